@@ -1,0 +1,164 @@
+//! Device commands: what a server asks of a flash device, and what the backend behind it answers.
+//!
+//! `flash` decides (rules, timing, maps) and emits commands; the driver executes them on a [`Backend`]. A program or
+//! erase is complete when its completion arrives and durable after a later `Sync` completed. Nothing orders two
+//! commands in flight except the node that sends them.
+
+use bytes::Bytes;
+
+use crate::id::{BlockAddr, SsdId, Timestamp};
+use crate::payload::Payload;
+use crate::time::Time;
+
+/// A NAND page: erase block (numbered over the whole device) and page inside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageAddr {
+    pub block: u32,
+    pub page: u16,
+}
+
+/// What a 4 KiB slot of a page holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SlotKind {
+    /// Filler of a page that was programmed before it was full.
+    #[default]
+    Pad = 0,
+    /// Contents of one block.
+    Data = 1,
+    /// Range records (trim, write zeroes; protocol rule 10), encoded in the slot's contents.
+    Ranges = 2,
+}
+
+/// The page layer's record of one 4 KiB slot, kept in the page's spare area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SlotRecord {
+    pub kind: SlotKind,
+    pub addr: BlockAddr,
+    pub version: Timestamp,
+    /// CRC32C of the slot's contents ([`Payload::crc32c`]).
+    pub crc: u32,
+}
+
+/// One 4 KiB slot: contents and record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub data: Payload,
+    pub record: SlotRecord,
+}
+
+/// FB5's 16 bytes of an erase block, written with its erase and again with its first program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BlockOob {
+    /// Logical address: die id (high 32 bits) and block id; the vSSD's use of the block.
+    pub logical: u64,
+    pub erase_count: u16,
+    /// 48 bits: µs of the run at the erase.
+    pub erase_time: u64,
+}
+
+/// A page as it is programmed: slots in order, and what orders it among all pages of the vSSD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageImage {
+    /// Grows by one with every page a vSSD programs; recovery takes the copy of a block with the greater one when the
+    /// versions are equal.
+    pub sequence: u64,
+    pub oob: BlockOob,
+    pub slots: Box<[Slot]>,
+}
+
+/// The spare areas of one page, as the recovery scan reads them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageSpare {
+    pub page: u16,
+    pub sequence: u64,
+    pub records: Box<[SlotRecord]>,
+}
+
+/// What a device does.
+#[derive(Clone, Debug)]
+pub enum DeviceOp {
+    /// One slot of a page. Answer: [`DeviceData::Slot`].
+    ReadSlot {
+        page: PageAddr,
+        slot: u8,
+    },
+    /// A whole page. Answer: [`DeviceData::Page`].
+    ReadPage {
+        page: PageAddr,
+    },
+    Program {
+        page: PageAddr,
+        image: Box<PageImage>,
+    },
+    Erase {
+        block: u32,
+        oob: BlockOob,
+    },
+    /// Everything that completed before this was submitted is durable when this completes.
+    Sync,
+    /// Out-of-band area of a block and the spare areas of its programmed pages (torn pages left out).
+    /// Answer: [`DeviceData::Spares`].
+    ReadSpares {
+        block: u32,
+    },
+    /// Writes `data` at byte `offset` of the checkpoint area (reserved blocks outside every vSSD).
+    WriteMeta {
+        offset: u64,
+        data: Bytes,
+    },
+    /// Answer: [`DeviceData::Meta`], shorter than `len` where nothing was ever written.
+    ReadMeta {
+        offset: u64,
+        len: u32,
+    },
+}
+
+/// A command to one device. `tag` comes back with the completion.
+#[derive(Clone, Debug)]
+pub struct DeviceCommand {
+    pub ssd: SsdId,
+    pub tag: u64,
+    pub op: DeviceOp,
+    /// When the modelled device is done with it. The completion is delivered then, or when the backend is done if
+    /// that is later.
+    pub done_at: Time,
+}
+
+#[derive(Clone, Debug)]
+pub enum DeviceData {
+    None,
+    Slot(Slot),
+    Page(Box<[Slot]>),
+    Spares { oob: BlockOob, pages: Box<[PageSpare]> },
+    Meta(Bytes),
+}
+
+/// Why a device command failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// The page was never programmed since its erase, or was torn by a power cut.
+    #[error("page {page:?} holds no complete program")]
+    Unwritten { page: PageAddr },
+    /// The backend failed; what it was asked for may or may not have happened. Final for a `Sync` (protocol rule 12).
+    #[error("the device's backend failed (OS error {os_error})")]
+    Backend { os_error: i32 },
+    /// The host's disk is full.
+    #[error("the device's backend has no space left")]
+    NoSpace,
+}
+
+/// The answer to a [`DeviceCommand`].
+#[derive(Clone, Debug)]
+pub struct Completion {
+    pub ssd: SsdId,
+    pub tag: u64,
+    pub result: Result<DeviceData, DeviceError>,
+}
+
+/// Where a device's contents live: nowhere, in memory, in a file. Executes one command at once; the driver delivers
+/// the answer at the command's `done_at`. Backends return payloads as they were programmed (an elided one stays
+/// elided), because checksums cover the representation.
+pub trait Backend {
+    fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError>;
+}

@@ -1,0 +1,121 @@
+//! Names of things. Every id is a newtype; ids of vSSDs, volumes and nodes are never reused.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$m:meta])* $name:ident($t:ty), $prefix:literal) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $t);
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// A party on the rack, and its place in the driver's table of nodes.
+    NodeId(u32), "n");
+id!(
+    /// One solid-state drive of one server; unique in the rack.
+    SsdId(u32), "ssd");
+id!(
+    /// A virtual SSD; unique in the rack. Zero names none.
+    VssdId(u32), "vssd");
+id!(
+    /// A replica set: the vSSDs, one a server, that hold the same blocks.
+    SetId(u32), "set");
+id!(
+    /// A volume. Zero names none.
+    VolumeId(u32), "vol");
+id!(
+    /// Generation of a set's membership (protocol rule 1). Grows; zero is before the first.
+    Epoch(u32), "e");
+id!(
+    /// One life of a node. A restarted node has a greater one.
+    Incarnation(u64), "i");
+
+impl NodeId {
+    /// The node's virtual IPv4 address (the tables of RB1 hold these): 10.0.0.0 + id + 1.
+    pub fn ipv4(self) -> u32 {
+        (10 << 24) | (self.0 + 1)
+    }
+    /// The node with this virtual address, if it is one.
+    pub fn from_ipv4(ip: u32) -> Option<NodeId> {
+        (ip >> 24 == 10 && ip & 0xff_ffff != 0).then(|| NodeId((ip & 0xff_ffff) - 1))
+    }
+}
+
+/// Bytes in a sector, the unit of consistency (protocol rule 8).
+pub const SECTOR: u32 = 512;
+/// Bytes in a block, the unit of mapping, versions and checksums.
+pub const BLOCK: u32 = 4096;
+/// Sectors in a block.
+pub const SECTORS_PER_BLOCK: u32 = BLOCK / SECTOR;
+/// Bytes of data a message carries at the most (design: larger requests are split by the volume client).
+pub const MESSAGE_MAX: u32 = 65_536;
+
+/// A 4 KiB block of a volume's share in one replica set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockAddr {
+    pub volume: VolumeId,
+    /// Number of the block in the volume's share of this set.
+    pub block: u32,
+}
+
+impl BlockAddr {
+    pub fn new(volume: VolumeId, block: u32) -> BlockAddr {
+        BlockAddr { volume, block }
+    }
+    /// Volume in the high half, block in the low half; ordered as the address is.
+    pub fn pack(self) -> u64 {
+        u64::from(self.volume.0) << 32 | u64::from(self.block)
+    }
+    pub fn unpack(v: u64) -> BlockAddr {
+        BlockAddr { volume: VolumeId((v >> 32) as u32), block: v as u32 }
+    }
+}
+
+impl fmt::Display for BlockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.volume, self.block)
+    }
+}
+
+/// Hermes' logical timestamp (protocol rule 6), packed so that integer order is the order of the rule:
+/// epoch (20 bits), version (38 bits), member's place in the epoch's view (6 bits).
+///
+/// Zero is older than every write: the block was never written, or all trace of it is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    pub const ZERO: Timestamp = Timestamp(0);
+    pub const EPOCH_MAX: u32 = (1 << 20) - 1;
+    pub const VERSION_MAX: u64 = (1 << 38) - 1;
+    pub const MEMBER_MAX: u8 = 63;
+
+    /// # Panics
+    /// If a part is over its maximum: the caller asks for a new epoch long before.
+    pub fn new(epoch: Epoch, version: u64, member: u8) -> Timestamp {
+        assert!(epoch.0 <= Self::EPOCH_MAX && version <= Self::VERSION_MAX && member <= Self::MEMBER_MAX);
+        Timestamp(u64::from(epoch.0) << 44 | version << 6 | u64::from(member))
+    }
+    pub fn epoch(self) -> Epoch {
+        Epoch((self.0 >> 44) as u32)
+    }
+    pub fn version(self) -> u64 {
+        self.0 >> 6 & Self::VERSION_MAX
+    }
+    pub fn member(self) -> u8 {
+        (self.0 & 63) as u8
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.epoch().0, self.version(), self.member())
+    }
+}

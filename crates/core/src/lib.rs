@@ -1,0 +1,23 @@
+//! What every crate of Rackweave shares: time, names, payloads, messages, device commands, and the one rule,
+//! [`Node`]: decisions are pure, drivers do the I/O.
+//!
+//! Reading order: [`node`], [`msg`], [`request`], [`device`], [`payload`], then the small ones.
+
+pub mod device;
+pub mod id;
+pub mod map;
+pub mod msg;
+pub mod node;
+pub mod payload;
+pub mod request;
+pub mod rng;
+pub mod time;
+
+pub use id::{
+    BLOCK, BlockAddr, Epoch, Incarnation, MESSAGE_MAX, NodeId, SECTOR, SECTORS_PER_BLOCK, SetId, SsdId, Timestamp,
+    VolumeId, VssdId,
+};
+pub use node::{Effects, Event, Layout, Node, NodeKind, TracePoint};
+pub use payload::Payload;
+pub use rng::Rng;
+pub use time::{Span, Time};

@@ -1,0 +1,17 @@
+//! Hash maps whose iteration order depends on their contents and history alone, never on a random seed.
+
+use foldhash::fast::FixedState;
+
+/// A hash map with a fixed seed.
+pub type Map<K, V> = hashbrown::HashMap<K, V, FixedState>;
+/// A hash set with a fixed seed.
+pub type Set<K> = hashbrown::HashSet<K, FixedState>;
+
+/// An empty [`Map`].
+pub fn map<K, V>() -> Map<K, V> {
+    Map::with_hasher(FixedState::with_seed(0))
+}
+/// An empty [`Set`].
+pub fn set<K>() -> Set<K> {
+    Set::with_hasher(FixedState::with_seed(0))
+}

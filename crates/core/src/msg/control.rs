@@ -1,0 +1,131 @@
+//! With the metadata service: registration, leases, views, volumes.
+
+use crate::id::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
+use crate::request::{AdminOp, ReplyData, RequestError, VolumeInfo};
+use crate::time::Span;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// Serves, coordinates, counts for `min_copies`.
+    Member = 0,
+    /// Acknowledges invalidations and fills itself; serves nothing (rule 3).
+    Shadow = 1,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    pub vssd: VssdId,
+    pub server: NodeId,
+    pub incarnation: Incarnation,
+    pub role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ViewState {
+    Normal,
+    /// The whole set crashed: `leader` compares all members, writes the newest of each block again in this epoch,
+    /// and reports [`Control::Recovered`]; nobody serves before (rule 6).
+    Recovering {
+        leader: VssdId,
+    },
+}
+
+/// Membership of a set in one epoch (rule 1). A member's place in `members` is the low part of its timestamps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    pub set: SetId,
+    pub epoch: Epoch,
+    pub state: ViewState,
+    pub members: Vec<Member>,
+}
+
+/// What a server says of one of its vSSDs in a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VssdReport {
+    pub vssd: VssdId,
+    pub set: SetId,
+    /// Epoch it has installed.
+    pub epoch: Epoch,
+    /// A shadow of this epoch that holds everything.
+    pub complete: bool,
+    /// A device failure that is final (rule 12): to be removed.
+    pub failed: bool,
+}
+
+/// Where a client may send for a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetRoute {
+    pub set: SetId,
+    pub epoch: Epoch,
+    /// Members that serve.
+    pub members: Vec<VssdId>,
+}
+
+/// What a client knows of the rack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RackMap {
+    pub generation: u64,
+    pub sets: Vec<SetRoute>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Control {
+    /// A server's device is recovered and it wants an incarnation; `nonce` tells its lives apart until it has one.
+    ServerHello {
+        nonce: u64,
+        vssds: Vec<VssdReport>,
+    },
+    ServerWelcome {
+        nonce: u64,
+        incarnation: Incarnation,
+    },
+    /// Renews the lease. `sequence` names the sending instant on the server's own clock.
+    Heartbeat {
+        sequence: u64,
+        vssds: Vec<VssdReport>,
+    },
+    /// The lease runs `span` from when heartbeat `sequence` was sent, by the server's clock. Views newer than reported.
+    Lease {
+        sequence: u64,
+        span: Span,
+        views: Vec<View>,
+    },
+    /// A new view, pushed; the next heartbeat shows whether it arrived.
+    NewView(Box<View>),
+    /// Recovery of the set is done in this epoch.
+    Recovered {
+        set: SetId,
+        epoch: Epoch,
+    },
+    /// The version counter or the epoch's credit is near its end: please start a new epoch.
+    EpochAsk {
+        set: SetId,
+        epoch: Epoch,
+    },
+
+    ClientHello {
+        nonce: u64,
+    },
+    ClientWelcome {
+        nonce: u64,
+        incarnation: Incarnation,
+        map: Box<RackMap>,
+    },
+    MapAsk {
+        generation: u64,
+    },
+    Map(Box<RackMap>),
+    Attach {
+        name: Box<str>,
+    },
+    /// The volume, with its new writer generation.
+    Attached(Result<Box<VolumeInfo>, Box<RequestError>>),
+    Admin(Box<AdminOp>),
+    AdminReply(Result<Box<ReplyData>, Box<RequestError>>),
+    /// A volume grew; sent to its attached client.
+    VolumeChanged {
+        volume: VolumeId,
+        size: u64,
+    },
+}

@@ -1,0 +1,97 @@
+//! Client to replica and back, through the switch. Addresses are local to the volume's share in one set.
+
+use crate::id::{Incarnation, VolumeId};
+use crate::payload::Payload;
+use crate::request::Extent;
+
+/// Sectors of a volume's share in a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SectorRange {
+    pub volume: VolumeId,
+    pub first: u64,
+    pub count: u32,
+}
+
+/// Whole blocks of a volume's share in a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockRange {
+    pub volume: VolumeId,
+    pub first: u32,
+    pub count: u32,
+}
+
+impl BlockRange {
+    /// Every block of the volume in this set.
+    pub fn whole(volume: VolumeId) -> BlockRange {
+        BlockRange { volume, first: 0, count: u32::MAX }
+    }
+    pub fn contains(&self, block: u32) -> bool {
+        block >= self.first && block - self.first < self.count
+    }
+    /// One past the last block; at most `u32::MAX`, which is no block.
+    pub fn end(&self) -> u32 {
+        self.first.saturating_add(self.count)
+    }
+}
+
+/// What makes a mutation happen once, whoever retries it (protocol rule 7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mutation {
+    pub client: Incarnation,
+    /// One a mutation; each message to a set is a mutation of its own.
+    pub sequence: u64,
+    /// Every sequence below this has been answered to the client.
+    pub floor: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum IoRequest {
+    /// At most [`crate::MESSAGE_MAX`] bytes.
+    Read { range: SectorRange },
+    /// At most [`crate::MESSAGE_MAX`] bytes. `attach` is the writer's generation (rule 14).
+    Write(Box<WriteRequest>),
+    /// Trim and write-zeroes of whole blocks: both leave the range unmapped and reading as zeroes.
+    Zero { range: BlockRange, fua: bool, attach: u32, mutation: Mutation },
+    /// Everything this set completed before is on flash on every member when answered.
+    Flush { volume: VolumeId },
+    /// From now on mutations of `volume` with a lower generation are refused by every member.
+    Fence { volume: VolumeId, attach: u32 },
+    /// Which blocks of the range are mapped.
+    Status { range: BlockRange },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct WriteRequest {
+    pub range: SectorRange,
+    pub data: Payload,
+    pub fua: bool,
+    pub attach: u32,
+    pub mutation: Mutation,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum IoReply {
+    Data(Payload),
+    Done,
+    /// Extents in order from the start of the asked range, lengths in bytes; may stop early, never empty.
+    Extents(Box<[Extent]>),
+    Failed(IoError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IoError {
+    /// No lease, a shadow, recovering, or not a member: another replica may serve. Nothing was changed.
+    #[error("this replica does not serve now")]
+    NotServing,
+    #[error("no space left on the set's flash")]
+    NoSpace,
+    #[error("fenced by generation {attach}")]
+    Fenced { attach: u32 },
+    #[error("stored block failed its checksum here and no other replica could heal it")]
+    Corrupt,
+    #[error("the device failed")]
+    Device,
+    /// Longer than a message may be, or a sector or block past what an address can name.
+    #[error("request outside the rules of a message")]
+    Malformed,
+}

@@ -1,0 +1,131 @@
+//! What nodes say to each other. Typed here; `wire` gives every message its bytes.
+//!
+//! [`io`]: a client and the replicas of a set, through the switch. [`peer`]: replicas among themselves.
+//! [`control`]: servers and clients with the metadata service, servers with the switch's tables.
+
+pub mod control;
+pub mod io;
+pub mod peer;
+
+pub use control::{Control, Member, RackMap, Role, SetRoute, View, ViewState};
+pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
+pub use peer::Peer;
+
+use crate::id::{Epoch, Incarnation, NodeId, SetId, VssdId};
+
+/// First byte of every packet (RB2). The numbers of the five RackBlox operations are ours: the paper gives none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    CreateVssd = 1,
+    DelVssd = 2,
+    Read = 3,
+    /// Every request that must not be redirected: writes, trims, flushes, fences.
+    Write = 4,
+    GcOp = 5,
+    /// Answer of a replica to a client, or of the switch to `create_vssd`/`del_vssd`.
+    Reply = 6,
+    /// Between replicas of a set.
+    Peer = 7,
+    /// With the metadata service.
+    Control = 8,
+}
+
+/// Traffic class (PN10), high first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Class {
+    /// Control and administration.
+    Gold = 0,
+    /// Foreground I/O.
+    #[default]
+    Silver = 1,
+    /// Background: fills, migration.
+    Copper = 2,
+}
+
+/// The fixed header of every packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub op: Op,
+    /// The vSSD this packet is for. The switch may rewrite it, and `lat`, and the destination; nothing else.
+    pub vssd: VssdId,
+    /// Network latency so far, ns, saturating. Untrusted.
+    pub lat: u32,
+    pub class: Class,
+    /// What the sender chose; equals `vssd` unless the switch redirected.
+    pub original_vssd: VssdId,
+    pub set: SetId,
+    /// The sender's epoch of `set`; zero from a client.
+    pub epoch: Epoch,
+    pub incarnation: Incarnation,
+    /// Chosen by whoever asks; the answer carries it back.
+    pub request: u64,
+}
+
+/// A message on its way. `src` is where an answer goes.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub src: NodeId,
+    pub dst: NodeId,
+    pub header: Header,
+    pub body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// `create_vssd`: where the vSSD is and who else holds its set (up to three peers).
+    CreateVssd(Box<VssdRow>),
+    DelVssd,
+    /// The switch's answer to the two above.
+    Table(Result<(), TableError>),
+    Gc(GcOp),
+    Io(IoRequest),
+    Reply(IoReply),
+    Peer(Peer),
+    Control(Control),
+}
+
+/// Payload of `create_vssd` (RB2, protocol rule 15).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VssdRow {
+    pub server: NodeId,
+    pub readable: bool,
+    /// Other members of the set: vSSD and the server it is on.
+    pub peers: Vec<(VssdId, NodeId)>,
+}
+
+/// Most peers a row of the switch holds.
+pub const PEERS_MAX: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    #[error("the switch's tables hold {rows} vSSDs already")]
+    Full { rows: u32 },
+    #[error("{peers} peers given, {PEERS_MAX} fit a row")]
+    TooManyPeers { peers: u32 },
+    #[error("vSSD id 0 names none")]
+    ZeroId,
+}
+
+/// Payload of `gc_op`. (incarnation of the header, sequence) orders a vSSD's operations (protocol rule 16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcOp {
+    pub field: GcField,
+    pub sequence: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum GcField {
+    Soft = 0,
+    Regular = 1,
+    Background = 2,
+    Accept = 3,
+    Delay = 4,
+    Finish = 5,
+    /// Ours (protocol rules 16, 17): still collecting; refreshes the bits before they expire.
+    Heartbeat = 6,
+    /// Ours (rule 17): not collecting; a restarted switch learns the state of every vSSD by it.
+    Idle = 7,
+}

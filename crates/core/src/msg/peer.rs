@@ -1,0 +1,163 @@
+//! Replica to replica: Hermes (RB11) with epochs, credits, flushes, and the fill of a shadow. The header carries set,
+//! vSSD of the receiver, the sender's epoch, and in `request` the operation's number at its coordinator.
+
+use crate::id::{BlockAddr, Incarnation, Timestamp, VolumeId, VssdId};
+use crate::msg::io::{BlockRange, Mutation};
+use crate::payload::Payload;
+
+/// One block of an invalidation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InvBlock {
+    pub block: u32,
+    pub version: Timestamp,
+    /// The Valid version this one was made from. A higher one than a tentative read-modify-write's proves that one
+    /// applied; a lower one proves that it lost.
+    pub base: Timestamp,
+    /// Part of a read-modify-write: loses to any concurrent update (rule 8).
+    pub rmw: bool,
+}
+
+/// Invalidation of up to 16 blocks with their new contents.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inv {
+    pub volume: VolumeId,
+    pub blocks: Box<[InvBlock]>,
+    /// The blocks' contents one after another.
+    pub data: Payload,
+    pub mutation: Mutation,
+    pub attach: u32,
+    /// Acknowledge only when on flash (rule 12).
+    pub fua: bool,
+}
+
+/// Cumulative grants since the epoch began (rule 9): `granted − used` is what the receiver of the message may still
+/// spend at its sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Credit {
+    /// Cache slots, in blocks.
+    pub slots: u64,
+    /// Flash space for blocks not mapped before.
+    pub pages: u64,
+    /// The sender has no page to grant now: without one left, ENOSPC.
+    pub no_space: bool,
+}
+
+/// A block's state in a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScanEntry {
+    pub addr: BlockAddr,
+    pub version: Timestamp,
+    /// False: zeroed by a range record of this version that is still kept.
+    pub mapped: bool,
+}
+
+/// Dedup state of one client (rule 7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientRecord {
+    pub client: Incarnation,
+    pub floor: u64,
+    /// Applied sequences at or above the floor.
+    pub applied: Box<[u64]>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Peer {
+    Inv(Box<Inv>),
+    /// Invalidation of an extent by a range record (rule 10); an unallocated mutation sequence is never zero.
+    InvRange {
+        range: BlockRange,
+        version: Timestamp,
+        mutation: Mutation,
+        attach: u32,
+        fua: bool,
+    },
+    /// The invalidation `request` is applied or superseded here.
+    Ack {
+        credit: Credit,
+    },
+    /// A read-modify-write met a newer version of `block` (or a fence): it has lost.
+    Nack {
+        block: u32,
+        version: Timestamp,
+        credit: Credit,
+    },
+    /// The mutation's writer was fenced by `attach`.
+    NackFenced {
+        attach: u32,
+    },
+    /// Operation committed: these blocks are valid at these versions.
+    Val {
+        volume: VolumeId,
+        blocks: Box<[(u32, Timestamp)]>,
+    },
+    ValRange {
+        range: BlockRange,
+        version: Timestamp,
+    },
+
+    /// Asks for more credit; the totals used so far at the receiver.
+    CreditAsk {
+        slots_used: u64,
+        pages_used: u64,
+        want_pages: u32,
+    },
+    CreditGrant {
+        credit: Credit,
+    },
+
+    /// Persist everything invalidated before (rule 12).
+    Flush,
+    FlushAck {
+        ok: bool,
+    },
+    /// Refuse older writers of the volume (rule 14).
+    Fence {
+        volume: VolumeId,
+        attach: u32,
+    },
+    FenceAck {
+        attach: u32,
+    },
+
+    /// The receiver's packet had another epoch; the header has the sender's current one.
+    StaleEpoch,
+
+    /// Fill and recovery. Digests of all chunks of [`CHUNK_BLOCKS`] blocks from `from` on, at most `limit`.
+    DigestAsk {
+        from: BlockAddr,
+        limit: u32,
+    },
+    /// (chunk's first block, digest of its entries); `next` continues, `None` at the end.
+    Digests {
+        entries: Box<[(BlockAddr, u64)]>,
+        next: Option<BlockAddr>,
+    },
+    /// All entries of one chunk.
+    ScanAsk {
+        chunk: BlockAddr,
+    },
+    Scan {
+        chunk: BlockAddr,
+        entries: Box<[ScanEntry]>,
+    },
+    /// Current contents of a block (also to heal a block that failed its checksum).
+    BlockAsk {
+        addr: BlockAddr,
+    },
+    /// `data` is `None`: the block is not mapped. Not answered while the block is invalid.
+    Block {
+        addr: BlockAddr,
+        version: Timestamp,
+        data: Option<Payload>,
+    },
+    /// Dedup tables and fences, fetched once by a shadow.
+    ClientsAsk,
+    Clients {
+        records: Box<[ClientRecord]>,
+        fences: Box<[(VolumeId, u32)]>,
+        from: VssdId,
+    },
+}
+
+/// Blocks of a chunk, the unit of digests in fill and recovery.
+pub const CHUNK_BLOCKS: u32 = 1024;

@@ -1,0 +1,178 @@
+//! The one rule: decisions are pure, drivers do the I/O. Every party is a [`Node`].
+
+use bytes::Bytes;
+
+use crate::device::{Completion, DeviceCommand};
+use crate::id::NodeId;
+use crate::msg::Packet;
+use crate::request::{Reply, Request};
+use crate::time::Time;
+
+/// A party on the rack: told what happened, answers with what to do. It opens no socket or file, reads no clock,
+/// spawns no thread, and draws no unseeded randomness.
+///
+/// The driver calls `handle` with a `now` that never goes back for one node, first with [`Event::Timer`] (boot).
+pub trait Node {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects);
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Packet(Packet),
+    /// The time of the node's last [`Effects::wake_at`] has come; also the first event of a node's life.
+    Timer,
+    Completion(Completion),
+    /// A [`Effects::store`] write is durable.
+    Stored {
+        tag: u64,
+    },
+    Request(Request),
+}
+
+/// What a node wants done. The driver keeps one and reuses it.
+#[derive(Debug, Default)]
+pub struct Effects {
+    pub packets: Vec<Packet>,
+    pub commands: Vec<DeviceCommand>,
+    pub replies: Vec<Reply>,
+    /// Durable key-value writes of a node with a store of its own (the metadata service); a `None` value deletes.
+    pub stores: Vec<StoreWrite>,
+    pub traces: Vec<Trace>,
+    wake: Option<Time>,
+}
+
+/// One atomic, durable write of a node's own state.
+#[derive(Clone, Debug)]
+pub struct StoreWrite {
+    pub tag: u64,
+    pub entries: Vec<(Bytes, Option<Bytes>)>,
+}
+
+impl Effects {
+    pub fn new() -> Effects {
+        Effects::default()
+    }
+    pub fn send(&mut self, packet: Packet) {
+        self.packets.push(packet);
+    }
+    pub fn command(&mut self, c: DeviceCommand) {
+        self.commands.push(c);
+    }
+    pub fn reply(&mut self, r: Reply) {
+        self.replies.push(r);
+    }
+    pub fn store(&mut self, w: StoreWrite) {
+        self.stores.push(w);
+    }
+    /// Sets the node's one timer; the last call of a `handle` counts, and replaces what was set before.
+    /// [`Time::MAX`] cancels it. Not calling leaves it as it was.
+    pub fn wake_at(&mut self, at: Time) {
+        self.wake = Some(at);
+    }
+    /// For drivers: the new timer, if this `handle` set one.
+    pub fn take_wake(&mut self) -> Option<Time> {
+        self.wake.take()
+    }
+    /// Reports what happened inside the node: feeds the trace hash, coverage counters, timelines and metrics.
+    pub fn trace(&mut self, point: TracePoint, a: u64, b: u64) {
+        self.traces.push(Trace { point, a, b });
+    }
+    pub fn clear(&mut self) {
+        self.packets.clear();
+        self.commands.clear();
+        self.replies.clear();
+        self.stores.clear();
+        self.traces.clear();
+        self.wake = None;
+    }
+}
+
+/// A typed trace record; the driver adds time and node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    pub point: TracePoint,
+    pub a: u64,
+    pub b: u64,
+}
+
+macro_rules! trace_points {
+    ($($(#[$m:meta])* $name:ident),* $(,)?) => {
+        /// Situations nodes report. Coverage of a fault search is counted by these.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u16)]
+        pub enum TracePoint { $($(#[$m])* $name),* }
+        impl TracePoint {
+            pub const ALL: &'static [TracePoint] = &[$(TracePoint::$name),*];
+            pub fn name(self) -> &'static str {
+                match self { $(TracePoint::$name => stringify!($name)),* }
+            }
+        }
+    };
+}
+
+trace_points! {
+    /// A read went to another replica because its own was collecting. a: asked vSSD, b: serving vSSD.
+    Redirect,
+    /// A redirected read found its block invalidated at the new replica. a: block address.
+    RedirectDuringInvalidation,
+    /// Switch accepted, delayed; a: vSSD, b: gc_op sequence.
+    GcAccepted, GcDelayed, GcRegular, GcBackground,
+    /// A repeated gc_op answered again; an older one ignored; bits that expired.
+    GcOpDuplicate, GcOpStale, GcBitsExpired,
+    /// Server: collection began/ended (a: vSSD, b: free ratio in per mille), collected unasked after lost answers.
+    GcStart, GcEnd, GcUnacknowledged,
+    /// Page layer: a: vSSD, b: erase block.
+    BlockErased, BlockMoved,
+    /// Replication. a: block address or op id.
+    WriteStart, WriteCommit, WriteConflict, WriteReplay, ReadStalled, StaleEpoch, RmwRetry, DuplicateMutation,
+    RangeCommit, FlushCommit, FlushRestart, FenceRefused, NoCredit, NoSpace, InvRetransmit,
+    /// Membership. a: set, b: epoch.
+    ViewInstalled, ShadowAdded, ShadowComplete, MemberRemoved, LeaseExpired, SetRecovered,
+    /// A shadow kept its own newer block when an older copy arrived.
+    FillOlderIgnored,
+    /// Recovery. a: vSSD, b: blocks mapped or torn pages seen.
+    RecoveryStart, RecoveryDone, TornPage, CrcMismatch, BlockHealed, CheckpointWritten, CheckpointTorn,
+    CrashBetweenProgramAndMap, TombstoneDropped,
+    /// Client. a: request, b: attempt.
+    ClientRetry, ClientCoordinatorChange, ClientFenced,
+    CacheFull, DeviceFailed,
+}
+
+/// Which node an address belongs to, for drivers and reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeKind {
+    Client,
+    Switch,
+    Server,
+    Meta,
+}
+
+/// Where well-known parties live in a rack of this shape: metadata 0, switch 1, servers from 2, clients after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub servers: u32,
+    pub clients: u32,
+}
+
+impl Layout {
+    pub const META: NodeId = NodeId(0);
+    pub const SWITCH: NodeId = NodeId(1);
+    pub fn server(&self, i: u32) -> NodeId {
+        NodeId(2 + i)
+    }
+    pub fn client(&self, i: u32) -> NodeId {
+        NodeId(2 + self.servers + i)
+    }
+    pub fn nodes(&self) -> u32 {
+        2 + self.servers + self.clients
+    }
+    pub fn kind(&self, n: NodeId) -> NodeKind {
+        match n.0 {
+            0 => NodeKind::Meta,
+            1 => NodeKind::Switch,
+            n if n < 2 + self.servers => NodeKind::Server,
+            _ => NodeKind::Client,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Requests from outside (a gateway session, the command line, a workload) and their answers.
+
+use crate::id::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
+use crate::payload::Payload;
+use crate::time::{Span, Time};
+
+/// Chosen by the asker; comes back with the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// A request to a client node (I/O, attach) or the metadata node (administration).
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub id: RequestId,
+    pub op: RequestOp,
+}
+
+/// Offsets and lengths are bytes of the volume and multiples of 512.
+#[derive(Clone, Debug)]
+pub enum RequestOp {
+    /// To a volume client: become the volume's one writer, fencing the one before (protocol rule 14).
+    Attach {
+        name: Box<str>,
+    },
+    Read {
+        volume: VolumeId,
+        offset: u64,
+        len: u32,
+    },
+    Write {
+        volume: VolumeId,
+        offset: u64,
+        data: Payload,
+        fua: bool,
+    },
+    Trim {
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+        fua: bool,
+    },
+    /// `allocate`: the range must own flash afterwards (NBD's NO_HOLE).
+    WriteZeroes {
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        allocate: bool,
+    },
+    Flush {
+        volume: VolumeId,
+    },
+    BlockStatus {
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+    },
+    Admin(AdminOp),
+}
+
+/// To the metadata node (directly, or through a volume client, which passes it on).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminOp {
+    VolumeCreate {
+        name: Box<str>,
+        size: u64,
+    },
+    /// New size in bytes; only growing is possible.
+    VolumeGrow {
+        name: Box<str>,
+        size: u64,
+    },
+    VolumeDelete {
+        name: Box<str>,
+    },
+    VolumeInfo {
+        name: Box<str>,
+    },
+    VolumeList,
+    /// Sets, members, servers as the metadata service sees them.
+    RackStatus,
+}
+
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub id: RequestId,
+    pub result: Result<ReplyData, RequestError>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyData {
+    Done,
+    Data(Payload),
+    Attached(VolumeInfo),
+    Extents(Vec<Extent>),
+    Volume(VolumeInfo),
+    Volumes(Vec<VolumeInfo>),
+    Rack(Box<RackStatus>),
+}
+
+/// A stretch of a volume that is wholly mapped to flash (or the write cache), or wholly not (reads as zeroes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub len: u64,
+    pub mapped: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    pub id: VolumeId,
+    pub name: Box<str>,
+    /// Bytes.
+    pub size: u64,
+    /// Writer generation; grows with every attach.
+    pub attach: u32,
+    /// Replica sets the volume is striped over, in stripe order.
+    pub sets: Vec<SetId>,
+    /// Blocks of a stripe unit.
+    pub stripe_blocks: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RackStatus {
+    pub servers: Vec<ServerStatus>,
+    pub sets: Vec<SetStatus>,
+    /// Bytes all volumes together may promise, and do promise.
+    pub promise_limit: u64,
+    pub promised: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerStatus {
+    pub node: NodeId,
+    pub alive: bool,
+    pub last_heartbeat: Time,
+    pub ssds: Vec<SsdId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetStatus {
+    pub set: SetId,
+    pub epoch: Epoch,
+    pub members: Vec<MemberStatus>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    pub vssd: VssdId,
+    pub server: NodeId,
+    pub role: crate::msg::Role,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    #[error("no volume is named {name:?}")]
+    UnknownVolume { name: Box<str> },
+    #[error("a volume named {name:?} exists already")]
+    DuplicateVolume { name: Box<str> },
+    #[error("volume name {name:?} is not 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-'")]
+    BadName { name: Box<str> },
+    #[error("size {size} is not a positive multiple of 4096 bytes")]
+    BadSize { size: u64 },
+    #[error("size {size} is below the volume's {current} bytes: volumes only grow")]
+    Shrink { size: u64, current: u64 },
+    #[error("{size} bytes asked for, but the rack can promise {limit} and has promised {promised}")]
+    OverPromise { size: u64, promised: u64, limit: u64 },
+    #[error("volume {volume} is attached elsewhere by now (this writer's generation is {attach})")]
+    Fenced { volume: VolumeId, attach: u32 },
+    #[error("volume {volume} is not attached here")]
+    NotAttached { volume: VolumeId },
+    #[error("offset {offset} or length {len} is not a multiple of 512 bytes")]
+    Unaligned { offset: u64, len: u64 },
+    #[error("offset {offset} + length {len} is beyond the volume's {size} bytes")]
+    OutOfRange { offset: u64, len: u64, size: u64 },
+    #[error("no space left on the rack's flash")]
+    NoSpace,
+    #[error("the device failed")]
+    Io,
+    #[error("stored block failed its checksum on every replica that was asked")]
+    Corrupt,
+    #[error("the rack did not answer within {waited}")]
+    TimedOut { waited: Span },
+    #[error("volume {name:?} is in use by {by}")]
+    InUse { name: Box<str>, by: NodeId },
+    #[error("all {limit} requests that may wait here do")]
+    Busy { limit: u32 },
+}
