@@ -1,0 +1,38 @@
+# Rackweave. `make up` and `make test` install what a fresh machine with Rust and make still lacks.
+.PHONY: up build test bench soak lint deps-test clean
+
+CARGO ?= cargo
+BIN := target/release/rackweave
+# Passed to `rackweave up`, for instance: make up ARGS="--servers 6 --http 127.0.0.1:9100"
+ARGS ?=
+
+up: build
+	$(BIN) up $(ARGS)
+
+build:
+	@scripts/deps build
+	$(CARGO) build --release -p rackweave
+
+# Everything that guards a change: unit and property tests, fault-search seeds, and real NBD clients.
+test:
+	@scripts/deps test
+	@scripts/test
+
+# Ratios against nbdkit and the simulator's speed; wants a quiet machine.
+bench: build
+	@scripts/deps test
+	@scripts/bench
+
+# Longer than `make test` allows: more fault-search seeds, more kills, longer fio runs.
+soak: build
+	@scripts/deps test
+	@scripts/soak
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@scripts/deps lint
+	cargo-deny --version >/dev/null 2>&1 && cargo deny check bans licenses sources || PATH="$(CURDIR)/.tools/bin:$$PATH" cargo deny check bans licenses sources
+
+clean:
+	$(CARGO) clean
