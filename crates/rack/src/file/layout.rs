@@ -1,0 +1,344 @@
+//! The bytes of a device file. docs/format.md draws them; a change there is a change of [`VERSION`].
+
+use rackweave_core::device::{BlockOob, PageAddr, SlotKind, SlotRecord};
+use rackweave_core::{BlockAddr, Payload, Timestamp, VolumeId};
+
+/// Version of the device file's format.
+pub const VERSION: u32 = 1;
+pub(super) const MAGIC: [u8; 8] = *b"RWKSSD\r\n";
+
+pub(super) const SUPER_AT: u64 = 0;
+pub(super) const SUPER_LEN: usize = 64;
+pub(super) const STATE_AT: [u64; 2] = [4096, 8192];
+pub(super) const STATE_LEN: usize = 64;
+pub(super) const TABLE_AT: u64 = 12_288;
+pub(super) const ROW_LEN: usize = 64;
+pub(super) const ROW_COPY_LEN: usize = 32;
+pub(super) const SPARE_HEAD: usize = 64;
+pub(super) const RECORD_LEN: usize = 64;
+const SLOT: u64 = 4096;
+
+/// The shape of a device, as its file keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub blocks: u32,
+    pub pages_per_block: u16,
+    /// A multiple of 4096.
+    pub page_bytes: u32,
+    /// Bytes of the checkpoint area.
+    pub meta_bytes: u64,
+}
+
+impl Shape {
+    pub fn slots_per_page(&self) -> usize {
+        (u64::from(self.page_bytes) / SLOT) as usize
+    }
+    pub(super) fn spare_len(&self) -> usize {
+        SPARE_HEAD + RECORD_LEN * self.slots_per_page()
+    }
+    fn spares_len(&self) -> u64 {
+        round_up(self.spare_len() as u64 * u64::from(self.pages_per_block))
+    }
+    pub(super) fn meta_at(&self) -> u64 {
+        TABLE_AT + round_up(ROW_LEN as u64 * u64::from(self.blocks))
+    }
+    fn extents_at(&self) -> u64 {
+        self.meta_at() + round_up(self.meta_bytes)
+    }
+    pub(super) fn extent_len(&self) -> u64 {
+        self.spares_len() + u64::from(self.pages_per_block) * u64::from(self.page_bytes)
+    }
+    pub(super) fn extent_at(&self, extent: u32) -> u64 {
+        self.extents_at() + u64::from(extent) * self.extent_len()
+    }
+    pub(super) fn spare_at(&self, extent: u32, page: u16) -> u64 {
+        self.extent_at(extent) + u64::from(page) * self.spare_len() as u64
+    }
+    pub(super) fn data_at(&self, extent: u32, page: u16) -> u64 {
+        self.extent_at(extent) + self.spares_len() + u64::from(page) * u64::from(self.page_bytes)
+    }
+    pub(super) fn holds(&self, p: PageAddr) -> bool {
+        p.block < self.blocks && p.page < self.pages_per_block
+    }
+}
+
+fn round_up(n: u64) -> u64 {
+    n.next_multiple_of(SLOT)
+}
+
+/// Little-endian fields put one after another.
+struct Put<'a>(&'a mut [u8], usize);
+impl Put<'_> {
+    fn bytes(&mut self, b: &[u8]) -> &mut Self {
+        self.0[self.1..self.1 + b.len()].copy_from_slice(b);
+        self.1 += b.len();
+        self
+    }
+}
+
+pub(super) fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+pub(super) fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
+}
+
+/// CRC32C of `b` without its first four bytes, where the sum itself is; begun with `place`, so that bytes found at
+/// another place than they were written for are not taken.
+fn sum(b: &[u8], place: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), &b[4..])
+}
+fn seal(b: &mut [u8], place: u64) {
+    let c = sum(b, place);
+    b[..4].copy_from_slice(&c.to_le_bytes());
+}
+fn sealed(b: &[u8], place: u64) -> bool {
+    u32_at(b, 0) == sum(b, place)
+}
+
+pub(super) fn encode_super(s: &Shape, ssd: u32) -> [u8; SUPER_LEN] {
+    let mut b = [0; SUPER_LEN];
+    Put(&mut b, 0)
+        .bytes(&MAGIC)
+        .bytes(&VERSION.to_le_bytes())
+        .bytes(&[0; 4])
+        .bytes(&ssd.to_le_bytes())
+        .bytes(&s.blocks.to_le_bytes())
+        .bytes(&s.page_bytes.to_le_bytes())
+        .bytes(&u32::from(s.pages_per_block).to_le_bytes())
+        .bytes(&s.meta_bytes.to_le_bytes());
+    let c = crc32c::crc32c(&b);
+    b[12..16].copy_from_slice(&c.to_le_bytes());
+    b
+}
+
+/// What the first bytes of a file say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Super {
+    /// Only zeroes: a file that was never formatted.
+    Blank,
+    Foreign,
+    Version(u32),
+    Damaged,
+    Found { shape: Shape, ssd: u32 },
+}
+
+pub(super) fn decode_super(b: &[u8; SUPER_LEN]) -> Super {
+    if b.iter().all(|&x| x == 0) {
+        return Super::Blank;
+    }
+    if b[..8] != MAGIC {
+        return Super::Foreign;
+    }
+    if u32_at(b, 8) != VERSION {
+        return Super::Version(u32_at(b, 8));
+    }
+    let mut copy = *b;
+    copy[12..16].fill(0);
+    if crc32c::crc32c(&copy) != u32_at(b, 12) {
+        return Super::Damaged;
+    }
+    Super::Found {
+        ssd: u32_at(b, 16),
+        shape: Shape {
+            blocks: u32_at(b, 20),
+            page_bytes: u32_at(b, 24),
+            pages_per_block: u32_at(b, 28) as u16,
+            meta_bytes: u64_at(b, 32),
+        },
+    }
+}
+
+/// What changes of the file as a whole; two copies, written in turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    /// Grows with every write of a state; the copy with the greater one counts.
+    pub number: u64,
+    /// Grows with every opening of the file.
+    pub boot: u64,
+    /// Programs with a stamp up to this are known to be durable.
+    pub durable: u64,
+    /// Bytes of the checkpoint area ever written, rounded up.
+    pub meta_used: u64,
+    /// The file was closed with everything synced.
+    pub clean: bool,
+}
+
+pub(super) fn encode_state(s: &State) -> [u8; STATE_LEN] {
+    let mut b = [0; STATE_LEN];
+    Put(&mut b, 4)
+        .bytes(&u32::from(s.clean).to_le_bytes())
+        .bytes(&s.number.to_le_bytes())
+        .bytes(&s.boot.to_le_bytes())
+        .bytes(&s.durable.to_le_bytes())
+        .bytes(&s.meta_used.to_le_bytes());
+    seal(&mut b, 0);
+    b
+}
+
+pub(super) fn decode_state(b: &[u8; STATE_LEN]) -> Option<State> {
+    sealed(b, 0).then(|| State {
+        clean: u32_at(b, 4) != 0,
+        number: u64_at(b, 8),
+        boot: u64_at(b, 16),
+        durable: u64_at(b, 24),
+        meta_used: u64_at(b, 32),
+    })
+}
+
+/// A block of the device that was ever erased or programmed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Where in the file it is kept.
+    pub extent: u32,
+    /// Drawn anew with every erase and never again: spares of another one are void.
+    pub generation: u64,
+    pub oob: BlockOob,
+}
+
+fn encode_oob(o: &BlockOob) -> [u8; 16] {
+    let mut b = [0; 16];
+    b[..8].copy_from_slice(&o.logical.to_le_bytes());
+    let packed = u64::from(o.erase_count) << 48 | o.erase_time & 0xffff_ffff_ffff;
+    b[8..].copy_from_slice(&packed.to_le_bytes());
+    b
+}
+fn decode_oob(b: &[u8]) -> BlockOob {
+    let packed = u64_at(b, 8);
+    BlockOob { logical: u64_at(b, 0), erase_count: (packed >> 48) as u16, erase_time: packed & 0xffff_ffff_ffff }
+}
+
+pub(super) fn encode_row(block: u32, r: &Row) -> [u8; ROW_COPY_LEN] {
+    let mut b = [0; ROW_COPY_LEN];
+    Put(&mut b, 4)
+        .bytes(&r.extent.to_le_bytes())
+        .bytes(&r.generation.to_le_bytes())
+        .bytes(&encode_oob(&r.oob));
+    seal(&mut b, u64::from(block) + 1);
+    b
+}
+
+fn decode_row_copy(block: u32, b: &[u8]) -> Option<Row> {
+    sealed(b, u64::from(block) + 1).then(|| Row {
+        extent: u32_at(b, 4),
+        generation: u64_at(b, 8),
+        oob: decode_oob(&b[16..]),
+    })
+}
+
+/// The newer whole copy of a block's row, and which of the two it is.
+pub(super) fn decode_row(block: u32, b: &[u8]) -> Option<(Row, usize)> {
+    let copies = [decode_row_copy(block, &b[..ROW_COPY_LEN]), decode_row_copy(block, &b[ROW_COPY_LEN..ROW_LEN])];
+    (0..2).filter_map(|i| copies[i].map(|r| (r, i))).max_by_key(|(r, _)| r.generation)
+}
+
+/// The head of a page's spare area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SpareHead {
+    pub sequence: u64,
+    pub generation: u64,
+    /// Grows with every program of the device.
+    pub stamp: u64,
+    pub oob: BlockOob,
+}
+
+fn place(p: PageAddr) -> u64 {
+    u64::from(p.block) << 16 | u64::from(p.page)
+}
+
+/// Begins a spare area in `b`, whose length is that of one.
+pub(super) fn encode_spare_head(b: &mut [u8], h: &SpareHead, slots: usize) {
+    Put(b, 4)
+        .bytes(&(slots as u32).to_le_bytes())
+        .bytes(&h.sequence.to_le_bytes())
+        .bytes(&h.generation.to_le_bytes())
+        .bytes(&h.stamp.to_le_bytes())
+        .bytes(&encode_oob(&h.oob));
+}
+pub(super) fn seal_spare(b: &mut [u8], p: PageAddr) {
+    seal(b, place(p));
+}
+
+/// The head of the spare area in `b`, if it is whole and of this generation.
+pub(super) fn decode_spare_head(b: &[u8], p: PageAddr, generation: u64) -> Option<(SpareHead, usize)> {
+    // The cheap test first: most spares of a scan were never written, or are of an older generation.
+    if u64_at(b, 16) != generation {
+        return None;
+    }
+    let slots = u32_at(b, 4) as usize;
+    if !sealed(b, place(p)) || SPARE_HEAD + slots * RECORD_LEN > b.len() {
+        return None;
+    }
+    let h = SpareHead {
+        sequence: u64_at(b, 8),
+        generation,
+        stamp: u64_at(b, 24),
+        oob: decode_oob(&b[32..48]),
+    };
+    Some((h, slots))
+}
+
+const REPR_BYTES: u8 = 0;
+const REPR_ZERO: u8 = 1;
+const REPR_ELIDED: u8 = 2;
+const REPR_MIXED: u8 = 3;
+
+/// How a slot's contents are held: as bytes in the data area, or by the record alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repr {
+    Bytes,
+    Zero,
+    Elided { seed: u64 },
+    /// Eight sector identities at the start of the slot's data.
+    Mixed,
+}
+
+impl Repr {
+    pub(super) fn of(p: &Payload) -> Repr {
+        match p {
+            Payload::Bytes(_) => Repr::Bytes,
+            Payload::Zero { .. } => Repr::Zero,
+            Payload::Elided { seed, .. } => Repr::Elided { seed: *seed },
+            Payload::Mixed(_) => Repr::Mixed,
+        }
+    }
+}
+
+pub(super) fn encode_record(b: &mut [u8], r: &SlotRecord, repr: Repr) {
+    let (code, seed) = match repr {
+        Repr::Bytes => (REPR_BYTES, 0),
+        Repr::Zero => (REPR_ZERO, 0),
+        Repr::Elided { seed } => (REPR_ELIDED, seed),
+        Repr::Mixed => (REPR_MIXED, 0),
+    };
+    b.fill(0);
+    Put(b, 0)
+        .bytes(&[r.kind as u8, code, 0, 0])
+        .bytes(&r.crc.to_le_bytes())
+        .bytes(&r.version.0.to_le_bytes())
+        .bytes(&r.addr.volume.0.to_le_bytes())
+        .bytes(&r.addr.block.to_le_bytes());
+    b[56..64].copy_from_slice(&seed.to_le_bytes());
+}
+
+pub(super) fn decode_record(b: &[u8]) -> Option<(SlotRecord, Repr)> {
+    let kind = match b[0] {
+        0 => SlotKind::Pad,
+        1 => SlotKind::Data,
+        2 => SlotKind::Ranges,
+        _ => return None,
+    };
+    let repr = match b[1] {
+        REPR_BYTES => Repr::Bytes,
+        REPR_ZERO => Repr::Zero,
+        REPR_ELIDED => Repr::Elided { seed: u64_at(b, 56) },
+        REPR_MIXED => Repr::Mixed,
+        _ => return None,
+    };
+    let addr = BlockAddr { volume: VolumeId(u32_at(b, 16)), block: u32_at(b, 20) };
+    Some((SlotRecord { kind, addr, version: Timestamp(u64_at(b, 8)), crc: u32_at(b, 4) }, repr))
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

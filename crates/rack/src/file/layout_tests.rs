@@ -1,0 +1,66 @@
+use super::*;
+use rackweave_core::Epoch;
+
+const PAGE: PageAddr = PageAddr { block: 3, page: 5 };
+
+#[test]
+fn first_block_has_its_documented_bytes() {
+    let shape = Shape { blocks: 0x0102, pages_per_block: 256, page_bytes: 16_384, meta_bytes: 0x10_0000 };
+    let b = encode_super(&shape, 7);
+    assert_eq!(&b[..8], b"RWKSSD\r\n");
+    assert_eq!(b[8..12], [1, 0, 0, 0]);
+    assert_eq!(b[16..20], [7, 0, 0, 0]);
+    assert_eq!(b[20..24], [2, 1, 0, 0]);
+    assert_eq!(b[24..28], [0, 0x40, 0, 0]);
+    assert_eq!(b[28..32], [0, 1, 0, 0]);
+    assert_eq!(b[32..40], [0, 0, 0x10, 0, 0, 0, 0, 0]);
+    assert_eq!(decode_super(&b), Super::Found { shape, ssd: 7 });
+    for i in 0..b.len() {
+        let mut bad = b;
+        bad[i] ^= 0x40;
+        assert!(!matches!(decode_super(&bad), Super::Found { .. } | Super::Blank), "byte {i}");
+    }
+}
+
+#[test]
+fn records_and_spares_keep_everything() {
+    let record = SlotRecord {
+        kind: SlotKind::Data,
+        addr: BlockAddr::new(VolumeId(9), 0xabcdef),
+        version: Timestamp::new(Epoch(4), 77, 2),
+        crc: 0xdead_beef,
+    };
+    let head = SpareHead {
+        sequence: 11,
+        generation: 12,
+        stamp: 13,
+        oob: BlockOob { logical: 14, erase_count: 15, erase_time: 0xffff_ffff_ffff },
+    };
+    let mut b = vec![0; SPARE_HEAD + RECORD_LEN];
+    encode_spare_head(&mut b, &head, 1);
+    encode_record(&mut b[SPARE_HEAD..], &record, Repr::Elided { seed: 99 });
+    seal_spare(&mut b, PAGE);
+    assert_eq!(decode_spare_head(&b, PAGE, 12), Some((head, 1)));
+    assert_eq!(decode_record(&b[SPARE_HEAD..]), Some((record, Repr::Elided { seed: 99 })));
+    assert_eq!(decode_spare_head(&b, PAGE, 13), None, "another generation");
+    assert_eq!(decode_spare_head(&b, PageAddr { block: 4, page: 5 }, 12), None, "another place");
+    for i in 0..b.len() {
+        b[i] ^= 1;
+        assert_eq!(decode_spare_head(&b, PAGE, 12), None, "byte {i}");
+        b[i] ^= 1;
+    }
+}
+
+#[test]
+fn the_newer_whole_row_counts() {
+    let old = Row { extent: 6, generation: 1, oob: BlockOob { logical: 1, erase_count: 2, erase_time: 3 } };
+    let new = Row { generation: 2, ..old };
+    let mut b = [0; ROW_LEN];
+    assert_eq!(decode_row(8, &b), None);
+    b[..ROW_COPY_LEN].copy_from_slice(&encode_row(8, &old));
+    b[ROW_COPY_LEN..].copy_from_slice(&encode_row(8, &new));
+    assert_eq!(decode_row(8, &b), Some((new, 1)));
+    b[ROW_COPY_LEN + 20] ^= 1;
+    assert_eq!(decode_row(8, &b), Some((old, 0)));
+    assert_eq!(decode_row(9, &b), None);
+}

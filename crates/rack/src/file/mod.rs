@@ -1,0 +1,478 @@
+//! A modelled SSD's contents in one file: what makes a rack on one machine durable.
+//!
+//! [`FileSsd`] executes device commands on a [`FileIo`] layer. The file begins small and grows in steps of
+//! [`STEP_BYTES`] as erase blocks are used for the first time; docs/format.md draws its bytes. What a power cut may do
+//! to writes that were not synced is answered so:
+//!
+//! - An erase draws a *generation* that was never used before and writes it to the block's row; spare areas of another
+//!   generation are void, so nothing has to be zeroed.
+//! - A program writes data and spare area, in any order on the disk. Every program has a *stamp*; a sync first writes
+//!   down up to which stamp everything was durable before. After an unclean stop the data of younger programs are
+//!   checked against their checksums, and those found torn are voided for good before anything else is done.
+//! - Rows and the file's state are kept twice and written in turn, so that a torn write leaves the older one.
+#![allow(clippy::disallowed_types, reason = "a driver's part: it opens files")]
+
+pub mod io;
+pub mod layers;
+pub mod layout;
+
+use bytes::{Bytes, BytesMut};
+use rackweave_core::device::{
+    Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind, SlotRecord,
+};
+use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, SsdId};
+use std::io as sys;
+
+pub use io::{FileIo, MemFile, OsFile};
+pub use layout::{Shape, VERSION};
+use layout::{Repr, Row, SpareHead, State, Super};
+
+/// Space is reserved in steps of this: large, so that an fdatasync seldom has to write the file's metadata.
+pub const STEP_BYTES: u64 = 64 << 20;
+/// Generations and stamps of one opening of the file; the opening's number is above them.
+const BOOT_SHIFT: u32 = 40;
+const SLOT: usize = BLOCK as usize;
+static ZERO_SLOT: [u8; SLOT] = [0; SLOT];
+
+/// Why a device file was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("the file is not a Rackweave device")]
+    Foreign,
+    #[error("the device file has format version {found}, this program reads and writes version {VERSION}")]
+    Version { found: u32 },
+    #[error("the device file's first block is damaged: its checksum does not match")]
+    Damaged,
+    #[error("the device file's state is damaged: neither copy has a matching checksum")]
+    NoState,
+    #[error("the device file is {found:?} of device {found_ssd}, configured is {wanted:?} of device {wanted_ssd}")]
+    Shape { found: Shape, found_ssd: u32, wanted: Shape, wanted_ssd: u32 },
+    #[error("page size {page_bytes} is not a positive multiple of 4096")]
+    PageSize { page_bytes: u32 },
+    #[error("{0}")]
+    Io(#[from] sys::Error),
+}
+
+/// A sync that was begun and not yet finished.
+#[derive(Debug)]
+#[must_use = "finish it"]
+pub struct SyncTicket {
+    upto: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BlockState {
+    row: Row,
+    /// Copy of the row written last.
+    copy: usize,
+    /// Both copies hold this generation.
+    doubled: bool,
+}
+
+/// A device in a file.
+#[derive(Debug)]
+pub struct FileSsd<F> {
+    file: F,
+    shape: Shape,
+    /// By erase block; `None` was never used.
+    blocks: Vec<Option<BlockState>>,
+    extents_used: u32,
+    /// Extents that the file's length covers.
+    extents_reserved: u32,
+    state: State,
+    /// Last generation or stamp drawn.
+    counter: u64,
+    /// Programs with a stamp up to this are durable by a sync that succeeded.
+    durable: u64,
+    /// First failure of a sync: final (protocol rule 12).
+    failed: Option<i32>,
+    spare: Vec<u8>,
+}
+
+impl<F: FileIo> FileSsd<F> {
+    /// Opens the device in `file`, formatting it if it is blank, and repairs what a power cut left.
+    pub fn open(file: F, ssd: SsdId, shape: Shape) -> Result<FileSsd<F>, OpenError> {
+        if shape.page_bytes == 0 || !shape.page_bytes.is_multiple_of(BLOCK) {
+            return Err(OpenError::PageSize { page_bytes: shape.page_bytes });
+        }
+        let mut first = [0; layout::SUPER_LEN];
+        file.read_at(&mut first, layout::SUPER_AT)?;
+        let mut dev = FileSsd {
+            file,
+            shape,
+            blocks: vec![None; shape.blocks as usize],
+            extents_used: 0,
+            extents_reserved: 0,
+            state: State::default(),
+            counter: 0,
+            durable: 0,
+            failed: None,
+            spare: vec![0; shape.spare_len()],
+        };
+        match layout::decode_super(&first) {
+            Super::Blank => dev.format(ssd)?,
+            Super::Foreign => return Err(OpenError::Foreign),
+            Super::Version(found) => return Err(OpenError::Version { found }),
+            Super::Damaged => return Err(OpenError::Damaged),
+            Super::Found { shape: found, ssd: found_ssd } if found != shape || found_ssd != ssd.0 => {
+                return Err(OpenError::Shape { found, found_ssd, wanted: shape, wanted_ssd: ssd.0 });
+            }
+            Super::Found { .. } => dev.load()?,
+        }
+        dev.begin_life()?;
+        Ok(dev)
+    }
+
+    /// The state is durable before the first block: a file with a first block has a state.
+    fn format(&mut self, ssd: SsdId) -> Result<(), OpenError> {
+        self.state = State { clean: true, ..State::default() };
+        self.write_state()?;
+        self.file.sync()?;
+        self.file.write_at(&[&layout::encode_super(&self.shape, ssd.0)], layout::SUPER_AT)?;
+        Ok(())
+    }
+
+    fn load(&mut self) -> Result<(), OpenError> {
+        let mut states = [None; 2];
+        for (s, at) in states.iter_mut().zip(layout::STATE_AT) {
+            let mut b = [0; layout::STATE_LEN];
+            self.file.read_at(&mut b, at)?;
+            *s = layout::decode_state(&b);
+        }
+        self.state = states.into_iter().flatten().max_by_key(|s| s.number).ok_or(OpenError::NoState)?;
+        let mut table = vec![0; self.blocks.len() * layout::ROW_LEN];
+        self.file.read_at(&mut table, layout::TABLE_AT)?;
+        for (block, b) in table.chunks_exact(layout::ROW_LEN).enumerate() {
+            let Some((row, copy)) = layout::decode_row(block as u32, b) else { continue };
+            self.blocks[block] = Some(BlockState { row, copy, doubled: false });
+            self.extents_used = self.extents_used.max(row.extent + 1);
+        }
+        let len = self.file.len()?;
+        let base = self.shape.extent_at(0);
+        self.extents_reserved = (len.saturating_sub(base) / self.shape.extent_len()) as u32;
+        if !self.state.clean {
+            self.void_torn()?;
+        }
+        Ok(())
+    }
+
+    /// Checks every program that is not known to be durable, and voids the torn ones.
+    fn void_torn(&mut self) -> Result<(), OpenError> {
+        let spare_len = self.shape.spare_len();
+        let mut spares = vec![0; spare_len * usize::from(self.shape.pages_per_block)];
+        for block in 0..self.shape.blocks {
+            let Some(state) = self.blocks[block as usize] else { continue };
+            self.file.read_at(&mut spares, self.shape.spare_at(state.row.extent, 0))?;
+            for (page, b) in spares.chunks_exact(spare_len).enumerate() {
+                let at = PageAddr { block, page: page as u16 };
+                let Some((head, _)) = layout::decode_spare_head(b, at, state.row.generation) else { continue };
+                if head.stamp > self.state.durable && !self.data_matches(at, state.row, b)? {
+                    let void = vec![0; spare_len];
+                    self.file.write_at(&[&void], self.shape.spare_at(state.row.extent, at.page))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn data_matches(&self, at: PageAddr, row: Row, spare: &[u8]) -> sys::Result<bool> {
+        for slot in 0..self.shape.slots_per_page() {
+            let Some((record, repr)) = self.record(spare, slot) else { return Ok(true) };
+            let filler = record.kind == SlotKind::Pad;
+            if !filler && self.payload(at, row.extent, slot, repr)?.crc32c() != record.crc {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// From here on generations and stamps are greater than any that an earlier life can have written.
+    fn begin_life(&mut self) -> Result<(), OpenError> {
+        self.file.sync()?;
+        self.state.boot += 1;
+        self.counter = self.state.boot << BOOT_SHIFT;
+        self.durable = self.counter;
+        self.state.durable = self.counter;
+        self.state.clean = false;
+        self.write_state()?;
+        self.file.sync()?;
+        Ok(())
+    }
+
+    /// Syncs and marks the file as closed: the next opening need not check anything.
+    pub fn close(mut self) -> Result<(), DeviceError> {
+        self.execute(&DeviceOp::Sync)?;
+        self.state.durable = self.durable;
+        self.state.clean = true;
+        self.write_state().map_err(|e| device_error(&e))?;
+        self.execute(&DeviceOp::Sync)?;
+        Ok(())
+    }
+
+    fn write_state(&mut self) -> sys::Result<()> {
+        self.state.number += 1;
+        let at = layout::STATE_AT[(self.state.number % 2) as usize];
+        self.file.write_at(&[&layout::encode_state(&self.state)], at)
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    /// First half of a sync: afterwards an fdatasync of [`FileSsd::sync_fd`] makes everything executed before durable.
+    pub fn begin_sync(&mut self) -> Result<SyncTicket, DeviceError> {
+        if let Some(os_error) = self.failed {
+            return Err(DeviceError::Backend { os_error });
+        }
+        if self.state.durable != self.durable {
+            self.state.durable = self.durable;
+            self.write_state().map_err(|e| device_error(&e))?;
+        }
+        Ok(SyncTicket { upto: self.counter })
+    }
+
+    /// Second half: what the fdatasync answered. A failure is final for the device, whatever a later one says.
+    pub fn finish_sync(&mut self, ticket: SyncTicket, result: sys::Result<()>) -> Result<(), DeviceError> {
+        match (result, self.failed) {
+            (Ok(()), None) => {
+                self.durable = self.durable.max(ticket.upto);
+                Ok(())
+            }
+            (Ok(()), Some(os_error)) => Err(DeviceError::Backend { os_error }),
+            (Err(e), _) => {
+                let os_error = *self.failed.get_or_insert(e.raw_os_error().unwrap_or(libc::EIO));
+                Err(DeviceError::Backend { os_error })
+            }
+        }
+    }
+
+    /// The descriptor for an asynchronous fdatasync, if the layer below has one.
+    pub fn sync_fd(&self) -> Option<std::os::fd::RawFd> {
+        self.file.sync_fd()
+    }
+
+    fn sync_now(&mut self) -> Result<(), DeviceError> {
+        let ticket = self.begin_sync()?;
+        let result = self.file.sync();
+        self.finish_sync(ticket, result)
+    }
+
+    /// The block's state, with an extent of its own if it had none.
+    fn block_or_new(&mut self, block: u32) -> Result<BlockState, DeviceError> {
+        if let Some(s) = self.blocks[block as usize] {
+            return Ok(s);
+        }
+        let extent = self.extents_used;
+        if extent >= self.extents_reserved {
+            let per_step = (STEP_BYTES / self.shape.extent_len()).max(1) as u32;
+            let n = per_step.min(self.shape.blocks.saturating_sub(self.extents_reserved)).max(1);
+            let at = self.shape.extent_at(self.extents_reserved);
+            let len = u64::from(n) * self.shape.extent_len();
+            self.file.allocate(at, len).map_err(|e| device_error(&e))?;
+            self.extents_reserved += n;
+        }
+        self.extents_used += 1;
+        Ok(BlockState { row: Row { extent, ..Row::default() }, copy: 1, doubled: false })
+    }
+
+    fn write_row(&mut self, block: u32, s: BlockState) -> Result<(), DeviceError> {
+        let at = layout::TABLE_AT + u64::from(block) * layout::ROW_LEN as u64 + (s.copy * layout::ROW_COPY_LEN) as u64;
+        // Even when the write fails the new state counts: what is on the disk is unknown, and older pages are void.
+        self.blocks[block as usize] = Some(s);
+        self.file.write_at(&[&layout::encode_row(block, &s.row)], at).map_err(|e| device_error(&e))
+    }
+
+    fn erase(&mut self, block: u32, oob: BlockOob) -> Result<(), DeviceError> {
+        let old = self.block_or_new(block)?;
+        let row = Row { extent: old.row.extent, generation: self.draw(), oob };
+        self.write_row(block, BlockState { row, copy: 1 - old.copy, doubled: false })
+    }
+
+    fn program(&mut self, page: PageAddr, image: &PageImage) -> Result<(), DeviceError> {
+        let mut state = self.block_or_new(page.block)?;
+        if state.row.generation == 0 {
+            state.row.generation = self.draw();
+            state.row.oob = image.oob;
+            state.copy = 1 - state.copy;
+            self.write_row(page.block, state)?;
+        }
+        if !state.doubled {
+            state.copy = 1 - state.copy;
+            state.doubled = true;
+            self.write_row(page.block, state)?;
+        }
+        let head = SpareHead {
+            sequence: image.sequence,
+            generation: state.row.generation,
+            stamp: self.draw(),
+            oob: image.oob,
+        };
+        self.spare.fill(0);
+        layout::encode_spare_head(&mut self.spare, &head, image.slots.len());
+        let records = self.spare[layout::SPARE_HEAD..].chunks_exact_mut(layout::RECORD_LEN);
+        for (b, slot) in records.zip(&image.slots) {
+            layout::encode_record(b, &slot.record, Repr::of(&slot.data));
+        }
+        layout::seal_spare(&mut self.spare, page);
+        self.write_data(page, state.row.extent, image).map_err(|e| device_error(&e))?;
+        self.file
+            .write_at(&[&self.spare], self.shape.spare_at(state.row.extent, page.page))
+            .map_err(|e| device_error(&e))
+    }
+
+    fn write_data(&mut self, page: PageAddr, extent: u32, image: &PageImage) -> sys::Result<()> {
+        let held = |s: &Slot| !matches!(Repr::of(&s.data), Repr::Zero | Repr::Elided { .. });
+        let Some(last) = image.slots.iter().rposition(held) else { return Ok(()) };
+        let slots = &image.slots[..=last];
+        let at = self.shape.data_at(extent, page.page);
+        let mixed: Vec<Bytes> = slots.iter().map(|s| mixed_slot(&s.data)).collect();
+        let parts: Vec<&[u8]> = slots
+            .iter()
+            .zip(&mixed)
+            .map(|(s, m)| match &s.data {
+                Payload::Bytes(b) if b.len() == SLOT => b.as_ref(),
+                _ if !m.is_empty() => m.as_ref(),
+                _ => &ZERO_SLOT,
+            })
+            .collect();
+        self.file.write_at(&parts, at)
+    }
+
+    fn record(&self, spare: &[u8], slot: usize) -> Option<(SlotRecord, Repr)> {
+        let slots = layout::u32_at(spare, 4) as usize;
+        if slot >= slots || slot >= self.shape.slots_per_page() {
+            return None;
+        }
+        layout::decode_record(&spare[layout::SPARE_HEAD + slot * layout::RECORD_LEN..])
+    }
+
+    fn payload(&self, page: PageAddr, extent: u32, slot: usize, repr: Repr) -> sys::Result<Payload> {
+        let at = self.shape.data_at(extent, page.page) + (slot * SLOT) as u64;
+        Ok(match repr {
+            Repr::Bytes => {
+                let mut b = BytesMut::zeroed(SLOT);
+                self.file.read_at(&mut b, at)?;
+                Payload::Bytes(b.freeze())
+            }
+            Repr::Zero => Payload::Zero { sectors: SECTORS_PER_BLOCK },
+            Repr::Elided { seed } => Payload::Elided { sectors: SECTORS_PER_BLOCK, seed },
+            Repr::Mixed => {
+                let mut b = [0; 8 * SECTORS_PER_BLOCK as usize];
+                self.file.read_at(&mut b, at)?;
+                Payload::Mixed((0..SECTORS_PER_BLOCK as usize).map(|i| layout::u64_at(&b, 8 * i)).collect())
+            }
+        })
+    }
+
+    /// The spare area of a page into `self.spare`; its block's row.
+    fn load_spare(&mut self, page: PageAddr) -> Result<Row, DeviceError> {
+        let unwritten = DeviceError::Unwritten { page };
+        let row = self.blocks.get(page.block as usize).copied().flatten().ok_or(unwritten)?.row;
+        let at = self.shape.spare_at(row.extent, page.page);
+        self.file.read_at(&mut self.spare, at).map_err(|e| device_error(&e))?;
+        layout::decode_spare_head(&self.spare, page, row.generation).ok_or(unwritten)?;
+        Ok(row)
+    }
+
+    fn read_slot(&mut self, page: PageAddr, slot: usize) -> Result<Slot, DeviceError> {
+        let row = self.load_spare(page)?;
+        let (record, repr) = self.record(&self.spare, slot).ok_or(DeviceError::Unwritten { page })?;
+        let data = self.payload(page, row.extent, slot, repr).map_err(|e| device_error(&e))?;
+        Ok(Slot { data, record })
+    }
+
+    fn read_page(&mut self, page: PageAddr) -> Result<Box<[Slot]>, DeviceError> {
+        let row = self.load_spare(page)?;
+        let mut whole = BytesMut::zeroed(self.shape.page_bytes as usize);
+        self.file.read_at(&mut whole, self.shape.data_at(row.extent, page.page)).map_err(|e| device_error(&e))?;
+        let whole = whole.freeze();
+        let mut slots = Vec::with_capacity(self.shape.slots_per_page());
+        for i in 0..self.shape.slots_per_page() {
+            let Some((record, repr)) = self.record(&self.spare, i) else { break };
+            let data = match repr {
+                Repr::Bytes => Payload::Bytes(whole.slice(i * SLOT..(i + 1) * SLOT)),
+                other => self.payload(page, row.extent, i, other).map_err(|e| device_error(&e))?,
+            };
+            slots.push(Slot { data, record });
+        }
+        Ok(slots.into())
+    }
+
+    fn read_spares(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
+        let none = DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() };
+        let Some(state) = self.blocks.get(block as usize).copied().flatten() else { return Ok(none) };
+        let spare_len = self.shape.spare_len();
+        let mut spares = vec![0; spare_len * usize::from(self.shape.pages_per_block)];
+        self.file.read_at(&mut spares, self.shape.spare_at(state.row.extent, 0)).map_err(|e| device_error(&e))?;
+        let mut oob = state.row.oob;
+        let mut pages = Vec::new();
+        for (page, b) in spares.chunks_exact(spare_len).enumerate() {
+            let at = PageAddr { block, page: page as u16 };
+            let Some((head, slots)) = layout::decode_spare_head(b, at, state.row.generation) else { continue };
+            let records: Option<Box<[SlotRecord]>> = (0..slots).map(|i| self.record(b, i).map(|r| r.0)).collect();
+            let Some(records) = records else { continue };
+            oob = head.oob;
+            pages.push(PageSpare { page: at.page, sequence: head.sequence, records });
+        }
+        Ok(DeviceData::Spares { oob, pages: pages.into() })
+    }
+
+    fn write_meta(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let end = offset.checked_add(data.len() as u64).filter(|&e| e <= self.shape.meta_bytes);
+        let end = end.ok_or(DeviceError::NoSpace)?;
+        if end > self.state.meta_used {
+            self.state.meta_used = end;
+            self.write_state().map_err(|e| device_error(&e))?;
+        }
+        self.file.write_at(&[data], self.shape.meta_at() + offset).map_err(|e| device_error(&e))
+    }
+
+    fn read_meta(&self, offset: u64, len: u32) -> Result<Bytes, DeviceError> {
+        let n = self.state.meta_used.saturating_sub(offset).min(u64::from(len));
+        let mut b = BytesMut::zeroed(n as usize);
+        self.file.read_at(&mut b, self.shape.meta_at() + offset).map_err(|e| device_error(&e))?;
+        Ok(b.freeze())
+    }
+}
+
+impl<F: FileIo> Backend for FileSsd<F> {
+    fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
+        let outside = |page| Err(DeviceError::Unwritten { page });
+        match op {
+            DeviceOp::ReadSlot { page, .. } | DeviceOp::ReadPage { page } | DeviceOp::Program { page, .. }
+                if !self.shape.holds(*page) =>
+            {
+                outside(*page)
+            }
+            DeviceOp::Erase { block, .. } if *block >= self.shape.blocks => outside(PageAddr { block: *block, page: 0 }),
+            DeviceOp::ReadSlot { page, slot } => self.read_slot(*page, usize::from(*slot)).map(DeviceData::Slot),
+            DeviceOp::ReadPage { page } => self.read_page(*page).map(DeviceData::Page),
+            DeviceOp::Program { page, image } => self.program(*page, image).map(|()| DeviceData::None),
+            DeviceOp::Erase { block, oob } => self.erase(*block, *oob).map(|()| DeviceData::None),
+            DeviceOp::Sync => self.sync_now().map(|()| DeviceData::None),
+            DeviceOp::ReadSpares { block } => self.read_spares(*block),
+            DeviceOp::WriteMeta { offset, data } => self.write_meta(*offset, data).map(|()| DeviceData::None),
+            DeviceOp::ReadMeta { offset, len } => self.read_meta(*offset, *len).map(DeviceData::Meta),
+        }
+    }
+}
+
+/// A slot's worth of bytes for a payload of identities; empty for every other.
+fn mixed_slot(p: &Payload) -> Bytes {
+    let Payload::Mixed(ids) = p else { return Bytes::new() };
+    let mut b = vec![0; SLOT];
+    b.chunks_exact_mut(8).zip(ids.iter()).for_each(|(to, id)| to.copy_from_slice(&id.to_le_bytes()));
+    b.into()
+}
+
+fn device_error(e: &sys::Error) -> DeviceError {
+    match e.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => DeviceError::NoSpace,
+        other => DeviceError::Backend { os_error: other.unwrap_or(libc::EIO) },
+    }
+}
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;
