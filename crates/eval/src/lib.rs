@@ -1,1 +1,13 @@
+//! Evaluation: recorded workloads through the whole simulated rack, policy against policy.
+//!
+//! Reading order: [`trace`] (what is replayed), [`workload`] (the trace looped, scaled and laid on one volume),
+//! [`report`] and [`stats`] (what is said of it), then the small ones.
 
+pub mod cpu;
+pub mod report;
+pub mod stats;
+pub mod svg;
+pub mod trace;
+pub mod workload;
+
+pub use report::Report;

@@ -1,0 +1,147 @@
+//! The latency distribution of each policy as a small SVG: how rare a latency is (one in 10, 100, 1,000 … requests
+//! took longer) over the latency, both axes logarithmic; reads and writes apart.
+
+use std::fmt::Write as _;
+
+use rackweave_core::Span;
+
+use crate::report::Report;
+use crate::stats::Latencies;
+
+const WIDTH: f64 = 460.0;
+const HEIGHT: f64 = 320.0;
+/// Around a panel: room for labels.
+const LEFT: f64 = 64.0;
+const TOP: f64 = 40.0;
+const BETWEEN: f64 = 90.0;
+const BOTTOM: f64 = 60.0;
+/// Colours that stay apart for colour-blind eyes (Okabe and Ito).
+const COLOURS: [&str; 4] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7"];
+/// Points of a curve closer than this many pixels to the last one drawn are left out.
+const STEP_MIN: f64 = 0.7;
+
+/// Both panels of `report`.
+pub fn svg(report: &Report) -> String {
+    let (w, h) = (LEFT + 2.0 * WIDTH + BETWEEN + 20.0, TOP + HEIGHT + BOTTOM);
+    let mut s = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} {h}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for (i, op) in ["reads", "writes"].into_iter().enumerate() {
+        let curves: Vec<_> = report
+            .policies
+            .iter()
+            .map(|p| (p.policy, if i == 0 { &p.read } else { &p.write }))
+            .filter(|(_, l)| l.count() > 0)
+            .collect();
+        panel(&mut s, LEFT + i as f64 * (WIDTH + BETWEEN), op, &report.trace, &curves);
+    }
+    s.push_str("</svg>\n");
+    s
+}
+
+/// Where latencies and rarities are drawn inside a panel.
+struct Axes {
+    x0: f64,
+    low: i32,
+    high: i32,
+    nines: i32,
+}
+
+impl Axes {
+    fn of(x0: f64, curves: &[(&str, &Latencies)]) -> Axes {
+        let decade = |s: Span| s.as_micros_f64().max(1e-3).log10();
+        let low = curves.iter().map(|(_, l)| decade(l.quantile(0.0)).floor() as i32).min().unwrap_or(1);
+        let high = curves.iter().map(|(_, l)| decade(l.max()).ceil() as i32).max().unwrap_or(3).max(low + 1);
+        let most = curves.iter().map(|(_, l)| l.count()).max().unwrap_or(10);
+        Axes { x0, low, high, nines: ((most as f64).log10().ceil() as i32).clamp(1, 9) }
+    }
+    fn x(&self, us: f64) -> f64 {
+        let part = (us.max(1e-3).log10() - f64::from(self.low)) / f64::from(self.high - self.low);
+        self.x0 + part.clamp(0.0, 1.0) * WIDTH
+    }
+    /// `longer`: part of the requests that took longer.
+    fn y(&self, longer: f64) -> f64 {
+        let part = -longer.max(1e-12).log10() / f64::from(self.nines);
+        TOP + HEIGHT - part.clamp(0.0, 1.0) * HEIGHT
+    }
+}
+
+// Writing to a string cannot fail: the results of `write!` below carry nothing.
+
+fn panel(s: &mut String, x0: f64, op: &str, trace: &str, curves: &[(&str, &Latencies)]) {
+    let axes = Axes::of(x0, curves);
+    let _ = writeln!(s, "<text x=\"{x0}\" y=\"{}\" font-size=\"14\">{}: {op}</text>", TOP - 14.0, escaped(trace));
+    grid(s, &axes);
+    if curves.is_empty() {
+        let _ = writeln!(s, "<text x=\"{}\" y=\"{}\">none measured</text>", x0 + 20.0, TOP + 30.0);
+    }
+    for (i, (name, l)) in curves.iter().enumerate() {
+        let colour = COLOURS[i % COLOURS.len()];
+        let _ = writeln!(
+            s,
+            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\" points=\"{}\"/>",
+            points(&axes, l)
+        );
+        let y = TOP + 16.0 + 16.0 * i as f64;
+        let _ = writeln!(s, "<text x=\"{}\" y=\"{y}\" fill=\"{colour}\">{name}</text>", x0 + 8.0);
+    }
+}
+
+fn grid(s: &mut String, a: &Axes) {
+    let (bottom, right) = (TOP + HEIGHT, a.x0 + WIDTH);
+    for d in a.low..=a.high {
+        let x = a.x(10f64.powi(d));
+        let _ = writeln!(s, "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>");
+        let label = Span((10f64.powi(d) * 1e3) as u64);
+        let _ = writeln!(
+            s,
+            "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            bottom + 18.0,
+            decade_label(label)
+        );
+    }
+    for n in 0..=a.nines {
+        let y = a.y(10f64.powi(-n));
+        let _ = writeln!(s, "<path d=\"M{} {y:.1}H{right}\" stroke=\"#ddd\"/>", a.x0);
+        let label = match n {
+            0 => "0".into(),
+            1 => "90%".into(),
+            2 => "99%".into(),
+            n => format!("99.{}%", "9".repeat(n as usize - 2)),
+        };
+        let _ = writeln!(s, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", a.x0 - 6.0, y + 4.0);
+    }
+    let middle = a.x0 + WIDTH / 2.0;
+    let _ = writeln!(s, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">latency</text>", bottom + 38.0);
+}
+
+fn decade_label(s: Span) -> String {
+    match s.0 {
+        n if n < 1_000 => format!("{n} ns"),
+        n if n < 1_000_000 => format!("{} µs", n / 1_000),
+        n if n < 1_000_000_000 => format!("{} ms", n / 1_000_000),
+        n => format!("{} s", n / 1_000_000_000),
+    }
+}
+
+fn points(a: &Axes, l: &Latencies) -> String {
+    let mut out = String::new();
+    let start = a.x(l.quantile(0.0).as_micros_f64());
+    let (mut x, mut y) = (start, a.y(1.0));
+    let _ = write!(out, "{x:.1},{y:.1}");
+    for (latency, longer) in l.tail() {
+        // Nobody took longer than the longest: the curve ends at the rarity of one request.
+        let rarity = longer.max(1.0 / l.count() as f64);
+        let (nx, ny) = (a.x(latency.as_micros_f64()), a.y(rarity));
+        if (nx - x).abs() + (ny - y).abs() >= STEP_MIN || longer == 0.0 {
+            let _ = write!(out, " {nx:.1},{ny:.1}");
+            (x, y) = (nx, ny);
+        }
+    }
+    out
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
