@@ -1,2 +1,3 @@
 
 pub mod file;
+pub mod embedded;

@@ -1,0 +1,9 @@
+//! The rack on one machine, in one process: every node on the wall clock, run by one loop that also polls the
+//! gateway's sockets.
+#![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
+
+pub mod clock;
+pub mod datadir;
+pub mod poll;
+pub mod store;
+pub mod syncer;
