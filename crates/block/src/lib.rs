@@ -1,1 +1,28 @@
+//! The volume client: turns requests on a volume into messages to the replicas of its sets, and sees each through.
+//!
+//! [`VolumeClient`] is a [`rackweave_core::Node`]. It registers with the metadata service, attaches volumes (fencing the
+//! writer before, protocol rule 14), cuts requests along the stripes ([`Striping`]) into messages of at most 64 KiB,
+//! gives each mutation an identity that replicas deduplicate by (rule 7), sends to a member of the set, and tries the
+//! next member with the same mutation when one refuses or stays silent.
+//!
+//! What a caller may rely on:
+//! - Mutations of one 4 KiB block are sent one after another, in the order they were asked for. (A request of more than
+//!   [`REQUEST_MESSAGES_MAX`] messages is cut as it goes, and takes its place in that order part by part.)
+//! - Reads are not ordered with writes in flight; the replicas make both linearizable.
+//! - A flush covers every mutation of its volume that was answered before it was asked for, whoever asked.
+//! - A fenced volume refuses mutations until it is attached again; reads go on.
+//! - Without a [`ClientConfig::deadline`] a request waits as long as the rack is away.
+//!
+//! Reading order: [`stripe`], `set` (route, window, order), `client`.
 
+pub mod client;
+pub mod config;
+mod set;
+mod status;
+pub mod stripe;
+mod timers;
+mod volume;
+
+pub use client::{ClientStats, REQUEST_MESSAGES_MAX, VolumeClient};
+pub use config::ClientConfig;
+pub use stripe::{Piece, Striping};

@@ -1,0 +1,484 @@
+//! The life of a message: order among overlapping mutations, window, tries, answer.
+
+use rackweave_core::msg::io::WriteRequest;
+use rackweave_core::msg::{BlockRange, Body, Control, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
+use rackweave_core::request::RequestError;
+use rackweave_core::{BlockAddr, Effects, Layout, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
+
+use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, serial_of, slot_of};
+
+/// Zero messages of at most so many blocks are ordered block by block; longer ones by comparing ranges.
+const LOCK_BLOCKS_MAX: u32 = 64;
+
+/// The whole blocks a sector range touches.
+fn blocks_of(r: &SectorRange) -> BlockRange {
+    let spb = u64::from(SECTORS_PER_BLOCK);
+    let first = r.first / spb;
+    let end = (r.first + u64::from(r.count)).div_ceil(spb);
+    BlockRange { volume: r.volume, first: first as u32, count: (end - first) as u32 }
+}
+
+fn overlap(a: &BlockRange, b: &BlockRange) -> bool {
+    a.volume == b.volume && a.first < b.end() && b.first < a.end()
+}
+
+impl MsgOp {
+    /// The blocks it changes.
+    fn mutates(&self) -> Option<BlockRange> {
+        match self {
+            MsgOp::Write { range, .. } => Some(blocks_of(range)),
+            MsgOp::Zero { range, .. } => Some(*range),
+            _ => None,
+        }
+    }
+    /// Whether `reply` answers it. Anything else is as good as lost.
+    fn fits(&self, reply: &IoReply) -> bool {
+        match (self, reply) {
+            (MsgOp::Read(range), IoReply::Data(data)) => data.sectors() == range.count,
+            (MsgOp::Status(_), IoReply::Extents(e)) => !e.is_empty(),
+            (MsgOp::Read(_) | MsgOp::Status(_) | MsgOp::Control(_), _) => false,
+            (_, reply) => *reply == IoReply::Done,
+        }
+    }
+    fn is_mutation(&self) -> bool {
+        matches!(self, MsgOp::Write { .. } | MsgOp::Zero { .. })
+    }
+}
+
+impl VolumeClient {
+    fn new_message(&mut self, p: u32, set: u32, part: u32, key: u64, op: MsgOp) -> u32 {
+        let serial = self.next_serial();
+        let volume = self.pending[p as usize].volume;
+        let entry = self.messages.vacant_entry();
+        let slot = entry.key() as u32;
+        // requests_max × REQUEST_MESSAGES_MAX reaches this only if every request is of the largest kind.
+        assert!(slot < SLOTS_MAX, "message table full");
+        entry.insert(Message {
+            op,
+            state: State::Queued,
+            pending: p,
+            volume,
+            set,
+            part,
+            tag: u64::from(serial) << 32 | u64::from(slot),
+            target: VssdId(0),
+            key,
+            tries: 0,
+            turn: 0,
+            refused: 0,
+            pauses: 0,
+            failures: 0,
+            sequence: 0,
+            blockers: 0,
+            waiters: Vec::new(),
+        });
+        self.pending[p as usize].live += 1;
+        slot
+    }
+
+    /// Makes a message to the set at `share` of the request's volume. It goes out when order and window let it.
+    pub(super) fn submit(&mut self, p: u32, share: u32, part: u32, key: u64, op: MsgOp) {
+        let volume = self.pending[p as usize].volume as usize;
+        let set = self.volumes[volume].shares[share as usize].set;
+        let range = op.mutates();
+        let slot = self.new_message(p, set, part, key, op);
+        if let Some(range) = range {
+            self.volumes[volume].shares[share as usize].mutating += 1;
+            self.take_order(slot, set, range);
+        }
+        if self.messages[slot as usize].blockers > 0 {
+            self.messages[slot as usize].state = State::Blocked;
+            self.stats.overlaps += 1;
+        } else {
+            self.enqueue(slot);
+        }
+    }
+
+    fn wait_for(&mut self, slot: u32, older: u32) {
+        let tag = self.messages[slot as usize].tag;
+        self.messages[older as usize].waiters.push(tag);
+        self.messages[slot as usize].blockers += 1;
+    }
+
+    fn take_order(&mut self, slot: u32, set: u32, range: BlockRange) {
+        let long = range.count > LOCK_BLOCKS_MAX;
+        if long {
+            let older: Vec<u32> = self
+                .messages
+                .iter()
+                .filter(|&(k, m)| {
+                    k as u32 != slot && m.set == set && m.op.mutates().is_some_and(|r| overlap(&r, &range))
+                })
+                .map(|(k, _)| k as u32)
+                .collect();
+            older.into_iter().for_each(|o| self.wait_for(slot, o));
+            self.sets[set as usize].long_zeros.push(slot);
+            return;
+        }
+        for i in 0..self.sets[set as usize].long_zeros.len() {
+            let zero = self.sets[set as usize].long_zeros[i];
+            if self.messages[zero as usize].op.mutates().is_some_and(|r| overlap(&r, &range)) {
+                self.wait_for(slot, zero);
+            }
+        }
+        for block in range.first..range.end() {
+            let addr = BlockAddr::new(range.volume, block);
+            if let Some(older) = self.sets[set as usize].lock(addr, slot) {
+                self.wait_for(slot, older);
+            }
+        }
+    }
+
+    fn enqueue(&mut self, slot: u32) {
+        let m = &mut self.messages[slot as usize];
+        m.state = State::Queued;
+        let set = &mut self.sets[m.set as usize];
+        let lane = if m.op.is_mutation() { &mut set.writes } else { &mut set.reads };
+        lane.queue.push_back(m.tag);
+        if !set.due {
+            set.due = true;
+            self.due.push(m.set);
+        }
+    }
+
+    fn live(&self, tag: u64) -> Option<u32> {
+        let slot = slot_of(tag);
+        self.messages.get(slot as usize).is_some_and(|m| m.tag == tag).then_some(slot)
+    }
+
+    /// Sends what the windows of `set` have room for.
+    pub(super) fn pump(&mut self, now: Time, set: u32, fx: &mut Effects) {
+        let window = self.cfg.window;
+        loop {
+            let s = &mut self.sets[set as usize];
+            if s.reads.occupied >= window {
+                break;
+            }
+            let Some(tag) = s.reads.queue.pop_front() else { break };
+            if let Some(slot) = self.live(tag) {
+                self.sets[set as usize].reads.occupied += 1;
+                self.send(now, slot, fx);
+            }
+        }
+        loop {
+            let s = &mut self.sets[set as usize];
+            if s.writes.occupied >= window || !s.may_mutate() {
+                break;
+            }
+            let Some(tag) = s.writes.queue.pop_front() else { break };
+            let Some(slot) = self.live(tag) else { continue };
+            let s = &mut self.sets[set as usize];
+            s.writes.occupied += 1;
+            let sequence = s.next_sequence();
+            self.messages[slot as usize].sequence = sequence;
+            let volume = &self.volumes[self.messages[slot as usize].volume as usize];
+            match volume.check_writer() {
+                Ok(()) => self.send(now, slot, fx),
+                Err(e) => self.fail(slot, e, fx),
+            }
+        }
+    }
+
+    /// One more try, at the next member in turn.
+    fn send(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+        let m = &mut self.messages[slot as usize];
+        if m.tries > 0 {
+            let next_try = ((m.tag >> 24) + 1) & 0xff;
+            m.tag = m.tag & !(0xff << 24) | next_try << 24;
+        }
+        if m.set == NONE {
+            return self.send_control(now, slot, fx);
+        }
+        let set = &self.sets[m.set as usize];
+        let Some(target) = set.pick(now, m.key, m.turn) else {
+            m.tries += 1;
+            return self.pause(now, slot, fx);
+        };
+        if m.tries > 0 {
+            let request = self.pending.get(m.pending as usize).map_or(0, |p| p.id.0);
+            fx.trace(TracePoint::ClientRetry, request, u64::from(m.tries));
+            if m.op.is_mutation() && m.target != target {
+                fx.trace(TracePoint::ClientCoordinatorChange, request, u64::from(target.0));
+            }
+        }
+        m.target = target;
+        m.state = State::Flying;
+        let (tag, tries) = (m.tag, m.tries);
+        m.tries += 1;
+        let (op, set_id) = (matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_)), set.set);
+        let op = if op { Op::Read } else { Op::Write };
+        let body = Body::Io(self.body(slot));
+        let header = self.header(op, target, set_id, tag);
+        self.stats.messages += 1;
+        fx.send(Packet { src: self.cfg.node, dst: Layout::SWITCH, header, body });
+        if tries == 0 {
+            self.timers.add_ordered(now + self.cfg.timeout, tag);
+        } else {
+            self.timers.add(now + self.backoff(self.cfg.timeout, tries), tag);
+        }
+    }
+
+    fn body(&self, slot: u32) -> IoRequest {
+        let m = &self.messages[slot as usize];
+        let volume = &self.volumes[m.volume as usize].info;
+        let mutation = || Mutation {
+            client: self.incarnation.unwrap_or_default(),
+            sequence: m.sequence,
+            floor: self.sets[m.set as usize].floor(),
+        };
+        match &m.op {
+            MsgOp::Read(range) => IoRequest::Read { range: *range },
+            MsgOp::Write { range, data, fua } => IoRequest::Write(Box::new(WriteRequest {
+                range: *range,
+                data: data.clone(),
+                fua: *fua,
+                attach: volume.attach,
+                mutation: mutation(),
+            })),
+            MsgOp::Zero { range, fua } => {
+                IoRequest::Zero { range: *range, fua: *fua, attach: volume.attach, mutation: mutation() }
+            }
+            MsgOp::Flush { .. } => IoRequest::Flush { volume: volume.id },
+            MsgOp::Fence { attach } => IoRequest::Fence { volume: volume.id, attach: *attach },
+            MsgOp::Status(range) => IoRequest::Status { range: *range },
+            MsgOp::Control(_) => unreachable!("control messages go to the metadata service"),
+        }
+    }
+
+    /// Nobody can be asked now: waits, longer each time, and asks for a newer map.
+    fn pause(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+        self.ask_map(now, fx);
+        let m = &mut self.messages[slot as usize];
+        m.state = State::Waiting;
+        m.refused = 0;
+        let pauses = m.pauses;
+        m.pauses += 1;
+        // An answer to an earlier try no longer decides whether it failed.
+        let next_try = ((m.tag >> 24) + 1) & 0xff;
+        m.tag = m.tag & !(0xff << 24) | next_try << 24;
+        let tag = m.tag;
+        self.timers.add(now + self.backoff(self.cfg.retry_delay, pauses), tag);
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Time, tag: u64, fx: &mut Effects) {
+        let Some(slot) = self.live(tag) else { return };
+        let m = &mut self.messages[slot as usize];
+        if m.state == State::Flying {
+            self.stats.timeouts += 1;
+            m.turn += 1;
+            let (set, target) = (m.set, m.target);
+            if set != NONE {
+                self.sets[set as usize].suspect(target, now, self.cfg.timeout * 4);
+                self.ask_map(now, fx);
+            }
+        }
+        self.send(now, slot, fx);
+    }
+
+    pub(super) fn on_reply(&mut self, now: Time, tag: u64, from: VssdId, reply: IoReply, fx: &mut Effects) {
+        let slot = slot_of(tag);
+        let Some(m) = self.messages.get(slot as usize) else { return };
+        if serial_of(m.tag) != serial_of(tag) || m.set == NONE {
+            return;
+        }
+        let IoReply::Failed(error) = reply else {
+            // Whichever try it answers, it is done.
+            if m.op.fits(&reply) {
+                self.succeed(slot, reply, fx);
+            }
+            return;
+        };
+        if m.tag != tag || m.state != State::Flying {
+            return;
+        }
+        match error {
+            IoError::NotServing => self.refused(now, slot, from, fx),
+            IoError::Device | IoError::Corrupt => self.device_failed(now, slot, error, fx),
+            IoError::Fenced { attach } => self.on_fenced(now, slot, attach, fx),
+            IoError::NoSpace => self.fail(slot, RequestError::NoSpace, fx),
+            IoError::Malformed => self.fail(slot, RequestError::Io, fx),
+        }
+    }
+
+    fn refused(&mut self, now: Time, slot: u32, from: VssdId, fx: &mut Effects) {
+        self.stats.refusals += 1;
+        self.ask_map(now, fx);
+        let m = &mut self.messages[slot as usize];
+        let set = &mut self.sets[m.set as usize];
+        let who = if set.has(from) { from } else { m.target };
+        set.suspect(who, now, self.cfg.timeout);
+        m.turn += 1;
+        m.refused += 1;
+        if m.refused as usize >= set.members() {
+            self.pause(now, slot, fx);
+        } else {
+            self.send(now, slot, fx);
+        }
+    }
+
+    /// Another member may have a sound device; when each has failed, so does the request.
+    fn device_failed(&mut self, now: Time, slot: u32, error: IoError, fx: &mut Effects) {
+        self.ask_map(now, fx);
+        let m = &mut self.messages[slot as usize];
+        m.turn += 1;
+        m.failures += 1;
+        if m.failures as usize >= self.sets[m.set as usize].members() {
+            let error = if error == IoError::Corrupt { RequestError::Corrupt } else { RequestError::Io };
+            self.fail(slot, error, fx);
+        } else {
+            self.send(now, slot, fx);
+        }
+    }
+
+    fn on_fenced(&mut self, now: Time, slot: u32, attach: u32, fx: &mut Effects) {
+        let m = &self.messages[slot as usize];
+        let volume = &mut self.volumes[m.volume as usize];
+        if attach <= volume.info.attach && !matches!(m.op, MsgOp::Fence { .. }) {
+            // Sent before our own newer attach: the same mutation goes again under it.
+            return self.send(now, slot, fx);
+        }
+        if volume.fenced.is_none() {
+            fx.trace(TracePoint::ClientFenced, u64::from(volume.info.id.0), u64::from(attach));
+        }
+        volume.fenced = Some(attach);
+        self.stats.fenced += 1;
+        let error = RequestError::Fenced { volume: volume.info.id, attach: volume.info.attach };
+        self.fail(slot, error, fx);
+    }
+
+    fn succeed(&mut self, slot: u32, reply: IoReply, fx: &mut Effects) {
+        let m = self.release(slot);
+        if let MsgOp::Flush { mark } = m.op {
+            let shares = &mut self.volumes[m.volume as usize].shares;
+            if let Some(s) = shares.iter_mut().find(|s| s.set == m.set) {
+                s.flushed = s.flushed.max(mark);
+            }
+        }
+        self.take_part(m.pending, m.part, reply, fx);
+    }
+
+    pub(super) fn fail(&mut self, slot: u32, error: RequestError, fx: &mut Effects) {
+        let m = self.release(slot);
+        self.fail_part(m.pending, error, fx);
+    }
+
+    /// Takes the message out of every table and lets go on what waited for it. Of its request only the count changes.
+    pub(super) fn release(&mut self, slot: u32) -> Message {
+        let m = self.messages.remove(slot as usize);
+        if let Some(p) = self.pending.get_mut(m.pending as usize) {
+            p.live -= 1;
+        }
+        if m.set == NONE {
+            return m;
+        }
+        let set = &mut self.sets[m.set as usize];
+        if m.state != State::Blocked && m.state != State::Ghost {
+            let queued = m.state == State::Queued && m.tries == 0 && m.sequence == 0;
+            let lane = if m.op.is_mutation() { &mut set.writes } else { &mut set.reads };
+            lane.occupied -= u32::from(!queued);
+        }
+        if m.sequence != 0 {
+            set.sequence_answered(m.sequence);
+        }
+        if let Some(range) = m.op.mutates() {
+            if range.count > LOCK_BLOCKS_MAX {
+                set.long_zeros.retain(|&z| z != slot);
+            } else {
+                (range.first..range.end()).for_each(|b| set.unlock(BlockAddr::new(range.volume, b), slot));
+            }
+            if let Some(share) = self.volumes[m.volume as usize].shares.iter_mut().find(|s| s.set == m.set) {
+                share.mutated += 1;
+                share.mutating -= 1;
+            }
+        }
+        if !set.due {
+            set.due = true;
+            self.due.push(m.set);
+        }
+        self.unblock(&m.waiters);
+        m
+    }
+
+    fn unblock(&mut self, waiters: &[u64]) {
+        for &tag in waiters {
+            let Some(slot) = self.live(tag) else { continue };
+            let w = &mut self.messages[slot as usize];
+            w.blockers -= 1;
+            if w.blockers > 0 {
+                continue;
+            }
+            if w.state == State::Ghost {
+                self.release(slot);
+            } else {
+                self.enqueue(slot);
+            }
+        }
+    }
+
+    /// Request `p` is given up. A mutation under way may be applied or not; the floor will tell replicas that it must
+    /// not be from now on.
+    pub(super) fn abandon_messages(&mut self, p: u32) {
+        let slots: Vec<u32> =
+            self.messages.iter().filter(|(_, m)| m.pending == p).map(|(slot, _)| slot as u32).collect();
+        for slot in slots {
+            let m = &mut self.messages[slot as usize];
+            if m.state == State::Blocked {
+                m.pending = NONE;
+                m.state = State::Ghost;
+                continue;
+            }
+            if m.sequence != 0 {
+                // Whoever reads its effect later must find it flushed by the next flush: never count the set clean.
+                let (set, volume) = (m.set, m.volume as usize);
+                if let Some(s) = self.volumes[volume].shares.iter_mut().find(|s| s.set == set) {
+                    s.mutating += 1;
+                }
+            }
+            self.release(slot);
+        }
+    }
+
+    /// The map has changed: what waits for a member, or for an answer of one that left, goes again.
+    pub(super) fn resend_stranded(&mut self, now: Time, fx: &mut Effects) {
+        let slots: Vec<u32> = self
+            .messages
+            .iter()
+            .filter(|(_, m)| match m.state {
+                State::Waiting => m.set != NONE,
+                State::Flying => m.set != NONE && !self.sets[m.set as usize].has(m.target),
+                _ => false,
+            })
+            .map(|(slot, _)| slot as u32)
+            .collect();
+        for slot in slots {
+            self.messages[slot as usize].refused = 0;
+            self.send(now, slot, fx);
+        }
+    }
+
+    pub(super) fn submit_control(&mut self, now: Time, p: u32, control: Control, fx: &mut Effects) {
+        let slot = self.new_message(p, NONE, 0, 0, MsgOp::Control(Box::new(control)));
+        self.send(now, slot, fx);
+    }
+
+    fn send_control(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+        let m = &mut self.messages[slot as usize];
+        m.state = State::Flying;
+        let (tag, tries) = (m.tag, m.tries);
+        m.tries += 1;
+        let MsgOp::Control(control) = &m.op else { return };
+        let control = (**control).clone();
+        if self.incarnation.is_some() {
+            self.stats.messages += 1;
+            // One number for all tries, so that the metadata service can tell a repetition.
+            self.packet_to_meta(control, tag & !(0xff << 24), fx);
+        }
+        self.timers.add(now + self.backoff(self.cfg.timeout, tries), tag);
+    }
+
+    /// Registered at last: what was asked before goes out.
+    pub(super) fn resend_control(&mut self, now: Time, fx: &mut Effects) {
+        let slots: Vec<u32> = self.messages.iter().filter(|(_, m)| m.set == NONE).map(|(s, _)| s as u32).collect();
+        slots.into_iter().for_each(|slot| self.send(now, slot, fx));
+    }
+}

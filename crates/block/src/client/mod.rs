@@ -1,0 +1,332 @@
+//! [`VolumeClient`]: requests in, messages out, answers back.
+//!
+//! `requests` cuts requests and answers them; `messages` takes each message through order, window, tries and answer;
+//! `control` talks to the metadata service.
+
+mod control;
+mod messages;
+mod requests;
+
+use std::collections::VecDeque;
+
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::{BlockRange, Body, Control, Header, Op, SectorRange};
+use rackweave_core::request::{Extent, RequestError, RequestId};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, Payload, SetId, Span, Time, VolumeId, VssdId};
+use slab::Slab;
+
+use crate::config::ClientConfig;
+use crate::set::SetState;
+use crate::timers::Timers;
+use crate::volume::Volume;
+
+/// Messages of one request under way at most; the rest is cut when some are answered. 64 MiB in full messages: every
+/// request a gateway session can make is cut at once.
+pub const REQUEST_MESSAGES_MAX: u32 = 1024;
+
+/// No message, no volume, no request.
+const NONE: u32 = u32::MAX;
+/// Low bits of a tag: slot, then try, then the slot's serial.
+const SLOT_BITS: u32 = 24;
+const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+
+fn slot_of(tag: u64) -> u32 {
+    tag as u32 & (SLOTS_MAX - 1)
+}
+fn serial_of(tag: u64) -> u32 {
+    (tag >> 32) as u32
+}
+
+/// Counts since the client was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    pub requests: u64,
+    pub answered: u64,
+    pub failed: u64,
+    /// Refused because `requests_max` were waiting.
+    pub busy: u64,
+    pub messages: u64,
+    /// Messages sent again, and why: no answer in time, or the member did not serve.
+    pub timeouts: u64,
+    pub refusals: u64,
+    /// Mutations that waited for an older one of the same block.
+    pub overlaps: u64,
+    /// Flush messages saved, as the set had nothing unflushed.
+    pub flushes_saved: u64,
+    pub fenced: u64,
+}
+
+/// A request under way.
+#[derive(Debug)]
+struct Pending {
+    id: RequestId,
+    started: Time,
+    serial: u32,
+    volume: u32,
+    /// Messages unanswered.
+    live: u32,
+    error: Option<RequestError>,
+    job: Job,
+}
+
+#[derive(Debug)]
+enum Job {
+    /// `at..end` is not cut yet. `parts` is empty while one message is all.
+    Read {
+        at: u64,
+        end: u64,
+        parts: Vec<Payload>,
+    },
+    /// `data` starts at byte `base` of the volume; `None` is zeroes.
+    Write {
+        at: u64,
+        end: u64,
+        base: u64,
+        data: Option<Payload>,
+        fua: bool,
+    },
+    /// All its messages are made.
+    Mutate,
+    Flush,
+    Status {
+        offset: u64,
+        end: u64,
+        last_block: u64,
+        answers: Vec<Box<[Extent]>>,
+    },
+    Attach(Attach),
+    Admin,
+}
+
+#[derive(Debug)]
+struct Attach {
+    name: Box<str>,
+    stage: AttachStage,
+    /// Asked the same while this was under way.
+    followers: Vec<RequestId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AttachStage {
+    /// Attached already: asking whether it still is.
+    Confirm,
+    Ask,
+    Fence,
+}
+
+#[derive(Debug)]
+enum MsgOp {
+    Read(SectorRange),
+    Write {
+        range: SectorRange,
+        data: Payload,
+        fua: bool,
+    },
+    Zero {
+        range: BlockRange,
+        fua: bool,
+    },
+    /// `mark`: the share's `mutated` when asked.
+    Flush {
+        mark: u64,
+    },
+    Fence {
+        attach: u32,
+    },
+    Status(BlockRange),
+    Control(Box<Control>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Older mutations of its blocks are unfinished.
+    Blocked,
+    /// In its lane's queue.
+    Queued,
+    /// Sent.
+    Flying,
+    /// Nobody to ask now; the timer sends it again.
+    Waiting,
+    /// Given up while blocked: keeps its place in the order, and is sent no more.
+    Ghost,
+}
+
+#[derive(Debug)]
+struct Message {
+    op: MsgOp,
+    state: State,
+    pending: u32,
+    volume: u32,
+    /// Index in `sets`; [`NONE`] for the metadata service.
+    set: u32,
+    /// Place of its answer in the request.
+    part: u32,
+    /// Changes with each try.
+    tag: u64,
+    target: VssdId,
+    /// What [`SetState::pick`] spreads by.
+    key: u64,
+    tries: u32,
+    turn: u32,
+    /// Members that refused since the last pause, and pauses.
+    refused: u32,
+    pauses: u32,
+    /// Members whose device failed the message.
+    failures: u32,
+    /// Zero until first sent.
+    sequence: u64,
+    blockers: u32,
+    waiters: Vec<u64>,
+}
+
+/// The client node of one gateway or workload. The driver calls `handle` with a time that never goes back.
+#[derive(Debug)]
+pub struct VolumeClient {
+    cfg: ClientConfig,
+    incarnation: Option<Incarnation>,
+    generation: u64,
+    sets: Vec<SetState>,
+    set_index: Map<SetId, u32>,
+    volumes: Vec<Volume>,
+    volume_index: Map<VolumeId, u32>,
+    pending: Slab<Pending>,
+    messages: Slab<Message>,
+    serial: u32,
+    timers: Timers,
+    /// Deadlines of requests, by slot and serial, in order.
+    deadlines: VecDeque<(Time, u32, u32)>,
+    /// Sets whose lanes may move.
+    due: Vec<u32>,
+    /// Next hello or routine map question.
+    control_at: Time,
+    map_asked: Option<Time>,
+    armed: Time,
+    stats: ClientStats,
+}
+
+impl VolumeClient {
+    pub fn new(cfg: ClientConfig) -> VolumeClient {
+        VolumeClient {
+            cfg,
+            incarnation: None,
+            generation: 0,
+            sets: Vec::new(),
+            set_index: map(),
+            volumes: Vec::new(),
+            volume_index: map(),
+            pending: Slab::new(),
+            messages: Slab::new(),
+            serial: 0,
+            timers: Timers::default(),
+            deadlines: VecDeque::new(),
+            due: Vec::new(),
+            control_at: Time::ZERO,
+            map_asked: None,
+            armed: Time::MAX,
+            stats: ClientStats::default(),
+        }
+    }
+    pub fn stats(&self) -> ClientStats {
+        self.stats
+    }
+    /// Requests not answered yet.
+    pub fn requests_waiting(&self) -> usize {
+        self.pending.len()
+    }
+    /// Has registered with the metadata service.
+    pub fn registered(&self) -> bool {
+        self.incarnation.is_some()
+    }
+
+    fn header(&self, op: Op, vssd: VssdId, set: SetId, request: u64) -> Header {
+        Header {
+            op,
+            vssd,
+            lat: 0,
+            class: if op == Op::Control {
+                rackweave_core::msg::Class::Gold
+            } else {
+                rackweave_core::msg::Class::Silver
+            },
+            original_vssd: vssd,
+            set,
+            epoch: Epoch(0),
+            incarnation: self.incarnation.unwrap_or_default(),
+            request,
+        }
+    }
+    fn packet_to_meta(&self, control: Control, request: u64, fx: &mut Effects) {
+        let header = self.header(Op::Control, VssdId(0), SetId(0), request);
+        fx.send(rackweave_core::msg::Packet {
+            src: self.cfg.node,
+            dst: Layout::META,
+            header,
+            body: Body::Control(control),
+        });
+    }
+
+    fn timer(&mut self, now: Time, fx: &mut Effects) {
+        self.armed = Time::MAX;
+        while let Some(tag) = self.timers.pop_due(now) {
+            self.on_timeout(now, tag, fx);
+        }
+        while let Some(&(at, slot, serial)) = self.deadlines.front() {
+            let live = self.pending.get(slot as usize).is_some_and(|p| p.serial == serial);
+            if live && at > now {
+                break;
+            }
+            self.deadlines.pop_front();
+            if live {
+                self.give_up(now, slot, fx);
+            }
+        }
+        if self.control_at <= now {
+            self.control_due(now, fx);
+        }
+    }
+
+    /// Sends what may be sent now, then sets the timer if it must ring earlier than it is set to.
+    fn settle(&mut self, now: Time, fx: &mut Effects) {
+        while let Some(set) = self.due.pop() {
+            self.sets[set as usize].due = false;
+            self.pump(now, set, fx);
+        }
+        let messages = &self.messages;
+        let mut next = self.timers.next(|tag| messages.get(slot_of(tag) as usize).is_some_and(|m| m.tag == tag));
+        next = next.min(self.control_at);
+        while let Some(&(at, slot, serial)) = self.deadlines.front() {
+            if self.pending.get(slot as usize).is_some_and(|p| p.serial == serial) {
+                next = next.min(at);
+                break;
+            }
+            self.deadlines.pop_front();
+        }
+        if next < self.armed {
+            self.armed = next;
+            fx.wake_at(next);
+        }
+    }
+    fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.serial
+    }
+    fn backoff(&self, base: Span, times: u32) -> Span {
+        (base * (1 << times.min(20))).min(self.cfg.timeout_max)
+    }
+}
+
+impl Node for VolumeClient {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        match event {
+            Event::Packet(p) => match p.body {
+                Body::Reply(reply) => self.on_reply(now, p.header.request, p.header.vssd, reply, fx),
+                Body::Control(c) => self.on_control(now, p.header.request, c, fx),
+                _ => {}
+            },
+            Event::Timer => self.timer(now, fx),
+            Event::Request(r) => self.on_request(now, r, fx),
+            Event::Completion(_) | Event::Stored { .. } => {}
+        }
+        self.settle(now, fx);
+    }
+}

@@ -1,0 +1,399 @@
+//! Requests: checked, cut into messages, answered.
+
+use rackweave_core::msg::{BlockRange, Control, IoReply, SectorRange};
+use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::{BLOCK, Effects, Payload, SECTOR, Time, VolumeId};
+
+use super::{Attach, AttachStage, Job, MsgOp, NONE, Pending, REQUEST_MESSAGES_MAX, VolumeClient};
+use crate::status::{self, STATUS_BLOCKS_MAX};
+
+const BLOCK_U64: u64 = BLOCK as u64;
+
+impl VolumeClient {
+    pub(super) fn on_request(&mut self, now: Time, r: Request, fx: &mut Effects) {
+        self.stats.requests += 1;
+        if self.pending.len() >= self.cfg.requests_max as usize {
+            self.stats.busy += 1;
+            return self.answer(r.id, Err(RequestError::Busy { limit: self.cfg.requests_max }), fx);
+        }
+        let id = r.id;
+        let started = match r.op {
+            RequestOp::Attach { name } => return self.start_attach(now, id, name, fx),
+            RequestOp::Admin(op) => return self.start_admin(now, id, op, fx),
+            RequestOp::Read { volume, offset, len } => self.start_read(now, id, volume, offset, len, fx),
+            RequestOp::Write { volume, offset, data, fua } => self.start_write(now, id, volume, offset, data, fua, fx),
+            RequestOp::Trim { volume, offset, len, fua } => self.start_trim(now, id, volume, offset, len, fua, fx),
+            RequestOp::WriteZeroes { volume, offset, len, fua, allocate: true } => {
+                self.start_allocate(now, id, volume, offset, len, fua, fx)
+            }
+            RequestOp::WriteZeroes { volume, offset, len, fua, allocate: false } => {
+                self.start_zeroes(now, id, volume, offset, len, fua, fx)
+            }
+            RequestOp::Flush { volume } => self.start_flush(now, id, volume, fx),
+            RequestOp::BlockStatus { volume, offset, len } => self.start_status(now, id, volume, offset, len, fx),
+        };
+        if let Err(e) = started {
+            self.answer(id, Err(e), fx);
+        }
+    }
+
+    pub(super) fn answer(&mut self, id: RequestId, result: Result<ReplyData, RequestError>, fx: &mut Effects) {
+        match &result {
+            Ok(_) => self.stats.answered += 1,
+            Err(_) => self.stats.failed += 1,
+        }
+        fx.reply(Reply { id, result });
+    }
+
+    fn volume(&self, volume: VolumeId) -> Result<u32, RequestError> {
+        match self.volume_index.get(&volume) {
+            Some(&v) if self.volumes[v as usize].ready => Ok(v),
+            _ => Err(RequestError::NotAttached { volume }),
+        }
+    }
+    fn writable(&mut self, volume: VolumeId, offset: u64, len: u64) -> Result<u32, RequestError> {
+        let v = self.volume(volume)?;
+        self.volumes[v as usize].check(offset, len)?;
+        self.volumes[v as usize].check_writer().inspect_err(|_| self.stats.fenced += 1)?;
+        Ok(v)
+    }
+
+    pub(super) fn open(&mut self, now: Time, id: RequestId, volume: u32, job: Job) -> u32 {
+        let serial = self.next_serial();
+        let slot = self.pending.insert(Pending { id, started: now, serial, volume, live: 0, error: None, job }) as u32;
+        if let Some(d) = self.cfg.deadline {
+            self.deadlines.push_back((now + d, slot, serial));
+        }
+        slot
+    }
+
+    fn start_read(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        volume: VolumeId,
+        offset: u64,
+        len: u32,
+        fx: &mut Effects,
+    ) -> Result<(), RequestError> {
+        let v = self.volume(volume)?;
+        self.volumes[v as usize].check(offset, u64::from(len))?;
+        let end = offset + u64::from(len);
+        let p = self.open(now, id, v, Job::Read { at: offset, end, parts: Vec::new() });
+        self.cut(p);
+        self.finish_if_done(p, fx);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn start_write(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        volume: VolumeId,
+        offset: u64,
+        data: Payload,
+        fua: bool,
+        fx: &mut Effects,
+    ) -> Result<(), RequestError> {
+        let len = match &data {
+            Payload::Bytes(b) => b.len() as u64,
+            other => u64::from(other.len()),
+        };
+        let v = self.writable(volume, offset, len)?;
+        let job = Job::Write { at: offset, end: offset + len, base: offset, data: Some(data), fua };
+        let p = self.open(now, id, v, job);
+        self.cut(p);
+        self.finish_if_done(p, fx);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn start_allocate(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        fx: &mut Effects,
+    ) -> Result<(), RequestError> {
+        let v = self.writable(volume, offset, len)?;
+        let job = Job::Write { at: offset, end: offset + len, base: offset, data: None, fua };
+        let p = self.open(now, id, v, job);
+        self.cut(p);
+        self.finish_if_done(p, fx);
+        Ok(())
+    }
+
+    /// Whole blocks only: the sectors at the edges keep what they hold.
+    #[allow(clippy::too_many_arguments)]
+    fn start_trim(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        fx: &mut Effects,
+    ) -> Result<(), RequestError> {
+        let v = self.writable(volume, offset, len)?;
+        let p = self.open(now, id, v, Job::Mutate);
+        self.zero_blocks(p, offset.div_ceil(BLOCK_U64), (offset + len) / BLOCK_U64, fua);
+        self.finish_if_done(p, fx);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn start_zeroes(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        fx: &mut Effects,
+    ) -> Result<(), RequestError> {
+        let v = self.writable(volume, offset, len)?;
+        let p = self.open(now, id, v, Job::Mutate);
+        let end = offset + len;
+        let (first, last) = (offset.div_ceil(BLOCK_U64), end / BLOCK_U64);
+        if first > last {
+            self.zero_sectors(p, offset, end, fua);
+        } else {
+            self.zero_sectors(p, offset, first * BLOCK_U64, fua);
+            self.zero_blocks(p, first, last, fua);
+            self.zero_sectors(p, last * BLOCK_U64, end, fua);
+        }
+        self.finish_if_done(p, fx);
+        Ok(())
+    }
+
+    /// Part of one block.
+    fn zero_sectors(&mut self, p: u32, offset: u64, end: u64, fua: bool) {
+        if offset < end {
+            self.write_piece(p, offset, end, Payload::zero((end - offset) as u32), fua);
+        }
+    }
+
+    /// One message a set for the volume's blocks `first..end`.
+    fn zero_blocks(&mut self, p: u32, first: u64, end: u64, fua: bool) {
+        if first >= end {
+            return;
+        }
+        let v = self.pending[p as usize].volume;
+        for share in 0..self.volumes[v as usize].striping.sets() {
+            if let Some(range) = self.local_range(v, share, first, end) {
+                self.submit(p, share, 0, u64::from(range.first / 16), MsgOp::Zero { range, fua });
+            }
+        }
+    }
+
+    fn local_range(&self, v: u32, share: u32, first: u64, end: u64) -> Option<BlockRange> {
+        let vol = &self.volumes[v as usize];
+        let a = vol.striping.blocks_before(share, first);
+        let b = vol.striping.blocks_before(share, end);
+        (a < b).then(|| BlockRange { volume: vol.info.id, first: a as u32, count: (b - a) as u32 })
+    }
+
+    fn start_flush(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        volume: VolumeId,
+        fx: &mut Effects,
+    ) -> Result<(), RequestError> {
+        let v = self.volume(volume)?;
+        let p = self.open(now, id, v, Job::Flush);
+        let vol = &self.volumes[v as usize];
+        for share in 0..vol.striping.sets() {
+            let vol = &self.volumes[v as usize];
+            let s = &vol.shares[share as usize];
+            if s.clean() && vol.fenced.is_none() {
+                self.stats.flushes_saved += 1;
+                continue;
+            }
+            let op = MsgOp::Flush { mark: s.mutated };
+            self.submit(p, share, 0, u64::from(share), op);
+        }
+        self.finish_if_done(p, fx);
+        Ok(())
+    }
+
+    fn start_status(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+        fx: &mut Effects,
+    ) -> Result<(), RequestError> {
+        let v = self.volume(volume)?;
+        let vol = &self.volumes[v as usize];
+        vol.check(offset, len)?;
+        let sets = vol.striping.sets();
+        let first = offset / BLOCK_U64;
+        let last_block = (offset + len).div_ceil(BLOCK_U64).min(first + STATUS_BLOCKS_MAX);
+        let answers = vec![Box::default(); sets as usize];
+        let p = self.open(now, id, v, Job::Status { offset, end: offset + len, last_block, answers });
+        if len > 0 {
+            for share in 0..sets {
+                if let Some(range) = self.local_range(v, share, first, last_block) {
+                    self.submit(p, share, share, u64::from(range.first / 16), MsgOp::Status(range));
+                }
+            }
+        }
+        self.finish_if_done(p, fx);
+        Ok(())
+    }
+
+    fn start_admin(&mut self, now: Time, id: RequestId, op: AdminOp, fx: &mut Effects) {
+        let p = self.open(now, id, NONE, Job::Admin);
+        self.submit_control(now, p, Control::Admin(Box::new(op)), fx);
+    }
+
+    /// A second attach of a volume that is attached here shares the first's generation, so that every connection of a
+    /// gateway writes as one writer.
+    fn start_attach(&mut self, now: Time, id: RequestId, name: Box<str>, fx: &mut Effects) {
+        let same = self.pending.iter_mut().find_map(|(_, p)| match &mut p.job {
+            Job::Attach(a) if a.name == name => Some(a),
+            _ => None,
+        });
+        if let Some(a) = same {
+            if a.followers.len() >= self.cfg.requests_max as usize {
+                self.stats.busy += 1;
+                return self.answer(id, Err(RequestError::Busy { limit: self.cfg.requests_max }), fx);
+            }
+            a.followers.push(id);
+            return;
+        }
+        let held = self.volumes.iter().any(|v| v.info.name == name && v.ready && v.fenced.is_none());
+        let stage = if held { AttachStage::Confirm } else { AttachStage::Ask };
+        let question = match stage {
+            AttachStage::Confirm => Control::Admin(Box::new(AdminOp::VolumeInfo { name: name.clone() })),
+            _ => Control::Attach { name: name.clone() },
+        };
+        let p = self.open(now, id, NONE, Job::Attach(Attach { name, stage, followers: Vec::new() }));
+        self.submit_control(now, p, question, fx);
+    }
+
+    /// Makes messages of what is not cut yet, as far as the request may have under way.
+    pub(super) fn cut(&mut self, p: u32) {
+        while self.pending[p as usize].live < REQUEST_MESSAGES_MAX {
+            let pending = &mut self.pending[p as usize];
+            if pending.error.is_some() {
+                return;
+            }
+            let v = pending.volume as usize;
+            match &mut pending.job {
+                Job::Read { at, end, parts } if *at < *end => {
+                    let piece = self.volumes[v].striping.piece(*at, *end);
+                    let part = parts.len() as u32;
+                    *at += u64::from(piece.len);
+                    if part > 0 || *at < *end {
+                        parts.push(Payload::Zero { sectors: 0 });
+                    }
+                    let range = SectorRange {
+                        volume: self.volumes[v].info.id,
+                        first: piece.first_sector,
+                        count: piece.len / SECTOR,
+                    };
+                    self.submit(p, piece.set, part, piece.first_sector / 128, MsgOp::Read(range));
+                }
+                Job::Write { at, end, base, data, fua } if *at < *end => {
+                    let piece = self.volumes[v].striping.piece(*at, *end);
+                    let (from, fua) = (*at, *fua);
+                    *at += u64::from(piece.len);
+                    let data = match data {
+                        Some(d) => d.slice(((from - *base) / u64::from(SECTOR)) as u32, piece.len / SECTOR),
+                        None => Payload::zero(piece.len),
+                    };
+                    self.write_piece(p, from, from + u64::from(piece.len), data, fua);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn write_piece(&mut self, p: u32, from: u64, to: u64, data: Payload, fua: bool) {
+        let vol = &self.volumes[self.pending[p as usize].volume as usize];
+        let piece = vol.striping.piece(from, to);
+        let range = SectorRange { volume: vol.info.id, first: piece.first_sector, count: piece.len / SECTOR };
+        self.submit(p, piece.set, 0, piece.first_sector / 128, MsgOp::Write { range, data, fua });
+    }
+
+    /// A message of request `p` was answered well.
+    pub(super) fn take_part(&mut self, p: u32, part: u32, reply: IoReply, fx: &mut Effects) {
+        let pending = &mut self.pending[p as usize];
+        match (&mut pending.job, reply) {
+            (Job::Read { parts, .. }, IoReply::Data(data)) => {
+                if parts.is_empty() {
+                    let id = pending.id;
+                    self.pending.remove(p as usize);
+                    return self.answer(id, Ok(ReplyData::Data(data)), fx);
+                }
+                parts[part as usize] = data;
+            }
+            (Job::Status { answers, .. }, IoReply::Extents(e)) => answers[part as usize] = e,
+            _ => {}
+        }
+        self.cut(p);
+        self.finish_if_done(p, fx);
+    }
+
+    /// A message of request `p` failed for good: the request fails when its other messages are answered.
+    pub(super) fn fail_part(&mut self, p: u32, error: RequestError, fx: &mut Effects) {
+        let pending = &mut self.pending[p as usize];
+        pending.error.get_or_insert(error);
+        self.finish_if_done(p, fx);
+    }
+
+    pub(super) fn finish_if_done(&mut self, p: u32, fx: &mut Effects) {
+        if self.pending[p as usize].live > 0 {
+            return;
+        }
+        let Pending { id, volume, error, job, .. } = self.pending.remove(p as usize);
+        let result = match (error, job) {
+            (error, Job::Attach(a)) => return self.finish_attach(id, volume, error, a, fx),
+            (Some(e), _) => Err(e),
+            (None, Job::Read { parts, .. }) => Ok(ReplyData::Data(match parts.len() {
+                0 => Payload::zero(0),
+                _ => Payload::concat(&parts),
+            })),
+            (None, Job::Status { offset, end, last_block, answers }) => {
+                let striping = &self.volumes[volume as usize].striping;
+                let mut extents = status::merge(striping, offset / BLOCK_U64, last_block, &answers);
+                trim_edges(&mut extents, offset, end);
+                Ok(ReplyData::Extents(extents))
+            }
+            (None, _) => Ok(ReplyData::Done),
+        };
+        self.answer(id, result, fx);
+    }
+
+    /// The request's deadline has passed.
+    pub(super) fn give_up(&mut self, now: Time, p: u32, fx: &mut Effects) {
+        self.abandon_messages(p);
+        let pending = &mut self.pending[p as usize];
+        pending.live = 0;
+        pending.error = Some(RequestError::TimedOut { waited: now.since(pending.started) });
+        self.finish_if_done(p, fx);
+    }
+}
+
+/// Extents of whole blocks, cut to the bytes `offset..end` asked about.
+fn trim_edges(extents: &mut Vec<rackweave_core::request::Extent>, offset: u64, end: u64) {
+    if let Some(first) = extents.first_mut() {
+        first.len -= offset % BLOCK_U64;
+    }
+    let total: u64 = extents.iter().map(|e| e.len).sum();
+    let over = (offset + total).saturating_sub(end);
+    if let Some(last) = extents.last_mut() {
+        last.len -= over;
+    }
+    extents.retain(|e| e.len > 0);
+}

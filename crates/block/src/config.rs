@@ -1,0 +1,45 @@
+//! Configuration of a volume client.
+
+use rackweave_core::{NodeId, Span};
+
+/// How a [`crate::VolumeClient`] behaves. Start from [`ClientConfig::new`], which sets the stated defaults.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    pub node: NodeId,
+    /// Tells this life of the client from others until the metadata service has given it an incarnation.
+    pub nonce: u64,
+    /// Messages in flight to one set: so many reads, and so many mutations. Default 128: enough to keep a set's dies
+    /// busy, small enough that a set which is away holds little.
+    pub window: u32,
+    /// Requests that may be unanswered at once; more are refused with `Busy`. Default 16,384.
+    pub requests_max: u32,
+    /// First wait for an answer before the next member is asked; doubles with each try. Default 200 ms, far above the
+    /// longest pause of a healthy device.
+    pub timeout: Span,
+    /// Where the doubling ends. Default 2 s.
+    pub timeout_max: Span,
+    /// Pause after every member of a set has refused; doubles up to `timeout_max`. Default 5 ms.
+    pub retry_delay: Span,
+    /// How often the rack's map is asked for when nothing is wrong. Default 2 s.
+    pub map_refresh: Span,
+    /// After this long a request is given up with `TimedOut`; what it would change may have happened or not, and no
+    /// longer will. Default: never.
+    pub deadline: Option<Span>,
+}
+
+impl ClientConfig {
+    /// The defaults, for the client at `node`.
+    pub fn new(node: NodeId, nonce: u64) -> ClientConfig {
+        ClientConfig {
+            node,
+            nonce,
+            window: 128,
+            requests_max: 16_384,
+            timeout: Span::from_millis(200),
+            timeout_max: Span::from_secs(2),
+            retry_delay: Span::from_millis(5),
+            map_refresh: Span::from_secs(2),
+            deadline: None,
+        }
+    }
+}

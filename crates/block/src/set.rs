@@ -1,0 +1,147 @@
+//! What the client keeps of one replica set: whom to ask, how much may be in flight, which mutation sequences are
+//! unanswered, and who changes which block.
+
+use std::collections::VecDeque;
+
+use rackweave_core::map::{Map, map};
+use rackweave_core::{BlockAddr, SetId, Span, Time, VssdId};
+
+/// Unanswered and answered sequences from the floor on, at most: bounds what every replica remembers of this client
+/// (protocol rule 7). Mutations wait at the bound until the oldest is answered.
+pub const SEQUENCE_SPAN: usize = 4096;
+
+/// Messages waiting for a place in the window, oldest first, and how many have one.
+#[derive(Debug, Default)]
+pub struct Lane {
+    pub queue: VecDeque<u64>,
+    pub occupied: u32,
+}
+
+#[derive(Debug)]
+pub struct SetState {
+    pub set: SetId,
+    members: Vec<Route>,
+    pub reads: Lane,
+    pub writes: Lane,
+    /// Whether the sequences from `floor` on are answered; the first never is.
+    answered: VecDeque<bool>,
+    floor: u64,
+    /// The newest unfinished mutation of each block, by its slot.
+    pub locks: Map<u64, u32>,
+    /// Unfinished zero messages too long for `locks`, by slot.
+    pub long_zeros: Vec<u32>,
+    /// In the list of sets to be looked at when this event has been handled.
+    pub due: bool,
+}
+
+#[derive(Debug)]
+struct Route {
+    vssd: VssdId,
+    /// Refused or stayed silent lately: others come first until then.
+    suspect_until: Time,
+}
+
+impl SetState {
+    pub fn new(set: SetId) -> SetState {
+        SetState {
+            set,
+            members: Vec::new(),
+            reads: Lane::default(),
+            writes: Lane::default(),
+            answered: VecDeque::new(),
+            floor: 1,
+            locks: map(),
+            long_zeros: Vec::new(),
+            due: false,
+        }
+    }
+    pub fn set_members(&mut self, members: &[VssdId]) {
+        self.members.clear();
+        self.members.extend(members.iter().map(|&vssd| Route { vssd, suspect_until: Time::ZERO }));
+    }
+    pub fn members(&self) -> usize {
+        self.members.len()
+    }
+    pub fn has(&self, vssd: VssdId) -> bool {
+        self.members.iter().any(|m| m.vssd == vssd)
+    }
+    /// The member for `key`: the same for the same key while all are healthy, keys spread evenly. `turn` counts the
+    /// members tried before.
+    pub fn pick(&self, now: Time, key: u64, turn: u32) -> Option<VssdId> {
+        let n = self.members.len();
+        if n == 0 {
+            return None;
+        }
+        let base = ((key + u64::from(turn)) % n as u64) as usize;
+        let fit = (0..n).map(|k| &self.members[(base + k) % n]).find(|m| m.suspect_until <= now);
+        Some(fit.unwrap_or(&self.members[base]).vssd)
+    }
+    pub fn suspect(&mut self, vssd: VssdId, now: Time, span: Span) {
+        if let Some(m) = self.members.iter_mut().find(|m| m.vssd == vssd) {
+            m.suspect_until = now + span;
+        }
+    }
+    pub fn may_mutate(&self) -> bool {
+        self.answered.len() < SEQUENCE_SPAN
+    }
+    /// A sequence for a new mutation.
+    pub fn next_sequence(&mut self) -> u64 {
+        self.answered.push_back(false);
+        self.floor + self.answered.len() as u64 - 1
+    }
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+    pub fn sequence_answered(&mut self, sequence: u64) {
+        self.answered[(sequence - self.floor) as usize] = true;
+        while self.answered.front() == Some(&true) {
+            self.answered.pop_front();
+            self.floor += 1;
+        }
+    }
+    /// Makes `slot` the newest to change `block`; the one before it, if that is unfinished.
+    pub fn lock(&mut self, addr: BlockAddr, slot: u32) -> Option<u32> {
+        self.locks.insert(addr.pack(), slot)
+    }
+    pub fn unlock(&mut self, addr: BlockAddr, slot: u32) {
+        if self.locks.get(&addr.pack()) == Some(&slot) {
+            self.locks.remove(&addr.pack());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_passes_answered_sequences_only() {
+        let mut s = SetState::new(SetId(0));
+        assert_eq!((s.next_sequence(), s.next_sequence(), s.next_sequence()), (1, 2, 3));
+        s.sequence_answered(2);
+        assert_eq!(s.floor(), 1);
+        s.sequence_answered(1);
+        assert_eq!(s.floor(), 3);
+        s.sequence_answered(3);
+        assert_eq!((s.floor(), s.next_sequence()), (4, 4));
+        while s.may_mutate() {
+            s.next_sequence();
+        }
+        assert_eq!(s.answered.len(), SEQUENCE_SPAN);
+    }
+
+    #[test]
+    fn suspects_are_asked_last() {
+        let mut s = SetState::new(SetId(0));
+        assert_eq!(s.pick(Time(1), 0, 0), None);
+        s.set_members(&[VssdId(1), VssdId(2), VssdId(3)]);
+        assert_eq!(s.pick(Time(1), 4, 0), Some(VssdId(2)));
+        s.suspect(VssdId(2), Time(1), Span(10));
+        assert_eq!(s.pick(Time(5), 4, 0), Some(VssdId(3)));
+        assert_eq!(s.pick(Time(11), 4, 0), Some(VssdId(2)));
+        for v in [1, 2, 3] {
+            s.suspect(VssdId(v), Time(20), Span(10));
+        }
+        assert_eq!(s.pick(Time(21), 4, 0), Some(VssdId(2)));
+    }
+}

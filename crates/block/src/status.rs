@@ -1,0 +1,58 @@
+//! Allocation of a volume's range from the answers of its sets.
+
+use rackweave_core::BLOCK;
+use rackweave_core::request::Extent;
+
+use crate::stripe::Striping;
+
+/// Blocks one request asks about at most; the answer covers a prefix. 4 GiB, the longest range NBD can name.
+pub const STATUS_BLOCKS_MAX: u64 = (4 << 30) / BLOCK as u64;
+/// Extents of an answer at most. A client asks on from where an answer ends.
+pub const STATUS_EXTENTS_MAX: usize = 4096;
+
+/// Reads a set's extents in order.
+struct Cursor<'a> {
+    extents: &'a [Extent],
+    /// Blocks left of the first.
+    left: u64,
+}
+
+impl Cursor<'_> {
+    /// Blocks of equal state ahead, and the state.
+    fn head(&mut self) -> Option<(u64, bool)> {
+        loop {
+            let first = self.extents.first()?;
+            if self.left > 0 {
+                return Some((self.left, first.mapped));
+            }
+            self.extents = &self.extents[1..];
+            self.left = self.extents.first()?.len / u64::from(BLOCK);
+        }
+    }
+}
+
+/// The extents of blocks `first..end` of the volume, lengths in bytes of whole blocks, from each set's answer about its
+/// share of them. Ends early where a set's answer does, or at [`STATUS_EXTENTS_MAX`].
+pub fn merge(striping: &Striping, first: u64, end: u64, answers: &[Box<[Extent]>]) -> Vec<Extent> {
+    let mut cursors: Vec<Cursor> = answers
+        .iter()
+        .map(|a| Cursor { extents: a, left: a.first().map_or(0, |e| e.len / u64::from(BLOCK)) })
+        .collect();
+    let mut out: Vec<Extent> = Vec::new();
+    let mut block = first;
+    while block < end {
+        let (set, _) = striping.locate(block);
+        let Some((left, mapped)) = cursors[set as usize].head() else { break };
+        let run = left.min(striping.run_blocks(block)).min(end - block);
+        let len = run * u64::from(BLOCK);
+        let full = out.len() == STATUS_EXTENTS_MAX;
+        match out.last_mut() {
+            Some(last) if last.mapped == mapped => last.len += len,
+            _ if full => break,
+            _ => out.push(Extent { len, mapped }),
+        }
+        cursors[set as usize].left -= run;
+        block += run;
+    }
+    out
+}

@@ -1,0 +1,73 @@
+//! A volume as this client has it attached.
+
+use rackweave_core::request::{RequestError, VolumeInfo};
+use rackweave_core::{BLOCK, SECTOR};
+
+use crate::stripe::Striping;
+
+#[derive(Debug)]
+pub struct Volume {
+    pub info: VolumeInfo,
+    pub striping: Striping,
+    /// By place in stripe order.
+    pub shares: Vec<Share>,
+    /// Fences of the current generation are set everywhere.
+    pub ready: bool,
+    /// The generation that took the volume away.
+    pub fenced: Option<u32>,
+}
+
+/// What one set holds of the volume.
+#[derive(Debug)]
+pub struct Share {
+    /// Index in the client's table of sets.
+    pub set: u32,
+    /// Grows with each mutation answered.
+    pub mutated: u64,
+    /// `mutated` as it was when the last completed flush was asked for.
+    pub flushed: u64,
+    /// Mutations unanswered.
+    pub mutating: u32,
+}
+
+impl Share {
+    /// Nothing anyone can have seen is unflushed. The first flush after an attach always goes out, as the writer
+    /// before may have left something.
+    pub fn clean(&self) -> bool {
+        self.mutating == 0 && self.flushed == self.mutated
+    }
+}
+
+impl Volume {
+    /// `None` if the metadata service's description makes no sense.
+    pub fn new(info: VolumeInfo, sets: Vec<u32>) -> Option<Volume> {
+        let striping = Striping::new(sets.len() as u32, info.stripe_blocks)?;
+        let blocks = info.size.div_ceil(u64::from(BLOCK));
+        if striping.blocks_before(0, blocks) >= u64::from(u32::MAX) {
+            return None;
+        }
+        let shares = sets.into_iter().map(|set| Share { set, mutated: 1, flushed: 0, mutating: 0 }).collect();
+        Some(Volume { info, striping, shares, ready: false, fenced: None })
+    }
+    /// Attached again: the next flush goes to every set, as another writer may have been here.
+    pub fn renew(&mut self, new: Volume) {
+        self.info = new.info;
+        self.shares.iter_mut().for_each(|s| s.mutated += 1);
+    }
+    /// Offset and length are whole sectors inside the volume.
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), RequestError> {
+        if !offset.is_multiple_of(u64::from(SECTOR)) || !len.is_multiple_of(u64::from(SECTOR)) {
+            return Err(RequestError::Unaligned { offset, len });
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.info.size) {
+            return Err(RequestError::OutOfRange { offset, len, size: self.info.size });
+        }
+        Ok(())
+    }
+    pub fn check_writer(&self) -> Result<(), RequestError> {
+        match self.fenced {
+            Some(_) => Err(RequestError::Fenced { volume: self.info.id, attach: self.info.attach }),
+            None => Ok(()),
+        }
+    }
+}
