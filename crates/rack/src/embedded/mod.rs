@@ -3,7 +3,10 @@
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
 pub mod clock;
+pub mod control;
 pub mod datadir;
+pub mod engine;
+pub mod net;
 pub mod poll;
 pub mod store;
 pub mod syncer;

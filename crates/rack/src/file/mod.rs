@@ -252,10 +252,15 @@ impl<F: FileIo> FileSsd<F> {
         self.file.sync_fd()
     }
 
-    fn sync_now(&mut self) -> Result<(), DeviceError> {
-        let ticket = self.begin_sync()?;
+    /// Finishes a sync by waiting for it.
+    pub fn sync_blocking(&mut self, ticket: SyncTicket) -> Result<(), DeviceError> {
         let result = self.file.sync();
         self.finish_sync(ticket, result)
+    }
+
+    fn sync_now(&mut self) -> Result<(), DeviceError> {
+        let ticket = self.begin_sync()?;
+        self.sync_blocking(ticket)
     }
 
     /// The block's state, with an extent of its own if it had none.

@@ -1,0 +1,185 @@
+//! What the other commands ask a running rack, over the unix socket `control.sock` in its data directory: one JSON
+//! object a line, one answer a line, in order.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rackweave_core::request::VolumeInfo;
+use serde::{Deserialize, Serialize};
+
+/// Name of the socket in the data directory.
+pub const SOCKET: &str = "control.sock";
+/// Longest line either side takes: a status of the largest rack is far below.
+pub const LINE_MAX: usize = 4 << 20;
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Command {
+    VolumeCreate { name: String, size: u64 },
+    VolumeGrow { name: String, size: u64 },
+    VolumeDelete { name: String },
+    VolumeInfo { name: String },
+    VolumeList,
+    Status,
+}
+
+/// Its answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Done,
+    Volume(Volume),
+    Volumes(Vec<Volume>),
+    Status(Box<Status>),
+    Error { message: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Volume {
+    pub id: u32,
+    pub name: String,
+    pub size: u64,
+    /// Writer generation; zero before the first attach.
+    pub attach: u32,
+    pub stripe_bytes: u64,
+    pub sets: Vec<u32>,
+}
+
+impl From<&VolumeInfo> for Volume {
+    fn from(v: &VolumeInfo) -> Volume {
+        Volume {
+            id: v.id.0,
+            name: v.name.to_string(),
+            size: v.size,
+            attach: v.attach,
+            stripe_bytes: u64::from(v.stripe_blocks) * u64::from(rackweave_core::BLOCK),
+            sets: v.sets.iter().map(|s| s.0).collect(),
+        }
+    }
+}
+
+/// Everything `status` shows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub rack: RackFacts,
+    pub servers: Vec<Server>,
+    pub sets: Vec<Set>,
+    pub volumes: Vec<Volume>,
+    pub latency: Vec<Latency>,
+    /// Situations counted since the start, by name; those that never occurred are left out.
+    pub counters: Vec<(String, u64)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RackFacts {
+    pub data: String,
+    pub pid: u32,
+    pub uptime_s: f64,
+    /// Time left out because machine or process stood still.
+    pub standstill_s: f64,
+    /// How sockets are polled and files synced.
+    pub driver: String,
+    pub timing: String,
+    pub nbd: Vec<String>,
+    pub http: Option<String>,
+    /// Bytes all volumes together may promise, and do.
+    pub promise_limit: u64,
+    pub promised: u64,
+    pub connections: u64,
+    /// Why the metadata service cannot write, if so.
+    pub store_error: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Server {
+    pub node: u32,
+    pub alive: bool,
+    pub ssds: Vec<u32>,
+    pub vssds: Vec<Vssd>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Vssd {
+    pub id: u32,
+    pub set: u32,
+    pub role: String,
+    pub epoch: u32,
+    pub gc: String,
+    pub gc_runs: u64,
+    pub erases: u64,
+    /// Free ÷ spare.
+    pub free_ratio: f64,
+    pub mapped_bytes: u64,
+    pub cache_used: u64,
+    pub waf: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Set {
+    pub set: u32,
+    pub epoch: u32,
+    pub members: Vec<Member>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    pub vssd: u32,
+    pub server: u32,
+    pub role: String,
+}
+
+/// Times from a request's arrival at the gateway to its answer, since the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    pub kind: String,
+    pub count: u64,
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+}
+
+/// Why a running rack could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    #[error("no rack runs on {data} (rackweave up --data {data} starts one)")]
+    NotRunning { data: PathBuf },
+    #[error("asking the rack of {data}: {error}")]
+    Io { data: PathBuf, error: io::Error },
+    #[error("the rack of {data} answered something that is no answer: {error}")]
+    Answer { data: PathBuf, error: serde_json::Error },
+}
+
+/// A path to a file in `dir` that fits a socket's address however long `dir` is. The directory stays open as long as
+/// the returned file lives.
+pub fn short_path(dir: &Path, name: &str) -> io::Result<(std::fs::File, PathBuf)> {
+    let open = std::fs::File::open(dir)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", open.as_raw_fd()));
+    Ok((open, path))
+}
+
+/// Asks the rack that runs on `data`, waiting at most `timeout` for each read.
+pub fn ask(data: &Path, command: &Command, timeout: std::time::Duration) -> Result<Answer, AskError> {
+    use std::io::{BufRead, BufReader, Write};
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::NotRunning { data: data.into() },
+        _ => AskError::Io { data: data.into(), error },
+    };
+    let (_dir, path) = short_path(data, SOCKET).map_err(failed)?;
+    let mut stream = std::os::unix::net::UnixStream::connect(path).map_err(failed)?;
+    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+    let mut line = serde_json::to_vec(command).map_err(|error| AskError::Answer { data: data.into(), error })?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(failed)?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).map_err(|error| AskError::Io { data: data.into(), error })?;
+    if answer.is_empty() {
+        let error = io::Error::new(io::ErrorKind::UnexpectedEof, "it went away without an answer");
+        return Err(AskError::Io { data: data.into(), error });
+    }
+    serde_json::from_str(&answer).map_err(|error| AskError::Answer { data: data.into(), error })
+}

@@ -1,0 +1,310 @@
+//! The rack without its outside: nodes, their packets, timers, device commands and durable writes, on any clock.
+//!
+//! [`Engine`] is told the time and runs what is due; the loop around it ([`super::serve`]) waits, polls sockets and
+//! finishes syncs. A test drives it by itself, in virtual time, over recording files.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io;
+use std::os::fd::RawFd;
+
+use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::node::StoreWrite;
+use rackweave_core::request::{Reply, Request};
+use rackweave_core::{Effects, Event, Layout, NodeId, Span, Time, TracePoint};
+
+use super::store::{Store, StoreError};
+use crate::file::{FileIo, FileSsd, SyncTicket};
+
+/// Events handled before the loop looks at its sockets again.
+pub const EVENTS_PER_TURN: usize = 4096;
+/// A metadata write that failed (a full disk) is tried again after this.
+const STORE_RETRY: Span = Span::from_secs(1);
+
+/// All nodes of the rack.
+pub trait Nodes {
+    fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects);
+    /// How many: their ids are below.
+    fn count(&self) -> u32;
+}
+
+/// Durable key-value writes of the metadata service.
+pub trait MetaStore {
+    /// Durable when this returns.
+    fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError>;
+}
+
+impl MetaStore for Store {
+    fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
+        Store::write(self, w)
+    }
+}
+
+/// A completion that waits for its time; ordered by it, then by age.
+#[derive(Debug)]
+struct Due {
+    at: Time,
+    sequence: u64,
+    node: NodeId,
+    completion: Completion,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+    }
+}
+
+/// A sync that a node waits for.
+#[derive(Debug)]
+struct Waiting {
+    node: NodeId,
+    command: DeviceCommand,
+}
+
+/// Syncs of one device: one fdatasync at a time, and all that came meanwhile share the next.
+#[derive(Debug, Default)]
+struct SyncQueue {
+    running: Option<(SyncTicket, Vec<Waiting>)>,
+    next: Vec<Waiting>,
+}
+
+#[derive(Debug)]
+struct Device<F> {
+    file: FileSsd<F>,
+    syncs: SyncQueue,
+}
+
+/// An fdatasync that the loop is to run on the side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncJob {
+    /// Number of the device, for [`Engine::sync_finished`].
+    pub device: usize,
+    pub fd: RawFd,
+}
+
+pub struct Engine<N, F, M> {
+    pub nodes: N,
+    pub store: M,
+    devices: Vec<Device<F>>,
+    queue: VecDeque<(NodeId, Event)>,
+    wakes: Vec<Time>,
+    due: BinaryHeap<Reverse<Due>>,
+    sequence: u64,
+    fx: Effects,
+    replies: Vec<Reply>,
+    jobs: Vec<SyncJob>,
+    unwritten: VecDeque<(NodeId, StoreWrite)>,
+    store_retry: Time,
+    store_error: Option<StoreError>,
+    counts: [u64; TracePoint::ALL.len()],
+}
+
+impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
+    /// `devices[i]` is the device of SSD `i`. Every node is booted by the first [`Engine::run`].
+    pub fn new(nodes: N, devices: Vec<FileSsd<F>>, store: M) -> Engine<N, F, M> {
+        let n = nodes.count();
+        Engine {
+            nodes,
+            store,
+            devices: devices.into_iter().map(|file| Device { file, syncs: SyncQueue::default() }).collect(),
+            queue: (0..n).map(|i| (NodeId(i), Event::Timer)).collect(),
+            wakes: vec![Time::MAX; n as usize],
+            due: BinaryHeap::new(),
+            sequence: 0,
+            fx: Effects::new(),
+            replies: Vec::new(),
+            jobs: Vec::new(),
+            unwritten: VecDeque::new(),
+            store_retry: Time::MAX,
+            store_error: None,
+            counts: [0; TracePoint::ALL.len()],
+        }
+    }
+
+    /// A request for a node; run it with [`Engine::run`].
+    pub fn submit(&mut self, node: NodeId, request: Request) {
+        self.queue.push_back((node, Event::Request(request)));
+    }
+
+    /// Delivers what is due at `now` and what follows from it, at most [`EVENTS_PER_TURN`] events. False: more is ready.
+    pub fn run(&mut self, now: Time) -> bool {
+        if self.store_retry <= now {
+            self.retry_stores(now);
+        }
+        while self.due.peek().is_some_and(|d| d.0.at <= now) {
+            let Some(Reverse(d)) = self.due.pop() else { break };
+            self.queue.push_back((d.node, Event::Completion(d.completion)));
+        }
+        for i in 0..self.wakes.len() {
+            if self.wakes[i] <= now {
+                self.wakes[i] = Time::MAX;
+                self.queue.push_back((NodeId(i as u32), Event::Timer));
+            }
+        }
+        for _ in 0..EVENTS_PER_TURN {
+            let Some((node, event)) = self.queue.pop_front() else { return true };
+            self.handle(now, node, event);
+        }
+        self.queue.is_empty()
+    }
+
+    fn handle(&mut self, now: Time, node: NodeId, event: Event) {
+        let mut fx = std::mem::take(&mut self.fx);
+        fx.clear();
+        self.nodes.handle(node, now, event, &mut fx);
+        if let Some(at) = fx.take_wake() {
+            self.wakes[node.0 as usize] = at;
+        }
+        let nodes = self.wakes.len() as u32;
+        for p in fx.packets.drain(..) {
+            if p.dst.0 < nodes {
+                self.queue.push_back((p.dst, Event::Packet(p)));
+            }
+        }
+        for c in fx.commands.drain(..) {
+            self.command(now, node, c);
+        }
+        for w in fx.stores.drain(..) {
+            self.unwritten.push_back((node, w));
+        }
+        if !self.unwritten.is_empty() && self.store_retry == Time::MAX {
+            self.retry_stores(now);
+        }
+        self.replies.append(&mut fx.replies);
+        for t in fx.traces.drain(..) {
+            self.counts[t.point as usize] += 1;
+        }
+        self.fx = fx;
+    }
+
+    fn command(&mut self, now: Time, node: NodeId, command: DeviceCommand) {
+        let Some(device) = self.devices.get_mut(command.ssd.0 as usize) else {
+            let result = Err(DeviceError::Backend { os_error: libc::ENODEV });
+            return self.complete(now, node, &command, result);
+        };
+        if matches!(command.op, DeviceOp::Sync) {
+            device.syncs.next.push(Waiting { node, command });
+            return self.start_syncs(now);
+        }
+        let result = device.file.execute(&command.op);
+        self.complete(now, node, &command, result);
+    }
+
+    fn complete(&mut self, now: Time, node: NodeId, c: &DeviceCommand, result: Result<DeviceData, DeviceError>) {
+        let completion = Completion { ssd: c.ssd, tag: c.tag, result };
+        if c.done_at <= now {
+            self.queue.push_back((node, Event::Completion(completion)));
+            return;
+        }
+        self.sequence += 1;
+        self.due.push(Reverse(Due { at: c.done_at, sequence: self.sequence, node, completion }));
+    }
+
+    /// Starts the waiting syncs of every device that has none running.
+    fn start_syncs(&mut self, now: Time) {
+        for i in 0..self.devices.len() {
+            let d = &mut self.devices[i];
+            if d.syncs.running.is_some() || d.syncs.next.is_empty() {
+                continue;
+            }
+            let waiting = std::mem::take(&mut d.syncs.next);
+            match (d.file.begin_sync(), d.file.sync_fd()) {
+                (Ok(ticket), Some(fd)) => {
+                    d.syncs.running = Some((ticket, waiting));
+                    self.jobs.push(SyncJob { device: i, fd });
+                }
+                (Ok(ticket), None) => {
+                    let result = d.file.sync_blocking(ticket);
+                    self.answer_syncs(now, waiting, result);
+                }
+                (Err(e), _) => self.answer_syncs(now, waiting, Err(e)),
+            }
+        }
+    }
+
+    fn answer_syncs(&mut self, now: Time, waiting: Vec<Waiting>, result: Result<(), DeviceError>) {
+        for w in waiting {
+            self.complete(now, w.node, &w.command, result.map(|()| DeviceData::None));
+        }
+    }
+
+    /// fdatasyncs to run on the side, each answered with [`Engine::sync_finished`].
+    pub fn take_jobs(&mut self) -> std::vec::Drain<'_, SyncJob> {
+        self.jobs.drain(..)
+    }
+
+    pub fn sync_finished(&mut self, now: Time, device: usize, result: io::Result<()>) {
+        let Some(d) = self.devices.get_mut(device) else { return };
+        let Some((ticket, waiting)) = d.syncs.running.take() else { return };
+        let result = d.file.finish_sync(ticket, result);
+        self.answer_syncs(now, waiting, result);
+        self.start_syncs(now);
+    }
+
+    fn retry_stores(&mut self, now: Time) {
+        self.store_retry = Time::MAX;
+        while let Some((node, w)) = self.unwritten.pop_front() {
+            match self.store.write(&w) {
+                Ok(()) => {
+                    self.store_error = None;
+                    self.queue.push_back((node, Event::Stored { tag: w.tag }));
+                }
+                Err(e) => {
+                    self.store_error = Some(e);
+                    self.unwritten.push_front((node, w));
+                    self.store_retry = now + STORE_RETRY;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// When [`Engine::run`] has something to do next, if nothing comes from outside.
+    pub fn next_deadline(&self) -> Option<Time> {
+        if !self.queue.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let wake = self.wakes.iter().copied().min().unwrap_or(Time::MAX);
+        let due = self.due.peek().map_or(Time::MAX, |d| d.0.at);
+        Some(wake.min(due).min(self.store_retry)).filter(|&t| t != Time::MAX)
+    }
+
+    pub fn take_replies(&mut self, into: &mut Vec<Reply>) {
+        into.append(&mut self.replies);
+    }
+
+    /// How often each situation was reported since the start.
+    pub fn counts(&self) -> impl Iterator<Item = (TracePoint, u64)> + '_ {
+        TracePoint::ALL.iter().map(|&p| (p, self.counts[p as usize]))
+    }
+
+    /// Why the metadata service's last write has failed, if it waits to be tried again.
+    pub fn store_error(&self) -> Option<&StoreError> {
+        self.store_error.as_ref()
+    }
+
+    /// No sync is under way.
+    pub fn syncs_idle(&self) -> bool {
+        self.devices.iter().all(|d| d.syncs.running.is_none())
+    }
+
+    /// Closes the devices: everything is durable, and the next start need not check anything.
+    pub fn close(self) -> Vec<Result<(), DeviceError>> {
+        self.devices.into_iter().map(|d| d.file.close()).collect()
+    }
+}
+
+/// Where administration goes.
+pub const ADMIN: NodeId = Layout::META;

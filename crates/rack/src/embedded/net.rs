@@ -1,0 +1,306 @@
+//! Sockets of the gateway: listening addresses, and streams that never block, with a bounded queue of bytes to send.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+/// Parts sent by one writev.
+const PARTS: usize = 64;
+
+/// Where to listen: `HOST:PORT` or `unix:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(Vec<SocketAddr>),
+    Unix(PathBuf),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("address {text:?} is neither HOST:PORT nor unix:PATH{why}")]
+pub struct AddressError {
+    pub text: String,
+    why: String,
+}
+
+impl std::str::FromStr for Address {
+    type Err = AddressError;
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let bad = |why: String| AddressError { text: text.into(), why };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(bad(String::new())) } else { Ok(Address::Unix(path.into())) };
+        }
+        if !text.contains(':') {
+            return Err(bad(String::new()));
+        }
+        match text.to_socket_addrs() {
+            Ok(found) => match found.collect::<Vec<_>>() {
+                all if all.is_empty() => Err(bad(" (the host has no address)".into())),
+                all => Ok(Address::Tcp(all)),
+            },
+            Err(e) => Err(bad(format!(" ({e})"))),
+        }
+    }
+}
+
+/// A socket that takes connections; a unix one's path is removed with it.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix { socket: UnixListener, path: PathBuf },
+}
+
+/// Why an address could not be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    #[error("listening on {address}: {error}")]
+    Tcp { address: SocketAddr, error: io::Error },
+    #[error("listening on unix:{path}: {error}")]
+    Unix { path: PathBuf, error: io::Error },
+    #[error("listening on unix:{path}: the path exists and is no socket")]
+    NotASocket { path: PathBuf },
+    #[error("listening on unix:{path}: another process listens there")]
+    Taken { path: PathBuf },
+}
+
+impl Listener {
+    pub fn bind(address: &Address) -> Result<Listener, ListenError> {
+        match address {
+            Address::Tcp(all) => {
+                let address = all.first().copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
+                let tcp = TcpListener::bind(all.as_slice()).and_then(|l| l.set_nonblocking(true).map(|()| l));
+                tcp.map(Listener::Tcp).map_err(|error| ListenError::Tcp { address, error })
+            }
+            Address::Unix(path) => Listener::bind_unix(path, path),
+        }
+    }
+
+    /// Binds `path` to what `reached_by` names (a shorter way to the same place).
+    pub fn bind_unix(path: &Path, reached_by: &Path) -> Result<Listener, ListenError> {
+        let failed = |error| ListenError::Unix { path: path.into(), error };
+        if let Ok(meta) = std::fs::symlink_metadata(reached_by) {
+            if !meta.file_type().is_socket() {
+                return Err(ListenError::NotASocket { path: path.into() });
+            }
+            if UnixStream::connect(reached_by).is_ok() {
+                return Err(ListenError::Taken { path: path.into() });
+            }
+            std::fs::remove_file(reached_by).map_err(failed)?;
+        }
+        let socket = UnixListener::bind(reached_by).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(Listener::Unix { socket, path: path.into() })
+    }
+
+    /// The next connection that waits, if one does.
+    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        let taken: io::Result<OwnedFd> = match self {
+            Listener::Tcp(l) => l.accept().and_then(|(s, _)| {
+                s.set_nonblocking(true)?;
+                s.set_nodelay(true)?;
+                Ok(TcpStream::into(s))
+            }),
+            Listener::Unix { socket, .. } => {
+                socket.accept().and_then(|(s, _)| s.set_nonblocking(true).map(|()| UnixStream::into(s)))
+            }
+        };
+        match taken {
+            Ok(fd) => Ok(Some(fd)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The address with the port that was given for port 0.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tcp(l) => l.local_addr().ok(),
+            Listener::Unix { .. } => None,
+        }
+    }
+}
+
+/// As NBD clients write it, without an export name.
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listener::Tcp(_) => match self.tcp_address() {
+                Some(a) => write!(f, "nbd://{a}"),
+                None => f.write_str("nbd://"),
+            },
+            Listener::Unix { path, .. } => write!(f, "nbd+unix:///?socket={}", path.display()),
+        }
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Listener::Tcp(l) => l.as_raw_fd(),
+            Listener::Unix { socket, .. } => socket.as_raw_fd(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix { path, .. } = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Bytes on their way out.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    parts: VecDeque<Bytes>,
+    /// Bytes of the first part that are sent already.
+    sent: usize,
+    len: usize,
+}
+
+impl Outgoing {
+    pub fn push(&mut self, b: Bytes) {
+        if !b.is_empty() {
+            self.len += b.len();
+            self.parts.push_back(b);
+        }
+    }
+    /// Bytes not sent yet.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Sends what the socket takes without blocking.
+    pub fn send(&mut self, fd: RawFd) -> io::Result<()> {
+        while !self.parts.is_empty() {
+            let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS];
+            let mut skip = self.sent;
+            let mut n = 0;
+            let mut asked = 0;
+            for p in self.parts.iter().take(PARTS) {
+                let rest = &p[skip..];
+                skip = 0;
+                iov[n] = libc::iovec { iov_base: rest.as_ptr() as *mut libc::c_void, iov_len: rest.len() };
+                n += 1;
+                asked += rest.len();
+            }
+            let mut msg: libc::msghdr = unsafe_zeroed();
+            msg.msg_iov = iov.as_mut_ptr();
+            msg.msg_iovlen = n as _;
+            // SAFETY: the vectors point into `self.parts`, which stay as they are through the call.
+            let r = unsafe { libc::sendmsg(fd, &msg, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+            if r < 0 {
+                let e = io::Error::last_os_error();
+                match e.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(()),
+                    io::ErrorKind::Interrupted => continue,
+                    _ => return Err(e),
+                }
+            }
+            self.take(r as usize);
+            if (r as usize) < asked {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, mut n: usize) {
+        self.len -= n;
+        while n > 0 {
+            let Some(first) = self.parts.front() else { return };
+            let rest = first.len() - self.sent;
+            if n < rest {
+                self.sent += n;
+                return;
+            }
+            n -= rest;
+            self.sent = 0;
+            self.parts.pop_front();
+        }
+    }
+}
+
+fn unsafe_zeroed() -> libc::msghdr {
+    // SAFETY: a message header of null pointers and zero lengths is a valid one.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Reads what is there without blocking, at most `to.len()`. `Ok(None)`: nothing yet; `Ok(Some(0))`: the end.
+pub fn receive(fd: RawFd, to: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        // SAFETY: the kernel writes at most `to.len()` bytes.
+        let r = unsafe { libc::recv(fd, to.as_mut_ptr().cast(), to.len(), libc::MSG_DONTWAIT) };
+        if r >= 0 {
+            return Ok(Some(r as usize));
+        }
+        let e = io::Error::last_os_error();
+        match e.kind() {
+            io::ErrorKind::WouldBlock => return Ok(None),
+            io::ErrorKind::Interrupted => {}
+            _ => return Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!("unix:/a/b c".parse(), Ok(Address::Unix("/a/b c".into())));
+        assert_eq!("127.0.0.1:7".parse(), Ok(Address::Tcp(vec![SocketAddr::from(([127, 0, 0, 1], 7))])));
+        assert!(matches!("[::1]:7".parse(), Ok(Address::Tcp(_))));
+        for bad in ["", "unix:", "10809", "127.0.0.1:70000", "127.0.0.1:x"] {
+            let e = bad.parse::<Address>().unwrap_err().to_string();
+            assert!(e.contains(&format!("{bad:?}")), "{e}");
+        }
+    }
+
+    #[test]
+    fn what_is_queued_arrives_whole_through_a_small_socket() {
+        let (a, b) = UnixStream::pair().expect("pair");
+        let mut out = Outgoing::default();
+        let mut want = Vec::new();
+        for i in 0..300u32 {
+            let part = vec![i as u8; (i as usize * 37) % 5000];
+            want.extend_from_slice(&part);
+            out.push(part.into());
+        }
+        assert_eq!(out.len(), want.len());
+        let (mut got, mut buf) = (Vec::new(), vec![0; 3000]);
+        while !out.is_empty() || got.len() < want.len() {
+            out.send(a.as_raw_fd()).expect("send");
+            while let Some(n) = receive(b.as_raw_fd(), &mut buf).expect("receive") {
+                got.extend_from_slice(&buf[..n]);
+            }
+        }
+        assert!(got == want);
+        drop(a);
+        assert_eq!(receive(b.as_raw_fd(), &mut buf).expect("receive"), Some(0));
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_a_live_one_and_a_file_are_not() {
+        let path = std::env::temp_dir().join(format!("rackweave-net-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        drop(UnixListener::bind(&path).expect("bind"));
+        let live = Listener::bind(&Address::Unix(path.clone())).expect("stale one replaced");
+        assert!(matches!(Listener::bind(&Address::Unix(path.clone())), Err(ListenError::Taken { .. })));
+        drop(live);
+        assert!(!path.exists());
+        std::fs::write(&path, "x").expect("write");
+        assert!(matches!(Listener::bind(&Address::Unix(path.clone())), Err(ListenError::NotASocket { .. })));
+        std::fs::remove_file(&path).expect("remove");
+    }
+}
