@@ -17,7 +17,7 @@ pub struct InvBlock {
     pub rmw: bool,
 }
 
-/// Invalidation of up to 16 blocks with their new contents.
+/// Invalidation of up to 17 blocks (a message's 64 KiB, unaligned) with their new contents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inv {
     pub volume: VolumeId,
@@ -28,6 +28,18 @@ pub struct Inv {
     pub attach: u32,
     /// Acknowledge only when on flash (rule 12).
     pub fua: bool,
+}
+
+/// A block of an invalidation that was not accepted, and what stood in the way: for a read-modify-write, that it lost
+/// (rule 8); for a whole write or a range, that an unresolved read-modify-write, not made from it, holds a higher
+/// version: the coordinator takes a version above that one and sends again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NackBlock {
+    pub block: u32,
+    pub version: Timestamp,
+    /// The higher version belongs to the same mutation, coordinated twice (rule 7): only one of the two may take
+    /// effect, so this one waits until that one is resolved, and asks again.
+    pub same: bool,
 }
 
 /// Cumulative grants since the epoch began (rule 9): `granted − used` is what the receiver of the message may still
@@ -75,15 +87,10 @@ pub enum Peer {
     Ack {
         credit: Credit,
     },
-    /// A read-modify-write met a newer version of `block` (or a fence): it has lost.
+    /// As `Ack`, except that these blocks (for a range: any one entry) were not accepted.
     Nack {
-        block: u32,
-        version: Timestamp,
+        blocks: Box<[NackBlock]>,
         credit: Credit,
-    },
-    /// The mutation's writer was fenced by `attach`.
-    NackFenced {
-        attach: u32,
     },
     /// Operation committed: these blocks are valid at these versions.
     Val {
@@ -150,7 +157,8 @@ pub enum Peer {
         version: Timestamp,
         data: Option<Payload>,
     },
-    /// Dedup tables and fences, fetched once by a shadow.
+    /// Dedup tables and fences, fetched by a shadow from every member. Not answered while the member knows of an
+    /// unresolved write of an earlier epoch: when all have answered, none is under way any more and the fill may begin.
     ClientsAsk,
     Clients {
         records: Box<[ClientRecord]>,
