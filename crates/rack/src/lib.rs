@@ -1,3 +1,10 @@
+//! A rack from a configuration, and the drivers that run its nodes: `sim` (virtual time, fault search) and `embedded`
+//! (wall clock, durable files).
+//!
+//! Reading order: [`config`], `build`, then a driver.
 
-pub mod file;
+pub mod config;
 pub mod embedded;
+pub mod file;
+
+pub use config::{ConfigError, RackConfig, Size};

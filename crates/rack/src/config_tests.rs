@@ -1,0 +1,53 @@
+use super::*;
+
+fn problems(text: &str) -> Vec<(&'static str, String)> {
+    match RackConfig::parse(text) {
+        Err(ConfigError::Rules(p)) => p.into_iter().map(|p| (p.key, p.value)).collect(),
+        other => panic!("expected broken rules, got {other:?}"),
+    }
+}
+
+#[test]
+fn the_default_is_valid_and_survives_a_round_trip() {
+    let d = RackConfig::default();
+    d.validate().unwrap();
+    assert_eq!(RackConfig::parse(&d.to_toml()).unwrap(), d);
+    assert_eq!((d.servers, d.replicas, d.ssd.size), (4, 3, Size::gib(16)));
+    assert_eq!(RackConfig::parse("").unwrap(), d, "every key may be left out");
+}
+
+#[test]
+fn every_broken_rule_is_named_at_once() {
+    let got = problems("version = 2\nservers = 2\nmin_copies = 0\n[ssd]\nsize = 1\n[gc]\nregular_percent = 40\n");
+    let want =
+        [("version", "2"), ("servers", "2"), ("min_copies", "0"), ("ssd.size", "1"), ("gc.regular_percent", "40")];
+    assert_eq!(got, want.map(|(k, v)| (k, v.to_string())));
+}
+
+#[test]
+fn an_error_names_key_value_and_rule() {
+    let e = RackConfig::parse("servers = 100").unwrap_err().to_string();
+    assert!(e.contains("servers = 100") && e.contains("at most 64"), "{e}");
+}
+
+#[test]
+fn unknown_keys_and_wrong_types_are_refused_with_their_line() {
+    for text in ["sevrers = 4", "servers = -1", "servers = \"4\"", "[ssd]\nsize = \"16Q\"", "[ssd]\nsize = -4", "x"] {
+        let e = RackConfig::parse(text).unwrap_err();
+        assert!(matches!(e, ConfigError::Syntax(_)), "{text}: {e}");
+        assert!(e.to_string().contains("line"), "{e}");
+    }
+}
+
+#[test]
+fn sizes_are_read_and_printed_with_binary_suffixes() {
+    for (text, n) in
+        [("0", 0), ("4096", 4096), ("64M", 64 << 20), ("16GiB", 16 << 30), ("2t", 2 << 40), ("7k", 7 << 10)]
+    {
+        assert_eq!(Size::parse(text), Ok(Size(n)), "{text}");
+        assert_eq!(Size::parse(&Size(n).to_string()), Ok(Size(n)));
+    }
+    for text in ["", "G", "-1", "1.5G", "99999999999999999999", "20000000T", "1 X"] {
+        assert!(Size::parse(text).is_err(), "{text}");
+    }
+}
