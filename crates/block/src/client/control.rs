@@ -34,13 +34,13 @@ impl VolumeClient {
 
     pub(super) fn on_control(&mut self, now: Time, tag: u64, control: Control, fx: &mut Effects) {
         match control {
-            Control::ClientWelcome { nonce, incarnation, map } => {
-                if nonce == self.cfg.nonce && self.incarnation.is_none() {
-                    self.incarnation = Some(incarnation);
-                    self.control_at = now + self.cfg.map_refresh;
-                    self.on_map(now, &map, fx);
-                    self.resend_control(now, fx);
-                }
+            Control::ClientWelcome { nonce, incarnation, map }
+                if nonce == self.cfg.nonce && self.incarnation.is_none() =>
+            {
+                self.incarnation = Some(incarnation);
+                self.control_at = now + self.cfg.map_refresh;
+                self.on_map(now, &map, fx);
+                self.resend_control(now, fx);
             }
             Control::Map(map) => self.on_map(now, &map, fx),
             Control::Attached(result) => self.on_attached(now, tag, result, fx),

@@ -1,0 +1,164 @@
+//! Byte queues without needless copies.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// What came from the socket and is not parsed yet.
+#[derive(Debug, Default)]
+pub struct Input {
+    chunks: VecDeque<Bytes>,
+    len: usize,
+}
+
+impl Input {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    pub fn push(&mut self, b: Bytes) {
+        self.len += b.len();
+        if !b.is_empty() {
+            self.chunks.push_back(b);
+        }
+    }
+    /// The next `n` bytes: a slice of the chunk they are in, copied only where they lie across two.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn take(&mut self, n: usize) -> Bytes {
+        self.len -= n;
+        if n == 0 {
+            return Bytes::new();
+        }
+        let first = self.chunks.front_mut().expect("length is counted");
+        if first.len() > n {
+            return first.split_to(n);
+        }
+        if first.len() == n {
+            return self.chunks.pop_front().expect("length is counted");
+        }
+        let mut joined = BytesMut::with_capacity(n);
+        while joined.len() < n {
+            let first = self.chunks.front_mut().expect("length is counted");
+            let part = first.split_to(first.len().min(n - joined.len()));
+            joined.extend_from_slice(&part);
+            if first.is_empty() {
+                self.chunks.pop_front();
+            }
+        }
+        joined.freeze()
+    }
+    /// Drops up to `n` bytes; how many there were.
+    pub fn skip(&mut self, n: usize) -> usize {
+        let n = n.min(self.len);
+        let mut left = n;
+        while left > 0 {
+            let first = self.chunks.front_mut().expect("length is counted");
+            let part = first.len().min(left);
+            first.advance(part);
+            left -= part;
+            if first.is_empty() {
+                self.chunks.pop_front();
+            }
+        }
+        self.len -= n;
+        n
+    }
+    pub fn clear(&mut self) {
+        self.chunks.clear();
+        self.len = 0;
+    }
+}
+
+/// Bytes for the socket, in chunks for `writev`. Headers are gathered; payloads are passed on as they are.
+#[derive(Debug, Default)]
+pub struct Output {
+    chunks: VecDeque<Bytes>,
+    /// Headers after the last chunk.
+    tail: BytesMut,
+    len: usize,
+}
+
+/// Headers gathered in one allocation.
+const TAIL_BYTES: usize = 4096;
+
+impl Output {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Appends what `write` writes.
+    pub fn small(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        if self.tail.capacity() - self.tail.len() < 64 {
+            self.close_tail();
+            self.tail = BytesMut::with_capacity(TAIL_BYTES);
+        }
+        let before = self.tail.len();
+        write(&mut self.tail);
+        self.len += self.tail.len() - before;
+    }
+    pub fn payload(&mut self, b: Bytes) {
+        if b.is_empty() {
+            return;
+        }
+        self.close_tail();
+        self.len += b.len();
+        self.chunks.push_back(b);
+    }
+    /// `n` zero bytes, without making them.
+    pub fn zeros(&mut self, mut n: usize) {
+        static ZEROS: [u8; 65_536] = [0; 65_536];
+        while n > 0 {
+            let part = n.min(ZEROS.len());
+            self.payload(Bytes::from_static(&ZEROS[..part]));
+            n -= part;
+        }
+    }
+    fn close_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.chunks.push_back(self.tail.split().freeze());
+        }
+    }
+    /// All chunks, in order.
+    pub fn chunks(&mut self) -> impl ExactSizeIterator<Item = &Bytes> {
+        self.close_tail();
+        self.chunks.iter()
+    }
+    /// The first `n` bytes have been written.
+    pub fn advance(&mut self, n: usize) {
+        self.close_tail();
+        let mut left = n.min(self.len);
+        self.len -= left;
+        while left > 0 {
+            let first = self.chunks.front_mut().expect("length is counted");
+            let part = first.len().min(left);
+            first.advance(part);
+            left -= part;
+            if first.is_empty() {
+                self.chunks.pop_front();
+            }
+        }
+    }
+}
+
+/// Reads big-endian integers from an option's data; `None` past its end.
+pub struct Fields(pub Bytes);
+
+impl Fields {
+    pub fn u16(&mut self) -> Option<u16> {
+        (self.0.len() >= 2).then(|| self.0.get_u16())
+    }
+    pub fn u32(&mut self) -> Option<u32> {
+        (self.0.len() >= 4).then(|| self.0.get_u32())
+    }
+    pub fn bytes(&mut self, n: u32) -> Option<Bytes> {
+        (self.0.len() >= n as usize).then(|| self.0.split_to(n as usize))
+    }
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Writes `n` zero bytes in place.
+pub fn put_zeros(b: &mut BytesMut, n: usize) {
+    b.put_bytes(0, n);
+}

@@ -1,0 +1,289 @@
+//! An NBD server without sockets (NetworkBlockDevice/nbd, doc/proto.md): fixed newstyle handshake, structured replies,
+//! `base:allocation`.
+//!
+//! A driver gives a [`Session`] what it read ([`Session::input`]) while it [`Session::wants_input`], passes each
+//! [`Session::poll_request`] to the volume client and each answer back ([`Session::reply`]), and writes
+//! [`Session::output`]. The order of these calls does not matter. Everything a session holds is bounded:
+//! [`IN_FLIGHT_MAX`], [`BYTES_MAX`], [`OPTION_MAX`], [`OPTIONS_MAX`].
+
+mod buffers;
+mod handshake;
+mod transmission;
+pub mod wire;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use rackweave_core::request::{Reply, Request, RequestId, RequestOp, VolumeInfo};
+
+use buffers::{Input, Output};
+use handshake::Haggle;
+use transmission::Command;
+
+/// Commands unanswered in a session. Twice the depth any usual client has; a further command is read when one is done.
+pub const IN_FLIGHT_MAX: usize = 256;
+/// Bytes of payload in flight and of output unsent from which on no further command is read. A single command may go
+/// past it by [`wire::PAYLOAD_MAX`].
+pub const BYTES_MAX: usize = 64 << 20;
+/// Longest data of an option that is looked at. A name is at most 4,096 bytes by the protocol; longer is skipped and
+/// refused.
+pub const OPTION_MAX: u32 = 16 << 10;
+/// Options in one handshake: a client needs a handful, and one that never ends must not stay for ever.
+pub const OPTIONS_MAX: u32 = 1024;
+/// Longest export name (the protocol's bound on strings).
+pub const NAME_MAX: u32 = 4096;
+
+/// Why a session reads no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    #[error("the client said goodbye")]
+    Disconnect,
+    #[error("the client ended the handshake")]
+    Abort,
+    #[error("the peer closed its side")]
+    Eof,
+    #[error("client flags {flags:#x} are unknown")]
+    ClientFlags { flags: u32 },
+    #[error("option magic {magic:#018x}")]
+    OptionMagic { magic: u64 },
+    #[error("option {option} from a client that has not agreed to option replies")]
+    NotFixed { option: u32 },
+    #[error("option {option} with {len} bytes of data")]
+    OptionLength { option: u32, len: u32 },
+    #[error("more than {OPTIONS_MAX} options")]
+    TooManyOptions,
+    #[error("export {name:?} cannot be had: {error}")]
+    Export { name: String, error: String },
+    #[error("request magic {magic:#010x}")]
+    RequestMagic { magic: u32 },
+}
+
+#[derive(Debug)]
+enum State {
+    ClientFlags,
+    OptionHeader,
+    OptionData {
+        option: u32,
+        len: u32,
+    },
+    /// An option too long: its data is dropped.
+    OptionSkip {
+        option: u32,
+        left: u64,
+    },
+    /// Waits for the rack's answer to an option.
+    OptionWait,
+    CommandHeader,
+    Payload(Command),
+    /// The payload of a refused write is dropped; then the refusal is sent.
+    PayloadSkip {
+        command: Command,
+        left: u64,
+        error: wire::Errno,
+    },
+    Closed,
+}
+
+/// What an answer from the rack is for.
+#[derive(Debug)]
+enum Asked {
+    Option(Haggle),
+    Command(Command),
+}
+
+/// One client's connection.
+#[derive(Debug)]
+pub struct Session {
+    id: u32,
+    state: State,
+    closed: Option<CloseReason>,
+    input: Input,
+    output: Output,
+    requests: VecDeque<Request>,
+    /// By slot; the slot and a count are in the request's id.
+    asked: Vec<Option<(u32, Asked)>>,
+    free: Vec<u8>,
+    in_flight: usize,
+    /// Payload bytes of commands in flight.
+    in_flight_bytes: usize,
+    count: u32,
+    options: u32,
+    fixed: bool,
+    no_zeroes: bool,
+    structured: bool,
+    /// The export `base:allocation` was agreed on for.
+    allocation: Option<Box<str>>,
+    volume: Option<VolumeInfo>,
+    /// Another writer has the volume: this session never writes again.
+    fenced: bool,
+}
+
+impl Session {
+    /// A new connection. `id` marks its requests, see [`Session::of`].
+    pub fn new(id: u32) -> Session {
+        let mut s = Session {
+            id,
+            state: State::ClientFlags,
+            closed: None,
+            input: Input::default(),
+            output: Output::default(),
+            requests: VecDeque::new(),
+            asked: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            in_flight_bytes: 0,
+            count: 0,
+            options: 0,
+            fixed: false,
+            no_zeroes: false,
+            structured: false,
+            allocation: None,
+            volume: None,
+            fenced: false,
+        };
+        s.greet();
+        s
+    }
+    /// The id of the session whose request this is.
+    pub fn of(id: RequestId) -> u32 {
+        (id.0 >> 32) as u32
+    }
+    /// Bytes from the client. Write payloads are sliced from them, so give large chunks.
+    pub fn input(&mut self, bytes: Bytes) {
+        if self.closed.is_none() {
+            self.input.push(bytes);
+            self.advance();
+        }
+    }
+    /// The client will send no more.
+    pub fn input_eof(&mut self) {
+        self.close(CloseReason::Eof);
+    }
+    /// Whether to read from the socket. What is read in spite of a `false` is kept, without bound.
+    pub fn wants_input(&self) -> bool {
+        if self.closed.is_some() {
+            return false;
+        }
+        match self.state {
+            State::OptionWait => false,
+            State::CommandHeader => !self.full(),
+            _ => true,
+        }
+    }
+    /// The next request for the rack.
+    pub fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+    /// The rack's answer to one of this session's requests.
+    pub fn reply(&mut self, reply: Reply) {
+        let slot = reply.id.0 as usize & 0xff;
+        let count = (reply.id.0 as u32) >> 8;
+        let Some(entry) = self.asked.get_mut(slot) else { return };
+        if entry.as_ref().is_none_or(|e| e.0 != count) {
+            return;
+        }
+        let Some((_, asked)) = entry.take() else { return };
+        self.free.push(slot as u8);
+        self.in_flight -= 1;
+        match asked {
+            Asked::Option(h) => self.haggled(h, reply.result),
+            Asked::Command(c) => self.answered(c, reply.result),
+        }
+        self.advance();
+    }
+    /// What to write to the socket, in order.
+    pub fn output(&mut self) -> impl ExactSizeIterator<Item = &Bytes> {
+        self.output.chunks()
+    }
+    pub fn output_len(&self) -> usize {
+        self.output.len()
+    }
+    /// The first `n` bytes of the output are written.
+    pub fn written(&mut self, n: usize) {
+        self.output.advance(n);
+        self.advance();
+    }
+    /// An export is chosen: time-outs for half-open clients no longer apply.
+    pub fn handshake_done(&self) -> bool {
+        self.volume.is_some()
+    }
+    /// The volume this session serves.
+    pub fn volume(&self) -> Option<&VolumeInfo> {
+        self.volume.as_ref()
+    }
+    /// Set when the session reads no more.
+    pub fn closed(&self) -> Option<&CloseReason> {
+        self.closed.as_ref()
+    }
+    /// Closed, every answer there will be is in the output, and that is written: the socket may be closed.
+    pub fn finished(&self) -> bool {
+        self.closed.is_some() && self.in_flight == 0 && self.output.len() == 0
+    }
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn close(&mut self, reason: CloseReason) {
+        self.closed.get_or_insert(reason);
+        self.state = State::Closed;
+        self.input.clear();
+    }
+    fn full(&self) -> bool {
+        self.in_flight >= IN_FLIGHT_MAX || self.in_flight_bytes + self.output.len() >= BYTES_MAX
+    }
+    fn ask(&mut self, op: RequestOp, asked: Asked) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.asked.push(None);
+            (self.asked.len() - 1) as u8
+        });
+        self.count = (self.count + 1) & 0xff_ffff;
+        self.in_flight += 1;
+        self.asked[slot as usize] = Some((self.count, asked));
+        let id = RequestId(u64::from(self.id) << 32 | u64::from(self.count) << 8 | u64::from(slot));
+        self.requests.push_back(Request { id, op });
+    }
+
+    /// Parses as far as bytes and bounds allow.
+    fn advance(&mut self) {
+        while self.step() {}
+    }
+    /// One element of the stream; false if there is not enough of it yet, or it must wait.
+    fn step(&mut self) -> bool {
+        let (have, full) = (self.input.len(), self.full());
+        match &mut self.state {
+            State::ClientFlags if have >= 4 => self.client_flags(),
+            State::OptionHeader if have >= 16 => self.option_header(),
+            &mut State::OptionData { option, len } if have >= len as usize => {
+                let data = self.input.take(len as usize);
+                self.state = State::OptionHeader;
+                self.option(option, data);
+            }
+            State::OptionSkip { option, left } => {
+                let option = *option;
+                *left -= self.input.skip(*left as usize) as u64;
+                if *left > 0 {
+                    return false;
+                }
+                self.state = State::OptionHeader;
+                self.refuse_option(option, wire::rep::ERR_TOO_BIG, "option data too long");
+            }
+            State::CommandHeader if have >= transmission::HEADER_BYTES && !full => self.command_header(),
+            &mut State::Payload(command) if have >= command.len as usize => {
+                let data = self.input.take(command.len as usize);
+                self.state = State::CommandHeader;
+                self.write(command, data);
+            }
+            State::PayloadSkip { command, left, error } => {
+                let (command, error) = (*command, *error);
+                *left -= self.input.skip(*left as usize) as u64;
+                if *left > 0 {
+                    return false;
+                }
+                self.state = State::CommandHeader;
+                self.refuse(command, error);
+            }
+            _ => return false,
+        }
+        true
+    }
+}
