@@ -1,0 +1,127 @@
+//! Deleting a volume's blocks: every set is told to fence the volume for good and then to drop all of it. The service
+//! asks as a client does: through the switch, again after a time-out, the next member after a refusal.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use rackweave_core::msg::{BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet};
+use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
+
+/// Sets asked at a time: deletion is background work, and a set has one range operation of it at the most.
+const IN_FLIGHT_MAX: usize = 8;
+/// A message unanswered for so long goes to the next member.
+const RETRY_AFTER: Span = Span::from_millis(200);
+/// No writer has this generation: nobody writes to a deleted volume.
+const FENCE_ALL: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    volume: VolumeId,
+    set: SetId,
+    /// The fence is in place; now the blocks.
+    fenced: bool,
+    request: u64,
+    sequence: u64,
+    /// Which member was asked, counted up with every retry.
+    attempt: u32,
+    again_at: Time,
+}
+
+/// Sets to be cleared of deleted volumes.
+pub struct Clearing {
+    queue: VecDeque<(VolumeId, SetId)>,
+    jobs: Vec<Job>,
+    next_request: u64,
+    next_sequence: u64,
+    open: BTreeSet<u64>,
+}
+
+impl Clearing {
+    pub fn new() -> Clearing {
+        Clearing { queue: VecDeque::new(), jobs: Vec::new(), next_request: 1, next_sequence: 1, open: BTreeSet::new() }
+    }
+    pub fn add(&mut self, volume: VolumeId, sets: &[SetId]) {
+        self.queue.extend(sets.iter().map(|&s| (volume, s)));
+    }
+    /// When something must be asked again.
+    pub fn deadline(&self) -> Time {
+        if !self.queue.is_empty() && self.jobs.len() < IN_FLIGHT_MAX {
+            return Time::ZERO;
+        }
+        self.jobs.iter().map(|j| j.again_at).min().unwrap_or(Time::MAX)
+    }
+    /// Starts what may start and repeats what is due. `member(set, attempt)` names whom to ask.
+    pub fn run(
+        &mut self,
+        now: Time,
+        me: Incarnation,
+        member: impl Fn(SetId, u32) -> Option<VssdId>,
+        mut send: impl FnMut(Packet),
+    ) {
+        while self.jobs.len() < IN_FLIGHT_MAX {
+            let Some((volume, set)) = self.queue.pop_front() else { break };
+            let (request, sequence) = (self.next_request, self.next_sequence);
+            self.next_request += 1;
+            self.next_sequence += 1;
+            self.open.insert(sequence);
+            self.jobs.push(Job { volume, set, fenced: false, request, sequence, attempt: 0, again_at: now });
+        }
+        let floor = self.open.first().copied().unwrap_or(self.next_sequence);
+        for j in &mut self.jobs {
+            if j.again_at > now {
+                continue;
+            }
+            j.again_at = now + RETRY_AFTER;
+            if let Some(vssd) = member(j.set, j.attempt) {
+                send(packet(j, me, floor, vssd));
+            }
+            j.attempt = j.attempt.wrapping_add(1);
+        }
+    }
+    /// A set has answered. Returns what is cleared now.
+    pub fn answered(&mut self, now: Time, request: u64, reply: &IoReply) -> Option<(VolumeId, SetId)> {
+        let i = self.jobs.iter().position(|j| j.request == request)?;
+        match reply {
+            IoReply::Done => {}
+            // A refusal goes to the next member after a pause: a set without a serving member refuses at once.
+            IoReply::Failed(IoError::NotServing | IoError::Device | IoError::NoSpace | IoError::Corrupt) => {
+                return None;
+            }
+            // The fence is in place already.
+            IoReply::Failed(IoError::Fenced { .. }) if !self.jobs[i].fenced => {}
+            IoReply::Failed(_) | IoReply::Data(_) | IoReply::Extents(_) => return None,
+        }
+        let j = &mut self.jobs[i];
+        if !j.fenced {
+            j.fenced = true;
+            j.request = self.next_request;
+            self.next_request += 1;
+            j.attempt = 0;
+            j.again_at = now;
+            return None;
+        }
+        let j = self.jobs.swap_remove(i);
+        self.open.remove(&j.sequence);
+        Some((j.volume, j.set))
+    }
+}
+
+fn packet(j: &Job, me: Incarnation, floor: u64, vssd: VssdId) -> Packet {
+    let mutation = Mutation { client: me, sequence: j.sequence, floor };
+    let io = if j.fenced {
+        IoRequest::Zero { range: BlockRange::whole(j.volume), fua: true, attach: FENCE_ALL, mutation }
+    } else {
+        IoRequest::Fence { volume: j.volume, attach: FENCE_ALL }
+    };
+    let header = Header {
+        op: Op::Write,
+        vssd,
+        lat: 0,
+        class: Class::Copper,
+        original_vssd: vssd,
+        set: j.set,
+        epoch: Epoch(0),
+        incarnation: me,
+        request: j.request,
+    };
+    Packet { src: Layout::META, dst: Layout::SWITCH, header, body: Body::Io(io) }
+}

@@ -1,0 +1,269 @@
+//! The bytes of the service's durable state, format version 1. Integers are little-endian; lists are a count and the
+//! items. Keys are a kind of four bytes and a big-endian number, so that a dump is in order.
+//!
+//! | key | record |
+//! |---|---|
+//! | `rack` | version u8, next incarnation u64, next volume id u32 |
+//! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last |
+//! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), leader u32, members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
+//! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte) |
+
+use bytes::Bytes;
+use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
+
+use crate::MetaError;
+
+/// Format version of every record.
+pub const VERSION: u8 = 1;
+
+/// `rack`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RackRecord {
+    pub next_incarnation: u64,
+    pub next_volume: u32,
+}
+
+/// `srv/`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerRecord {
+    pub incarnation: Incarnation,
+    /// Nonces of lives that were welcomed, the present one last.
+    pub nonces: Vec<u64>,
+}
+
+/// One answered attach (a repeated request gets the same generation again).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachRecord {
+    pub client: Incarnation,
+    pub request: u64,
+    pub attach: u32,
+}
+
+/// `vol/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRecord {
+    pub id: VolumeId,
+    pub name: Box<str>,
+    /// Bytes.
+    pub size: u64,
+    pub attach: u32,
+    pub writer: Option<NodeId>,
+    pub creator: (Incarnation, u64),
+    pub stripe_blocks: u32,
+    pub sets: Vec<SetId>,
+    pub deleting: bool,
+    /// Of a volume being deleted: sets that have not confirmed yet that they dropped it.
+    pub to_clear: Vec<SetId>,
+    pub attaches: Vec<AttachRecord>,
+}
+
+/// One durable record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    Rack(RackRecord),
+    Server(NodeId, ServerRecord),
+    Set(View),
+    Volume(VolumeRecord),
+}
+
+const NO_NODE: u32 = u32::MAX;
+
+fn key(kind: &[u8; 4], n: u32) -> Bytes {
+    let mut k = kind.to_vec();
+    k.extend_from_slice(&n.to_be_bytes());
+    k.into()
+}
+
+/// Key of the rack's own record.
+pub fn rack_key() -> Bytes {
+    Bytes::from_static(b"rack")
+}
+/// Key of a server's record.
+pub fn server_key(n: NodeId) -> Bytes {
+    key(b"srv/", n.0)
+}
+/// Key of a set's view.
+pub fn set_key(s: SetId) -> Bytes {
+    key(b"set/", s.0)
+}
+/// Key of a volume.
+pub fn volume_key(v: VolumeId) -> Bytes {
+    key(b"vol/", v.0)
+}
+
+/// Bytes of [`RackRecord`].
+pub fn encode_rack(r: &RackRecord) -> Bytes {
+    let mut w = vec![VERSION];
+    w.extend_from_slice(&r.next_incarnation.to_le_bytes());
+    w.extend_from_slice(&r.next_volume.to_le_bytes());
+    w.into()
+}
+
+/// Bytes of [`ServerRecord`].
+pub fn encode_server(r: &ServerRecord) -> Bytes {
+    let mut w = vec![VERSION];
+    w.extend_from_slice(&r.incarnation.0.to_le_bytes());
+    w.push(r.nonces.len() as u8);
+    for n in &r.nonces {
+        w.extend_from_slice(&n.to_le_bytes());
+    }
+    w.into()
+}
+
+/// Bytes of a set's view.
+pub fn encode_view(v: &View) -> Bytes {
+    let mut w = vec![VERSION];
+    w.extend_from_slice(&v.epoch.0.to_le_bytes());
+    let (state, leader) = match v.state {
+        ViewState::Normal => (0, 0),
+        ViewState::Recovering { leader } => (1, leader.0),
+    };
+    w.push(state);
+    w.extend_from_slice(&leader.to_le_bytes());
+    w.push(v.members.len() as u8);
+    for m in &v.members {
+        w.extend_from_slice(&m.vssd.0.to_le_bytes());
+        w.extend_from_slice(&m.server.0.to_le_bytes());
+        w.extend_from_slice(&m.incarnation.0.to_le_bytes());
+        w.push(m.role as u8);
+    }
+    w.into()
+}
+
+/// Bytes of [`VolumeRecord`].
+pub fn encode_volume(v: &VolumeRecord) -> Bytes {
+    let mut w = vec![VERSION, u8::from(v.deleting)];
+    w.extend_from_slice(&v.size.to_le_bytes());
+    w.extend_from_slice(&v.attach.to_le_bytes());
+    w.extend_from_slice(&v.writer.map_or(NO_NODE, |n| n.0).to_le_bytes());
+    w.extend_from_slice(&v.creator.0.0.to_le_bytes());
+    w.extend_from_slice(&v.creator.1.to_le_bytes());
+    w.extend_from_slice(&v.stripe_blocks.to_le_bytes());
+    for list in [&v.sets, &v.to_clear] {
+        w.extend_from_slice(&(list.len() as u16).to_le_bytes());
+        for s in list {
+            w.extend_from_slice(&s.0.to_le_bytes());
+        }
+    }
+    w.push(v.attaches.len() as u8);
+    for a in &v.attaches {
+        w.extend_from_slice(&a.client.0.to_le_bytes());
+        w.extend_from_slice(&a.request.to_le_bytes());
+        w.extend_from_slice(&a.attach.to_le_bytes());
+    }
+    w.push(v.name.len() as u8);
+    w.extend_from_slice(v.name.as_bytes());
+    w.into()
+}
+
+struct Reader<'a> {
+    key: &'a [u8],
+    data: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn malformed(&self) -> MetaError {
+        MetaError::Malformed { key: self.key.into(), at: self.at }
+    }
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], MetaError> {
+        let bytes = self.data.get(self.at..self.at + N).ok_or_else(|| self.malformed())?;
+        self.at += N;
+        Ok(bytes.try_into().expect("length was asked for"))
+    }
+    fn u8(&mut self) -> Result<u8, MetaError> {
+        Ok(self.take::<1>()?[0])
+    }
+    fn u16(&mut self) -> Result<u16, MetaError> {
+        Ok(u16::from_le_bytes(self.take()?))
+    }
+    fn u32(&mut self) -> Result<u32, MetaError> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+    fn u64(&mut self) -> Result<u64, MetaError> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+    fn bool(&mut self) -> Result<bool, MetaError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.malformed()),
+        }
+    }
+    fn sets(&mut self) -> Result<Vec<SetId>, MetaError> {
+        (0..self.u16()?).map(|_| Ok(SetId(self.u32()?))).collect()
+    }
+}
+
+/// Reads one record; any bytes give a record or an error.
+pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
+    let (kind, number) = match key {
+        b"rack" => (*b"rack", 0),
+        k if k.len() == 8 => {
+            let (kind, n) = k.split_at(4);
+            (kind.try_into().expect("4 bytes"), u32::from_be_bytes(n.try_into().expect("4 bytes")))
+        }
+        _ => return Err(MetaError::UnknownKey { key: key.into() }),
+    };
+    let mut r = Reader { key, data: value, at: 0 };
+    let version = r.u8()?;
+    if version != VERSION {
+        return Err(MetaError::Version { key: key.into(), found: version, expected: VERSION });
+    }
+    let record = match &kind {
+        b"rack" => Record::Rack(RackRecord { next_incarnation: r.u64()?, next_volume: r.u32()? }),
+        b"srv/" => {
+            let incarnation = Incarnation(r.u64()?);
+            let nonces = (0..r.u8()?).map(|_| r.u64()).collect::<Result<_, _>>()?;
+            Record::Server(NodeId(number), ServerRecord { incarnation, nonces })
+        }
+        b"set/" => Record::Set(decode_view(SetId(number), &mut r)?),
+        b"vol/" => Record::Volume(decode_volume(VolumeId(number), &mut r)?),
+        _ => return Err(MetaError::UnknownKey { key: key.into() }),
+    };
+    if r.at != value.len() {
+        return Err(r.malformed());
+    }
+    Ok(record)
+}
+
+fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {
+    let epoch = Epoch(r.u32()?);
+    let recovering = r.bool()?;
+    let leader = VssdId(r.u32()?);
+    let state = if recovering { ViewState::Recovering { leader } } else { ViewState::Normal };
+    let mut members = Vec::new();
+    for _ in 0..r.u8()? {
+        members.push(Member {
+            vssd: VssdId(r.u32()?),
+            server: NodeId(r.u32()?),
+            incarnation: Incarnation(r.u64()?),
+            role: if r.bool()? { Role::Shadow } else { Role::Member },
+        });
+    }
+    Ok(View { set, epoch, state, members })
+}
+
+fn decode_volume(id: VolumeId, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {
+    let deleting = r.bool()?;
+    let size = r.u64()?;
+    let attach = r.u32()?;
+    let writer = match r.u32()? {
+        NO_NODE => None,
+        n => Some(NodeId(n)),
+    };
+    let creator = (Incarnation(r.u64()?), r.u64()?);
+    let stripe_blocks = r.u32()?;
+    let sets = r.sets()?;
+    let to_clear = r.sets()?;
+    let mut attaches = Vec::new();
+    for _ in 0..r.u8()? {
+        attaches.push(AttachRecord { client: Incarnation(r.u64()?), request: r.u64()?, attach: r.u32()? });
+    }
+    let len = usize::from(r.u8()?);
+    let bytes = r.data.get(r.at..r.at + len).ok_or_else(|| r.malformed())?;
+    let name = std::str::from_utf8(bytes).map_err(|_| r.malformed())?.into();
+    r.at += len;
+    Ok(VolumeRecord { id, name, size, attach, writer, creator, stripe_blocks, sets, deleting, to_clear, attaches })
+}

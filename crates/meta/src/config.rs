@@ -1,0 +1,126 @@
+//! What a metadata service is told when it is made, and what it refuses.
+
+use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, VssdId};
+
+/// One replica set as configured: a vSSD on each of its servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetConfig {
+    pub set: SetId,
+    pub members: Vec<(VssdId, NodeId)>,
+}
+
+/// Configuration of [`crate::Meta`].
+#[derive(Clone, Debug)]
+pub struct MetaConfig {
+    pub layout: Layout,
+    pub sets: Vec<SetConfig>,
+    /// How long a server may serve after it sent a heartbeat, by its own clock.
+    pub lease: Span,
+    /// Most that any clock of the rack runs fast or slow, parts per million.
+    pub drift_ppm: u32,
+    /// Members without which a set takes no writes (protocol rule 4).
+    pub min_copies: u8,
+    /// Blocks of a stripe unit.
+    pub stripe_blocks: u32,
+    /// Bytes all sets together hold, one copy counted.
+    pub capacity_bytes: u64,
+    /// Volumes may promise this many times the capacity.
+    pub overcommit: f64,
+}
+
+/// Largest drift that a configuration may allow: one in a hundred. Above it the bound on foreign leases means nothing.
+pub const DRIFT_PPM_MAX: u32 = 10_000;
+/// Members of a set, so that a place in the view fits a timestamp and a row of the switch holds the peers.
+pub const MEMBERS_MAX: usize = 1 + rackweave_core::msg::PEERS_MAX;
+
+/// Why a metadata service does not start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetaError {
+    #[error("set {set} has {members} members: 1 to {MEMBERS_MAX} are possible")]
+    Members { set: SetId, members: usize },
+    #[error("set {set} is configured twice")]
+    DuplicateSet { set: SetId },
+    #[error("{vssd} is configured twice")]
+    DuplicateVssd { vssd: VssdId },
+    #[error("{vssd} of set {set} is on {node}, which is no server of the layout")]
+    NotAServer { set: SetId, vssd: VssdId, node: NodeId },
+    #[error("a rack needs at least one replica set")]
+    NoSets,
+    #[error("a lease of {lease} is no lease")]
+    Lease { lease: Span },
+    #[error("a drift of {ppm} ppm is above {DRIFT_PPM_MAX}")]
+    Drift { ppm: u32 },
+    #[error("stripe_blocks is zero")]
+    Stripe,
+    #[error("overcommit is not a positive number")]
+    Overcommit,
+    #[error("saved state: key {key:?} is of no kind this version knows")]
+    UnknownKey { key: Box<[u8]> },
+    #[error("saved state: record {key:?} has format version {found}, this program reads {expected}")]
+    Version { key: Box<[u8]>, found: u8, expected: u8 },
+    #[error("saved state: record {key:?} is malformed at byte {at}")]
+    Malformed { key: Box<[u8]>, at: usize },
+    #[error("saved state: set {set} is not in the configuration")]
+    UnknownSet { set: SetId },
+    #[error("saved state: {vssd} is a member of set {set}, but the configuration has it elsewhere")]
+    Moved { set: SetId, vssd: VssdId },
+}
+
+impl MetaConfig {
+    /// Checks everything that the service relies on.
+    pub fn validate(&self) -> Result<(), MetaError> {
+        if self.sets.is_empty() {
+            return Err(MetaError::NoSets);
+        }
+        if self.lease == Span::ZERO {
+            return Err(MetaError::Lease { lease: self.lease });
+        }
+        if self.drift_ppm > DRIFT_PPM_MAX {
+            return Err(MetaError::Drift { ppm: self.drift_ppm });
+        }
+        if self.stripe_blocks == 0 {
+            return Err(MetaError::Stripe);
+        }
+        if !(self.overcommit.is_finite() && self.overcommit > 0.0) {
+            return Err(MetaError::Overcommit);
+        }
+        let mut sets = rackweave_core::map::set();
+        let mut vssds = rackweave_core::map::set();
+        for s in &self.sets {
+            if !sets.insert(s.set) {
+                return Err(MetaError::DuplicateSet { set: s.set });
+            }
+            if s.members.is_empty() || s.members.len() > MEMBERS_MAX {
+                return Err(MetaError::Members { set: s.set, members: s.members.len() });
+            }
+            for &(vssd, node) in &s.members {
+                if !vssds.insert(vssd) {
+                    return Err(MetaError::DuplicateVssd { vssd });
+                }
+                if self.layout.kind(node) != rackweave_core::NodeKind::Server {
+                    return Err(MetaError::NotAServer { set: s.set, vssd, node });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the service must take a lease for held, by its own clock: the holder's clock may be the slowest and
+    /// this one the fastest.
+    pub fn lease_bound(&self) -> Span {
+        let million = 1_000_000;
+        let drift = u64::from(self.drift_ppm);
+        self.lease.scale(million + drift, million - drift) + Span::from_nanos(1)
+    }
+
+    /// Bytes that all volumes together may promise.
+    pub fn promise_limit(&self) -> u64 {
+        (self.capacity_bytes as f64 * self.overcommit) as u64
+    }
+
+    /// Bytes of the largest volume that addresses can name: a set's share has less than 2³² blocks.
+    pub fn volume_max(&self) -> u64 {
+        let share = u64::from(u32::MAX - self.stripe_blocks) / u64::from(self.stripe_blocks);
+        share * u64::from(self.stripe_blocks) * self.sets.len() as u64 * u64::from(BLOCK)
+    }
+}

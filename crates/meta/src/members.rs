@@ -1,0 +1,204 @@
+//! Who is in a set: the rules of membership as one function of what is known.
+
+use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::{Incarnation, NodeId, Time, VssdId};
+
+/// What the service knows of one server.
+#[derive(Clone, Debug, Default)]
+pub struct Server {
+    /// Zero before its first registration.
+    pub incarnation: Incarnation,
+    /// When this incarnation registered (zero: in an earlier life of the service).
+    pub registered_at: Time,
+    /// Last heartbeat of this incarnation in this life of the service.
+    pub heard_at: Option<Time>,
+    /// Its lease has ended for certain at this instant of the service's clock.
+    pub lease_ends: Time,
+}
+
+impl Server {
+    fn present(&self, now: Time) -> bool {
+        self.incarnation != Incarnation(0) && now < self.lease_ends
+    }
+}
+
+/// One configured place of a set, and what its server last said of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub vssd: VssdId,
+    pub node: NodeId,
+    /// Complete in the epoch named.
+    pub complete_in: Option<rackweave_core::Epoch>,
+    pub failed: bool,
+}
+
+/// Looks up servers for [`decide`].
+pub trait Servers {
+    fn server(&self, n: NodeId) -> &Server;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// Holds a lease, and was heard in this life of the service.
+    Live,
+    /// May hold a lease of the service's life before.
+    Unheard,
+    /// Its lease has ended; it may be cut off or gone.
+    Expired,
+    /// Its server registered again: what this incarnation had in memory is lost.
+    Restarted,
+    /// Its device failed for good.
+    Failed,
+}
+
+struct Judge<'a, S: Servers> {
+    servers: &'a S,
+    places: &'a [Place],
+    now: Time,
+}
+
+impl<S: Servers> Judge<'_, S> {
+    fn place(&self, vssd: VssdId) -> Option<&Place> {
+        self.places.iter().find(|p| p.vssd == vssd)
+    }
+    fn life(&self, m: &Member) -> Life {
+        let s = self.servers.server(m.server);
+        if s.incarnation != m.incarnation {
+            Life::Restarted
+        } else if self.place(m.vssd).is_none_or(|p| p.failed) {
+            Life::Failed
+        } else if self.now >= s.lease_ends {
+            Life::Expired
+        } else if s.heard_at.is_some() {
+            Life::Live
+        } else {
+            Life::Unheard
+        }
+    }
+    /// Its server is registered and there, and its device is well.
+    fn usable(&self, vssd: VssdId, node: NodeId) -> bool {
+        self.servers.server(node).present(self.now) && self.place(vssd).is_some_and(|p| !p.failed)
+    }
+    fn reborn(&self, vssd: VssdId, server: NodeId, role: Role) -> Member {
+        Member { vssd, server, incarnation: self.servers.server(server).incarnation, role }
+    }
+    /// When the member was lost, if it is.
+    fn lost_at(&self, m: &Member) -> Option<Time> {
+        let s = self.servers.server(m.server);
+        match self.life(m) {
+            Life::Restarted => Some(s.registered_at),
+            Life::Expired => Some(s.lease_ends),
+            Life::Live | Life::Unheard | Life::Failed => None,
+        }
+    }
+}
+
+/// The set's next state and members, or `None` if the view may stay as it is.
+///
+/// `patient_until`: until then a set that never had a view waits for all its places; afterwards `min_copies` suffice.
+pub fn decide<S: Servers>(
+    view: &View,
+    places: &[Place],
+    servers: &S,
+    now: Time,
+    min_copies: u8,
+    patient_until: Time,
+) -> Option<(ViewState, Vec<Member>)> {
+    let judge = Judge { servers, places, now };
+    if view.members.is_empty() {
+        return first_view(&judge, min_copies, patient_until);
+    }
+    let next = match view.state {
+        ViewState::Recovering { leader } => recovering(&judge, view, leader)?,
+        ViewState::Normal => normal(&judge, view)?,
+    };
+    (next.0 != view.state || next.1 != view.members).then_some(next)
+}
+
+/// Nothing was ever written: whoever is there begins.
+fn first_view<S: Servers>(
+    judge: &Judge<'_, S>,
+    min_copies: u8,
+    patient_until: Time,
+) -> Option<(ViewState, Vec<Member>)> {
+    let there: Vec<Member> = judge
+        .places
+        .iter()
+        .filter(|p| judge.usable(p.vssd, p.node))
+        .map(|p| judge.reborn(p.vssd, p.node, Role::Member))
+        .collect();
+    let enough = there.len() == judge.places.len()
+        || (judge.now >= patient_until && !there.is_empty() && there.len() >= usize::from(min_copies));
+    enough.then_some((ViewState::Normal, there))
+}
+
+fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, Vec<Member>)> {
+    let members = || view.members.iter().filter(|m| m.role == Role::Member);
+    // Somebody is removed only on the word of a member heard after the loss: servers that lost their power together
+    // all come back as restarted, and none of them may be taken for the survivor by a heartbeat from before.
+    let lost_at = view.members.iter().filter_map(|m| judge.lost_at(m)).max();
+    let heard = |m: &Member| judge.servers.server(m.server).heard_at;
+    let survivor = members()
+        .any(|m| judge.life(m) == Life::Live && lost_at.is_none_or(|lost| heard(m).is_some_and(|heard| heard > lost)));
+    if !survivor {
+        return whole_set_lost(judge, members());
+    }
+    let mut next = Vec::with_capacity(judge.places.len());
+    for m in &view.members {
+        match judge.life(m) {
+            Life::Live | Life::Unheard => {
+                let complete = judge.place(m.vssd).is_some_and(|p| p.complete_in == Some(view.epoch));
+                let role = if complete { Role::Member } else { m.role };
+                next.push(Member { role, ..*m });
+            }
+            Life::Restarted if judge.usable(m.vssd, m.server) => {
+                next.push(judge.reborn(m.vssd, m.server, Role::Shadow));
+            }
+            Life::Restarted | Life::Expired | Life::Failed => {}
+        }
+    }
+    for p in judge.places {
+        if !view.members.iter().any(|m| m.vssd == p.vssd) && judge.usable(p.vssd, p.node) {
+            next.push(judge.reborn(p.vssd, p.node, Role::Shadow));
+        }
+    }
+    Some((ViewState::Normal, next))
+}
+
+/// Rule 6: once all members of the last epoch are back (those whose device failed cannot be), the set recovers.
+fn whole_set_lost<'a, S: Servers>(
+    judge: &Judge<'_, S>,
+    members: impl Iterator<Item = &'a Member>,
+) -> Option<(ViewState, Vec<Member>)> {
+    let mut back = Vec::new();
+    for m in members {
+        match judge.life(m) {
+            Life::Restarted if judge.usable(m.vssd, m.server) => {
+                back.push(judge.reborn(m.vssd, m.server, Role::Member));
+            }
+            Life::Restarted if judge.place(m.vssd).is_some_and(|p| p.failed) => {}
+            Life::Failed => {}
+            Life::Restarted | Life::Live | Life::Unheard | Life::Expired => return None,
+        }
+    }
+    let leader = back.first()?.vssd;
+    Some((ViewState::Recovering { leader }, back))
+}
+
+/// A member that restarts during recovery starts it again, with all of them.
+fn recovering<S: Servers>(judge: &Judge<'_, S>, view: &View, leader: VssdId) -> Option<(ViewState, Vec<Member>)> {
+    let mut next = Vec::with_capacity(view.members.len());
+    for m in &view.members {
+        match judge.life(m) {
+            Life::Failed => {}
+            Life::Restarted if judge.usable(m.vssd, m.server) => {
+                next.push(judge.reborn(m.vssd, m.server, Role::Member));
+            }
+            Life::Restarted if judge.place(m.vssd).is_some_and(|p| p.failed) => {}
+            Life::Restarted => return None,
+            Life::Live | Life::Unheard | Life::Expired => next.push(*m),
+        }
+    }
+    let leader = if next.iter().any(|m| m.vssd == leader) { leader } else { next.first()?.vssd };
+    Some((ViewState::Recovering { leader }, next))
+}

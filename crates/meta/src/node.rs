@@ -1,0 +1,612 @@
+//! The service as a node.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use rackweave_core::map::{self, Map};
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::{
+    Body, Class, Control, Header, IoReply, Member, Op, Packet, RackMap, Role, SetRoute, View, ViewState,
+};
+use rackweave_core::request::{
+    AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
+};
+use rackweave_core::{
+    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, SsdId, Time, Timestamp, TracePoint, VolumeId,
+    VssdId,
+};
+
+use crate::clear::Clearing;
+use crate::codec::{self, RackRecord, Record, ServerRecord};
+use crate::members::{self, Place, Server, Servers};
+use crate::outbox::Outbox;
+use crate::volumes::{self, Limits, Volumes};
+use crate::{MetaConfig, MetaError};
+
+/// Nonces remembered a server, so that a delayed registration of an earlier life is known for one.
+const NONCES_MAX: usize = 16;
+/// Clients that are sent new maps unasked; others ask.
+const CLIENTS_MAX: usize = 4_096;
+/// Answers to administration remembered, so that a repeated request is answered and not done again.
+const ANSWERS_MAX: usize = 1_024;
+/// Looks at leases so often within a lease's time.
+const TICKS_A_LEASE: u64 = 4;
+
+struct Set {
+    places: Vec<Place>,
+    view: View,
+}
+
+/// Servers by node id; a rack has few.
+#[derive(Default)]
+struct ServerTable {
+    unknown: Server,
+    known: BTreeMap<NodeId, Server>,
+}
+
+impl Servers for ServerTable {
+    fn server(&self, n: NodeId) -> &Server {
+        self.known.get(&n).unwrap_or(&self.unknown)
+    }
+}
+
+type Answer = Result<Box<ReplyData>, Box<RequestError>>;
+
+/// The metadata service.
+pub struct Meta {
+    cfg: MetaConfig,
+    limits: Limits,
+    me: Incarnation,
+    rack: RackRecord,
+    sets: Vec<Set>,
+    by_set: Map<SetId, usize>,
+    by_vssd: Map<VssdId, (usize, usize)>,
+    servers: ServerTable,
+    lives: BTreeMap<NodeId, ServerRecord>,
+    clients: BTreeMap<NodeId, (u64, Incarnation)>,
+    volumes: Volumes,
+    clearing: Clearing,
+    answers: VecDeque<((Incarnation, u64), Answer)>,
+    out: Outbox,
+    booted_at: Option<Time>,
+    tick_at: Time,
+}
+
+impl Meta {
+    /// A service with the records it had stored before, in any order; none for a new rack.
+    pub fn new(cfg: MetaConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, MetaError> {
+        cfg.validate()?;
+        let mut sets = Vec::new();
+        let (mut by_set, mut by_vssd) = (map::map(), map::map());
+        for (i, s) in cfg.sets.iter().enumerate() {
+            by_set.insert(s.set, i);
+            let place = |&(vssd, node): &_| Place { vssd, node, complete_in: None, failed: false };
+            let places: Vec<Place> = s.members.iter().map(place).collect();
+            places.iter().enumerate().for_each(|(k, p)| {
+                by_vssd.insert(p.vssd, (i, k));
+            });
+            let view = View { set: s.set, epoch: Epoch(0), state: ViewState::Normal, members: Vec::new() };
+            sets.push(Set { places, view });
+        }
+        let limits = Limits {
+            promise: cfg.promise_limit(),
+            volume: cfg.volume_max(),
+            stripe_blocks: cfg.stripe_blocks,
+            sets: cfg.sets.iter().map(|s| s.set).collect(),
+        };
+        let mut meta = Meta {
+            limits,
+            me: Incarnation(0),
+            rack: RackRecord { next_incarnation: 1, next_volume: 1 },
+            sets,
+            by_set,
+            by_vssd,
+            servers: ServerTable::default(),
+            lives: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            volumes: Volumes::new(Vec::new()),
+            clearing: Clearing::new(),
+            answers: VecDeque::new(),
+            out: Outbox::new(),
+            booted_at: None,
+            tick_at: Time::MAX,
+            cfg,
+        };
+        meta.load(saved)?;
+        Ok(meta)
+    }
+
+    fn load(&mut self, saved: Vec<(Bytes, Bytes)>) -> Result<(), MetaError> {
+        let mut records = Vec::new();
+        for (key, value) in saved {
+            match codec::decode(&key, &value)? {
+                Record::Rack(r) => self.rack = r,
+                Record::Server(node, r) => {
+                    self.servers.known.insert(node, Server { incarnation: r.incarnation, ..Server::default() });
+                    self.lives.insert(node, r);
+                }
+                Record::Set(view) => {
+                    let i = *self.by_set.get(&view.set).ok_or(MetaError::UnknownSet { set: view.set })?;
+                    for m in &view.members {
+                        if !self.sets[i].places.iter().any(|p| p.vssd == m.vssd && p.node == m.server) {
+                            return Err(MetaError::Moved { set: view.set, vssd: m.vssd });
+                        }
+                    }
+                    self.sets[i].view = view;
+                }
+                Record::Volume(v) => {
+                    if let Some(&set) = v.sets.iter().find(|s| !self.by_set.contains_key(*s)) {
+                        return Err(MetaError::UnknownSet { set });
+                    }
+                    records.push(v);
+                }
+            }
+        }
+        records.sort_by_key(|v| v.id);
+        for v in records.iter().filter(|v| v.deleting) {
+            self.clearing.add(v.id, &v.to_clear);
+        }
+        self.volumes = Volumes::new(records);
+        Ok(())
+    }
+
+    /// The view of a set as last decided (it may still be on its way to the store).
+    pub fn view(&self, set: SetId) -> Option<&View> {
+        self.by_set.get(&set).map(|&i| &self.sets[i].view)
+    }
+
+    /// What `status` shows.
+    pub fn status(&self, now: Time) -> RackStatus {
+        let mut servers: BTreeMap<NodeId, ServerStatus> = BTreeMap::new();
+        for p in self.sets.iter().flat_map(|s| &s.places) {
+            let s = self.servers.server(p.node);
+            servers.entry(p.node).or_insert_with(|| ServerStatus {
+                node: p.node,
+                alive: s.heard_at.is_some() && now < s.lease_ends,
+                last_heartbeat: s.heard_at.unwrap_or(Time::ZERO),
+                ssds: vec![SsdId(p.node.0 - self.cfg.layout.server(0).0)],
+            });
+        }
+        let member = |m: &Member| MemberStatus { vssd: m.vssd, server: m.server, role: m.role };
+        let set = |s: &Set| SetStatus {
+            set: s.view.set,
+            epoch: s.view.epoch,
+            members: s.view.members.iter().map(member).collect(),
+        };
+        RackStatus {
+            servers: servers.into_values().collect(),
+            sets: self.sets.iter().map(set).collect(),
+            promise_limit: self.limits.promise,
+            promised: self.volumes.promised(),
+        }
+    }
+
+    fn boot(&mut self, now: Time) {
+        self.booted_at = Some(now);
+        let bound = self.cfg.lease_bound();
+        for s in self.servers.known.values_mut() {
+            s.lease_ends = now + bound;
+        }
+        self.me = self.next_incarnation();
+        self.tick_at = now;
+    }
+
+    fn next_incarnation(&mut self) -> Incarnation {
+        let i = Incarnation(self.rack.next_incarnation);
+        self.rack.next_incarnation += 1;
+        self.put_rack();
+        i
+    }
+    fn put_rack(&mut self) {
+        self.out.put(codec::rack_key(), Some(codec::encode_rack(&self.rack)));
+    }
+    fn put_volume(&mut self, id: VolumeId) {
+        let value = self.volumes.by_id.get(&id).map(codec::encode_volume);
+        self.out.put(codec::volume_key(id), value);
+    }
+
+    fn header(&self, request: u64, set: SetId, epoch: Epoch) -> Header {
+        Header {
+            op: Op::Control,
+            vssd: VssdId(0),
+            lat: 0,
+            class: Class::Gold,
+            original_vssd: VssdId(0),
+            set,
+            epoch,
+            incarnation: self.me,
+            request,
+        }
+    }
+    fn say(&mut self, dst: NodeId, request: u64, body: Control) {
+        let header = self.header(request, SetId(0), Epoch(0));
+        self.out.send(Packet { src: Layout::META, dst, header, body: Body::Control(body) });
+    }
+
+    fn packet(&mut self, now: Time, p: Packet, fx: &mut Effects) {
+        let (src, header) = (p.src, p.header);
+        match p.body {
+            Body::Control(Control::Heartbeat { sequence, vssds }) => {
+                self.heartbeat(now, src, header.incarnation, sequence, &vssds, fx);
+            }
+            Body::Control(Control::ServerHello { nonce, vssds }) => self.server_hello(now, src, nonce, &vssds, fx),
+            Body::Control(Control::ClientHello { nonce }) => self.client_hello(src, header.request, nonce),
+            Body::Control(Control::MapAsk { .. }) => {
+                self.remember_client(src, 0, header.incarnation);
+                let map = Box::new(self.map());
+                self.say(src, header.request, Control::Map(map));
+            }
+            Body::Control(Control::Recovered { set, epoch }) => self.recovered(src, header.incarnation, set, epoch, fx),
+            Body::Control(Control::EpochAsk { set, epoch }) => self.epoch_ask(src, header.incarnation, set, epoch, fx),
+            Body::Control(Control::Attach { name }) => {
+                let answer = self.attach(src, header, &name);
+                self.say(src, header.request, Control::Attached(answer));
+            }
+            Body::Control(Control::Admin(op)) => {
+                let answer = self.admin_once(now, (header.incarnation, header.request), &op);
+                self.say(src, header.request, Control::AdminReply(answer));
+            }
+            Body::Reply(reply) => self.cleared(now, header.request, &reply),
+            // Nothing else is for this node; a confused or hostile sender gets no answer.
+            _ => {}
+        }
+    }
+
+    fn server_hello(&mut self, now: Time, src: NodeId, nonce: u64, reports: &[VssdReport], fx: &mut Effects) {
+        if !self.sets.iter().any(|s| s.places.iter().any(|p| p.node == src)) {
+            return;
+        }
+        let life = self.lives.entry(src).or_default();
+        if life.nonces.last() == Some(&nonce) {
+            let incarnation = life.incarnation;
+            self.say(src, 0, Control::ServerWelcome { nonce, incarnation });
+            return;
+        }
+        if life.nonces.contains(&nonce) {
+            return;
+        }
+        let incarnation = self.next_incarnation();
+        let life = self.lives.get_mut(&src).expect("entered above");
+        life.incarnation = incarnation;
+        if life.nonces.len() == NONCES_MAX {
+            life.nonces.remove(0);
+        }
+        life.nonces.push(nonce);
+        self.out.put(codec::server_key(src), Some(codec::encode_server(life)));
+        let server =
+            Server { incarnation, registered_at: now, heard_at: Some(now), lease_ends: now + self.cfg.lease_bound() };
+        self.servers.known.insert(src, server);
+        for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
+            (p.complete_in, p.failed) = (None, false);
+        }
+        for r in reports {
+            self.note(src, r);
+        }
+        self.say(src, 0, Control::ServerWelcome { nonce, incarnation });
+        self.review_server(now, src, fx);
+    }
+
+    /// Takes a report in; true if it may change the set's membership.
+    fn note(&mut self, src: NodeId, r: &VssdReport) -> bool {
+        let Some(&(set, place)) = self.by_vssd.get(&r.vssd) else { return false };
+        let s = &mut self.sets[set];
+        let p = &mut s.places[place];
+        if p.node != src {
+            return false;
+        }
+        let complete_in = r.complete.then_some(r.epoch);
+        let news = p.failed != r.failed || p.complete_in != complete_in;
+        (p.failed, p.complete_in) = (p.failed || r.failed, complete_in);
+        news || r.epoch != s.view.epoch
+    }
+
+    /// The common case costs two map look-ups a vSSD and one message.
+    fn heartbeat(
+        &mut self,
+        now: Time,
+        src: NodeId,
+        incarnation: Incarnation,
+        sequence: u64,
+        reports: &[VssdReport],
+        fx: &mut Effects,
+    ) {
+        let bound = self.cfg.lease_bound();
+        let Some(server) = self.servers.known.get_mut(&src) else { return };
+        if server.incarnation != incarnation {
+            return;
+        }
+        let (back, first) = (now >= server.lease_ends, server.heard_at.is_none());
+        server.heard_at = Some(now);
+        server.lease_ends = now + bound;
+        let mut news = back || first;
+        for r in reports {
+            news |= self.note(src, r);
+        }
+        if news {
+            self.review_server(now, src, fx);
+        }
+        let mut views = Vec::new();
+        for r in reports {
+            if let Some(&(i, _)) = self.by_vssd.get(&r.vssd)
+                && self.sets[i].view.epoch > r.epoch
+            {
+                views.push(self.sets[i].view.clone());
+            }
+        }
+        self.say(src, 0, Control::Lease { sequence, span: self.cfg.lease, views });
+    }
+
+    fn client_hello(&mut self, src: NodeId, request: u64, nonce: u64) {
+        let incarnation = match self.clients.get(&src) {
+            Some(&(known, incarnation)) if known == nonce && incarnation != Incarnation(0) => incarnation,
+            _ => self.next_incarnation(),
+        };
+        self.remember_client(src, nonce, incarnation);
+        let map = Box::new(self.map());
+        self.say(src, request, Control::ClientWelcome { nonce, incarnation, map });
+    }
+
+    fn remember_client(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {
+        if self.clients.len() < CLIENTS_MAX || self.clients.contains_key(&src) {
+            let entry = self.clients.entry(src).or_insert((nonce, incarnation));
+            if nonce != 0 {
+                *entry = (nonce, incarnation);
+            }
+        }
+    }
+
+    fn map(&self) -> RackMap {
+        let route = |s: &Set| SetRoute {
+            set: s.view.set,
+            epoch: s.view.epoch,
+            members: match s.view.state {
+                ViewState::Normal => s.view.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect(),
+                ViewState::Recovering { .. } => Vec::new(),
+            },
+        };
+        // Every change of any view adds one to one epoch, so their sum only grows.
+        let generation = self.sets.iter().map(|s| u64::from(s.view.epoch.0)).sum();
+        RackMap { generation, sets: self.sets.iter().map(route).collect() }
+    }
+
+    /// Looks again at every set with a place on this server.
+    fn review_server(&mut self, now: Time, node: NodeId, fx: &mut Effects) {
+        let mut changed = false;
+        for i in 0..self.sets.len() {
+            if self.sets[i].places.iter().any(|p| p.node == node) {
+                changed |= self.review(now, i, fx);
+            }
+        }
+        if changed {
+            self.push_map();
+        }
+    }
+
+    fn review(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
+        let s = &self.sets[i];
+        let patient_until = self.booted_at.unwrap_or(now) + self.cfg.lease_bound();
+        let next = members::decide(&s.view, &s.places, &self.servers, now, self.cfg.min_copies, patient_until);
+        match next {
+            Some((state, members)) => self.new_view(i, state, members, fx),
+            None => false,
+        }
+    }
+
+    /// Starts the next epoch of a set and tells every server of the old and the new one. False: no epoch is left.
+    fn new_view(&mut self, i: usize, state: ViewState, members: Vec<Member>, fx: &mut Effects) -> bool {
+        let s = &mut self.sets[i];
+        let Some(epoch) = (s.view.epoch.0 < Timestamp::EPOCH_MAX).then(|| Epoch(s.view.epoch.0 + 1)) else {
+            return false;
+        };
+        let set = s.view.set;
+        let old = std::mem::replace(&mut s.view, View { set, epoch, state, members });
+        let view = s.view.clone();
+        trace_changes(&old, &view, fx);
+        self.out.put(codec::set_key(view.set), Some(codec::encode_view(&view)));
+        let mut told: Vec<NodeId> = old.members.iter().chain(&view.members).map(|m| m.server).collect();
+        told.sort_unstable();
+        told.dedup();
+        for server in told {
+            let header = self.header(0, view.set, epoch);
+            let body = Body::Control(Control::NewView(Box::new(view.clone())));
+            self.out.send(Packet { src: Layout::META, dst: server, header, body });
+        }
+        true
+    }
+
+    fn push_map(&mut self) {
+        let map = self.map();
+        let clients: Vec<NodeId> = self.clients.keys().copied().collect();
+        for c in clients {
+            self.say(c, 0, Control::Map(Box::new(map.clone())));
+        }
+    }
+
+    fn recovered(&mut self, src: NodeId, incarnation: Incarnation, set: SetId, epoch: Epoch, fx: &mut Effects) {
+        let Some(&i) = self.by_set.get(&set) else { return };
+        let view = &self.sets[i].view;
+        let ViewState::Recovering { leader } = view.state else { return };
+        let from_leader =
+            view.members.iter().any(|m| m.vssd == leader && m.server == src && m.incarnation == incarnation);
+        if epoch != view.epoch || !from_leader {
+            return;
+        }
+        fx.trace(TracePoint::SetRecovered, u64::from(set.0), u64::from(epoch.0));
+        let members = view.members.clone();
+        if self.new_view(i, ViewState::Normal, members, fx) {
+            self.push_map();
+        }
+    }
+
+    fn epoch_ask(&mut self, src: NodeId, incarnation: Incarnation, set: SetId, epoch: Epoch, fx: &mut Effects) {
+        let Some(&i) = self.by_set.get(&set) else { return };
+        let view = &self.sets[i].view;
+        if !view.members.iter().any(|m| m.server == src && m.incarnation == incarnation) {
+            return;
+        }
+        if epoch < view.epoch {
+            let (header, view) = (self.header(0, set, view.epoch), Box::new(view.clone()));
+            self.out.send(Packet { src: Layout::META, dst: src, header, body: Body::Control(Control::NewView(view)) });
+        } else if epoch == view.epoch {
+            let (state, members) = (view.state, view.members.clone());
+            if self.new_view(i, state, members, fx) {
+                self.push_map();
+            }
+        }
+    }
+
+    fn attach(
+        &mut self,
+        src: NodeId,
+        header: Header,
+        name: &str,
+    ) -> Result<Box<rackweave_core::request::VolumeInfo>, Box<RequestError>> {
+        let (info, changed) = self.volumes.attach(name, header.incarnation, header.request, src)?;
+        if changed {
+            self.put_volume(info.id);
+        }
+        Ok(Box::new(info))
+    }
+
+    fn admin_once(&mut self, now: Time, by: (Incarnation, u64), op: &AdminOp) -> Answer {
+        if matches!(op, AdminOp::VolumeInfo { .. } | AdminOp::VolumeList | AdminOp::RackStatus) {
+            return self.admin(now, by, op).map(Box::new).map_err(Box::new);
+        }
+        if let Some((_, answer)) = self.answers.iter().find(|(known, _)| *known == by) {
+            return answer.clone();
+        }
+        let answer = self.admin(now, by, op).map(Box::new).map_err(Box::new);
+        if self.answers.len() == ANSWERS_MAX {
+            self.answers.pop_front();
+        }
+        self.answers.push_back((by, answer.clone()));
+        answer
+    }
+
+    fn admin(&mut self, now: Time, by: (Incarnation, u64), op: &AdminOp) -> Result<ReplyData, RequestError> {
+        match op {
+            AdminOp::VolumeCreate { name, size } => {
+                if self.volumes.created_by(name, by) {
+                    return Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?)));
+                }
+                let id = VolumeId(self.rack.next_volume);
+                let info = volumes::info(self.volumes.create(id, name, *size, by, &self.limits)?);
+                self.rack.next_volume += 1;
+                self.put_rack();
+                self.put_volume(id);
+                Ok(ReplyData::Volume(info))
+            }
+            AdminOp::VolumeGrow { name, size } => {
+                let v = self.volumes.grow(name, *size, &self.limits)?;
+                let (info, writer) = (volumes::info(v), v.writer);
+                self.put_volume(info.id);
+                if let Some(writer) = writer {
+                    self.say(writer, 0, Control::VolumeChanged { volume: info.id, size: info.size });
+                }
+                Ok(ReplyData::Volume(info))
+            }
+            AdminOp::VolumeDelete { name } => {
+                let v = self.volumes.delete(name)?;
+                let (id, sets) = (v.id, v.to_clear.clone());
+                self.clearing.add(id, &sets);
+                self.put_volume(id);
+                Ok(ReplyData::Done)
+            }
+            AdminOp::VolumeInfo { name } => Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?))),
+            AdminOp::VolumeList => Ok(ReplyData::Volumes(self.volumes.list())),
+            AdminOp::RackStatus => Ok(ReplyData::Rack(Box::new(self.status(now)))),
+        }
+    }
+
+    fn cleared(&mut self, now: Time, request: u64, reply: &IoReply) {
+        let Some((volume, set)) = self.clearing.answered(now, request, reply) else { return };
+        let Some(v) = self.volumes.by_id.get_mut(&volume) else { return };
+        v.to_clear.retain(|s| *s != set);
+        if v.to_clear.is_empty() {
+            self.volumes.by_id.remove(&volume);
+        }
+        self.put_volume(volume);
+    }
+
+    fn request(&mut self, now: Time, r: Request) {
+        let result = match &r.op {
+            RequestOp::Admin(op) => self.admin(now, (Incarnation(0), 0), op),
+            RequestOp::Attach { name } => Err(RequestError::UnknownVolume { name: name.clone() }),
+            RequestOp::Read { volume, .. }
+            | RequestOp::Write { volume, .. }
+            | RequestOp::Trim { volume, .. }
+            | RequestOp::WriteZeroes { volume, .. }
+            | RequestOp::Flush { volume }
+            | RequestOp::BlockStatus { volume, .. } => Err(RequestError::NotAttached { volume: *volume }),
+        };
+        self.out.reply(Reply { id: r.id, result });
+    }
+
+    fn tick(&mut self, now: Time, fx: &mut Effects) {
+        if now < self.tick_at {
+            return;
+        }
+        self.tick_at = now + self.cfg.lease / TICKS_A_LEASE;
+        let mut changed = false;
+        for i in 0..self.sets.len() {
+            changed |= self.review(now, i, fx);
+        }
+        if changed {
+            self.push_map();
+        }
+    }
+
+    fn clear(&mut self, now: Time) {
+        if self.clearing.deadline() > now {
+            return;
+        }
+        let (by_set, sets, out) = (&self.by_set, &self.sets, &mut self.out);
+        let member = |set: SetId, attempt: u32| {
+            let view = &sets[*by_set.get(&set)?].view;
+            let serving: Vec<VssdId> = view.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect();
+            serving.get(attempt as usize % serving.len().max(1)).copied()
+        };
+        self.clearing.run(now, self.me, member, |p| out.send(p));
+    }
+}
+
+fn trace_changes(old: &View, new: &View, fx: &mut Effects) {
+    let (set, epoch) = (u64::from(new.set.0), u64::from(new.epoch.0));
+    for m in &old.members {
+        if !new.members.iter().any(|n| n.vssd == m.vssd) {
+            fx.trace(TracePoint::MemberRemoved, set, epoch);
+        }
+    }
+    for m in &new.members {
+        let before = old.members.iter().find(|o| o.vssd == m.vssd);
+        let was = before.map(|o| (o.role, o.incarnation));
+        match m.role {
+            Role::Shadow if was != Some((Role::Shadow, m.incarnation)) => {
+                fx.trace(TracePoint::ShadowAdded, set, epoch);
+            }
+            Role::Member if was == Some((Role::Shadow, m.incarnation)) => {
+                fx.trace(TracePoint::ShadowComplete, set, epoch);
+            }
+            Role::Member | Role::Shadow => {}
+        }
+    }
+}
+
+impl Node for Meta {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        if self.booted_at.is_none() {
+            self.boot(now);
+        }
+        match event {
+            Event::Packet(p) => self.packet(now, p, fx),
+            Event::Stored { tag } => self.out.stored(tag, fx),
+            Event::Request(r) => self.request(now, r),
+            // It has no device.
+            Event::Timer | Event::Completion(_) => {}
+        }
+        self.tick(now, fx);
+        self.clear(now);
+        self.out.flush(fx);
+        fx.wake_at(self.tick_at.min(self.clearing.deadline()));
+    }
+}

@@ -1,0 +1,181 @@
+//! Volumes: names, sizes, promises, writers.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::request::{RequestError, VolumeInfo};
+use rackweave_core::{BLOCK, Incarnation, NodeId, SetId, VolumeId};
+
+use crate::codec::{AttachRecord, VolumeRecord};
+
+/// Volumes of a rack: a list of all of them still fits one answer.
+pub const VOLUMES_MAX: u32 = 65_536;
+/// Answered attaches remembered a volume: more than one client asks again within its time-out.
+pub const ATTACHES_MAX: usize = 16;
+/// Characters of a name.
+pub const NAME_MAX: usize = 64;
+
+/// What every answer about volumes needs of the configuration.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes all volumes together may promise.
+    pub promise: u64,
+    /// Bytes of the largest volume that can be addressed.
+    pub volume: u64,
+    pub stripe_blocks: u32,
+    pub sets: Vec<SetId>,
+}
+
+/// All volumes, live and being deleted.
+pub struct Volumes {
+    pub by_id: BTreeMap<VolumeId, VolumeRecord>,
+    /// Live ones only.
+    names: BTreeMap<Box<str>, VolumeId>,
+    promised: u64,
+}
+
+fn checked_name(name: &str) -> Result<(), RequestError> {
+    let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
+        return Err(RequestError::BadName { name: name.into() });
+    }
+    Ok(())
+}
+
+fn checked_size(size: u64) -> Result<(), RequestError> {
+    if size == 0 || !size.is_multiple_of(u64::from(BLOCK)) {
+        return Err(RequestError::BadSize { size });
+    }
+    Ok(())
+}
+
+impl Volumes {
+    pub fn new(saved: Vec<VolumeRecord>) -> Volumes {
+        let mut v = Volumes { by_id: BTreeMap::new(), names: BTreeMap::new(), promised: 0 };
+        for r in saved {
+            if !r.deleting {
+                v.names.insert(r.name.clone(), r.id);
+                v.promised += r.size;
+            }
+            v.by_id.insert(r.id, r);
+        }
+        v
+    }
+    /// Bytes promised by live volumes.
+    pub fn promised(&self) -> u64 {
+        self.promised
+    }
+    pub fn list(&self) -> Vec<VolumeInfo> {
+        self.names.values().map(|id| info(&self.by_id[id])).collect()
+    }
+    pub fn find(&self, name: &str) -> Result<&VolumeRecord, RequestError> {
+        let id = self.names.get(name).ok_or_else(|| RequestError::UnknownVolume { name: name.into() })?;
+        Ok(&self.by_id[id])
+    }
+    fn find_mut(&mut self, name: &str) -> Result<&mut VolumeRecord, RequestError> {
+        let id = self.names.get(name).ok_or_else(|| RequestError::UnknownVolume { name: name.into() })?;
+        Ok(self.by_id.get_mut(id).expect("every name has its volume"))
+    }
+    fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), RequestError> {
+        let promised = self.promised - freed;
+        if size > limits.volume || size > limits.promise.saturating_sub(promised) {
+            let limit = limits.promise.min(limits.volume);
+            return Err(RequestError::OverPromise { size, promised, limit });
+        }
+        Ok(())
+    }
+    /// Whether this very request has created the volume before.
+    pub fn created_by(&self, name: &str, by: (Incarnation, u64)) -> bool {
+        by.0 != Incarnation(0) && self.find(name).is_ok_and(|v| v.creator == by)
+    }
+    pub fn create(
+        &mut self,
+        id: VolumeId,
+        name: &str,
+        size: u64,
+        by: (Incarnation, u64),
+        limits: &Limits,
+    ) -> Result<&VolumeRecord, RequestError> {
+        checked_name(name)?;
+        checked_size(size)?;
+        if self.names.contains_key(name) {
+            return Err(RequestError::DuplicateVolume { name: name.into() });
+        }
+        if self.by_id.len() >= VOLUMES_MAX as usize {
+            return Err(RequestError::Busy { limit: VOLUMES_MAX });
+        }
+        self.promise(size, 0, limits)?;
+        let record = VolumeRecord {
+            id,
+            name: name.into(),
+            size,
+            attach: 0,
+            writer: None,
+            creator: by,
+            stripe_blocks: limits.stripe_blocks,
+            sets: limits.sets.clone(),
+            deleting: false,
+            to_clear: Vec::new(),
+            attaches: Vec::new(),
+        };
+        self.promised += size;
+        self.names.insert(name.into(), id);
+        Ok(self.by_id.entry(id).or_insert(record))
+    }
+    /// Growing to the present size changes nothing and succeeds, so that a repeated request does.
+    pub fn grow(&mut self, name: &str, size: u64, limits: &Limits) -> Result<&VolumeRecord, RequestError> {
+        let current = self.find(name)?.size;
+        checked_size(size)?;
+        if size < current {
+            return Err(RequestError::Shrink { size, current });
+        }
+        self.promise(size, current, limits)?;
+        self.promised += size - current;
+        let v = self.find_mut(name)?;
+        v.size = size;
+        Ok(v)
+    }
+    /// The name is free at once; the record stays until every set has dropped the blocks.
+    pub fn delete(&mut self, name: &str) -> Result<&VolumeRecord, RequestError> {
+        let v = self.find_mut(name)?;
+        v.deleting = true;
+        v.to_clear = v.sets.clone();
+        let (id, size) = (v.id, v.size);
+        self.promised -= size;
+        self.names.remove(name);
+        Ok(&self.by_id[&id])
+    }
+    /// A new writer generation; the same request again gets the one it got, and fences nobody a second time.
+    /// True: the record changed.
+    pub fn attach(
+        &mut self,
+        name: &str,
+        client: Incarnation,
+        request: u64,
+        node: NodeId,
+    ) -> Result<(VolumeInfo, bool), RequestError> {
+        let v = self.find_mut(name)?;
+        if let Some(a) = v.attaches.iter().find(|a| a.client == client && a.request == request) {
+            let attach = a.attach;
+            return Ok((VolumeInfo { attach, ..info(v) }, false));
+        }
+        v.attach += 1;
+        v.writer = Some(node);
+        if v.attaches.len() == ATTACHES_MAX {
+            v.attaches.remove(0);
+        }
+        v.attaches.push(AttachRecord { client, request, attach: v.attach });
+        Ok((info(v), true))
+    }
+}
+
+/// What is told of a volume.
+pub fn info(v: &VolumeRecord) -> VolumeInfo {
+    VolumeInfo {
+        id: v.id,
+        name: v.name.clone(),
+        size: v.size,
+        attach: v.attach,
+        sets: v.sets.clone(),
+        stripe_blocks: v.stripe_blocks,
+    }
+}
