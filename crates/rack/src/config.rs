@@ -65,7 +65,7 @@ pub struct SizeError {
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, suffix) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
-            if self.0 != 0 && self.0 % (1 << shift) == 0 {
+            if self.0 != 0 && self.0.is_multiple_of(1 << shift) {
                 return write!(f, "{}{suffix}", self.0 >> shift);
             }
         }

@@ -6,5 +6,6 @@
 pub mod config;
 pub mod embedded;
 pub mod file;
+pub mod sim;
 
 pub use config::{ConfigError, RackConfig, Size};

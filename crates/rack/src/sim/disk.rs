@@ -1,0 +1,380 @@
+//! The simulated device behind a server: contents in memory, and a journal of what no sync has made durable yet.
+//!
+//! Fault model. Process crash: nothing is lost, commands under way have happened. Power cut: each program, erase and
+//! checkpoint write that no completed sync covers is kept, dropped or torn, each by its own draw, in any combination
+//! (a file behind the device is written back in any order). A torn page is unreadable; a torn erase leaves some pages
+//! as they were; a torn checkpoint write keeps some of its 512-byte sectors. Corruption: a slot's contents change
+//! under their checksum. Failure: every command fails from then on.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use rackweave_core::device::{
+    Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind,
+};
+use rackweave_core::{BLOCK, Payload, Rng};
+
+/// Sector of a checkpoint write that is kept or lost as one.
+const META_SECTOR: usize = 512;
+/// Violations kept for the report; the first is what matters.
+const VIOLATIONS_MAX: usize = 16;
+/// EIO.
+const OS_ERROR_IO: i32 = 5;
+
+#[derive(Clone, Debug, Default)]
+enum PageState {
+    #[default]
+    Erased,
+    Written(Rc<PageImage>),
+    Torn,
+}
+
+#[derive(Clone, Debug, Default)]
+struct BlockImage {
+    oob: BlockOob,
+    pages: Vec<PageState>,
+}
+
+impl BlockImage {
+    fn page(&self, i: u16) -> &PageState {
+        self.pages.get(usize::from(i)).unwrap_or(&PageState::Erased)
+    }
+    fn set(&mut self, i: u16, s: PageState) {
+        let i = usize::from(i);
+        if self.pages.len() <= i {
+            self.pages.resize(i + 1, PageState::Erased);
+        }
+        self.pages[i] = s;
+    }
+}
+
+/// Contents of a device; blocks are shared between images until one changes.
+#[derive(Clone, Debug, Default)]
+struct Image {
+    blocks: Vec<Rc<BlockImage>>,
+    meta: Rc<Vec<u8>>,
+}
+
+impl Image {
+    fn block(&self, b: u32) -> Option<&BlockImage> {
+        self.blocks.get(b as usize).map(|b| &**b)
+    }
+    fn block_mut(&mut self, b: u32) -> &mut BlockImage {
+        let b = b as usize;
+        if self.blocks.len() <= b {
+            self.blocks.resize_with(b + 1, Rc::default);
+        }
+        Rc::make_mut(&mut self.blocks[b])
+    }
+    fn write_meta(&mut self, offset: u64, data: &[u8]) {
+        let meta = Rc::make_mut(&mut self.meta);
+        let end = offset as usize + data.len();
+        if meta.len() < end {
+            meta.resize(end, 0);
+        }
+        meta[offset as usize..end].copy_from_slice(data);
+    }
+    fn apply(&mut self, c: &Change) {
+        match c {
+            Change::Program { page, image } => {
+                let b = self.block_mut(page.block);
+                b.oob = image.oob;
+                b.set(page.page, PageState::Written(image.clone()));
+            }
+            Change::Erase { block, oob } => *self.block_mut(*block) = BlockImage { oob: *oob, pages: Vec::new() },
+            Change::Meta { offset, data } => self.write_meta(*offset, data),
+        }
+    }
+    fn apply_torn(&mut self, c: &Change, rng: &mut Rng) {
+        match c {
+            Change::Program { page, .. } => self.block_mut(page.block).set(page.page, PageState::Torn),
+            Change::Erase { block, oob } => {
+                let b = self.block_mut(*block);
+                for p in b.pages.iter_mut().filter(|p| !matches!(p, PageState::Erased)) {
+                    match rng.below(4) {
+                        0 => {}
+                        1 => *p = PageState::Torn,
+                        _ => *p = PageState::Erased,
+                    }
+                }
+                if rng.chance(0.5) {
+                    b.oob = *oob;
+                }
+            }
+            Change::Meta { offset, data } => {
+                for (i, sector) in data.chunks(META_SECTOR).enumerate() {
+                    if rng.chance(0.5) {
+                        self.write_meta(offset + (i * META_SECTOR) as u64, sector);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Change {
+    Program { page: PageAddr, image: Rc<PageImage> },
+    Erase { block: u32, oob: BlockOob },
+    Meta { offset: u64, data: Bytes },
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    change: Change,
+    completed: bool,
+    /// The first sync submitted after this completed; zero: none yet.
+    sync: u64,
+}
+
+/// A NAND rule that a command broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NandBreach {
+    #[error("page {page:?} programmed without an erase since it was last written")]
+    ProgramTwice { page: PageAddr },
+    #[error("page {page:?} programmed after page {last} of its block")]
+    OutOfOrder { page: PageAddr, last: u16 },
+    #[error("page {page:?} programmed before the erase of its block completed")]
+    EraseUnderWay { page: PageAddr },
+    #[error("block {block} erased while a program of it is under way")]
+    ProgramUnderWay { block: u32 },
+}
+
+/// What a power cut did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CutReport {
+    pub kept: u32,
+    pub dropped: u32,
+    pub torn: u32,
+}
+
+/// How likely an unsynced change is dropped or torn.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct CutOdds {
+    pub drop: f64,
+    pub tear: f64,
+}
+
+/// A device that keeps its contents, and loses what a real one may lose.
+#[derive(Debug, Default)]
+pub struct FaultDisk {
+    live: Image,
+    durable: Image,
+    journal: VecDeque<Entry>,
+    next_id: u64,
+    failed: bool,
+    breaches: Vec<NandBreach>,
+}
+
+impl FaultDisk {
+    pub fn new() -> FaultDisk {
+        FaultDisk::default()
+    }
+    /// Executes `op`. The number is for [`FaultDisk::complete`], when the completion is delivered.
+    pub fn submit(&mut self, op: &DeviceOp) -> (Result<DeviceData, DeviceError>, u64) {
+        self.next_id += 1;
+        let id = self.next_id;
+        if self.failed {
+            return (Err(DeviceError::Backend { os_error: OS_ERROR_IO }), id);
+        }
+        let change = match op {
+            DeviceOp::Program { page, image } => {
+                self.check_program(*page);
+                Change::Program { page: *page, image: Rc::new((**image).clone()) }
+            }
+            DeviceOp::Erase { block, oob } => {
+                self.check_erase(*block);
+                Change::Erase { block: *block, oob: *oob }
+            }
+            DeviceOp::WriteMeta { offset, data } => Change::Meta { offset: *offset, data: data.clone() },
+            DeviceOp::Sync => {
+                self.journal.iter_mut().filter(|e| e.completed && e.sync == 0).for_each(|e| e.sync = id);
+                return (Ok(DeviceData::None), id);
+            }
+            read => return (self.read(read), id),
+        };
+        self.live.apply(&change);
+        self.journal.push_back(Entry { id, change, completed: false, sync: 0 });
+        (Ok(DeviceData::None), id)
+    }
+
+    /// The completion of `id` was delivered. `sync`: it was a successful [`DeviceOp::Sync`].
+    pub fn complete(&mut self, id: u64, sync: bool) {
+        if !sync {
+            if let Ok(i) = self.journal.binary_search_by_key(&id, |e| e.id) {
+                self.journal[i].completed = true;
+            }
+            return;
+        }
+        let durable = &mut self.durable;
+        self.journal.retain(|e| {
+            let covered = e.sync != 0 && e.sync <= id;
+            if covered {
+                durable.apply(&e.change);
+            }
+            !covered
+        });
+    }
+
+    /// The server's process ended; the device keeps everything it was told.
+    pub fn process_crash(&mut self) {
+        self.journal.iter_mut().for_each(|e| e.completed = true);
+    }
+
+    /// The device lost power.
+    pub fn power_cut(&mut self, odds: CutOdds, rng: &mut Rng) -> CutReport {
+        let mut report = CutReport::default();
+        for e in std::mem::take(&mut self.journal) {
+            let draw = rng.unit();
+            if draw < odds.drop {
+                report.dropped += 1;
+            } else if draw < odds.drop + odds.tear {
+                self.durable.apply_torn(&e.change, rng);
+                report.torn += 1;
+            } else {
+                self.durable.apply(&e.change);
+                report.kept += 1;
+            }
+        }
+        self.live = self.durable.clone();
+        report
+    }
+
+    /// Every command fails from now on.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Changes the contents of one stored slot under its checksum; false: nothing is stored.
+    pub fn corrupt(&mut self, rng: &mut Rng) -> bool {
+        let written: Vec<(u32, u16)> = (0..self.live.blocks.len() as u32)
+            .flat_map(|b| {
+                let pages = &self.live.blocks[b as usize].pages;
+                (0..pages.len()).filter(|&p| matches!(pages[p], PageState::Written(_))).map(move |p| (b, p as u16))
+            })
+            .collect();
+        if written.is_empty() {
+            return false;
+        }
+        let &(block, page) = rng.pick(&written);
+        let flip = Payload::elided(BLOCK, rng.next_u64());
+        for image in [&mut self.live, &mut self.durable] {
+            let b = image.block_mut(block);
+            if let PageState::Written(p) = b.page(page).clone() {
+                let mut p = (*p).clone();
+                for s in p.slots.iter_mut().filter(|s| s.record.kind == SlotKind::Data) {
+                    s.data = flip.clone();
+                }
+                b.set(page, PageState::Written(Rc::new(p)));
+            }
+        }
+        true
+    }
+
+    /// Rules that commands broke so far (the first [`VIOLATIONS_MAX`]).
+    pub fn breaches(&self) -> &[NandBreach] {
+        &self.breaches
+    }
+
+    fn breach(&mut self, b: NandBreach) {
+        if self.breaches.len() < VIOLATIONS_MAX {
+            self.breaches.push(b);
+        }
+    }
+
+    fn check_program(&mut self, page: PageAddr) {
+        let under_way = self
+            .journal
+            .iter()
+            .any(|e| !e.completed && matches!(e.change, Change::Erase { block, .. } if block == page.block));
+        if under_way {
+            self.breach(NandBreach::EraseUnderWay { page });
+        }
+        let Some(b) = self.live.block(page.block) else { return };
+        let last = b.pages.iter().rposition(|p| !matches!(p, PageState::Erased));
+        if !matches!(b.page(page.page), PageState::Erased) {
+            self.breach(NandBreach::ProgramTwice { page });
+        } else if let Some(last) = last.filter(|&l| l > usize::from(page.page)) {
+            self.breach(NandBreach::OutOfOrder { page, last: last as u16 });
+        }
+    }
+
+    fn check_erase(&mut self, block: u32) {
+        let under_way = self
+            .journal
+            .iter()
+            .any(|e| !e.completed && matches!(e.change, Change::Program { page, .. } if page.block == block));
+        if under_way {
+            self.breach(NandBreach::ProgramUnderWay { block });
+        }
+    }
+
+    fn read(&self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
+        let written = |page: PageAddr| match self.live.block(page.block).map(|b| b.page(page.page)) {
+            Some(PageState::Written(image)) => Ok(image),
+            _ => Err(DeviceError::Unwritten { page }),
+        };
+        match op {
+            DeviceOp::ReadSlot { page, slot } => {
+                let image = written(*page)?;
+                let slot: &Slot = image.slots.get(usize::from(*slot)).ok_or(DeviceError::Unwritten { page: *page })?;
+                Ok(DeviceData::Slot(slot.clone()))
+            }
+            DeviceOp::ReadPage { page } => Ok(DeviceData::Page(written(*page)?.slots.clone())),
+            DeviceOp::ReadSpares { block } => Ok(self.spares(*block)),
+            DeviceOp::ReadMeta { offset, len } => {
+                let meta = &self.live.meta;
+                let from = (*offset as usize).min(meta.len());
+                let to = (from + *len as usize).min(meta.len());
+                Ok(DeviceData::Meta(Bytes::copy_from_slice(&meta[from..to])))
+            }
+            DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::Sync | DeviceOp::WriteMeta { .. } => {
+                Ok(DeviceData::None)
+            }
+        }
+    }
+
+    fn spares(&self, block: u32) -> DeviceData {
+        let Some(b) = self.live.block(block) else {
+            return DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() };
+        };
+        let pages = b.pages.iter().enumerate().filter_map(|(i, p)| match p {
+            PageState::Written(image) => Some(PageSpare {
+                page: i as u16,
+                sequence: image.sequence,
+                records: image.slots.iter().map(|s| s.record).collect(),
+            }),
+            _ => None,
+        });
+        DeviceData::Spares { oob: b.oob, pages: pages.collect() }
+    }
+}
+
+/// What is behind a server's device commands.
+pub enum Disk {
+    /// Contents kept, faults possible.
+    Fault(Box<FaultDisk>),
+    /// A backend without a journal: evaluation.
+    Plain(Box<dyn Backend>),
+}
+
+impl Disk {
+    /// Executes a command; the number goes back to [`Disk::complete`].
+    pub fn submit(&mut self, op: &DeviceOp) -> (Result<DeviceData, DeviceError>, u64) {
+        match self {
+            Disk::Fault(d) => d.submit(op),
+            Disk::Plain(b) => (b.execute(op), 0),
+        }
+    }
+    pub fn complete(&mut self, id: u64, sync: bool) {
+        if let Disk::Fault(d) = self {
+            d.complete(id, sync);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "disk_tests.rs"]
+mod tests;

@@ -1,0 +1,470 @@
+//! The virtual-time driver: delivers events to nodes in order of (time, sequence) and carries out their effects.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
+use rackweave_core::msg::{Body, Packet};
+use rackweave_core::node::StoreWrite;
+use rackweave_core::request::{Reply, Request, RequestId};
+use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
+
+use crate::sim::clock::NodeClock;
+use crate::sim::cpu::{SAMPLE_EVERY, Stopwatch};
+use crate::sim::disk::{CutOdds, CutReport, Disk};
+use crate::sim::net::{NetState, packet_bytes};
+use crate::sim::queue::EventQueue;
+use crate::sim::trace::{Costs, Coverage, EventKind, Step, TraceHash};
+
+/// A durable write of a node's own store takes so long (measured for redb: 227 µs).
+const STORE_TIME: Span = Span::from_micros(230);
+/// So many events at one instant are a loop of nodes that answer each other without time passing.
+const SAME_INSTANT_MAX: u32 = 4_000_000;
+/// Lines of a timeline that are kept.
+const STEPS_MAX: usize = 4096;
+
+enum What {
+    /// `received`: it has waited for the receiver's link already.
+    Packet {
+        packet: Packet,
+        bytes: u32,
+        received: bool,
+    },
+    Completion {
+        node: NodeId,
+        life: u32,
+        disk_id: u64,
+        sync: bool,
+        completion: Completion,
+    },
+    Stored {
+        node: NodeId,
+        life: u32,
+        tag: u64,
+    },
+    Wake {
+        node: NodeId,
+    },
+    Request {
+        node: NodeId,
+        request: Box<Request>,
+    },
+}
+
+struct Pending {
+    what: What,
+    /// Descends from the request whose way is recorded.
+    followed: bool,
+}
+
+struct Slot<N> {
+    node: Option<N>,
+    kind: NodeKind,
+    /// Tells completions of one life from those of the next.
+    life: u32,
+    clock: NodeClock,
+    /// When the node wants its timer, and the earliest queued event that will look.
+    wake: Time,
+    queued: Time,
+    store: BTreeMap<Bytes, Bytes>,
+    stores_under_way: VecDeque<StoreWrite>,
+}
+
+struct Timeline {
+    node: NodeId,
+    request: RequestId,
+    steps: Vec<Step>,
+    done: bool,
+}
+
+/// Nodes of type `N` on virtual time. A test's nodes need only [`Node`]; the rack's are `sim::RackNode`.
+pub struct Engine<N> {
+    now: Time,
+    layout: Layout,
+    nodes: Vec<Slot<N>>,
+    disks: Vec<Option<Disk>>,
+    queue: EventQueue<Pending>,
+    net: NetState,
+    fx: Effects,
+    rng: Rng,
+    replies: Vec<(Time, NodeId, Reply)>,
+    hash: TraceHash,
+    coverage: Coverage,
+    costs: Costs,
+    events: u64,
+    same_instant: u32,
+    timeline: Option<Timeline>,
+}
+
+impl<N: Node> Engine<N> {
+    pub fn new(layout: Layout, net: NetState, seed: u64) -> Engine<N> {
+        let slot = |i| Slot {
+            node: None,
+            kind: layout.kind(NodeId(i)),
+            life: 0,
+            clock: NodeClock::default(),
+            wake: Time::MAX,
+            queued: Time::MAX,
+            store: BTreeMap::new(),
+            stores_under_way: VecDeque::new(),
+        };
+        Engine {
+            now: Time::ZERO,
+            layout,
+            nodes: (0..layout.nodes()).map(slot).collect(),
+            disks: Vec::new(),
+            queue: EventQueue::default(),
+            net,
+            fx: Effects::new(),
+            rng: Rng::stream(seed, 0x656e_6769),
+            replies: Vec::new(),
+            hash: TraceHash(seed),
+            coverage: Coverage::default(),
+            costs: Costs::default(),
+            events: 0,
+            same_instant: 0,
+            timeline: None,
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        self.now
+    }
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+    pub fn node(&self, n: NodeId) -> Option<&N> {
+        self.nodes[n.0 as usize].node.as_ref()
+    }
+    pub fn node_mut(&mut self, n: NodeId) -> Option<&mut N> {
+        self.nodes[n.0 as usize].node.as_mut()
+    }
+    pub fn net(&mut self) -> &mut NetState {
+        &mut self.net
+    }
+    pub fn disk(&mut self, ssd: SsdId) -> Option<&mut Disk> {
+        self.disks.get_mut(ssd.0 as usize)?.as_mut()
+    }
+    pub fn hash(&self) -> TraceHash {
+        self.hash
+    }
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+    pub fn costs(&self) -> &Costs {
+        &self.costs
+    }
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+    /// Events pending.
+    pub fn pending(&self) -> usize {
+        self.queue.len()
+    }
+    /// What a node wrote to its own store and would find after a restart.
+    pub fn saved(&self, n: NodeId) -> Vec<(Bytes, Bytes)> {
+        self.nodes[n.0 as usize].store.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+    }
+    /// What a node's clock shows now.
+    pub fn local_time(&self, n: NodeId) -> Time {
+        self.nodes[n.0 as usize].clock.local(self.now)
+    }
+    pub fn set_clock(&mut self, n: NodeId, clock: NodeClock) {
+        self.nodes[n.0 as usize].clock = clock;
+    }
+    pub fn put_disk(&mut self, ssd: SsdId, disk: Disk) {
+        let i = ssd.0 as usize;
+        if self.disks.len() <= i {
+            self.disks.resize_with(i + 1, || None);
+        }
+        self.disks[i] = Some(disk);
+    }
+
+    /// A node begins a life: its first event is a timer, now.
+    pub fn start(&mut self, n: NodeId, node: N) {
+        let slot = &mut self.nodes[n.0 as usize];
+        slot.node = Some(node);
+        slot.life += 1;
+        slot.wake = self.now;
+        slot.queued = self.now;
+        self.queue.push(self.now, Pending { what: What::Wake { node: n }, followed: false });
+    }
+
+    /// A node's life ends: its state, timer and pending completions are gone; what its devices were told is done.
+    /// Of its own durable writes under way, some first ones happened.
+    pub fn crash(&mut self, n: NodeId, ssds: &[SsdId]) -> Option<N> {
+        let slot = &mut self.nodes[n.0 as usize];
+        slot.life += 1;
+        slot.wake = Time::MAX;
+        slot.queued = Time::MAX;
+        let kept = self.rng.below(slot.stores_under_way.len() as u64 + 1) as usize;
+        for w in slot.stores_under_way.drain(..).take(kept) {
+            apply_store(&mut slot.store, w);
+        }
+        for s in ssds {
+            if let Some(Some(Disk::Fault(d))) = self.disks.get_mut(s.0 as usize) {
+                d.process_crash();
+            }
+        }
+        self.nodes[n.0 as usize].node.take()
+    }
+
+    /// Power of a device is cut (its server must have crashed).
+    pub fn power_cut(&mut self, ssd: SsdId, odds: CutOdds) -> CutReport {
+        match self.disks.get_mut(ssd.0 as usize) {
+            Some(Some(Disk::Fault(d))) => d.power_cut(odds, &mut self.rng),
+            _ => CutReport::default(),
+        }
+    }
+
+    /// Records the way of one request through all nodes.
+    pub fn follow(&mut self, node: NodeId, request: RequestId) {
+        self.timeline = Some(Timeline { node, request, steps: Vec::new(), done: false });
+    }
+    pub fn timeline(&self) -> &[Step] {
+        self.timeline.as_ref().map_or(&[], |t| &t.steps)
+    }
+
+    /// A request reaches `node` at `at` (not before now).
+    pub fn submit(&mut self, at: Time, node: NodeId, request: Request) {
+        let what = What::Request { node, request: Box::new(request) };
+        self.queue.push(at.max(self.now), Pending { what, followed: false });
+    }
+    pub fn next_time(&self) -> Option<Time> {
+        self.queue.next_time()
+    }
+    pub fn replies(&mut self) -> std::vec::Drain<'_, (Time, NodeId, Reply)> {
+        self.replies.drain(..)
+    }
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Delivers the next event; false if none is pending.
+    ///
+    /// # Panics
+    /// If time stands still: nodes answer each other without end at one instant.
+    pub fn step(&mut self) -> bool {
+        let Some((time, pending)) = self.queue.pop() else { return false };
+        if time == self.now {
+            self.same_instant += 1;
+            assert!(self.same_instant < SAME_INSTANT_MAX, "livelock: {SAME_INSTANT_MAX} events at {time:?}");
+        } else {
+            self.same_instant = 0;
+            self.now = time;
+        }
+        self.dispatch(pending);
+        true
+    }
+
+    /// Everything up to and including `until`.
+    pub fn run_until(&mut self, until: Time) {
+        while self.queue.next_time().is_some_and(|t| t <= until) {
+            self.step();
+        }
+        self.now = self.now.max(until);
+    }
+
+    fn dispatch(&mut self, pending: Pending) {
+        let followed = pending.followed;
+        match pending.what {
+            What::Packet { packet, bytes, received } => self.deliver(packet, bytes, received, followed),
+            What::Completion { node, life, disk_id, sync, completion } => {
+                if self.nodes[node.0 as usize].life != life {
+                    return;
+                }
+                if disk_id != 0
+                    && let Some(Some(d)) = self.disks.get_mut(completion.ssd.0 as usize)
+                {
+                    d.complete(disk_id, sync && completion.result.is_ok());
+                }
+                let tag = completion.tag;
+                self.handle(node, EventKind::Completion, tag, Event::Completion(completion), followed);
+            }
+            What::Stored { node, life, tag } => {
+                let slot = &mut self.nodes[node.0 as usize];
+                if slot.life != life {
+                    return;
+                }
+                if let Some(w) = slot.stores_under_way.pop_front() {
+                    apply_store(&mut slot.store, w);
+                }
+                self.handle(node, EventKind::Stored, tag, Event::Stored { tag }, followed);
+            }
+            What::Wake { node } => self.wake(node),
+            What::Request { node, request } => {
+                let follow = self.timeline.as_ref().is_some_and(|t| t.node == node && t.request == request.id);
+                let id = request.id.0;
+                self.handle(node, EventKind::Request, id, Event::Request(*request), follow);
+            }
+        }
+    }
+
+    fn deliver(&mut self, packet: Packet, bytes: u32, received: bool, followed: bool) {
+        let dst = packet.dst;
+        // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
+        if !received && dst != Layout::SWITCH {
+            let at = self.net.receive(self.now, dst, bytes);
+            if at > self.now {
+                let what = What::Packet { packet, bytes, received: true };
+                self.queue.push(at, Pending { what, followed });
+                return;
+            }
+        }
+        let mark = packet.header.request ^ u64::from(packet.src.0) << 48 ^ (packet.header.op as u64) << 56;
+        self.handle(dst, EventKind::Packet, mark, Event::Packet(packet), followed);
+    }
+
+    fn wake(&mut self, node: NodeId) {
+        let slot = &mut self.nodes[node.0 as usize];
+        if slot.queued != self.now {
+            return;
+        }
+        slot.queued = Time::MAX;
+        if slot.wake > self.now {
+            self.set_wake(node, None);
+            return;
+        }
+        slot.wake = Time::MAX;
+        self.handle(node, EventKind::Timer, 0, Event::Timer, false);
+    }
+
+    /// `local`: a new wish in the node's own time. At most one event per node waits; an earlier wish overtakes it.
+    fn set_wake(&mut self, node: NodeId, local: Option<Time>) {
+        let slot = &mut self.nodes[node.0 as usize];
+        if let Some(local) = local {
+            slot.wake = slot.clock.true_time(local).max(self.now);
+        }
+        if slot.wake < slot.queued {
+            slot.queued = slot.wake;
+            self.queue.push(slot.wake, Pending { what: What::Wake { node }, followed: false });
+        }
+    }
+
+    fn handle(&mut self, n: NodeId, kind: EventKind, mark: u64, event: Event, followed: bool) {
+        let Some(slot) = self.nodes.get_mut(n.0 as usize) else { return };
+        let Some(node) = &mut slot.node else { return };
+        self.events += 1;
+        self.hash.add(self.now.0);
+        self.hash.add(mark ^ u64::from(n.0) << 8 ^ kind as u64);
+        let what = if followed { describe(&event) } else { String::new() };
+        let local = slot.clock.local(self.now);
+        let mut fx = std::mem::take(&mut self.fx);
+        fx.clear();
+        let cost = &mut self.costs.0[slot.kind as usize];
+        cost.events += 1;
+        if self.events.is_multiple_of(SAMPLE_EVERY) {
+            let watch = Stopwatch::start();
+            node.handle(local, event, &mut fx);
+            cost.sampled += 1;
+            cost.sampled_ns += watch.elapsed_ns();
+        } else {
+            node.handle(local, event, &mut fx);
+        }
+        if followed {
+            self.record(n, kind, what, &fx);
+        }
+        self.apply(n, &mut fx, followed);
+        self.fx = fx;
+    }
+
+    fn record(&mut self, node: NodeId, kind: EventKind, what: String, fx: &Effects) {
+        let now = self.now;
+        if let Some(t) = self.timeline.as_mut().filter(|t| !t.done && t.steps.len() < STEPS_MAX) {
+            t.steps.push(Step { time: now, node, kind, what, traces: fx.traces.clone() });
+        }
+    }
+
+    fn apply(&mut self, n: NodeId, fx: &mut Effects, followed: bool) {
+        for t in fx.traces.drain(..) {
+            self.hash.add(t.point as u64 ^ t.a << 16);
+            self.hash.add(t.b);
+            self.coverage.count(t.point);
+        }
+        for p in fx.packets.drain(..) {
+            self.send(n, p, followed);
+        }
+        for c in fx.commands.drain(..) {
+            self.command(n, c, followed);
+        }
+        for w in fx.stores.drain(..) {
+            let slot = &mut self.nodes[n.0 as usize];
+            let what = What::Stored { node: n, life: slot.life, tag: w.tag };
+            slot.stores_under_way.push_back(w);
+            self.queue.push(self.now + STORE_TIME, Pending { what, followed });
+        }
+        for r in fx.replies.drain(..) {
+            self.hash.add(r.id.0 ^ u64::from(r.result.is_ok()) << 63);
+            if let Some(t) = self.timeline.as_mut().filter(|t| t.node == n && t.request == r.id && !t.done) {
+                let what = match &r.result {
+                    Ok(_) => "answered".to_string(),
+                    Err(e) => format!("failed: {e}"),
+                };
+                t.steps.push(Step { time: self.now, node: n, kind: EventKind::Reply, what, traces: Vec::new() });
+                t.done = true;
+            }
+            self.replies.push((self.now, n, r));
+        }
+        if let Some(at) = fx.take_wake() {
+            self.nodes[n.0 as usize].wake = Time::MAX;
+            self.set_wake(n, Some(at));
+        }
+    }
+
+    fn send(&mut self, n: NodeId, mut packet: Packet, followed: bool) {
+        let bytes = packet_bytes(&packet);
+        let arrivals = self.net.send(self.now, n, packet.dst, bytes, n == Layout::SWITCH);
+        let [Some(first), second] = arrivals else { return };
+        if let Some(at) = second {
+            let what = What::Packet { packet: packet.clone(), bytes, received: false };
+            self.queue.push(at, Pending { what, followed });
+        }
+        if matches!(packet.body, Body::Io(_)) {
+            let way = u32::try_from(first.since(self.now).0).unwrap_or(u32::MAX);
+            packet.header.lat = packet.header.lat.saturating_add(way);
+        }
+        self.queue.push(first, Pending { what: What::Packet { packet, bytes, received: false }, followed });
+    }
+
+    fn command(&mut self, n: NodeId, c: DeviceCommand, followed: bool) {
+        let slot = &self.nodes[n.0 as usize];
+        let Some(Some(disk)) = self.disks.get_mut(c.ssd.0 as usize) else { return };
+        let (result, disk_id) = disk.submit(&c.op);
+        let at = slot.clock.true_time(c.done_at).max(self.now);
+        let what = What::Completion {
+            node: n,
+            life: slot.life,
+            disk_id,
+            sync: matches!(c.op, DeviceOp::Sync),
+            completion: Completion { ssd: c.ssd, tag: c.tag, result },
+        };
+        self.queue.push(at, Pending { what, followed });
+    }
+}
+
+fn apply_store(store: &mut BTreeMap<Bytes, Bytes>, w: StoreWrite) {
+    for (k, v) in w.entries {
+        match v {
+            Some(v) => drop(store.insert(k, v)),
+            None => drop(store.remove(&k)),
+        }
+    }
+}
+
+/// An event in a few words, for a timeline.
+fn describe(event: &Event) -> String {
+    let text = match event {
+        Event::Packet(p) => {
+            format!("{:?} from {} for {}/{}: {:?}", p.header.op, p.src, p.header.set, p.header.vssd, p.body)
+        }
+        Event::Timer => "timer".into(),
+        Event::Completion(c) => format!("{} tag {:#x}: {:?}", c.ssd, c.tag, c.result),
+        Event::Stored { tag } => format!("tag {tag}"),
+        Event::Request(r) => format!("{}: {:?}", r.id.0, r.op),
+    };
+    text.chars().take(160).collect()
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

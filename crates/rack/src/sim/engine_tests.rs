@@ -1,0 +1,151 @@
+use rackweave_core::device::DeviceData;
+use rackweave_core::msg::{Class, GcField, GcOp, Header, Op};
+use rackweave_core::node::TracePoint;
+use rackweave_core::request::{ReplyData, RequestOp};
+use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
+
+use super::*;
+use crate::sim::disk::FaultDisk;
+use crate::sim::net::{LinkFaults, Network};
+
+/// Sends every request to its peer, who writes it to its device and answers.
+struct Echo {
+    me: NodeId,
+    peer: NodeId,
+    waiting: VecDeque<(u64, NodeId)>,
+    timers: u32,
+}
+
+fn packet(src: NodeId, dst: NodeId, request: u64) -> Packet {
+    Packet {
+        src,
+        dst,
+        header: Header {
+            op: Op::GcOp,
+            vssd: VssdId(1),
+            lat: 0,
+            class: Class::Silver,
+            original_vssd: VssdId(1),
+            set: SetId(0),
+            epoch: Epoch(0),
+            incarnation: Incarnation(0),
+            request,
+        },
+        body: Body::Gc(GcOp { field: GcField::Soft, sequence: request }),
+    }
+}
+
+impl Node for Echo {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        match event {
+            Event::Request(r) => fx.send(packet(self.me, self.peer, r.id.0)),
+            Event::Packet(p) if p.src == self.peer && self.me.0 > self.peer.0 => {
+                fx.reply(Reply { id: RequestId(p.header.request), result: Ok(ReplyData::Done) });
+            }
+            Event::Packet(p) => {
+                self.waiting.push_back((p.header.request, p.src));
+                let data = Bytes::from_static(b"x");
+                let op = DeviceOp::WriteMeta { offset: 0, data };
+                fx.command(DeviceCommand { ssd: SsdId(0), tag: 1, op, done_at: now + Span::from_micros(5) });
+            }
+            Event::Completion(c) => {
+                assert!(matches!(c.result, Ok(DeviceData::None)));
+                let (id, to) = self.waiting.pop_front().unwrap();
+                fx.trace(TracePoint::WriteCommit, id, 0);
+                fx.send(packet(self.me, to, id));
+            }
+            Event::Timer => {
+                self.timers += 1;
+                fx.wake_at(now + Span::from_millis(1));
+            }
+            Event::Stored { .. } => {}
+        }
+    }
+}
+
+const SERVER: NodeId = NodeId(2);
+const CLIENT: NodeId = NodeId(3);
+
+fn engine(seed: u64, faults: LinkFaults) -> Engine<Echo> {
+    let layout = Layout { servers: 1, clients: 1 };
+    let net = Network { faults, ..Network::constant(Span::from_micros(10)) };
+    let mut e = Engine::new(layout, NetState::new(net, layout.nodes(), seed), seed);
+    e.put_disk(SsdId(0), Disk::Fault(Box::new(FaultDisk::new())));
+    e.start(SERVER, Echo { me: SERVER, peer: CLIENT, waiting: VecDeque::new(), timers: 0 });
+    e.start(CLIENT, Echo { me: CLIENT, peer: SERVER, waiting: VecDeque::new(), timers: 0 });
+    e
+}
+
+fn flush_request(id: u64) -> Request {
+    Request { id: RequestId(id), op: RequestOp::Flush { volume: VolumeId(1) } }
+}
+
+#[test]
+fn a_request_takes_both_ways_and_its_device() {
+    let mut e = engine(1, LinkFaults::NONE);
+    e.follow(CLIENT, RequestId(7));
+    e.submit(Time(1_000), CLIENT, flush_request(7));
+    e.run_until(Time(900_000));
+    let got: Vec<_> = e.replies().map(|(t, n, r)| (t.0, n, r.id.0)).collect();
+    assert_eq!(got, [(26_096, CLIENT, 7)], "2 × 10 µs, 2 × 48 ns of link, 5 µs of device");
+    let kinds: Vec<_> = e.timeline().iter().map(|s| (s.node, s.kind)).collect();
+    use EventKind::{Completion as C, Packet as P, Reply as A, Request as R};
+    assert_eq!(kinds, [(CLIENT, R), (SERVER, P), (SERVER, C), (CLIENT, P), (CLIENT, A)]);
+    assert_eq!(e.coverage().get(TracePoint::WriteCommit), 1);
+}
+
+fn hash_of(seed: u64) -> TraceHash {
+    let mut e = engine(seed, LinkFaults { loss: 0.2, duplicate: 0.2, reorder: 0.2, reorder_extra_ns: 50_000 });
+    for i in 0..500 {
+        e.submit(Time(i * 3_000), CLIENT, flush_request(i));
+    }
+    e.run_until(Time(5_000_000));
+    e.hash()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_hash_and_another_another() {
+    assert_eq!(hash_of(5), hash_of(5));
+    assert_ne!(hash_of(5), hash_of(6));
+}
+
+#[test]
+fn a_node_has_one_wake_by_its_own_clock() {
+    let mut e = engine(1, LinkFaults::NONE);
+    e.set_clock(SERVER, NodeClock { offset_ns: 77, drift_ppm: 100_000 });
+    e.run_until(Time(11_000_001));
+    assert_eq!(e.node(CLIENT).unwrap().timers, 12);
+    assert_eq!(e.node(SERVER).unwrap().timers, 13, "a clock 10 % fast wakes 10 % more often");
+    assert!(e.pending() <= 2);
+}
+
+#[test]
+fn a_crashed_node_hears_nothing_until_it_starts_again() {
+    let mut e = engine(1, LinkFaults::NONE);
+    e.submit(Time(1_000), CLIENT, flush_request(1));
+    e.run_until(Time(12_000));
+    e.crash(SERVER, &[SsdId(0)]);
+    e.submit(Time(13_000), CLIENT, flush_request(2));
+    e.run_until(Time(1_000_000));
+    assert_eq!(e.replies().count(), 0);
+    e.start(SERVER, Echo { me: SERVER, peer: CLIENT, waiting: VecDeque::new(), timers: 0 });
+    e.submit(Time(1_000_000), CLIENT, flush_request(3));
+    e.run_until(Time(2_000_000));
+    assert_eq!(e.replies().map(|(_, _, r)| r.id.0).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+#[should_panic(expected = "livelock")]
+fn time_that_stands_still_is_noticed() {
+    struct Loop;
+    impl Node for Loop {
+        fn handle(&mut self, now: Time, _: Event, fx: &mut Effects) {
+            fx.wake_at(now);
+        }
+    }
+    let layout = Layout { servers: 1, clients: 0 };
+    let net = NetState::new(Network::constant(Span::ZERO), layout.nodes(), 1);
+    let mut e = Engine::new(layout, net, 1);
+    e.start(SERVER, Loop);
+    e.run_until(Time(1));
+}

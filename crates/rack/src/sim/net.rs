@@ -1,0 +1,267 @@
+//! The network model: per-node links with bandwidth and queues, latency (constant, drawn, recorded), loss, duplication,
+//! reordering, partitions.
+//!
+//! A packet pays its one-way delay where it enters the rack's network; what leaves the switch (forwarded, or the
+//! switch's own answers) pays a hop. Packets that do not name the switch still cross it: one delay covers both legs.
+
+use std::sync::Arc;
+
+use rackweave_core::msg::{Body, IoReply, IoRequest, Packet, Peer};
+use rackweave_core::{NodeId, Rng, Span, Time};
+
+/// Bytes of Ethernet, IP, UDP and Rackweave headers of a packet.
+const HEADER_BYTES: u32 = 150;
+const EXCERPT: &str = include_str!("../../data/net_fast_10k.txt");
+
+/// One-way delay between two nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Latency {
+    Constant(Span),
+    /// `base` plus an exponentially distributed part.
+    Exponential {
+        base: Span,
+        mean: Span,
+    },
+    /// Recorded delays (ns), played in order by every link from a place of its own, times `percent` ÷ 100.
+    Recorded {
+        delays_ns: Arc<[u32]>,
+        percent: u32,
+    },
+}
+
+/// The network between the nodes. Defaults: no fault, 25 Gbit/s links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    pub name: &'static str,
+    pub latency: Latency,
+    /// Through the switch, for what leaves it.
+    pub hop: Span,
+    /// Of each node's link, each way; 0: unlimited.
+    pub bytes_per_s: u64,
+    /// A packet that would wait longer for its sender's link is dropped.
+    pub queue_max: Span,
+    pub faults: LinkFaults,
+}
+
+/// Probabilities of one packet's mishaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct LinkFaults {
+    pub loss: f64,
+    pub duplicate: f64,
+    /// Delayed by up to `reorder_extra_ns` more, so that later packets overtake.
+    pub reorder: f64,
+    pub reorder_extra_ns: u64,
+}
+
+impl LinkFaults {
+    pub const NONE: LinkFaults = LinkFaults { loss: 0.0, duplicate: 0.0, reorder: 0.0, reorder_extra_ns: 0 };
+    fn any(&self) -> bool {
+        self.loss > 0.0 || self.duplicate > 0.0 || self.reorder > 0.0
+    }
+}
+
+/// Why a file of recorded delays was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum DelayFileError {
+    #[error("delay file: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("delay file: line {line}: {text:?} is no delay in whole microseconds (1 to 4,000,000)")]
+    Line { line: usize, text: String },
+    #[error("delay file holds no delays")]
+    Empty,
+}
+
+fn parse_delays(text: &str) -> Result<Arc<[u32]>, DelayFileError> {
+    let mut out = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        match line.trim().parse::<u32>() {
+            Ok(us) if (1..=4_000_000).contains(&us) => out.push(us * 1000),
+            _ => return Err(DelayFileError::Line { line: i + 1, text: line.chars().take(40).collect() }),
+        }
+    }
+    if out.is_empty() { Err(DelayFileError::Empty) } else { Ok(out.into()) }
+}
+
+/// Reads recorded one-way delays: µs, one a line, zstd-compressed or plain.
+///
+/// # Errors
+/// The file cannot be read, or a line is no delay.
+pub fn read_delays(path: &std::path::Path) -> Result<Arc<[u32]>, DelayFileError> {
+    let raw = std::fs::read(path)?;
+    let bytes = if raw.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) { zstd::decode_all(&raw[..])? } else { raw };
+    parse_delays(&String::from_utf8_lossy(&bytes))
+}
+
+impl Network {
+    fn recorded(name: &'static str, delays_ns: Arc<[u32]>, percent: u32) -> Network {
+        Network { name, latency: Latency::Recorded { delays_ns, percent }, ..Network::constant(Span::ZERO) }
+    }
+    /// The excerpt of the recorded delays that the program carries.
+    pub fn excerpt() -> Arc<[u32]> {
+        parse_delays(EXCERPT).expect("the excerpt is checked by a test")
+    }
+    /// "Fast": the recorded delays as they are.
+    pub fn fast(delays_ns: Arc<[u32]>) -> Network {
+        Network::recorded("fast", delays_ns, 100)
+    }
+    /// "Medium": fast × 2.4, an assumption of `docs` (RackBlox raises its targets by 1 ms for it).
+    pub fn medium(delays_ns: Arc<[u32]>) -> Network {
+        Network::recorded("medium", delays_ns, 240)
+    }
+    /// "Slow": fast × 6 with one packet in a thousand up to 10 ms late, an assumption that stands for measurements in
+    /// a public cloud.
+    pub fn slow(delays_ns: Arc<[u32]>) -> Network {
+        let spikes = LinkFaults { reorder: 0.001, reorder_extra_ns: 10_000_000, ..LinkFaults::NONE };
+        Network { faults: spikes, ..Network::recorded("slow", delays_ns, 600) }
+    }
+    pub fn constant(delay: Span) -> Network {
+        Network {
+            name: "constant",
+            latency: Latency::Constant(delay),
+            hop: Span::from_nanos(500),
+            bytes_per_s: 25_000_000_000 / 8,
+            queue_max: Span::from_millis(5),
+            faults: LinkFaults::NONE,
+        }
+    }
+}
+
+/// Bytes of a packet on a link.
+pub fn packet_bytes(p: &Packet) -> u32 {
+    let body = match &p.body {
+        Body::Io(IoRequest::Write(w)) => w.data.len(),
+        Body::Reply(IoReply::Data(d)) => d.len(),
+        Body::Peer(Peer::Inv(i)) => i.data.len() + 20 * i.blocks.len() as u32,
+        Body::Peer(Peer::Block { data: Some(d), .. }) => d.len(),
+        Body::Peer(Peer::Digests { entries, .. }) => 16 * entries.len() as u32,
+        Body::Peer(Peer::Scan { entries, .. }) => 17 * entries.len() as u32,
+        _ => 0,
+    };
+    body + HEADER_BYTES
+}
+
+struct Link {
+    up_busy: Time,
+    down_busy: Time,
+    /// Where this link is in the recorded delays.
+    place: usize,
+}
+
+/// State of all links.
+pub struct NetState {
+    config: Network,
+    links: Vec<Link>,
+    /// `blocked[from × nodes + to]`, used while `partitioned`.
+    blocked: Vec<bool>,
+    partitioned: bool,
+    rng: Rng,
+    pub dropped: u64,
+    pub duplicated: u64,
+}
+
+/// When the copies of a packet reach the receiver's link. None: lost.
+pub type Arrivals = [Option<Time>; 2];
+
+impl NetState {
+    pub fn new(config: Network, nodes: u32, seed: u64) -> NetState {
+        let mut rng = Rng::stream(seed, 0x6e65_7477);
+        let places = match &config.latency {
+            Latency::Recorded { delays_ns, .. } => delays_ns.len() as u64,
+            _ => 1,
+        };
+        let links = (0..nodes)
+            .map(|_| Link { up_busy: Time::ZERO, down_busy: Time::ZERO, place: rng.below(places) as usize })
+            .collect();
+        let blocked = vec![false; (nodes * nodes) as usize];
+        NetState { config, links, blocked, partitioned: false, rng, dropped: 0, duplicated: 0 }
+    }
+    pub fn set_faults(&mut self, faults: LinkFaults) {
+        self.config.faults = faults;
+    }
+    pub fn config(&self) -> &Network {
+        &self.config
+    }
+    /// Cuts or mends the way from one node to another (one direction).
+    pub fn block(&mut self, from: NodeId, to: NodeId, blocked: bool) {
+        let n = self.links.len();
+        self.blocked[from.0 as usize * n + to.0 as usize] = blocked;
+        self.partitioned = self.blocked.iter().any(|&b| b);
+    }
+    pub fn heal(&mut self) {
+        self.blocked.fill(false);
+        self.partitioned = false;
+    }
+
+    fn serialize_time(&self, bytes: u32) -> Span {
+        if self.config.bytes_per_s == 0 {
+            return Span::ZERO;
+        }
+        Span(u64::from(bytes) * 1_000_000_000 / self.config.bytes_per_s)
+    }
+
+    fn delay(&mut self, from: NodeId) -> Span {
+        match &self.config.latency {
+            Latency::Constant(s) => *s,
+            Latency::Exponential { base, mean } => *base + Span(self.rng.exponential(mean.0 as f64) as u64),
+            Latency::Recorded { delays_ns, percent } => {
+                let link = &mut self.links[from.0 as usize];
+                link.place = if link.place + 1 == delays_ns.len() { 0 } else { link.place + 1 };
+                Span(u64::from(delays_ns[link.place]) * u64::from(*percent) / 100)
+            }
+        }
+    }
+
+    /// Sends from `src` at `now`. `from_switch`: the packet pays a hop instead of the one-way delay.
+    pub fn send(&mut self, now: Time, src: NodeId, dst: NodeId, bytes: u32, from_switch: bool) -> Arrivals {
+        let n = self.links.len();
+        if dst.0 as usize >= n || (self.partitioned && self.blocked[src.0 as usize * n + dst.0 as usize]) {
+            self.dropped += 1;
+            return [None, None];
+        }
+        let start = now.max(self.links[src.0 as usize].up_busy);
+        if start.since(now) > self.config.queue_max {
+            self.dropped += 1;
+            return [None, None];
+        }
+        let sent = start + self.serialize_time(bytes);
+        let delay = if from_switch { self.config.hop } else { self.delay(src) };
+        if !from_switch {
+            // The switch has a link per node; what it forwards waits at the receiver's.
+            self.links[src.0 as usize].up_busy = sent;
+        }
+        let arrival = sent + delay;
+        if self.config.faults.any() { self.mishaps(arrival) } else { [Some(arrival), None] }
+    }
+
+    fn mishaps(&mut self, arrival: Time) -> Arrivals {
+        let f = self.config.faults;
+        if self.rng.chance(f.loss) {
+            self.dropped += 1;
+            return [None, None];
+        }
+        let one = |rng: &mut Rng| match rng.chance(f.reorder) {
+            true => arrival + Span(rng.below(f.reorder_extra_ns.max(1))),
+            false => arrival,
+        };
+        let first = one(&mut self.rng);
+        if !self.rng.chance(f.duplicate) {
+            return [Some(first), None];
+        }
+        self.duplicated += 1;
+        let extra = Span(self.rng.below(f.reorder_extra_ns.max(1_000)));
+        [Some(first), Some(one(&mut self.rng) + extra)]
+    }
+
+    /// A packet reached the receiver's link: when it is through. Call once per arrival, in order of time.
+    pub fn receive(&mut self, now: Time, dst: NodeId, bytes: u32) -> Time {
+        let through = self.serialize_time(bytes);
+        let link = &mut self.links[dst.0 as usize];
+        let at = now.max(link.down_busy);
+        link.down_busy = at + through;
+        at
+    }
+}
+
+#[cfg(test)]
+#[path = "net_tests.rs"]
+mod tests;

@@ -1,0 +1,111 @@
+//! What a run leaves behind: the trace hash, coverage counters, CPU cost per event, and the way of one request.
+
+use std::fmt;
+
+use rackweave_core::node::Trace;
+use rackweave_core::{NodeId, NodeKind, Time, TracePoint};
+
+/// A hash over every event and every typed trace of a run, in order. Equal seeds give equal hashes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceHash(pub u64);
+
+impl TraceHash {
+    pub fn add(&mut self, x: u64) {
+        self.0 = (self.0.rotate_left(5) ^ x).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}
+
+impl fmt::Display for TraceHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// How often each [`TracePoint`] was reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coverage(Vec<u64>);
+
+impl Default for Coverage {
+    fn default() -> Coverage {
+        Coverage(vec![0; TracePoint::ALL.len()])
+    }
+}
+
+impl Coverage {
+    pub fn count(&mut self, p: TracePoint) {
+        self.0[p as usize] += 1;
+    }
+    pub fn get(&self, p: TracePoint) -> u64 {
+        self.0[p as usize]
+    }
+    pub fn merge(&mut self, other: &Coverage) {
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
+    }
+    /// Every point that was seen, with its count.
+    pub fn seen(&self) -> impl Iterator<Item = (TracePoint, u64)> + '_ {
+        TracePoint::ALL.iter().map(|&p| (p, self.get(p))).filter(|&(_, n)| n > 0)
+    }
+}
+
+/// What happened, for hash and timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EventKind {
+    Packet,
+    Timer,
+    Completion,
+    Stored,
+    Request,
+    Reply,
+}
+
+/// One line of a request's way through the rack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub time: Time,
+    pub node: NodeId,
+    pub kind: EventKind,
+    /// What arrived, in words.
+    pub what: String,
+    pub traces: Vec<Trace>,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>12.3} µs  {:<4} {:?} {}", self.time.0 as f64 / 1e3, self.node.to_string(), self.kind, self.what)?;
+        for t in &self.traces {
+            write!(f, "  [{} {} {}]", t.point.name(), t.a, t.b)?;
+        }
+        Ok(())
+    }
+}
+
+/// Events and sampled CPU time by kind of node.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KindCost {
+    pub events: u64,
+    pub sampled: u64,
+    pub sampled_ns: u64,
+}
+
+impl KindCost {
+    /// Mean CPU time of one event, ns; zero if none was sampled.
+    pub fn ns_per_event(&self) -> f64 {
+        if self.sampled == 0 { 0.0 } else { self.sampled_ns as f64 / self.sampled as f64 }
+    }
+}
+
+/// Costs by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Costs(pub [KindCost; 4]);
+
+pub const KINDS: [NodeKind; 4] = [NodeKind::Client, NodeKind::Switch, NodeKind::Server, NodeKind::Meta];
+
+impl Costs {
+    pub fn of(&self, k: NodeKind) -> &KindCost {
+        &self.0[k as usize]
+    }
+    pub fn events(&self) -> u64 {
+        self.0.iter().map(|c| c.events).sum()
+    }
+}
