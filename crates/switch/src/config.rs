@@ -1,0 +1,33 @@
+//! What a switch is told when it is made.
+
+use rackweave_core::{NodeId, Span};
+
+/// 64 servers × 16 SSDs × 128 vSSDs (RB1): what fits the memory of a switch's pipeline.
+pub const ROWS_MAX: u32 = 131_072;
+/// A collecting vSSD not heard of for so long is taken to be idle (protocol rule 16). Several heartbeats long, so
+/// that one lost packet changes nothing.
+pub const BITS_EXPIRE: Span = Span::from_secs(1);
+/// Latency of a top-of-rack switch from port to port.
+pub const HOP: Span = Span::from_nanos(800);
+
+/// Configuration of a [`crate::Switch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchConfig {
+    pub node: NodeId,
+    /// Reads avoid collecting replicas. Off: every read goes where it was sent (the baseline); requests to collect are
+    /// answered all the same.
+    pub redirect: bool,
+    /// Most vSSDs the tables hold; one more is refused, none is evicted.
+    pub rows_max: u32,
+    /// Collecting bits not refreshed for this long are cleared.
+    pub bits_expire: Span,
+    /// Added to a packet's `lat` here.
+    pub hop: Span,
+}
+
+impl SwitchConfig {
+    /// The defaults of the paper and of this module.
+    pub fn new(node: NodeId) -> SwitchConfig {
+        SwitchConfig { node, redirect: true, rows_max: ROWS_MAX, bits_expire: BITS_EXPIRE, hop: HOP }
+    }
+}

@@ -1,0 +1,111 @@
+//! The switch as a node: the pipeline, and what happens to the packet around it.
+
+use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet};
+use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
+
+use crate::config::SwitchConfig;
+use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
+use crate::tables::{CheckError, Dump};
+
+/// The switch. Its tables are empty when it starts: servers announce their vSSDs, and their state, again.
+#[derive(Debug)]
+pub struct Switch {
+    node: NodeId,
+    hop_ns: u32,
+    pipeline: Pipeline,
+    /// What the driver's timer is set to.
+    wake: Time,
+}
+
+impl Switch {
+    pub fn new(cfg: SwitchConfig) -> Switch {
+        Switch {
+            node: cfg.node,
+            hop_ns: u32::try_from(cfg.hop.0).unwrap_or(u32::MAX),
+            pipeline: Pipeline::new(&cfg),
+            wake: Time::MAX,
+        }
+    }
+    /// Both tables as they are now.
+    pub fn dump(&self) -> Dump {
+        self.pipeline.dump()
+    }
+    pub fn counters(&self) -> &Counters {
+        self.pipeline.counters()
+    }
+    /// Whether the tables agree with each other.
+    pub fn check(&self) -> Result<(), CheckError> {
+        self.pipeline.check()
+    }
+
+    fn expire(&mut self, now: Time, fx: &mut Effects) {
+        while let Some(vssd) = self.pipeline.expire_one(now) {
+            fx.trace(TracePoint::GcBitsExpired, u64::from(vssd.0), 0);
+        }
+    }
+
+    fn packet(&mut self, now: Time, mut p: Packet, fx: &mut Effects) {
+        let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
+        p.header.lat = p.header.lat.saturating_add(self.hop_ns);
+        match verdict {
+            Verdict::Forward { to } => {
+                p.dst = to;
+                fx.send(p);
+            }
+            Verdict::Redirect { to, vssd } => {
+                fx.trace(TracePoint::Redirect, u64::from(p.header.vssd.0), u64::from(vssd.0));
+                p.dst = to;
+                p.header.vssd = vssd;
+                fx.send(p);
+            }
+            Verdict::Gc { answer, how } => self.answer_gc(p, answer, how, fx),
+            Verdict::Table(result) => {
+                p.header.op = Op::Reply;
+                self.answer(p, Body::Table(result), fx);
+            }
+            Verdict::Drop(reason) => {
+                if let (DropReason::StaleGcOp, Body::Gc(op)) = (reason, &p.body) {
+                    fx.trace(TracePoint::GcOpStale, u64::from(p.header.vssd.0), op.sequence);
+                }
+            }
+        }
+    }
+
+    fn answer_gc(&mut self, p: Packet, answer: GcField, how: GcHow, fx: &mut Effects) {
+        let Body::Gc(GcOp { field: asked, sequence }) = p.body else { return };
+        let point = match (how, asked, answer) {
+            (GcHow::Duplicate, ..) => Some(TracePoint::GcOpDuplicate),
+            (_, GcField::Soft, GcField::Accept) => Some(TracePoint::GcAccepted),
+            (_, GcField::Soft, _) => Some(TracePoint::GcDelayed),
+            (_, GcField::Regular, _) => Some(TracePoint::GcRegular),
+            (_, GcField::Background, _) => Some(TracePoint::GcBackground),
+            _ => None,
+        };
+        if let Some(point) = point {
+            fx.trace(point, u64::from(p.header.vssd.0), sequence);
+        }
+        self.answer(p, Body::Gc(GcOp { field: answer, sequence }), fx);
+    }
+
+    /// Line 24: back to the sender.
+    fn answer(&self, p: Packet, body: Body, fx: &mut Effects) {
+        fx.send(Packet { src: self.node, dst: p.src, header: p.header, body });
+    }
+}
+
+impl Node for Switch {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        self.pipeline.start(now);
+        if self.pipeline.deadline() <= now {
+            self.expire(now, fx);
+        }
+        if let Event::Packet(p) = event {
+            self.packet(now, p, fx);
+        }
+        let deadline = self.pipeline.deadline();
+        if deadline != self.wake {
+            self.wake = deadline;
+            fx.wake_at(deadline);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Algorithm 1 of RackBlox, with protocol rules 15 to 17: one packet in, one verdict out.
+
+use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, TableError, VssdRow};
+use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
+
+use crate::config::SwitchConfig;
+use crate::tables::{CheckError, Created, Dump, LastOp, Slot, Tables};
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// To the server of the vSSD it names.
+    Forward {
+        to: NodeId,
+    },
+    /// To another replica of the set: the destination and the header's `vssd` are rewritten.
+    Redirect {
+        to: NodeId,
+        vssd: VssdId,
+    },
+    /// Back to its sender with this field, the sequence as it was.
+    Gc {
+        answer: GcField,
+        how: GcHow,
+    },
+    /// Answer of `create_vssd` and `del_vssd`.
+    Table(Result<(), TableError>),
+    Drop(DropReason),
+}
+
+/// How a `gc_op` came to its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GcHow {
+    /// The tables were consulted and changed.
+    New,
+    /// The same operation had been answered before; nothing changed.
+    Duplicate,
+}
+
+/// Why a packet went nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// No row (overlay: there is no address to forward it to).
+    UnknownVssd,
+    /// A `gc_op` older than the newest of its vSSD.
+    StaleGcOp,
+    /// A `create_vssd` or `del_vssd` of an earlier life or epoch of the server.
+    StaleRow,
+    /// A `gc_op` from a server that does not own the vSSD.
+    ForeignGcOp,
+    /// An operation the switch has no part in, or a body that does not belong to its operation.
+    Malformed,
+}
+
+/// What the pipeline did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub reads: u64,
+    pub writes: u64,
+    pub redirects: u64,
+    /// Reads of a collecting vSSD forwarded as they were, since no readable peer was idle.
+    pub all_collecting: u64,
+    pub gc_accepted: u64,
+    pub gc_delayed: u64,
+    /// Of the delayed ones: the switch did not yet know every vSSD's state (protocol rule 17).
+    pub gc_delayed_after_start: u64,
+    pub gc_regular: u64,
+    pub gc_background: u64,
+    pub gc_finished: u64,
+    pub gc_heartbeats: u64,
+    pub gc_idles: u64,
+    pub gc_duplicates: u64,
+    pub gc_stale: u64,
+    pub gc_foreign: u64,
+    pub gc_bits_expired: u64,
+    pub rows_created: u64,
+    pub rows_deleted: u64,
+    pub rows_stale: u64,
+    pub rows_refused: u64,
+    pub unknown_vssd: u64,
+    pub malformed: u64,
+}
+
+/// After so many expiry times a vSSD that has still not told its state no longer holds up the others' soft requests:
+/// its server is not alive, and a vSSD of unknown state never counts as idle anyway.
+const START_GUARD_EXPIRIES: u64 = 2;
+
+/// The tables and the program over them.
+///
+/// `now` must never go back from call to call.
+#[derive(Debug)]
+pub struct Pipeline {
+    tables: Tables,
+    redirect: bool,
+    bits_expire: Span,
+    start: StartGuard,
+    counters: Counters,
+}
+
+/// Protocol rule 17: until every known vSSD has told its state, soft requests are delayed.
+#[derive(Debug)]
+enum StartGuard {
+    /// Nothing has happened yet.
+    Unstarted,
+    /// Rows below `checked` were found to be known with all their peers. A row's state once told stays told, and what
+    /// a later change of rows makes unknown again is never taken to be idle, so no row is looked at twice.
+    Waiting {
+        until: Time,
+        checked: Slot,
+    },
+    Over,
+}
+
+impl Pipeline {
+    pub fn new(cfg: &SwitchConfig) -> Pipeline {
+        Pipeline {
+            tables: Tables::new(cfg.rows_max),
+            redirect: cfg.redirect,
+            bits_expire: cfg.bits_expire,
+            start: StartGuard::Unstarted,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Decides about one packet from `src`, and changes the tables as it asks.
+    #[inline]
+    pub fn process(&mut self, now: Time, src: NodeId, header: &Header, body: &Body) -> Verdict {
+        match (header.op, body) {
+            (Op::Read, _) => self.read(header.vssd, header.request),
+            (Op::Write, _) => self.write(header.vssd),
+            (Op::GcOp, Body::Gc(op)) => self.gc_op(now, src, header, *op),
+            (Op::CreateVssd, Body::CreateVssd(row)) => self.create(now, header, row),
+            (Op::DelVssd, Body::DelVssd) => self.delete(header.vssd, header.incarnation),
+            _ => {
+                self.counters.malformed += 1;
+                Verdict::Drop(DropReason::Malformed)
+            }
+        }
+    }
+
+    /// Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one.
+    #[inline]
+    pub fn read(&mut self, vssd: VssdId, request: u64) -> Verdict {
+        self.counters.reads += 1;
+        let Some(slot) = self.tables.find(vssd) else { return self.unknown() };
+        let to = self.tables.destination(slot);
+        if !to.word.collecting() || !self.redirect {
+            return Verdict::Forward { to: to.server };
+        }
+        self.read_of_collecting(slot, to.server, request)
+    }
+
+    #[cold]
+    fn read_of_collecting(&mut self, slot: Slot, server: NodeId, request: u64) -> Verdict {
+        let idle = self.tables.peers(slot).filter(|(_, to)| to.word.idle());
+        let count = idle.count();
+        if count == 0 {
+            self.counters.all_collecting += 1;
+            return Verdict::Forward { to: server };
+        }
+        self.counters.redirects += 1;
+        let mut idle = self.tables.peers(slot).filter(|(_, to)| to.word.idle());
+        let (vssd, to) = idle.nth(spread(request, count)).expect("fewer than were counted");
+        Verdict::Redirect { to: to.server, vssd }
+    }
+
+    /// Lines 2 and 3.
+    #[inline]
+    pub fn write(&mut self, vssd: VssdId) -> Verdict {
+        self.counters.writes += 1;
+        match self.tables.find(vssd) {
+            Some(slot) => Verdict::Forward { to: self.tables.destination(slot).server },
+            None => self.unknown(),
+        }
+    }
+
+    #[cold]
+    fn unknown(&mut self) -> Verdict {
+        self.counters.unknown_vssd += 1;
+        Verdict::Drop(DropReason::UnknownVssd)
+    }
+
+    /// Lines 10 to 25.
+    fn gc_op(&mut self, now: Time, src: NodeId, header: &Header, op: GcOp) -> Verdict {
+        let Some(slot) = self.tables.find(header.vssd) else { return self.unknown() };
+        if self.tables.destination(slot).server != src {
+            self.counters.gc_foreign += 1;
+            return Verdict::Drop(DropReason::ForeignGcOp);
+        }
+        if matches!(op.field, GcField::Accept | GcField::Delay) {
+            self.counters.malformed += 1;
+            return Verdict::Drop(DropReason::Malformed);
+        }
+        let life = self.tables.row(slot).incarnation;
+        if header.incarnation > life {
+            self.tables.begin_life(slot, header.incarnation);
+        }
+        if let Some(last) = self.tables.row(slot).last
+            && header.incarnation == life
+            && op.sequence == last.sequence
+            && !last.expired
+        {
+            self.counters.gc_duplicates += 1;
+            return Verdict::Gc { answer: last.answer, how: GcHow::Duplicate };
+        }
+        let older = self.tables.row(slot).last.is_some_and(|last| op.sequence < last.sequence);
+        if header.incarnation < life || older {
+            self.counters.gc_stale += 1;
+            return Verdict::Drop(DropReason::StaleGcOp);
+        }
+        let (answer, collecting) = self.judge(now, slot, op.field);
+        let last = LastOp { sequence: op.sequence, answer, expired: false };
+        self.tables.set_state(slot, collecting, last, now + self.bits_expire);
+        Verdict::Gc { answer, how: GcHow::New }
+    }
+
+    /// The answer to a new operation, and the vSSD's bits after it.
+    fn judge(&mut self, now: Time, slot: Slot, field: GcField) -> (GcField, bool) {
+        let c = &mut self.counters;
+        match field {
+            GcField::Soft => return self.judge_soft(now, slot),
+            GcField::Regular => c.gc_regular += 1,
+            GcField::Background => c.gc_background += 1,
+            GcField::Heartbeat => {
+                c.gc_heartbeats += 1;
+                return (GcField::Heartbeat, true);
+            }
+            GcField::Finish => {
+                c.gc_finished += 1;
+                return (GcField::Finish, false);
+            }
+            // Answers never come here.
+            GcField::Idle | GcField::Accept | GcField::Delay => {
+                c.gc_idles += 1;
+                return (GcField::Idle, false);
+            }
+        }
+        (GcField::Accept, true)
+    }
+
+    /// Protocol rule 15: accepted iff another readable replica is idle.
+    fn judge_soft(&mut self, now: Time, slot: Slot) -> (GcField, bool) {
+        if self.starting(now) {
+            self.counters.gc_delayed += 1;
+            self.counters.gc_delayed_after_start += 1;
+            return (GcField::Delay, false);
+        }
+        if self.tables.peers(slot).any(|(_, to)| to.word.idle()) {
+            self.counters.gc_accepted += 1;
+            (GcField::Accept, true)
+        } else {
+            self.counters.gc_delayed += 1;
+            (GcField::Delay, false)
+        }
+    }
+
+    /// The first moment of this switch's life; later calls change nothing.
+    pub fn start(&mut self, now: Time) {
+        if matches!(self.start, StartGuard::Unstarted) {
+            let until = now + self.bits_expire * START_GUARD_EXPIRIES;
+            self.start = StartGuard::Waiting { until, checked: 0 };
+        }
+    }
+
+    fn starting(&mut self, now: Time) -> bool {
+        self.start(now);
+        let StartGuard::Waiting { until, checked } = &mut self.start else { return false };
+        while now < *until && *checked < self.tables.slots() {
+            if !self.tables.set_heard(*checked) {
+                return true;
+            }
+            *checked += 1;
+        }
+        self.start = StartGuard::Over;
+        false
+    }
+
+    fn create(&mut self, now: Time, header: &Header, row: &VssdRow) -> Verdict {
+        self.start(now);
+        match self.tables.create(header.vssd, header.incarnation, header.epoch, row) {
+            Ok(Created::Stale) => {
+                self.counters.rows_stale += 1;
+                Verdict::Drop(DropReason::StaleRow)
+            }
+            Ok(created) => {
+                self.counters.rows_created += u64::from(created == Created::New);
+                Verdict::Table(Ok(()))
+            }
+            Err(e) => {
+                self.counters.rows_refused += 1;
+                Verdict::Table(Err(e))
+            }
+        }
+    }
+
+    /// Deleting what is not there succeeds: the answer to an earlier `del_vssd` may have been lost.
+    fn delete(&mut self, vssd: VssdId, incarnation: Incarnation) -> Verdict {
+        let known = self.tables.find(vssd).is_some();
+        let deleted = self.tables.delete(vssd, incarnation);
+        self.counters.rows_deleted += u64::from(deleted);
+        if known && !deleted {
+            self.counters.rows_stale += 1;
+            return Verdict::Drop(DropReason::StaleRow);
+        }
+        Verdict::Table(Ok(()))
+    }
+
+    /// Clears the bits of one vSSD whose bits have expired, and says whose; call until `None` before anything else at
+    /// a new `now`.
+    pub fn expire_one(&mut self, now: Time) -> Option<VssdId> {
+        let vssd = self.tables.expire_one(now)?;
+        self.counters.gc_bits_expired += 1;
+        Some(vssd)
+    }
+
+    /// When bits expire next; `Time::MAX` if none are set.
+    pub fn deadline(&self) -> Time {
+        self.tables.deadline()
+    }
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+    pub fn dump(&self) -> Dump {
+        self.tables.dump()
+    }
+    /// Whether the tables agree with each other; a test calls it after every packet.
+    pub fn check(&self) -> Result<(), CheckError> {
+        self.tables.check()
+    }
+}
+
+/// Which of `count` idle replicas serves `request`: consecutive requests go to each in turn, nearly, and any data plane
+/// with a 32-bit multiplication chooses the same.
+fn spread(request: u64, count: usize) -> usize {
+    let hash = (request as u32).wrapping_mul(0x9e37_79b9);
+    ((u64::from(hash) * count as u64) >> 32) as usize
+}

@@ -1,0 +1,407 @@
+//! The replica table and the destination table (RackBlox figure 5), keyed by vSSD id.
+//!
+//! The two collecting bits of a vSSD, one a table, live in one word that is written once: no observer sees them
+//! disagree (protocol rule 16).
+
+use std::collections::BTreeSet;
+
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::{GcField, PEERS_MAX, TableError, VssdRow};
+use rackweave_core::{Epoch, Incarnation, NodeId, Time, VssdId};
+
+/// A vSSD's registers, one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Word(u8);
+
+impl Word {
+    const READABLE: u8 = 1;
+    const REPLICA_GC: u8 = 2;
+    const DESTINATION_GC: u8 = 4;
+    /// Its server has told its state to this switch since the row was made.
+    const HEARD: u8 = 8;
+    const GC: u8 = Self::REPLICA_GC | Self::DESTINATION_GC;
+
+    pub fn readable(self) -> bool {
+        self.0 & Self::READABLE != 0
+    }
+    pub fn collecting(self) -> bool {
+        self.0 & Self::GC != 0
+    }
+    pub fn heard(self) -> bool {
+        self.0 & Self::HEARD != 0
+    }
+    /// Known to be readable and not to collect: fit to serve others' reads.
+    pub fn idle(self) -> bool {
+        self.0 & (Self::READABLE | Self::HEARD | Self::GC) == Self::READABLE | Self::HEARD
+    }
+    fn with(self, mask: u8, on: bool) -> Word {
+        Word(if on { self.0 | mask } else { self.0 & !mask })
+    }
+}
+
+/// What the hot path needs of a vSSD.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub server: NodeId,
+    pub word: Word,
+}
+
+/// The newest operation of a vSSD, and what it was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastOp {
+    pub sequence: u64,
+    pub answer: GcField,
+    /// The bits it set have expired: a repetition is judged afresh.
+    pub expired: bool,
+}
+
+/// The rest of a row.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub vssd: VssdId,
+    peers: [(VssdId, NodeId); PEERS_MAX],
+    peer_count: u8,
+    /// The life of the server that last spoke for this vSSD, and its epoch then.
+    pub incarnation: Incarnation,
+    epoch: Epoch,
+    pub last: Option<LastOp>,
+    /// When the collecting bits expire; `Time::MAX` while they are clear.
+    expires: Time,
+}
+
+impl Row {
+    pub fn peers(&self) -> &[(VssdId, NodeId)] {
+        &self.peers[..usize::from(self.peer_count)]
+    }
+}
+
+/// Place of a row in the dense arrays.
+pub(crate) type Slot = u32;
+
+#[derive(Debug)]
+pub(crate) struct Tables {
+    rows_max: u32,
+    index: Map<VssdId, Slot>,
+    destinations: Vec<Destination>,
+    rows: Vec<Row>,
+    free: Vec<Slot>,
+    /// Collecting vSSDs by the time their bits expire.
+    expiry: BTreeSet<(Time, Slot)>,
+    generation: u64,
+}
+
+/// What a `create_vssd` did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Created {
+    New,
+    Changed,
+    Same,
+    /// From an earlier life or epoch than the row's: changed nothing.
+    Stale,
+}
+
+impl Tables {
+    pub fn new(rows_max: u32) -> Tables {
+        Tables {
+            rows_max,
+            index: map(),
+            destinations: Vec::new(),
+            rows: Vec::new(),
+            free: Vec::new(),
+            expiry: BTreeSet::new(),
+            generation: 0,
+        }
+    }
+
+    #[inline]
+    pub fn find(&self, vssd: VssdId) -> Option<Slot> {
+        self.index.get(&vssd).copied()
+    }
+    #[inline]
+    pub fn destination(&self, slot: Slot) -> Destination {
+        self.destinations[slot as usize]
+    }
+    pub fn row(&self, slot: Slot) -> &Row {
+        &self.rows[slot as usize]
+    }
+    /// The other rows of the set of `slot`, in the order of its peers; peers without a row are left out.
+    pub fn peers(&self, slot: Slot) -> impl Iterator<Item = (VssdId, Destination)> {
+        let row = self.row(slot);
+        row.peers()
+            .iter()
+            .filter(|&&(v, _)| v != row.vssd)
+            .filter_map(|&(v, _)| self.find(v).map(|s| (v, self.destination(s))))
+    }
+    /// Rows ever used, holes included: slots are below this.
+    pub fn slots(&self) -> u32 {
+        self.rows.len() as u32
+    }
+    /// Whether the state of this row's vSSD and of each of its peers is known; a hole is.
+    pub fn set_heard(&self, slot: Slot) -> bool {
+        let row = self.row(slot);
+        row.vssd == VssdId(0)
+            || self.destination(slot).word.heard()
+                && row.peers().iter().all(|&(v, _)| self.find(v).is_some_and(|s| self.destination(s).word.heard()))
+    }
+
+    pub fn create(
+        &mut self,
+        vssd: VssdId,
+        incarnation: Incarnation,
+        epoch: Epoch,
+        new: &VssdRow,
+    ) -> Result<Created, TableError> {
+        if vssd.0 == 0 {
+            return Err(TableError::ZeroId);
+        }
+        if new.peers.len() > PEERS_MAX {
+            return Err(TableError::TooManyPeers { peers: new.peers.len() as u32 });
+        }
+        let created = match self.find(vssd) {
+            Some(slot) => self.update(slot, incarnation, epoch, new),
+            None => {
+                if self.index.len() as u32 >= self.rows_max {
+                    return Err(TableError::Full { rows: self.index.len() as u32 });
+                }
+                self.insert(vssd, incarnation, epoch, new);
+                Created::New
+            }
+        };
+        if matches!(created, Created::New | Created::Changed) {
+            self.generation += 1;
+        }
+        Ok(created)
+    }
+
+    fn insert(&mut self, vssd: VssdId, incarnation: Incarnation, epoch: Epoch, new: &VssdRow) {
+        let (peers, peer_count) = pack_peers(&new.peers);
+        let row = Row { vssd, peers, peer_count, incarnation, epoch, last: None, expires: Time::MAX };
+        let destination = Destination { server: new.server, word: Word::default().with(Word::READABLE, new.readable) };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.rows[slot as usize] = row;
+                self.destinations[slot as usize] = destination;
+                slot
+            }
+            None => {
+                self.rows.push(row);
+                self.destinations.push(destination);
+                self.slots() - 1
+            }
+        };
+        self.index.insert(vssd, slot);
+    }
+
+    fn update(&mut self, slot: Slot, incarnation: Incarnation, epoch: Epoch, new: &VssdRow) -> Created {
+        let row = &self.rows[slot as usize];
+        if (incarnation, epoch) < (row.incarnation, row.epoch) {
+            return Created::Stale;
+        }
+        let reborn = incarnation > row.incarnation;
+        if reborn {
+            self.forget_state(slot);
+        }
+        let (peers, peer_count) = pack_peers(&new.peers);
+        let row = &mut self.rows[slot as usize];
+        let to = &mut self.destinations[slot as usize];
+        let word = to.word.with(Word::READABLE, new.readable);
+        let same =
+            !reborn && row.peers() == &peers[..usize::from(peer_count)] && to.server == new.server && to.word == word;
+        (row.incarnation, row.epoch) = (incarnation, epoch);
+        (row.peers, row.peer_count) = (peers, peer_count);
+        (to.server, to.word) = (new.server, word);
+        if same { Created::Same } else { Created::Changed }
+    }
+
+    /// A new life of the server: it does not collect, but has not said so.
+    pub fn forget_state(&mut self, slot: Slot) {
+        self.set_expiry(slot, Time::MAX);
+        let to = &mut self.destinations[slot as usize];
+        to.word = to.word.with(Word::GC | Word::HEARD, false);
+        self.rows[slot as usize].last = None;
+    }
+
+    /// False if there was no such row, or a later life of its server made it.
+    pub fn delete(&mut self, vssd: VssdId, incarnation: Incarnation) -> bool {
+        let Some(slot) = self.find(vssd) else { return false };
+        if incarnation < self.row(slot).incarnation {
+            return false;
+        }
+        self.set_expiry(slot, Time::MAX);
+        self.index.remove(&vssd);
+        let row = &mut self.rows[slot as usize];
+        (row.vssd, row.peer_count, row.last) = (VssdId(0), 0, None);
+        self.destinations[slot as usize].word = Word::default();
+        self.free.push(slot);
+        self.generation += 1;
+        true
+    }
+
+    pub fn begin_life(&mut self, slot: Slot, incarnation: Incarnation) {
+        self.forget_state(slot);
+        let row = &mut self.rows[slot as usize];
+        (row.incarnation, row.epoch) = (incarnation, Epoch(0));
+    }
+
+    /// Writes both bits of a vSSD at once, and what it was answered. Collecting bits expire at `until`.
+    pub fn set_state(&mut self, slot: Slot, collecting: bool, last: LastOp, until: Time) {
+        let to = &mut self.destinations[slot as usize];
+        to.word = to.word.with(Word::GC, collecting).with(Word::HEARD, true);
+        self.rows[slot as usize].last = Some(last);
+        self.set_expiry(slot, if collecting { until } else { Time::MAX });
+    }
+
+    fn set_expiry(&mut self, slot: Slot, at: Time) {
+        let row = &mut self.rows[slot as usize];
+        if row.expires == at {
+            return;
+        }
+        if row.expires != Time::MAX {
+            self.expiry.remove(&(row.expires, slot));
+        }
+        if at != Time::MAX {
+            self.expiry.insert((at, slot));
+        }
+        row.expires = at;
+    }
+
+    /// When the next collecting bits expire.
+    pub fn deadline(&self) -> Time {
+        self.expiry.first().map_or(Time::MAX, |&(at, _)| at)
+    }
+
+    /// Clears one vSSD's bits that have expired, and says whose.
+    pub fn expire_one(&mut self, now: Time) -> Option<VssdId> {
+        let &(at, slot) = self.expiry.first()?;
+        if at > now {
+            return None;
+        }
+        self.set_expiry(slot, Time::MAX);
+        let to = &mut self.destinations[slot as usize];
+        to.word = to.word.with(Word::GC, false);
+        let row = &mut self.rows[slot as usize];
+        if let Some(last) = &mut row.last {
+            last.expired = true;
+        }
+        Some(row.vssd)
+    }
+
+    /// Both tables as they are, in id order.
+    pub fn dump(&self) -> Dump {
+        let mut slots: Vec<Slot> = self.index.values().copied().collect();
+        slots.sort_unstable_by_key(|&s| self.row(s).vssd);
+        Dump {
+            generation: self.generation,
+            replica: slots.iter().map(|&s| self.replica_row(s)).collect(),
+            destination: slots.iter().map(|&s| self.destination_row(s)).collect(),
+        }
+    }
+
+    fn replica_row(&self, slot: Slot) -> ReplicaRow {
+        let row = self.row(slot);
+        let peer = |&(vssd, server): &(VssdId, NodeId)| {
+            let word = self.find(vssd).map_or(Word::default(), |s| self.destination(s).word);
+            PeerState { vssd, server, readable: word.readable(), collecting: word.collecting() }
+        };
+        ReplicaRow {
+            vssd: row.vssd,
+            collecting: self.destination(slot).word.0 & Word::REPLICA_GC != 0,
+            peers: row.peers().iter().map(peer).collect(),
+        }
+    }
+
+    fn destination_row(&self, slot: Slot) -> DestinationRow {
+        let to = self.destination(slot);
+        DestinationRow {
+            vssd: self.row(slot).vssd,
+            server: to.server,
+            collecting: to.word.0 & Word::DESTINATION_GC != 0,
+            readable: to.word.readable(),
+            heard: to.word.heard(),
+        }
+    }
+
+    /// Whether every two bits agree and the tables' parts fit each other.
+    pub fn check(&self) -> Result<(), CheckError> {
+        if self.index.len() + self.free.len() != self.rows.len() {
+            return Err(CheckError::Slots { rows: self.index.len() as u32, slots: self.slots() });
+        }
+        let mut collecting = 0;
+        for (&vssd, &slot) in &self.index {
+            let (row, word) = (self.row(slot), self.destination(slot).word);
+            if row.vssd != vssd {
+                return Err(CheckError::Index { vssd, found: row.vssd });
+            }
+            if (word.0 & Word::REPLICA_GC != 0) != (word.0 & Word::DESTINATION_GC != 0) {
+                return Err(CheckError::BitsDisagree { vssd });
+            }
+            collecting += usize::from(word.collecting());
+            if word.collecting() != self.expiry.contains(&(row.expires, slot)) {
+                return Err(CheckError::Expiry { vssd });
+            }
+        }
+        if collecting != self.expiry.len() {
+            return Err(CheckError::Expiries { collecting: collecting as u32, expiring: self.expiry.len() as u32 });
+        }
+        Ok(())
+    }
+}
+
+fn pack_peers(peers: &[(VssdId, NodeId)]) -> ([(VssdId, NodeId); PEERS_MAX], u8) {
+    let mut packed = [(VssdId(0), NodeId(0)); PEERS_MAX];
+    packed[..peers.len()].copy_from_slice(peers);
+    (packed, peers.len() as u8)
+}
+
+/// Both tables, in id order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dump {
+    /// Changes of rows (not of bits) since the switch started.
+    pub generation: u64,
+    pub replica: Vec<ReplicaRow>,
+    pub destination: Vec<DestinationRow>,
+}
+
+/// A row of the replica table: vSSD → collecting, its peers and their bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaRow {
+    pub vssd: VssdId,
+    pub collecting: bool,
+    pub peers: Vec<PeerState>,
+}
+
+/// A peer as its own row says; one without a row is not readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerState {
+    pub vssd: VssdId,
+    /// As the row's owner announced it.
+    pub server: NodeId,
+    pub readable: bool,
+    pub collecting: bool,
+}
+
+/// A row of the destination table: vSSD → server, collecting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DestinationRow {
+    pub vssd: VssdId,
+    pub server: NodeId,
+    pub collecting: bool,
+    pub readable: bool,
+    /// Its server has told whether it collects, in this life of the switch and of the server.
+    pub heard: bool,
+}
+
+/// Tables that contradict themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    #[error("{vssd}: the bits of the replica and the destination table disagree")]
+    BitsDisagree { vssd: VssdId },
+    #[error("the row of {vssd} is {found}'s")]
+    Index { vssd: VssdId, found: VssdId },
+    #[error("{rows} rows and the free slots are not all of {slots} slots")]
+    Slots { rows: u32, slots: u32 },
+    #[error("{vssd} collects without expiry, or expires without collecting")]
+    Expiry { vssd: VssdId },
+    #[error("{collecting} vSSDs collect, {expiring} expire")]
+    Expiries { collecting: u32, expiring: u32 },
+}
