@@ -3,10 +3,14 @@
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
 pub mod clock;
+mod conn;
 pub mod control;
 pub mod datadir;
 pub mod engine;
+mod latency;
 pub mod net;
 pub mod poll;
+pub mod serve;
+pub mod status;
 pub mod store;
 pub mod syncer;

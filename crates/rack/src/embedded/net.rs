@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 
 /// Parts sent by one writev.
 const PARTS: usize = 64;
@@ -159,8 +159,6 @@ impl Drop for Listener {
 #[derive(Debug, Default)]
 pub struct Outgoing {
     parts: VecDeque<Bytes>,
-    /// Bytes of the first part that are sent already.
-    sent: usize,
     len: usize,
 }
 
@@ -182,65 +180,61 @@ impl Outgoing {
     /// Sends what the socket takes without blocking.
     pub fn send(&mut self, fd: RawFd) -> io::Result<()> {
         while !self.parts.is_empty() {
-            let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS];
-            let mut skip = self.sent;
-            let mut n = 0;
-            let mut asked = 0;
-            for p in self.parts.iter().take(PARTS) {
-                let rest = &p[skip..];
-                skip = 0;
-                iov[n] = libc::iovec { iov_base: rest.as_ptr() as *mut libc::c_void, iov_len: rest.len() };
-                n += 1;
-                asked += rest.len();
-            }
-            let mut msg: libc::msghdr = unsafe_zeroed();
-            msg.msg_iov = iov.as_mut_ptr();
-            msg.msg_iovlen = n as _;
-            // SAFETY: the vectors point into `self.parts`, which stay as they are through the call.
-            let r = unsafe { libc::sendmsg(fd, &msg, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
-            if r < 0 {
-                let e = io::Error::last_os_error();
-                match e.kind() {
-                    io::ErrorKind::WouldBlock => return Ok(()),
-                    io::ErrorKind::Interrupted => continue,
-                    _ => return Err(e),
+            let (mut sent, all) = send_parts(fd, self.parts.iter())?;
+            self.len -= sent;
+            while let Some(first) = self.parts.front_mut().filter(|_| sent > 0) {
+                let part = first.len().min(sent);
+                first.advance(part);
+                sent -= part;
+                if first.is_empty() {
+                    self.parts.pop_front();
                 }
             }
-            self.take(r as usize);
-            if (r as usize) < asked {
+            if !all {
                 return Ok(());
             }
         }
         Ok(())
     }
+}
 
-    fn take(&mut self, mut n: usize) {
-        self.len -= n;
-        while n > 0 {
-            let Some(first) = self.parts.front() else { return };
-            let rest = first.len() - self.sent;
-            if n < rest {
-                self.sent += n;
-                return;
-            }
-            n -= rest;
-            self.sent = 0;
-            self.parts.pop_front();
+/// Sends the first [`PARTS`] of `parts` without blocking: how many bytes went, and whether that was all of them.
+pub fn send_parts<'a>(fd: RawFd, parts: impl Iterator<Item = &'a Bytes>) -> io::Result<(usize, bool)> {
+    let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS];
+    let (mut n, mut asked) = (0, 0);
+    for p in parts.take(PARTS) {
+        iov[n] = libc::iovec { iov_base: p.as_ptr() as *mut libc::c_void, iov_len: p.len() };
+        n += 1;
+        asked += p.len();
+    }
+    // SAFETY: a message header of null pointers and zero lengths is a valid one.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = iov.as_mut_ptr();
+    msg.msg_iovlen = n as _;
+    loop {
+        // SAFETY: the vectors point into `parts`, which are borrowed through the call.
+        let r = unsafe { libc::sendmsg(fd, &msg, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        if r >= 0 {
+            return Ok((r as usize, r as usize == asked));
+        }
+        let e = io::Error::last_os_error();
+        match e.kind() {
+            io::ErrorKind::WouldBlock => return Ok((0, false)),
+            io::ErrorKind::Interrupted => {}
+            _ => return Err(e),
         }
     }
 }
 
-fn unsafe_zeroed() -> libc::msghdr {
-    // SAFETY: a message header of null pointers and zero lengths is a valid one.
-    unsafe { std::mem::zeroed() }
-}
-
-/// Reads what is there without blocking, at most `to.len()`. `Ok(None)`: nothing yet; `Ok(Some(0))`: the end.
-pub fn receive(fd: RawFd, to: &mut [u8]) -> io::Result<Option<usize>> {
+/// Reads what is there without blocking into the spare room of `to`. `Ok(None)`: nothing yet; `Ok(Some(0))`: the end.
+pub fn receive(fd: RawFd, to: &mut BytesMut) -> io::Result<Option<usize>> {
     loop {
-        // SAFETY: the kernel writes at most `to.len()` bytes.
-        let r = unsafe { libc::recv(fd, to.as_mut_ptr().cast(), to.len(), libc::MSG_DONTWAIT) };
+        let spare = to.spare_capacity_mut();
+        // SAFETY: the kernel writes at most as many bytes as there is room for.
+        let r = unsafe { libc::recv(fd, spare.as_mut_ptr().cast(), spare.len(), libc::MSG_DONTWAIT) };
         if r >= 0 {
+            // SAFETY: so many bytes of the spare room are initialized now.
+            unsafe { to.set_len(to.len() + r as usize) };
             return Ok(Some(r as usize));
         }
         let e = io::Error::last_os_error();
@@ -278,11 +272,12 @@ mod tests {
             out.push(part.into());
         }
         assert_eq!(out.len(), want.len());
-        let (mut got, mut buf) = (Vec::new(), vec![0; 3000]);
+        let (mut got, mut buf) = (Vec::new(), BytesMut::with_capacity(3000));
         while !out.is_empty() || got.len() < want.len() {
             out.send(a.as_raw_fd()).expect("send");
-            while let Some(n) = receive(b.as_raw_fd(), &mut buf).expect("receive") {
-                got.extend_from_slice(&buf[..n]);
+            while receive(b.as_raw_fd(), &mut buf).expect("receive").is_some() {
+                got.extend_from_slice(&buf);
+                buf.clear();
             }
         }
         assert!(got == want);

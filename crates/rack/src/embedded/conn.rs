@@ -1,0 +1,275 @@
+//! One connection from outside and what it speaks.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use bytes::{Bytes, BytesMut};
+use rackweave_core::request::{Reply, Request, RequestId};
+use rackweave_core::{Span, Time};
+use rackweave_gateway::metrics::HttpSession;
+use rackweave_gateway::nbd::Session;
+
+use super::control::{Answer, Command, LINE_MAX};
+use super::latency::Kind;
+use super::net::{Outgoing, receive, send_parts};
+use super::poll::Interest;
+
+/// A client that has not finished its greeting, its line or its request by then is cut off.
+pub const GREETING_MAX: Span = Span::from_secs(10);
+/// Bytes taken from one connection before the others have their turn; a write's payload is a slice of such a piece.
+const READ_BYTES: usize = 256 << 10;
+/// Less room than this in the piece at hand, and a new one is begun.
+const READ_BYTES_MIN: usize = 64 << 10;
+/// Requests of a session that are told apart (see [`Session`]'s request ids).
+const SLOTS: usize = 256;
+
+/// What a connection speaks.
+pub enum Talk {
+    Nbd(Box<Nbd>),
+    Control(Control),
+    Http(HttpSession, Outgoing),
+}
+
+pub struct Nbd {
+    pub session: Session,
+    /// When each request under way arrived, by its slot.
+    since: Vec<Option<(Kind, Time)>>,
+}
+
+/// Lines not complete yet, whether a command is being answered, and answers on their way.
+#[derive(Default)]
+pub struct Control {
+    line: Vec<u8>,
+    busy: bool,
+    out: Outgoing,
+}
+
+/// What came out of a connection's input.
+pub enum Heard {
+    Command(Box<Command>),
+    /// The metrics were asked for.
+    Metrics,
+}
+
+pub struct Conn {
+    fd: OwnedFd,
+    talk: Talk,
+    /// What epoll was told last.
+    pub interest: Interest,
+    /// Since when the client owes the end of a greeting, line or request.
+    owes_since: Time,
+    /// Close when everything is sent.
+    closing: bool,
+    asked_metrics: bool,
+}
+
+fn slot(id: RequestId) -> usize {
+    id.0 as usize % SLOTS
+}
+
+impl Conn {
+    pub fn new(fd: OwnedFd, talk: Talk, now: Time) -> Conn {
+        Conn { fd, talk, interest: Interest::READ, owes_since: now, closing: false, asked_metrics: false }
+    }
+    pub fn nbd(session: Session) -> Talk {
+        Talk::Nbd(Box::new(Nbd { session, since: vec![None; SLOTS] }))
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+    pub fn is_nbd(&self) -> bool {
+        matches!(self.talk, Talk::Nbd(_))
+    }
+
+    /// Ready for more input.
+    fn wants_input(&self) -> bool {
+        !self.closing
+            && match &self.talk {
+                Talk::Nbd(n) => n.session.wants_input(),
+                Talk::Control(c) => !c.busy,
+                Talk::Http(h, _) => h.output().is_empty(),
+            }
+    }
+    pub fn wants(&self) -> Interest {
+        Interest { read: self.wants_input(), write: self.unsent() > 0 }
+    }
+    fn unsent(&self) -> usize {
+        match &self.talk {
+            Talk::Nbd(n) => n.session.output_len(),
+            Talk::Control(c) => c.out.len(),
+            Talk::Http(_, out) => out.len(),
+        }
+    }
+    /// Its client is late.
+    pub fn overdue(&self, now: Time) -> bool {
+        let owes = match &self.talk {
+            Talk::Nbd(n) => !n.session.handshake_done(),
+            Talk::Control(c) => !c.busy,
+            Talk::Http(..) => true,
+        };
+        owes && now.since(self.owes_since) > GREETING_MAX
+    }
+    /// There is nothing more to do for it.
+    pub fn finished(&self) -> bool {
+        match &self.talk {
+            Talk::Nbd(n) => n.session.finished() || (self.closing && self.unsent() == 0),
+            _ => self.closing && self.unsent() == 0,
+        }
+    }
+    /// Requests of an NBD session that are not answered.
+    pub fn in_flight(&self) -> usize {
+        match &self.talk {
+            Talk::Nbd(n) => n.session.in_flight(),
+            _ => 0,
+        }
+    }
+
+    /// Reads what is there; false: the connection is over. `piece` is the loop's input buffer.
+    pub fn read(&mut self, piece: &mut BytesMut) -> io::Result<bool> {
+        if !self.wants_input() {
+            return Ok(true);
+        }
+        if piece.capacity() < READ_BYTES_MIN {
+            *piece = BytesMut::with_capacity(READ_BYTES);
+        }
+        let Some(n) = receive(self.fd.as_raw_fd(), piece)? else { return Ok(true) };
+        if n == 0 {
+            if let Talk::Nbd(s) = &mut self.talk {
+                s.session.input_eof();
+            } else {
+                self.closing = true;
+            }
+            return Ok(false);
+        }
+        let bytes = piece.split().freeze();
+        match &mut self.talk {
+            Talk::Nbd(s) => s.session.input(bytes),
+            Talk::Control(c) => c.line.extend_from_slice(&bytes),
+            // A request's answer, if it is refused, is in its output at once.
+            Talk::Http(h, out) => {
+                self.asked_metrics = h.input(&bytes);
+                self.closing |= take_page(h, out);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next request of an NBD session.
+    pub fn poll_request(&mut self, now: Time) -> Option<Request> {
+        let Talk::Nbd(n) = &mut self.talk else { return None };
+        let r = n.session.poll_request()?;
+        n.since[slot(r.id)] = Kind::of(&r.op).map(|k| (k, now));
+        Some(r)
+    }
+
+    /// Answers a request of an NBD session; how long it took, if such are timed.
+    pub fn reply(&mut self, now: Time, r: Reply) -> Option<(Kind, Span)> {
+        let Talk::Nbd(n) = &mut self.talk else { return None };
+        let timed = n.since[slot(r.id)].take();
+        n.session.reply(r);
+        timed.map(|(kind, since)| (kind, now.since(since)))
+    }
+
+    /// What else was asked, if it is whole and nothing is being answered.
+    pub fn heard(&mut self) -> Option<Heard> {
+        match &mut self.talk {
+            Talk::Nbd(_) => None,
+            Talk::Control(c) => c.next().map(|c| Heard::Command(Box::new(c))),
+            Talk::Http(..) => std::mem::take(&mut self.asked_metrics).then_some(Heard::Metrics),
+        }
+    }
+
+    pub fn answer(&mut self, now: Time, a: &Answer) {
+        if let Talk::Control(c) = &mut self.talk {
+            c.busy = false;
+            self.owes_since = now;
+            c.out.push(line_of(a));
+        }
+    }
+
+    /// Answers a request for the metrics and ends the connection.
+    pub fn metrics(&mut self, text: &str) {
+        if let Talk::Http(h, out) = &mut self.talk {
+            h.respond(text);
+            self.closing |= take_page(h, out);
+        }
+    }
+
+    /// Sends what the socket takes.
+    pub fn send(&mut self) -> io::Result<()> {
+        let fd = self.fd.as_raw_fd();
+        match &mut self.talk {
+            Talk::Nbd(n) => {
+                while n.session.output_len() > 0 {
+                    let (sent, all) = send_parts(fd, n.session.output())?;
+                    n.session.written(sent);
+                    if !all {
+                        return Ok(());
+                    }
+                }
+                Ok(())
+            }
+            Talk::Control(c) => c.out.send(fd),
+            Talk::Http(_, out) => out.send(fd),
+        }
+    }
+}
+
+fn take_page(h: &HttpSession, out: &mut Outgoing) -> bool {
+    let page = h.output();
+    let done = !page.is_empty();
+    out.push(page);
+    done
+}
+
+impl Control {
+    /// The next whole line as a command; one at a time, so that answers come in order.
+    fn next(&mut self) -> Option<Command> {
+        while !self.busy {
+            let Some(end) = self.line.iter().position(|&b| b == b'\n') else {
+                if self.line.len() > LINE_MAX {
+                    self.line.clear();
+                    self.out.push(line_of(&Answer::Error { message: format!("a line of over {LINE_MAX} bytes") }));
+                }
+                return None;
+            };
+            let rest = self.line.split_off(end + 1);
+            let text = std::mem::replace(&mut self.line, rest);
+            match serde_json::from_slice(&text) {
+                Ok(c) => {
+                    self.busy = true;
+                    return Some(c);
+                }
+                Err(e) => self.out.push(line_of(&Answer::Error { message: format!("not a command: {e}") })),
+            }
+        }
+        None
+    }
+}
+
+fn line_of(a: &Answer) -> Bytes {
+    let mut b = serde_json::to_vec(a).unwrap_or_else(|_| br#"{"error":{"message":"the answer has no JSON form"}}"#.into());
+    b.push(b'\n');
+    b.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_commands_one_at_a_time() {
+        let mut c = Control { line: b"nonsense\n{\"op\":\"volume_list\"}\n{\"op\":\"status\"}\n{\"op".to_vec(), ..Control::default() };
+        assert_eq!(c.next(), Some(Command::VolumeList));
+        assert!(c.out.len() > 0, "the nonsense was answered");
+        assert_eq!(c.next(), None, "one is being answered");
+        c.busy = false;
+        assert_eq!(c.next(), Some(Command::Status));
+        c.busy = false;
+        assert_eq!(c.next(), None);
+        c.line = vec![b' '; LINE_MAX + 1];
+        assert_eq!(c.next(), None);
+        assert!(c.line.is_empty());
+    }
+}

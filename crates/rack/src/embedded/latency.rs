@@ -1,0 +1,88 @@
+//! How long requests took, from the gateway's view.
+
+use hdrhistogram::Histogram;
+use rackweave_core::Span;
+use rackweave_core::request::RequestOp;
+
+use super::control;
+
+/// Longest time told apart: an hour; longer ones count as that.
+const MAX_NANOS: u64 = 3_600_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Read,
+    Write,
+    Flush,
+    Trim,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim];
+    /// `None`: not I/O, and not timed.
+    pub fn of(op: &RequestOp) -> Option<Kind> {
+        match op {
+            RequestOp::Read { .. } => Some(Kind::Read),
+            RequestOp::Write { .. } => Some(Kind::Write),
+            RequestOp::Flush { .. } => Some(Kind::Flush),
+            RequestOp::Trim { .. } | RequestOp::WriteZeroes { .. } => Some(Kind::Trim),
+            RequestOp::Attach { .. } | RequestOp::BlockStatus { .. } | RequestOp::Admin(_) => None,
+        }
+    }
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Flush => "flush",
+            Kind::Trim => "trim",
+        }
+    }
+}
+
+/// One histogram a kind.
+#[derive(Debug)]
+pub struct Latencies([Histogram<u64>; 4]);
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies(std::array::from_fn(|_| Histogram::new_with_bounds(1, MAX_NANOS, 2).expect("constant bounds")))
+    }
+}
+
+impl Latencies {
+    pub fn record(&mut self, kind: Kind, took: Span) {
+        self.0[kind as usize].saturating_record(took.0.max(1));
+    }
+    pub fn summary(&self, kind: Kind) -> control::Latency {
+        let h = &self.0[kind as usize];
+        let us = |n: u64| n as f64 / 1e3;
+        control::Latency {
+            kind: kind.name().into(),
+            count: h.len(),
+            mean_us: if h.is_empty() { 0.0 } else { h.mean() / 1e3 },
+            p50_us: us(h.value_at_quantile(0.5)),
+            p90_us: us(h.value_at_quantile(0.9)),
+            p99_us: us(h.value_at_quantile(0.99)),
+            p999_us: us(h.value_at_quantile(0.999)),
+            max_us: us(h.max()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_in_microseconds() {
+        let mut l = Latencies::default();
+        for i in 1..=1000 {
+            l.record(Kind::Read, Span::from_micros(i));
+        }
+        let s = l.summary(Kind::Read);
+        assert_eq!(s.count, 1000);
+        assert!((495.0..510.0).contains(&s.p50_us), "{s:?}");
+        assert!((985.0..1000.0).contains(&s.p99_us), "{s:?}");
+        assert_eq!(l.summary(Kind::Write).count, 0);
+    }
+}

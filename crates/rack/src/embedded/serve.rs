@@ -1,0 +1,428 @@
+//! The loop: waits for sockets, timers and syncs; takes in everything that is ready; runs the nodes until they are
+//! quiet; sends everything that came of it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use bytes::BytesMut;
+use rackweave_core::request::{AdminOp, RackStatus, Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::{NodeId, Span, Time, VolumeId};
+use rackweave_gateway::metrics::HttpSession;
+use rackweave_gateway::nbd::Session;
+use slab::Slab;
+
+use super::clock::Clock;
+use super::conn::{Conn, Heard, Talk};
+use super::control::{Answer, Command, Volume};
+use super::engine::{ADMIN, Engine, MetaStore, Nodes};
+use super::latency::Latencies;
+use super::net::Listener;
+use super::poll::{Interest, Poll, Ready};
+use super::status::{Describe, Facts, View};
+use super::syncer::Syncer;
+use crate::file::FileIo;
+
+/// Connections at once: each may hold a session's bound of memory, and descriptors are limited.
+pub const CONNECTIONS_MAX: usize = 1 << CONN_BITS;
+const CONN_BITS: u32 = 9;
+/// Session id of requests that no NBD session asked; their low half is a place in `waiting`.
+const OWN: u32 = u32::MAX;
+/// How often late clients are looked for.
+const SWEEP: Span = Span::from_secs(1);
+/// A stop waits so long for requests under way, and again for the last flush.
+const STOP_WAIT: Span = Span::from_secs(2);
+
+const TOKEN_SYNCER: u64 = 1 << 32;
+const TOKEN_SIGNAL: u64 = 2 << 32;
+const TOKEN_LISTENERS: u64 = 3 << 32;
+
+/// What a listener's connections speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    Nbd,
+    Control,
+    Http,
+}
+
+/// Who waits for the answer to a request of the loop's own.
+enum Waiter {
+    Control(Place),
+    /// A status in the making: the rack's state comes first, then the volumes.
+    Report { place: Place, metrics: bool, rack: Option<Box<RackStatus>> },
+    /// A flush of a stop.
+    Stop,
+}
+
+/// A connection, and its serial number: places are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    key: usize,
+    serial: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// Nothing is taken any more; requests under way are being finished.
+    Draining { until: Time },
+    Flushing { until: Time },
+    Stopped,
+}
+
+/// The running rack.
+pub struct Serve<N, F, M> {
+    engine: Engine<N, F, M>,
+    client: NodeId,
+    facts: Facts,
+    clock: Clock,
+    started: Time,
+    poll: Poll,
+    syncer: Syncer,
+    signal: OwnedFd,
+    listeners: Vec<(Listener, Speaks)>,
+    conns: Slab<(u32, Conn)>,
+    waiting: Slab<Waiter>,
+    serial: u32,
+    latencies: Latencies,
+    /// Volumes attached since the start: those a stop has to flush.
+    attached: Vec<VolumeId>,
+    /// Connections with something to send, or to be told to epoll.
+    touched: Vec<usize>,
+    stage: Stage,
+    next_sweep: Time,
+    replies: Vec<Reply>,
+    piece: BytesMut,
+}
+
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+    /// `signal` becomes readable when the rack is to stop.
+    pub fn new(
+        engine: Engine<N, F, M>,
+        client: NodeId,
+        mut facts: Facts,
+        syncer: Syncer,
+        signal: OwnedFd,
+        listeners: Vec<(Listener, Speaks)>,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        poll.add(syncer.event_fd(), TOKEN_SYNCER, Interest::READ)?;
+        poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
+        for (i, (l, _)) in listeners.iter().enumerate() {
+            poll.add(l.as_raw_fd(), TOKEN_LISTENERS + i as u64, Interest::READ)?;
+        }
+        facts.driver = format!("sockets by epoll, syncs by {}", syncer.name());
+        let clock = Clock::default();
+        let now = clock.now();
+        Ok(Serve {
+            engine,
+            client,
+            facts,
+            clock,
+            started: now,
+            poll,
+            syncer,
+            signal,
+            listeners,
+            conns: Slab::new(),
+            waiting: Slab::new(),
+            serial: 0,
+            latencies: Latencies::default(),
+            attached: Vec::new(),
+            touched: Vec::new(),
+            stage: Stage::Serving,
+            next_sweep: now + SWEEP,
+            replies: Vec::new(),
+            piece: BytesMut::new(),
+        })
+    }
+
+    /// Runs until it was told to stop and everything is flushed.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut ready = Vec::new();
+        let mut now = self.clock.read();
+        while self.stage != Stage::Stopped {
+            let quiet = self.engine.run(now);
+            self.start_syncs()?;
+            self.answer_requests(now);
+            self.send_touched();
+            self.go_on_stopping(now);
+            let planned = if quiet { self.sleep(now) } else { Span::ZERO };
+            self.poll.wait(Some(planned), &mut ready)?;
+            now = self.clock.read_after(planned);
+            for r in &ready {
+                self.take_in(now, *r)?;
+            }
+            if now >= self.next_sweep {
+                self.sweep(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the rack: all devices closed, every durable thing durable.
+    pub fn close(self) -> Vec<Result<(), rackweave_core::device::DeviceError>> {
+        self.engine.close()
+    }
+
+    fn sleep(&self, now: Time) -> Span {
+        let mut until = self.next_sweep.min(self.engine.next_deadline().unwrap_or(Time::MAX));
+        if let Stage::Draining { until: u } | Stage::Flushing { until: u } = self.stage {
+            until = until.min(u);
+        }
+        until.since(now)
+    }
+
+    fn take_in(&mut self, now: Time, r: Ready) -> io::Result<()> {
+        match r.token {
+            TOKEN_SYNCER => {
+                let mut done = Vec::new();
+                self.syncer.finished(&mut done);
+                for (device, result) in done {
+                    self.engine.sync_finished(now, device as usize, result);
+                }
+            }
+            TOKEN_SIGNAL => self.begin_stop(now),
+            t if t >= TOKEN_LISTENERS => self.accept(now, (t - TOKEN_LISTENERS) as usize)?,
+            key => self.connection(now, key as usize, r),
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, now: Time, listener: usize) -> io::Result<()> {
+        loop {
+            let Some((l, speaks)) = self.listeners.get(listener) else { return Ok(()) };
+            let speaks = *speaks;
+            let fd = match l.accept() {
+                Ok(Some(fd)) => fd,
+                // Gone before it was taken, or no descriptor is left: those connected already go on.
+                Ok(None) | Err(_) => return Ok(()),
+            };
+            if self.conns.len() >= CONNECTIONS_MAX || self.stage != Stage::Serving {
+                continue;
+            }
+            self.serial = self.serial.wrapping_add(1) & ((1 << (31 - CONN_BITS)) - 1);
+            let entry = self.conns.vacant_entry();
+            let key = entry.key();
+            let talk = match speaks {
+                Speaks::Nbd => Conn::nbd(Session::new(self.serial << CONN_BITS | key as u32)),
+                Speaks::Control => Talk::Control(Default::default()),
+                Speaks::Http => Talk::Http(HttpSession::new(), Default::default()),
+            };
+            let conn = Conn::new(fd, talk, now);
+            self.poll.add(conn.fd(), key as u64, conn.interest)?;
+            entry.insert((self.serial, conn));
+            self.touched.push(key);
+        }
+    }
+
+    fn connection(&mut self, now: Time, key: usize, r: Ready) {
+        let Some((serial, conn)) = self.conns.get_mut(key) else { return };
+        let place = Place { key, serial: *serial };
+        self.touched.push(key);
+        if r.read && self.stage == Stage::Serving {
+            match conn.read(&mut self.piece) {
+                Ok(_) => self.hear(now, place),
+                Err(_) => return self.drop_conn(key),
+            }
+        }
+        if r.closed {
+            self.drop_conn(key);
+        }
+    }
+
+    /// Passes on what a connection asks for.
+    fn hear(&mut self, now: Time, place: Place) {
+        let Some((_, conn)) = self.conns.get_mut(place.key) else { return };
+        while let Some(r) = conn.poll_request(now) {
+            let to = if matches!(r.op, RequestOp::Admin(_)) { ADMIN } else { self.client };
+            self.engine.submit(to, r);
+        }
+        match conn.heard() {
+            Some(Heard::Command(c)) => self.command(place, *c),
+            Some(Heard::Metrics) => self.report(place, true),
+            None => {}
+        }
+    }
+
+    fn command(&mut self, place: Place, c: Command) {
+        let op = match c {
+            Command::VolumeCreate { name, size } => AdminOp::VolumeCreate { name: name.into(), size },
+            Command::VolumeGrow { name, size } => AdminOp::VolumeGrow { name: name.into(), size },
+            Command::VolumeDelete { name } => AdminOp::VolumeDelete { name: name.into() },
+            Command::VolumeInfo { name } => AdminOp::VolumeInfo { name: name.into() },
+            Command::VolumeList => AdminOp::VolumeList,
+            Command::Status => return self.report(place, false),
+        };
+        self.ask(ADMIN, RequestOp::Admin(op), Waiter::Control(place));
+    }
+
+    fn report(&mut self, place: Place, metrics: bool) {
+        let waiter = Waiter::Report { place, metrics, rack: None };
+        self.ask(ADMIN, RequestOp::Admin(AdminOp::RackStatus), waiter);
+    }
+
+    fn ask(&mut self, node: NodeId, op: RequestOp, waiter: Waiter) {
+        let key = self.waiting.insert(waiter);
+        let id = RequestId(u64::from(OWN) << 32 | key as u64);
+        self.engine.submit(node, Request { id, op });
+    }
+
+    fn answer_requests(&mut self, now: Time) {
+        let mut replies = std::mem::take(&mut self.replies);
+        self.engine.take_replies(&mut replies);
+        for r in replies.drain(..) {
+            if let Ok(ReplyData::Attached(v)) = &r.result
+                && !self.attached.contains(&v.id)
+            {
+                self.attached.push(v.id);
+            }
+            let session = Session::of(r.id);
+            if session == OWN {
+                self.answer_own(now, r);
+                continue;
+            }
+            let key = (session & (CONNECTIONS_MAX as u32 - 1)) as usize;
+            let Some((serial, conn)) = self.conns.get_mut(key) else { continue };
+            if *serial != session >> CONN_BITS {
+                continue;
+            }
+            if let Some((kind, took)) = conn.reply(now, r) {
+                self.latencies.record(kind, took);
+            }
+            self.touched.push(key);
+        }
+        self.replies = replies;
+    }
+
+    fn answer_own(&mut self, now: Time, r: Reply) {
+        let Some(waiter) = self.waiting.try_remove(r.id.0 as u32 as usize) else { return };
+        match (waiter, r.result) {
+            (Waiter::Control(place), result) => self.answer(now, place, &answer(result)),
+            (Waiter::Report { place, metrics, rack: None }, Ok(ReplyData::Rack(rack))) => {
+                let waiter = Waiter::Report { place, metrics, rack: Some(rack) };
+                self.ask(ADMIN, RequestOp::Admin(AdminOp::VolumeList), waiter);
+            }
+            (Waiter::Report { place, metrics, rack: Some(rack) }, Ok(ReplyData::Volumes(volumes))) => {
+                let view = View {
+                    facts: &self.facts,
+                    uptime: now.since(self.started),
+                    standstill: self.clock.skipped(),
+                    connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
+                    latencies: &self.latencies,
+                    rack: &rack,
+                    volumes: &volumes,
+                };
+                let status = view.status(now, &self.engine);
+                if metrics {
+                    let text = status.metrics();
+                    if let Some((_, c)) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial) {
+                        c.metrics(&text);
+                        self.touched.push(place.key);
+                    }
+                } else {
+                    self.answer(now, place, &Answer::Status(Box::new(status)));
+                }
+            }
+            (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result)),
+            (Waiter::Stop, _) => {}
+        }
+    }
+
+    fn answer(&mut self, now: Time, place: Place, a: &Answer) {
+        if let Some((_, c)) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial) {
+            c.answer(now, a);
+            self.touched.push(place.key);
+            self.hear(now, place);
+        }
+    }
+
+    fn start_syncs(&mut self) -> io::Result<()> {
+        for job in self.engine.take_jobs() {
+            self.syncer.begin(job.fd, job.device as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Sends for every connection that has something, and tells epoll what it waits for next.
+    fn send_touched(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        let now = self.clock.now();
+        touched.sort_unstable();
+        touched.dedup();
+        for &key in &touched {
+            let Some((serial, conn)) = self.conns.get_mut(key) else { continue };
+            let place = Place { key, serial: *serial };
+            if conn.send().is_err() || conn.finished() {
+                self.drop_conn(key);
+                continue;
+            }
+            // Room in the output may have let a session read on in what it holds already.
+            self.hear(now, place);
+            let Some((_, conn)) = self.conns.get_mut(key) else { continue };
+            let mut wants = conn.wants();
+            wants.read &= self.stage == Stage::Serving;
+            if wants != conn.interest && self.poll.change(conn.fd(), key as u64, wants).is_ok() {
+                conn.interest = wants;
+            }
+        }
+        touched.clear();
+        touched.append(&mut self.touched);
+        self.touched = touched;
+    }
+
+    fn drop_conn(&mut self, key: usize) {
+        if let Some((_, conn)) = self.conns.try_remove(key) {
+            let _ = self.poll.remove(conn.fd());
+        }
+    }
+
+    fn sweep(&mut self, now: Time) {
+        self.next_sweep = now + SWEEP;
+        let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
+        for key in late {
+            self.drop_conn(key);
+        }
+    }
+
+    fn begin_stop(&mut self, now: Time) {
+        super::poll::drain_bytes(self.signal.as_raw_fd());
+        if self.stage != Stage::Serving {
+            // Asked again: at once, with whatever is unflushed lost as after a crash.
+            self.stage = Stage::Stopped;
+            return;
+        }
+        for (l, _) in self.listeners.drain(..) {
+            let _ = self.poll.remove(l.as_raw_fd());
+        }
+        self.touched.extend(self.conns.iter().map(|(k, _)| k));
+        self.stage = Stage::Draining { until: now + STOP_WAIT };
+    }
+
+    fn go_on_stopping(&mut self, now: Time) {
+        match self.stage {
+            Stage::Draining { until } if now >= until || self.conns.iter().all(|(_, c)| c.1.in_flight() == 0) => {
+                for volume in std::mem::take(&mut self.attached) {
+                    self.ask(self.client, RequestOp::Flush { volume }, Waiter::Stop);
+                }
+                self.stage = Stage::Flushing { until: now + STOP_WAIT };
+            }
+            Stage::Flushing { until } => {
+                let flushed = !self.waiting.iter().any(|(_, w)| matches!(w, Waiter::Stop));
+                if (flushed || now >= until) && self.engine.syncs_idle() {
+                    self.stage = Stage::Stopped;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn answer(result: Result<ReplyData, RequestError>) -> Answer {
+    match result {
+        Ok(ReplyData::Done) => Answer::Done,
+        Ok(ReplyData::Volume(v) | ReplyData::Attached(v)) => Answer::Volume(Volume::from(&v)),
+        Ok(ReplyData::Volumes(all)) => Answer::Volumes(all.iter().map(Volume::from).collect()),
+        Ok(_) => Answer::Error { message: "the rack answered another question".into() },
+        Err(e) => Answer::Error { message: e.to_string() },
+    }
+}

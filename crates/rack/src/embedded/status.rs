@@ -1,0 +1,198 @@
+//! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
+
+use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo};
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
+
+use super::control::{Member, RackFacts, Server, Set, Status, Volume, Vssd};
+use super::engine::{Engine, MetaStore, Nodes};
+use super::latency::{Kind, Latencies};
+use crate::file::FileIo;
+
+/// Nodes that can say what state their vSSDs are in.
+pub trait Describe {
+    /// The vSSDs of a server, in order; empty for any other node.
+    fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd>;
+}
+
+/// Facts about the rack that never change while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub data: String,
+    pub timing: String,
+    pub driver: String,
+    pub nbd: Vec<String>,
+    pub http: Option<String>,
+}
+
+/// Everything a status is made of.
+pub struct View<'a> {
+    pub facts: &'a Facts,
+    pub uptime: Span,
+    pub standstill: Span,
+    pub connections: u64,
+    pub latencies: &'a Latencies,
+    pub rack: &'a RackStatus,
+    pub volumes: &'a [VolumeInfo],
+}
+
+impl View<'_> {
+    pub fn status<N: Nodes + Describe, F: FileIo, M: MetaStore>(&self, now: Time, engine: &Engine<N, F, M>) -> Status {
+        let servers = self.rack.servers.iter().map(|s| Server {
+            node: s.node.0,
+            alive: s.alive,
+            ssds: s.ssds.iter().map(|i| i.0).collect(),
+            vssds: engine.nodes.vssds(s.node, now),
+        });
+        let sets = self.rack.sets.iter().map(|s| Set {
+            set: s.set.0,
+            epoch: s.epoch.0,
+            members: s.members.iter().map(member).collect(),
+        });
+        Status {
+            rack: RackFacts {
+                data: self.facts.data.clone(),
+                pid: std::process::id(),
+                uptime_s: self.uptime.as_secs_f64(),
+                standstill_s: self.standstill.as_secs_f64(),
+                driver: self.facts.driver.clone(),
+                timing: self.facts.timing.clone(),
+                nbd: self.facts.nbd.clone(),
+                http: self.facts.http.clone(),
+                promise_limit: self.rack.promise_limit,
+                promised: self.rack.promised,
+                connections: self.connections,
+                store_error: engine.store_error().map(ToString::to_string),
+            },
+            servers: servers.collect(),
+            sets: sets.collect(),
+            volumes: self.volumes.iter().map(Volume::from).collect(),
+            latency: Kind::ALL.iter().map(|&k| self.latencies.summary(k)).collect(),
+            counters: engine.counts().filter(|c| c.1 > 0).map(|(p, n)| (p.name().into(), n)).collect(),
+        }
+    }
+}
+
+fn member(m: &MemberStatus) -> Member {
+    let role = match m.role {
+        rackweave_core::msg::Role::Member => "member",
+        rackweave_core::msg::Role::Shadow => "shadow",
+    };
+    Member { vssd: m.vssd.0, server: m.server.0, role: role.into() }
+}
+
+impl Status {
+    /// The same in Prometheus' text format; docs/metrics.md lists the names.
+    pub fn metrics(&self) -> String {
+        let mut all = Vec::new();
+        self.rack_samples(&mut all);
+        self.vssd_samples(&mut all);
+        self.latency_samples(&mut all);
+        for (name, n) in &self.counters {
+            let help = "Situations inside the rack, by name, since the start";
+            all.push(sample("rackweave_events_total", help, Metric::Counter, vec![("event", name.clone())], *n as f64));
+        }
+        // Names and order are constants of this file, and a test renders them all.
+        render(&all).unwrap_or_default()
+    }
+
+    fn rack_samples(&self, all: &mut Vec<Sample>) {
+        let r = &self.rack;
+        let mut gauge = |name, help, value| all.push(sample(name, help, Metric::Gauge, vec![], value));
+        gauge("rackweave_uptime_seconds", "Time since the rack was started", r.uptime_s);
+        gauge("rackweave_standstill_seconds", "Time in which machine or process stood still", r.standstill_s);
+        gauge("rackweave_connections", "NBD connections", r.connections as f64);
+        gauge("rackweave_promise_limit_bytes", "What all volumes together may promise", r.promise_limit as f64);
+        gauge("rackweave_promised_bytes", "What all volumes together promise", r.promised as f64);
+        gauge("rackweave_store_failing", "1 while the metadata service cannot write", f64::from(u8::from(r.store_error.is_some())));
+        for s in &self.servers {
+            let labels = vec![("server", s.node.to_string())];
+            let help = "1 while the server's heartbeats arrive";
+            all.push(sample("rackweave_server_alive", help, Metric::Gauge, labels, f64::from(u8::from(s.alive))));
+        }
+        for s in &self.sets {
+            let labels = vec![("set", s.set.to_string())];
+            all.push(sample("rackweave_set_epoch", "Epoch of the replica set", Metric::Gauge, labels, f64::from(s.epoch)));
+        }
+        for v in &self.volumes {
+            let labels = vec![("volume", v.name.clone())];
+            all.push(sample("rackweave_volume_size_bytes", "Size of the volume", Metric::Gauge, labels, v.size as f64));
+        }
+    }
+
+    fn vssd_samples(&self, all: &mut Vec<Sample>) {
+        type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
+        const COLUMNS: [Column; 7] = [
+            ("rackweave_vssd_gc_runs_total", "Collections begun", Metric::Counter, |v| v.gc_runs as f64),
+            ("rackweave_vssd_erases_total", "Blocks erased", Metric::Counter, |v| v.erases as f64),
+            ("rackweave_vssd_collecting", "1 while it collects", Metric::Gauge, |v| f64::from(u8::from(v.gc != "idle"))),
+            ("rackweave_vssd_free_ratio", "Free blocks by spare blocks", Metric::Gauge, |v| v.free_ratio),
+            ("rackweave_vssd_mapped_bytes", "Bytes mapped to flash", Metric::Gauge, |v| v.mapped_bytes as f64),
+            ("rackweave_vssd_cache_used_slots", "Write cache slots in use", Metric::Gauge, |v| v.cache_used as f64),
+            ("rackweave_vssd_write_amplification", "Slots programmed by slots written", Metric::Gauge, |v| v.waf),
+        ];
+        for (name, help, kind, value) in COLUMNS {
+            for s in &self.servers {
+                for v in &s.vssds {
+                    let labels =
+                        vec![("server", s.node.to_string()), ("vssd", v.id.to_string()), ("set", v.set.to_string())];
+                    all.push(sample(name, help, kind, labels, value(v)));
+                }
+            }
+        }
+    }
+
+    fn latency_samples(&self, all: &mut Vec<Sample>) {
+        for l in &self.latency {
+            let labels = vec![("kind", l.kind.clone())];
+            all.push(sample("rackweave_requests_total", "Requests answered", Metric::Counter, labels, l.count as f64));
+        }
+        for l in &self.latency {
+            let quantiles = [("0.5", l.p50_us), ("0.9", l.p90_us), ("0.99", l.p99_us), ("0.999", l.p999_us), ("1", l.max_us)];
+            for (q, us) in quantiles {
+                let labels = vec![("kind", l.kind.clone()), ("quantile", q.into())];
+                let help = "Times from a request's arrival to its answer since the start";
+                all.push(sample("rackweave_request_seconds", help, Metric::Gauge, labels, us / 1e6));
+            }
+        }
+    }
+}
+
+fn sample(name: &'static str, help: &'static str, kind: Metric, labels: Vec<(&'static str, String)>, value: f64) -> Sample {
+    Sample { name, help, kind, labels, value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Status {
+        Status {
+            servers: vec![
+                Server { vssds: vec![Vssd { gc: "idle".into(), ..Vssd::default() }; 2], ..Server::default() };
+                2
+            ],
+            sets: vec![Set::default(); 2],
+            volumes: vec![Volume { id: 1, name: "a".into(), size: 1, attach: 0, stripe_bytes: 1, sets: vec![] }],
+            latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
+            counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn every_metric_is_rendered() {
+        let text = full().metrics();
+        assert!(text.contains("rackweave_events_total{event=\"Redirect\"} 3"), "{text}");
+        assert!(text.contains("rackweave_request_seconds"));
+    }
+
+    #[test]
+    fn every_metric_is_in_the_docs() {
+        let docs = include_str!("../../../../docs/metrics.md");
+        for line in full().metrics().lines().filter_map(|l| l.strip_prefix("# TYPE ")) {
+            let name = line.split(' ').next().unwrap_or_default();
+            assert!(docs.contains(&format!("`{name}`")), "{name} is not in docs/metrics.md");
+        }
+    }
+}
