@@ -1,0 +1,109 @@
+//! Registration, attaching, administration.
+
+use rackweave_core::msg::{Body, IoRequest};
+use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp};
+use rackweave_core::{Payload, Span};
+
+use super::rack::{Faults, Rack, VOLUME};
+
+#[test]
+fn registers_when_the_service_comes_up() {
+    let mut r = Rack::new(2, 16, 1 << 20, 1, |_| {});
+    r.faults.meta_silent = true;
+    let a = r.submit(RequestOp::Attach { name: "v".into() });
+    let l = r.submit(RequestOp::Admin(AdminOp::VolumeList));
+    r.run_for(Span::from_secs(30));
+    assert!(!r.client.registered() && r.replies.is_empty());
+    r.faults.meta_silent = false;
+    assert!(matches!(r.wait(a), Ok(ReplyData::Attached(i)) if i.id == VOLUME));
+    assert!(matches!(r.wait(l), Ok(ReplyData::Volumes(v)) if v.len() == 1));
+}
+
+#[test]
+fn an_attach_fences_every_set_before_it_is_answered() {
+    let mut r = Rack::new(3, 16, 1 << 20, 2, |_| {});
+    r.faults = Faults { loss: 0.3, duplicate: 0.2, refuse: 0.2, ..Faults::default() };
+    let info = r.attach().unwrap();
+    assert!(r.sets.iter().all(|s| s.fence == info.attach));
+    assert!(r.sent.iter().all(|p| matches!(p.body, Body::Io(IoRequest::Fence { .. }))));
+}
+
+#[test]
+fn connections_of_one_gateway_are_one_writer() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 3);
+    let first = r.submit(RequestOp::Attach { name: "v".into() });
+    let second = r.submit(RequestOp::Attach { name: "v".into() });
+    for id in [first, second] {
+        assert!(matches!(r.wait(id), Ok(ReplyData::Attached(i)) if i.attach == 1));
+    }
+    assert!(r.sent.is_empty(), "nothing was fenced");
+    r.write(0, 4096, 1).unwrap();
+}
+
+#[test]
+fn simultaneous_attaches_share_one() {
+    let mut r = Rack::new(2, 16, 1 << 20, 4, |_| {});
+    let ids: Vec<u64> = (0..5).map(|_| r.submit(RequestOp::Attach { name: "v".into() })).collect();
+    for id in ids {
+        assert!(matches!(r.wait(id), Ok(ReplyData::Attached(i)) if i.attach == 1));
+    }
+}
+
+#[test]
+fn an_attach_again_after_another_writer_takes_the_volume_back() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 5);
+    r.info.attach = 9;
+    r.sets.iter_mut().for_each(|s| s.fence = 9);
+    assert_eq!(r.attach().unwrap().attach, 10);
+    r.write(0, 4096, 1).unwrap();
+    assert!(r.sets.iter().all(|s| s.fence == 10));
+}
+
+#[test]
+fn an_attach_overtaken_by_another_writer_fails() {
+    let mut r = Rack::new(1, 16, 1 << 20, 6, |_| {});
+    r.sets[0].fence = 50;
+    assert_eq!(r.attach(), Err(RequestError::Fenced { volume: VOLUME, attach: 1 }));
+    let write = RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(512, 1), fua: false };
+    assert_eq!(r.run(write), Err(RequestError::NotAttached { volume: VOLUME }));
+}
+
+#[test]
+fn an_unknown_name_is_told() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 7);
+    let unknown = Err(RequestError::UnknownVolume { name: "w".into() });
+    assert_eq!(r.run(RequestOp::Attach { name: "w".into() }), unknown);
+    r.info.name = "w".into();
+    let gone = Err(RequestError::UnknownVolume { name: "v".into() });
+    assert_eq!(r.run(RequestOp::Attach { name: "v".into() }), gone);
+}
+
+#[test]
+fn a_grown_volume_is_seen_by_the_next_connection() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 8);
+    let read = RequestOp::Read { volume: VOLUME, offset: 1 << 20, len: 4096 };
+    assert!(matches!(r.run(read.clone()), Err(RequestError::OutOfRange { .. })));
+    r.info.size = 2 << 20;
+    assert_eq!(r.attach().unwrap().size, 2 << 20);
+    assert_eq!(r.run(read), Ok(ReplyData::Data(Payload::zero(4096))));
+}
+
+#[test]
+fn the_same_seed_sends_the_same_packets() {
+    let run = || {
+        let mut r = Rack::attached(3, 16, 4 << 20, 9);
+        r.faults = Faults { loss: 0.2, duplicate: 0.2, refuse: 0.2, ..Faults::default() };
+        for i in 0..200u64 {
+            r.submit(RequestOp::Write {
+                volume: VOLUME,
+                offset: (i * 37 % 1000) * 4096,
+                data: Payload::elided(8192, i),
+                fua: false,
+            });
+        }
+        r.run_for(Span::from_secs(20));
+        assert_eq!(r.replies.len(), 200);
+        r.sent.iter().map(|p| (p.header, format!("{:?}", p.body))).collect::<Vec<_>>()
+    };
+    assert_eq!(run(), run());
+}

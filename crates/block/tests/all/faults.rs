@@ -1,0 +1,164 @@
+//! Silence, refusals, broken devices, fences, deadlines.
+
+use rackweave_core::request::{ReplyData, RequestError, RequestOp};
+use rackweave_core::{Payload, Span};
+
+use super::rack::{Rack, VOLUME, vssd};
+
+#[test]
+fn a_silent_member_costs_one_timeout_and_is_then_asked_last() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 1);
+    r.faults.silent.insert(vssd(0, 0));
+    let start = r.now;
+    r.write(0, 4096, 1).unwrap();
+    let took = r.now.since(start);
+    assert!(took >= Span::from_millis(200) && took < Span::from_millis(202), "{took}");
+    let start = r.now;
+    r.write(0, 4096, 2).unwrap();
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 2));
+    assert!(r.now.since(start) < Span::from_millis(2));
+    assert_eq!(r.client.stats().timeouts, 1);
+}
+
+#[test]
+fn a_repeated_mutation_keeps_its_identity() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 2);
+    r.faults.silent.extend([vssd(0, 0), vssd(0, 1)]);
+    r.write(0, 4096, 1).unwrap();
+    let ids: Vec<_> = r
+        .sent
+        .iter()
+        .map(|p| match &p.body {
+            rackweave_core::msg::Body::Io(rackweave_core::msg::IoRequest::Write(w)) => {
+                (p.header.vssd, w.mutation.sequence)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ids, [(vssd(0, 0), 1), (vssd(0, 1), 1), (vssd(0, 2), 1)]);
+}
+
+#[test]
+fn a_refusal_goes_to_the_next_member_at_once() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 3);
+    r.faults.refusing.extend([vssd(0, 0), vssd(0, 1)]);
+    let start = r.now;
+    r.write(0, 4096, 1).unwrap();
+    assert!(r.now.since(start) < Span::from_millis(2));
+    assert_eq!(r.client.stats().refusals, 2);
+}
+
+#[test]
+fn waits_as_long_as_the_rack_is_away() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 4);
+    r.faults.refusing = (0..2).flat_map(|s| (0..3).map(move |m| vssd(s, m))).collect();
+    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(1 << 20, 1), fua: true });
+    r.run_for(Span::from_secs(600));
+    assert!(r.replies.is_empty());
+    let sent = r.sent.len();
+    assert!(sent < 16 * 3 * 600, "{sent} messages in ten minutes of refusals");
+    r.faults.refusing.clear();
+    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+}
+
+#[test]
+fn a_new_map_sends_what_was_stranded_again() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 5);
+    r.faults.silent = (0..3).map(|m| vssd(0, m)).collect();
+    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    r.run_for(Span::from_millis(1));
+    r.absent.insert(vssd(0, 0));
+    r.generation += 1;
+    r.faults.silent.clear();
+    let start = r.now;
+    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+    assert!(r.now.since(start) < Span::from_millis(250));
+    assert!(r.sent.iter().skip(1).all(|p| p.header.vssd != vssd(0, 0)));
+}
+
+#[test]
+fn an_empty_set_is_waited_for() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 6);
+    r.absent = (0..3).map(|m| vssd(0, m)).collect();
+    r.generation += 1;
+    r.run_for(Span::from_secs(3));
+    let w = r.submit(RequestOp::Read { volume: VOLUME, offset: 0, len: 4096 });
+    r.run_for(Span::from_secs(5));
+    assert!(r.replies.is_empty());
+    r.absent.clear();
+    r.generation += 1;
+    assert_eq!(r.wait(w), Ok(ReplyData::Data(Payload::zero(4096))));
+}
+
+#[test]
+fn one_broken_device_is_passed_by_and_three_are_an_error() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 7);
+    r.faults.broken.extend([vssd(0, 0), vssd(0, 1)]);
+    r.write(0, 4096, 1).unwrap();
+    r.faults.broken.insert(vssd(0, 2));
+    assert_eq!(r.write(0, 4096, 2), Err(RequestError::Io));
+    assert_eq!(r.run(RequestOp::Flush { volume: VOLUME }), Err(RequestError::Io));
+}
+
+#[test]
+fn a_full_rack_is_an_error_and_reads_go_on() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 8);
+    r.write(0, 4096, 1).unwrap();
+    r.faults.full = true;
+    assert_eq!(r.write(0, 256 << 10, 2), Err(RequestError::NoSpace));
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 1));
+    r.faults.full = false;
+    r.write(0, 4096, 3).unwrap();
+}
+
+#[test]
+fn a_deadline_gives_up_for_good() {
+    let mut r = Rack::new(1, 16, 1 << 20, 9, |c| c.deadline = Some(Span::from_secs(1)));
+    r.attach().unwrap();
+    r.faults.silent = (0..3).map(|m| vssd(0, m)).collect();
+    let a = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    let b = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 2), fua: false });
+    let c = r.submit(RequestOp::Read { volume: VOLUME, offset: 0, len: 8192 });
+    for id in [a, b, c] {
+        assert_eq!(r.wait(id), Err(RequestError::TimedOut { waited: Span::from_secs(1) }));
+    }
+    assert_eq!(r.client.requests_waiting(), 0);
+    r.faults.silent.clear();
+    r.run_for(Span::from_secs(5));
+    r.write(0, 4096, 3).unwrap();
+    r.run_for(Span::from_secs(5));
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 3));
+    // What may have been written in silence must be flushed all the same.
+    let before = r.sets[0].flushes;
+    r.run(RequestOp::Flush { volume: VOLUME }).unwrap();
+    r.run(RequestOp::Flush { volume: VOLUME }).unwrap();
+    assert_eq!(r.sets[0].flushes, before + 2);
+}
+
+#[test]
+fn a_fenced_writer_stops_until_it_attaches_again() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 10);
+    r.write(0, 4096, 1).unwrap();
+    // Another writer comes.
+    r.info.attach += 1;
+    let attach = r.info.attach;
+    r.sets.iter_mut().for_each(|s| s.fence = attach);
+    let fenced = Err(RequestError::Fenced { volume: VOLUME, attach: 1 });
+    assert_eq!(r.write(0, 4096, 2), fenced);
+    r.sent.clear();
+    assert_eq!(r.write(128 << 10, 4096, 2), fenced);
+    let zero = RequestOp::WriteZeroes { volume: VOLUME, offset: 0, len: 4096, fua: false, allocate: false };
+    assert_eq!(r.run(zero), fenced);
+    assert!(r.sent.is_empty(), "refused here");
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 1));
+    assert_eq!(r.attach().unwrap().attach, 3);
+    r.write(0, 4096, 4).unwrap();
+}
+
+#[test]
+fn a_fence_by_our_own_attach_is_no_fence() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 11);
+    r.faults.fence_once = 1;
+    r.write(0, 4096, 1).unwrap();
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 1));
+}

@@ -1,0 +1,411 @@
+//! A scripted rack: metadata service, and replica sets that each keep one copy behind all their members. It checks the
+//! rules every packet of a client must keep.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+
+use rackweave_block::{ClientConfig, VolumeClient};
+use rackweave_core::msg::{
+    Body, Control, IoError, IoReply, IoRequest, Mutation, Op, Packet, RackMap, SectorRange, SetRoute,
+};
+use rackweave_core::request::{
+    AdminOp, Extent, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo,
+};
+use rackweave_core::{
+    Effects, Epoch, Event, Incarnation, Layout, MESSAGE_MAX, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId,
+    VssdId,
+};
+
+pub const VOLUME: VolumeId = VolumeId(7);
+pub const MEMBERS: u32 = 3;
+
+/// What a set holds of the volume.
+#[derive(Default)]
+pub struct Set {
+    pub sectors: BTreeMap<u64, u64>,
+    pub mapped: BTreeSet<u64>,
+    applied: BTreeSet<u64>,
+    floor: u64,
+    pub fence: u32,
+    pub flushes: u32,
+}
+
+/// What goes wrong.
+#[derive(Clone, Default)]
+pub struct Faults {
+    pub loss: f64,
+    pub duplicate: f64,
+    pub refuse: f64,
+    /// Members that never answer, always refuse, or have a broken device.
+    pub silent: BTreeSet<VssdId>,
+    pub refusing: BTreeSet<VssdId>,
+    pub broken: BTreeSet<VssdId>,
+    pub full: bool,
+    pub meta_silent: bool,
+    /// Refuses by a fence without applying, so many times.
+    pub fence_once: u32,
+}
+
+pub struct Rack {
+    pub client: VolumeClient,
+    pub now: Time,
+    wake: Time,
+    fx: Effects,
+    queue: BinaryHeap<Reverse<(Time, u64)>>,
+    packets: BTreeMap<u64, Packet>,
+    serial: u64,
+    pub rng: Rng,
+    pub faults: Faults,
+    pub sets: Vec<Set>,
+    pub info: VolumeInfo,
+    pub generation: u64,
+    pub absent: BTreeSet<VssdId>,
+    pub replies: BTreeMap<u64, Result<ReplyData, RequestError>>,
+    /// Packets of the client to replicas, in order.
+    pub sent: Vec<Packet>,
+    pub attaches: VecDeque<(u64, u32)>,
+    /// The mutation of each request number, and the blocks of each unanswered mutation (set, sequence).
+    tags: BTreeMap<u64, (u32, u64)>,
+    open: BTreeMap<(u32, u64), (u64, u64)>,
+    next_id: u64,
+}
+
+pub fn vssd(set: u32, member: u32) -> VssdId {
+    VssdId(1 + set * 16 + member)
+}
+
+impl Rack {
+    pub fn new(sets: u32, stripe_blocks: u32, size: u64, seed: u64, tune: impl FnOnce(&mut ClientConfig)) -> Rack {
+        let mut cfg = ClientConfig::new(NodeId(9), 77);
+        tune(&mut cfg);
+        let info = VolumeInfo {
+            id: VOLUME,
+            name: "v".into(),
+            size,
+            attach: 0,
+            sets: (0..sets).map(SetId).collect(),
+            stripe_blocks,
+        };
+        let mut rack = Rack {
+            client: VolumeClient::new(cfg),
+            now: Time(1_000),
+            wake: Time::MAX,
+            fx: Effects::new(),
+            queue: BinaryHeap::new(),
+            packets: BTreeMap::new(),
+            serial: 0,
+            rng: Rng::new(seed),
+            faults: Faults::default(),
+            sets: (0..sets).map(|_| Set::default()).collect(),
+            info,
+            generation: 1,
+            absent: BTreeSet::new(),
+            replies: BTreeMap::new(),
+            sent: Vec::new(),
+            attaches: VecDeque::new(),
+            tags: BTreeMap::new(),
+            open: BTreeMap::new(),
+            next_id: 0,
+        };
+        rack.handle(Event::Timer);
+        rack
+    }
+    /// With the volume attached.
+    pub fn attached(sets: u32, stripe_blocks: u32, size: u64, seed: u64) -> Rack {
+        let mut r = Rack::new(sets, stripe_blocks, size, seed, |_| {});
+        r.attach().expect("attach");
+        r.sent.clear();
+        r
+    }
+    pub fn attach(&mut self) -> Result<VolumeInfo, RequestError> {
+        match self.run(RequestOp::Attach { name: "v".into() })? {
+            ReplyData::Attached(info) => Ok(info),
+            other => panic!("{other:?}"),
+        }
+    }
+    pub fn submit(&mut self, op: RequestOp) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.handle(Event::Request(Request { id: RequestId(id), op }));
+        id
+    }
+    /// Submits and waits, at most an hour.
+    pub fn run(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+        let id = self.submit(op);
+        self.wait(id)
+    }
+    pub fn wait(&mut self, id: u64) -> Result<ReplyData, RequestError> {
+        let end = self.now + Span::from_secs(3600);
+        while !self.replies.contains_key(&id) {
+            assert!(self.step() && self.now < end, "request {id} is never answered");
+        }
+        self.replies.remove(&id).expect("just seen")
+    }
+    pub fn run_for(&mut self, span: Span) {
+        let end = self.now + span;
+        while self.next_at() <= end {
+            self.step();
+        }
+        self.now = end;
+    }
+    pub fn write(&mut self, offset: u64, len: u32, seed: u64) -> Result<ReplyData, RequestError> {
+        self.run(RequestOp::Write { volume: VOLUME, offset, data: Payload::elided(len, seed), fua: false })
+    }
+    pub fn read(&mut self, offset: u64, len: u32) -> Payload {
+        match self.run(RequestOp::Read { volume: VOLUME, offset, len }) {
+            Ok(ReplyData::Data(p)) => p,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn next_at(&self) -> Time {
+        self.queue.peek().map_or(Time::MAX, |Reverse(e)| e.0).min(self.wake)
+    }
+    fn step(&mut self) -> bool {
+        let at = self.next_at();
+        if at == Time::MAX {
+            return false;
+        }
+        self.now = self.now.max(at);
+        if self.queue.peek().is_some_and(|Reverse(e)| e.0 <= at) {
+            let Reverse((_, key)) = self.queue.pop().expect("peeked");
+            let p = self.packets.remove(&key).expect("queued");
+            if p.dst == NodeId(9) { self.to_client(p) } else { self.to_rack(p) }
+        } else {
+            self.wake = Time::MAX;
+            self.handle(Event::Timer);
+        }
+        true
+    }
+    fn handle(&mut self, e: Event) {
+        let mut fx = std::mem::take(&mut self.fx);
+        fx.clear();
+        self.client.handle(self.now, e, &mut fx);
+        if let Some(at) = fx.take_wake() {
+            self.wake = at;
+        }
+        for r in fx.replies.drain(..) {
+            let Reply { id, result } = r;
+            assert!(self.replies.insert(id.0, result).is_none(), "{id:?} answered twice");
+        }
+        for p in fx.packets.drain(..) {
+            self.check_sent(&p);
+            self.deliver(p);
+        }
+        self.fx = fx;
+    }
+    fn deliver(&mut self, p: Packet) {
+        if self.rng.chance(self.faults.loss) {
+            return;
+        }
+        let copies = if self.rng.chance(self.faults.duplicate) { 2 } else { 1 };
+        for _ in 0..copies {
+            let at = self.now + Span(self.rng.between(5_000, 200_000));
+            self.serial += 1;
+            self.packets.insert(self.serial, p.clone());
+            self.queue.push(Reverse((at, self.serial)));
+        }
+    }
+
+    fn check_sent(&mut self, p: &Packet) {
+        assert_eq!(p.src, NodeId(9));
+        let Body::Io(io) = &p.body else {
+            assert_eq!((p.dst, p.header.op), (Layout::META, Op::Control));
+            return;
+        };
+        assert_eq!((p.dst, p.header.vssd), (Layout::SWITCH, p.header.original_vssd));
+        let (range, mutation) = match io {
+            IoRequest::Read { range } => (sectors(range), None),
+            IoRequest::Write(w) => {
+                assert_eq!(w.range.count, w.data.sectors());
+                (sectors(&w.range), Some(w.mutation))
+            }
+            IoRequest::Zero { range, mutation, .. } => {
+                ((u64::from(range.first) * 8, u64::from(range.end()) * 8), Some(*mutation))
+            }
+            _ => ((0, 0), None),
+        };
+        if matches!(io, IoRequest::Read { .. } | IoRequest::Write(_)) {
+            assert!((range.1 - range.0) * 512 <= u64::from(MESSAGE_MAX));
+        }
+        let redirectable = matches!(io, IoRequest::Read { .. } | IoRequest::Status { .. });
+        assert_eq!(p.header.op, if redirectable { Op::Read } else { Op::Write });
+        if let Some(m) = mutation {
+            assert!(m.floor <= m.sequence && m.sequence > 0 && m.sequence < m.floor + 4096);
+            let blocks = (range.0 / 8, range.1.div_ceil(8));
+            self.open.retain(|k, _| k.0 != p.header.set.0 || k.1 >= m.floor);
+            self.tags.insert(p.header.request, (p.header.set.0, m.sequence));
+            for (other, b) in &self.open {
+                let apart = other.0 != p.header.set.0 || b.1 <= blocks.0 || blocks.1 <= b.0;
+                assert!(apart || other.1 == m.sequence, "two mutations of a block at once");
+            }
+            self.open.insert((p.header.set.0, m.sequence), blocks);
+        }
+        self.sent.push(p.clone());
+    }
+
+    fn to_client(&mut self, p: Packet) {
+        let over = matches!(&p.body, Body::Reply(r) if *r != IoReply::Failed(IoError::NotServing));
+        if let Some(mutation) = self.tags.get(&p.header.request).filter(|_| over) {
+            self.open.remove(mutation);
+        }
+        self.handle(Event::Packet(p));
+    }
+    fn to_rack(&mut self, p: Packet) {
+        let body = match p.body.clone() {
+            Body::Control(c) => match self.meta(&p, c) {
+                Some(c) => Body::Control(c),
+                None => return,
+            },
+            Body::Io(io) => match self.replica(&p, io) {
+                Some(r) => Body::Reply(r),
+                None => return,
+            },
+            other => panic!("{other:?}"),
+        };
+        let mut header = p.header;
+        header.op = if matches!(body, Body::Control(_)) { Op::Control } else { Op::Reply };
+        self.deliver(Packet { src: p.dst, dst: p.src, header, body });
+    }
+
+    pub fn map(&self) -> RackMap {
+        let route = |s: u32| SetRoute {
+            set: SetId(s),
+            epoch: Epoch(1),
+            members: (0..MEMBERS).map(|m| vssd(s, m)).filter(|v| !self.absent.contains(v)).collect(),
+        };
+        RackMap { generation: self.generation, sets: (0..self.sets.len() as u32).map(route).collect() }
+    }
+
+    fn meta(&mut self, p: &Packet, c: Control) -> Option<Control> {
+        if self.faults.meta_silent {
+            return None;
+        }
+        Some(match c {
+            Control::ClientHello { nonce } => {
+                Control::ClientWelcome { nonce, incarnation: Incarnation(5), map: Box::new(self.map()) }
+            }
+            Control::MapAsk { .. } => Control::Map(Box::new(self.map())),
+            Control::Attach { name } if name == self.info.name => {
+                let known = self.attaches.iter().find(|a| a.0 == p.header.request).map(|a| a.1);
+                let attach = known.unwrap_or_else(|| {
+                    self.info.attach += 1;
+                    self.attaches.push_back((p.header.request, self.info.attach));
+                    self.info.attach
+                });
+                Control::Attached(Ok(Box::new(VolumeInfo { attach, ..self.info.clone() })))
+            }
+            Control::Attach { name } => Control::Attached(Err(Box::new(RequestError::UnknownVolume { name }))),
+            Control::Admin(op) => Control::AdminReply(match *op {
+                AdminOp::VolumeInfo { name } if name == self.info.name => {
+                    Ok(Box::new(ReplyData::Volume(self.info.clone())))
+                }
+                AdminOp::VolumeInfo { name } => Err(Box::new(RequestError::UnknownVolume { name })),
+                AdminOp::VolumeList => Ok(Box::new(ReplyData::Volumes(vec![self.info.clone()]))),
+                _ => Ok(Box::new(ReplyData::Done)),
+            }),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    fn replica(&mut self, p: &Packet, io: IoRequest) -> Option<IoReply> {
+        let member = p.header.vssd;
+        assert_eq!((member.0 - 1) / 16, p.header.set.0, "a vSSD of another set");
+        if self.faults.silent.contains(&member) || self.absent.contains(&member) {
+            return None;
+        }
+        if self.faults.refusing.contains(&member) || self.rng.chance(self.faults.refuse) {
+            return Some(IoReply::Failed(IoError::NotServing));
+        }
+        if self.faults.broken.contains(&member) {
+            return Some(IoReply::Failed(IoError::Device));
+        }
+        let set_id = p.header.set.0;
+        let set = &mut self.sets[set_id as usize];
+        Some(match io {
+            IoRequest::Read { range } => IoReply::Data(set.read(&range)),
+            IoRequest::Status { range } => IoReply::Extents(set.status(range.first, range.count, &mut self.rng)),
+            IoRequest::Flush { .. } => {
+                set.flushes += 1;
+                IoReply::Done
+            }
+            IoRequest::Fence { attach, .. } if attach < set.fence => {
+                IoReply::Failed(IoError::Fenced { attach: set.fence })
+            }
+            IoRequest::Fence { attach, .. } => {
+                set.fence = attach;
+                IoReply::Done
+            }
+            IoRequest::Write(w) => {
+                if let Some(no) = refuse(set, &mut self.faults, w.attach, &w.mutation) {
+                    return Some(no);
+                }
+                if set.once(&w.mutation) {
+                    (0..w.range.count).for_each(|i| {
+                        set.sectors.insert(w.range.first + u64::from(i), w.data.identity(i));
+                    });
+                    let (a, b) = sectors(&w.range);
+                    set.mapped.extend(a / 8..b.div_ceil(8));
+                }
+                IoReply::Done
+            }
+            IoRequest::Zero { range, attach, mutation, .. } => {
+                if let Some(no) = refuse(set, &mut self.faults, attach, &mutation) {
+                    return Some(no);
+                }
+                if set.once(&mutation) {
+                    for b in range.first..range.end() {
+                        set.mapped.remove(&u64::from(b));
+                        (0..8).for_each(|i| {
+                            set.sectors.remove(&(u64::from(b) * 8 + i));
+                        });
+                    }
+                }
+                IoReply::Done
+            }
+        })
+    }
+}
+
+fn sectors(r: &SectorRange) -> (u64, u64) {
+    (r.first, r.first + u64::from(r.count))
+}
+
+fn refuse(set: &Set, faults: &mut Faults, attach: u32, m: &Mutation) -> Option<IoReply> {
+    if attach < set.fence {
+        return Some(IoReply::Failed(IoError::Fenced { attach: set.fence }));
+    }
+    if faults.fence_once > 0 {
+        faults.fence_once -= 1;
+        return Some(IoReply::Failed(IoError::Fenced { attach }));
+    }
+    let known = m.sequence < set.floor || set.applied.contains(&m.sequence);
+    (faults.full && !known).then_some(IoReply::Failed(IoError::NoSpace))
+}
+
+impl Set {
+    /// Whether the mutation is new (protocol rule 7).
+    fn once(&mut self, m: &Mutation) -> bool {
+        self.floor = self.floor.max(m.floor);
+        self.applied = self.applied.split_off(&self.floor);
+        m.sequence >= self.floor && self.applied.insert(m.sequence)
+    }
+    fn read(&self, r: &SectorRange) -> Payload {
+        let ids: Vec<u64> =
+            (r.first..r.first + u64::from(r.count)).map(|s| self.sectors.get(&s).copied().unwrap_or(0)).collect();
+        if ids.iter().all(|&i| i == 0) { Payload::Zero { sectors: r.count } } else { Payload::Mixed(ids.into()) }
+    }
+    /// Sometimes ends early, as an answer may.
+    fn status(&self, first: u32, count: u32, rng: &mut Rng) -> Box<[Extent]> {
+        let mut out: Vec<Extent> = Vec::new();
+        for b in u64::from(first)..u64::from(first) + u64::from(count) {
+            let mapped = self.mapped.contains(&b);
+            match out.last_mut() {
+                Some(e) if e.mapped == mapped => e.len += 4096,
+                Some(_) if rng.chance(0.05) => break,
+                _ => out.push(Extent { len: 4096, mapped }),
+            }
+        }
+        out.into()
+    }
+}
