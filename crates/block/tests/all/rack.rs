@@ -170,7 +170,7 @@ impl Rack {
         if self.queue.peek().is_some_and(|Reverse(e)| e.0 <= at) {
             let Reverse((_, key)) = self.queue.pop().expect("peeked");
             let p = self.packets.remove(&key).expect("queued");
-            if p.dst == NodeId(9) { self.to_client(p) } else { self.to_rack(p) }
+            if p.dst == NodeId(9) { self.reach_client(p) } else { self.reach_rack(p) }
         } else {
             self.wake = Time::MAX;
             self.handle(Event::Timer);
@@ -244,14 +244,14 @@ impl Rack {
         self.sent.push(p.clone());
     }
 
-    fn to_client(&mut self, p: Packet) {
+    fn reach_client(&mut self, p: Packet) {
         let over = matches!(&p.body, Body::Reply(r) if *r != IoReply::Failed(IoError::NotServing));
         if let Some(mutation) = self.tags.get(&p.header.request).filter(|_| over) {
             self.open.remove(mutation);
         }
         self.handle(Event::Packet(p));
     }
-    fn to_rack(&mut self, p: Packet) {
+    fn reach_rack(&mut self, p: Packet) {
         let body = match p.body.clone() {
             Body::Control(c) => match self.meta(&p, c) {
                 Some(c) => Body::Control(c),

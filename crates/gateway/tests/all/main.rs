@@ -1,0 +1,8 @@
+//! NBD sessions and metrics, byte by byte.
+
+mod client;
+mod commands;
+mod fuzz;
+mod handshake;
+mod http;
+mod split;
