@@ -369,7 +369,12 @@ impl RackConfig {
             format!("1 to gc.soft_percent ({})", self.gc.soft_percent),
         );
         need((5..=60_000).contains(&self.lease.span_ms), "lease.span_ms", &self.lease.span_ms, "5 to 60000".into());
-        need(self.lease.drift_ppm <= 100_000, "lease.drift_ppm", &self.lease.drift_ppm, "at most 100000".into());
+        need(
+            self.lease.drift_ppm <= rackweave_meta::DRIFT_PPM_MAX,
+            "lease.drift_ppm",
+            &self.lease.drift_ppm,
+            format!("at most {}", rackweave_meta::DRIFT_PPM_MAX),
+        );
         need(
             (1..=600_000).contains(&self.client.timeout_ms),
             "client.timeout_ms",

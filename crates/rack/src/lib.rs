@@ -3,6 +3,7 @@
 //!
 //! Reading order: [`config`], `build`, then a driver.
 
+pub mod check;
 pub mod config;
 pub mod embedded;
 pub mod file;

@@ -419,7 +419,8 @@ impl<N: Node> Engine<N> {
             let what = What::Packet { packet: packet.clone(), bytes, received: false };
             self.queue.push(at, Pending { what, followed });
         }
-        if matches!(packet.body, Body::Io(_)) {
+        // The switch adds its own hop.
+        if n != Layout::SWITCH && matches!(packet.body, Body::Io(_)) {
             let way = u32::try_from(first.since(self.now).0).unwrap_or(u32::MAX);
             packet.header.lat = packet.header.lat.saturating_add(way);
         }

@@ -1,0 +1,251 @@
+//! What clients asked and were answered, kept per 512-byte sector for the check of protocol rule 11.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rackweave_core::{Payload, SetId, VolumeId};
+
+use crate::check::search::{Search, SearchError};
+
+/// An operation of the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpKind {
+    Write { fua: bool, attach: u32 },
+    Read,
+    Flush,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Op {
+    pub kind: OpKind,
+    pub volume: VolumeId,
+    /// Place of call and answer in the order of everything recorded.
+    pub call: u64,
+    pub answer: Option<u64>,
+    /// Answered, but with an error: it may have happened or not.
+    pub failed: bool,
+    first: u64,
+    count: u32,
+}
+
+/// One sector's part of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touch {
+    pub op: OpId,
+    /// The value written or read; zero is a zero sector.
+    pub value: u64,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome<'a> {
+    Done,
+    Data(&'a Payload),
+    Failed,
+}
+
+/// Everything clients saw of one run.
+#[derive(Debug, Default)]
+pub struct History {
+    next: u64,
+    pub(super) ops: Vec<Op>,
+    sectors: BTreeMap<(VolumeId, u64), Vec<Touch>>,
+    flushes: BTreeMap<VolumeId, Vec<OpId>>,
+    /// All replicas of a set were down together.
+    crashes: Vec<(u64, SetId)>,
+    /// From then on writes of the volume with a lower generation cannot begin to apply.
+    fences: Vec<(u64, VolumeId, u32)>,
+}
+
+/// What a check looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct HistoryStats {
+    pub operations: u64,
+    pub unanswered: u64,
+    pub sectors: u64,
+    /// Calls and answers of all sectors.
+    pub sector_events: u64,
+    pub set_crashes: u64,
+}
+
+/// A sector whose history no order of its operations explains.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Violation {
+    pub volume: VolumeId,
+    pub sector: u64,
+    pub reason: SearchError,
+    /// The sector's last events, oldest first.
+    pub trail: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sector {}: {}", self.volume, self.sector, self.reason)?;
+        self.trail.iter().try_for_each(|l| write!(f, "\n    {l}"))
+    }
+}
+
+/// Lines of a violation's trail.
+const TRAIL_MAX: usize = 40;
+
+impl History {
+    pub fn new() -> History {
+        History::default()
+    }
+    fn tick(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+    fn begin(&mut self, kind: OpKind, volume: VolumeId, first: u64, count: u32) -> OpId {
+        let call = self.tick();
+        self.ops.push(Op { kind, volume, call, answer: None, failed: false, first, count });
+        OpId(self.ops.len() as u32 - 1)
+    }
+    fn touch(&mut self, volume: VolumeId, sector: u64, op: OpId, value: u64) {
+        self.sectors.entry((volume, sector)).or_default().push(Touch { op, value });
+    }
+    /// A write (or trim, or write-zeroes: a zero payload) was handed to the client.
+    pub fn write(&mut self, volume: VolumeId, first: u64, data: &Payload, fua: bool, attach: u32) -> OpId {
+        let op = self.begin(OpKind::Write { fua, attach }, volume, first, data.sectors());
+        for i in 0..data.sectors() {
+            self.touch(volume, first + u64::from(i), op, data.identity(i));
+        }
+        op
+    }
+    pub fn read(&mut self, volume: VolumeId, first: u64, count: u32) -> OpId {
+        self.begin(OpKind::Read, volume, first, count)
+    }
+    pub fn flush(&mut self, volume: VolumeId) -> OpId {
+        let op = self.begin(OpKind::Flush, volume, 0, 0);
+        self.flushes.entry(volume).or_default().push(op);
+        op
+    }
+    /// The operation was answered. An operation is answered once.
+    pub fn answered(&mut self, op: OpId, outcome: Outcome) {
+        let at = self.tick();
+        let o = &mut self.ops[op.0 as usize];
+        o.answer = Some(at);
+        o.failed = matches!(outcome, Outcome::Failed);
+        let (volume, first, count) = (o.volume, o.first, o.count);
+        if let (Outcome::Data(p), OpKind::Read) = (outcome, o.kind) {
+            for i in 0..count.min(p.sectors()) {
+                self.touch(volume, first + u64::from(i), op, p.identity(i));
+            }
+        }
+    }
+    /// All replicas of `set` are down at this instant.
+    pub fn set_crashed(&mut self, set: SetId) {
+        let at = self.tick();
+        self.crashes.push((at, set));
+    }
+    /// A writer with generation `attach` is attached and told so.
+    pub fn fenced(&mut self, volume: VolumeId, attach: u32) {
+        let at = self.tick();
+        self.fences.push((at, volume, attach));
+    }
+
+    /// Checks every sector; `set_of` says which replica set a sector lives in.
+    ///
+    /// # Errors
+    /// The first sector whose answers no order explains.
+    pub fn check(&self, set_of: impl Fn(VolumeId, u64) -> SetId) -> Result<HistoryStats, Box<Violation>> {
+        let mut stats = HistoryStats {
+            operations: self.ops.len() as u64,
+            unanswered: self.ops.iter().filter(|o| o.answer.is_none()).count() as u64,
+            sectors: self.sectors.len() as u64,
+            set_crashes: self.crashes.len() as u64,
+            ..HistoryStats::default()
+        };
+        let mut search = Search::default();
+        for (&(volume, sector), touches) in &self.sectors {
+            let set = set_of(volume, sector);
+            let events = self.events(volume, set, touches);
+            stats.sector_events += events.len() as u64;
+            if let Err((at, reason)) = search.run(&events) {
+                let trail = events[..=at].iter().rev().take(TRAIL_MAX).rev().map(ToString::to_string).collect();
+                return Err(Box::new(Violation { volume, sector, reason, trail }));
+            }
+        }
+        Ok(stats)
+    }
+
+    /// Everything that matters to one sector, in order.
+    fn events(&self, volume: VolumeId, set: SetId, touches: &[Touch]) -> Vec<SectorEvent> {
+        let mut out = Vec::with_capacity(touches.len() * 2 + 4);
+        for t in touches {
+            let op = &self.ops[t.op.0 as usize];
+            let answered = op.answer.filter(|_| !op.failed);
+            let what = match op.kind {
+                OpKind::Write { fua, attach } => {
+                    What::Write { op: t.op, value: t.value, attach, answered: answered.is_some(), fua }
+                }
+                OpKind::Read => What::Read { op: t.op, value: t.value },
+                OpKind::Flush => continue,
+            };
+            out.push(SectorEvent { at: op.call, what });
+            if let Some(at) = answered {
+                out.push(SectorEvent { at, what: What::Answer { op: t.op } });
+            }
+        }
+        for &(at, v, attach) in self.fences.iter().filter(|f| f.1 == volume) {
+            debug_assert_eq!(v, volume);
+            out.push(SectorEvent { at, what: What::Fence { attach } });
+        }
+        let crashes = self.crashes.iter().filter(|c| c.1 == set);
+        let before = out.len();
+        out.extend(crashes.map(|&(at, _)| SectorEvent { at, what: What::Crash }));
+        if out.len() > before {
+            for &f in self.flushes.get(&volume).map_or(&[][..], |f| f) {
+                let op = &self.ops[f.0 as usize];
+                if let Some(at) = op.answer.filter(|_| !op.failed) {
+                    out.push(SectorEvent { at: op.call, what: What::FlushCall { op: f } });
+                    out.push(SectorEvent { at, what: What::FlushAnswer { op: f } });
+                }
+            }
+        }
+        out.sort_by_key(|e| e.at);
+        out
+    }
+}
+
+/// A point of one sector's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SectorEvent {
+    pub at: u64,
+    pub what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Write { op: OpId, value: u64, attach: u32, answered: bool, fua: bool },
+    Read { op: OpId, value: u64 },
+    Answer { op: OpId },
+    FlushCall { op: OpId },
+    FlushAnswer { op: OpId },
+    Crash,
+    Fence { attach: u32 },
+}
+
+impl fmt::Display for SectorEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>7} ", self.at)?;
+        match self.what {
+            What::Write { op, value, attach, answered, fua } => write!(
+                f,
+                "write #{} of {value:016x}, generation {attach}{}{}",
+                op.0,
+                if fua { ", FUA" } else { "" },
+                if answered { "" } else { ", never answered" }
+            ),
+            What::Read { op, value } => write!(f, "read #{} begins; its answer will be {value:016x}", op.0),
+            What::Answer { op } => write!(f, "#{} answered", op.0),
+            What::FlushCall { op } => write!(f, "flush #{} begins", op.0),
+            What::FlushAnswer { op } => write!(f, "flush #{} done", op.0),
+            What::Crash => write!(f, "every replica is down"),
+            What::Fence { attach } => write!(f, "generation {attach} is attached"),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+use rackweave_core::{Payload, Rng, SECTOR, SetId, VolumeId};
+
+use super::*;
+
+const V: VolumeId = VolumeId(1);
+const S: SetId = SetId(0);
+
+/// One sector with value `seed`; zero is zeroes.
+fn sector(seed: u64) -> Payload {
+    if seed == 0 { Payload::zero(SECTOR) } else { Payload::elided(SECTOR, seed) }
+}
+
+fn write(h: &mut History, seed: u64) -> OpId {
+    h.write(V, 0, &sector(seed), false, 1)
+}
+
+fn wrote(h: &mut History, seed: u64) {
+    let op = write(h, seed);
+    h.answered(op, Outcome::Done);
+}
+
+fn read(h: &mut History, seed: u64) {
+    let op = h.read(V, 0, 1);
+    h.answered(op, Outcome::Data(&sector(seed)));
+}
+
+fn flushed(h: &mut History) {
+    let op = h.flush(V);
+    h.answered(op, Outcome::Done);
+}
+
+fn check(h: &History) -> Result<HistoryStats, Box<Violation>> {
+    h.check(|_, _| S)
+}
+
+#[track_caller]
+fn good(h: &History) {
+    if let Err(v) = check(h) {
+        panic!("{v}");
+    }
+}
+
+#[track_caller]
+fn bad(h: &History) {
+    assert!(matches!(check(h).unwrap_err().reason, SearchError::Unexplained { .. }));
+}
+
+#[test]
+fn a_sector_begins_as_zeroes_and_reads_what_was_written_last() {
+    let mut h = History::new();
+    read(&mut h, 0);
+    wrote(&mut h, 1);
+    read(&mut h, 1);
+    wrote(&mut h, 0);
+    read(&mut h, 0);
+    good(&h);
+    read(&mut h, 1);
+    bad(&h);
+}
+
+#[test]
+fn a_value_that_nobody_wrote_is_refused() {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    read(&mut h, 9);
+    bad(&h);
+}
+
+#[test]
+fn reads_beside_a_write_may_see_either_but_not_new_then_old() {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    let w = write(&mut h, 2);
+    read(&mut h, 1);
+    read(&mut h, 2);
+    good(&h);
+    read(&mut h, 1);
+    h.answered(w, Outcome::Done);
+    bad(&h);
+}
+
+#[test]
+fn two_overlapping_writes_end_in_either_order() {
+    for last in [1, 2] {
+        let mut h = History::new();
+        let a = write(&mut h, 1);
+        let b = write(&mut h, 2);
+        h.answered(b, Outcome::Done);
+        h.answered(a, Outcome::Done);
+        read(&mut h, last);
+        good(&h);
+        read(&mut h, 3 - last);
+        bad(&h);
+    }
+}
+
+#[test]
+fn an_unanswered_write_may_show_up_late_or_never_but_once() {
+    let mut h = History::new();
+    write(&mut h, 1);
+    let failed = write(&mut h, 2);
+    h.answered(failed, Outcome::Failed);
+    wrote(&mut h, 3);
+    read(&mut h, 3);
+    read(&mut h, 2);
+    read(&mut h, 1);
+    good(&h);
+    read(&mut h, 2);
+    bad(&h);
+}
+
+#[test]
+fn a_fenced_writer_changes_nothing_any_more() {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    write(&mut h, 2);
+    h.fenced(V, 2);
+    read(&mut h, 1);
+    good(&h);
+    read(&mut h, 2);
+    bad(&h);
+
+    let mut h = History::new();
+    write(&mut h, 2);
+    h.fenced(V, 2);
+    read(&mut h, 2);
+    good(&h);
+}
+
+#[test]
+fn a_fenced_write_answered_late_took_effect_before_the_fence() {
+    let mut h = History::new();
+    let w = write(&mut h, 2);
+    h.fenced(V, 2);
+    read(&mut h, 0);
+    good(&h);
+    h.answered(w, Outcome::Done);
+    bad(&h);
+}
+
+#[test]
+fn a_crash_of_all_replicas_rolls_back_to_a_value_since_the_flush() {
+    for back_to in [0, 1, 2, 3] {
+        let mut h = History::new();
+        wrote(&mut h, 1);
+        flushed(&mut h);
+        wrote(&mut h, 2);
+        wrote(&mut h, 3);
+        h.set_crashed(S);
+        read(&mut h, back_to);
+        if back_to == 0 {
+            bad(&h)
+        } else {
+            good(&h)
+        }
+        read(&mut h, if back_to == 1 { 2 } else { 1 });
+        bad(&h);
+    }
+}
+
+#[test]
+fn without_a_crash_nothing_rolls_back() {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    wrote(&mut h, 2);
+    h.set_crashed(SetId(5));
+    read(&mut h, 1);
+    bad(&h);
+}
+
+#[test]
+fn a_flush_covers_what_completed_before_it_began() {
+    let mut h = History::new();
+    let f = h.flush(V);
+    wrote(&mut h, 1);
+    h.answered(f, Outcome::Done);
+    h.set_crashed(S);
+    read(&mut h, 0);
+    good(&h);
+
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    let f = h.flush(V);
+    h.set_crashed(S);
+    h.answered(f, Outcome::Done);
+    read(&mut h, 0);
+    good(&h);
+}
+
+#[test]
+fn a_write_with_fua_does_not_roll_back() {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    let w = h.write(V, 0, &sector(2), true, 1);
+    h.answered(w, Outcome::Done);
+    wrote(&mut h, 3);
+    h.set_crashed(S);
+    read(&mut h, 2);
+    good(&h);
+    let mut h2 = History::new();
+    wrote(&mut h2, 1);
+    let w = h2.write(V, 0, &sector(2), true, 1);
+    h2.answered(w, Outcome::Done);
+    h2.set_crashed(S);
+    read(&mut h2, 1);
+    bad(&h2);
+}
+
+#[test]
+fn a_write_answered_after_the_crash_stands() {
+    let mut h = History::new();
+    let w = write(&mut h, 1);
+    read(&mut h, 1);
+    h.set_crashed(S);
+    read(&mut h, 0);
+    h.answered(w, Outcome::Done);
+    read(&mut h, 1);
+    good(&h);
+    read(&mut h, 0);
+    bad(&h);
+}
+
+/// A register under a random serial schedule, with answers delayed: always explained; and with one read changed to a
+/// value overwritten long ago: never.
+#[test]
+fn random_histories_of_a_true_register_pass_and_stale_reads_are_caught() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut h = History::new();
+        let mut value = 0;
+        let mut open: Vec<(OpId, Option<u64>)> = Vec::new();
+        for i in 1..150 {
+            if rng.chance(0.4) {
+                let v = if rng.chance(0.1) { 0 } else { i };
+                open.push((write(&mut h, v), None));
+                value = v;
+            } else {
+                open.push((h.read(V, 0, 1), Some(value)));
+            }
+            while open.len() > rng.below(5) as usize {
+                let k = rng.below(open.len() as u64) as usize;
+                let (op, read) = open.remove(k);
+                match read {
+                    Some(v) => h.answered(op, Outcome::Data(&sector(v))),
+                    None => h.answered(op, Outcome::Done),
+                }
+            }
+        }
+        good(&h);
+        for (op, _) in open {
+            h.answered(op, Outcome::Failed);
+        }
+        wrote(&mut h, 1000);
+        wrote(&mut h, 1001);
+        read(&mut h, 1000);
+        bad(&h);
+    }
+}

@@ -1,0 +1,10 @@
+//! Checkers: what must hold of every run, each a module of its own; adding one touches no node.
+
+pub mod history;
+mod search;
+
+pub use history::{History, HistoryStats, OpId, Outcome, Violation};
+pub use search::SearchError;
+
+#[cfg(test)]
+mod history_tests;

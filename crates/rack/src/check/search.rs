@@ -1,0 +1,242 @@
+//! The search behind the check of one sector: is there an order of its operations that explains every answer?
+//!
+//! Wing and Gong's search done forwards: the set of possible states of the sector is carried from event to event. A
+//! state is the value, which pending operations have taken effect, and (where all replicas of the set crashed at some
+//! time) the values the sector went through since the last completed flush: a crash may put back any of them.
+
+use rackweave_core::map::{Set, set};
+
+use crate::check::history::{OpId, SectorEvent, What};
+
+/// Operations pending on one sector at once; the workload keeps fewer, and unanswered ones end with the next fence.
+const PENDING_MAX: usize = 64;
+/// States carried at once. Histories of the fault search need a few dozen.
+const STATES_MAX: usize = 100_000;
+
+/// Why a sector's history is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SearchError {
+    #[error("no order of the operations explains the answer of #{}", .op.0)]
+    Unexplained { op: OpId },
+    #[error("more than {PENDING_MAX} operations pending at once")]
+    TooManyPending,
+    #[error("more than {STATES_MAX} possible states")]
+    TooManyStates,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    value: u64,
+    /// Pending operations that have taken effect, a bit a slot.
+    done: u64,
+    /// Values since the last completed flush with the slot of the write that made them (or `NONE`), newest last.
+    past: Vec<(u64, u8)>,
+    /// (flush, how much of `past` it covers when it completes).
+    marks: Vec<(OpId, u16)>,
+}
+
+const NONE: u8 = u8::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    op: OpId,
+    value: u64,
+    write: bool,
+    answered: bool,
+    fua: bool,
+    attach: u32,
+    /// Fenced: what has not taken effect will not.
+    closed: bool,
+}
+
+/// Reused between sectors.
+pub(super) struct Search {
+    states: Vec<State>,
+    next: Vec<State>,
+    seen: Set<State>,
+    slots: [Option<Slot>; PENDING_MAX],
+    /// The sector's set crashed at some time: `past` is kept.
+    crashes: bool,
+}
+
+impl Default for Search {
+    fn default() -> Search {
+        Search { states: Vec::new(), next: Vec::new(), seen: set(), slots: [None; PENDING_MAX], crashes: false }
+    }
+}
+
+impl Search {
+    /// Checks one sector, which begins as zeroes. The error names the place of the event that failed.
+    pub fn run(&mut self, events: &[SectorEvent]) -> Result<(), (usize, SearchError)> {
+        self.slots = [None; PENDING_MAX];
+        self.crashes = events.iter().any(|e| e.what == What::Crash);
+        self.states.clear();
+        let past = if self.crashes { vec![(0, NONE)] } else { Vec::new() };
+        self.states.push(State { value: 0, done: 0, past, marks: Vec::new() });
+        for (i, e) in events.iter().enumerate() {
+            self.event(e).map_err(|r| (i, r))?;
+            if self.states.len() > STATES_MAX {
+                return Err((i, SearchError::TooManyStates));
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, e: &SectorEvent) -> Result<(), SearchError> {
+        match e.what {
+            What::Write { op, value, attach, answered, fua } => {
+                self.call(Slot { op, value, write: true, answered, fua, attach, closed: false })
+            }
+            What::Read { op, value } => {
+                self.call(Slot { op, value, write: false, answered: true, fua: false, attach: 0, closed: false })
+            }
+            What::Answer { op } => self.answer(op),
+            What::FlushCall { op } => {
+                self.states.iter_mut().for_each(|s| s.marks.push((op, s.past.len() as u16 - 1)));
+                Ok(())
+            }
+            What::FlushAnswer { op } => {
+                self.states.iter_mut().for_each(|s| flush_done(s, op));
+                self.dedup();
+                Ok(())
+            }
+            What::Crash => self.crash(),
+            What::Fence { attach } => self.fence(attach),
+        }
+    }
+
+    fn call(&mut self, slot: Slot) -> Result<(), SearchError> {
+        let free = self.slots.iter_mut().find(|s| s.is_none()).ok_or(SearchError::TooManyPending)?;
+        *free = Some(slot);
+        Ok(())
+    }
+
+    /// Keeps the states in which `op` has taken effect, letting other pending ones go first.
+    fn answer(&mut self, op: OpId) -> Result<(), SearchError> {
+        let Some(i) = self.slots.iter().position(|s| s.is_some_and(|s| s.op == op)) else { return Ok(()) };
+        let slot = self.slots[i].expect("found");
+        self.expand(Some(i))?;
+        self.states.retain(|s| s.done >> i & 1 == 1);
+        if self.states.is_empty() {
+            return Err(SearchError::Unexplained { op });
+        }
+        for s in &mut self.states {
+            s.done &= !(1 << i);
+            if slot.fua
+                && let Some(p) = s.past.iter().position(|p| p.1 == i as u8)
+            {
+                drop_past(s, p);
+            }
+            s.past.iter_mut().filter(|p| p.1 == i as u8).for_each(|p| p.1 = NONE);
+        }
+        self.slots[i] = None;
+        self.dedup();
+        Ok(())
+    }
+
+    /// Adds every state reachable by letting pending operations take effect; `until`: not beyond that one's effect.
+    fn expand(&mut self, until: Option<usize>) -> Result<(), SearchError> {
+        self.seen.clear();
+        self.next.clear();
+        self.seen.extend(self.states.iter().cloned());
+        while let Some(s) = self.states.pop() {
+            let finished = until.is_some_and(|i| s.done >> i & 1 == 1);
+            if !finished {
+                for (i, slot) in self.slots.iter().enumerate() {
+                    let Some(slot) = slot.filter(|p| !p.closed && s.done >> i & 1 == 0) else { continue };
+                    let Some(after) = take_effect(&s, i, &slot, self.crashes) else { continue };
+                    if self.seen.insert(after.clone()) {
+                        self.states.push(after);
+                    }
+                }
+                if self.seen.len() > STATES_MAX {
+                    return Err(SearchError::TooManyStates);
+                }
+            }
+            if finished || until.is_none() {
+                self.next.push(s);
+            }
+        }
+        std::mem::swap(&mut self.states, &mut self.next);
+        Ok(())
+    }
+
+    /// Every replica is down: the sector may be any value since the last completed flush; writes that are undone and
+    /// still wait for their answer must take effect again.
+    fn crash(&mut self) -> Result<(), SearchError> {
+        self.expand(None)?;
+        self.next.clear();
+        for s in &self.states {
+            for keep in 0..s.past.len() {
+                let undone = s.past[keep + 1..].iter().filter(|p| p.1 != NONE).fold(0u64, |m, p| m | 1 << p.1);
+                let (value, _) = s.past[keep];
+                let marks = s.marks.iter().map(|m| (m.0, m.1.min(keep as u16))).collect();
+                // What survived may not be on flash yet: without a flush another crash may go back further.
+                self.next.push(State { value, done: s.done & !undone, past: s.past[..=keep].to_vec(), marks });
+            }
+        }
+        std::mem::swap(&mut self.states, &mut self.next);
+        self.dedup();
+        Ok(())
+    }
+
+    fn fence(&mut self, attach: u32) -> Result<(), SearchError> {
+        let old = |s: &Slot| s.write && s.attach < attach && !s.closed;
+        if !self.slots.iter().flatten().any(old) {
+            return Ok(());
+        }
+        self.expand(None)?;
+        for i in 0..PENDING_MAX {
+            let Some(slot) = &mut self.slots[i] else { continue };
+            if !old(slot) {
+                continue;
+            }
+            slot.closed = true;
+            if !slot.answered {
+                self.slots[i] = None;
+                for s in &mut self.states {
+                    s.done &= !(1 << i);
+                    s.past.iter_mut().filter(|p| p.1 == i as u8).for_each(|p| p.1 = NONE);
+                }
+            }
+        }
+        self.dedup();
+        Ok(())
+    }
+
+    fn dedup(&mut self) {
+        if self.states.len() > 1 {
+            self.seen.clear();
+            let seen = &mut self.seen;
+            self.states.retain(|s| seen.insert(s.clone()));
+        }
+    }
+}
+
+fn take_effect(s: &State, i: usize, slot: &Slot, crashes: bool) -> Option<State> {
+    if !slot.write && s.value != slot.value {
+        return None;
+    }
+    let mut after = s.clone();
+    after.done |= 1 << i;
+    if slot.write {
+        after.value = slot.value;
+        if crashes {
+            after.past.push((slot.value, i as u8));
+        }
+    }
+    Some(after)
+}
+
+/// Forgets the first `n` values: a crash cannot bring them back.
+fn drop_past(s: &mut State, n: usize) {
+    s.past.drain(..n);
+    s.marks.iter_mut().for_each(|m| m.1 = m.1.saturating_sub(n as u16));
+}
+
+fn flush_done(s: &mut State, op: OpId) {
+    if let Some(i) = s.marks.iter().position(|m| m.0 == op) {
+        let (_, n) = s.marks.remove(i);
+        drop_past(s, usize::from(n));
+    }
+}
