@@ -145,3 +145,7 @@ fn points(a: &Axes, l: &Latencies) -> String {
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
+
+#[cfg(test)]
+#[path = "svg_tests.rs"]
+mod tests;
