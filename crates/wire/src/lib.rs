@@ -1,1 +1,59 @@
+//! Every byte that crosses the network: [`encode`] a packet, [`decode`] any bytes at all.
+//!
+//! A packet is a fixed header of [`HEADER_BYTES`] bytes and a body whose layout its operation names; all integers are
+//! big-endian. `docs/wire.md` draws it byte by byte. There is one encoding of every packet: what decodes encodes
+//! again to the same bytes, and everything else is refused with a [`DecodeError`] that shows the offending value.
+//!
+//! Reading order: [`header`], `body`, `peer`, `control`; `codec` is what they are written with, [`limits`] what bounds
+//! them.
 
+mod body;
+mod codec;
+mod control;
+mod error;
+pub mod header;
+pub mod limits;
+mod payload;
+mod peer;
+
+pub use error::{DecodeError, EncodeError};
+pub use header::{HEADER_BYTES, VERSION};
+
+use bytes::Bytes;
+use rackweave_core::msg::Packet;
+
+use codec::{Reader, Writer};
+
+/// Appends the packet's bytes to `to`. On an error `to` is as it was.
+pub fn encode(packet: &Packet, to: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let start = to.len();
+    let mut w = Writer::new(to);
+    header::put(packet, &mut w);
+    body::put(packet.header.op, &packet.body, &mut w);
+    let (error, elided) = w.finish();
+    let result = match error {
+        Some(e) => Err(e),
+        None => header::seal(&mut to[start..], elided),
+    };
+    if result.is_err() {
+        to.truncate(start);
+    }
+    result
+}
+
+/// The packet these bytes are, all of them. Contents are copied out.
+pub fn decode(from: &[u8]) -> Result<Packet, DecodeError> {
+    decode_with(Reader::new(from))
+}
+
+/// As [`decode`], but contents share `from`'s memory.
+pub fn decode_shared(from: &Bytes) -> Result<Packet, DecodeError> {
+    decode_with(Reader::shared(from))
+}
+
+fn decode_with(mut r: Reader<'_>) -> Result<Packet, DecodeError> {
+    let parsed = header::get(&mut r)?;
+    let body = body::get(parsed.header.op, &mut r)?;
+    r.end(parsed.elided)?;
+    Ok(Packet { src: parsed.src, dst: parsed.dst, header: parsed.header, body })
+}

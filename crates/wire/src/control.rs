@@ -1,0 +1,92 @@
+//! With the metadata service.
+
+use rackweave_core::msg::control::{Control, Member, RackMap, Role, SetRoute, View, ViewState, VssdReport};
+use rackweave_core::request::{
+    AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo,
+};
+use rackweave_core::{SetId, SsdId, VssdId};
+
+use crate::codec::{wire_enum, wire_list, wire_struct};
+use crate::limits::{MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX};
+
+wire_enum!(Role, "role", { 0 => Member, 1 => Shadow });
+wire_struct!(Member { vssd, server, incarnation, role });
+wire_list!(Member, "members", MEMBERS_MAX, 17);
+wire_enum!(ViewState, "view state", { 0 => Normal, 1 => Recovering { leader } });
+wire_struct!(View { set, epoch, state, members });
+wire_list!(View, "views", VSSDS_PER_SERVER_MAX, 13);
+wire_struct!(VssdReport { vssd, set, epoch, complete, failed });
+wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
+wire_list!(VssdId, "vSSDs", MEMBERS_MAX, 4);
+wire_struct!(SetRoute { set, epoch, members });
+wire_list!(SetRoute, "set routes", SETS_MAX, 12);
+wire_struct!(RackMap { generation, sets });
+
+wire_enum!(Control, "control message", {
+    0 => ServerHello { nonce, vssds },
+    1 => ServerWelcome { nonce, incarnation },
+    2 => Heartbeat { sequence, vssds },
+    3 => Lease { sequence, span, views },
+    4 => NewView(view),
+    5 => Recovered { set, epoch },
+    6 => EpochAsk { set, epoch },
+    7 => ClientHello { nonce },
+    8 => ClientWelcome { nonce, incarnation, map },
+    9 => MapAsk { generation },
+    10 => Map(map),
+    11 => Attach { name },
+    12 => Attached(result),
+    13 => Admin(op),
+    14 => AdminReply(result),
+    15 => VolumeChanged { volume, size },
+});
+
+wire_enum!(AdminOp, "administration", {
+    0 => VolumeCreate { name, size },
+    1 => VolumeGrow { name, size },
+    2 => VolumeDelete { name },
+    3 => VolumeInfo { name },
+    4 => VolumeList,
+    5 => RackStatus,
+});
+
+wire_enum!(ReplyData, "answer's data", {
+    0 => Done,
+    1 => Data(data),
+    2 => Attached(volume),
+    3 => Extents(extents),
+    4 => Volume(volume),
+    5 => Volumes(volumes),
+    6 => Rack(status),
+});
+
+wire_list!(SetId, "sets", SETS_MAX, 4);
+wire_struct!(VolumeInfo { id, name, size, attach, sets, stripe_blocks });
+wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);
+wire_list!(SsdId, "SSDs", SSDS_PER_SERVER_MAX, 4);
+wire_struct!(ServerStatus { node, alive, last_heartbeat, ssds });
+wire_list!(ServerStatus, "servers", SERVERS_MAX, 17);
+wire_struct!(MemberStatus { vssd, server, role });
+wire_list!(MemberStatus, "members", MEMBERS_MAX, 9);
+wire_struct!(SetStatus { set, epoch, members });
+wire_list!(SetStatus, "sets", SETS_MAX, 12);
+wire_struct!(RackStatus { promise_limit, promised, servers, sets });
+
+wire_enum!(RequestError, "request error", {
+    0 => UnknownVolume { name },
+    1 => DuplicateVolume { name },
+    2 => BadName { name },
+    3 => BadSize { size },
+    4 => Shrink { size, current },
+    5 => OverPromise { size, promised, limit },
+    6 => Fenced { volume, attach },
+    7 => NotAttached { volume },
+    8 => Unaligned { offset, len },
+    9 => OutOfRange { offset, len, size },
+    10 => NoSpace,
+    11 => Io,
+    12 => Corrupt,
+    13 => TimedOut { waited },
+    14 => InUse { name, by },
+    15 => Busy { limit },
+});

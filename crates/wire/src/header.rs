@@ -1,0 +1,149 @@
+//! The fixed header. Its first nine bytes are RackBlox's (RB2).
+//!
+//! ```text
+//!  at  length  field
+//!   0     1    op
+//!   1     4    vssd_id            rewritten by the switch
+//!   5     4    lat, ns            rewritten by the switch
+//!   9     1    version: 1
+//!  10     1    class
+//!  11     1    flags: 1 = contents without bytes; the rest zero
+//!  12     4    source node
+//!  16     4    destination node   rewritten by the switch
+//!  20     4    original vssd_id
+//!  24     4    replica set
+//!  28     4    epoch
+//!  32     8    incarnation of the sender
+//!  40     8    request
+//!  48     8    sequence on the way between two nodes: reserved, zero
+//!  56     4    bytes of the body
+//!  60     4    checksum: CRC32C of bytes 0, 9–15, 20–59 and the body
+//!  64    16    tag of the authenticated packet: reserved, zero
+//!  80          body
+//! ```
+
+use rackweave_core::msg::{Class, Header, Op, Packet};
+use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VssdId};
+
+use crate::codec::{Reader, Wire, Writer};
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::BODY_MAX;
+
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 80;
+/// Version of the whole format. Another one is refused.
+pub const VERSION: u8 = 1;
+
+/// Contents in the body are elided: identities stand for bytes.
+pub const FLAG_ELIDED: u8 = 1;
+
+const FLAGS_AT: usize = 11;
+const LENGTH_AT: usize = 56;
+const CHECKSUM_AT: usize = 60;
+
+/// A header that was read.
+pub(crate) struct Parsed {
+    pub src: NodeId,
+    pub dst: NodeId,
+    pub header: Header,
+    pub elided: bool,
+}
+
+/// All but flags, length and checksum, which `seal` adds when the body is known.
+pub(crate) fn put(packet: &Packet, w: &mut Writer<'_>) {
+    let h = &packet.header;
+    w.u8(h.op as u8);
+    h.vssd.put(w);
+    h.lat.put(w);
+    w.u8(VERSION);
+    w.u8(h.class as u8);
+    w.u8(0);
+    packet.src.put(w);
+    packet.dst.put(w);
+    h.original_vssd.put(w);
+    h.set.put(w);
+    h.epoch.put(w);
+    h.incarnation.put(w);
+    h.request.put(w);
+    w.bytes(&[0; HEADER_BYTES - 48]);
+}
+
+pub(crate) fn seal(packet: &mut [u8], elided: bool) -> Result<(), EncodeError> {
+    let len = packet.len() - HEADER_BYTES;
+    if len > BODY_MAX as usize {
+        return Err(EncodeError::BodyTooLong { len, limit: BODY_MAX });
+    }
+    packet[FLAGS_AT] = if elided { FLAG_ELIDED } else { 0 };
+    packet[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&(len as u32).to_be_bytes());
+    let sum = checksum(packet);
+    packet[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_be_bytes());
+    Ok(())
+}
+
+/// Over everything but what the switch rewrites (protocol rule 18), the checksum itself and the tag.
+///
+/// # Panics
+/// If there are fewer than [`HEADER_BYTES`] bytes.
+pub fn checksum(packet: &[u8]) -> u32 {
+    let sum = crc32c::crc32c(&packet[..1]);
+    let sum = crc32c::crc32c_append(sum, &packet[9..16]);
+    let sum = crc32c::crc32c_append(sum, &packet[20..CHECKSUM_AT]);
+    crc32c::crc32c_append(sum, &packet[HEADER_BYTES..])
+}
+
+pub(crate) fn get(r: &mut Reader<'_>) -> Result<Parsed, DecodeError> {
+    let packet = r.all();
+    if packet.len() < HEADER_BYTES {
+        return Err(DecodeError::Truncated { offset: 0, need: HEADER_BYTES, left: packet.len() });
+    }
+    let op = get_op(r.u8()?)?;
+    let (vssd, lat) = (VssdId::get(r)?, u32::get(r)?);
+    let version = r.u8()?;
+    if version != VERSION {
+        return Err(DecodeError::UnknownVersion { version });
+    }
+    let class = get_class(r.u8()?)?;
+    let flags = r.u8()?;
+    if flags & !FLAG_ELIDED != 0 {
+        return Err(DecodeError::BadFlags { flags });
+    }
+    let (src, dst) = (NodeId::get(r)?, NodeId::get(r)?);
+    let (original_vssd, set, epoch) = (VssdId::get(r)?, SetId::get(r)?, Epoch::get(r)?);
+    let (incarnation, request) = (Incarnation::get(r)?, u64::get(r)?);
+    r.zeros(8)?;
+    let len = u32::get(r)?;
+    let have = packet.len() - HEADER_BYTES;
+    if len as usize != have || len > BODY_MAX {
+        return Err(DecodeError::BodyLength { len, have });
+    }
+    let (stored, computed) = (u32::get(r)?, checksum(packet));
+    if stored != computed {
+        return Err(DecodeError::Checksum { stored, computed });
+    }
+    r.zeros(16)?;
+    let header = Header { op, vssd, lat, class, original_vssd, set, epoch, incarnation, request };
+    Ok(Parsed { src, dst, header, elided: flags & FLAG_ELIDED != 0 })
+}
+
+fn get_op(op: u8) -> Result<Op, DecodeError> {
+    Ok(match op {
+        1 => Op::CreateVssd,
+        2 => Op::DelVssd,
+        3 => Op::Read,
+        4 => Op::Write,
+        5 => Op::GcOp,
+        6 => Op::Reply,
+        7 => Op::Peer,
+        8 => Op::Control,
+        op => return Err(DecodeError::UnknownOp { op }),
+    })
+}
+
+fn get_class(class: u8) -> Result<Class, DecodeError> {
+    Ok(match class {
+        0 => Class::Gold,
+        1 => Class::Silver,
+        2 => Class::Copper,
+        class => return Err(DecodeError::UnknownClass { class }),
+    })
+}

@@ -1,0 +1,32 @@
+//! Bounds of what one packet carries, each with its reason. Longer lists are refused on both sides.
+
+use rackweave_core::{BLOCK, MESSAGE_MAX, SECTOR};
+
+/// Bytes of a body: the largest map of a rack (all [`SETS_MAX`] sets with three members each) fits.
+pub const BODY_MAX: u32 = 4 << 20;
+/// Blocks of a mutation: a message's data, not aligned to blocks.
+pub const BLOCKS_MAX: u32 = MESSAGE_MAX / BLOCK + 1;
+/// Sectors of one payload: the blocks of a mutation.
+pub const SECTORS_MAX: u32 = BLOCKS_MAX * BLOCK / SECTOR;
+/// Digests in an answer: with 16 bytes each they fill a message as contents do.
+pub const DIGESTS_MAX: u32 = 4096;
+/// Clients a replica keeps deduplication state of.
+pub const CLIENTS_MAX: u32 = 4096;
+/// Sequences of one client above its floor: far more than its window of outstanding mutations.
+pub const APPLIED_MAX: u32 = 16_384;
+/// Volumes, as in the fences of a replica or a list for the operator.
+pub const VOLUMES_MAX: u32 = 32_768;
+/// Extents in an answer about mapping; asking again from its end continues.
+pub const EXTENTS_MAX: u32 = 4096;
+/// vSSDs of one server: 16 SSDs × 128 (RB1).
+pub const VSSDS_PER_SERVER_MAX: u32 = 2048;
+/// SSDs of one server: its slots, with room.
+pub const SSDS_PER_SERVER_MAX: u32 = 64;
+/// Members of a set: what a timestamp can name.
+pub const MEMBERS_MAX: u32 = 64;
+/// Servers of a rack: 64 (RB1), with room for several racks.
+pub const SERVERS_MAX: u32 = 1024;
+/// Sets of a rack: its 131,072 vSSDs (RB1) in sets of at least two.
+pub const SETS_MAX: u32 = 65_536;
+/// Bytes of a text. Names are shorter; a refused name is quoted in the error.
+pub const TEXT_MAX: u32 = 1024;

@@ -1,0 +1,46 @@
+//! Replica to replica.
+
+use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, Credit, Inv, InvBlock, NackBlock, Peer, ScanEntry};
+use rackweave_core::{BlockAddr, Timestamp, VolumeId};
+
+use crate::codec::{wire_enum, wire_list, wire_struct};
+use crate::limits::{APPLIED_MAX, BLOCKS_MAX, CLIENTS_MAX, DIGESTS_MAX, VOLUMES_MAX};
+
+wire_struct!(InvBlock { block, version, base, rmw });
+wire_list!(InvBlock, "invalidated blocks", BLOCKS_MAX, 21);
+wire_struct!(Inv { volume, mutation, attach, fua, blocks, data });
+wire_struct!(NackBlock { block, version, same });
+wire_list!(NackBlock, "refused blocks", BLOCKS_MAX, 13);
+wire_struct!(Credit { slots, pages, no_space });
+wire_list!((u32, Timestamp), "validated blocks", BLOCKS_MAX, 12);
+wire_list!((BlockAddr, u64), "digests", DIGESTS_MAX, 16);
+wire_struct!(ScanEntry { addr, version, mapped });
+wire_list!(ScanEntry, "scan entries", CHUNK_BLOCKS, 17);
+wire_list!(u64, "applied sequences", APPLIED_MAX, 8);
+wire_struct!(ClientRecord { client, floor, applied });
+wire_list!(ClientRecord, "client records", CLIENTS_MAX, 20);
+wire_list!((VolumeId, u32), "fences", VOLUMES_MAX, 8);
+
+wire_enum!(Peer, "peer message", {
+    0 => Inv(inv),
+    1 => InvRange { range, version, mutation, attach, fua },
+    2 => Ack { credit },
+    3 => Nack { credit, blocks },
+    4 => Val { volume, blocks },
+    5 => ValRange { range, version },
+    6 => CreditAsk { slots_used, pages_used, want_pages },
+    7 => CreditGrant { credit },
+    8 => Flush,
+    9 => FlushAck { ok },
+    10 => Fence { volume, attach },
+    11 => FenceAck { attach },
+    12 => StaleEpoch,
+    13 => DigestAsk { from, limit },
+    14 => Digests { next, entries },
+    15 => ScanAsk { chunk },
+    16 => Scan { chunk, entries },
+    17 => BlockAsk { addr },
+    18 => Block { addr, version, data },
+    19 => ClientsAsk,
+    20 => Clients { from, records, fences },
+});
