@@ -1,0 +1,371 @@
+//! Packets drawn from a seed: every operation, body and variant, within the bounds of the format.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::io::WriteRequest;
+use rackweave_core::msg::peer::{ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
+use rackweave_core::msg::{
+    BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
+    Peer, RackMap, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
+};
+use rackweave_core::request::{
+    AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo,
+};
+use rackweave_core::{
+    BlockAddr, Epoch, Incarnation, NodeId, Payload, Rng, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId,
+};
+
+/// Draws values; integers are small, huge, or anything.
+pub struct Draw(Rng);
+
+impl Draw {
+    pub fn new(seed: u64) -> Draw {
+        Draw(Rng::new(seed))
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0.below(n)
+    }
+    fn u64(&mut self) -> u64 {
+        match self.below(4) {
+            0 => self.below(4),
+            1 => u64::MAX - self.below(4),
+            _ => self.0.next_u64(),
+        }
+    }
+    fn u32(&mut self) -> u32 {
+        match self.below(4) {
+            0 => self.below(4) as u32,
+            1 => u32::MAX - self.below(4) as u32,
+            _ => self.0.next_u64() as u32,
+        }
+    }
+    fn bool(&mut self) -> bool {
+        self.below(2) == 1
+    }
+    fn list<T>(&mut self, max: u64, mut of: impl FnMut(&mut Draw) -> T) -> Vec<T> {
+        let n = self.below(max + 1);
+        (0..n).map(|_| of(self)).collect()
+    }
+    fn text(&mut self) -> Box<str> {
+        let n = self.below(12);
+        (0..n).map(|_| *self.0.pick(&['a', 'Z', '0', '-', 'ä', '語', '\0', '\n'])).collect::<String>().into()
+    }
+    /// A server with an address.
+    fn server(&mut self) -> NodeId {
+        NodeId(self.below(0xff_ffff) as u32)
+    }
+
+    pub fn payload(&mut self) -> Payload {
+        let sectors = if self.below(8) == 0 { self.below(137) } else { self.below(10) } as u32;
+        match self.below(4) {
+            0 => {
+                let mut v = vec![0; (sectors * 512) as usize];
+                v.chunks_exact_mut(8).for_each(|w| w.copy_from_slice(&self.0.next_u64().to_le_bytes()));
+                Payload::Bytes(Bytes::from(v))
+            }
+            1 => Payload::Zero { sectors },
+            2 => Payload::Elided { sectors, seed: self.u64() },
+            _ => Payload::Mixed((0..sectors).map(|_| self.u64()).collect::<Arc<[u64]>>()),
+        }
+    }
+
+    pub fn packet(&mut self) -> Packet {
+        let (op, body) = self.body();
+        let header = Header {
+            op,
+            vssd: VssdId(self.u32()),
+            lat: self.u32(),
+            class: *self.0.pick(&[Class::Gold, Class::Silver, Class::Copper]),
+            original_vssd: VssdId(self.u32()),
+            set: SetId(self.u32()),
+            epoch: Epoch(self.u32()),
+            incarnation: Incarnation(self.u64()),
+            request: self.u64(),
+        };
+        Packet { src: NodeId(self.u32()), dst: NodeId(self.u32()), header, body }
+    }
+
+    fn body(&mut self) -> (Op, Body) {
+        match self.below(9) {
+            0 => (Op::CreateVssd, Body::CreateVssd(Box::new(self.row()))),
+            1 => (Op::DelVssd, Body::DelVssd),
+            2 => (Op::GcOp, Body::Gc(self.gc())),
+            3 => {
+                let io = self.io();
+                let op = match io {
+                    IoRequest::Read { .. } | IoRequest::Status { .. } if self.bool() => Op::Read,
+                    _ => Op::Write,
+                };
+                (op, Body::Io(io))
+            }
+            4 => (Op::Reply, Body::Reply(self.reply())),
+            5 => (Op::Reply, Body::Table(self.table())),
+            6 | 7 => (Op::Peer, Body::Peer(self.peer())),
+            _ => (Op::Control, Body::Control(self.control())),
+        }
+    }
+
+    fn row(&mut self) -> VssdRow {
+        VssdRow { server: self.server(), readable: self.bool(), peers: self.list(3, |d| (VssdId(d.u32()), d.server())) }
+    }
+    fn gc(&mut self) -> GcOp {
+        use GcField::*;
+        let field = *self.0.pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle]);
+        GcOp { field, sequence: self.u64() }
+    }
+    fn table(&mut self) -> Result<(), TableError> {
+        match self.below(4) {
+            0 => Ok(()),
+            1 => Err(TableError::Full { rows: self.u32() }),
+            2 => Err(TableError::TooManyPeers { peers: self.u32() }),
+            _ => Err(TableError::ZeroId),
+        }
+    }
+
+    fn sectors(&mut self) -> SectorRange {
+        SectorRange { volume: VolumeId(self.u32()), first: self.u64(), count: self.u32() }
+    }
+    fn blocks(&mut self) -> BlockRange {
+        BlockRange { volume: VolumeId(self.u32()), first: self.u32(), count: self.u32() }
+    }
+    fn mutation(&mut self) -> Mutation {
+        Mutation { client: Incarnation(self.u64()), sequence: self.u64(), floor: self.u64() }
+    }
+    fn io(&mut self) -> IoRequest {
+        match self.below(6) {
+            0 => IoRequest::Read { range: self.sectors() },
+            1 => IoRequest::Write(Box::new(WriteRequest {
+                range: self.sectors(),
+                data: self.payload(),
+                fua: self.bool(),
+                attach: self.u32(),
+                mutation: self.mutation(),
+            })),
+            2 => IoRequest::Zero {
+                range: self.blocks(),
+                fua: self.bool(),
+                attach: self.u32(),
+                mutation: self.mutation(),
+            },
+            3 => IoRequest::Flush { volume: VolumeId(self.u32()) },
+            4 => IoRequest::Fence { volume: VolumeId(self.u32()), attach: self.u32() },
+            _ => IoRequest::Status { range: self.blocks() },
+        }
+    }
+    fn reply(&mut self) -> IoReply {
+        match self.below(9) {
+            0 => IoReply::Data(self.payload()),
+            1 => IoReply::Done,
+            2 => IoReply::Extents(self.extents().into()),
+            3 => IoReply::Failed(IoError::NotServing),
+            4 => IoReply::Failed(IoError::NoSpace),
+            5 => IoReply::Failed(IoError::Fenced { attach: self.u32() }),
+            6 => IoReply::Failed(IoError::Corrupt),
+            7 => IoReply::Failed(IoError::Device),
+            _ => IoReply::Failed(IoError::Malformed),
+        }
+    }
+    fn extents(&mut self) -> Vec<Extent> {
+        self.list(5, |d| Extent { len: d.u64(), mapped: d.bool() })
+    }
+
+    fn addr(&mut self) -> BlockAddr {
+        BlockAddr::new(VolumeId(self.u32()), self.u32())
+    }
+    fn version(&mut self) -> Timestamp {
+        Timestamp(self.u64())
+    }
+    fn credit(&mut self) -> Credit {
+        Credit { slots: self.u64(), pages: self.u64(), no_space: self.bool() }
+    }
+    fn inv(&mut self) -> Inv {
+        Inv {
+            volume: VolumeId(self.u32()),
+            blocks: self
+                .list(17, |d| InvBlock { block: d.u32(), version: d.version(), base: d.version(), rmw: d.bool() })
+                .into(),
+            data: self.payload(),
+            mutation: self.mutation(),
+            attach: self.u32(),
+            fua: self.bool(),
+        }
+    }
+    fn peer(&mut self) -> Peer {
+        match self.below(21) {
+            0 => Peer::Inv(Box::new(self.inv())),
+            1 => Peer::InvRange {
+                range: self.blocks(),
+                version: self.version(),
+                mutation: self.mutation(),
+                attach: self.u32(),
+                fua: self.bool(),
+            },
+            2 => Peer::Ack { credit: self.credit() },
+            3 => Peer::Nack {
+                blocks: self.list(17, |d| NackBlock { block: d.u32(), version: d.version(), same: d.bool() }).into(),
+                credit: self.credit(),
+            },
+            4 => Peer::Val { volume: VolumeId(self.u32()), blocks: self.list(17, |d| (d.u32(), d.version())).into() },
+            5 => Peer::ValRange { range: self.blocks(), version: self.version() },
+            6 => Peer::CreditAsk { slots_used: self.u64(), pages_used: self.u64(), want_pages: self.u32() },
+            7 => Peer::CreditGrant { credit: self.credit() },
+            8 => Peer::Flush,
+            9 => Peer::FlushAck { ok: self.bool() },
+            10 => Peer::Fence { volume: VolumeId(self.u32()), attach: self.u32() },
+            11 => Peer::FenceAck { attach: self.u32() },
+            12 => Peer::StaleEpoch,
+            13 => Peer::DigestAsk { from: self.addr(), limit: self.u32() },
+            14 => Peer::Digests {
+                entries: self.list(9, |d| (d.addr(), d.u64())).into(),
+                next: self.bool().then(|| self.addr()),
+            },
+            15 => Peer::ScanAsk { chunk: self.addr() },
+            16 => Peer::Scan {
+                chunk: self.addr(),
+                entries: self.list(9, |d| ScanEntry { addr: d.addr(), version: d.version(), mapped: d.bool() }).into(),
+            },
+            17 => Peer::BlockAsk { addr: self.addr() },
+            18 => Peer::Block { addr: self.addr(), version: self.version(), data: self.bool().then(|| self.payload()) },
+            19 => Peer::ClientsAsk,
+            _ => Peer::Clients {
+                records: self.list(4, Draw::client).into(),
+                fences: self.list(4, |d| (VolumeId(d.u32()), d.u32())).into(),
+                from: VssdId(self.u32()),
+            },
+        }
+    }
+    fn client(&mut self) -> ClientRecord {
+        ClientRecord { client: Incarnation(self.u64()), floor: self.u64(), applied: self.list(6, Draw::u64).into() }
+    }
+
+    fn reports(&mut self) -> Vec<VssdReport> {
+        self.list(5, |d| VssdReport {
+            vssd: VssdId(d.u32()),
+            set: SetId(d.u32()),
+            epoch: Epoch(d.u32()),
+            complete: d.bool(),
+            failed: d.bool(),
+        })
+    }
+    fn role(&mut self) -> Role {
+        if self.bool() { Role::Member } else { Role::Shadow }
+    }
+    fn view(&mut self) -> View {
+        View {
+            set: SetId(self.u32()),
+            epoch: Epoch(self.u32()),
+            state: match self.bool() {
+                true => ViewState::Normal,
+                false => ViewState::Recovering { leader: VssdId(self.u32()) },
+            },
+            members: self.list(4, |d| Member {
+                vssd: VssdId(d.u32()),
+                server: NodeId(d.u32()),
+                incarnation: Incarnation(d.u64()),
+                role: d.role(),
+            }),
+        }
+    }
+    fn map(&mut self) -> Box<RackMap> {
+        let sets = self.list(5, |d| SetRoute {
+            set: SetId(d.u32()),
+            epoch: Epoch(d.u32()),
+            members: d.list(4, |d| VssdId(d.u32())),
+        });
+        Box::new(RackMap { generation: self.u64(), sets })
+    }
+    fn control(&mut self) -> Control {
+        match self.below(16) {
+            0 => Control::ServerHello { nonce: self.u64(), vssds: self.reports() },
+            1 => Control::ServerWelcome { nonce: self.u64(), incarnation: Incarnation(self.u64()) },
+            2 => Control::Heartbeat { sequence: self.u64(), vssds: self.reports() },
+            3 => Control::Lease { sequence: self.u64(), span: Span(self.u64()), views: self.list(3, Draw::view) },
+            4 => Control::NewView(Box::new(self.view())),
+            5 => Control::Recovered { set: SetId(self.u32()), epoch: Epoch(self.u32()) },
+            6 => Control::EpochAsk { set: SetId(self.u32()), epoch: Epoch(self.u32()) },
+            7 => Control::ClientHello { nonce: self.u64() },
+            8 => Control::ClientWelcome { nonce: self.u64(), incarnation: Incarnation(self.u64()), map: self.map() },
+            9 => Control::MapAsk { generation: self.u64() },
+            10 => Control::Map(self.map()),
+            11 => Control::Attach { name: self.text() },
+            12 => {
+                Control::Attached(if self.bool() { Ok(Box::new(self.volume())) } else { Err(Box::new(self.error())) })
+            }
+            13 => Control::Admin(Box::new(self.admin())),
+            14 => {
+                Control::AdminReply(if self.bool() { Ok(Box::new(self.data())) } else { Err(Box::new(self.error())) })
+            }
+            _ => Control::VolumeChanged { volume: VolumeId(self.u32()), size: self.u64() },
+        }
+    }
+    fn admin(&mut self) -> AdminOp {
+        match self.below(6) {
+            0 => AdminOp::VolumeCreate { name: self.text(), size: self.u64() },
+            1 => AdminOp::VolumeGrow { name: self.text(), size: self.u64() },
+            2 => AdminOp::VolumeDelete { name: self.text() },
+            3 => AdminOp::VolumeInfo { name: self.text() },
+            4 => AdminOp::VolumeList,
+            _ => AdminOp::RackStatus,
+        }
+    }
+    fn volume(&mut self) -> VolumeInfo {
+        VolumeInfo {
+            id: VolumeId(self.u32()),
+            name: self.text(),
+            size: self.u64(),
+            attach: self.u32(),
+            sets: self.list(6, |d| SetId(d.u32())),
+            stripe_blocks: self.u32(),
+        }
+    }
+    fn data(&mut self) -> ReplyData {
+        match self.below(7) {
+            0 => ReplyData::Done,
+            1 => ReplyData::Data(self.payload()),
+            2 => ReplyData::Attached(self.volume()),
+            3 => ReplyData::Extents(self.extents()),
+            4 => ReplyData::Volume(self.volume()),
+            5 => ReplyData::Volumes(self.list(3, Draw::volume)),
+            _ => ReplyData::Rack(Box::new(self.rack())),
+        }
+    }
+    fn rack(&mut self) -> RackStatus {
+        RackStatus {
+            servers: self.list(3, |d| ServerStatus {
+                node: NodeId(d.u32()),
+                alive: d.bool(),
+                last_heartbeat: Time(d.u64()),
+                ssds: d.list(3, |d| SsdId(d.u32())),
+            }),
+            sets: self.list(3, |d| SetStatus {
+                set: SetId(d.u32()),
+                epoch: Epoch(d.u32()),
+                members: d.list(3, |d| MemberStatus { vssd: VssdId(d.u32()), server: NodeId(d.u32()), role: d.role() }),
+            }),
+            promise_limit: self.u64(),
+            promised: self.u64(),
+        }
+    }
+    fn error(&mut self) -> RequestError {
+        match self.below(16) {
+            0 => RequestError::UnknownVolume { name: self.text() },
+            1 => RequestError::DuplicateVolume { name: self.text() },
+            2 => RequestError::BadName { name: self.text() },
+            3 => RequestError::BadSize { size: self.u64() },
+            4 => RequestError::Shrink { size: self.u64(), current: self.u64() },
+            5 => RequestError::OverPromise { size: self.u64(), promised: self.u64(), limit: self.u64() },
+            6 => RequestError::Fenced { volume: VolumeId(self.u32()), attach: self.u32() },
+            7 => RequestError::NotAttached { volume: VolumeId(self.u32()) },
+            8 => RequestError::Unaligned { offset: self.u64(), len: self.u64() },
+            9 => RequestError::OutOfRange { offset: self.u64(), len: self.u64(), size: self.u64() },
+            10 => RequestError::NoSpace,
+            11 => RequestError::Io,
+            12 => RequestError::Corrupt,
+            13 => RequestError::TimedOut { waited: Span(self.u64()) },
+            14 => RequestError::InUse { name: self.text(), by: NodeId(self.u32()) },
+            _ => RequestError::Busy { limit: self.u32() },
+        }
+    }
+}
