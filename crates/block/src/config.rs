@@ -11,7 +11,8 @@ pub struct ClientConfig {
     /// Messages in flight to one set: so many reads, and so many mutations. Default 128: enough to keep a set's dies
     /// busy, small enough that a set which is away holds little.
     pub window: u32,
-    /// Requests that may be unanswered at once; more are refused with `Busy`. Default 16,384.
+    /// Requests that may be unanswered at once; more are refused with `Busy`. Default 65,536: so many as 512 gateway
+    /// sessions of 128 commands each can have, so that none of them is ever refused.
     pub requests_max: u32,
     /// First wait for an answer before the next member is asked; doubles with each try. Default 200 ms, far above the
     /// longest pause of a healthy device.
@@ -34,7 +35,7 @@ impl ClientConfig {
             node,
             nonce,
             window: 128,
-            requests_max: 16_384,
+            requests_max: 65_536,
             timeout: Span::from_millis(200),
             timeout_max: Span::from_secs(2),
             retry_delay: Span::from_millis(5),

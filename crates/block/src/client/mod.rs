@@ -24,6 +24,12 @@ use crate::volume::Volume;
 /// request a gateway session can make is cut at once.
 pub const REQUEST_MESSAGES_MAX: u32 = 1024;
 
+/// Messages of all requests from which on a request is cut one message at a time, so that a few thousand huge ones
+/// cannot fill the memory: about 250 MB.
+const MESSAGES_CROWDED: usize = 1 << 20;
+/// Messages from which on requests are refused with `Busy`: no tag could name many more.
+const MESSAGES_MAX: usize = 1 << 23;
+
 /// No message, no volume, no request.
 const NONE: u32 = u32::MAX;
 /// Low bits of a tag: slot, then try, then the slot's serial.

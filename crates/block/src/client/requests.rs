@@ -4,7 +4,9 @@ use rackweave_core::msg::{BlockRange, Control, IoReply, SectorRange};
 use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
 use rackweave_core::{BLOCK, Effects, Payload, SECTOR, Time, VolumeId};
 
-use super::{Attach, AttachStage, Job, MsgOp, NONE, Pending, REQUEST_MESSAGES_MAX, VolumeClient};
+use super::{
+    Attach, AttachStage, Job, MESSAGES_CROWDED, MESSAGES_MAX, MsgOp, NONE, Pending, REQUEST_MESSAGES_MAX, VolumeClient,
+};
 use crate::status::{self, STATUS_BLOCKS_MAX};
 
 const BLOCK_U64: u64 = BLOCK as u64;
@@ -12,7 +14,7 @@ const BLOCK_U64: u64 = BLOCK as u64;
 impl VolumeClient {
     pub(super) fn on_request(&mut self, now: Time, r: Request, fx: &mut Effects) {
         self.stats.requests += 1;
-        if self.pending.len() >= self.cfg.requests_max as usize {
+        if self.pending.len() >= self.cfg.requests_max as usize || self.messages.len() >= MESSAGES_MAX {
             self.stats.busy += 1;
             return self.answer(r.id, Err(RequestError::Busy { limit: self.cfg.requests_max }), fx);
         }
@@ -283,7 +285,8 @@ impl VolumeClient {
 
     /// Makes messages of what is not cut yet, as far as the request may have under way.
     pub(super) fn cut(&mut self, p: u32) {
-        while self.pending[p as usize].live < REQUEST_MESSAGES_MAX {
+        let most = if self.messages.len() < MESSAGES_CROWDED { REQUEST_MESSAGES_MAX } else { 1 };
+        while self.pending[p as usize].live < most {
             let pending = &mut self.pending[p as usize];
             if pending.error.is_some() {
                 return;

@@ -1,6 +1,6 @@
 //! Registration, attaching, administration.
 
-use rackweave_core::msg::{Body, IoRequest};
+use rackweave_core::msg::{Body, Control, IoRequest};
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp};
 use rackweave_core::{Payload, Span};
 
@@ -86,6 +86,17 @@ fn a_grown_volume_is_seen_by_the_next_connection() {
     r.info.size = 2 << 20;
     assert_eq!(r.attach().unwrap().size, 2 << 20);
     assert_eq!(r.run(read), Ok(ReplyData::Data(Payload::zero(4096))));
+}
+
+#[test]
+fn a_grown_volume_is_told_to_its_writer() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 10);
+    let write = RequestOp::Write { volume: VOLUME, offset: 1 << 20, data: Payload::elided(4096, 1), fua: false };
+    r.write(0, 512, 1).unwrap();
+    assert!(matches!(r.run(write.clone()), Err(RequestError::OutOfRange { .. })));
+    r.tell(Control::VolumeChanged { volume: VOLUME, size: 2 << 20 });
+    r.tell(Control::VolumeChanged { volume: VOLUME, size: 1 << 20 });
+    assert_eq!(r.run(write), Ok(ReplyData::Done), "volumes only grow");
 }
 
 #[test]

@@ -141,6 +141,12 @@ impl Rack {
         }
         self.replies.remove(&id).expect("just seen")
     }
+    /// Something the metadata service says unasked.
+    pub fn tell(&mut self, c: Control) {
+        let header = self.sent.first().expect("something was sent").header;
+        let packet = Packet { src: Layout::META, dst: NodeId(9), header, body: Body::Control(c) };
+        self.handle(Event::Packet(packet));
+    }
     pub fn run_for(&mut self, span: Span) {
         let end = self.now + span;
         while self.next_at() <= end {

@@ -20,8 +20,9 @@ use buffers::{Input, Output};
 use handshake::Haggle;
 use transmission::Command;
 
-/// Commands unanswered in a session. Twice the depth any usual client has; a further command is read when one is done.
-pub const IN_FLIGHT_MAX: usize = 256;
+/// Commands unanswered in a session: the depth of the kernel's NBD driver, the deepest of usual clients. A further
+/// command is read when one is done.
+pub const IN_FLIGHT_MAX: usize = 128;
 /// Bytes of payload in flight and of output unsent from which on no further command is read. A single command may go
 /// past it by [`wire::PAYLOAD_MAX`].
 pub const BYTES_MAX: usize = 64 << 20;
