@@ -1,1 +1,42 @@
+//! Replication of a vSSD's blocks among the members of its set: Hermes (RB11) with epochs and leases, as a pure
+//! state machine over a [`Store`].
+//!
+//! A write at any member (its *coordinator*) invalidates the block at all others, with its contents and a logical
+//! timestamp; when all have acknowledged, it is valid everywhere and any member serves it. Only blocks that are not
+//! Valid have state in memory. Reading order: `replica`, `write`, `follow`, then `range`, `read`, `durable`, `fill`,
+//! `recover`; `dedup`, `credit`, `active` and `timers` are the tables.
+//!
+//! What is beyond the paper:
+//! - *Mutations executed once.* A retried request may reach two coordinators. Invalidations carry the mutation; a
+//!   member that holds an unresolved block of the same mutation at a higher version does not acknowledge the lower
+//!   one until that is resolved, so that an answered mutation can take no effect again.
+//! - *Read-modify-writes* are accepted onto a Valid block only. A whole write that meets an unresolved, higher
+//!   read-modify-write not made from it takes a version above it. Versions count from the start of each epoch;
+//!   nothing depends on members having equal versions of equal contents.
+//! - *Range records forgotten by flash* make a store's version of a block go back. New versions therefore stay
+//!   above every range of the epoch, and a late copy of a settled mutation's invalidation is not accepted again.
+//! - *A fill begins* when every member has said that no write of an earlier epoch is unresolved; what the shadow
+//!   kept of former lives is then compared with one member, and where it is newer, it is wrong.
+//! - *A fence* is acknowledged by a member once no older writer's operation is under way there.
 
+mod active;
+mod config;
+mod credit;
+mod dedup;
+mod durable;
+mod fill;
+mod follow;
+mod op;
+mod range;
+mod read;
+mod recover;
+mod replica;
+mod space;
+mod store;
+mod timers;
+mod view;
+mod write;
+
+pub use config::*;
+pub use replica::{Replica, ReplicaStats};
+pub use store::{ReadStart, Store, StoreDone, StoreError};

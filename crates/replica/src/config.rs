@@ -1,0 +1,88 @@
+//! Configuration, bounds, and the switches that break a rule on purpose.
+
+use rackweave_core::{NodeId, SetId, Span, VssdId};
+
+/// One replica: a vSSD's part in its set.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    pub set: SetId,
+    pub vssd: VssdId,
+    pub node: NodeId,
+    /// Mutations wait while the view has fewer members (protocol rule 4).
+    pub min_copies: u8,
+    pub timeouts: Timeouts,
+    pub faults: Faults,
+}
+
+impl ReplicaConfig {
+    pub fn new(set: SetId, vssd: VssdId, node: NodeId) -> ReplicaConfig {
+        ReplicaConfig { set, vssd, node, min_copies: 2, timeouts: Timeouts::default(), faults: Faults::default() }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// First repetition of an unanswered message; doubles up to 16 times this.
+    pub retransmit: Span,
+    /// A block invalid for this long is replayed.
+    pub replay: Span,
+    /// A request that could not go on for this long is dropped; its client has asked again by then.
+    pub stall: Span,
+    /// Repetition of what a fill or recovery waits for.
+    pub fill: Span,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            retransmit: Span::from_millis(5),
+            replay: Span::from_millis(50),
+            stall: Span::from_secs(2),
+            fill: Span::from_millis(20),
+        }
+    }
+}
+
+/// Rules broken on purpose, each to show that a checker catches it. All off but in tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Serve and coordinate without a lease (rule 2).
+    pub skip_lease: bool,
+    /// At an epoch change take unvalidated writes of a departed coordinator as valid.
+    pub skip_replay: bool,
+    /// Execute a mutation again whenever it comes again (rule 7).
+    pub drop_dedup: bool,
+    /// Serve while a shadow (rule 3).
+    pub serve_shadow: bool,
+    /// Let older writers mutate a fenced volume (rule 14).
+    pub ignore_fence: bool,
+    /// A fill leaves blocks in place that its source does not have.
+    pub lose_tombstone: bool,
+}
+
+/// Requests that may wait in one replica for a block, credit or another member: at depth 32 of a hundred clients
+/// with a retry each, still within a few MiB. Beyond: `NotServing`, and the client turns elsewhere.
+pub const STALLED_MAX: usize = 4096;
+/// Operations a replica coordinates at once; the rest wait as stalled. Twenty bits of an operation's number name it.
+pub const OPS_MAX: usize = 4096;
+/// Blocks replayed at once: an epoch change may leave thousands, and each replay is a message to every member.
+pub const REPLAYS_MAX: usize = 64;
+/// Range records under way at once: every block operation looks at each of them.
+pub const RANGES_MAX: usize = 256;
+/// Clients whose mutations are remembered; the one idle for longest goes first. A volume client is one.
+pub const CLIENTS_MAX: usize = 4096;
+/// Mutations remembered per client above its floor: far above any client's window.
+pub const APPLIED_MAX: usize = 65_536;
+/// Cache slots granted to one member at once: about a round trip's worth of full-speed writes.
+pub const CREDIT_SLOTS: u64 = 256;
+/// Page credits granted to one member at once. Small, because what a member does not use is stranded when flash
+/// runs full.
+pub const CREDIT_PAGES: u64 = 64;
+/// Blocks a fill or recovery asks for at once.
+pub const FILL_WINDOW: usize = 16;
+/// Chunks per digest message.
+pub const DIGEST_LIMIT: u32 = 256;
+/// Members asked for an intact copy of a corrupt block, repetitions included, before the read fails.
+pub const HEAL_ATTEMPTS: u8 = 8;
+/// Extents in one answer about allocation.
+pub const EXTENTS_MAX: usize = 512;

@@ -1,0 +1,178 @@
+//! Which mutations were executed (protocol rule 7), and which of their blocks may not have been.
+
+use std::collections::VecDeque;
+
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::Mutation;
+use rackweave_core::msg::peer::ClientRecord;
+use rackweave_core::{Incarnation, Timestamp};
+
+use crate::config::CLIENTS_MAX;
+
+/// Why a block of a known mutation may not hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edge {
+    /// Accepted here as a read-modify-write of this version, not resolved yet.
+    Tentative(Timestamp),
+    /// Refused here, or superseded by something not made from it.
+    Lost,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    /// Blocks in doubt; nearly always none.
+    edges: Vec<(u32, Edge)>,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    floor: u64,
+    /// By sequence.
+    records: VecDeque<(u64, Record)>,
+    used: u64,
+}
+
+impl Client {
+    fn find(&self, sequence: u64) -> Result<usize, usize> {
+        // Nearly every sequence is new.
+        match self.records.back() {
+            None => Err(0),
+            Some((last, _)) if *last < sequence => Err(self.records.len()),
+            _ => self.records.binary_search_by_key(&sequence, |r| r.0),
+        }
+    }
+}
+
+/// What is known of a mutation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Never seen.
+    No,
+    /// Answered to its client.
+    Answered,
+    /// Executed, but for blocks with an [`Edge`].
+    Yes,
+}
+
+#[derive(Debug)]
+pub(crate) struct Dedup {
+    clients: Map<Incarnation, Client>,
+    uses: u64,
+}
+
+impl Dedup {
+    pub fn new() -> Dedup {
+        Dedup { clients: map(), uses: 0 }
+    }
+    pub fn clear(&mut self) {
+        self.clients.clear();
+    }
+    pub fn seen(&self, m: Mutation) -> Seen {
+        let Some(c) = self.clients.get(&m.client) else { return Seen::No };
+        match c.find(m.sequence) {
+            _ if m.sequence < c.floor => Seen::Answered,
+            Ok(_) => Seen::Yes,
+            Err(_) => Seen::No,
+        }
+    }
+    /// Whether this block of a mutation is in it for good: seen, and not in doubt.
+    pub fn settled(&self, m: Mutation, block: u32) -> bool {
+        match self.seen(m) {
+            Seen::No => false,
+            Seen::Answered => true,
+            Seen::Yes => self.edge(m, block).is_none(),
+        }
+    }
+    pub fn edge(&self, m: Mutation, block: u32) -> Option<Edge> {
+        let c = self.clients.get(&m.client)?;
+        let i = c.find(m.sequence).ok()?;
+        c.records[i].1.edges.iter().find(|e| e.0 == block).map(|e| e.1)
+    }
+    /// Mutations remembered of a client.
+    pub fn remembered(&self, client: Incarnation) -> usize {
+        self.clients.get(&client).map_or(0, |c| c.records.len())
+    }
+    /// Remembers a mutation. `true` if it was not known. Client zero is nobody: nothing is remembered.
+    pub fn note(&mut self, m: Mutation) -> bool {
+        if m.client.0 == 0 {
+            return false;
+        }
+        self.uses += 1;
+        if self.clients.len() >= CLIENTS_MAX && !self.clients.contains_key(&m.client) {
+            self.evict();
+        }
+        let c = self.clients.entry(m.client).or_default();
+        c.used = self.uses;
+        if m.floor > c.floor {
+            c.floor = m.floor;
+            while c.records.front().is_some_and(|r| r.0 < m.floor) {
+                c.records.pop_front();
+            }
+        }
+        match c.find(m.sequence) {
+            _ if m.sequence < c.floor => false,
+            Ok(_) => false,
+            Err(i) => {
+                c.records.insert(i, (m.sequence, Record::default()));
+                true
+            }
+        }
+    }
+    fn evict(&mut self) {
+        if let Some(idle) = self.clients.iter().min_by_key(|(_, c)| c.used).map(|(&k, _)| k) {
+            self.clients.remove(&idle);
+        }
+    }
+    /// Sets or clears the doubt about a block of a known mutation.
+    pub fn mark(&mut self, m: Mutation, block: u32, edge: Option<Edge>) {
+        let Some(c) = self.clients.get_mut(&m.client) else { return };
+        let Ok(i) = c.find(m.sequence) else { return };
+        let edges = &mut c.records[i].1.edges;
+        let at = edges.iter().position(|e| e.0 == block);
+        match (at, edge) {
+            (Some(i), Some(e)) => edges[i].1 = e,
+            (Some(i), None) => {
+                edges.swap_remove(i);
+            }
+            (None, Some(e)) => edges.push((block, e)),
+            (None, None) => {}
+        }
+    }
+    /// Clears the doubt if it is about this very version, or takes the block for lost.
+    pub fn resolve(&mut self, m: Mutation, block: u32, version: Timestamp, applied: bool) {
+        if self.edge(m, block) == Some(Edge::Tentative(version)) {
+            self.mark(m, block, if applied { None } else { Some(Edge::Lost) });
+        }
+    }
+    /// Forgets mutations of which something is in doubt (before a recovery, which settles what they left).
+    pub fn drop_doubtful(&mut self) {
+        for c in self.clients.values_mut() {
+            c.records.retain(|r| r.1.edges.is_empty());
+        }
+    }
+    /// For a shadow. Mutations in doubt are left out: their invalidations reach the shadow itself.
+    pub fn export(&self) -> Box<[ClientRecord]> {
+        let mut all: Vec<ClientRecord> = self
+            .clients
+            .iter()
+            .map(|(&client, c)| ClientRecord {
+                client,
+                floor: c.floor,
+                applied: c.records.iter().filter(|r| r.1.edges.is_empty()).map(|r| r.0).collect(),
+            })
+            .collect();
+        all.sort_unstable_by_key(|r| r.client);
+        all.into()
+    }
+    pub fn import(&mut self, records: &[ClientRecord]) {
+        for r in records {
+            for &sequence in &r.applied {
+                self.note(Mutation { client: r.client, sequence, floor: r.floor });
+            }
+            if r.applied.is_empty() {
+                let c = self.clients.entry(r.client).or_default();
+                c.floor = c.floor.max(r.floor);
+            }
+        }
+    }
+}

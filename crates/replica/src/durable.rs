@@ -1,0 +1,104 @@
+//! Flushes and FUA (rule 12), fences (rule 14).
+
+use rackweave_core::msg::{IoError, IoReply, Peer};
+use rackweave_core::{TracePoint, VolumeId};
+
+use crate::op::{Asker, OpKind, Origin, Persist};
+use crate::replica::{Cx, Replica};
+use crate::store::Store;
+
+impl Replica {
+    pub(crate) fn start_flush<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker) {
+        if self.ops.len() >= crate::config::OPS_MAX {
+            return self.refuse(cx, asker);
+        }
+        self.stats.flushes += 1;
+        let id = self.id();
+        let kind = OpKind::Flush { missing: self.others() };
+        let slot = self.add_op(id, Origin::Client(asker), true, kind);
+        self.send_round(cx, slot);
+    }
+
+    pub(crate) fn flush_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, of: u64) {
+        let under_way = |p: &Persist| matches!(p, Persist::Flush { to, request } if (*to, *request) == (from, of));
+        if !self.persists.iter().any(|(_, p)| under_way(p)) {
+            let token = self.persists.insert(Persist::Flush { to: from, request: of }) as u64;
+            cx.store.persist(token);
+        }
+    }
+
+    pub(crate) fn flush_acknowledged<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, ok: bool) {
+        // A member whose flash failed is removed: the flush goes on in the next view (rule 12).
+        let Some(slot) = self.op_of(request).filter(|_| ok) else { return };
+        if let OpKind::Flush { missing } = &mut self.ops[slot as usize].kind {
+            *missing &= !(1 << from);
+            self.advance(cx, slot);
+        }
+    }
+
+    /// The store persisted (or failed to, for good).
+    pub(crate) fn persisted<S: Store>(&mut self, cx: &mut Cx<'_, S>, token: u64, ok: bool) {
+        let Some(p) = self.persists.try_remove(token as usize) else { return };
+        if !ok {
+            cx.fx.trace(TracePoint::DeviceFailed, u64::from(self.cfg.vssd.0), 0);
+            if let Persist::Flush { to, request } = p {
+                self.send(cx, to, request, Peer::FlushAck { ok: false });
+            }
+            return self.fail();
+        }
+        match p {
+            Persist::Inv { to, request, nacks } => self.acknowledge(cx, to, request, nacks),
+            Persist::Flush { to, request } => self.send(cx, to, request, Peer::FlushAck { ok: true }),
+            Persist::Own { op, round } => {
+                let current = self.ops.get_mut(op.slot as usize).filter(|o| o.id == op.id && o.round == round);
+                if let Some(o) = current {
+                    o.own_pending = false;
+                    self.advance(cx, op.slot);
+                }
+            }
+            Persist::Fill => self.fill_persisted(cx),
+        }
+    }
+
+    pub(crate) fn client_fence<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, volume: VolumeId, attach: u32) {
+        let known = self.fences.get(&volume).copied().unwrap_or(0);
+        if attach < known && !self.cfg.faults.ignore_fence {
+            cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));
+            return self.reply(cx, asker, IoReply::Failed(IoError::Fenced { attach: known }));
+        }
+        if self.ops.len() >= crate::config::OPS_MAX {
+            return self.refuse(cx, asker);
+        }
+        self.fences.insert(volume, attach.max(known));
+        let id = self.id();
+        let kind = OpKind::Fence { volume, attach, missing: self.others() };
+        let slot = self.add_op(id, Origin::Client(asker), false, kind);
+        self.send_round(cx, slot);
+    }
+
+    /// Acknowledged once nothing of older writers is under way here; until then the asker asks again.
+    pub(crate) fn fence_asked<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        request: u64,
+        volume: VolumeId,
+        attach: u32,
+    ) {
+        let fence = self.fences.entry(volume).or_insert(0);
+        *fence = attach.max(*fence);
+        if self.settled_below(volume, attach) {
+            self.send(cx, from, request, Peer::FenceAck { attach });
+        }
+    }
+
+    pub(crate) fn fence_acknowledged<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, of: u32) {
+        let Some(slot) = self.op_of(request) else { return };
+        if let OpKind::Fence { attach, missing, .. } = &mut self.ops[slot as usize].kind
+            && *attach == of
+        {
+            *missing &= !(1 << from);
+            self.advance(cx, slot);
+        }
+    }
+}

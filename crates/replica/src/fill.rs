@@ -1,0 +1,403 @@
+//! A shadow fills itself (rule 3), and what members answer to it.
+
+use std::collections::VecDeque;
+
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, ScanEntry};
+use rackweave_core::msg::{BlockRange, Peer, Role};
+use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
+
+use crate::config::{DIGEST_LIMIT, FILL_WINDOW};
+use crate::op::{OpKind, Persist};
+use crate::replica::{Cx, Replica};
+use crate::store::Store;
+use crate::timers::{Timer, Wait};
+
+/// Request number of a fill's and a recovery's messages; no operation and no read has it.
+pub(crate) const REQUEST: u64 = u64::MAX;
+
+/// Repetitions without an answer after which another source is asked.
+const SOURCE_TRIES: u8 = 8;
+
+#[derive(Debug)]
+enum Stage {
+    /// Waits until every member has said that nothing of earlier epochs is unresolved.
+    Tables,
+    Digests,
+    Scan,
+    Blocks,
+    Persist,
+}
+
+#[derive(Debug)]
+pub(crate) struct Fill {
+    pub id: u64,
+    stage: Stage,
+    source: usize,
+    tries: u8,
+    /// Members that have not sent their tables.
+    tables: u64,
+    /// Kept apart until the fill is done: only what this replica saw itself keeps an invalidation out.
+    records: Vec<ClientRecord>,
+    from: BlockAddr,
+    next: Option<BlockAddr>,
+    /// Chunks that differ and are not compared yet.
+    chunks: VecDeque<BlockAddr>,
+    /// Blocks to copy, and those asked for.
+    blocks: VecDeque<BlockAddr>,
+    asked: Vec<BlockAddr>,
+}
+
+impl Replica {
+    pub(crate) fn start_fill<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let id = self.id();
+        let tables = Self::bits(self.others()).filter(|&k| self.members[k].role == Role::Member);
+        let tables: u64 = tables.fold(0, |m, k| m | 1 << k);
+        self.fill = Some(Box::new(Fill {
+            id,
+            stage: Stage::Tables,
+            source: tables.trailing_zeros() as usize,
+            tries: 0,
+            tables,
+            records: Vec::new(),
+            from: BlockAddr::default(),
+            next: None,
+            chunks: VecDeque::new(),
+            blocks: VecDeque::new(),
+            asked: Vec::new(),
+        }));
+        self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
+        self.fill_ask(cx);
+    }
+
+    /// Asks for what the present stage waits for.
+    fn fill_ask<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let Some(f) = self.fill.as_deref() else { return };
+        let source = f.source;
+        match f.stage {
+            Stage::Tables => {
+                for k in Self::bits(f.tables) {
+                    self.send(cx, k, REQUEST, Peer::ClientsAsk);
+                }
+            }
+            Stage::Digests => {
+                let from = f.from;
+                self.send(cx, source, REQUEST, Peer::DigestAsk { from, limit: DIGEST_LIMIT });
+            }
+            Stage::Scan => {
+                if let Some(&chunk) = f.chunks.front() {
+                    self.send(cx, source, REQUEST, Peer::ScanAsk { chunk });
+                }
+            }
+            Stage::Blocks => {
+                for addr in f.asked.clone() {
+                    self.send(cx, source, REQUEST, Peer::BlockAsk { addr });
+                }
+            }
+            Stage::Persist => {}
+        }
+    }
+
+    pub(crate) fn fill_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let (epoch, members) = (self.epoch, &self.members);
+        let Some(f) = self.fill.as_deref_mut() else { return };
+        f.tries += 1;
+        if f.tries >= SOURCE_TRIES {
+            // All members have what is settled: any of them goes on with it.
+            f.tries = 0;
+            let n = members.len();
+            let next = (1..=n).map(|i| (f.source + i) % n).find(|&k| k != self.me && members[k].role == Role::Member);
+            f.source = next.unwrap_or(f.source);
+        }
+        // Invalidations of this epoch have brought some of the blocks by themselves.
+        let fresh = |a: &BlockAddr| cx.store.version(*a).epoch() == epoch && cx.store.version(*a).version() > 1;
+        f.asked.retain(|a| !fresh(a));
+        self.copy_more(cx);
+        self.fill_ask(cx);
+    }
+
+    pub(crate) fn clients_came<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        records: &[ClientRecord],
+        fences: &[(VolumeId, u32)],
+    ) {
+        let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Tables)) else { return };
+        f.tables &= !(1 << from);
+        f.tries = 0;
+        f.records.extend_from_slice(records);
+        let done = f.tables == 0;
+        if done {
+            f.stage = Stage::Digests;
+        }
+        for &(volume, attach) in fences {
+            let fence = self.fences.entry(volume).or_insert(0);
+            *fence = attach.max(*fence);
+        }
+        if done {
+            self.fill_ask(cx);
+        }
+    }
+
+    /// The source's digests: chunks that differ are compared entry by entry.
+    fn fill_digests<S: Store>(&mut self, cx: &mut Cx<'_, S>, theirs: &[(BlockAddr, u64)], next: Option<BlockAddr>) {
+        let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Digests)) else { return };
+        if next.is_some_and(|n| n <= f.from) {
+            return;
+        }
+        f.tries = 0;
+        f.next = next;
+        f.chunks = differing(cx.store, f.from, theirs, next).into();
+        self.next_chunk(cx);
+    }
+
+    fn next_chunk<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let Some(f) = self.fill.as_deref_mut() else { return };
+        if !f.chunks.is_empty() {
+            f.stage = Stage::Scan;
+        } else if let Some(next) = f.next {
+            f.from = next;
+            f.stage = Stage::Digests;
+        } else {
+            f.stage = Stage::Persist;
+            let token = self.persists.insert(Persist::Fill) as u64;
+            return cx.store.persist(token);
+        }
+        self.fill_ask(cx);
+    }
+
+    fn fill_scan<S: Store>(&mut self, cx: &mut Cx<'_, S>, chunk: BlockAddr, theirs: &[ScanEntry]) {
+        let Some(f) = self.fill.as_deref_mut() else { return };
+        if !matches!(f.stage, Stage::Scan) || f.chunks.front() != Some(&chunk) {
+            return;
+        }
+        f.tries = 0;
+        f.chunks.pop_front();
+        f.stage = Stage::Blocks;
+        let mut mine = Vec::new();
+        cx.store.scan_chunk(chunk, &mut mine);
+        let mut own: Map<u64, ScanEntry> = map();
+        own.extend(mine.iter().map(|e| (e.addr.pack(), *e)));
+        let (epoch, me) = (self.epoch, self.me as u8);
+        let fresh = |e: &ScanEntry| e.version.epoch() == epoch && e.version.version() > 1;
+        let removed = Timestamp::new(epoch, 0, me);
+        let mut zero: Vec<(BlockAddr, Timestamp)> = Vec::new();
+        for t in theirs {
+            let o = own.remove(&t.addr.pack());
+            let held = o.map_or(Timestamp::ZERO, |e| e.version);
+            if o.as_ref().is_some_and(fresh) || (held == t.version && o.is_some_and(|e| e.mapped == t.mapped)) {
+                continue;
+            }
+            if t.mapped {
+                f.blocks.push_back(t.addr);
+            } else if o.is_some_and(|e| e.mapped) || t.version > held {
+                zero.push((t.addr, if t.version > held { t.version } else { removed }));
+            }
+        }
+        let gone = mine.iter().filter(|e| e.mapped && !fresh(e) && own.contains_key(&e.addr.pack()));
+        zero.extend(gone.map(|e| (e.addr, removed)));
+        zero.sort_unstable();
+        if !self.cfg.faults.lose_tombstone {
+            for (range, version) in runs(&zero) {
+                cx.store.put_range(range, version);
+            }
+        }
+        self.copy_more(cx);
+    }
+
+    /// Asks for more blocks while there is room, and goes on when all are here.
+    fn copy_more<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let given: u64 = self.accounts.iter().map(|a| a.outstanding().0).sum();
+        let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Blocks)) else { return };
+        let room = cx.store.slots_free().saturating_sub(given) as usize;
+        let mut ask = Vec::new();
+        while f.asked.len() < FILL_WINDOW.min(room) {
+            let Some(a) = f.blocks.pop_front() else { break };
+            f.asked.push(a);
+            ask.push(a);
+        }
+        let source = f.source;
+        let done = f.asked.is_empty() && f.blocks.is_empty();
+        for addr in ask {
+            self.send(cx, source, REQUEST, Peer::BlockAsk { addr });
+        }
+        if done {
+            self.next_chunk(cx);
+        }
+    }
+
+    /// A copied block. Applied only if it is newer than what is held; what is held from before this epoch and newer
+    /// was never agreed on, and gives way.
+    fn fill_block<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, version: Timestamp, data: Option<Payload>) {
+        let (epoch, me) = (self.epoch, self.me as u8);
+        let Some(f) = self.fill.as_deref_mut() else { return };
+        let Some(at) = f.asked.iter().position(|x| *x == a) else { return };
+        f.asked.swap_remove(at);
+        f.tries = 0;
+        let held = cx.store.version(a);
+        let fresh = held.epoch() == epoch && held.version() > 1;
+        let one = BlockRange { volume: a.volume, first: a.block, count: 1 };
+        if fresh && version <= held {
+            cx.fx.trace(TracePoint::FillOlderIgnored, a.pack(), version.0);
+        } else {
+            let stale = version < held;
+            match data {
+                Some(data) => cx.store.put(a, if stale { Timestamp::new(epoch, 1, me) } else { version }, data),
+                None => cx.store.put_range(one, if stale { Timestamp::new(epoch, 0, me) } else { version }),
+            }
+        }
+        self.copy_more(cx);
+    }
+
+    pub(crate) fn fill_persisted<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let Some(f) = self.fill.take() else { return };
+        self.dedup.import(&f.records);
+        self.complete = true;
+        cx.fx.trace(TracePoint::ShadowComplete, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
+    }
+
+    // What fills and recoveries share.
+
+    pub(crate) fn digests<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        request: u64,
+        entries: &[(BlockAddr, u64)],
+        next: Option<BlockAddr>,
+    ) {
+        if self.fill.as_ref().is_some_and(|f| f.source == from && request == start_number(f.from)) {
+            self.fill_digests(cx, entries, next);
+        } else {
+            self.recovery_digests(cx, from, request, entries, next);
+        }
+    }
+
+    pub(crate) fn scanned<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        _request: u64,
+        chunk: BlockAddr,
+        entries: &[ScanEntry],
+    ) {
+        if self.fill.is_some() {
+            self.fill_scan(cx, chunk, entries);
+        } else {
+            self.recovery_scan(cx, from, chunk, entries);
+        }
+    }
+
+    pub(crate) fn block_copied<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        a: BlockAddr,
+        version: Timestamp,
+        data: Option<Payload>,
+    ) {
+        if self.fill.is_some() {
+            self.fill_block(cx, a, version, data);
+        } else {
+            self.fix_with(cx, a, version, data);
+        }
+    }
+
+    // Members answer.
+
+    pub(crate) fn digest_asked<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        to: usize,
+        _request: u64,
+        from: BlockAddr,
+        limit: u32,
+    ) {
+        if self.role != Some(Role::Member) {
+            return;
+        }
+        let mut entries = Vec::new();
+        let next = cx.store.chunks(from, limit.clamp(1, DIGEST_LIMIT) as usize, &mut entries);
+        self.send(cx, to, start_number(from), Peer::Digests { entries: entries.into(), next });
+    }
+
+    pub(crate) fn scan_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64, chunk: BlockAddr) {
+        if self.role != Some(Role::Member) || !chunk.block.is_multiple_of(CHUNK_BLOCKS) {
+            return;
+        }
+        let mut entries = Vec::new();
+        cx.store.scan_chunk(chunk, &mut entries);
+        self.send(cx, to, request, Peer::Scan { chunk, entries: entries.into() });
+    }
+
+    pub(crate) fn clients_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64) {
+        if self.role != Some(Role::Member) || !self.drained() {
+            return;
+        }
+        let mut fences: Vec<(VolumeId, u32)> = self.fences.iter().map(|(&v, &a)| (v, a)).collect();
+        fences.sort_unstable();
+        let tables = Peer::Clients { records: self.dedup.export(), fences: fences.into(), from: self.cfg.vssd };
+        self.send(cx, to, request, tables);
+    }
+
+    /// Whether nothing of an earlier epoch is unresolved here.
+    fn drained(&self) -> bool {
+        let old = |v: Timestamp| v.epoch() < self.epoch;
+        let ops = self.ops.iter().any(|(_, o)| match &o.kind {
+            OpKind::Blocks(b) => b.blocks.iter().any(|x| x.state == crate::op::BlockState::Sent && old(x.version)),
+            OpKind::Range(x) => old(x.version),
+            _ => false,
+        });
+        let entries = self.active.entries.iter().any(|(_, e)| old(e.version));
+        !(ops || entries || self.active.ranges.iter().any(|r| old(r.version)))
+    }
+}
+
+/// Tells answers about different parts of the address space apart.
+pub(crate) fn start_number(from: BlockAddr) -> u64 {
+    from.pack()
+}
+
+/// Chunks from `from` up to `next` whose digests differ here from `theirs`.
+pub(crate) fn differing<S: Store>(
+    store: &S,
+    from: BlockAddr,
+    theirs: &[(BlockAddr, u64)],
+    next: Option<BlockAddr>,
+) -> Vec<BlockAddr> {
+    let mut mine: Vec<(BlockAddr, u64)> = Vec::new();
+    let mut at = Some(from);
+    let inside = |a: BlockAddr| next.is_none_or(|n| a < n);
+    while let Some(a) = at.filter(|&a| inside(a)) {
+        at = store.chunks(a, DIGEST_LIMIT as usize, &mut mine);
+    }
+    mine.retain(|(a, _)| inside(*a));
+    let mut all: Vec<(BlockAddr, u64)> = mine.iter().chain(theirs).copied().collect();
+    all.sort_unstable();
+    // Equal digests of both sides stand twice.
+    let mut chunks: Vec<BlockAddr> = Vec::new();
+    let mut i = 0;
+    while i < all.len() {
+        if i + 1 < all.len() && all[i] == all[i + 1] {
+            i += 2;
+            continue;
+        }
+        if chunks.last() != Some(&all[i].0) {
+            chunks.push(all[i].0);
+        }
+        i += 1;
+    }
+    chunks
+}
+
+/// Joins consecutive blocks of one version to ranges.
+fn runs(blocks: &[(BlockAddr, Timestamp)]) -> Vec<(BlockRange, Timestamp)> {
+    let mut out: Vec<(BlockRange, Timestamp)> = Vec::new();
+    for &(a, v) in blocks {
+        match out.last_mut() {
+            Some((r, w)) if *w == v && r.volume == a.volume && r.end() == a.block => r.count += 1,
+            _ => out.push((BlockRange { volume: a.volume, first: a.block, count: 1 }, v)),
+        }
+    }
+    out
+}

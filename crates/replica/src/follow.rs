@@ -1,0 +1,317 @@
+//! Following: other members' messages, invalidations of blocks, and replays when they stay unresolved.
+
+use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
+use rackweave_core::msg::{Mutation, Peer, Role};
+use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
+
+use crate::active::Entry;
+use crate::config::REPLAYS_MAX;
+use crate::dedup::{Edge, Seen};
+use crate::op::{BlockOp, BlockState, OpBlock, OpKind, Origin, Persist, Purpose};
+use crate::replica::{Cx, Replica};
+use crate::store::Store;
+use crate::timers::{Ref, Timer, Wait};
+
+/// What to do with one invalidated block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Accept,
+    /// Already here, or superseded by something made after it.
+    Ack,
+    Nack(Timestamp, bool),
+}
+
+impl Replica {
+    /// A message of this epoch from another member of the view.
+    pub(crate) fn peer<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, body: Peer) {
+        match body {
+            Peer::Inv(inv) => self.invalidated(cx, from, request, &inv),
+            Peer::InvRange { range, version, mutation, attach, fua } => {
+                self.range_invalidated(cx, from, request, (range, version, mutation, attach), fua);
+            }
+            Peer::Ack { credit } => {
+                self.acknowledged(cx, from, request, &[]);
+                self.credit_came(cx, from, credit);
+            }
+            Peer::Nack { blocks, credit } => {
+                self.acknowledged(cx, from, request, &blocks);
+                self.credit_came(cx, from, credit);
+            }
+            Peer::Val { volume, blocks } => {
+                for &(block, version) in &blocks {
+                    self.validate(BlockAddr::new(volume, block), version);
+                }
+            }
+            Peer::ValRange { range, version } => self.validate_range(range, version),
+            Peer::CreditAsk { slots_used, pages_used, want_pages } => {
+                self.credit_asked(cx, from, request, (slots_used, pages_used), want_pages);
+            }
+            Peer::CreditGrant { credit } => self.credit_granted(cx, from, request, credit),
+            Peer::Flush => self.flush_asked(cx, from, request),
+            Peer::FlushAck { ok } => self.flush_acknowledged(cx, from, request, ok),
+            Peer::Fence { volume, attach } => self.fence_asked(cx, from, request, volume, attach),
+            Peer::FenceAck { attach } => self.fence_acknowledged(cx, from, request, attach),
+            Peer::StaleEpoch => {}
+            Peer::DigestAsk { from: at, limit } => self.digest_asked(cx, from, request, at, limit),
+            Peer::Digests { entries, next } => self.digests(cx, from, request, &entries, next),
+            Peer::ScanAsk { chunk } => self.scan_asked(cx, from, request, chunk),
+            Peer::Scan { chunk, entries } => self.scanned(cx, from, request, chunk, &entries),
+            Peer::BlockAsk { addr } => self.block_asked(cx, from, request, addr),
+            Peer::Block { addr, version, data } => {
+                if request == crate::fill::REQUEST {
+                    self.block_copied(cx, addr, version, data);
+                } else {
+                    self.healed(cx, request, addr, data);
+                }
+            }
+            Peer::ClientsAsk => self.clients_asked(cx, from, request),
+            Peer::Clients { records, fences, from: _ } => self.clients_came(cx, from, &records, &fences),
+        }
+    }
+
+    fn judge<S: Store>(&self, cx: &Cx<'_, S>, a: BlockAddr, b: &InvBlock, m: Mutation) -> Verdict {
+        if let Some(r) = self.active.ranges.first().and_then(|_| self.active.range_over(a)) {
+            match b.rmw {
+                true if b.base < r.version => return Verdict::Nack(r.version, false),
+                false if b.version < r.version => return Verdict::Ack,
+                _ => {}
+            }
+        }
+        if let Some(e) = self.active.get(a) {
+            let same = m.client.0 != 0 && (e.mutation.client, e.mutation.sequence) == (m.client, m.sequence);
+            return match b.version.cmp(&e.version) {
+                std::cmp::Ordering::Equal => Verdict::Ack,
+                std::cmp::Ordering::Less if same => Verdict::Nack(e.version, true),
+                std::cmp::Ordering::Less if b.version <= e.base => Verdict::Ack,
+                std::cmp::Ordering::Less if b.rmw || e.rmw => Verdict::Nack(e.version, false),
+                std::cmp::Ordering::Less => Verdict::Ack,
+                // Two read-modify-writes from one base: the higher wins, both know the order.
+                std::cmp::Ordering::Greater if same || !b.rmw || e.rmw || b.base >= e.version => Verdict::Accept,
+                std::cmp::Ordering::Greater => Verdict::Nack(e.version, false),
+            };
+        }
+        let held = cx.store.version(a);
+        if held == b.version || self.dedup.settled(m, a.block) {
+            // Settled, though perhaps forgotten since by a range record that is gone: never accepted again.
+            return Verdict::Ack;
+        }
+        if b.version > held {
+            return Verdict::Accept;
+        }
+        // What a shadow held before it became one says nothing.
+        if b.rmw && self.role == Some(Role::Member) { Verdict::Nack(held, false) } else { Verdict::Ack }
+    }
+
+    fn invalidated<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, inv: &Inv) {
+        if inv.data.sectors() as usize != inv.blocks.len() * rackweave_core::SECTORS_PER_BLOCK as usize {
+            return;
+        }
+        let mut nacks: Vec<NackBlock> = Vec::new();
+        let (mut slots, mut pages) = (0, 0);
+        let m = inv.mutation;
+        if inv.attach > self.fences.get(&inv.volume).copied().unwrap_or(0) {
+            self.fences.insert(inv.volume, inv.attach);
+        }
+        let new = self.dedup.seen(m) == Seen::No;
+        for (i, b) in inv.blocks.iter().enumerate() {
+            let a = BlockAddr::new(inv.volume, b.block);
+            match self.judge(cx, a, b, m) {
+                Verdict::Accept => {
+                    slots += 1;
+                    pages += u64::from(!cx.store.mapped(a));
+                    let data = if inv.blocks.len() == 1 { inv.data.clone() } else { inv.data.block(i as u32) };
+                    self.accept(cx, a, b, data, inv, from);
+                }
+                Verdict::Ack => {}
+                Verdict::Nack(version, same) => nacks.push(NackBlock { block: b.block, version, same }),
+            }
+        }
+        self.dedup.note(m);
+        for b in &inv.blocks {
+            let a = BlockAddr::new(inv.volume, b.block);
+            let tentative = b.rmw && self.active.get(a).is_some_and(|e| e.version == b.version);
+            match nacks.iter().find(|n| n.block == b.block) {
+                // In doubt only if nothing was known of it: what was in effect stays so.
+                Some(n) if !n.same && new => self.dedup.mark(m, b.block, Some(Edge::Lost)),
+                Some(_) => {}
+                None if tentative => self.dedup.mark(m, b.block, Some(Edge::Tentative(b.version))),
+                None if self.active.get(a).is_some_and(|e| e.version == b.version) => {
+                    self.dedup.mark(m, b.block, None);
+                }
+                None => {}
+            }
+        }
+        self.accounts[from].consume(slots, pages);
+        if inv.fua {
+            let all: Vec<BlockAddr> = inv.blocks.iter().map(|b| BlockAddr::new(inv.volume, b.block)).collect();
+            self.persist_for(cx, from, request, nacks, Some(&all));
+        } else {
+            self.acknowledge(cx, from, request, nacks);
+        }
+    }
+
+    pub(crate) fn acknowledge<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64, nacks: Vec<NackBlock>) {
+        let credit = self.grant(cx, to);
+        let body = if nacks.is_empty() { Peer::Ack { credit } } else { Peer::Nack { blocks: nacks.into(), credit } };
+        self.send(cx, to, request, body);
+    }
+
+    /// Persists, then acknowledges; a repetition meanwhile starts nothing.
+    pub(crate) fn persist_for<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        of: u64,
+        nacks: Vec<NackBlock>,
+        blocks: Option<&[BlockAddr]>,
+    ) {
+        let under_way = |p: &Persist| matches!(p, Persist::Inv { to, request, .. } if (*to, *request) == (from, of));
+        if self.persists.iter().any(|(_, p)| under_way(p)) {
+            return;
+        }
+        let token = self.persists.insert(Persist::Inv { to: from, request: of, nacks }) as u64;
+        match blocks {
+            Some(b) => cx.store.persist_blocks(b, token),
+            None => cx.store.persist(token),
+        }
+    }
+
+    /// Takes an invalidation's contents; what was unresolved here is superseded.
+    fn accept<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        a: BlockAddr,
+        b: &InvBlock,
+        data: Payload,
+        inv: &Inv,
+        from: usize,
+    ) {
+        cx.store.put(a, b.version, data);
+        let id = self.id();
+        let old = self.active.remove(a);
+        let mut waiters = Vec::new();
+        let mut superseded = None;
+        if let Some(e) = old {
+            waiters = e.waiters;
+            // Made from it, so it was in effect; otherwise lost to this one.
+            self.dedup.resolve(e.mutation, a.block, e.version, b.base >= e.version);
+            superseded = e.op;
+        }
+        let slot = self.active.insert(Entry {
+            addr: a,
+            version: b.version,
+            base: b.base,
+            rmw: b.rmw,
+            mutation: inv.mutation,
+            attach: inv.attach,
+            coordinator: self.members[from].incarnation,
+            id,
+            op: None,
+            waiters,
+        });
+        self.timers.set(cx.now, Wait::Replay, Timer::Entry(Ref { slot, id }));
+        if let Some(op) = superseded {
+            self.overtaken(cx, op, a);
+        }
+    }
+
+    /// A newer version took the place of one that an operation here coordinates.
+    pub(crate) fn overtaken<S: Store>(&mut self, cx: &mut Cx<'_, S>, op: Ref, a: BlockAddr) {
+        self.cancel_replay(op);
+        let Some(o) = self.ops.get(op.slot as usize).filter(|o| o.id == op.id) else { return };
+        let OpKind::Blocks(b) = &o.kind else { return };
+        let lost = |x: &OpBlock| x.block == a.block && x.rmw && x.state == BlockState::Sent;
+        if let Some(index) = b.blocks.iter().position(lost) {
+            self.lose(cx, op, index);
+        }
+    }
+
+    // Replays.
+
+    pub(crate) fn may_replay<S: Store>(&mut self, cx: &mut Cx<'_, S>, timer: Timer) -> bool {
+        if self.replays >= REPLAYS_MAX {
+            self.timers.set(cx.now, Wait::Retransmit(0), timer);
+            return false;
+        }
+        true
+    }
+
+    /// An invalid block was not validated in time, or its coordinator is gone: this replica takes its place, with
+    /// the same version, contents and mutation.
+    pub(crate) fn replay_block<S: Store>(&mut self, cx: &mut Cx<'_, S>, r: Ref) {
+        let e = &self.active.entries[r.slot as usize];
+        let (a, version) = (e.addr, e.version);
+        if cx.store.version(a) != version {
+            // A fill has brought something newer, which was Valid at its source.
+            return self.validate(a, version);
+        }
+        if e.op.is_some() || !self.may_replay(cx, Timer::Entry(r)) {
+            return;
+        }
+        self.timers.set(cx.now, Wait::Replay, Timer::Entry(r));
+        if let Some((data, version)) = self.load(cx, a, Purpose::Replay { entry: r.id }) {
+            self.replay_with(cx, a, r.id, data, version);
+        }
+    }
+
+    pub(crate) fn replay_with<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        a: BlockAddr,
+        entry: u64,
+        data: Payload,
+        version: Timestamp,
+    ) {
+        let others = self.others();
+        let op_slot = self.ops.vacant_key() as u32;
+        let id = self.id();
+        let Some(e) = self.active.get_mut(a).filter(|e| e.id == entry && e.op.is_none() && e.version == version) else {
+            return;
+        };
+        e.op = Some(Ref { slot: op_slot, id });
+        let block = OpBlock {
+            block: a.block,
+            version,
+            base: e.base,
+            patch: None,
+            rmw: e.rmw,
+            data,
+            missing: others,
+            state: BlockState::Sent,
+        };
+        let op = BlockOp {
+            volume: a.volume,
+            blocks: vec![block],
+            whole: None,
+            mutation: e.mutation,
+            attach: e.attach,
+            cost: (0, 0),
+            unsettled: 0,
+            fenced: None,
+        };
+        self.replays += 1;
+        self.stats.replays += 1;
+        cx.fx.trace(TracePoint::WriteReplay, a.pack(), version.0);
+        self.add_op(id, Origin::Replay, false, OpKind::Blocks(op));
+        self.send_round(cx, op_slot);
+    }
+
+    pub(crate) fn add_op(&mut self, id: u64, origin: Origin, fua: bool, kind: OpKind) -> u32 {
+        self.ops.insert(crate::op::Op { id, round: id, attempts: 0, origin, fua, own_pending: false, kind }) as u32
+    }
+
+    /// Whether nothing of an older writer of the volume is under way here.
+    pub(crate) fn settled_below(&self, volume: VolumeId, attach: u32) -> bool {
+        if self.cfg.faults.ignore_fence {
+            return true;
+        }
+        let entries = self.active.entries.iter().any(|(_, e)| e.addr.volume == volume && e.attach < attach);
+        let ranges = self.active.ranges.iter().any(|r| r.range.volume == volume && r.attach < attach);
+        let ops = self.ops.iter().any(|(_, o)| match &o.kind {
+            OpKind::Blocks(b) => b.volume == volume && b.attach < attach,
+            OpKind::Range(x) => x.range.volume == volume && x.attach < attach,
+            _ => false,
+        });
+        !(entries || ranges || ops)
+    }
+}

@@ -1,0 +1,299 @@
+//! Reads: of clients, of the bases of partial writes, for other members; and the healing of corrupt blocks.
+
+use rackweave_core::msg::{BlockRange, IoError, IoReply, IoRequest, Peer, SectorRange};
+use rackweave_core::request::Extent;
+use rackweave_core::{
+    BLOCK, BlockAddr, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, Timestamp, TracePoint, VolumeId,
+};
+
+use crate::config::{EXTENTS_MAX, HEAL_ATTEMPTS};
+use crate::op::{Asker, Gather, Job, Load, Part, Purpose, number, slot_of};
+use crate::replica::{Cx, Replica};
+use crate::store::{ReadStart, Store, StoreError};
+use crate::timers::{Ref, Timer, Wait};
+
+const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
+
+/// First and last block of a sector range; `None` if it is outside the rules of a message.
+pub(crate) fn blocks_of(r: SectorRange) -> Option<(u32, u32)> {
+    if r.count == 0 || r.count > MESSAGE_MAX / SECTOR {
+        return None;
+    }
+    let last = r.first.checked_add(u64::from(r.count))? - 1;
+    // The last number is no block: ranges end before it.
+    let last = u32::try_from(last / PER_BLOCK).ok().filter(|&b| b < u32::MAX)?;
+    Some(((r.first / PER_BLOCK) as u32, last))
+}
+
+impl Replica {
+    /// The first block of `first..=last` that is not Valid.
+    pub(crate) fn not_valid(&self, volume: VolumeId, first: u32, last: u32) -> Option<BlockAddr> {
+        if self.active.is_empty() {
+            return None;
+        }
+        (first..=last)
+            .map(|b| BlockAddr::new(volume, b))
+            .find(|&a| self.active.slot(a).is_some() || self.active.range_over(a).is_some())
+    }
+
+    pub(crate) fn client_read<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {
+        let IoRequest::Read { range } = job.io else { return };
+        let Some((first, last)) = blocks_of(range) else {
+            return self.reply(cx, job.asker, IoReply::Failed(IoError::Malformed));
+        };
+        if let Some(a) = self.not_valid(range.volume, first, last) {
+            cx.fx.trace(TracePoint::ReadStalled, a.pack(), job.asker.request);
+            if job.asker.original != self.cfg.vssd {
+                cx.fx.trace(TracePoint::RedirectDuringInvalidation, a.pack(), 0);
+            }
+            return self.stall_on(cx, job, a);
+        }
+        self.stats.reads += 1;
+        self.gather(cx, job, range.volume, first..last + 1);
+    }
+
+    /// Reads blocks of a request; goes on in [`Replica::gathered`], at once if the store has them all at hand.
+    pub(crate) fn gather<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        job: Job,
+        volume: VolumeId,
+        blocks: impl ExactSizeIterator<Item = u32> + Clone,
+    ) {
+        let n = blocks.len();
+        let mut parts: Vec<Option<Part>> = Vec::with_capacity(n);
+        let gather = self.gathers.vacant_key() as u32;
+        let mut missing = 0;
+        for (index, block) in blocks.enumerate() {
+            let a = BlockAddr::new(volume, block);
+            let ready = self.load(cx, a, Purpose::Gather { gather, index });
+            missing += usize::from(ready.is_none());
+            parts.push(ready.map(|(data, version)| Part { block, version, data }));
+        }
+        let g = Gather { job, parts, missing };
+        if missing == 0 {
+            self.gathered(cx, g);
+        } else {
+            self.gathers.insert(g);
+        }
+    }
+
+    fn gathered<S: Store>(&mut self, cx: &mut Cx<'_, S>, g: Gather) {
+        let Gather { mut job, parts, .. } = g;
+        let IoRequest::Read { range } = job.io else {
+            job.parts = parts.into_iter().flatten().collect();
+            return self.dispatch(cx, job);
+        };
+        let skip = (range.first % PER_BLOCK) as u32;
+        let whole = match parts.as_slice() {
+            [Some(one)] => one.data.clone(),
+            _ => {
+                let all: Vec<Payload> = parts.into_iter().flatten().map(|p| p.data).collect();
+                Payload::concat(&all)
+            }
+        };
+        let data = if whole.sectors() == range.count { whole } else { whole.slice(skip, range.count) };
+        self.reply(cx, job.asker, IoReply::Data(data));
+    }
+
+    /// Begins to read a block; what the store has at hand is returned, otherwise [`Replica::loaded`] follows.
+    pub(crate) fn load<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        a: BlockAddr,
+        purpose: Purpose,
+    ) -> Option<(Payload, Timestamp)> {
+        let slot = self.loads.vacant_key() as u32;
+        let id = self.id();
+        match cx.store.read(a, number(slot, id)) {
+            ReadStart::Ready(data, version) => Some((data, version)),
+            ReadStart::Pending => {
+                let version = cx.store.version(a);
+                self.loads.insert(Load { id, addr: a, version, purpose, attempts: 0 });
+                None
+            }
+        }
+    }
+
+    pub(crate) fn read_done<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        token: u64,
+        version: Timestamp,
+        result: Result<Payload, StoreError>,
+    ) {
+        let (slot, id) = slot_of(token);
+        if self.loads.get(slot as usize).is_none_or(|l| l.id != id) {
+            return;
+        }
+        match result {
+            Ok(data) => {
+                let l = self.loads.remove(slot as usize);
+                self.loaded(cx, l, Ok((data, version)));
+            }
+            Err(StoreError::Corrupt) => {
+                cx.fx.trace(TracePoint::CrcMismatch, self.loads[slot as usize].addr.pack(), 0);
+                self.heal(cx, slot);
+            }
+            Err(StoreError::Device) => {
+                let l = self.loads.remove(slot as usize);
+                self.loaded(cx, l, Err(IoError::Device));
+            }
+        }
+    }
+
+    /// Asks the next member for an intact copy.
+    pub(crate) fn heal<S: Store>(&mut self, cx: &mut Cx<'_, S>, slot: u32) {
+        let l = &mut self.loads[slot as usize];
+        let attempt = usize::from(l.attempts);
+        l.attempts += 1;
+        let (addr, id, attempts) = (l.addr, l.id, l.attempts);
+        let others: Vec<usize> =
+            Self::bits(self.others()).filter(|&k| self.members[k].role == rackweave_core::msg::Role::Member).collect();
+        if others.is_empty() || attempts > HEAL_ATTEMPTS {
+            let l = self.loads.remove(slot as usize);
+            return self.loaded(cx, l, Err(IoError::Corrupt));
+        }
+        self.send(cx, others[attempt % others.len()], number(slot, id), Peer::BlockAsk { addr });
+        self.timers.set(cx.now, Wait::Retransmit(1), Timer::Heal(Ref { slot, id }));
+    }
+
+    /// An intact copy came. The other member's block is Valid there; if it is still Valid here, at the version the
+    /// read began with, then both hold the same contents.
+    pub(crate) fn healed<S: Store>(&mut self, cx: &mut Cx<'_, S>, request: u64, a: BlockAddr, data: Option<Payload>) {
+        let (slot, id) = slot_of(request);
+        if self.loads.get(slot as usize).is_none_or(|l| l.id != id || l.addr != a) {
+            return;
+        }
+        let l = self.loads.remove(slot as usize);
+        if self.not_valid(a.volume, a.block, a.block).is_some() || cx.store.version(a) != l.version {
+            // Overtaken: read again, as it is now.
+            match cx.store.read(a, number(slot, id)) {
+                ReadStart::Ready(data, version) => self.loaded(cx, l, Ok((data, version))),
+                ReadStart::Pending => {
+                    let version = cx.store.version(a);
+                    let again = self.loads.insert(Load { version, ..l });
+                    debug_assert_eq!(again, slot as usize);
+                }
+            }
+            return;
+        }
+        let data = data.unwrap_or_else(|| Payload::zero(BLOCK));
+        cx.store.put(a, l.version, data.clone());
+        self.stats.healed += 1;
+        cx.fx.trace(TracePoint::BlockHealed, a.pack(), 0);
+        let version = l.version;
+        self.loaded(cx, l, Ok((data, version)));
+    }
+
+    /// A read is over.
+    fn loaded<S: Store>(&mut self, cx: &mut Cx<'_, S>, l: Load, result: Result<(Payload, Timestamp), IoError>) {
+        match l.purpose {
+            Purpose::Gather { gather, index } => self.gather_part(cx, gather, index, &l, result),
+            Purpose::Retry { op, index } => match result {
+                Ok((data, version)) => self.merge_again(cx, op, index, data, version),
+                Err(e) => self.retry_failed(cx, op, e),
+            },
+            Purpose::Replay { entry } => {
+                if let Ok((data, version)) = result {
+                    self.replay_with(cx, l.addr, entry, data, version);
+                }
+            }
+            Purpose::Source { to, request } => {
+                if let Ok((data, version)) = result {
+                    self.send_block(cx, to, request, l.addr, data, version);
+                }
+            }
+            Purpose::Fix => {
+                if let Ok((data, version)) = result {
+                    self.fix_with(cx, l.addr, version, Some(data));
+                }
+            }
+        }
+    }
+
+    fn gather_part<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        gather: u32,
+        index: usize,
+        l: &Load,
+        result: Result<(Payload, Timestamp), IoError>,
+    ) {
+        let Some(g) = self.gathers.get_mut(gather as usize) else { return };
+        let unsure = match result {
+            Err(e) => {
+                let g = self.gathers.remove(gather as usize);
+                self.drop_loads(gather);
+                return self.reply(cx, g.job.asker, IoReply::Failed(e));
+            }
+            Ok((data, version)) => {
+                g.parts[index] = Some(Part { block: l.addr.block, version, data });
+                g.missing -= 1;
+                version != l.version
+            }
+        };
+        if unsure && self.not_valid(l.addr.volume, l.addr.block, l.addr.block).is_some() {
+            // The store answered with something newer, which is not Valid yet.
+            let g = self.gathers.remove(gather as usize);
+            self.drop_loads(gather);
+            return self.rerun(g.job);
+        }
+        if self.gathers[gather as usize].missing == 0 {
+            let g = self.gathers.remove(gather as usize);
+            self.gathered(cx, g);
+        }
+    }
+
+    fn drop_loads(&mut self, of: u32) {
+        self.loads.retain(|_, l| !matches!(l.purpose, Purpose::Gather { gather, .. } if gather == of));
+    }
+
+    // For other members.
+
+    pub(crate) fn block_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
+        if self.role != Some(rackweave_core::msg::Role::Member) || self.not_valid(a.volume, a.block, a.block).is_some()
+        {
+            return;
+        }
+        if let Some((data, version)) = self.load(cx, a, Purpose::Source { to: from, request }) {
+            self.send_block(cx, from, request, a, data, version);
+        }
+    }
+
+    fn send_block<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        to: usize,
+        request: u64,
+        addr: BlockAddr,
+        data: Payload,
+        version: Timestamp,
+    ) {
+        if self.not_valid(addr.volume, addr.block, addr.block).is_some() || cx.store.version(addr) != version {
+            return;
+        }
+        let data = cx.store.mapped(addr).then_some(data);
+        self.send(cx, to, request, Peer::Block { addr, version, data });
+    }
+
+    pub(crate) fn client_status<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, r: BlockRange) {
+        if r.count == 0 {
+            return self.reply(cx, asker, IoReply::Failed(IoError::Malformed));
+        }
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = r.first;
+        while at < r.end() && extents.len() < EXTENTS_MAX {
+            let rest = BlockRange { volume: r.volume, first: at, count: r.end() - at };
+            let (n, mapped) = cx.store.next_extent(rest);
+            let n = n.clamp(1, rest.count);
+            at += n;
+            let len = u64::from(n) * u64::from(BLOCK);
+            match extents.last_mut() {
+                Some(e) if e.mapped == mapped => e.len += len,
+                _ => extents.push(Extent { len, mapped }),
+            }
+        }
+        self.reply(cx, asker, IoReply::Extents(extents.into()));
+    }
+}

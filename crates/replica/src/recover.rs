@@ -1,0 +1,321 @@
+//! Recovery of a whole set (rule 6): the leader compares all members, and writes the newest of every block on which
+//! they differ again in the new epoch.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::peer::ScanEntry;
+use rackweave_core::msg::{BlockRange, Control, Mutation, Peer, Role};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Timestamp, TracePoint};
+
+use crate::config::{DIGEST_LIMIT, FILL_WINDOW};
+use crate::fill::{REQUEST, differing, start_number};
+use crate::op::{BlockOp, BlockState, OpBlock, Origin, Purpose};
+use crate::replica::{Cx, Replica};
+use crate::space::Reserve;
+use crate::store::Store;
+use crate::timers::{Timer, Wait};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fix {
+    /// The newest copy is with this member.
+    Copy {
+        addr: BlockAddr,
+        holder: usize,
+    },
+    Zero(BlockRange),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// Digests of one member after another.
+    Compare,
+    /// All members' entries of one chunk after another, and their repair.
+    Repair,
+    Done,
+}
+
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    pub id: u64,
+    stage: Stage,
+    /// Members not compared yet; the first of them is being.
+    peers: u64,
+    from: BlockAddr,
+    chunks: BTreeSet<BlockAddr>,
+    /// Members whose entries of the first chunk are still to come, and what came.
+    scanning: u64,
+    entries: Vec<(usize, ScanEntry)>,
+    fixes: VecDeque<Fix>,
+    fetching: Vec<Fix>,
+    fetched: VecDeque<(BlockAddr, Payload)>,
+    /// Operations under way.
+    writing: usize,
+}
+
+impl Replica {
+    pub(crate) fn start_recovery<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let id = self.id();
+        let peers = self.recovery_peers();
+        self.recovery = Some(Box::new(Recovery {
+            id,
+            stage: Stage::Compare,
+            peers,
+            from: BlockAddr::default(),
+            chunks: BTreeSet::new(),
+            scanning: 0,
+            entries: Vec::new(),
+            fixes: VecDeque::new(),
+            fetching: Vec::new(),
+            fetched: VecDeque::new(),
+            writing: 0,
+        }));
+        self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
+        self.recovery_go_on(cx);
+        self.recovery_ask(cx);
+    }
+
+    fn recovery_peers(&self) -> u64 {
+        let members = Self::bits(self.others()).filter(|&k| self.members[k].role == Role::Member);
+        members.fold(0, |m, k| m | 1 << k)
+    }
+
+    /// Asks (again) for what the leader waits for.
+    fn recovery_ask<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let Some(r) = self.recovery.as_deref() else { return };
+        match r.stage {
+            Stage::Compare if r.peers != 0 => {
+                let ask = Peer::DigestAsk { from: r.from, limit: DIGEST_LIMIT };
+                self.send(cx, r.peers.trailing_zeros() as usize, REQUEST, ask);
+            }
+            Stage::Repair => {
+                if let Some(&chunk) = r.chunks.first() {
+                    for k in Self::bits(r.scanning) {
+                        self.send(cx, k, REQUEST, Peer::ScanAsk { chunk });
+                    }
+                }
+                for f in &r.fetching {
+                    if let Fix::Copy { addr, holder } = *f
+                        && holder != self.me
+                    {
+                        self.send(cx, holder, REQUEST, Peer::BlockAsk { addr });
+                    }
+                }
+            }
+            Stage::Done => self.control(cx, Control::Recovered { set: self.cfg.set, epoch: self.epoch }),
+            Stage::Compare => {}
+        }
+    }
+
+    pub(crate) fn recovery_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        if self.recovery.is_some() {
+            self.recovery_go_on(cx);
+            self.recovery_ask(cx);
+        }
+    }
+
+    pub(crate) fn recovery_digests<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        request: u64,
+        theirs: &[(BlockAddr, u64)],
+        next: Option<BlockAddr>,
+    ) {
+        let Some(r) = self.recovery.as_deref_mut().filter(|r| r.stage == Stage::Compare) else { return };
+        let expected = r.peers != 0 && r.peers.trailing_zeros() as usize == from && request == start_number(r.from);
+        if !expected || next.is_some_and(|n| n <= r.from) {
+            return;
+        }
+        r.chunks.extend(differing(cx.store, r.from, theirs, next));
+        match next {
+            Some(n) => r.from = n,
+            None => {
+                r.peers &= !(1 << from);
+                r.from = BlockAddr::default();
+            }
+        }
+        self.recovery_go_on(cx);
+        self.recovery_ask(cx);
+    }
+
+    pub(crate) fn recovery_scan<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        chunk: BlockAddr,
+        entries: &[ScanEntry],
+    ) {
+        let voters = self.serving_members();
+        let Some(r) = self.recovery.as_deref_mut().filter(|r| r.stage == Stage::Repair) else { return };
+        if r.chunks.first() != Some(&chunk) || r.scanning & 1 << from == 0 {
+            return;
+        }
+        r.scanning &= !(1 << from);
+        r.entries.extend(entries.iter().map(|e| (from, *e)));
+        if r.scanning == 0 {
+            let mut mine = Vec::new();
+            cx.store.scan_chunk(chunk, &mut mine);
+            r.entries.extend(mine.into_iter().map(|e| (self.me, e)));
+            r.fixes = fixes(&r.entries, voters).into();
+            r.entries.clear();
+            self.recovery_go_on(cx);
+        }
+    }
+
+    /// Does whatever can be done now.
+    pub(crate) fn recovery_go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let peers = self.recovery_peers();
+        let me = self.me;
+        loop {
+            let Some(r) = self.recovery.as_deref_mut() else { return };
+            if r.stage == Stage::Compare && r.peers == 0 {
+                r.stage = Stage::Repair;
+                r.scanning = peers;
+                self.recovery_ask(cx);
+                continue;
+            }
+            if r.stage != Stage::Repair {
+                return;
+            }
+            if r.chunks.is_empty() {
+                r.stage = Stage::Done;
+                cx.fx.trace(TracePoint::SetRecovered, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
+                return self.recovery_ask(cx);
+            }
+            if r.scanning != 0 {
+                return;
+            }
+            if let Some((addr, data)) = r.fetched.pop_front() {
+                if !self.fix_copy(cx, addr, data) {
+                    return;
+                }
+                continue;
+            }
+            if r.writing + r.fetching.len() < FILL_WINDOW
+                && let Some(f) = r.fixes.pop_front()
+            {
+                match f {
+                    Fix::Zero(range) => {
+                        r.writing += 1;
+                        self.begin_range(cx, (range, Mutation::default(), 0), Origin::Recovery, false);
+                    }
+                    Fix::Copy { addr, holder } if holder == me => {
+                        r.fetching.push(f);
+                        if let Some((data, version)) = self.load(cx, addr, Purpose::Fix) {
+                            self.fix_came(addr, version, Some(data));
+                        }
+                    }
+                    Fix::Copy { addr, holder } => {
+                        r.fetching.push(f);
+                        self.send(cx, holder, REQUEST, Peer::BlockAsk { addr });
+                    }
+                }
+                continue;
+            }
+            if r.writing > 0 || !r.fetching.is_empty() {
+                return;
+            }
+            r.chunks.pop_first();
+            r.scanning = peers;
+            self.recovery_ask(cx);
+        }
+    }
+
+    fn fix_came(&mut self, a: BlockAddr, _version: Timestamp, data: Option<Payload>) -> bool {
+        let Some(r) = self.recovery.as_deref_mut() else { return false };
+        let wanted = |f: &Fix| matches!(f, Fix::Copy { addr, .. } if *addr == a);
+        let Some(at) = r.fetching.iter().position(wanted) else { return false };
+        r.fetching.swap_remove(at);
+        r.fetched.push_back((a, data.unwrap_or_else(|| Payload::zero(BLOCK))));
+        true
+    }
+
+    /// The newest copy of a block came.
+    pub(crate) fn fix_with<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        a: BlockAddr,
+        version: Timestamp,
+        data: Option<Payload>,
+    ) {
+        if self.fix_came(a, version, data) {
+            self.recovery_go_on(cx);
+        }
+    }
+
+    /// Writes it again. `false`: no credit now.
+    fn fix_copy<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, data: Payload) -> bool {
+        let pages = u64::from(!cx.store.mapped(a));
+        if self.reserve(cx, 1, pages) != Reserve::Ok {
+            if let Some(r) = self.recovery.as_deref_mut() {
+                r.fetched.push_front((a, data));
+            }
+            if self.credit_ask == 0 {
+                self.ask_credit(cx);
+            }
+            return false;
+        }
+        let base = cx.store.version(a);
+        let version = self.next_version(base, 2);
+        let others = self.others();
+        let block = OpBlock {
+            block: a.block,
+            version,
+            base,
+            patch: None,
+            rmw: false,
+            data,
+            missing: others,
+            state: BlockState::Sent,
+        };
+        let op = BlockOp {
+            volume: a.volume,
+            blocks: vec![block],
+            whole: None,
+            mutation: Mutation::default(),
+            attach: 0,
+            cost: (1, pages),
+            unsettled: others,
+            fenced: None,
+        };
+        if let Some(r) = self.recovery.as_deref_mut() {
+            r.writing += 1;
+        }
+        self.begin(cx, op, Origin::Recovery, false);
+        true
+    }
+
+    /// One repair is committed.
+    pub(crate) fn fix_done<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        if let Some(r) = self.recovery.as_deref_mut() {
+            r.writing = r.writing.saturating_sub(1);
+            self.recovery_go_on(cx);
+        }
+    }
+}
+
+/// Repairs of one chunk: wherever `voters` members do not all have the same entry, the highest version counts.
+fn fixes(entries: &[(usize, ScanEntry)], voters: usize) -> Vec<Fix> {
+    let mut by: Map<u64, (usize, ScanEntry, usize)> = map();
+    for &(k, e) in entries {
+        let best = by.entry(e.addr.pack()).or_insert((k, e, 0));
+        if (e.version, e.mapped) == (best.1.version, best.1.mapped) {
+            best.2 += 1;
+        } else if e.version > best.1.version {
+            *best = (k, e, 1);
+        }
+    }
+    let mut differ: Vec<(usize, ScanEntry)> =
+        by.values().filter(|(_, _, n)| *n < voters).map(|&(k, e, _)| (k, e)).collect();
+    differ.sort_unstable_by_key(|(_, e)| e.addr);
+    let mut out: Vec<Fix> = Vec::new();
+    for (holder, e) in differ {
+        match (e.mapped, out.last_mut()) {
+            (true, _) => out.push(Fix::Copy { addr: e.addr, holder }),
+            (false, Some(Fix::Zero(r))) if r.volume == e.addr.volume && r.end() == e.addr.block => r.count += 1,
+            (false, _) => out.push(Fix::Zero(BlockRange { volume: e.addr.volume, first: e.addr.block, count: 1 })),
+        }
+    }
+    out
+}

@@ -1,0 +1,504 @@
+//! The replica: its view, its dispatch, its waiting requests.
+
+use std::collections::VecDeque;
+
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::{
+    Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp, Packet, Peer, Role, ViewState,
+};
+use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint, VolumeId};
+use slab::Slab;
+
+use crate::active::Active;
+use crate::config::{ReplicaConfig, STALLED_MAX};
+use crate::credit::Account;
+use crate::dedup::Dedup;
+use crate::fill::Fill;
+use crate::op::{Asker, Gather, Job, Load, Op, Persist, Waiter, Waiting};
+use crate::recover::Recovery;
+use crate::store::{Store, StoreDone};
+use crate::timers::{Ref, Timer, Timers, Wait};
+
+/// Counts since the replica was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaStats {
+    pub reads: u64,
+    pub writes: u64,
+    pub ranges: u64,
+    pub flushes: u64,
+    /// Requests that had to wait, and that were turned away.
+    pub stalled: u64,
+    pub not_serving: u64,
+    pub conflicts: u64,
+    pub rmw_retries: u64,
+    pub replays: u64,
+    pub duplicates: u64,
+    pub retransmits: u64,
+    pub stale_epochs: u64,
+    pub no_space: u64,
+    pub healed: u64,
+}
+
+/// One vSSD's part in its set. Every `handle_*` is told the time, which never goes back; [`Replica::deadline`]
+/// says when [`Replica::handle_timer`] is due, after every call anew.
+#[derive(Debug)]
+pub struct Replica {
+    pub(crate) cfg: ReplicaConfig,
+    pub(crate) epoch: Epoch,
+    pub(crate) state: ViewState,
+    pub(crate) members: Vec<Member>,
+    pub(crate) me: usize,
+    pub(crate) role: Option<Role>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) lease: Time,
+    pub(crate) failed: bool,
+    pub(crate) complete: bool,
+    pub(crate) active: Active,
+    pub(crate) ops: Slab<Op>,
+    pub(crate) loads: Slab<Load>,
+    pub(crate) gathers: Slab<Gather>,
+    pub(crate) persists: Slab<Persist>,
+    waiters: Slab<Waiter>,
+    pub(crate) dedup: Dedup,
+    pub(crate) fences: Map<VolumeId, u32>,
+    pub(crate) accounts: Vec<Account>,
+    pub(crate) credit_queue: VecDeque<Ref>,
+    /// Number of the current credit ask; zero when none is out.
+    pub(crate) credit_ask: u64,
+    /// Most slots ever seen free.
+    pub(crate) slots_max: u64,
+    copies_queue: Vec<Ref>,
+    woken: VecDeque<Waiting>,
+    pub(crate) timers: Timers,
+    next_id: u64,
+    /// Highest version number a range of this epoch has, and any write made here has.
+    pub(crate) range_floor: u64,
+    pub(crate) highest: u64,
+    pub(crate) replays: usize,
+    pub(crate) fill: Option<Box<Fill>>,
+    pub(crate) recovery: Option<Box<Recovery>>,
+    pub(crate) stats: ReplicaStats,
+}
+
+/// What a call may use besides the replica.
+pub(crate) struct Cx<'a, S> {
+    pub now: Time,
+    pub store: &'a mut S,
+    pub fx: &'a mut Effects,
+}
+
+impl Replica {
+    pub fn new(cfg: ReplicaConfig) -> Replica {
+        Replica {
+            timers: Timers::new(&cfg.timeouts),
+            cfg,
+            epoch: Epoch(0),
+            state: ViewState::Normal,
+            members: Vec::new(),
+            me: 0,
+            role: None,
+            incarnation: Incarnation(0),
+            lease: Time::ZERO,
+            failed: false,
+            complete: false,
+            active: Active::new(),
+            ops: Slab::new(),
+            loads: Slab::new(),
+            gathers: Slab::new(),
+            persists: Slab::new(),
+            waiters: Slab::new(),
+            dedup: Dedup::new(),
+            fences: map(),
+            accounts: Vec::new(),
+            credit_queue: VecDeque::new(),
+            credit_ask: 0,
+            slots_max: 0,
+            copies_queue: Vec::new(),
+            woken: VecDeque::new(),
+            next_id: 0,
+            range_floor: 0,
+            highest: 0,
+            replays: 0,
+            fill: None,
+            recovery: None,
+            stats: ReplicaStats::default(),
+        }
+    }
+
+    /// Serves and coordinates only before `until`, by the server's own clock (rule 2). Never shortens.
+    pub fn set_lease(&mut self, until: Time) {
+        self.lease = self.lease.max(until);
+    }
+    pub fn serving(&self, now: Time) -> bool {
+        let role = match self.role {
+            Some(Role::Member) => self.state == ViewState::Normal,
+            Some(Role::Shadow) => self.cfg.faults.serve_shadow,
+            None => false,
+        };
+        role && !self.failed && (now < self.lease || self.cfg.faults.skip_lease)
+    }
+    /// When [`Replica::handle_timer`] is due; [`Time::MAX`] for never.
+    pub fn deadline(&self) -> Time {
+        self.timers.deadline()
+    }
+    pub fn report(&self) -> VssdReport {
+        VssdReport {
+            vssd: self.cfg.vssd,
+            set: self.cfg.set,
+            epoch: self.epoch,
+            complete: self.complete,
+            failed: self.failed,
+        }
+    }
+    pub fn stats(&self) -> ReplicaStats {
+        self.stats
+    }
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+    pub fn role(&self) -> Option<Role> {
+        self.role
+    }
+    /// Blocks and ranges that are not Valid here.
+    pub fn unresolved(&self) -> usize {
+        self.active.entries.len() + self.active.ranges.len()
+    }
+    /// The device failed for good (rule 12): serves and acknowledges nothing any more.
+    pub fn fail(&mut self) {
+        self.failed = true;
+        self.forget();
+    }
+
+    /// A client's request; `p.body` is [`Body::Io`].
+    pub fn handle_io<S: Store>(&mut self, now: Time, p: Packet, store: &mut S, fx: &mut Effects) {
+        let mut cx = Cx { now, store, fx };
+        let header = p.header;
+        let src = p.src;
+        let Body::Io(io) = p.body else { return };
+        let packet = Packet { src, dst: p.dst, header, body: Body::DelVssd };
+        self.dispatch(&mut cx, Job::new(packet, io, now));
+        self.settle(&mut cx);
+    }
+
+    /// A message of another member; `p.body` is [`Body::Peer`].
+    pub fn handle_peer<S: Store>(&mut self, now: Time, p: Packet, store: &mut S, fx: &mut Effects) {
+        let mut cx = Cx { now, store, fx };
+        let Body::Peer(body) = p.body else { return };
+        if self.failed {
+            return;
+        }
+        if p.header.epoch != self.epoch || self.role.is_none() {
+            self.other_epoch(&mut cx, p.src, p.header, &body);
+            return;
+        }
+        let Some(from) = self.members.iter().position(|m| m.server == p.src) else { return };
+        if from != self.me && self.members[from].incarnation == p.header.incarnation {
+            self.peer(&mut cx, from, p.header.request, body);
+            self.settle(&mut cx);
+        }
+    }
+
+    fn other_epoch<S: Store>(&mut self, cx: &mut Cx<'_, S>, src: NodeId, h: Header, body: &Peer) {
+        self.stats.stale_epochs += 1;
+        cx.fx.trace(TracePoint::StaleEpoch, u64::from(h.epoch.0), u64::from(self.epoch.0));
+        if h.epoch < self.epoch && !matches!(body, Peer::StaleEpoch) {
+            let header = Header {
+                vssd: h.vssd,
+                original_vssd: h.vssd,
+                epoch: self.epoch,
+                incarnation: self.incarnation,
+                op: PacketOp::Peer,
+                lat: 0,
+                ..h
+            };
+            cx.fx.send(Packet { src: self.cfg.node, dst: src, header, body: Body::Peer(Peer::StaleEpoch) });
+        }
+    }
+
+    /// The store finished something.
+    pub fn handle_store<S: Store>(&mut self, now: Time, d: StoreDone, store: &mut S, fx: &mut Effects) {
+        let mut cx = Cx { now, store, fx };
+        match d {
+            StoreDone::Read { token, addr: _, version, result } => self.read_done(&mut cx, token, version, result),
+            StoreDone::Persisted { token, ok } => self.persisted(&mut cx, token, ok),
+        }
+        self.settle(&mut cx);
+    }
+
+    /// Cache slots or pages became free.
+    pub fn space_changed<S: Store>(&mut self, now: Time, store: &mut S, fx: &mut Effects) {
+        let mut cx = Cx { now, store, fx };
+        self.answer_credit_asks(&mut cx);
+        self.run_credit_queue(&mut cx);
+        self.settle(&mut cx);
+    }
+
+    /// [`Replica::deadline`] has come.
+    pub fn handle_timer<S: Store>(&mut self, now: Time, store: &mut S, fx: &mut Effects) {
+        let mut cx = Cx { now, store, fx };
+        while let Some(t) = self.timers.pop(now) {
+            if self.live(&t) {
+                self.timer(&mut cx, t);
+                self.run_woken(&mut cx);
+            }
+        }
+        self.settle(&mut cx);
+    }
+
+    fn live(&self, t: &Timer) -> bool {
+        match *t {
+            Timer::Op(r) => self.ops.get(r.slot as usize).is_some_and(|o| o.id == r.id),
+            Timer::Entry(r) => self.active.entries.get(r.slot as usize).is_some_and(|e| e.id == r.id),
+            Timer::Range(id) => self.active.ranges.iter().any(|r| r.id == id),
+            Timer::Waiter(r) => self.waiters.get(r.slot as usize).is_some_and(|w| w.id == r.id),
+            Timer::Heal(r) => self.loads.get(r.slot as usize).is_some_and(|l| l.id == r.id),
+            Timer::Credit(id) => self.credit_ask == id,
+            Timer::Fill(id) => {
+                self.fill.as_ref().is_some_and(|f| f.id == id) || self.recovery.as_ref().is_some_and(|f| f.id == id)
+            }
+        }
+    }
+
+    fn timer<S: Store>(&mut self, cx: &mut Cx<'_, S>, t: Timer) {
+        match t {
+            Timer::Op(r) => self.op_timer(cx, r),
+            Timer::Entry(r) => self.replay_block(cx, r),
+            Timer::Range(id) => self.replay_range(cx, id),
+            Timer::Waiter(r) => {
+                self.waiters.remove(r.slot as usize);
+            }
+            Timer::Heal(r) => self.heal(cx, r.slot),
+            Timer::Credit(_) => self.ask_credit(cx),
+            Timer::Fill(id) => {
+                self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
+                self.fill_timer(cx);
+                self.recovery_timer(cx);
+            }
+        }
+    }
+
+    /// Runs what was woken, and forgets timers that are over.
+    pub(crate) fn settle<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        self.run_woken(cx);
+        let mut timers = std::mem::replace(&mut self.timers, Timers::idle());
+        timers.prune(|t| self.live(t));
+        self.timers = timers;
+    }
+
+    fn run_woken<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        while let Some(w) = self.woken.pop_front() {
+            match w {
+                Waiting::Job { job, .. } => self.dispatch(cx, job),
+                Waiting::Retry { op, index } => self.retry_block(cx, op, index),
+            }
+        }
+    }
+
+    /// Runs a client's request from the start.
+    pub(crate) fn dispatch<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {
+        if !self.serving(cx.now) {
+            if self.role.is_some() && cx.now >= self.lease {
+                cx.fx.trace(TracePoint::LeaseExpired, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
+            }
+            return self.refuse(cx, job.asker);
+        }
+        match &job.io {
+            IoRequest::Read { .. } => self.client_read(cx, job),
+            IoRequest::Write(_) => self.client_write(cx, job),
+            IoRequest::Zero { .. } => self.client_zero(cx, job),
+            IoRequest::Flush { .. } => self.start_flush(cx, job.asker),
+            IoRequest::Fence { volume, attach } => {
+                let (volume, attach) = (*volume, *attach);
+                self.client_fence(cx, job.asker, volume, attach);
+            }
+            IoRequest::Status { range } => {
+                let range = *range;
+                self.client_status(cx, job.asker, range);
+            }
+        }
+    }
+
+    pub(crate) fn refuse<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker) {
+        self.stats.not_serving += 1;
+        self.reply(cx, asker, IoReply::Failed(IoError::NotServing));
+    }
+
+    pub(crate) fn reply<S: Store>(&self, cx: &mut Cx<'_, S>, to: Asker, body: IoReply) {
+        let header = Header {
+            op: PacketOp::Reply,
+            vssd: self.cfg.vssd,
+            lat: 0,
+            class: Class::Silver,
+            original_vssd: to.original,
+            set: self.cfg.set,
+            epoch: self.epoch,
+            incarnation: self.incarnation,
+            request: to.request,
+        };
+        cx.fx.send(Packet { src: self.cfg.node, dst: to.node, header, body: Body::Reply(body) });
+    }
+
+    pub(crate) fn send<S: Store>(&self, cx: &mut Cx<'_, S>, to: usize, request: u64, body: Peer) {
+        let m = self.members[to];
+        let class = match body {
+            Peer::DigestAsk { .. } | Peer::Digests { .. } | Peer::ScanAsk { .. } | Peer::Scan { .. } => Class::Copper,
+            _ => Class::Silver,
+        };
+        let header = Header {
+            op: PacketOp::Peer,
+            vssd: m.vssd,
+            lat: 0,
+            class,
+            original_vssd: m.vssd,
+            set: self.cfg.set,
+            epoch: self.epoch,
+            incarnation: self.incarnation,
+            request,
+        };
+        cx.fx.send(Packet { src: self.cfg.node, dst: m.server, header, body: Body::Peer(body) });
+    }
+
+    pub(crate) fn control<S: Store>(&self, cx: &mut Cx<'_, S>, c: Control) {
+        let header = Header {
+            op: PacketOp::Control,
+            vssd: self.cfg.vssd,
+            lat: 0,
+            class: Class::Gold,
+            original_vssd: self.cfg.vssd,
+            set: self.cfg.set,
+            epoch: self.epoch,
+            incarnation: self.incarnation,
+            request: 0,
+        };
+        cx.fx.send(Packet { src: self.cfg.node, dst: Layout::META, header, body: Body::Control(c) });
+    }
+
+    pub(crate) fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+    /// Everyone in the view but this replica, as bits.
+    pub(crate) fn others(&self) -> u64 {
+        ((1u64 << self.members.len()) - 1) & !(1 << self.me)
+    }
+    pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+        std::iter::from_fn(move || {
+            let k = mask.trailing_zeros();
+            (mask != 0).then(|| {
+                mask &= mask - 1;
+                k as usize
+            })
+        })
+    }
+    pub(crate) fn serving_members(&self) -> usize {
+        self.members.iter().filter(|m| m.role == Role::Member).count()
+    }
+
+    /// Version numbers count from the start of the epoch, above every range of it.
+    pub(crate) fn next_version(&mut self, base: Timestamp, add: u64) -> Timestamp {
+        let of_base = if base.epoch() == self.epoch { base.version() } else { 0 };
+        let n = (of_base.max(self.range_floor).max(1) + add).min(Timestamp::VERSION_MAX);
+        self.highest = self.highest.max(n);
+        Timestamp::new(self.epoch, n, self.me as u8)
+    }
+
+    // Waiting.
+
+    pub(crate) fn wait(&mut self, now: Time, what: Waiting) -> Ref {
+        let id = self.id();
+        let job = matches!(what, Waiting::Job { .. });
+        let slot = self.waiters.insert(Waiter { id, what }) as u32;
+        let r = Ref { slot, id };
+        if job {
+            self.stats.stalled += 1;
+            self.timers.set(now, Wait::Stall, Timer::Waiter(r));
+        }
+        r
+    }
+    /// Whether a request may wait; otherwise it has been refused or dropped.
+    fn may_wait<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: &Job) -> bool {
+        if cx.now.since(job.since) > self.cfg.timeouts.stall {
+            return false;
+        }
+        if self.waiters.len() >= STALLED_MAX {
+            self.refuse(cx, job.asker);
+            return false;
+        }
+        true
+    }
+    /// Lets a request wait until the block (or the range over it) is Valid.
+    pub(crate) fn stall_on<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job, a: BlockAddr) {
+        if self.may_wait(cx, &job) {
+            let r = self.wait(cx.now, Waiting::Job { job, need: (0, 0) });
+            self.wait_on(a, r);
+        }
+    }
+    /// Puts a waiter on the block, or the range over it; wakes it at once if there is neither.
+    pub(crate) fn wait_on(&mut self, a: BlockAddr, r: Ref) {
+        if let Some(e) = self.active.get_mut(a) {
+            e.waiters.push(r);
+            return;
+        }
+        let over = self.active.range_over(a).map(|x| x.id);
+        match over.and_then(|id| self.active.range_by_id(id)) {
+            Some(x) => x.waiters.push(r),
+            None => self.wake(r),
+        }
+    }
+    pub(crate) fn stall_for_credit<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job, need: (u64, u64)) {
+        if self.may_wait(cx, &job) {
+            let r = self.wait(cx.now, Waiting::Job { job, need });
+            self.credit_queue.push_back(r);
+            self.ask_credit(cx);
+        }
+    }
+    pub(crate) fn stall_for_copies<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {
+        if self.may_wait(cx, &job) {
+            let r = self.wait(cx.now, Waiting::Job { job, need: (0, 0) });
+            self.copies_queue.push(r);
+        }
+    }
+    pub(crate) fn waiting(&self, r: Ref) -> Option<&Waiting> {
+        self.waiters.get(r.slot as usize).filter(|w| w.id == r.id).map(|w| &w.what)
+    }
+    pub(crate) fn take_waiter(&mut self, r: Ref) -> Option<Waiting> {
+        self.waiting(r)?;
+        Some(self.waiters.remove(r.slot as usize).what)
+    }
+    pub(crate) fn wake(&mut self, r: Ref) {
+        if let Some(w) = self.take_waiter(r) {
+            self.woken.push_back(w);
+        }
+    }
+    pub(crate) fn wake_all(&mut self, waiters: Vec<Ref>) {
+        for r in waiters {
+            self.wake(r);
+        }
+    }
+    pub(crate) fn rerun(&mut self, job: Job) {
+        self.woken.push_back(Waiting::Job { job, need: (0, 0) });
+    }
+    pub(crate) fn wake_copies(&mut self) {
+        let all = std::mem::take(&mut self.copies_queue);
+        self.wake_all(all);
+    }
+
+    /// Drops everything under way; clients ask again elsewhere.
+    pub(crate) fn forget(&mut self) {
+        self.active.clear();
+        self.ops.clear();
+        self.loads.clear();
+        self.gathers.clear();
+        self.waiters.clear();
+        self.persists.clear();
+        self.credit_queue.clear();
+        self.credit_ask = 0;
+        self.copies_queue.clear();
+        self.woken.clear();
+        self.timers.clear();
+        self.replays = 0;
+        self.fill = None;
+        self.recovery = None;
+    }
+}

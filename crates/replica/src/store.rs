@@ -1,0 +1,67 @@
+//! What a replica keeps its blocks in: the server's write cache over flash, behind one trait.
+
+use rackweave_core::msg::BlockRange;
+use rackweave_core::msg::peer::ScanEntry;
+use rackweave_core::{BlockAddr, Payload, Timestamp};
+
+/// Blocks with versions. "Holds" means the cache, else flash, else a range record.
+pub trait Store {
+    /// The newest version held of `a`; [`Timestamp::ZERO`] if there is no trace of it.
+    fn version(&self, a: BlockAddr) -> Timestamp;
+    /// At least the highest version in the range.
+    fn max_version(&self, r: BlockRange) -> Timestamp;
+    fn mapped(&self, a: BlockAddr) -> bool;
+    /// Length of the leading run of `r` whose blocks are all mapped or all not (at least one), and which.
+    fn next_extent(&self, r: BlockRange) -> (u32, bool);
+    /// Takes a block's contents. Older than what is held: ignored; the same version: replaces (a healed block).
+    fn put(&mut self, a: BlockAddr, v: Timestamp, data: Payload);
+    /// Zeroes what is older than `v` in the range by a range record (protocol rule 10).
+    fn put_range(&mut self, r: BlockRange, v: Timestamp);
+    /// Contents of a block as held now; a block that is not mapped is zero. Pending: [`StoreDone::Read`] follows.
+    fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart;
+    /// Makes everything put before durable; [`StoreDone::Persisted`] follows.
+    fn persist(&mut self, token: u64);
+    /// Makes whatever these blocks now hold durable; [`StoreDone::Persisted`] follows.
+    fn persist_blocks(&mut self, blocks: &[BlockAddr], token: u64);
+    /// Cache slots this vSSD may still fill, in blocks.
+    fn slots_free(&self) -> u64;
+    /// Flash room for blocks not mapped yet, what waits in the cache already subtracted.
+    fn pages_free(&self) -> u64;
+    /// Appends up to `limit` chunks from `from` on that hold any entry, with a digest of their entries, in address
+    /// order. Returns where to go on, `None` at the end.
+    fn chunks(&self, from: BlockAddr, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr>;
+    /// Appends the entries of one chunk in address order.
+    fn scan_chunk(&self, chunk: BlockAddr, into: &mut Vec<ScanEntry>);
+}
+
+/// Answer of [`Store::read`].
+#[derive(Clone, Debug)]
+pub enum ReadStart {
+    Ready(Payload, Timestamp),
+    Pending,
+}
+
+/// Something a [`Store`] was asked for is done.
+#[derive(Clone, Debug)]
+pub enum StoreDone {
+    Read {
+        token: u64,
+        addr: BlockAddr,
+        version: Timestamp,
+        result: Result<Payload, StoreError>,
+    },
+    /// Not `ok`: the device failed, for good (protocol rule 12).
+    Persisted {
+        token: u64,
+        ok: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Another replica can heal it.
+    #[error("the stored block failed its checksum")]
+    Corrupt,
+    #[error("the device failed")]
+    Device,
+}

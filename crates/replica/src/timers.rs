@@ -1,0 +1,95 @@
+//! One deadline list: a queue per length of time, each in order because time does not go back. What a timer was
+//! for may be over by then; owners check.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Span, Time};
+
+/// Names something in a slab: its slot, and the number that tells it from what had the slot before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ref {
+    pub slot: u32,
+    pub id: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// Send an operation's messages again.
+    Op(Ref),
+    /// Replay an invalid block.
+    Entry(Ref),
+    /// Replay a range record.
+    Range(u64),
+    /// Give up a stalled request.
+    Waiter(Ref),
+    /// Ask another member for an intact copy.
+    Heal(Ref),
+    /// Ask for credit again.
+    Credit(u64),
+    /// Repeat what the fill or recovery waits for.
+    Fill(u64),
+}
+
+/// Doublings of the retransmission time.
+const BACKOFFS: usize = 5;
+
+#[derive(Debug)]
+pub(crate) struct Timers {
+    queues: [VecDeque<(Time, Timer)>; BACKOFFS + 4],
+    spans: [Span; BACKOFFS + 4],
+}
+
+/// Which length of time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    Now,
+    Retransmit(u8),
+    Replay,
+    Stall,
+    Fill,
+}
+
+impl Timers {
+    pub fn new(t: &crate::Timeouts) -> Timers {
+        let mut spans = [Span::ZERO; BACKOFFS + 4];
+        for (i, s) in spans.iter_mut().take(BACKOFFS).enumerate() {
+            *s = t.retransmit * (1 << i);
+        }
+        spans[BACKOFFS..].copy_from_slice(&[Span::ZERO, t.replay, t.stall, t.fill]);
+        Timers { queues: Default::default(), spans }
+    }
+    /// Holds no memory; a stand-in.
+    pub fn idle() -> Timers {
+        Timers { queues: Default::default(), spans: [Span::ZERO; BACKOFFS + 4] }
+    }
+    pub fn set(&mut self, now: Time, wait: Wait, timer: Timer) {
+        let q = match wait {
+            Wait::Retransmit(n) => usize::from(n).min(BACKOFFS - 1),
+            Wait::Now => BACKOFFS,
+            Wait::Replay => BACKOFFS + 1,
+            Wait::Stall => BACKOFFS + 2,
+            Wait::Fill => BACKOFFS + 3,
+        };
+        self.queues[q].push_back((now + self.spans[q], timer));
+    }
+    pub fn deadline(&self) -> Time {
+        self.queues.iter().filter_map(|q| q.front()).map(|&(t, _)| t).min().unwrap_or(Time::MAX)
+    }
+    /// Takes one timer that is due.
+    pub fn pop(&mut self, now: Time) -> Option<Timer> {
+        let q = self.queues.iter_mut().filter(|q| q.front().is_some_and(|&(t, _)| t <= now));
+        let first = q.min_by_key(|q| q.front().map(|&(t, _)| t))?;
+        first.pop_front().map(|(_, t)| t)
+    }
+    /// Drops timers at the front whose purpose is over, so that they wake nobody.
+    pub fn prune(&mut self, live: impl Fn(&Timer) -> bool) {
+        for q in &mut self.queues {
+            while q.front().is_some_and(|(_, t)| !live(t)) {
+                q.pop_front();
+            }
+        }
+    }
+    pub fn clear(&mut self) {
+        self.queues.iter_mut().for_each(VecDeque::clear);
+    }
+}

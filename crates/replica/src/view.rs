@@ -1,0 +1,126 @@
+//! Views: what an epoch change does to everything under way.
+
+use rackweave_core::msg::{Role, View, ViewState};
+use rackweave_core::{Effects, Incarnation, Time, TracePoint};
+
+use crate::credit::Account;
+use crate::op::{BlockState, OpKind, Persist, Purpose};
+use crate::replica::{Cx, Replica};
+use crate::store::Store;
+use crate::timers::{Ref, Timer, Wait};
+
+impl Replica {
+    /// Installs a newer view; `me` is this server's present life. A view that has another life of it, or none, ends
+    /// this replica's part.
+    pub fn install<S: Store>(&mut self, now: Time, view: &View, me: Incarnation, store: &mut S, fx: &mut Effects) {
+        if view.epoch <= self.epoch || view.set != self.cfg.set || self.failed {
+            return;
+        }
+        let mut cx = Cx { now, store, fx };
+        cx.fx.trace(TracePoint::ViewInstalled, u64::from(view.set.0), u64::from(view.epoch.0));
+        self.epoch = view.epoch;
+        self.state = view.state;
+        self.incarnation = me;
+        let place = view.members.iter().position(|m| m.vssd == self.cfg.vssd && m.incarnation == me);
+        let was = self.role;
+        self.role = place.map(|i| view.members[i].role);
+        self.me = place.unwrap_or(0);
+        self.members.clone_from(&view.members);
+        self.accounts.clear();
+        self.accounts.resize(self.members.len(), Account::default());
+        self.credit_ask = 0;
+        self.range_floor = 0;
+        self.highest = 0;
+        self.complete = false;
+        self.fill = None;
+        self.recovery = None;
+        match (self.role, view.state) {
+            (None, _) => {
+                cx.fx.trace(TracePoint::MemberRemoved, u64::from(view.set.0), u64::from(view.epoch.0));
+                self.forget();
+            }
+            (Some(Role::Shadow), _) => {
+                cx.fx.trace(TracePoint::ShadowAdded, u64::from(view.set.0), u64::from(view.epoch.0));
+                // What former epochs left unresolved here is for the members to settle.
+                self.forget();
+                self.dedup.clear();
+                self.start_fill(&mut cx);
+            }
+            (Some(Role::Member), ViewState::Recovering { leader }) => {
+                self.forget();
+                self.dedup.drop_doubtful();
+                if leader == self.cfg.vssd {
+                    self.start_recovery(&mut cx);
+                }
+            }
+            (Some(Role::Member), ViewState::Normal) => {
+                if was.is_none() {
+                    self.forget();
+                }
+                self.go_on(&mut cx);
+            }
+        }
+        self.settle(&mut cx);
+    }
+
+    /// A member before and after: what it coordinates is sent again in the new epoch, what departed members
+    /// coordinated is replayed.
+    fn go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        self.loads.retain(|_, l| !matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix));
+        self.persists.retain(|_, p| matches!(p, Persist::Own { .. }));
+        let others = self.others();
+        let slots: Vec<u32> = self.ops.iter().map(|(s, _)| s as u32).collect();
+        for slot in slots {
+            let round = self.id();
+            let op = &mut self.ops[slot as usize];
+            op.round = round;
+            match &mut op.kind {
+                OpKind::Blocks(b) => {
+                    b.unsettled = 0;
+                    for x in b.blocks.iter_mut().filter(|x| x.state == BlockState::Sent) {
+                        x.missing = others;
+                    }
+                }
+                OpKind::Range(x) => x.missing = others,
+                OpKind::Flush { missing } => {
+                    *missing = others;
+                    cx.fx.trace(TracePoint::FlushRestart, op.id, 0);
+                }
+                OpKind::Fence { missing, .. } => *missing = others,
+            }
+            self.send_round(cx, slot);
+        }
+        self.replay_departed(cx);
+        self.wake_copies();
+        self.run_credit_queue(cx);
+        if !self.credit_queue.is_empty() {
+            self.ask_credit(cx);
+        }
+    }
+
+    fn replay_departed<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let here = |r: &Replica, c: Incarnation| r.members.iter().any(|m| m.incarnation == c && m.role == Role::Member);
+        let mut blocks: Vec<_> = self.active.entries.iter().map(|(s, e)| (e.addr, s as u32, e.id)).collect();
+        blocks.sort_unstable();
+        for (a, slot, id) in blocks {
+            let e = &self.active.entries[slot as usize];
+            if e.op.is_some() {
+                continue;
+            }
+            let (coordinator, version) = (e.coordinator, e.version);
+            let wait = if here(self, coordinator) { Wait::Replay } else { Wait::Now };
+            if matches!(wait, Wait::Now) && self.cfg.faults.skip_replay {
+                self.validate(a, version);
+                continue;
+            }
+            self.timers.set(cx.now, wait, Timer::Entry(Ref { slot, id }));
+        }
+        let ranges: Vec<_> = self.active.ranges.iter().map(|r| (r.id, r.coordinator, r.op.is_some())).collect();
+        for (id, coordinator, own) in ranges {
+            if !own {
+                let wait = if here(self, coordinator) { Wait::Replay } else { Wait::Now };
+                self.timers.set(cx.now, wait, Timer::Range(id));
+            }
+        }
+    }
+}
