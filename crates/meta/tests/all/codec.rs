@@ -1,0 +1,88 @@
+use proptest::prelude::*;
+use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
+use rackweave_meta::codec::{
+    AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, encode_rack, encode_server, encode_view,
+    encode_volume, rack_key, server_key, set_key, volume_key,
+};
+
+fn hex(b: &[u8]) -> String {
+    b.iter().map(|x| format!("{x:02x}")).collect()
+}
+
+fn volume() -> VolumeRecord {
+    VolumeRecord {
+        id: VolumeId(7),
+        name: "vm0".into(),
+        size: 4096,
+        attach: 2,
+        writer: Some(NodeId(6)),
+        creator: (Incarnation(9), 10),
+        stripe_blocks: 16,
+        sets: vec![SetId(0), SetId(1)],
+        deleting: true,
+        to_clear: vec![SetId(1)],
+        attaches: vec![AttachRecord { client: Incarnation(9), request: 11, attach: 2 }],
+    }
+}
+
+fn view() -> View {
+    let member = Member { vssd: VssdId(17), server: NodeId(3), incarnation: Incarnation(5), role: Role::Shadow };
+    View { set: SetId(2), epoch: Epoch(4), state: ViewState::Recovering { leader: VssdId(17) }, members: vec![member] }
+}
+
+#[test]
+fn golden_vectors() {
+    let rack = RackRecord { next_incarnation: 0x0102, next_volume: 3 };
+    let server = ServerRecord { incarnation: Incarnation(5), nonces: vec![0xaabb] };
+    let golden = [
+        (rack_key(), encode_rack(&rack), "7261636b", "01020100000000000003000000", Record::Rack(rack)),
+        (
+            server_key(NodeId(2)),
+            encode_server(&server),
+            "7372762f00000002",
+            "01050000000000000001bbaa000000000000",
+            Record::Server(NodeId(2), server),
+        ),
+        (
+            set_key(SetId(2)),
+            encode_view(&view()),
+            "7365742f00000002",
+            "010400000001110000000111000000030000000500000000000000\
+             01",
+            Record::Set(view()),
+        ),
+        (
+            volume_key(VolumeId(7)),
+            encode_volume(&volume()),
+            "766f6c2f00000007",
+            "01010010000000000000020000000600000009000000000000000a000000000000001000000002000000000001000000\
+             01000100000001\
+             09000000000000000b000000000000000200000003766d30",
+            Record::Volume(volume()),
+        ),
+    ];
+    for (key, value, key_hex, value_hex, record) in golden {
+        assert_eq!(hex(&key), key_hex);
+        assert_eq!(hex(&value), value_hex, "{record:?}");
+        assert_eq!(decode(&key, &value), Ok(record));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_give_a_record_or_an_error(kind in 0usize..5, n: u32, value: Vec<u8>) {
+        let mut key = [&b"rack"[..], b"srv/", b"set/", b"vol/", b"????"][kind].to_vec();
+        if kind > 0 {
+            key.extend_from_slice(&n.to_be_bytes());
+        }
+        let _ = decode(&key, &value);
+    }
+
+    #[test]
+    fn every_prefix_of_a_record_is_refused(cut in 0usize..70) {
+        let bytes = encode_volume(&volume());
+        prop_assume!(cut < bytes.len());
+        prop_assert!(decode(&volume_key(VolumeId(7)), &bytes[..cut]).is_err());
+    }
+}

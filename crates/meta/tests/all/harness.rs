@@ -1,0 +1,269 @@
+//! A service, its store, and servers that say what a test tells them to.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, View, ViewState};
+use rackweave_core::request::{AdminOp, ReplyData, RequestError};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
+use rackweave_meta::{Meta, MetaConfig, SetConfig};
+
+pub const LEASE: Span = Span::from_millis(1_000);
+pub const GIB: u64 = 1 << 30;
+
+pub fn config() -> MetaConfig {
+    let layout = Layout { servers: 3, clients: 2 };
+    let member = |i: u32| (VssdId(1 + i * 16), layout.server(i));
+    MetaConfig {
+        layout,
+        sets: vec![SetConfig { set: SetId(0), members: (0..3).map(member).collect() }],
+        lease: LEASE,
+        drift_ppm: 1_000,
+        min_copies: 2,
+        stripe_blocks: 16,
+        capacity_bytes: GIB,
+        overcommit: 8.0,
+    }
+}
+
+/// What a scripted server remembers.
+#[derive(Clone, Debug)]
+pub struct Scripted {
+    pub node: NodeId,
+    pub vssd: VssdId,
+    pub nonce: u64,
+    pub incarnation: Incarnation,
+    pub view: Option<View>,
+    pub complete: bool,
+    pub failed: bool,
+    /// Sends nothing and hears nothing.
+    pub silent: bool,
+    pub leased_at: Option<Time>,
+}
+
+pub struct Rack {
+    pub cfg: MetaConfig,
+    pub meta: Meta,
+    pub now: Time,
+    pub saved: BTreeMap<Bytes, Bytes>,
+    pub servers: Vec<Scripted>,
+    /// Packets to anyone but servers.
+    pub heard: Vec<Packet>,
+    /// Views in the order they were announced to anybody.
+    pub announced: Vec<View>,
+    /// Writes that the store has not confirmed.
+    pub unconfirmed: Vec<(u64, Vec<(Bytes, Option<Bytes>)>)>,
+    pub hold_store: bool,
+    pub stores: usize,
+    /// The service dies at its write of this number, which becomes durable (true) or is lost.
+    pub die_at: Option<(usize, bool)>,
+    dead: bool,
+    next_nonce: u64,
+    fx: Effects,
+}
+
+impl Rack {
+    pub fn new(cfg: MetaConfig) -> Rack {
+        let servers = cfg.sets[0].members.iter().map(|&(vssd, node)| Scripted {
+            node,
+            vssd,
+            nonce: 0,
+            incarnation: Incarnation(0),
+            view: None,
+            complete: false,
+            failed: false,
+            silent: false,
+            leased_at: None,
+        });
+        let mut rack = Rack {
+            meta: Meta::new(cfg.clone(), Vec::new()).expect("good configuration"),
+            now: Time(1),
+            saved: BTreeMap::new(),
+            servers: servers.collect(),
+            heard: Vec::new(),
+            announced: Vec::new(),
+            unconfirmed: Vec::new(),
+            hold_store: false,
+            stores: 0,
+            die_at: None,
+            dead: false,
+            next_nonce: 100,
+            fx: Effects::new(),
+            cfg,
+        };
+        rack.event(Event::Timer);
+        rack
+    }
+
+    /// The service dies and starts again from what is durable. Its clock starts anew.
+    pub fn restart_meta(&mut self) {
+        self.unconfirmed.clear();
+        (self.die_at, self.dead) = (None, false);
+        let saved = self.saved.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        self.meta = Meta::new(self.cfg.clone(), saved).expect("its own records");
+        self.event(Event::Timer);
+    }
+
+    pub fn event(&mut self, e: Event) {
+        if self.dead {
+            return;
+        }
+        let mut fx = std::mem::take(&mut self.fx);
+        fx.clear();
+        self.meta.handle(self.now, e, &mut fx);
+        for w in fx.stores.drain(..) {
+            self.stores += 1;
+            self.unconfirmed.push((w.tag, w.entries));
+        }
+        if let Some((at, durable)) = self.die_at
+            && self.stores >= at
+        {
+            self.dead = true;
+            if durable {
+                self.apply();
+            }
+        }
+        let packets: Vec<Packet> = fx.packets.drain(..).collect();
+        self.fx = fx;
+        packets.into_iter().for_each(|p| self.deliver(p));
+        if !self.hold_store && !self.dead {
+            self.confirm();
+        }
+    }
+
+    /// Makes all writes durable.
+    pub fn confirm(&mut self) {
+        while !self.unconfirmed.is_empty() {
+            let tag = self.apply();
+            self.event(Event::Stored { tag });
+        }
+    }
+    fn apply(&mut self) -> u64 {
+        let (tag, entries) = self.unconfirmed.remove(0);
+        for (k, v) in entries {
+            match v {
+                Some(v) => self.saved.insert(k, v),
+                None => self.saved.remove(&k),
+            };
+        }
+        tag
+    }
+
+    fn deliver(&mut self, p: Packet) {
+        let Some(s) = self.servers.iter_mut().find(|s| s.node == p.dst) else {
+            self.heard.push(p);
+            return;
+        };
+        let Body::Control(c) = p.body else { return };
+        let mut views = Vec::new();
+        match c {
+            Control::ServerWelcome { nonce, incarnation } if nonce == s.nonce => s.incarnation = incarnation,
+            Control::Lease { views: v, .. } => {
+                views = v;
+                s.leased_at = Some(self.now);
+            }
+            Control::NewView(v) => views.push(*v),
+            _ => {}
+        }
+        for v in views {
+            if self.announced.last().is_none_or(|a| *a != v) {
+                self.announced.push(v.clone());
+            }
+            if !s.silent && s.view.as_ref().is_none_or(|have| have.epoch < v.epoch) {
+                s.complete = false;
+                s.view = Some(v);
+            }
+        }
+    }
+
+    pub fn control(&mut self, src: NodeId, incarnation: Incarnation, request: u64, c: Control) {
+        let header = Header {
+            op: Op::Control,
+            vssd: VssdId(0),
+            lat: 0,
+            class: Class::Gold,
+            original_vssd: VssdId(0),
+            set: SetId(0),
+            epoch: Epoch(0),
+            incarnation,
+            request,
+        };
+        self.event(Event::Packet(Packet { src, dst: Layout::META, header, body: Body::Control(c) }));
+    }
+
+    fn report(&self, i: usize) -> Vec<VssdReport> {
+        let s = &self.servers[i];
+        let epoch = s.view.as_ref().map_or(Epoch(0), |v| v.epoch);
+        vec![VssdReport { vssd: s.vssd, set: SetId(0), epoch, complete: s.complete, failed: s.failed }]
+    }
+
+    /// The server starts a new life and registers.
+    pub fn start(&mut self, i: usize) {
+        self.next_nonce += 1;
+        let s = &mut self.servers[i];
+        (s.nonce, s.incarnation, s.view, s.complete, s.silent) = (self.next_nonce, Incarnation(0), None, false, false);
+        self.hello(i);
+    }
+    pub fn hello(&mut self, i: usize) {
+        let (node, nonce, vssds) = (self.servers[i].node, self.servers[i].nonce, self.report(i));
+        self.control(node, Incarnation(0), 0, Control::ServerHello { nonce, vssds });
+    }
+    pub fn heartbeat(&mut self, i: usize) {
+        let s = &self.servers[i];
+        if !s.silent {
+            let (node, incarnation, vssds) = (s.node, s.incarnation, self.report(i));
+            self.control(node, incarnation, 0, Control::Heartbeat { sequence: self.now.0, vssds });
+        }
+    }
+    /// Time passes; every server that is not silent heartbeats each tenth of a lease, shadows fill.
+    pub fn run(&mut self, span: Span) {
+        let end = self.now + span;
+        while self.now < end {
+            self.now += LEASE / 10;
+            self.event(Event::Timer);
+            for i in 0..self.servers.len() {
+                self.heartbeat(i);
+            }
+        }
+    }
+    pub fn fill_shadows(&mut self) {
+        for s in &mut self.servers {
+            let me = s.view.iter().flat_map(|v| &v.members).find(|m| m.vssd == s.vssd);
+            s.complete = me.is_some_and(|m| m.role == Role::Shadow && m.incarnation == s.incarnation);
+        }
+    }
+    pub fn start_all(&mut self) {
+        (0..self.servers.len()).for_each(|i| self.start(i));
+    }
+    pub fn view(&self) -> &View {
+        self.meta.view(SetId(0)).expect("the set is configured")
+    }
+    /// Roles by server: 'M', 'S', '-'; then 'R' if recovering.
+    pub fn roles(&self) -> String {
+        let role = |s: &Scripted| match self.view().members.iter().find(|m| m.vssd == s.vssd).map(|m| m.role) {
+            Some(Role::Member) => 'M',
+            Some(Role::Shadow) => 'S',
+            None => '-',
+        };
+        let mut roles: String = self.servers.iter().map(role).collect();
+        if self.view().state != ViewState::Normal {
+            roles.push('R');
+        }
+        roles
+    }
+    pub fn admin(&mut self, request: u64, op: AdminOp) -> Result<ReplyData, RequestError> {
+        let client = self.cfg.layout.client(0);
+        self.heard.clear();
+        self.control(client, Incarnation(77), request, Control::Admin(Box::new(op)));
+        self.heard
+            .iter()
+            .find_map(|p| match &p.body {
+                Body::Control(Control::AdminReply(r)) if p.header.request == request => Some(r.clone()),
+                _ => None,
+            })
+            .expect("an answer")
+            .map(|d| *d)
+            .map_err(|e| *e)
+    }
+}

@@ -1,0 +1,7 @@
+//! The metadata service under scripted servers, in virtual time.
+
+mod codec;
+mod harness;
+mod membership;
+mod restart;
+mod volumes;

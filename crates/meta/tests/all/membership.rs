@@ -1,0 +1,221 @@
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::{Control, ViewState};
+use rackweave_core::{Epoch, Incarnation, SetId, Span};
+
+use super::harness::{LEASE, Rack, config};
+
+#[test]
+fn a_new_rack_waits_for_all_and_begins_with_all() {
+    let mut r = Rack::new(config());
+    r.start(0);
+    r.start(1);
+    assert_eq!(r.view().epoch, Epoch(0));
+    r.start(2);
+    assert_eq!((r.roles().as_str(), r.view().epoch), ("MMM", Epoch(1)));
+    assert!(r.servers.iter().all(|s| s.view.as_ref() == Some(r.view())));
+}
+
+#[test]
+fn a_new_rack_begins_without_one_after_a_lease() {
+    let mut r = Rack::new(config());
+    r.start(0);
+    r.start(2);
+    r.run(LEASE * 2);
+    assert_eq!(r.roles(), "M-M");
+    r.start(1);
+    assert_eq!(r.roles(), "MSM");
+}
+
+#[test]
+fn a_silent_member_is_removed_only_after_its_lease_by_the_slowest_clock() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    let last = r.now;
+    r.servers[2].silent = true;
+    let bound = r.cfg.lease_bound();
+    assert!(bound > LEASE);
+    while r.roles() == "MMM" {
+        r.run(LEASE / 10);
+        assert!(r.now.since(last) < LEASE * 2, "never removed");
+    }
+    assert!(r.now.since(last) >= bound, "removed {} after its last heartbeat", r.now.since(last));
+    assert_eq!(r.roles(), "MM-");
+    // It was only cut off: it comes back as a shadow, in its old life.
+    r.servers[2].silent = false;
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MMS");
+    r.fill_shadows();
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MMM");
+}
+
+#[test]
+fn a_restarted_server_is_a_shadow_until_complete_in_the_current_epoch() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    let old = r.servers[1].incarnation;
+    r.start(1);
+    r.run(LEASE / 5);
+    assert!(r.servers[1].incarnation > old);
+    assert_eq!(r.roles(), "MSM");
+    // A report about an earlier epoch promotes nobody.
+    let s = r.servers[1].clone();
+    let stale =
+        VssdReport { vssd: s.vssd, set: SetId(0), epoch: Epoch(r.view().epoch.0 - 1), complete: true, failed: false };
+    r.control(s.node, s.incarnation, 0, Control::Heartbeat { sequence: 1, vssds: vec![stale] });
+    assert_eq!(r.roles(), "MSM");
+    r.fill_shadows();
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MMM");
+}
+
+#[test]
+fn heartbeats_of_an_earlier_life_renew_nothing() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    let old = r.servers[0].clone();
+    r.start(0);
+    r.servers[0].leased_at = None;
+    let vssds = vec![VssdReport { vssd: old.vssd, set: SetId(0), epoch: Epoch(1), complete: false, failed: false }];
+    r.control(old.node, old.incarnation, 0, Control::Heartbeat { sequence: 1, vssds });
+    assert_eq!(r.servers[0].leased_at, None);
+}
+
+#[test]
+fn a_late_registration_of_an_earlier_life_changes_nothing() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    let (old_nonce, node) = (r.servers[0].nonce, r.servers[0].node);
+    r.start(0);
+    r.run(LEASE);
+    let view = r.view().clone();
+    r.control(node, Incarnation(0), 0, Control::ServerHello { nonce: old_nonce, vssds: vec![] });
+    r.run(LEASE);
+    assert_eq!(*r.view(), view);
+    // A repeated registration of the present life is answered with the same incarnation.
+    let incarnation = r.servers[0].incarnation;
+    r.hello(0);
+    assert_eq!(r.servers[0].incarnation, incarnation);
+}
+
+#[test]
+fn a_failed_device_leaves_the_set_at_once_and_comes_back_repaired() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers[1].failed = true;
+    r.heartbeat(1);
+    assert_eq!(r.roles(), "M-M");
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "M-M");
+    r.servers[1].failed = false;
+    r.start(1);
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MSM");
+}
+
+#[test]
+fn a_whole_set_that_crashed_recovers_when_all_are_back() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.start(0);
+    r.start(2);
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "MMM", "nothing is decided without the third");
+    r.start(1);
+    assert_eq!(r.roles(), "MMMR");
+    let ViewState::Recovering { leader } = r.view().state else { panic!("recovering") };
+    let epoch = r.view().epoch;
+    // Only the leader, and only in this epoch, ends it.
+    for (i, e) in [(1, epoch), (0, Epoch(epoch.0 - 1))] {
+        let s = r.servers[i].clone();
+        r.control(s.node, s.incarnation, 0, Control::Recovered { set: SetId(0), epoch: e });
+        assert_eq!(r.roles(), "MMMR");
+    }
+    let s = r.servers.iter().find(|s| s.vssd == leader).cloned().expect("leader");
+    r.control(s.node, s.incarnation, 0, Control::Recovered { set: SetId(0), epoch });
+    assert_eq!(r.roles(), "MMM");
+    assert_eq!(r.view().epoch.0, epoch.0 + 1);
+}
+
+#[test]
+fn a_crash_during_recovery_begins_it_again_with_all() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.start_all();
+    assert_eq!(r.roles(), "MMMR");
+    let epoch = r.view().epoch;
+    r.servers[0].silent = true;
+    r.run(LEASE * 3);
+    assert_eq!(r.view().epoch, epoch, "it waits");
+    r.start(0);
+    assert_eq!(r.roles(), "MMMR");
+    assert_eq!(r.view().epoch.0, epoch.0 + 1);
+}
+
+#[test]
+fn a_lone_survivor_that_crashes_is_recovered_from_alone() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers[0].silent = true;
+    r.servers[1].silent = true;
+    r.run(LEASE * 2);
+    assert_eq!(r.roles(), "--M");
+    r.start(0);
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "S-M");
+    r.start(2);
+    assert_eq!(r.roles(), "--MR");
+    let s = r.servers[2].clone();
+    let epoch = r.view().epoch;
+    r.control(s.node, s.incarnation, 0, Control::Recovered { set: SetId(0), epoch });
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "S-M");
+}
+
+#[test]
+fn an_epoch_is_given_once_for_each_ask() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    let s = r.servers[1].clone();
+    let ask = Control::EpochAsk { set: SetId(0), epoch: Epoch(1) };
+    for _ in 0..3 {
+        r.control(s.node, s.incarnation, 0, ask.clone());
+    }
+    assert_eq!(r.view().epoch, Epoch(2));
+    r.control(s.node, Incarnation(9_999), 0, Control::EpochAsk { set: SetId(0), epoch: Epoch(2) });
+    assert_eq!(r.view().epoch, Epoch(2), "a stranger gets none");
+}
+
+#[test]
+fn clients_learn_who_serves() {
+    let mut r = Rack::new(config());
+    let client = r.cfg.layout.client(0);
+    r.control(client, Incarnation(0), 5, Control::ClientHello { nonce: 9 });
+    r.heard.clear();
+    r.start_all();
+    let map = r.heard.iter().rev().find_map(|p| match &p.body {
+        rackweave_core::msg::Body::Control(Control::Map(m)) => Some(m.clone()),
+        _ => None,
+    });
+    let map = map.expect("pushed");
+    assert_eq!((map.generation, map.sets[0].members.len()), (1, 3));
+    r.run(Span::from_millis(1));
+    r.servers[0].silent = true;
+    r.run(LEASE * 2);
+    r.heard.clear();
+    r.control(client, Incarnation(1), 6, Control::MapAsk { generation: map.generation });
+    let newer = r.heard.iter().find_map(|p| match &p.body {
+        rackweave_core::msg::Body::Control(Control::Map(m)) => Some(m.clone()),
+        _ => None,
+    });
+    let newer = newer.expect("answered");
+    assert!(newer.generation > map.generation && newer.sets[0].members.len() == 2);
+}

@@ -1,0 +1,137 @@
+use bytes::Bytes;
+use rackweave_core::Incarnation;
+use rackweave_core::msg::{Body, Control};
+use rackweave_core::request::AdminOp;
+use rackweave_meta::{Meta, MetaError};
+
+use super::harness::{GIB, LEASE, Rack, config};
+
+#[test]
+fn nothing_is_announced_before_it_is_durable() {
+    let mut r = Rack::new(config());
+    r.start(0);
+    r.start(1);
+    r.hold_store = true;
+    r.start(2);
+    assert!(r.announced.is_empty() && r.servers[2].incarnation.0 == 0);
+    // Leases wait as well: one given now would be for a view that is about to end.
+    r.servers[0].leased_at = None;
+    r.heartbeat(0);
+    assert_eq!(r.servers[0].leased_at, None);
+    r.confirm();
+    assert_eq!(r.announced.len(), 1);
+    assert!(r.servers[0].leased_at.is_some() && r.servers[2].incarnation.0 > 0);
+}
+
+#[test]
+fn a_restarted_service_keeps_epochs_volumes_and_lives() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.admin(1, AdminOp::VolumeCreate { name: "a".into(), size: GIB }).expect("room");
+    let (view, first) = (r.view().clone(), r.servers[0].incarnation);
+    r.restart_meta();
+    assert_eq!(*r.view(), view);
+    let list = r.admin(2, AdminOp::VolumeList).expect("a list");
+    assert_eq!(r.admin(3, AdminOp::VolumeList).expect("a list"), list);
+    r.run(LEASE * 2);
+    assert_eq!(*r.view(), view, "members that go on heartbeating stay");
+    r.start(0);
+    assert!(r.servers[0].incarnation > first, "an incarnation is never given twice");
+}
+
+#[test]
+fn a_restarted_service_takes_all_leases_for_held() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers[2].silent = true;
+    r.run(LEASE / 2);
+    let restarted_at = r.now;
+    r.restart_meta();
+    while r.roles() == "MMM" {
+        r.run(LEASE / 10);
+    }
+    assert!(r.now.since(restarted_at) >= r.cfg.lease_bound());
+    assert_eq!(r.roles(), "MM-");
+}
+
+/// A life with every kind of change.
+fn eventful(r: &mut Rack) {
+    r.start_all();
+    r.run(LEASE);
+    let client = r.cfg.layout.client(0);
+    let create = AdminOp::VolumeCreate { name: "a".into(), size: GIB };
+    r.control(client, Incarnation(77), 1, Control::Admin(Box::new(create)));
+    r.control(client, Incarnation(77), 2, Control::Attach { name: "a".into() });
+    r.start(1);
+    r.run(LEASE / 5);
+    r.fill_shadows();
+    r.run(LEASE / 5);
+    r.servers[2].silent = true;
+    r.run(LEASE * 2);
+    let delete = AdminOp::VolumeDelete { name: "a".into() };
+    r.control(client, Incarnation(77), 3, Control::Admin(Box::new(delete)));
+}
+
+#[test]
+fn killed_at_every_write_it_goes_on_without_going_back() {
+    let mut whole = Rack::new(config());
+    eventful(&mut whole);
+    assert!(whole.stores > 10, "{} writes", whole.stores);
+    for at in 2..=whole.stores {
+        for durable in [false, true] {
+            let mut r = Rack::new(config());
+            r.die_at = Some((at, durable));
+            eventful(&mut r);
+            assert_eq!(r.stores, at);
+            let announced = r.announced.iter().map(|v| v.epoch).max();
+            let incarnations: Vec<_> = r.servers.iter().map(|s| s.incarnation).collect();
+            r.restart_meta();
+            assert!(announced.is_none_or(|e| r.view().epoch >= e), "write {at}: {announced:?} was forgotten");
+            for (i, known) in incarnations.iter().enumerate() {
+                r.servers[i].silent = false;
+                r.hello(i);
+                assert!(known.0 == 0 || r.servers[i].incarnation == *known, "write {at}: welcome was forgotten");
+            }
+            for _ in 0..4 {
+                r.run(LEASE);
+                r.fill_shadows();
+            }
+            r.run(LEASE);
+            assert_eq!(r.roles(), "MMM", "write {at}, durable {durable}");
+        }
+    }
+}
+
+#[test]
+fn foreign_or_damaged_records_are_refused() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    let saved = |r: &Rack| r.saved.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>();
+    let mut cut = saved(&r);
+    cut[0].1 = cut[0].1.slice(..cut[0].1.len() - 1);
+    assert!(matches!(Meta::new(config(), cut), Err(MetaError::Malformed { .. })));
+    let mut other = saved(&r);
+    let mut bytes = other[0].1.to_vec();
+    bytes[0] = 9;
+    other[0].1 = bytes.into();
+    assert!(matches!(Meta::new(config(), other), Err(MetaError::Version { found: 9, expected: 1, .. })));
+    let mut unknown = saved(&r);
+    unknown.push((Bytes::from_static(b"what"), Bytes::from_static(&[1])));
+    assert!(matches!(Meta::new(config(), unknown), Err(MetaError::UnknownKey { .. })));
+    let mut smaller = config();
+    smaller.sets[0].members.pop();
+    assert!(matches!(Meta::new(smaller, saved(&r)), Err(MetaError::Moved { .. })));
+}
+
+#[test]
+fn a_welcome_repeats_across_a_restart() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    let before = r.servers[1].incarnation;
+    r.restart_meta();
+    r.hello(1);
+    assert_eq!(r.servers[1].incarnation, before);
+    let welcome = r.heard.iter().any(|p| matches!(p.body, Body::Control(Control::ServerWelcome { .. })));
+    assert!(!welcome);
+}

@@ -1,0 +1,157 @@
+use rackweave_core::msg::{Body, Class, Control, Header, IoError, IoReply, IoRequest, Op, Packet};
+use rackweave_core::request::{AdminOp, ReplyData, RequestError, VolumeInfo};
+use rackweave_core::{Epoch, Event, Incarnation, Layout, NodeId, SetId, Span, VolumeId, VssdId};
+
+use super::harness::{GIB, LEASE, Rack, config};
+
+fn create(name: &str, size: u64) -> AdminOp {
+    AdminOp::VolumeCreate { name: name.into(), size }
+}
+fn volume(r: Result<ReplyData, RequestError>) -> VolumeInfo {
+    match r {
+        Ok(ReplyData::Volume(v)) => v,
+        other => panic!("no volume: {other:?}"),
+    }
+}
+
+#[test]
+fn create_list_info_grow() {
+    let mut r = Rack::new(config());
+    let v = volume(r.admin(1, create("vm0", GIB)));
+    assert_eq!((v.id, v.size, v.attach, v.stripe_blocks), (VolumeId(1), GIB, 0, 16));
+    assert_eq!(v.sets, [SetId(0)]);
+    assert_eq!(volume(r.admin(2, AdminOp::VolumeInfo { name: "vm0".into() })), v);
+    let grown = volume(r.admin(3, AdminOp::VolumeGrow { name: "vm0".into(), size: 2 * GIB }));
+    assert_eq!(grown.size, 2 * GIB);
+    let shrunk = r.admin(4, AdminOp::VolumeGrow { name: "vm0".into(), size: GIB });
+    assert_eq!(shrunk, Err(RequestError::Shrink { size: GIB, current: 2 * GIB }));
+    assert_eq!(r.admin(5, AdminOp::VolumeList), Ok(ReplyData::Volumes(vec![grown])));
+}
+
+#[test]
+fn bad_names_sizes_and_promises_are_refused() {
+    let mut r = Rack::new(config());
+    for name in ["", "a/b", "ü", "a b", &"x".repeat(65)] {
+        assert_eq!(r.admin(1, create(name, GIB)), Err(RequestError::BadName { name: name.into() }));
+        r.restart_meta();
+    }
+    for (i, size) in [0, 1, 4095, 4097].into_iter().enumerate() {
+        assert_eq!(r.admin(10 + i as u64, create("a", size)), Err(RequestError::BadSize { size }));
+    }
+    volume(r.admin(20, create(&"x".repeat(64), 4096)));
+    assert_eq!(
+        r.admin(21, create("big", 8 * GIB)),
+        Err(RequestError::OverPromise { size: 8 * GIB, promised: 4096, limit: 8 * GIB })
+    );
+    let huge = u64::MAX - 4095;
+    assert!(matches!(r.admin(22, create("huge", huge)), Err(RequestError::OverPromise { .. })));
+    volume(r.admin(23, create("fits", 8 * GIB - 4096)));
+    assert!(matches!(r.admin(24, create("one", 4096)), Err(RequestError::OverPromise { .. })));
+    assert_eq!(
+        r.admin(25, AdminOp::VolumeInfo { name: "none".into() }),
+        Err(RequestError::UnknownVolume { name: "none".into() })
+    );
+}
+
+#[test]
+fn a_repeated_request_is_answered_and_not_done_again() {
+    let mut r = Rack::new(config());
+    let first = r.admin(1, create("a", GIB));
+    assert_eq!(r.admin(1, create("a", GIB)), first);
+    r.restart_meta();
+    assert_eq!(r.admin(1, create("a", GIB)), first, "even by the next life of the service");
+    assert_eq!(r.admin(2, create("a", GIB)), Err(RequestError::DuplicateVolume { name: "a".into() }));
+}
+
+fn attach(r: &mut Rack, client: NodeId, incarnation: u64, request: u64) -> VolumeInfo {
+    r.heard.clear();
+    r.control(client, Incarnation(incarnation), request, Control::Attach { name: "a".into() });
+    r.heard
+        .iter()
+        .find_map(|p| match &p.body {
+            Body::Control(Control::Attached(Ok(v))) if p.dst == client => Some((**v).clone()),
+            _ => None,
+        })
+        .expect("attached")
+}
+
+#[test]
+fn each_attach_is_a_new_generation_and_a_late_copy_is_not() {
+    let mut r = Rack::new(config());
+    volume(r.admin(1, create("a", GIB)));
+    let (one, two) = (r.cfg.layout.client(0), r.cfg.layout.client(1));
+    assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
+    assert_eq!(attach(&mut r, two, 6, 1).attach, 2);
+    assert_eq!(attach(&mut r, one, 5, 1).attach, 1, "the first request, come late, fences nobody");
+    r.restart_meta();
+    assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
+    assert_eq!(attach(&mut r, two, 6, 2).attach, 3);
+    // The writer learns that the volume grew.
+    volume(r.admin(9, AdminOp::VolumeGrow { name: "a".into(), size: 2 * GIB }));
+    assert!(r.heard.iter().any(
+        |p| p.dst == two && matches!(p.body, Body::Control(Control::VolumeChanged { size, .. }) if size == 2 * GIB)
+    ));
+}
+
+fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {
+    let io = r.heard.drain(..).filter_map(|p| match p.body {
+        Body::Io(io) => Some((p.header, io)),
+        _ => None,
+    });
+    io.collect()
+}
+
+fn answer(r: &mut Rack, to: Header, reply: IoReply) {
+    let header = Header { op: Op::Reply, class: Class::Silver, epoch: Epoch(1), ..to };
+    let p = Packet { src: NodeId(2), dst: Layout::META, header, body: Body::Reply(reply) };
+    r.event(Event::Packet(p));
+}
+
+#[test]
+fn deletion_fences_then_clears_every_set_and_survives_a_restart() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    volume(r.admin(1, create("a", GIB)));
+    r.heard.clear();
+    let client = r.cfg.layout.client(0);
+    let delete = AdminOp::VolumeDelete { name: "a".into() };
+    r.control(client, Incarnation(77), 2, Control::Admin(Box::new(delete.clone())));
+    let first = asked(&mut r);
+    assert!(matches!(first[..], [(_, IoRequest::Fence { volume: VolumeId(1), attach: u32::MAX })]));
+    // A refusal is followed by the next member.
+    answer(&mut r, first[0].0, IoReply::Failed(IoError::NotServing));
+    r.run(Span::from_millis(300));
+    let second = asked(&mut r);
+    assert_ne!(second[0].0.vssd, first[0].0.vssd);
+    r.restart_meta();
+    r.run(Span::from_millis(300));
+    let again = asked(&mut r);
+    assert!(matches!(again[0].1, IoRequest::Fence { .. }));
+    answer(&mut r, again[0].0, IoReply::Done);
+    let zero = asked(&mut r);
+    let IoRequest::Zero { range, fua: true, attach: u32::MAX, mutation } = zero[0].1 else { panic!("{zero:?}") };
+    assert_eq!((range.volume, range.count), (VolumeId(1), u32::MAX));
+    assert_ne!(mutation.sequence, 0);
+    assert!(r.saved.keys().any(|k| k.starts_with(b"vol/")));
+    answer(&mut r, zero[0].0, IoReply::Done);
+    assert!(!r.saved.keys().any(|k| k.starts_with(b"vol/")), "forgotten when all is cleared");
+    r.run(LEASE);
+    assert!(asked(&mut r).is_empty());
+}
+
+#[test]
+fn a_deleted_name_is_free_at_once_and_its_id_never() {
+    let mut r = Rack::new(config());
+    let old = volume(r.admin(1, create("a", 8 * GIB)));
+    assert_eq!(r.admin(2, AdminOp::VolumeDelete { name: "a".into() }), Ok(ReplyData::Done));
+    assert_eq!(
+        r.admin(3, AdminOp::VolumeDelete { name: "a".into() }),
+        Err(RequestError::UnknownVolume { name: "a".into() })
+    );
+    let new = volume(r.admin(4, create("a", 8 * GIB)));
+    assert!(new.id > old.id);
+    let Ok(ReplyData::Rack(status)) = r.admin(5, AdminOp::RackStatus) else { panic!("status") };
+    assert_eq!((status.promised, status.promise_limit), (8 * GIB, 8 * GIB));
+    assert_eq!(status.servers.len(), 3);
+    assert_eq!(VssdId(1), r.servers[0].vssd);
+}
