@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, View, ViewState};
+use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
 use rackweave_meta::{Meta, MetaConfig, SetConfig};
@@ -53,7 +54,7 @@ pub struct Rack {
     /// Views in the order they were announced to anybody.
     pub announced: Vec<View>,
     /// Writes that the store has not confirmed.
-    pub unconfirmed: Vec<(u64, Vec<(Bytes, Option<Bytes>)>)>,
+    pub unconfirmed: Vec<StoreWrite>,
     pub hold_store: bool,
     pub stores: usize,
     /// The service dies at its write of this number, which becomes durable (true) or is lost.
@@ -114,7 +115,7 @@ impl Rack {
         self.meta.handle(self.now, e, &mut fx);
         for w in fx.stores.drain(..) {
             self.stores += 1;
-            self.unconfirmed.push((w.tag, w.entries));
+            self.unconfirmed.push(w);
         }
         if let Some((at, durable)) = self.die_at
             && self.stores >= at
@@ -140,7 +141,7 @@ impl Rack {
         }
     }
     fn apply(&mut self) -> u64 {
-        let (tag, entries) = self.unconfirmed.remove(0);
+        let StoreWrite { tag, entries } = self.unconfirmed.remove(0);
         for (k, v) in entries {
             match v {
                 Some(v) => self.saved.insert(k, v),
