@@ -249,7 +249,8 @@ impl Control {
 }
 
 fn line_of(a: &Answer) -> Bytes {
-    let mut b = serde_json::to_vec(a).unwrap_or_else(|_| br#"{"error":{"message":"the answer has no JSON form"}}"#.into());
+    let mut b =
+        serde_json::to_vec(a).unwrap_or_else(|_| br#"{"error":{"message":"the answer has no JSON form"}}"#.into());
     b.push(b'\n');
     b.into()
 }
@@ -260,9 +261,12 @@ mod tests {
 
     #[test]
     fn lines_become_commands_one_at_a_time() {
-        let mut c = Control { line: b"nonsense\n{\"op\":\"volume_list\"}\n{\"op\":\"status\"}\n{\"op".to_vec(), ..Control::default() };
+        let mut c = Control {
+            line: b"nonsense\n{\"op\":\"volume_list\"}\n{\"op\":\"status\"}\n{\"op".to_vec(),
+            ..Control::default()
+        };
         assert_eq!(c.next(), Some(Command::VolumeList));
-        assert!(c.out.len() > 0, "the nonsense was answered");
+        assert!(!c.out.is_empty(), "the nonsense was answered");
         assert_eq!(c.next(), None, "one is being answered");
         c.busy = false;
         assert_eq!(c.next(), Some(Command::Status));

@@ -104,16 +104,30 @@ pub struct Server {
 pub struct Vssd {
     pub id: u32,
     pub set: u32,
+    /// `member`, `shadow`, or `none` before it is in a view.
     pub role: String,
+    /// It has a lease and answers reads and writes.
+    pub serving: bool,
     pub epoch: u32,
+    /// `idle`, `asking`, `delayed`, `collecting` or `finishing`.
     pub gc: String,
+    /// Victim blocks collected, and episodes of it.
     pub gc_runs: u64,
+    pub gc_episodes: u64,
     pub erases: u64,
-    /// Free ÷ spare.
+    /// Free ÷ spare (RB4).
     pub free_ratio: f64,
     pub mapped_bytes: u64,
+    /// What it may map at the most.
+    pub exported_bytes: u64,
+    /// Write cache, in 4 KiB slots.
     pub cache_used: u64,
+    pub cache_slots: u64,
     pub waf: f64,
+    /// Reads that the switch sent here instead of where the client had.
+    pub redirected_reads: u64,
+    /// Its device has failed for good.
+    pub failed: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

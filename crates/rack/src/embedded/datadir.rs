@@ -98,14 +98,8 @@ fn only_ours(path: &Path) -> io::Result<bool> {
 fn lock(path: &Path) -> Result<File, DataDirError> {
     let name = path.join("lock");
     let at = |error| DataDirError::Io { path: name.clone(), error };
-    let mut f = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&name)
-        .map_err(at)?;
+    let mut f =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&name).map_err(at)?;
     // SAFETY: a plain system call on an open descriptor.
     if unsafe { libc::flock(f.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
         let e = io::Error::last_os_error();

@@ -48,6 +48,15 @@ impl std::str::FromStr for Address {
     }
 }
 
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(all) => all.first().map_or(Ok(()), |a| write!(f, "{a}")),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// A socket that takes connections; a unix one's path is removed with it.
 #[derive(Debug)]
 pub enum Listener {

@@ -1,6 +1,7 @@
 //! The loop: waits for sockets, timers and syncs; takes in everything that is ready; runs the nodes until they are
 //! quiet; sends everything that came of it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -32,9 +33,15 @@ const SWEEP: Span = Span::from_secs(1);
 /// A stop waits so long for requests under way, and again for the last flush.
 const STOP_WAIT: Span = Span::from_secs(2);
 
+/// How often a rack that comes up is asked whether it serves.
+const READY_ASK: Span = Span::from_millis(5);
+
 const TOKEN_SYNCER: u64 = 1 << 32;
 const TOKEN_SIGNAL: u64 = 2 << 32;
 const TOKEN_LISTENERS: u64 = 3 << 32;
+
+/// Told where to connect.
+pub type Announce = Box<dyn FnOnce(&Facts)>;
 
 /// What a listener's connections speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +55,11 @@ pub enum Speaks {
 enum Waiter {
     Control(Place),
     /// A status in the making: the rack's state comes first, then the volumes.
-    Report { place: Place, metrics: bool, rack: Option<Box<RackStatus>> },
+    Report {
+        place: Place,
+        metrics: bool,
+        rack: Option<Box<RackStatus>>,
+    },
     /// A flush of a stop.
     Stop,
 }
@@ -64,8 +75,12 @@ struct Place {
 enum Stage {
     Serving,
     /// Nothing is taken any more; requests under way are being finished.
-    Draining { until: Time },
-    Flushing { until: Time },
+    Draining {
+        until: Time,
+    },
+    Flushing {
+        until: Time,
+    },
     Stopped,
 }
 
@@ -90,6 +105,10 @@ pub struct Serve<N, F, M> {
     touched: Vec<usize>,
     stage: Stage,
     next_sweep: Time,
+    /// Called when the rack serves, which is asked at the time beside it.
+    ready: Option<Announce>,
+    next_ready: Time,
+    min_copies: usize,
     replies: Vec<Reply>,
     piece: BytesMut,
 }
@@ -131,9 +150,19 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             touched: Vec::new(),
             stage: Stage::Serving,
             next_sweep: now + SWEEP,
+            ready: None,
+            next_ready: Time::MAX,
+            min_copies: 1,
             replies: Vec::new(),
             piece: BytesMut::new(),
         })
+    }
+
+    /// Calls `then` once, when every set has `min_copies` members that serve.
+    pub fn when_ready(&mut self, min_copies: usize, then: Announce) {
+        self.min_copies = min_copies;
+        self.ready = Some(then);
+        self.next_ready = Time::ZERO;
     }
 
     /// Runs until it was told to stop and everything is flushed.
@@ -155,6 +184,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             if now >= self.next_sweep {
                 self.sweep(now);
             }
+            if now >= self.next_ready {
+                self.look_whether_ready(now);
+            }
         }
         Ok(())
     }
@@ -165,7 +197,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     }
 
     fn sleep(&self, now: Time) -> Span {
-        let mut until = self.next_sweep.min(self.engine.next_deadline().unwrap_or(Time::MAX));
+        let mut until = self.next_sweep.min(self.next_ready).min(self.engine.next_deadline().unwrap_or(Time::MAX));
         if let Stage::Draining { until: u } | Stage::Flushing { until: u } = self.stage {
             until = until.min(u);
         }
@@ -325,6 +357,23 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             }
             (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result)),
             (Waiter::Stop, _) => {}
+        }
+    }
+
+    /// Announces the rack once every set has enough members that serve.
+    fn look_whether_ready(&mut self, now: Time) {
+        let nodes = &self.engine.nodes;
+        let mut serving: BTreeMap<u32, usize> = BTreeMap::new();
+        for v in (0..nodes.count()).flat_map(|n| nodes.vssds(NodeId(n), now)) {
+            *serving.entry(v.set).or_default() += usize::from(v.serving);
+        }
+        if !serving.values().all(|&n| n >= self.min_copies) {
+            self.next_ready = now + READY_ASK;
+            return;
+        }
+        self.next_ready = Time::MAX;
+        if let Some(then) = self.ready.take() {
+            then(&self.facts);
         }
     }
 

@@ -104,7 +104,11 @@ impl Status {
         gauge("rackweave_connections", "NBD connections", r.connections as f64);
         gauge("rackweave_promise_limit_bytes", "What all volumes together may promise", r.promise_limit as f64);
         gauge("rackweave_promised_bytes", "What all volumes together promise", r.promised as f64);
-        gauge("rackweave_store_failing", "1 while the metadata service cannot write", f64::from(u8::from(r.store_error.is_some())));
+        gauge(
+            "rackweave_store_failing",
+            "1 while the metadata service cannot write",
+            f64::from(u8::from(r.store_error.is_some())),
+        );
         for s in &self.servers {
             let labels = vec![("server", s.node.to_string())];
             let help = "1 while the server's heartbeats arrive";
@@ -112,7 +116,13 @@ impl Status {
         }
         for s in &self.sets {
             let labels = vec![("set", s.set.to_string())];
-            all.push(sample("rackweave_set_epoch", "Epoch of the replica set", Metric::Gauge, labels, f64::from(s.epoch)));
+            all.push(sample(
+                "rackweave_set_epoch",
+                "Epoch of the replica set",
+                Metric::Gauge,
+                labels,
+                f64::from(s.epoch),
+            ));
         }
         for v in &self.volumes {
             let labels = vec![("volume", v.name.clone())];
@@ -122,10 +132,17 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 7] = [
-            ("rackweave_vssd_gc_runs_total", "Collections begun", Metric::Counter, |v| v.gc_runs as f64),
+        const COLUMNS: [Column; 10] = [
+            ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
+            ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
+            ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
+                v.redirected_reads as f64
+            }),
+            ("rackweave_vssd_serving", "1 while it serves", Metric::Gauge, |v| f64::from(u8::from(v.serving))),
             ("rackweave_vssd_erases_total", "Blocks erased", Metric::Counter, |v| v.erases as f64),
-            ("rackweave_vssd_collecting", "1 while it collects", Metric::Gauge, |v| f64::from(u8::from(v.gc != "idle"))),
+            ("rackweave_vssd_collecting", "1 while it collects", Metric::Gauge, |v| {
+                f64::from(u8::from(v.gc == "collecting"))
+            }),
             ("rackweave_vssd_free_ratio", "Free blocks by spare blocks", Metric::Gauge, |v| v.free_ratio),
             ("rackweave_vssd_mapped_bytes", "Bytes mapped to flash", Metric::Gauge, |v| v.mapped_bytes as f64),
             ("rackweave_vssd_cache_used_slots", "Write cache slots in use", Metric::Gauge, |v| v.cache_used as f64),
@@ -148,7 +165,8 @@ impl Status {
             all.push(sample("rackweave_requests_total", "Requests answered", Metric::Counter, labels, l.count as f64));
         }
         for l in &self.latency {
-            let quantiles = [("0.5", l.p50_us), ("0.9", l.p90_us), ("0.99", l.p99_us), ("0.999", l.p999_us), ("1", l.max_us)];
+            let quantiles =
+                [("0.5", l.p50_us), ("0.9", l.p90_us), ("0.99", l.p99_us), ("0.999", l.p999_us), ("1", l.max_us)];
             for (q, us) in quantiles {
                 let labels = vec![("kind", l.kind.clone()), ("quantile", q.into())];
                 let help = "Times from a request's arrival to its answer since the start";
@@ -158,7 +176,13 @@ impl Status {
     }
 }
 
-fn sample(name: &'static str, help: &'static str, kind: Metric, labels: Vec<(&'static str, String)>, value: f64) -> Sample {
+fn sample(
+    name: &'static str,
+    help: &'static str,
+    kind: Metric,
+    labels: Vec<(&'static str, String)>,
+    value: f64,
+) -> Sample {
     Sample { name, help, kind, labels, value }
 }
 

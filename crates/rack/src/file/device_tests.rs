@@ -71,7 +71,8 @@ fn what_was_programmed_is_read_again_after_reopening() {
     program(&mut d, 2, 0, &image(7, 10)).expect("program");
     let mixed = Payload::elided(BLOCK, 5).merged(2, &Payload::zero(512));
     let odd = PageImage {
-        slots: vec![slot(9, 8, Payload::elided(BLOCK, 4)), slot(10, 8, mixed), slot(11, 8, Payload::zero(BLOCK))].into(),
+        slots: vec![slot(9, 8, Payload::elided(BLOCK, 4)), slot(10, 8, mixed), slot(11, 8, Payload::zero(BLOCK))]
+            .into(),
         ..image(8, 0)
     };
     program(&mut d, 2, 1, &odd).expect("program");
@@ -216,11 +217,9 @@ fn power_cut_run(seed: u64) {
     let start = {
         let f = Shared::default();
         drop(open(&f));
-        let m = f.0.borrow().clone();
-        m
+        f.0.borrow().clone()
     };
-    let mut d =
-        FileSsd::open(Recorder::new(start.clone(), 0, journal.clone()), SsdId(3), SHAPE).expect("opens");
+    let mut d = FileSsd::open(Recorder::new(start.clone(), 0, journal.clone()), SsdId(3), SHAPE).expect("opens");
     // What each erase block holds: sequence of each page in order. `states[k]` is how it was at sync `k`.
     let mut now = vec![Vec::<u64>::new(); 4];
     let mut synced = vec![now.clone()];

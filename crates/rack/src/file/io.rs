@@ -79,9 +79,7 @@ impl FileIo for OsFile {
     fn allocate(&mut self, offset: u64, len: u64) -> io::Result<()> {
         loop {
             // SAFETY: a plain system call on a descriptor that `self` keeps open.
-            let r = unsafe {
-                libc::fallocate(self.0.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t)
-            };
+            let r = unsafe { libc::fallocate(self.0.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
             if r == 0 {
                 return Ok(());
             }
@@ -123,9 +121,8 @@ fn pwritev(fd: RawFd, parts: &[&[u8]], offset: u64) -> io::Result<u64> {
             iov.push(libc::iovec { iov_base: rest.as_ptr() as *mut libc::c_void, iov_len: rest.len() });
         }
         // SAFETY: the vectors point into `parts`, which outlive the call; the kernel only reads them.
-        let n = unsafe {
-            libc::pwritev(fd, iov.as_ptr(), iov.len() as libc::c_int, (offset + done as u64) as libc::off_t)
-        };
+        let n =
+            unsafe { libc::pwritev(fd, iov.as_ptr(), iov.len() as libc::c_int, (offset + done as u64) as libc::off_t) };
         match n {
             n if n > 0 => done += n as usize,
             0 => return Err(io::Error::from(io::ErrorKind::WriteZero)),

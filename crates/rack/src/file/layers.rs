@@ -11,10 +11,20 @@ use super::io::{FileIo, MemFile};
 /// What happened to one of the recorded files.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Write { file: usize, offset: u64, data: Vec<u8> },
-    Allocate { file: usize, offset: u64, len: u64 },
+    Write {
+        file: usize,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Allocate {
+        file: usize,
+        offset: u64,
+        len: u64,
+    },
     /// Everything written to the file before is durable.
-    Sync { file: usize },
+    Sync {
+        file: usize,
+    },
     /// A mark of the test (a request answered, a store committed), in order with the writes.
     Note(u64),
 }

@@ -120,7 +120,10 @@ pub(super) enum Super {
     Foreign,
     Version(u32),
     Damaged,
-    Found { shape: Shape, ssd: u32 },
+    Found {
+        shape: Shape,
+        ssd: u32,
+    },
 }
 
 pub(super) fn decode_super(b: &[u8; SUPER_LEN]) -> Super {
@@ -210,10 +213,7 @@ fn decode_oob(b: &[u8]) -> BlockOob {
 
 pub(super) fn encode_row(block: u32, r: &Row) -> [u8; ROW_COPY_LEN] {
     let mut b = [0; ROW_COPY_LEN];
-    Put(&mut b, 4)
-        .bytes(&r.extent.to_le_bytes())
-        .bytes(&r.generation.to_le_bytes())
-        .bytes(&encode_oob(&r.oob));
+    Put(&mut b, 4).bytes(&r.extent.to_le_bytes()).bytes(&r.generation.to_le_bytes()).bytes(&encode_oob(&r.oob));
     seal(&mut b, u64::from(block) + 1);
     b
 }
@@ -269,12 +269,7 @@ pub(super) fn decode_spare_head(b: &[u8], p: PageAddr, generation: u64) -> Optio
     if !sealed(b, place(p)) || SPARE_HEAD + slots * RECORD_LEN > b.len() {
         return None;
     }
-    let h = SpareHead {
-        sequence: u64_at(b, 8),
-        generation,
-        stamp: u64_at(b, 24),
-        oob: decode_oob(&b[32..48]),
-    };
+    let h = SpareHead { sequence: u64_at(b, 8), generation, stamp: u64_at(b, 24), oob: decode_oob(&b[32..48]) };
     Some((h, slots))
 }
 
@@ -288,7 +283,9 @@ const REPR_MIXED: u8 = 3;
 pub(super) enum Repr {
     Bytes,
     Zero,
-    Elided { seed: u64 },
+    Elided {
+        seed: u64,
+    },
     /// Eight sector identities at the start of the slot's data.
     Mixed,
 }

@@ -24,8 +24,8 @@ use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, SsdId};
 use std::io as sys;
 
 pub use io::{FileIo, MemFile, OsFile};
-pub use layout::{Shape, VERSION};
 use layout::{Repr, Row, SpareHead, State, Super};
+pub use layout::{Shape, VERSION};
 
 /// Space is reserved in steps of this: large, so that an fdatasync seldom has to write the file's metadata.
 pub const STEP_BYTES: u64 = 64 << 20;
@@ -450,7 +450,9 @@ impl<F: FileIo> Backend for FileSsd<F> {
             {
                 outside(*page)
             }
-            DeviceOp::Erase { block, .. } if *block >= self.shape.blocks => outside(PageAddr { block: *block, page: 0 }),
+            DeviceOp::Erase { block, .. } if *block >= self.shape.blocks => {
+                outside(PageAddr { block: *block, page: 0 })
+            }
             DeviceOp::ReadSlot { page, slot } => self.read_slot(*page, usize::from(*slot)).map(DeviceData::Slot),
             DeviceOp::ReadPage { page } => self.read_page(*page).map(DeviceData::Page),
             DeviceOp::Program { page, image } => self.program(*page, image).map(|()| DeviceData::None),
