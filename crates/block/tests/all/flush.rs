@@ -46,6 +46,19 @@ fn a_write_under_way_makes_its_set_unflushed_before_and_after() {
 }
 
 #[test]
+fn a_write_answered_while_a_flush_is_under_way_is_not_covered_by_it() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 4);
+    let flush = RequestOp::Flush { volume: VOLUME };
+    r.faults.silent.insert(vssd(0, 0));
+    let f = r.submit(flush.clone());
+    r.write(64 << 10, 4096, 1).unwrap();
+    assert!(!r.replies.contains_key(&f));
+    assert_eq!(r.wait(f), Ok(ReplyData::Done));
+    r.run(flush).unwrap();
+    assert_eq!(flushes(&r), [2]);
+}
+
+#[test]
 fn after_another_attach_every_set_is_flushed() {
     let mut r = Rack::attached(2, 16, 1 << 20, 3);
     let flush = RequestOp::Flush { volume: VOLUME };

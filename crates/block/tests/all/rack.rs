@@ -40,6 +40,8 @@ pub struct Faults {
     pub silent: BTreeSet<VssdId>,
     pub refusing: BTreeSet<VssdId>,
     pub broken: BTreeSet<VssdId>,
+    /// Nothing that touches this sector of set 0 is answered.
+    pub dead_sector: Option<u64>,
     pub full: bool,
     pub meta_silent: bool,
     /// Refuses by a fence without applying, so many times.
@@ -317,7 +319,14 @@ impl Rack {
     fn replica(&mut self, p: &Packet, io: IoRequest) -> Option<IoReply> {
         let member = p.header.vssd;
         assert_eq!((member.0 - 1) / 16, p.header.set.0, "a vSSD of another set");
-        if self.faults.silent.contains(&member) || self.absent.contains(&member) {
+        let dead = match &io {
+            IoRequest::Write(w) if p.header.set.0 == 0 => {
+                let (a, b) = sectors(&w.range);
+                self.faults.dead_sector.is_some_and(|s| (a..b).contains(&s))
+            }
+            _ => false,
+        };
+        if dead || self.faults.silent.contains(&member) || self.absent.contains(&member) {
             return None;
         }
         if self.faults.refusing.contains(&member) || self.rng.chance(self.faults.refuse) {
