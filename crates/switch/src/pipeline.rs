@@ -88,7 +88,7 @@ const START_GUARD_EXPIRIES: u64 = 2;
 /// The tables and the program over them.
 ///
 /// `now` must never go back from call to call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Pipeline {
     tables: Tables,
     redirect: bool,
@@ -98,7 +98,7 @@ pub struct Pipeline {
 }
 
 /// Protocol rule 17: until every known vSSD has told its state, soft requests are delayed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum StartGuard {
     /// Nothing has happened yet.
     Unstarted,

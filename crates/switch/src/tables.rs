@@ -78,7 +78,7 @@ impl Row {
 /// Place of a row in the dense arrays.
 pub(crate) type Slot = u32;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Tables {
     rows_max: u32,
     index: Map<VssdId, Slot>,

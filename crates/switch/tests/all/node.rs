@@ -1,0 +1,132 @@
+//! The node around the pipeline: latency, timer, traces, counters, the baseline.
+
+use rackweave_core::msg::{Body, GcField, IoReply, Op};
+use rackweave_core::{Effects, Event, Layout, Node, Span, Time, TracePoint};
+use rackweave_switch::{Switch, SwitchConfig};
+
+use crate::support::{create, gc, packet, read, send, write};
+
+fn pair(cfg: SwitchConfig) -> Switch {
+    let mut s = Switch::new(cfg);
+    for (v, server, peer) in [(1, 2, (2, 3)), (2, 3, (1, 2))] {
+        send(&mut s, Time::ZERO, create(v, server, true, &[peer]));
+        send(&mut s, Time::ZERO, gc(GcField::Idle, v, server, 1, 0));
+    }
+    s
+}
+
+#[test]
+fn every_hop_adds_its_latency() {
+    let hop = Span::from_micros(3);
+    let mut s = pair(SwitchConfig { hop, ..SwitchConfig::new(Layout::SWITCH) });
+    let mut p = read(1, 0);
+    p.header.lat = 40;
+    assert_eq!(send(&mut s, Time::ZERO, p.clone()).unwrap().header.lat, 3_040);
+    p.header.lat = u32::MAX - 5;
+    assert_eq!(send(&mut s, Time::ZERO, p).unwrap().header.lat, u32::MAX);
+    let mut s = pair(SwitchConfig { hop: Span::from_secs(100), ..SwitchConfig::new(Layout::SWITCH) });
+    assert_eq!(send(&mut s, Time::ZERO, write(1)).unwrap().header.lat, u32::MAX);
+}
+
+#[test]
+fn the_baseline_never_redirects() {
+    let mut s = pair(SwitchConfig { redirect: false, ..SwitchConfig::new(Layout::SWITCH) });
+    send(&mut s, Time::ZERO, gc(GcField::Regular, 1, 2, 1, 1));
+    let out = send(&mut s, Time::ZERO, read(1, 0)).unwrap();
+    assert_eq!((out.header.vssd.0, out.dst.0), (1, 2));
+    assert_eq!(s.counters().redirects, 0);
+}
+
+#[test]
+fn status_requests_are_redirected_and_writes_are_not() {
+    use rackweave_core::VolumeId;
+    use rackweave_core::msg::{BlockRange, IoRequest};
+    let mut s = pair(SwitchConfig::new(Layout::SWITCH));
+    send(&mut s, Time::ZERO, gc(GcField::Soft, 1, 2, 1, 1));
+    let status = Body::Io(IoRequest::Status { range: BlockRange::whole(VolumeId(1)) });
+    let out = send(&mut s, Time::ZERO, packet(Op::Read, 100, 1, status)).unwrap();
+    assert_eq!((out.header.vssd.0, out.dst.0), (2, 3));
+    assert_eq!(send(&mut s, Time::ZERO, write(1)).unwrap().dst.0, 2);
+}
+
+#[test]
+fn the_timer_is_set_for_the_next_expiry_only_when_it_changes() {
+    let mut s = pair(SwitchConfig { bits_expire: Span::from_millis(10), ..SwitchConfig::new(Layout::SWITCH) });
+    let ms = |n| Time::ZERO + Span::from_millis(n);
+    let mut fx = Effects::new();
+    s.handle(ms(1), Event::Packet(gc(GcField::Regular, 1, 2, 1, 1)), &mut fx);
+    assert_eq!(fx.take_wake(), Some(ms(11)));
+    s.handle(ms(2), Event::Packet(read(1, 0)), &mut fx);
+    assert_eq!(fx.take_wake(), None);
+    s.handle(ms(3), Event::Packet(gc(GcField::Regular, 2, 3, 1, 1)), &mut fx);
+    assert_eq!(fx.take_wake(), None);
+    fx.clear();
+    s.handle(ms(11), Event::Timer, &mut fx);
+    assert_eq!(fx.take_wake(), Some(ms(13)));
+    assert_eq!((fx.traces[0].point, fx.traces[0].a), (TracePoint::GcBitsExpired, 1));
+    s.handle(ms(12), Event::Packet(gc(GcField::Finish, 2, 3, 1, 2)), &mut fx);
+    assert_eq!(fx.take_wake(), Some(Time::MAX));
+    assert_eq!(s.counters().gc_bits_expired, 1);
+}
+
+#[test]
+fn a_decision_never_rests_on_expired_bits_even_if_the_timer_is_late() {
+    let mut s = pair(SwitchConfig { bits_expire: Span::from_millis(10), ..SwitchConfig::new(Layout::SWITCH) });
+    let ms = |n| Time::ZERO + Span::from_millis(n);
+    send(&mut s, ms(0), gc(GcField::Regular, 1, 2, 1, 1));
+    let out = send(&mut s, ms(10), read(1, 0)).unwrap();
+    assert_eq!(out.dst.0, 2, "not redirected");
+    let out = send(&mut s, ms(10), gc(GcField::Soft, 2, 3, 1, 1)).unwrap();
+    assert!(matches!(out.body, Body::Gc(op) if op.field == GcField::Accept));
+}
+
+#[test]
+fn what_happens_is_traced_and_counted() {
+    let mut s = pair(SwitchConfig::new(Layout::SWITCH));
+    let steps = [
+        (gc(GcField::Soft, 1, 2, 1, 1), Some((TracePoint::GcAccepted, 1, 1))),
+        (gc(GcField::Soft, 1, 2, 1, 1), Some((TracePoint::GcOpDuplicate, 1, 1))),
+        (gc(GcField::Idle, 1, 2, 1, 0), Some((TracePoint::GcOpStale, 1, 0))),
+        (gc(GcField::Soft, 2, 3, 1, 7), Some((TracePoint::GcDelayed, 2, 7))),
+        (read(1, 0), Some((TracePoint::Redirect, 1, 2))),
+        (gc(GcField::Regular, 2, 3, 1, 8), Some((TracePoint::GcRegular, 2, 8))),
+        (read(1, 0), None),
+        (gc(GcField::Soft, 2, 3, 1, 7), Some((TracePoint::GcOpStale, 2, 7))),
+        (gc(GcField::Finish, 2, 3, 1, 9), None),
+        (gc(GcField::Background, 2, 3, 1, 10), Some((TracePoint::GcBackground, 2, 10))),
+        (gc(GcField::Heartbeat, 2, 3, 1, 11), None),
+        (read(9, 0), None),
+        (packet(Op::Reply, 2, 1, Body::Reply(IoReply::Done)), None),
+        (packet(Op::GcOp, 2, 1, Body::DelVssd), None),
+    ];
+    for (i, (p, want)) in steps.into_iter().enumerate() {
+        let mut fx = Effects::new();
+        s.handle(Time::ZERO, Event::Packet(p), &mut fx);
+        let got = fx.traces.first().map(|t| (t.point, t.a, t.b));
+        assert_eq!(got, want, "step {i}");
+        assert!(fx.traces.len() <= 1);
+    }
+    let c = *s.counters();
+    assert_eq!((c.reads, c.redirects, c.all_collecting, c.unknown_vssd, c.malformed), (3, 1, 1, 1, 2));
+    assert_eq!((c.gc_accepted, c.gc_delayed, c.gc_regular, c.gc_background), (1, 1, 1, 1));
+    assert_eq!((c.gc_finished, c.gc_heartbeats, c.gc_idles), (1, 1, 2));
+    assert_eq!((c.gc_duplicates, c.gc_stale, c.rows_created), (1, 2, 2));
+}
+
+#[test]
+fn the_dump_shows_peers_with_their_bits_and_counts_changes() {
+    let mut s = pair(SwitchConfig::new(Layout::SWITCH));
+    let before = s.dump();
+    assert_eq!(before.generation, 2);
+    send(&mut s, Time::ZERO, create(1, 2, true, &[(2, 3)]));
+    assert_eq!(s.dump(), before, "the same row again is no change");
+    send(&mut s, Time::ZERO, gc(GcField::Soft, 2, 3, 1, 1));
+    send(&mut s, Time::ZERO, create(1, 2, false, &[(2, 3), (3, 4)]));
+    let dump = s.dump();
+    assert_eq!(dump.generation, 3);
+    let row = &dump.replica[0];
+    assert_eq!((row.vssd.0, row.collecting, row.peers.len()), (1, false, 2));
+    assert_eq!((row.peers[0].vssd.0, row.peers[0].readable, row.peers[0].collecting), (2, true, true));
+    assert_eq!((row.peers[1].vssd.0, row.peers[1].readable, row.peers[1].collecting), (3, false, false));
+    assert!(!dump.destination[0].readable && dump.destination[1].collecting);
+}
