@@ -1,1 +1,24 @@
+//! A storage server of the rack: one drive with a vSSD for each replica set it serves.
+//!
+//! [`Server`] is a [`Node`] and mostly glue: the page layer is `flash`, agreement is `replica`, the order of reads is
+//! `sched`. Its own parts: the write cache and what makes it durable ([`disk`]), the collection monitor ([`gc`]),
+//! registration and lease ([`control`]). Reading order: [`node`], then those.
+//!
+//! A write: packet → replica → `CacheOverFlash::put` → acknowledged; later `Disk::pump` → page program → out of the
+//! cache. A read: packet → scheduler → replica → cache, or a flash read and `FlashDone::Read` → replica → reply.
 
+pub mod config;
+pub mod control;
+pub mod disk;
+pub mod gc;
+pub mod node;
+pub mod report;
+pub mod view;
+
+pub use config::{GcConfig, GcPolicy, ServerConfig, ServerError, VssdConfig};
+pub use gc::GcState;
+pub use node::Server;
+pub use report::{ServerReport, VssdStatus};
+
+#[cfg(doc)]
+use rackweave_core::Node;

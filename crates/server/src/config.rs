@@ -1,0 +1,164 @@
+//! What a server is told when it is made.
+
+use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
+use rackweave_flash::SsdConfig;
+use rackweave_replica::{Faults, Timeouts};
+
+/// One vSSD of the server's drive and its place in a set.
+#[derive(Clone, Debug)]
+pub struct VssdConfig {
+    pub id: VssdId,
+    pub set: SetId,
+    /// Flash channels of its own.
+    pub channels: u16,
+    /// Other members of the set as configured.
+    pub peers: Vec<(VssdId, NodeId)>,
+}
+
+/// How a server decides to collect garbage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GcPolicy {
+    /// RackBlox §3.5: asks the switch first.
+    Coordinated,
+    /// Baseline: collects at the hard threshold and tells nobody.
+    Uncoordinated,
+}
+
+/// Numbers of the garbage-collection monitor (RB4, protocol rules 19 and 20).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GcConfig {
+    pub policy: GcPolicy,
+    /// Below this share of free blocks among spare ones collection may be put off.
+    pub soft_threshold: f64,
+    /// Below this share it may not.
+    pub gc_threshold: f64,
+    /// An episode ends this far above the soft threshold.
+    pub hysteresis: f64,
+    /// The share is looked at so often even if nothing is written.
+    pub monitor_every: Span,
+    /// An unanswered request to the switch is repeated after this.
+    pub answer_within: Span,
+    /// So many repetitions of a regular request stay unanswered before it collects anyway.
+    pub retries: u32,
+    /// A delayed request is asked again after this.
+    pub delayed_again: Span,
+    /// State is told to the switch again so often, so that bits do not expire and a restarted switch learns them.
+    pub announce_every: Span,
+}
+
+impl Default for GcConfig {
+    fn default() -> GcConfig {
+        GcConfig {
+            policy: GcPolicy::Coordinated,
+            soft_threshold: 0.35,
+            gc_threshold: 0.25,
+            hysteresis: 0.10,
+            monitor_every: Span::from_secs(30),
+            answer_within: Span::from_millis(10),
+            retries: 3,
+            delayed_again: Span::from_millis(100),
+            announce_every: Span::from_millis(200),
+        }
+    }
+}
+
+/// Configuration of a [`crate::Server`].
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    pub node: NodeId,
+    pub layout: Layout,
+    pub ssd: SsdConfig,
+    pub vssds: Vec<VssdConfig>,
+    /// Blocks of 4 KiB in the write cache, shared equally by the vSSDs.
+    pub cache_slots: u64,
+    /// A page is programmed before it is full when its first block has waited so long.
+    pub linger: Span,
+    /// Reads of one vSSD at its flash at a time; the rest wait in the scheduler.
+    pub reads_in_flight: u32,
+    pub min_copies: u8,
+    pub gc: GcConfig,
+    /// Heartbeats go out so often; a lease should outlast three.
+    pub heartbeat_every: Span,
+    /// Most that any clock of the rack runs fast or slow, parts per million.
+    pub drift_ppm: u32,
+    /// Tells this life of the server from its others; drawn anew by the driver at each start.
+    pub nonce: u64,
+    pub timeouts: Timeouts,
+    /// Rules broken on purpose by tests; all off otherwise.
+    pub faults: Faults,
+}
+
+impl ServerConfig {
+    /// With the defaults of the papers and of this version.
+    pub fn new(node: NodeId, layout: Layout, ssd: SsdConfig, vssds: Vec<VssdConfig>) -> ServerConfig {
+        ServerConfig {
+            node,
+            layout,
+            ssd,
+            vssds,
+            cache_slots: 16_384,
+            linger: Span::from_millis(5),
+            reads_in_flight: 256,
+            min_copies: 2,
+            gc: GcConfig::default(),
+            heartbeat_every: Span::from_millis(100),
+            drift_ppm: 500,
+            nonce: 1,
+            timeouts: Timeouts::default(),
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// Fewest cache slots of a vSSD: one message of 64 KiB at each of three coordinators, and as much being programmed.
+pub const CACHE_SLOTS_MIN: u64 = 96;
+/// vSSDs of one server: their places in ids and in bit sets.
+pub const VSSDS_MAX: usize = 16;
+
+/// Why a server does not start.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ServerError {
+    #[error("a server needs 1 to {VSSDS_MAX} vSSDs, not {vssds}")]
+    Vssds { vssds: usize },
+    #[error("{slots} cache slots are too few: {CACHE_SLOTS_MIN} for each of {vssds} vSSDs")]
+    CacheSlots { slots: u64, vssds: usize },
+    #[error("thresholds 0 < gc {gc} < soft {soft} and soft + hysteresis {hysteresis} < 1 do not hold")]
+    Thresholds { gc: f64, soft: f64, hysteresis: f64 },
+    #[error("{key} is zero")]
+    Zero { key: &'static str },
+    #[error(transparent)]
+    Profile(#[from] rackweave_flash::ProfileError),
+    #[error("{vssd}: {error}")]
+    Alloc { vssd: VssdId, error: rackweave_flash::AllocError },
+}
+
+impl ServerConfig {
+    /// Checks what the server relies on.
+    pub fn validate(&self) -> Result<(), ServerError> {
+        let vssds = self.vssds.len();
+        if vssds == 0 || vssds > VSSDS_MAX {
+            return Err(ServerError::Vssds { vssds });
+        }
+        if self.cache_slots / (vssds as u64) < CACHE_SLOTS_MIN {
+            return Err(ServerError::CacheSlots { slots: self.cache_slots, vssds });
+        }
+        let GcConfig { gc_threshold: gc, soft_threshold: soft, hysteresis, .. } = self.gc;
+        if !(0.0 < gc && gc < soft && hysteresis >= 0.0 && soft + hysteresis < 1.0) {
+            return Err(ServerError::Thresholds { gc, soft, hysteresis });
+        }
+        let spans = [
+            ("heartbeat_every", self.heartbeat_every),
+            ("gc.monitor_every", self.gc.monitor_every),
+            ("gc.answer_within", self.gc.answer_within),
+            ("gc.delayed_again", self.gc.delayed_again),
+            ("gc.announce_every", self.gc.announce_every),
+        ];
+        if let Some((key, _)) = spans.iter().find(|(_, s)| *s == Span::ZERO) {
+            return Err(ServerError::Zero { key });
+        }
+        if self.reads_in_flight == 0 {
+            return Err(ServerError::Zero { key: "reads_in_flight" });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! With the metadata service: registration, heartbeats, the lease.
+
+use std::collections::VecDeque;
+
+use rackweave_core::msg::Control;
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::rng::mix64;
+use rackweave_core::{Incarnation, Span, Time};
+
+/// Heartbeats whose sending time is remembered: a lease answers one of the last few or comes too late to matter.
+const SENT_MAX: usize = 64;
+/// An unanswered registration is repeated after this.
+const HELLO_AGAIN: Span = Span::from_millis(100);
+
+/// Membership of the rack, as seen from one life of a server.
+#[derive(Debug)]
+pub struct Registration {
+    nonce: u64,
+    heartbeat_every: Span,
+    drift_ppm: u32,
+    pub incarnation: Option<Incarnation>,
+    /// The drive is recovered (or has failed, and that can be said).
+    pub ready: bool,
+    again_at: Time,
+    sequence: u64,
+    sent: VecDeque<(u64, Time)>,
+    /// Serves before this, by the own clock (protocol rule 2).
+    pub lease_until: Time,
+}
+
+impl Registration {
+    pub fn new(nonce: u64, heartbeat_every: Span, drift_ppm: u32) -> Registration {
+        Registration {
+            nonce,
+            heartbeat_every,
+            drift_ppm,
+            incarnation: None,
+            ready: false,
+            again_at: Time::ZERO,
+            // A late lease of an earlier life names no heartbeat of this one.
+            sequence: mix64(nonce),
+            sent: VecDeque::new(),
+            lease_until: Time::ZERO,
+        }
+    }
+    pub fn deadline(&self) -> Time {
+        if self.ready { self.again_at } else { Time::MAX }
+    }
+    /// News: tells it at once.
+    pub fn hurry(&mut self, now: Time) {
+        self.again_at = now;
+    }
+    /// Registers, or renews the lease.
+    pub fn message(&mut self, now: Time, vssds: Vec<VssdReport>) -> Control {
+        if self.incarnation.is_none() {
+            self.again_at = now + HELLO_AGAIN;
+            return Control::ServerHello { nonce: self.nonce, vssds };
+        }
+        self.again_at = now + self.heartbeat_every;
+        self.sequence = self.sequence.wrapping_add(1);
+        if self.sent.len() == SENT_MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((self.sequence, now));
+        Control::Heartbeat { sequence: self.sequence, vssds }
+    }
+    /// True: this life has its incarnation now.
+    pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
+        if nonce != self.nonce || self.incarnation.is_some() {
+            return false;
+        }
+        self.incarnation = Some(incarnation);
+        self.again_at = now;
+        true
+    }
+    /// Whether the answer is to a heartbeat of this life; the lease then runs from when that was sent, shortened by
+    /// what this clock may be slow.
+    pub fn leased(&mut self, sequence: u64, span: Span) -> bool {
+        let Some(&(_, sent_at)) = self.sent.iter().find(|(s, _)| *s == sequence) else { return false };
+        let million = 1_000_000;
+        let until = sent_at + span.scale(million - u64::from(self.drift_ppm).min(million), million);
+        self.lease_until = self.lease_until.max(until);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sequence(c: Control) -> u64 {
+        match c {
+            Control::Heartbeat { sequence, .. } => sequence,
+            other => panic!("no heartbeat: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_lease_runs_from_the_sending_of_its_heartbeat() {
+        let mut r = Registration::new(7, Span::from_millis(100), 1000);
+        assert!(matches!(r.message(Time(0), vec![]), Control::ServerHello { nonce: 7, .. }));
+        assert!(!r.welcomed(Time(1), 6, Incarnation(1)), "another life's welcome");
+        assert!(r.welcomed(Time(1), 7, Incarnation(2)));
+        let first = sequence(r.message(Time(1_000), vec![]));
+        let second = sequence(r.message(Time(5_000), vec![]));
+        assert!(r.leased(second, Span::from_nanos(1_000_000)));
+        assert_eq!(r.lease_until, Time(5_000 + 999_000));
+        assert!(r.leased(first, Span::from_nanos(1_000_000)));
+        assert_eq!(r.lease_until, Time(5_000 + 999_000), "an older answer never shortens");
+    }
+
+    #[test]
+    fn a_lease_of_an_earlier_life_counts_for_nothing() {
+        let mut old = Registration::new(1, Span::from_millis(100), 0);
+        old.welcomed(Time(0), 1, Incarnation(1));
+        let late = sequence(old.message(Time(0), vec![]));
+        let mut new = Registration::new(2, Span::from_millis(100), 0);
+        new.welcomed(Time(0), 2, Incarnation(2));
+        for t in 0..50 {
+            new.message(Time(t), vec![]);
+        }
+        assert!(!new.leased(late, Span::from_secs(1)));
+        assert_eq!(new.lease_until, Time::ZERO);
+    }
+}

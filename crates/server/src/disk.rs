@@ -1,0 +1,364 @@
+//! The write cache of one vSSD over its flash (RB10), and what makes it durable.
+//!
+//! Blocks are put as dirty, programmed in the order they came (an overwrite of a dirty block keeps its place), and
+//! leave the cache when the program of their newest version has completed. A persist is a barrier over what is dirty
+//! now, followed by one device sync; persists that wait together share it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rackweave_core::map::{self, Map};
+use rackweave_core::msg::BlockRange;
+use rackweave_core::{BlockAddr, Payload, Span, Time, Timestamp, VssdId};
+use rackweave_flash::{BlockWrite, FlashOut, Ssd};
+use rackweave_replica::StoreDone;
+use slab::Slab;
+
+/// Bits of a flash token that number a vSSD's own operations; above them is the vSSD's place in the server.
+const TOKEN_BITS: u32 = 56;
+
+/// The place of the vSSD that a flash token belongs to.
+pub fn token_owner(token: u64) -> usize {
+    (token >> TOKEN_BITS) as usize
+}
+
+/// A cached block.
+#[derive(Debug)]
+pub struct Entry {
+    pub version: Timestamp,
+    pub data: Payload,
+    /// Its place in the queue.
+    seq: u64,
+    /// A program of this version is under way.
+    in_flight: bool,
+    /// Flash has no page for it yet.
+    unmapped: bool,
+}
+
+#[derive(Debug)]
+struct Page {
+    first_seq: u64,
+    blocks: Vec<(BlockAddr, Timestamp)>,
+}
+
+/// What a disk is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskConfig {
+    pub vssd: VssdId,
+    /// Place in the server.
+    pub index: usize,
+    /// Blocks a page holds.
+    pub slots_per_page: usize,
+    /// Blocks the cache holds.
+    pub capacity: u64,
+    /// Pages programmed at a time.
+    pub pages_max: usize,
+    pub linger: Span,
+}
+
+/// Counters of the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    pub pages_programmed: u64,
+    pub blocks_programmed: u64,
+    /// Overwrites that met their block still dirty.
+    pub absorbed: u64,
+    pub syncs: u64,
+    /// Persist requests answered by those syncs.
+    pub persists: u64,
+    pub read_hits: u64,
+    pub read_misses: u64,
+}
+
+/// Cache and durability of one vSSD.
+#[derive(Debug)]
+pub struct Disk {
+    pub cfg: DiskConfig,
+    pub entries: Map<BlockAddr, Entry>,
+    queue: VecDeque<(u64, BlockAddr)>,
+    dirty: usize,
+    unmapped: u64,
+    next_seq: u64,
+    next_page: u64,
+    pages: BTreeMap<u64, Page>,
+    spare_lists: Vec<Vec<(BlockAddr, Timestamp)>>,
+    batch: Vec<BlockWrite>,
+    taken: Vec<(u64, BlockAddr)>,
+    /// Persists waiting: everything queued below the barrier must be programmed first.
+    waiting: VecDeque<(u64, u64)>,
+    /// Persists that the sync under way answers.
+    syncing: Option<Vec<u64>>,
+    unsynced: bool,
+    linger_at: Time,
+    /// Reads at the flash: the replica's tokens.
+    pub reads: Slab<u64>,
+    pub done: Vec<StoreDone>,
+    /// A program found no free block and waits for one.
+    pub no_block: bool,
+    /// Slots or pages became free.
+    pub freed: bool,
+    /// Pages were programmed since the monitor looked.
+    pub allocated: bool,
+    pub failed: bool,
+    pub stats: DiskStats,
+}
+
+impl Disk {
+    pub fn new(cfg: DiskConfig) -> Disk {
+        Disk {
+            cfg,
+            entries: map::map(),
+            queue: VecDeque::new(),
+            dirty: 0,
+            unmapped: 0,
+            next_seq: 0,
+            next_page: 0,
+            pages: BTreeMap::new(),
+            spare_lists: Vec::new(),
+            batch: Vec::new(),
+            taken: Vec::new(),
+            waiting: VecDeque::new(),
+            syncing: None,
+            unsynced: false,
+            linger_at: Time::MAX,
+            reads: Slab::new(),
+            done: Vec::new(),
+            no_block: false,
+            freed: false,
+            allocated: false,
+            failed: false,
+            stats: DiskStats::default(),
+        }
+    }
+    fn token(&self, n: u64) -> u64 {
+        (self.cfg.index as u64) << TOKEN_BITS | n
+    }
+    /// The flash token of a read; [`Disk::take_read`] gives the replica's back.
+    pub fn read_token(&mut self, replica_token: u64) -> u64 {
+        let key = self.reads.insert(replica_token);
+        self.token(key as u64)
+    }
+    pub fn take_read(&mut self, token: u64) -> Option<u64> {
+        self.reads.try_remove((token & ((1 << TOKEN_BITS) - 1)) as usize)
+    }
+    pub fn dirty(&self) -> usize {
+        self.dirty
+    }
+    pub fn used(&self) -> u64 {
+        self.entries.len() as u64
+    }
+    pub fn slots_free(&self) -> u64 {
+        self.cfg.capacity.saturating_sub(self.used())
+    }
+    pub fn pages_in_flight(&self) -> usize {
+        self.pages.len()
+    }
+    /// Room for blocks that have no page yet.
+    pub fn pages_free(&self, ssd: &Ssd) -> u64 {
+        let s = ssd.space(self.cfg.vssd);
+        s.exported_slots.saturating_sub(s.mapped_slots).saturating_sub(self.unmapped)
+    }
+
+    /// Takes a block in, dirty. Older than what is held: ignored; the same version: replaces.
+    pub fn put(&mut self, now: Time, a: BlockAddr, version: Timestamp, data: Payload, ssd: &Ssd) {
+        let seq = self.next_seq;
+        if let Some(e) = self.entries.get_mut(&a) {
+            if version < e.version {
+                return;
+            }
+            (e.version, e.data) = (version, data);
+            if !e.in_flight {
+                self.stats.absorbed += 1;
+                return;
+            }
+            (e.in_flight, e.seq) = (false, seq);
+        } else {
+            if version < ssd.version(self.cfg.vssd, a) {
+                return;
+            }
+            let unmapped = !ssd.mapped(self.cfg.vssd, a);
+            self.unmapped += u64::from(unmapped);
+            self.entries.insert(a, Entry { version, data, seq, in_flight: false, unmapped });
+        }
+        self.next_seq += 1;
+        self.queue.push_back((seq, a));
+        if self.dirty == 0 {
+            self.linger_at = now + self.cfg.linger;
+        }
+        self.dirty += 1;
+    }
+
+    /// A range record: what is older goes from the cache and, in memory at once, from the flash.
+    pub fn put_range(&mut self, now: Time, range: BlockRange, version: Timestamp, ssd: &mut Ssd) {
+        ssd.zero_range(now, self.cfg.vssd, range, version);
+        self.unsynced = true;
+        if range.count as usize > self.entries.len() {
+            let hit: Vec<BlockAddr> =
+                self.entries.keys().filter(|a| a.volume == range.volume && range.contains(a.block)).copied().collect();
+            hit.into_iter().for_each(|a| self.zero_block(a, version, ssd));
+        } else {
+            for block in range.first..range.end() {
+                self.zero_block(BlockAddr::new(range.volume, block), version, ssd);
+            }
+        }
+        self.freed = true;
+    }
+
+    fn zero_block(&mut self, a: BlockAddr, version: Timestamp, ssd: &Ssd) {
+        let Some(e) = self.entries.get_mut(&a) else { return };
+        if e.version < version {
+            self.dirty -= usize::from(!e.in_flight);
+            self.unmapped -= u64::from(e.unmapped);
+            self.entries.remove(&a);
+        } else if !e.unmapped && !ssd.mapped(self.cfg.vssd, a) {
+            e.unmapped = true;
+            self.unmapped += 1;
+        }
+    }
+
+    /// Everything put before is to be durable.
+    pub fn persist(&mut self, token: u64) {
+        self.stats.persists += 1;
+        if self.failed {
+            self.done.push(StoreDone::Persisted { token, ok: false });
+        } else {
+            self.waiting.push_back((self.next_seq, token));
+        }
+    }
+
+    /// First queued block that is still dirty under its number; forgets the others before it.
+    fn front(&mut self) -> Option<u64> {
+        while let Some(&(seq, a)) = self.queue.front() {
+            if self.entries.get(&a).is_some_and(|e| e.seq == seq && !e.in_flight) {
+                return Some(seq);
+            }
+            self.queue.pop_front();
+        }
+        None
+    }
+
+    /// Programs pages and starts a sync, as far as may be now.
+    pub fn pump(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
+        if self.failed {
+            return;
+        }
+        while self.dirty > 0 && !self.no_block && self.pages.len() < self.cfg.pages_max {
+            let full = self.dirty >= self.cfg.slots_per_page;
+            if !full && !self.forced(now) {
+                break;
+            }
+            self.program_page(now, ssd, out);
+        }
+        self.sync_if_ready(now, ssd, out);
+    }
+
+    /// A page that is not full goes out: its time has come, a persist waits for it, or the cache has no slot left.
+    fn forced(&mut self, now: Time) -> bool {
+        if now >= self.linger_at || self.slots_free() == 0 {
+            return true;
+        }
+        let Some(&(barrier, _)) = self.waiting.back() else { return false };
+        self.front().is_some_and(|seq| seq < barrier)
+    }
+
+    fn program_page(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
+        let (mut batch, mut taken) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.taken));
+        while batch.len() < self.cfg.slots_per_page && self.front().is_some() {
+            let (seq, addr) = self.queue.pop_front().expect("the front was looked at");
+            let e = &self.entries[&addr];
+            batch.push(BlockWrite { addr, version: e.version, data: e.data.clone() });
+            taken.push((seq, addr));
+        }
+        let token = self.token(self.next_page);
+        if !batch.is_empty() {
+            match ssd.program(now, self.cfg.vssd, &batch, token, out) {
+                Ok(()) => self.page_started(now, &batch, &taken),
+                Err(_) => {
+                    self.no_block = true;
+                    taken.iter().rev().for_each(|&t| self.queue.push_front(t));
+                }
+            }
+        }
+        batch.clear();
+        taken.clear();
+        (self.batch, self.taken) = (batch, taken);
+    }
+
+    fn page_started(&mut self, now: Time, batch: &[BlockWrite], taken: &[(u64, BlockAddr)]) {
+        let mut blocks = self.spare_lists.pop().unwrap_or_default();
+        for w in batch {
+            self.entries.get_mut(&w.addr).expect("it was in the queue").in_flight = true;
+            blocks.push((w.addr, w.version));
+        }
+        self.pages.insert(self.next_page, Page { first_seq: taken[0].0, blocks });
+        self.next_page += 1;
+        self.dirty -= batch.len();
+        self.linger_at = if self.dirty > 0 { now + self.cfg.linger } else { Time::MAX };
+        self.allocated = true;
+        self.stats.pages_programmed += 1;
+        self.stats.blocks_programmed += batch.len() as u64;
+    }
+
+    /// A page program has completed: blocks not written again since leave the cache.
+    pub fn programmed(&mut self, token: u64, ok: bool, ssd: &Ssd) {
+        let Some(mut page) = self.pages.remove(&(token & ((1 << TOKEN_BITS) - 1))) else { return };
+        if !ok {
+            return;
+        }
+        self.unsynced = true;
+        for &(a, version) in &page.blocks {
+            let Some(e) = self.entries.get_mut(&a) else { continue };
+            if e.in_flight && e.version == version {
+                self.unmapped -= u64::from(e.unmapped);
+                self.entries.remove(&a);
+            } else if e.unmapped && ssd.mapped(self.cfg.vssd, a) {
+                e.unmapped = false;
+                self.unmapped -= 1;
+            }
+        }
+        page.blocks.clear();
+        self.spare_lists.push(page.blocks);
+        self.freed = true;
+    }
+
+    fn sync_if_ready(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
+        if self.syncing.is_some() || self.waiting.is_empty() {
+            return;
+        }
+        let in_flight = self.pages.values().next().map_or(u64::MAX, |p| p.first_seq);
+        let reached = self.front().unwrap_or(u64::MAX).min(in_flight);
+        let ready = self.waiting.iter().take_while(|(barrier, _)| *barrier <= reached).count();
+        if ready == 0 {
+            return;
+        }
+        let tokens = self.waiting.drain(..ready).map(|(_, token)| token);
+        if !self.unsynced {
+            self.done.extend(tokens.map(|token| StoreDone::Persisted { token, ok: true }));
+            return;
+        }
+        self.syncing = Some(tokens.collect());
+        self.unsynced = false;
+        self.stats.syncs += 1;
+        ssd.sync(now, self.cfg.vssd, self.token(0), out);
+    }
+
+    /// The sync has completed.
+    pub fn synced(&mut self, ok: bool) {
+        for token in self.syncing.take().into_iter().flatten() {
+            self.done.push(StoreDone::Persisted { token, ok });
+        }
+    }
+
+    /// The device is broken for good: nothing is durable any more (protocol rule 12).
+    pub fn fail(&mut self) {
+        self.failed = true;
+        self.synced(false);
+        let waiting = self.waiting.drain(..);
+        self.done.extend(waiting.map(|(_, token)| StoreDone::Persisted { token, ok: false }));
+    }
+
+    /// When a page that is not full must go out.
+    pub fn deadline(&self) -> Time {
+        let blocked = self.dirty == 0 || self.failed || self.no_block || self.pages.len() >= self.cfg.pages_max;
+        if blocked { Time::MAX } else { self.linger_at }
+    }
+}

@@ -1,0 +1,232 @@
+//! The garbage-collection monitor of one vSSD (RackBlox Algorithm 2, RB4; protocol rules 16, 19, 20).
+//!
+//! It is told the free ratio and the switch's answers, and says when to collect and what to tell the switch.
+
+use rackweave_core::msg::{GcField, GcOp};
+use rackweave_core::{Span, Time};
+
+use crate::config::{GcConfig, GcPolicy};
+
+/// Collection that found nothing to free is not tried again before this, unless programs wait for it.
+const BARREN_FOR: Span = Span::from_secs(1);
+
+/// Where an episode stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GcState {
+    Idle,
+    /// Asked the switch; not answered yet.
+    Asking {
+        field: GcField,
+        tries: u32,
+        again_at: Time,
+    },
+    /// The switch said: not now.
+    Delayed {
+        again_at: Time,
+    },
+    Collecting,
+    /// Told the switch that it has ended; not answered yet.
+    Finishing {
+        again_at: Time,
+    },
+}
+
+/// What the server must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GcAction {
+    Tell(GcOp),
+    Start,
+    Stop,
+    /// It collects though nobody answered (protocol rule 20).
+    StartUnacknowledged,
+}
+
+/// The monitor.
+#[derive(Debug)]
+pub struct GcMonitor {
+    cfg: GcConfig,
+    state: GcState,
+    /// Of the operation last sent; the switch answers with it.
+    sequence: u64,
+    check_at: Time,
+    announce_at: Time,
+    barren_until: Time,
+    /// Actions in order; taken by the server.
+    pub actions: Vec<GcAction>,
+}
+
+impl GcMonitor {
+    pub fn new(cfg: GcConfig) -> GcMonitor {
+        GcMonitor {
+            cfg,
+            state: GcState::Idle,
+            sequence: 0,
+            check_at: Time::ZERO,
+            announce_at: Time::ZERO,
+            barren_until: Time::ZERO,
+            actions: Vec::new(),
+        }
+    }
+    pub fn state(&self) -> GcState {
+        self.state
+    }
+    pub fn collecting(&self) -> bool {
+        self.state == GcState::Collecting
+    }
+    fn coordinated(&self) -> bool {
+        self.cfg.policy == GcPolicy::Coordinated
+    }
+
+    fn tell(&mut self, now: Time, field: GcField) {
+        self.sequence += 1;
+        self.announce_at = now + self.cfg.announce_every;
+        self.repeat(field);
+    }
+    fn repeat(&mut self, field: GcField) {
+        if self.coordinated() {
+            self.actions.push(GcAction::Tell(GcOp { field, sequence: self.sequence }));
+        }
+    }
+    fn ask(&mut self, now: Time, field: GcField) {
+        self.tell(now, field);
+        self.state = GcState::Asking { field, tries: 0, again_at: now + self.cfg.answer_within };
+    }
+    fn start(&mut self, action: GcAction) {
+        self.state = GcState::Collecting;
+        self.actions.push(action);
+    }
+    fn finish(&mut self, now: Time) {
+        if self.coordinated() {
+            self.tell(now, GcField::Finish);
+            self.state = GcState::Finishing { again_at: now + self.cfg.answer_within };
+        } else {
+            self.state = GcState::Idle;
+        }
+    }
+
+    /// Looks at the free ratio: at each block allocation, each erase, and each `monitor_every`.
+    pub fn check(&mut self, now: Time, ratio: f64) {
+        let (hard, soft) = (ratio < self.cfg.gc_threshold, ratio < self.cfg.soft_threshold);
+        match self.state {
+            GcState::Idle | GcState::Finishing { .. } => {
+                if now < self.barren_until {
+                } else if !self.coordinated() {
+                    if hard {
+                        self.start(GcAction::Start);
+                    }
+                } else if hard {
+                    self.ask(now, GcField::Regular);
+                } else if soft && self.state == GcState::Idle {
+                    self.ask(now, GcField::Soft);
+                }
+            }
+            GcState::Asking { field: GcField::Soft, .. } => {
+                if hard {
+                    self.ask(now, GcField::Regular);
+                } else if !soft {
+                    // It may have been accepted: the bits must not stay.
+                    self.finish(now);
+                }
+            }
+            GcState::Asking { .. } => {}
+            GcState::Delayed { .. } => {
+                if hard {
+                    self.ask(now, GcField::Regular);
+                } else if !soft {
+                    self.state = GcState::Idle;
+                }
+            }
+            GcState::Collecting => {
+                if ratio >= self.cfg.soft_threshold + self.cfg.hysteresis {
+                    self.actions.push(GcAction::Stop);
+                    self.finish(now);
+                }
+            }
+        }
+    }
+
+    /// Programs wait for a free block: collects at once, and tells the switch so.
+    pub fn force(&mut self, now: Time) {
+        if !self.collecting() {
+            self.tell(now, GcField::Regular);
+            self.start(GcAction::Start);
+        }
+    }
+
+    /// No victim would free anything.
+    pub fn barren(&mut self, now: Time) {
+        if self.collecting() {
+            self.barren_until = now + BARREN_FOR;
+            self.actions.push(GcAction::Stop);
+            self.finish(now);
+        }
+    }
+
+    /// The switch's answer.
+    pub fn answer(&mut self, now: Time, op: GcOp) {
+        if op.sequence != self.sequence {
+            return;
+        }
+        match (self.state, op.field) {
+            (GcState::Asking { .. }, GcField::Accept) => self.start(GcAction::Start),
+            (GcState::Asking { field: GcField::Soft, .. }, GcField::Delay) => {
+                self.state = GcState::Delayed { again_at: now + self.cfg.delayed_again };
+            }
+            (GcState::Finishing { .. }, GcField::Finish) => self.state = GcState::Idle,
+            // Accept of a forced regular request, answers to announcements, repeated answers.
+            _ => {}
+        }
+    }
+
+    /// When [`GcMonitor::timer`] has something to do.
+    pub fn deadline(&self) -> Time {
+        let state = match self.state {
+            GcState::Asking { again_at, .. } | GcState::Delayed { again_at } | GcState::Finishing { again_at } => {
+                again_at
+            }
+            GcState::Idle | GcState::Collecting => Time::MAX,
+        };
+        let announce = if self.coordinated() { self.announce_at } else { Time::MAX };
+        state.min(self.check_at).min(announce)
+    }
+
+    /// Repeats what is unanswered, asks again what was delayed, announces, and looks at the ratio.
+    pub fn timer(&mut self, now: Time, ratio: f64) {
+        match self.state {
+            GcState::Asking { field, tries, again_at } if now >= again_at => {
+                if field == GcField::Regular && tries >= self.cfg.retries {
+                    self.start(GcAction::StartUnacknowledged);
+                } else {
+                    let again_at = now + self.cfg.answer_within;
+                    self.state = GcState::Asking { field, tries: tries.saturating_add(1), again_at };
+                    self.repeat(field);
+                }
+            }
+            GcState::Delayed { again_at } if now >= again_at => self.ask(now, GcField::Soft),
+            GcState::Finishing { .. } if !self.coordinated() => self.state = GcState::Idle,
+            GcState::Finishing { again_at } if now >= again_at => {
+                self.state = GcState::Finishing { again_at: now + self.cfg.answer_within };
+                self.repeat(GcField::Finish);
+            }
+            _ => {}
+        }
+        if now >= self.announce_at && self.coordinated() {
+            match self.state {
+                GcState::Collecting => self.tell(now, GcField::Heartbeat),
+                GcState::Idle | GcState::Delayed { .. } => self.tell(now, GcField::Idle),
+                // What is being asked is repeated anyway, and must stay the last operation.
+                GcState::Asking { .. } | GcState::Finishing { .. } => {
+                    self.announce_at = now + self.cfg.announce_every;
+                }
+            }
+        }
+        if now >= self.check_at {
+            self.check_at = now + self.cfg.monitor_every;
+            self.check(now, ratio);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "gc_tests.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+use rackweave_core::msg::{GcField, GcOp};
+use rackweave_core::{Span, Time};
+
+use super::{GcAction, GcMonitor, GcState};
+use crate::config::{GcConfig, GcPolicy};
+
+const MS: u64 = 1_000_000;
+
+fn monitor() -> GcMonitor {
+    GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), ..GcConfig::default() })
+}
+
+fn told(m: &mut GcMonitor) -> Vec<GcField> {
+    let fields = m.actions.iter().filter_map(|a| match a {
+        GcAction::Tell(op) => Some(op.field),
+        _ => None,
+    });
+    let fields = fields.collect();
+    m.actions.clear();
+    fields
+}
+
+fn answer(m: &mut GcMonitor, now: u64, field: GcField) {
+    let sequence = m.sequence;
+    m.answer(Time(now), GcOp { field, sequence });
+}
+
+#[test]
+fn soft_request_accepted_collects_until_ten_points_above() {
+    let mut m = monitor();
+    m.check(Time(0), 0.34);
+    assert_eq!(told(&mut m), [GcField::Soft]);
+    answer(&mut m, 1, GcField::Accept);
+    assert_eq!(m.actions, [GcAction::Start]);
+    m.actions.clear();
+    m.check(Time(2), 0.44);
+    assert!(m.collecting() && m.actions.is_empty());
+    m.check(Time(3), 0.46);
+    assert_eq!(m.actions[0], GcAction::Stop);
+    assert_eq!(told(&mut m), [GcField::Finish]);
+    answer(&mut m, 4, GcField::Finish);
+    assert_eq!(m.state(), GcState::Idle);
+}
+
+#[test]
+fn delayed_request_is_asked_again_with_a_new_sequence() {
+    let mut m = monitor();
+    m.check(Time(0), 0.30);
+    let first = m.sequence;
+    told(&mut m);
+    answer(&mut m, 0, GcField::Delay);
+    assert_eq!(m.deadline().0.min(100 * MS), m.deadline().0);
+    m.timer(Time(99 * MS), 0.30);
+    assert!(told(&mut m).is_empty());
+    m.timer(Time(100 * MS), 0.30);
+    assert_eq!(told(&mut m), [GcField::Soft]);
+    assert!(m.sequence > first);
+    m.answer(Time(101 * MS), GcOp { field: GcField::Accept, sequence: first });
+    assert!(!m.collecting(), "an answer to the older request counts for nothing");
+}
+
+#[test]
+fn unacknowledged_regular_collects_after_three_retries_and_soft_never() {
+    let mut m = monitor();
+    m.check(Time(0), 0.20);
+    assert_eq!(told(&mut m), [GcField::Regular]);
+    for i in 1..=3 {
+        m.timer(Time(10 * i * MS), 0.20);
+        assert_eq!(told(&mut m), [GcField::Regular], "retry {i}");
+        assert!(!m.collecting());
+    }
+    m.timer(Time(40 * MS), 0.20);
+    assert_eq!(m.actions, [GcAction::StartUnacknowledged]);
+
+    let mut m = monitor();
+    m.check(Time(0), 0.30);
+    told(&mut m);
+    for i in 1..200 {
+        m.timer(Time(10 * i * MS), 0.30);
+        assert_eq!(told(&mut m), [GcField::Soft]);
+        assert!(!m.collecting());
+    }
+}
+
+#[test]
+fn soft_becomes_regular_below_the_hard_threshold() {
+    let mut m = monitor();
+    m.check(Time(0), 0.30);
+    told(&mut m);
+    m.check(Time(1), 0.24);
+    assert_eq!(told(&mut m), [GcField::Regular]);
+    answer(&mut m, 2, GcField::Delay);
+    assert!(matches!(m.state(), GcState::Asking { field: GcField::Regular, .. }), "regular is never delayed");
+}
+
+#[test]
+fn a_lost_finish_is_repeated() {
+    let mut m = monitor();
+    m.check(Time(0), 0.20);
+    answer(&mut m, 0, GcField::Accept);
+    m.check(Time(1), 0.50);
+    m.actions.clear();
+    m.timer(Time(20 * MS), 0.50);
+    assert_eq!(told(&mut m), [GcField::Finish]);
+}
+
+#[test]
+fn asked_for_no_more_takes_the_bits_back() {
+    let mut m = monitor();
+    m.check(Time(0), 0.30);
+    told(&mut m);
+    m.check(Time(1), 0.60);
+    assert_eq!(told(&mut m), [GcField::Finish]);
+}
+
+#[test]
+fn nothing_to_collect_is_not_tried_again_at_once_unless_forced() {
+    let mut m = monitor();
+    m.check(Time(0), 0.20);
+    answer(&mut m, 0, GcField::Accept);
+    m.barren(Time(1));
+    answer(&mut m, 2, GcField::Finish);
+    m.actions.clear();
+    m.check(Time(3), 0.20);
+    assert_eq!(m.state(), GcState::Idle);
+    m.force(Time(4));
+    assert!(m.collecting());
+}
+
+#[test]
+fn the_baseline_collects_at_the_hard_threshold_and_tells_nobody() {
+    let mut m = GcMonitor::new(GcConfig { policy: GcPolicy::Uncoordinated, ..GcConfig::default() });
+    m.timer(Time(1), 0.30);
+    assert!(m.actions.is_empty());
+    m.check(Time(2), 0.24);
+    assert_eq!(m.actions, [GcAction::Start]);
+    m.check(Time(3), 0.50);
+    assert_eq!(m.actions, [GcAction::Start, GcAction::Stop]);
+    assert_eq!(m.state(), GcState::Idle);
+}
+
+#[test]
+fn a_collecting_vssd_refreshes_its_bits() {
+    let mut m = GcMonitor::new(GcConfig::default());
+    m.timer(Time(0), 0.9);
+    assert_eq!(told(&mut m), [GcField::Idle]);
+    m.check(Time(1), 0.2);
+    answer(&mut m, 1, GcField::Accept);
+    told(&mut m);
+    m.timer(Time(300 * MS), 0.3);
+    assert_eq!(told(&mut m), [GcField::Heartbeat]);
+}

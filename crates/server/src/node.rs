@@ -1,0 +1,617 @@
+//! The server as a node: one drive, and on each of its vSSDs a replica, a write cache and a collection monitor.
+
+use rackweave_core::device::Completion;
+use rackweave_core::msg::{
+    Body, Class, Control, GcOp, Header, IoError, IoReply, IoRequest, Op, Packet, Role, TableError, View, ViewState,
+    VssdRow,
+};
+use rackweave_core::request::{Reply, RequestError};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, SetId, Span, Time, TracePoint, VssdId};
+use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
+use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
+use rackweave_sched::{Fifo, Item, Kind, Scheduler, clamp_lat};
+
+use crate::config::{ServerConfig, ServerError, VssdConfig};
+use crate::control::Registration;
+use crate::disk::{Disk, DiskConfig, token_owner};
+use crate::gc::{GcAction, GcMonitor};
+use crate::report::{ServerReport, VssdStatus};
+use crate::view::CacheOverFlash;
+
+/// Reads that wait for their turn at one vSSD; more are turned away and ask another replica.
+const QUEUE_MAX: usize = 4_096;
+/// An unanswered `create_vssd` is repeated after this.
+const ROW_AGAIN: Span = Span::from_millis(20);
+/// A full switch is asked again after this.
+const ROW_FULL_AGAIN: Span = Span::from_secs(1);
+/// Programs that wait for a free block are tried again after this even if none was reported.
+const NO_BLOCK_AGAIN: Span = Span::from_millis(100);
+/// Page programs under way for each die of a vSSD: one in its registers, one behind it.
+const PAGES_A_DIE: usize = 2;
+
+/// The vSSD's row in the switch.
+#[derive(Debug, Default)]
+struct RowState {
+    request: u64,
+    answered: bool,
+    again_at: Time,
+}
+
+#[derive(Debug)]
+struct Vssd {
+    cfg: VssdConfig,
+    replica: Replica,
+    disk: Disk,
+    gc: GcMonitor,
+    queue: Fifo<Packet>,
+    row: RowState,
+    /// Newest view seen: its epoch, and whether this life serves reads in it.
+    epoch: Epoch,
+    readable: bool,
+    role: Option<Role>,
+    /// Reported complete already.
+    complete: bool,
+    try_again_at: Time,
+    redirected_reads: u64,
+    queue_full: u64,
+    gc_episodes: u64,
+    gc_unacknowledged: u64,
+}
+
+/// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive), then anything.
+pub struct Server {
+    cfg: ServerConfig,
+    ssd: Ssd,
+    out: FlashOut,
+    finished: Vec<FlashDone>,
+    vssds: Vec<Vssd>,
+    registration: Registration,
+    booted: bool,
+    failed: bool,
+    lease_told: bool,
+    wake_at: Time,
+    /// vSSDs that something happened to in this event, as bits.
+    touched: u32,
+    misrouted: u64,
+}
+
+impl Server {
+    pub fn new(cfg: ServerConfig) -> Result<Server, ServerError> {
+        cfg.validate()?;
+        let mut ssd = Ssd::new(cfg.ssd.clone())?;
+        let g = &cfg.ssd.profile.geometry;
+        let slots_per_page = g.slots_per_page() as usize;
+        let mut vssds = Vec::new();
+        for (index, v) in cfg.vssds.iter().enumerate() {
+            ssd.alloc_vssd(v.id, v.channels).map_err(|error| ServerError::Alloc { vssd: v.id, error })?;
+            let dies = usize::from(v.channels) * usize::from(g.dies_per_channel);
+            let disk = DiskConfig {
+                vssd: v.id,
+                index,
+                slots_per_page,
+                capacity: cfg.cache_slots / cfg.vssds.len() as u64,
+                pages_max: dies * PAGES_A_DIE,
+                linger: cfg.linger,
+            };
+            let mut replica = ReplicaConfig::new(v.set, v.id, cfg.node);
+            (replica.min_copies, replica.timeouts, replica.faults) = (cfg.min_copies, cfg.timeouts, cfg.faults);
+            vssds.push(Vssd {
+                cfg: v.clone(),
+                replica: Replica::new(replica),
+                disk: Disk::new(disk),
+                gc: GcMonitor::new(cfg.gc),
+                queue: Fifo::new(QUEUE_MAX),
+                row: RowState::default(),
+                epoch: Epoch(0),
+                readable: false,
+                role: None,
+                complete: false,
+                try_again_at: Time::MAX,
+                redirected_reads: 0,
+                queue_full: 0,
+                gc_episodes: 0,
+                gc_unacknowledged: 0,
+            });
+        }
+        Ok(Server {
+            registration: Registration::new(cfg.nonce, cfg.heartbeat_every, cfg.drift_ppm),
+            cfg,
+            ssd,
+            out: FlashOut::default(),
+            finished: Vec::new(),
+            vssds,
+            booted: false,
+            failed: false,
+            lease_told: true,
+            wake_at: Time::MAX,
+            touched: 0,
+            misrouted: 0,
+        })
+    }
+
+    pub fn ssd(&self) -> &Ssd {
+        &self.ssd
+    }
+    /// For ageing a drive before an evaluation.
+    pub fn ssd_mut(&mut self) -> &mut Ssd {
+        &mut self.ssd
+    }
+    pub fn replica(&self, vssd: VssdId) -> Option<&Replica> {
+        self.vssds.iter().find(|v| v.cfg.id == vssd).map(|v| &v.replica)
+    }
+    /// Packets for vSSDs that are not here, or not of the set they name.
+    pub fn misrouted(&self) -> u64 {
+        self.misrouted
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.registration.incarnation.unwrap_or_default()
+    }
+
+    /// The place of a vSSD that belongs to the set (protocol rule 18: a switch may have rewritten it).
+    fn place(&mut self, vssd: VssdId, set: SetId) -> Option<usize> {
+        let found = self.vssds.iter().position(|v| v.cfg.id == vssd && v.cfg.set == set);
+        if found.is_none() {
+            self.misrouted += 1;
+        }
+        found
+    }
+
+    /// Calls the replica of the vSSD at `i` with its store.
+    fn with<R>(&mut self, now: Time, i: usize, call: impl FnOnce(&mut Replica, &mut CacheOverFlash<'_>) -> R) -> R {
+        self.touched |= 1 << i;
+        let v = &mut self.vssds[i];
+        let mut store = CacheOverFlash { now, disk: &mut v.disk, ssd: &mut self.ssd, out: &mut self.out };
+        call(&mut v.replica, &mut store)
+    }
+
+    fn packet(&mut self, now: Time, p: Packet, fx: &mut Effects) {
+        match p.body {
+            Body::Io(_) => self.io(now, p, fx),
+            Body::Peer(_) => {
+                if let Some(i) = self.place(p.header.vssd, p.header.set) {
+                    self.with(now, i, |r, store| r.handle_peer(now, p, store, fx));
+                }
+            }
+            Body::Control(c) => self.control(now, c, fx),
+            Body::Gc(op) => self.gc_answer(now, p.header, op),
+            Body::Table(result) => self.row_answer(now, p.header, result),
+            // Nothing else is for a server.
+            Body::CreateVssd(_) | Body::DelVssd | Body::Reply(_) => {}
+        }
+    }
+
+    fn io(&mut self, now: Time, p: Packet, fx: &mut Effects) {
+        let Some(i) = self.place(p.header.vssd, p.header.set) else { return };
+        if self.registration.incarnation.is_none() {
+            fx.send(refusal(&p));
+            return;
+        }
+        if !matches!(p.body, Body::Io(IoRequest::Read { .. })) {
+            self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+            return;
+        }
+        let v = &mut self.vssds[i];
+        if p.header.original_vssd != p.header.vssd {
+            v.redirected_reads += 1;
+        }
+        if v.queue.is_empty() && v.disk.reads.len() < self.cfg.reads_in_flight as usize {
+            self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+            return;
+        }
+        let item = Item { enqueued_at: now, net: clamp_lat(p.header.lat), kind: Kind::Read, what: p };
+        if let Err(item) = v.queue.push(item) {
+            v.queue_full += 1;
+            fx.send(refusal(&item.what));
+        }
+    }
+
+    /// Starts waiting reads as others finish.
+    fn start_queued(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        while !self.vssds[i].queue.is_empty() && self.vssds[i].disk.reads.len() < self.cfg.reads_in_flight as usize {
+            let Some(item) = self.vssds[i].queue.pop(now) else { return };
+            self.with(now, i, |r, store| r.handle_io(now, item.what, store, fx));
+        }
+    }
+
+    fn control(&mut self, now: Time, c: Control, fx: &mut Effects) {
+        match c {
+            Control::ServerWelcome { nonce, incarnation } => {
+                if self.registration.welcomed(now, nonce, incarnation) {
+                    self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
+                }
+            }
+            Control::Lease { sequence, span, views } => {
+                // The views first: a lease is for serving in them.
+                views.iter().for_each(|v| self.install(now, v, fx));
+                if self.registration.leased(sequence, span) {
+                    let until = self.registration.lease_until;
+                    self.lease_told = false;
+                    self.vssds.iter_mut().for_each(|v| v.replica.set_lease(until));
+                }
+            }
+            Control::NewView(view) => self.install(now, &view, fx),
+            _ => {}
+        }
+    }
+
+    fn install(&mut self, now: Time, view: &View, fx: &mut Effects) {
+        let Some(i) = self.vssds.iter().position(|v| v.cfg.set == view.set) else { return };
+        let me = self.incarnation();
+        if self.registration.incarnation.is_none() || view.epoch <= self.vssds[i].epoch {
+            return;
+        }
+        let v = &mut self.vssds[i];
+        v.epoch = view.epoch;
+        v.role = view.members.iter().find(|m| m.vssd == v.cfg.id && m.incarnation == me).map(|m| m.role);
+        v.readable = v.role == Some(Role::Member) && view.state == ViewState::Normal;
+        v.complete = false;
+        (v.row.answered, v.row.again_at) = (false, now);
+        v.row.request += 1;
+        self.with(now, i, |r, store| r.install(now, view, me, store, fx));
+        self.registration.hurry(now);
+    }
+
+    fn header(&self, op: Op, i: usize, request: u64) -> Header {
+        let v = &self.vssds[i];
+        Header {
+            op,
+            vssd: v.cfg.id,
+            lat: 0,
+            class: Class::Gold,
+            original_vssd: v.cfg.id,
+            set: v.cfg.set,
+            epoch: v.epoch,
+            incarnation: self.incarnation(),
+            request,
+        }
+    }
+
+    fn to_switch(&self, header: Header, body: Body, fx: &mut Effects) {
+        fx.send(Packet { src: self.cfg.node, dst: Layout::SWITCH, header, body });
+    }
+
+    fn announce_row(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        let every = self.cfg.gc.announce_every;
+        let v = &mut self.vssds[i];
+        v.row.again_at = now + if v.row.answered { every } else { ROW_AGAIN };
+        v.row.answered = false;
+        let row = VssdRow { server: self.cfg.node, readable: v.readable, peers: v.cfg.peers.clone() };
+        let header = self.header(Op::CreateVssd, i, self.vssds[i].row.request);
+        self.to_switch(header, Body::CreateVssd(Box::new(row)), fx);
+    }
+
+    fn row_answer(&mut self, now: Time, header: Header, result: Result<(), TableError>) {
+        let every = self.cfg.gc.announce_every;
+        let Some(v) = self.vssds.iter_mut().find(|v| v.cfg.id == header.vssd) else { return };
+        if v.row.request != header.request {
+            return;
+        }
+        v.row.answered = true;
+        v.row.again_at = now + if result.is_ok() { every } else { ROW_FULL_AGAIN };
+    }
+
+    fn gc_answer(&mut self, now: Time, header: Header, op: GcOp) {
+        let me = self.incarnation();
+        let Some(i) = self.vssds.iter().position(|v| v.cfg.id == header.vssd) else { return };
+        if header.incarnation == me {
+            self.vssds[i].gc.answer(now, op);
+            self.touched |= 1 << i;
+        }
+    }
+
+    fn free_ratio(&self, i: usize) -> f64 {
+        self.ssd.space(self.vssds[i].cfg.id).free_ratio()
+    }
+
+    /// Does what the monitor decided.
+    fn run_gc(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        let mut k = 0;
+        while k < self.vssds[i].gc.actions.len() {
+            let action = self.vssds[i].gc.actions[k];
+            let (id, name) = (self.vssds[i].cfg.id, u64::from(self.vssds[i].cfg.id.0));
+            k += 1;
+            match action {
+                GcAction::Tell(op) => {
+                    let header = self.header(Op::GcOp, i, op.sequence);
+                    self.to_switch(header, Body::Gc(op), fx);
+                }
+                GcAction::Start | GcAction::StartUnacknowledged => {
+                    self.vssds[i].gc_episodes += 1;
+                    let permille = (self.free_ratio(i) * 1000.0) as u64;
+                    fx.trace(TracePoint::GcStart, name, permille);
+                    if action == GcAction::StartUnacknowledged {
+                        self.vssds[i].gc_unacknowledged += 1;
+                        fx.trace(TracePoint::GcUnacknowledged, name, permille);
+                    }
+                    self.ssd.gc_start(now, id, &mut self.out);
+                }
+                GcAction::Stop => {
+                    fx.trace(TracePoint::GcEnd, name, (self.free_ratio(i) * 1000.0) as u64);
+                    self.ssd.gc_stop(id);
+                }
+            }
+        }
+        self.vssds[i].gc.actions.clear();
+    }
+
+    fn completion(&mut self, now: Time, c: Completion) {
+        if c.ssd == self.cfg.ssd.id {
+            self.ssd.handle(now, c, &mut self.out);
+        }
+    }
+
+    /// Passes on what the drive has finished.
+    fn flash_done(&mut self, now: Time, d: FlashDone, fx: &mut Effects) {
+        match d {
+            FlashDone::Recovered { result } => {
+                if result.is_err() {
+                    self.device_failed(fx);
+                }
+                self.registration.ready = true;
+                self.registration.hurry(now);
+            }
+            FlashDone::Read { token, addr, version, result } => {
+                let i = token_owner(token);
+                let Some(token) = self.vssds[i].disk.take_read(token) else { return };
+                let result = result.map_err(store_error);
+                let done = StoreDone::Read { token, addr, version, result };
+                self.with(now, i, |r, store| r.handle_store(now, done, store, fx));
+                self.start_queued(now, i, fx);
+            }
+            FlashDone::Programmed { token, result } => {
+                let i = token_owner(token);
+                self.touched |= 1 << i;
+                self.vssds[i].disk.programmed(token, result.is_ok(), &self.ssd);
+                if result.is_err() {
+                    self.device_failed(fx);
+                }
+            }
+            FlashDone::Synced { token, result } => {
+                let i = token_owner(token);
+                self.touched |= 1 << i;
+                self.vssds[i].disk.synced(result.is_ok());
+                if result.is_err() {
+                    self.device_failed(fx);
+                }
+            }
+            FlashDone::BlockFreed { vssd } => {
+                let Some(i) = self.vssds.iter().position(|v| v.cfg.id == vssd) else { return };
+                self.touched |= 1 << i;
+                let v = &mut self.vssds[i];
+                (v.disk.no_block, v.disk.freed, v.disk.allocated) = (false, true, true);
+            }
+            FlashDone::GcIdle { vssd } => {
+                let Some(i) = self.vssds.iter().position(|v| v.cfg.id == vssd) else { return };
+                self.touched |= 1 << i;
+                self.vssds[i].gc.barren(now);
+            }
+        }
+    }
+
+    /// Protocol rule 12: for good, for every vSSD of the drive.
+    fn device_failed(&mut self, fx: &mut Effects) {
+        if self.failed {
+            return;
+        }
+        self.failed = true;
+        for (i, v) in self.vssds.iter_mut().enumerate() {
+            v.disk.fail();
+            v.replica.fail();
+            v.readable = false;
+            v.row.again_at = Time::ZERO;
+            self.touched |= 1 << i;
+        }
+        self.registration.hurry(Time::ZERO);
+        fx.trace(TracePoint::DeviceFailed, u64::from(self.cfg.ssd.id.0), 0);
+    }
+
+    /// Until nothing is left to pass on: flash to cache, cache to replica, replica to cache.
+    fn settle(&mut self, now: Time, fx: &mut Effects) {
+        loop {
+            while !self.out.done.is_empty() {
+                std::mem::swap(&mut self.out.done, &mut self.finished);
+                let mut finished = std::mem::take(&mut self.finished);
+                finished.drain(..).for_each(|d| self.flash_done(now, d, fx));
+                self.finished = finished;
+            }
+            if self.touched == 0 {
+                return;
+            }
+            let i = self.touched.trailing_zeros() as usize;
+            self.touched &= self.touched - 1;
+            self.settle_vssd(now, i, fx);
+        }
+    }
+
+    fn settle_vssd(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        let v = &mut self.vssds[i];
+        v.disk.pump(now, &mut self.ssd, &mut self.out);
+        if v.disk.no_block {
+            v.gc.force(now);
+            v.try_again_at = v.try_again_at.min(now + NO_BLOCK_AGAIN);
+        } else {
+            v.try_again_at = Time::MAX;
+        }
+        if std::mem::take(&mut v.disk.allocated) {
+            let ratio = self.ssd.space(v.cfg.id).free_ratio();
+            v.gc.check(now, ratio);
+        }
+        if !v.gc.actions.is_empty() {
+            self.run_gc(now, i, fx);
+        }
+        let v = &mut self.vssds[i];
+        if !v.disk.done.is_empty() {
+            let done = std::mem::take(&mut v.disk.done);
+            for d in done {
+                self.with(now, i, |r, store| r.handle_store(now, d, store, fx));
+            }
+        }
+        if std::mem::take(&mut self.vssds[i].disk.freed) {
+            self.with(now, i, |r, store| r.space_changed(now, store, fx));
+        }
+        let v = &mut self.vssds[i];
+        if v.role == Some(Role::Shadow) && !v.complete && v.replica.report().complete {
+            v.complete = true;
+            self.registration.hurry(now);
+        }
+    }
+
+    fn timers(&mut self, now: Time, fx: &mut Effects) {
+        for i in 0..self.vssds.len() {
+            let v = &mut self.vssds[i];
+            if v.disk.deadline() <= now || v.try_again_at <= now {
+                if v.try_again_at <= now {
+                    (v.disk.no_block, v.try_again_at) = (false, Time::MAX);
+                }
+                self.touched |= 1 << i;
+            }
+            if self.vssds[i].replica.deadline() <= now {
+                self.with(now, i, |r, store| r.handle_timer(now, store, fx));
+            }
+            if self.registration.incarnation.is_none() {
+                continue;
+            }
+            if self.vssds[i].gc.deadline() <= now && !self.failed {
+                let ratio = self.free_ratio(i);
+                self.vssds[i].gc.timer(now, ratio);
+                self.run_gc(now, i, fx);
+            }
+            if self.vssds[i].row.again_at <= now {
+                self.announce_row(now, i, fx);
+            }
+        }
+        if self.registration.deadline() <= now {
+            let vssds = self.vssds.iter().map(|v| v.replica.report()).collect();
+            let body = Body::Control(self.registration.message(now, vssds));
+            let mut header = self.header(Op::Control, 0, 0);
+            (header.vssd, header.original_vssd, header.set) = (VssdId(0), VssdId(0), SetId(0));
+            fx.send(Packet { src: self.cfg.node, dst: Layout::META, header, body });
+        }
+        if !self.lease_told && now >= self.registration.lease_until {
+            self.lease_told = true;
+            for v in self.vssds.iter().filter(|v| v.role.is_some()) {
+                fx.trace(TracePoint::LeaseExpired, u64::from(v.cfg.set.0), u64::from(v.epoch.0));
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Time {
+        let registered = self.registration.incarnation.is_some();
+        let mut at = self.registration.deadline();
+        if !self.lease_told {
+            at = at.min(self.registration.lease_until);
+        }
+        for v in &self.vssds {
+            at = at.min(v.disk.deadline()).min(v.replica.deadline()).min(v.try_again_at);
+            if registered {
+                at = at.min(v.row.again_at);
+                if !self.failed {
+                    at = at.min(v.gc.deadline());
+                }
+            }
+        }
+        at
+    }
+
+    /// Everything that `rackweave status` and the metrics show.
+    pub fn status(&self, now: Time) -> ServerReport {
+        ServerReport {
+            node: self.cfg.node,
+            ssd: self.cfg.ssd.id,
+            incarnation: self.registration.incarnation,
+            recovered: self.registration.ready,
+            failed: self.failed,
+            lease_until: self.registration.lease_until,
+            vssds: self.vssds.iter().map(|v| self.vssd_status(now, v)).collect(),
+        }
+    }
+
+    fn vssd_status(&self, now: Time, v: &Vssd) -> VssdStatus {
+        let (space, flash) = (self.ssd.space(v.cfg.id), self.ssd.stats(v.cfg.id));
+        let (replica, disk) = (v.replica.stats(), v.disk.stats);
+        VssdStatus {
+            vssd: v.cfg.id,
+            set: v.cfg.set,
+            epoch: v.epoch,
+            role: v.role,
+            serving: v.replica.serving(now),
+            gc: v.gc.state(),
+            free_ratio: space.free_ratio(),
+            blocks_total: space.blocks_total,
+            blocks_free: space.blocks_free,
+            mapped_bytes: space.mapped_slots * u64::from(rackweave_core::BLOCK),
+            exported_bytes: space.exported_slots * u64::from(rackweave_core::BLOCK),
+            erases: flash.erases,
+            gc_episodes: v.gc_episodes,
+            gc_unacknowledged: v.gc_unacknowledged,
+            gc_runs: flash.gc_runs,
+            waf: flash.waf(),
+            cache_capacity: v.disk.cfg.capacity,
+            cache_used: v.disk.used(),
+            cache_dirty: v.disk.dirty() as u64,
+            cache_absorbed: disk.absorbed,
+            cache_hits: disk.read_hits,
+            cache_misses: disk.read_misses,
+            syncs: disk.syncs,
+            persists: disk.persists,
+            reads: replica.reads,
+            writes: replica.writes,
+            ranges: replica.ranges,
+            flushes: replica.flushes,
+            redirected_reads: v.redirected_reads,
+            queued: v.queue.len() as u64,
+            queue_full: v.queue_full,
+            conflicts: replica.conflicts,
+            replays: replica.replays,
+            retransmits: replica.retransmits,
+            duplicates: replica.duplicates,
+            stale_epochs: replica.stale_epochs,
+            not_serving: replica.not_serving,
+            no_space: replica.no_space,
+            healed: replica.healed,
+        }
+    }
+}
+
+fn store_error(e: ReadError) -> StoreError {
+    match e {
+        ReadError::Corrupt { .. } => StoreError::Corrupt,
+        ReadError::Device(_) => StoreError::Device,
+    }
+}
+
+/// "Not here": the client asks another replica.
+fn refusal(p: &Packet) -> Packet {
+    let header = Header { op: Op::Reply, lat: 0, ..p.header };
+    Packet { src: p.dst, dst: p.src, header, body: Body::Reply(IoReply::Failed(IoError::NotServing)) }
+}
+
+impl Node for Server {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        if !self.booted {
+            self.booted = true;
+            self.ssd.boot(now, &mut self.out);
+        }
+        match event {
+            Event::Packet(p) => self.packet(now, p, fx),
+            Event::Completion(c) => self.completion(now, c),
+            Event::Request(r) => {
+                let result = Err(RequestError::Busy { limit: 0 });
+                fx.reply(Reply { id: r.id, result });
+            }
+            Event::Timer | Event::Stored { .. } => {}
+        }
+        self.settle(now, fx);
+        if self.next_deadline() <= now {
+            self.timers(now, fx);
+            self.settle(now, fx);
+        }
+        fx.commands.append(&mut self.out.commands);
+        let at = self.next_deadline();
+        if at != self.wake_at || self.wake_at <= now {
+            self.wake_at = at;
+            fx.wake_at(at);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What a server tells of itself: the source of `status` and of the metrics.
+
+use rackweave_core::msg::Role;
+use rackweave_core::{Epoch, Incarnation, NodeId, SetId, SsdId, Time, VssdId};
+
+use crate::gc::GcState;
+
+/// One server, now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerReport {
+    pub node: NodeId,
+    pub ssd: SsdId,
+    /// `None` before the metadata service has welcomed it.
+    pub incarnation: Option<Incarnation>,
+    /// Recovery of the drive is done.
+    pub recovered: bool,
+    /// The drive has failed for good.
+    pub failed: bool,
+    pub lease_until: Time,
+    pub vssds: Vec<VssdStatus>,
+}
+
+/// One vSSD, now. Counters are since the server started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VssdStatus {
+    pub vssd: VssdId,
+    pub set: SetId,
+    pub epoch: Epoch,
+    /// `None`: not in the view.
+    pub role: Option<Role>,
+    pub serving: bool,
+    pub gc: GcState,
+    /// Free ÷ spare blocks (protocol rule 19).
+    pub free_ratio: f64,
+    pub blocks_total: u64,
+    pub blocks_free: u64,
+    pub mapped_bytes: u64,
+    pub exported_bytes: u64,
+    pub erases: u64,
+    /// Episodes of collection begun by the monitor.
+    pub gc_episodes: u64,
+    /// Of those, begun though the switch did not answer.
+    pub gc_unacknowledged: u64,
+    /// Victim blocks collected.
+    pub gc_runs: u64,
+    /// Slots programmed ÷ slots programmed for the host.
+    pub waf: f64,
+    pub cache_capacity: u64,
+    pub cache_used: u64,
+    pub cache_dirty: u64,
+    pub cache_absorbed: u64,
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    pub syncs: u64,
+    pub persists: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub ranges: u64,
+    pub flushes: u64,
+    /// Reads that the switch sent here instead of where the client had.
+    pub redirected_reads: u64,
+    /// Requests waiting in the scheduler, and turned away because it was full.
+    pub queued: u64,
+    pub queue_full: u64,
+    pub conflicts: u64,
+    pub replays: u64,
+    pub retransmits: u64,
+    pub duplicates: u64,
+    pub stale_epochs: u64,
+    pub not_serving: u64,
+    pub no_space: u64,
+    pub healed: u64,
+}
+
+impl GcState {
+    /// For tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            GcState::Idle => "idle",
+            GcState::Asking { .. } => "asking",
+            GcState::Delayed { .. } => "delayed",
+            GcState::Collecting => "collecting",
+            GcState::Finishing { .. } => "finishing",
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The replica's store: write cache over flash.
+
+use rackweave_core::msg::BlockRange;
+use rackweave_core::msg::peer::{CHUNK_BLOCKS, ScanEntry};
+use rackweave_core::{BlockAddr, Payload, Time, Timestamp};
+use rackweave_flash::{FlashOut, Ssd};
+use rackweave_replica::{ReadStart, Store};
+
+use crate::disk::Disk;
+
+/// One vSSD's cache and the server's drive, borrowed for one call of the replica.
+pub struct CacheOverFlash<'a> {
+    pub now: Time,
+    pub disk: &'a mut Disk,
+    pub ssd: &'a mut Ssd,
+    pub out: &'a mut FlashOut,
+}
+
+impl CacheOverFlash<'_> {
+    fn cached_in(&self, range: BlockRange) -> Vec<(u32, Timestamp)> {
+        let mut hit: Vec<(u32, Timestamp)> = if range.count as usize > self.disk.entries.len() {
+            let inside = |a: &BlockAddr| a.volume == range.volume && range.contains(a.block);
+            self.disk.entries.iter().filter(|(a, _)| inside(a)).map(|(a, e)| (a.block, e.version)).collect()
+        } else {
+            (range.first..range.end())
+                .filter_map(|b| self.disk.entries.get(&BlockAddr::new(range.volume, b)).map(|e| (b, e.version)))
+                .collect()
+        };
+        hit.sort_unstable();
+        hit
+    }
+
+    fn merged_chunk(&self, chunk: BlockAddr, into: &mut Vec<ScanEntry>) {
+        let from = into.len();
+        self.ssd.scan_chunk(self.disk.cfg.vssd, chunk, into);
+        let cached = self.cached_in(BlockRange { volume: chunk.volume, first: chunk.block, count: CHUNK_BLOCKS });
+        if cached.is_empty() {
+            return;
+        }
+        for (block, version) in cached {
+            let entry = ScanEntry { addr: BlockAddr::new(chunk.volume, block), version, mapped: true };
+            match into[from..].binary_search_by_key(&block, |e| e.addr.block) {
+                Ok(i) => into[from + i] = entry,
+                Err(i) => into.insert(from + i, entry),
+            }
+        }
+    }
+}
+
+impl Store for CacheOverFlash<'_> {
+    fn version(&self, a: BlockAddr) -> Timestamp {
+        match self.disk.entries.get(&a) {
+            Some(e) => e.version,
+            None => self.ssd.version(self.disk.cfg.vssd, a),
+        }
+    }
+    fn max_version(&self, r: BlockRange) -> Timestamp {
+        let cached = self.cached_in(r).into_iter().map(|(_, v)| v).max().unwrap_or(Timestamp::ZERO);
+        cached.max(self.ssd.max_version(self.disk.cfg.vssd, r))
+    }
+    fn mapped(&self, a: BlockAddr) -> bool {
+        self.disk.entries.contains_key(&a) || self.ssd.mapped(self.disk.cfg.vssd, a)
+    }
+    fn next_extent(&self, r: BlockRange) -> (u32, bool) {
+        if self.disk.entries.is_empty() || r.count == 0 {
+            return self.ssd.next_extent(self.disk.cfg.vssd, r);
+        }
+        let cached = self.cached_in(r);
+        let (mut at, mut state) = (r.first, None);
+        let mut i = 0;
+        while at < r.end() {
+            while i < cached.len() && cached[i].0 < at {
+                i += 1;
+            }
+            let (len, mapped) = if i < cached.len() && cached[i].0 == at {
+                (1, true)
+            } else {
+                let until = cached.get(i).map_or(r.end(), |c| c.0);
+                self.ssd.next_extent(self.disk.cfg.vssd, BlockRange { first: at, count: until - at, ..r })
+            };
+            if *state.get_or_insert(mapped) != mapped {
+                break;
+            }
+            at += len.max(1);
+        }
+        (at - r.first, state.unwrap_or(false))
+    }
+    fn put(&mut self, a: BlockAddr, v: Timestamp, data: Payload) {
+        self.disk.put(self.now, a, v, data, self.ssd);
+    }
+    fn put_range(&mut self, r: BlockRange, v: Timestamp) {
+        self.disk.put_range(self.now, r, v, self.ssd);
+    }
+    fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart {
+        if let Some(e) = self.disk.entries.get(&a) {
+            self.disk.stats.read_hits += 1;
+            return ReadStart::Ready(e.data.clone(), e.version);
+        }
+        let vssd = self.disk.cfg.vssd;
+        if !self.ssd.mapped(vssd, a) {
+            return ReadStart::Ready(Payload::zero(rackweave_core::BLOCK), self.ssd.version(vssd, a));
+        }
+        self.disk.stats.read_misses += 1;
+        let token = self.disk.read_token(token);
+        self.ssd.read(self.now, vssd, a, token, self.out);
+        ReadStart::Pending
+    }
+    fn persist(&mut self, token: u64) {
+        self.disk.persist(token);
+    }
+    fn persist_blocks(&mut self, _blocks: &[BlockAddr], token: u64) {
+        // Blocks leave in order: the barrier over all that is dirty waits for little more than the one over these.
+        self.disk.persist(token);
+    }
+    fn slots_free(&self) -> u64 {
+        self.disk.slots_free()
+    }
+    fn pages_free(&self) -> u64 {
+        self.disk.pages_free(self.ssd)
+    }
+    fn chunks(&self, from: BlockAddr, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr> {
+        merge_chunks(self, from, limit, into)
+    }
+    fn scan_chunk(&self, chunk: BlockAddr, into: &mut Vec<ScanEntry>) {
+        self.merged_chunk(chunk, into);
+    }
+}
+
+/// Flash's chunks, with those that the cache has blocks of digested anew.
+fn merge_chunks(
+    store: &CacheOverFlash<'_>,
+    from: BlockAddr,
+    limit: usize,
+    into: &mut Vec<(BlockAddr, u64)>,
+) -> Option<BlockAddr> {
+    let start = into.len();
+    let next = store.ssd.chunks(store.disk.cfg.vssd, from, limit, into);
+    let mut cached: Vec<BlockAddr> = store
+        .disk
+        .entries
+        .keys()
+        .map(|a| BlockAddr::new(a.volume, a.block - a.block % CHUNK_BLOCKS))
+        .filter(|c| *c >= from && next.is_none_or(|n| *c < n))
+        .collect();
+    cached.sort_unstable();
+    cached.dedup();
+    let mut entries = Vec::new();
+    for chunk in cached {
+        entries.clear();
+        store.merged_chunk(chunk, &mut entries);
+        let digest = rackweave_flash::digest(&entries);
+        match into[start..].binary_search_by_key(&chunk, |c| c.0) {
+            Ok(i) => into[start + i].1 = digest,
+            Err(i) => into.insert(start + i, (chunk, digest)),
+        }
+    }
+    if into.len() - start <= limit {
+        return next;
+    }
+    let cut = into[start + limit].0;
+    into.truncate(start + limit);
+    Some(cut)
+}
