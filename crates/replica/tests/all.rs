@@ -1,0 +1,7 @@
+//! Replicas over an in-memory store and a simulated network.
+
+mod basic;
+mod cluster;
+mod faults;
+mod linear;
+mod memory;

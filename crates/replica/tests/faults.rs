@@ -1,0 +1,352 @@
+//! Seeds: loss, duplicates, reordering, crashes, cut-off members, epoch changes; histories are checked per sector.
+
+use rackweave_core::msg::IoReply;
+use rackweave_core::{BlockAddr, Rng, Span, TracePoint};
+use rackweave_replica::Faults;
+
+use crate::cluster::{Cluster, Net, VOLUME};
+
+/// Blocks of each writer.
+const BLOCKS: u64 = 6;
+
+#[derive(Clone, Copy)]
+struct Plan {
+    servers: usize,
+    writers: usize,
+    steps: u32,
+    /// All writers use the same blocks, one block a write.
+    shared: bool,
+    crashes: bool,
+    /// Members are cut off, keep their clients, and come back.
+    cuts: bool,
+}
+
+const CRASHES: Plan = Plan { servers: 3, writers: 3, steps: 260, shared: false, crashes: true, cuts: true };
+
+fn overlap(c: &Cluster, writer: usize, first: u32, end: u32) -> bool {
+    use rackweave_core::msg::IoRequest;
+    c.clients[writer].pending.values().filter(|p| !p.acked).any(|p| match &p.io {
+        IoRequest::Write(w) => {
+            let (a, b) = (w.range.first / 8, (w.range.first + u64::from(w.range.count)).div_ceil(8));
+            a < u64::from(end) && u64::from(first) < b
+        }
+        IoRequest::Zero { range, .. } => range.first < end && first < range.end(),
+        _ => false,
+    })
+}
+
+/// One mutation or read by a random client; mutations of one block stay in order, as a volume client keeps them.
+fn step(c: &mut Cluster, rng: &mut Rng, plan: &Plan) {
+    let servers = plan.servers as u64;
+    let to = rng.below(servers) as usize;
+    let client = rng.below(plan.writers as u64) as usize;
+    let base = if plan.shared { 0 } else { client as u64 * BLOCKS * 8 };
+    let all = if plan.shared { BLOCKS * 8 } else { plan.writers as u64 * BLOCKS * 8 };
+    if c.waiting(client) >= 4 {
+        return;
+    }
+    match rng.below(20) {
+        0..=8 => {
+            let first = rng.below(all - 8);
+            c.read(client, to, first, rng.between(1, 8) as u32);
+        }
+        9..=17 => {
+            let whole = rng.chance(0.5);
+            let block = rng.below(BLOCKS);
+            let (first, count) = match (whole, plan.shared) {
+                (true, true) => (block * 8, 8),
+                (true, false) => (block * 8, 8 * rng.between(1, BLOCKS - block) as u32),
+                (false, true) => (block * 8 + rng.below(4), rng.between(1, 4) as u32),
+                (false, false) => {
+                    let first = rng.below(BLOCKS * 8 - 1);
+                    (first, rng.between(1, (BLOCKS * 8 - first).min(20)) as u32)
+                }
+            };
+            let (from, to_block) = ((base + first) / 8, (base + first + u64::from(count)).div_ceil(8));
+            if !overlap(c, client, from as u32, to_block as u32) {
+                c.write(client, to, base + first, count, rng.chance(0.1));
+            }
+        }
+        18 => {
+            let block = rng.below(BLOCKS) as u32;
+            let count = if plan.shared { 1 } else { rng.between(1, BLOCKS - u64::from(block)) as u32 };
+            let first = (base / 8) as u32 + block;
+            if !plan.shared && !overlap(c, client, first, first + count) {
+                c.zero(client, to, first, count);
+            }
+        }
+        _ => {
+            c.flush(client, to);
+        }
+    }
+}
+
+fn disturb(c: &mut Cluster, rng: &mut Rng, plan: &Plan) {
+    let i = rng.below(plan.servers as u64) as usize;
+    let well = c.view.members.iter().filter(|m| m.role == rackweave_core::msg::Role::Member).count();
+    let down = c.servers.iter().filter(|s| !s.up || s.cut_off).count();
+    // One replica always lives: the loss of all is another test.
+    if plan.crashes && down == 0 && well == plan.servers && rng.chance(0.5) {
+        c.crash(i);
+    } else if plan.cuts && down == 0 && well == plan.servers {
+        c.servers[i].cut_off = true;
+    } else if down > 0 {
+        for i in 0..plan.servers {
+            c.restart(i);
+            c.servers[i].cut_off = false;
+        }
+    }
+}
+
+/// Runs a seed; says what is wrong with it.
+fn run(seed: u64, plan: &Plan, faults: Faults) -> Result<Cluster, String> {
+    let mut rng = Rng::stream(seed, 1);
+    let mut c = Cluster::new(plan.servers, plan.writers, seed, Net::BAD, faults);
+    for s in &mut c.servers {
+        s.store.forget_ranges = true;
+    }
+    for n in 0..plan.steps {
+        for _ in 0..rng.between(1, 3) {
+            step(&mut c, &mut rng, plan);
+        }
+        if n % 20 == 10 && rng.chance(0.6) {
+            disturb(&mut c, &mut rng, plan);
+        }
+        let pause = Span::from_micros(rng.between(10, 8_000));
+        c.run_for(pause);
+    }
+    c.calm();
+    let idle = c.run_idle(Span::from_secs(30));
+    let calm = c.converge(Span::from_secs(10));
+    for client in 0..plan.writers {
+        for i in 0..plan.servers {
+            c.read(client, i, 0, 64);
+        }
+    }
+    let read = c.run_idle(Span::from_secs(5));
+    c.close();
+    if let Some((sector, h)) = c.history.violation() {
+        return Err(format!("seed {seed}: sector {sector} has no order: {h:?}"));
+    }
+    if !idle || !read {
+        return Err(format!("seed {seed}: requests were not answered"));
+    }
+    calm.map_err(|e| format!("seed {seed}: {e}"))?;
+    Ok(c)
+}
+
+fn seeds(plan: &Plan, of: std::ops::Range<u64>) -> rackweave_core::map::Map<TracePoint, u64> {
+    let mut seen = rackweave_core::map::map();
+    for seed in of {
+        let c = run(seed, plan, Faults::default()).unwrap_or_else(|e| panic!("{e}"));
+        for (&t, &n) in &c.traces {
+            *seen.entry(t).or_insert(0) += n;
+        }
+    }
+    seen
+}
+
+#[test]
+fn lossy_network_alone() {
+    let plan = Plan { crashes: false, cuts: false, ..CRASHES };
+    let seen = seeds(&plan, 0..40);
+    for t in [TracePoint::InvRetransmit, TracePoint::DuplicateMutation, TracePoint::WriteReplay, TracePoint::ReadStalled] {
+        assert!(seen.get(&t).is_some_and(|&n| n > 0), "{} never happened", t.name());
+    }
+}
+
+#[test]
+fn writers_in_conflict() {
+    let plan = Plan { crashes: false, cuts: false, shared: true, ..CRASHES };
+    let seen = seeds(&plan, 100..140);
+    for t in [TracePoint::RmwRetry, TracePoint::WriteConflict] {
+        assert!(seen.get(&t).is_some_and(|&n| n > 0), "{} never happened", t.name());
+    }
+}
+
+#[test]
+fn crashes_and_epoch_changes() {
+    let seen = seeds(&CRASHES, 200..280);
+    use TracePoint::*;
+    for t in [WriteReplay, ShadowComplete, MemberRemoved, FlushRestart, StaleEpoch, FillOlderIgnored, RmwRetry] {
+        assert!(seen.get(&t).is_some_and(|&n| n > 0), "{} never happened", t.name());
+    }
+}
+
+#[test]
+fn crashes_while_writers_conflict() {
+    seeds(&Plan { shared: true, ..CRASHES }, 300..360);
+}
+
+#[test]
+fn two_copies_and_four() {
+    seeds(&Plan { servers: 2, ..CRASHES }, 400..420);
+    seeds(&Plan { servers: 4, ..CRASHES }, 420..440);
+}
+
+fn caught(plan: &Plan, faults: Faults) -> bool {
+    (0..60).any(|seed| {
+        std::panic::catch_unwind(|| run(1_000 + seed, plan, faults)).map_or(true, |r| r.is_err())
+    })
+}
+
+#[test]
+fn a_missing_lease_check_is_caught() {
+    assert!(caught(&CRASHES, Faults { skip_lease: true, ..Faults::default() }));
+}
+
+#[test]
+fn a_missing_replay_is_caught() {
+    assert!(caught(&CRASHES, Faults { skip_replay: true, ..Faults::default() }));
+}
+
+#[test]
+fn a_missing_sequence_check_is_caught() {
+    assert!(caught(&CRASHES, Faults { drop_dedup: true, ..Faults::default() }));
+}
+
+#[test]
+fn a_serving_shadow_is_caught() {
+    assert!(caught(&CRASHES, Faults { serve_shadow: true, ..Faults::default() }));
+}
+
+#[test]
+fn a_lost_tombstone_is_caught() {
+    assert!(caught(&CRASHES, Faults { lose_tombstone: true, ..Faults::default() }));
+}
+
+/// An old writer keeps sending while a new one fences it; nothing it began after the fence succeeds, and what it
+/// began before changes nothing after.
+fn fenced(seed: u64, faults: Faults) -> Result<(), String> {
+    let mut rng = Rng::stream(seed, 2);
+    let mut c = Cluster::new(3, 2, seed, Net::BAD, faults);
+    for _ in 0..20 {
+        let to = rng.below(3) as usize;
+        let first = rng.below(4) * 8;
+        c.write(0, to, first, rng.between(1, 8) as u32, false);
+        c.run_for(Span::from_micros(rng.between(10, 500)));
+    }
+    let f = c.fence(1, rng.below(3) as usize, 2);
+    while c.reply(1, f).is_none() {
+        c.run_for(Span::from_millis(1));
+        if c.now.0 > 20_000_000_000 {
+            return Err(format!("seed {seed}: the fence never ends"));
+        }
+    }
+    let before: Vec<_> = (0..3).map(|i| c.read(1, i, 0, 32)).collect();
+    let late: Vec<_> = (0..6).map(|i| c.write(0, i % 3, 0, 4, false)).collect();
+    c.net = Net::GOOD;
+    c.run_idle(Span::from_secs(10));
+    let after: Vec<_> = (0..3).map(|i| c.read(1, i, 0, 32)).collect();
+    c.run_idle(Span::from_secs(10));
+    for op in late {
+        if c.reply(0, op) == Some(&IoReply::Done) {
+            return Err(format!("seed {seed}: an old writer wrote"));
+        }
+    }
+    let first = c.reply(1, before[0]).cloned();
+    if before.iter().chain(&after).any(|&r| c.reply(1, r) != first.as_ref()) {
+        return Err(format!("seed {seed}: contents changed after the fence"));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_fence_ends_the_old_writer() {
+    for seed in 0..60 {
+        fenced(seed, Faults::default()).unwrap();
+    }
+    let faults = Faults { ignore_fence: true, ..Faults::default() };
+    assert!((0..20).any(|s| fenced(s, faults).is_err()), "an ignored fence is not caught");
+}
+
+/// All replicas lose their power; the newest of every block is agreed on, and nothing flushed is lost.
+fn all_crash(seed: u64) -> Result<(), String> {
+    let mut rng = Rng::stream(seed, 3);
+    let mut c = Cluster::new(3, 1, seed, Net::BAD, Faults::default());
+    c.track = false;
+    let mut values: Vec<Vec<u64>> = vec![vec![0]; 8];
+    let mut flushed = vec![0; 8];
+    let mut last = Vec::new();
+    for round in 0..60 {
+        let b = rng.below(8) as usize;
+        let op = if rng.chance(0.15) {
+            let z = c.zero(0, rng.below(3) as usize, b as u32, 1);
+            values[b].push(0);
+            z
+        } else {
+            let w = c.write(0, rng.below(3) as usize, b as u64 * 8, 8, false);
+            let rackweave_core::msg::IoRequest::Write(x) = &c.clients[0].pending[&w].io else { unreachable!() };
+            values[b].push(x.data.identity(0));
+            w
+        };
+        if round < 55 {
+            if !c.run_idle(Span::from_secs(10)) {
+                return Err(format!("seed {seed}: stuck before the crash"));
+            }
+        } else {
+            last.push(op);
+        }
+        if round == 30 {
+            c.flush(0, rng.below(3) as usize);
+            c.run_idle(Span::from_secs(10));
+            flushed = values.iter().map(|v| v.len() - 1).collect();
+        }
+    }
+    c.run_for(Span::from_micros(rng.below(2_000)));
+    for i in 0..3 {
+        c.crash(i);
+    }
+    c.clients[0].pending.clear();
+    c.run_for(Span::from_millis(rng.between(1, 200)));
+    for i in 0..3 {
+        c.run_for(Span::from_millis(rng.between(1, 40)));
+        c.restart(i);
+    }
+    c.converge(Span::from_secs(20)).map_err(|e| format!("seed {seed}: {e}"))?;
+    for b in 0..8 {
+        let mut seen = Vec::new();
+        for i in 0..3 {
+            let r = c.read(0, i, b as u64 * 8, 8);
+            c.run_idle(Span::from_secs(10));
+            let Some(IoReply::Data(d)) = c.reply(0, r) else { return Err(format!("seed {seed}: no answer")) };
+            seen.push(d.identity(0));
+        }
+        if !values[b][flushed[b]..].contains(&seen[0]) || seen.iter().any(|v| *v != seen[0]) {
+            return Err(format!("seed {seed}: block {b} is {seen:?}, of {:?} from {}", values[b], flushed[b]));
+        }
+    }
+    if c.count(TracePoint::SetRecovered) == 0 {
+        return Err(format!("seed {seed}: not recovered"));
+    }
+    Ok(())
+}
+
+#[test]
+fn after_the_loss_of_all_the_newest_counts() {
+    for seed in 0..40 {
+        all_crash(seed).unwrap();
+    }
+}
+
+#[test]
+fn a_returning_member_loses_what_its_source_lacks() {
+    let mut c = Cluster::new(3, 1, 5, Net::GOOD, Faults::default());
+    for b in 0..6 {
+        c.write(0, 0, b * 8, 8, false);
+    }
+    c.flush(0, 0);
+    assert!(c.run_idle(Span::from_secs(2)));
+    c.crash(2);
+    c.run_for(Span::from_millis(200));
+    c.zero(0, 0, 0, 4);
+    assert!(c.run_idle(Span::from_secs(5)));
+    for s in &mut c.servers {
+        s.store.forget_ranges = true;
+    }
+    c.run_for(Span::from_millis(20));
+    c.restart(2);
+    c.converge(Span::from_secs(5)).unwrap();
+    assert_eq!(c.servers[2].store.contents().keys().map(|a| a.block).collect::<Vec<_>>(), [4, 5]);
+    assert!(c.servers[2].store.contents().contains_key(&BlockAddr::new(VOLUME, 5)));
+}
