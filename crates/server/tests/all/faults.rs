@@ -1,0 +1,120 @@
+use rackweave_core::msg::{IoError, IoReply, IoRequest, Role};
+use rackweave_core::{Span, TracePoint};
+
+use super::rack::{LEASE, Options, Rack, contents};
+
+#[test]
+fn a_crashed_server_is_replaced_by_its_filled_shadow() {
+    let mut r = Rack::serving(Options::default());
+    for b in 0..40 {
+        r.write(0, b, contents(u64::from(b)));
+    }
+    r.flush(0);
+    r.crash(1);
+    // Writes go on without it after its lease.
+    for b in 0..20 {
+        assert_eq!(r.write(0, b, contents(100 + u64::from(b))), Some(IoReply::Done), "block {b}");
+    }
+    assert_eq!(r.zero(0, 30, 5), Some(IoReply::Done));
+    assert_eq!(r.view(0).members.len(), 2);
+    r.start(1);
+    r.until(Span::from_secs(20), |r| r.all_members());
+    assert_eq!(r.view(0).members.iter().filter(|m| m.role == Role::Member).count(), 3);
+    assert!(r.count(TracePoint::ShadowComplete) >= 1);
+    // The reborn member alone tells the truth.
+    let one = r.members(0).iter().position(|&(_, n)| n == r.layout.server(1)).expect("a member");
+    for b in 0..40u32 {
+        let want = match b {
+            0..20 => contents(100 + u64::from(b)),
+            30..35 => rackweave_core::Payload::zero(4096),
+            _ => contents(u64::from(b)),
+        };
+        assert_eq!(r.read_from(0, one, b, 1), Some(IoReply::Data(want)), "block {b}");
+    }
+    r.assert_nand();
+}
+
+#[test]
+fn a_rack_that_lost_power_recovers_all_that_was_flushed() {
+    let mut r = Rack::serving(Options::default());
+    for b in 0..60 {
+        r.write(b % 3, b, contents(u64::from(b)));
+    }
+    for set in 0..3 {
+        assert_eq!(r.flush(set), Some(IoReply::Done));
+    }
+    for b in 0..10 {
+        r.write(b % 3, b, contents(500 + u64::from(b)));
+    }
+    (0..3).for_each(|i| r.crash(i));
+    r.stop_meta();
+    r.run(Span::from_millis(50));
+    r.start_meta();
+    for i in [2, 0, 1] {
+        r.run(Span::from_millis(700));
+        r.start(i);
+    }
+    r.until(Span::from_secs(30), |r| r.all_members());
+    assert!(r.count(TracePoint::SetRecovered) >= 3);
+    for b in 0..60u32 {
+        let got = r.read(b % 3, b);
+        let newer = b < 10 && got == contents(500 + u64::from(b));
+        assert!(newer || got == contents(u64::from(b)), "block {b}");
+        for member in 0..3 {
+            assert_eq!(r.read_from(b % 3, member, b, 1), Some(IoReply::Data(got.clone())), "block {b} of {member}");
+        }
+    }
+    r.assert_nand();
+}
+
+#[test]
+fn a_full_rack_says_so_keeps_reading_and_recovers_by_trim() {
+    let mut r = Rack::serving(Options { ssd_bytes: 24 << 20, cache_slots: 3 * 128, ..Options::default() });
+    let mut written = 0u32;
+    let full = loop {
+        match r.write(0, written, contents(u64::from(written))) {
+            Some(IoReply::Done) => written += 1,
+            other => break other,
+        }
+        assert!(written < 100_000, "never full");
+    };
+    assert_eq!(full, Some(IoReply::Failed(IoError::NoSpace)));
+    assert!(written > 500, "only {written} blocks fit");
+    for b in (0..written).step_by(97) {
+        assert_eq!(r.read(0, b), contents(u64::from(b)));
+    }
+    // A block that has its page can be written again.
+    assert_eq!(r.write(0, 3, contents(7_777)), Some(IoReply::Done));
+    assert_eq!(r.zero(0, 10, 200), Some(IoReply::Done));
+    for b in 0..100 {
+        assert_eq!(r.write(0, written + b, contents(1)), Some(IoReply::Done), "after the trim, block {b}");
+    }
+    assert_eq!(r.read(0, 3), contents(7_777));
+    r.assert_nand();
+}
+
+#[test]
+fn packets_for_another_set_are_refused() {
+    let mut r = Rack::serving(Options::default());
+    let io = IoRequest::Flush { volume: super::rack::VOLUME };
+    let id = r.send(1, 0, io);
+    r.run(Span::from_millis(100));
+    assert_eq!(r.take_reply(id), Some(IoReply::Done));
+    assert_eq!(r.server(1).misrouted(), 0);
+}
+
+#[test]
+fn a_server_whose_heartbeats_are_lost_is_removed_and_returns() {
+    let mut r = Rack::serving(Options::default());
+    r.write(0, 1, contents(1));
+    r.lose = |p| p.src.0 == 4 || p.dst.0 == 4;
+    r.run(LEASE * 3);
+    assert_eq!(r.view(0).members.len(), 2);
+    assert!(r.server(2).status(r.now).vssds.iter().all(|v| !v.serving));
+    assert_eq!(r.write(0, 1, contents(2)), Some(IoReply::Done));
+    r.lose = |_| false;
+    r.until(Span::from_secs(20), |r| r.all_members());
+    for member in 0..3 {
+        assert_eq!(r.read_from(0, member, 1, 1), Some(IoReply::Data(contents(2))));
+    }
+}

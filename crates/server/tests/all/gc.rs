@@ -1,0 +1,78 @@
+use rackweave_core::msg::{Body, GcField, IoReply, Packet};
+use rackweave_core::{Rng, Span, TracePoint};
+use rackweave_server::{GcPolicy, GcState};
+
+use super::rack::{LEASE, Options, Rack, contents};
+
+fn small(policy: GcPolicy) -> Options {
+    Options { ssd_bytes: 24 << 20, cache_slots: 3 * 128, policy, ..Options::default() }
+}
+
+/// Fills most of set 0 and overwrites at random until `done`.
+fn churn(r: &mut Rack, done: impl Fn(&Rack) -> bool) {
+    let exported = r.server(0).status(r.now).vssds[0].exported_bytes / 4096;
+    let blocks = (exported * 6 / 10) as u32;
+    let mut rng = Rng::new(7);
+    for i in 0..200_000u32 {
+        let block = if i < blocks { i } else { rng.below(u64::from(blocks)) as u32 };
+        assert_eq!(r.write(0, block, contents(u64::from(i))), Some(IoReply::Done), "write {i}");
+        if i >= blocks && i % 64 == 0 && done(r) {
+            return;
+        }
+    }
+    panic!("did not happen: {:?}", r.server(0).status(r.now));
+}
+
+fn sum(r: &Rack, what: impl Fn(&rackweave_server::VssdStatus) -> u64) -> u64 {
+    r.servers.iter().flatten().flat_map(|s| s.status(r.now).vssds).map(|v| what(&v)).sum()
+}
+
+#[test]
+fn soft_requests_are_accepted_delayed_and_episodes_end() {
+    let mut r = Rack::serving(small(GcPolicy::Coordinated));
+    churn(&mut r, |r| r.count(TracePoint::GcEnd) >= 6);
+    assert!(r.count(TracePoint::GcAccepted) > 0);
+    assert!(sum(&r, |v| v.erases) > 0 && sum(&r, |v| v.gc_episodes) >= 6);
+    assert_eq!(sum(&r, |v| v.gc_unacknowledged), 0);
+    r.run(LEASE * 2);
+    r.assert_nand();
+    assert!(r.count(TracePoint::GcDelayed) > 0, "three replicas with the same writes never met");
+}
+
+#[test]
+fn unacknowledged_regular_requests_collect_anyway() {
+    fn gc_lost(p: &Packet) -> bool {
+        matches!(p.body, Body::Gc(op) if op.field != GcField::Idle)
+    }
+    let mut r = Rack::serving(small(GcPolicy::Coordinated));
+    r.lose = gc_lost;
+    churn(&mut r, |r| r.count(TracePoint::GcUnacknowledged) >= 1 && r.count(TracePoint::GcEnd) >= 1);
+    assert_eq!(r.count(TracePoint::GcAccepted), 0);
+    r.lose = |_| false;
+    r.run(LEASE);
+    let stuck = |s: GcState| matches!(s, GcState::Finishing { .. });
+    assert!(r.servers.iter().flatten().all(|s| s.status(r.now).vssds.iter().all(|v| !stuck(v.gc))));
+    r.assert_nand();
+}
+
+#[test]
+fn the_baseline_collects_alone_and_asks_nobody() {
+    let mut r = Rack::serving(small(GcPolicy::Uncoordinated));
+    churn(&mut r, |r| r.count(TracePoint::GcEnd) >= 3);
+    let asked = [TracePoint::GcAccepted, TracePoint::GcDelayed, TracePoint::GcRegular];
+    assert!(asked.iter().all(|&p| r.count(p) == 0));
+    r.run(Span::from_secs(1));
+    r.assert_nand();
+}
+
+#[test]
+fn reads_of_a_collecting_replica_are_served_elsewhere() {
+    let mut r = Rack::serving(small(GcPolicy::Coordinated));
+    churn(&mut r, |r| r.servers.iter().flatten().any(|s| s.status(r.now).vssds.iter().any(|v| v.set.0 == 0 && v.gc == GcState::Collecting)));
+    for member in 0..3 {
+        for b in 0..8 {
+            assert!(matches!(r.read_from(0, member, b, 1), Some(IoReply::Data(_))));
+        }
+    }
+    assert!(sum(&r, |v| v.redirected_reads) > 0 && r.count(TracePoint::Redirect) > 0);
+}

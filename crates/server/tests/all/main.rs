@@ -1,0 +1,6 @@
+//! Servers with real metadata and switch nodes, on a small virtual-time loop.
+
+mod faults;
+mod gc;
+mod rack;
+mod serving;

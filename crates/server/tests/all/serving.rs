@@ -1,0 +1,126 @@
+use rackweave_core::msg::{IoReply, IoRequest};
+use rackweave_core::{BLOCK, Payload, Span, TracePoint};
+use rackweave_flash::Timing;
+
+use super::rack::{LEASE, Options, Rack, VOLUME, contents};
+
+#[test]
+fn boots_to_serving_with_every_replica_a_member() {
+    let r = Rack::serving(Options { servers: 4, ..Options::default() });
+    for s in r.servers.iter().flatten() {
+        let report = s.status(r.now);
+        assert!(report.recovered && !report.failed && report.incarnation.is_some());
+        assert!(report.vssds.iter().all(|v| v.serving && v.epoch.0 == 1));
+    }
+    assert!(r.now.0 < 2_000_000_000, "took {}", r.now.0);
+}
+
+#[test]
+fn what_is_written_is_read_from_every_member() {
+    let mut r = Rack::serving(Options::default());
+    for b in 0..64 {
+        assert_eq!(r.write(b % 3, b, contents(u64::from(b))), Some(IoReply::Done));
+    }
+    for b in 0..64 {
+        for member in 0..3 {
+            let got = r.read_from(b % 3, member, b, 1);
+            assert_eq!(got, Some(IoReply::Data(contents(u64::from(b)))), "block {b} member {member}");
+        }
+    }
+    assert_eq!(r.read(0, 9_999), Payload::zero(BLOCK));
+    // Flushed in the background, the cache empties and flash serves.
+    r.run(LEASE);
+    let report = r.server(0).status(r.now);
+    assert!(report.vssds.iter().all(|v| v.cache_used == 0 && v.mapped_bytes > 0), "{report:?}");
+    assert_eq!(r.read(1, 1), contents(1));
+    assert!(r.servers.iter().flatten().any(|s| s.status(r.now).vssds.iter().any(|v| v.cache_misses > 0)));
+    r.assert_nand();
+}
+
+#[test]
+fn overwrites_of_dirty_blocks_are_absorbed() {
+    let mut r = Rack::serving(Options { timing: Timing::None, ..Options::default() });
+    for i in 0..100 {
+        assert_eq!(r.write(0, 7, contents(i)), Some(IoReply::Done));
+    }
+    assert_eq!(r.read(0, 7), contents(99));
+    r.run(LEASE);
+    assert_eq!(r.read(0, 7), contents(99));
+    let v = r.server(0).status(r.now).vssds[0].clone();
+    assert!(v.cache_absorbed > 50, "{v:?}");
+}
+
+#[test]
+fn a_flush_programs_what_is_dirty_and_concurrent_flushes_share_a_sync() {
+    let mut r = Rack::serving(Options::default());
+    for b in 0..3 {
+        r.write(0, b, contents(1));
+    }
+    let ids: Vec<u64> = (0..16).map(|_| r.send(0, 0, IoRequest::Flush { volume: VOLUME })).collect();
+    r.run(Span::from_millis(200));
+    for id in ids {
+        assert_eq!(r.take_reply(id), Some(IoReply::Done));
+    }
+    for s in r.servers.iter().flatten() {
+        let report = s.status(r.now);
+        let v = report.vssds.iter().find(|v| v.set.0 == 0).expect("it has set 0");
+        assert!(v.cache_dirty == 0 && v.mapped_bytes == 3 * u64::from(BLOCK), "{v:?}");
+        assert!(v.syncs >= 1 && v.syncs < 16, "{} syncs", v.syncs);
+    }
+    // Nothing new: nothing to sync.
+    let before = r.server(0).status(r.now).vssds[0].syncs;
+    assert_eq!(r.flush(0), Some(IoReply::Done));
+    assert_eq!(r.server(0).status(r.now).vssds[0].syncs, before);
+}
+
+#[test]
+fn a_forced_write_is_on_flash_everywhere_when_acknowledged() {
+    let mut r = Rack::serving(Options::default());
+    let io = r.write_request(5, contents(5), true);
+    assert_eq!(r.ask(0, 0, &io, Span::from_secs(1)), Some(IoReply::Done));
+    for s in r.servers.iter().flatten() {
+        let report = s.status(r.now);
+        let v = report.vssds.iter().find(|v| v.set.0 == 0).expect("it has set 0");
+        assert_eq!((v.cache_dirty, v.mapped_bytes, v.syncs), (0, u64::from(BLOCK), 1));
+    }
+}
+
+#[test]
+fn zeroed_blocks_read_as_zeroes_from_cache_and_flash() {
+    let mut r = Rack::serving(Options::default());
+    for b in 0..32 {
+        r.write(0, b, contents(9));
+    }
+    r.flush(0);
+    for b in 32..40 {
+        r.write(0, b, contents(9));
+    }
+    assert_eq!(r.zero(0, 8, 28), Some(IoReply::Done));
+    for b in 0..40 {
+        let want = if (8..36).contains(&b) { Payload::zero(BLOCK) } else { contents(9) };
+        assert_eq!(r.read(0, b), want, "block {b}");
+    }
+    let range = rackweave_core::msg::BlockRange { volume: VOLUME, first: 0, count: 40 };
+    let Some(IoReply::Extents(e)) = r.ask(0, 0, &IoRequest::Status { range }, Span::from_secs(1)) else {
+        panic!("no extents")
+    };
+    let e: Vec<_> = e.iter().map(|x| (x.len / u64::from(BLOCK), x.mapped)).collect();
+    assert_eq!(e[0], (8, true));
+}
+
+#[test]
+fn an_expired_lease_stops_serving() {
+    let mut r = Rack::serving(Options::default());
+    r.write(0, 1, contents(1));
+    r.stop_meta();
+    r.run(LEASE * 2);
+    assert!(r.servers.iter().flatten().all(|s| s.status(r.now).vssds.iter().all(|v| !v.serving)));
+    let range = rackweave_core::msg::SectorRange { volume: VOLUME, first: 0, count: 8 };
+    assert_eq!(r.ask(0, 0, &IoRequest::Read { range }, Span::from_secs(1)), None);
+    assert!(r.count(TracePoint::LeaseExpired) >= 3);
+    // The service comes back, and nobody lost anything.
+    r.start_meta();
+    r.until(Span::from_secs(5), |r| r.all_members());
+    assert_eq!(r.read(0, 1), contents(1));
+    assert_eq!(r.view(0).epoch.0, 1);
+}
