@@ -135,7 +135,12 @@ impl VolumeClient {
                 self.submit_control(now, p, Control::Attach { name }, fx);
             }
             Ok(_) => self.fail_part(p, RequestError::Io, fx),
-            Err(e) => self.fail_part(p, *e, fx),
+            Err(e) => {
+                if let RequestError::UnknownVolume { name } = &*e {
+                    self.forget(name);
+                }
+                self.fail_part(p, *e, fx);
+            }
         }
     }
 
@@ -167,8 +172,8 @@ impl VolumeClient {
                 v
             }
             None => {
-                self.volumes.push(volume);
-                let v = self.volumes.len() as u32 - 1;
+                self.forget(&volume.info.name);
+                let v = self.volumes.insert(volume) as u32;
                 self.volume_index.insert(id, v);
                 v
             }
@@ -182,6 +187,19 @@ impl VolumeClient {
             self.submit(p, share, 0, u64::from(share), MsgOp::Fence { attach });
         }
         self.ask_map(now, fx);
+    }
+
+    /// The volume of this name is gone: ids are not used again, so neither is what is kept of it.
+    fn forget(&mut self, name: &str) {
+        let gone: Vec<usize> = self.volumes.iter().filter(|(_, v)| *v.info.name == *name).map(|(v, _)| v).collect();
+        for v in gone {
+            let in_use = |volume: u32| volume as usize == v;
+            if self.pending.iter().any(|(_, p)| in_use(p.volume)) || self.messages.iter().any(|(_, m)| in_use(m.volume))
+            {
+                continue;
+            }
+            self.volume_index.remove(&self.volumes.remove(v).info.id);
+        }
     }
 
     pub(super) fn finish_attach(

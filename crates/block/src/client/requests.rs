@@ -273,7 +273,7 @@ impl VolumeClient {
             a.followers.push(id);
             return;
         }
-        let held = self.volumes.iter().any(|v| v.info.name == name && v.ready && v.fenced.is_none());
+        let held = self.volumes.iter().any(|(_, v)| v.info.name == name && v.ready && v.fenced.is_none());
         let stage = if held { AttachStage::Confirm } else { AttachStage::Ask };
         let question = match stage {
             AttachStage::Confirm => Control::Admin(Box::new(AdminOp::VolumeInfo { name: name.clone() })),

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Body, Control, IoRequest};
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp};
-use rackweave_core::{Payload, Span};
+use rackweave_core::{Payload, Span, VolumeId};
 
 use super::rack::{Faults, Rack, VOLUME};
 
@@ -76,6 +76,20 @@ fn an_unknown_name_is_told() {
     r.info.name = "w".into();
     let gone = Err(RequestError::UnknownVolume { name: "v".into() });
     assert_eq!(r.run(RequestOp::Attach { name: "v".into() }), gone);
+}
+
+#[test]
+fn a_volume_made_anew_under_its_name_is_another() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 11);
+    r.write(0, 4096, 1).unwrap();
+    r.info.id = VolumeId(8);
+    r.info.attach = 0;
+    r.sets[0].fence = 0;
+    let info = r.attach().unwrap();
+    assert_eq!((info.id, info.attach), (VolumeId(8), 1));
+    let write = |volume| RequestOp::Write { volume, offset: 0, data: Payload::elided(512, 1), fua: false };
+    assert_eq!(r.run(write(VolumeId(8))), Ok(ReplyData::Done));
+    assert_eq!(r.run(write(VOLUME)), Err(RequestError::NotAttached { volume: VOLUME }));
 }
 
 #[test]
