@@ -42,16 +42,24 @@ impl Volume {
     /// `None` if the metadata service's description makes no sense.
     pub fn new(info: VolumeInfo, sets: Vec<u32>) -> Option<Volume> {
         let striping = Striping::new(sets.len() as u32, info.stripe_blocks)?;
-        let blocks = info.size.div_ceil(u64::from(BLOCK));
-        if striping.blocks_before(0, blocks) >= u64::from(u32::MAX) {
+        let twice = sets.iter().enumerate().any(|(i, s)| sets[..i].contains(s));
+        if twice || !nameable(&striping, info.size) {
             return None;
         }
         let shares = sets.into_iter().map(|set| Share { set, mutated: 1, flushed: 0, mutating: 0 }).collect();
         Some(Volume { info, striping, shares, ready: false, fenced: None })
     }
+    /// The volume is larger now; volumes never shrink.
+    pub fn grow(&mut self, size: u64) {
+        if size > self.info.size && nameable(&self.striping, size) {
+            self.info.size = size;
+        }
+    }
     /// Attached again: the next flush goes to every set, as another writer may have been here.
     pub fn renew(&mut self, new: Volume) {
-        self.info = new.info;
+        let size = self.info.size;
+        self.info = VolumeInfo { size, ..new.info };
+        self.grow(new.info.size);
         self.shares.iter_mut().for_each(|s| s.mutated += 1);
     }
     /// Offset and length are whole sectors inside the volume.
@@ -70,4 +78,9 @@ impl Volume {
             None => Ok(()),
         }
     }
+}
+
+/// Whether 32 bits name each block of a volume of `size` bytes in its set.
+fn nameable(striping: &Striping, size: u64) -> bool {
+    striping.blocks_before(0, size.div_ceil(u64::from(BLOCK))) < u64::from(u32::MAX)
 }

@@ -47,8 +47,7 @@ impl VolumeClient {
             Control::AdminReply(result) => self.on_admin_reply(now, tag, result, fx),
             Control::VolumeChanged { volume, size } => {
                 if let Some(&v) = self.volume_index.get(&volume) {
-                    let info = &mut self.volumes[v as usize].info;
-                    info.size = info.size.max(size);
+                    self.volumes[v as usize].grow(size);
                 }
             }
             _ => {}
@@ -125,8 +124,7 @@ impl VolumeClient {
                 let pending = &mut self.pending[p as usize];
                 if let Some(v) = held {
                     pending.volume = v;
-                    let own = &mut self.volumes[v as usize].info;
-                    own.size = own.size.max(info.size);
+                    self.volumes[v as usize].grow(info.size);
                     return self.finish_if_done(p, fx);
                 }
                 let Job::Attach(a) = &mut pending.job else { return };

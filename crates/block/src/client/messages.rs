@@ -3,7 +3,7 @@
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{BlockRange, Body, Control, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
 use rackweave_core::request::RequestError;
-use rackweave_core::{BlockAddr, Effects, Layout, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Effects, Layout, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
 
 use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, serial_of, slot_of};
 
@@ -35,7 +35,7 @@ impl MsgOp {
     fn fits(&self, reply: &IoReply) -> bool {
         match (self, reply) {
             (MsgOp::Read(range), IoReply::Data(data)) => data.sectors() == range.count,
-            (MsgOp::Status(_), IoReply::Extents(e)) => !e.is_empty(),
+            (MsgOp::Status(_), IoReply::Extents(e)) => e.iter().any(|e| e.len >= u64::from(BLOCK)),
             (MsgOp::Read(_) | MsgOp::Status(_) | MsgOp::Control(_), _) => false,
             (_, reply) => *reply == IoReply::Done,
         }

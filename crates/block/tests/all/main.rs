@@ -3,6 +3,7 @@
 mod control;
 mod faults;
 mod flush;
+mod garbage;
 mod model;
 mod order;
 mod rack;

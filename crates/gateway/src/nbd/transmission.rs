@@ -131,7 +131,7 @@ impl Session {
                 self.fenced |= matches!(e, RequestError::Fenced { .. });
                 self.refuse(c, errno(&c, &e));
             }
-            (cmd::READ, Ok(ReplyData::Data(data))) if data.len() == c.len => self.read_reply(&c, &data),
+            (cmd::READ, Ok(ReplyData::Data(data))) if whole(&data, c.len) => self.read_reply(&c, &data),
             (cmd::BLOCK_STATUS, Ok(ReplyData::Extents(extents))) if !extents.is_empty() => {
                 self.status_reply(&c, &extents);
             }
@@ -201,6 +201,14 @@ impl Session {
         }
         self.output.small(|b| chunk_header(b, chunk::BLOCK_STATUS, c.cookie, data.len() as u32));
         self.output.payload(data.into());
+    }
+}
+
+/// The answer has as many bytes as were asked for: one more, and the stream would be out of step.
+fn whole(data: &Payload, len: u32) -> bool {
+    match data {
+        Payload::Bytes(b) => b.len() == len as usize,
+        other => other.len() == len,
     }
 }
 
