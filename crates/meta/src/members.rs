@@ -1,7 +1,7 @@
 //! Who is in a set: the rules of membership as one function of what is known.
 
 use rackweave_core::msg::{Member, Role, View, ViewState};
-use rackweave_core::{Incarnation, NodeId, Time, VssdId};
+use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
 
 /// What the service knows of one server.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +12,8 @@ pub struct Server {
     pub registered_at: Time,
     /// Last heartbeat of this incarnation in this life of the service.
     pub heard_at: Option<Time>,
+    /// Since when it has held a lease without a gap, as far as this life of the service knows.
+    pub live_since: Time,
     /// Its lease has ended for certain at this instant of the service's clock.
     pub lease_ends: Time,
 }
@@ -30,6 +32,17 @@ pub struct Place {
     /// Complete in the epoch named.
     pub complete_in: Option<rackweave_core::Epoch>,
     pub failed: bool,
+}
+
+/// How long is waited for those who may only be late.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Until then a set that never had a view waits for all its places; afterwards `min_copies` suffice.
+    pub first_view_until: Time,
+    pub min_copies: u8,
+    /// A survivor must have held its lease for so long before others are removed: after the whole machine slept, the
+    /// first to wake must not find all others expired.
+    pub survivor_for: Span,
 }
 
 /// Looks up servers for [`decide`].
@@ -55,6 +68,7 @@ struct Judge<'a, S: Servers> {
     servers: &'a S,
     places: &'a [Place],
     now: Time,
+    patience: Patience,
 }
 
 impl<S: Servers> Judge<'_, S> {
@@ -94,19 +108,16 @@ impl<S: Servers> Judge<'_, S> {
 }
 
 /// The set's next state and members, or `None` if the view may stay as it is.
-///
-/// `patient_until`: until then a set that never had a view waits for all its places; afterwards `min_copies` suffice.
 pub fn decide<S: Servers>(
     view: &View,
     places: &[Place],
     servers: &S,
     now: Time,
-    min_copies: u8,
-    patient_until: Time,
+    patience: Patience,
 ) -> Option<(ViewState, Vec<Member>)> {
-    let judge = Judge { servers, places, now };
+    let judge = Judge { servers, places, now, patience };
     if view.members.is_empty() {
-        return first_view(&judge, min_copies, patient_until);
+        return first_view(&judge);
     }
     let next = match view.state {
         ViewState::Recovering { leader } => recovering(&judge, view, leader)?,
@@ -116,11 +127,7 @@ pub fn decide<S: Servers>(
 }
 
 /// Nothing was ever written: whoever is there begins.
-fn first_view<S: Servers>(
-    judge: &Judge<'_, S>,
-    min_copies: u8,
-    patient_until: Time,
-) -> Option<(ViewState, Vec<Member>)> {
+fn first_view<S: Servers>(judge: &Judge<'_, S>) -> Option<(ViewState, Vec<Member>)> {
     let there: Vec<Member> = judge
         .places
         .iter()
@@ -128,7 +135,9 @@ fn first_view<S: Servers>(
         .map(|p| judge.reborn(p.vssd, p.node, Role::Member))
         .collect();
     let enough = there.len() == judge.places.len()
-        || (judge.now >= patient_until && !there.is_empty() && there.len() >= usize::from(min_copies));
+        || (judge.now >= judge.patience.first_view_until
+            && !there.is_empty()
+            && there.len() >= usize::from(judge.patience.min_copies));
     enough.then_some((ViewState::Normal, there))
 }
 
@@ -137,9 +146,14 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, V
     // Somebody is removed only on the word of a member heard after the loss: servers that lost their power together
     // all come back as restarted, and none of them may be taken for the survivor by a heartbeat from before.
     let lost_at = view.members.iter().filter_map(|m| judge.lost_at(m)).max();
-    let heard = |m: &Member| judge.servers.server(m.server).heard_at;
-    let survivor = members()
-        .any(|m| judge.life(m) == Life::Live && lost_at.is_none_or(|lost| heard(m).is_some_and(|heard| heard > lost)));
+    let expired = view.members.iter().any(|m| judge.life(m) == Life::Expired);
+    let survives = |m: &Member| {
+        let s = judge.servers.server(m.server);
+        judge.life(m) == Life::Live
+            && lost_at.is_none_or(|lost| s.heard_at.is_some_and(|heard| heard > lost))
+            && (!expired || judge.now >= s.live_since + judge.patience.survivor_for)
+    };
+    let survivor = members().any(survives);
     if !survivor {
         return whole_set_lost(judge, members());
     }

@@ -18,7 +18,7 @@ use rackweave_core::{
 
 use crate::clear::Clearing;
 use crate::codec::{self, RackRecord, Record, ServerRecord};
-use crate::members::{self, Place, Server, Servers};
+use crate::members::{self, Patience, Place, Server, Servers};
 use crate::outbox::Outbox;
 use crate::volumes::{self, Limits, Volumes};
 use crate::{MetaConfig, MetaError};
@@ -273,8 +273,13 @@ impl Meta {
         }
         life.nonces.push(nonce);
         self.out.put(codec::server_key(src), Some(codec::encode_server(life)));
-        let server =
-            Server { incarnation, registered_at: now, heard_at: Some(now), lease_ends: now + self.cfg.lease_bound() };
+        let server = Server {
+            incarnation,
+            registered_at: now,
+            heard_at: Some(now),
+            live_since: now,
+            lease_ends: now + self.cfg.lease_bound(),
+        };
         self.servers.known.insert(src, server);
         for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
             (p.complete_in, p.failed) = (None, false);
@@ -316,6 +321,9 @@ impl Meta {
             return;
         }
         let (back, first) = (now >= server.lease_ends, server.heard_at.is_none());
+        if back || first {
+            server.live_since = now;
+        }
         server.heard_at = Some(now);
         server.lease_ends = now + bound;
         let mut news = back || first;
@@ -384,8 +392,12 @@ impl Meta {
 
     fn review(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
         let s = &self.sets[i];
-        let patient_until = self.booted_at.unwrap_or(now) + self.cfg.lease_bound();
-        let next = members::decide(&s.view, &s.places, &self.servers, now, self.cfg.min_copies, patient_until);
+        let patience = Patience {
+            first_view_until: self.booted_at.unwrap_or(now) + self.cfg.lease_bound(),
+            min_copies: self.cfg.min_copies,
+            survivor_for: self.cfg.lease / 2,
+        };
+        let next = members::decide(&s.view, &s.places, &self.servers, now, patience);
         match next {
             Some((state, members)) => self.new_view(i, state, members, fx),
             None => false,

@@ -219,3 +219,18 @@ fn clients_learn_who_serves() {
     let newer = newer.expect("answered");
     assert!(newer.generation > map.generation && newer.sets[0].members.len() == 2);
 }
+
+#[test]
+fn a_machine_that_slept_wakes_with_its_members() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    let view = r.view().clone();
+    r.now += Span::from_secs(3_600);
+    // The first to wake does not find all others gone.
+    r.heartbeat(1);
+    r.event(rackweave_core::Event::Timer);
+    assert_eq!(*r.view(), view);
+    r.run(LEASE * 3);
+    assert_eq!(*r.view(), view);
+}
