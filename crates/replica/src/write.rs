@@ -280,6 +280,9 @@ impl Replica {
             }
             OpKind::Range(x) if x.missing == 0 && !own_pending => {
                 let (range, version) = (x.range, x.version);
+                if let Some(at) = self.active.range_at(range, version) {
+                    self.active.ranges[at].op = None;
+                }
                 self.validate_range(range, version);
                 for k in Self::bits(self.others()) {
                     self.send(cx, k, 0, Peer::ValRange { range, version });

@@ -187,7 +187,8 @@ impl Cluster {
         // The lease runs from when the heartbeat was sent.
         let until = self.now + LEASE;
         let s = &mut self.servers[i];
-        if s.up && !s.cut_off {
+        let known = self.view.members.iter().any(|m| m.incarnation == s.incarnation);
+        if known && s.up && !s.cut_off {
             s.lease = until;
             s.lease_known = until;
             if let Some(r) = &mut s.replica {
@@ -428,7 +429,7 @@ impl Cluster {
                 && self.view.state == ViewState::Normal
                 && self.view.members.iter().all(|m| m.role == Role::Member)
                 && self.servers.iter().all(|s| {
-                    s.replica.as_ref().is_some_and(|r| r.unresolved() == 0 && r.epoch() == self.view.epoch)
+                    s.replica.as_ref().is_some_and(|r| r.unresolved() == 0 && r.epoch() == self.view.epoch && r.role() == Some(Role::Member))
                 });
             if well {
                 break;
@@ -451,6 +452,18 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    /// Who waits for what.
+    pub fn describe(&self) -> String {
+        let open: Vec<_> = self
+            .clients
+            .iter()
+            .enumerate()
+            .flat_map(|(i, c)| c.pending.iter().filter(|(_, p)| !p.acked).map(move |(k, p)| (i, *k, &p.io, p.start)))
+            .collect();
+        let servers: Vec<_> = self.servers.iter().map(|s| s.replica.as_ref().map(|r| (r.report(), r.unresolved(), r.serving(self.now)))).collect();
+        format!("{:?} {:?}\n{servers:?}\n{open:?}", self.now, self.view)
     }
 
     // Clients.

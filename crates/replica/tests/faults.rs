@@ -129,7 +129,7 @@ fn run(seed: u64, plan: &Plan, faults: Faults) -> Result<Cluster, String> {
         return Err(format!("seed {seed}: sector {sector} has no order: {h:?}"));
     }
     if !idle || !read {
-        return Err(format!("seed {seed}: requests were not answered"));
+        return Err(format!("seed {seed}: requests were not answered: {}", c.describe()));
     }
     calm.map_err(|e| format!("seed {seed}: {e}"))?;
     Ok(c)
