@@ -44,7 +44,8 @@ pub enum DropReason {
     UnknownVssd,
     /// A `gc_op` older than the newest of its vSSD.
     StaleGcOp,
-    /// A `create_vssd` or `del_vssd` of an earlier life or epoch of the server.
+    /// A `create_vssd` or `del_vssd` of an earlier life of the server, or a `create_vssd` older than the row (by epoch,
+    /// then request).
     StaleRow,
     /// A `gc_op` from a server that does not own the vSSD.
     ForeignGcOp,
@@ -277,7 +278,7 @@ impl Pipeline {
 
     fn create(&mut self, now: Time, header: &Header, row: &VssdRow) -> Verdict {
         self.start(now);
-        match self.tables.create(header.vssd, header.incarnation, header.epoch, row) {
+        match self.tables.create(header.vssd, header.incarnation, (header.epoch, header.request), row) {
             Ok(Created::Stale) => {
                 self.counters.rows_stale += 1;
                 Verdict::Drop(DropReason::StaleRow)

@@ -61,9 +61,10 @@ pub(crate) struct Row {
     pub vssd: VssdId,
     peers: [(VssdId, NodeId); PEERS_MAX],
     peer_count: u8,
-    /// The life of the server that last spoke for this vSSD, and its epoch then.
+    /// The life of the server that last spoke for this vSSD.
     pub incarnation: Incarnation,
-    epoch: Epoch,
+    /// Epoch and request of the `create_vssd` that wrote this row: an older one of the same life changes nothing.
+    announced: (Epoch, u64),
     pub last: Option<LastOp>,
     /// When the collecting bits expire; `Time::MAX` while they are clear.
     expires: Time,
@@ -96,7 +97,7 @@ pub(crate) enum Created {
     New,
     Changed,
     Same,
-    /// From an earlier life or epoch than the row's: changed nothing.
+    /// Of an earlier life, or older than the row: changed nothing.
     Stale,
 }
 
@@ -148,7 +149,7 @@ impl Tables {
         &mut self,
         vssd: VssdId,
         incarnation: Incarnation,
-        epoch: Epoch,
+        announced: (Epoch, u64),
         new: &VssdRow,
     ) -> Result<Created, TableError> {
         if vssd.0 == 0 {
@@ -158,12 +159,12 @@ impl Tables {
             return Err(TableError::TooManyPeers { peers: new.peers.len() as u32 });
         }
         let created = match self.find(vssd) {
-            Some(slot) => self.update(slot, incarnation, epoch, new),
+            Some(slot) => self.update(slot, incarnation, announced, new),
             None => {
                 if self.index.len() as u32 >= self.rows_max {
                     return Err(TableError::Full { rows: self.index.len() as u32 });
                 }
-                self.insert(vssd, incarnation, epoch, new);
+                self.insert(vssd, incarnation, announced, new);
                 Created::New
             }
         };
@@ -173,9 +174,9 @@ impl Tables {
         Ok(created)
     }
 
-    fn insert(&mut self, vssd: VssdId, incarnation: Incarnation, epoch: Epoch, new: &VssdRow) {
+    fn insert(&mut self, vssd: VssdId, incarnation: Incarnation, announced: (Epoch, u64), new: &VssdRow) {
         let (peers, peer_count) = pack_peers(&new.peers);
-        let row = Row { vssd, peers, peer_count, incarnation, epoch, last: None, expires: Time::MAX };
+        let row = Row { vssd, peers, peer_count, incarnation, announced, last: None, expires: Time::MAX };
         let destination = Destination { server: new.server, word: Word::default().with(Word::READABLE, new.readable) };
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -192,9 +193,9 @@ impl Tables {
         self.index.insert(vssd, slot);
     }
 
-    fn update(&mut self, slot: Slot, incarnation: Incarnation, epoch: Epoch, new: &VssdRow) -> Created {
+    fn update(&mut self, slot: Slot, incarnation: Incarnation, announced: (Epoch, u64), new: &VssdRow) -> Created {
         let row = &self.rows[slot as usize];
-        if (incarnation, epoch) < (row.incarnation, row.epoch) {
+        if (incarnation, announced) < (row.incarnation, row.announced) {
             return Created::Stale;
         }
         let reborn = incarnation > row.incarnation;
@@ -207,7 +208,7 @@ impl Tables {
         let word = to.word.with(Word::READABLE, new.readable);
         let same =
             !reborn && row.peers() == &peers[..usize::from(peer_count)] && to.server == new.server && to.word == word;
-        (row.incarnation, row.epoch) = (incarnation, epoch);
+        (row.incarnation, row.announced) = (incarnation, announced);
         (row.peers, row.peer_count) = (peers, peer_count);
         (to.server, to.word) = (new.server, word);
         if same { Created::Same } else { Created::Changed }
@@ -237,10 +238,13 @@ impl Tables {
         true
     }
 
+    /// A `gc_op` of a new life came before its row: whether this life is readable is not known yet.
     pub fn begin_life(&mut self, slot: Slot, incarnation: Incarnation) {
         self.forget_state(slot);
+        let to = &mut self.destinations[slot as usize];
+        to.word = to.word.with(Word::READABLE, false);
         let row = &mut self.rows[slot as usize];
-        (row.incarnation, row.epoch) = (incarnation, Epoch(0));
+        (row.incarnation, row.announced) = (incarnation, (Epoch(0), 0));
     }
 
     /// Writes both bits of a vSSD at once, and what it was answered. Collecting bits expire at `until`.

@@ -125,6 +125,7 @@ impl Runner {
                 let peers: Vec<_> = words.get("peers").into_iter().flat_map(|p| p.split(',')).map(place).collect();
                 let mut p = create(v, s, !words.0.contains(&"unreadable"), &peers);
                 (p.header.incarnation, p.header.epoch) = (Incarnation(inc), Epoch(epoch as u32));
+                p.header.request = words.number("req", 0);
                 self.send(p)
             }
             "del" => {
@@ -181,7 +182,25 @@ fn gc_op() {
 
 #[test]
 fn rows() {
-    assert_eq!(run("rows.txt", include_str!("../../fixtures/rows.txt")), 7);
+    assert_eq!(run("rows.txt", include_str!("../../fixtures/rows.txt")), 8);
+}
+
+/// Protocol rule 18: a data plane rewrites bytes of the packet in place, and the checksum still holds.
+#[test]
+fn on_the_wire_only_rewritable_bytes_change() {
+    let mut r = Runner::new(8);
+    for step in ["create 1@2 peers=2@3", "create 2@3 peers=1@2", "idle 1@2,2@3", "gc soft 1@2 seq=1"] {
+        r.step(step);
+    }
+    for p in [read(1, 77), read(2, 78), write(1)] {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        rackweave_wire::encode(&p, &mut before).unwrap();
+        let out = send(&mut r.switch, r.now, p).unwrap();
+        rackweave_wire::encode(&out, &mut after).unwrap();
+        assert_eq!(before.len(), after.len());
+        let changed = (0..before.len()).filter(|&i| before[i] != after[i]);
+        assert!(changed.into_iter().all(|i| (1..9).contains(&i) || (16..20).contains(&i)));
+    }
 }
 
 #[test]
