@@ -2,7 +2,8 @@
 
 use rackweave_core::{NodeId, Span};
 
-/// How a [`crate::VolumeClient`] behaves. Start from [`ClientConfig::new`], which sets the stated defaults.
+/// How a [`crate::VolumeClient`] behaves. Start from [`ClientConfig::new`], which sets the stated defaults. A zero is
+/// taken as the least that works: one message, one request, one microsecond.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     pub node: NodeId,

@@ -212,6 +212,16 @@ pub struct VolumeClient {
 
 impl VolumeClient {
     pub fn new(cfg: ClientConfig) -> VolumeClient {
+        let least = Span::from_micros(1);
+        let cfg = ClientConfig {
+            window: cfg.window.max(1),
+            requests_max: cfg.requests_max.max(1),
+            timeout: cfg.timeout.max(least),
+            timeout_max: cfg.timeout_max.max(cfg.timeout).max(least),
+            retry_delay: cfg.retry_delay.max(least),
+            map_refresh: cfg.map_refresh.max(least),
+            ..cfg
+        };
         VolumeClient {
             cfg,
             incarnation: None,

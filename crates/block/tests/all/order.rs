@@ -126,3 +126,14 @@ fn bad_ranges_are_refused_with_their_numbers() {
     assert_eq!(r.run(none), Ok(ReplyData::Extents(vec![])));
     assert!(r.sent.is_empty());
 }
+
+#[test]
+fn zeros_in_the_configuration_mean_the_least_that_works() {
+    let mut r = Rack::new(2, 16, 1 << 20, 9, |c| {
+        (c.window, c.requests_max) = (0, 0);
+        (c.timeout, c.timeout_max, c.retry_delay, c.map_refresh) = Default::default();
+    });
+    r.attach().unwrap();
+    r.write(0, 256 << 10, 1).unwrap();
+    assert_eq!(r.read(0, 256 << 10), Payload::elided(256 << 10, 1));
+}

@@ -149,7 +149,8 @@ impl Session {
     pub fn of(id: RequestId) -> u32 {
         (id.0 >> 32) as u32
     }
-    /// Bytes from the client. Write payloads are sliced from them, so give large chunks.
+    /// Bytes from the client. Write payloads are slices of them: chunks much smaller than a payload cost a copy, and a
+    /// chunk stays in memory as long as the rack holds the last payload from it. 64 to 256 KiB is a good size.
     pub fn input(&mut self, bytes: Bytes) {
         if self.closed.is_none() {
             self.input.push(bytes);
