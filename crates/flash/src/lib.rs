@@ -1,1 +1,39 @@
+//! Flash: a solid-state drive as a pure state machine. It decides — NAND rules, timing, page maps, garbage collection,
+//! recovery — and emits [`rackweave_core::device::DeviceCommand`]s; a driver executes them on a backend and brings the
+//! completions back.
+//!
+//! - [`profile`], [`geometry`], [`timing`]: what the drive is made of and how long its commands take.
+//! - [`Ssd`]: the drive and its channel-isolated virtual SSDs (FlashBlox's "high" isolation).
+//! - `vssd`: the page layer: block states and victims, page map, range records, collection, syncs, checkpoints,
+//!   recovery, ageing.
+//! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
+//! - [`backend`]: contents in memory, or nowhere.
+//!
+//! What makes a power cut harmless: nothing is erased before everything that replaced it is durable, nothing is
+//! programmed twice without an erase, and after a start partly filled blocks take no more programs. Recovery reads the
+//! newest complete checkpoint and the spare areas of the blocks that it does not describe; without a checkpoint, of all.
 
+pub mod backend;
+pub mod geometry;
+pub mod oob;
+pub mod profile;
+mod ssd;
+pub mod timing;
+mod vssd;
+
+pub use geometry::Geometry;
+pub use profile::{Profile, ProfileError, Source};
+pub use ssd::{
+    AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,
+    Space, Ssd, SsdConfig, Violation,
+};
+pub use timing::Timing;
+
+/// Bytes of what the page layer keeps on flash beside data.
+pub mod format {
+    pub use crate::vssd::checkpoint::{
+        Header, JournalEntry, decode_entry, decode_header, decode_piece_head, encode_entry, encode_header,
+        encode_piece_head,
+    };
+    pub use crate::vssd::ranges::{RangeRecord, decode_group, encode_group};
+}

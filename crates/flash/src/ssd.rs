@@ -1,0 +1,521 @@
+//! A drive and its virtual SSDs: what its user calls, and where completions go.
+
+use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError};
+use rackweave_core::msg::BlockRange;
+use rackweave_core::msg::peer::ScanEntry;
+use rackweave_core::node::Trace;
+use rackweave_core::{BlockAddr, Payload, Span, SsdId, Time, Timestamp, TracePoint, VssdId};
+use slab::Slab;
+
+use crate::geometry::Geometry;
+use crate::profile::{Profile, ProfileError};
+use crate::timing::{Clock, Timing};
+use crate::vssd::sync::Waiter;
+use crate::vssd::{Io, Pending, Vssd, checkpoint};
+
+/// How long a collector keeps a read waiting (protocol rule 21).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockingUnit {
+    /// Reads go between page moves.
+    #[default]
+    Page,
+    /// A victim's die is taken until it is erased.
+    Block,
+}
+
+/// What a drive is and how it behaves.
+#[derive(Clone, Debug)]
+pub struct SsdConfig {
+    pub id: SsdId,
+    pub profile: Profile,
+    pub timing: Timing,
+    pub blocking: BlockingUnit,
+    /// Compute checksums of what is programmed, and compare record and checksum of what is read. Off for backends that
+    /// keep nothing.
+    pub verify: bool,
+    /// Write a checkpoint whenever this many erase blocks of a vSSD were filled; `None`: never.
+    pub checkpoint_blocks: Option<u32>,
+    /// What a sync costs the modelled device.
+    pub sync_span: Span,
+}
+
+impl SsdConfig {
+    /// Real timing, verified reads, a checkpoint for each 256 blocks filled.
+    pub fn new(id: SsdId, profile: Profile) -> SsdConfig {
+        SsdConfig {
+            id,
+            profile,
+            timing: Timing::Real,
+            blocking: BlockingUnit::Page,
+            verify: true,
+            checkpoint_blocks: Some(256),
+            sync_span: Span::ZERO,
+        }
+    }
+}
+
+/// Commands for the driver, answers for the user, what happened for the trace. Kept and reused by the caller.
+#[derive(Debug, Default)]
+pub struct FlashOut {
+    pub commands: Vec<DeviceCommand>,
+    pub done: Vec<FlashDone>,
+    pub traces: Vec<Trace>,
+}
+
+impl FlashOut {
+    pub fn new() -> FlashOut {
+        FlashOut::default()
+    }
+    pub fn clear(&mut self) {
+        self.commands.clear();
+        self.done.clear();
+        self.traces.clear();
+    }
+}
+
+/// An answer, or a change the user waits for.
+#[derive(Clone, Debug)]
+pub enum FlashDone {
+    /// [`Ssd::boot`] is done. After an error the drive is of no use.
+    Recovered {
+        result: Result<(), RecoveryError>,
+    },
+    /// An unmapped block reads as zeroes, at the version of the range record over it or [`Timestamp::ZERO`].
+    Read {
+        token: u64,
+        addr: BlockAddr,
+        version: Timestamp,
+        result: Result<Payload, ReadError>,
+    },
+    /// The page is programmed and its blocks are in the map (unless something newer is).
+    Programmed {
+        token: u64,
+        result: Result<(), DeviceError>,
+    },
+    Synced {
+        token: u64,
+        result: Result<(), DeviceError>,
+    },
+    /// A block was erased: [`Ssd::space`] changed.
+    BlockFreed {
+        vssd: VssdId,
+    },
+    /// Collecting, but no victim would free anything, or nothing can be moved now.
+    GcIdle {
+        vssd: VssdId,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Another replica has it still; a program of the same version heals it.
+    #[error("erase block {block}, page {page}, slot {slot}: contents do not match the record or its checksum")]
+    Corrupt { block: u32, page: u16, slot: u8 },
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    #[error("recovery could not read the device: {0}")]
+    Device(#[from] DeviceError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocError {
+    #[error("{vssd} exists already")]
+    Duplicate { vssd: VssdId },
+    #[error("{asked} adjoining channels asked for, the longest free run has {free}")]
+    NoChannels { asked: u16, free: u16 },
+    #[error("a vSSD has at least one channel")]
+    Zero,
+    #[error("a drive has at most {max} vSSDs")]
+    TooMany { max: u16 },
+    #[error("{channels} channels have {blocks} erase blocks, too few for frontiers, the collector's reserve and data")]
+    TooSmall { channels: u16, blocks: u32 },
+}
+
+/// No erased block for host data now: wait for [`FlashDone::BlockFreed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no erased block is free for host data")]
+pub struct NoFreeBlock;
+
+/// One 4 KiB block of a page program.
+#[derive(Clone, Debug)]
+pub struct BlockWrite {
+    pub addr: BlockAddr,
+    pub version: Timestamp,
+    pub data: Payload,
+}
+
+/// Room of a vSSD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    pub blocks_total: u32,
+    /// Erased blocks host data may take (the collector's reserve left out).
+    pub blocks_free: u32,
+    /// Blocks that live data, open blocks and the collector's reserve do not need; at least 1.
+    pub spare_blocks: u32,
+    pub mapped_slots: u64,
+    /// Most slots that may be mapped so that collection always gains.
+    pub exported_slots: u64,
+}
+
+impl Space {
+    /// Protocol rule 19: free ÷ spare, at most 1.
+    pub fn free_ratio(&self) -> f64 {
+        (f64::from(self.blocks_free) / f64::from(self.spare_blocks.max(1))).min(1.0)
+    }
+}
+
+/// Counters of a vSSD since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlashStats {
+    pub host_slots: u64,
+    pub gc_slots: u64,
+    pub range_slots: u64,
+    pub pages_programmed: u64,
+    pub reads: u64,
+    pub erases: u64,
+    /// Times collection was started, and victims taken.
+    pub gc_runs: u64,
+    pub gc_victims: u64,
+    pub checkpoints: u64,
+}
+
+impl FlashStats {
+    /// Write amplification: slots of data programmed for each that the host gave; 1 before the first.
+    pub fn waf(&self) -> f64 {
+        if self.host_slots == 0 {
+            return 1.0;
+        }
+        (self.host_slots + self.gc_slots + self.range_slots) as f64 / self.host_slots as f64
+    }
+}
+
+/// A rule of the page layer found broken by [`Ssd::check`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    #[error("{vssd}: block {addr} is mapped to slot {slot}, which was programmed with another address or is not valid")]
+    MapReverse { vssd: VssdId, addr: BlockAddr, slot: u32 },
+    #[error("{vssd}: erase block {block} counts {counted} valid slots and has {marked}")]
+    ValidCount { vssd: VssdId, block: u32, counted: u32, marked: u32 },
+    #[error("{vssd}: {valid} slots are valid, {mapped} blocks mapped and {groups} range groups placed")]
+    Total { vssd: VssdId, valid: u64, mapped: u64, groups: u64 },
+    #[error("{vssd}: {counted} blocks are counted free, {listed} are")]
+    FreeCount { vssd: VssdId, counted: u32, listed: u32 },
+    #[error("{vssd}: range groups do not count their live records right")]
+    Ranges { vssd: VssdId },
+    #[error("{vssd}: block {addr} is mapped at a version older than the range record over it")]
+    Unhidden { vssd: VssdId, addr: BlockAddr },
+}
+
+/// Most vSSDs of a drive.
+const VSSDS_MAX: usize = 64;
+
+/// A drive. Calls of one vSSD that the drive does not have panic: they are a mistake of the caller, not input.
+#[derive(Debug)]
+pub struct Ssd {
+    cfg: SsdConfig,
+    clock: Clock,
+    pending: Slab<Pending>,
+    vssds: Vec<Vssd>,
+    used_channels: Vec<bool>,
+    failed: Option<DeviceError>,
+    recovering: u32,
+    recovery_error: Option<RecoveryError>,
+}
+
+impl Ssd {
+    pub fn new(cfg: SsdConfig) -> Result<Ssd, ProfileError> {
+        cfg.profile.validate()?;
+        Ok(Ssd {
+            clock: Clock::new(&cfg.profile),
+            pending: Slab::new(),
+            vssds: Vec::new(),
+            used_channels: vec![false; usize::from(cfg.profile.geometry.channels)],
+            failed: None,
+            recovering: 0,
+            recovery_error: None,
+            cfg,
+        })
+    }
+    pub fn id(&self) -> SsdId {
+        self.cfg.id
+    }
+    pub fn geometry(&self) -> &Geometry {
+        &self.cfg.profile.geometry
+    }
+    /// Bytes the checkpoint area must have.
+    pub fn meta_bytes(g: &Geometry) -> u64 {
+        checkpoint::channel_bytes(g) * u64::from(g.channels)
+    }
+    /// 4 KiB slots of a page: the most blocks of one [`Ssd::program`].
+    pub fn slots_per_page(&self) -> usize {
+        self.geometry().slots_per_page()
+    }
+    /// A failure that is final (protocol rule 12).
+    pub fn failed(&self) -> Option<DeviceError> {
+        self.failed
+    }
+
+    /// Gives the vSSD the first run of free channels that is long enough (FB2 "high", FB4's linear search). A drive
+    /// that is recovered must be given the same vSSDs in the same order as before.
+    pub fn alloc_vssd(&mut self, id: VssdId, channels: u16) -> Result<(), AllocError> {
+        if self.vssds.iter().any(|v| v.id == id) {
+            return Err(AllocError::Duplicate { vssd: id });
+        }
+        if channels == 0 {
+            return Err(AllocError::Zero);
+        }
+        if self.vssds.len() >= VSSDS_MAX {
+            return Err(AllocError::TooMany { max: VSSDS_MAX as u16 });
+        }
+        let (mut run, mut longest, mut found) = (0, 0, None);
+        for (c, used) in self.used_channels.iter().enumerate() {
+            run = if *used { 0 } else { run + 1 };
+            longest = longest.max(run);
+            if run == channels {
+                found = Some(c + 1 - usize::from(channels));
+                break;
+            }
+        }
+        let first = found.ok_or(AllocError::NoChannels { asked: channels, free: longest })?;
+        let index = self.vssds.len() as u8;
+        let v = Vssd::new(id, index, first as u32, u32::from(channels), &self.cfg.profile);
+        if v.space().exported_slots == 0 {
+            return Err(AllocError::TooSmall { channels, blocks: v.space().blocks_total });
+        }
+        self.used_channels[first..first + usize::from(channels)].fill(true);
+        self.vssds.push(v);
+        Ok(())
+    }
+
+    fn index(&self, vssd: VssdId) -> usize {
+        let found = self.vssds.iter().position(|v| v.id == vssd);
+        found.unwrap_or_else(|| panic!("{vssd} is not on {}", self.cfg.id))
+    }
+    fn get(&self, vssd: VssdId) -> &Vssd {
+        &self.vssds[self.index(vssd)]
+    }
+    fn with<R>(&mut self, i: usize, now: Time, out: &mut FlashOut, f: impl FnOnce(&mut Vssd, &mut Io) -> R) -> R {
+        let mut io = Io {
+            now,
+            clock: &mut self.clock,
+            pending: &mut self.pending,
+            cfg: &self.cfg,
+            failed: &mut self.failed,
+            out,
+        };
+        f(&mut self.vssds[i], &mut io)
+    }
+
+    /// Finds out what is on the flash; ends with [`FlashDone::Recovered`]. A drive that was prefilled is left as it is.
+    pub fn boot(&mut self, now: Time, out: &mut FlashOut) {
+        let aged = self.vssds.iter().any(|v| v.map.mapped > 0);
+        if self.vssds.is_empty() || aged {
+            out.done.push(FlashDone::Recovered { result: Ok(()) });
+            return;
+        }
+        self.recovering = self.vssds.len() as u32;
+        for i in 0..self.vssds.len() {
+            self.with(i, now, out, |v, io| v.recover(io));
+        }
+    }
+    fn note_recovered(&mut self, i: usize, out: &mut FlashOut) {
+        let Some(result) = self.vssds[i].take_recovered() else { return };
+        if let Err(e) = result {
+            self.recovery_error.get_or_insert(RecoveryError::Device(e));
+        }
+        self.recovering -= 1;
+        if self.recovering == 0 {
+            let result = self.recovery_error.take().map_or(Ok(()), Err);
+            out.done.push(FlashDone::Recovered { result });
+        }
+    }
+
+    /// Takes the completion of a command of this drive. One that is not in flight is ignored.
+    pub fn handle(&mut self, now: Time, c: Completion, out: &mut FlashOut) {
+        let Some(p) = self.pending.try_remove(c.tag as usize) else { return };
+        match p {
+            Pending::Read { vssd, token, slot, addr, version } => {
+                let result = self.check_read(usize::from(vssd), slot, addr, version, c.result, out);
+                out.done.push(FlashDone::Read {
+                    token,
+                    addr: BlockAddr::unpack(addr),
+                    version: Timestamp(version),
+                    result,
+                });
+                self.with(usize::from(vssd), now, out, |v, io| {
+                    v.read_done(slot);
+                    v.gc_read_left(io, v.blocks.block_of(slot));
+                });
+            }
+            Pending::Program { vssd, block, page, epoch, by } => {
+                let result = c.result.map(|_| ());
+                self.with(usize::from(vssd), now, out, |v, io| v.programmed(io, (block, page), epoch, by, result));
+            }
+            Pending::GcRead { vssd, victim, page } => {
+                let slots = c.result.map(|d| if let DeviceData::Page(p) = d { p } else { Box::default() });
+                self.with(usize::from(vssd), now, out, |v, io| v.gc_read(io, victim, page, slots));
+            }
+            Pending::Erase { vssd, block } => {
+                self.with(usize::from(vssd), now, out, |v, io| v.erased(io, block, c.result.map(|_| ())));
+            }
+            Pending::Sync { vssd } => {
+                self.with(usize::from(vssd), now, out, |v, io| v.synced(io, c.result.map(|_| ())));
+                self.note_recovered(usize::from(vssd), out);
+            }
+            Pending::MetaWrite { vssd, epoch, piece } => {
+                self.with(usize::from(vssd), now, out, |v, io| v.meta_written(io, epoch, piece, c.result.map(|_| ())));
+                self.note_recovered(usize::from(vssd), out);
+            }
+            Pending::Spares { vssd, .. } | Pending::MetaRead { vssd } | Pending::RangeRead { vssd, .. } => {
+                self.with(usize::from(vssd), now, out, |v, io| v.recover_step(io, &p, c.result));
+                self.note_recovered(usize::from(vssd), out);
+            }
+        }
+    }
+    fn check_read(
+        &self,
+        vssd: usize,
+        slot: u32,
+        addr: u64,
+        version: u64,
+        result: Result<DeviceData, DeviceError>,
+        out: &mut FlashOut,
+    ) -> Result<Payload, ReadError> {
+        let v = &self.vssds[vssd];
+        let (page, within) = v.page_of(slot);
+        let block = v.block0 + v.blocks.block_of(slot);
+        let corrupt = ReadError::Corrupt { block, page, slot: within };
+        let found = match result {
+            Ok(DeviceData::Slot(s)) => s,
+            Ok(_) => return Err(corrupt),
+            Err(DeviceError::Unwritten { .. }) => return Err(corrupt),
+            Err(e) => return Err(e.into()),
+        };
+        let matches = || {
+            found.record.addr.pack() == addr
+                && found.record.version.0 == version
+                && found.data.crc32c() == found.record.crc
+        };
+        if self.cfg.verify && !matches() {
+            out.traces.push(Trace { point: TracePoint::CrcMismatch, a: u64::from(v.id.0), b: u64::from(block) });
+            return Err(corrupt);
+        }
+        Ok(found.data)
+    }
+
+    /// Reads a block; answered by [`FlashDone::Read`], at once if it is not mapped.
+    pub fn read(&mut self, now: Time, vssd: VssdId, addr: BlockAddr, token: u64, out: &mut FlashOut) {
+        let i = self.index(vssd);
+        self.with(i, now, out, |v, io| v.read(io, addr.pack(), token));
+    }
+    /// Programs one page with 1 to [`Ssd::slots_per_page`] blocks; answered by [`FlashDone::Programmed`].
+    ///
+    /// # Panics
+    /// With no block, or more than fit a page.
+    pub fn program(
+        &mut self,
+        now: Time,
+        vssd: VssdId,
+        writes: &[BlockWrite],
+        token: u64,
+        out: &mut FlashOut,
+    ) -> Result<(), NoFreeBlock> {
+        let i = self.index(vssd);
+        self.with(i, now, out, |v, io| v.program(io, writes, token))
+    }
+    /// Trim or write zeroes: unmaps every block of the range that is older than `version`, now. The record of it is
+    /// persisted by the next sync.
+    pub fn zero_range(&mut self, _now: Time, vssd: VssdId, range: BlockRange, version: Timestamp) {
+        let i = self.index(vssd);
+        self.vssds[i].zero_range(&range, version.0);
+    }
+    /// Makes every program submitted before, and every range record, durable; answered by [`FlashDone::Synced`]. A
+    /// failed one is final: all later ones fail too.
+    pub fn sync(&mut self, now: Time, vssd: VssdId, token: u64, out: &mut FlashOut) {
+        let i = self.index(vssd);
+        self.with(i, now, out, |v, io| v.want_sync(io, Waiter::Host { token }));
+    }
+
+    /// Version of the block: of its copy, else of the range record over it, else zero.
+    pub fn version(&self, vssd: VssdId, addr: BlockAddr) -> Timestamp {
+        Timestamp(self.get(vssd).version(addr.pack()))
+    }
+    /// No block of the range has a higher version.
+    pub fn max_version(&self, vssd: VssdId, range: BlockRange) -> Timestamp {
+        Timestamp(self.get(vssd).max_version(&range))
+    }
+    pub fn mapped(&self, vssd: VssdId, addr: BlockAddr) -> bool {
+        self.get(vssd).is_mapped(addr.pack())
+    }
+    /// Length of the range's leading run of blocks that are all mapped or all not, and which.
+    pub fn next_extent(&self, vssd: VssdId, range: BlockRange) -> (u32, bool) {
+        self.get(vssd).next_extent(&range)
+    }
+    pub fn space(&self, vssd: VssdId) -> Space {
+        self.get(vssd).space()
+    }
+    pub fn stats(&self, vssd: VssdId) -> FlashStats {
+        self.get(vssd).stats
+    }
+    /// Erase count of every block of the vSSD.
+    pub fn erase_counts(&self, vssd: VssdId) -> impl Iterator<Item = u16> {
+        self.get(vssd).blocks.all.iter().map(|b| b.erase_count)
+    }
+    /// First erase block of the vSSD on the device.
+    pub fn first_block(&self, vssd: VssdId) -> u32 {
+        self.get(vssd).block0
+    }
+    /// Range records kept, in pieces that do not overlap.
+    pub fn range_records(&self, vssd: VssdId) -> usize {
+        self.get(vssd).ranges.len()
+    }
+    /// Bytes of memory the maps take.
+    pub fn state_bytes(&self) -> u64 {
+        self.vssds.iter().map(Vssd::state_bytes).sum()
+    }
+
+    /// Collects, greedily, until [`Ssd::gc_stop`]. Does nothing while the drive recovers or after it failed.
+    pub fn gc_start(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) {
+        let i = self.index(vssd);
+        self.with(i, now, out, |v, io| v.gc_start(io));
+    }
+    /// Takes no more victims; those begun are finished.
+    pub fn gc_stop(&mut self, vssd: VssdId) {
+        let i = self.index(vssd);
+        self.vssds[i].gc.running = false;
+    }
+    /// Collection is on, or a victim is still being finished.
+    pub fn gc_running(&self, vssd: VssdId) -> bool {
+        self.get(vssd).gc_running()
+    }
+
+    /// Appends at most `limit` chunks that hold an entry, from the chunk of `from` on in address order, each with a
+    /// digest over its entries. Returns where to go on.
+    pub fn chunks(
+        &self,
+        vssd: VssdId,
+        from: BlockAddr,
+        limit: usize,
+        into: &mut Vec<(BlockAddr, u64)>,
+    ) -> Option<BlockAddr> {
+        self.get(vssd).chunks(from.pack(), limit, into)
+    }
+    /// Appends every entry of the chunk that `chunk` lies in, in address order.
+    pub fn scan_chunk(&self, vssd: VssdId, chunk: BlockAddr, into: &mut Vec<ScanEntry>) {
+        self.get(vssd).scan_chunk(chunk.pack(), into);
+    }
+    /// Ages the vSSD for an evaluation: as if these blocks had been written, collection included, in no time and without
+    /// commands (contents are lost: for backends that keep none). Stops at the limit of [`Space::exported_slots`].
+    pub fn prefill(&mut self, vssd: VssdId, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>) {
+        let i = self.index(vssd);
+        self.vssds[i].prefill(blocks);
+    }
+    /// Checks the page layer's invariants. Reads all state: for checkers of simulations and tests.
+    pub fn check(&self) -> Result<(), Violation> {
+        self.vssds.iter().try_for_each(Vssd::check)
+    }
+}

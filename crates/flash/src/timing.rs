@@ -1,0 +1,166 @@
+//! When a command is done: each die does one thing at a time, each channel's bus carries one transfer at a time, and
+//! both are reserved at submission.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Span, Time};
+
+use crate::profile::Profile;
+
+/// How long commands take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timing {
+    /// As the profile says.
+    #[default]
+    Real,
+    /// Nothing takes time.
+    None,
+    /// As the profile says, except that garbage collection costs no time: the ideal that policies are compared with.
+    IdealGc,
+}
+
+/// Reservations of one bus that are searched for a gap; with more, a transfer goes behind them all. Keeps the search
+/// short under a backlog, where gaps are rare anyway.
+const GAPS_MAX: usize = 16;
+
+#[derive(Debug, Default)]
+struct Bus {
+    /// Reserved intervals, in order, that end in the future.
+    reserved: VecDeque<(Time, Time)>,
+}
+
+impl Bus {
+    fn reserve(&mut self, now: Time, earliest: Time, span: Span) -> Time {
+        while self.reserved.front().is_some_and(|r| r.1 <= now) {
+            self.reserved.pop_front();
+        }
+        let mut start = earliest.max(now);
+        let n = self.reserved.len();
+        if n > GAPS_MAX {
+            start = start.max(self.reserved[n - 1].1);
+            self.reserved.push_back((start, start + span));
+            return start + span;
+        }
+        let mut at = 0;
+        for (i, r) in self.reserved.iter().enumerate() {
+            if start + span <= r.0 {
+                break;
+            }
+            start = start.max(r.1);
+            at = i + 1;
+        }
+        self.reserved.insert(at, (start, start + span));
+        start + span
+    }
+}
+
+/// Busy-until of every die and the reservations of every bus.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    die_free: Vec<Time>,
+    bus: Vec<Bus>,
+    dies_per_channel: u32,
+    read: Span,
+    program: Span,
+    erase: Span,
+    slot: Span,
+    ns_per_kib: u64,
+}
+
+/// What a reservation is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charge<'a> {
+    /// Dies and buses.
+    Device,
+    /// Inside a stretch of die time reserved before; the cell is its own busy-until.
+    Stretch(&'a std::cell::Cell<Time>),
+    /// Costs nothing.
+    Free,
+}
+
+impl Clock {
+    pub(crate) fn new(p: &Profile) -> Clock {
+        let g = &p.geometry;
+        let ns = |bytes: u64| bytes * 1_000_000_000 / p.bus_bytes_per_s;
+        Clock {
+            die_free: vec![Time::ZERO; g.dies() as usize],
+            bus: (0..g.channels).map(|_| Bus::default()).collect(),
+            dies_per_channel: u32::from(g.dies_per_channel),
+            read: p.read,
+            program: p.program,
+            erase: p.erase,
+            slot: Span(ns(4096)),
+            ns_per_kib: ns(1024).max(1),
+        }
+    }
+    fn bus(&mut self, die: u32) -> &mut Bus {
+        &mut self.bus[(die / self.dies_per_channel) as usize]
+    }
+    fn die(&self, die: u32, now: Time, charge: Charge) -> Time {
+        match charge {
+            Charge::Stretch(c) => c.get().max(now),
+            _ => self.die_free[die as usize].max(now),
+        }
+    }
+    fn set_die(&mut self, die: u32, until: Time, charge: Charge) {
+        match charge {
+            Charge::Stretch(c) => c.set(until),
+            _ => self.die_free[die as usize] = until,
+        }
+    }
+    /// Die, then the transfer of `slots` 4 KiB slots; the die's register is held until they are out.
+    pub(crate) fn read(&mut self, now: Time, die: u32, slots: u64, charge: Charge) -> Time {
+        if charge == Charge::Free {
+            return now;
+        }
+        let sensed = self.die(die, now, charge) + self.read;
+        let span = self.slot * slots;
+        let end = self.bus(die).reserve(now, sensed, span);
+        self.set_die(die, end, charge);
+        end
+    }
+    /// Transfer of `slots` slots, then the die.
+    pub(crate) fn program(&mut self, now: Time, die: u32, slots: u64, charge: Charge) -> Time {
+        if charge == Charge::Free {
+            return now;
+        }
+        let free = self.die(die, now, charge);
+        let span = self.slot * slots;
+        // The register takes the data only when the die is done with what it had.
+        let earliest = Time(free.0.saturating_sub(span.0)).max(now);
+        let sent = self.bus(die).reserve(now, earliest, span);
+        let end = sent.max(free) + self.program;
+        self.set_die(die, end, charge);
+        end
+    }
+    pub(crate) fn erase(&mut self, now: Time, die: u32, charge: Charge) -> Time {
+        if charge == Charge::Free {
+            return now;
+        }
+        let end = self.die(die, now, charge) + self.erase;
+        self.set_die(die, end, charge);
+        end
+    }
+    /// Spare areas of a block: one read, and the transfer of `bytes` (assumed: a multi-page operation).
+    pub(crate) fn spares(&mut self, now: Time, die: u32, bytes: u64) -> Time {
+        let sensed = self.die_free[die as usize].max(now) + self.read;
+        let span = Span(self.ns_per_kib * bytes.div_ceil(1024));
+        let end = self.bus(die).reserve(now, sensed, span);
+        self.die_free[die as usize] = end;
+        end
+    }
+    /// The checkpoint area has dies of its own (assumed): a program or read of 16 KiB pages one after another.
+    pub(crate) fn meta(&self, now: Time, bytes: u64, write: bool) -> Time {
+        let each = if write { self.program } else { self.read };
+        now + each * bytes.div_ceil(16_384).max(1)
+    }
+    /// Reserves the die for a whole victim: `read` pages and `written` pages of `slots` slots, and the erase.
+    /// Returns when the stretch begins.
+    pub(crate) fn stretch(&mut self, now: Time, die: u32, read: u64, written: u64, slots: u64) -> Time {
+        let begin = self.die_free[die as usize].max(now);
+        let transfer = self.slot * slots;
+        let span = (self.read + transfer) * read + (self.program + transfer) * written + self.erase;
+        self.die_free[die as usize] = begin + span;
+        begin
+    }
+}

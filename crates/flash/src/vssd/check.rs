@@ -1,0 +1,47 @@
+//! The page layer's invariants, checked from scratch.
+
+use rackweave_core::BlockAddr;
+use rackweave_core::msg::peer::CHUNK_BLOCKS;
+
+use super::Vssd;
+use super::blocks::{NONE, State};
+use crate::ssd::Violation;
+
+impl Vssd {
+    pub(crate) fn check(&self) -> Result<(), Violation> {
+        let vssd = self.id;
+        for (k, chunk) in self.map.from_key(0) {
+            for (i, &slot) in chunk.slots.iter().enumerate().filter(|s| *s.1 != NONE) {
+                let packed = k * u64::from(CHUNK_BLOCKS) + i as u64;
+                let addr = BlockAddr::unpack(packed);
+                let table = self.blocks.all[self.blocks.block_of(slot) as usize].table.as_ref();
+                if !table.is_some_and(|t| t.is_valid(slot % self.blocks.spb)) || self.blocks.addr(slot) != packed {
+                    return Err(Violation::MapReverse { vssd, addr, slot });
+                }
+                if self.blocks.version(slot) < self.ranges.version(packed) {
+                    return Err(Violation::Unhidden { vssd, addr });
+                }
+            }
+        }
+        let (mut valid, mut free) = (0, 0);
+        for (n, b) in self.blocks.all.iter().enumerate() {
+            let marked = b.table.as_ref().map_or(0, |t| t.valid.iter().map(|w| w.count_ones()).sum());
+            if marked != b.valid {
+                return Err(Violation::ValidCount { vssd, block: n as u32, counted: b.valid, marked });
+            }
+            valid += u64::from(marked);
+            free += u32::from(matches!(b.state, State::Free { .. }));
+        }
+        let groups = self.ranges.groups().filter(|g| g.1 != NONE).count() as u64;
+        if valid != self.map.mapped + groups || valid != self.blocks.valid {
+            return Err(Violation::Total { vssd, valid, mapped: self.map.mapped, groups });
+        }
+        if free != self.blocks.free_count {
+            return Err(Violation::FreeCount { vssd, counted: self.blocks.free_count, listed: free });
+        }
+        if !self.ranges.consistent() {
+            return Err(Violation::Ranges { vssd });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,641 @@
+//! A virtual SSD of whole channels (FB2 "high") with a page-mapped layer on it: frontiers striped over its dies, a map
+//! of 4 KiB slots, range records.
+
+pub(crate) mod blocks;
+pub(crate) mod check;
+pub(crate) mod checkpoint;
+pub(crate) mod gc;
+pub(crate) mod map;
+pub(crate) mod prefill;
+pub(crate) mod ranges;
+pub(crate) mod recovery;
+pub(crate) mod scan;
+pub(crate) mod sync;
+
+use std::collections::VecDeque;
+
+use rackweave_core::device::{BlockOob, DeviceError, DeviceOp, PageAddr, PageImage, Slot, SlotKind, SlotRecord};
+use rackweave_core::msg::BlockRange;
+use rackweave_core::node::Trace;
+use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, VssdId};
+use slab::Slab;
+
+use crate::oob;
+use crate::profile::Profile;
+use crate::ssd::{BlockWrite, FlashDone, FlashOut, FlashStats, NoFreeBlock, Space, SsdConfig};
+use crate::timing::{Charge, Clock, Timing};
+use blocks::{Blocks, NONE, PAD, RANGE_VOLUME, State, is_range};
+use map::PageMap;
+use ranges::Ranges;
+
+/// Blocks that only the collector and range records may take: one to collect into, one for a second frontier of the
+/// collector, one for range records, one for a partly filled block that a power cut closed.
+pub(crate) const GC_RESERVE: u32 = 4;
+/// One host frontier for this many blocks of a small vSSD, one frontier of the collector and one victim at a time for
+/// that many: open blocks are lost to data.
+const BLOCKS_PER_HOST_FRONTIER: u32 = 16;
+pub(crate) const BLOCKS_PER_GC_FRONTIER: u32 = 128;
+/// One block in this many is set aside for range records.
+const BLOCKS_PER_RANGE_BLOCK: u32 = 256;
+
+/// A command in flight, by its tag.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    Read { vssd: u8, token: u64, slot: u32, addr: u64, version: u64 },
+    Program { vssd: u8, block: u32, page: u16, epoch: u64, by: By },
+    GcRead { vssd: u8, victim: u8, page: u16 },
+    Erase { vssd: u8, block: u32 },
+    Sync { vssd: u8 },
+    Spares { vssd: u8, block: u32 },
+    MetaRead { vssd: u8 },
+    MetaWrite { vssd: u8, epoch: u64, piece: bool },
+    RangeRead { vssd: u8, group: u32 },
+}
+
+/// On whose behalf a page is programmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Host { token: u64 },
+    Gc { victim: u8 },
+    Ranges,
+}
+
+/// What a vSSD works with while it handles something.
+pub(crate) struct Io<'a> {
+    pub(crate) now: Time,
+    pub(crate) clock: &'a mut Clock,
+    pub(crate) pending: &'a mut Slab<Pending>,
+    pub(crate) cfg: &'a SsdConfig,
+    pub(crate) failed: &'a mut Option<DeviceError>,
+    pub(crate) out: &'a mut FlashOut,
+}
+
+impl Io<'_> {
+    pub(crate) fn submit(&mut self, pending: Pending, op: DeviceOp, done_at: Time) {
+        let tag = self.pending.insert(pending) as u64;
+        let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
+        self.out.commands.push(rackweave_core::device::DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
+    }
+    pub(crate) fn trace(&mut self, point: TracePoint, a: u64, b: u64) {
+        self.out.traces.push(Trace { point, a, b });
+    }
+}
+
+/// A block that is being filled.
+#[derive(Clone, Copy, Debug)]
+struct Frontier {
+    block: u32,
+    preparing: bool,
+}
+
+const NO_FRONTIER: Frontier = Frontier { block: NONE, preparing: false };
+
+/// A page that waits for the erase of its frontier.
+#[derive(Debug)]
+struct Waiting {
+    by: By,
+    epoch: u64,
+    slots: Box<[Slot]>,
+}
+
+enum Place {
+    At {
+        frontier: usize,
+    },
+    /// A block is being erased for it.
+    Soon,
+    Nowhere,
+}
+
+#[derive(Debug)]
+pub(crate) struct Vssd {
+    pub(crate) id: VssdId,
+    pub(crate) index: u8,
+    /// First die and first block on the device.
+    pub(crate) die0: u32,
+    pub(crate) block0: u32,
+    /// Byte of the checkpoint area where this vSSD's part begins.
+    pub(crate) meta0: u64,
+    pub(crate) blocks: Blocks,
+    pub(crate) map: PageMap,
+    pub(crate) ranges: Ranges,
+    host: Vec<Frontier>,
+    collector: Vec<Frontier>,
+    cursor: [usize; 2],
+    open_on: Vec<u16>,
+    waiting: VecDeque<Waiting>,
+    pub(crate) sequence: u64,
+    exported: u64,
+    range_reserve: u64,
+    pub(crate) gc: gc::Gc,
+    pub(crate) sync: sync::Syncs,
+    pub(crate) checkpoint: checkpoint::Checkpoint,
+    pub(crate) recovery: Option<Box<recovery::Recovery>>,
+    pub(crate) sweep_at: u32,
+    pub(crate) stats: FlashStats,
+}
+
+impl Vssd {
+    pub(crate) fn new(id: VssdId, index: u8, first_channel: u32, channels: u32, p: &Profile) -> Vssd {
+        let g = &p.geometry;
+        let dies = channels * u32::from(g.dies_per_channel);
+        let n = dies * g.blocks_per_die();
+        let blocks = Blocks::new(dies, g.blocks_per_die(), g.pages_per_block, g.slots_per_page() as u32);
+        let host = (n / BLOCKS_PER_HOST_FRONTIER).clamp(1, dies);
+        let collector = (n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies);
+        let range_blocks = n.div_ceil(BLOCKS_PER_RANGE_BLOCK);
+        let spared = (f64::from(n) * (p.over_provisioning + p.device_over_provisioning)).ceil() as u32;
+        let reserve = host + collector + GC_RESERVE + range_blocks;
+        let exported = n.saturating_sub(spared.max(1)).saturating_sub(reserve);
+        let spb = u64::from(g.slots_per_block());
+        Vssd {
+            id,
+            index,
+            die0: first_channel * u32::from(g.dies_per_channel),
+            block0: first_channel * g.blocks_per_channel(),
+            meta0: u64::from(first_channel) * checkpoint::channel_bytes(g),
+            blocks,
+            map: PageMap::new(),
+            ranges: Ranges::new(),
+            host: vec![NO_FRONTIER; host as usize],
+            collector: vec![NO_FRONTIER; collector as usize],
+            cursor: [0; 2],
+            open_on: vec![0; dies as usize],
+            waiting: VecDeque::new(),
+            sequence: 1,
+            exported: u64::from(exported) * spb,
+            range_reserve: u64::from(range_blocks) * spb,
+            gc: gc::Gc::new((n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies.min(64))),
+            sync: sync::Syncs::new(),
+            checkpoint: checkpoint::Checkpoint::new(n, channels, g),
+            recovery: None,
+            sweep_at: 0,
+            stats: FlashStats::default(),
+        }
+    }
+
+    pub(crate) fn die(&self, block: u32) -> u32 {
+        self.die0 + self.blocks.die_of(block)
+    }
+    pub(crate) fn page_addr(&self, block: u32, page: u16) -> PageAddr {
+        PageAddr { block: self.block0 + block, page }
+    }
+    pub(crate) fn oob(&self, block: u32) -> BlockOob {
+        let b = &self.blocks.all[block as usize];
+        let logical = oob::logical(self.die(block), self.block0 + block);
+        BlockOob { logical, erase_count: b.erase_count, erase_time: b.erase_time }
+    }
+
+    // Reads.
+
+    pub(crate) fn version(&self, addr: u64) -> u64 {
+        match self.map.get(addr) {
+            NONE => self.ranges.version(addr),
+            slot => self.blocks.version(slot),
+        }
+    }
+    pub(crate) fn read(&mut self, io: &mut Io, addr: u64, token: u64) {
+        self.stats.reads += 1;
+        let slot = self.map.get(addr);
+        if slot == NONE {
+            io.out.done.push(FlashDone::Read {
+                token,
+                addr: BlockAddr::unpack(addr),
+                version: Timestamp(self.ranges.version(addr)),
+                result: Ok(Payload::zero(BLOCK)),
+            });
+            return;
+        }
+        let block = self.blocks.block_of(slot);
+        let (page, within) = self.page_of(slot);
+        self.blocks.all[block as usize].reads += 1;
+        let done_at = io.clock.read(io.now, self.die(block), 1, Charge::Device);
+        let version = self.blocks.version(slot);
+        let pending = Pending::Read { vssd: self.index, token, slot, addr, version };
+        io.submit(pending, DeviceOp::ReadSlot { page: self.page_addr(block, page), slot: within }, done_at);
+    }
+    /// Page inside its block, and slot inside the page.
+    pub(crate) fn page_of(&self, slot: u32) -> (u16, u8) {
+        let within = slot % self.blocks.spb;
+        ((within / self.blocks.spp) as u16, (within % self.blocks.spp) as u8)
+    }
+    pub(crate) fn read_done(&mut self, slot: u32) {
+        let block = self.blocks.block_of(slot);
+        self.blocks.all[block as usize].reads -= 1;
+    }
+
+    // Programs.
+
+    pub(crate) fn program(&mut self, io: &mut Io, writes: &[BlockWrite], token: u64) -> Result<(), NoFreeBlock> {
+        assert!(
+            !writes.is_empty() && writes.len() <= self.blocks.spp as usize,
+            "a page takes 1 to its slots of blocks"
+        );
+        if self.recovery.is_some() {
+            return Err(NoFreeBlock);
+        }
+        let place = self.place(io, false);
+        if matches!(place, Place::Nowhere) {
+            return Err(NoFreeBlock);
+        }
+        let mut slots = Vec::with_capacity(self.blocks.spp as usize);
+        slots.extend(writes.iter().map(|w| {
+            let crc = if io.cfg.verify { w.data.crc32c() } else { 0 };
+            let record = SlotRecord { kind: SlotKind::Data, addr: w.addr, version: w.version, crc };
+            Slot { data: w.data.clone(), record }
+        }));
+        self.stats.host_slots += writes.len() as u64;
+        self.program_slots(io, By::Host { token }, slots, place);
+        if self.ranges.pending_len() >= ranges::GROUP_RECORDS_MAX {
+            self.flush_ranges(io);
+        }
+        self.checkpoint_step(io);
+        Ok(())
+    }
+
+    /// Programs up to a page of slots, filled up with padding.
+    fn program_slots(&mut self, io: &mut Io, by: By, mut slots: Vec<Slot>, place: Place) {
+        let pad = || Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() };
+        slots.resize_with(self.blocks.spp as usize, pad);
+        let epoch = self.sync.enter();
+        let slots = slots.into_boxed_slice();
+        match place {
+            Place::At { frontier } => self.submit_program(io, by, epoch, slots, frontier),
+            _ => self.waiting.push_back(Waiting { by, epoch, slots }),
+        }
+    }
+    /// As [`Self::program_slots`] for the collector and range records, which may use its reserve.
+    pub(crate) fn program_reserved(&mut self, io: &mut Io, by: By, slots: Vec<Slot>) {
+        let place = self.place(io, true);
+        self.program_slots(io, by, slots, place);
+    }
+
+    /// Finds a frontier for the next page; opens or prepares blocks as needed.
+    fn place(&mut self, io: &mut Io, reserved: bool) -> Place {
+        let n = if reserved { self.collector.len() } else { self.host.len() };
+        let start = self.cursor[usize::from(reserved)];
+        let mut soon = false;
+        for i in 0..n {
+            let f = if start + i < n { start + i } else { start + i - n };
+            let frontier = if reserved { self.collector[f] } else { self.host[f] };
+            if frontier.block != NONE && !frontier.preparing {
+                self.cursor[usize::from(reserved)] = if f + 1 < n { f + 1 } else { 0 };
+                return Place::At { frontier: f };
+            }
+            if frontier.preparing {
+                soon = true;
+                continue;
+            }
+            if !self.may_open(reserved) {
+                continue;
+            }
+            match self.open(io, reserved, f) {
+                Some(false) => {
+                    self.cursor[usize::from(reserved)] = if f + 1 < n { f + 1 } else { 0 };
+                    return Place::At { frontier: f };
+                }
+                Some(true) => {
+                    self.cursor[usize::from(reserved)] = if f + 1 < n { f + 1 } else { 0 };
+                    return Place::Soon;
+                }
+                None => {}
+            }
+        }
+        if soon { Place::Soon } else { Place::Nowhere }
+    }
+    fn may_open(&self, reserved: bool) -> bool {
+        if !reserved {
+            return self.blocks.free_count > GC_RESERVE;
+        }
+        // With few blocks left, the collector fills what it has open before it takes another.
+        self.blocks.free_count > 2 || (self.blocks.free_count > 0 && self.collector.iter().all(|f| f.block == NONE))
+    }
+    /// Takes a free block, on the die with the fewest open ones, as frontier `f`. True: it has to be erased first.
+    fn open(&mut self, io: &mut Io, reserved: bool, f: usize) -> Option<bool> {
+        let die = (0..self.blocks.dies())
+            .filter(|&d| self.blocks.free_on(d) > 0)
+            .min_by_key(|&d| (self.open_on[d as usize], usize::MAX - self.blocks.free_on(d)))?;
+        let block = self.blocks.take_free(die)?;
+        self.open_on[die as usize] += 1;
+        let dirty = matches!(self.blocks.all[block as usize].state, State::Free { dirty: true });
+        let frontier = Frontier { block, preparing: dirty };
+        if reserved {
+            self.collector[f] = frontier;
+        } else {
+            self.host[f] = frontier;
+        }
+        self.blocks.all[block as usize].state = if dirty { State::Preparing } else { State::Open };
+        if dirty {
+            self.submit_erase(io, block, Charge::Device);
+        }
+        Some(dirty)
+    }
+    pub(crate) fn submit_erase(&mut self, io: &mut Io, block: u32, charge: Charge) {
+        let charge = if io.cfg.timing == Timing::Real { charge } else { Charge::Free };
+        let done_at = io.clock.erase(io.now, self.die(block), charge);
+        let mut after = self.oob(block);
+        if self.blocks.all[block as usize].state != State::Preparing {
+            after.erase_count = after.erase_count.saturating_add(1);
+        }
+        after.erase_time = (io.now.0 / 1000).min(oob::ERASE_TIME_MAX);
+        let b = &mut self.blocks.all[block as usize];
+        (b.erase_count, b.erase_time) = (after.erase_count, after.erase_time);
+        let op = DeviceOp::Erase { block: self.block0 + block, oob: after };
+        io.submit(Pending::Erase { vssd: self.index, block }, op, done_at);
+    }
+
+    fn submit_program(&mut self, io: &mut Io, by: By, epoch: u64, slots: Box<[Slot]>, f: usize) {
+        let reserved = !matches!(by, By::Host { .. });
+        let frontiers = if reserved { &mut self.collector } else { &mut self.host };
+        let block = frontiers[f].block;
+        let sequence = self.sequence;
+        self.sequence += 1;
+        self.stats.pages_programmed += 1;
+        let spp = self.blocks.spp as usize;
+        let last = self.blocks.pages - 1;
+        let b = &mut self.blocks.all[block as usize];
+        let page = b.next_page;
+        b.next_page += 1;
+        b.programs += 1;
+        let table = b.table.as_mut().expect("an open block has a table");
+        table.sequence[usize::from(page)] = sequence;
+        let at = usize::from(page) * spp;
+        for (i, s) in slots.iter().enumerate() {
+            table.addr[at + i] = packed(&s.record);
+            table.version[at + i] = s.record.version.0;
+        }
+        if page == last {
+            b.state = State::Closed;
+            frontiers[f] = NO_FRONTIER;
+            self.open_on[self.blocks.die_of(block) as usize] -= 1;
+            self.checkpoint.blocks_closed += 1;
+        }
+        let oob = self.oob(block);
+        let free = matches!(by, By::Gc { .. }) && io.cfg.timing == Timing::IdealGc;
+        let charge = if free { Charge::Free } else { Charge::Device };
+        let done_at = io.clock.program(io.now, self.die(block), spp as u64, charge);
+        let op = DeviceOp::Program {
+            page: self.page_addr(block, page),
+            image: Box::new(PageImage { sequence, oob, slots }),
+        };
+        io.submit(Pending::Program { vssd: self.index, block, page, epoch, by }, op, done_at);
+    }
+
+    /// Programs what waited for a block, as far as there is one now.
+    fn drain_waiting(&mut self, io: &mut Io) {
+        for _ in 0..self.waiting.len() {
+            let Some(w) = self.waiting.pop_front() else { break };
+            match self.place(io, !matches!(w.by, By::Host { .. })) {
+                Place::At { frontier } => self.submit_program(io, w.by, w.epoch, w.slots, frontier),
+                _ => self.waiting.push_back(w),
+            }
+        }
+    }
+
+    pub(crate) fn programmed(
+        &mut self,
+        io: &mut Io,
+        (block, page): (u32, u16),
+        epoch: u64,
+        by: By,
+        result: Result<(), DeviceError>,
+    ) {
+        self.blocks.all[block as usize].programs -= 1;
+        let first = block * self.blocks.spb + u32::from(page) * self.blocks.spp;
+        match result {
+            Ok(()) => (first..first + self.blocks.spp).for_each(|s| self.settle(s, by)),
+            Err(e) => self.program_failed(io, block, first, by, e),
+        }
+        let b = &self.blocks.all[block as usize];
+        if b.state == State::Closed && b.programs == 0 && !self.blocks.is_listed(block) {
+            self.blocks.list(block);
+        }
+        self.drain_freed();
+        self.sync.leave(epoch);
+        match by {
+            By::Host { token } => io.out.done.push(FlashDone::Programmed { token, result }),
+            By::Gc { victim } => self.gc_programmed(io, victim, result.is_ok()),
+            By::Ranges => {}
+        }
+        self.pump_sync(io);
+    }
+    /// A slot's program is complete: the map points to it, unless something newer is there.
+    fn settle(&mut self, slot: u32, by: By) {
+        let addr = self.blocks.addr(slot);
+        if addr == PAD {
+            return;
+        }
+        if let By::Gc { victim } = by {
+            return self.settle_moved(slot, addr, self.gc.victim_block(victim));
+        }
+        if is_range(addr) {
+            if self.ranges.placed(addr as u32, slot) {
+                self.blocks.set_valid(slot);
+            }
+            return;
+        }
+        self.map_newer(addr, slot);
+    }
+    /// Maps the slot unless the block has a newer copy or a newer range record.
+    pub(crate) fn map_newer(&mut self, addr: u64, slot: u32) {
+        let version = self.blocks.version(slot);
+        let held = self.map.get(addr);
+        if held == NONE {
+            if version < self.ranges.version(addr) {
+                self.ranges.saw(addr, version);
+                return;
+            }
+        } else {
+            let held_version = self.blocks.version(held);
+            let older = version < held_version
+                || (version == held_version && self.blocks.sequence(slot) < self.blocks.sequence(held));
+            if older {
+                self.ranges.saw(addr, version);
+                return;
+            }
+            self.blocks.clear_valid(held);
+        }
+        self.map.set(addr, slot, version);
+        self.blocks.set_valid(slot);
+    }
+    fn settle_moved(&mut self, slot: u32, addr: u64, victim: u32) {
+        let held = if is_range(addr) { self.ranges.slot_of(addr as u32) } else { self.map.get(addr) };
+        if held == NONE || self.blocks.block_of(held) != victim {
+            return;
+        }
+        let version = self.blocks.version(slot);
+        if self.blocks.version(held) != version {
+            return;
+        }
+        self.blocks.clear_valid(held);
+        if is_range(addr) {
+            self.ranges.placed(addr as u32, slot);
+        } else {
+            self.map.set(addr, slot, version);
+        }
+        self.blocks.set_valid(slot);
+    }
+    /// The page counts as used, its block takes no more. What was in it stays with whoever asked.
+    fn program_failed(&mut self, io: &mut Io, block: u32, first: u32, by: By, error: DeviceError) {
+        self.seal(block);
+        let b = &mut self.blocks.all[block as usize];
+        if let Some(t) = b.table.as_mut() {
+            // Nothing to recover there; address and version stay, for the copy may exist.
+            t.sequence[((first % self.blocks.spb) / self.blocks.spp) as usize] = 0;
+        }
+        if by == By::Ranges {
+            for slot in first..first + self.blocks.spp {
+                let addr = self.blocks.addr(slot);
+                if is_range(addr) {
+                    self.ranges.unplaced(addr as u32);
+                }
+            }
+            self.fail_waiters(io, error);
+        }
+    }
+    fn seal(&mut self, block: u32) {
+        for f in self.host.iter_mut().chain(&mut self.collector).filter(|f| f.block == block) {
+            *f = NO_FRONTIER;
+            self.open_on[self.blocks.die_of(block) as usize] -= 1;
+            self.blocks.all[block as usize].state = State::Closed;
+        }
+    }
+
+    pub(crate) fn erased(&mut self, io: &mut Io, block: u32, result: Result<(), DeviceError>) {
+        let preparing = self.blocks.all[block as usize].state == State::Preparing;
+        self.stats.erases += 1;
+        if result.is_err() {
+            self.seal(block);
+            self.blocks.all[block as usize].state = State::Retired;
+            self.blocks.drop_table(block);
+        } else if preparing {
+            self.blocks.all[block as usize].state = State::Open;
+            for f in self.host.iter_mut().chain(&mut self.collector).filter(|f| f.block == block) {
+                f.preparing = false;
+            }
+        } else {
+            self.blocks.release(block);
+            io.trace(TracePoint::BlockErased, u64::from(self.id.0), u64::from(block));
+        }
+        if !preparing {
+            self.gc_erased(io, block);
+            self.sweep(io);
+            io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
+        }
+        self.drain_waiting(io);
+    }
+
+    // Range records.
+
+    pub(crate) fn zero_range(&mut self, range: &BlockRange, version: u64) {
+        self.hide(range, version);
+        self.ranges.add(range, version);
+        self.drain_freed();
+    }
+    /// Unmaps every block of the range that is older.
+    pub(crate) fn hide(&mut self, range: &BlockRange, version: u64) {
+        let volume = u64::from(range.volume.0) << 32;
+        let mut older = Vec::new();
+        for (k, chunk) in self.map.over(range).filter(|c| c.1.mapped > 0) {
+            let first = k * u64::from(rackweave_core::msg::peer::CHUNK_BLOCKS);
+            for (i, &slot) in chunk.slots.iter().enumerate() {
+                let addr = first + i as u64;
+                if slot != NONE && range.contains((addr - volume) as u32) && self.blocks.version(slot) < version {
+                    older.push(addr);
+                }
+            }
+        }
+        for addr in older {
+            let slot = self.map.unset(addr);
+            self.blocks.clear_valid(slot);
+        }
+    }
+    pub(crate) fn drain_freed(&mut self) {
+        while let Some(slot) = self.ranges.freed.pop() {
+            self.blocks.clear_valid(slot);
+        }
+    }
+    /// Programs pending range records, a page of groups at a time.
+    pub(crate) fn flush_ranges(&mut self, io: &mut Io) {
+        self.ranges.compact(RANGE_GROUPS_MIN);
+        self.drain_freed();
+        while self.ranges.has_pending() {
+            let mut slots = Vec::with_capacity(self.blocks.spp as usize);
+            while slots.len() < self.blocks.spp as usize {
+                let Some((group, version, bytes)) = self.ranges.take_group() else { break };
+                let data = Payload::Bytes(bytes);
+                let record = SlotRecord {
+                    kind: SlotKind::Ranges,
+                    addr: BlockAddr::unpack(RANGE_VOLUME | u64::from(group)),
+                    version: Timestamp(version),
+                    crc: data.crc32c(),
+                };
+                slots.push(Slot { data, record });
+            }
+            if !slots.is_empty() {
+                self.stats.range_slots += slots.len() as u64;
+                self.program_reserved(io, By::Ranges, slots);
+            }
+        }
+    }
+    /// Looks through a few more blocks for older copies that range records hide; ends a pass when all were seen.
+    fn sweep(&mut self, io: &mut Io) {
+        if self.ranges.is_empty() {
+            return;
+        }
+        let n = self.blocks.all.len() as u32;
+        for _ in 0..SWEEP_BLOCKS {
+            if self.sweep_at >= n {
+                self.sweep_at = 0;
+                let dropped = self.ranges.end_pass();
+                self.drain_freed();
+                if dropped > 0 {
+                    io.trace(TracePoint::TombstoneDropped, u64::from(self.id.0), dropped);
+                }
+                return;
+            }
+            if let Some(t) = &self.blocks.all[self.sweep_at as usize].table {
+                for (addr, version) in t.addr.iter().zip(&t.version) {
+                    if *addr < RANGE_VOLUME {
+                        self.ranges.saw(*addr, *version);
+                    }
+                }
+            }
+            self.sweep_at += 1;
+        }
+    }
+
+    // What others see.
+
+    pub(crate) fn space(&self) -> Space {
+        let total = self.blocks.all.len() as u32;
+        let needed = self.blocks.valid.div_ceil(u64::from(self.blocks.spb)) as u32;
+        let open = (self.host.len() + self.collector.len()) as u32;
+        let extra = (self.ranges.group_count() as u64).saturating_sub(self.range_reserve);
+        Space {
+            blocks_total: total,
+            blocks_free: self.blocks.free_count.saturating_sub(GC_RESERVE),
+            spare_blocks: total.saturating_sub(needed).saturating_sub(open + GC_RESERVE).max(1),
+            mapped_slots: self.map.mapped + extra,
+            exported_slots: self.exported,
+        }
+    }
+    pub(crate) fn state_bytes(&self) -> u64 {
+        self.blocks.state_bytes() + self.map.state_bytes() + self.ranges.state_bytes()
+    }
+}
+
+/// Blocks looked through with each erase: a pass takes about one rewrite of the vSSD and its cost stays small beside
+/// the erase's own. With collection at rest nothing is erased, and no record could go.
+const SWEEP_BLOCKS: u32 = 2;
+/// Fewer groups than this are not worth packing again.
+const RANGE_GROUPS_MIN: usize = 64;
+
+/// Address of a slot as the reverse map keeps it.
+pub(crate) fn packed(r: &SlotRecord) -> u64 {
+    match r.kind {
+        SlotKind::Pad => PAD,
+        SlotKind::Data => r.addr.pack(),
+        SlotKind::Ranges => RANGE_VOLUME | u64::from(r.addr.block),
+    }
+}

@@ -1,0 +1,128 @@
+//! Ageing: writes and greedy collection done on the maps alone.
+
+use rackweave_core::{BlockAddr, Timestamp};
+
+use super::blocks::{NONE, PAD, State, is_range};
+use super::{NO_FRONTIER, Vssd};
+
+/// Collection during ageing keeps the free ratio (protocol rule 19) near RackBlox's soft threshold, so that a measured
+/// part begins close to it.
+const FREE_RATIO: f64 = 0.35;
+
+impl Vssd {
+    pub(crate) fn prefill(&mut self, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>) {
+        let (mut at, mut moved_to) = (Spot::default(), Spot::default());
+        for (addr, version) in blocks {
+            let addr = addr.pack();
+            let mapped = self.map.get(addr);
+            if mapped == NONE && self.map.mapped >= self.space().exported_slots {
+                continue;
+            }
+            if mapped != NONE && self.blocks.version(mapped) > version.0 {
+                continue;
+            }
+            if at.left == 0 {
+                self.make_room(&mut moved_to);
+            }
+            self.put(&mut at, addr, version.0);
+            self.stats.host_slots += 1;
+        }
+        self.leave(at);
+        self.leave(moved_to);
+    }
+    fn make_room(&mut self, moved_to: &mut Spot) {
+        while self.space().free_ratio() < FREE_RATIO || self.blocks.free_count <= super::GC_RESERVE {
+            let Some(victim) = self.gc_choose() else { return };
+            self.blocks.unlist(victim);
+            self.blocks.all[victim as usize].state = State::Victim;
+            let first = victim * self.blocks.spb;
+            let mut from = 0;
+            while let Some(s) = self.blocks.all[victim as usize].table.as_ref().and_then(|t| t.next_valid(from)) {
+                let (addr, version) = (self.blocks.addr(first + s), self.blocks.version(first + s));
+                if is_range(addr) {
+                    self.blocks.clear_valid(first + s);
+                    let slot = self.place_at(moved_to, addr, version);
+                    self.ranges.placed(addr as u32, slot);
+                    self.blocks.set_valid(slot);
+                } else {
+                    self.put(moved_to, addr, version);
+                }
+                self.stats.gc_slots += 1;
+                from = s + 1;
+            }
+            let b = &mut self.blocks.all[victim as usize];
+            b.erase_count = b.erase_count.saturating_add(1);
+            self.blocks.release(victim);
+            self.stats.erases += 1;
+        }
+    }
+    fn put(&mut self, at: &mut Spot, addr: u64, version: u64) {
+        let slot = self.place_at(at, addr, version);
+        let old = self.map.set(addr, slot, version);
+        if old != NONE {
+            self.blocks.clear_valid(old);
+        }
+        self.blocks.set_valid(slot);
+    }
+    fn place_at(&mut self, at: &mut Spot, addr: u64, version: u64) -> u32 {
+        if at.left == 0 {
+            if at.block != NONE {
+                self.close(at.block);
+            }
+            let die = (0..self.blocks.dies()).max_by_key(|&d| self.blocks.free_on(d)).unwrap_or(0);
+            at.block = self.blocks.take_free(die).expect("ageing keeps the collector's reserve free");
+            at.left = self.blocks.spb;
+            self.blocks.all[at.block as usize].state = State::Open;
+        }
+        let within = self.blocks.spb - at.left;
+        at.left -= 1;
+        let spp = self.blocks.spp;
+        let t = self.blocks.all[at.block as usize].table.as_mut().expect("an open block has a table");
+        t.addr[within as usize] = addr;
+        t.version[within as usize] = version;
+        if within.is_multiple_of(spp) {
+            t.sequence[(within / spp) as usize] = self.sequence;
+            self.sequence += 1;
+            self.stats.pages_programmed += 1;
+        }
+        at.block * self.blocks.spb + within
+    }
+    fn close(&mut self, block: u32) {
+        let b = &mut self.blocks.all[block as usize];
+        b.state = State::Closed;
+        b.next_page = self.blocks.pages;
+        self.blocks.list(block);
+    }
+    /// The last block becomes a frontier again from its next page on, or is closed when no frontier is to spare.
+    fn leave(&mut self, at: Spot) {
+        if at.block == NONE {
+            return;
+        }
+        let page = (self.blocks.spb - at.left).div_ceil(self.blocks.spp) as u16;
+        let t = self.blocks.all[at.block as usize].table.as_ref().expect("an open block has a table");
+        debug_assert!(t.addr[(u32::from(page) * self.blocks.spp) as usize..].iter().all(|&a| a == PAD));
+        let frontier = self.host.iter().position(|f| f.block == NONE);
+        match frontier {
+            Some(f) if page < self.blocks.pages => {
+                self.blocks.all[at.block as usize].next_page = page;
+                self.host[f] = super::Frontier { block: at.block, ..NO_FRONTIER };
+                self.open_on[self.blocks.die_of(at.block) as usize] += 1;
+            }
+            _ => self.close(at.block),
+        }
+    }
+}
+
+/// Where the next slot goes.
+#[derive(Debug)]
+struct Spot {
+    block: u32,
+    /// Slots left in it.
+    left: u32,
+}
+
+impl Default for Spot {
+    fn default() -> Spot {
+        Spot { block: NONE, left: 0 }
+    }
+}

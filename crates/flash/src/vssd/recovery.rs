@@ -1,0 +1,382 @@
+//! Recovery (protocol rule 22): the newest complete checkpoint, spare areas of the blocks it does not describe, then the
+//! range records. It writes nothing but a note of the start in the journal, so a power cut during it changes nothing.
+
+use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp, PageSpare};
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::BlockRange;
+use rackweave_core::{Payload, TracePoint};
+
+use super::blocks::{NONE, PAD, RANGE_VOLUME, State, is_range};
+use super::checkpoint::{
+    ENTRY, HEADER_STRIDE, Header, JOURNAL_FULL, JOURNAL_START, KIND_BLOCKS, KIND_COUNTS, decode_entry, decode_header,
+    decode_piece_head, u64_at,
+};
+use super::sync::Waiter;
+use super::{Io, Pending, Vssd, packed, ranges};
+
+/// Scans of spare areas in flight: more than dies, so that none rests.
+const SCANS_MAX: u32 = 128;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Headers,
+    Journals,
+    Pieces,
+    Scan,
+    Ranges,
+    Start,
+    Done,
+}
+
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    step: Step,
+    /// Complete checkpoints that may be tried, the best last.
+    headers: Vec<Header>,
+    journal: Vec<u8>,
+    piece: u32,
+    /// Erase counts that checkpoint and journals know, zero: nothing known.
+    counts: Vec<u16>,
+    described: Vec<bool>,
+    scan: Vec<u32>,
+    in_flight: u32,
+    starts: u16,
+    checkpointed: bool,
+    torn: u64,
+    result: Result<(), DeviceError>,
+}
+
+impl Vssd {
+    pub(crate) fn recover(&mut self, io: &mut Io) {
+        io.trace(TracePoint::RecoveryStart, u64::from(self.id.0), 0);
+        let n = self.blocks.all.len();
+        self.recovery = Some(Box::new(Recovery {
+            step: Step::Headers,
+            headers: Vec::new(),
+            journal: Vec::new(),
+            piece: 0,
+            counts: vec![0; n],
+            described: vec![false; n],
+            scan: Vec::new(),
+            in_flight: 0,
+            starts: 0,
+            checkpointed: false,
+            torn: 0,
+            result: Ok(()),
+        }));
+        self.read_meta(io, 0, 2 * HEADER_STRIDE as u32);
+    }
+    /// The result, once.
+    pub(crate) fn take_recovered(&mut self) -> Option<Result<(), DeviceError>> {
+        let done = self.recovery.as_ref().is_some_and(|r| r.step == Step::Done);
+        if done { self.recovery.take().map(|r| r.result) } else { None }
+    }
+    fn read_meta(&mut self, io: &mut Io, at: u64, len: u32) {
+        let done_at = io.clock.meta(io.now, u64::from(len), false);
+        let op = DeviceOp::ReadMeta { offset: self.meta0 + at, len };
+        io.submit(Pending::MetaRead { vssd: self.index }, op, done_at);
+    }
+
+    pub(crate) fn recover_step(&mut self, io: &mut Io, p: &Pending, result: Result<DeviceData, DeviceError>) {
+        let Some(mut r) = self.recovery.take() else { return };
+        match (p, result) {
+            (Pending::Spares { block, .. }, result) => {
+                r.in_flight -= 1;
+                match result {
+                    Ok(DeviceData::Spares { oob, pages }) => self.found(&mut r, *block, &oob, &pages),
+                    Ok(_) => {}
+                    Err(e) => r.result = Err(e),
+                }
+                self.scan_on(io, &mut r);
+            }
+            (Pending::RangeRead { group, .. }, result) => {
+                r.in_flight -= 1;
+                self.range_found(io, *group, result);
+                self.ranges_on(io, &mut r);
+            }
+            (_, Ok(DeviceData::Meta(b))) => self.meta_found(io, &mut r, &b),
+            (_, Ok(_)) => self.meta_found(io, &mut r, &[]),
+            (_, Err(_)) => self.meta_found(io, &mut r, &[]),
+        }
+        self.recovery = Some(r);
+    }
+    fn meta_found(&mut self, io: &mut Io, r: &mut Recovery, b: &[u8]) {
+        match r.step {
+            Step::Headers => {
+                let (n, pages, slots) = (r.counts.len() as u32, self.blocks.pages, self.blocks.spp as u16);
+                let of = |at: usize| decode_header(b.get(at..)?);
+                let found = [of(0), of(HEADER_STRIDE as usize)].into_iter().flatten();
+                r.headers = found.filter(|h| (h.blocks, h.pages, h.slots) == (n, pages, slots)).collect();
+                r.headers.sort_by_key(|h| h.generation);
+                self.checkpoint.seen = r.headers.last().map_or(0, |h| h.generation);
+                r.step = Step::Journals;
+                let len = 2 * self.checkpoint.journal_len();
+                self.read_meta(io, self.checkpoint.journal_at(0), len as u32);
+            }
+            Step::Journals => {
+                r.journal = b.to_vec();
+                for e in entries(&r.journal) {
+                    self.checkpoint.seen = self.checkpoint.seen.max(u64::from(e.1.generation));
+                }
+                r.step = Step::Pieces;
+                self.next_piece(io, r);
+            }
+            Step::Pieces => self.piece_found(io, r, b),
+            _ => {}
+        }
+    }
+    fn next_piece(&mut self, io: &mut Io, r: &mut Recovery) {
+        let Some(h) = r.headers.last().copied() else { return self.begin_scan(io, r) };
+        if r.piece >= h.pieces {
+            r.checkpointed = true;
+            return self.begin_scan(io, r);
+        }
+        let at = self.checkpoint.body_at(h.generation) + u64::from(r.piece) * self.checkpoint.piece as u64;
+        self.read_meta(io, at, self.checkpoint.piece as u32);
+    }
+    fn piece_found(&mut self, io: &mut Io, r: &mut Recovery, b: &[u8]) {
+        let Some(h) = r.headers.last().copied() else { return };
+        let piece = decode_piece_head(b, h.generation, r.piece);
+        if piece.and_then(|(kind, n, body)| self.take_piece(r, kind, n, body)).is_none() {
+            // Damaged: what it said counts for nothing; the older one may do.
+            io.trace(TracePoint::CheckpointTorn, u64::from(self.id.0), h.generation);
+            r.headers.pop();
+            r.piece = 0;
+            for block in 0..r.described.len() {
+                if std::mem::take(&mut r.described[block]) {
+                    self.forget(block as u32);
+                }
+            }
+            return self.next_piece(io, r);
+        }
+        r.piece += 1;
+        self.next_piece(io, r);
+    }
+    fn take_piece(&mut self, r: &mut Recovery, kind: u32, n: u32, b: &[u8]) -> Option<()> {
+        if kind == KIND_COUNTS {
+            let first = u32::from_le_bytes(b.get(..4)?.try_into().ok()?) as usize;
+            let known = r.counts.get_mut(first..first.checked_add(n as usize)?)?;
+            for (c, b) in known.iter_mut().zip(b.get(4..)?.chunks_exact(2)) {
+                *c = (*c).max(u16::from_le_bytes([b[0], b[1]]));
+            }
+            return Some(());
+        }
+        if kind != KIND_BLOCKS {
+            return None;
+        }
+        let (pages, slots) = (usize::from(self.blocks.pages), self.blocks.spb as usize);
+        for entry in b.chunks_exact(16 + pages * 8 + slots * 16).take(n as usize) {
+            let number = u32::from_le_bytes(entry[..4].try_into().ok()?);
+            *r.described.get_mut(number as usize)? = true;
+            let table = self.blocks.claim(number);
+            for (i, s) in entry[16..].chunks_exact(8).take(pages).enumerate() {
+                table.sequence[i] = u64_at(s, 0);
+            }
+            for (i, s) in entry[16 + pages * 8..].chunks_exact(16).enumerate() {
+                table.addr[i] = u64_at(s, 0);
+                table.version[i] = u64_at(s, 8);
+            }
+            let block = &mut self.blocks.all[number as usize];
+            block.erase_count = u16::from_le_bytes([entry[6], entry[7]]);
+            block.erase_time = u64_at(entry, 8);
+        }
+        Some(())
+    }
+    fn forget(&mut self, block: u32) {
+        if self.blocks.all[block as usize].table.is_some() {
+            self.blocks.release(block);
+        }
+    }
+
+    fn begin_scan(&mut self, io: &mut Io, r: &mut Recovery) {
+        let chosen = r.headers.last().map(|h| h.generation).filter(|_| r.checkpointed);
+        self.checkpoint.generation = chosen.unwrap_or(self.checkpoint.seen);
+        let generation = self.checkpoint.generation;
+        let half = self.checkpoint.journal_len() as usize / ENTRY;
+        let mut full = false;
+        let journal = std::mem::take(&mut r.journal);
+        for (at, e) in entries(&journal) {
+            let current = u64::from(e.generation) == generation & 0xffff_ffff;
+            if current && at / half == (generation % 2) as usize {
+                let n = &mut self.checkpoint.journal[(generation % 2) as usize];
+                *n = (*n).max((at % half) as u64 + 1);
+            }
+            match e.block {
+                JOURNAL_FULL => full |= current,
+                JOURNAL_START => r.starts += u16::from(u64::from(e.generation) >= generation),
+                block if (block as usize) < r.counts.len() => {
+                    r.counts[block as usize] = r.counts[block as usize].max(e.erase_count);
+                    if current && std::mem::take(&mut r.described[block as usize]) {
+                        self.forget(block);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if full {
+            for block in 0..r.described.len() {
+                if std::mem::take(&mut r.described[block]) {
+                    self.forget(block as u32);
+                }
+            }
+        }
+        r.step = Step::Scan;
+        r.scan = (0..r.described.len() as u32).rev().filter(|&b| !r.described[b as usize]).collect();
+        self.scan_on(io, r);
+    }
+    fn scan_on(&mut self, io: &mut Io, r: &mut Recovery) {
+        while r.in_flight < SCANS_MAX {
+            let Some(block) = r.scan.pop() else { break };
+            r.in_flight += 1;
+            let bytes = u64::from(self.blocks.spb) * 16;
+            let done_at = io.clock.spares(io.now, self.die(block), bytes);
+            let op = DeviceOp::ReadSpares { block: self.block0 + block };
+            io.submit(Pending::Spares { vssd: self.index, block }, op, done_at);
+        }
+        if r.in_flight == 0 && r.scan.is_empty() {
+            self.merge(io, r);
+        }
+    }
+    fn found(&mut self, r: &mut Recovery, block: u32, oob: &BlockOob, pages: &[PageSpare]) {
+        let b = &mut self.blocks.all[block as usize];
+        b.erase_count = oob.erase_count;
+        b.erase_time = oob.erase_time;
+        if pages.is_empty() {
+            return;
+        }
+        let spp = self.blocks.spp as usize;
+        let n = self.blocks.pages;
+        let table = self.blocks.claim(block);
+        for p in pages.iter().filter(|p| p.page < n) {
+            table.sequence[usize::from(p.page)] = p.sequence;
+            for (i, record) in p.records.iter().take(spp).enumerate() {
+                let at = usize::from(p.page) * spp + i;
+                table.addr[at] = packed(record);
+                table.version[at] = record.version.0;
+            }
+        }
+        let last = pages.iter().map(|p| p.page).max().unwrap_or(0);
+        r.torn += u64::from(last) + 1 - pages.len() as u64;
+        if !r.checkpointed && table.sequence[0] == 0 {
+            // Its first page is gone: an erase may have begun that was never noted.
+            let b = &mut self.blocks.all[block as usize];
+            b.erase_count = b.erase_count.saturating_add(1);
+        }
+    }
+
+    /// All slots are known: for each block the highest version counts, then the later page.
+    fn merge(&mut self, io: &mut Io, r: &mut Recovery) {
+        self.settle_counts(r);
+        if r.torn > 0 {
+            io.trace(TracePoint::TornPage, u64::from(self.id.0), r.torn);
+        }
+        let mut groups: Map<u32, (u64, u32)> = map();
+        let spb = self.blocks.spb;
+        for block in 0..self.blocks.all.len() as u32 {
+            if self.blocks.all[block as usize].table.is_none() {
+                continue;
+            }
+            for slot in block * spb..(block + 1) * spb {
+                let sequence = self.blocks.sequence(slot);
+                let addr = self.blocks.addr(slot);
+                self.sequence = self.sequence.max(sequence + 1);
+                if sequence == 0 || addr == PAD {
+                    continue;
+                }
+                if is_range(addr) {
+                    self.ranges.seen_group(addr as u32);
+                    let best = groups.entry(addr as u32).or_insert((0, NONE));
+                    *best = (*best).max((sequence, slot));
+                } else {
+                    self.map_newer(addr, slot);
+                }
+            }
+        }
+        for block in 0..self.blocks.all.len() as u32 {
+            if self.blocks.all[block as usize].state == State::Closed {
+                self.blocks.all[block as usize].next_page = self.blocks.pages;
+                self.blocks.list(block);
+            }
+        }
+        self.blocks.mark_all_free_dirty();
+        let mut groups: Vec<(u32, u32)> = groups.into_iter().map(|(g, (_, slot))| (g, slot)).collect();
+        groups.sort_unstable();
+        r.scan = groups.iter().rev().map(|g| g.1).collect();
+        r.step = Step::Ranges;
+        self.ranges_on(io, r);
+    }
+    /// Erase counts are never below the truth: what is known of a block, or of its die.
+    fn settle_counts(&mut self, r: &Recovery) {
+        let per_die = self.blocks.blocks_per_die as usize;
+        for (block, known) in self.blocks.all.iter_mut().zip(&r.counts) {
+            block.erase_count = block.erase_count.max(*known);
+        }
+        for die in self.blocks.all.chunks_mut(per_die) {
+            let most = die.iter().map(|b| b.erase_count).max().unwrap_or(0);
+            for b in die.iter_mut().filter(|b| b.table.is_none()) {
+                if !r.checkpointed {
+                    b.erase_count = most;
+                }
+                // Once for each start since, which may have erased it unnoted, and once for its erase to come.
+                b.erase_count = b.erase_count.saturating_add(r.starts).saturating_add(1);
+            }
+        }
+    }
+    fn ranges_on(&mut self, io: &mut Io, r: &mut Recovery) {
+        while r.in_flight < SCANS_MAX {
+            let Some(slot) = r.scan.pop() else { break };
+            r.in_flight += 1;
+            let block = self.blocks.block_of(slot);
+            let (page, within) = self.page_of(slot);
+            let done_at = io.clock.read(io.now, self.die(block), 1, crate::timing::Charge::Device);
+            let op = DeviceOp::ReadSlot { page: self.page_addr(block, page), slot: within };
+            io.submit(Pending::RangeRead { vssd: self.index, group: slot }, op, done_at);
+        }
+        if r.in_flight > 0 {
+            return;
+        }
+        r.step = Step::Start;
+        io.trace(TracePoint::RecoveryDone, u64::from(self.id.0), self.map.mapped);
+        if let Err(e) = r.result {
+            r.step = Step::Done;
+            r.result = Err(e);
+            return;
+        }
+        let generation = self.checkpoint.generation;
+        self.journal_append(io, generation, JOURNAL_START, 0);
+        self.want_sync(io, Waiter::Boot);
+    }
+    fn range_found(&mut self, io: &mut Io, slot: u32, result: Result<DeviceData, DeviceError>) {
+        let group = (self.blocks.addr(slot) - RANGE_VOLUME) as u32;
+        let records = match result {
+            Ok(DeviceData::Slot(s)) if s.data.crc32c() == s.record.crc => {
+                let Payload::Bytes(b) = s.data else { return };
+                ranges::decode_group(&b).filter(|g| g.0 == group).map(|g| g.1)
+            }
+            _ => None,
+        };
+        let Some(records) = records else {
+            // Lost records show older copies again; other replicas hold the newer versions.
+            io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), u64::from(self.blocks.block_of(slot)));
+            return;
+        };
+        self.blocks.set_valid(slot);
+        self.ranges.restore(group, slot, &records);
+        for rec in &records {
+            let count = rec.end.saturating_sub(rec.first);
+            self.hide(&BlockRange { volume: rec.volume, first: rec.first, count }, rec.version);
+        }
+        self.drain_freed();
+    }
+    pub(crate) fn boot_synced(&mut self, _io: &mut Io, result: Result<(), DeviceError>) {
+        if let Some(r) = self.recovery.as_mut() {
+            r.result = result;
+            r.step = Step::Done;
+        }
+    }
+}
+
+/// Valid journal entries of both journals, with their places.
+fn entries(journal: &[u8]) -> impl Iterator<Item = (usize, super::checkpoint::JournalEntry)> {
+    journal.chunks_exact(ENTRY).enumerate().filter_map(|(i, b)| decode_entry(b).map(|e| (i, e)))
+}

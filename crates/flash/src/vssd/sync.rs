@@ -1,0 +1,121 @@
+//! Syncs: each waits for the programs submitted before it, then for the device; what waits together goes together.
+
+use std::collections::VecDeque;
+
+use rackweave_core::device::{DeviceError, DeviceOp};
+
+use super::{Io, Pending, Vssd};
+use crate::ssd::FlashDone;
+use crate::timing::Timing;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    Host { token: u64 },
+    Gc { victim: u8 },
+    Checkpoint,
+    Boot,
+}
+
+/// Programs and checkpoint writes are counted by the epoch they were submitted in; every sync ends an epoch.
+#[derive(Debug)]
+pub(crate) struct Syncs {
+    first: u64,
+    in_flight: VecDeque<u32>,
+    waiters: VecDeque<(u64, Waiter)>,
+    syncing: Vec<Waiter>,
+    busy: bool,
+}
+
+impl Syncs {
+    pub(crate) fn new() -> Syncs {
+        Syncs { first: 0, in_flight: VecDeque::from([0]), waiters: VecDeque::new(), syncing: Vec::new(), busy: false }
+    }
+    /// Counts a command; returns its epoch.
+    pub(crate) fn enter(&mut self) -> u64 {
+        let last = self.in_flight.len() - 1;
+        self.in_flight[last] += 1;
+        self.first + last as u64
+    }
+    pub(crate) fn leave(&mut self, epoch: u64) {
+        self.in_flight[(epoch - self.first) as usize] -= 1;
+        self.retire();
+    }
+    fn retire(&mut self) {
+        while self.in_flight.len() > 1 && self.in_flight[0] == 0 {
+            self.in_flight.pop_front();
+            self.first += 1;
+        }
+    }
+    fn wait(&mut self, w: Waiter) {
+        let last = self.in_flight.len() - 1;
+        self.waiters.push_back((self.first + last as u64, w));
+        self.in_flight.push_back(0);
+        self.retire();
+    }
+}
+
+impl Vssd {
+    /// Asks for everything up to now, range records included, to be durable.
+    pub(crate) fn want_sync(&mut self, io: &mut Io, w: Waiter) {
+        if io.failed.is_none() {
+            self.flush_ranges(io);
+        }
+        self.sync.wait(w);
+        self.pump_sync(io);
+    }
+    pub(crate) fn pump_sync(&mut self, io: &mut Io) {
+        if self.sync.busy {
+            return;
+        }
+        while let Some(&(epoch, w)) = self.sync.waiters.front() {
+            if epoch >= self.sync.first {
+                break;
+            }
+            self.sync.waiters.pop_front();
+            self.sync.syncing.push(w);
+        }
+        if self.sync.syncing.is_empty() {
+            return;
+        }
+        if let Some(e) = *io.failed {
+            return self.answer(io, Err(e));
+        }
+        self.sync.busy = true;
+        let cost = if io.cfg.timing == Timing::Real { io.cfg.sync_span } else { rackweave_core::Span::ZERO };
+        let done_at = io.now + cost;
+        io.submit(Pending::Sync { vssd: self.index }, DeviceOp::Sync, done_at);
+    }
+    pub(crate) fn synced(&mut self, io: &mut Io, result: Result<(), DeviceError>) {
+        self.sync.busy = false;
+        if let Err(e) = result {
+            io.failed.get_or_insert(e);
+        }
+        self.answer(io, result);
+        self.pump_sync(io);
+    }
+    fn answer(&mut self, io: &mut Io, result: Result<(), DeviceError>) {
+        let mut done = std::mem::take(&mut self.sync.syncing);
+        for w in done.drain(..) {
+            match w {
+                Waiter::Host { token } => io.out.done.push(FlashDone::Synced { token, result }),
+                Waiter::Gc { victim } => self.gc_synced(io, victim, result.is_ok()),
+                Waiter::Checkpoint => self.checkpoint_synced(io, result.is_ok()),
+                Waiter::Boot => self.boot_synced(io, result),
+            }
+        }
+        if self.sync.syncing.is_empty() {
+            self.sync.syncing = done;
+        }
+    }
+    /// Range records could not be programmed: syncs that were to persist them fail, the records stay pending.
+    pub(crate) fn fail_waiters(&mut self, io: &mut Io, error: DeviceError) {
+        let waiters = std::mem::take(&mut self.sync.waiters);
+        for (epoch, w) in waiters {
+            match w {
+                Waiter::Host { token } => io.out.done.push(FlashDone::Synced { token, result: Err(error) }),
+                Waiter::Gc { victim } => self.gc_synced(io, victim, false),
+                other => self.sync.waiters.push_back((epoch, other)),
+            }
+        }
+    }
+}
