@@ -80,7 +80,7 @@ impl Server {
         cfg.validate()?;
         let mut ssd = Ssd::new(cfg.ssd.clone())?;
         let g = &cfg.ssd.profile.geometry;
-        let slots_per_page = g.slots_per_page() as usize;
+        let slots_per_page = g.slots_per_page();
         let mut vssds = Vec::new();
         for (index, v) in cfg.vssds.iter().enumerate() {
             ssd.alloc_vssd(v.id, v.channels).map_err(|error| ServerError::Alloc { vssd: v.id, error })?;
@@ -538,14 +538,14 @@ impl Server {
             serving: v.replica.serving(now),
             gc: v.gc.state(),
             free_ratio: space.free_ratio(),
-            blocks_total: space.blocks_total,
-            blocks_free: space.blocks_free,
+            blocks_total: u64::from(space.blocks_total),
+            blocks_free: u64::from(space.blocks_free),
             mapped_bytes: space.mapped_slots * u64::from(rackweave_core::BLOCK),
             exported_bytes: space.exported_slots * u64::from(rackweave_core::BLOCK),
             erases: flash.erases,
             gc_episodes: v.gc_episodes,
             gc_unacknowledged: v.gc_unacknowledged,
-            gc_runs: flash.gc_runs,
+            gc_runs: flash.gc_victims,
             waf: flash.waf(),
             cache_capacity: v.disk.cfg.capacity,
             cache_used: v.disk.used(),
@@ -608,6 +608,7 @@ impl Node for Server {
             self.settle(now, fx);
         }
         fx.commands.append(&mut self.out.commands);
+        fx.traces.append(&mut self.out.traces);
         let at = self.next_deadline();
         if at != self.wake_at || self.wake_at <= now {
             self.wake_at = at;

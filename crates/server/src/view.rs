@@ -2,6 +2,7 @@
 
 use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, ScanEntry};
+use rackweave_core::rng::mix64;
 use rackweave_core::{BlockAddr, Payload, Time, Timestamp};
 use rackweave_flash::{FlashOut, Ssd};
 use rackweave_replica::{ReadStart, Store};
@@ -148,7 +149,7 @@ fn merge_chunks(
     for chunk in cached {
         entries.clear();
         store.merged_chunk(chunk, &mut entries);
-        let digest = rackweave_flash::digest(&entries);
+        let digest = digest(&entries);
         match into[start..].binary_search_by_key(&chunk, |c| c.0) {
             Ok(i) => into[start + i].1 = digest,
             Err(i) => into.insert(start + i, (chunk, digest)),
@@ -160,4 +161,12 @@ fn merge_chunks(
     let cut = into[start + limit].0;
     into.truncate(start + limit);
     Some(cut)
+}
+
+/// As the page layer digests a chunk: equal entries give equal digests, whatever holds them.
+fn digest(entries: &[ScanEntry]) -> u64 {
+    entries.iter().fold(0, |d, e| {
+        let d = mix64(d ^ e.addr.pack());
+        mix64(d.wrapping_add(e.version.0 << 1 | u64::from(e.mapped)))
+    })
 }

@@ -69,7 +69,7 @@ fn a_rack_that_lost_power_recovers_all_that_was_flushed() {
 
 #[test]
 fn a_full_rack_says_so_keeps_reading_and_recovers_by_trim() {
-    let mut r = Rack::serving(Options { ssd_bytes: 24 << 20, cache_slots: 3 * 128, ..Options::default() });
+    let mut r = Rack::serving(Options { ssd_bytes: 96 << 20, cache_slots: 3 * 128, ..Options::default() });
     let mut written = 0u32;
     let full = loop {
         match r.write(0, written, contents(u64::from(written))) {

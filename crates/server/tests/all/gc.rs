@@ -5,7 +5,7 @@ use rackweave_server::{GcPolicy, GcState};
 use super::rack::{LEASE, Options, Rack, contents};
 
 fn small(policy: GcPolicy) -> Options {
-    Options { ssd_bytes: 24 << 20, cache_slots: 3 * 128, policy, ..Options::default() }
+    Options { ssd_bytes: 96 << 20, cache_slots: 3 * 128, policy, ..Options::default() }
 }
 
 /// Fills most of set 0 and overwrites at random until `done`.
@@ -68,7 +68,12 @@ fn the_baseline_collects_alone_and_asks_nobody() {
 #[test]
 fn reads_of_a_collecting_replica_are_served_elsewhere() {
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
-    churn(&mut r, |r| r.servers.iter().flatten().any(|s| s.status(r.now).vssds.iter().any(|v| v.set.0 == 0 && v.gc == GcState::Collecting)));
+    churn(&mut r, |r| {
+        r.servers
+            .iter()
+            .flatten()
+            .any(|s| s.status(r.now).vssds.iter().any(|v| v.set.0 == 0 && v.gc == GcState::Collecting))
+    });
     for member in 0..3 {
         for b in 0..8 {
             assert!(matches!(r.read_from(0, member, b, 1), Some(IoReply::Data(_))));

@@ -14,7 +14,7 @@ use rackweave_core::{
     Time, TracePoint, VolumeId, VssdId,
 };
 use rackweave_flash::backend::Memory;
-use rackweave_flash::{BlockingUnit, Profile, SsdConfig, Timing};
+use rackweave_flash::{Profile, SsdConfig, Timing};
 use rackweave_meta::{Meta, MetaConfig, SetConfig};
 use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig};
 use rackweave_switch::{Switch, SwitchConfig};
@@ -98,6 +98,10 @@ pub fn vssd_of(servers: u32, set: u32, server: u32) -> Option<VssdId> {
     (slot < COPIES).then(|| VssdId(1 + server * 16 + slot))
 }
 
+fn profile(ssd_bytes: u64) -> Profile {
+    Profile::builtin("p-ssd").expect("built in").scaled_to(ssd_bytes).expect("possible")
+}
+
 impl Rack {
     pub fn new(options: Options) -> Rack {
         let layout = Layout { servers: options.servers, clients: 1 };
@@ -108,7 +112,7 @@ impl Rack {
             meta: None,
             switch: Switch::new(SwitchConfig::new(Layout::SWITCH)),
             servers: (0..n).map(|_| None).collect(),
-            backends: (0..n).map(|_| Memory::default()).collect(),
+            backends: (0..n).map(|_| Memory::new(profile(options.ssd_bytes).geometry)).collect(),
             lives: vec![0; n],
             saved: BTreeMap::new(),
             queue: BinaryHeap::new(),
@@ -144,9 +148,7 @@ impl Rack {
     }
 
     pub fn start_meta(&mut self) {
-        let sets = (0..self.options.servers)
-            .map(|k| SetConfig { set: SetId(k), members: self.members(k) })
-            .collect();
+        let sets = (0..self.options.servers).map(|k| SetConfig { set: SetId(k), members: self.members(k) }).collect();
         let cfg = MetaConfig {
             layout: self.layout,
             sets,
@@ -162,13 +164,9 @@ impl Rack {
         self.event(Layout::META, Event::Timer);
     }
 
-    fn profile(&self) -> Profile {
-        Profile::builtin("p-ssd").expect("built in").scaled_to(self.options.ssd_bytes).expect("possible")
-    }
-
     pub fn start(&mut self, i: usize) {
         self.lives[i] += 1;
-        let profile = self.profile();
+        let profile = profile(self.options.ssd_bytes);
         let (s, server) = (self.options.servers, i as u32);
         let channels = profile.geometry.channels / COPIES as u16;
         let vssds = (0..COPIES).map(|slot| {
@@ -177,13 +175,8 @@ impl Rack {
             let peers = self.members(set).into_iter().filter(|&(v, _)| v != id).collect();
             VssdConfig { id, set: SetId(set), channels, peers }
         });
-        let ssd = SsdConfig {
-            id: SsdId(server),
-            profile,
-            timing: self.options.timing,
-            blocking: BlockingUnit::Page,
-            verify: true,
-        };
+        let mut ssd = SsdConfig::new(SsdId(server), profile);
+        ssd.timing = self.options.timing;
         let node = self.layout.server(server);
         let mut cfg = ServerConfig::new(node, self.layout, ssd, vssds.collect());
         cfg.cache_slots = self.options.cache_slots;
