@@ -14,6 +14,7 @@ mod error;
 pub mod header;
 pub mod limits;
 mod payload;
+pub mod pcap;
 mod peer;
 
 pub use error::{DecodeError, EncodeError};

@@ -3,14 +3,23 @@
 use rackweave_core::Rng;
 use rackweave_wire::{HEADER_BYTES, decode, encode, header::checksum};
 
+use crate::allocated;
 use crate::drawn::Draw;
 
 const MUTATED: u64 = 600_000;
 const RANDOM: u64 = 200_000;
 
-/// The property: never a panic, and whatever is accepted has exactly these bytes.
+/// Memory of a value is at most this many times its bytes on the wire (a shortest view: 13 bytes there, 48 here).
+const MEMORY_RATIO: usize = 4;
+
+/// The properties: never a panic, no more memory than the input accounts for, and whatever is accepted has exactly
+/// these bytes.
 fn target(input: &[u8], again: &mut Vec<u8>) -> bool {
-    let Ok(packet) = decode(input) else { return false };
+    let before = allocated::bytes();
+    let result = decode(input);
+    let used = allocated::bytes() - before;
+    assert!(used <= MEMORY_RATIO * input.len() + 512, "{used} bytes allocated for {}", input.len());
+    let Ok(packet) = result else { return false };
     again.clear();
     encode(&packet, again).expect("what was decoded can be encoded");
     assert_eq!(again, input);
