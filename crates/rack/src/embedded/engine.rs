@@ -308,3 +308,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
 
 /// Where administration goes.
 pub const ADMIN: NodeId = Layout::META;
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -13,6 +13,13 @@ const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
 #[error("metadata store: {0}")]
 pub struct StoreError(#[from] Box<redb::Error>);
 
+impl StoreError {
+    /// An error of the operating system.
+    pub fn of(e: std::io::Error) -> StoreError {
+        StoreError(Box::new(redb::Error::Io(e)))
+    }
+}
+
 fn fail(e: impl Into<redb::Error>) -> StoreError {
     StoreError(Box::new(e.into()))
 }
