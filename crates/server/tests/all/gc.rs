@@ -4,6 +4,9 @@ use rackweave_server::{GcPolicy, GcState};
 
 use super::rack::{LEASE, Options, Rack, contents};
 
+/// Between two overwrites.
+const PAUSE: Span = Span::from_micros(400);
+
 fn small(policy: GcPolicy) -> Options {
     Options { ssd_bytes: 96 << 20, cache_slots: 3 * 128, policy, ..Options::default() }
 }
@@ -16,8 +19,12 @@ fn churn(r: &mut Rack, done: impl Fn(&Rack) -> bool) {
     for i in 0..200_000u32 {
         let block = if i < blocks { i } else { rng.below(u64::from(blocks)) as u32 };
         assert_eq!(r.write(0, block, contents(u64::from(i))), Some(IoReply::Done), "write {i}");
-        if i >= blocks && i % 64 == 0 && done(r) {
-            return;
+        if i >= blocks {
+            // A writer that waits for nothing but the rack takes every block as it is freed, and no episode ends.
+            r.run(PAUSE);
+            if i % 64 == 0 && done(r) {
+                return;
+            }
         }
     }
     panic!("did not happen: {:?}", r.server(0).status(r.now));
