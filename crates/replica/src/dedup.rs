@@ -1,6 +1,6 @@
 //! Which mutations were executed (protocol rule 7), and which of their blocks may not have been.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::Mutation;
@@ -14,14 +14,39 @@ use crate::config::CLIENTS_MAX;
 pub(crate) enum Edge {
     /// Accepted here as a read-modify-write of this version, not resolved yet.
     Tentative(Timestamp),
-    /// Refused here, or superseded by something not made from it.
+    /// Never accepted here, or superseded by something not made from it.
     Lost,
 }
 
+/// A mutation may come in parts: a replay has only what was unresolved. So a record says which blocks came.
 #[derive(Debug, Default)]
 struct Record {
+    /// Blocks that came, as bits from `anchor` on: a message has few enough, side by side.
+    seen: u64,
+    anchor: u32,
     /// Blocks in doubt; nearly always none.
     edges: Vec<(u32, Edge)>,
+}
+
+/// How far below the first block that came others of the same message may be.
+const BELOW: u32 = 24;
+
+impl Record {
+    fn see(&mut self, block: u32) {
+        if self.seen == 0 {
+            self.anchor = block.saturating_sub(BELOW);
+        }
+        self.seen |= self.bit(block);
+    }
+    fn bit(&self, block: u32) -> u64 {
+        block.checked_sub(self.anchor).and_then(|n| 1u64.checked_shl(n)).unwrap_or(0)
+    }
+    fn edge(&self, block: u32) -> Option<Edge> {
+        if self.seen != u64::MAX && self.seen & self.bit(block) == 0 {
+            return Some(Edge::Lost);
+        }
+        self.edges.iter().find(|e| e.0 == block).map(|e| e.1)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -86,16 +111,27 @@ impl Dedup {
     pub fn edge(&self, m: Mutation, block: u32) -> Option<Edge> {
         let c = self.clients.get(&m.client)?;
         let i = c.find(m.sequence).ok()?;
-        c.records[i].1.edges.iter().find(|e| e.0 == block).map(|e| e.1)
+        c.records[i].1.edge(block)
     }
     /// Mutations remembered of a client.
     pub fn remembered(&self, client: Incarnation) -> usize {
         self.clients.get(&client).map_or(0, |c| c.records.len())
     }
-    /// Remembers a mutation. `true` if it was not known. Client zero is nobody: nothing is remembered.
-    pub fn note(&mut self, m: Mutation) -> bool {
+    /// Remembers blocks of a mutation. Client zero is nobody: nothing is remembered.
+    pub fn note(&mut self, m: Mutation, blocks: impl Iterator<Item = u32>) {
+        if let Some(r) = self.record(m) {
+            blocks.for_each(|b| r.see(b));
+        }
+    }
+    /// Remembers all of a mutation.
+    pub fn note_all(&mut self, m: Mutation) {
+        if let Some(r) = self.record(m) {
+            r.seen = u64::MAX;
+        }
+    }
+    fn record(&mut self, m: Mutation) -> Option<&mut Record> {
         if m.client.0 == 0 {
-            return false;
+            return None;
         }
         self.uses += 1;
         if self.clients.len() >= CLIENTS_MAX && !self.clients.contains_key(&m.client) {
@@ -109,14 +145,14 @@ impl Dedup {
                 c.records.pop_front();
             }
         }
-        match c.find(m.sequence) {
-            _ if m.sequence < c.floor => false,
-            Ok(_) => false,
-            Err(i) => {
-                c.records.insert(i, (m.sequence, Record::default()));
-                true
-            }
+        if m.sequence < c.floor {
+            return None;
         }
+        let i = c.find(m.sequence).unwrap_or_else(|i| {
+            c.records.insert(i, (m.sequence, Record::default()));
+            i
+        });
+        Some(&mut c.records[i].1)
     }
     fn evict(&mut self) {
         if let Some(idle) = self.clients.iter().min_by_key(|(_, c)| c.used).map(|(&k, _)| k) {
@@ -150,29 +186,37 @@ impl Dedup {
             c.records.retain(|r| r.1.edges.is_empty());
         }
     }
-    /// For a shadow. Mutations in doubt are left out: their invalidations reach the shadow itself.
-    pub fn export(&self) -> Box<[ClientRecord]> {
+    /// For a shadow: mutations neither in doubt nor `unresolved`. Of those the invalidations reach it themselves.
+    pub fn export(&self, unresolved: &BTreeSet<(Incarnation, u64)>) -> Box<[ClientRecord]> {
         let mut all: Vec<ClientRecord> = self
             .clients
             .iter()
-            .map(|(&client, c)| ClientRecord {
-                client,
-                floor: c.floor,
-                applied: c.records.iter().filter(|r| r.1.edges.is_empty()).map(|r| r.0).collect(),
+            .map(|(&client, c)| {
+                let sure = |r: &&(u64, Record)| r.1.edges.is_empty() && !unresolved.contains(&(client, r.0));
+                let applied = c.records.iter().filter(sure).map(|r| r.0).collect();
+                ClientRecord { client, floor: c.floor, applied }
             })
             .collect();
         all.sort_unstable_by_key(|r| r.client);
         all.into()
     }
-    pub fn import(&mut self, records: &[ClientRecord]) {
+    /// Takes over what every one of `members` tables has: a mutation in effect was seen by all.
+    pub fn import(&mut self, records: &[ClientRecord], members: usize) {
+        let mut floors: BTreeMap<Incarnation, u64> = BTreeMap::new();
+        let mut counts: BTreeMap<(Incarnation, u64), usize> = BTreeMap::new();
         for r in records {
+            let floor = floors.entry(r.client).or_default();
+            *floor = r.floor.max(*floor);
             for &sequence in &r.applied {
-                self.note(Mutation { client: r.client, sequence, floor: r.floor });
+                *counts.entry((r.client, sequence)).or_default() += 1;
             }
-            if r.applied.is_empty() {
-                let c = self.clients.entry(r.client).or_default();
-                c.floor = c.floor.max(r.floor);
-            }
+        }
+        for (&client, &floor) in &floors {
+            let c = self.clients.entry(client).or_default();
+            c.floor = floor.max(c.floor);
+        }
+        for (&(client, sequence), _) in counts.iter().filter(|(_, n)| **n >= members) {
+            self.note_all(Mutation { client, sequence, floor: 0 });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, ScanEntry};
-use rackweave_core::msg::{BlockRange, Peer, Role};
+use rackweave_core::msg::{BlockRange, Mutation, Peer, Role};
 use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
 
 use crate::config::{DIGEST_LIMIT, FILL_WINDOW};
@@ -35,8 +35,9 @@ pub(crate) struct Fill {
     stage: Stage,
     source: usize,
     tries: u8,
-    /// Members that have not sent their tables.
+    /// Members that have not sent their tables, and how many there are in all.
     tables: u64,
+    members: usize,
     /// Kept apart until the fill is done: only what this replica saw itself keeps an invalidation out.
     records: Vec<ClientRecord>,
     from: BlockAddr,
@@ -59,6 +60,7 @@ impl Replica {
             source: tables.trailing_zeros() as usize,
             tries: 0,
             tables,
+            members: tables.count_ones() as usize,
             records: Vec::new(),
             from: BlockAddr::default(),
             next: None,
@@ -124,6 +126,9 @@ impl Replica {
         fences: &[(VolumeId, u32)],
     ) {
         let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Tables)) else { return };
+        if f.tables & 1 << from == 0 {
+            return;
+        }
         f.tables &= !(1 << from);
         f.tries = 0;
         f.records.extend_from_slice(records);
@@ -252,7 +257,7 @@ impl Replica {
 
     pub(crate) fn fill_persisted<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let Some(f) = self.fill.take() else { return };
-        self.dedup.import(&f.records);
+        self.dedup.import(&f.records, f.members);
         self.complete = true;
         cx.fx.trace(TracePoint::ShadowComplete, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
     }
@@ -336,7 +341,11 @@ impl Replica {
         }
         let mut fences: Vec<(VolumeId, u32)> = self.fences.iter().map(|(&v, &a)| (v, a)).collect();
         fences.sort_unstable();
-        let tables = Peer::Clients { records: self.dedup.export(), fences: fences.into(), from: self.cfg.vssd };
+        let of = |m: Mutation| (m.client, m.sequence);
+        let blocks = self.active.entries.iter().map(|(_, e)| of(e.mutation));
+        let unresolved = blocks.chain(self.active.ranges.iter().map(|r| of(r.mutation))).collect();
+        let tables =
+            Peer::Clients { records: self.dedup.export(&unresolved), fences: fences.into(), from: self.cfg.vssd };
         self.send(cx, to, request, tables);
     }
 

@@ -6,7 +6,7 @@ use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
 
 use crate::active::Entry;
 use crate::config::REPLAYS_MAX;
-use crate::dedup::{Edge, Seen};
+use crate::dedup::Edge;
 use crate::op::{BlockOp, BlockState, OpBlock, OpKind, Origin, Persist, Purpose};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
@@ -91,8 +91,9 @@ impl Replica {
             };
         }
         let held = cx.store.version(a);
-        if held == b.version || self.dedup.settled(m, a.block) {
-            // Settled, though perhaps forgotten since by a range record that is gone: never accepted again.
+        let below_range = b.version.epoch() == self.epoch && b.version.version() <= self.range_floor;
+        if held == b.version || (below_range && self.dedup.settled(m, a.block)) {
+            // Settled, though perhaps zeroed since by a range record that is gone: never accepted again.
             return Verdict::Ack;
         }
         if b.version > held {
@@ -112,7 +113,6 @@ impl Replica {
         if inv.attach > self.fences.get(&inv.volume).copied().unwrap_or(0) {
             self.fences.insert(inv.volume, inv.attach);
         }
-        let new = self.dedup.seen(m) == Seen::No;
         for (i, b) in inv.blocks.iter().enumerate() {
             let a = BlockAddr::new(inv.volume, b.block);
             match self.judge(cx, a, b, m) {
@@ -126,19 +126,12 @@ impl Replica {
                 Verdict::Nack(version, same) => nacks.push(NackBlock { block: b.block, version, same }),
             }
         }
-        self.dedup.note(m);
-        for b in &inv.blocks {
+        let refused = |block: u32| nacks.iter().any(|n| n.block == block);
+        self.dedup.note(m, inv.blocks.iter().map(|b| b.block).filter(|&b| !refused(b)));
+        for b in inv.blocks.iter().filter(|b| b.rmw && !refused(b.block)) {
             let a = BlockAddr::new(inv.volume, b.block);
-            let tentative = b.rmw && self.active.get(a).is_some_and(|e| e.version == b.version);
-            match nacks.iter().find(|n| n.block == b.block) {
-                // In doubt only if nothing was known of it: what was in effect stays so.
-                Some(n) if !n.same && new => self.dedup.mark(m, b.block, Some(Edge::Lost)),
-                Some(_) => {}
-                None if tentative => self.dedup.mark(m, b.block, Some(Edge::Tentative(b.version))),
-                None if self.active.get(a).is_some_and(|e| e.version == b.version) => {
-                    self.dedup.mark(m, b.block, None);
-                }
-                None => {}
+            if self.active.get(a).is_some_and(|e| e.version == b.version) {
+                self.dedup.mark(m, b.block, Some(Edge::Tentative(b.version)));
             }
         }
         self.accounts[from].consume(slots, pages);

@@ -60,7 +60,7 @@ impl Replica {
     ) {
         let version = self.next_version(cx.store.max_version(range), 2);
         self.range_floor = self.range_floor.max(version.version());
-        self.dedup.note(mutation);
+        self.dedup.note_all(mutation);
         cx.store.put_range(range, version);
         let (op_id, id) = (self.id(), self.id());
         let kind = OpKind::Range(RangeOp { range, version, mutation, attach, missing: self.others() });
@@ -120,7 +120,7 @@ impl Replica {
             if accept {
                 self.accept_range(cx, from, inv);
             }
-            self.dedup.note(m);
+            self.dedup.note_all(m);
         }
         let nacks: Vec<NackBlock> = nack.err().into_iter().collect();
         if fua && nacks.is_empty() {

@@ -147,7 +147,7 @@ impl Replica {
         let id = self.id();
         let slot = self.ops.vacant_key() as u32;
         let r = Ref { slot, id };
-        self.dedup.note(op.mutation);
+        self.dedup.note(op.mutation, op.blocks.iter().map(|b| b.block));
         cx.fx.trace(TracePoint::WriteStart, BlockAddr::new(op.volume, op.blocks[0].block).pack(), op.mutation.sequence);
         for b in &op.blocks {
             let a = BlockAddr::new(op.volume, b.block);

@@ -10,7 +10,8 @@ use rackweave_core::msg::{
     SectorRange, View, ViewState,
 };
 use rackweave_core::{
-    BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, TracePoint, VolumeId, VssdId,
+    BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, TracePoint, VolumeId,
+    VssdId,
 };
 use rackweave_replica::{Faults, Replica, ReplicaConfig, StoreDone};
 
@@ -44,7 +45,11 @@ enum Ev {
     Background(usize),
     Heartbeat(usize),
     View(usize, View),
-    Retry { client: usize, op: u64, attempt: u32 },
+    Retry {
+        client: usize,
+        op: u64,
+        attempt: u32,
+    },
     /// The metadata service looks at the set.
     Meta,
 }
@@ -320,7 +325,9 @@ impl Cluster {
         let cut = |c: &Cluster, n: NodeId| index(n).is_some_and(|i| c.servers[i].cut_off);
         match p.body {
             Body::Control(Control::Recovered { epoch, .. }) => {
-                if epoch == self.view.epoch && matches!(self.view.state, ViewState::Recovering { .. }) && !cut(self, p.src)
+                if epoch == self.view.epoch
+                    && matches!(self.view.state, ViewState::Recovering { .. })
+                    && !cut(self, p.src)
                 {
                     let members = self.view.members.clone();
                     self.announce(members, ViewState::Normal);
@@ -429,7 +436,9 @@ impl Cluster {
                 && self.view.state == ViewState::Normal
                 && self.view.members.iter().all(|m| m.role == Role::Member)
                 && self.servers.iter().all(|s| {
-                    s.replica.as_ref().is_some_and(|r| r.unresolved() == 0 && r.epoch() == self.view.epoch && r.role() == Some(Role::Member))
+                    s.replica.as_ref().is_some_and(|r| {
+                        r.unresolved() == 0 && r.epoch() == self.view.epoch && r.role() == Some(Role::Member)
+                    })
                 });
             if well {
                 break;
@@ -462,7 +471,11 @@ impl Cluster {
             .enumerate()
             .flat_map(|(i, c)| c.pending.iter().filter(|(_, p)| !p.acked).map(move |(k, p)| (i, *k, &p.io, p.start)))
             .collect();
-        let servers: Vec<_> = self.servers.iter().map(|s| s.replica.as_ref().map(|r| (r.report(), r.unresolved(), r.serving(self.now)))).collect();
+        let servers: Vec<_> = self
+            .servers
+            .iter()
+            .map(|s| s.replica.as_ref().map(|r| (r.report(), r.unresolved(), r.serving(self.now))))
+            .collect();
         format!("{:?} {:?}\n{servers:?}\n{open:?}", self.now, self.view)
     }
 
@@ -472,7 +485,13 @@ impl Cluster {
         Incarnation(1 + client as u64)
     }
 
-    fn submit(&mut self, client: usize, target: usize, value: Option<u64>, make: impl FnOnce(Mutation) -> IoRequest) -> u64 {
+    fn submit(
+        &mut self,
+        client: usize,
+        target: usize,
+        value: Option<u64>,
+        make: impl FnOnce(Mutation) -> IoRequest,
+    ) -> u64 {
         let c = &mut self.clients[client];
         c.next += 1;
         let op = c.next;

@@ -27,9 +27,6 @@ impl History {
     pub fn violation(&self) -> Option<(u64, Vec<Event>)> {
         self.sectors.iter().find(|(_, h)| !linearizable(h)).map(|(s, h)| (*s, h.clone()))
     }
-    pub fn events(&self) -> usize {
-        self.sectors.values().map(Vec::len).sum()
-    }
 }
 
 /// Whether some order explains the history, starting from zeroes.

@@ -201,9 +201,10 @@ impl Store for Memory {
         }
         let mut rest = all.range(from..);
         for c in rest.by_ref().take(limit) {
-            let digest = self.entries(*c).iter().fold(0, |h, e| {
-                mix64(h ^ mix64(e.addr.pack() ^ mix64(e.version.0 << 1 | u64::from(e.mapped))))
-            });
+            let digest = self
+                .entries(*c)
+                .iter()
+                .fold(0, |h, e| mix64(h ^ mix64(e.addr.pack() ^ mix64(e.version.0 << 1 | u64::from(e.mapped)))));
             into.push((*c, digest));
         }
         rest.next().copied()
