@@ -94,13 +94,51 @@ fn a_full_rack_says_so_keeps_reading_and_recovers_by_trim() {
 }
 
 #[test]
-fn packets_for_another_set_are_refused() {
+fn a_vssd_of_another_set_answers_nothing() {
     let mut r = Rack::serving(Options::default());
     let io = IoRequest::Flush { volume: super::rack::VOLUME };
-    let id = r.send(1, 0, io);
+    let id = r.send_to(1, r.members(2)[0].0, io);
     r.run(Span::from_millis(100));
-    assert_eq!(r.take_reply(id), Some(IoReply::Done));
-    assert_eq!(r.server(1).misrouted(), 0);
+    assert_eq!(r.take_reply(id), None);
+    assert_eq!(r.servers.iter().flatten().map(|s| s.misrouted()).sum::<u64>(), 1);
+}
+
+#[test]
+fn a_failed_sync_ends_the_device_for_good_and_the_rest_goes_on() {
+    let mut r = Rack::serving(Options::default());
+    r.write(0, 1, contents(1));
+    r.broken[0] = true;
+    // The flush is not acknowledged by the broken one; without it the others finish it.
+    assert_eq!(r.flush(0), Some(IoReply::Done));
+    let report = r.server(0).status(r.now);
+    assert!(report.failed && report.vssds.iter().all(|v| !v.serving));
+    assert_eq!(r.view(0).members.len(), 2);
+    // It works again, but what it holds is not trusted any more.
+    r.broken[0] = false;
+    r.run(LEASE * 2);
+    assert!(r.server(0).status(r.now).failed);
+    assert_eq!(r.write(0, 1, contents(2)), Some(IoReply::Done));
+    assert_eq!(r.flush(0), Some(IoReply::Done));
+    // A new life of it is filled like any other.
+    r.crash(0);
+    r.start(0);
+    r.until(Span::from_secs(20), |r| r.all_members());
+    let zero = r.members(0).iter().position(|&(_, n)| n == r.layout.server(0)).expect("a member");
+    assert_eq!(r.read_from(0, zero, 1, 1), Some(IoReply::Data(contents(2))));
+}
+
+#[test]
+fn a_restarted_switch_learns_every_row_again() {
+    let mut r = Rack::serving(Options::default());
+    r.write(0, 1, contents(1));
+    let rows = r.switch().dump().replica.len();
+    assert_eq!(rows, 9);
+    r.restart_switch();
+    assert_eq!(r.read(0, 1), contents(1));
+    r.run(Span::from_millis(500));
+    let dump = r.switch().dump();
+    assert_eq!(dump.replica.len(), rows);
+    assert!(dump.destination.iter().all(|d| d.readable));
 }
 
 #[test]

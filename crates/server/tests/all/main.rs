@@ -4,3 +4,4 @@ mod faults;
 mod gc;
 mod rack;
 mod serving;
+mod store;

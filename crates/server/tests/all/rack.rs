@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use bytes::Bytes;
-use rackweave_core::device::{Backend, Completion, DeviceCommand};
+use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange, View,
     io::WriteRequest,
@@ -86,6 +86,8 @@ pub struct Rack {
     replies: BTreeMap<u64, IoReply>,
     request: u64,
     sequence: u64,
+    /// Servers whose device fails every sync from now on.
+    pub broken: Vec<bool>,
     pub traces: BTreeMap<TracePoint, u64>,
     /// Packets that vanish.
     pub lose: fn(&Packet) -> bool,
@@ -121,6 +123,7 @@ impl Rack {
             replies: BTreeMap::new(),
             request: 0,
             sequence: 0,
+            broken: vec![false; n],
             traces: BTreeMap::new(),
             lose: |_| false,
             fx: Effects::new(),
@@ -191,6 +194,16 @@ impl Rack {
         self.servers[i] = None;
         self.lives[i] += 1;
         self.timers.remove(&self.layout.server(i as u32));
+    }
+
+    /// The switch loses its tables and starts again.
+    pub fn restart_switch(&mut self) {
+        self.switch = Switch::new(SwitchConfig::new(Layout::SWITCH));
+        self.timers.remove(&Layout::SWITCH);
+        self.event(Layout::SWITCH, Event::Timer);
+    }
+    pub fn switch(&self) -> &Switch {
+        &self.switch
     }
 
     pub fn server(&self, i: usize) -> &Server {
@@ -269,7 +282,10 @@ impl Rack {
             Happening::Done(to, life, c) => {
                 let i = (to.0 - 2) as usize;
                 if self.lives[i] == life {
-                    let result = self.backends[i].execute(&c.op);
+                    let mut result = self.backends[i].execute(&c.op);
+                    if self.broken[i] && matches!(c.op, DeviceOp::Sync) {
+                        result = Err(DeviceError::Backend { os_error: 5 });
+                    }
                     self.event(to, Event::Completion(Completion { ssd: c.ssd, tag: c.tag, result }));
                 }
             }
@@ -311,7 +327,9 @@ impl Rack {
 
     pub fn send(&mut self, set: u32, member: usize, io: IoRequest) -> u64 {
         let members = self.members(set);
-        let vssd = members[member % members.len()].0;
+        self.send_to(set, members[member % members.len()].0, io)
+    }
+    pub fn send_to(&mut self, set: u32, vssd: VssdId, io: IoRequest) -> u64 {
         self.request += 1;
         let op = if matches!(io, IoRequest::Read { .. }) { Op::Read } else { Op::Write };
         let header = Header {

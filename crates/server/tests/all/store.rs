@@ -1,0 +1,240 @@
+//! The write cache over real flash against a map that forgets nothing.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rackweave_core::device::{Backend, Completion, DeviceCommand};
+use rackweave_core::msg::BlockRange;
+use rackweave_core::{BlockAddr, Epoch, Payload, Span, SsdId, Time, Timestamp, VolumeId, VssdId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::{FlashDone, FlashOut, Profile, Ssd, SsdConfig};
+use rackweave_replica::{ReadStart, Store, StoreDone};
+use rackweave_server::disk::{Disk, DiskConfig};
+use rackweave_server::view::CacheOverFlash;
+
+use super::rack::contents;
+
+const VSSD: VssdId = VssdId(1);
+const BLOCKS: u32 = 96;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put {
+        block: u32,
+    },
+    Zero {
+        first: u32,
+        count: u32,
+    },
+    Persist,
+    /// So many device commands complete.
+    Complete(usize),
+    Pass(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (0..BLOCKS).prop_map(|block| Step::Put { block }),
+        1 => (0..BLOCKS, 1..40u32).prop_map(|(first, count)| Step::Zero { first, count }),
+        1 => Just(Step::Persist),
+        4 => (1..12usize).prop_map(Step::Complete),
+        1 => (0..8u64).prop_map(Step::Pass),
+    ];
+    proptest::collection::vec(step, 1..200)
+}
+
+struct Bench {
+    now: Time,
+    ssd: Ssd,
+    disk: Disk,
+    out: FlashOut,
+    backend: Memory,
+    commands: Vec<DeviceCommand>,
+    persisted: Vec<u64>,
+    read: Option<(Payload, Timestamp)>,
+}
+
+fn drive() -> Ssd {
+    let profile = Profile::builtin("p-ssd").expect("built in").scaled_to(96 << 20).expect("possible");
+    let channels = profile.geometry.channels / 3;
+    let mut ssd = Ssd::new(SsdConfig::new(SsdId(0), profile)).expect("good profile");
+    ssd.alloc_vssd(VSSD, channels).expect("room");
+    ssd
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let ssd = drive();
+        let cfg = DiskConfig {
+            vssd: VSSD,
+            index: 0,
+            slots_per_page: ssd.slots_per_page(),
+            capacity: 64,
+            pages_max: 4,
+            linger: Span::from_millis(5),
+        };
+        let mut b = Bench {
+            now: Time(1),
+            backend: Memory::new(*ssd.geometry()),
+            ssd,
+            disk: Disk::new(cfg),
+            out: FlashOut::new(),
+            commands: Vec::new(),
+            persisted: Vec::new(),
+            read: None,
+        };
+        b.ssd.boot(b.now, &mut b.out);
+        b.settle();
+        b.complete(usize::MAX);
+        b
+    }
+    fn store(&mut self) -> CacheOverFlash<'_> {
+        CacheOverFlash { now: self.now, disk: &mut self.disk, ssd: &mut self.ssd, out: &mut self.out }
+    }
+    fn settle(&mut self) {
+        loop {
+            self.disk.pump(self.now, &mut self.ssd, &mut self.out);
+            self.commands.append(&mut self.out.commands);
+            for d in self.disk.done.drain(..) {
+                match d {
+                    StoreDone::Persisted { token, ok } => {
+                        assert!(ok);
+                        self.persisted.push(token);
+                    }
+                    StoreDone::Read { .. } => {}
+                }
+            }
+            if self.out.done.is_empty() {
+                return;
+            }
+            for d in std::mem::take(&mut self.out.done) {
+                match d {
+                    FlashDone::Programmed { token, result } => self.disk.programmed(token, result.is_ok(), &self.ssd),
+                    FlashDone::Synced { result, .. } => self.disk.synced(result.is_ok()),
+                    FlashDone::Read { token, version, result, .. } => {
+                        self.disk.take_read(token).expect("asked");
+                        self.read = Some((result.expect("intact"), version));
+                    }
+                    FlashDone::BlockFreed { .. } => self.disk.no_block = false,
+                    FlashDone::Recovered { .. } | FlashDone::GcIdle { .. } => {}
+                }
+            }
+        }
+    }
+    fn complete(&mut self, n: usize) {
+        for _ in 0..n {
+            let Some(i) = (0..self.commands.len()).min_by_key(|&i| self.commands[i].done_at) else { return };
+            let c = self.commands.remove(i);
+            self.now = self.now.max(c.done_at);
+            let result = self.backend.execute(&c.op);
+            self.ssd.handle(self.now, Completion { ssd: c.ssd, tag: c.tag, result }, &mut self.out);
+            self.settle();
+        }
+    }
+    fn contents(&mut self, a: BlockAddr) -> (Payload, Timestamp) {
+        match self.store().read(a, 9) {
+            ReadStart::Ready(p, v) => (p, v),
+            ReadStart::Pending => {
+                self.read = None;
+                while self.read.is_none() {
+                    self.settle();
+                    self.complete(1);
+                }
+                self.read.take().expect("just seen")
+            }
+        }
+    }
+}
+
+fn addr(block: u32) -> BlockAddr {
+    BlockAddr::new(VolumeId(3), block)
+}
+fn range(first: u32, count: u32) -> BlockRange {
+    BlockRange { volume: VolumeId(3), first, count }
+}
+
+/// What every block must be: version, and contents unless zeroed.
+type Model = BTreeMap<u32, (Timestamp, Option<u64>)>;
+
+fn compare(b: &mut Bench, model: &Model) {
+    let mut at = 0;
+    while at < BLOCKS {
+        let (n, mapped) = b.store().next_extent(range(at, BLOCKS - at));
+        let want = |k: u32| model.get(&k).is_some_and(|m| m.1.is_some());
+        assert!(n >= 1 && (at..at + n).all(|k| want(k) == mapped), "extent {at}+{n}");
+        assert!(at + n >= BLOCKS || want(at + n) != mapped, "extent {at}+{n} is cut short");
+        at += n;
+    }
+    for k in 0..BLOCKS {
+        let (version, data) = model.get(&k).copied().unwrap_or_default();
+        assert_eq!(b.store().version(addr(k)), version, "block {k}");
+        assert_eq!(b.store().mapped(addr(k)), data.is_some(), "block {k}");
+        assert!(b.store().max_version(range(k, 1)) >= version);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn cache_and_flash_together_forget_nothing(steps in steps()) {
+        let mut b = Bench::new();
+        let mut model = Model::new();
+        let (mut version, mut asked) = (0, Vec::new());
+        for (i, s) in steps.into_iter().enumerate() {
+            version += 2;
+            let v = Timestamp::new(Epoch(1), version, 0);
+            match s {
+                Step::Put { block } => {
+                    b.store().put(addr(block), v, contents(version));
+                    model.insert(block, (v, Some(version)));
+                }
+                Step::Zero { first, count } => {
+                    b.store().put_range(range(first, count), v);
+                    (first..(first + count).min(BLOCKS)).for_each(|k| { model.insert(k, (v, None)); });
+                }
+                Step::Persist => {
+                    b.store().persist(i as u64);
+                    asked.push(i as u64);
+                }
+                Step::Complete(n) => b.complete(n),
+                Step::Pass(ms) => b.now += Span::from_millis(ms),
+            }
+            b.settle();
+            compare(&mut b, &model);
+        }
+        for (&k, &(v, data)) in &model {
+            let want = data.map_or(Payload::zero(4096), contents);
+            prop_assert_eq!(b.contents(addr(k)), (want, v));
+        }
+        // Cached or on flash: the same digests.
+        let mut before = Vec::new();
+        b.store().chunks(BlockAddr::default(), 100, &mut before);
+        b.store().persist(u64::MAX);
+        b.settle();
+        b.complete(usize::MAX);
+        asked.push(u64::MAX);
+        prop_assert_eq!(&b.persisted, &asked, "each persist is answered once, in order");
+        prop_assert_eq!((b.disk.dirty(), b.disk.used()), (0, 0));
+        let mut after = Vec::new();
+        b.store().chunks(BlockAddr::default(), 100, &mut after);
+        prop_assert_eq!(before, after);
+        compare(&mut b, &model);
+        prop_assert!(b.backend.violations().is_empty());
+
+        // Another life finds all of it.
+        let backend = b.backend.clone();
+        let mut b = Bench { backend, ..Bench::new() };
+        b.ssd = drive();
+        b.ssd.boot(b.now, &mut b.out);
+        b.settle();
+        b.complete(usize::MAX);
+        for (&k, &(v, data)) in &model {
+            if let Some(seed) = data {
+                prop_assert_eq!(b.contents(addr(k)), (contents(seed), v));
+            } else {
+                prop_assert!(!b.store().mapped(addr(k)));
+            }
+        }
+    }
+}
