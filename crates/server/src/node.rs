@@ -216,10 +216,8 @@ impl Server {
 
     fn control(&mut self, now: Time, c: Control, fx: &mut Effects) {
         match c {
-            Control::ServerWelcome { nonce, incarnation } => {
-                if self.registration.welcomed(now, nonce, incarnation) {
-                    self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
-                }
+            Control::ServerWelcome { nonce, incarnation } if self.registration.welcomed(now, nonce, incarnation) => {
+                self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
             }
             Control::Lease { sequence, span, views } => {
                 // The views first: a lease is for serving in them.

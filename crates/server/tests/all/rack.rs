@@ -220,10 +220,11 @@ impl Rack {
         fx.clear();
         let server = to.0.wrapping_sub(2) as usize;
         match to {
-            Layout::META => match &mut self.meta {
-                Some(m) => m.handle(self.now, e, &mut fx),
-                None => {}
-            },
+            Layout::META => {
+                if let Some(m) = &mut self.meta {
+                    m.handle(self.now, e, &mut fx);
+                }
+            }
             Layout::SWITCH => self.switch.handle(self.now, e, &mut fx),
             _ if server < self.servers.len() => {
                 if let Some(s) = &mut self.servers[server] {
