@@ -11,7 +11,9 @@ use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoRequest, Mutatio
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, VolumeId, VssdId};
 use rackweave_wire::{decode, decode_shared, encode};
 
-const ROUNDS: u32 = 1_000_000;
+const ROUNDS: u32 = 20_000;
+/// The quickest of so many: others may be using the machine.
+const TRIES: u32 = 50;
 
 fn packet(op: Op, body: Body) -> Packet {
     let header = Header {
@@ -29,9 +31,12 @@ fn packet(op: Op, body: Body) -> Packet {
 }
 
 fn ns_each(mut what: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    (0..ROUNDS).for_each(|_| what());
-    start.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
+    let tries = (0..TRIES).map(|_| {
+        let start = Instant::now();
+        (0..ROUNDS).for_each(|_| what());
+        start.elapsed()
+    });
+    tries.min().unwrap_or_default().as_nanos() as f64 / f64::from(ROUNDS)
 }
 
 fn main() {

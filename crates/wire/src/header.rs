@@ -17,7 +17,7 @@
 //!  40     8    request
 //!  48     8    sequence on the way between two nodes: reserved, zero
 //!  56     4    bytes of the body
-//!  60     4    checksum: CRC32C of bytes 0, 9–15, 20–59 and the body
+//!  60     4    checksum: CRC32C of bytes 0–63, with 1–8, 16–19 and 60–63 as zero, and the body
 //!  64    16    tag of the authenticated packet: reserved, zero
 //!  80          body
 //! ```
@@ -40,6 +40,10 @@ pub const FLAG_ELIDED: u8 = 1;
 const FLAGS_AT: usize = 11;
 const LENGTH_AT: usize = 56;
 const CHECKSUM_AT: usize = 60;
+const TAG_AT: usize = 64;
+
+/// What the switch may rewrite: vssd_id and lat, destination.
+const REWRITTEN: [std::ops::Range<usize>; 2] = [1..9, 16..20];
 
 /// A header that was read.
 pub(crate) struct Parsed {
@@ -80,15 +84,18 @@ pub(crate) fn seal(packet: &mut [u8], elided: bool) -> Result<(), EncodeError> {
     Ok(())
 }
 
-/// Over everything but what the switch rewrites (protocol rule 18), the checksum itself and the tag.
+/// Over everything but the tag; what the switch rewrites (protocol rule 18) and the checksum itself count as zero.
 ///
 /// # Panics
 /// If there are fewer than [`HEADER_BYTES`] bytes.
 pub fn checksum(packet: &[u8]) -> u32 {
-    let sum = crc32c::crc32c(&packet[..1]);
-    let sum = crc32c::crc32c_append(sum, &packet[9..16]);
-    let sum = crc32c::crc32c_append(sum, &packet[20..CHECKSUM_AT]);
-    crc32c::crc32c_append(sum, &packet[HEADER_BYTES..])
+    let mut header = [0; TAG_AT];
+    header.copy_from_slice(&packet[..TAG_AT]);
+    for rewritten in REWRITTEN {
+        header[rewritten].fill(0);
+    }
+    header[CHECKSUM_AT..].fill(0);
+    crc32c::crc32c_append(crc32c::crc32c(&header), &packet[HEADER_BYTES..])
 }
 
 pub(crate) fn get(r: &mut Reader<'_>) -> Result<Parsed, DecodeError> {
