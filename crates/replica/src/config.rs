@@ -48,7 +48,7 @@ impl Default for Timeouts {
 pub struct Faults {
     /// Serve and coordinate without a lease (rule 2).
     pub skip_lease: bool,
-    /// At an epoch change take unvalidated writes of a departed coordinator as valid.
+    /// Replay nothing; at an epoch change take unvalidated writes of a departed coordinator as valid.
     pub skip_replay: bool,
     /// Execute a mutation again whenever it comes again (rule 7).
     pub drop_dedup: bool,

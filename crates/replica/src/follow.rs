@@ -222,7 +222,7 @@ impl Replica {
     // Replays.
 
     pub(crate) fn may_replay<S: Store>(&mut self, cx: &mut Cx<'_, S>, timer: Timer) -> bool {
-        if self.replays >= REPLAYS_MAX {
+        if self.replays >= REPLAYS_MAX || self.cfg.faults.skip_replay {
             self.timers.set(cx.now, Wait::Retransmit(0), timer);
             return false;
         }

@@ -68,6 +68,9 @@ impl Replica {
     fn go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         self.loads.retain(|_, l| !matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix));
         self.persists.retain(|_, p| matches!(p, Persist::Own { .. }));
+        if self.cfg.faults.skip_replay {
+            self.skip_replays();
+        }
         let others = self.others();
         let slots: Vec<u32> = self.ops.iter().map(|(s, _)| s as u32).collect();
         for slot in slots {
@@ -98,27 +101,35 @@ impl Replica {
         }
     }
 
+    fn still_here(&self, coordinator: Incarnation) -> bool {
+        self.members.iter().any(|m| m.incarnation == coordinator && m.role == Role::Member)
+    }
+
+    /// [`crate::Faults::skip_replay`]: what departed members left is taken as valid.
+    fn skip_replays(&mut self) {
+        let left = self.active.entries.iter().filter(|(_, e)| !self.still_here(e.coordinator));
+        let mut left: Vec<_> = left.map(|(_, e)| (e.addr, e.version)).collect();
+        left.sort_unstable();
+        for (a, version) in left {
+            self.validate(a, version);
+        }
+    }
+
     fn replay_departed<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
-        let here = |r: &Replica, c: Incarnation| r.members.iter().any(|m| m.incarnation == c && m.role == Role::Member);
         let mut blocks: Vec<_> = self.active.entries.iter().map(|(s, e)| (e.addr, s as u32, e.id)).collect();
         blocks.sort_unstable();
-        for (a, slot, id) in blocks {
+        for (_, slot, id) in blocks {
             let e = &self.active.entries[slot as usize];
             if e.op.is_some() {
                 continue;
             }
-            let (coordinator, version) = (e.coordinator, e.version);
-            let wait = if here(self, coordinator) { Wait::Replay } else { Wait::Now };
-            if matches!(wait, Wait::Now) && self.cfg.faults.skip_replay {
-                self.validate(a, version);
-                continue;
-            }
+            let wait = if self.still_here(e.coordinator) { Wait::Replay } else { Wait::Now };
             self.timers.set(cx.now, wait, Timer::Entry(Ref { slot, id }));
         }
         let ranges: Vec<_> = self.active.ranges.iter().map(|r| (r.id, r.coordinator, r.op.is_some())).collect();
         for (id, coordinator, own) in ranges {
             if !own {
-                let wait = if here(self, coordinator) { Wait::Replay } else { Wait::Now };
+                let wait = if self.still_here(coordinator) { Wait::Replay } else { Wait::Now };
                 self.timers.set(cx.now, wait, Timer::Range(id));
             }
         }
