@@ -4,8 +4,8 @@ use rackweave_core::{NodeId, Span};
 
 /// 64 servers × 16 SSDs × 128 vSSDs (RB1): what fits the memory of a switch's pipeline.
 pub const ROWS_MAX: u32 = 131_072;
-/// A collecting vSSD not heard of for so long is taken to be idle (protocol rule 16). Several heartbeats long, so
-/// that one lost packet changes nothing.
+/// What a vSSD's server told is forgotten after so long without a `gc_op` (protocol rule 16). Several announcements
+/// long, so that a lost packet changes nothing.
 pub const BITS_EXPIRE: Span = Span::from_secs(1);
 /// Latency of a top-of-rack switch from port to port.
 pub const HOP: Span = Span::from_nanos(800);
@@ -19,7 +19,8 @@ pub struct SwitchConfig {
     pub redirect: bool,
     /// Most vSSDs the tables hold; one more is refused, none is evicted.
     pub rows_max: u32,
-    /// Collecting bits not refreshed for this long are cleared.
+    /// A vSSD whose server is silent for this long is of unknown state: its collecting bits are cleared, and it counts
+    /// neither as idle nor as a place for others' reads. Servers must announce more often.
     pub bits_expire: Span,
     /// Added to a packet's `lat` here.
     pub hop: Span,

@@ -13,7 +13,7 @@ pub struct Switch {
     node: NodeId,
     hop_ns: u32,
     pipeline: Pipeline,
-    /// What the driver's timer is set to.
+    /// What the driver's timer is set to: the pipeline's deadline.
     wake: Time,
 }
 
@@ -39,8 +39,10 @@ impl Switch {
     }
 
     fn expire(&mut self, now: Time, fx: &mut Effects) {
-        while let Some(vssd) = self.pipeline.expire_one(now) {
-            fx.trace(TracePoint::GcBitsExpired, u64::from(vssd.0), 0);
+        while let Some((vssd, collected)) = self.pipeline.expire_one(now) {
+            if collected {
+                fx.trace(TracePoint::GcBitsExpired, u64::from(vssd.0), 0);
+            }
         }
     }
 
@@ -96,7 +98,7 @@ impl Switch {
 impl Node for Switch {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         self.pipeline.start(now);
-        if self.pipeline.deadline() <= now {
+        if self.wake <= now {
             self.expire(now, fx);
         }
         if let Event::Packet(p) = event {

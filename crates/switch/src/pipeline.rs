@@ -74,6 +74,8 @@ pub struct Counters {
     pub gc_stale: u64,
     pub gc_foreign: u64,
     pub gc_bits_expired: u64,
+    /// Times a vSSD's state became unknown because its server was silent, collecting or not.
+    pub fell_silent: u64,
     pub rows_created: u64,
     pub rows_deleted: u64,
     pub rows_stale: u64,
@@ -103,8 +105,8 @@ pub struct Pipeline {
 enum StartGuard {
     /// Nothing has happened yet.
     Unstarted,
-    /// Rows below `checked` were found to be known with all their peers. A row's state once told stays told, and what
-    /// a later change of rows makes unknown again is never taken to be idle, so no row is looked at twice.
+    /// Rows below `checked` were found to be known with all their peers. No row is looked at twice: what becomes unknown
+    /// later is never taken to be idle.
     Waiting {
         until: Time,
         checked: Slot,
@@ -306,15 +308,16 @@ impl Pipeline {
         Verdict::Table(Ok(()))
     }
 
-    /// Clears the bits of one vSSD whose bits have expired, and says whose; call until `None` before anything else at
-    /// a new `now`.
-    pub fn expire_one(&mut self, now: Time) -> Option<VssdId> {
-        let vssd = self.tables.expire_one(now)?;
-        self.counters.gc_bits_expired += 1;
-        Some(vssd)
+    /// Forgets the state of one vSSD whose server has been silent for too long: whose, and whether it was collecting.
+    /// Call until `None` before anything else at a new `now`.
+    pub fn expire_one(&mut self, now: Time) -> Option<(VssdId, bool)> {
+        let (vssd, collected) = self.tables.expire_one(now)?;
+        self.counters.gc_bits_expired += u64::from(collected);
+        self.counters.fell_silent += 1;
+        Some((vssd, collected))
     }
 
-    /// When bits expire next; `Time::MAX` if none are set.
+    /// When a state expires next; `Time::MAX` if none is known.
     pub fn deadline(&self) -> Time {
         self.tables.deadline()
     }

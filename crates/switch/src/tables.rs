@@ -17,7 +17,7 @@ impl Word {
     const READABLE: u8 = 1;
     const REPLICA_GC: u8 = 2;
     const DESTINATION_GC: u8 = 4;
-    /// Its server has told its state to this switch since the row was made.
+    /// Its server has told its state lately.
     const HEARD: u8 = 8;
     const GC: u8 = Self::REPLICA_GC | Self::DESTINATION_GC;
 
@@ -66,7 +66,7 @@ pub(crate) struct Row {
     /// Epoch and request of the `create_vssd` that wrote this row: an older one of the same life changes nothing.
     announced: (Epoch, u64),
     pub last: Option<LastOp>,
-    /// When the collecting bits expire; `Time::MAX` while they are clear.
+    /// When what its server told expires; `Time::MAX` if it told nothing.
     expires: Time,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Tables {
     destinations: Vec<Destination>,
     rows: Vec<Row>,
     free: Vec<Slot>,
-    /// Collecting vSSDs by the time their bits expire.
+    /// vSSDs whose state is known, by the time it expires.
     expiry: BTreeSet<(Time, Slot)>,
     generation: u64,
 }
@@ -247,12 +247,12 @@ impl Tables {
         (row.incarnation, row.announced) = (incarnation, (Epoch(0), 0));
     }
 
-    /// Writes both bits of a vSSD at once, and what it was answered. Collecting bits expire at `until`.
+    /// Writes both bits of a vSSD at once, and what it was answered. Both expire at `until`.
     pub fn set_state(&mut self, slot: Slot, collecting: bool, last: LastOp, until: Time) {
         let to = &mut self.destinations[slot as usize];
         to.word = to.word.with(Word::GC, collecting).with(Word::HEARD, true);
         self.rows[slot as usize].last = Some(last);
-        self.set_expiry(slot, if collecting { until } else { Time::MAX });
+        self.set_expiry(slot, until);
     }
 
     fn set_expiry(&mut self, slot: Slot, at: Time) {
@@ -269,25 +269,26 @@ impl Tables {
         row.expires = at;
     }
 
-    /// When the next collecting bits expire.
+    /// When the next state expires.
     pub fn deadline(&self) -> Time {
         self.expiry.first().map_or(Time::MAX, |&(at, _)| at)
     }
 
-    /// Clears one vSSD's bits that have expired, and says whose.
-    pub fn expire_one(&mut self, now: Time) -> Option<VssdId> {
+    /// Forgets the state of one vSSD that has expired: whose, and whether it collected.
+    pub fn expire_one(&mut self, now: Time) -> Option<(VssdId, bool)> {
         let &(at, slot) = self.expiry.first()?;
         if at > now {
             return None;
         }
         self.set_expiry(slot, Time::MAX);
         let to = &mut self.destinations[slot as usize];
-        to.word = to.word.with(Word::GC, false);
+        let collected = to.word.collecting();
+        to.word = to.word.with(Word::GC | Word::HEARD, false);
         let row = &mut self.rows[slot as usize];
         if let Some(last) = &mut row.last {
             last.expired = true;
         }
-        Some(row.vssd)
+        Some((row.vssd, collected))
     }
 
     /// Both tables as they are, in id order.
@@ -330,7 +331,7 @@ impl Tables {
         if self.index.len() + self.free.len() != self.rows.len() {
             return Err(CheckError::Slots { rows: self.index.len() as u32, slots: self.slots() });
         }
-        let mut collecting = 0;
+        let mut heard = 0;
         for (&vssd, &slot) in &self.index {
             let (row, word) = (self.row(slot), self.destination(slot).word);
             if row.vssd != vssd {
@@ -339,13 +340,13 @@ impl Tables {
             if (word.0 & Word::REPLICA_GC != 0) != (word.0 & Word::DESTINATION_GC != 0) {
                 return Err(CheckError::BitsDisagree { vssd });
             }
-            collecting += usize::from(word.collecting());
-            if word.collecting() != self.expiry.contains(&(row.expires, slot)) {
+            heard += usize::from(word.heard());
+            if word.heard() != self.expiry.contains(&(row.expires, slot)) || word.collecting() && !word.heard() {
                 return Err(CheckError::Expiry { vssd });
             }
         }
-        if collecting != self.expiry.len() {
-            return Err(CheckError::Expiries { collecting: collecting as u32, expiring: self.expiry.len() as u32 });
+        if heard != self.expiry.len() {
+            return Err(CheckError::Expiries { known: heard as u32, expiring: self.expiry.len() as u32 });
         }
         Ok(())
     }
@@ -391,7 +392,7 @@ pub struct DestinationRow {
     pub server: NodeId,
     pub collecting: bool,
     pub readable: bool,
-    /// Its server has told whether it collects, in this life of the switch and of the server.
+    /// Its server has told lately whether it collects.
     pub heard: bool,
 }
 
@@ -404,8 +405,8 @@ pub enum CheckError {
     Index { vssd: VssdId, found: VssdId },
     #[error("{rows} rows and the free slots are not all of {slots} slots")]
     Slots { rows: u32, slots: u32 },
-    #[error("{vssd} collects without expiry, or expires without collecting")]
+    #[error("{vssd}: state that does not expire, or expiry without a state")]
     Expiry { vssd: VssdId },
-    #[error("{collecting} vSSDs collect, {expiring} expire")]
-    Expiries { collecting: u32, expiring: u32 },
+    #[error("the state of {known} vSSDs is known, {expiring} expire")]
+    Expiries { known: u32, expiring: u32 },
 }

@@ -177,7 +177,7 @@ fn algorithm1() {
 
 #[test]
 fn gc_op() {
-    assert_eq!(run("gc_op.txt", include_str!("../../fixtures/gc_op.txt")), 9);
+    assert_eq!(run("gc_op.txt", include_str!("../../fixtures/gc_op.txt")), 10);
 }
 
 #[test]

@@ -123,30 +123,30 @@ impl State {
             assert_eq!(self.process(&p), Verdict::Drop(DropReason::StaleGcOp));
         }
     }
-    /// Everyone who collects is refreshed but `i`, whose bits expire.
+    /// Everyone who was heard is refreshed but `i`, whose state expires.
     fn expire(&mut self, i: usize) {
         self.now += Span::from_millis(600);
         assert_eq!(self.pipeline.expire_one(self.now), None, "all were refreshed within the last 500 ms");
-        for j in 0..self.n() {
-            if j != i && self.model.replicas[j].collecting {
-                self.new_op(j, GcField::Heartbeat);
-            }
-        }
+        self.refresh_all_but(Some(i));
         self.now += Span::from_millis(500);
-        while let Some(v) = self.pipeline.expire_one(self.now) {
-            assert_eq!(v.0, vssd(i));
+        while let Some((v, collected)) = self.pipeline.expire_one(self.now) {
             let r = &mut self.model.replicas[i];
-            r.collecting = false;
+            assert_eq!((v.0, collected), (vssd(i), r.collecting));
+            (r.collecting, r.heard) = (false, false);
             r.last = r.last.map(|(field, answer, _)| (field, answer, true));
         }
         // The same distance from the last refresh for all.
-        for j in 0..self.n() {
-            if self.model.replicas[j].collecting {
-                self.new_op(j, GcField::Heartbeat);
-            }
-        }
+        self.refresh_all_but(None);
         self.model.started = if self.model.started < 3 { (self.model.started + 1).min(2) } else { 3 };
         self.pipeline.check().unwrap();
+    }
+    fn refresh_all_but(&mut self, i: Option<usize>) {
+        for j in 0..self.n() {
+            let r = self.model.replicas[j];
+            if Some(j) != i && r.heard {
+                self.new_op(j, if r.collecting { GcField::Heartbeat } else { GcField::Idle });
+            }
+        }
     }
     fn restart_server(&mut self, i: usize) {
         self.incarnation[i] += 1;

@@ -55,29 +55,32 @@ fn the_timer_is_set_for_the_next_expiry_only_when_it_changes() {
     let ms = |n| Time::ZERO + Span::from_millis(n);
     let mut fx = Effects::new();
     s.handle(ms(1), Event::Packet(gc(GcField::Regular, 1, 2, 1, 1)), &mut fx);
-    assert_eq!(fx.take_wake(), Some(ms(11)));
+    assert_eq!(fx.take_wake(), None, "the other's state is from 0");
     s.handle(ms(2), Event::Packet(read(1, 0)), &mut fx);
     assert_eq!(fx.take_wake(), None);
-    s.handle(ms(3), Event::Packet(gc(GcField::Regular, 2, 3, 1, 1)), &mut fx);
-    assert_eq!(fx.take_wake(), None);
+    s.handle(ms(3), Event::Packet(gc(GcField::Idle, 2, 3, 1, 1)), &mut fx);
+    assert_eq!(fx.take_wake(), Some(ms(11)));
     fx.clear();
     s.handle(ms(11), Event::Timer, &mut fx);
     assert_eq!(fx.take_wake(), Some(ms(13)));
     assert_eq!((fx.traces[0].point, fx.traces[0].a), (TracePoint::GcBitsExpired, 1));
-    s.handle(ms(12), Event::Packet(gc(GcField::Finish, 2, 3, 1, 2)), &mut fx);
+    fx.clear();
+    s.handle(ms(13), Event::Timer, &mut fx);
     assert_eq!(fx.take_wake(), Some(Time::MAX));
-    assert_eq!(s.counters().gc_bits_expired, 1);
+    assert!(fx.traces.is_empty(), "it was idle");
+    assert_eq!((s.counters().gc_bits_expired, s.counters().fell_silent), (1, 2));
 }
 
 #[test]
-fn a_decision_never_rests_on_expired_bits_even_if_the_timer_is_late() {
+fn a_decision_never_rests_on_expired_state_even_if_the_timer_is_late() {
     let mut s = pair(SwitchConfig { bits_expire: Span::from_millis(10), ..SwitchConfig::new(Layout::SWITCH) });
     let ms = |n| Time::ZERO + Span::from_millis(n);
-    send(&mut s, ms(0), gc(GcField::Regular, 1, 2, 1, 1));
-    let out = send(&mut s, ms(10), read(1, 0)).unwrap();
-    assert_eq!(out.dst.0, 2, "not redirected");
-    let out = send(&mut s, ms(10), gc(GcField::Soft, 2, 3, 1, 1)).unwrap();
-    assert!(matches!(out.body, Body::Gc(op) if op.field == GcField::Accept));
+    send(&mut s, ms(1), gc(GcField::Regular, 1, 2, 1, 1));
+    assert_eq!(send(&mut s, ms(9), read(1, 0)).unwrap().dst.0, 3);
+    assert_eq!(send(&mut s, ms(10), read(1, 0)).unwrap().dst.0, 2, "the other is silent");
+    send(&mut s, ms(10), gc(GcField::Idle, 2, 3, 1, 1));
+    assert_eq!(send(&mut s, ms(10), read(1, 0)).unwrap().dst.0, 3);
+    assert_eq!(send(&mut s, ms(11), read(1, 0)).unwrap().dst.0, 2, "its bits are gone");
 }
 
 #[test]
