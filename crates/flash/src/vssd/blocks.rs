@@ -109,6 +109,8 @@ pub(crate) struct Blocks {
     pub(crate) pages: u16,
     pub(crate) spp: u32,
     pub(crate) spb: u32,
+    /// Boxed as they are in a block: moving one is moving a pointer.
+    #[allow(clippy::vec_box)]
     spare_tables: Vec<Box<Table>>,
     /// Slots counted valid in all blocks.
     pub(crate) valid: u64,
@@ -213,7 +215,7 @@ impl Blocks {
             self.spare_tables.push(t);
         }
     }
-    /// A free block that must be erased before its first program, last in its die's queue.
+    /// After a start: a power cut may have left half a program in any block that looks erased.
     pub(crate) fn mark_all_free_dirty(&mut self) {
         for b in &mut self.all {
             if let State::Free { dirty } = &mut b.state {

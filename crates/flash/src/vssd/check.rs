@@ -10,7 +10,7 @@ use crate::ssd::Violation;
 impl Vssd {
     pub(crate) fn check(&self) -> Result<(), Violation> {
         let vssd = self.id;
-        for (k, chunk) in self.map.from_key(0) {
+        for (k, chunk) in self.map.starting_at(0) {
             for (i, &slot) in chunk.slots.iter().enumerate().filter(|s| *s.1 != NONE) {
                 let packed = k * u64::from(CHUNK_BLOCKS) + i as u64;
                 let addr = BlockAddr::unpack(packed);

@@ -88,15 +88,13 @@ impl PageMap {
         let volume = u64::from(range.volume.0) << 32;
         let first = key(volume | u64::from(range.first));
         let last = key(volume | u64::from(range.end().saturating_sub(1)));
-        let keys = if range.count == 0 { 1..=0 } else { first..=last };
-        // An empty inverted range would panic in `range`.
-        let end = *keys.end();
+        let last = if range.count == 0 { 0 } else { last };
         self.order
-            .range(*keys.start()..)
-            .take_while(move |(k, _)| **k <= end)
+            .range(first..)
+            .take_while(move |(k, _)| **k <= last)
             .map(|(k, i)| (*k, &self.chunks[*i as usize]))
     }
-    pub(crate) fn from_key(&self, k: u64) -> impl Iterator<Item = (u64, &Chunk)> {
+    pub(crate) fn starting_at(&self, k: u64) -> impl Iterator<Item = (u64, &Chunk)> {
         self.order.range(k..).map(|(k, i)| (*k, &self.chunks[*i as usize]))
     }
     pub(crate) fn chunk(&self, k: u64) -> Option<&Chunk> {

@@ -161,7 +161,7 @@ impl Ranges {
         self.frags.range(before..until).map(move |(k, f)| ((*k as u32).max(lo), f.end.min(hi), f.version))
     }
     /// Every fragment at or after the address: address of its first block, end, version.
-    pub(crate) fn from_addr(&self, addr: u64) -> impl Iterator<Item = (u64, u32, u64)> {
+    pub(crate) fn starting_at(&self, addr: u64) -> impl Iterator<Item = (u64, u32, u64)> {
         let from = self.covering(addr).map_or(addr, |(k, _)| k);
         self.frags.range(from..).map(|(k, f)| (*k, f.end, f.version))
     }

@@ -53,8 +53,8 @@ impl Vssd {
 
     /// Keys of chunks with entries, in order, from `k` on.
     fn next_chunk(&self, k: u64) -> Option<u64> {
-        let tabled = self.map.from_key(k).find(|(k, c)| c.mapped > 0 || self.chunk_ranged(*k)).map(|(k, _)| k);
-        let ranged = self.ranges.from_addr(k.saturating_mul(CHUNK)).find_map(|(first, end, _)| {
+        let tabled = self.map.starting_at(k).find(|(k, c)| c.mapped > 0 || self.chunk_ranged(*k)).map(|(k, _)| k);
+        let ranged = self.ranges.starting_at(k.saturating_mul(CHUNK)).find_map(|(first, end, _)| {
             let last = key((first & !0xffff_ffff) | u64::from(end - 1));
             let from = key(first).max(k);
             (from <= last && from < key(first) + RANGE_CHUNKS_MAX).then_some(from)
