@@ -25,6 +25,14 @@ pub(crate) fn blocks_of(r: SectorRange) -> Option<(u32, u32)> {
     Some(((r.first / PER_BLOCK) as u32, last))
 }
 
+/// The asked sectors out of whole blocks.
+fn cut(blocks: Payload, range: SectorRange) -> Payload {
+    match blocks.sectors() == range.count {
+        true => blocks,
+        false => blocks.slice((range.first % PER_BLOCK) as u32, range.count),
+    }
+}
+
 impl Replica {
     /// The first block of `first..=last` that is not Valid.
     pub(crate) fn not_valid(&self, volume: VolumeId, first: u32, last: u32) -> Option<BlockAddr> {
@@ -49,6 +57,18 @@ impl Replica {
             return self.stall_on(cx, job, a);
         }
         self.stats.reads += 1;
+        if first == last {
+            // Most reads: no list of parts.
+            let gather = self.gathers.vacant_key() as u32;
+            let a = BlockAddr::new(range.volume, first);
+            match self.load(cx, a, Purpose::Gather { gather, index: 0 }) {
+                Some((data, _)) => self.reply(cx, job.asker, IoReply::Data(cut(data, range))),
+                None => {
+                    self.gathers.insert(Gather { job, parts: vec![None], missing: 1 });
+                }
+            }
+            return;
+        }
         self.gather(cx, job, range.volume, first..last + 1);
     }
 
@@ -84,7 +104,6 @@ impl Replica {
             job.parts = parts.into_iter().flatten().collect();
             return self.dispatch(cx, job);
         };
-        let skip = (range.first % PER_BLOCK) as u32;
         let whole = match parts.as_slice() {
             [Some(one)] => one.data.clone(),
             _ => {
@@ -92,8 +111,7 @@ impl Replica {
                 Payload::concat(&all)
             }
         };
-        let data = if whole.sectors() == range.count { whole } else { whole.slice(skip, range.count) };
-        self.reply(cx, job.asker, IoReply::Data(data));
+        self.reply(cx, job.asker, IoReply::Data(cut(whole, range)));
     }
 
     /// Begins to read a block; what the store has at hand is returned, otherwise [`Replica::loaded`] follows.

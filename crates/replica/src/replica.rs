@@ -247,17 +247,16 @@ impl Replica {
     }
 
     fn live(&self, t: &Timer) -> bool {
-        match *t {
-            Timer::Op(r) => self.ops.get(r.slot as usize).is_some_and(|o| o.id == r.id),
-            Timer::Entry(r) => self.active.entries.get(r.slot as usize).is_some_and(|e| e.id == r.id),
-            Timer::Range(id) => self.active.ranges.iter().any(|r| r.id == id),
-            Timer::Waiter(r) => self.waiters.get(r.slot as usize).is_some_and(|w| w.id == r.id),
-            Timer::Heal(r) => self.loads.get(r.slot as usize).is_some_and(|l| l.id == r.id),
-            Timer::Credit(id) => self.credit_ask == id,
-            Timer::Fill(id) => {
-                self.fill.as_ref().is_some_and(|f| f.id == id) || self.recovery.as_ref().is_some_and(|f| f.id == id)
+        live(t, &self.ops, &self.active, &self.waiters, &self.loads)
+            && match *t {
+                Timer::Credit(id) => self.credit_ask == id,
+                Timer::Fill(id) => self.filling() == Some(id),
+                _ => true,
             }
-        }
+    }
+
+    fn filling(&self) -> Option<u64> {
+        self.fill.as_ref().map(|f| f.id).or(self.recovery.as_ref().map(|r| r.id))
     }
 
     fn timer<S: Store>(&mut self, cx: &mut Cx<'_, S>, t: Timer) {
@@ -281,9 +280,8 @@ impl Replica {
     /// Runs what was woken, and forgets timers that are over.
     pub(crate) fn settle<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         self.run_woken(cx);
-        let mut timers = std::mem::replace(&mut self.timers, Timers::idle());
-        timers.prune(|t| self.live(t));
-        self.timers = timers;
+        let (ops, active, waiters, loads) = (&self.ops, &self.active, &self.waiters, &self.loads);
+        self.timers.prune(|t| live(t, ops, active, waiters, loads));
     }
 
     fn run_woken<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
@@ -500,5 +498,17 @@ impl Replica {
         self.replays = 0;
         self.fill = None;
         self.recovery = None;
+    }
+}
+
+/// Whether what a timer is for is still there.
+fn live(t: &Timer, ops: &Slab<Op>, active: &Active, waiters: &Slab<Waiter>, loads: &Slab<Load>) -> bool {
+    match *t {
+        Timer::Op(r) => ops.get(r.slot as usize).is_some_and(|o| o.id == r.id),
+        Timer::Entry(r) => active.entries.get(r.slot as usize).is_some_and(|e| e.id == r.id),
+        Timer::Range(id) => active.ranges.iter().any(|r| r.id == id),
+        Timer::Waiter(r) => waiters.get(r.slot as usize).is_some_and(|w| w.id == r.id),
+        Timer::Heal(r) => loads.get(r.slot as usize).is_some_and(|l| l.id == r.id),
+        Timer::Credit(_) | Timer::Fill(_) => true,
     }
 }

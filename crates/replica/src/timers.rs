@@ -58,10 +58,6 @@ impl Timers {
         spans[BACKOFFS..].copy_from_slice(&[Span::ZERO, t.replay, t.stall, t.fill]);
         Timers { queues: Default::default(), spans }
     }
-    /// Holds no memory; a stand-in.
-    pub fn idle() -> Timers {
-        Timers { queues: Default::default(), spans: [Span::ZERO; BACKOFFS + 4] }
-    }
     pub fn set(&mut self, now: Time, wait: Wait, timer: Timer) {
         let q = match wait {
             Wait::Retransmit(n) => usize::from(n).min(BACKOFFS - 1),

@@ -153,9 +153,8 @@ impl Replica {
             let a = BlockAddr::new(op.volume, b.block);
             cx.store.put(a, b.version, b.data.clone());
             self.own_entry(a, b, &op, r);
-            let edge = b.rmw.then_some(Edge::Tentative(b.version));
-            if edge.is_some() || self.dedup.edge(op.mutation, b.block).is_some() {
-                self.dedup.mark(op.mutation, b.block, edge);
+            if b.rmw {
+                self.dedup.mark(op.mutation, b.block, Some(Edge::Tentative(b.version)));
             }
         }
         self.ops.insert(Op { id, round: id, attempts: 0, origin, fua, own_pending: false, kind: OpKind::Blocks(op) });
@@ -264,10 +263,13 @@ impl Replica {
                     done &= x.state == BlockState::Done;
                 }
                 let (volume, mutation) = (b.volume, b.mutation);
+                let doubtful = b.blocks.iter().any(|x| x.rmw);
                 if !valid.is_empty() {
                     for &(block, version) in &valid {
                         self.validate(BlockAddr::new(volume, block), version);
-                        self.dedup.resolve(mutation, block, version, true);
+                        if doubtful {
+                            self.dedup.resolve(mutation, block, version, true);
+                        }
                     }
                     let blocks: Box<[(u32, Timestamp)]> = valid.into();
                     for k in Self::bits(self.others()) {
@@ -330,7 +332,9 @@ impl Replica {
             return;
         }
         let Some(e) = self.active.remove(a) else { return };
-        self.dedup.resolve(e.mutation, a.block, version, true);
+        if e.rmw {
+            self.dedup.resolve(e.mutation, a.block, version, true);
+        }
         if let Some(op) = e.op {
             self.cancel_replay(op);
         }

@@ -325,10 +325,9 @@ impl Cluster {
         let cut = |c: &Cluster, n: NodeId| index(n).is_some_and(|i| c.servers[i].cut_off);
         match p.body {
             Body::Control(Control::Recovered { epoch, .. }) => {
-                if epoch == self.view.epoch
-                    && matches!(self.view.state, ViewState::Recovering { .. })
-                    && !cut(self, p.src)
-                {
+                let recovering = matches!(self.view.state, ViewState::Recovering { .. });
+                let current = epoch == self.view.epoch && recovering;
+                if current && !cut(self, p.src) {
                     let members = self.view.members.clone();
                     self.announce(members, ViewState::Normal);
                 }
