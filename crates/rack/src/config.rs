@@ -23,8 +23,8 @@ pub const REPLICAS_MAX: u32 = 4;
 pub const SSD_BYTES_MIN: u64 = 16 << 20;
 /// Largest modelled SSD: slots of a device are numbered with 32 bits.
 pub const SSD_BYTES_MAX: u64 = 8 << 40;
-/// Fewest write cache slots: two of the largest messages, or one could wait for itself.
-pub const CACHE_SLOTS_MIN: u64 = 64;
+/// Fewest write cache slots for each vSSD of a server.
+pub const CACHE_SLOTS_MIN: u64 = rackweave_server::config::CACHE_SLOTS_MIN;
 
 /// A number of bytes, written in TOML as an integer or with a binary suffix: `"64M"`, `"16G"`, `"2T"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,6 +147,8 @@ pub struct SsdSection {
     pub blocking_unit: BlockingConfig,
     /// Check record and CRC32C of every slot read.
     pub verify: bool,
+    /// A vSSD's map is checkpointed whenever this many erase blocks were filled.
+    pub checkpoint_blocks: u32,
 }
 
 impl Default for SsdSection {
@@ -157,6 +159,7 @@ impl Default for SsdSection {
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,
             verify: true,
+            checkpoint_blocks: 256,
         }
     }
 }
@@ -223,7 +226,7 @@ pub struct RackConfig {
     pub stripe_blocks: u32,
     /// Bytes all volumes may promise, as a multiple of what the rack can hold.
     pub overcommit: f64,
-    /// 4 KiB slots of each vSSD's write cache (RB10).
+    /// 4 KiB slots of each server's write cache (RB10), shared equally by its vSSDs.
     pub cache_slots: u64,
     pub ssd: SsdSection,
     pub gc: GcSection,
@@ -341,10 +344,10 @@ impl RackConfig {
             "0.01 to 1000".into(),
         );
         need(
-            (CACHE_SLOTS_MIN..=1 << 28).contains(&self.cache_slots),
+            (CACHE_SLOTS_MIN * u64::from(self.replicas)..=1 << 28).contains(&self.cache_slots),
             "cache_slots",
             &self.cache_slots,
-            format!("{CACHE_SLOTS_MIN} to {}", 1u32 << 28),
+            format!("{CACHE_SLOTS_MIN} for each of a server's vSSDs (replicas), at most {}", 1u32 << 28),
         );
     }
 
@@ -361,12 +364,18 @@ impl RackConfig {
             &self.ssd.size,
             format!("{} to {}, a multiple of 4096", Size(SSD_BYTES_MIN), Size(SSD_BYTES_MAX)),
         );
-        need((1..=99).contains(&self.gc.soft_percent), "gc.soft_percent", &self.gc.soft_percent, "1 to 99".into());
+        need(self.ssd.checkpoint_blocks > 0, "ssd.checkpoint_blocks", &self.ssd.checkpoint_blocks, "at least 1".into());
         need(
-            self.gc.regular_percent >= 1 && self.gc.regular_percent <= self.gc.soft_percent,
+            (2..=89).contains(&self.gc.soft_percent),
+            "gc.soft_percent",
+            &self.gc.soft_percent,
+            "2 to 89 (collection ends 10 points above)".into(),
+        );
+        need(
+            self.gc.regular_percent >= 1 && self.gc.regular_percent < self.gc.soft_percent,
             "gc.regular_percent",
             &self.gc.regular_percent,
-            format!("1 to gc.soft_percent ({})", self.gc.soft_percent),
+            format!("at least 1, below gc.soft_percent ({})", self.gc.soft_percent),
         );
         need((5..=60_000).contains(&self.lease.span_ms), "lease.span_ms", &self.lease.span_ms, "5 to 60000".into());
         need(

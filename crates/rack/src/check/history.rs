@@ -147,6 +147,11 @@ impl History {
         self.fences.push((at, volume, attach));
     }
 
+    /// All replicas of some set were down together.
+    pub fn crashed(&self) -> bool {
+        !self.crashes.is_empty()
+    }
+
     /// Checks every sector; `set_of` says which replica set a sector lives in.
     ///
     /// # Errors

@@ -71,8 +71,9 @@ struct Slot<N> {
 }
 
 struct Timeline {
-    node: NodeId,
     request: RequestId,
+    /// The client that was asked; none before it is.
+    node: Option<NodeId>,
     steps: Vec<Step>,
     done: bool,
 }
@@ -217,9 +218,9 @@ impl<N: Node> Engine<N> {
         }
     }
 
-    /// Records the way of one request through all nodes.
-    pub fn follow(&mut self, node: NodeId, request: RequestId) {
-        self.timeline = Some(Timeline { node, request, steps: Vec::new(), done: false });
+    /// Records the way of the first request with this id through all nodes.
+    pub fn follow(&mut self, request: RequestId) {
+        self.timeline = Some(Timeline { request, node: None, steps: Vec::new(), done: false });
     }
     pub fn timeline(&self) -> &[Step] {
         self.timeline.as_ref().map_or(&[], |t| &t.steps)
@@ -293,7 +294,8 @@ impl<N: Node> Engine<N> {
             }
             What::Wake { node } => self.wake(node),
             What::Request { node, request } => {
-                let follow = self.timeline.as_ref().is_some_and(|t| t.node == node && t.request == request.id);
+                let timeline = self.timeline.as_mut().filter(|t| t.node.is_none() && t.request == request.id);
+                let follow = timeline.map(|t| t.node = Some(node)).is_some();
                 let id = request.id.0;
                 self.handle(node, EventKind::Request, id, Event::Request(*request), follow);
             }
@@ -395,7 +397,7 @@ impl<N: Node> Engine<N> {
         }
         for r in fx.replies.drain(..) {
             self.hash.add(r.id.0 ^ u64::from(r.result.is_ok()) << 63);
-            if let Some(t) = self.timeline.as_mut().filter(|t| t.node == n && t.request == r.id && !t.done) {
+            if let Some(t) = self.timeline.as_mut().filter(|t| t.node == Some(n) && t.request == r.id && !t.done) {
                 let what = match &r.result {
                     Ok(_) => "answered".to_string(),
                     Err(e) => format!("failed: {e}"),

@@ -83,7 +83,7 @@ fn flush_request(id: u64) -> Request {
 #[test]
 fn a_request_takes_both_ways_and_its_device() {
     let mut e = engine(1, LinkFaults::NONE);
-    e.follow(CLIENT, RequestId(7));
+    e.follow(RequestId(7));
     e.submit(Time(1_000), CLIENT, flush_request(7));
     e.run_until(Time(900_000));
     let got: Vec<_> = e.replies().map(|(t, n, r)| (t.0, n, r.id.0)).collect();

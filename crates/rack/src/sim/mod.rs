@@ -6,9 +6,11 @@ pub mod disk;
 pub mod engine;
 pub mod net;
 pub mod queue;
+pub mod rack;
 pub mod trace;
 
 pub use disk::{CutOdds, CutReport, Disk, FaultDisk};
 pub use engine::Engine;
 pub use net::{Latency, LinkFaults, Network};
+pub use rack::{Contents, RackNode, Sim, SimConfig};
 pub use trace::{Costs, Coverage, KINDS, Step, TraceHash};

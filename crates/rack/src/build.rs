@@ -1,0 +1,200 @@
+//! The nodes of a rack, made from its configuration. Every driver uses these.
+//!
+//! Shape: server `i` of `S` hosts one vSSD of each of the sets `i`, `i − 1`, … (mod `S`), so that set `k` has members on
+//! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels equally.
+
+use bytes::Bytes;
+use rackweave_block::{ClientConfig, VolumeClient};
+use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, VssdId};
+use rackweave_flash::{BlockingUnit, Profile, ProfileError, SsdConfig, Timing};
+use rackweave_meta::{Meta, MetaConfig, MetaError, SetConfig};
+use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
+use rackweave_switch::{Switch, SwitchConfig};
+
+use crate::config::{BlockingConfig, GcConfigPolicy, RackConfig, TimingConfig};
+
+/// Ids of a server's vSSDs begin at 1 + 16 × its number.
+const VSSD_IDS_PER_SERVER: u32 = 16;
+/// Volume clients a layout has room for; nodes only tell clients from servers by it.
+const LAYOUT_CLIENTS: u32 = 1024;
+/// Per mille of a vSSD's slots that live data may fill: over-provisioning of 7 %, and the page layer's reserves.
+const EXPORTED_PER_MILLE: u64 = 880;
+/// Heartbeats in the span of a lease.
+const HEARTBEATS_PER_LEASE: u64 = 5;
+
+/// Why a rack's nodes cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("ssd.profile = {name:?}: no such profile; there are {known}")]
+    UnknownProfile { name: String, known: String },
+    #[error("ssd.size: {0}")]
+    Profile(#[from] ProfileError),
+    #[error("ssd.profile {name:?} has {channels} channels at this size, fewer than the {replicas} vSSDs of a server")]
+    Channels { name: String, channels: u16, replicas: u32 },
+    #[error("server {server}: {error}")]
+    Server { server: u32, error: ServerError },
+    #[error("metadata service: {0}")]
+    Meta(#[from] MetaError),
+}
+
+/// Addresses as the nodes know them.
+pub fn layout(cfg: &RackConfig) -> Layout {
+    Layout { servers: cfg.servers, clients: LAYOUT_CLIENTS }
+}
+
+/// vSSD in `slot` of server `i`.
+pub fn vssd_id(i: u32, slot: u32) -> VssdId {
+    VssdId(1 + i * VSSD_IDS_PER_SERVER + slot)
+}
+
+/// The server whose drive holds `vssd`.
+pub fn server_of(vssd: VssdId) -> u32 {
+    (vssd.0 - 1) / VSSD_IDS_PER_SERVER
+}
+
+/// Members of set `k`: vSSD and server.
+pub fn members(cfg: &RackConfig, k: u32) -> Vec<(VssdId, NodeId)> {
+    (0..cfg.replicas)
+        .map(|slot| {
+            let i = (k + slot) % cfg.servers;
+            (vssd_id(i, slot), layout(cfg).server(i))
+        })
+        .collect()
+}
+
+/// The modelled drive of every server.
+///
+/// # Errors
+/// No such profile, or it cannot be that small.
+pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
+    let name = &cfg.ssd.profile;
+    let base = Profile::builtin(name)
+        .ok_or_else(|| BuildError::UnknownProfile { name: name.clone(), known: Profile::builtin_names().join(", ") })?;
+    let profile = base.scaled_to(cfg.ssd.size.0)?;
+    let channels = profile.geometry.channels;
+    if u32::from(channels) < cfg.replicas {
+        return Err(BuildError::Channels { name: name.clone(), channels, replicas: cfg.replicas });
+    }
+    Ok(profile)
+}
+
+fn channels_per_vssd(cfg: &RackConfig, profile: &Profile) -> u16 {
+    profile.geometry.channels / cfg.replicas as u16
+}
+
+/// Bytes of live data that all sets together hold, one copy counted.
+///
+/// # Errors
+/// As [`profile`].
+pub fn capacity_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
+    let profile = profile(cfg)?;
+    let g = &profile.geometry;
+    let slots = g.slots() / u64::from(g.channels) * u64::from(channels_per_vssd(cfg, &profile));
+    Ok(slots * EXPORTED_PER_MILLE / 1000 * u64::from(BLOCK) * u64::from(cfg.sets()))
+}
+
+/// The drive of server `i`.
+///
+/// # Errors
+/// As [`profile`].
+pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
+    let timing = match cfg.ssd.timing {
+        TimingConfig::Real => Timing::Real,
+        TimingConfig::None => Timing::None,
+        TimingConfig::IdealGc => Timing::IdealGc,
+    };
+    let blocking = match cfg.ssd.blocking_unit {
+        BlockingConfig::Page => BlockingUnit::Page,
+        BlockingConfig::Block => BlockingUnit::Block,
+    };
+    Ok(SsdConfig {
+        timing,
+        blocking,
+        verify: cfg.ssd.verify,
+        checkpoint_blocks: Some(cfg.ssd.checkpoint_blocks),
+        ..SsdConfig::new(SsdId(i), profile(cfg)?)
+    })
+}
+
+/// The configuration of server `i`; [`server`] makes the node.
+///
+/// # Errors
+/// As [`profile`].
+pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfig, BuildError> {
+    let ssd = ssd(cfg, i)?;
+    let channels = channels_per_vssd(cfg, &ssd.profile);
+    let vssds = (0..cfg.replicas)
+        .map(|slot| {
+            let set = (i + cfg.servers - slot) % cfg.servers;
+            let id = vssd_id(i, slot);
+            let peers = members(cfg, set).into_iter().filter(|m| m.0 != id).collect();
+            VssdConfig { id, set: SetId(set), channels, peers }
+        })
+        .collect();
+    let mut c = ServerConfig::new(layout(cfg).server(i), layout(cfg), ssd, vssds);
+    c.cache_slots = cfg.cache_slots;
+    c.min_copies = cfg.min_copies as u8;
+    c.nonce = nonce;
+    c.drift_ppm = cfg.lease.drift_ppm;
+    c.heartbeat_every = cfg.lease() / HEARTBEATS_PER_LEASE;
+    c.gc = GcConfig {
+        policy: match cfg.gc.policy {
+            GcConfigPolicy::Coordinated => GcPolicy::Coordinated,
+            GcConfigPolicy::Uncoordinated => GcPolicy::Uncoordinated,
+        },
+        soft_threshold: f64::from(cfg.gc.soft_percent) / 100.0,
+        gc_threshold: f64::from(cfg.gc.regular_percent) / 100.0,
+        ..GcConfig::default()
+    };
+    Ok(c)
+}
+
+/// Server `i`. `nonce` must differ in each of its lives.
+///
+/// # Errors
+/// The configuration does not fit together.
+pub fn server(cfg: &RackConfig, i: u32, nonce: u64) -> Result<Server, BuildError> {
+    server_from(server_config(cfg, i, nonce)?, i)
+}
+
+/// Server `i` from a configuration that the caller has changed.
+///
+/// # Errors
+/// The configuration does not fit together.
+pub fn server_from(c: ServerConfig, i: u32) -> Result<Server, BuildError> {
+    Server::new(c).map_err(|error| BuildError::Server { server: i, error })
+}
+
+/// The metadata service, with what it had saved.
+///
+/// # Errors
+/// The configuration does not fit together, or the saved state is not of this rack.
+pub fn meta(cfg: &RackConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, BuildError> {
+    let sets = (0..cfg.sets()).map(|k| SetConfig { set: SetId(k), members: members(cfg, k) }).collect();
+    let c = MetaConfig {
+        layout: layout(cfg),
+        sets,
+        lease: cfg.lease(),
+        drift_ppm: cfg.lease.drift_ppm,
+        min_copies: cfg.min_copies as u8,
+        stripe_blocks: cfg.stripe_blocks,
+        capacity_bytes: capacity_bytes(cfg)?,
+        overcommit: cfg.overcommit,
+    };
+    Ok(Meta::new(c, saved)?)
+}
+
+/// The switch.
+pub fn switch(cfg: &RackConfig) -> Switch {
+    Switch::new(SwitchConfig { redirect: cfg.gc.redirect, ..SwitchConfig::new(Layout::SWITCH) })
+}
+
+/// Volume client `i`. `nonce` must differ in each of its lives.
+pub fn client(cfg: &RackConfig, i: u32, nonce: u64) -> VolumeClient {
+    let timeout = Span::from_millis(cfg.client.timeout_ms);
+    let mut c = ClientConfig::new(layout(cfg).client(i), nonce);
+    c.window = cfg.client.window;
+    c.timeout = timeout;
+    c.timeout_max = timeout * 10;
+    VolumeClient::new(c)
+}

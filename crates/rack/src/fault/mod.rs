@@ -1,0 +1,14 @@
+//! The fault search: a seed draws a rack, a workload and a schedule of faults; safety is checked under them, then they
+//! stop and everything must complete.
+//!
+//! Reading order: [`plan`], [`workload`], [`run`], [`report`].
+
+pub mod plan;
+pub mod report;
+pub mod run;
+mod sets;
+pub mod workload;
+
+pub use plan::{Fault, FaultAt, Plan};
+pub use report::{Failure, SimReport};
+pub use run::{SimOptions, run_plan, run_seed, shrink};

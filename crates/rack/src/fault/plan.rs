@@ -1,0 +1,279 @@
+//! A fault schedule is data, drawn from the seed: it can be written out, edited, replayed, and shrunk by halving.
+
+use rackweave_core::{Rng, Span};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{RackConfig, Size};
+use crate::sim::{CutOdds, Latency, LinkFaults, Network};
+
+/// Fewest operations and faults of a seed ("How they are searched").
+pub const OPERATIONS_MIN: u32 = 2_000;
+pub const FAULTS_MIN: usize = 3;
+
+/// What was drawn for a run beside its faults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Params {
+    pub servers: u32,
+    pub lease_ms: u64,
+    pub drift_ppm: u32,
+    pub clock_offset_ms: u64,
+    pub profile: String,
+    pub ssd_mib: u64,
+    pub checkpoint_blocks: u32,
+    pub cache_slots: u64,
+    pub clients: u32,
+    /// Requests each client keeps under way.
+    pub depth: u32,
+    pub operations: u32,
+    /// The operations are spread over about this much time.
+    pub span_ms: u64,
+    /// Blocks of each client's own volume, and of the shared one.
+    pub own_blocks: u32,
+    pub shared_blocks: u32,
+    /// Contents are real bytes; else identities.
+    pub bytes: bool,
+    pub latency_us: u64,
+    pub jitter_us: u64,
+    pub links: LinkFaults,
+    pub cut: CutOdds,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// A server's process ends; its device keeps what it was told.
+    Crash {
+        server: u32,
+        down_ms: u64,
+    },
+    /// A server and its device lose power.
+    PowerCut {
+        server: u32,
+        down_ms: u64,
+    },
+    /// All members of a set lose power together.
+    SetPowerCut {
+        set: u32,
+        down_ms: u64,
+    },
+    /// Every server's process ends.
+    RackCrash {
+        down_ms: u64,
+    },
+    /// Every server, the switch and the metadata service lose power.
+    RackPowerCut {
+        down_ms: u64,
+    },
+    SwitchRestart {
+        down_ms: u64,
+    },
+    MetaRestart {
+        down_ms: u64,
+    },
+    /// A client dies with its requests and comes back as another.
+    ClientRestart {
+        client: u32,
+        down_ms: u64,
+    },
+    /// No packet to or from the node.
+    Isolate {
+        node: u32,
+        ms: u64,
+    },
+    /// No packet from one node to the other.
+    Cut {
+        from: u32,
+        to: u32,
+        ms: u64,
+    },
+    /// Links get worse for a while.
+    Noise {
+        links: LinkFaults,
+        ms: u64,
+    },
+    /// Stored contents change under their checksum.
+    Corrupt {
+        server: u32,
+    },
+    /// Not a fault: another client attaches the shared volume and fences its writer.
+    Steal {
+        client: u32,
+    },
+}
+
+impl Fault {
+    pub fn is_fault(&self) -> bool {
+        !matches!(self, Fault::Steal { .. })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FaultAt {
+    /// From the start of the workload.
+    pub at_us: u64,
+    pub fault: Fault,
+}
+
+/// Everything that decides a run together with its seed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub seed: u64,
+    pub params: Params,
+    pub faults: Vec<FaultAt>,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::stream(seed, 0x706c_616e);
+        let params = draw_params(&mut rng);
+        let count = rng.between(FAULTS_MIN as u64 + 1, 10);
+        let slice = params.span_ms * 1000 / count;
+        let mut faults: Vec<FaultAt> = (0..count)
+            .map(|i| FaultAt { at_us: slice * i + rng.below(slice), fault: draw_fault(&params, &mut rng) })
+            .collect();
+        for _ in 0..rng.between(1, 4) {
+            let at_us = rng.below(params.span_ms * 1000);
+            faults.push(FaultAt { at_us, fault: Fault::Steal { client: rng.below(u64::from(params.clients)) as u32 } });
+        }
+        faults.sort_by_key(|f| f.at_us);
+        Plan { seed, params, faults }
+    }
+
+    /// The rack of this plan.
+    pub fn rack(&self) -> RackConfig {
+        let p = &self.params;
+        let mut c = RackConfig { servers: p.servers, cache_slots: p.cache_slots, ..RackConfig::default() };
+        c.ssd.profile.clone_from(&p.profile);
+        c.ssd.size = Size::mib(p.ssd_mib);
+        c.ssd.checkpoint_blocks = p.checkpoint_blocks;
+        c.lease.span_ms = p.lease_ms;
+        c.lease.drift_ppm = p.drift_ppm;
+        c.client.timeout_ms = 20;
+        c
+    }
+
+    pub fn network(&self) -> Network {
+        let p = &self.params;
+        let latency =
+            Latency::Exponential { base: Span::from_micros(p.latency_us), mean: Span::from_micros(p.jitter_us) };
+        Network { name: "drawn", latency, faults: p.links, ..Network::constant(Span::ZERO) }
+    }
+
+    /// Plans with a part of the faults left out: halves first, then quarters, down to single ones.
+    pub fn smaller(&self) -> Vec<Plan> {
+        let n = self.faults.len();
+        let mut out = Vec::new();
+        let mut part = n.div_ceil(2);
+        while part >= 1 && n > 0 {
+            for from in (0..n).step_by(part) {
+                let mut p = self.clone();
+                p.faults.drain(from..(from + part).min(n));
+                out.push(p);
+            }
+            if part == 1 {
+                break;
+            }
+            part = part.div_ceil(2);
+        }
+        out
+    }
+}
+
+fn draw_params(rng: &mut Rng) -> Params {
+    Params {
+        servers: rng.between(3, 5) as u32,
+        lease_ms: rng.between(40, 120),
+        drift_ppm: rng.between(0, 2000) as u32,
+        clock_offset_ms: rng.between(0, 2000),
+        profile: (*rng.pick(&["p-ssd", "femu"])).into(),
+        ssd_mib: rng.between(32, 40),
+        checkpoint_blocks: rng.between(3, 30) as u32,
+        cache_slots: rng.between(288, 600),
+        clients: rng.between(2, 3) as u32,
+        depth: rng.between(1, 6) as u32,
+        operations: rng.between(u64::from(OPERATIONS_MIN), 2_400) as u32,
+        span_ms: rng.between(2_500, 6_000),
+        own_blocks: rng.between(64, 256) as u32,
+        shared_blocks: rng.between(64, 256) as u32,
+        bytes: rng.chance(0.12),
+        latency_us: rng.between(3, 60),
+        jitter_us: rng.between(1, 100),
+        links: LinkFaults {
+            loss: share(rng, 0.02),
+            duplicate: share(rng, 0.02),
+            reorder: share(rng, 0.1),
+            reorder_extra_ns: rng.between(10_000, 3_000_000),
+        },
+        cut: CutOdds { drop: 0.1 + share(rng, 0.5), tear: share(rng, 0.3) },
+    }
+}
+
+/// Up to `max`, in thousandths, so that it reads back from text as it was.
+fn share(rng: &mut Rng, max: f64) -> f64 {
+    rng.below((max * 1000.0) as u64 + 1) as f64 / 1000.0
+}
+
+/// 5 ms to 640 ms, short ones as likely as long ones.
+fn draw_ms(rng: &mut Rng) -> u64 {
+    (5.0 * 128f64.powf(rng.unit())) as u64
+}
+
+fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
+    let nodes = u64::from(2 + p.servers + p.clients);
+    let server = rng.below(u64::from(p.servers)) as u32;
+    let ms = draw_ms(rng);
+    match rng.below(26) {
+        0..4 => Fault::Crash { server, down_ms: ms },
+        4..8 => Fault::PowerCut { server, down_ms: ms },
+        8..10 => Fault::SetPowerCut { set: server, down_ms: ms },
+        10 => Fault::RackCrash { down_ms: ms },
+        11 => Fault::RackPowerCut { down_ms: ms },
+        12..14 => Fault::SwitchRestart { down_ms: ms },
+        14..16 => Fault::MetaRestart { down_ms: ms },
+        16..18 => Fault::ClientRestart { client: rng.below(u64::from(p.clients)) as u32, down_ms: ms },
+        18..20 => Fault::Isolate { node: rng.below(nodes) as u32, ms },
+        20..22 => {
+            let from = rng.below(nodes) as u32;
+            Fault::Cut { from, to: (from + 1 + rng.below(nodes - 1) as u32) % nodes as u32, ms }
+        }
+        22..25 => {
+            let links = LinkFaults {
+                loss: share(rng, 0.3),
+                duplicate: share(rng, 0.3),
+                reorder: share(rng, 0.5),
+                reorder_extra_ns: rng.between(100_000, 20_000_000),
+            };
+            Fault::Noise { links, ms }
+        }
+        _ => Fault::Corrupt { server },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_its_seed_and_survives_being_written_out() {
+        for seed in 0..200 {
+            let p = Plan::draw(seed);
+            assert_eq!(p, Plan::draw(seed));
+            assert!(p.faults.iter().filter(|f| f.fault.is_fault()).count() >= FAULTS_MIN);
+            assert!(p.params.operations >= OPERATIONS_MIN);
+            p.rack().validate().unwrap();
+            let text = serde_json::to_string(&p).unwrap();
+            assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), p);
+        }
+    }
+
+    #[test]
+    fn smaller_plans_leave_out_halves_then_single_faults() {
+        let p = Plan::draw(3);
+        let n = p.faults.len();
+        let sizes: Vec<usize> = p.smaller().iter().map(|p| p.faults.len()).collect();
+        assert_eq!(sizes[0], n - n.div_ceil(2));
+        assert!(sizes.ends_with(&vec![n - 1; n]));
+    }
+}

@@ -1,0 +1,740 @@
+//! Runs one plan: workload under faults, then quiet, then every check.
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::{BLOCK, Layout, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, VolumeId};
+use rackweave_replica::{Faults, Timeouts};
+
+use crate::check::{History, HistoryStats, OpId, Outcome};
+use crate::fault::plan::{Fault, Plan};
+use crate::fault::report::{Failure, SimReport};
+use crate::fault::sets::SetWatch;
+use crate::fault::workload::{self, Kind};
+use crate::sim::{Contents, LinkFaults, Sim, SimConfig};
+
+/// The rack must be up and the volumes attached within this.
+const SETUP_MAX: Span = Span::from_secs(30);
+/// Once faults have ended every request must complete within this.
+const QUIET_MAX: Span = Span::from_secs(120);
+/// Wait before an attach is tried again because requests on its volume are still open.
+const ATTACH_RETRY: Span = Span::from_millis(5);
+/// The final read of everything is done so often: members are asked in turn, so most blocks are seen on each.
+const FINAL_READS: u32 = 3;
+/// Blocks of one final read.
+const FINAL_BLOCKS: u32 = 16;
+
+/// What a caller may ask of a run.
+#[derive(Clone, Debug, Default)]
+pub struct SimOptions {
+    /// Record the way of the workload's n-th request.
+    pub trace_request: Option<u64>,
+    /// Rules broken on purpose; the run should then fail.
+    pub faults: Faults,
+}
+
+/// Runs the plan of `seed`.
+pub fn run_seed(seed: u64, options: &SimOptions) -> SimReport {
+    run_plan(&Plan::draw(seed), options)
+}
+
+/// Runs a plan. A panic of a node is a failure of the run.
+pub fn run_plan(plan: &Plan, options: &SimOptions) -> SimReport {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut run = Run::new(plan, options)?;
+        let failure = run.whole().err();
+        Ok::<_, Failure>(run.report(failure))
+    }));
+    match outcome {
+        Ok(Ok(report)) => report,
+        Ok(Err(failure)) => empty_report(plan, failure),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            empty_report(plan, Failure::Panic(text.unwrap_or_else(|| "without a message".into())))
+        }
+    }
+}
+
+/// The smallest plan found by leaving out faults that still fails; none if `plan` passes.
+pub fn shrink(plan: &Plan, options: &SimOptions) -> Option<Plan> {
+    let fails = |p: &Plan| !run_plan(p, options).passed();
+    if !fails(plan) {
+        return None;
+    }
+    let mut best = plan.clone();
+    while let Some(smaller) = best.smaller().into_iter().find(|p| fails(p)) {
+        best = smaller;
+    }
+    Some(best)
+}
+
+fn empty_report(plan: &Plan, failure: Failure) -> SimReport {
+    SimReport {
+        plan: plan.clone(),
+        operations: BTreeMap::new(),
+        errors: BTreeMap::new(),
+        faults_done: 0,
+        virtual_seconds: 0.0,
+        events: 0,
+        packets_dropped: 0,
+        packets_duplicated: 0,
+        cut_kept: 0,
+        cut_dropped: 0,
+        cut_torn: 0,
+        coverage: Default::default(),
+        history: Default::default(),
+        hash: Default::default(),
+        costs: Default::default(),
+        timeline: Vec::new(),
+        failure: Some(failure),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Agenda {
+    Fault(usize),
+    /// The fault's end: restart, mend, quieten.
+    Over(usize),
+    Issue {
+        client: u32,
+    },
+    Attach {
+        client: u32,
+        volume: usize,
+    },
+}
+
+struct Volume {
+    name: String,
+    blocks: u32,
+    info: Option<VolumeInfo>,
+    /// Who writes it, as far as clients were told.
+    writer: Option<u32>,
+}
+
+impl Volume {
+    fn id(&self) -> VolumeId {
+        self.info.as_ref().map_or(VolumeId(0), |i| i.id)
+    }
+}
+
+struct PendingOp {
+    volume: usize,
+    kind: Kind,
+    history: Option<OpId>,
+    lane: bool,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    options: &'a SimOptions,
+    sim: Sim,
+    rng: Rng,
+    watch: SetWatch,
+    history: History,
+    volumes: Vec<Volume>,
+    /// `generation[client][volume]` while this life of the client holds the volume attached.
+    attached: Vec<Vec<Option<u32>>>,
+    pending: BTreeMap<(u32, u64), PendingOp>,
+    agenda: BinaryHeap<std::cmp::Reverse<(Time, u64, Agenda)>>,
+    agenda_count: u64,
+    /// Nodes that are down, and how many faults keep them so.
+    down: BTreeMap<NodeId, u32>,
+    next_request: u64,
+    issued: u32,
+    start: Time,
+    quiet: bool,
+    corrupted: bool,
+    stats: Stats,
+}
+
+#[derive(Default)]
+struct Stats {
+    operations: BTreeMap<Kind, u64>,
+    errors: BTreeMap<String, u64>,
+    faults_done: u64,
+    kept: u64,
+    dropped: u64,
+    torn: u64,
+    history: HistoryStats,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan, options: &'a SimOptions) -> Result<Run<'a>, Failure> {
+        let p = &plan.params;
+        let config = SimConfig {
+            seed: plan.seed,
+            clients: p.clients,
+            network: plan.network(),
+            contents: Contents::Memory,
+            drift_ppm: p.drift_ppm,
+            offset: Span::from_millis(p.clock_offset_ms),
+            timeouts: Timeouts::default(),
+            faults: options.faults,
+        };
+        let rack = plan.rack();
+        let sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;
+        let volume = |name: String, blocks| Volume { name, blocks, info: None, writer: None };
+        let mut volumes: Vec<Volume> = (0..p.clients).map(|c| volume(format!("own{c}"), p.own_blocks)).collect();
+        volumes.push(volume("shared".into(), p.shared_blocks));
+        Ok(Run {
+            plan,
+            options,
+            sim,
+            rng: Rng::stream(plan.seed, 0x776f_726b),
+            watch: SetWatch::new(rack.sets(), rack.servers),
+            history: History::new(),
+            attached: vec![vec![None; volumes.len()]; p.clients as usize],
+            volumes,
+            pending: BTreeMap::new(),
+            agenda: BinaryHeap::new(),
+            agenda_count: 0,
+            down: BTreeMap::new(),
+            next_request: 0,
+            issued: 0,
+            start: Time::ZERO,
+            quiet: false,
+            corrupted: false,
+            stats: Stats::default(),
+        })
+    }
+
+    fn whole(&mut self) -> Result<(), Failure> {
+        self.sim.engine_mut().net().set_faults(LinkFaults::NONE);
+        self.set_up()?;
+        self.sim.engine_mut().net().set_faults(self.plan.params.links);
+        self.work()?;
+        self.settle()?;
+        self.read_everything()?;
+        self.check()
+    }
+
+    fn plan_at(&mut self, at: Time, what: Agenda) {
+        self.agenda_count += 1;
+        self.agenda.push(std::cmp::Reverse((at, self.agenda_count, what)));
+    }
+
+    // ---- requests ----
+
+    fn submit(&mut self, client: u32, op: RequestOp, volume: usize, kind: Kind, lane: bool) -> u64 {
+        self.next_request += 1;
+        let id = self.next_request;
+        let history = self.note(client, volume, &op);
+        self.pending.insert((client, id), PendingOp { volume, kind, history, lane });
+        *self.stats.operations.entry(kind).or_default() += 1;
+        let at = self.sim.now();
+        self.sim.submit(at, client, Request { id: RequestId(id), op });
+        id
+    }
+
+    fn note(&mut self, client: u32, volume: usize, op: &RequestOp) -> Option<OpId> {
+        let generation = self.attached[client as usize][volume].unwrap_or(0);
+        let id = self.volumes[volume].id();
+        let sector = u64::from(SECTOR);
+        Some(match *op {
+            RequestOp::Read { offset, len, .. } => self.history.read(id, offset / sector, len / SECTOR),
+            RequestOp::Write { offset, ref data, fua, .. } => {
+                self.history.write(id, offset / sector, data, fua, generation)
+            }
+            RequestOp::Trim { offset, len, fua, .. } | RequestOp::WriteZeroes { offset, len, fua, .. } => {
+                self.history.write(id, offset / sector, &Payload::zero(len as u32), fua, generation)
+            }
+            RequestOp::Flush { .. } => self.history.flush(id),
+            RequestOp::Attach { .. } | RequestOp::BlockStatus { .. } | RequestOp::Admin(_) => return None,
+        })
+    }
+
+    fn replies(&mut self) -> Result<(), Failure> {
+        for (_, client, reply) in self.sim.take_replies() {
+            self.reply(client, reply)?;
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, client: u32, reply: Reply) -> Result<(), Failure> {
+        let Some(op) = self.pending.remove(&(client, reply.id.0)) else {
+            return Err(Failure::Unexpected(format!("client {client} answered request {} twice", reply.id.0)));
+        };
+        let outcome = match &reply.result {
+            Ok(ReplyData::Data(p)) => Outcome::Data(p),
+            Ok(_) => Outcome::Done,
+            Err(_) => Outcome::Failed,
+        };
+        if let Some(h) = op.history {
+            self.history.answered(h, outcome);
+        }
+        match reply.result {
+            Ok(ReplyData::Attached(info)) => self.on_attached(client, op.volume, info),
+            Ok(ReplyData::Volume(info)) => self.volumes[op.volume].info = Some(info),
+            Ok(_) => {}
+            Err(e) => self.on_error(client, &op, &e)?,
+        }
+        if op.lane && !self.quiet {
+            let at = self.think();
+            self.plan_at(at, Agenda::Issue { client });
+        }
+        Ok(())
+    }
+
+    fn on_attached(&mut self, client: u32, volume: usize, info: VolumeInfo) {
+        self.history.fenced(info.id, info.attach);
+        self.attached[client as usize][volume] = Some(info.attach);
+        self.volumes[volume].info = Some(info);
+        self.volumes[volume].writer = Some(client);
+    }
+
+    fn on_error(&mut self, client: u32, op: &PendingOp, e: &RequestError) -> Result<(), Failure> {
+        let name = format!("{:?} {e}", op.kind);
+        *self.stats.errors.entry(name).or_default() += 1;
+        match e {
+            RequestError::Fenced { .. } => {
+                self.attached[client as usize][op.volume] = None;
+                if op.kind == Kind::Read {
+                    return Err(Failure::Unexpected(format!("a read was fenced: {e}")));
+                }
+                Ok(())
+            }
+            RequestError::NotAttached { .. } | RequestError::NoSpace | RequestError::Busy { .. } => Ok(()),
+            // The one good copy may have been lost with the power of the others.
+            RequestError::Corrupt if self.corrupted && self.history.crashed() => Ok(()),
+            _ => Err(Failure::Unexpected(format!("{:?}: {e}", op.kind))),
+        }
+    }
+
+    fn think(&mut self) -> Time {
+        let p = &self.plan.params;
+        let per_lane = f64::from(p.operations) / f64::from(p.clients * p.depth);
+        let mean = p.span_ms as f64 * 1e6 / per_lane;
+        self.sim.now() + Span(self.rng.exponential(mean) as u64)
+    }
+
+    // ---- phases ----
+
+    fn set_up(&mut self) -> Result<(), Failure> {
+        for v in 0..self.volumes.len() {
+            let name = self.volumes[v].name.clone().into_boxed_str();
+            let size = u64::from(self.volumes[v].blocks) * u64::from(BLOCK);
+            self.submit(0, RequestOp::Admin(AdminOp::VolumeCreate { name, size }), v, Kind::Attach, false);
+        }
+        self.drain("volumes are created", SETUP_MAX)?;
+        for v in 0..self.volumes.len() {
+            let client = if v < self.plan.params.clients as usize { v as u32 } else { 0 };
+            self.attach(client, v);
+        }
+        self.drain("volumes are attached", SETUP_MAX)?;
+        match self.attached[0].last() {
+            Some(Some(_)) => Ok(()),
+            _ => Err(Failure::Unexpected("the shared volume could not be attached".into())),
+        }
+    }
+
+    fn attach(&mut self, client: u32, volume: usize) {
+        let name = self.volumes[volume].name.clone().into_boxed_str();
+        self.submit(client, RequestOp::Attach { name }, volume, Kind::Attach, false);
+    }
+
+    /// Runs until every pending request is answered.
+    fn drain(&mut self, what: &str, within: Span) -> Result<(), Failure> {
+        let end = self.sim.now() + within;
+        while !self.pending.is_empty() {
+            if !self.sim.step() || self.sim.now() > end {
+                let stuck: Vec<String> = self
+                    .pending
+                    .iter()
+                    .take(8)
+                    .map(|((c, id), p)| format!("client {c} request {id} {:?}", p.kind))
+                    .collect();
+                let n = self.pending.len();
+                return Err(Failure::Liveness(format!(
+                    "{n} requests open {within} later, before {what}: {}",
+                    stuck.join(", ")
+                )));
+            }
+            if self.sim.has_replies() {
+                self.replies()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn work(&mut self) -> Result<(), Failure> {
+        self.start = self.sim.now();
+        for (i, f) in self.plan.faults.iter().enumerate() {
+            self.plan_at(self.start + Span::from_micros(f.at_us), Agenda::Fault(i));
+        }
+        for client in 0..self.plan.params.clients {
+            for _ in 0..self.plan.params.depth {
+                let at = self.think();
+                self.plan_at(at, Agenda::Issue { client });
+            }
+        }
+        if let Some(n) = self.options.trace_request {
+            self.sim.follow(RequestId(self.next_request + n));
+        }
+        loop {
+            let Some(&std::cmp::Reverse((at, _, what))) = self.agenda.peek() else {
+                if self.issued >= self.plan.params.operations {
+                    return Ok(());
+                }
+                self.until_answer()?;
+                continue;
+            };
+            self.run_to(at)?;
+            // An answer on the way may have put something earlier on the agenda.
+            if self.agenda.peek().is_some_and(|e| e.0.0 >= at) {
+                self.agenda.pop();
+                self.act(what)?;
+            }
+        }
+    }
+
+    /// Every lane waits for the rack: runs until an answer comes.
+    fn until_answer(&mut self) -> Result<(), Failure> {
+        let end = self.sim.now() + QUIET_MAX;
+        while !self.sim.has_replies() {
+            if !self.sim.step() || self.sim.now() > end {
+                let n = self.pending.len();
+                return Err(Failure::Liveness(format!(
+                    "none of {n} requests was answered for {QUIET_MAX}, without faults"
+                )));
+            }
+        }
+        self.replies()
+    }
+
+    /// Runs the rack up to `at`, or until an answer came that puts something before it.
+    fn run_to(&mut self, at: Time) -> Result<(), Failure> {
+        while self.sim.next_time().is_some_and(|t| t <= at) {
+            self.sim.step();
+            if self.sim.has_replies() {
+                self.replies()?;
+                if self.agenda.peek().is_some_and(|e| e.0.0 < at) {
+                    return Ok(());
+                }
+            }
+        }
+        self.sim.run_until(at);
+        Ok(())
+    }
+
+    fn act(&mut self, what: Agenda) -> Result<(), Failure> {
+        match what {
+            Agenda::Issue { client } => self.issue(client),
+            Agenda::Attach { client, volume } => self.try_attach(client, volume),
+            Agenda::Fault(i) => self.begin(i)?,
+            Agenda::Over(i) => self.over(i)?,
+        }
+        Ok(())
+    }
+
+    fn issue(&mut self, client: u32) {
+        if self.issued >= self.plan.params.operations || self.down.contains_key(&self.client_node(client)) {
+            return;
+        }
+        let shared = self.volumes.len() - 1;
+        let volume = if self.rng.chance(0.5) { client as usize } else { shared };
+        let busy = self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume && p.kind == Kind::Attach);
+        let never = self.attached[client as usize][volume].is_none() && (volume != shared || self.rng.chance(0.5));
+        if busy || never {
+            let at = self.think();
+            self.plan_at(at, Agenda::Issue { client });
+            return;
+        }
+        let writer = self.attached[client as usize][volume].is_some();
+        let v = &self.volumes[volume];
+        let (id, blocks, bytes) = (v.id(), v.blocks, self.plan.params.bytes);
+        let contents = self.plan.seed ^ (self.next_request + 1) << 20;
+        let (kind, op) = workload::draw(&mut self.rng, id, blocks, bytes, writer, contents);
+        self.issued += 1;
+        self.submit(client, op, volume, kind, true);
+    }
+
+    fn try_attach(&mut self, client: u32, volume: usize) {
+        if self.down.contains_key(&self.client_node(client)) {
+            return;
+        }
+        // A writer's own requests under its old generation would be told apart from those under the new one no more.
+        if self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume) {
+            let at = self.sim.now() + ATTACH_RETRY;
+            self.plan_at(at, Agenda::Attach { client, volume });
+            return;
+        }
+        self.attach(client, volume);
+    }
+
+    fn client_node(&self, client: u32) -> NodeId {
+        self.sim.engine().layout().client(client)
+    }
+
+    // ---- faults ----
+
+    fn begin(&mut self, i: usize) -> Result<(), Failure> {
+        let fault = self.plan.faults[i].fault;
+        let servers: Vec<u32> = (0..self.plan.params.servers).collect();
+        let mut over = None;
+        match fault {
+            Fault::Crash { server, down_ms } => {
+                self.servers_down(&[server], false);
+                over = Some(down_ms);
+            }
+            Fault::PowerCut { server, down_ms } => {
+                self.servers_down(&[server], true);
+                over = Some(down_ms);
+            }
+            Fault::SetPowerCut { down_ms, .. } => {
+                self.servers_down(&self.fault_servers(i), true);
+                over = Some(down_ms);
+            }
+            Fault::RackCrash { down_ms } => {
+                self.servers_down(&servers, false);
+                over = Some(down_ms);
+            }
+            Fault::RackPowerCut { down_ms } => {
+                self.servers_down(&servers, true);
+                self.node_down(Layout::SWITCH);
+                self.node_down(Layout::META);
+                over = Some(down_ms);
+            }
+            Fault::SwitchRestart { down_ms } => {
+                self.node_down(Layout::SWITCH);
+                over = Some(down_ms);
+            }
+            Fault::MetaRestart { down_ms } => {
+                self.node_down(Layout::META);
+                over = Some(down_ms);
+            }
+            Fault::ClientRestart { client, down_ms } => {
+                self.client_down(client);
+                over = Some(down_ms);
+            }
+            Fault::Isolate { ms, .. } | Fault::Cut { ms, .. } => {
+                self.cut(fault, true);
+                over = Some(ms);
+            }
+            Fault::Noise { links, ms } => {
+                self.sim.engine_mut().net().set_faults(links);
+                over = Some(ms);
+            }
+            Fault::Corrupt { server } => self.corrupt(server),
+            Fault::Steal { client } => {
+                let shared = self.volumes.len() - 1;
+                if self.attached[client as usize][shared].is_none() {
+                    self.try_attach(client, shared);
+                }
+            }
+        }
+        self.stats.faults_done += u64::from(fault.is_fault());
+        if let Some(ms) = over {
+            self.plan_at(self.sim.now() + Span::from_millis(ms), Agenda::Over(i));
+        }
+        Ok(())
+    }
+
+    fn over(&mut self, i: usize) -> Result<(), Failure> {
+        match self.plan.faults[i].fault {
+            Fault::Crash { .. } | Fault::PowerCut { .. } | Fault::SetPowerCut { .. } | Fault::RackCrash { .. } => {
+                for s in self.fault_servers(i) {
+                    self.node_up(self.sim.engine().layout().server(s))?;
+                }
+            }
+            Fault::RackPowerCut { .. } => {
+                self.node_up(Layout::META)?;
+                self.node_up(Layout::SWITCH)?;
+                for s in self.fault_servers(i) {
+                    self.node_up(self.sim.engine().layout().server(s))?;
+                }
+            }
+            Fault::SwitchRestart { .. } => self.node_up(Layout::SWITCH)?,
+            Fault::MetaRestart { .. } => self.node_up(Layout::META)?,
+            Fault::ClientRestart { client, .. } => self.client_up(client)?,
+            f @ (Fault::Isolate { .. } | Fault::Cut { .. }) => self.cut(f, false),
+            Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
+            Fault::Corrupt { .. } | Fault::Steal { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn fault_servers(&self, i: usize) -> Vec<u32> {
+        let n = self.plan.params.servers;
+        match self.plan.faults[i].fault {
+            Fault::Crash { server, .. } | Fault::PowerCut { server, .. } => vec![server % n],
+            Fault::SetPowerCut { set, .. } => {
+                crate::build::members(self.sim.config(), set % n).iter().map(|m| crate::build::server_of(m.0)).collect()
+            }
+            _ => (0..n).collect(),
+        }
+    }
+
+    fn servers_down(&mut self, servers: &[u32], power: bool) {
+        let layout = self.sim.engine().layout();
+        for set in self.watch.crashing(&self.sim, servers) {
+            self.history.set_crashed(set);
+        }
+        for &s in servers {
+            let n = layout.server(s);
+            *self.down.entry(n).or_default() += 1;
+            if power {
+                let cut = self.sim.power_cut(s, self.plan.params.cut);
+                self.stats.kept += u64::from(cut.kept);
+                self.stats.dropped += u64::from(cut.dropped);
+                self.stats.torn += u64::from(cut.torn);
+            } else {
+                self.sim.crash(n);
+            }
+        }
+    }
+
+    fn node_down(&mut self, n: NodeId) {
+        *self.down.entry(n).or_default() += 1;
+        self.sim.crash(n);
+    }
+
+    /// One fault less keeps the node down; the last one ends it.
+    fn node_up(&mut self, n: NodeId) -> Result<(), Failure> {
+        let Some(faults) = self.down.get_mut(&n) else { return Ok(()) };
+        *faults -= 1;
+        if *faults > 0 {
+            return Ok(());
+        }
+        self.down.remove(&n);
+        self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start again: {e}")))
+    }
+
+    fn client_down(&mut self, client: u32) {
+        self.node_down(self.client_node(client));
+        self.pending.retain(|k, _| k.0 != client);
+        self.attached[client as usize].fill(None);
+    }
+
+    fn client_up(&mut self, client: u32) -> Result<(), Failure> {
+        let n = self.client_node(client);
+        self.node_up(n)?;
+        if self.down.contains_key(&n) {
+            return Ok(());
+        }
+        let shared = self.volumes.len() - 1;
+        self.try_attach(client, client as usize);
+        if self.volumes[shared].writer == Some(client) {
+            self.try_attach(client, shared);
+        }
+        for _ in 0..self.plan.params.depth {
+            let at = self.think();
+            self.plan_at(at, Agenda::Issue { client });
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, fault: Fault, blocked: bool) {
+        let nodes = self.sim.engine().layout().nodes();
+        let net = self.sim.engine_mut().net();
+        match fault {
+            Fault::Isolate { node, .. } => {
+                for other in (0..nodes).filter(|&o| o != node % nodes) {
+                    net.block(NodeId(node % nodes), NodeId(other), blocked);
+                    net.block(NodeId(other), NodeId(node % nodes), blocked);
+                }
+            }
+            Fault::Cut { from, to, .. } => net.block(NodeId(from % nodes), NodeId(to % nodes), blocked),
+            _ => {}
+        }
+    }
+
+    /// Only while every other copy is whole: contents that exist once and are corrupted are lost by definition.
+    fn corrupt(&mut self, server: u32) {
+        let servers = self.plan.params.servers;
+        let whole = self.down.is_empty() && !self.history.crashed() && self.watch.all_full(&self.sim);
+        if whole && let Some(d) = self.sim.disk(server % servers) {
+            self.corrupted |= d.corrupt(&mut self.rng);
+        }
+    }
+
+    // ---- after the faults ----
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.quiet = true;
+        let net = self.sim.engine_mut().net();
+        net.heal();
+        net.set_faults(LinkFaults::NONE);
+        let down: Vec<NodeId> = std::mem::take(&mut self.down).into_keys().collect();
+        for n in down {
+            self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start again: {e}")))?;
+        }
+        self.drain("the rack is quiet", QUIET_MAX)?;
+        // Whoever lost a volume takes it again: its requests must go through now.
+        for v in 0..self.volumes.len() {
+            let client = self.volumes[v].writer.unwrap_or(0);
+            self.attach(client, v);
+        }
+        self.drain("volumes are attached again", QUIET_MAX)
+    }
+
+    fn read_everything(&mut self) -> Result<(), Failure> {
+        for round in 0..FINAL_READS {
+            for v in 0..self.volumes.len() {
+                let client = self.volumes[v].writer.unwrap_or(0);
+                let (volume, blocks) = (self.volumes[v].id(), self.volumes[v].blocks);
+                for first in (0..blocks).step_by(FINAL_BLOCKS as usize) {
+                    let offset = u64::from(first) * u64::from(BLOCK);
+                    let len = FINAL_BLOCKS.min(blocks - first) * BLOCK;
+                    self.submit(client, RequestOp::Read { volume, offset, len }, v, Kind::Read, false);
+                }
+                if round == 0 {
+                    self.submit(client, RequestOp::Flush { volume }, v, Kind::Flush, false);
+                }
+            }
+            self.drain("everything is read", QUIET_MAX)?;
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), Failure> {
+        let sets = u64::from(self.plan.params.servers);
+        let sectors_per_stripe = u64::from(self.sim.config().stripe_blocks * (BLOCK / SECTOR));
+        let stats = self
+            .history
+            .check(|_, sector| SetId((sector / sectors_per_stripe % sets) as u32))
+            .map_err(|v| Failure::History(v.to_string()))?;
+        self.stats.history = stats;
+        for i in 0..self.plan.params.servers {
+            if let Some(b) = self.sim.disk(i).and_then(|d| d.breaches().first().copied()) {
+                return Err(Failure::Invariant(format!("ssd{i}: {b}")));
+            }
+            if let Some(s) = self.sim.server(i) {
+                s.ssd().check().map_err(|e| Failure::Invariant(format!("ssd{i}: {e}")))?;
+            }
+        }
+        if let Some(s) = self.sim.switch() {
+            s.check().map_err(|e| Failure::Invariant(format!("switch: {e}")))?;
+        }
+        Ok(())
+    }
+
+    fn report(mut self, failure: Option<Failure>) -> SimReport {
+        let s = std::mem::take(&mut self.stats);
+        let virtual_seconds = Span(self.sim.now().0).as_secs_f64();
+        let net = self.sim.engine_mut().net();
+        let (packets_dropped, packets_duplicated) = (net.dropped, net.duplicated);
+        let e = self.sim.engine();
+        SimReport {
+            plan: self.plan.clone(),
+            operations: s.operations,
+            errors: s.errors,
+            faults_done: s.faults_done,
+            virtual_seconds,
+            events: e.events(),
+            packets_dropped,
+            packets_duplicated,
+            cut_kept: s.kept,
+            cut_dropped: s.dropped,
+            cut_torn: s.torn,
+            coverage: e.coverage().clone(),
+            history: s.history,
+            hash: e.hash(),
+            costs: *e.costs(),
+            timeline: e.timeline().to_vec(),
+            failure,
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The whole rack on virtual time.
+
+use std::sync::Arc;
+
+use rackweave_block::VolumeClient;
+use rackweave_core::request::{Reply, Request, RequestId};
+use rackweave_core::rng::mix64;
+use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
+use rackweave_flash::backend::Discard;
+use rackweave_meta::Meta;
+use rackweave_replica::{Faults, Timeouts};
+use rackweave_server::Server;
+use rackweave_switch::Switch;
+
+use crate::build::{self, BuildError};
+use crate::config::RackConfig;
+use crate::sim::clock::NodeClock;
+use crate::sim::disk::{CutOdds, CutReport, Disk, FaultDisk};
+use crate::sim::engine::Engine;
+use crate::sim::net::{NetState, Network};
+
+/// A node of the rack, with its type at hand for checkers.
+pub enum RackNode {
+    Meta(Box<Meta>),
+    Switch(Box<Switch>),
+    Server(Box<Server>),
+    Client(Box<VolumeClient>),
+}
+
+impl Node for RackNode {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        match self {
+            RackNode::Server(n) => n.handle(now, event, fx),
+            RackNode::Switch(n) => n.handle(now, event, fx),
+            RackNode::Client(n) => n.handle(now, event, fx),
+            RackNode::Meta(n) => n.handle(now, event, fx),
+        }
+    }
+}
+
+/// Where devices keep contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// In memory, with a journal of what a power cut may lose.
+    Memory,
+    /// Nowhere: reads answer zeroes. For evaluation.
+    Discard,
+}
+
+/// What a simulation needs beside the rack's configuration.
+#[derive(Clone, Debug)]
+pub struct SimConfig {
+    pub seed: u64,
+    pub clients: u32,
+    pub network: Network,
+    pub contents: Contents,
+    /// Each clock runs up to so much fast or slow …
+    pub drift_ppm: u32,
+    /// … and begins up to so much ahead.
+    pub offset: Span,
+    pub timeouts: Timeouts,
+    /// Rules broken on purpose; none by default.
+    pub faults: Faults,
+}
+
+impl SimConfig {
+    /// Evaluation: the recorded fast network, exact clocks, no contents.
+    pub fn new(seed: u64) -> SimConfig {
+        SimConfig {
+            seed,
+            clients: 1,
+            network: Network::fast(Network::excerpt()),
+            contents: Contents::Discard,
+            drift_ppm: 0,
+            offset: Span::ZERO,
+            timeouts: Timeouts::default(),
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// A rack and its clients on virtual time. Deterministic: equal configurations give equal runs.
+pub struct Sim {
+    engine: Engine<RackNode>,
+    cfg: Arc<RackConfig>,
+    sim: SimConfig,
+    lives: u64,
+}
+
+impl Sim {
+    /// All nodes, booting at time zero.
+    ///
+    /// # Errors
+    /// The configuration does not fit together.
+    pub fn new(cfg: &RackConfig, sim: SimConfig) -> Result<Sim, BuildError> {
+        let layout = Layout { servers: cfg.servers, clients: sim.clients };
+        let net = NetState::new(sim.network.clone(), layout.nodes(), sim.seed);
+        let mut engine = Engine::new(layout, net, sim.seed);
+        let mut rng = Rng::stream(sim.seed, 0x636c_6f63);
+        for i in 0..layout.nodes() {
+            let drift = rng.between(0, 2 * u64::from(sim.drift_ppm)) as i32 - sim.drift_ppm as i32;
+            let offset_ns = rng.below(sim.offset.0 + 1);
+            engine.set_clock(NodeId(i), NodeClock { offset_ns, drift_ppm: drift });
+        }
+        for i in 0..cfg.servers {
+            engine.put_disk(SsdId(i), new_disk(sim.contents));
+        }
+        let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0 };
+        for i in 0..layout.nodes() {
+            s.restart(NodeId(i))?;
+        }
+        Ok(s)
+    }
+
+    fn make(&mut self, n: NodeId) -> Result<RackNode, BuildError> {
+        self.lives += 1;
+        let nonce = mix64(self.sim.seed ^ self.lives << 32 ^ u64::from(n.0)).max(1);
+        let layout = self.engine.layout();
+        Ok(match layout.kind(n) {
+            NodeKind::Meta => RackNode::Meta(Box::new(build::meta(&self.cfg, self.engine.saved(n))?)),
+            NodeKind::Switch => RackNode::Switch(Box::new(build::switch(&self.cfg))),
+            NodeKind::Server => {
+                let i = n.0 - layout.server(0).0;
+                let mut c = build::server_config(&self.cfg, i, nonce)?;
+                c.timeouts = self.sim.timeouts;
+                c.faults = self.sim.faults;
+                if self.sim.contents == Contents::Discard {
+                    c.ssd.verify = false;
+                    c.ssd.checkpoint_blocks = None;
+                }
+                RackNode::Server(Box::new(build::server_from(c, i)?))
+            }
+            NodeKind::Client => {
+                let i = n.0 - layout.client(0).0;
+                RackNode::Client(Box::new(build::client(&self.cfg, i, nonce)))
+            }
+        })
+    }
+
+    /// Ends a node's life (if it lives) without ending what its devices were told.
+    pub fn crash(&mut self, n: NodeId) {
+        let layout = self.engine.layout();
+        match layout.kind(n) {
+            NodeKind::Server => drop(self.engine.crash(n, &[SsdId(n.0 - layout.server(0).0)])),
+            _ => drop(self.engine.crash(n, &[])),
+        }
+    }
+    /// Begins a new life of a node: a server finds its device's contents, the metadata service its store, others
+    /// nothing.
+    ///
+    /// # Errors
+    /// What the node saved does not fit the configuration.
+    pub fn restart(&mut self, n: NodeId) -> Result<(), BuildError> {
+        let node = self.make(n)?;
+        self.engine.start(n, node);
+        Ok(())
+    }
+    /// Crashes server `i` and cuts its device's power.
+    pub fn power_cut(&mut self, i: u32, odds: CutOdds) -> CutReport {
+        let n = self.engine.layout().server(i);
+        // The device sees commands under way as such: their entries must not count as done.
+        drop(self.engine.crash(n, &[]));
+        self.engine.power_cut(SsdId(i), odds)
+    }
+    pub fn alive(&self, n: NodeId) -> bool {
+        self.engine.node(n).is_some()
+    }
+
+    /// A request reaches client `client` at `at`.
+    pub fn submit(&mut self, at: Time, client: u32, request: Request) {
+        let n = self.engine.layout().client(client);
+        self.engine.submit(at, n, request);
+    }
+    /// Delivers the next event; false if none is pending.
+    pub fn step(&mut self) -> bool {
+        self.engine.step()
+    }
+    pub fn run_until(&mut self, until: Time) {
+        self.engine.run_until(until);
+    }
+    pub fn now(&self) -> Time {
+        self.engine.now()
+    }
+    pub fn next_time(&self) -> Option<Time> {
+        self.engine.next_time()
+    }
+    /// What clients were answered since the last call: time, client, answer.
+    pub fn take_replies(&mut self) -> Vec<(Time, u32, Reply)> {
+        let first = self.engine.layout().client(0).0;
+        self.engine.replies().filter(|(_, n, _)| n.0 >= first).map(|(t, n, r)| (t, n.0 - first, r)).collect()
+    }
+    pub fn has_replies(&self) -> bool {
+        self.engine.has_replies()
+    }
+    /// Records the way of the first request with this id.
+    pub fn follow(&mut self, request: RequestId) {
+        self.engine.follow(request);
+    }
+
+    pub fn server(&self, i: u32) -> Option<&Server> {
+        match self.engine.node(self.engine.layout().server(i)) {
+            Some(RackNode::Server(s)) => Some(s),
+            _ => None,
+        }
+    }
+    pub fn server_mut(&mut self, i: u32) -> Option<&mut Server> {
+        let n = self.engine.layout().server(i);
+        match self.engine.node_mut(n) {
+            Some(RackNode::Server(s)) => Some(s),
+            _ => None,
+        }
+    }
+    pub fn switch(&self) -> Option<&Switch> {
+        match self.engine.node(Layout::SWITCH) {
+            Some(RackNode::Switch(s)) => Some(s),
+            _ => None,
+        }
+    }
+    pub fn meta(&self) -> Option<&Meta> {
+        match self.engine.node(Layout::META) {
+            Some(RackNode::Meta(m)) => Some(m),
+            _ => None,
+        }
+    }
+    pub fn client(&self, i: u32) -> Option<&VolumeClient> {
+        match self.engine.node(self.engine.layout().client(i)) {
+            Some(RackNode::Client(c)) => Some(c),
+            _ => None,
+        }
+    }
+    pub fn disk(&mut self, i: u32) -> Option<&mut FaultDisk> {
+        match self.engine.disk(SsdId(i)) {
+            Some(Disk::Fault(d)) => Some(d),
+            _ => None,
+        }
+    }
+    pub fn engine(&self) -> &Engine<RackNode> {
+        &self.engine
+    }
+    pub fn engine_mut(&mut self) -> &mut Engine<RackNode> {
+        &mut self.engine
+    }
+    pub fn config(&self) -> &RackConfig {
+        &self.cfg
+    }
+}
+
+fn new_disk(c: Contents) -> Disk {
+    match c {
+        Contents::Memory => Disk::Fault(Box::default()),
+        Contents::Discard => Disk::Plain(Box::<Discard>::default()),
+    }
+}
