@@ -1,9 +1,10 @@
 //! Evaluation: recorded workloads through the whole simulated rack, policy against policy.
 //!
 //! Reading order: [`trace`] (what is replayed), [`workload`] (the trace looped, scaled and laid on one volume),
-//! [`report`] and [`stats`] (what is said of it), then the small ones.
+//! [`replay`] (the rack and its policies), [`report`] and [`stats`] (what is said of it), then the small ones.
 
 pub mod cpu;
+pub mod replay;
 pub mod report;
 pub mod stats;
 pub mod svg;

@@ -4,6 +4,7 @@ mod fuzz;
 mod malformed;
 mod readers;
 mod real_data;
+mod replay;
 mod round_trip;
 mod workload;
 

@@ -1,0 +1,63 @@
+//! Ageing: before measuring, the volume is written whole and half of the spare blocks are consumed (RB16), so that
+//! collection runs in the measured part and finds pages worth moving.
+//!
+//! Every member of a set gets the same blocks at the same versions. First each block once, in order; then blocks
+//! drawn at random, as many as it takes until every member's free ratio is down to [`FREE_AFTER`].
+
+use rackweave_core::request::VolumeInfo;
+use rackweave_core::{BLOCK, BlockAddr, Epoch, Rng, Timestamp};
+use rackweave_rack::sim::Sim;
+
+use super::run::Members;
+
+/// Free ÷ spare blocks when measuring begins (RB16: half of the free blocks are consumed).
+const FREE_AFTER: f64 = 0.5;
+/// Blocks overwritten between two looks at the free ratio: two erase blocks of the largest profile.
+const OVERWRITE_STEP: u64 = 2048;
+/// Stream of the seed that ageing draws from.
+const STREAM: u64 = 2;
+
+/// Bytes the smallest member of the sets may map.
+pub(super) fn set_room(sim: &Sim, sets: &[Members]) -> u64 {
+    let slots = sets
+        .iter()
+        .flat_map(|m| &m.0)
+        .filter_map(|&(vssd, server)| sim.server(server).map(|s| s.ssd().space(vssd).exported_slots));
+    slots.min().unwrap_or(0) * u64::from(BLOCK)
+}
+
+/// Fills the volume on every member and consumes half of their spare blocks.
+pub(super) fn age(sim: &mut Sim, volume: &VolumeInfo, sets: &[Members], seed: u64) {
+    let blocks = volume.size / u64::from(BLOCK) / sets.len() as u64;
+    for (i, members) in sets.iter().enumerate() {
+        let mut rng = Rng::stream(seed, STREAM + i as u64);
+        let mut version = 0;
+        let fill: Vec<_> = (0..blocks).map(|b| entry(volume, b, 0)).collect();
+        write(sim, members, &fill);
+        while free_most(sim, members) > FREE_AFTER {
+            version += 1;
+            let step: Vec<_> = (0..OVERWRITE_STEP).map(|_| entry(volume, rng.below(blocks), version)).collect();
+            write(sim, members, &step);
+        }
+    }
+}
+
+/// Versions of epoch zero: older than anything the rack will write.
+fn entry(volume: &VolumeInfo, block: u64, version: u64) -> (BlockAddr, Timestamp) {
+    (BlockAddr::new(volume.id, block as u32), Timestamp::new(Epoch(0), 2 + 2 * version, 0))
+}
+
+fn write(sim: &mut Sim, members: &Members, blocks: &[(BlockAddr, Timestamp)]) {
+    for &(vssd, server) in &members.0 {
+        if let Some(server) = sim.server_mut(server) {
+            server.ssd_mut().prefill(vssd, blocks.iter().copied());
+        }
+    }
+}
+
+/// The largest free ratio of the members.
+fn free_most(sim: &Sim, members: &Members) -> f64 {
+    let ratios =
+        members.0.iter().filter_map(|&(vssd, server)| sim.server(server).map(|s| s.ssd().space(vssd).free_ratio()));
+    ratios.fold(0.0, f64::max)
+}

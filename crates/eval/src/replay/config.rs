@@ -1,0 +1,115 @@
+//! What to replay, how, and why it may be refused.
+
+use std::path::PathBuf;
+
+use rackweave_core::Span;
+use rackweave_core::request::RequestError;
+use rackweave_rack::config::{ConfigError, RackConfig};
+use rackweave_rack::sim::Network;
+
+use super::policy::Policy;
+use super::size::UTILIZATION;
+use crate::trace::Format;
+use crate::workload::WorkloadError;
+
+/// Requests measured unless another number is asked for: enough for a thousand beyond the 99.9th percentile.
+pub const REQUESTS_DEFAULT: u64 = 1_000_000;
+/// Speeds and rates a replay accepts: beyond them its clock would lose requests to rounding.
+pub const SPEED_MAX: f64 = 1e6;
+pub const RATE_MAX: f64 = 1e9;
+
+/// One replay: a trace, policies, and the rack they run on.
+#[derive(Clone, Debug)]
+pub struct ReplayConfig {
+    pub trace: PathBuf,
+    /// Found out from the trace if `None`.
+    pub format: Option<Format>,
+    pub policies: Vec<Policy>,
+    pub seed: u64,
+    /// The trace's time runs this many times as fast.
+    pub speed: f64,
+    /// Poisson arrivals at this many requests a second instead of the trace's times.
+    pub rate: Option<f64>,
+    /// Requests to measure; the trace is looped until there are as many.
+    pub requests: u64,
+    /// The rack; policy, size and contents of its devices are set by the replay.
+    pub rack: RackConfig,
+    pub network: Network,
+    /// Bytes of each device; by [`super::size`]'s rule if `None`.
+    pub ssd_bytes: Option<u64>,
+    /// Part of the rack's room that the volume fills.
+    pub utilization: f64,
+}
+
+impl ReplayConfig {
+    /// All policies over `trace`, everything else by default.
+    pub fn new(trace: impl Into<PathBuf>) -> ReplayConfig {
+        ReplayConfig {
+            trace: trace.into(),
+            format: None,
+            policies: Policy::ALL.to_vec(),
+            seed: 1,
+            speed: 1.0,
+            rate: None,
+            requests: REQUESTS_DEFAULT,
+            rack: RackConfig::default(),
+            network: Network::fast(Network::excerpt()),
+            ssd_bytes: None,
+            utilization: UTILIZATION,
+        }
+    }
+
+    /// # Errors
+    /// The first setting that makes no sense.
+    pub fn validate(&self) -> Result<(), ReplayError> {
+        let bad = |name, value: String, rule| Err(ReplayError::Setting { name, value, rule });
+        if self.policies.is_empty() {
+            return bad("policies", String::new(), "at least one");
+        }
+        for (i, p) in self.policies.iter().enumerate() {
+            if self.policies[..i].iter().any(|q| q.name == p.name) {
+                return bad("policies", p.name.into(), "each at most once");
+            }
+        }
+        if !(self.speed > 0.0 && self.speed <= SPEED_MAX) {
+            return bad("speed", self.speed.to_string(), "more than 0, at most 1000000");
+        }
+        if let Some(r) = self.rate.filter(|r| !(*r > 0.0 && *r <= RATE_MAX)) {
+            return bad("rate", r.to_string(), "more than 0, at most 1000000000 requests a second");
+        }
+        if self.requests == 0 {
+            return bad("requests", "0".into(), "at least 1");
+        }
+        if !(self.utilization >= 0.01 && self.utilization <= 0.99) {
+            return bad("utilization", self.utilization.to_string(), "0.01 to 0.99");
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    #[error("{name} {value:?}: must be {rule}")]
+    Setting { name: &'static str, value: String, rule: &'static str },
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The rack could not be built from its configuration.
+    #[error("the rack cannot be built: {reason}")]
+    Build { reason: Box<str> },
+    #[error("the rack did not come up within {waited} of its time")]
+    NotUp { waited: Span },
+    #[error("the volume could not be made: {0}")]
+    Volume(RequestError),
+    #[error("devices of {ssd_bytes} bytes leave no room for a volume; give larger ones")]
+    NoRoom { ssd_bytes: u64 },
+    /// More requests arrive than the rack answers; a lower speed or rate helps.
+    #[error("under {policy}, {outstanding} requests were unanswered {at} into the replay: it is overloaded")]
+    Overloaded { policy: &'static str, outstanding: usize, at: Span },
+    /// Nothing more can happen, and requests are unanswered: a defect of the rack.
+    #[error("under {policy}, {outstanding} requests were never answered")]
+    Stuck { policy: &'static str, outstanding: usize },
+}

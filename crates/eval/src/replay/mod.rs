@@ -1,0 +1,72 @@
+//! Open-loop replay of a trace through the whole simulated rack, policy against policy.
+//!
+//! For each policy a rack is built anew from the same seed, one volume is made on it, its devices are filled and aged
+//! ([`age`]), and the trace is played at the volume's one writer ([`run`]) at the times it names, whether or not
+//! earlier requests are answered. Latency is from the time a request should have been sent to its answer.
+
+mod age;
+mod config;
+mod policy;
+mod run;
+pub mod size;
+
+use rackweave_flash::Profile;
+use rackweave_rack::config::{RackConfig, Size};
+
+pub use config::{RATE_MAX, REQUESTS_DEFAULT, ReplayConfig, ReplayError, SPEED_MAX};
+pub use policy::{Policy, UnknownPolicy};
+
+use crate::report::{RackFacts, Report};
+use crate::workload::Workload;
+
+/// Messages the replay's client may have in flight: the most there is, for an open loop waits for nothing.
+const WINDOW: u32 = 65_536;
+
+/// Replays `cfg.trace` under each policy.
+///
+/// # Errors
+/// The trace cannot be read or replayed, a setting makes no sense, or a rack could not keep up.
+pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
+    cfg.validate()?;
+    let workload = Workload::load(&cfg.trace, cfg.format)?;
+    let rack = rack_for(cfg, &workload)?;
+    let mut policies = Vec::with_capacity(cfg.policies.len());
+    let mut volume_bytes = 0;
+    for policy in &cfg.policies {
+        let outcome = run::run(cfg, &policy.apply(&rack), policy.name, &workload)?;
+        volume_bytes = outcome.volume_bytes;
+        policies.push(outcome.report);
+    }
+    let survey = workload.survey();
+    Ok(Report {
+        trace: cfg.trace.file_name().unwrap_or_default().to_string_lossy().into(),
+        format: workload.format(),
+        seed: cfg.seed,
+        speed: cfg.speed,
+        rack: RackFacts {
+            servers: rack.servers,
+            ssd_bytes: rack.ssd.size.0,
+            volume_bytes,
+            footprint_bytes: survey.footprint_bytes,
+            devices: survey.devices.len() as u32,
+        },
+        policies,
+    })
+}
+
+/// The rack all policies run on.
+fn rack_for(cfg: &ReplayConfig, workload: &Workload) -> Result<RackConfig, ReplayError> {
+    let mut rack = cfg.rack.clone();
+    let profile = Profile::builtin(&rack.ssd.profile).ok_or_else(|| ReplayError::Build {
+        reason: format!("no device profile is named {:?}", rack.ssd.profile).into(),
+    })?;
+    let bytes = cfg.ssd_bytes.unwrap_or_else(|| {
+        size::ssd_bytes(&profile, workload.survey().footprint_bytes, rack.servers, rack.replicas, cfg.utilization)
+    });
+    rack.ssd.size = Size(bytes);
+    // Contents are discarded: there is nothing to verify.
+    rack.ssd.verify = false;
+    rack.client.window = WINDOW;
+    rack.validate()?;
+    Ok(rack)
+}

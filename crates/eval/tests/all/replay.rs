@@ -1,0 +1,100 @@
+//! The whole way: trace, rack, policies, report.
+
+use rackweave_eval::replay::{Policy, ReplayConfig, ReplayError, replay};
+use rackweave_eval::report::Report;
+use serde_json::Value;
+
+use crate::own;
+
+/// A small rack: devices of 512 MiB, so that collection runs within some ten thousand requests.
+fn small(trace: &str, policies: &[Policy], requests: u64) -> ReplayConfig {
+    ReplayConfig {
+        policies: policies.to_vec(),
+        requests,
+        seed: 7,
+        ssd_bytes: Some(512 << 20),
+        ..ReplayConfig::new(own(trace))
+    }
+}
+
+/// The report without what a machine decides.
+fn comparable(report: &Report) -> Value {
+    let mut json = report.json();
+    for p in &report.policies {
+        let policy = json[p.policy].as_object_mut().unwrap();
+        policy.remove("cpu_s");
+        policy.remove("requests_per_cpu_s");
+    }
+    json
+}
+
+#[test]
+fn rackblox_redirects_and_its_read_tail_is_not_above_the_baselines() {
+    let cfg = small("tpcc-head.trace", &Policy::ALL, 60_000);
+    let report = replay(&cfg).unwrap();
+    println!("{}", report.table());
+    let part = |name| report.policy(name).unwrap();
+    let (baseline, rackblox, ideal) = (part("baseline"), part("rackblox"), part("ideal"));
+    for p in &report.policies {
+        assert_eq!((p.requests(), p.failed), (60_000, 0), "{}", p.policy);
+        assert!(p.gc_runs > 0 && p.erases > 0, "{}: collection must run", p.policy);
+        assert!(p.waf > 1.0, "{}: {}", p.policy, p.waf);
+        assert!(p.read.count() > 30_000 && p.write.count() > 15_000, "{}", p.policy);
+    }
+    assert!(rackblox.redirects > 0);
+    assert_eq!((baseline.redirects, ideal.redirects), (0, 0));
+    let p999 = |p: &rackweave_eval::report::PolicyReport| p.read.quantile(0.999);
+    assert!(p999(rackblox) <= p999(baseline), "rackblox {}, baseline {}", p999(rackblox), p999(baseline));
+    assert!(p999(ideal) <= p999(baseline), "ideal {}, baseline {}", p999(ideal), p999(baseline));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report() {
+    let cfg = small("tpcc-head.trace", &[Policy::RACKBLOX], 12_000);
+    let first = comparable(&replay(&cfg).unwrap());
+    assert_eq!(first, comparable(&replay(&cfg).unwrap()));
+    let other = comparable(&replay(&ReplayConfig { seed: 8, ..cfg }).unwrap());
+    assert_ne!(first["rackblox"]["read"], other["rackblox"]["read"]);
+}
+
+#[test]
+fn a_read_only_trace_says_that_nothing_was_collected() {
+    let report = replay(&small("wsrch-head.trace", &[Policy::BASELINE, Policy::RACKBLOX], 5_000)).unwrap();
+    assert!(report.policies.iter().all(|p| p.requests() == 5_000));
+    assert_eq!(report.without_gc().count(), 2);
+    assert!(report.table().contains("no garbage collection ran"));
+    assert_eq!(report.void(), None);
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let good = small("tpcc-head.trace", &[Policy::BASELINE], 1);
+    let setting = |cfg: ReplayConfig| match replay(&cfg) {
+        Err(ReplayError::Setting { name, .. }) => name,
+        other => panic!("{other:?}"),
+    };
+    for speed in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e7] {
+        assert_eq!(setting(ReplayConfig { speed, ..good.clone() }), "speed");
+    }
+    for rate in [0.0, -1.0, f64::NAN] {
+        assert_eq!(setting(ReplayConfig { rate: Some(rate), ..good.clone() }), "rate");
+    }
+    assert_eq!(setting(ReplayConfig { requests: 0, ..good.clone() }), "requests");
+    assert_eq!(setting(ReplayConfig { utilization: 1.0, ..good.clone() }), "utilization");
+    assert_eq!(setting(ReplayConfig { policies: vec![], ..good.clone() }), "policies");
+    let twice = vec![Policy::IDEAL, Policy::IDEAL];
+    assert_eq!(setting(ReplayConfig { policies: twice, ..good.clone() }), "policies");
+    let tiny = ReplayConfig { ssd_bytes: Some(4096), ..good.clone() };
+    assert!(matches!(replay(&tiny), Err(ReplayError::Config(_))), "{:?}", replay(&tiny).err());
+    let missing = ReplayConfig { trace: own("no-such.trace"), ..good };
+    assert!(replay(&missing).unwrap_err().to_string().contains("no-such.trace"));
+}
+
+#[test]
+fn policies_have_names() {
+    for p in Policy::ALL {
+        assert_eq!(p.name.parse::<Policy>(), Ok(p));
+    }
+    let e = "vdc".parse::<Policy>().unwrap_err().to_string();
+    assert!(e.contains("\"vdc\"") && e.contains("baseline, rackblox, ideal"), "{e}");
+}
