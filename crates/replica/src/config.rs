@@ -80,6 +80,9 @@ pub const CREDIT_SLOTS: u64 = 256;
 pub const CREDIT_PAGES: u64 = 64;
 /// Blocks a fill or recovery asks for at once.
 pub const FILL_WINDOW: usize = 16;
+/// Range records of its epoch that a shadow remembers while it fills: every copied block is compared with each. At
+/// the bound further ones wait for the end of the fill.
+pub const FILL_RANGES_MAX: usize = 4096;
 /// Chunks per digest message.
 pub const DIGEST_LIMIT: u32 = 256;
 /// Members asked for an intact copy of a corrupt block, repetitions included, before the read fails.

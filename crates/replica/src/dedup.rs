@@ -37,6 +37,9 @@ impl Record {
             self.anchor = block.saturating_sub(BELOW);
         }
         self.seen |= self.bit(block);
+        if !self.edges.is_empty() {
+            self.edges.retain(|e| *e != (block, Edge::Lost));
+        }
     }
     fn bit(&self, block: u32) -> u64 {
         block.checked_sub(self.anchor).and_then(|n| 1u64.checked_shl(n)).unwrap_or(0)
@@ -121,6 +124,12 @@ impl Dedup {
     pub fn note(&mut self, m: Mutation, blocks: impl Iterator<Item = u32>) {
         if let Some(r) = self.record(m) {
             blocks.for_each(|b| r.see(b));
+        }
+    }
+    /// Remembers that a block of a known mutation was refused, unless it is in effect already.
+    pub fn refuse(&mut self, m: Mutation, block: u32) {
+        if self.edge(m, block) == Some(Edge::Lost) {
+            self.mark(m, block, Some(Edge::Lost));
         }
     }
     /// Remembers all of a mutation.

@@ -7,7 +7,8 @@ use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, ScanEntry};
 use rackweave_core::msg::{BlockRange, Mutation, Peer, Role};
 use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
 
-use crate::config::{DIGEST_LIMIT, FILL_WINDOW};
+use crate::active::covers;
+use crate::config::{DIGEST_LIMIT, FILL_RANGES_MAX, FILL_WINDOW};
 use crate::op::{OpKind, Persist};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
@@ -47,6 +48,15 @@ pub(crate) struct Fill {
     /// Blocks to copy, and those asked for.
     blocks: VecDeque<BlockAddr>,
     asked: Vec<BlockAddr>,
+    /// Ranges zeroed in this epoch: flash may forget them before an older copy of a block inside comes.
+    ranges: Vec<(BlockRange, Timestamp)>,
+}
+
+impl Fill {
+    fn zeroed(&self, a: BlockAddr) -> Timestamp {
+        let over = self.ranges.iter().filter(|(r, _)| covers(*r, a));
+        over.map(|r| r.1).max().unwrap_or(Timestamp::ZERO)
+    }
 }
 
 impl Replica {
@@ -67,9 +77,20 @@ impl Replica {
             chunks: VecDeque::new(),
             blocks: VecDeque::new(),
             asked: Vec::new(),
+            ranges: Vec::new(),
         }));
         self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
         self.fill_ask(cx);
+    }
+
+    /// Whether a range may be accepted: not while a fill cannot remember it.
+    pub(crate) fn fill_remembers(&mut self, range: BlockRange, version: Timestamp) -> bool {
+        let Some(f) = self.fill.as_deref_mut() else { return true };
+        let room = f.ranges.len() < FILL_RANGES_MAX;
+        if room {
+            f.ranges.push((range, version));
+        }
+        room
     }
 
     /// Asks for what the present stage waits for.
@@ -112,8 +133,12 @@ impl Replica {
             f.source = next.unwrap_or(f.source);
         }
         // Invalidations of this epoch have brought some of the blocks by themselves.
-        let fresh = |a: &BlockAddr| cx.store.version(*a).epoch() == epoch && cx.store.version(*a).version() > 1;
-        f.asked.retain(|a| !fresh(a));
+        let fresh = |f: &Fill, a: BlockAddr| {
+            let held = cx.store.version(a).max(f.zeroed(a));
+            held.epoch() == epoch && held.version() > 1
+        };
+        let asked = std::mem::take(&mut f.asked);
+        f.asked = asked.into_iter().filter(|&a| !fresh(f, a)).collect();
         self.copy_more(cx);
         self.fill_ask(cx);
     }
@@ -191,7 +216,10 @@ impl Replica {
         for t in theirs {
             let o = own.remove(&t.addr.pack());
             let held = o.map_or(Timestamp::ZERO, |e| e.version);
-            if o.as_ref().is_some_and(fresh) || (held == t.version && o.is_some_and(|e| e.mapped == t.mapped)) {
+            if o.as_ref().is_some_and(fresh)
+                || f.zeroed(t.addr) > t.version
+                || (held == t.version && o.is_some_and(|e| e.mapped == t.mapped))
+            {
                 continue;
             }
             if t.mapped {
@@ -240,7 +268,7 @@ impl Replica {
         let Some(at) = f.asked.iter().position(|x| *x == a) else { return };
         f.asked.swap_remove(at);
         f.tries = 0;
-        let held = cx.store.version(a);
+        let held = cx.store.version(a).max(f.zeroed(a));
         let fresh = held.epoch() == epoch && held.version() > 1;
         let one = BlockRange { volume: a.volume, first: a.block, count: 1 };
         if fresh && version <= held {

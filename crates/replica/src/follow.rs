@@ -128,6 +128,9 @@ impl Replica {
         }
         let refused = |block: u32| nacks.iter().any(|n| n.block == block);
         self.dedup.note(m, inv.blocks.iter().map(|b| b.block).filter(|&b| !refused(b)));
+        for n in nacks.iter().filter(|n| !n.same) {
+            self.dedup.refuse(m, n.block);
+        }
         for b in inv.blocks.iter().filter(|b| b.rmw && !refused(b.block)) {
             let a = BlockAddr::new(inv.volume, b.block);
             if self.active.get(a).is_some_and(|e| e.version == b.version) {

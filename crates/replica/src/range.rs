@@ -113,6 +113,9 @@ impl Replica {
             self.fences.insert(range.volume, attach);
         }
         let nack = self.judge_range(inv);
+        if nack == Ok(true) && !self.fill_remembers(range, version) {
+            return;
+        }
         if let Ok(accept) = nack {
             if version.epoch() == self.epoch {
                 self.range_floor = self.range_floor.max(version.version());
