@@ -460,10 +460,12 @@ impl Vssd {
     }
     fn settle_moved(&mut self, slot: u32, addr: u64, victim: u32) {
         let held = if is_range(addr) { self.ranges.slot_of(addr as u32) } else { self.map.get(addr) };
+        let version = self.blocks.version(slot);
         if held == NONE || self.blocks.block_of(held) != victim {
+            // Zeroed or overwritten on the way: one more older copy.
+            self.ranges.saw(addr, version);
             return;
         }
-        let version = self.blocks.version(slot);
         if self.blocks.version(held) != version {
             return;
         }

@@ -42,6 +42,8 @@ pub(crate) struct Recovery {
     in_flight: u32,
     starts: u16,
     checkpointed: bool,
+    /// Every erase that may have happened unseen is in the journal.
+    noted: bool,
     torn: u64,
     result: Result<(), DeviceError>,
 }
@@ -61,6 +63,7 @@ impl Vssd {
             in_flight: 0,
             starts: 0,
             checkpointed: false,
+            noted: false,
             torn: 0,
             result: Ok(()),
         }));
@@ -118,6 +121,9 @@ impl Vssd {
                 for e in entries(&r.journal) {
                     self.checkpoint.seen = self.checkpoint.seen.max(u64::from(e.1.generation));
                 }
+                // A later one may have taken the place of an older one's journal.
+                let seen = self.checkpoint.seen;
+                r.headers.retain(|h| h.generation + 1 >= seen);
                 r.step = Step::Pieces;
                 self.next_piece(io, r);
             }
@@ -193,20 +199,23 @@ impl Vssd {
         self.checkpoint.generation = chosen.unwrap_or(self.checkpoint.seen);
         let generation = self.checkpoint.generation;
         let half = self.checkpoint.journal_len() as usize / ENTRY;
-        let mut full = false;
         let journal = std::mem::take(&mut r.journal);
+        // An entry that does not read may have named any block.
+        let mut full = journal.chunks_exact(ENTRY).any(|b| b.iter().any(|&x| x != 0) && decode_entry(b).is_none());
+        r.noted = chosen.is_some() && !full;
         for (at, e) in entries(&journal) {
             let current = u64::from(e.generation) == generation & 0xffff_ffff;
+            let since = u64::from(e.generation) >= generation & 0xffff_ffff;
             if current && at / half == (generation % 2) as usize {
                 let n = &mut self.checkpoint.journal[(generation % 2) as usize];
                 *n = (*n).max((at % half) as u64 + 1);
             }
             match e.block {
-                JOURNAL_FULL => full |= current,
-                JOURNAL_START => r.starts += u16::from(u64::from(e.generation) >= generation),
+                JOURNAL_FULL => full |= since,
+                JOURNAL_START => r.starts += u16::from(since),
                 block if (block as usize) < r.counts.len() => {
                     r.counts[block as usize] = r.counts[block as usize].max(e.erase_count);
-                    if current && std::mem::take(&mut r.described[block as usize]) {
+                    if since && std::mem::take(&mut r.described[block as usize]) {
                         self.forget(block);
                     }
                 }
@@ -257,11 +266,6 @@ impl Vssd {
         }
         let last = pages.iter().map(|p| p.page).max().unwrap_or(0);
         r.torn += u64::from(last) + 1 - pages.len() as u64;
-        if !r.checkpointed && table.sequence[0] == 0 {
-            // Its first page is gone: an erase may have begun that was never noted.
-            let b = &mut self.blocks.all[block as usize];
-            b.erase_count = b.erase_count.saturating_add(1);
-        }
     }
 
     /// All slots are known: for each block the highest version counts, then the later page.
@@ -310,6 +314,10 @@ impl Vssd {
         let per_die = self.blocks.blocks_per_die as usize;
         for (block, known) in self.blocks.all.iter_mut().zip(&r.counts) {
             block.erase_count = block.erase_count.max(*known);
+            if !r.noted {
+                // At most one erase of a block is not in its own record: the next one waits for a sync.
+                block.erase_count = block.erase_count.saturating_add(1);
+            }
         }
         for die in self.blocks.all.chunks_mut(per_die) {
             let most = die.iter().map(|b| b.erase_count).max().unwrap_or(0);
