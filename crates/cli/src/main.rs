@@ -1,1 +1,71 @@
-fn main() {}
+//! `rackweave`: the command. Exit status 0: done; 1: it failed, and standard error says why; 2: the command line is
+//! wrong.
+#![allow(clippy::disallowed_types, reason = "the outermost program: it reads and writes files")]
+
+mod args;
+mod ask;
+mod evaluate;
+mod show;
+mod up;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use rackweave_rack::embedded::datadir;
+
+use args::{Cli, Cmd};
+
+/// What went wrong, for people; the exit status is 1.
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        // The reader of our output went away: nothing to say, nobody to say it to.
+        Err(e) if broken_pipe(e.as_ref()) => ExitCode::SUCCESS,
+        Err(e) => {
+            let _ = writeln!(io::stderr(), "rackweave: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let data = || -> Result<PathBuf, Failure> { Ok(cli.data.clone().map_or_else(datadir::default_path, Ok)?) };
+    match &cli.command {
+        Cmd::Up(a) => up::up(&data()?, a)?,
+        Cmd::Volume { command } => ask::volume(&data()?, command)?,
+        Cmd::Status(j) => ask::status(&data()?, j.json)?,
+        Cmd::Replay(a) => return evaluate::replay(a),
+        Cmd::Sim(a) => return evaluate::sim(a),
+        Cmd::Version(j) => version(j.json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn version(json: bool) -> Result<(), Failure> {
+    let version = env!("CARGO_PKG_VERSION");
+    let formats = serde_json::json!({
+        "rackweave": version,
+        "data": datadir::DATA_VERSION,
+        "device_file": rackweave_rack::file::VERSION,
+        "configuration": rackweave_rack::config::CONFIG_VERSION,
+    });
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{formats}")?;
+    } else {
+        writeln!(out, "rackweave {version}")?;
+        for (what, v) in formats.as_object().into_iter().flatten().filter(|(k, _)| *k != "rackweave") {
+            writeln!(out, "{what} format {v}")?;
+        }
+    }
+    Ok(())
+}
+
+fn broken_pipe(e: &(dyn std::error::Error + 'static)) -> bool {
+    e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

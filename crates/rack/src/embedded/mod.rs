@@ -10,7 +10,12 @@ pub mod engine;
 mod latency;
 pub mod net;
 pub mod poll;
+mod rack;
 pub mod serve;
 pub mod status;
 pub mod store;
 pub mod syncer;
+mod up;
+
+pub use rack::{RackNodes, shape};
+pub use up::{Options, UpError, up};

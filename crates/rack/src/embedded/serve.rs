@@ -172,6 +172,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         while self.stage != Stage::Stopped {
             let quiet = self.engine.run(now);
             self.start_syncs()?;
+            // What was answered took until now, not until the turn began.
+            now = self.clock.read();
             self.answer_requests(now);
             self.send_touched();
             self.go_on_stopping(now);

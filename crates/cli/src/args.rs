@@ -1,0 +1,231 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use rackweave_rack::Size;
+use rackweave_rack::embedded::net::Address;
+
+/// A replicated disk from a rack of flash servers and the switch in front of them.
+#[derive(Debug, Parser)]
+#[command(name = "rackweave", version, max_term_width = 100)]
+pub struct Cli {
+    /// Data directory of the rack [default: $XDG_DATA_HOME/rackweave or ~/.local/share/rackweave]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Cmd,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Cmd {
+    /// Run a rack on this machine until it is interrupted
+    Up(Up),
+    /// Create, list, show, grow and delete volumes of the running rack
+    Volume {
+        #[command(subcommand)]
+        command: Volume,
+    },
+    /// Show servers, vSSDs, garbage collection, volumes and latencies of the running rack
+    Status(Json),
+    /// Replay a block trace through a simulated rack, policy against policy
+    Replay(Box<Replay>),
+    /// Run one search for faults: a seed draws a rack, its workload and what goes wrong
+    Sim(Sim),
+    /// Print the version
+    Version(Json),
+}
+
+#[derive(Debug, Args)]
+pub struct Json {
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Where NBD clients connect: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
+    pub nbd: Address,
+    /// Servers of a new rack [default: 4]
+    #[arg(long, value_name = "N")]
+    pub servers: Option<u32>,
+    /// Whether device commands take as long as the modelled flash would
+    #[arg(long, value_enum)]
+    pub timing: Option<Timing>,
+    /// Where Prometheus finds metrics: HOST:PORT or unix:PATH [default: nowhere]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<Address>,
+    /// Configuration of the rack (TOML); options here win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Size of each modelled SSD of a new rack [default: 16G]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub ssd_size: Option<Size>,
+    /// Print where to connect as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Timing {
+    /// As the device's profile says
+    Real,
+    /// None but what this program needs
+    None,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Create a volume; it takes space as it is written
+    Create {
+        name: String,
+        /// Bytes, or a number with K, M, G or T (binary); a multiple of 4096
+        #[arg(long, value_parser = size)]
+        size: Size,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List the volumes
+    List(Json),
+    /// Show one volume
+    Info {
+        name: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Make a volume larger
+    Grow {
+        name: String,
+        /// New size
+        #[arg(long, value_parser = size)]
+        size: Size,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Delete a volume and everything in it
+    Delete {
+        name: String,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The trace (docs/replay.md lists the formats)
+    pub trace: PathBuf,
+    /// Policies to compare, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "baseline,rackblox,ideal")]
+    pub policy: Vec<String>,
+    /// Names the run: the same seed gives the same numbers
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The trace's time runs this many times as fast
+    #[arg(long, value_name = "F", default_value_t = 1.0)]
+    pub speed: f64,
+    /// Poisson arrivals, requests a second, instead of the trace's times
+    #[arg(long, value_name = "R")]
+    pub rate: Option<f64>,
+    /// Requests to measure; the trace is looped until there are as many
+    #[arg(long, value_name = "N", default_value_t = rackweave_eval::replay::REQUESTS_DEFAULT)]
+    pub requests: u64,
+    /// Format of the trace [default: found out]
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Servers of the simulated rack [default: 4]
+    #[arg(long, value_name = "N")]
+    pub servers: Option<u32>,
+    /// Size of each device [default: by the trace's footprint]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub ssd_size: Option<Size>,
+    /// Part of the rack's room that the volume fills
+    #[arg(long, value_name = "PART")]
+    pub utilization: Option<f64>,
+    /// Configuration of the simulated rack (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Write the report as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Plot how rare each latency is
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "what", required = true, multiple = false, args = ["seed", "plan"])]
+pub struct Sim {
+    /// Draws the rack, its workload and its faults
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Run this plan instead: the `plan` of a report, perhaps edited (JSON)
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// If a check fails, leave out faults as long as it still does, and report that run
+    #[arg(long)]
+    pub shrink: bool,
+    /// Print the way of the workload's n-th request through all nodes
+    #[arg(long, value_name = "N")]
+    pub trace_request: Option<u64>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    let s = Size::parse(text).map_err(|e| e.to_string())?;
+    if s.0 == 0 {
+        return Err(format!("{text:?} is no size: at least 4096 bytes"));
+    }
+    if !s.0.is_multiple_of(u64::from(rackweave_core::BLOCK)) {
+        return Err(format!("{text:?} is {} bytes, not a multiple of 4096", s.0));
+    }
+    Ok(s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_and_command_is_in_the_docs() {
+        fn walk(c: &clap::Command, docs: &str) {
+            for a in c.get_arguments().filter_map(|a| a.get_long()).filter(|a| !["help", "version"].contains(a)) {
+                assert!(docs.contains(&format!("`--{a}")), "--{a} of {} is not in docs/cli.md", c.get_name());
+            }
+            for s in c.get_subcommands() {
+                assert!(docs.contains(s.get_name()), "{} is not in docs/cli.md", s.get_name());
+                walk(s, docs);
+            }
+        }
+        walk(&Cli::command(), include_str!("../../../docs/cli.md"));
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("4G").map(|s| s.0), Ok(4 << 30));
+        assert_eq!(size("8192").map(|s| s.0), Ok(8192));
+        for bad in ["0", "-1", "4097", "1.5G", "G", "", "18446744073709551616", "99999999999T", "4 Q"] {
+            let e = size(bad).unwrap_err();
+            assert!(e.contains(&format!("{bad:?}")), "{bad}: {e}");
+        }
+    }
+
+    #[test]
+    fn options_may_stand_after_the_command() {
+        let c =
+            Cli::try_parse_from(["rackweave", "volume", "create", "v", "--size", "1M", "--data", "/d"]).expect("ok");
+        assert_eq!(c.data, Some("/d".into()));
+        assert!(
+            matches!(c.command, Cmd::Volume { command: Volume::Create { ref name, size: Size(1_048_576), .. } } if name == "v")
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! Commands that ask the running rack.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use rackweave_rack::embedded::control::{self, Answer, Command};
+
+use crate::args::Volume;
+use crate::{Failure, show};
+
+/// A rack that does not answer administration by then has lost its majority, or hangs.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("{0}")]
+    Because(String),
+    #[error("the rack's answer does not fit the question")]
+    Unexpected,
+}
+
+fn ask(data: &Path, command: &Command) -> Result<Answer, Failure> {
+    match control::ask(data, command, ANSWER_WAIT)? {
+        Answer::Error { message } => Err(Refused::Because(message).into()),
+        a => Ok(a),
+    }
+}
+
+pub fn volume(data: &Path, command: &Volume) -> Result<(), Failure> {
+    let (ask_for, json) = match command {
+        Volume::Create { name, size, json } => (Command::VolumeCreate { name: name.clone(), size: size.0 }, json),
+        Volume::Grow { name, size, json } => (Command::VolumeGrow { name: name.clone(), size: size.0 }, json),
+        Volume::Delete { name, json } => (Command::VolumeDelete { name: name.clone() }, json),
+        Volume::Info { name, json } => (Command::VolumeInfo { name: name.clone() }, json),
+        Volume::List(json) => (Command::VolumeList, json),
+    };
+    let answer = ask(data, &ask_for)?;
+    let mut out = std::io::stdout().lock();
+    match (&answer, json.json) {
+        (Answer::Volume(v), true) => writeln!(out, "{}", serde_json::to_string(v)?)?,
+        (Answer::Volumes(v), true) => writeln!(out, "{}", serde_json::to_string(v)?)?,
+        (Answer::Done, true) => writeln!(out, "{{}}")?,
+        (Answer::Volume(v), false) => writeln!(out, "{}", show::volumes(std::slice::from_ref(v)))?,
+        (Answer::Volumes(v), false) => writeln!(out, "{}", show::volumes(v))?,
+        (Answer::Done, false) => {}
+        _ => return Err(Refused::Unexpected.into()),
+    }
+    Ok(())
+}
+
+pub fn status(data: &Path, json: bool) -> Result<(), Failure> {
+    let Answer::Status(s) = ask(data, &Command::Status)? else { return Err(Refused::Unexpected.into()) };
+    let mut out = std::io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&s)?)?;
+    } else {
+        writeln!(out, "{}", show::status(&s))?;
+    }
+    Ok(())
+}

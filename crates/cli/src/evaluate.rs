@@ -1,0 +1,94 @@
+//! Commands that run a simulated rack: no data directory, no sockets.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use rackweave_eval::replay::{self, Policy, ReplayConfig};
+use rackweave_eval::svg::svg;
+use rackweave_rack::RackConfig;
+use rackweave_rack::fault::{Plan, SimOptions, run_plan, shrink};
+
+use crate::Failure;
+use crate::args::{Replay, Sim};
+
+pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
+    let mut cfg = ReplayConfig::new(&a.trace);
+    cfg.policies = a.policy.iter().map(|p| p.parse::<Policy>()).collect::<Result<_, _>>()?;
+    cfg.format = a.format.as_deref().map(str::parse).transpose()?;
+    cfg.seed = a.seed;
+    cfg.speed = a.speed;
+    cfg.rate = a.rate;
+    cfg.requests = a.requests;
+    cfg.ssd_bytes = a.ssd_size.map(|s| s.0);
+    if let Some(path) = &a.config {
+        cfg.rack = RackConfig::parse(&read(path)?)?;
+    }
+    if let Some(n) = a.servers {
+        cfg.rack.servers = n;
+    }
+    if let Some(u) = a.utilization {
+        cfg.utilization = u;
+    }
+    let report = replay::replay(&cfg)?;
+    writeln!(std::io::stdout().lock(), "{}", report.table())?;
+    if let Some(path) = &a.json {
+        write(path, &serde_json::to_string_pretty(&report.json())?)?;
+    }
+    if let Some(path) = &a.svg {
+        write(path, &svg(&report))?;
+    }
+    // A void run has printed why; scripts see it by the status.
+    Ok(if report.void().is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {error}")]
+struct FileError {
+    path: String,
+    error: std::io::Error,
+}
+
+fn named(path: &Path) -> impl FnOnce(std::io::Error) -> FileError {
+    let path = path.display().to_string();
+    |error| FileError { path, error }
+}
+
+fn read(path: &Path) -> Result<String, FileError> {
+    std::fs::read_to_string(path).map_err(named(path))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), FileError> {
+    std::fs::write(path, format!("{}\n", text.trim_end())).map_err(named(path))
+}
+
+pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
+    let options = SimOptions { trace_request: a.trace_request, ..SimOptions::default() };
+    let plan = match (&a.plan, a.seed) {
+        (Some(path), _) => {
+            let text = read(path)?;
+            serde_json::from_str(&text).map_err(|error| PlanError { path: path.display().to_string(), error })?
+        }
+        (None, seed) => Plan::draw(seed.unwrap_or_default()),
+    };
+    let mut report = run_plan(&plan, &options);
+    if a.shrink && !report.passed() {
+        if let Some(smaller) = shrink(&plan, &options) {
+            report = run_plan(&smaller, &options);
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    if a.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        writeln!(out, "{report}")?;
+    }
+    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: no plan of a fault search: {error}")]
+struct PlanError {
+    path: String,
+    error: serde_json::Error,
+}

@@ -1,0 +1,140 @@
+//! Tables for people.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+use rackweave_rack::Size;
+use rackweave_rack::embedded::control::{Latency, Server, Set, Status, Volume};
+
+fn table(head: &[&str], right: &[usize]) -> Table {
+    let mut t = Table::new();
+    t.load_preset(presets::NOTHING).set_header(head.iter().map(|h| h.to_uppercase()));
+    for &i in right {
+        if let Some(c) = t.column_mut(i) {
+            c.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    t
+}
+
+fn trimmed(t: &Table) -> String {
+    t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+pub fn volumes(all: &[Volume]) -> String {
+    if all.is_empty() {
+        return "no volumes (rackweave volume create NAME --size SIZE makes one)".into();
+    }
+    let mut t = table(&["volume", "size", "id", "writer generation", "sets"], &[1, 2, 3]);
+    for v in all {
+        t.add_row([v.name.clone(), Size(v.size).to_string(), v.id.to_string(), v.attach.to_string(), list(&v.sets)]);
+    }
+    trimmed(&t)
+}
+
+fn list<T: ToString>(all: &[T]) -> String {
+    all.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
+}
+
+pub fn status(s: &Status) -> String {
+    let mut out = String::new();
+    let r = &s.rack;
+    let _ = writeln!(
+        out,
+        "rack in {}, process {}, up {:.0} s, {}, timing {}",
+        r.data, r.pid, r.uptime_s, r.driver, r.timing
+    );
+    for uri in &r.nbd {
+        let _ = writeln!(out, "NBD at {uri} ({} connections)", r.connections);
+    }
+    if let Some(h) = &r.http {
+        let _ = writeln!(out, "metrics at {h}");
+    }
+    let _ = writeln!(out, "{} of {} bytes promised to volumes", Size(r.promised), Size(r.promise_limit));
+    if r.standstill_s > 0.0 {
+        let _ = writeln!(out, "stood still for {:.1} s (machine suspended or process stopped)", r.standstill_s);
+    }
+    if let Some(e) = &r.store_error {
+        let _ = writeln!(out, "WARNING: the metadata service cannot write: {e}");
+    }
+    let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
+    if s.latency.iter().any(|l| l.count > 0) {
+        let _ = write!(out, "\n{}\n", latencies(&s.latency));
+    }
+    out.trim_end().to_owned()
+}
+
+fn servers(all: &[Server]) -> String {
+    let head = [
+        "server",
+        "alive",
+        "ssd",
+        "vssd",
+        "set",
+        "role",
+        "epoch",
+        "gc",
+        "collected",
+        "erases",
+        "free",
+        "waf",
+        "mapped",
+        "cached",
+    ];
+    let mut t = table(&head, &[8, 9, 10, 11, 12, 13]);
+    for s in all {
+        for (i, v) in s.vssds.iter().enumerate() {
+            let first = |x: String| if i == 0 { x } else { String::new() };
+            t.add_row([
+                first(s.node.to_string()),
+                first(if s.alive { "yes" } else { "no" }.into()),
+                first(list(&s.ssds)),
+                v.id.to_string(),
+                v.set.to_string(),
+                if v.failed {
+                    "failed".into()
+                } else if v.serving {
+                    v.role.clone()
+                } else {
+                    format!("{} (not serving)", v.role)
+                },
+                v.epoch.to_string(),
+                v.gc.clone(),
+                v.gc_runs.to_string(),
+                v.erases.to_string(),
+                format!("{:.0}%", v.free_ratio * 100.0),
+                format!("{:.2}", v.waf),
+                format!("{:.1}M", v.mapped_bytes as f64 / f64::from(1 << 20)),
+                v.cache_used.to_string(),
+            ]);
+        }
+    }
+    trimmed(&t)
+}
+
+fn sets(all: &[Set]) -> String {
+    let mut t = table(&["set", "epoch", "members (vssd on server)"], &[]);
+    for s in all {
+        let members: Vec<String> = s.members.iter().map(|m| format!("{} on {} {}", m.vssd, m.server, m.role)).collect();
+        t.add_row([s.set.to_string(), s.epoch.to_string(), members.join(", ")]);
+    }
+    trimmed(&t)
+}
+
+fn latencies(all: &[Latency]) -> String {
+    let mut t = table(&["requests", "count", "mean us", "p50", "p90", "p99", "p99.9", "max"], &[1, 2, 3, 4, 5, 6, 7]);
+    for l in all.iter().filter(|l| l.count > 0) {
+        let us = |x: f64| format!("{x:.0}");
+        t.add_row([
+            l.kind.clone(),
+            l.count.to_string(),
+            us(l.mean_us),
+            us(l.p50_us),
+            us(l.p90_us),
+            us(l.p99_us),
+            us(l.p999_us),
+            us(l.max_us),
+        ]);
+    }
+    trimmed(&t)
+}

@@ -1,0 +1,23 @@
+//! The command as a user has it: child processes, real sockets, files in a directory of their own.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver's tests: files, sockets, clocks")]
+
+#[path = "all/bad_input.rs"]
+mod bad_input;
+#[path = "all/damage.rs"]
+mod damage;
+#[path = "all/faults.rs"]
+mod faults;
+#[path = "all/harness.rs"]
+mod harness;
+#[path = "all/nbd.rs"]
+mod nbd;
+#[path = "all/power.rs"]
+mod power;
+#[path = "all/restart.rs"]
+mod restart;
+#[path = "all/tools.rs"]
+mod tools;
+#[path = "all/volumes.rs"]
+mod volumes;
+#[path = "all/world.rs"]
+mod world;

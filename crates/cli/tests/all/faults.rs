@@ -1,0 +1,69 @@
+//! The host's disk fails under one server of a whole rack.
+
+use bytes::Bytes;
+use rackweave_core::request::{AdminOp, ReplyData, RequestOp};
+use rackweave_core::{BLOCK, Payload, TracePoint, VolumeId};
+use rackweave_rack::file::MemFile;
+use rackweave_rack::file::layers::{Faults, Faulty};
+
+use crate::nbd::pattern;
+use crate::world::{Metadata, SERVERS, World};
+
+const BLOCKS: u64 = 64;
+
+type Rack = World<Faulty<MemFile>>;
+
+fn rack(faults: &[Faults]) -> (Rack, VolumeId) {
+    let files = faults.iter().map(|f| Faulty::new(MemFile::default(), f.clone())).collect();
+    let mut w = World::new(files, Metadata::default(), 1);
+    w.ask(RequestOp::Admin(AdminOp::VolumeCreate { name: "v".into(), size: BLOCKS * u64::from(BLOCK) }));
+    let volume = w.attach();
+    (w, volume)
+}
+
+fn write_all(w: &mut Rack, volume: VolumeId, version: u64) {
+    for b in 0..BLOCKS {
+        let data = Payload::Bytes(Bytes::from(pattern(b, version)));
+        w.ask(RequestOp::Write { volume, offset: b * u64::from(BLOCK), data, fua: false });
+    }
+    w.ask(RequestOp::Flush { volume });
+}
+
+fn check_all(w: &mut Rack, volume: VolumeId, version: u64) {
+    for b in 0..BLOCKS {
+        let read = w.ask(RequestOp::Read { volume, offset: b * u64::from(BLOCK), len: BLOCK });
+        assert_eq!(read, ReplyData::Data(Payload::Bytes(Bytes::from(pattern(b, version)))), "block {b}");
+    }
+}
+
+fn count(w: &Rack, point: TracePoint) -> u64 {
+    w.engine.counts().find(|c| c.0 == point).map_or(0, |c| c.1)
+}
+
+/// Whatever fails on one device, the other two go on, and nothing that was flushed is lost.
+fn one_device_fails(fail: impl Fn(&Faults)) -> Rack {
+    let faults: Vec<Faults> = (0..SERVERS).map(|_| Faults::default()).collect();
+    let (mut w, volume) = rack(&faults);
+    write_all(&mut w, volume, 1);
+    fail(&faults[1]);
+    write_all(&mut w, volume, 2);
+    check_all(&mut w, volume, 2);
+    w
+}
+
+#[test]
+fn a_failed_fdatasync_ends_that_device_and_no_other() {
+    let w = one_device_fails(|f| f.fail_syncs(Some(libc::EIO)));
+    assert!(count(&w, TracePoint::DeviceFailed) > 0);
+    assert!(count(&w, TracePoint::MemberRemoved) > 0);
+}
+
+#[test]
+fn failing_writes_are_no_loss() {
+    one_device_fails(|f| f.fail_writes(Some(libc::EIO)));
+}
+
+#[test]
+fn a_full_disk_under_one_server_is_no_loss() {
+    one_device_fails(|f| f.fail_writes(Some(libc::ENOSPC)));
+}

@@ -1,0 +1,142 @@
+//! Ends and beginnings.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{Rack, rackweave, text};
+use crate::nbd::pattern;
+
+#[test]
+fn a_clean_stop_keeps_everything_and_is_quick() {
+    let mut r = Rack::start();
+    r.volume("v", "64M");
+    let mut c = r.connect("v");
+    for b in 0..500 {
+        c.write(b * 4096, &pattern(b, 1));
+    }
+    let stop = Instant::now();
+    r.stop();
+    assert!(stop.elapsed() < Duration::from_secs(5), "{:?}", stop.elapsed());
+    assert!(!r.socket().exists(), "the socket goes with the rack");
+    r.again();
+    let mut c = r.connect("v");
+    for b in 0..500 {
+        assert!(c.read(b * 4096, 4096) == pattern(b, 1), "block {b}");
+    }
+}
+
+#[test]
+fn an_interrupt_stops_it_too() {
+    let mut r = Rack::start();
+    r.signal(libc::SIGINT);
+    assert!(r.wait().success());
+}
+
+#[test]
+fn killed_racks_keep_what_was_flushed() {
+    let mut r = Rack::start();
+    r.volume("v", "64M");
+    let mut expected = vec![0u64; 256];
+    for round in 1..=5u64 {
+        let mut c = r.connect("v");
+        for b in (0..256).filter(|b| b % 7 != round % 7) {
+            c.write(b * 4096, &pattern(b, round));
+            expected[b as usize] = round;
+        }
+        c.flush();
+        c.write_fua(256 * 4096, &pattern(256, round));
+        for b in 0..40 {
+            c.write(b * 4096, &pattern(b, round << 8));
+        }
+        r.kill();
+        let start = Instant::now();
+        r.again();
+        assert!(start.elapsed() < Duration::from_secs(5), "up again after {:?}", start.elapsed());
+        let mut c = r.connect("v");
+        for b in 0..256u64 {
+            let got = c.read(b * 4096, 4096);
+            let version = expected[b as usize];
+            let flushed = if version == 0 { got.iter().all(|&x| x == 0) } else { got == pattern(b, version) };
+            let newer = b < 40 && got == pattern(b, round << 8);
+            assert!(flushed || newer, "block {b} in round {round}");
+            if newer {
+                expected[b as usize] = round << 8;
+            }
+        }
+        assert!(c.read(256 * 4096, 4096) == pattern(256, round));
+    }
+}
+
+#[test]
+fn a_second_rack_on_the_same_data_is_told_who_has_it() {
+    let r = Rack::start();
+    let data = r.data().display().to_string();
+    let other = r.dir.path("other.sock");
+    let o = rackweave(&["up", "--data", &data, "--nbd", &format!("unix:{}", other.display())]).output().expect("runs");
+    assert_eq!(o.status.code(), Some(1));
+    let e = text(&o.stderr);
+    assert!(e.contains(&format!("in use by process {}", r.pid())) && e.contains(" since 2"), "{e}");
+    r.status();
+}
+
+#[test]
+fn other_versions_and_other_shapes_are_refused() {
+    let mut r = Rack::start();
+    r.stop();
+    let data = r.data();
+    let up = |extra: &[&str]| {
+        let d = data.display().to_string();
+        let nbd = format!("unix:{}", r.dir.path("x.sock").display());
+        let args: Vec<&str> = ["up", "--data", &d, "--nbd", &nbd].into_iter().chain(extra.iter().copied()).collect();
+        let o = rackweave(&args).output().expect("runs");
+        assert_eq!(o.status.code(), Some(1));
+        text(&o.stderr)
+    };
+    let e = up(&["--servers", "5"]);
+    assert!(e.contains("servers is 5") && e.contains("made with 4"), "{e}");
+    let e = up(&["--servers", "2"]);
+    assert!(e.contains("servers") && e.contains('2'), "{e}");
+    std::fs::write(data.join("VERSION"), "rackweave data 7\n").expect("write");
+    let e = up(&[]);
+    assert!(e.contains("version 7") && e.contains("version 1"), "{e}");
+    std::fs::write(data.join("VERSION"), "rackweave data 1\n").expect("write");
+    crate::harness::flip_byte(&data.join("ssd-2.rwk"), 8);
+    let e = up(&[]);
+    assert!(e.contains("ssd-2.rwk") && e.contains("version 17") && e.contains("version 1"), "{e}");
+}
+
+#[test]
+fn a_stopped_process_goes_on_where_it_was() {
+    let r = Rack::start();
+    r.volume("v", "16M");
+    let mut c = r.connect("v");
+    c.write(0, &pattern(0, 1));
+    r.signal(libc::SIGSTOP);
+    // Longer than every lease.
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        crate::harness::pause();
+    }
+    r.signal(libc::SIGCONT);
+    let start = Instant::now();
+    assert_eq!(c.read(0, 4096), pattern(0, 1));
+    c.write(4096, &pattern(1, 1));
+    c.flush();
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(r.status()["rack"]["standstill_s"].as_f64().expect("number") > 2.0);
+    assert_eq!(r.count("MemberRemoved"), 0);
+}
+
+#[test]
+fn an_empty_rack_of_four_times_64_gib_is_up_within_a_second() {
+    let dir = crate::harness::Temp::new();
+    let start = Instant::now();
+    let r = Rack::sized(dir, "64G");
+    let took = start.elapsed();
+    // Twice the bar, for tests run beside others and unoptimized.
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let used: u64 = std::fs::read_dir(r.data())
+        .expect("list")
+        .map(|e| std::os::unix::fs::MetadataExt::blocks(&e.expect("entry").metadata().expect("metadata")) * 512)
+        .sum();
+    assert!(used < 64 << 20, "an empty rack takes {used} bytes");
+}

@@ -1,0 +1,114 @@
+//! Volumes and the commands about them.
+
+use crate::harness::{Rack, rackweave, text};
+use crate::nbd::pattern;
+use serde_json::Value;
+
+#[test]
+fn a_volumes_life() {
+    let r = Rack::start();
+    assert!(r.printed.contains("nbd+unix:///VOLUME?socket="), "{}", r.printed);
+    assert!(r.ok(&["volume", "list"]).contains("no volumes"));
+    r.volume("vm0", "64M");
+    let info: Value = serde_json::from_str(&r.ok(&["volume", "info", "vm0", "--json"])).expect("JSON");
+    assert_eq!(info["size"], 64 << 20);
+    let mut c = r.connect("vm0");
+    assert_eq!(c.size, 64 << 20);
+    assert_eq!(c.read(0, 4096), vec![0; 4096]);
+    c.write(8192, &pattern(2, 1));
+    c.flush();
+    assert_eq!(c.read(8192, 4096), pattern(2, 1));
+    c.trim(8192, 4096);
+    assert_eq!(c.read(8192, 4096), vec![0; 4096]);
+    drop(c);
+    r.ok(&["volume", "grow", "vm0", "--size", "128M"]);
+    assert_eq!(r.connect("vm0").size, 128 << 20);
+    r.volume("vm1", "4K");
+    let list: Value = serde_json::from_str(&r.ok(&["volume", "list", "--json"])).expect("JSON");
+    assert_eq!(list.as_array().map(Vec::len), Some(2));
+    assert!(r.ok(&["volume", "list"]).contains("128M"));
+    r.ok(&["volume", "delete", "vm1"]);
+    assert!(!r.ok(&["volume", "list"]).contains("vm1"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_reason() {
+    let r = Rack::start();
+    r.volume("vm0", "64M");
+    for (args, words) in [
+        (vec!["volume", "create", "vm0", "--size", "1M"], vec!["vm0", "exists"]),
+        (vec!["volume", "create", "a/b", "--size", "1M"], vec!["a/b"]),
+        (vec!["volume", "create", "big", "--size", "900T"], vec!["promise"]),
+        (vec!["volume", "info", "nope"], vec!["nope"]),
+        (vec!["volume", "delete", "nope"], vec!["nope"]),
+        (vec!["volume", "grow", "vm0", "--size", "32M"], vec!["only grow"]),
+    ] {
+        let e = r.fails(1, &args);
+        assert!(words.iter().all(|w| e.contains(w)), "{args:?}: {e}");
+    }
+    for args in [
+        vec!["volume", "create", "v", "--size", "0"],
+        vec!["volume", "create", "v", "--size", "4097"],
+        vec!["volume", "create", "v", "--size", "4X"],
+        vec!["volume", "create", "v"],
+        vec!["volume", "explode"],
+    ] {
+        let e = r.fails(2, &args);
+        assert!(args.get(4).is_none_or(|v| e.contains(v)), "{args:?}: {e}");
+    }
+}
+
+#[test]
+fn without_a_rack_the_error_says_how_to_start_one() {
+    let o = rackweave(&["status", "--data", "/nonexistent/rackweave"]).output().expect("runs");
+    assert_eq!(o.status.code(), Some(1));
+    assert!(text(&o.stderr).contains("rackweave up --data /nonexistent/rackweave"), "{}", text(&o.stderr));
+}
+
+#[test]
+fn status_shows_everything() {
+    let r = Rack::with(&["--http", "127.0.0.1:0"]);
+    r.volume("vm0", "64M");
+    let mut c = r.connect("vm0");
+    for b in 0..64 {
+        c.write(b * 4096, &pattern(b, 1));
+    }
+    c.flush();
+    c.read(0, 4096);
+    let s = r.status();
+    assert_eq!(s["servers"].as_array().map(Vec::len), Some(4));
+    assert_eq!(s["servers"][0]["vssds"].as_array().map(Vec::len), Some(3));
+    assert_eq!(s["sets"].as_array().map(Vec::len), Some(4));
+    let latency = s["latency"].as_array().expect("latency");
+    let count = |kind: &str| latency.iter().find(|l| l["kind"] == kind).map(|l| l["count"].as_u64());
+    assert_eq!(count("write"), Some(Some(64)));
+    assert_eq!(count("read"), Some(Some(1)));
+    assert_eq!(count("flush"), Some(Some(1)));
+    let table = r.ok(&["status"]);
+    for word in ["SERVER", "WAF", "vm0", "P99.9", "timing none"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    let http = s["rack"]["http"].as_str().expect("http").to_owned();
+    let address = http.trim_start_matches("http://").trim_end_matches("/metrics");
+    let page = get(address, "/metrics");
+    assert!(page.contains("200 OK") && page.contains("rackweave_requests_total{kind=\"write\"} 64"), "{page}");
+    assert!(get(address, "/else").contains("404"));
+}
+
+fn get(address: &str, path: &str) -> String {
+    use std::io::{Read, Write};
+    let mut s = std::net::TcpStream::connect(address).expect("connect");
+    s.set_read_timeout(Some(crate::harness::SOON)).expect("timeout");
+    write!(s, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("send");
+    let mut page = String::new();
+    s.read_to_string(&mut page).expect("page");
+    page
+}
+
+#[test]
+fn version_names_the_formats() {
+    let o = rackweave(&["version", "--json"]).output().expect("runs");
+    let v: Value = serde_json::from_slice(&o.stdout).expect("JSON");
+    assert_eq!(v["rackweave"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(v["data"], 1);
+}

@@ -1,0 +1,116 @@
+//! A whole rack in virtual time, on files of the test's choice.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use rackweave_core::node::StoreWrite;
+use rackweave_core::request::{Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::{Layout, NodeId, SsdId, Time, VolumeId};
+use rackweave_rack::config::TimingConfig;
+use rackweave_rack::embedded::engine::{ADMIN, Engine, MetaStore};
+use rackweave_rack::embedded::store::StoreError;
+use rackweave_rack::embedded::{RackNodes, shape};
+use rackweave_rack::file::layers::Journal;
+use rackweave_rack::file::{FileIo, FileSsd};
+use rackweave_rack::{RackConfig, Size};
+
+pub const SERVERS: u32 = 3;
+
+pub type Records = BTreeMap<Bytes, Bytes>;
+
+/// The metadata service's store in memory; remembers what it held at which place of the journal.
+#[derive(Clone, Default)]
+pub struct Metadata {
+    pub now: Records,
+    pub history: Rc<RefCell<Vec<(usize, Records)>>>,
+    pub journal: Journal,
+}
+
+impl MetaStore for Metadata {
+    fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
+        for (k, v) in &w.entries {
+            match v {
+                Some(v) => self.now.insert(k.clone(), v.clone()),
+                None => self.now.remove(k),
+            };
+        }
+        self.history.borrow_mut().push((self.journal.len(), self.now.clone()));
+        Ok(())
+    }
+}
+
+pub fn config() -> RackConfig {
+    let mut c = RackConfig { servers: SERVERS, ..RackConfig::default() };
+    c.ssd.size = Size::mib(64);
+    c.ssd.timing = TimingConfig::None;
+    c.cache_slots = 512;
+    c
+}
+
+pub struct World<F: FileIo> {
+    pub engine: Engine<RackNodes, F, Metadata>,
+    now: Time,
+    next: u64,
+    client: NodeId,
+}
+
+impl<F: FileIo> World<F> {
+    pub fn new(files: Vec<F>, metadata: Metadata, life: u64) -> World<F> {
+        let cfg = config();
+        let shape = shape(&cfg).expect("a shape");
+        let open = |(i, f)| FileSsd::open(f, SsdId(i as u32), shape).expect("opens");
+        let devices = files.into_iter().enumerate().map(open).collect();
+        let saved = metadata.now.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut nonce = life << 32;
+        let nodes = RackNodes::new(&cfg, saved, || {
+            nonce += 1;
+            nonce
+        });
+        let client = Layout { servers: SERVERS, clients: 1 }.client(0);
+        World { engine: Engine::new(nodes.expect("nodes"), devices, metadata), now: Time(1), next: 1, client }
+    }
+
+    pub fn send(&mut self, op: RequestOp) -> RequestId {
+        let id = RequestId(self.next);
+        self.next += 1;
+        let to = if matches!(op, RequestOp::Admin(_)) { ADMIN } else { self.client };
+        self.engine.submit(to, Request { id, op });
+        id
+    }
+
+    /// Runs until something is answered.
+    pub fn answers(&mut self) -> Vec<Reply> {
+        let mut all = Vec::new();
+        for _ in 0..2_000_000 {
+            self.engine.run(self.now);
+            self.engine.take_replies(&mut all);
+            if !all.is_empty() {
+                return all;
+            }
+            let next = self.engine.next_deadline().expect("something is left to happen");
+            self.now = self.now.max(next);
+        }
+        panic!("no answer by {:?}", self.now);
+    }
+
+    pub fn ask(&mut self, op: RequestOp) -> ReplyData {
+        self.try_ask(op).expect("succeeds")
+    }
+
+    pub fn try_ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+        let id = self.send(op);
+        let mut all = self.answers();
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].id, id);
+        all.remove(0).result
+    }
+
+    pub fn attach(&mut self) -> VolumeId {
+        match self.ask(RequestOp::Attach { name: "v".into() }) {
+            ReplyData::Attached(v) => v.id,
+            other => panic!("{other:?}"),
+        }
+    }
+}

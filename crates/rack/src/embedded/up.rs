@@ -1,0 +1,236 @@
+//! Bringing a rack up: directory, configuration, devices, nodes, sockets; and down again.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rackweave_core::device::DeviceError;
+use rackweave_core::{Layout, SsdId};
+
+use super::control::{SOCKET, short_path};
+use super::datadir::{DataDir, DataDirError};
+use super::engine::Engine;
+use super::net::{Address, ListenError, Listener};
+use super::rack::{RackNodes, shape};
+use super::serve::{Serve, Speaks};
+use super::status::Facts;
+use super::store::{Store, StoreError};
+use super::syncer::Syncer;
+use crate::config::{ConfigError, RackConfig, Size, TimingConfig};
+use crate::file::{FileSsd, OpenError, OsFile};
+
+const CONFIG_FILE: &str = "rack.toml";
+const STORE_FILE: &str = "meta.redb";
+
+/// What the user asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub data: PathBuf,
+    pub nbd: Address,
+    pub http: Option<Address>,
+    pub config: Option<PathBuf>,
+    pub servers: Option<u32>,
+    pub ssd_size: Option<Size>,
+    /// For this run only.
+    pub timing: Option<TimingConfig>,
+}
+
+/// Why a rack does not come up, or did not go down cleanly.
+#[derive(Debug, thiserror::Error)]
+pub enum UpError {
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error("{path}: {error}")]
+    ConfigFile { path: PathBuf, error: io::Error },
+    #[error("{path}: {error}")]
+    Config { path: PathBuf, error: ConfigError },
+    #[error(transparent)]
+    Options(ConfigError),
+    #[error("{key} is {asked}, but the rack in {data} was made with {stored}: it cannot change")]
+    Fixed { data: PathBuf, key: &'static str, stored: String, asked: String },
+    #[error("{path}: {error}")]
+    Device { path: PathBuf, error: OpenError },
+    #[error("{path}: {error}")]
+    Store { path: PathBuf, error: StoreError },
+    #[error(transparent)]
+    Nodes(#[from] crate::build::BuildError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("the driver failed: {0}")]
+    Driver(#[from] io::Error),
+    #[error("device {ssd} could not be closed: {error}; what was not flushed before may be lost there")]
+    Close { ssd: SsdId, error: DeviceError },
+}
+
+/// Runs a rack until SIGINT or SIGTERM; `ready` is called once, when it serves.
+pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(), UpError> {
+    // Before anything that may start a thread.
+    let signal = signals()?;
+    exact_timers();
+    let dir = DataDir::open(&options.data)?;
+    let data = std::path::absolute(dir.path())?;
+    let cfg = configure(&dir, options)?;
+    let devices = devices(&dir, &cfg)?;
+    let path = dir.file(STORE_FILE);
+    let store = Store::open(&path).map_err(|error| UpError::Store { path: path.clone(), error })?;
+    let saved = store.load().map_err(|error| UpError::Store { path, error })?;
+    let nodes = RackNodes::new(&cfg, saved, random_u64)?;
+    let client = Layout { servers: cfg.servers, clients: 1 }.client(0);
+    let (listeners, facts) = listen(&dir, options, &cfg, data.display().to_string())?;
+    let engine = Engine::new(nodes, devices, store);
+    let mut serve = Serve::new(engine, client, facts, Syncer::new(true)?, signal, listeners)?;
+    serve.when_ready(cfg.min_copies as usize, Box::new(ready));
+    serve.run()?;
+    for (i, closed) in serve.close().into_iter().enumerate() {
+        closed.map_err(|error| UpError::Close { ssd: SsdId(i as u32), error })?;
+    }
+    Ok(())
+}
+
+/// The configuration of this run. The first run's is kept, and its shape is fixed from then on.
+fn configure(dir: &DataDir, options: &Options) -> Result<RackConfig, UpError> {
+    let stored_path = dir.file(CONFIG_FILE);
+    let stored = if stored_path.exists() { Some(read_config(&stored_path)?) } else { None };
+    let mut cfg = match (&options.config, &stored) {
+        (Some(path), _) => read_config(path)?,
+        (None, Some(stored)) => stored.clone(),
+        (None, None) => RackConfig::default(),
+    };
+    cfg.servers = options.servers.unwrap_or(cfg.servers);
+    cfg.ssd.size = options.ssd_size.unwrap_or(cfg.ssd.size);
+    cfg.validate().map_err(UpError::Options)?;
+    if let Some(stored) = &stored {
+        same_shape(dir.path(), stored, &cfg)?;
+    }
+    if stored.as_ref() != Some(&cfg) {
+        dir.write(CONFIG_FILE, cfg.to_toml().as_bytes())?;
+    }
+    cfg.ssd.timing = options.timing.unwrap_or(cfg.ssd.timing);
+    Ok(cfg)
+}
+
+fn read_config(path: &Path) -> Result<RackConfig, UpError> {
+    let text = std::fs::read_to_string(path).map_err(|error| UpError::ConfigFile { path: path.into(), error })?;
+    RackConfig::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })
+}
+
+fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {
+    let keys: [(&'static str, fn(&RackConfig) -> String); 5] = [
+        ("servers", |c| c.servers.to_string()),
+        ("replicas", |c| c.replicas.to_string()),
+        ("stripe_blocks", |c| c.stripe_blocks.to_string()),
+        ("ssd.profile", |c| c.ssd.profile.clone()),
+        ("ssd.size", |c| c.ssd.size.to_string()),
+    ];
+    for (key, of) in keys {
+        let (stored, asked) = (of(stored), of(asked));
+        if stored != asked {
+            return Err(UpError::Fixed { data: data.into(), key, stored, asked });
+        }
+    }
+    Ok(())
+}
+
+fn devices(dir: &DataDir, cfg: &RackConfig) -> Result<Vec<FileSsd<OsFile>>, UpError> {
+    let shape = shape(cfg)?;
+    let open = |i: u32| {
+        let path = dir.file(&format!("ssd-{i}.rwk"));
+        let file = OsFile::open(&path).map_err(OpenError::Io);
+        file.and_then(|f| FileSsd::open(f, SsdId(i), shape)).map_err(|error| UpError::Device { path, error })
+    };
+    (0..cfg.servers).map(open).collect()
+}
+
+fn listen(
+    dir: &DataDir,
+    options: &Options,
+    cfg: &RackConfig,
+    data: String,
+) -> Result<(Vec<(Listener, Speaks)>, Facts), UpError> {
+    let nbd = Listener::bind(&options.nbd)?;
+    let mut facts = Facts { data, timing: timing_name(cfg.ssd.timing).into(), ..Facts::default() };
+    facts.nbd.push(nbd.to_string());
+    let mut all = vec![(nbd, Speaks::Nbd)];
+    if let Some(address) = &options.http {
+        let http = Listener::bind(address)?;
+        facts.http = Some(match http.tcp_address() {
+            Some(a) => format!("http://{a}/metrics"),
+            None => format!("{address} (path /metrics)"),
+        });
+        all.push((http, Speaks::Http));
+    }
+    // A path that fits a socket's address, however deep the data directory lies.
+    let (open, short) = short_path(dir.path(), SOCKET)?;
+    let control = Listener::bind_unix(&dir.file(SOCKET), &short)?;
+    drop(open);
+    all.push((control, Speaks::Control));
+    Ok((all, facts))
+}
+
+fn timing_name(t: TimingConfig) -> &'static str {
+    match t {
+        TimingConfig::Real => "real",
+        TimingConfig::None => "none",
+        TimingConfig::IdealGc => "ideal-gc",
+    }
+}
+
+/// Becomes readable with the first SIGINT or SIGTERM.
+fn signals() -> io::Result<OwnedFd> {
+    let (read, write) = UnixStream::pair()?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(read.into())
+}
+
+/// Modelled flash answers within microseconds: sleeps must not be rounded up by fifty.
+fn exact_timers() {
+    // SAFETY: sets a number of this thread.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };
+}
+
+/// Drawn once for each life of a node.
+fn random_u64() -> u64 {
+    let mut b = [0u8; 8];
+    // SAFETY: the kernel writes at most eight bytes.
+    unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
+    u64::from_ne_bytes(b).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(data: &Path) -> Options {
+        Options {
+            data: data.into(),
+            nbd: Address::Unix("/nowhere".into()),
+            http: None,
+            config: None,
+            servers: None,
+            ssd_size: None,
+            timing: None,
+        }
+    }
+
+    #[test]
+    fn a_racks_shape_is_fixed_and_its_timing_is_not() {
+        let path = std::env::temp_dir().join(format!("rackweave-up-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let dir = DataDir::open(&path).expect("directory");
+        let first = Options { servers: Some(5), timing: Some(TimingConfig::None), ..options(&path) };
+        let cfg = configure(&dir, &first).expect("new");
+        assert_eq!((cfg.servers, cfg.ssd.timing), (5, TimingConfig::None));
+        let cfg = configure(&dir, &options(&path)).expect("stored");
+        assert_eq!((cfg.servers, cfg.ssd.timing), (5, TimingConfig::Real));
+        let other = Options { servers: Some(4), ..options(&path) };
+        let e = configure(&dir, &other).unwrap_err().to_string();
+        assert!(e.contains("servers is 4") && e.contains("made with 5"), "{e}");
+        let bad = Options { servers: Some(0), ..options(&path) };
+        assert!(matches!(configure(&dir, &bad), Err(UpError::Options(_))));
+        drop(dir);
+        std::fs::remove_dir_all(&path).expect("remove");
+    }
+}
