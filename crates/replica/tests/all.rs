@@ -5,3 +5,4 @@ mod cluster;
 mod faults;
 mod linear;
 mod memory;
+mod single;

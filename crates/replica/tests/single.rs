@@ -1,0 +1,244 @@
+//! Single transitions of one member: a message in, what it sends, what it holds.
+
+use rackweave_core::msg::peer::{Inv, InvBlock};
+use rackweave_core::msg::{
+    BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet, Peer, Role,
+    SectorRange, View, ViewState,
+};
+use rackweave_core::{
+    BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, SetId, Time, Timestamp, TracePoint, VolumeId, VssdId,
+};
+use rackweave_replica::{Replica, ReplicaConfig, Store};
+
+use crate::memory::Memory;
+
+const V: VolumeId = VolumeId(3);
+
+struct One {
+    r: Replica,
+    store: Memory,
+    fx: Effects,
+    now: Time,
+}
+
+fn view(epoch: u32, role: Role) -> View {
+    let m = |i: u32, role| Member {
+        vssd: VssdId(1 + i),
+        server: NodeId(2 + i),
+        incarnation: Incarnation(50 + u64::from(i)),
+        role,
+    };
+    let members = vec![m(0, role), m(1, Role::Member), m(2, Role::Member)];
+    View { set: SetId(1), epoch: Epoch(epoch), state: ViewState::Normal, members }
+}
+
+fn ts(version: u64, member: u8) -> Timestamp {
+    Timestamp::new(Epoch(4), version, member)
+}
+
+fn block(b: u32, version: Timestamp, base: Timestamp, rmw: bool) -> InvBlock {
+    InvBlock { block: b, version, base, rmw }
+}
+
+impl One {
+    fn new(role: Role) -> One {
+        let r = Replica::new(ReplicaConfig::new(SetId(1), VssdId(1), NodeId(2)));
+        let mut store = Memory::new();
+        store.slow = 0;
+        let mut one = One { r, store, fx: Effects::new(), now: Time(1_000) };
+        one.r.install(one.now, &view(4, role), Incarnation(50), &mut one.store, &mut one.fx);
+        one.r.set_lease(Time(1_000_000_000));
+        one.fx.clear();
+        one
+    }
+    fn header(&self, epoch: u32, from: u32) -> Header {
+        Header {
+            op: Op::Peer,
+            vssd: VssdId(1),
+            lat: 0,
+            class: Class::Silver,
+            original_vssd: VssdId(1),
+            set: SetId(1),
+            epoch: Epoch(epoch),
+            incarnation: Incarnation(50 + u64::from(from)),
+            request: 77,
+        }
+    }
+    /// Gives a message of member `from`; what is sent back.
+    fn peer_in(&mut self, epoch: u32, from: u32, body: Peer) -> Vec<Peer> {
+        let header = self.header(epoch, from);
+        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
+        self.r.handle_peer(self.now, p, &mut self.store, &mut self.fx);
+        self.sent()
+    }
+    fn peer(&mut self, from: u32, body: Peer) -> Vec<Peer> {
+        self.peer_in(4, from, body)
+    }
+    fn io(&mut self, io: IoRequest) -> Vec<IoReply> {
+        let header = Header { op: Op::Write, epoch: Epoch(0), ..self.header(0, 9) };
+        let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Io(io) };
+        self.r.handle_io(self.now, p, &mut self.store, &mut self.fx);
+        self.replies()
+    }
+    fn sent(&mut self) -> Vec<Peer> {
+        let peers = self.fx.packets.drain(..).filter_map(|p| match p.body {
+            Body::Peer(x) => Some(x),
+            _ => None,
+        });
+        peers.collect()
+    }
+    fn replies(&mut self) -> Vec<IoReply> {
+        let replies = self.fx.packets.drain(..).filter_map(|p| match p.body {
+            Body::Reply(x) => Some(x),
+            _ => None,
+        });
+        replies.collect()
+    }
+    fn inv(&mut self, from: u32, sequence: u64, b: InvBlock) -> Vec<Peer> {
+        let mutation = Mutation { client: Incarnation(9), sequence, floor: 0 };
+        let data = Payload::elided(4096, sequence << 8);
+        let inv = Inv { volume: V, blocks: [b].into(), data, mutation, attach: 0, fua: false };
+        self.peer(from, Peer::Inv(Box::new(inv)))
+    }
+    fn version(&self, b: u32) -> Timestamp {
+        self.store.version(BlockAddr::new(V, b))
+    }
+    fn read(&mut self, b: u32) -> Vec<IoReply> {
+        self.io(IoRequest::Read { range: SectorRange { volume: V, first: u64::from(b) * 8, count: 8 } })
+    }
+}
+
+fn acked(v: &[Peer]) -> bool {
+    matches!(v, [Peer::Ack { .. }])
+}
+fn refused(v: &[Peer], same_mutation: bool) -> bool {
+    matches!(v, [Peer::Nack { blocks, .. }] if blocks[0].same == same_mutation)
+}
+
+#[test]
+fn an_invalidated_block_is_read_when_validated() {
+    let mut o = One::new(Role::Member);
+    assert!(acked(&o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false))));
+    assert_eq!(o.r.unresolved(), 1);
+    assert!(o.read(0).is_empty());
+    let val = |v| Peer::Val { volume: V, blocks: [(0, v)].into() };
+    o.peer(1, val(ts(5, 1)));
+    assert_eq!(o.r.unresolved(), 1, "another version's validation says nothing");
+    let header = o.header(4, 1);
+    let p = Packet { src: NodeId(3), dst: NodeId(2), header, body: Body::Peer(val(ts(3, 1))) };
+    o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
+    assert_eq!(o.replies(), [IoReply::Data(Payload::elided(4096, 1 << 8))]);
+}
+
+#[test]
+fn of_two_whole_writes_the_higher_version_stays() {
+    let mut o = One::new(Role::Member);
+    assert!(acked(&o.inv(1, 1, block(0, ts(3, 2), Timestamp::ZERO, false))));
+    assert!(acked(&o.inv(2, 2, block(0, ts(3, 1), Timestamp::ZERO, false))));
+    assert_eq!(o.version(0), ts(3, 2));
+    assert!(acked(&o.inv(1, 3, block(0, ts(5, 1), Timestamp::ZERO, false))));
+    assert_eq!(o.version(0), ts(5, 1));
+}
+
+#[test]
+fn a_read_modify_write_loses_to_what_it_was_not_made_from() {
+    let mut o = One::new(Role::Member);
+    o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false));
+    assert!(refused(&o.inv(2, 2, block(0, ts(4, 2), Timestamp::ZERO, true)), false));
+    assert!(acked(&o.inv(2, 2, block(0, ts(4, 2), ts(3, 1), true))), "made from it: it was in effect");
+    assert!(refused(&o.inv(1, 3, block(0, ts(3, 2), Timestamp::ZERO, false)), true) == false);
+    assert_eq!(o.version(0), ts(4, 2));
+}
+
+#[test]
+fn a_whole_write_must_pass_a_read_modify_write_in_its_way() {
+    let mut o = One::new(Role::Member);
+    assert!(acked(&o.inv(1, 1, block(0, ts(9, 1), Timestamp::ZERO, true))));
+    assert!(refused(&o.inv(2, 2, block(0, ts(3, 2), Timestamp::ZERO, false)), false));
+    assert!(acked(&o.inv(2, 2, block(0, ts(11, 2), Timestamp::ZERO, false))));
+    assert_eq!(o.version(0), ts(11, 2));
+}
+
+#[test]
+fn of_one_mutation_coordinated_twice_the_lower_waits() {
+    let mut o = One::new(Role::Member);
+    assert!(acked(&o.inv(1, 1, block(0, ts(5, 1), Timestamp::ZERO, false))));
+    assert!(refused(&o.inv(2, 1, block(0, ts(3, 2), Timestamp::ZERO, false)), true));
+    o.peer(1, Peer::Val { volume: V, blocks: [(0, ts(5, 1))].into() });
+    assert!(acked(&o.inv(2, 1, block(0, ts(3, 2), Timestamp::ZERO, false))));
+    assert_eq!(o.version(0), ts(5, 1));
+}
+
+#[test]
+fn a_late_copy_does_not_come_back_through_a_forgotten_range() {
+    let mut o = One::new(Role::Member);
+    let first = block(0, ts(3, 1), Timestamp::ZERO, false);
+    o.inv(1, 1, first);
+    o.peer(1, Peer::Val { volume: V, blocks: [(0, ts(3, 1))].into() });
+    let range = BlockRange { volume: V, first: 0, count: 4 };
+    let mutation = Mutation { client: Incarnation(9), sequence: 2, floor: 0 };
+    assert!(acked(&o.peer(1, Peer::InvRange { range, version: ts(7, 1), mutation, attach: 0, fua: false })));
+    o.peer(1, Peer::ValRange { range, version: ts(7, 1) });
+    o.store.forget_ranges = true;
+    o.store.background();
+    assert_eq!(o.version(0), Timestamp::ZERO);
+    assert!(acked(&o.inv(1, 1, first)));
+    assert_eq!((o.version(0), o.r.unresolved()), (Timestamp::ZERO, 0));
+}
+
+#[test]
+fn another_epoch_is_refused_and_told_the_present_one() {
+    let mut o = One::new(Role::Member);
+    assert!(matches!(o.peer_in(3, 1, Peer::Flush)[..], [Peer::StaleEpoch]));
+    assert!(o.peer_in(3, 1, Peer::StaleEpoch).is_empty());
+    assert!(o.peer_in(5, 1, Peer::Flush).is_empty());
+    assert_eq!(o.store.persists, 0);
+}
+
+#[test]
+fn without_a_lease_or_as_a_shadow_nothing_is_served() {
+    let refused = [IoReply::Failed(IoError::NotServing)];
+    let mut o = One::new(Role::Shadow);
+    assert_eq!(o.read(0), refused);
+    assert!(acked(&o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false))), "a shadow acknowledges");
+    let mut o = One::new(Role::Member);
+    assert_eq!(o.read(0).len(), 1);
+    o.now = Time(1_000_000_000);
+    assert_eq!(o.read(0), refused);
+    let mut o = One::new(Role::Member);
+    o.r.fail();
+    assert_eq!(o.read(0), refused);
+    assert!(o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false)).is_empty());
+}
+
+#[test]
+fn an_unvalidated_block_is_replayed_with_its_version() {
+    let mut o = One::new(Role::Member);
+    o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false));
+    o.now = o.r.deadline();
+    o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
+    let sent = o.sent();
+    let replays = sent.iter().filter(|p| matches!(p, Peer::Inv(i) if i.blocks[0].version == ts(3, 1)));
+    assert_eq!(replays.count(), 2);
+    assert!(o.fx.traces.iter().any(|t| t.point == TracePoint::WriteReplay));
+}
+
+#[test]
+fn a_flush_is_acknowledged_when_persisted() {
+    let mut o = One::new(Role::Member);
+    assert!(o.peer(1, Peer::Flush).is_empty());
+    assert!(o.peer(1, Peer::Flush).is_empty(), "a repetition starts nothing");
+    assert_eq!(o.store.persists, 1);
+    let done = o.store.done.pop().expect("persisted");
+    o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
+    assert!(matches!(o.sent()[..], [Peer::FlushAck { ok: true }]));
+}
+
+#[test]
+fn a_fence_waits_for_older_writers() {
+    let mut o = One::new(Role::Member);
+    o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false));
+    assert!(o.peer(1, Peer::Fence { volume: V, attach: 1 }).is_empty());
+    o.peer(1, Peer::Val { volume: V, blocks: [(0, ts(3, 1))].into() });
+    assert!(matches!(o.peer(1, Peer::Fence { volume: V, attach: 1 })[..], [Peer::FenceAck { attach: 1 }]));
+}
