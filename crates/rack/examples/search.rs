@@ -1,22 +1,43 @@
-//! Fault search over a range of seeds: `cargo run --release --example search -- FROM TO [--verbose]`.
-//! Prints every seed that fails and, over all, which situations occurred.
+//! Fault search over a range of seeds: `cargo run --release --example search -- FROM TO [--verbose] [--break RULE]`.
+//! Prints every seed that fails and, over all, which situations occurred. `--break` breaks a rule on purpose and stops
+//! at the first seed that notices.
 
 use rackweave_rack::fault::{SimOptions, run_seed};
 use rackweave_rack::sim::Coverage;
+use rackweave_replica::Faults;
+
+fn broken(rule: &str) -> Faults {
+    let mut f = Faults::default();
+    match rule {
+        "lease" => f.skip_lease = true,
+        "replay" => f.skip_replay = true,
+        "dedup" => f.drop_dedup = true,
+        "shadow" => f.serve_shadow = true,
+        "fence" => f.ignore_fence = true,
+        "tombstone" => f.lose_tombstone = true,
+        _ => panic!("--break lease|replay|dedup|shadow|fence|tombstone, not {rule:?}"),
+    }
+    f
+}
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: u64| args.get(i).and_then(|a| a.parse().ok()).unwrap_or(default);
     let (from, to) = (number(0, 0), number(1, 30));
     let verbose = args.iter().any(|a| a == "--verbose");
+    let rule = args.iter().position(|a| a == "--break").and_then(|i| args.get(i + 1));
+    let options = SimOptions { faults: rule.map_or(Faults::default(), |r| broken(r)), ..SimOptions::default() };
     let mut coverage = Coverage::default();
     let mut failed = 0;
     for seed in from..to {
-        let report = run_seed(seed, &SimOptions::default());
+        let report = run_seed(seed, &options);
         coverage.merge(&report.coverage);
         failed += u64::from(!report.passed());
         if verbose || !report.passed() {
             println!("{report}\n");
+        }
+        if failed > 0 && rule.is_some() {
+            break;
         }
     }
     let seen: Vec<String> = coverage.seen().map(|(p, n)| format!("{} {n}", p.name())).collect();

@@ -54,8 +54,8 @@ pub struct History {
     pub(super) ops: Vec<Op>,
     sectors: BTreeMap<(VolumeId, u64), Vec<Touch>>,
     flushes: BTreeMap<VolumeId, Vec<OpId>>,
-    /// All replicas of a set were down together.
-    crashes: Vec<(u64, SetId)>,
+    /// All replicas of a set were down together; and from when on no answer sent before that was under way.
+    crashes: Vec<(u64, SetId, u64)>,
     /// From then on writes of the volume with a lower generation cannot begin to apply.
     fences: Vec<(u64, VolumeId, u32)>,
 }
@@ -136,10 +136,15 @@ impl History {
             }
         }
     }
-    /// All replicas of `set` are down at this instant.
-    pub fn set_crashed(&mut self, set: SetId) {
+    /// All replicas of `set` are down at this instant. The number is for [`History::silent`].
+    pub fn set_crashed(&mut self, set: SetId) -> usize {
         let at = self.tick();
-        self.crashes.push((at, set));
+        self.crashes.push((at, set, u64::MAX));
+        self.crashes.len() - 1
+    }
+    /// Answers sent before that crash have all arrived by now: who is answered from now on was answered after it.
+    pub fn silent(&mut self, crash: usize) {
+        self.crashes[crash].2 = self.tick();
     }
     /// A writer with generation `attach` is attached and told so.
     pub fn fenced(&mut self, volume: VolumeId, attach: u32) {
@@ -184,9 +189,7 @@ impl History {
             let op = &self.ops[t.op.0 as usize];
             let answered = op.answer.filter(|_| !op.failed);
             let what = match op.kind {
-                OpKind::Write { fua, attach } => {
-                    What::Write { op: t.op, value: t.value, attach, answered: answered.is_some(), fua }
-                }
+                OpKind::Write { fua, attach } => What::Write { op: t.op, value: t.value, attach, answered, fua },
                 OpKind::Read => What::Read { op: t.op, value: t.value },
                 OpKind::Flush => continue,
             };
@@ -201,7 +204,7 @@ impl History {
         }
         let crashes = self.crashes.iter().filter(|c| c.1 == set);
         let before = out.len();
-        out.extend(crashes.map(|&(at, _)| SectorEvent { at, what: What::Crash }));
+        out.extend(crashes.map(|&(at, _, silent)| SectorEvent { at, what: What::Crash { silent } }));
         if out.len() > before {
             for &f in self.flushes.get(&volume).map_or(&[][..], |f| f) {
                 let op = &self.ops[f.0 as usize];
@@ -225,13 +228,33 @@ pub(super) struct SectorEvent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    Write { op: OpId, value: u64, attach: u32, answered: bool, fua: bool },
-    Read { op: OpId, value: u64 },
-    Answer { op: OpId },
-    FlushCall { op: OpId },
-    FlushAnswer { op: OpId },
-    Crash,
-    Fence { attach: u32 },
+    Write {
+        op: OpId,
+        value: u64,
+        attach: u32,
+        answered: Option<u64>,
+        fua: bool,
+    },
+    Read {
+        op: OpId,
+        value: u64,
+    },
+    Answer {
+        op: OpId,
+    },
+    FlushCall {
+        op: OpId,
+    },
+    FlushAnswer {
+        op: OpId,
+    },
+    /// Answers before `silent` may have been sent before the crash.
+    Crash {
+        silent: u64,
+    },
+    Fence {
+        attach: u32,
+    },
 }
 
 impl fmt::Display for SectorEvent {
@@ -243,13 +266,13 @@ impl fmt::Display for SectorEvent {
                 "write #{} of {value:016x}, generation {attach}{}{}",
                 op.0,
                 if fua { ", FUA" } else { "" },
-                if answered { "" } else { ", never answered" }
+                if answered.is_some() { "" } else { ", never answered" }
             ),
             What::Read { op, value } => write!(f, "read #{} begins; its answer will be {value:016x}", op.0),
             What::Answer { op } => write!(f, "#{} answered", op.0),
             What::FlushCall { op } => write!(f, "flush #{} begins", op.0),
             What::FlushAnswer { op } => write!(f, "flush #{} done", op.0),
-            What::Crash => write!(f, "every replica is down"),
+            What::Crash { .. } => write!(f, "every replica is down"),
             What::Fence { attach } => write!(f, "generation {attach} is attached"),
         }
     }

@@ -207,11 +207,28 @@ fn a_write_with_fua_does_not_roll_back() {
 }
 
 #[test]
+fn an_answer_sent_before_the_crash_may_arrive_after_it() {
+    for late in [false, true] {
+        let mut h = History::new();
+        let w = write(&mut h, 1);
+        let crash = h.set_crashed(S);
+        if late {
+            h.silent(crash);
+        }
+        h.answered(w, Outcome::Done);
+        h.silent(crash);
+        read(&mut h, 0);
+        if late { bad(&h) } else { good(&h) }
+    }
+}
+
+#[test]
 fn a_write_answered_after_the_crash_stands() {
     let mut h = History::new();
     let w = write(&mut h, 1);
     read(&mut h, 1);
-    h.set_crashed(S);
+    let crash = h.set_crashed(S);
+    h.silent(crash);
     read(&mut h, 0);
     h.answered(w, Outcome::Done);
     read(&mut h, 1);

@@ -42,7 +42,7 @@ struct Slot {
     op: OpId,
     value: u64,
     write: bool,
-    answered: bool,
+    answered: Option<u64>,
     fua: bool,
     attach: u32,
     /// Fenced: what has not taken effect will not.
@@ -69,7 +69,7 @@ impl Search {
     /// Checks one sector, which begins as zeroes. The error names the place of the event that failed.
     pub fn run(&mut self, events: &[SectorEvent]) -> Result<(), (usize, SearchError)> {
         self.slots = [None; PENDING_MAX];
-        self.crashes = events.iter().any(|e| e.what == What::Crash);
+        self.crashes = events.iter().any(|e| matches!(e.what, What::Crash { .. }));
         self.states.clear();
         let past = if self.crashes { vec![(0, NONE)] } else { Vec::new() };
         self.states.push(State { value: 0, done: 0, past, marks: Vec::new() });
@@ -88,7 +88,7 @@ impl Search {
                 self.call(Slot { op, value, write: true, answered, fua, attach, closed: false })
             }
             What::Read { op, value } => {
-                self.call(Slot { op, value, write: false, answered: true, fua: false, attach: 0, closed: false })
+                self.call(Slot { op, value, write: false, answered: Some(0), fua: false, attach: 0, closed: false })
             }
             What::Answer { op } => self.answer(op),
             What::FlushCall { op } => {
@@ -100,7 +100,7 @@ impl Search {
                 self.dedup();
                 Ok(())
             }
-            What::Crash => self.crash(),
+            What::Crash { silent } => self.crash(silent),
             What::Fence { attach } => self.fence(attach),
         }
     }
@@ -161,18 +161,24 @@ impl Search {
         Ok(())
     }
 
-    /// Every replica is down: the sector may be any value since the last completed flush; writes that are undone and
-    /// still wait for their answer must take effect again.
-    fn crash(&mut self) -> Result<(), SearchError> {
+    /// Every replica is down: the sector may be any value since the last completed flush. Writes that are undone and
+    /// still wait for their answer must take effect again, unless the answer was on its way already.
+    fn crash(&mut self, silent: u64) -> Result<(), SearchError> {
         self.expand(None)?;
         self.next.clear();
+        let on_its_way = |s: &Option<Slot>| s.is_some_and(|s| s.answered.is_some_and(|at| at < silent));
+        let sent = self.slots.iter().enumerate().filter(|(_, s)| on_its_way(s)).fold(0u64, |m, (i, _)| m | 1 << i);
         for s in &self.states {
             for keep in 0..s.past.len() {
                 let undone = s.past[keep + 1..].iter().filter(|p| p.1 != NONE).fold(0u64, |m, p| m | 1 << p.1);
                 let (value, _) = s.past[keep];
                 let marks = s.marks.iter().map(|m| (m.0, m.1.min(keep as u16))).collect();
                 // What survived may not be on flash yet: without a flush another crash may go back further.
-                self.next.push(State { value, done: s.done & !undone, past: s.past[..=keep].to_vec(), marks });
+                let after = State { value, done: s.done & !undone, past: s.past[..=keep].to_vec(), marks };
+                if undone & sent != 0 {
+                    self.next.push(State { done: s.done & !(undone & !sent), ..after.clone() });
+                }
+                self.next.push(after);
             }
         }
         std::mem::swap(&mut self.states, &mut self.next);
@@ -192,7 +198,7 @@ impl Search {
                 continue;
             }
             slot.closed = true;
-            if !slot.answered {
+            if slot.answered.is_none() {
                 self.slots[i] = None;
                 for s in &mut self.states {
                     s.done &= !(1 << i);

@@ -18,6 +18,8 @@ use crate::sim::{Contents, LinkFaults, Sim, SimConfig};
 const SETUP_MAX: Span = Span::from_secs(30);
 /// Once faults have ended every request must complete within this.
 const QUIET_MAX: Span = Span::from_secs(120);
+/// No packet is under way longer: the worst reordering drawn, twice for a duplicate, and a link's queue.
+const UNDER_WAY_MAX: Span = Span::from_millis(50);
 /// Wait before an attach is tried again because requests on its volume are still open.
 const ATTACH_RETRY: Span = Span::from_millis(5);
 /// The final read of everything is done so often: members are asked in turn, so most blocks are seen on each.
@@ -103,6 +105,10 @@ enum Agenda {
     Attach {
         client: u32,
         volume: usize,
+    },
+    /// Nothing sent before the crash is under way any more.
+    Silent {
+        crash: usize,
     },
 }
 
@@ -423,6 +429,7 @@ impl<'a> Run<'a> {
         match what {
             Agenda::Issue { client } => self.issue(client),
             Agenda::Attach { client, volume } => self.try_attach(client, volume),
+            Agenda::Silent { crash } => self.history.silent(crash),
             Agenda::Fault(i) => self.begin(i)?,
             Agenda::Over(i) => self.over(i)?,
         }
@@ -570,7 +577,8 @@ impl<'a> Run<'a> {
     fn servers_down(&mut self, servers: &[u32], power: bool) {
         let layout = self.sim.engine().layout();
         for set in self.watch.crashing(&self.sim, servers) {
-            self.history.set_crashed(set);
+            let crash = self.history.set_crashed(set);
+            self.plan_at(self.sim.now() + UNDER_WAY_MAX, Agenda::Silent { crash });
         }
         for &s in servers {
             let n = layout.server(s);

@@ -1,0 +1,127 @@
+//! Seeds: each must pass, repeat itself exactly, and together they must meet every situation that matters.
+#![allow(clippy::disallowed_methods, reason = "seeds run on both cores")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rackweave_core::TracePoint as T;
+use rackweave_rack::fault::{SimOptions, SimReport, run_seed};
+use rackweave_rack::sim::Coverage;
+
+/// Situations without which a search proves little ("How they are searched").
+const MUST_OCCUR: &[T] = &[
+    T::Redirect,
+    T::RedirectDuringInvalidation,
+    T::GcAccepted,
+    T::GcDelayed,
+    T::GcOpDuplicate,
+    T::GcStart,
+    T::GcEnd,
+    T::BlockErased,
+    T::BlockMoved,
+    T::WriteConflict,
+    T::WriteReplay,
+    T::ReadStalled,
+    T::StaleEpoch,
+    T::RmwRetry,
+    T::DuplicateMutation,
+    T::RangeCommit,
+    T::FlushCommit,
+    T::FlushRestart,
+    T::FenceRefused,
+    T::NoCredit,
+    T::InvRetransmit,
+    T::ShadowAdded,
+    T::ShadowComplete,
+    T::MemberRemoved,
+    T::LeaseExpired,
+    T::SetRecovered,
+    T::TornPage,
+    T::CheckpointWritten,
+    T::ClientRetry,
+    T::ClientCoordinatorChange,
+    T::ClientFenced,
+];
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// Runs the seeds on two threads; reports in order of seed.
+fn run(first: u64, count: u64) -> Vec<SimReport> {
+    let next = AtomicU64::new(first);
+    let work = || {
+        let mut out = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return out;
+            }
+            out.push(run_seed(seed, &SimOptions::default()));
+        }
+    };
+    let mut reports = std::thread::scope(|s| {
+        let other = s.spawn(work);
+        let mut mine = work();
+        mine.extend(other.join().expect("a run's panic is a failed report"));
+        mine
+    });
+    reports.sort_by_key(|r| r.plan.seed);
+    reports
+}
+
+#[test]
+fn every_seed_passes_and_together_they_meet_every_situation() {
+    let count = number("RACKWEAVE_SEEDS", 30);
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count);
+    let mut coverage = Coverage::default();
+    for r in &reports {
+        coverage.merge(&r.coverage);
+        assert!(r.operations.values().sum::<u64>() >= 2_000 || !r.passed());
+        assert!(r.faults_done >= 3 || !r.passed());
+    }
+    let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+    if let Some(first) = failed.first() {
+        panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
+    }
+    if count >= 30 {
+        let missing: Vec<&str> = MUST_OCCUR.iter().filter(|&&p| coverage.get(p) == 0).map(|p| p.name()).collect();
+        assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+        assert!(reports.iter().map(|r| r.cut_torn).sum::<u64>() > 0, "no write was ever torn");
+        assert!(reports.iter().map(|r| r.history.set_crashes).sum::<u64>() > 0, "no set ever crashed whole");
+        assert!(reports.iter().map(|r| r.history.unanswered).sum::<u64>() > 0, "no request was ever cut off");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in [3, 8] {
+        let (a, b) = (run_seed(seed, &SimOptions::default()), run_seed(seed, &SimOptions::default()));
+        assert_eq!(a.hash, b.hash, "seed {seed}");
+        assert_eq!((a.events, &a.coverage, a.virtual_seconds), (b.events, &b.coverage, b.virtual_seconds));
+    }
+    assert_ne!(run_seed(3, &SimOptions::default()).hash, run_seed(4, &SimOptions::default()).hash);
+}
+
+#[test]
+fn a_request_is_followed_through_the_rack() {
+    let report = run_seed(3, &SimOptions { trace_request: Some(40), ..SimOptions::default() });
+    let text: Vec<String> = report.timeline.iter().map(ToString::to_string).collect();
+    assert!(text.len() >= 3, "{text:?}");
+    assert!(text[0].contains("Request"), "{text:?}");
+    assert!(text.iter().any(|l| l.contains("n1 ")), "through the switch: {text:?}");
+    assert!(text.last().unwrap().contains("Reply"), "{text:?}");
+}
+
+#[test]
+fn a_report_reads_as_text_and_as_json() {
+    let report = run_seed(3, &SimOptions::default());
+    let text = report.to_string();
+    for part in ["seed 3", "drawn {", "fault ", "coverage ", "cpu Server", "trace hash "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json: serde_json::Value = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["plan"]["seed"], 3);
+    assert_eq!(json["hash"], report.hash.to_string());
+    assert!(json["coverage"]["WriteCommit"].as_u64().unwrap() > 100);
+    assert!(json["failure"].is_null());
+}
