@@ -87,6 +87,19 @@ pub enum Fault {
         to: u32,
         ms: u64,
     },
+    /// A server is cut off from the other servers and the metadata service, but not from clients: what it serves then
+    /// it must not serve beyond its lease.
+    Sever {
+        server: u32,
+        ms: u64,
+    },
+    /// A server loses the way to one peer, and a little later its process ends: writes stay half done.
+    HalfCrash {
+        server: u32,
+        peer: u32,
+        cut_ms: u64,
+        down_ms: u64,
+    },
     /// Links get worse for a while.
     Noise {
         links: LinkFaults,
@@ -224,7 +237,7 @@ fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
     let nodes = u64::from(2 + p.servers + p.clients);
     let server = rng.below(u64::from(p.servers)) as u32;
     let ms = draw_ms(rng);
-    match rng.below(26) {
+    match rng.below(34) {
         0..4 => Fault::Crash { server, down_ms: ms },
         4..8 => Fault::PowerCut { server, down_ms: ms },
         8..10 => Fault::SetPowerCut { set: server, down_ms: ms },
@@ -246,6 +259,11 @@ fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
                 reorder_extra_ns: rng.between(100_000, 20_000_000),
             };
             Fault::Noise { links, ms }
+        }
+        25..29 => Fault::Sever { server, ms: 200 + ms },
+        29..33 => {
+            let peer = (server + 1 + rng.below(u64::from(p.servers - 1)) as u32) % p.servers;
+            Fault::HalfCrash { server, peer, cut_ms: rng.between(2, 25), down_ms: 100 + ms }
         }
         _ => Fault::Corrupt { server },
     }

@@ -106,6 +106,8 @@ enum Agenda {
         client: u32,
         volume: usize,
     },
+    /// The second part of a half crash.
+    Crash(usize),
     /// Nothing sent before the crash is under way any more.
     Silent {
         crash: usize,
@@ -432,6 +434,7 @@ impl<'a> Run<'a> {
             Agenda::Silent { crash } => self.history.silent(crash),
             Agenda::Fault(i) => self.begin(i)?,
             Agenda::Over(i) => self.over(i)?,
+            Agenda::Crash(i) => self.half_crash(i),
         }
         Ok(())
     }
@@ -516,9 +519,13 @@ impl<'a> Run<'a> {
                 self.client_down(client);
                 over = Some(down_ms);
             }
-            Fault::Isolate { ms, .. } | Fault::Cut { ms, .. } => {
+            Fault::Isolate { ms, .. } | Fault::Cut { ms, .. } | Fault::Sever { ms, .. } => {
                 self.cut(fault, true);
                 over = Some(ms);
+            }
+            Fault::HalfCrash { cut_ms, .. } => {
+                self.cut(fault, true);
+                self.plan_at(self.sim.now() + Span::from_millis(cut_ms), Agenda::Crash(i));
             }
             Fault::Noise { links, ms } => {
                 self.sim.engine_mut().net().set_faults(links);
@@ -541,7 +548,11 @@ impl<'a> Run<'a> {
 
     fn over(&mut self, i: usize) -> Result<(), Failure> {
         match self.plan.faults[i].fault {
-            Fault::Crash { .. } | Fault::PowerCut { .. } | Fault::SetPowerCut { .. } | Fault::RackCrash { .. } => {
+            Fault::Crash { .. }
+            | Fault::PowerCut { .. }
+            | Fault::SetPowerCut { .. }
+            | Fault::RackCrash { .. }
+            | Fault::HalfCrash { .. } => {
                 for s in self.fault_servers(i) {
                     self.node_up(self.sim.engine().layout().server(s))?;
                 }
@@ -556,7 +567,7 @@ impl<'a> Run<'a> {
             Fault::SwitchRestart { .. } => self.node_up(Layout::SWITCH)?,
             Fault::MetaRestart { .. } => self.node_up(Layout::META)?,
             Fault::ClientRestart { client, .. } => self.client_up(client)?,
-            f @ (Fault::Isolate { .. } | Fault::Cut { .. }) => self.cut(f, false),
+            f @ (Fault::Isolate { .. } | Fault::Cut { .. } | Fault::Sever { .. }) => self.cut(f, false),
             Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
             Fault::Corrupt { .. } | Fault::Steal { .. } => {}
         }
@@ -566,7 +577,9 @@ impl<'a> Run<'a> {
     fn fault_servers(&self, i: usize) -> Vec<u32> {
         let n = self.plan.params.servers;
         match self.plan.faults[i].fault {
-            Fault::Crash { server, .. } | Fault::PowerCut { server, .. } => vec![server % n],
+            Fault::Crash { server, .. } | Fault::PowerCut { server, .. } | Fault::HalfCrash { server, .. } => {
+                vec![server % n]
+            }
             Fault::SetPowerCut { set, .. } => {
                 crate::build::members(self.sim.config(), set % n).iter().map(|m| crate::build::server_of(m.0)).collect()
             }
@@ -634,8 +647,18 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    fn half_crash(&mut self, i: usize) {
+        let fault = self.plan.faults[i].fault;
+        self.cut(fault, false);
+        self.servers_down(&self.fault_servers(i), false);
+        if let Fault::HalfCrash { down_ms, .. } = fault {
+            self.plan_at(self.sim.now() + Span::from_millis(down_ms), Agenda::Over(i));
+        }
+    }
+
     fn cut(&mut self, fault: Fault, blocked: bool) {
-        let nodes = self.sim.engine().layout().nodes();
+        let layout = self.sim.engine().layout();
+        let nodes = layout.nodes();
         let net = self.sim.engine_mut().net();
         match fault {
             Fault::Isolate { node, .. } => {
@@ -643,6 +666,18 @@ impl<'a> Run<'a> {
                     net.block(NodeId(node % nodes), NodeId(other), blocked);
                     net.block(NodeId(other), NodeId(node % nodes), blocked);
                 }
+            }
+            Fault::Sever { server, .. } => {
+                let n = layout.server(server % layout.servers);
+                let others = (0..layout.servers).map(|i| layout.server(i)).filter(|&o| o != n);
+                for other in others.chain([Layout::META]) {
+                    net.block(n, other, blocked);
+                    net.block(other, n, blocked);
+                }
+            }
+            Fault::HalfCrash { server, peer, .. } => {
+                let (n, to) = (layout.server(server % layout.servers), layout.server(peer % layout.servers));
+                net.block(n, to, blocked);
             }
             Fault::Cut { from, to, .. } => net.block(NodeId(from % nodes), NodeId(to % nodes), blocked),
             _ => {}
