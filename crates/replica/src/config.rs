@@ -80,6 +80,9 @@ pub const CREDIT_SLOTS: u64 = 256;
 pub const CREDIT_PAGES: u64 = 64;
 /// Blocks a fill or recovery asks for at once.
 pub const FILL_WINDOW: usize = 16;
+/// Range records remembered after they are Valid, though flash may have forgotten them: longer than a lost validation
+/// stays unnoticed, few enough to look through at every write to an unmapped block.
+pub const RANGES_REMEMBERED: usize = 64;
 /// Range records of its epoch that a shadow remembers while it fills: every copied block is compared with each. At
 /// the bound further ones wait for the end of the fill.
 pub const FILL_RANGES_MAX: usize = 4096;

@@ -91,7 +91,7 @@ impl Replica {
             };
         }
         let held = cx.store.version(a);
-        let below_range = b.version.epoch() == self.epoch && b.version.version() <= self.range_floor;
+        let below_range = b.version.epoch() < self.epoch || b.version.version() <= self.range_floor;
         if held == b.version || (below_range && self.dedup.settled(m, a.block)) {
             // Settled, though perhaps zeroed since by a range record that is gone: never accepted again.
             return Verdict::Ack;

@@ -4,8 +4,8 @@ use rackweave_core::msg::peer::NackBlock;
 use rackweave_core::msg::{BlockRange, IoError, IoReply, IoRequest, Mutation};
 use rackweave_core::{BlockAddr, Timestamp, TracePoint};
 
-use crate::active::{RangeEntry, overlap};
-use crate::config::RANGES_MAX;
+use crate::active::{RangeEntry, covers, overlap};
+use crate::config::{RANGES_MAX, RANGES_REMEMBERED};
 use crate::dedup::Seen;
 use crate::op::{Job, OpKind, Origin, RangeOp};
 use crate::replica::{Cx, Replica};
@@ -24,6 +24,15 @@ impl Replica {
         let over = self.active.ranges.iter().find(|r| overlap(r.range, range));
         let over = over.map(|r| BlockAddr::new(range.volume, r.range.first.max(range.first)));
         over.or_else(|| self.active.inside(range).first().copied())
+    }
+
+    /// What a write of the block is made from: a range that flash has forgotten counts.
+    pub(crate) fn base_of<S: Store>(&self, store: &S, a: BlockAddr) -> Timestamp {
+        let held = store.version(a);
+        if self.recent.is_empty() || store.mapped(a) {
+            return held;
+        }
+        self.recent.iter().filter(|(r, _)| covers(*r, a)).map(|r| r.1).fold(held, Timestamp::max)
     }
 
     pub(crate) fn client_zero<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {
@@ -197,6 +206,10 @@ impl Replica {
     pub(crate) fn validate_range(&mut self, range: BlockRange, version: Timestamp) {
         if let Some(at) = self.active.range_at(range, version) {
             let r = self.active.ranges.remove(at);
+            if self.recent.len() >= RANGES_REMEMBERED {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((range, version));
             if let Some(op) = r.op {
                 self.cancel_replay(op);
             }

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::msg::{
-    Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp, Packet, Peer, Role, ViewState,
+    BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp, Packet, Peer, Role,
+    ViewState,
 };
 use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint, VolumeId};
 use slab::Slab;
@@ -75,6 +76,8 @@ pub struct Replica {
     /// Highest version number a range of this epoch has, and any write made here has.
     pub(crate) range_floor: u64,
     pub(crate) highest: u64,
+    /// The last ranges that became Valid.
+    pub(crate) recent: VecDeque<(BlockRange, Timestamp)>,
     pub(crate) replays: usize,
     pub(crate) fill: Option<Box<Fill>>,
     pub(crate) recovery: Option<Box<Recovery>>,
@@ -119,6 +122,7 @@ impl Replica {
             next_id: 0,
             range_floor: 0,
             highest: 0,
+            recent: VecDeque::new(),
             replays: 0,
             fill: None,
             recovery: None,
@@ -495,6 +499,7 @@ impl Replica {
         self.copies_queue.clear();
         self.woken.clear();
         self.timers.clear();
+        self.recent.clear();
         self.replays = 0;
         self.fill = None;
         self.recovery = None;

@@ -129,13 +129,14 @@ impl Replica {
 
     fn block_of_write<S: Store>(&mut self, cx: &Cx<'_, S>, job: &Job, b: u32) -> OpBlock {
         let IoRequest::Write(w) = &job.io else { unreachable!("only writes come here") };
-        let base = cx.store.version(BlockAddr::new(w.range.volume, b));
+        let a = BlockAddr::new(w.range.volume, b);
+        let (held, base) = (cx.store.version(a), self.base_of(cx.store, a));
         let (at, count) = part_of(w.range.first, w.range.count, b);
         let from = (u64::from(b) * u64::from(SECTORS_PER_BLOCK) + u64::from(at) - w.range.first) as u32;
         let rmw = count != SECTORS_PER_BLOCK;
         let mine = if count == w.range.count { w.data.clone() } else { w.data.slice(from, count) };
         let version = self.next_version(base, if rmw { 1 } else { 2 });
-        let (data, patch) = match job.part(b, base) {
+        let (data, patch) = match job.part(b, held) {
             Some(old) if rmw => (old.merged(at, &mine), Some((at, mine))),
             _ => (mine, None),
         };
@@ -555,7 +556,8 @@ impl Replica {
         }
         let (others, mine) = (self.others(), self.incarnation);
         let (round, id) = (self.id(), self.id());
-        let new = self.next_version(version, if self.is_partial(op, index) { 1 } else { 2 });
+        let base = self.base_of(cx.store, a);
+        let new = self.next_version(base, if self.is_partial(op, index) { 1 } else { 2 });
         let o = &mut self.ops[op.slot as usize];
         o.round = round;
         let OpKind::Blocks(b) = &mut o.kind else { return };
@@ -565,7 +567,7 @@ impl Replica {
         if let Some((at, patch)) = &x.patch {
             x.data = data.merged(*at, patch);
         }
-        x.base = version;
+        x.base = base;
         x.version = new;
         x.missing = others;
         x.state = BlockState::Sent;
@@ -574,7 +576,7 @@ impl Replica {
         self.active.insert(Entry {
             addr: a,
             version: new,
-            base: version,
+            base,
             rmw,
             mutation: m,
             attach,
