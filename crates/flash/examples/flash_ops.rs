@@ -75,7 +75,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let begin = cpu_seconds();
     let four: Vec<Ssd> = (0..4).map(|_| ssd(64 * GIB)).collect::<Result<_, _>>()?;
     let made = cpu_seconds() - begin;
-    println!("4 drives of 64 GiB: {made:.2} CPU s, {} MB of state", four.iter().map(Ssd::state_bytes).sum::<u64>() >> 20);
+    println!(
+        "4 drives of 64 GiB: {made:.2} CPU s, {} MB of state",
+        four.iter().map(Ssd::state_bytes).sum::<u64>() >> 20
+    );
     drop(four);
 
     let mut ssd = ssd(16 * GIB)?;
@@ -136,8 +139,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let took = cpu_seconds() - begin;
     let s = l.ssd.stats(VSSD);
-    println!("{} operations, {:.2} M a CPU second, {:.1} virtual s", l.commands, l.commands as f64 / took / 1e6, l.now.0 as f64 / 1e9);
-    println!("WAF {:.2}, erases {}, victims {}, checkpoints {}, host waits {stuck}", s.waf(), s.erases, s.gc_victims, s.checkpoints);
+    println!(
+        "{} operations, {:.2} M a CPU second, {:.1} virtual s",
+        l.commands,
+        l.commands as f64 / took / 1e6,
+        l.now.0 as f64 / 1e9
+    );
+    println!(
+        "WAF {:.2}, erases {}, victims {}, checkpoints {}, host waits {stuck}",
+        s.waf(),
+        s.erases,
+        s.gc_victims,
+        s.checkpoints
+    );
     l.ssd.check()?;
     Ok(())
 }

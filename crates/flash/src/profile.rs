@@ -266,10 +266,15 @@ impl Profile {
             return Err(ProfileError::TooSmall { name: self.name.clone(), bytes, least });
         }
         let per_plane = |g: &Geometry| blocks / (u64::from(g.dies_per_channel) * u64::from(g.planes_per_die));
-        while per_plane(g) < 2 && g.planes_per_die > 1 {
+        // Too coarse: fewer than two blocks a plane, or more than a sixteenth of the blocks asked for left over.
+        let coarse = |g: &Geometry| {
+            let units = u64::from(g.dies_per_channel) * u64::from(g.planes_per_die);
+            per_plane(g) < 2 || blocks % units * 16 > blocks
+        };
+        while coarse(g) && g.planes_per_die > 1 {
             g.planes_per_die /= 2;
         }
-        while per_plane(g) < 2 && g.dies_per_channel > 1 {
+        while coarse(g) && g.dies_per_channel > 1 {
             g.dies_per_channel /= 2;
         }
         let n = per_plane(g);

@@ -89,10 +89,7 @@ impl PageMap {
         let first = key(volume | u64::from(range.first));
         let last = key(volume | u64::from(range.end().saturating_sub(1)));
         let last = if range.count == 0 { 0 } else { last };
-        self.order
-            .range(first..)
-            .take_while(move |(k, _)| **k <= last)
-            .map(|(k, i)| (*k, &self.chunks[*i as usize]))
+        self.order.range(first..).take_while(move |(k, _)| **k <= last).map(|(k, i)| (*k, &self.chunks[*i as usize]))
     }
     pub(crate) fn starting_at(&self, k: u64) -> impl Iterator<Item = (u64, &Chunk)> {
         self.order.range(k..).map(|(k, i)| (*k, &self.chunks[*i as usize]))

@@ -274,7 +274,7 @@ impl Vssd {
     fn place(&mut self, io: &mut Io, reserved: bool) -> Place {
         let n = if reserved { self.collector.len() } else { self.host.len() };
         let start = self.cursor[usize::from(reserved)];
-        let mut soon = false;
+        let mut soon = 0;
         for i in 0..n {
             let f = if start + i < n { start + i } else { start + i - n };
             let frontier = if reserved { self.collector[f] } else { self.host[f] };
@@ -283,7 +283,7 @@ impl Vssd {
                 return Place::At { frontier: f };
             }
             if frontier.preparing {
-                soon = true;
+                soon += usize::from(self.blocks.pages);
                 continue;
             }
             if !self.may_open(reserved) {
@@ -301,7 +301,10 @@ impl Vssd {
                 None => {}
             }
         }
-        if soon { Place::Soon } else { Place::Nowhere }
+        // No more wait for a block than it has pages; the collector's pages are bounded by its victims.
+        let waiting =
+            if reserved { 0 } else { self.waiting.iter().filter(|w| matches!(w.by, By::Host { .. })).count() };
+        if soon > waiting { Place::Soon } else { Place::Nowhere }
     }
     fn may_open(&self, reserved: bool) -> bool {
         if !reserved {
@@ -334,9 +337,7 @@ impl Vssd {
         let charge = if io.cfg.timing == Timing::Real { charge } else { Charge::Free };
         let done_at = io.clock.erase(io.now, self.die(block), charge);
         let mut after = self.oob(block);
-        if self.blocks.all[block as usize].state != State::Preparing {
-            after.erase_count = after.erase_count.saturating_add(1);
-        }
+        after.erase_count = after.erase_count.saturating_add(1);
         after.erase_time = (io.now.0 / 1000).min(oob::ERASE_TIME_MAX);
         let b = &mut self.blocks.all[block as usize];
         (b.erase_count, b.erase_time) = (after.erase_count, after.erase_time);

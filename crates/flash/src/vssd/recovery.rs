@@ -325,8 +325,8 @@ impl Vssd {
                 if !r.checkpointed {
                     b.erase_count = most;
                 }
-                // Once for each start since, which may have erased it unnoted, and once for its erase to come.
-                b.erase_count = b.erase_count.saturating_add(r.starts).saturating_add(1);
+                // Each start since may have erased it before its first program, unnoted.
+                b.erase_count = b.erase_count.saturating_add(r.starts);
             }
         }
     }

@@ -1,0 +1,143 @@
+//! Full devices, failures, damage, timing, scans.
+
+use rackweave_core::device::{DeviceError, DeviceOp, PageAddr};
+use rackweave_core::msg::BlockRange;
+use rackweave_core::{Payload, SsdId, Time, Timestamp, VolumeId, VssdId};
+use rackweave_flash::{AllocError, BlockWrite, FlashDone, FlashOut, Profile, ReadError, Ssd, SsdConfig};
+
+use crate::rig::{Rig, VSSD, addr, contents, small_config, small_profile};
+
+#[test]
+fn a_device_full_to_its_limit_still_collects() {
+    let mut rig = Rig::new(&small_config(), 1);
+    let n = rig.ssd.space(VSSD).exported_slots as u32;
+    let mut version = 0;
+    rig.gc_start();
+    for round in 0..6 {
+        for b in 0..n {
+            version += 1;
+            let block = if round == 0 { b } else { (b * 37 + version as u32 * 11) % n };
+            let mut turns = 0;
+            while rig.program(&[(block, version)], version).is_err() {
+                rig.gc_start();
+                assert!(
+                    rig.step() || turns < 10_000,
+                    "no block becomes free: {:?} {:?} {:?}",
+                    rig.ssd.space(VSSD),
+                    rig.ssd.stats(VSSD),
+                    rig.done.last()
+                );
+                turns += 1;
+            }
+            rig.step();
+        }
+        rig.done.clear();
+    }
+    rig.ssd.gc_stop(VSSD);
+    rig.settle();
+    rig.ssd.check().expect("invariants");
+    assert_eq!(rig.disk.violations(), []);
+    assert_eq!(rig.ssd.space(VSSD).mapped_slots, u64::from(n));
+    assert!(rig.ssd.stats(VSSD).waf() > 1.0);
+}
+
+#[test]
+fn a_failed_sync_is_final() {
+    let mut rig = Rig::new(&small_config(), 2);
+    rig.program(&[(1, 1)], 1).expect("room");
+    rig.settle();
+    rig.fail = Some(DeviceError::Backend { os_error: 5 });
+    rig.sync(2);
+    rig.settle();
+    rig.sync(3);
+    rig.settle();
+    for t in [2, 3] {
+        let failed = |d: &FlashDone| matches!(d, FlashDone::Synced { token, result: Err(_) } if *token == t);
+        assert!(rig.done.iter().any(failed), "sync {t}");
+    }
+}
+
+#[test]
+fn a_full_backend_leaves_the_data_with_the_caller() {
+    let mut rig = Rig::new(&small_config(), 3);
+    rig.program(&[(1, 1)], 1).expect("room");
+    rig.settle();
+    rig.fail = Some(DeviceError::NoSpace);
+    rig.program(&[(1, 2)], 2).expect("room");
+    rig.settle();
+    let failed = |d: &FlashDone| matches!(d, FlashDone::Programmed { token: 2, result: Err(DeviceError::NoSpace) });
+    assert!(rig.done.iter().any(failed));
+    assert_eq!(rig.fetch(1), (Timestamp(1), Ok(contents(1))));
+    rig.program(&[(1, 2)], 3).expect("room");
+    rig.settle();
+    assert_eq!(rig.fetch(1), (Timestamp(2), Ok(contents(2))));
+    assert_eq!(rig.disk.violations(), []);
+}
+
+#[test]
+fn damage_is_found_and_healed_by_the_same_version() {
+    let mut rig = Rig::new(&small_config(), 4);
+    rig.program(&[(9, 5)], 1).expect("room");
+    rig.settle();
+    let found = (0..32).find(|&block| rig.disk.damage(PageAddr { block, page: 0 }, 0, contents(77)));
+    let block = found.expect("it is somewhere");
+    let (version, result) = rig.fetch(9);
+    assert_eq!((version, result), (Timestamp(5), Err(ReadError::Corrupt { block, page: 0, slot: 0 })));
+    rig.write(BlockWrite { addr: addr(9), version: Timestamp(5), data: contents(5) }, 2);
+    rig.settle();
+    assert_eq!(rig.fetch(9), (Timestamp(5), Ok(contents(5))));
+}
+
+#[test]
+fn ranges_extents_and_scans_agree() {
+    let mut rig = Rig::new(&small_config(), 5);
+    rig.program(&[(10, 1), (11, 2), (12, 3), (1100, 4)], 1).expect("room");
+    rig.settle();
+    let range = |first, count| BlockRange { volume: VolumeId(1), first, count };
+    rig.ssd.zero_range(Time::ZERO, VSSD, range(11, 1), Timestamp(9));
+    assert_eq!(rig.ssd.next_extent(VSSD, range(0, 2000)), (10, false));
+    assert_eq!(rig.ssd.next_extent(VSSD, range(10, 20)), (1, true));
+    assert_eq!(rig.ssd.next_extent(VSSD, range(11, 20)), (1, false));
+    assert_eq!(rig.ssd.next_extent(VSSD, range(13, 2000)), (1087, false));
+    assert_eq!(rig.ssd.version(VSSD, addr(11)), Timestamp(9));
+    assert_eq!(rig.ssd.max_version(VSSD, range(0, 20)), Timestamp(9));
+    assert_eq!(rig.fetch(11), (Timestamp(9), Ok(Payload::zero(4096))));
+    let mut chunks = Vec::new();
+    assert_eq!(rig.ssd.chunks(VSSD, addr(0), 1, &mut chunks), Some(addr(1024)));
+    assert_eq!(rig.ssd.chunks(VSSD, addr(1024), 9, &mut chunks), None);
+    assert_eq!(chunks.len(), 2);
+    let mut entries = Vec::new();
+    rig.ssd.scan_chunk(VSSD, addr(0), &mut entries);
+    let seen: Vec<_> = entries.iter().map(|e| (e.addr.block, e.version.0, e.mapped)).collect();
+    assert_eq!(seen, [(10, 1, true), (11, 9, false), (12, 3, true)]);
+    rig.ssd.zero_range(Time::ZERO, VSSD, BlockRange::whole(VolumeId(1)), Timestamp(20));
+    assert_eq!(rig.ssd.space(VSSD).mapped_slots, 0);
+}
+
+#[test]
+fn commands_take_the_profile_s_time() {
+    let mut cfg = SsdConfig::new(SsdId(0), small_profile());
+    cfg.verify = false;
+    let mut ssd = Ssd::new(cfg).expect("valid");
+    ssd.alloc_vssd(VSSD, 2).expect("free");
+    ssd.prefill(VSSD, (0..64).map(|b| (addr(b), Timestamp(1))));
+    let mut out = FlashOut::new();
+    ssd.read(Time(1000), VSSD, addr(0), 1, &mut out);
+    ssd.read(Time(1000), VSSD, addr(1), 2, &mut out);
+    let transfer = 4096 * 1_000_000_000 / 333_000_000;
+    let first = 1000 + 75_000 + transfer;
+    assert_eq!(out.commands[0].done_at, Time(first));
+    assert_eq!(out.commands[1].done_at, Time(first + 75_000 + transfer), "one die does one thing at a time");
+    assert!(matches!(out.commands[0].op, DeviceOp::ReadSlot { .. }));
+}
+
+#[test]
+fn channels_are_given_once() {
+    let mut ssd = Ssd::new(SsdConfig::new(SsdId(0), Profile::builtin("p-ssd").expect("built in"))).expect("valid");
+    for i in 1..=3 {
+        ssd.alloc_vssd(VssdId(i), 5).expect("free");
+    }
+    assert_eq!(ssd.alloc_vssd(VssdId(4), 5), Err(AllocError::NoChannels { asked: 5, free: 1 }));
+    assert_eq!(ssd.alloc_vssd(VssdId(3), 1), Err(AllocError::Duplicate { vssd: VssdId(3) }));
+    assert_eq!(ssd.alloc_vssd(VssdId(4), 0), Err(AllocError::Zero));
+}

@@ -1,0 +1,65 @@
+//! Golden vectors of what lies on flash.
+
+use rackweave_core::VolumeId;
+use rackweave_core::device::BlockOob;
+use rackweave_flash::format::{self, Header, JournalEntry, RangeRecord};
+use rackweave_flash::oob;
+
+#[test]
+fn out_of_band_record() {
+    let o = BlockOob { logical: oob::logical(3, 0x0102), erase_count: 0x0a0b, erase_time: 0x0605_0403_0201 };
+    let bytes = [0x02, 0x01, 0, 0, 3, 0, 0, 0, 0x0b, 0x0a, 1, 2, 3, 4, 5, 6];
+    assert_eq!(oob::encode(&o), bytes);
+    assert_eq!(oob::decode(&bytes), o);
+}
+
+#[test]
+fn checkpoint_header() {
+    let h = Header { generation: 7, pieces: 3, blocks: 0x1000, pages: 256, slots: 4 };
+    let b = format::encode_header(&h);
+    let head = [b'R', b'W', b'C', b'K', 1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0x10, 0, 0, 0, 1, 4, 0];
+    assert_eq!(b[..28], head);
+    assert_eq!(b[28..], crc32c::crc32c(&head).to_le_bytes());
+    assert_eq!(format::decode_header(&b), Some(h));
+    for i in 0..b.len() {
+        let mut bad = b;
+        bad[i] ^= 1;
+        assert_eq!(format::decode_header(&bad), None, "byte {i}");
+    }
+}
+
+#[test]
+fn journal_entry() {
+    let e = JournalEntry { generation: 2, block: 0x0304, erase_count: 5 };
+    let b = format::encode_entry(&e);
+    assert_eq!(b[..12], [2, 0, 0, 0, 4, 3, 0, 0, 5, 0, 0, 0]);
+    assert_eq!(b[12..], crc32c::crc32c(&b[..12]).to_le_bytes());
+    assert_eq!(format::decode_entry(&b), Some(e));
+    assert_eq!(format::decode_entry(&[0; 16]), None);
+}
+
+#[test]
+fn piece_head() {
+    let mut piece = vec![0; 32];
+    piece.extend_from_slice(&[9, 8, 7]);
+    format::encode_piece_head(&mut piece, 5, 2, 1, 4);
+    assert_eq!(piece[..20], [b'R', b'W', b'C', b'P', 5, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
+    assert_eq!(piece[24..], [1, 0, 0, 0, 4, 0, 0, 0, 9, 8, 7]);
+    assert_eq!(format::decode_piece_head(&piece, 5, 2), Some((1, 4, &[9, 8, 7][..])));
+    assert_eq!(format::decode_piece_head(&piece, 5, 3), None);
+    assert_eq!(format::decode_piece_head(&piece, 6, 2), None);
+    assert_eq!(format::decode_piece_head(&piece[..34], 5, 2), None);
+}
+
+#[test]
+fn range_group() {
+    let r = RangeRecord { volume: VolumeId(2), first: 16, end: 0x0120, version: 0x0908 };
+    let b = format::encode_group(3, &[r]);
+    let head = [b'R', b'W', b'R', b'R', 1, 0, 1, 0, 3, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(b[..16], head);
+    assert_eq!(b[16..36], [2, 0, 0, 0, 16, 0, 0, 0, 0x20, 1, 0, 0, 8, 9, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(b.len(), 4096);
+    assert_eq!(format::decode_group(&b), Some((3, vec![r])));
+    assert_eq!(format::decode_group(&b[..20]), None);
+    assert_eq!(format::decode_group(&[0; 4096]), None);
+}

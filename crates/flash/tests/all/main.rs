@@ -1,0 +1,7 @@
+//! Tests of the flash crate.
+
+mod device;
+mod formats;
+mod power;
+mod profiles;
+mod rig;
