@@ -3,7 +3,7 @@
 use rackweave_core::msg::{IoError, IoReply, Peer};
 use rackweave_core::{TracePoint, VolumeId};
 
-use crate::op::{Asker, OpKind, Origin, Persist};
+use crate::op::{Asker, OpKind, Origin, Persist, number, slot_of};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 
@@ -21,8 +21,8 @@ impl Replica {
 
     pub(crate) fn flush_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, of: u64) {
         let under_way = |p: &Persist| matches!(p, Persist::Flush { to, request } if (*to, *request) == (from, of));
-        if !self.persists.iter().any(|(_, p)| under_way(p)) {
-            let token = self.persists.insert(Persist::Flush { to: from, request: of }) as u64;
+        if !self.persists.iter().any(|(_, p)| under_way(&p.1)) {
+            let token = self.persist_token(Persist::Flush { to: from, request: of });
             cx.store.persist(token);
         }
     }
@@ -36,9 +36,19 @@ impl Replica {
         }
     }
 
+    /// The token of a persist the store is about to be asked for.
+    pub(crate) fn persist_token(&mut self, p: Persist) -> u64 {
+        let id = self.id();
+        number(self.persists.insert((id, p)) as u32, id)
+    }
+
     /// The store persisted (or failed to, for good).
     pub(crate) fn persisted<S: Store>(&mut self, cx: &mut Cx<'_, S>, token: u64, ok: bool) {
-        let Some(p) = self.persists.try_remove(token as usize) else { return };
+        let (slot, id) = slot_of(token);
+        if self.persists.get(slot as usize).is_none_or(|p| p.0 != id) {
+            return;
+        }
+        let (_, p) = self.persists.remove(slot as usize);
         if !ok {
             cx.fx.trace(TracePoint::DeviceFailed, u64::from(self.cfg.vssd.0), 0);
             if let Persist::Flush { to, request } = p {

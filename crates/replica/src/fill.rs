@@ -191,7 +191,7 @@ impl Replica {
             f.stage = Stage::Digests;
         } else {
             f.stage = Stage::Persist;
-            let token = self.persists.insert(Persist::Fill) as u64;
+            let token = self.persist_token(Persist::Fill);
             return cx.store.persist(token);
         }
         self.fill_ask(cx);

@@ -162,10 +162,10 @@ impl Replica {
         blocks: Option<&[BlockAddr]>,
     ) {
         let under_way = |p: &Persist| matches!(p, Persist::Inv { to, request, .. } if (*to, *request) == (from, of));
-        if self.persists.iter().any(|(_, p)| under_way(p)) {
+        if self.persists.iter().any(|(_, p)| under_way(&p.1)) {
             return;
         }
-        let token = self.persists.insert(Persist::Inv { to: from, request: of, nacks }) as u64;
+        let token = self.persist_token(Persist::Inv { to: from, request: of, nacks });
         match blocks {
             Some(b) => cx.store.persist_blocks(b, token),
             None => cx.store.persist(token),

@@ -59,7 +59,8 @@ pub struct Replica {
     pub(crate) ops: Slab<Op>,
     pub(crate) loads: Slab<Load>,
     pub(crate) gathers: Slab<Gather>,
-    pub(crate) persists: Slab<Persist>,
+    /// With the number that tells an answer from one to what had the slot before.
+    pub(crate) persists: Slab<(u64, Persist)>,
     waiters: Slab<Waiter>,
     pub(crate) dedup: Dedup,
     pub(crate) fences: Map<VolumeId, u32>,

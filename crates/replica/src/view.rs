@@ -67,7 +67,7 @@ impl Replica {
     /// coordinated is replayed.
     fn go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         self.loads.retain(|_, l| !matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix));
-        self.persists.retain(|_, p| matches!(p, Persist::Own { .. }));
+        self.persists.retain(|_, p| matches!(p.1, Persist::Own { .. }));
         if self.cfg.faults.skip_replay {
             self.skip_replays();
         }

@@ -186,7 +186,8 @@ impl Replica {
         op.attempts = 0;
         if op.fua && !matches!(op.origin, Origin::Replay) {
             op.own_pending = true;
-            let token = self.persists.insert(Persist::Own { op: r, round: op.round }) as u64;
+            let round = op.round;
+            let token = self.persist_token(Persist::Own { op: r, round });
             match &self.ops[slot as usize].kind {
                 OpKind::Blocks(b) => {
                     let all: Vec<BlockAddr> = b.blocks.iter().map(|x| BlockAddr::new(b.volume, x.block)).collect();
