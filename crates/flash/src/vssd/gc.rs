@@ -37,6 +37,8 @@ struct Victim {
     moved: Vec<Slot>,
     /// Something could not be moved: the block is not erased.
     failed: bool,
+    /// A page of it could not be read.
+    unreadable: bool,
     /// Busy-until inside the die time reserved for it (blocking unit block).
     stretch: Option<Cell<Time>>,
 }
@@ -127,6 +129,7 @@ impl Vssd {
             programs: 0,
             moved: Vec::new(),
             failed: false,
+            unreadable: false,
             stretch,
         });
         self.gc_move(io, i as u8);
@@ -169,7 +172,7 @@ impl Vssd {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         v.reading = false;
         let Ok(slots) = result else {
-            v.failed = true;
+            (v.failed, v.unreadable) = (true, true);
             return self.gc_move(io, i);
         };
         let spp = self.blocks.spp as usize;
@@ -264,6 +267,11 @@ impl Vssd {
     fn gc_abandon(&mut self, io: &mut Io, i: u8) {
         let Some(v) = self.gc.victims[usize::from(i)].take() else { return };
         self.gc.active -= 1;
+        if v.unreadable {
+            // Never a victim again; what can still be read of it is, until it is overwritten.
+            self.blocks.all[v.block as usize].state = State::Retired;
+            return self.gc_fill(io);
+        }
         self.blocks.all[v.block as usize].state = State::Closed;
         self.blocks.list(v.block);
         self.gc.running = false;
