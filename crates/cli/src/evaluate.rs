@@ -72,10 +72,11 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
         (None, seed) => Plan::draw(seed.unwrap_or_default()),
     };
     let mut report = run_plan(&plan, &options);
-    if a.shrink && !report.passed() {
-        if let Some(smaller) = shrink(&plan, &options) {
-            report = run_plan(&smaller, &options);
-        }
+    if a.shrink
+        && !report.passed()
+        && let Some(smaller) = shrink(&plan, &options)
+    {
+        report = run_plan(&smaller, &options);
     }
     let mut out = std::io::stdout().lock();
     if a.json {

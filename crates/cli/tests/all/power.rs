@@ -71,9 +71,9 @@ fn run(seed: u64, journal: &Journal, files: Vec<MemFile>, requests: usize) -> (H
         }
         if flush || fua {
             let mut floor = h.floors.last().map_or(vec![0; BLOCKS as usize], |f| f.1.clone());
-            for b in 0..BLOCKS as usize {
+            for (b, least) in floor.iter_mut().enumerate() {
                 if flush || b == block as usize {
-                    floor[b] = h.done_count(b, done);
+                    *least = h.done_count(b, done);
                 }
             }
             h.floors.push((done, floor));

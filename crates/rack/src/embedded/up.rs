@@ -116,7 +116,8 @@ fn read_config(path: &Path) -> Result<RackConfig, UpError> {
 }
 
 fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {
-    let keys: [(&'static str, fn(&RackConfig) -> String); 5] = [
+    type Key = (&'static str, fn(&RackConfig) -> String);
+    let keys: [Key; 5] = [
         ("servers", |c| c.servers.to_string()),
         ("replicas", |c| c.replicas.to_string()),
         ("stripe_blocks", |c| c.stripe_blocks.to_string()),
