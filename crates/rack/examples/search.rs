@@ -1,6 +1,7 @@
-//! Fault search over a range of seeds: `cargo run --release --example search -- FROM TO [--verbose] [--break RULE]`.
+//! Fault search over a range of seeds: `cargo run --release --example search -- FROM TO [--verbose] [--break RULE]
+//! [--request N]`.
 //! Prints every seed that fails and, over all, which situations occurred. `--break` breaks a rule on purpose and stops
-//! at the first seed that notices.
+//! at the first seed that notices; `--request` shows the way of the workload's N-th request.
 
 use rackweave_rack::fault::{SimOptions, run_seed};
 use rackweave_rack::sim::Coverage;
@@ -26,7 +27,9 @@ fn main() {
     let (from, to) = (number(0, 0), number(1, 30));
     let verbose = args.iter().any(|a| a == "--verbose");
     let rule = args.iter().position(|a| a == "--break").and_then(|i| args.get(i + 1));
-    let options = SimOptions { faults: rule.map_or(Faults::default(), |r| broken(r)), ..SimOptions::default() };
+    let request = args.iter().position(|a| a == "--request").and_then(|i| args.get(i + 1));
+    let trace_request = request.and_then(|r| r.parse().ok());
+    let options = SimOptions { faults: rule.map_or(Faults::default(), |r| broken(r)), trace_request };
     let mut coverage = Coverage::default();
     let mut failed = 0;
     for seed in from..to {

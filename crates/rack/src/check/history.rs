@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use rackweave_core::{Payload, SetId, VolumeId};
+use rackweave_core::{Payload, SetId, Time, VolumeId};
 
 use crate::check::search::{Search, SearchError};
 
@@ -27,6 +27,8 @@ pub(super) struct Op {
     pub answer: Option<u64>,
     /// Answered, but with an error: it may have happened or not.
     pub failed: bool,
+    /// The request it came from, for the reader of a trail.
+    request: u64,
     first: u64,
     count: u32,
 }
@@ -50,7 +52,9 @@ pub enum Outcome<'a> {
 /// Everything clients saw of one run.
 #[derive(Debug, Default)]
 pub struct History {
-    next: u64,
+    now: Time,
+    /// When each thing was recorded, for the reader of a trail.
+    times: Vec<Time>,
     pub(super) ops: Vec<Op>,
     sectors: BTreeMap<(VolumeId, u64), Vec<Touch>>,
     flushes: BTreeMap<VolumeId, Vec<OpId>>,
@@ -95,13 +99,21 @@ impl History {
     pub fn new() -> History {
         History::default()
     }
+    /// What is recorded from now on happened at `now`.
+    pub fn at(&mut self, now: Time) {
+        self.now = now;
+    }
+    /// `op` came from the request with this number.
+    pub fn label(&mut self, op: OpId, request: u64) {
+        self.ops[op.0 as usize].request = request;
+    }
     fn tick(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+        self.times.push(self.now);
+        self.times.len() as u64
     }
     fn begin(&mut self, kind: OpKind, volume: VolumeId, first: u64, count: u32) -> OpId {
         let call = self.tick();
-        self.ops.push(Op { kind, volume, call, answer: None, failed: false, first, count });
+        self.ops.push(Op { kind, volume, call, answer: None, failed: false, request: 0, first, count });
         OpId(self.ops.len() as u32 - 1)
     }
     fn touch(&mut self, volume: VolumeId, sector: u64, op: OpId, value: u64) {
@@ -169,27 +181,46 @@ impl History {
             set_crashes: self.crashes.len() as u64,
             ..HistoryStats::default()
         };
+        let split =
+            |o: &Op| (1..u64::from(o.count)).any(|i| set_of(o.volume, o.first + i) != set_of(o.volume, o.first));
+        let split: Vec<bool> = self.ops.iter().map(split).collect();
         let mut search = Search::default();
         for (&(volume, sector), touches) in &self.sectors {
             let set = set_of(volume, sector);
-            let events = self.events(volume, set, touches);
+            let events = self.events(volume, set, touches, &split);
             stats.sector_events += events.len() as u64;
             if let Err((at, reason)) = search.run(&events) {
-                let trail = events[..=at].iter().rev().take(TRAIL_MAX).rev().map(ToString::to_string).collect();
+                let relevant = |e: &&SectorEvent| !matches!(e.what, What::FlushCall { .. } | What::FlushAnswer { .. });
+                let last = events[..=at].iter().rev().filter(relevant).take(TRAIL_MAX);
+                let mut trail: Vec<String> = last.map(|e| self.line(e)).collect();
+                trail.reverse();
                 return Err(Box::new(Violation { volume, sector, reason, trail }));
             }
         }
         Ok(stats)
     }
 
+    fn line(&self, e: &SectorEvent) -> String {
+        let ms = self.times[e.at as usize - 1].0 as f64 / 1e6;
+        let request = match e.what {
+            What::Write { op, .. } | What::Read { op, .. } => format!(" (request {})", self.ops[op.0 as usize].request),
+            _ => String::new(),
+        };
+        format!("{ms:>12.3} ms {e}{request}")
+    }
+
     /// Everything that matters to one sector, in order.
-    fn events(&self, volume: VolumeId, set: SetId, touches: &[Touch]) -> Vec<SectorEvent> {
+    fn events(&self, volume: VolumeId, set: SetId, touches: &[Touch], split: &[bool]) -> Vec<SectorEvent> {
         let mut out = Vec::with_capacity(touches.len() * 2 + 4);
         for t in touches {
             let op = &self.ops[t.op.0 as usize];
             let answered = op.answer.filter(|_| !op.failed);
             let what = match op.kind {
-                OpKind::Write { fua, attach } => What::Write { op: t.op, value: t.value, attach, answered, fua },
+                OpKind::Write { fua, attach } => {
+                    // One set's part of a request may have been answered long before the request was.
+                    let sent = if split[t.op.0 as usize] { answered.map(|_| 0) } else { answered };
+                    What::Write { op: t.op, value: t.value, attach, answered: sent, fua }
+                }
                 OpKind::Read => What::Read { op: t.op, value: t.value },
                 OpKind::Flush => continue,
             };

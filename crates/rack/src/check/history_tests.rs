@@ -222,6 +222,19 @@ fn an_answer_sent_before_the_crash_may_arrive_after_it() {
     }
 }
 
+/// The part in the set that crashed may have been answered, and lost, while the other part was still waited for.
+#[test]
+fn a_request_across_two_sets_may_lose_a_part_to_the_crash_of_one() {
+    let mut h = History::new();
+    let w = h.write(V, 0, &Payload::elided(2 * SECTOR, 1), false, 1);
+    let crash = h.set_crashed(S);
+    h.silent(crash);
+    h.answered(w, Outcome::Done);
+    read(&mut h, 0);
+    h.check(|_, sector| SetId(sector as u32)).unwrap();
+    bad(&h);
+}
+
 #[test]
 fn a_write_answered_after_the_crash_stands() {
     let mut h = History::new();

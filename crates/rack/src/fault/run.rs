@@ -229,7 +229,11 @@ impl<'a> Run<'a> {
     fn submit(&mut self, client: u32, op: RequestOp, volume: usize, kind: Kind, lane: bool) -> u64 {
         self.next_request += 1;
         let id = self.next_request;
+        self.history.at(self.sim.now());
         let history = self.note(client, volume, &op);
+        if let Some(h) = history {
+            self.history.label(h, id);
+        }
         self.pending.insert((client, id), PendingOp { volume, kind, history, lane });
         *self.stats.operations.entry(kind).or_default() += 1;
         let at = self.sim.now();
@@ -255,7 +259,8 @@ impl<'a> Run<'a> {
     }
 
     fn replies(&mut self) -> Result<(), Failure> {
-        for (_, client, reply) in self.sim.take_replies() {
+        for (at, client, reply) in self.sim.take_replies() {
+            self.history.at(at);
             self.reply(client, reply)?;
         }
         Ok(())
@@ -428,6 +433,7 @@ impl<'a> Run<'a> {
     }
 
     fn act(&mut self, what: Agenda) -> Result<(), Failure> {
+        self.history.at(self.sim.now());
         match what {
             Agenda::Issue { client } => self.issue(client),
             Agenda::Attach { client, volume } => self.try_attach(client, volume),
