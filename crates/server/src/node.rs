@@ -11,7 +11,7 @@ use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
 use rackweave_sched::{Fifo, Item, Kind, Scheduler, clamp_lat};
 
-use crate::config::{ServerConfig, ServerError, VssdConfig};
+use crate::config::{ServerConfig, ServerError, VSSDS_MAX, VssdConfig};
 use crate::control::Registration;
 use crate::disk::{Disk, DiskConfig, token_owner};
 use crate::gc::{GcAction, GcMonitor};
@@ -69,7 +69,10 @@ pub struct Server {
     booted: bool,
     failed: bool,
     lease_told: bool,
+    /// When the driver will call next.
     wake_at: Time,
+    /// When each vSSD has something to do; [`Server::settle_vssd`] keeps it, so that an event looks at one vSSD only.
+    due: [Time; VSSDS_MAX],
     /// vSSDs that something happened to in this event, as bits.
     touched: u32,
     misrouted: u64,
@@ -124,6 +127,7 @@ impl Server {
             failed: false,
             lease_told: true,
             wake_at: Time::MAX,
+            due: [Time::MAX; VSSDS_MAX],
             touched: 0,
             misrouted: 0,
         })
@@ -218,6 +222,7 @@ impl Server {
         match c {
             Control::ServerWelcome { nonce, incarnation } if self.registration.welcomed(now, nonce, incarnation) => {
                 self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
+                self.touched = (1 << self.vssds.len()) - 1;
             }
             Control::Lease { sequence, span, views } => {
                 // The views first: a lease is for serving in them.
@@ -281,10 +286,12 @@ impl Server {
 
     fn row_answer(&mut self, now: Time, header: Header, result: Result<(), TableError>) {
         let every = self.cfg.gc.announce_every;
-        let Some(v) = self.vssds.iter_mut().find(|v| v.cfg.id == header.vssd) else { return };
+        let Some(i) = self.vssds.iter().position(|v| v.cfg.id == header.vssd) else { return };
+        let v = &mut self.vssds[i];
         if v.row.request != header.request {
             return;
         }
+        self.touched |= 1 << i;
         v.row.answered = true;
         v.row.again_at = now + if result.is_ok() { every } else { ROW_FULL_AGAIN };
     }
@@ -453,30 +460,13 @@ impl Server {
             v.complete = true;
             self.registration.hurry(now);
         }
+        self.due[i] = self.deadline_of(&self.vssds[i]);
     }
 
     fn timers(&mut self, now: Time, fx: &mut Effects) {
         for i in 0..self.vssds.len() {
-            let v = &mut self.vssds[i];
-            if v.disk.deadline() <= now || v.try_again_at <= now {
-                if v.try_again_at <= now {
-                    (v.disk.no_block, v.try_again_at) = (false, Time::MAX);
-                }
-                self.touched |= 1 << i;
-            }
-            if self.vssds[i].replica.deadline() <= now {
-                self.with(now, i, |r, store| r.handle_timer(now, store, fx));
-            }
-            if self.registration.incarnation.is_none() {
-                continue;
-            }
-            if self.vssds[i].gc.deadline() <= now && !self.failed {
-                let ratio = self.free_ratio(i);
-                self.vssds[i].gc.timer(now, ratio);
-                self.run_gc(now, i, fx);
-            }
-            if self.vssds[i].row.again_at <= now {
-                self.announce_row(now, i, fx);
+            if self.due[i] <= now {
+                self.vssd_timer(now, i, fx);
             }
         }
         if self.registration.deadline() <= now {
@@ -494,22 +484,41 @@ impl Server {
         }
     }
 
+    fn vssd_timer(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        self.touched |= 1 << i;
+        let v = &mut self.vssds[i];
+        if v.try_again_at <= now {
+            (v.disk.no_block, v.try_again_at) = (false, Time::MAX);
+        }
+        if v.replica.deadline() <= now {
+            self.with(now, i, |r, store| r.handle_timer(now, store, fx));
+        }
+        if self.registration.incarnation.is_none() {
+            return;
+        }
+        if self.vssds[i].gc.deadline() <= now && !self.failed {
+            let ratio = self.free_ratio(i);
+            self.vssds[i].gc.timer(now, ratio);
+            self.run_gc(now, i, fx);
+        }
+        if self.vssds[i].row.again_at <= now {
+            self.announce_row(now, i, fx);
+        }
+    }
+
+    fn deadline_of(&self, v: &Vssd) -> Time {
+        let at = v.disk.deadline().min(v.replica.deadline()).min(v.try_again_at);
+        if self.registration.incarnation.is_none() {
+            return at;
+        }
+        let gc = if self.failed { Time::MAX } else { v.gc.deadline() };
+        at.min(v.row.again_at).min(gc)
+    }
+
     fn next_deadline(&self) -> Time {
-        let registered = self.registration.incarnation.is_some();
-        let mut at = self.registration.deadline();
-        if !self.lease_told {
-            at = at.min(self.registration.lease_until);
-        }
-        for v in &self.vssds {
-            at = at.min(v.disk.deadline()).min(v.replica.deadline()).min(v.try_again_at);
-            if registered {
-                at = at.min(v.row.again_at);
-                if !self.failed {
-                    at = at.min(v.gc.deadline());
-                }
-            }
-        }
-        at
+        let lease = if self.lease_told { Time::MAX } else { self.registration.lease_until };
+        let due = self.due[..self.vssds.len()].iter().copied().min().unwrap_or(Time::MAX);
+        self.registration.deadline().min(lease).min(due)
     }
 
     /// Everything that `rackweave status` and the metrics show.
@@ -608,7 +617,8 @@ impl Node for Server {
         fx.commands.append(&mut self.out.commands);
         fx.traces.append(&mut self.out.traces);
         let at = self.next_deadline();
-        if at != self.wake_at || self.wake_at <= now {
+        // A timer that is set too early costs one idle call; setting it anew for every request costs far more.
+        if at < self.wake_at || self.wake_at <= now {
             self.wake_at = at;
             fx.wake_at(at);
         }
