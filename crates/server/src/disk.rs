@@ -4,7 +4,7 @@
 //! leave the cache when the program of their newest version has completed. A persist is a barrier over what is dirty
 //! now, followed by one device sync; persists that wait together share it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::BlockRange;
@@ -78,8 +78,10 @@ pub struct Disk {
     dirty: usize,
     unmapped: u64,
     next_seq: u64,
-    next_page: u64,
-    pages: BTreeMap<u64, Page>,
+    /// Pages being programmed by number, from the oldest unfinished one on; finished ones behind it have no blocks.
+    pages: VecDeque<Page>,
+    first_page: u64,
+    in_flight: usize,
     spare_lists: Vec<Vec<(BlockAddr, Timestamp)>>,
     batch: Vec<BlockWrite>,
     taken: Vec<(u64, BlockAddr)>,
@@ -111,14 +113,16 @@ impl Disk {
             dirty: 0,
             unmapped: 0,
             next_seq: 0,
-            next_page: 0,
-            pages: BTreeMap::new(),
+            pages: VecDeque::new(),
+            first_page: 0,
+            in_flight: 0,
             spare_lists: Vec::new(),
             batch: Vec::new(),
             taken: Vec::new(),
             waiting: VecDeque::new(),
             syncing: None,
-            unsynced: false,
+            // What a former life programmed may never have been synced.
+            unsynced: true,
             linger_at: Time::MAX,
             reads: Slab::new(),
             done: Vec::new(),
@@ -148,9 +152,6 @@ impl Disk {
     }
     pub fn slots_free(&self) -> u64 {
         self.cfg.capacity.saturating_sub(self.used())
-    }
-    pub fn pages_in_flight(&self) -> usize {
-        self.pages.len()
     }
     /// Room for blocks that have no page yet.
     pub fn pages_free(&self, ssd: &Ssd) -> u64 {
@@ -241,7 +242,7 @@ impl Disk {
         if self.failed {
             return;
         }
-        while self.dirty > 0 && !self.no_block && self.pages.len() < self.cfg.pages_max {
+        while self.dirty > 0 && !self.no_block && self.in_flight < self.cfg.pages_max {
             let full = self.dirty >= self.cfg.slots_per_page;
             if !full && !self.forced(now) {
                 break;
@@ -268,7 +269,7 @@ impl Disk {
             batch.push(BlockWrite { addr, version: e.version, data: e.data.clone() });
             taken.push((seq, addr));
         }
-        let token = self.token(self.next_page);
+        let token = self.token(self.first_page + self.pages.len() as u64);
         if !batch.is_empty() {
             match ssd.program(now, self.cfg.vssd, &batch, token, out) {
                 Ok(()) => self.page_started(now, &batch, &taken),
@@ -289,8 +290,8 @@ impl Disk {
             self.entries.get_mut(&w.addr).expect("it was in the queue").in_flight = true;
             blocks.push((w.addr, w.version));
         }
-        self.pages.insert(self.next_page, Page { first_seq: taken[0].0, blocks });
-        self.next_page += 1;
+        self.pages.push_back(Page { first_seq: taken[0].0, blocks });
+        self.in_flight += 1;
         self.dirty -= batch.len();
         self.linger_at = if self.dirty > 0 { now + self.cfg.linger } else { Time::MAX };
         self.allocated = true;
@@ -300,12 +301,12 @@ impl Disk {
 
     /// A page program has completed: blocks not written again since leave the cache.
     pub fn programmed(&mut self, token: u64, ok: bool, ssd: &Ssd) {
-        let Some(mut page) = self.pages.remove(&(token & ((1 << TOKEN_BITS) - 1))) else { return };
+        let Some(mut blocks) = self.take_page(token) else { return };
         if !ok {
             return;
         }
         self.unsynced = true;
-        for &(a, version) in &page.blocks {
+        for &(a, version) in &blocks {
             let Some(e) = self.entries.get_mut(&a) else { continue };
             if e.in_flight && e.version == version {
                 self.unmapped -= u64::from(e.unmapped);
@@ -315,16 +316,31 @@ impl Disk {
                 self.unmapped -= 1;
             }
         }
-        page.blocks.clear();
-        self.spare_lists.push(page.blocks);
+        blocks.clear();
+        self.spare_lists.push(blocks);
         self.freed = true;
+    }
+
+    fn take_page(&mut self, token: u64) -> Option<Vec<(BlockAddr, Timestamp)>> {
+        let i = (token & ((1 << TOKEN_BITS) - 1)).checked_sub(self.first_page)?;
+        let page = self.pages.get_mut(usize::try_from(i).ok()?)?;
+        let blocks = std::mem::take(&mut page.blocks);
+        if blocks.is_empty() {
+            return None;
+        }
+        self.in_flight -= 1;
+        while self.pages.front().is_some_and(|p| p.blocks.is_empty()) {
+            self.pages.pop_front();
+            self.first_page += 1;
+        }
+        Some(blocks)
     }
 
     fn sync_if_ready(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
         if self.syncing.is_some() || self.waiting.is_empty() {
             return;
         }
-        let in_flight = self.pages.values().next().map_or(u64::MAX, |p| p.first_seq);
+        let in_flight = self.pages.front().map_or(u64::MAX, |p| p.first_seq);
         let reached = self.front().unwrap_or(u64::MAX).min(in_flight);
         let ready = self.waiting.iter().take_while(|(barrier, _)| *barrier <= reached).count();
         if ready == 0 {
@@ -358,7 +374,7 @@ impl Disk {
 
     /// When a page that is not full must go out.
     pub fn deadline(&self) -> Time {
-        let blocked = self.dirty == 0 || self.failed || self.no_block || self.pages.len() >= self.cfg.pages_max;
+        let blocked = self.dirty == 0 || self.failed || self.no_block || self.in_flight >= self.cfg.pages_max;
         if blocked { Time::MAX } else { self.linger_at }
     }
 }
