@@ -1,7 +1,7 @@
 //! How many requests of a replay are simulated in a CPU second, through the whole rack path, set-up excluded:
 //!
 //! ```text
-//! cargo run --release -p rackweave-eval --example replay_speed [TRACE] [REQUESTS] [POLICIES]
+//! cargo run --release -p rackweave-eval --example replay_speed [TRACE] [REQUESTS] [POLICIES] [SPEED]
 //! ```
 //!
 //! By default the excerpt of TPC-C beside this crate, 1,000,000 requests, `rackblox`.
@@ -19,14 +19,17 @@ fn main() -> ExitCode {
     let mut cfg = ReplayConfig::new(args.next().unwrap_or_else(|| own.into()));
     let requests = args.next().map(|n| n.parse());
     let policies = args.next().unwrap_or_else(|| "rackblox".into());
+    let speed_factor = args.next().map(|n| n.parse());
     let policies: Result<Vec<Policy>, _> = policies.split(',').map(str::parse).collect();
-    match (requests.transpose(), policies) {
-        (Ok(n), Ok(policies)) => {
+    match (requests.transpose(), policies, speed_factor.transpose()) {
+        (Ok(n), Ok(policies), Ok(factor)) => {
             cfg.requests = n.unwrap_or(cfg.requests);
             cfg.policies = policies;
+            cfg.speed = factor.unwrap_or(cfg.speed);
         }
-        (Err(e), _) => return refuse(&format!("requests: {e}")),
-        (_, Err(e)) => return refuse(&e.to_string()),
+        (Err(e), _, _) => return refuse(&format!("requests: {e}")),
+        (_, Err(e), _) => return refuse(&e.to_string()),
+        (_, _, Err(e)) => return refuse(&format!("speed: {e}")),
     }
     match speed(&cfg) {
         Ok(()) => ExitCode::SUCCESS,
@@ -38,6 +41,7 @@ fn speed(cfg: &ReplayConfig) -> Result<(), ReplayError> {
     let report = replay(cfg)?;
     print!("{}", report.table());
     for p in &report.policies {
+        println!("{}: {:.1} events a request, {:?}", p.policy, p.events as f64 / p.requests() as f64, p.situations);
         println!("{}: {:.0} requests per CPU second (bar {BAR})", p.policy, p.requests_per_cpu_s());
     }
     Ok(())

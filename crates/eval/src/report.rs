@@ -56,6 +56,10 @@ pub struct PolicyReport {
     pub cpu: Span,
     /// Virtual time of the measured window.
     pub took: Span,
+    /// Events of the simulation in the measured window.
+    pub events: u64,
+    /// How often the nodes reported each situation ([`rackweave_core::TracePoint`]) in the measured window.
+    pub situations: Vec<(&'static str, u64)>,
     /// The first error of a failed request.
     pub first_failure: Option<Box<str>>,
 }
@@ -88,6 +92,8 @@ impl PolicyReport {
             "cpu_s": self.cpu.as_secs_f64(),
             "requests_per_cpu_s": self.requests_per_cpu_s(),
             "virtual_s": self.took.as_secs_f64(),
+            "events": self.events,
+            "situations": self.situations.iter().map(|&(p, n)| (p.into(), json!(n))).collect::<Map<_, _>>(),
         })
     }
 }

@@ -22,6 +22,8 @@ fn policy(name: &'static str, erases: u64) -> PolicyReport {
         waf: 1.5,
         cpu: Span::from_millis(1),
         took: Span::from_secs(2),
+        events: 9,
+        situations: vec![("Redirect", 3)],
         first_failure: None,
     }
 }

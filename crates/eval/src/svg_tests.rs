@@ -30,6 +30,8 @@ fn drawn(policies: &[(&'static str, f64)], writes: bool) -> String {
                 waf: 1.0,
                 cpu: Span(1),
                 took: Span(1),
+                events: 9,
+                situations: vec![("Redirect", 3)],
                 first_failure: None,
             }
         })

@@ -10,6 +10,7 @@ mod policy;
 mod run;
 pub mod size;
 
+use rackweave_core::Span;
 use rackweave_flash::Profile;
 use rackweave_rack::config::{RackConfig, Size};
 
@@ -21,6 +22,11 @@ use crate::workload::Workload;
 
 /// Messages the replay's client may have in flight: the most there is, for an open loop waits for nothing.
 const WINDOW: u32 = 65_536;
+/// What the client offers beyond its link's rate waits at the link (and counts as latency) instead of being dropped
+/// there, which would make the retry timeout the latency that is measured …
+const LINK_QUEUE_MAX: Span = Span::from_secs(10);
+/// … and is not sent twice for having waited.
+const TIMEOUT_MS: u64 = 5_000;
 
 /// Replays `cfg.trace` under each policy.
 ///
@@ -67,6 +73,7 @@ fn rack_for(cfg: &ReplayConfig, workload: &Workload) -> Result<RackConfig, Repla
     // Contents are discarded: there is nothing to verify.
     rack.ssd.verify = false;
     rack.client.window = WINDOW;
+    rack.client.timeout_ms = rack.client.timeout_ms.max(TIMEOUT_MS);
     rack.validate()?;
     Ok(rack)
 }

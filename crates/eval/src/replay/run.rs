@@ -6,11 +6,11 @@ use rackweave_core::request::{
 };
 use rackweave_core::{Layout, Payload, Span, Time, TracePoint, VssdId};
 use rackweave_rack::config::RackConfig;
-use rackweave_rack::sim::{Contents, Sim, SimConfig};
+use rackweave_rack::sim::{Contents, Coverage, Network, Sim, SimConfig};
 use slab::Slab;
 
-use super::age;
 use super::config::{ReplayConfig, ReplayError};
+use super::{LINK_QUEUE_MAX, age};
 use crate::cpu::thread_cpu;
 use crate::report::PolicyReport;
 use crate::stats::Latencies;
@@ -84,7 +84,7 @@ struct Run {
 impl Run {
     /// A rack from scratch, until its metadata service answers and every member of every set serves.
     fn up(cfg: &ReplayConfig, rack: &RackConfig, policy: &'static str) -> Result<Run, ReplayError> {
-        let network = cfg.network.clone();
+        let network = Network { queue_max: LINK_QUEUE_MAX, ..cfg.network.clone() };
         let sim_config = SimConfig { clients: 1, contents: Contents::Discard, network, ..SimConfig::new(cfg.seed) };
         let sim = Sim::new(rack, sim_config).map_err(|e| ReplayError::Build { reason: e.to_string().into() })?;
         Ok(Run {
@@ -178,7 +178,7 @@ impl Run {
         let cpu = Span(thread_cpu().0 - cpu.0);
         let after = Counters::of(&self.sim, sets);
         let took = self.sim.now().since(start);
-        Ok(self.report(before, after, cpu, took))
+        Ok(self.report(&before, &after, cpu, took))
     }
 
     fn submit(&mut self, at: Time, volume: &VolumeInfo, p: &Planned) {
@@ -232,7 +232,7 @@ impl Run {
         Ok(())
     }
 
-    fn report(self, before: Counters, after: Counters, cpu: Span, took: Span) -> PolicyReport {
+    fn report(self, before: &Counters, after: &Counters, cpu: Span, took: Span) -> PolicyReport {
         let host = after.host_slots - before.host_slots;
         let moved = after.gc_slots - before.gc_slots;
         PolicyReport {
@@ -243,12 +243,19 @@ impl Run {
             flushes: self.flushes,
             failed: self.failed,
             rounded: self.rounded,
-            redirects: after.redirects - before.redirects,
+            redirects: after.coverage.get(TracePoint::Redirect) - before.coverage.get(TracePoint::Redirect),
             gc_runs: after.gc_runs - before.gc_runs,
             erases: after.erases - before.erases,
             waf: if host == 0 { 1.0 } else { (host + moved) as f64 / host as f64 },
             cpu,
             took,
+            events: after.events - before.events,
+            situations: after
+                .coverage
+                .seen()
+                .map(|(p, n)| (p.name(), n - before.coverage.get(p)))
+                .filter(|&(_, n)| n > 0)
+                .collect(),
             first_failure: self.first_failure,
         }
     }
@@ -266,9 +273,10 @@ impl Members {
 }
 
 /// Sums over all vSSDs since the rack began.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Counters {
-    redirects: u64,
+    coverage: Coverage,
+    events: u64,
     gc_runs: u64,
     erases: u64,
     host_slots: u64,
@@ -277,7 +285,8 @@ struct Counters {
 
 impl Counters {
     fn of(sim: &Sim, sets: &[Members]) -> Counters {
-        let mut c = Counters { redirects: sim.engine().coverage().get(TracePoint::Redirect), ..Counters::default() };
+        let engine = sim.engine();
+        let mut c = Counters { coverage: engine.coverage().clone(), events: engine.events(), ..Counters::default() };
         for &(vssd, server) in sets.iter().flat_map(|m| &m.0) {
             let Some(server) = sim.server(server) else { continue };
             let s = server.ssd().stats(vssd);
