@@ -7,8 +7,10 @@ use rackweave_core::{Span, Time};
 
 use crate::config::{GcConfig, GcPolicy};
 
-/// Collection that found nothing to free is not tried again before this, unless programs wait for it.
+/// Collection that found nothing to free is not tried again before this.
 const BARREN_FOR: Span = Span::from_secs(1);
+/// Unless programs wait for it: then before this.
+const BARREN_FORCED_FOR: Span = Span::from_millis(50);
 
 /// Where an episode stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,7 @@ pub struct GcMonitor {
     check_at: Time,
     announce_at: Time,
     barren_until: Time,
+    force_from: Time,
     /// Actions in order; taken by the server.
     pub actions: Vec<GcAction>,
 }
@@ -64,6 +67,7 @@ impl GcMonitor {
             check_at: Time::ZERO,
             announce_at: Time::ZERO,
             barren_until: Time::ZERO,
+            force_from: Time::ZERO,
             actions: Vec::new(),
         }
     }
@@ -147,7 +151,7 @@ impl GcMonitor {
 
     /// Programs wait for a free block: collects at once, and tells the switch so.
     pub fn force(&mut self, now: Time) {
-        if !self.collecting() {
+        if !self.collecting() && now >= self.force_from {
             self.tell(now, GcField::Regular);
             self.start(GcAction::Start);
         }
@@ -157,6 +161,7 @@ impl GcMonitor {
     pub fn barren(&mut self, now: Time) {
         if self.collecting() {
             self.barren_until = now + BARREN_FOR;
+            self.force_from = now + BARREN_FORCED_FOR;
             self.actions.push(GcAction::Stop);
             self.finish(now);
         }

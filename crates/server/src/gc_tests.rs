@@ -124,6 +124,8 @@ fn nothing_to_collect_is_not_tried_again_at_once_unless_forced() {
     m.check(Time(3), 0.20);
     assert_eq!(m.state(), GcState::Idle);
     m.force(Time(4));
+    assert_eq!(m.state(), GcState::Idle);
+    m.force(Time(60 * MS));
     assert!(m.collecting());
 }
 
