@@ -6,12 +6,12 @@ use std::collections::{BTreeSet, VecDeque};
 use rackweave_core::msg::{BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet};
 use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
 
+use crate::volumes::FENCE_ALL;
+
 /// Sets asked at a time: deletion is background work, and a set has one range operation of it at the most.
 const IN_FLIGHT_MAX: usize = 8;
 /// A message unanswered for so long goes to the next member.
 const RETRY_AFTER: Span = Span::from_millis(200);
-/// No writer has this generation: nobody writes to a deleted volume.
-const FENCE_ALL: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Job {

@@ -259,7 +259,7 @@ impl Meta {
         let life = self.lives.entry(src).or_default();
         if life.nonces.last() == Some(&nonce) {
             let incarnation = life.incarnation;
-            self.say(src, 0, Control::ServerWelcome { nonce, incarnation });
+            self.welcome(src, nonce, incarnation);
             return;
         }
         if life.nonces.contains(&nonce) {
@@ -287,8 +287,13 @@ impl Meta {
         for r in reports {
             self.note(src, r);
         }
-        self.say(src, 0, Control::ServerWelcome { nonce, incarnation });
+        self.welcome(src, nonce, incarnation);
         self.review_server(now, src, fx);
+    }
+
+    fn welcome(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {
+        let fences = self.volumes.fences();
+        self.say(src, 0, Control::ServerWelcome { nonce, incarnation, fences });
     }
 
     /// Takes a report in; true if it may change the set's membership.

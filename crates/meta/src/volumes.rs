@@ -8,11 +8,14 @@ use rackweave_core::{BLOCK, Incarnation, NodeId, SetId, VolumeId};
 use crate::codec::{AttachRecord, VolumeRecord};
 
 /// Volumes of a rack: a list of all of them still fits one answer.
-pub const VOLUMES_MAX: u32 = 65_536;
+pub const VOLUMES_MAX: u32 = 32_768;
 /// Answered attaches remembered a volume: more than one client asks again within its time-out.
 pub const ATTACHES_MAX: usize = 16;
 /// Characters of a name.
 pub const NAME_MAX: usize = 64;
+
+/// No writer has this generation: nobody writes to a deleted volume.
+pub const FENCE_ALL: u32 = u32::MAX;
 
 /// What every answer about volumes needs of the configuration.
 #[derive(Clone, Debug)]
@@ -63,6 +66,11 @@ impl Volumes {
     /// Bytes promised by live volumes.
     pub fn promised(&self) -> u64 {
         self.promised
+    }
+    /// The newest writer generation of every volume that had a writer; nobody may write to one being deleted.
+    pub fn fences(&self) -> Box<[(VolumeId, u32)]> {
+        let attach = |v: &VolumeRecord| if v.deleting { FENCE_ALL } else { v.attach };
+        self.by_id.values().map(|v| (v.id, attach(v))).filter(|f| f.1 > 0).collect()
     }
     pub fn list(&self) -> Vec<VolumeInfo> {
         self.names.values().map(|id| info(&self.by_id[id])).collect()

@@ -70,6 +70,13 @@ impl Replica {
         }
     }
 
+    /// What is known of fences from outside the set: a set that crashed whole has forgotten its own. Generations only
+    /// grow.
+    pub fn know_fence(&mut self, volume: VolumeId, attach: u32) {
+        let fence = self.fences.entry(volume).or_insert(0);
+        *fence = attach.max(*fence);
+    }
+
     pub(crate) fn client_fence<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, volume: VolumeId, attach: u32) {
         let known = self.fences.get(&volume).copied().unwrap_or(0);
         if attach < known && !self.cfg.faults.ignore_fence {

@@ -220,7 +220,12 @@ impl Server {
 
     fn control(&mut self, now: Time, c: Control, fx: &mut Effects) {
         match c {
-            Control::ServerWelcome { nonce, incarnation } if self.registration.welcomed(now, nonce, incarnation) => {
+            Control::ServerWelcome { nonce, incarnation, fences }
+                if self.registration.welcomed(now, nonce, incarnation) =>
+            {
+                for v in &mut self.vssds {
+                    fences.iter().for_each(|&(volume, attach)| v.replica.know_fence(volume, attach));
+                }
                 self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
                 self.touched = (1 << self.vssds.len()) - 1;
             }

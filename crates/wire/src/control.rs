@@ -24,7 +24,7 @@ wire_struct!(RackMap { generation, sets });
 
 wire_enum!(Control, "control message", {
     0 => ServerHello { nonce, vssds },
-    1 => ServerWelcome { nonce, incarnation },
+    1 => ServerWelcome { nonce, incarnation, fences },
     2 => Heartbeat { sequence, vssds },
     3 => Lease { sequence, span, views },
     4 => NewView(view),

@@ -76,9 +76,12 @@ pub enum Control {
         nonce: u64,
         vssds: Vec<VssdReport>,
     },
+    /// `fences`: the newest writer generation of every volume that was ever attached; a server that lost its memory
+    /// refuses older ones from its first view on (rule 14).
     ServerWelcome {
         nonce: u64,
         incarnation: Incarnation,
+        fences: Box<[(VolumeId, u32)]>,
     },
     /// Renews the lease. `sequence` names the sending instant on the server's own clock.
     Heartbeat {

@@ -7,7 +7,7 @@ use rackweave_core::msg::control::VssdReport;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, View, ViewState};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_meta::{Meta, MetaConfig, SetConfig};
 
 pub const LEASE: Span = Span::from_millis(1_000);
@@ -37,6 +37,7 @@ pub struct Scripted {
     pub incarnation: Incarnation,
     pub view: Option<View>,
     pub complete: bool,
+    pub fences: Vec<(VolumeId, u32)>,
     pub failed: bool,
     /// Sends nothing and hears nothing.
     pub silent: bool,
@@ -73,6 +74,7 @@ impl Rack {
             incarnation: Incarnation(0),
             view: None,
             complete: false,
+            fences: Vec::new(),
             failed: false,
             silent: false,
             leased_at: None,
@@ -159,7 +161,10 @@ impl Rack {
         let Body::Control(c) = p.body else { return };
         let mut views = Vec::new();
         match c {
-            Control::ServerWelcome { nonce, incarnation } if nonce == s.nonce => s.incarnation = incarnation,
+            Control::ServerWelcome { nonce, incarnation, fences } if nonce == s.nonce => {
+                s.incarnation = incarnation;
+                s.fences = fences.to_vec();
+            }
             Control::Lease { views: v, .. } => {
                 views = v;
                 s.leased_at = Some(self.now);

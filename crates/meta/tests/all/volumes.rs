@@ -155,3 +155,21 @@ fn a_deleted_name_is_free_at_once_and_its_id_never() {
     assert_eq!(status.servers.len(), 3);
     assert_eq!(VssdId(1), r.servers[0].vssd);
 }
+
+#[test]
+fn a_server_learns_with_its_welcome_whom_to_refuse() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    volume(r.admin(1, create("a", 4096)));
+    volume(r.admin(2, create("never", 4096)));
+    volume(r.admin(3, create("gone", 4096)));
+    let (one, two) = (r.cfg.layout.client(0), r.cfg.layout.client(1));
+    attach(&mut r, one, 5, 1);
+    attach(&mut r, two, 6, 1);
+    assert_eq!(r.admin(4, AdminOp::VolumeDelete { name: "gone".into() }), Ok(ReplyData::Done));
+    r.start(1);
+    assert_eq!(r.servers[1].fences, [(VolumeId(1), 2), (VolumeId(3), u32::MAX)]);
+    r.restart_meta();
+    r.start(2);
+    assert_eq!(r.servers[2].fences, r.servers[1].fences);
+}

@@ -1,4 +1,5 @@
 use rackweave_core::msg::{IoError, IoReply, IoRequest, Role};
+use rackweave_core::request::{AdminOp, ReplyData};
 use rackweave_core::{Span, TracePoint};
 
 use super::rack::{LEASE, Options, Rack, contents};
@@ -155,4 +156,21 @@ fn a_server_whose_heartbeats_are_lost_is_removed_and_returns() {
     for member in 0..3 {
         assert_eq!(r.read_from(0, member, 1, 1), Some(IoReply::Data(contents(2))));
     }
+}
+
+#[test]
+fn a_fenced_writer_stays_fenced_when_the_whole_set_crashed() {
+    let mut r = Rack::serving(Options::default());
+    let volume = r.admin(AdminOp::VolumeCreate { name: "a".into(), size: 1 << 20 });
+    assert!(matches!(volume, Ok(ReplyData::Volume(_))), "{volume:?}");
+    assert_eq!((r.attach("a"), r.attach("a")), (1, 2));
+    // The first writer's write was on its way when all three crashed.
+    let late = r.write_request(1, contents(1), false);
+    let fence = IoRequest::Fence { volume: super::rack::VOLUME, attach: 2 };
+    assert_eq!(r.ask(0, 0, &fence, Span::from_secs(1)), Some(IoReply::Done));
+    (0..3).for_each(|i| r.crash(i));
+    (0..3).for_each(|i| r.start(i));
+    r.until(Span::from_secs(20), |r| r.all_members());
+    let answer = r.ask(0, 0, &late, Span::from_secs(1));
+    assert_eq!(answer, Some(IoReply::Failed(IoError::Fenced { attach: 2 })));
 }

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BinaryHeap};
 use bytes::Bytes;
 use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange, View,
+    BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange, View,
     io::WriteRequest,
 };
+use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{
     BLOCK, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Payload, SECTORS_PER_BLOCK, SetId, Span, SsdId,
     Time, TracePoint, VolumeId, VssdId,
@@ -84,6 +85,7 @@ pub struct Rack {
     next: u64,
     timers: BTreeMap<NodeId, u64>,
     replies: BTreeMap<u64, IoReply>,
+    controls: BTreeMap<u64, Control>,
     request: u64,
     sequence: u64,
     /// Servers whose device fails every sync from now on.
@@ -121,6 +123,7 @@ impl Rack {
             next: 0,
             timers: BTreeMap::new(),
             replies: BTreeMap::new(),
+            controls: BTreeMap::new(),
             request: 0,
             sequence: 0,
             broken: vec![false; n],
@@ -265,8 +268,11 @@ impl Rack {
     }
 
     fn client_event(&mut self, e: Event) {
-        if let Event::Packet(Packet { header, body: Body::Reply(r), .. }) = e {
-            self.replies.insert(header.request, r);
+        let Event::Packet(p) = e else { return };
+        match p.body {
+            Body::Reply(r) => drop(self.replies.insert(p.header.request, r)),
+            Body::Control(c) => drop(self.controls.insert(p.header.request, c)),
+            _ => {}
         }
     }
 
@@ -378,6 +384,38 @@ impl Rack {
             }
         }
         None
+    }
+    fn ask_meta(&mut self, c: Control) -> Control {
+        self.request += 1;
+        let (request, none) = (self.request, VssdId(0));
+        let header = Header {
+            op: Op::Control,
+            vssd: none,
+            lat: 0,
+            class: Class::Gold,
+            original_vssd: none,
+            set: SetId(0),
+            epoch: Epoch(0),
+            incarnation: Incarnation(1_000_000),
+            request,
+        };
+        let p = Packet { src: self.layout.client(0), dst: Layout::META, header, body: Body::Control(c) };
+        self.push(self.now + HOP, Happening::Arrive(p));
+        self.until(Span::from_secs(1), |r| r.controls.contains_key(&request));
+        self.controls.remove(&request).expect("just seen")
+    }
+    pub fn admin(&mut self, op: AdminOp) -> Result<ReplyData, RequestError> {
+        match self.ask_meta(Control::Admin(Box::new(op))) {
+            Control::AdminReply(r) => r.map(|d| *d).map_err(|e| *e),
+            other => panic!("{other:?}"),
+        }
+    }
+    /// The new writer generation.
+    pub fn attach(&mut self, name: &str) -> u32 {
+        match self.ask_meta(Control::Attach { name: name.into() }) {
+            Control::Attached(Ok(v)) => v.attach,
+            other => panic!("{other:?}"),
+        }
     }
     pub fn mutation(&mut self) -> Mutation {
         self.sequence += 1;

@@ -279,7 +279,11 @@ impl Draw {
     fn control(&mut self) -> Control {
         match self.below(16) {
             0 => Control::ServerHello { nonce: self.u64(), vssds: self.reports() },
-            1 => Control::ServerWelcome { nonce: self.u64(), incarnation: Incarnation(self.u64()) },
+            1 => Control::ServerWelcome {
+                nonce: self.u64(),
+                incarnation: Incarnation(self.u64()),
+                fences: self.list(4, |d| (VolumeId(d.u32()), d.u32())).into(),
+            },
             2 => Control::Heartbeat { sequence: self.u64(), vssds: self.reports() },
             3 => Control::Lease { sequence: self.u64(), span: Span(self.u64()), views: self.list(3, Draw::view) },
             4 => Control::NewView(Box::new(self.view())),
