@@ -200,6 +200,16 @@ impl History {
         Ok(stats)
     }
 
+    /// The last events of a sector, for the report of what another checker found.
+    pub fn trail(&self, volume: VolumeId, sector: u64, set: SetId) -> Vec<String> {
+        let touches = self.sectors.get(&(volume, sector)).map_or(&[][..], |t| t);
+        let events = self.events(volume, set, touches, &vec![false; self.ops.len()]);
+        let last = events.iter().rev().filter(|e| !matches!(e.what, What::FlushCall { .. } | What::FlushAnswer { .. }));
+        let mut trail: Vec<String> = last.take(TRAIL_MAX).map(|e| self.line(e)).collect();
+        trail.reverse();
+        trail
+    }
+
     fn line(&self, e: &SectorEvent) -> String {
         let ms = self.times[e.at as usize - 1].0 as f64 / 1e6;
         let request = match e.what {

@@ -24,6 +24,7 @@ pub struct Params {
     pub clients: u32,
     /// Requests each client keeps under way.
     pub depth: u32,
+    pub timeout_ms: u64,
     pub operations: u32,
     /// The operations are spread over about this much time.
     pub span_ms: u64,
@@ -100,6 +101,13 @@ pub enum Fault {
         cut_ms: u64,
         down_ms: u64,
     },
+    /// A server loses power and comes back as a shadow that cannot reach the others to fill itself, while clients
+    /// cannot hear the metadata service and go on asking it.
+    BlindPowerCut {
+        server: u32,
+        down_ms: u64,
+        ms: u64,
+    },
     /// Links get worse for a while.
     Noise {
         links: LinkFaults,
@@ -163,7 +171,7 @@ impl Plan {
         c.ssd.checkpoint_blocks = p.checkpoint_blocks;
         c.lease.span_ms = p.lease_ms;
         c.lease.drift_ppm = p.drift_ppm;
-        c.client.timeout_ms = 20;
+        c.client.timeout_ms = p.timeout_ms;
         c
     }
 
@@ -206,6 +214,7 @@ fn draw_params(rng: &mut Rng) -> Params {
         cache_slots: rng.between(288, 600),
         clients: rng.between(2, 3) as u32,
         depth: rng.between(1, 6) as u32,
+        timeout_ms: *rng.pick(&[20, 60, 200]),
         operations: rng.between(u64::from(OPERATIONS_MIN), 2_400) as u32,
         span_ms: rng.between(2_500, 6_000),
         own_blocks: rng.between(64, 256) as u32,
@@ -237,7 +246,7 @@ fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
     let nodes = u64::from(2 + p.servers + p.clients);
     let server = rng.below(u64::from(p.servers)) as u32;
     let ms = draw_ms(rng);
-    match rng.below(34) {
+    match rng.below(38) {
         0..4 => Fault::Crash { server, down_ms: ms },
         4..8 => Fault::PowerCut { server, down_ms: ms },
         8..10 => Fault::SetPowerCut { set: server, down_ms: ms },
@@ -265,6 +274,7 @@ fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
             let peer = (server + 1 + rng.below(u64::from(p.servers - 1)) as u32) % p.servers;
             Fault::HalfCrash { server, peer, cut_ms: rng.between(2, 25), down_ms: 100 + ms }
         }
+        33..37 => Fault::BlindPowerCut { server, down_ms: rng.between(5, 60), ms: 200 + ms },
         _ => Fault::Corrupt { server },
     }
 }

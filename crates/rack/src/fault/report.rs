@@ -18,6 +18,8 @@ pub enum Failure {
     History(String),
     /// A device rule, a table, or the page layer's own check.
     Invariant(String),
+    /// Members of a set that is whole and flushed hold different versions of a block.
+    Divergence(String),
     /// Faults ended and requests did not complete.
     Liveness(String),
     /// A node panicked.
@@ -31,6 +33,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::History(s) => write!(f, "history: {s}"),
             Failure::Invariant(s) => write!(f, "invariant: {s}"),
+            Failure::Divergence(s) => write!(f, "copies disagree: {s}"),
             Failure::Liveness(s) => write!(f, "liveness: {s}"),
             Failure::Panic(s) => write!(f, "panic: {s}"),
             Failure::Unexpected(s) => write!(f, "unexpected error: {s}"),

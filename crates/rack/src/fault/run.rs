@@ -1,10 +1,10 @@
 //! Runs one plan: workload under faults, then quiet, then every check.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{BLOCK, Layout, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, VolumeId};
+use rackweave_core::{BLOCK, BlockAddr, Layout, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, Timestamp, VolumeId};
 use rackweave_replica::{Faults, Timeouts};
 
 use crate::check::{History, HistoryStats, OpId, Outcome};
@@ -24,6 +24,10 @@ const UNDER_WAY_MAX: Span = Span::from_millis(50);
 const ATTACH_RETRY: Span = Span::from_millis(5);
 /// The final read of everything is done so often: members are asked in turn, so most blocks are seen on each.
 const FINAL_READS: u32 = 3;
+/// A fill gives a copy that replaces a newer, lost one a version of its own, up to this: writes begin above.
+const FILL_VERSION_MAX: u64 = 1;
+/// How often is looked whether every set is whole again.
+const WHOLE_POLL: Span = Span::from_millis(10);
 /// Blocks of one final read.
 const FINAL_BLOCKS: u32 = 16;
 
@@ -108,6 +112,8 @@ enum Agenda {
     },
     /// The second part of a half crash.
     Crash(usize),
+    /// The server of a blind power cut comes back.
+    Back(usize),
     /// Nothing sent before the crash is under way any more.
     Silent {
         crash: usize,
@@ -441,6 +447,11 @@ impl<'a> Run<'a> {
             Agenda::Fault(i) => self.begin(i)?,
             Agenda::Over(i) => self.over(i)?,
             Agenda::Crash(i) => self.half_crash(i),
+            Agenda::Back(i) => {
+                for s in self.fault_servers(i) {
+                    self.node_up(self.sim.engine().layout().server(s))?;
+                }
+            }
         }
         Ok(())
     }
@@ -529,6 +540,12 @@ impl<'a> Run<'a> {
                 self.cut(fault, true);
                 over = Some(ms);
             }
+            Fault::BlindPowerCut { server, down_ms, ms } => {
+                self.cut(fault, true);
+                self.servers_down(&[server % self.plan.params.servers], true);
+                self.plan_at(self.sim.now() + Span::from_millis(down_ms), Agenda::Back(i));
+                over = Some(ms.max(down_ms));
+            }
             Fault::HalfCrash { cut_ms, .. } => {
                 self.cut(fault, true);
                 self.plan_at(self.sim.now() + Span::from_millis(cut_ms), Agenda::Crash(i));
@@ -573,7 +590,9 @@ impl<'a> Run<'a> {
             Fault::SwitchRestart { .. } => self.node_up(Layout::SWITCH)?,
             Fault::MetaRestart { .. } => self.node_up(Layout::META)?,
             Fault::ClientRestart { client, .. } => self.client_up(client)?,
-            f @ (Fault::Isolate { .. } | Fault::Cut { .. } | Fault::Sever { .. }) => self.cut(f, false),
+            f @ (Fault::Isolate { .. } | Fault::Cut { .. } | Fault::Sever { .. } | Fault::BlindPowerCut { .. }) => {
+                self.cut(f, false);
+            }
             Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
             Fault::Corrupt { .. } | Fault::Steal { .. } => {}
         }
@@ -583,9 +602,10 @@ impl<'a> Run<'a> {
     fn fault_servers(&self, i: usize) -> Vec<u32> {
         let n = self.plan.params.servers;
         match self.plan.faults[i].fault {
-            Fault::Crash { server, .. } | Fault::PowerCut { server, .. } | Fault::HalfCrash { server, .. } => {
-                vec![server % n]
-            }
+            Fault::Crash { server, .. }
+            | Fault::PowerCut { server, .. }
+            | Fault::HalfCrash { server, .. }
+            | Fault::BlindPowerCut { server, .. } => vec![server % n],
             Fault::SetPowerCut { set, .. } => {
                 crate::build::members(self.sim.config(), set % n).iter().map(|m| crate::build::server_of(m.0)).collect()
             }
@@ -681,6 +701,14 @@ impl<'a> Run<'a> {
                     net.block(other, n, blocked);
                 }
             }
+            Fault::BlindPowerCut { server, .. } => {
+                (0..layout.clients).for_each(|c| net.block(Layout::META, layout.client(c), blocked));
+                let n = layout.server(server % layout.servers);
+                for other in (0..layout.servers).map(|i| layout.server(i)).filter(|&o| o != n) {
+                    net.block(n, other, blocked);
+                    net.block(other, n, blocked);
+                }
+            }
             Fault::HalfCrash { server, peer, .. } => {
                 let (n, to) = (layout.server(server % layout.servers), layout.server(peer % layout.servers));
                 net.block(n, to, blocked);
@@ -716,7 +744,16 @@ impl<'a> Run<'a> {
             let client = self.volumes[v].writer.unwrap_or(0);
             self.attach(client, v);
         }
-        self.drain("volumes are attached again", QUIET_MAX)
+        self.drain("volumes are attached again", QUIET_MAX)?;
+        let end = self.sim.now() + QUIET_MAX;
+        while !self.watch.all_full(&self.sim) {
+            if self.sim.now() > end {
+                return Err(Failure::Liveness(format!("a set is not whole again {QUIET_MAX} after the last fault")));
+            }
+            let at = self.sim.now() + WHOLE_POLL;
+            self.sim.run_until(at);
+        }
+        Ok(())
     }
 
     fn read_everything(&mut self) -> Result<(), Failure> {
@@ -754,8 +791,41 @@ impl<'a> Run<'a> {
                 s.ssd().check().map_err(|e| Failure::Invariant(format!("ssd{i}: {e}")))?;
             }
         }
+        self.copies_agree()?;
         if let Some(s) = self.sim.switch() {
             s.check().map_err(|e| Failure::Invariant(format!("switch: {e}")))?;
+        }
+        Ok(())
+    }
+
+    /// After the last flush every member of a set has the same blocks mapped at the same versions.
+    fn copies_agree(&self) -> Result<(), Failure> {
+        let cfg = self.sim.config();
+        let per_set = |v: &Volume| v.blocks.div_ceil(cfg.stripe_blocks * cfg.servers) * cfg.stripe_blocks;
+        for set in 0..cfg.sets() {
+            let members = crate::build::members(cfg, set);
+            for v in &self.volumes {
+                for block in 0..per_set(v) {
+                    let addr = BlockAddr::new(v.id(), block);
+                    let held = members.iter().filter_map(|&(vssd, _)| {
+                        let ssd = self.sim.server(crate::build::server_of(vssd))?.ssd();
+                        Some((vssd, ssd.mapped(vssd, addr).then(|| ssd.version(vssd, addr))))
+                    });
+                    let held: Vec<_> = held.collect();
+                    let mapped = held.iter().filter(|h| h.1.is_some()).count();
+                    let written = held.iter().filter_map(|h| h.1).filter(|t| t.version() > FILL_VERSION_MAX);
+                    let written: BTreeSet<Timestamp> = written.collect();
+                    if (mapped != 0 && mapped != held.len()) || written.len() > 1 {
+                        let stripe = u64::from(block / cfg.stripe_blocks * cfg.servers + set);
+                        let at = stripe * u64::from(cfg.stripe_blocks) + u64::from(block % cfg.stripe_blocks);
+                        let sectors = u64::from(BLOCK / SECTOR);
+                        let trails = (0..sectors).map(|i| self.history.trail(v.id(), at * sectors + i, SetId(set)));
+                        let trails: Vec<String> = trails.map(|t| t.join("\n    ")).collect();
+                        let trails = trails.join("\n    --\n    ");
+                        return Err(Failure::Divergence(format!("set{set} {addr}: {held:?}\n    {trails}")));
+                    }
+                }
+            }
         }
         Ok(())
     }
