@@ -1,6 +1,6 @@
 //! Rules broken on purpose: a search that does not notice proves nothing.
 
-use rackweave_rack::fault::{Failure, SimOptions, run_seed};
+use rackweave_rack::fault::{Failure, Fault, FaultAt, Plan, SimOptions, run_plan};
 use rackweave_replica::Faults;
 
 /// Some seed within this many must catch the broken rule.
@@ -8,25 +8,66 @@ const SEEDS_MAX: u64 = 60;
 
 #[track_caller]
 fn is_caught(name: &str, faults: Faults) {
+    is_caught_by(name, faults, Plan::draw);
+}
+
+/// Broken, some plan fails that passes otherwise.
+#[track_caller]
+fn is_caught_by(name: &str, faults: Faults, plan: impl Fn(u64) -> Plan) {
     let options = SimOptions { faults, ..SimOptions::default() };
     for seed in 0..SEEDS_MAX {
-        match run_seed(seed, &options).failure {
+        let plan = plan(seed);
+        match run_plan(&plan, &options).failure {
             Some(Failure::Unexpected(e)) => panic!("{name}, seed {seed}: the run itself failed: {e}"),
-            Some(_) if run_seed(seed, &SimOptions::default()).passed() => return,
+            Some(_) if run_plan(&plan, &SimOptions::default()).passed() => return,
             _ => {}
         }
     }
     panic!("{name}: not caught within {SEEDS_MAX} seeds");
 }
 
+/// Servers that end with writes half done whose clients end too, and so never ask again.
+fn half_crashes(seed: u64) -> Plan {
+    let mut plan = Plan::draw(seed);
+    let p = &mut plan.params;
+    (p.depth, p.timeout_ms) = (6, 200);
+    let (servers, clients, step) = (p.servers, p.clients, p.span_ms * 1000 / 8);
+    plan.faults.clear();
+    for i in 0..8u32 {
+        let at_us = u64::from(i) * step;
+        let (server, peer) = (i % servers, (i + 1) % servers);
+        plan.faults.push(FaultAt { at_us, fault: Fault::HalfCrash { server, peer, cut_ms: 25, down_ms: 200 } });
+        let fault = Fault::ClientRestart { client: i % clients, down_ms: 5 };
+        plan.faults.push(FaultAt { at_us: at_us + 24_000, fault });
+    }
+    plan
+}
+
+/// Servers that only clients can reach, and clients whom nobody tells.
+fn severed(seed: u64) -> Plan {
+    let mut plan = Plan::draw(seed);
+    let p = &plan.params;
+    let (servers, clients, step) = (p.servers, p.clients, p.span_ms * 1000 / 5);
+    plan.faults.clear();
+    for i in 0..5u32 {
+        let at_us = u64::from(i) * step;
+        plan.faults.push(FaultAt { at_us, fault: Fault::Sever { server: i % servers, ms: 450 } });
+        for c in 0..clients {
+            let fault = Fault::Cut { from: 0, to: 2 + servers + c, ms: 450 };
+            plan.faults.push(FaultAt { at_us, fault });
+        }
+    }
+    plan
+}
+
 #[test]
 fn serving_without_a_lease_is_caught() {
-    is_caught("skip_lease", Faults { skip_lease: true, ..Faults::default() });
+    is_caught_by("skip_lease", Faults { skip_lease: true, ..Faults::default() }, severed);
 }
 
 #[test]
 fn an_unvalidated_write_that_is_not_replayed_is_caught() {
-    is_caught("skip_replay", Faults { skip_replay: true, ..Faults::default() });
+    is_caught_by("skip_replay", Faults { skip_replay: true, ..Faults::default() }, half_crashes);
 }
 
 #[test]
