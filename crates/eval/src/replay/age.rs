@@ -14,6 +14,8 @@ use super::run::Members;
 const FREE_AFTER: f64 = 0.5;
 /// Blocks overwritten between two looks at the free ratio: two erase blocks of the largest profile.
 const OVERWRITE_STEP: u64 = 2048;
+/// Times the volume is overwritten at the most: spare blocks that are still free then cannot be used up at all.
+const OVERWRITES_MAX: u64 = 4;
 /// Stream of the seed that ageing draws from.
 const STREAM: u64 = 2;
 
@@ -34,7 +36,7 @@ pub(super) fn age(sim: &mut Sim, volume: &VolumeInfo, sets: &[Members], seed: u6
         let mut version = 0;
         let fill: Vec<_> = (0..blocks).map(|b| entry(volume, b, 0)).collect();
         write(sim, members, &fill);
-        while free_most(sim, members) > FREE_AFTER {
+        while free_most(sim, members) > FREE_AFTER && version * OVERWRITE_STEP < OVERWRITES_MAX * blocks {
             version += 1;
             let step: Vec<_> = (0..OVERWRITE_STEP).map(|_| entry(volume, rng.below(blocks), version)).collect();
             write(sim, members, &step);

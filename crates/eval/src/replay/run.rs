@@ -293,7 +293,7 @@ impl Counters {
             c.gc_runs += s.gc_runs;
             c.erases += s.erases;
             c.host_slots += s.host_slots;
-            c.gc_slots += s.gc_slots;
+            c.gc_slots += s.gc_slots + s.range_slots;
         }
         c
     }

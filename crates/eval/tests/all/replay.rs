@@ -4,7 +4,7 @@ use rackweave_eval::replay::{Policy, ReplayConfig, ReplayError, replay};
 use rackweave_eval::report::Report;
 use serde_json::Value;
 
-use crate::own;
+use crate::{own, shared};
 
 /// A small rack: devices of 512 MiB, so that collection runs within some ten thousand requests.
 fn small(trace: &str, policies: &[Policy], requests: u64) -> ReplayConfig {
@@ -97,4 +97,26 @@ fn policies_have_names() {
     }
     let e = "vdc".parse::<Policy>().unwrap_err().to_string();
     assert!(e.contains("\"vdc\"") && e.contains("baseline, rackblox, ideal"), "{e}");
+}
+
+/// The public traces through a small rack: every request is answered, and a comparison that is none says so.
+#[test]
+fn public_traces_are_replayed() {
+    for (name, requests) in [
+        ("mqsim/tpcc-small.trace.zst", 20_000),
+        ("mqsim/wsrch-small.trace.zst", 20_000),
+        ("cloudphysics/cloudPhysicsIO.vscsi.zst", 8_000),
+        ("opencas/ycsb-a-rocksdb-optane-p4800x.csv.zst", 4_000),
+    ] {
+        let Some(path) = shared("public_traces_are_replayed", name) else { continue };
+        let policies = vec![Policy::BASELINE, Policy::RACKBLOX];
+        let ssd_bytes = Some(1 << 30);
+        let report = replay(&ReplayConfig { policies, requests, ssd_bytes, ..ReplayConfig::new(path) }).unwrap();
+        println!("{}", report.table());
+        for p in &report.policies {
+            assert_eq!((p.requests(), p.failed), (requests, 0), "{name} under {}", p.policy);
+        }
+        assert_eq!(report.table().contains("VOID"), report.void().is_some());
+        assert_eq!(report.table().contains("no garbage collection"), report.without_gc().next().is_some());
+    }
 }
