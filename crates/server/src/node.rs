@@ -425,6 +425,9 @@ impl Server {
                 finished.drain(..).for_each(|d| self.flash_done(now, d, fx));
                 self.finished = finished;
             }
+            if !self.failed && self.ssd.failed().is_some() {
+                self.device_failed(fx);
+            }
             if self.touched == 0 {
                 return;
             }

@@ -97,10 +97,8 @@ impl Store for CacheOverFlash<'_> {
             self.disk.stats.read_hits += 1;
             return ReadStart::Ready(e.data.clone(), e.version);
         }
+        // Flash answers at once for a block that is not mapped; asking first would be a second look-up for all others.
         let vssd = self.disk.cfg.vssd;
-        if !self.ssd.mapped(vssd, a) {
-            return ReadStart::Ready(Payload::zero(rackweave_core::BLOCK), self.ssd.version(vssd, a));
-        }
         self.disk.stats.read_misses += 1;
         let token = self.disk.read_token(token);
         self.ssd.read(self.now, vssd, a, token, self.out);

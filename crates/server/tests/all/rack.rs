@@ -374,7 +374,7 @@ impl Rack {
                 }
                 self.step();
                 match self.take_reply(id) {
-                    Some(IoReply::Failed(IoError::NotServing)) => {
+                    Some(IoReply::Failed(IoError::NotServing | IoError::Device)) => {
                         self.run(Span::from_millis(1));
                         break;
                     }
