@@ -228,7 +228,7 @@ fn draw_params(rng: &mut Rng) -> Params {
             reorder: share(rng, 0.1),
             reorder_extra_ns: rng.between(10_000, 3_000_000),
         },
-        cut: CutOdds { drop: 0.1 + share(rng, 0.5), tear: share(rng, 0.3) },
+        cut: CutOdds { drop: share(rng, 0.6), tear: share(rng, 0.3) },
     }
 }
 

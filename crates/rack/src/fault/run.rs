@@ -1,14 +1,17 @@
 //! Runs one plan: workload under faults, then quiet, then every check.
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+mod inject;
+mod verify;
+
+use std::collections::{BTreeMap, BinaryHeap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{BLOCK, BlockAddr, Layout, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, Timestamp, VolumeId};
+use rackweave_core::{BLOCK, NodeId, Payload, Rng, SECTOR, Span, Time, VolumeId};
 use rackweave_replica::{Faults, Timeouts};
 
 use crate::check::{History, HistoryStats, OpId, Outcome};
-use crate::fault::plan::{Fault, Plan};
+use crate::fault::plan::Plan;
 use crate::fault::report::{Failure, SimReport};
 use crate::fault::sets::SetWatch;
 use crate::fault::workload::{self, Kind};
@@ -24,8 +27,6 @@ const UNDER_WAY_MAX: Span = Span::from_millis(50);
 const ATTACH_RETRY: Span = Span::from_millis(5);
 /// The final read of everything is done so often: members are asked in turn, so most blocks are seen on each.
 const FINAL_READS: u32 = 3;
-/// A fill gives a copy that replaces a newer, lost one a version of its own, up to this: writes begin above.
-const FILL_VERSION_MAX: u64 = 1;
 /// How often is looked whether every set is whole again.
 const WHOLE_POLL: Span = Span::from_millis(10);
 /// Blocks of one final read.
@@ -444,7 +445,7 @@ impl<'a> Run<'a> {
             Agenda::Issue { client } => self.issue(client),
             Agenda::Attach { client, volume } => self.try_attach(client, volume),
             Agenda::Silent { crash } => self.history.silent(crash),
-            Agenda::Fault(i) => self.begin(i)?,
+            Agenda::Fault(i) => self.begin(i),
             Agenda::Over(i) => self.over(i)?,
             Agenda::Crash(i) => self.half_crash(i),
             Agenda::Back(i) => {
@@ -495,238 +496,6 @@ impl<'a> Run<'a> {
         self.sim.engine().layout().client(client)
     }
 
-    // ---- faults ----
-
-    fn begin(&mut self, i: usize) -> Result<(), Failure> {
-        let fault = self.plan.faults[i].fault;
-        let servers: Vec<u32> = (0..self.plan.params.servers).collect();
-        let mut over = None;
-        match fault {
-            Fault::Crash { server, down_ms } => {
-                self.servers_down(&[server], false);
-                over = Some(down_ms);
-            }
-            Fault::PowerCut { server, down_ms } => {
-                self.servers_down(&[server], true);
-                over = Some(down_ms);
-            }
-            Fault::SetPowerCut { down_ms, .. } => {
-                self.servers_down(&self.fault_servers(i), true);
-                over = Some(down_ms);
-            }
-            Fault::RackCrash { down_ms } => {
-                self.servers_down(&servers, false);
-                over = Some(down_ms);
-            }
-            Fault::RackPowerCut { down_ms } => {
-                self.servers_down(&servers, true);
-                self.node_down(Layout::SWITCH);
-                self.node_down(Layout::META);
-                over = Some(down_ms);
-            }
-            Fault::SwitchRestart { down_ms } => {
-                self.node_down(Layout::SWITCH);
-                over = Some(down_ms);
-            }
-            Fault::MetaRestart { down_ms } => {
-                self.node_down(Layout::META);
-                over = Some(down_ms);
-            }
-            Fault::ClientRestart { client, down_ms } => {
-                self.client_down(client);
-                over = Some(down_ms);
-            }
-            Fault::Isolate { ms, .. } | Fault::Cut { ms, .. } | Fault::Sever { ms, .. } => {
-                self.cut(fault, true);
-                over = Some(ms);
-            }
-            Fault::BlindPowerCut { server, down_ms, ms } => {
-                self.cut(fault, true);
-                self.servers_down(&[server % self.plan.params.servers], true);
-                self.plan_at(self.sim.now() + Span::from_millis(down_ms), Agenda::Back(i));
-                over = Some(ms.max(down_ms));
-            }
-            Fault::HalfCrash { cut_ms, .. } => {
-                self.cut(fault, true);
-                self.plan_at(self.sim.now() + Span::from_millis(cut_ms), Agenda::Crash(i));
-            }
-            Fault::Noise { links, ms } => {
-                self.sim.engine_mut().net().set_faults(links);
-                over = Some(ms);
-            }
-            Fault::Corrupt { server } => self.corrupt(server),
-            Fault::Steal { client } => {
-                let shared = self.volumes.len() - 1;
-                if self.attached[client as usize][shared].is_none() {
-                    self.try_attach(client, shared);
-                }
-            }
-        }
-        self.stats.faults_done += u64::from(fault.is_fault());
-        if let Some(ms) = over {
-            self.plan_at(self.sim.now() + Span::from_millis(ms), Agenda::Over(i));
-        }
-        Ok(())
-    }
-
-    fn over(&mut self, i: usize) -> Result<(), Failure> {
-        match self.plan.faults[i].fault {
-            Fault::Crash { .. }
-            | Fault::PowerCut { .. }
-            | Fault::SetPowerCut { .. }
-            | Fault::RackCrash { .. }
-            | Fault::HalfCrash { .. } => {
-                for s in self.fault_servers(i) {
-                    self.node_up(self.sim.engine().layout().server(s))?;
-                }
-            }
-            Fault::RackPowerCut { .. } => {
-                self.node_up(Layout::META)?;
-                self.node_up(Layout::SWITCH)?;
-                for s in self.fault_servers(i) {
-                    self.node_up(self.sim.engine().layout().server(s))?;
-                }
-            }
-            Fault::SwitchRestart { .. } => self.node_up(Layout::SWITCH)?,
-            Fault::MetaRestart { .. } => self.node_up(Layout::META)?,
-            Fault::ClientRestart { client, .. } => self.client_up(client)?,
-            f @ (Fault::Isolate { .. } | Fault::Cut { .. } | Fault::Sever { .. } | Fault::BlindPowerCut { .. }) => {
-                self.cut(f, false);
-            }
-            Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
-            Fault::Corrupt { .. } | Fault::Steal { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn fault_servers(&self, i: usize) -> Vec<u32> {
-        let n = self.plan.params.servers;
-        match self.plan.faults[i].fault {
-            Fault::Crash { server, .. }
-            | Fault::PowerCut { server, .. }
-            | Fault::HalfCrash { server, .. }
-            | Fault::BlindPowerCut { server, .. } => vec![server % n],
-            Fault::SetPowerCut { set, .. } => {
-                crate::build::members(self.sim.config(), set % n).iter().map(|m| crate::build::server_of(m.0)).collect()
-            }
-            _ => (0..n).collect(),
-        }
-    }
-
-    fn servers_down(&mut self, servers: &[u32], power: bool) {
-        let layout = self.sim.engine().layout();
-        for set in self.watch.crashing(&self.sim, servers) {
-            let crash = self.history.set_crashed(set);
-            self.plan_at(self.sim.now() + UNDER_WAY_MAX, Agenda::Silent { crash });
-        }
-        for &s in servers {
-            let n = layout.server(s);
-            *self.down.entry(n).or_default() += 1;
-            if power {
-                let cut = self.sim.power_cut(s, self.plan.params.cut);
-                self.stats.kept += u64::from(cut.kept);
-                self.stats.dropped += u64::from(cut.dropped);
-                self.stats.torn += u64::from(cut.torn);
-            } else {
-                self.sim.crash(n);
-            }
-        }
-    }
-
-    fn node_down(&mut self, n: NodeId) {
-        *self.down.entry(n).or_default() += 1;
-        self.sim.crash(n);
-    }
-
-    /// One fault less keeps the node down; the last one ends it.
-    fn node_up(&mut self, n: NodeId) -> Result<(), Failure> {
-        let Some(faults) = self.down.get_mut(&n) else { return Ok(()) };
-        *faults -= 1;
-        if *faults > 0 {
-            return Ok(());
-        }
-        self.down.remove(&n);
-        self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start again: {e}")))
-    }
-
-    fn client_down(&mut self, client: u32) {
-        self.node_down(self.client_node(client));
-        self.pending.retain(|k, _| k.0 != client);
-        self.attached[client as usize].fill(None);
-    }
-
-    fn client_up(&mut self, client: u32) -> Result<(), Failure> {
-        let n = self.client_node(client);
-        self.node_up(n)?;
-        if self.down.contains_key(&n) {
-            return Ok(());
-        }
-        let shared = self.volumes.len() - 1;
-        self.try_attach(client, client as usize);
-        if self.volumes[shared].writer == Some(client) {
-            self.try_attach(client, shared);
-        }
-        for _ in 0..self.plan.params.depth {
-            let at = self.think();
-            self.plan_at(at, Agenda::Issue { client });
-        }
-        Ok(())
-    }
-
-    fn half_crash(&mut self, i: usize) {
-        let fault = self.plan.faults[i].fault;
-        self.cut(fault, false);
-        self.servers_down(&self.fault_servers(i), false);
-        if let Fault::HalfCrash { down_ms, .. } = fault {
-            self.plan_at(self.sim.now() + Span::from_millis(down_ms), Agenda::Over(i));
-        }
-    }
-
-    fn cut(&mut self, fault: Fault, blocked: bool) {
-        let layout = self.sim.engine().layout();
-        let nodes = layout.nodes();
-        let net = self.sim.engine_mut().net();
-        match fault {
-            Fault::Isolate { node, .. } => {
-                for other in (0..nodes).filter(|&o| o != node % nodes) {
-                    net.block(NodeId(node % nodes), NodeId(other), blocked);
-                    net.block(NodeId(other), NodeId(node % nodes), blocked);
-                }
-            }
-            Fault::Sever { server, .. } => {
-                let n = layout.server(server % layout.servers);
-                let others = (0..layout.servers).map(|i| layout.server(i)).filter(|&o| o != n);
-                for other in others.chain([Layout::META]) {
-                    net.block(n, other, blocked);
-                    net.block(other, n, blocked);
-                }
-            }
-            Fault::BlindPowerCut { server, .. } => {
-                (0..layout.clients).for_each(|c| net.block(Layout::META, layout.client(c), blocked));
-                let n = layout.server(server % layout.servers);
-                for other in (0..layout.servers).map(|i| layout.server(i)).filter(|&o| o != n) {
-                    net.block(n, other, blocked);
-                    net.block(other, n, blocked);
-                }
-            }
-            Fault::HalfCrash { server, peer, .. } => {
-                let (n, to) = (layout.server(server % layout.servers), layout.server(peer % layout.servers));
-                net.block(n, to, blocked);
-            }
-            Fault::Cut { from, to, .. } => net.block(NodeId(from % nodes), NodeId(to % nodes), blocked),
-            _ => {}
-        }
-    }
-
-    /// Only while every other copy is whole: contents that exist once and are corrupted are lost by definition.
-    fn corrupt(&mut self, server: u32) {
-        let servers = self.plan.params.servers;
-        let whole = self.down.is_empty() && !self.history.crashed() && self.watch.all_full(&self.sim);
-        if whole && let Some(d) = self.sim.disk(server % servers) {
-            self.corrupted |= d.corrupt(&mut self.rng);
-        }
-    }
-
     // ---- after the faults ----
 
     fn settle(&mut self) -> Result<(), Failure> {
@@ -771,61 +540,6 @@ impl<'a> Run<'a> {
                 }
             }
             self.drain("everything is read", QUIET_MAX)?;
-        }
-        Ok(())
-    }
-
-    fn check(&mut self) -> Result<(), Failure> {
-        let sets = u64::from(self.plan.params.servers);
-        let sectors_per_stripe = u64::from(self.sim.config().stripe_blocks * (BLOCK / SECTOR));
-        let stats = self
-            .history
-            .check(|_, sector| SetId((sector / sectors_per_stripe % sets) as u32))
-            .map_err(|v| Failure::History(v.to_string()))?;
-        self.stats.history = stats;
-        for i in 0..self.plan.params.servers {
-            if let Some(b) = self.sim.disk(i).and_then(|d| d.breaches().first().copied()) {
-                return Err(Failure::Invariant(format!("ssd{i}: {b}")));
-            }
-            if let Some(s) = self.sim.server(i) {
-                s.ssd().check().map_err(|e| Failure::Invariant(format!("ssd{i}: {e}")))?;
-            }
-        }
-        self.copies_agree()?;
-        if let Some(s) = self.sim.switch() {
-            s.check().map_err(|e| Failure::Invariant(format!("switch: {e}")))?;
-        }
-        Ok(())
-    }
-
-    /// After the last flush every member of a set has the same blocks mapped at the same versions.
-    fn copies_agree(&self) -> Result<(), Failure> {
-        let cfg = self.sim.config();
-        let per_set = |v: &Volume| v.blocks.div_ceil(cfg.stripe_blocks * cfg.servers) * cfg.stripe_blocks;
-        for set in 0..cfg.sets() {
-            let members = crate::build::members(cfg, set);
-            for v in &self.volumes {
-                for block in 0..per_set(v) {
-                    let addr = BlockAddr::new(v.id(), block);
-                    let held = members.iter().filter_map(|&(vssd, _)| {
-                        let ssd = self.sim.server(crate::build::server_of(vssd))?.ssd();
-                        Some((vssd, ssd.mapped(vssd, addr).then(|| ssd.version(vssd, addr))))
-                    });
-                    let held: Vec<_> = held.collect();
-                    let mapped = held.iter().filter(|h| h.1.is_some()).count();
-                    let written = held.iter().filter_map(|h| h.1).filter(|t| t.version() > FILL_VERSION_MAX);
-                    let written: BTreeSet<Timestamp> = written.collect();
-                    if (mapped != 0 && mapped != held.len()) || written.len() > 1 {
-                        let stripe = u64::from(block / cfg.stripe_blocks * cfg.servers + set);
-                        let at = stripe * u64::from(cfg.stripe_blocks) + u64::from(block % cfg.stripe_blocks);
-                        let sectors = u64::from(BLOCK / SECTOR);
-                        let trails = (0..sectors).map(|i| self.history.trail(v.id(), at * sectors + i, SetId(set)));
-                        let trails: Vec<String> = trails.map(|t| t.join("\n    ")).collect();
-                        let trails = trails.join("\n    --\n    ");
-                        return Err(Failure::Divergence(format!("set{set} {addr}: {held:?}\n    {trails}")));
-                    }
-                }
-            }
         }
         Ok(())
     }

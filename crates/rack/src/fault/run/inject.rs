@@ -1,0 +1,242 @@
+//! Carries out the faults of a plan.
+
+use rackweave_core::{Layout, NodeId, Span};
+
+use super::{Agenda, Run, UNDER_WAY_MAX};
+use crate::fault::plan::Fault;
+use crate::fault::report::Failure;
+
+impl Run<'_> {
+    pub(super) fn begin(&mut self, i: usize) {
+        let fault = self.plan.faults[i].fault;
+        let over = match fault {
+            Fault::Crash { down_ms, .. } | Fault::RackCrash { down_ms } => {
+                self.servers_down(&self.fault_servers(i), false);
+                Some(down_ms)
+            }
+            Fault::PowerCut { down_ms, .. } | Fault::SetPowerCut { down_ms, .. } => {
+                self.servers_down(&self.fault_servers(i), true);
+                Some(down_ms)
+            }
+            Fault::RackPowerCut { down_ms } => {
+                self.servers_down(&self.fault_servers(i), true);
+                self.node_down(Layout::SWITCH);
+                self.node_down(Layout::META);
+                Some(down_ms)
+            }
+            Fault::SwitchRestart { down_ms } => {
+                self.node_down(Layout::SWITCH);
+                Some(down_ms)
+            }
+            Fault::MetaRestart { down_ms } => {
+                self.node_down(Layout::META);
+                Some(down_ms)
+            }
+            Fault::ClientRestart { client, down_ms } => {
+                self.client_down(client);
+                Some(down_ms)
+            }
+            _ => self.begin_on_links(i),
+        };
+        self.stats.faults_done += u64::from(fault.is_fault());
+        if let Some(ms) = over {
+            self.plan_at(self.sim.now() + Span::from_millis(ms), Agenda::Over(i));
+        }
+    }
+
+    /// Faults of links, contents, and those of two steps.
+    fn begin_on_links(&mut self, i: usize) -> Option<u64> {
+        let fault = self.plan.faults[i].fault;
+        match fault {
+            Fault::Isolate { ms, .. } | Fault::Cut { ms, .. } | Fault::Sever { ms, .. } => {
+                self.cut(fault, true);
+                Some(ms)
+            }
+            Fault::BlindPowerCut { down_ms, ms, .. } => {
+                self.cut(fault, true);
+                self.servers_down(&self.fault_servers(i), true);
+                self.plan_at(self.sim.now() + Span::from_millis(down_ms), Agenda::Back(i));
+                Some(ms.max(down_ms))
+            }
+            Fault::HalfCrash { cut_ms, .. } => {
+                self.cut(fault, true);
+                self.plan_at(self.sim.now() + Span::from_millis(cut_ms), Agenda::Crash(i));
+                None
+            }
+            Fault::Noise { links, ms } => {
+                self.sim.engine_mut().net().set_faults(links);
+                Some(ms)
+            }
+            Fault::Corrupt { server } => {
+                self.corrupt(server);
+                None
+            }
+            Fault::Steal { client } => {
+                let shared = self.volumes.len() - 1;
+                if self.attached[client as usize][shared].is_none() {
+                    self.try_attach(client, shared);
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn over(&mut self, i: usize) -> Result<(), Failure> {
+        match self.plan.faults[i].fault {
+            Fault::Crash { .. }
+            | Fault::PowerCut { .. }
+            | Fault::SetPowerCut { .. }
+            | Fault::RackCrash { .. }
+            | Fault::HalfCrash { .. } => {
+                for s in self.fault_servers(i) {
+                    self.node_up(self.sim.engine().layout().server(s))?;
+                }
+            }
+            Fault::RackPowerCut { .. } => {
+                self.node_up(Layout::META)?;
+                self.node_up(Layout::SWITCH)?;
+                for s in self.fault_servers(i) {
+                    self.node_up(self.sim.engine().layout().server(s))?;
+                }
+            }
+            Fault::SwitchRestart { .. } => self.node_up(Layout::SWITCH)?,
+            Fault::MetaRestart { .. } => self.node_up(Layout::META)?,
+            Fault::ClientRestart { client, .. } => self.client_up(client)?,
+            f @ (Fault::Isolate { .. } | Fault::Cut { .. } | Fault::Sever { .. } | Fault::BlindPowerCut { .. }) => {
+                self.cut(f, false);
+            }
+            Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
+            Fault::Corrupt { .. } | Fault::Steal { .. } => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn fault_servers(&self, i: usize) -> Vec<u32> {
+        let n = self.plan.params.servers;
+        match self.plan.faults[i].fault {
+            Fault::Crash { server, .. }
+            | Fault::PowerCut { server, .. }
+            | Fault::HalfCrash { server, .. }
+            | Fault::BlindPowerCut { server, .. } => vec![server % n],
+            Fault::SetPowerCut { set, .. } => {
+                crate::build::members(self.sim.config(), set % n).iter().map(|m| crate::build::server_of(m.0)).collect()
+            }
+            _ => (0..n).collect(),
+        }
+    }
+
+    fn servers_down(&mut self, servers: &[u32], power: bool) {
+        let layout = self.sim.engine().layout();
+        for set in self.watch.crashing(&self.sim, servers) {
+            let crash = self.history.set_crashed(set);
+            self.plan_at(self.sim.now() + UNDER_WAY_MAX, Agenda::Silent { crash });
+        }
+        for &s in servers {
+            let n = layout.server(s);
+            *self.down.entry(n).or_default() += 1;
+            if power {
+                let cut = self.sim.power_cut(s, self.plan.params.cut);
+                self.stats.kept += u64::from(cut.kept);
+                self.stats.dropped += u64::from(cut.dropped);
+                self.stats.torn += u64::from(cut.torn);
+            } else {
+                self.sim.crash(n);
+            }
+        }
+    }
+
+    fn node_down(&mut self, n: NodeId) {
+        *self.down.entry(n).or_default() += 1;
+        self.sim.crash(n);
+    }
+
+    /// One fault less keeps the node down; the last one ends it.
+    pub(super) fn node_up(&mut self, n: NodeId) -> Result<(), Failure> {
+        let Some(faults) = self.down.get_mut(&n) else { return Ok(()) };
+        *faults -= 1;
+        if *faults > 0 {
+            return Ok(());
+        }
+        self.down.remove(&n);
+        self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start again: {e}")))
+    }
+
+    fn client_down(&mut self, client: u32) {
+        self.node_down(self.client_node(client));
+        self.pending.retain(|k, _| k.0 != client);
+        self.attached[client as usize].fill(None);
+    }
+
+    fn client_up(&mut self, client: u32) -> Result<(), Failure> {
+        let n = self.client_node(client);
+        self.node_up(n)?;
+        if self.down.contains_key(&n) {
+            return Ok(());
+        }
+        let shared = self.volumes.len() - 1;
+        self.try_attach(client, client as usize);
+        if self.volumes[shared].writer == Some(client) {
+            self.try_attach(client, shared);
+        }
+        for _ in 0..self.plan.params.depth {
+            let at = self.think();
+            self.plan_at(at, Agenda::Issue { client });
+        }
+        Ok(())
+    }
+
+    pub(super) fn half_crash(&mut self, i: usize) {
+        let fault = self.plan.faults[i].fault;
+        self.cut(fault, false);
+        self.servers_down(&self.fault_servers(i), false);
+        if let Fault::HalfCrash { down_ms, .. } = fault {
+            self.plan_at(self.sim.now() + Span::from_millis(down_ms), Agenda::Over(i));
+        }
+    }
+
+    fn cut(&mut self, fault: Fault, blocked: bool) {
+        let layout = self.sim.engine().layout();
+        let nodes = layout.nodes();
+        let net = self.sim.engine_mut().net();
+        match fault {
+            Fault::Isolate { node, .. } => {
+                for other in (0..nodes).filter(|&o| o != node % nodes) {
+                    net.block(NodeId(node % nodes), NodeId(other), blocked);
+                    net.block(NodeId(other), NodeId(node % nodes), blocked);
+                }
+            }
+            Fault::Sever { server, .. } => {
+                let n = layout.server(server % layout.servers);
+                let others = (0..layout.servers).map(|i| layout.server(i)).filter(|&o| o != n);
+                for other in others.chain([Layout::META]) {
+                    net.block(n, other, blocked);
+                    net.block(other, n, blocked);
+                }
+            }
+            Fault::BlindPowerCut { server, .. } => {
+                (0..layout.clients).for_each(|c| net.block(Layout::META, layout.client(c), blocked));
+                let n = layout.server(server % layout.servers);
+                for other in (0..layout.servers).map(|i| layout.server(i)).filter(|&o| o != n) {
+                    net.block(n, other, blocked);
+                    net.block(other, n, blocked);
+                }
+            }
+            Fault::HalfCrash { server, peer, .. } => {
+                let (n, to) = (layout.server(server % layout.servers), layout.server(peer % layout.servers));
+                net.block(n, to, blocked);
+            }
+            Fault::Cut { from, to, .. } => net.block(NodeId(from % nodes), NodeId(to % nodes), blocked),
+            _ => {}
+        }
+    }
+
+    /// Only while every other copy is whole: contents that exist once and are corrupted are lost by definition.
+    fn corrupt(&mut self, server: u32) {
+        let servers = self.plan.params.servers;
+        let whole = self.down.is_empty() && !self.history.crashed() && self.watch.all_full(&self.sim);
+        if whole && let Some(d) = self.sim.disk(server % servers) {
+            self.corrupted |= d.corrupt(&mut self.rng);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Every check of a finished run.
+
+use std::collections::BTreeSet;
+
+use rackweave_core::{BLOCK, BlockAddr, SECTOR, SetId, Timestamp};
+
+use super::{Run, Volume};
+use crate::fault::report::Failure;
+
+/// A fill gives a copy that replaces a newer, lost one a version of its own, up to this: writes begin above.
+const FILL_VERSION_MAX: u64 = 1;
+
+impl Run<'_> {
+    pub(super) fn check(&mut self) -> Result<(), Failure> {
+        let sets = u64::from(self.plan.params.servers);
+        let sectors_per_stripe = u64::from(self.sim.config().stripe_blocks * (BLOCK / SECTOR));
+        let stats = self
+            .history
+            .check(|_, sector| SetId((sector / sectors_per_stripe % sets) as u32))
+            .map_err(|v| Failure::History(v.to_string()))?;
+        self.stats.history = stats;
+        for i in 0..self.plan.params.servers {
+            if let Some(b) = self.sim.disk(i).and_then(|d| d.breaches().first().copied()) {
+                return Err(Failure::Invariant(format!("ssd{i}: {b}")));
+            }
+            if let Some(s) = self.sim.server(i) {
+                s.ssd().check().map_err(|e| Failure::Invariant(format!("ssd{i}: {e}")))?;
+            }
+        }
+        self.copies_agree()?;
+        if let Some(s) = self.sim.switch() {
+            s.check().map_err(|e| Failure::Invariant(format!("switch: {e}")))?;
+        }
+        Ok(())
+    }
+
+    /// After the last flush every member of a set has the same blocks mapped at the same versions.
+    fn copies_agree(&self) -> Result<(), Failure> {
+        let cfg = self.sim.config();
+        let per_set = |v: &Volume| v.blocks.div_ceil(cfg.stripe_blocks * cfg.servers) * cfg.stripe_blocks;
+        for set in 0..cfg.sets() {
+            let members = crate::build::members(cfg, set);
+            for v in &self.volumes {
+                for block in 0..per_set(v) {
+                    let addr = BlockAddr::new(v.id(), block);
+                    let held = members.iter().filter_map(|&(vssd, _)| {
+                        let ssd = self.sim.server(crate::build::server_of(vssd))?.ssd();
+                        Some((vssd, ssd.mapped(vssd, addr).then(|| ssd.version(vssd, addr))))
+                    });
+                    let held: Vec<_> = held.collect();
+                    let mapped = held.iter().filter(|h| h.1.is_some()).count();
+                    let written = held.iter().filter_map(|h| h.1).filter(|t| t.version() > FILL_VERSION_MAX);
+                    let written: BTreeSet<Timestamp> = written.collect();
+                    if (mapped != 0 && mapped != held.len()) || written.len() > 1 {
+                        let stripe = u64::from(block / cfg.stripe_blocks * cfg.servers + set);
+                        let at = stripe * u64::from(cfg.stripe_blocks) + u64::from(block % cfg.stripe_blocks);
+                        let sectors = u64::from(BLOCK / SECTOR);
+                        let trails = (0..sectors).map(|i| self.history.trail(v.id(), at * sectors + i, SetId(set)));
+                        let trails: Vec<String> = trails.map(|t| t.join("\n    ")).collect();
+                        let trails = trails.join("\n    --\n    ");
+                        return Err(Failure::Divergence(format!("set{set} {addr}: {held:?}\n    {trails}")));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
