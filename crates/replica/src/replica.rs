@@ -324,7 +324,9 @@ impl Replica {
 
     pub(crate) fn refuse<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker) {
         self.stats.not_serving += 1;
-        self.reply(cx, asker, IoReply::Failed(IoError::NotServing));
+        // A client waits out `NotServing`; a broken device does not come back, and when all members say so it is told.
+        let why = if self.failed { IoError::Device } else { IoError::NotServing };
+        self.reply(cx, asker, IoReply::Failed(why));
     }
 
     pub(crate) fn reply<S: Store>(&self, cx: &mut Cx<'_, S>, to: Asker, body: IoReply) {

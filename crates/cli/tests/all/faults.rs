@@ -1,7 +1,7 @@
 //! The host's disk fails under one server of a whole rack.
 
 use bytes::Bytes;
-use rackweave_core::request::{AdminOp, ReplyData, RequestOp};
+use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp};
 use rackweave_core::{BLOCK, Payload, TracePoint, VolumeId};
 use rackweave_rack::file::MemFile;
 use rackweave_rack::file::layers::{Faults, Faulty};
@@ -66,4 +66,19 @@ fn failing_writes_are_no_loss() {
 #[test]
 fn a_full_disk_under_one_server_is_no_loss() {
     one_device_fails(|f| f.fail_writes(Some(libc::ENOSPC)));
+}
+
+/// All device files of a rack on one machine lie on one disk: when that fails, clients hear of it instead of waiting.
+#[test]
+fn a_full_disk_under_every_server_is_an_error_for_the_client() {
+    let faults: Vec<Faults> = (0..SERVERS).map(|_| Faults::default()).collect();
+    let (mut w, volume) = rack(&faults);
+    write_all(&mut w, volume, 1);
+    faults.iter().for_each(|f| f.fail_writes(Some(libc::ENOSPC)));
+    let data = Payload::Bytes(Bytes::from(pattern(0, 2)));
+    let written = w.try_ask(RequestOp::Write { volume, offset: 0, data, fua: false });
+    let flushed = w.try_ask(RequestOp::Flush { volume });
+    assert!(matches!(flushed, Err(RequestError::Io)), "write {written:?}, flush {flushed:?}");
+    let read = w.try_ask(RequestOp::Read { volume, offset: 0, len: BLOCK });
+    assert!(matches!(read, Err(RequestError::Io)), "{read:?}");
 }

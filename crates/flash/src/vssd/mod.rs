@@ -507,7 +507,9 @@ impl Vssd {
     pub(crate) fn erased(&mut self, io: &mut Io, block: u32, result: Result<(), DeviceError>) {
         let preparing = self.blocks.all[block as usize].state == State::Preparing;
         self.stats.erases += 1;
-        if result.is_err() {
+        if let Err(e) = result {
+            // Not worn flash but the backend under the whole drive: retiring block after block would only hide it.
+            io.failed.get_or_insert(e);
             self.seal(block);
             self.blocks.all[block as usize].state = State::Retired;
             self.blocks.drop_table(block);
