@@ -138,8 +138,8 @@ fn run(seed: u64, plan: &Plan, faults: Faults) -> Result<Cluster, String> {
 
 fn seeds(plan: &Plan, of: std::ops::Range<u64>) -> rackweave_core::map::Map<TracePoint, u64> {
     let mut seen = rackweave_core::map::map();
-    // A longer search: RACKWEAVE_SEEDS times as many.
-    let times = std::env::var("RACKWEAVE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1u64);
+    // A longer search: RACKWEAVE_REPLICA_SEEDS times as many.
+    let times = std::env::var("RACKWEAVE_REPLICA_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1u64);
     let more = of.end * 1_000..of.end * 1_000 + (of.end - of.start) * (times - 1);
     for seed in of.chain(more) {
         let c = run(seed, plan, Faults::default()).unwrap_or_else(|e| panic!("{e}"));
