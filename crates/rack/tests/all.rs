@@ -1,4 +1,4 @@
-//! The rack under the fault search. `RACKWEAVE_SEEDS=300` runs more seeds, `RACKWEAVE_FIRST_SEED` begins elsewhere.
+//! The rack under the fault search. `RACKWEAVE_SEEDS=3000` runs more seeds (300 else), `RACKWEAVE_FIRST_SEED` begins elsewhere.
 
 mod mutations;
 mod search;

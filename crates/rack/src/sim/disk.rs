@@ -218,6 +218,11 @@ impl FaultDisk {
         });
     }
 
+    /// A program was submitted whose completion is not delivered yet: it is on flash, and in no map.
+    pub fn programs_under_way(&self) -> bool {
+        self.journal.iter().any(|e| !e.completed && matches!(e.change, Change::Program { .. }))
+    }
+
     /// The server's process ended; the device keeps everything it was told.
     pub fn process_crash(&mut self) {
         self.journal.iter_mut().for_each(|e| e.completed = true);

@@ -7,7 +7,7 @@ use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
 use rackweave_core::msg::{Body, Packet};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request, RequestId};
-use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
+use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
 
 use crate::sim::clock::NodeClock;
 use crate::sim::cpu::{SAMPLE_EVERY, Stopwatch};
@@ -151,6 +151,10 @@ impl<N: Node> Engine<N> {
     }
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
+    }
+    /// Counts a situation that only the driver can see.
+    pub fn note(&mut self, p: TracePoint) {
+        self.coverage.count(p);
     }
     pub fn costs(&self) -> &Costs {
         &self.costs

@@ -1,6 +1,6 @@
 //! Carries out the faults of a plan.
 
-use rackweave_core::{Layout, NodeId, Span};
+use rackweave_core::{Layout, NodeId, Span, TracePoint};
 
 use super::{Agenda, Run, UNDER_WAY_MAX};
 use crate::fault::plan::Fault;
@@ -134,6 +134,9 @@ impl Run<'_> {
         }
         for &s in servers {
             let n = layout.server(s);
+            if self.sim.alive(n) && self.sim.disk(s).is_some_and(|d| d.programs_under_way()) {
+                self.sim.engine_mut().note(TracePoint::CrashBetweenProgramAndMap);
+            }
             *self.down.entry(n).or_default() += 1;
             if power {
                 let cut = self.sim.power_cut(s, self.plan.params.cut);
