@@ -1,6 +1,6 @@
 //! Rules broken on purpose: a search that does not notice proves nothing.
 
-use rackweave_rack::fault::{Failure, Fault, FaultAt, Plan, SimOptions, run_plan};
+use rackweave_rack::fault::{Failure, Fault, FaultAt, Plan, SimOptions, run_plan, shrink};
 use rackweave_replica::Faults;
 
 /// Some seed within this many must catch the broken rule.
@@ -88,4 +88,16 @@ fn a_writer_that_outlives_its_fence_is_caught() {
 #[test]
 fn a_lost_tombstone_is_caught() {
     is_caught("lose_tombstone", Faults { lose_tombstone: true, ..Faults::default() });
+}
+
+#[test]
+fn a_failing_plan_shrinks_to_the_faults_that_matter() {
+    let options = SimOptions { faults: Faults { ignore_fence: true, ..Faults::default() }, ..SimOptions::default() };
+    let failing = (0..SEEDS_MAX).map(Plan::draw).find(|p| !run_plan(p, &options).passed()).expect("caught above");
+    let small = shrink(&failing, &options).expect("it fails");
+    assert!(small.faults.len() < failing.faults.len());
+    assert!(!run_plan(&small, &options).passed());
+    assert!(small.smaller().iter().all(|p| run_plan(p, &options).passed()), "nothing more can be left out");
+    let steal = |f: &FaultAt| matches!(f.fault, Fault::Steal { .. });
+    assert!(small.faults.iter().any(steal), "no fence is ignored where none is set: {:?}", small.faults);
 }
