@@ -27,6 +27,8 @@ pub enum GcState {
         again_at: Time,
     },
     Collecting,
+    /// Takes no more victims; those begun still keep dies busy, so the switch is not told yet.
+    Ending,
     /// Told the switch that it has ended; not answered yet.
     Finishing {
         again_at: Time,
@@ -143,9 +145,21 @@ impl GcMonitor {
             GcState::Collecting => {
                 if ratio >= self.cfg.soft_threshold + self.cfg.hysteresis {
                     self.actions.push(GcAction::Stop);
-                    self.finish(now);
+                    self.state = GcState::Ending;
                 }
             }
+            GcState::Ending => {
+                if soft {
+                    self.start(GcAction::Start);
+                }
+            }
+        }
+    }
+
+    /// The drive works at no victim any more.
+    pub fn ended(&mut self, now: Time) {
+        if self.state == GcState::Ending {
+            self.finish(now);
         }
     }
 
@@ -189,7 +203,7 @@ impl GcMonitor {
             GcState::Asking { again_at, .. } | GcState::Delayed { again_at } | GcState::Finishing { again_at } => {
                 again_at
             }
-            GcState::Idle | GcState::Collecting => Time::MAX,
+            GcState::Idle | GcState::Collecting | GcState::Ending => Time::MAX,
         };
         let announce = if self.coordinated() { self.announce_at } else { Time::MAX };
         state.min(self.check_at).min(announce)
@@ -217,7 +231,7 @@ impl GcMonitor {
         }
         if now >= self.announce_at && self.coordinated() {
             match self.state {
-                GcState::Collecting => self.tell(now, GcField::Heartbeat),
+                GcState::Collecting | GcState::Ending => self.tell(now, GcField::Heartbeat),
                 GcState::Idle | GcState::Delayed { .. } => self.tell(now, GcField::Idle),
                 // What is being asked is repeated anyway, and must stay the last operation.
                 GcState::Asking { .. } | GcState::Finishing { .. } => {

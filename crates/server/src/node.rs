@@ -339,6 +339,9 @@ impl Server {
                 GcAction::Stop => {
                     fx.trace(TracePoint::GcEnd, name, (self.free_ratio(i) * 1000.0) as u64);
                     self.ssd.gc_stop(id);
+                    if !self.ssd.gc_running(id) {
+                        self.vssds[i].gc.ended(now);
+                    }
                 }
             }
         }
@@ -449,6 +452,9 @@ impl Server {
         if std::mem::take(&mut v.disk.allocated) {
             let ratio = self.ssd.space(v.cfg.id).free_ratio();
             v.gc.check(now, ratio);
+            if !self.ssd.gc_running(v.cfg.id) {
+                v.gc.ended(now);
+            }
         }
         if !v.gc.actions.is_empty() {
             self.run_gc(now, i, fx);

@@ -80,6 +80,7 @@ impl GcState {
             GcState::Asking { .. } => "asking",
             GcState::Delayed { .. } => "delayed",
             GcState::Collecting => "collecting",
+            GcState::Ending => "ending",
             GcState::Finishing { .. } => "finishing",
         }
     }
