@@ -30,7 +30,8 @@ fn comparable(report: &Report) -> Value {
 
 #[test]
 fn rackblox_redirects_and_its_read_tail_is_not_above_the_baselines() {
-    let cfg = small("tpcc-head.trace", &Policy::ALL, 60_000);
+    // At full speed collection on devices this small never gets ahead of the writes; at a tenth it comes and goes.
+    let cfg = ReplayConfig { ssd_bytes: Some(1 << 30), speed: 0.1, ..small("tpcc-head.trace", &Policy::ALL, 60_000) };
     let report = replay(&cfg).unwrap();
     println!("{}", report.table());
     let part = |name| report.policy(name).unwrap();
