@@ -32,7 +32,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@scripts/deps lint
-	cargo-deny --version >/dev/null 2>&1 && cargo deny check bans licenses sources || PATH="$(CURDIR)/.tools/bin:$$PATH" cargo deny check bans licenses sources
+	PATH="$(CURDIR)/.tools/bin:$$PATH" $(CARGO) deny check bans licenses sources
 
 clean:
 	$(CARGO) clean
