@@ -65,6 +65,12 @@ impl Memory {
         let slot = stored.and_then(Option::as_mut).and_then(|p| p.slots.get_mut(usize::from(slot)));
         slot.map(|s| s.data = data).is_some()
     }
+    /// Changes the record of one stored slot: a misdirected write, for tests. False if nothing is there.
+    pub fn misdirect(&mut self, page: PageAddr, slot: u8, record: SlotRecord) -> bool {
+        let stored = self.blocks.get_mut(page.block as usize).and_then(|b| b.pages.get_mut(usize::from(page.page)));
+        let slot = stored.and_then(Option::as_mut).and_then(|p| p.slots.get_mut(usize::from(slot)));
+        slot.map(|s| s.record = record).is_some()
+    }
     /// A power cut during the program: the page is used up and holds nothing.
     pub fn tear_program(&mut self, page: PageAddr) {
         if let Some(b) = self.blocks.get_mut(page.block as usize)

@@ -8,7 +8,7 @@ use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint};
 
 use super::blocks::{State, is_range};
 use super::sync::Waiter;
-use super::{By, Io, Pending, Vssd};
+use super::{By, Io, Pending, Vssd, packed};
 use crate::ssd::{BlockingUnit, FlashDone};
 use crate::timing::{Charge, Timing};
 
@@ -176,17 +176,36 @@ impl Vssd {
             return self.gc_move(io, i);
         };
         let spp = self.blocks.spp as usize;
-        let table = self.blocks.all[v.block as usize].table.as_ref().expect("a victim has a table");
+        let block = v.block;
+        let table = self.blocks.all[block as usize].table.as_ref().expect("a victim has a table");
         let first = usize::from(page) * spp;
         let mut slots = slots.into_vec().into_iter();
+        let mut lost = Vec::new();
         for s in first..first + spp {
             let read = slots.next();
             if !table.is_valid(s as u32) {
                 continue;
             }
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
-            v.moved.push(Slot { data: slot.data, record: record(table.addr[s], table.version[s], slot.record.crc) });
+            let (addr, version) = (table.addr[s], table.version[s]);
+            let mut crc = slot.record.crc;
+            if io.cfg.verify && !intact(&slot, addr, version) {
+                io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), u64::from(self.block0 + block));
+                if is_range(addr) {
+                    lost.push((addr as u32, block * self.blocks.spb + s as u32));
+                    continue;
+                }
+                // It stays in its place of the map, for its replica to heal, and must not look sound there.
+                crc = !slot.data.crc32c();
+            }
+            v.moved.push(Slot { data: slot.data, record: record(addr, version, crc) });
         }
+        for (group, slot) in lost {
+            // Memory has the records still: the sync before the erase writes them again.
+            self.ranges.unplaced(group);
+            self.blocks.clear_valid(slot);
+        }
+        let v = self.gc.victims[usize::from(i)].as_mut().expect("looked at it");
         if v.moved.len() >= spp {
             let rest = v.moved.split_off(spp);
             let page = std::mem::replace(&mut v.moved, rest);
@@ -280,6 +299,12 @@ impl Vssd {
     pub(crate) fn gc_running(&self) -> bool {
         self.gc.running || self.gc.active > 0
     }
+}
+
+/// What was read is what the reverse map has there, and its checksum is right.
+fn intact(slot: &Slot, addr: u64, version: u64) -> bool {
+    let r = &slot.record;
+    packed(r) == addr && r.version.0 == version && slot.data.crc32c() == r.crc
 }
 
 /// The record of a slot, from the reverse map.

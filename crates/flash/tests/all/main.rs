@@ -2,6 +2,7 @@
 
 mod device;
 mod formats;
+mod gc;
 mod power;
 mod profiles;
 mod rig;

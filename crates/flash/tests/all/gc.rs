@@ -1,0 +1,236 @@
+//! What garbage collection does with damaged slots, and what it costs the reads beside it.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::device::{Backend, Completion, DeviceData, DeviceOp, PageAddr, SlotKind, SlotRecord};
+use rackweave_core::msg::BlockRange;
+use rackweave_core::{Payload, Rng, Span, SsdId, Time, Timestamp, TracePoint, VolumeId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::{BlockWrite, BlockingUnit, FlashDone, FlashOut, ReadError, Ssd, SsdConfig, Timing};
+
+use crate::rig::{Rig, VSSD, addr, contents, new_ssd, small_config, small_profile};
+
+/// Pages of four blocks, written in order, and then all but each fifth again: every erase block keeps a few valid.
+fn pages() -> impl Iterator<Item = u32> {
+    (0..64).chain((0..64).filter(|page| page % 5 != 0)).map(|page| page * 4)
+}
+/// A block that was written once.
+const KEPT: u32 = 5 * 4 + 1;
+
+fn worth_collecting() -> Rig {
+    let mut rig = Rig::new(&small_config(), 1);
+    let mut version = 0;
+    for first in pages() {
+        version += 4;
+        let four = [0, 1, 2, 3].map(|i| (first + i, version + u64::from(i)));
+        rig.program(&four, version).expect("room");
+        rig.settle();
+    }
+    rig
+}
+
+/// Where the newest copy of a block is.
+fn place_of(rig: &mut Rig, block: u32) -> (u32, u16, u8) {
+    let version = rig.ssd.version(VSSD, addr(block));
+    for b in 0..32 {
+        let spares = rig.disk.execute(&DeviceOp::ReadSpares { block: b }).expect("memory");
+        let DeviceData::Spares { pages, .. } = spares else { unreachable!() };
+        for p in &pages {
+            let is = |r: &SlotRecord| r.kind == SlotKind::Data && r.addr == addr(block) && r.version == version;
+            if let Some(slot) = p.records.iter().position(is) {
+                return (b, p.page, slot as u8);
+            }
+        }
+    }
+    panic!("block {block} is nowhere");
+}
+
+fn damaged(damage: impl Fn(&mut Memory, PageAddr, u8)) {
+    let mut rig = worth_collecting();
+    let (block, page, slot) = place_of(&mut rig, KEPT);
+    damage(&mut rig.disk, PageAddr { block, page }, slot);
+    rig.gc_start();
+    while !rig.traces.contains(&TracePoint::CrcMismatch) {
+        assert!(rig.step(), "the move does not report it");
+    }
+    rig.ssd.gc_stop(VSSD);
+    rig.settle();
+    rig.ssd.check().expect("invariants");
+    let version = rig.ssd.version(VSSD, addr(KEPT));
+    let (to, page, slot) = place_of(&mut rig, KEPT);
+    assert_ne!(to, block, "it was moved");
+    assert_eq!(rig.fetch(KEPT), (version, Err(ReadError::Corrupt { block: to, page, slot })));
+    let sound = contents(version.0);
+    rig.write(BlockWrite { addr: addr(KEPT), version, data: sound.clone() }, 2);
+    rig.settle();
+    assert_eq!(rig.fetch(KEPT), (version, Ok(sound)), "the replica's copy heals it");
+}
+
+#[test]
+fn a_rotted_block_stays_corrupt_when_it_is_moved() {
+    damaged(|disk, page, slot| assert!(disk.damage(page, slot, contents(9_999))));
+}
+
+#[test]
+fn a_misdirected_block_gets_no_sound_record_when_it_is_moved() {
+    damaged(|disk, page, slot| {
+        let DeviceData::Slot(s) = disk.execute(&DeviceOp::ReadSlot { page, slot }).expect("programmed") else {
+            unreachable!()
+        };
+        // Another block's record, sound in itself.
+        assert!(disk.misdirect(page, slot, SlotRecord { addr: addr(7), version: Timestamp(3), ..s.record }));
+    });
+}
+
+#[test]
+fn rotted_range_records_are_written_again_before_their_block_is_erased() {
+    let mut rig = worth_collecting();
+    // One record a sync, each in a page of its own: the collector's block is full of them.
+    let zeroed = (0..40).map(|i| i * 2);
+    for first in zeroed.clone() {
+        let range = BlockRange { volume: VolumeId(1), first, count: 1 };
+        rig.ssd.zero_range(rig.now, VSSD, range, Timestamp(100_000));
+        rig.sync(5);
+        rig.settle();
+    }
+    let mut records: BTreeMap<u32, Vec<(PageAddr, u8)>> = BTreeMap::new();
+    for block in 0..32 {
+        let spares = rig.disk.execute(&DeviceOp::ReadSpares { block }).expect("memory");
+        let DeviceData::Spares { pages, .. } = spares else { unreachable!() };
+        for p in &pages {
+            let slots = (0..4).filter(|&s| p.records[s].kind == SlotKind::Ranges);
+            let page = PageAddr { block, page: p.page };
+            records.entry(block).or_default().extend(slots.map(|s| (page, s as u8)));
+        }
+    }
+    let (block, slots) = records.into_iter().max_by_key(|r| r.1.len()).expect("blocks");
+    assert_eq!(slots.len(), 16, "a block of range records");
+    slots.iter().for_each(|&(page, slot)| assert!(rig.disk.damage(page, slot, contents(1))));
+    let erases = rig.disk.erases(block);
+    rig.gc_start();
+    while rig.disk.erases(block) == erases {
+        assert!(rig.step(), "never a victim");
+    }
+    assert!(rig.traces.contains(&TracePoint::CrcMismatch));
+    let disk = rig.crash(&mut Rng::new(3));
+    let mut again = Rig::on(&small_config(), disk, 4);
+    again.boot();
+    for b in zeroed {
+        assert_eq!(again.fetch(b), (Timestamp(100_000), Ok(Payload::zero(4096))), "block {b}");
+    }
+}
+
+/// A drive in virtual time: commands complete when the modelled device says.
+struct Timed {
+    ssd: Ssd,
+    disk: Memory,
+    now: Time,
+    events: BTreeMap<(Time, u64), Completion>,
+    serial: u64,
+    out: FlashOut,
+    done: Vec<(Time, FlashDone)>,
+}
+
+impl Timed {
+    fn new(timing: Timing, blocking: BlockingUnit) -> Timed {
+        let cfg = SsdConfig { timing, blocking, checkpoint_blocks: None, ..SsdConfig::new(SsdId(3), small_profile()) };
+        Timed {
+            ssd: new_ssd(&cfg),
+            disk: Memory::new(cfg.profile.geometry),
+            now: Time::ZERO,
+            events: BTreeMap::new(),
+            serial: 0,
+            out: FlashOut::new(),
+            done: Vec::new(),
+        }
+    }
+    fn take(&mut self) {
+        self.done.extend(self.out.done.drain(..).map(|d| (self.now, d)));
+        for c in std::mem::take(&mut self.out.commands) {
+            self.serial += 1;
+            let result = self.disk.execute(&c.op);
+            let completion = Completion { ssd: c.ssd, tag: c.tag, result };
+            self.events.insert((c.done_at.max(self.now), self.serial), completion);
+        }
+    }
+    fn step(&mut self) -> bool {
+        let Some(((at, _), c)) = self.events.pop_first() else { return false };
+        self.now = at;
+        self.ssd.handle(at, c, &mut self.out);
+        self.take();
+        true
+    }
+    fn settle(&mut self) {
+        while self.step() {}
+    }
+    fn write(&mut self, first: u32) {
+        let version = self.serial + 1;
+        let write = |i: u32| BlockWrite { addr: addr(first + i), version: Timestamp(version), data: contents(version) };
+        self.ssd.program(self.now, VSSD, &[0, 1, 2, 3].map(write), 1, &mut self.out).expect("room");
+        self.take();
+        self.settle();
+    }
+    /// How long a read of `block` takes that is asked for now.
+    fn read(&mut self, block: u32) -> Span {
+        let asked = self.now;
+        self.ssd.read(asked, VSSD, addr(block), 777, &mut self.out);
+        self.take();
+        loop {
+            let read = |d: &(Time, FlashDone)| matches!(d.1, FlashDone::Read { token: 777, .. });
+            if let Some(i) = self.done.iter().position(read) {
+                return self.done.swap_remove(i).0.since(asked);
+            }
+            assert!(self.step(), "the read was not answered");
+        }
+    }
+    /// Begins to collect a victim: the longest of the reads asked for right then, some on every die.
+    fn read_beside_collection(&mut self) -> Span {
+        let (began, erases) = (self.now, self.ssd.stats(VSSD).erases);
+        self.ssd.gc_start(began, VSSD, &mut self.out);
+        self.ssd.gc_stop(VSSD);
+        for page in (0..64).step_by(5) {
+            self.ssd.read(began, VSSD, addr(page * 4), 1_000, &mut self.out);
+        }
+        self.take();
+        self.settle();
+        let read = |d: &&(Time, FlashDone)| matches!(d.1, FlashDone::Read { token: 1_000, .. });
+        let all: Vec<Time> = self.done.iter().filter(read).map(|d| d.0).collect();
+        assert!(all.len() == 13 && self.ssd.stats(VSSD).erases > erases);
+        all.into_iter().fold(began, Time::max).since(began)
+    }
+}
+
+fn aged(timing: Timing, blocking: BlockingUnit) -> Timed {
+    let mut t = Timed::new(timing, blocking);
+    pages().for_each(|first| t.write(first));
+    t
+}
+
+#[test]
+fn with_blocking_unit_block_a_read_waits_for_the_whole_victim() {
+    let p = small_profile();
+    let by_page = aged(Timing::Real, BlockingUnit::Page).read_beside_collection();
+    assert!(by_page < p.erase, "between page moves a read waits for some of them at the most: {by_page}");
+    let by_block = aged(Timing::Real, BlockingUnit::Block).read_beside_collection();
+    assert!(by_block >= p.read + p.program + p.erase, "the die is taken until it is erased: {by_block}");
+}
+
+#[test]
+fn ideal_collection_takes_no_time_and_the_host_s_commands_do() {
+    let p = small_profile();
+    let mut t = aged(Timing::IdealGc, BlockingUnit::Block);
+    let idle = t.read(KEPT);
+    assert!(idle >= p.read, "a read takes what the profile says: {idle}");
+    let began = t.now;
+    let erases = t.ssd.stats(VSSD).erases;
+    t.ssd.gc_start(t.now, VSSD, &mut t.out);
+    t.ssd.gc_stop(VSSD);
+    t.take();
+    t.settle();
+    assert!(t.ssd.stats(VSSD).erases > erases && t.ssd.stats(VSSD).gc_slots > 0);
+    assert_eq!(t.now, began, "reads, programs and the erase of collection are over at once");
+    assert_eq!(t.read(KEPT), idle);
+    let before = t.now;
+    t.write(0);
+    assert!(t.now.since(before) >= p.program, "a host's program takes what the profile says");
+}
