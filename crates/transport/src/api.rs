@@ -1,0 +1,159 @@
+//! What goes into an endpoint and comes out of it.
+
+use bytes::{Bytes, BytesMut};
+use rackweave_core::msg::Class;
+use rackweave_core::{NodeId, Time};
+
+/// A packet's bytes, in two parts that follow each other: so that data is neither copied nor cut on its way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// The packet's header (80 bytes) and the body as far as the data.
+    pub head: Bytes,
+    /// The data: what the head ends before. May be empty.
+    pub data: Bytes,
+}
+
+impl Message {
+    /// A packet in one piece.
+    pub fn whole(packet: Bytes) -> Message {
+        Message { head: packet, data: Bytes::new() }
+    }
+    pub fn len(&self) -> usize {
+        self.head.len() + self.data.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Both parts, joined by a copy if there is data.
+    pub fn join(&self) -> Bytes {
+        if self.data.is_empty() {
+            return self.head.clone();
+        }
+        let mut joined = BytesMut::with_capacity(self.len());
+        joined.extend_from_slice(&self.head);
+        joined.extend_from_slice(&self.data);
+        joined.freeze()
+    }
+}
+
+/// How the caller wants a message sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SendOptions {
+    /// When it is given up, delivered or not (PN7). [`Time::MAX`] never is.
+    pub deadline: Time,
+    /// Comes back in [`Event::GaveUp`].
+    pub token: u64,
+}
+
+/// Why a message was not taken. It was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    #[error("{to} has {queued} bytes waiting, {limit} may; try again when some are acknowledged")]
+    QueueFull { to: NodeId, queued: usize, limit: usize },
+    #[error("{queued} bytes wait for all peers, {limit} may; try again when some are acknowledged")]
+    AllQueuesFull { queued: usize, limit: usize },
+    #[error("{to} has {limit} messages of this class unacknowledged; try again when the oldest is")]
+    WindowFull { to: NodeId, limit: u64 },
+    #[error("{to} is down; it is probed")]
+    PeerDown { to: NodeId },
+    #[error("{peers} peers are known already")]
+    TooManyPeers { peers: usize },
+    #[error("a message of {len} bytes; {limit} fit")]
+    TooLong { len: usize, limit: usize },
+    #[error("{len} bytes are no packet: its header has 80, the source is this node, the length its body's")]
+    NotAPacket { len: usize },
+    #[error("its deadline is over")]
+    Late,
+}
+
+/// One datagram that arrived.
+#[derive(Debug)]
+pub struct Received {
+    /// Its bytes; of a train that GRO put together, one segment. Kept, not copied, where it holds a whole message.
+    pub datagram: BytesMut,
+    /// When the kernel or the card took it in, in the time of `now`; `now` if nothing better is known (PN8).
+    pub at: Time,
+    /// Whether a switch marked it (ECN: congestion experienced).
+    pub marked: bool,
+}
+
+/// How a datagram leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// UDP, from the path's source port: 0 to `paths` - 1. The driver maps it to a socket.
+    Path(u16),
+    /// The stream to that peer, in a frame ([`crate::stream`]).
+    Stream,
+}
+
+/// Bytes to be sent now.
+#[derive(Clone, Debug)]
+pub struct Transmit {
+    /// Whose address. The switch for what it should route.
+    pub to: NodeId,
+    pub via: Via,
+    /// Chooses DSCP: see [`dscp`].
+    pub class: Class,
+    /// Whether the datagram may be marked (ECN-capable transport).
+    pub ecn: bool,
+    /// One datagram, or a train of them.
+    pub bytes: Bytes,
+    /// Bytes of each datagram of a train but the last, for GSO.
+    pub segment: Option<usize>,
+    /// Names the (last) datagram for [`crate::Endpoint::transmitted`].
+    pub stamp: u64,
+}
+
+/// DSCP of a class (PN10): Gold CS6 (RFC 4594: network control), Silver AF21 (low-latency data), Copper CS1 (low
+/// priority).
+pub const fn dscp(class: Class) -> u8 {
+    match class {
+        Class::Gold => 48,
+        Class::Silver => 18,
+        Class::Copper => 8,
+    }
+}
+
+/// A message that arrived whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    pub from: NodeId,
+    pub class: Class,
+    pub message: Message,
+    /// CRC32C of each 4 KiB of the data, computed as it came in (PN3); the last may be shorter.
+    pub crcs: Vec<u32>,
+}
+
+/// Something the driver should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Delivered(Delivered),
+    /// The deadline came first. The message may have been delivered all the same.
+    GaveUp {
+        to: NodeId,
+        token: u64,
+    },
+    /// Heard of, first or again.
+    PeerUp {
+        peer: NodeId,
+        incarnation: u64,
+    },
+    /// Silent for too long over every path. It is probed; messages to it are refused.
+    PeerDown {
+        peer: NodeId,
+    },
+    /// The source port to the peer has changed (PN4).
+    PathChanged {
+        peer: NodeId,
+        from: u16,
+        to: u16,
+    },
+    /// Datagrams to the peer are lost heavily (PN5): open a stream and say [`crate::Endpoint::stream_up`].
+    StreamWanted {
+        peer: NodeId,
+    },
+    /// Datagrams get through again: the stream to the peer is no longer used.
+    StreamDone {
+        peer: NodeId,
+    },
+}

@@ -1,0 +1,286 @@
+//! What a datagram does that arrives.
+
+use rackweave_core::msg::Class;
+use rackweave_core::{NodeId, Span, Time};
+
+use crate::api::{Event, Message, Received};
+use crate::auth::OpenError;
+use crate::endpoint::Endpoint;
+use crate::header::{self, AckEntry, Kind, Malformed, Parsed, TransferId, restore, whose};
+use crate::peer::{Carrier, Control, REPLAY_SPAN};
+use crate::receiver::{Arrival, Outcome, Receiver, Room};
+use crate::window::Window;
+
+/// A life is challenged once in this time.
+const CHALLENGE_EVERY: Span = Span::from_millis(1);
+const COUNTER_BITS: u32 = 56;
+
+/// What to count for a datagram.
+type Count = fn(&mut crate::Counters) -> &mut u64;
+
+impl Endpoint {
+    /// A datagram arrived. What follows from it is in `poll_event`, `poll_transmit` and `next_deadline`.
+    pub fn receive(&mut self, now: Time, r: Received) {
+        self.counters.received += 1;
+        self.counters.received_bytes += r.datagram.len() as u64;
+        let count = self.arrive(now, r);
+        *count(&mut self.counters) += 1;
+    }
+
+    fn arrive(&mut self, now: Time, mut r: Received) -> Count {
+        let p = match header::parse(&r.datagram) {
+            Ok(p) => p,
+            Err(Malformed::Version { .. }) => return |c| &mut c.drop_version,
+            Err(_) => return |c| &mut c.drop_malformed,
+        };
+        if p.source == self.local {
+            return |c| &mut c.drop_own_id;
+        }
+        if p.destination != self.local {
+            return |c| &mut c.drop_not_for_us;
+        }
+        if p.kind == Kind::Bare {
+            return self.bare_arrived(&p, r);
+        }
+        let encrypted = p.encrypted.then(|| p.payload.clone());
+        match self.auth.open(p.source, p.incarnation, &mut r.datagram, p.form, encrypted) {
+            Ok(()) => {}
+            Err(OpenError::UnknownKey) => return |c| &mut c.drop_unknown_key,
+            Err(OpenError::BadTag) => return |c| &mut c.drop_bad_tag,
+        }
+        if self.make_peer(now, p.source).is_err() {
+            return |c| &mut c.drop_too_many_peers;
+        }
+        let count = self.of_peer(now, &p, r);
+        self.touch(now, p.source);
+        count
+    }
+
+    /// `gc_op`: (incarnation, sequence) of the operation itself stop replays (protocol rule 16).
+    fn bare_arrived(&mut self, p: &Parsed, mut r: Received) -> Count {
+        let owner = if p.source == self.cfg.switch { self.local } else { p.source };
+        match self.auth.open_gc(owner, p.incarnation, &r.datagram) {
+            Ok(()) => {}
+            Err(OpenError::UnknownKey) => return |c| &mut c.drop_unknown_key,
+            Err(OpenError::BadTag) => return |c| &mut c.drop_bad_tag,
+        }
+        if self.unread_bytes + r.datagram.len() > self.cfg.unread_bytes_max {
+            return |c| &mut c.drop_unread;
+        }
+        restore(&mut r.datagram);
+        self.deliver(p.source, p.class, Message::whole(r.datagram.freeze()), Vec::new());
+        |c| &mut c.accepted
+    }
+
+    fn of_peer(&mut self, now: Time, p: &Parsed, r: Received) -> Count {
+        let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. });
+        let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
+        if peer.incarnation.is_some_and(|known| p.incarnation < known) {
+            return |c| &mut c.drop_stale_incarnation;
+        }
+        let keyed = !self.auth.keys().is_none();
+        if peer.incarnation != Some(p.incarnation) {
+            let answers = matches!(p.kind, Kind::Proof { answer, .. }
+                if peer.challenge.is_some_and(|(life, token, _)| (life, token) == (p.incarnation, answer)));
+            if !keyed || answers {
+                self.meet(p.source, p.incarnation);
+            } else if !handshake {
+                self.challenge(now, p.source, p.incarnation);
+                return |c| &mut c.drop_unproven;
+            }
+        }
+        let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
+        if peer.incarnation == Some(p.incarnation) {
+            if !peer.replay.insert(p.counter & ((1 << COUNTER_BITS) - 1)) {
+                return |c| &mut c.drop_replay;
+            }
+            peer.newest = p.newest.max(p.version);
+            self.heard(now, p.source);
+        }
+        if !p.acks.is_empty() {
+            self.acks_arrived(now, p, &r);
+        }
+        match p.kind {
+            Kind::Chunk(_) => return self.chunk_arrived(now, p, r),
+            Kind::Ping { token } => self.say(p.source, Control::Pong { token }),
+            Kind::Pong { token } => self.pong(now, p.source, token),
+            Kind::Challenge { token } => self.challenged(now, p, token),
+            Kind::Proof { token, .. } if token != 0 => self.say(p.source, Control::Proof { answer: token, token: 0 }),
+            Kind::Proof { .. } | Kind::Ack | Kind::Bare => {}
+        }
+        |c| &mut c.accepted
+    }
+
+    fn say(&mut self, to: NodeId, c: Control) {
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.say(c);
+        }
+    }
+
+    /// A life of the peer that was not known is accepted.
+    fn meet(&mut self, node: NodeId, incarnation: u64) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let before = peer.incarnation.replace(incarnation);
+        peer.challenge = None;
+        if before.is_some() {
+            self.half_bytes -= peer.half_bytes();
+            peer.replay = Window::new(REPLAY_SPAN);
+            let size = peer.chunk_bytes();
+            for f in &mut peer.flows {
+                f.rx = Receiver::new();
+                f.tx.restart(size, false);
+            }
+        }
+        self.event(Event::PeerUp { peer: node, incarnation });
+    }
+
+    fn challenge(&mut self, now: Time, node: NodeId, incarnation: u64) {
+        let token = self.rng.next_u64().max(1);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        match peer.challenge {
+            Some((life, _, at)) if life == incarnation && now.since(at) < CHALLENGE_EVERY => return,
+            Some((life, old, _)) if life == incarnation => peer.challenge = Some((life, old, now)),
+            _ => peer.challenge = Some((incarnation, token, now)),
+        }
+        if let Some((_, token, _)) = peer.challenge {
+            peer.say(Control::Challenge { token });
+        }
+    }
+
+    /// The peer does not know this life and has dropped what came: prove it, challenge the peer if it is not known
+    /// either, and send again what is on the way.
+    fn challenged(&mut self, now: Time, p: &Parsed, token: u64) {
+        let mine = self.rng.next_u64().max(1);
+        let Some(peer) = self.peers.get_mut(&p.source) else { return };
+        let mut counter = 0;
+        if peer.incarnation != Some(p.incarnation) {
+            counter = match peer.challenge {
+                Some((life, old, _)) if life == p.incarnation => old,
+                _ => mine,
+            };
+            peer.challenge = Some((p.incarnation, counter, now));
+        }
+        peer.say(Control::Proof { answer: token, token: counter });
+        if now.since(peer.challenged) >= CHALLENGE_EVERY {
+            peer.challenged = now;
+            peer.flows.iter_mut().for_each(|f| f.tx.lose_all(now));
+        }
+    }
+
+    fn heard(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        (peer.heard, peer.owed) = (now, None);
+        peer.ping_at = now + self.cfg.keep_alive;
+        if std::mem::take(&mut peer.down)
+            && let Some(incarnation) = peer.incarnation
+        {
+            self.event(Event::PeerUp { peer: node, incarnation });
+        }
+    }
+
+    fn pong(&mut self, now: Time, node: NodeId, token: u64) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.paths.works(token as u16);
+        if peer.carrier == Carrier::Stream {
+            peer.loss_lost = peer.loss_lost.saturating_sub(1);
+            self.stream_trial(now, node);
+        }
+    }
+
+    fn acks_arrived(&mut self, now: Time, p: &Parsed, r: &Received) {
+        let (head, entries) = header::acks(&r.datagram[p.acks.clone()], p.version);
+        if head.whose != whose(self.local, self.incarnation) {
+            return;
+        }
+        let (mut mine, mut moved) = (Vec::new(), Vec::new());
+        for e in entries {
+            match self.routed[p.class as usize].get(&e.number) {
+                Some(holder) if e.routed && *holder != p.source => moved.push((*holder, e)),
+                Some(holder) if e.routed => {
+                    self.bind(*holder, p.class, &e);
+                    mine.push(e);
+                }
+                None if e.routed => {}
+                _ => mine.push(e),
+            }
+        }
+        for (holder, e) in moved {
+            if self.move_routed(now, p.class, holder, p.source, &e) {
+                mine.push(e);
+            }
+            self.touch(now, holder);
+        }
+        let Some(peer) = self.peers.get_mut(&p.source) else { return };
+        let progress = peer.flow(p.class).tx.acked(now, r.at, &head, &mine, &self.cfg);
+        self.book(now, p.source, p.class, progress);
+    }
+
+    /// The first responder keeps the transfer (protocol rule 13).
+    fn bind(&mut self, holder: NodeId, class: Class, e: &AckEntry) {
+        let id = TransferId { routed: true, number: e.number };
+        if let Some(o) = self.peers.get_mut(&holder).and_then(|p| p.flow(class).tx.transfers.get_mut(&id)) {
+            o.bound = true;
+        }
+    }
+
+    /// Another server than expected answered first: what is left of the message goes to it. False if the message is
+    /// bound to the one that holds it.
+    fn move_routed(&mut self, now: Time, class: Class, from: NodeId, to: NodeId, e: &AckEntry) -> bool {
+        let id = TransferId { routed: true, number: e.number };
+        let Some(holder) = self.peers.get_mut(&from) else { return false };
+        let tx = &mut holder.flow(class).tx;
+        if tx.transfers.get(&id).is_none_or(|o| o.bound) {
+            return false;
+        }
+        tx.progress = now;
+        let Some(mut o) = tx.take(id) else { return false };
+        if tx.in_flight() == 0 && holder.in_flight() == 0 {
+            holder.owed = None;
+        }
+        o.bound = true;
+        if o.settles || !self.hints.contains_key(&o.vssd) {
+            if self.hints.len() >= crate::endpoint::HINTS_MAX {
+                self.hints.clear();
+            }
+            self.hints.insert(o.vssd, to);
+        }
+        self.routed[class as usize].insert(e.number, to);
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.flow(class).tx.adopt(o);
+        }
+        true
+    }
+
+    fn chunk_arrived(&mut self, now: Time, p: &Parsed, r: Received) -> Count {
+        let Kind::Chunk(c) = p.kind else { return |c| &mut c.drop_malformed };
+        let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
+        let half = peer.half_bytes();
+        let room = Room {
+            reassembly: (self.cfg.reassembly_bytes_max - half)
+                .min(self.cfg.reassembly_bytes_total.saturating_sub(self.half_bytes)),
+            unread: self.cfg.unread_bytes_max.saturating_sub(self.unread_bytes),
+        };
+        let long = p.form == header::LONG;
+        let rx = &mut peer.flow(p.class).rx;
+        let outcome = rx.chunk(now, &c, &r.datagram, p.payload.clone(), long, room);
+        let taken = !matches!(outcome, Outcome::Contradicts | Outcome::NoRoom | Outcome::Unread);
+        if taken {
+            let arrival = Arrival { at: r.at, counter: p.counter, marked: r.marked, ack_now: c.ack_now };
+            rx.arrived(now, arrival, &self.cfg);
+        }
+        self.half_bytes = self.half_bytes + peer.half_bytes() - half;
+        match outcome {
+            Outcome::Single => {
+                let (message, crcs) = Receiver::whole(&c, r.datagram, p.payload.clone());
+                self.deliver(p.source, p.class, message, crcs);
+            }
+            Outcome::Whole(message, crcs) => self.deliver(p.source, p.class, message, crcs),
+            Outcome::Stored => {}
+            Outcome::Duplicate => return |c| &mut c.drop_duplicate,
+            Outcome::Contradicts => return |c| &mut c.drop_contradiction,
+            Outcome::NoRoom => return |c| &mut c.drop_no_room,
+            Outcome::Unread => return |c| &mut c.drop_unread,
+        }
+        |c| &mut c.accepted
+    }
+}

@@ -1,0 +1,339 @@
+//! Authentication (protocol rule 18): keys of each sender and each of its lives, derived from the cluster's key.
+//!
+//! Datagrams: AES-128-GCM (NIST SP 800-38D), with everything as additional data when payloads are not encrypted (GMAC).
+//! The nonce is the datagram's counter, which begins with the key's id and never repeats in one life. What a switch may
+//! rewrite counts as zero. Without keys the tag holds a CRC32C of the same bytes: it finds damage, not malice.
+//!
+//! `gc_op` is answered by the switch, in the kernel: its tag is SipHash-2-4 (Aumasson, Bernstein 2012) over 64 bytes.
+
+use std::fmt;
+use std::ops::Range;
+
+use rackweave_core::NodeId;
+use rackweave_core::map::{Map, map};
+use ring::{aead, hkdf};
+
+use crate::header::{Form, HEAD_BYTES, REWRITTEN, TAG_BYTES};
+
+/// Bytes of a cluster key.
+pub const KEY_BYTES: usize = 32;
+/// Derived keys kept: two for each of the peers an endpoint has at the most. Beyond it all are derived anew.
+const DERIVED_MAX: usize = 8192;
+
+/// Names a cluster key in datagrams. Zero means none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(pub u8);
+
+/// Why a key was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    #[error("key id 0 stands for no key")]
+    Zero,
+    #[error("keys {} and {} are live; remove one before adding {}", live[0].0, live[1].0, new.0)]
+    TooMany { live: [KeyId; 2], new: KeyId },
+    #[error("key {} is live with other contents", id.0)]
+    Exists { id: KeyId },
+    #[error("key {} is not live", id.0)]
+    Unknown { id: KeyId },
+    #[error("key {} is the one datagrams are sent with", id.0)]
+    InUse { id: KeyId },
+}
+
+/// The cluster's keys: none, one, or two while they rotate.
+///
+/// To rotate: `add` the new key on every node, then `send_with` it on every node, then `remove` the old one.
+#[derive(Clone, Default)]
+pub struct Keys {
+    live: Vec<(KeyId, [u8; KEY_BYTES])>,
+    sending: Option<KeyId>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<u8> = self.live.iter().map(|(id, _)| id.0).collect();
+        write!(f, "Keys {{ live: {ids:?}, sending: {:?} }}", self.sending)
+    }
+}
+
+impl Keys {
+    /// No authentication: for one machine.
+    pub fn none() -> Keys {
+        Keys::default()
+    }
+    pub fn one(id: KeyId, key: [u8; KEY_BYTES]) -> Result<Keys, KeyError> {
+        let mut keys = Keys::none();
+        keys.add(id, key)?;
+        keys.sending = Some(id);
+        Ok(keys)
+    }
+    pub fn is_none(&self) -> bool {
+        self.sending.is_none()
+    }
+    pub fn live(&self) -> impl Iterator<Item = KeyId> + '_ {
+        self.live.iter().map(|(id, _)| *id)
+    }
+    /// Datagrams with this key are accepted from now on.
+    pub fn add(&mut self, id: KeyId, key: [u8; KEY_BYTES]) -> Result<(), KeyError> {
+        if id.0 == 0 {
+            return Err(KeyError::Zero);
+        }
+        match (self.live.iter().find(|(live, _)| *live == id), &self.live[..]) {
+            (Some((_, same)), _) if *same == key => Ok(()),
+            (Some(_), _) => Err(KeyError::Exists { id }),
+            (None, [(a, _), (b, _), ..]) => Err(KeyError::TooMany { live: [*a, *b], new: id }),
+            (None, _) => {
+                self.live.push((id, key));
+                Ok(())
+            }
+        }
+    }
+    /// Datagrams are sent with this key from now on.
+    pub fn send_with(&mut self, id: KeyId) -> Result<(), KeyError> {
+        if !self.live().any(|live| live == id) {
+            return Err(KeyError::Unknown { id });
+        }
+        self.sending = Some(id);
+        Ok(())
+    }
+    /// Datagrams with this key are no longer accepted.
+    pub fn remove(&mut self, id: KeyId) -> Result<(), KeyError> {
+        if self.sending == Some(id) {
+            return Err(KeyError::InUse { id });
+        }
+        let before = self.live.len();
+        self.live.retain(|(live, _)| *live != id);
+        if self.live.len() == before { Err(KeyError::Unknown { id }) } else { Ok(()) }
+    }
+    fn key(&self, id: KeyId) -> Option<&[u8; KEY_BYTES]> {
+        self.live.iter().find(|(live, _)| *live == id).map(|(_, key)| key)
+    }
+}
+
+/// Whose key: derived keys differ by all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Owner {
+    id: KeyId,
+    node: NodeId,
+    incarnation: u64,
+    gc: bool,
+}
+
+enum Derived {
+    Datagram(Box<aead::LessSafeKey>),
+    Gc([u64; 2]),
+}
+
+/// Seals and opens datagrams; keeps derived keys.
+pub(crate) struct Auth {
+    keys: Keys,
+    derived: Map<Owner, Derived>,
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Auth {{ {:?}, derived: {} }}", self.keys, self.derived.len())
+    }
+}
+
+/// Why a datagram was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenError {
+    /// No live key has its id, or it has none where one is wanted.
+    UnknownKey,
+    /// Damaged, forged, or of another key.
+    BadTag,
+}
+
+struct Length(usize);
+impl hkdf::KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+/// HKDF-SHA-256 (RFC 5869): the salt names the use, the info the key's id, node and incarnation.
+fn derive(cluster: &[u8; KEY_BYTES], owner: &Owner) -> [u8; 16] {
+    let use_of: &[u8] = if owner.gc { b"rackweave gc_op 1" } else { b"rackweave datagram 1" };
+    let (node, incarnation) = (owner.node.0.to_be_bytes(), owner.incarnation.to_be_bytes());
+    let info: [&[u8]; 3] = [&[owner.id.0], &node, &incarnation];
+    let mut key = [0; 16];
+    hkdf::Salt::new(hkdf::HKDF_SHA256, use_of)
+        .extract(cluster)
+        .expand(&info, Length(16))
+        .and_then(|okm| okm.fill(&mut key))
+        .expect("16 bytes are within what HKDF gives");
+    key
+}
+
+/// The key of a node's `gc_op`s and their answers, as two little-endian words: what the switch's program is given.
+pub fn gc_key(cluster: &[u8; KEY_BYTES], id: KeyId, node: NodeId, incarnation: u64) -> [u64; 2] {
+    let key = derive(cluster, &Owner { id, node, incarnation, gc: true });
+    let word = |i: usize| key[8 * i..8 * i + 8].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
+    [word(0), word(1)]
+}
+
+/// The 64 bytes of a `gc_op` that its tag covers: the header's without what the switch rewrites, checksum and tag, then
+/// the body, then zeros. None if it is not one.
+pub fn gc_covered(datagram: &[u8]) -> Option<[u8; 64]> {
+    if datagram.len() < HEAD_BYTES || datagram.len() > HEAD_BYTES + 16 {
+        return None;
+    }
+    let mut covered = [0; 64];
+    covered[0] = datagram[0];
+    covered[1..8].copy_from_slice(&datagram[9..16]);
+    covered[8..48].copy_from_slice(&datagram[20..60]);
+    let body = &datagram[HEAD_BYTES..];
+    covered[48..48 + body.len()].copy_from_slice(body);
+    Some(covered)
+}
+
+impl Auth {
+    pub fn new(keys: Keys) -> Auth {
+        Auth { keys, derived: map() }
+    }
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+    /// Takes over changed keys; what was derived from removed ones is forgotten.
+    pub fn set_keys(&mut self, keys: Keys) {
+        self.derived.retain(|owner, _| keys.key(owner.id).is_some());
+        self.keys = keys;
+    }
+    /// The byte that says in a counter with which key its datagram is sealed.
+    pub fn sending(&self) -> u8 {
+        self.keys.sending.map_or(0, |id| id.0)
+    }
+    fn derived(&mut self, owner: Owner) -> Option<&Derived> {
+        let cluster = self.keys.key(owner.id)?;
+        if self.derived.len() >= DERIVED_MAX && !self.derived.contains_key(&owner) {
+            self.derived.clear();
+        }
+        Some(self.derived.entry(owner).or_insert_with(|| {
+            if owner.gc {
+                return Derived::Gc(gc_key(cluster, owner.id, owner.node, owner.incarnation));
+            }
+            let key = aead::UnboundKey::new(&aead::AES_128_GCM, &derive(cluster, &owner)).expect("16 bytes");
+            Derived::Datagram(Box::new(aead::LessSafeKey::new(key)))
+        }))
+    }
+
+    /// Adds the tag to a finished datagram whose counter names the key; encrypts `payload` if that is asked for.
+    pub fn seal(&mut self, node: NodeId, incarnation: u64, d: &mut [u8], form: Form, payload: Option<Range<usize>>) {
+        let counter = crate::header::u64_at(d, form.counter_at);
+        let owner = Owner { id: KeyId((counter >> 56) as u8), node, incarnation, gc: false };
+        let Some(Derived::Datagram(key)) = self.derived(owner) else {
+            let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
+            let sum = crc32c::crc32c(d);
+            d[form.tag_at..form.tag_at + 4].copy_from_slice(&sum.to_be_bytes());
+            put_back(d, &rewritten);
+            return;
+        };
+        let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
+        let tag = match payload {
+            None => key.seal_in_place_separate_tag(nonce(counter), aead::Aad::from(&*d), &mut []),
+            Some(range) => {
+                let (head, body) = d.split_at_mut(range.start);
+                key.seal_in_place_separate_tag(nonce(counter), aead::Aad::from(&*head), body)
+            }
+        };
+        let tag = tag.expect("a datagram is shorter than GCM allows");
+        d[form.tag_at..form.tag_at + TAG_BYTES].copy_from_slice(tag.as_ref());
+        put_back(d, &rewritten);
+    }
+
+    /// Checks the tag; decrypts `payload` in place if it is encrypted. What the switch rewrote is as it came afterwards.
+    pub fn open(
+        &mut self,
+        node: NodeId,
+        incarnation: u64,
+        d: &mut [u8],
+        form: Form,
+        payload: Option<Range<usize>>,
+    ) -> Result<(), OpenError> {
+        let counter = crate::header::u64_at(d, form.counter_at);
+        let id = KeyId((counter >> 56) as u8);
+        if (id.0 == 0) != self.keys.is_none() {
+            return Err(OpenError::UnknownKey);
+        }
+        let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
+        let tag = take::<TAG_BYTES>(d, form.tag_at);
+        let result = if id.0 == 0 {
+            let mut want = [0; TAG_BYTES];
+            want[..4].copy_from_slice(&crc32c::crc32c(d).to_be_bytes());
+            if payload.is_none() && want == tag { Ok(()) } else { Err(OpenError::BadTag) }
+        } else {
+            self.open_keyed(Owner { id, node, incarnation, gc: false }, d, counter, tag, payload)
+        };
+        put_back(d, &rewritten);
+        result
+    }
+
+    fn open_keyed(
+        &mut self,
+        owner: Owner,
+        d: &mut [u8],
+        counter: u64,
+        tag: [u8; TAG_BYTES],
+        payload: Option<Range<usize>>,
+    ) -> Result<(), OpenError> {
+        let Some(Derived::Datagram(key)) = self.derived(owner) else { return Err(OpenError::UnknownKey) };
+        let tag = aead::Tag::from(tag);
+        let opened = match payload {
+            None => key.open_in_place_separate_tag(nonce(counter), aead::Aad::from(&*d), tag, &mut [], 0..).map(drop),
+            Some(range) => {
+                let (head, body) = d.split_at_mut(range.start);
+                key.open_in_place_separate_tag(nonce(counter), aead::Aad::from(&*head), tag, body, 0..).map(drop)
+            }
+        };
+        opened.map_err(|_| OpenError::BadTag)
+    }
+
+    /// The tag of a `gc_op` of `owner`'s life, sent by it or answered to it.
+    fn gc_tag(&mut self, id: KeyId, owner: NodeId, incarnation: u64, d: &[u8]) -> Option<[u8; TAG_BYTES]> {
+        let covered = gc_covered(d)?;
+        let mut tag = [0; TAG_BYTES];
+        if let Some(Derived::Gc(key)) = self.derived(Owner { id, node: owner, incarnation, gc: true }) {
+            tag[..8].copy_from_slice(&crate::siphash::siphash24(*key, &covered).to_be_bytes());
+        } else if id.0 != 0 {
+            return None;
+        }
+        Some(tag)
+    }
+    pub fn seal_gc(&mut self, owner: NodeId, incarnation: u64, d: &mut [u8]) {
+        let at = crate::header::LONG.counter_at;
+        d[at] = self.sending();
+        if let Some(tag) = self.gc_tag(KeyId(d[at]), owner, incarnation, d) {
+            d[crate::header::LONG.tag_at..][..TAG_BYTES].copy_from_slice(&tag);
+        }
+    }
+    pub fn open_gc(&mut self, owner: NodeId, incarnation: u64, d: &[u8]) -> Result<(), OpenError> {
+        let id = KeyId(d[crate::header::LONG.counter_at]);
+        if (id.0 == 0) != self.keys.is_none() {
+            return Err(OpenError::UnknownKey);
+        }
+        let want = self.gc_tag(id, owner, incarnation, d).ok_or(OpenError::UnknownKey)?;
+        let found = &d[crate::header::LONG.tag_at..][..TAG_BYTES];
+        // Every byte is looked at, whatever the first ones say.
+        let differ = want.iter().zip(found).fold(0, |d, (a, b)| d | (a ^ b));
+        if differ == 0 { Ok(()) } else { Err(OpenError::BadTag) }
+    }
+}
+
+fn nonce(counter: u64) -> aead::Nonce {
+    let mut n = [0; 12];
+    n[4..].copy_from_slice(&counter.to_be_bytes());
+    aead::Nonce::assume_unique_for_key(n)
+}
+
+/// What is at `at`, which becomes zero.
+fn take<const N: usize>(d: &mut [u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&d[at..at + N]);
+    d[at..at + N].fill(0);
+    out
+}
+
+fn put_back(d: &mut [u8], rewritten: &([u8; 8], [u8; 4])) {
+    d[REWRITTEN[0].clone()].copy_from_slice(&rewritten.0);
+    d[REWRITTEN[1].clone()].copy_from_slice(&rewritten.1);
+}

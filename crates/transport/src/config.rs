@@ -1,0 +1,179 @@
+//! What an endpoint is told before it starts, with defaults and their reasons.
+
+use rackweave_core::{Layout, NodeId, Span};
+
+use crate::header::{HEAD_BYTES, LONG_BYTES};
+
+/// Which congestion control a connection uses (PN8); each is a module of [`crate::congestion`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Delay against a target (Swift); the default.
+    Delay,
+    /// Marks of the switches' queues (DCTCP). Needs switches that mark.
+    Ecn,
+    /// A constant window, in bytes: the comparison.
+    Fixed { window: u32 },
+}
+
+/// What is sent again after a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retransmission {
+    /// What was lost (PN7).
+    Selective,
+    /// It and all that was sent after it, as ConnectX-4's hardware did (C3 §3.2): only to be compared with.
+    GoBackN,
+}
+
+/// Parameters of an [`crate::Endpoint`]. All can be changed before it is made; none after.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The node whose packets of operations 1 to 4 may be answered by another node: the switch.
+    pub switch: NodeId,
+    /// Largest datagram, bytes of UDP payload. Default 1,472: Ethernet without jumbo frames. Smaller ones are tried when
+    /// large ones vanish, and this is tried again later.
+    pub datagram_bytes_max: usize,
+    /// Largest train of equal datagrams handed out at once for GSO, bytes; zero hands out single ones. Default 0:
+    /// the driver says what its socket can do.
+    pub train_bytes_max: usize,
+    pub algorithm: Algorithm,
+    pub retransmission: Retransmission,
+    /// Unacknowledged and waiting bytes to one peer; beyond it `send` refuses. Default 8 MiB: 128 full messages.
+    pub queue_bytes_max: usize,
+    /// The same for all peers. Default 256 MiB.
+    pub queue_bytes_total: usize,
+    /// Bytes of half-received messages from one peer; chunks beyond it are dropped. Default 8 MiB.
+    pub reassembly_bytes_max: usize,
+    /// The same for all peers. Default 256 MiB.
+    pub reassembly_bytes_total: usize,
+    /// Delivered bytes the driver has not polled; beyond it arriving messages are dropped unacknowledged. Default 64 MiB.
+    pub unread_bytes_max: usize,
+    /// Largest message, bytes. Default: the wire format's largest body and header.
+    pub message_bytes_max: usize,
+    /// How long an acknowledgement waits for an answer to ride on. Default 500 µs: longer than a memory write's answer,
+    /// far below the shortest retransmission time.
+    pub ack_delay: Span,
+    /// Datagrams that are acknowledged at once when so many wait. Default 8.
+    pub ack_every: u32,
+    /// Bounds of the retransmission time. Defaults 5 ms (a loaded host's scheduling is slower than its network), 20 ms
+    /// before the first measurement, 1 s.
+    pub retransmit_min: Span,
+    pub retransmit_initial: Span,
+    pub retransmit_max: Span,
+    /// PN4: without an acknowledgement for so long while data waits, the path is changed. Default 20 ms.
+    pub sla: Span,
+    /// Source ports (paths) the driver has to each peer. Default 8.
+    pub paths: u16,
+    /// How long a path that failed is not used, doubled at every failure up to 64 times. Default 1 s.
+    pub path_blacklist: Span,
+    /// A silent peer is asked for a sign of life after this. Default 500 ms.
+    pub keep_alive: Span,
+    /// A peer that owes an answer and is silent for so long, over changing paths, is down. Default 3 s.
+    pub dead_after: Span,
+    /// Share of datagrams lost, per mille, above which the stream is asked for (PN5). Default 200.
+    pub stream_loss_per_mille: u32,
+    /// Whether payloads are encrypted, not only authenticated. Needs keys.
+    pub encrypt: bool,
+    /// Newest version of the datagram format this endpoint speaks: [`crate::VERSION`] or the one before.
+    pub version: u8,
+    /// Peers kept at the most. Default 4,096: 64 servers (RB1), several racks, and their clients.
+    pub peers_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            switch: Layout::SWITCH,
+            datagram_bytes_max: 1472,
+            train_bytes_max: 0,
+            algorithm: Algorithm::Delay,
+            retransmission: Retransmission::Selective,
+            queue_bytes_max: 8 << 20,
+            queue_bytes_total: 256 << 20,
+            reassembly_bytes_max: 8 << 20,
+            reassembly_bytes_total: 256 << 20,
+            unread_bytes_max: 64 << 20,
+            message_bytes_max: rackweave_wire::limits::BODY_MAX as usize + HEAD_BYTES,
+            ack_delay: Span::from_micros(500),
+            ack_every: 8,
+            retransmit_min: Span::from_millis(5),
+            retransmit_initial: Span::from_millis(20),
+            retransmit_max: Span::from_secs(1),
+            sla: Span::from_millis(20),
+            paths: 8,
+            path_blacklist: Span::from_secs(1),
+            keep_alive: Span::from_millis(500),
+            dead_after: Span::from_secs(3),
+            stream_loss_per_mille: 200,
+            encrypt: false,
+            version: crate::VERSION,
+            peers_max: 4096,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("datagram_bytes_max = {bytes}; {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX} can be used")]
+    Datagram { bytes: usize },
+    #[error("paths = 0; at least one source port is needed")]
+    NoPaths,
+    #[error("version = {version}; versions {} and {} can be spoken", crate::VERSION - 1, crate::VERSION)]
+    Version { version: u8 },
+    #[error("encrypt = true, but there is no key")]
+    EncryptWithoutKey,
+    #[error("{key} = {bytes} cannot hold one message of {message} bytes")]
+    TooSmall { key: &'static str, bytes: usize, message: usize },
+    #[error("{key} = 0; it must be longer")]
+    Zero { key: &'static str },
+}
+
+/// Every network carries this much (IPv6's least MTU of 1,280, RFC 8200, without IP and UDP headers, rounded).
+pub const DATAGRAM_BYTES_MIN: usize = 1200;
+/// UDP's length field and the IP header's.
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+impl Config {
+    pub fn check(&self, keyed: bool) -> Result<(), ConfigError> {
+        let bytes = self.datagram_bytes_max;
+        if !(DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX).contains(&bytes) {
+            return Err(ConfigError::Datagram { bytes });
+        }
+        if self.paths == 0 {
+            return Err(ConfigError::NoPaths);
+        }
+        if self.version != crate::VERSION && self.version != crate::VERSION - 1 {
+            return Err(ConfigError::Version { version: self.version });
+        }
+        if self.encrypt && !keyed {
+            return Err(ConfigError::EncryptWithoutKey);
+        }
+        let message = self.message_bytes_max;
+        let bounds = [
+            ("queue_bytes_max", self.queue_bytes_max),
+            ("queue_bytes_total", self.queue_bytes_total),
+            ("reassembly_bytes_max", self.reassembly_bytes_max),
+            ("reassembly_bytes_total", self.reassembly_bytes_total),
+            ("unread_bytes_max", self.unread_bytes_max),
+        ];
+        if let Some(&(key, bytes)) = bounds.iter().find(|(_, bytes)| *bytes < message) {
+            return Err(ConfigError::TooSmall { key, bytes, message });
+        }
+        let spans = [
+            ("retransmit_min", self.retransmit_min),
+            ("sla", self.sla),
+            ("keep_alive", self.keep_alive),
+            ("dead_after", self.dead_after),
+            ("path_blacklist", self.path_blacklist),
+        ];
+        match spans.iter().find(|(_, span)| span.0 == 0) {
+            Some(&(key, _)) => Err(ConfigError::Zero { key }),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of a message's body in one chunk of a datagram of `datagram` bytes, beside a full set of acknowledgements.
+    pub(crate) fn chunk_bytes(datagram: usize) -> usize {
+        datagram - LONG_BYTES - crate::header::ACK_RESERVE
+    }
+}

@@ -1,0 +1,58 @@
+//! What an endpoint has counted since it was made.
+
+macro_rules! counters {
+    ($($(#[$m:meta])* $name:ident),* $(,)?) => {
+        /// Counts, since the endpoint was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[$m])* pub $name: u64),* }
+        impl Counters {
+            /// Every count with its name.
+            pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Datagrams handed out and their bytes; those of them with chunks, and with chunks sent before.
+    sent, sent_bytes, sent_chunks, sent_again,
+    /// Datagrams handed in and their bytes. Each is in `accepted` or in one of `drop_*`.
+    received, received_bytes, accepted,
+    /// Longer or shorter than they say, or with fields that no datagram has.
+    drop_malformed,
+    drop_version,
+    /// For another node; from this one.
+    drop_not_for_us, drop_own_id,
+    /// No live key has its id.
+    drop_unknown_key,
+    /// Damaged or forged.
+    drop_bad_tag,
+    /// Counter seen before, or too old to tell.
+    drop_replay,
+    /// Of an earlier life of the sender.
+    drop_stale_incarnation,
+    /// Of a life that has not proven itself yet: a challenge was sent.
+    drop_unproven,
+    drop_too_many_peers,
+    /// Chunks that were here already.
+    drop_duplicate,
+    /// Chunks that do not fit what came before of their message.
+    drop_contradiction,
+    /// No memory for another half-received message; the driver does not take what is delivered.
+    drop_no_room, drop_unread,
+    /// Messages.
+    messages_sent, messages_acked, messages_delivered, messages_given_up, messages_refused,
+    /// Half-received messages whose sender was silent for too long.
+    messages_half,
+    chunks_lost, chunks_lost_spuriously, timeouts,
+    acks_sent, pings_sent, challenges_sent,
+    path_changes, peers_down, chunk_size_changes, stream_uses,
+}
+
+impl Counters {
+    /// Datagrams dropped, whatever for.
+    pub fn dropped(&self) -> u64 {
+        self.all().filter(|(name, _)| name.starts_with("drop_")).map(|(_, n)| n).sum()
+    }
+}

@@ -1,0 +1,395 @@
+//! One node's end of the transport: what the driver calls. See the crate's page for the order of calls.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{NodeId, Rng, Span, Time, VssdId};
+
+use crate::api::{Delivered, Event, Message, SendError, SendOptions, Transmit};
+use crate::auth::{Auth, KeyError, Keys};
+use crate::config::{Config, ConfigError};
+use crate::counters::Counters;
+use crate::header::{HEAD_BYTES, TransferId, u64_at};
+use crate::peer::{Carrier, Peer};
+use crate::receiver::{DIRECT_SPAN, ROUTED_SPAN};
+use crate::sender::{Outgoing, Progress};
+
+/// vSSDs whose server is remembered: as many as a rack has (RB1). Beyond it all are learned anew.
+pub(crate) const HINTS_MAX: usize = 131_072;
+/// `gc_op`s that wait to leave.
+const BARE_MAX: usize = 4096;
+
+/// A node's end of the transport.
+///
+/// `now` never goes back from call to call; a clock that jumps ahead only ends timers early.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub(crate) cfg: Config,
+    pub(crate) local: NodeId,
+    pub(crate) incarnation: u64,
+    pub(crate) auth: Auth,
+    pub(crate) rng: Rng,
+    /// Of the last datagram, 56 bits.
+    pub(crate) counter: u64,
+    pub(crate) peers: Map<NodeId, Peer>,
+    pub(crate) deadlines: BTreeSet<(Time, NodeId)>,
+    /// Peers with chunks to send, by class.
+    pub(crate) ready: [VecDeque<NodeId>; 3],
+    /// Silver chunks sent since the last copper one.
+    pub(crate) silver_run: u32,
+    /// Peers with something to say besides chunks.
+    pub(crate) talk: VecDeque<NodeId>,
+    /// Peers whose acknowledgements are due.
+    pub(crate) owing: VecDeque<(NodeId, Class)>,
+    pub(crate) bare: VecDeque<(NodeId, Class, Vec<u8>)>,
+    /// Routed messages under way, by class and number: which peer's connection holds them.
+    pub(crate) routed: [BTreeMap<u64, NodeId>; 3],
+    routed_next: [u64; 3],
+    /// The server that answered for a vSSD last.
+    pub(crate) hints: Map<VssdId, NodeId>,
+    events: VecDeque<Event>,
+    pub(crate) unread_bytes: usize,
+    pub(crate) queued_bytes: usize,
+    pub(crate) half_bytes: usize,
+    pub(crate) counters: Counters,
+}
+
+/// A peer as it is now, for `status`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerStatus {
+    pub peer: NodeId,
+    pub incarnation: Option<u64>,
+    pub down: bool,
+    pub path: u16,
+    pub path_changes: u64,
+    pub bad_paths: Vec<u16>,
+    pub datagram_bytes: usize,
+    pub carrier: Carrier,
+    pub queued_bytes: usize,
+    /// By class: smoothed and lowest round trip, window and bytes on the way.
+    pub flows: [FlowStatus; 3],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FlowStatus {
+    pub rtt: Span,
+    pub rtt_min: Span,
+    pub window_bytes: u64,
+    pub in_flight_bytes: u64,
+}
+
+impl Endpoint {
+    /// `incarnation` grows from life to life of this node (for instance the wall clock when the process began); `seed`
+    /// is for challenges and the choice of paths.
+    pub fn new(cfg: Config, local: NodeId, incarnation: u64, keys: Keys, seed: u64) -> Result<Endpoint, ConfigError> {
+        cfg.check(!keys.is_none())?;
+        Ok(Endpoint {
+            cfg,
+            local,
+            incarnation,
+            auth: Auth::new(keys),
+            rng: Rng::stream(seed, u64::from(local.0)),
+            counter: 0,
+            peers: map(),
+            deadlines: BTreeSet::new(),
+            ready: Default::default(),
+            silver_run: 0,
+            talk: VecDeque::new(),
+            owing: VecDeque::new(),
+            bare: VecDeque::new(),
+            routed: Default::default(),
+            routed_next: [0; 3],
+            hints: map(),
+            events: VecDeque::new(),
+            unread_bytes: 0,
+            queued_bytes: 0,
+            half_bytes: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Takes a packet's message for a node. For operations 3 and 4 to the switch, whoever serves the vSSD gets it.
+    /// `gc_op` goes as one datagram without retransmission: its sender repeats it itself (protocol rule 16).
+    pub fn send(&mut self, now: Time, to: NodeId, message: Message, how: SendOptions) -> Result<(), SendError> {
+        let result = self.take_message(now, to, message, how);
+        match result {
+            Ok(()) => self.counters.messages_sent += 1,
+            Err(_) => self.counters.messages_refused += 1,
+        }
+        result
+    }
+
+    fn take_message(&mut self, now: Time, to: NodeId, message: Message, how: SendOptions) -> Result<(), SendError> {
+        let (op, class) = self.check(&message)?;
+        if how.deadline <= now {
+            return Err(SendError::Late);
+        }
+        if op == Op::GcOp as u8 {
+            return self.take_bare(to, class, &message);
+        }
+        let routed = to == self.cfg.switch && (op == Op::Read as u8 || op == Op::Write as u8);
+        let vssd = VssdId((u64_at(&message.head, 1) >> 32) as u32);
+        let holder = if routed { self.hints.get(&vssd).copied().unwrap_or(to) } else { to };
+        self.make_peer(now, holder)?;
+        self.check_room(holder, class, routed, message.len())?;
+        let number = self.routed_next[class as usize];
+        let Some(peer) = self.peers.get_mut(&holder) else { return Err(SendError::PeerDown { to: holder }) };
+        let chunk_bytes = peer.chunk_bytes();
+        let tx = &mut peer.flow(class).tx;
+        let id = if routed { TransferId { routed, number } } else { tx.next_direct() };
+        self.queued_bytes += message.len();
+        tx.push(Outgoing::new(message, id, how.token, how.deadline, vssd, op == Op::Write as u8), chunk_bytes);
+        peer.used = now;
+        if routed {
+            self.routed_next[class as usize] += 1;
+            self.routed[class as usize].insert(number, holder);
+        }
+        self.touch(now, holder);
+        Ok(())
+    }
+
+    /// Operation and class, if the message is a packet of this node.
+    fn check(&self, m: &Message) -> Result<(u8, Class), SendError> {
+        let (len, limit) = (m.len(), self.cfg.message_bytes_max);
+        if len > limit {
+            return Err(SendError::TooLong { len, limit });
+        }
+        let wrong = SendError::NotAPacket { len };
+        if m.head.len() < HEAD_BYTES {
+            return Err(wrong);
+        }
+        let word = |at: usize| (u64_at(&m.head, at) >> 32) as usize;
+        let class = match m.head[10] {
+            0 => Class::Gold,
+            1 => Class::Silver,
+            2 => Class::Copper,
+            _ => return Err(wrong),
+        };
+        let known = (Op::CreateVssd as u8..=Op::Control as u8).contains(&m.head[0]);
+        if !known || word(12) != self.local.0 as usize || word(56) != len - HEAD_BYTES {
+            return Err(wrong);
+        }
+        Ok((m.head[0], class))
+    }
+
+    fn take_bare(&mut self, to: NodeId, class: Class, message: &Message) -> Result<(), SendError> {
+        let len = message.len();
+        if len > HEAD_BYTES + 16 {
+            return Err(SendError::TooLong { len, limit: HEAD_BYTES + 16 });
+        }
+        if self.bare.len() >= BARE_MAX {
+            return Err(SendError::QueueFull { to, queued: self.bare.len() * len, limit: BARE_MAX * len });
+        }
+        let mut d = message.join().to_vec();
+        // The key is the server's, whichever way the operation goes: the switch has none of its own.
+        let owner = if self.local == self.cfg.switch { to } else { self.local };
+        let incarnation = u64_at(&d, 32);
+        self.auth.seal_gc(owner, incarnation, &mut d);
+        self.bare.push_back((to, class, d));
+        Ok(())
+    }
+
+    fn check_room(&self, to: NodeId, class: Class, routed: bool, len: usize) -> Result<(), SendError> {
+        let Some(peer) = self.peers.get(&to) else { return Err(SendError::PeerDown { to }) };
+        if peer.down {
+            return Err(SendError::PeerDown { to });
+        }
+        let queued = peer.queued_bytes();
+        if queued + len > self.cfg.queue_bytes_max {
+            return Err(SendError::QueueFull { to, queued, limit: self.cfg.queue_bytes_max });
+        }
+        if self.queued_bytes + len > self.cfg.queue_bytes_total {
+            return Err(SendError::AllQueuesFull { queued: self.queued_bytes, limit: self.cfg.queue_bytes_total });
+        }
+        // Half of what the receiver remembers, so that nothing under way is ever too old for it.
+        let (span, limit) = if routed {
+            let oldest = self.routed[class as usize].first_key_value();
+            (oldest.map_or(0, |(n, _)| self.routed_next[class as usize] - n), ROUTED_SPAN / 2)
+        } else {
+            (peer.flows[class as usize].tx.direct_span(), DIRECT_SPAN / 2)
+        };
+        if span >= limit { Err(SendError::WindowFull { to, limit }) } else { Ok(()) }
+    }
+
+    /// The peer exists afterwards, if there is room for it.
+    pub(crate) fn make_peer(&mut self, now: Time, node: NodeId) -> Result<(), SendError> {
+        if self.peers.contains_key(&node) {
+            return Ok(());
+        }
+        if self.peers.len() >= self.cfg.peers_max {
+            let idle = self.peers.values().filter(|p| p.idle()).min_by_key(|p| (p.heard, p.node)).map(|p| p.node);
+            let Some(idle) = idle else { return Err(SendError::TooManyPeers { peers: self.peers.len() }) };
+            if let Some(gone) = self.peers.remove(&idle) {
+                self.deadlines.remove(&(gone.deadline, idle));
+            }
+        }
+        let path = self.rng.below(u64::from(self.cfg.paths)) as u16;
+        self.peers.insert(node, Peer::new(node, &self.cfg, path, now));
+        Ok(())
+    }
+
+    /// What the endpoint has for the driver.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::Delivered(d) = &event {
+            self.unread_bytes -= d.message.len();
+        }
+        Some(event)
+    }
+    pub(crate) fn deliver(&mut self, from: NodeId, class: Class, message: Message, crcs: Vec<u32>) {
+        self.unread_bytes += message.len();
+        self.counters.messages_delivered += 1;
+        self.events.push_back(Event::Delivered(Delivered { from, class, message, crcs }));
+    }
+    pub(crate) fn event(&mut self, e: Event) {
+        self.events.push_back(e);
+    }
+
+    /// When [`Endpoint::handle_timeout`] has something to do; [`Time::MAX`] if never.
+    pub fn next_deadline(&self) -> Time {
+        self.deadlines.first().map_or(Time::MAX, |(at, _)| *at)
+    }
+
+    /// The kernel said when a datagram left: round trips are measured from then. Optional.
+    pub fn transmitted(&mut self, to: NodeId, class: Class, stamp: u64, at: Time) {
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.flow(class).tx.left_at(stamp, at);
+        }
+    }
+
+    /// Books what an acknowledgement or a timer changed.
+    pub(crate) fn book(&mut self, now: Time, node: NodeId, class: Class, p: Progress) {
+        self.counters.chunks_lost += u64::from(p.lost);
+        self.counters.chunks_lost_spuriously += u64::from(p.spurious);
+        for o in &p.finished {
+            self.counters.messages_acked += 1;
+            self.queued_bytes -= o.message.len();
+            if o.id.routed {
+                self.routed[class as usize].remove(&o.id.number);
+            }
+        }
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.carrier != Carrier::Stream {
+            peer.loss_lost = peer.loss_lost.saturating_add(p.lost).saturating_sub(p.spurious);
+        }
+        self.sizes(now, node, &p);
+    }
+
+    /// Messages that are not acknowledged yet, to all peers.
+    pub fn unacknowledged(&self) -> usize {
+        self.peers.values().flat_map(|p| &p.flows).map(|f| f.tx.transfers.len()).sum()
+    }
+    /// Bytes held for messages: to be sent, half received, not polled.
+    pub fn held_bytes(&self) -> usize {
+        self.queued_bytes + self.half_bytes + self.unread_bytes
+    }
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+    pub fn local(&self) -> NodeId {
+        self.local
+    }
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+    pub fn keys(&self) -> &Keys {
+        self.auth.keys()
+    }
+    /// Changes the keys as they are; see [`Keys`] for how to rotate them.
+    pub fn change_keys(&mut self, change: impl FnOnce(&mut Keys) -> Result<(), KeyError>) -> Result<(), KeyError> {
+        let mut keys = self.auth.keys().clone();
+        change(&mut keys)?;
+        self.auth.set_keys(keys);
+        Ok(())
+    }
+
+    /// The driver has opened the stream to the peer: datagrams for it come with [`crate::Via::Stream`] from now on.
+    pub fn stream_up(&mut self, now: Time, peer: NodeId) {
+        if let Some(p) = self.peers.get_mut(&peer)
+            && p.carrier != Carrier::Stream
+        {
+            p.carrier = Carrier::Stream;
+            (p.loss_sent, p.loss_lost, p.loss_at) = (0, 0, now);
+            p.flows.iter_mut().for_each(|f| f.tx.lose_all(now));
+            self.counters.stream_uses += 1;
+            self.touch(now, peer);
+        }
+    }
+    /// The stream is gone, or cannot be opened: datagrams again.
+    pub fn stream_down(&mut self, now: Time, peer: NodeId) {
+        if let Some(p) = self.peers.get_mut(&peer) {
+            p.carrier = Carrier::Datagrams;
+            (p.loss_sent, p.loss_lost, p.loss_at) = (0, 0, now);
+            p.flows.iter_mut().for_each(|f| f.tx.lose_all(now));
+            self.touch(now, peer);
+        }
+    }
+
+    /// All peers, by id.
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        let mut all: Vec<PeerStatus> = self.peers.values().map(status).collect();
+        all.sort_by_key(|p| p.peer);
+        all
+    }
+
+    /// Puts the peer into the queues it belongs to, and its deadline into the list.
+    pub(crate) fn touch(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        for (i, class) in CLASSES.into_iter().enumerate() {
+            let flow = &mut peer.flows[i];
+            if !flow.tx.queued && flow.tx.has_work() {
+                flow.tx.queued = true;
+                self.ready[i].push_back(node);
+            }
+            if flow.rx.ack_at <= now && !flow.rx.due {
+                flow.rx.due = true;
+                self.owing.push_back((node, class));
+            }
+        }
+        if !peer.controls.is_empty() && !peer.talking {
+            peer.talking = true;
+            self.talk.push_back(node);
+        }
+        let deadline = peer.next_deadline(&self.cfg);
+        if deadline != peer.deadline {
+            self.deadlines.remove(&(peer.deadline, node));
+            peer.deadline = deadline;
+            if deadline != Time::MAX {
+                self.deadlines.insert((deadline, node));
+            }
+        }
+    }
+}
+
+pub(crate) const CLASSES: [Class; 3] = [Class::Gold, Class::Silver, Class::Copper];
+
+fn status(p: &Peer) -> PeerStatus {
+    let flow = |i: usize| {
+        let tx = &p.flows[i].tx;
+        FlowStatus {
+            rtt: tx.rtt.smoothed(),
+            rtt_min: tx.rtt.min(),
+            window_bytes: tx.window(),
+            in_flight_bytes: tx.in_flight(),
+        }
+    };
+    PeerStatus {
+        peer: p.node,
+        incarnation: p.incarnation,
+        down: p.down,
+        path: p.paths.current,
+        path_changes: p.paths.changes,
+        bad_paths: p.paths.bad().collect(),
+        datagram_bytes: p.datagram,
+        carrier: p.carrier,
+        queued_bytes: p.queued_bytes(),
+        flows: [flow(0), flow(1), flow(2)],
+    }
+}
+
+/// A transmission of one datagram.
+pub(crate) fn single(to: NodeId, via: crate::api::Via, class: Class, bytes: Vec<u8>, stamp: u64) -> Transmit {
+    Transmit { to, via, class, ecn: true, bytes: Bytes::from(bytes), segment: None, stamp }
+}

@@ -1,0 +1,527 @@
+//! The bytes of a datagram. `docs/transport.md` draws them.
+//!
+//! Two forms begin alike, with RackBlox's nine bytes (RB2). The *long* form is the whole header of the packet
+//! (`wire`'s 80 bytes) and our extension behind it: the switch understands it. The *short* form has an operation from 16
+//! on and only what routing and authentication need; it carries further chunks and what endpoints tell each other.
+
+use std::ops::Range;
+
+use rackweave_core::NodeId;
+use rackweave_core::msg::{Class, Op};
+
+/// Version of the datagram format: the newest. The one before is spoken with peers that do not know it.
+pub const VERSION: u8 = 2;
+
+/// Bytes of the packet's own header (`wire`).
+pub const HEAD_BYTES: usize = rackweave_wire::HEADER_BYTES;
+/// Bytes of the short form's header.
+pub const SHORT_HEAD_BYTES: usize = 44;
+/// Bytes of a chunk's extension.
+pub const EXTENSION_BYTES: usize = 32;
+/// Bytes of the extension of what carries no chunk.
+pub const BRIEF_BYTES: usize = 12;
+/// Bytes before acknowledgements and payload, long form.
+pub const LONG_BYTES: usize = HEAD_BYTES + EXTENSION_BYTES;
+/// Bytes before acknowledgements and payload, short form.
+pub const SHORT_BYTES: usize = SHORT_HEAD_BYTES + EXTENSION_BYTES;
+/// Bytes that riding acknowledgements may take in a datagram with a chunk.
+pub const ACK_RESERVE: usize = ACK_HEAD_BYTES + ACKS_RIDING * ACK_ENTRY_BYTES;
+/// Acknowledged transfers beside a chunk, without bitmaps.
+pub const ACKS_RIDING: usize = 3;
+/// Bytes of a set of acknowledgements before its entries.
+pub const ACK_HEAD_BYTES: usize = 25;
+const ACK_HEAD_BYTES_V1: usize = 17;
+/// Bytes of an entry without bitmap.
+pub const ACK_ENTRY_BYTES: usize = 12;
+/// Words of 64 chunks an entry's bitmap has at the most.
+pub const ACK_WORDS_MAX: usize = 4;
+/// Chunks after the first missing one that an acknowledgement can speak of.
+pub const ACK_SPAN: u32 = 64 * ACK_WORDS_MAX as u32;
+
+/// In the packet's flags: our extension follows the header.
+pub const FLAG_EXTENDED: u8 = 0x80;
+const FLAGS_AT: usize = 11;
+const SOURCE_AT: usize = 12;
+const DESTINATION_AT: usize = 16;
+const WIRE_LENGTH_AT: usize = 56;
+
+/// The transfer went by the switch: whoever serves the vSSD answers.
+const ROUTED: u8 = 1;
+/// The sender can send no more until this is acknowledged.
+const ACK_NOW: u8 = 2;
+/// Acknowledgements follow the extension.
+const ACKS: u8 = 4;
+/// The payload is encrypted.
+const ENCRYPTED: u8 = 8;
+
+/// First byte of the short form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ShortOp {
+    Chunk = 16,
+    Ack = 17,
+    /// A sign of life is wanted on this path; carries a token.
+    Ping = 18,
+    Pong = 19,
+    /// The receiver has not met this life of the sender: prove that you are alive now (no replay).
+    Challenge = 20,
+    Proof = 21,
+}
+
+/// Why bytes are no datagram of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("{len} bytes, {need} needed")]
+    Truncated { len: usize, need: usize },
+    #[error("operation {op} is unknown")]
+    Op { op: u8 },
+    #[error("version {version} is unknown")]
+    Version { version: u8 },
+    #[error("traffic class {class} is unknown")]
+    Class { class: u8 },
+    #[error("flags {flags:#04x} are unknown here")]
+    Flags { flags: u8 },
+    #[error("chunk {chunk} of {chunk_bytes} bytes in a body of {body}, {payload} bytes here")]
+    Chunk { chunk: u16, chunk_bytes: u16, body: u32, payload: usize },
+    #[error("a set of acknowledgements that does not fit its length")]
+    Acks,
+}
+
+/// Where the parts that differ between the forms are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    pub counter_at: usize,
+    pub tag_at: usize,
+    pub extension_at: usize,
+}
+
+pub const LONG: Form = Form { counter_at: 48, tag_at: 64, extension_at: HEAD_BYTES };
+pub const SHORT: Form = Form { counter_at: 20, tag_at: 28, extension_at: SHORT_HEAD_BYTES };
+/// Bytes of the tag.
+pub const TAG_BYTES: usize = 16;
+/// What a switch may rewrite (protocol rule 18): vssd_id and lat, destination. Not covered by the tag.
+pub const REWRITTEN: [Range<usize>; 2] = [1..9, 16..20];
+
+/// Number of a transfer, unique in its space, class, sender and life of the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransferId {
+    pub routed: bool,
+    pub number: u64,
+}
+
+/// The extension of a datagram with a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub id: TransferId,
+    /// Counts how often the sender cut the message anew.
+    pub attempt: u8,
+    pub ack_now: bool,
+    /// Bytes of the packet's body, all chunks together.
+    pub body_bytes: u32,
+    pub number: u16,
+    /// Bytes of every chunk but the last.
+    pub chunk_bytes: u16,
+    /// Bytes of the body before the data that are stored as they are.
+    pub prefix_bytes: u16,
+}
+
+impl Chunk {
+    pub fn count(&self) -> u32 {
+        self.body_bytes.div_ceil(u32::from(self.chunk_bytes)).max(1)
+    }
+    pub fn range(&self) -> Range<usize> {
+        let start = usize::from(self.number) * usize::from(self.chunk_bytes);
+        start..(start + usize::from(self.chunk_bytes)).min(self.body_bytes as usize)
+    }
+}
+
+/// What a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A packet without extension: `gc_op`, answered by the switch itself.
+    Bare,
+    Chunk(Chunk),
+    Ack,
+    Ping {
+        token: u64,
+    },
+    Pong {
+        token: u64,
+    },
+    Challenge {
+        token: u64,
+    },
+    Proof {
+        answer: u64,
+        token: u64,
+    },
+}
+
+/// A datagram whose lengths and fields are consistent; nothing is authenticated yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    pub kind: Kind,
+    pub form: Form,
+    pub class: Class,
+    pub source: NodeId,
+    pub destination: NodeId,
+    /// Of the sender's transport; of the packet's sender if bare.
+    pub incarnation: u64,
+    /// Key id in the highest byte.
+    pub counter: u64,
+    pub version: u8,
+    /// Newest version the sender speaks.
+    pub newest: u8,
+    pub encrypted: bool,
+    /// Acknowledgements, as bytes of the datagram.
+    pub acks: Range<usize>,
+    pub payload: Range<usize>,
+}
+
+fn u16_at(b: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([b[at], b[at + 1]])
+}
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(b, at)) << 32 | u64::from(u32_at(b, at + 4))
+}
+
+fn need(b: &[u8], need: usize) -> Result<(), Malformed> {
+    if b.len() < need { Err(Malformed::Truncated { len: b.len(), need }) } else { Ok(()) }
+}
+
+/// What these bytes say they are. Any bytes at all give a value or an error.
+pub fn parse(b: &[u8]) -> Result<Parsed, Malformed> {
+    need(b, SHORT_HEAD_BYTES + BRIEF_BYTES)?;
+    let class = match b[10] {
+        0 => Class::Gold,
+        1 => Class::Silver,
+        2 => Class::Copper,
+        class => return Err(Malformed::Class { class }),
+    };
+    let long = (Op::CreateVssd as u8..=Op::Control as u8).contains(&b[0]);
+    let form = if long { LONG } else { SHORT };
+    let mut parsed = Parsed {
+        kind: Kind::Bare,
+        form,
+        class,
+        source: NodeId(u32_at(b, SOURCE_AT)),
+        destination: NodeId(u32_at(b, DESTINATION_AT)),
+        incarnation: 0,
+        counter: 0,
+        version: 0,
+        newest: 0,
+        encrypted: false,
+        acks: 0..0,
+        payload: 0..0,
+    };
+    if long {
+        need(b, HEAD_BYTES)?;
+        parsed.counter = u64_at(b, form.counter_at);
+        if b[FLAGS_AT] & FLAG_EXTENDED == 0 {
+            return bare(b, parsed);
+        }
+        need(b, LONG_BYTES)?;
+        return chunk(b, parsed);
+    }
+    parsed.counter = u64_at(b, form.counter_at);
+    if b[FLAGS_AT] != 0 {
+        return Err(Malformed::Flags { flags: b[FLAGS_AT] });
+    }
+    match b[0] {
+        16 => {
+            need(b, SHORT_BYTES)?;
+            chunk(b, parsed)
+        }
+        op @ 17..=21 => brief(b, op, parsed),
+        op => Err(Malformed::Op { op }),
+    }
+}
+
+/// Only `gc_op` goes without an extension.
+fn bare(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
+    if b[0] != Op::GcOp as u8 {
+        return Err(Malformed::Flags { flags: b[FLAGS_AT] });
+    }
+    let body = u32_at(b, WIRE_LENGTH_AT) as usize;
+    if b.len() - HEAD_BYTES != body {
+        return Err(Malformed::Truncated { len: b.len(), need: HEAD_BYTES.saturating_add(body) });
+    }
+    p.incarnation = u64_at(b, 32);
+    p.payload = HEAD_BYTES..b.len();
+    Ok(p)
+}
+
+/// Version, flags and incarnation, which every extension begins with.
+fn common(b: &[u8], p: &mut Parsed, allowed: u8) -> Result<u8, Malformed> {
+    let at = p.form.extension_at;
+    p.version = b[at];
+    if p.version != VERSION && p.version != VERSION - 1 {
+        return Err(Malformed::Version { version: p.version });
+    }
+    let flags = b[at + 1];
+    if flags & !allowed != 0 {
+        return Err(Malformed::Flags { flags });
+    }
+    p.newest = b[at + 3];
+    p.encrypted = flags & ENCRYPTED != 0;
+    p.incarnation = u64_at(b, at + 4);
+    Ok(flags)
+}
+
+fn chunk(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
+    let flags = common(b, &mut p, ROUTED | ACK_NOW | ACKS | ENCRYPTED)?;
+    let at = p.form.extension_at;
+    let c = Chunk {
+        id: TransferId { routed: flags & ROUTED != 0, number: u64_at(b, at + 12) },
+        attempt: b[at + 2],
+        ack_now: flags & ACK_NOW != 0,
+        body_bytes: u32_at(b, at + 20),
+        number: u16_at(b, at + 24),
+        chunk_bytes: u16_at(b, at + 26),
+        prefix_bytes: u16_at(b, at + 28),
+    };
+    let mut from = at + EXTENSION_BYTES;
+    if flags & ACKS != 0 {
+        let len = acks_len(&b[from..], p.version)?;
+        p.acks = from..from + len;
+        from += len;
+    }
+    p.payload = from..b.len();
+    let wrong =
+        Malformed::Chunk { chunk: c.number, chunk_bytes: c.chunk_bytes, body: c.body_bytes, payload: p.payload.len() };
+    let fits = c.chunk_bytes > 0
+        && c.body_bytes <= rackweave_wire::limits::BODY_MAX
+        && u32::from(c.prefix_bytes) <= c.body_bytes
+        && u32::from(c.number) < c.count()
+        && c.count() <= u32::from(u16::MAX)
+        && c.range().len() == p.payload.len()
+        && usize::from(u16_at(b, at + 30)) == p.payload.len();
+    // The first chunk brings the packet's header, and only the long form has it.
+    if !fits || (c.number == 0 && p.form == SHORT) || (p.form == LONG && u32_at(b, WIRE_LENGTH_AT) != c.body_bytes) {
+        return Err(wrong);
+    }
+    p.kind = Kind::Chunk(c);
+    Ok(p)
+}
+
+fn brief(b: &[u8], op: u8, mut p: Parsed) -> Result<Parsed, Malformed> {
+    let acks = op == ShortOp::Ack as u8;
+    let flags = common(b, &mut p, if acks { ACKS } else { 0 })?;
+    let from = p.form.extension_at + BRIEF_BYTES;
+    let rest = match op {
+        17 => {
+            if flags & ACKS == 0 {
+                return Err(Malformed::Acks);
+            }
+            let len = acks_len(&b[from..], p.version)?;
+            p.acks = from..from + len;
+            p.kind = Kind::Ack;
+            len
+        }
+        21 => {
+            need(b, from + 16)?;
+            p.kind = Kind::Proof { answer: u64_at(b, from), token: u64_at(b, from + 8) };
+            16
+        }
+        op => {
+            need(b, from + 8)?;
+            let token = u64_at(b, from);
+            p.kind = match op {
+                18 => Kind::Ping { token },
+                19 => Kind::Pong { token },
+                _ => Kind::Challenge { token },
+            };
+            8
+        }
+    };
+    if b.len() != from + rest {
+        return Err(Malformed::Truncated { len: b.len(), need: from + rest });
+    }
+    Ok(p)
+}
+
+/// Names one life of a node in a set of acknowledgements.
+pub fn whose(node: NodeId, incarnation: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&node.0.to_be_bytes()), &incarnation.to_be_bytes())
+}
+
+/// A set of acknowledgements, of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AckHead {
+    /// Whose transfers are acknowledged: [`whose`]. A redirected datagram carries them to another node.
+    pub whose: u32,
+    /// Counter of the latest datagram with a chunk that arrived.
+    pub echo: u64,
+    /// How long ago it arrived when this left, ns: time of the host, not of the network.
+    pub hold_ns: u32,
+    /// Datagrams with chunks that arrived in this life of their sender, wrapping (version 2).
+    pub received: u32,
+    /// Those of them that a switch marked (version 2).
+    pub marked: u32,
+}
+
+/// What has arrived of one transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AckEntry {
+    pub number: u64,
+    pub routed: bool,
+    pub done: bool,
+    pub attempt: u8,
+    /// All chunks before this one are here, itself is not.
+    pub base: u16,
+    /// Bit i: chunk `base + 1 + i` is here.
+    pub bitmap: [u64; ACK_WORDS_MAX],
+}
+
+impl AckEntry {
+    /// Words of the bitmap that must be sent.
+    pub fn words(&self) -> usize {
+        self.bitmap.iter().rposition(|w| *w != 0).map_or(0, |i| i + 1)
+    }
+    pub fn bytes(&self) -> usize {
+        ACK_ENTRY_BYTES + 8 * self.words()
+    }
+    pub fn has(&self, chunk: u32) -> bool {
+        let base = u32::from(self.base);
+        match chunk.checked_sub(base + 1) {
+            None => self.done || chunk < base,
+            Some(i) => self.done || (i < ACK_SPAN && self.bitmap[i as usize / 64] >> (i % 64) & 1 == 1),
+        }
+    }
+}
+
+fn ack_head_bytes(version: u8) -> usize {
+    if version < 2 { ACK_HEAD_BYTES_V1 } else { ACK_HEAD_BYTES }
+}
+
+/// Bytes of the set at the front of `b`, all of which is checked to be there.
+fn acks_len(b: &[u8], version: u8) -> Result<usize, Malformed> {
+    let head = ack_head_bytes(version);
+    if b.len() < head {
+        return Err(Malformed::Acks);
+    }
+    let mut at = head;
+    for _ in 0..b[head - 1] {
+        let Some(&flags) = b.get(at) else { return Err(Malformed::Acks) };
+        let words = usize::from(flags >> 4);
+        if flags & 0x0c != 0 || words > ACK_WORDS_MAX {
+            return Err(Malformed::Acks);
+        }
+        at += ACK_ENTRY_BYTES + 8 * words;
+    }
+    if at > b.len() { Err(Malformed::Acks) } else { Ok(at) }
+}
+
+/// Takes a set apart that `parse` found.
+pub fn acks(b: &[u8], version: u8) -> (AckHead, impl Iterator<Item = AckEntry> + '_) {
+    let head_bytes = ack_head_bytes(version);
+    let mut head = AckHead { whose: u32_at(b, 0), echo: u64_at(b, 4), hold_ns: u32_at(b, 12), ..AckHead::default() };
+    if version >= 2 {
+        (head.received, head.marked) = (u32_at(b, 16), u32_at(b, 20));
+    }
+    let mut at = head_bytes;
+    let entries = (0..b[head_bytes - 1]).map(move |_| {
+        let flags = b[at];
+        let words = usize::from(flags >> 4);
+        let mut bitmap = [0; ACK_WORDS_MAX];
+        for (i, w) in bitmap[..words].iter_mut().enumerate() {
+            *w = u64_at(b, at + ACK_ENTRY_BYTES + 8 * i);
+        }
+        let entry = AckEntry {
+            number: u64_at(b, at + 2),
+            routed: flags & 1 != 0,
+            done: flags & 2 != 0,
+            attempt: b[at + 1],
+            base: u16_at(b, at + 10),
+            bitmap,
+        };
+        at += ACK_ENTRY_BYTES + 8 * words;
+        entry
+    });
+    (head, entries)
+}
+
+/// Appends a set of acknowledgements.
+pub fn put_acks(to: &mut Vec<u8>, version: u8, head: &AckHead, entries: &[AckEntry]) {
+    to.extend_from_slice(&head.whose.to_be_bytes());
+    to.extend_from_slice(&head.echo.to_be_bytes());
+    to.extend_from_slice(&head.hold_ns.to_be_bytes());
+    if version >= 2 {
+        to.extend_from_slice(&head.received.to_be_bytes());
+        to.extend_from_slice(&head.marked.to_be_bytes());
+    }
+    to.push(entries.len() as u8);
+    for e in entries {
+        let words = e.words();
+        to.push(u8::from(e.routed) | u8::from(e.done) << 1 | (words as u8) << 4);
+        to.push(e.attempt);
+        to.extend_from_slice(&e.number.to_be_bytes());
+        to.extend_from_slice(&e.base.to_be_bytes());
+        e.bitmap[..words].iter().for_each(|w| to.extend_from_slice(&w.to_be_bytes()));
+    }
+}
+
+/// What every datagram of an endpoint says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    pub node: NodeId,
+    pub incarnation: u64,
+    pub version: u8,
+    /// Newest version it speaks.
+    pub newest: u8,
+    pub encrypt: bool,
+}
+
+/// Appends the short form's header.
+pub fn put_short(to: &mut Vec<u8>, op: ShortOp, class: Class, from: &Sender, destination: NodeId, counter: u64) {
+    to.push(op as u8);
+    to.extend_from_slice(&[0; 8]);
+    to.extend_from_slice(&[from.version, class as u8, 0]);
+    to.extend_from_slice(&from.node.0.to_be_bytes());
+    to.extend_from_slice(&destination.0.to_be_bytes());
+    to.extend_from_slice(&counter.to_be_bytes());
+    to.extend_from_slice(&[0; TAG_BYTES]);
+}
+
+/// Appends the packet's header as the long form has it.
+pub fn put_long(to: &mut Vec<u8>, head: &[u8], destination: NodeId, counter: u64) {
+    let start = to.len();
+    to.extend_from_slice(&head[..HEAD_BYTES]);
+    let h = &mut to[start..];
+    h[FLAGS_AT] |= FLAG_EXTENDED;
+    h[DESTINATION_AT..DESTINATION_AT + 4].copy_from_slice(&destination.0.to_be_bytes());
+    h[LONG.counter_at..LONG.counter_at + 8].copy_from_slice(&counter.to_be_bytes());
+}
+
+/// The packet's header as it was before [`put_long`], but with what the switch rewrote.
+pub fn restore(head: &mut [u8]) {
+    head[FLAGS_AT] &= !FLAG_EXTENDED;
+    head[LONG.counter_at..LONG.counter_at + 8].fill(0);
+    head[LONG.tag_at..LONG.tag_at + TAG_BYTES].fill(0);
+}
+
+/// Appends a chunk's extension.
+pub fn put_chunk(to: &mut Vec<u8>, from: &Sender, c: &Chunk, acks: bool) {
+    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    let mut flags = flag(c.id.routed, ROUTED) | flag(c.ack_now, ACK_NOW) | flag(acks, ACKS);
+    if from.encrypt {
+        flags |= ENCRYPTED;
+    }
+    to.extend_from_slice(&[from.version, flags, c.attempt, from.newest]);
+    to.extend_from_slice(&from.incarnation.to_be_bytes());
+    to.extend_from_slice(&c.id.number.to_be_bytes());
+    to.extend_from_slice(&c.body_bytes.to_be_bytes());
+    to.extend_from_slice(&c.number.to_be_bytes());
+    to.extend_from_slice(&c.chunk_bytes.to_be_bytes());
+    to.extend_from_slice(&c.prefix_bytes.to_be_bytes());
+    to.extend_from_slice(&(c.range().len() as u16).to_be_bytes());
+}
+
+/// Appends the extension of what carries no chunk.
+pub fn put_brief(to: &mut Vec<u8>, from: &Sender, acks: bool) {
+    to.extend_from_slice(&[from.version, u8::from(acks) * ACKS, 0, from.newest]);
+    to.extend_from_slice(&from.incarnation.to_be_bytes());
+}

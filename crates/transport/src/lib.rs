@@ -1,0 +1,40 @@
+//! Reliable messages over datagrams, in software (PN2–PN9): chunks with selective retransmission, congestion control,
+//! traffic classes, paths that change, authentication.
+//!
+//! No socket, no clock, no thread: an [`Endpoint`] is told what happened and asked what to do. The driver
+//! 1. gives it every packet a node sends ([`Endpoint::send`]) and every datagram that arrives ([`Endpoint::receive`]);
+//! 2. calls [`Endpoint::handle_timeout`] when [`Endpoint::next_deadline`] has come;
+//! 3. after any of these polls [`Endpoint::poll_transmit`] until it is empty and sends what it gets at once, and polls
+//!    [`Endpoint::poll_event`] until it is empty.
+//!
+//! `now` never goes back. The same calls with the same seed give the same bytes.
+//!
+//! `docs/transport.md` draws the bytes and lists parameters. Reading order: [`api`], [`header`], `endpoint`, `sender`,
+//! `receiver`, `arrive`, `transmit`, `timers`, [`congestion`], [`auth`].
+
+pub mod api;
+mod arrive;
+pub mod auth;
+pub mod config;
+pub mod congestion;
+mod counters;
+mod endpoint;
+pub mod header;
+mod paths;
+mod peer;
+mod receiver;
+mod rtt;
+mod sender;
+pub mod siphash;
+pub mod stream;
+mod timers;
+mod transmit;
+mod window;
+
+pub use api::{Delivered, Event, Message, Received, SendError, SendOptions, Transmit, Via, dscp};
+pub use auth::{KeyError, KeyId, Keys};
+pub use config::{Algorithm, Config, ConfigError, Retransmission};
+pub use counters::Counters;
+pub use endpoint::{Endpoint, FlowStatus, PeerStatus};
+pub use header::VERSION;
+pub use peer::Carrier;

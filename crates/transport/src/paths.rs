@@ -1,0 +1,70 @@
+//! Paths to one peer: source ports, between which the network's hash chooses (PN4), and which of them are bad (PN5).
+
+use rackweave_core::{Rng, Span, Time};
+
+/// Doublings of a bad path's time.
+const STRIKES_MAX: u32 = 6;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Path {
+    /// Not used before this; then it is probed.
+    bad_until: Option<Time>,
+    strikes: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Paths {
+    paths: Vec<Path>,
+    pub current: u16,
+    pub changes: u64,
+}
+
+impl Paths {
+    pub fn new(count: u16, first: u16) -> Paths {
+        Paths { paths: vec![Path::default(); usize::from(count)], current: first % count.max(1), changes: 0 }
+    }
+    /// The current path does not work: another one, good if there is one, else the one that failed longest ago.
+    pub fn fail(&mut self, now: Time, blacklist: Span, rng: &mut Rng) -> Option<(u16, u16)> {
+        let from = self.current;
+        self.strike(from, now, blacklist);
+        if self.paths.len() < 2 {
+            return None;
+        }
+        let good: Vec<u16> = self.usable().collect();
+        let to = if good.is_empty() {
+            let until = |i: &u16| self.paths[usize::from(*i)].bad_until;
+            (0..self.paths.len() as u16).filter(|i| *i != from).min_by_key(until)?
+        } else {
+            *rng.pick(&good)
+        };
+        self.current = to;
+        self.changes += 1;
+        Some((from, to))
+    }
+    fn strike(&mut self, path: u16, now: Time, blacklist: Span) {
+        let p = &mut self.paths[usize::from(path)];
+        p.bad_until = Some(now + blacklist * (1 << p.strikes));
+        p.strikes = (p.strikes + 1).min(STRIKES_MAX);
+    }
+    fn usable(&self) -> impl Iterator<Item = u16> + '_ {
+        (0..self.paths.len() as u16).filter(|i| self.paths[usize::from(*i)].bad_until.is_none())
+    }
+    /// A bad path whose time is over: to be probed, and bad for longer unless it answers.
+    pub fn probe(&mut self, now: Time, blacklist: Span) -> Option<u16> {
+        let path = self.paths.iter().position(|p| p.bad_until.is_some_and(|until| until <= now))? as u16;
+        self.strike(path, now, blacklist);
+        Some(path)
+    }
+    /// The path has answered.
+    pub fn works(&mut self, path: u16) {
+        if let Some(p) = self.paths.get_mut(usize::from(path)) {
+            *p = Path::default();
+        }
+    }
+    pub fn deadline(&self) -> Time {
+        self.paths.iter().filter_map(|p| p.bad_until).min().unwrap_or(Time::MAX)
+    }
+    pub fn bad(&self) -> impl Iterator<Item = u16> + '_ {
+        (0..self.paths.len() as u16).filter(|i| self.paths[usize::from(*i)].bad_until.is_some())
+    }
+}

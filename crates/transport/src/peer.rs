@@ -1,0 +1,140 @@
+//! All that is known of one peer: one connection a pair of hosts, shared by everything on them (PN6).
+
+use std::collections::VecDeque;
+
+use rackweave_core::msg::Class;
+use rackweave_core::{NodeId, Time};
+
+use crate::config::Config;
+use crate::paths::Paths;
+use crate::receiver::Receiver;
+use crate::sender::Sender;
+use crate::window::Window;
+
+/// Datagrams of one sender that may overtake each other by so many, over all its peers.
+pub(crate) const REPLAY_SPAN: u64 = 16_384;
+/// Keep-alives stop when nothing was sent to a peer for so many of them.
+pub(crate) const IDLE_KEEP_ALIVES: u64 = 60;
+/// What waits for a peer besides chunks and acknowledgements; what is beyond it is not worth sending.
+const CONTROLS_MAX: usize = 16;
+
+/// One class of a connection: each has its own queue in the switches, so its own delay and window (PN10).
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub tx: Sender,
+    pub rx: Receiver,
+}
+
+/// What is said besides chunks and acknowledgements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    Ping { path: u16, token: u64 },
+    Pong { token: u64 },
+    Challenge { token: u64 },
+    Proof { answer: u64, token: u64 },
+}
+
+/// How packets get to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    Datagrams,
+    /// Datagrams, while the driver opens the stream it was asked for.
+    StreamWanted,
+    Stream,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub node: NodeId,
+    pub flows: [Flow; 3],
+    /// The life of the peer that is accepted.
+    pub incarnation: Option<u64>,
+    /// A life that was challenged: which, the token, when.
+    pub challenge: Option<(u64, u64, Time)>,
+    /// When a challenge of the peer was heeded last.
+    pub challenged: Time,
+    pub replay: Window,
+    /// Newest version the peer speaks, as it said.
+    pub newest: u8,
+    pub heard: Time,
+    /// Since when an answer is owed.
+    pub owed: Option<Time>,
+    /// When something that is not a sign of life was sent last.
+    pub used: Time,
+    pub ping_at: Time,
+    pub down: bool,
+    pub paths: Paths,
+    pub path_at: Time,
+    /// Largest datagram that gets through, as far as known.
+    pub datagram: usize,
+    /// Large datagrams lost in a row.
+    pub large_lost: u32,
+    /// When a larger size is tried again.
+    pub larger_at: Time,
+    pub carrier: Carrier,
+    /// Datagrams with chunks sent and lost since `loss_at`; pings of a trial while on the stream.
+    pub loss_sent: u32,
+    pub loss_lost: u32,
+    pub loss_at: Time,
+    pub controls: VecDeque<Control>,
+    /// In the endpoint's queue of those with something to say.
+    pub talking: bool,
+    /// The endpoint's entry for this peer's next deadline.
+    pub deadline: Time,
+}
+
+impl Peer {
+    pub fn new(node: NodeId, cfg: &Config, path: u16, now: Time) -> Peer {
+        let flow = || Flow { tx: Sender::new(cfg, node == cfg.switch), rx: Receiver::new() };
+        Peer {
+            node,
+            flows: [flow(), flow(), flow()],
+            incarnation: None,
+            challenge: None,
+            challenged: Time::ZERO,
+            replay: Window::new(REPLAY_SPAN),
+            newest: crate::VERSION - 1,
+            heard: now,
+            owed: None,
+            used: now,
+            ping_at: Time::MAX,
+            down: false,
+            paths: Paths::new(cfg.paths, path),
+            path_at: now,
+            datagram: cfg.datagram_bytes_max,
+            large_lost: 0,
+            larger_at: Time::MAX,
+            carrier: Carrier::Datagrams,
+            loss_sent: 0,
+            loss_lost: 0,
+            loss_at: now,
+            controls: VecDeque::new(),
+            talking: false,
+            deadline: Time::MAX,
+        }
+    }
+    pub fn flow(&mut self, class: Class) -> &mut Flow {
+        &mut self.flows[class as usize]
+    }
+    pub fn queued_bytes(&self) -> usize {
+        self.flows.iter().map(|f| f.tx.bytes).sum()
+    }
+    pub fn half_bytes(&self) -> usize {
+        self.flows.iter().map(|f| f.rx.bytes).sum()
+    }
+    pub fn in_flight(&self) -> u64 {
+        self.flows.iter().map(|f| f.tx.in_flight()).sum()
+    }
+    pub fn chunk_bytes(&self) -> usize {
+        Config::chunk_bytes(self.datagram)
+    }
+    pub fn say(&mut self, c: Control) {
+        if self.controls.len() < CONTROLS_MAX && !self.controls.contains(&c) {
+            self.controls.push_back(c);
+        }
+    }
+    /// Nothing of it is worth keeping.
+    pub fn idle(&self) -> bool {
+        self.queued_bytes() == 0 && self.half_bytes() == 0 && self.controls.is_empty()
+    }
+}

@@ -1,0 +1,391 @@
+//! Messages arriving from one peer in one class: put together, checked block by block, acknowledged.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use rackweave_core::{BLOCK, Time};
+
+use crate::api::Message;
+use crate::config::Config;
+use crate::header::{
+    ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, TransferId, restore,
+};
+use crate::window::Window;
+
+/// Direct messages a sender may have between its oldest unacknowledged and its newest.
+pub(crate) const DIRECT_SPAN: u64 = 4096;
+/// The same by the switch, where the numbers are shared by all servers.
+pub(crate) const ROUTED_SPAN: u64 = 65_536;
+/// Whole messages whose acknowledgement is remembered to be repeated.
+const RECENT_MAX: usize = 256;
+/// Times an acknowledgement of a whole message is sent: one may get lost.
+const TIMES: u8 = 2;
+/// Half-received messages of one class; each has a few hundred bytes besides its data.
+const INCOMING_MAX: usize = 1024;
+
+/// CRC32C of 4 KiB blocks, fed in any order, each byte once; in order while it is being copied.
+#[derive(Debug, Default)]
+struct Blocks {
+    /// Bytes from the block's beginning that are in, and their CRC.
+    done: Vec<(usize, u32)>,
+}
+
+const BLOCK_BYTES: usize = BLOCK as usize;
+
+impl Blocks {
+    fn add(&mut self, at: usize, mut piece: &[u8]) {
+        let mut at = at;
+        while !piece.is_empty() {
+            let (block, from) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+            let n = piece.len().min(BLOCK_BYTES - from);
+            if self.done.len() <= block {
+                self.done.resize(block + 1, (0, 0));
+            }
+            let (done, crc) = &mut self.done[block];
+            if *done == from {
+                *crc = crc32c::crc32c_append(*crc, &piece[..n]);
+                *done += n;
+            }
+            (at, piece) = (at + n, &piece[n..]);
+        }
+    }
+    /// What came out of order is read now.
+    fn finish(mut self, data: &[u8]) -> Vec<u32> {
+        self.done.resize(data.len().div_ceil(BLOCK_BYTES), (0, 0));
+        let blocks = data.chunks(BLOCK_BYTES).zip(self.done);
+        blocks.map(|(block, (done, crc))| crc32c::crc32c_append(crc, &block[done..])).collect()
+    }
+}
+
+/// CRC32C of each 4 KiB.
+fn crcs(data: &[u8]) -> Vec<u32> {
+    data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect()
+}
+
+/// A message of which some chunks are here.
+#[derive(Debug)]
+struct Incoming {
+    like: Chunk,
+    /// The packet's header and the body before the data.
+    head: Vec<u8>,
+    have_header: bool,
+    data: Vec<u8>,
+    blocks: Blocks,
+    got: Vec<u64>,
+    left: u32,
+    touched: Time,
+}
+
+impl Incoming {
+    fn new(c: &Chunk, now: Time) -> Incoming {
+        Incoming {
+            like: *c,
+            head: vec![0; HEAD_BYTES + usize::from(c.prefix_bytes)],
+            have_header: false,
+            data: Vec::new(),
+            blocks: Blocks::default(),
+            got: vec![0; (c.count() as usize).div_ceil(64)],
+            left: c.count(),
+            touched: now,
+        }
+    }
+    fn same(&self, c: &Chunk) -> bool {
+        let key = |c: &Chunk| (c.body_bytes, c.chunk_bytes, c.prefix_bytes, c.attempt);
+        key(&self.like) == key(c)
+    }
+    fn has(&self, chunk: u32) -> bool {
+        self.got[chunk as usize / 64] >> (chunk % 64) & 1 == 1
+    }
+    fn add(&mut self, c: &Chunk, header: Option<&[u8]>, payload: &[u8], now: Time) {
+        if let (Some(header), false) = (header, self.have_header) {
+            self.head[..HEAD_BYTES].copy_from_slice(header);
+            self.have_header = true;
+        }
+        let (range, prefix) = (c.range(), usize::from(c.prefix_bytes));
+        let cut = prefix.clamp(range.start, range.end) - range.start;
+        let (head, data) = payload.split_at(cut);
+        self.head[HEAD_BYTES + range.start.min(prefix)..][..cut].copy_from_slice(head);
+        let at = (range.start + cut) - prefix.min(range.start + cut);
+        if !data.is_empty() {
+            self.put(at, data);
+        }
+        self.got[usize::from(c.number) / 64] |= 1 << (c.number % 64);
+        self.left -= 1;
+        self.touched = now;
+    }
+    /// In order there is nothing to fill with zeros first.
+    fn put(&mut self, at: usize, data: &[u8]) {
+        self.blocks.add(at, data);
+        if self.data.is_empty() {
+            self.data.reserve_exact((self.like.body_bytes - u32::from(self.like.prefix_bytes)) as usize);
+        }
+        let end = at + data.len();
+        if self.data.len() < at {
+            self.data.resize(at, 0);
+        }
+        let inside = self.data.len().min(end) - at;
+        self.data[at..at + inside].copy_from_slice(&data[..inside]);
+        self.data.extend_from_slice(&data[inside..]);
+    }
+    fn entry(&self) -> AckEntry {
+        let count = self.like.count();
+        let base = (0..count).find(|c| !self.has(*c)).unwrap_or(count);
+        let mut bitmap = [0; ACK_WORDS_MAX];
+        for i in 0..ACK_SPAN.min(count.saturating_sub(base + 1)) {
+            bitmap[i as usize / 64] |= u64::from(self.has(base + 1 + i)) << (i % 64);
+        }
+        let TransferId { routed, number } = self.like.id;
+        AckEntry { number, routed, done: false, attempt: self.like.attempt, base: base as u16, bitmap }
+    }
+}
+
+/// What became of a chunk.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The message is whole, with its blocks' CRCs.
+    Whole(Message, Vec<u32>),
+    /// The datagram holds the whole message: see [`Receiver::whole`].
+    Single,
+    Stored,
+    /// It was here already.
+    Duplicate,
+    /// It does not fit what came before of the same message.
+    Contradicts,
+    /// Too much is half-received.
+    NoRoom,
+    /// The driver does not take what is delivered.
+    Unread,
+}
+
+/// A datagram with a chunk, as it came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub at: Time,
+    pub counter: u64,
+    pub marked: bool,
+    pub ack_now: bool,
+}
+
+/// Memory that is left for arriving messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub reassembly: usize,
+    pub unread: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    direct: Window,
+    routed: Window,
+    incoming: BTreeMap<TransferId, Incoming>,
+    /// Bytes that half-received messages take or will.
+    pub bytes: usize,
+    echo: u64,
+    echo_at: Time,
+    received: u32,
+    marked: u32,
+    /// Half-received messages to be acknowledged.
+    partial: Vec<TransferId>,
+    /// Whole ones, and how often they were acknowledged.
+    recent: VecDeque<(AckEntry, u8)>,
+    /// Datagrams since the last acknowledgement, and when the next is due.
+    waiting: u32,
+    pub ack_at: Time,
+    /// In the endpoint's queue of those whose acknowledgements are due.
+    pub due: bool,
+}
+
+impl Receiver {
+    pub fn new() -> Receiver {
+        Receiver {
+            direct: Window::new(DIRECT_SPAN),
+            routed: Window::new(ROUTED_SPAN),
+            incoming: BTreeMap::new(),
+            bytes: 0,
+            echo: 0,
+            echo_at: Time::ZERO,
+            received: 0,
+            marked: 0,
+            partial: Vec::new(),
+            recent: VecDeque::new(),
+            waiting: 0,
+            ack_at: Time::MAX,
+            due: false,
+        }
+    }
+
+    /// A datagram with a chunk: `header` is the packet's if it is the long form.
+    pub fn chunk(
+        &mut self,
+        now: Time,
+        c: &Chunk,
+        datagram: &BytesMut,
+        payload: std::ops::Range<usize>,
+        long: bool,
+        room: Room,
+    ) -> Outcome {
+        if self.window(c.id).seen(c.id.number) {
+            if !self.window(c.id).forgotten(c.id.number) {
+                self.done(c);
+            }
+            return Outcome::Duplicate;
+        }
+        let header = long.then(|| &datagram[..HEAD_BYTES]);
+        if c.count() == 1 && long {
+            if c.body_bytes as usize + HEAD_BYTES > room.unread {
+                return Outcome::Unread;
+            }
+            self.forget(c.id);
+            self.finish(c);
+            return Outcome::Single;
+        }
+        if let Some(old) = self.incoming.get(&c.id)
+            && !old.same(c)
+        {
+            match c.attempt.wrapping_sub(old.like.attempt) {
+                0 => return Outcome::Contradicts,
+                1..128 => self.forget(c.id),
+                _ => return Outcome::Duplicate,
+            }
+        }
+        let size = c.body_bytes as usize + HEAD_BYTES;
+        if !self.incoming.contains_key(&c.id) {
+            if size > room.reassembly || self.incoming.len() >= INCOMING_MAX {
+                return Outcome::NoRoom;
+            }
+            self.bytes += size;
+            self.incoming.insert(c.id, Incoming::new(c, now));
+        }
+        let Some(i) = self.incoming.get_mut(&c.id) else { return Outcome::NoRoom };
+        if i.has(u32::from(c.number)) {
+            self.pend(c.id);
+            return Outcome::Duplicate;
+        }
+        if i.left == 1 && size > room.unread {
+            return Outcome::Unread;
+        }
+        i.add(c, header, &datagram[payload], now);
+        if i.left > 0 {
+            self.pend(c.id);
+            return Outcome::Stored;
+        }
+        let Some(mut i) = self.incoming.remove(&c.id) else { return Outcome::NoRoom };
+        self.bytes -= size;
+        self.partial.retain(|p| *p != c.id);
+        self.finish(c);
+        restore(&mut i.head[..HEAD_BYTES]);
+        let crcs = i.blocks.finish(&i.data);
+        Outcome::Whole(Message { head: i.head.into(), data: i.data.into() }, crcs)
+    }
+
+    /// The message of a datagram that holds all of it; data shares the datagram's memory.
+    pub fn whole(c: &Chunk, datagram: BytesMut, payload: std::ops::Range<usize>) -> (Message, Vec<u32>) {
+        let prefix = usize::from(c.prefix_bytes);
+        let mut head = Vec::with_capacity(HEAD_BYTES + prefix);
+        head.extend_from_slice(&datagram[..HEAD_BYTES]);
+        head.extend_from_slice(&datagram[payload.start..payload.start + prefix]);
+        restore(&mut head[..HEAD_BYTES]);
+        let data = if payload.start + prefix == payload.end {
+            Bytes::new()
+        } else {
+            datagram.freeze().slice(payload.start + prefix..payload.end)
+        };
+        let crcs = crcs(&data);
+        (Message { head: head.into(), data }, crcs)
+    }
+
+    fn window(&self, id: TransferId) -> &Window {
+        if id.routed { &self.routed } else { &self.direct }
+    }
+    fn forget(&mut self, id: TransferId) {
+        if let Some(i) = self.incoming.remove(&id) {
+            self.bytes -= i.like.body_bytes as usize + HEAD_BYTES;
+            self.partial.retain(|p| *p != id);
+        }
+    }
+    fn finish(&mut self, c: &Chunk) {
+        let window = if c.id.routed { &mut self.routed } else { &mut self.direct };
+        window.insert(c.id.number);
+        self.done(c);
+    }
+    fn done(&mut self, c: &Chunk) {
+        let TransferId { routed, number } = c.id;
+        let entry = AckEntry { number, routed, done: true, attempt: c.attempt, ..AckEntry::default() };
+        self.recent.retain(|(e, _)| (e.number, e.routed) != (number, routed));
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((entry, 0));
+    }
+    fn pend(&mut self, id: TransferId) {
+        if !self.partial.contains(&id) {
+            self.partial.push(id);
+        }
+    }
+    /// A datagram with a chunk is to be acknowledged: soon, or when `ack_every` wait.
+    pub fn arrived(&mut self, now: Time, a: Arrival, cfg: &Config) {
+        if a.counter > self.echo {
+            (self.echo, self.echo_at) = (a.counter, a.at);
+        }
+        self.received = self.received.wrapping_add(1);
+        self.marked = self.marked.wrapping_add(u32::from(a.marked));
+        self.waiting += 1;
+        let at_once = a.ack_now || self.waiting >= cfg.ack_every;
+        self.ack_at = self.ack_at.min(if at_once { now } else { now + cfg.ack_delay });
+    }
+    pub fn owes(&self) -> bool {
+        self.ack_at != Time::MAX
+    }
+    /// Acknowledgements that fit into `bytes`: new ones first. None if nothing is to be said or the head does not fit.
+    pub fn acks(&mut self, now: Time, whose: u32, bytes: usize) -> Option<(AckHead, Vec<AckEntry>)> {
+        let mut left = bytes.checked_sub(ACK_HEAD_BYTES)?;
+        let mut entries = Vec::new();
+        let mut take = |e: AckEntry| {
+            let fits = e.bytes() <= left && entries.len() < usize::from(u8::MAX);
+            if fits {
+                left -= e.bytes();
+                entries.push(e);
+            }
+            fits
+        };
+        for (e, times) in self.recent.iter_mut().rev() {
+            if *times == 0 && take(*e) {
+                *times += 1;
+            }
+        }
+        let incoming = &self.incoming;
+        self.partial.retain(|id| incoming.get(id).is_some_and(|i| !take(i.entry())));
+        let all = self.partial.is_empty() && self.recent.iter().all(|(_, times)| *times > 0);
+        for (e, times) in self.recent.iter_mut().rev() {
+            if *times > 0 && *times < TIMES && !entries_has(&entries, e) && e.bytes() <= left && entries.len() < 255 {
+                left -= e.bytes();
+                entries.push(*e);
+                *times += 1;
+            }
+        }
+        self.recent.retain(|(_, times)| *times < TIMES);
+        if all {
+            (self.ack_at, self.waiting) = (Time::MAX, 0);
+        }
+        if entries.is_empty() {
+            return None;
+        }
+        let hold_ns = u32::try_from(now.since(self.echo_at).0).unwrap_or(u32::MAX);
+        Some((AckHead { whose, echo: self.echo, hold_ns, received: self.received, marked: self.marked }, entries))
+    }
+    /// Half-received messages that nothing was added to since `before` are dropped: their sender gave up. How many.
+    pub fn expire(&mut self, before: Time) -> u64 {
+        let old: Vec<TransferId> =
+            self.incoming.iter().filter(|(_, i)| i.touched < before).map(|(id, _)| *id).collect();
+        old.iter().for_each(|id| self.forget(*id));
+        old.len() as u64
+    }
+    /// When something half-received was touched last, the longest ago.
+    pub fn oldest(&self) -> Option<Time> {
+        self.incoming.values().map(|i| i.touched).min()
+    }
+}
+
+fn entries_has(entries: &[AckEntry], e: &AckEntry) -> bool {
+    entries.iter().any(|have| (have.number, have.routed) == (e.number, e.routed))
+}

@@ -1,0 +1,523 @@
+//! Messages on their way to one peer in one class: chunks, what was sent when, what is lost, when to send again.
+//!
+//! Losses are found as QUIC finds them (RFC 9002 §6): by later datagrams that arrived, or by the timeout.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rackweave_core::{Span, Time, VssdId};
+
+use crate::api::Message;
+use crate::config::{Config, Retransmission};
+use crate::congestion::{self, Acked, Congestion};
+use crate::header::{ACK_SPAN, AckEntry, AckHead, Chunk, HEAD_BYTES, TransferId};
+use crate::rtt::Rtt;
+
+/// Later datagrams that must have been sent before an unacknowledged one is lost (RFC 9002 §6.1.1).
+const REORDER_DATAGRAMS: usize = 3;
+/// Doublings of the timeout.
+const BACKOFF_MAX: u32 = 10;
+
+/// States of a chunk that are not the counter of its last datagram; counters are below both and not zero.
+const UNSENT: u64 = 0;
+const LOST: u64 = u64::MAX - 1;
+const ARRIVED: u64 = u64::MAX;
+
+/// One message on its way.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub message: Message,
+    pub id: TransferId,
+    pub token: u64,
+    pub deadline: Time,
+    /// What a routed message asks for; names whom it went to last.
+    pub vssd: VssdId,
+    /// The first responder of a routed message: the rest goes there directly (protocol rule 13).
+    pub bound: bool,
+    /// Whether the vSSD's own server answers it: a read may be redirected.
+    pub settles: bool,
+    attempt: u8,
+    chunk_bytes: usize,
+    chunks: Vec<u64>,
+    /// First chunk never sent; first not arrived; how many are not.
+    next: u32,
+    base: u32,
+    left: u32,
+}
+
+impl Outgoing {
+    pub fn new(message: Message, id: TransferId, token: u64, deadline: Time, vssd: VssdId, settles: bool) -> Outgoing {
+        let (attempt, chunk_bytes, chunks) = (0, 0, Vec::new());
+        let (next, base, left, bound) = (0, 0, 0, false);
+        Outgoing { message, id, token, deadline, vssd, bound, settles, attempt, chunk_bytes, chunks, next, base, left }
+    }
+    pub fn body_bytes(&self) -> usize {
+        self.message.len() - HEAD_BYTES
+    }
+    /// Cuts the message into chunks of the given size, as if nothing had been sent.
+    fn cut(&mut self, chunk_bytes: usize) {
+        let least = self.body_bytes().div_ceil(usize::from(u16::MAX - 1)).max(1);
+        self.chunk_bytes = chunk_bytes.clamp(least, usize::from(u16::MAX));
+        let count = self.body_bytes().div_ceil(self.chunk_bytes).max(1);
+        self.chunks.clear();
+        self.chunks.resize(count, UNSENT);
+        (self.next, self.base, self.left) = (0, 0, count as u32);
+    }
+    pub fn chunk(&self, number: u32, ack_now: bool) -> Chunk {
+        Chunk {
+            id: self.id,
+            attempt: self.attempt,
+            ack_now,
+            body_bytes: self.body_bytes() as u32,
+            number: number as u16,
+            chunk_bytes: self.chunk_bytes as u16,
+            prefix_bytes: (self.message.head.len() - HEAD_BYTES).min(usize::from(u16::MAX)) as u16,
+        }
+    }
+    /// Appends the chunk's bytes.
+    pub fn copy(&self, c: &Chunk, to: &mut Vec<u8>) {
+        let range = c.range();
+        let prefix = &self.message.head[HEAD_BYTES..];
+        let split = prefix.len();
+        to.extend_from_slice(&prefix[range.start.min(split)..range.end.min(split)]);
+        to.extend_from_slice(&self.message.data[range.start.max(split) - split..range.end.max(split) - split]);
+    }
+    fn may_send_more(&self) -> bool {
+        (self.next as usize) < self.chunks.len() && self.next <= self.base.saturating_add(ACK_SPAN)
+    }
+}
+
+/// A datagram with a chunk that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    counter: u64,
+    id: TransferId,
+    chunk: u32,
+    bytes: u32,
+    at: Time,
+    in_flight: bool,
+}
+
+/// What an acknowledgement or a timer changed.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Messages that have arrived whole.
+    pub finished: Vec<Outgoing>,
+    pub arrived: u32,
+    pub lost: u32,
+    /// Lost ones that had arrived after all.
+    pub spurious: u32,
+    /// Bytes of the largest datagram that arrived, of the largest that was lost.
+    pub largest_arrived: u32,
+    pub largest_lost: u32,
+}
+
+/// What is sent next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pick {
+    pub id: TransferId,
+    pub chunk: u32,
+    pub again: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub transfers: BTreeMap<TransferId, Outgoing>,
+    next_number: u64,
+    /// With chunks never sent, in turns.
+    waiting: VecDeque<TransferId>,
+    lost: VecDeque<(TransferId, u8, u32)>,
+    sent: VecDeque<Sent>,
+    in_flight: u64,
+    pub bytes: usize,
+    congestion: Box<dyn Congestion>,
+    pub rtt: Rtt,
+    backoff: u32,
+    /// When something last arrived, or began to be on its way.
+    pub progress: Time,
+    largest_echo: u64,
+    deadlines: BTreeSet<(Time, TransferId)>,
+    limited: bool,
+    received: u32,
+    marked: u32,
+    /// In the endpoint's queue of those with something to send.
+    pub queued: bool,
+    /// Datagrams go to several peers (by the switch): order says nothing.
+    unordered: bool,
+}
+
+impl Sender {
+    pub fn new(cfg: &Config, unordered: bool) -> Sender {
+        Sender {
+            transfers: BTreeMap::new(),
+            next_number: 0,
+            waiting: VecDeque::new(),
+            lost: VecDeque::new(),
+            sent: VecDeque::new(),
+            in_flight: 0,
+            bytes: 0,
+            congestion: congestion::new(cfg.algorithm, cfg.datagram_bytes_max),
+            rtt: Rtt::default(),
+            backoff: 0,
+            progress: Time::ZERO,
+            largest_echo: 0,
+            deadlines: BTreeSet::new(),
+            limited: false,
+            received: 0,
+            marked: 0,
+            queued: false,
+            unordered,
+        }
+    }
+    pub fn next_direct(&self) -> TransferId {
+        TransferId { routed: false, number: self.next_number }
+    }
+    /// How far the oldest unacknowledged direct message is behind the next.
+    pub fn direct_span(&self) -> u64 {
+        let oldest = self.transfers.range(..TransferId { routed: true, number: 0 }).next();
+        oldest.map_or(0, |(id, _)| self.next_number - id.number)
+    }
+    pub fn push(&mut self, mut o: Outgoing, chunk_bytes: usize) {
+        if !o.id.routed {
+            self.next_number = o.id.number + 1;
+        }
+        o.cut(chunk_bytes);
+        self.insert(o);
+    }
+    fn insert(&mut self, o: Outgoing) {
+        self.bytes += o.message.len();
+        if o.deadline != Time::MAX {
+            self.deadlines.insert((o.deadline, o.id));
+        }
+        self.waiting.push_back(o.id);
+        self.transfers.insert(o.id, o);
+    }
+    /// A message that another peer's connection held, now bound to this one.
+    pub fn adopt(&mut self, mut o: Outgoing) {
+        for state in &mut o.chunks {
+            if *state != ARRIVED {
+                *state = UNSENT;
+            }
+        }
+        o.next = o.base;
+        self.insert(o);
+    }
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+    pub fn window(&self) -> u64 {
+        self.congestion.window()
+    }
+    fn room(&self, bytes: usize) -> bool {
+        self.in_flight == 0 || self.in_flight + bytes as u64 <= self.congestion.window()
+    }
+
+    /// What may be sent now, lost chunks first. [`Sender::sent`] must follow.
+    pub fn pick(&mut self) -> Option<Pick> {
+        while let Some(&(id, attempt, chunk)) = self.lost.front() {
+            let wanted = self.transfers.get(&id).filter(|o| o.attempt == attempt && o.chunks[chunk as usize] == LOST);
+            let Some(bytes) = wanted.map(|o| o.chunk_bytes) else {
+                self.lost.pop_front();
+                continue;
+            };
+            if !self.room(bytes) {
+                self.limited = true;
+                return None;
+            }
+            self.lost.pop_front();
+            return Some(Pick { id, chunk, again: true });
+        }
+        for _ in 0..self.waiting.len() {
+            let id = self.waiting.pop_front()?;
+            let Some(o) = self.transfers.get_mut(&id) else { continue };
+            while (o.next as usize) < o.chunks.len() && o.chunks[o.next as usize] != UNSENT {
+                o.next += 1;
+            }
+            if o.next as usize >= o.chunks.len() {
+                continue;
+            }
+            let (may, bytes, chunk) = (o.may_send_more(), o.chunk_bytes, o.next);
+            if !may {
+                self.waiting.push_back(id);
+                continue;
+            }
+            self.waiting.push_front(id);
+            if !self.room(bytes) {
+                self.limited = true;
+                return None;
+            }
+            return Some(Pick { id, chunk, again: false });
+        }
+        None
+    }
+    /// The next chunk of the same message, never sent, of at most `bytes`: for a train.
+    pub fn pick_like(&mut self, first: Pick, bytes: usize) -> Option<Pick> {
+        let o = self.transfers.get(&first.id)?;
+        let chunk = o.next;
+        let fresh = o.may_send_more() && o.chunks[chunk as usize] == UNSENT && self.lost.is_empty();
+        if !fresh || o.chunk(chunk, false).range().len() > bytes || !self.room(o.chunk_bytes) {
+            return None;
+        }
+        let at = self.waiting.iter().position(|id| *id == first.id)?;
+        self.waiting.remove(at);
+        self.waiting.push_front(first.id);
+        Some(Pick { id: first.id, chunk, again: false })
+    }
+    /// Whether nothing more could be sent after a datagram of `bytes`: its acknowledgement is waited for.
+    pub fn full_after(&self, bytes: usize) -> bool {
+        self.in_flight + 2 * bytes as u64 > self.congestion.window()
+    }
+    /// The chunk left in a datagram of that many bytes.
+    pub fn sent(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize) {
+        let Some(o) = self.transfers.get_mut(&pick.id) else { return };
+        o.chunks[pick.chunk as usize] = counter;
+        if !pick.again {
+            o.next = pick.chunk + 1;
+            let whole = o.next as usize >= o.chunks.len();
+            // In turns: a long message does not hold up short ones behind it.
+            if let Some(id) = self.waiting.pop_front()
+                && !whole
+            {
+                self.waiting.push_back(id);
+            }
+        }
+        if self.in_flight == 0 {
+            self.progress = now;
+        }
+        self.in_flight += bytes as u64;
+        let (id, chunk, bytes) = (pick.id, pick.chunk, bytes as u32);
+        self.sent.push_back(Sent { counter, id, chunk, bytes, at: now, in_flight: true });
+    }
+    /// The driver learned when the datagram really left.
+    pub fn left_at(&mut self, counter: u64, at: Time) {
+        if let Ok(i) = self.sent.binary_search_by_key(&counter, |s| s.counter) {
+            self.sent[i].at = self.sent[i].at.max(at);
+        }
+    }
+
+    /// Acknowledgements of this class arrived at `at`.
+    pub fn acked(&mut self, now: Time, at: Time, head: &AckHead, entries: &[AckEntry], cfg: &Config) -> Progress {
+        let mut p = Progress::default();
+        let echoed = self.sent.binary_search_by_key(&head.echo, |s| s.counter).ok();
+        let rtt = echoed
+            .filter(|i| self.sent[*i].in_flight)
+            .map(|i| Span(at.since(self.sent[i].at).0.saturating_sub(u64::from(head.hold_ns))));
+        if echoed.is_some() {
+            self.largest_echo = self.largest_echo.max(head.echo);
+        }
+        let mut bytes = 0;
+        for e in entries {
+            bytes += self.entry(e, &mut p);
+        }
+        if let Some(sample) = rtt {
+            self.rtt.add(now, sample);
+        }
+        if bytes > 0 {
+            self.progress = now;
+            self.backoff = 0;
+        }
+        let counted = (head.received.wrapping_sub(self.received), head.marked.wrapping_sub(self.marked));
+        let newer = counted.0 < u32::MAX / 2;
+        if newer {
+            (self.received, self.marked) = (head.received, head.marked);
+        }
+        self.congestion.acked(&Acked {
+            now,
+            bytes,
+            rtt,
+            smoothed: self.rtt.smoothed(),
+            rtt_min: self.rtt.min(),
+            received: if newer { counted.0 } else { 0 },
+            marked: if newer { counted.1.min(counted.0) } else { 0 },
+            limited: self.limited,
+        });
+        if bytes > 0 {
+            self.limited = false;
+        }
+        self.find_lost(now, cfg, &mut p);
+        p
+    }
+
+    fn entry(&mut self, e: &AckEntry, p: &mut Progress) -> u64 {
+        let id = TransferId { routed: e.routed, number: e.number };
+        let Some(o) = self.transfers.get_mut(&id) else { return 0 };
+        if !e.done && e.attempt != o.attempt {
+            return 0;
+        }
+        let mut bytes = 0;
+        for chunk in o.base..o.chunks.len() as u32 {
+            let state = o.chunks[chunk as usize];
+            if chunk > o.next.max(u32::from(e.base)).saturating_add(ACK_SPAN) && !e.done {
+                break;
+            }
+            if state == ARRIVED || !e.has(chunk) {
+                continue;
+            }
+            o.chunks[chunk as usize] = ARRIVED;
+            o.left -= 1;
+            match state {
+                LOST => p.spurious += 1,
+                UNSENT => {}
+                counter => {
+                    if let Ok(i) = self.sent.binary_search_by_key(&counter, |s| s.counter)
+                        && std::mem::take(&mut self.sent[i].in_flight)
+                    {
+                        bytes += u64::from(self.sent[i].bytes);
+                        p.arrived += 1;
+                        p.largest_arrived = p.largest_arrived.max(self.sent[i].bytes);
+                    }
+                }
+            }
+        }
+        while (o.base as usize) < o.chunks.len() && o.chunks[o.base as usize] == ARRIVED {
+            o.base += 1;
+        }
+        self.in_flight -= bytes;
+        if o.left == 0
+            && let Some(o) = self.take(id)
+        {
+            p.finished.push(o);
+        }
+        bytes
+    }
+
+    /// Chunks that later datagrams have overtaken by too much.
+    fn find_lost(&mut self, now: Time, cfg: &Config, p: &mut Progress) {
+        let later = self.sent.partition_point(|s| s.counter <= self.largest_echo);
+        let patience = self.rtt.reorder();
+        for i in 0..later {
+            let s = self.sent[i];
+            let overtaken = !self.unordered && later - 1 - i >= REORDER_DATAGRAMS;
+            if s.in_flight && i + 1 < later && (overtaken || s.at + patience <= now) {
+                self.lose(i, now, p);
+                if cfg.retransmission == Retransmission::GoBackN {
+                    (i + 1..self.sent.len()).for_each(|j| self.lose_also(j));
+                    break;
+                }
+            }
+        }
+        self.tidy();
+    }
+    fn lose(&mut self, i: usize, now: Time, p: &mut Progress) {
+        let s = self.sent[i];
+        self.sent[i].in_flight = false;
+        self.in_flight -= u64::from(s.bytes);
+        p.lost += 1;
+        p.largest_lost = p.largest_lost.max(s.bytes);
+        self.again(s);
+        self.congestion.lost(now, s.at);
+    }
+    /// Go-back-N: sent after a lost one, so sent again, arrived or not.
+    fn lose_also(&mut self, i: usize) {
+        let s = self.sent[i];
+        if std::mem::take(&mut self.sent[i].in_flight) {
+            self.in_flight -= u64::from(s.bytes);
+        }
+        if let Some(o) = self.transfers.get_mut(&s.id)
+            && o.chunks[s.chunk as usize] == ARRIVED
+        {
+            o.left += 1;
+            o.base = o.base.min(s.chunk);
+            o.chunks[s.chunk as usize] = s.counter;
+        }
+        self.again(s);
+    }
+    fn again(&mut self, s: Sent) {
+        if let Some(o) = self.transfers.get_mut(&s.id)
+            && o.chunks.get(s.chunk as usize) == Some(&s.counter)
+        {
+            o.chunks[s.chunk as usize] = LOST;
+            self.lost.push_back((s.id, o.attempt, s.chunk));
+        }
+    }
+    fn tidy(&mut self) {
+        while self.sent.front().is_some_and(|s| !s.in_flight) {
+            self.sent.pop_front();
+        }
+    }
+
+    fn timeout(&self, cfg: &Config) -> Span {
+        let base = self.rtt.timeout(cfg.retransmit_initial, cfg.retransmit_min, cfg.ack_delay);
+        (base * (1 << self.backoff.min(BACKOFF_MAX))).min(cfg.retransmit_max)
+    }
+    /// When [`Sender::timer`] has something to do.
+    pub fn deadline(&self, cfg: &Config) -> Time {
+        let first = self.deadlines.first().map_or(Time::MAX, |(at, _)| *at);
+        let Some(oldest) = self.sent.iter().find(|s| s.in_flight) else { return first };
+        let mut at = self.progress.max(oldest.at) + self.timeout(cfg);
+        if oldest.counter < self.largest_echo {
+            at = at.min(oldest.at + self.rtt.reorder());
+        }
+        first.min(at)
+    }
+    /// Time has passed. True if the retransmission time has: nothing was heard.
+    pub fn timer(&mut self, now: Time, cfg: &Config, p: &mut Progress) -> bool {
+        self.find_lost(now, cfg, p);
+        let timeout = self.timeout(cfg);
+        let Some(oldest) = self.sent.iter().find(|s| s.in_flight) else { return false };
+        if self.progress.max(oldest.at) + timeout > now {
+            return false;
+        }
+        for i in 0..self.sent.len() {
+            if self.sent[i].in_flight && self.sent[i].at + timeout <= now {
+                self.lose(i, now, p);
+            }
+        }
+        self.congestion.timed_out(now);
+        self.backoff += 1;
+        self.tidy();
+        true
+    }
+    /// Messages whose deadline is over.
+    pub fn expired(&mut self, now: Time) -> Option<Outgoing> {
+        let &(at, id) = self.deadlines.first()?;
+        if at > now { None } else { self.take(id) }
+    }
+    /// Removes a message; what is on the way of it no longer counts.
+    pub fn take(&mut self, id: TransferId) -> Option<Outgoing> {
+        let o = self.transfers.remove(&id)?;
+        self.bytes -= o.message.len();
+        self.deadlines.remove(&(o.deadline, id));
+        for counter in o.chunks.iter().filter(|c| !matches!(**c, UNSENT | LOST | ARRIVED)) {
+            if let Ok(i) = self.sent.binary_search_by_key(counter, |s| s.counter)
+                && std::mem::take(&mut self.sent[i].in_flight)
+            {
+                self.in_flight -= u64::from(self.sent[i].bytes);
+            }
+        }
+        self.tidy();
+        Some(o)
+    }
+    /// Everything begins anew, in chunks of that size: the peer has restarted, or large datagrams vanish.
+    pub fn restart(&mut self, chunk_bytes: usize, larger_only: bool) {
+        let ids: Vec<TransferId> = self.transfers.keys().copied().collect();
+        for id in ids {
+            if larger_only && self.transfers.get(&id).is_some_and(|o| o.chunk_bytes.min(o.body_bytes()) <= chunk_bytes)
+            {
+                continue;
+            }
+            let Some(mut o) = self.take(id) else { continue };
+            o.attempt = o.attempt.wrapping_add(1);
+            o.cut(chunk_bytes);
+            self.waiting.retain(|w| *w != id);
+            self.insert(o);
+        }
+    }
+    /// What is on the way is taken for lost: the peer says that it has dropped it, or the path has changed.
+    pub fn lose_all(&mut self, now: Time) {
+        for i in 0..self.sent.len() {
+            let s = self.sent[i];
+            if std::mem::take(&mut self.sent[i].in_flight) {
+                self.in_flight -= u64::from(s.bytes);
+                self.again(s);
+            }
+        }
+        self.progress = now;
+        self.tidy();
+    }
+    pub fn has_work(&self) -> bool {
+        !self.lost.is_empty() || !self.waiting.is_empty()
+    }
+    pub fn timed_out(&self) -> u32 {
+        self.backoff
+    }
+}

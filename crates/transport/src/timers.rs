@@ -1,0 +1,236 @@
+//! What happens when time passes: losses, paths, peers that fall silent, sizes that do not get through.
+
+use rackweave_core::msg::Class;
+use rackweave_core::{NodeId, Span, Time};
+
+use crate::api::Event;
+use crate::config::{Config, DATAGRAM_BYTES_MIN};
+use crate::endpoint::{CLASSES, Endpoint};
+use crate::peer::{Carrier, Control, Flow, IDLE_KEEP_ALIVES, Peer};
+use crate::sender::{Outgoing, Progress};
+
+/// Large datagrams lost in a row until smaller ones are tried.
+const LARGE_LOST_MAX: u32 = 6;
+/// How long until a larger size is tried again.
+const LARGER_AFTER: Span = Span::from_secs(10);
+/// Half-received messages are dropped after so long without another chunk: longer than a sender's longest timeouts.
+const HALF_AFTER: Span = Span::from_secs(4);
+/// Loss is judged once in this time, over at least so many datagrams.
+const LOSS_PERIOD: Span = Span::from_secs(1);
+const LOSS_SENT_MIN: u32 = 100;
+/// Pings of a trial whether datagrams get through again, and how often one is sent.
+const TRIAL_PINGS: u32 = 20;
+const TRIAL_EVERY: Span = Span::from_millis(50);
+
+impl Peer {
+    pub(crate) fn next_deadline(&self, cfg: &Config) -> Time {
+        let mut at = self.paths.deadline();
+        let mut waiting = false;
+        for f in &self.flows {
+            at = at.min(f.tx.deadline(cfg)).min(if f.rx.due { Time::MAX } else { f.rx.ack_at });
+            if let Some(oldest) = f.rx.oldest() {
+                at = at.min(oldest + HALF_AFTER);
+            }
+            if f.tx.in_flight() > 0 {
+                at = at.min(f.tx.progress.max(self.path_at) + cfg.sla);
+                waiting = true;
+            }
+        }
+        if let Some(owed) = self.owed.filter(|_| !self.down && self.node != cfg.switch) {
+            at = at.min(owed + cfg.dead_after);
+        }
+        if self.carrier == Carrier::Stream {
+            at = at.min(self.loss_at + TRIAL_EVERY * u64::from(self.loss_sent));
+        } else if waiting {
+            at = at.min(self.loss_at + LOSS_PERIOD);
+        }
+        at.min(self.ping_at)
+    }
+}
+
+impl Endpoint {
+    /// Time has passed. Call it when [`Endpoint::next_deadline`] has come; calling it at other times does no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        // Every peer once: what it sets anew for this instant waits for the next call.
+        for _ in 0..self.deadlines.len() {
+            let Some(&(at, node)) = self.deadlines.first() else { return };
+            if at > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.deadline = Time::MAX;
+            }
+            self.peer_timeout(now, node);
+            self.touch(now, node);
+        }
+    }
+
+    fn peer_timeout(&mut self, now: Time, node: NodeId) {
+        for class in CLASSES {
+            let Some(peer) = self.peers.get_mut(&node) else { return };
+            let mut expired = Vec::new();
+            while let Some(o) = peer.flow(class).tx.expired(now) {
+                expired.push(o);
+            }
+            expired.iter().for_each(|o| self.give_up(node, class, o));
+            let Some(peer) = self.peers.get_mut(&node) else { return };
+            let mut progress = Progress::default();
+            if peer.flow(class).tx.timer(now, &self.cfg, &mut progress) {
+                self.counters.timeouts += 1;
+            }
+            self.book(now, node, class, progress);
+            let Some(peer) = self.peers.get_mut(&node) else { return };
+            let before = Time(now.0.saturating_sub(HALF_AFTER.0));
+            let half = peer.half_bytes();
+            self.counters.messages_half += peer.flow(class).rx.expire(before);
+            self.half_bytes = self.half_bytes + peer.half_bytes() - half;
+        }
+        self.check_path(now, node);
+        self.check_alive(now, node);
+        self.check_loss(now, node);
+    }
+
+    fn give_up(&mut self, node: NodeId, class: Class, o: &Outgoing) {
+        self.queued_bytes -= o.message.len();
+        self.counters.messages_given_up += 1;
+        if o.id.routed {
+            self.routed[class as usize].remove(&o.id.number);
+        }
+        self.event(Event::GaveUp { to: node, token: o.token });
+    }
+
+    /// PN4: no acknowledgement within the SLA's time, so another source port.
+    fn check_path(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if let Some(path) = peer.paths.probe(now, self.cfg.path_blacklist) {
+            let token = self.rng.next_u64() & !0xffff | u64::from(path);
+            peer.say(Control::Ping { path, token });
+        }
+        let since = peer.path_at;
+        let late = |f: &&Flow| f.tx.in_flight() > 0 && now.since(f.tx.progress.max(since)) >= self.cfg.sla;
+        let timed_out = peer.flows.iter().filter(late).map(|f| f.tx.timed_out()).max();
+        if let Some(times) = timed_out {
+            peer.path_at = now;
+            if times > 0 && peer.carrier != Carrier::Stream {
+                self.change_path(now, node);
+            }
+        }
+    }
+
+    fn change_path(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some((from, to)) = peer.paths.fail(now, self.cfg.path_blacklist, &mut self.rng) else { return };
+        for f in &mut peer.flows {
+            f.tx.rtt.path_changed(now);
+            f.tx.lose_all(now);
+        }
+        self.counters.path_changes += 1;
+        self.event(Event::PathChanged { peer: node, from, to });
+    }
+
+    fn check_alive(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.ping_at <= now {
+            let idle = self.cfg.keep_alive * IDLE_KEEP_ALIVES;
+            peer.ping_at = if node == self.cfg.switch || (now.since(peer.used) > idle && !peer.down) {
+                Time::MAX
+            } else {
+                let any = self.rng.below(u64::from(self.cfg.paths)) as u16;
+                let path = if peer.down { any } else { peer.paths.current };
+                let token = self.rng.next_u64() & !0xffff | u64::from(path);
+                peer.say(Control::Ping { path, token });
+                now + self.cfg.keep_alive
+            };
+        }
+        if node == self.cfg.switch || peer.down || peer.owed.is_none_or(|t| now.since(t) < self.cfg.dead_after) {
+            return;
+        }
+        peer.down = true;
+        peer.ping_at = now + self.cfg.keep_alive;
+        self.counters.peers_down += 1;
+        self.event(Event::PeerDown { peer: node });
+        self.drop_all(node);
+    }
+
+    /// The peer is down: every message to it is given up.
+    fn drop_all(&mut self, node: NodeId) {
+        for class in CLASSES {
+            loop {
+                let Some(peer) = self.peers.get_mut(&node) else { return };
+                let tx = &mut peer.flow(class).tx;
+                let Some(id) = tx.transfers.keys().next().copied() else { break };
+                let Some(o) = tx.take(id) else { break };
+                self.hints.remove(&o.vssd);
+                self.give_up(node, class, &o);
+            }
+        }
+    }
+
+    /// PN5: heavy loss on datagrams asks for a stream; on the stream, pings try whether datagrams get through.
+    fn check_loss(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.carrier == Carrier::Stream {
+            return self.stream_trial(now, node);
+        }
+        if now.since(peer.loss_at) < LOSS_PERIOD {
+            return;
+        }
+        let (sent, lost) = (peer.loss_sent, peer.loss_lost);
+        (peer.loss_sent, peer.loss_lost, peer.loss_at) = (0, 0, now);
+        let heavy = u64::from(lost) * 1000 > u64::from(sent) * u64::from(self.cfg.stream_loss_per_mille);
+        if sent >= LOSS_SENT_MIN && heavy && peer.carrier == Carrier::Datagrams && node != self.cfg.switch {
+            peer.carrier = Carrier::StreamWanted;
+            self.event(Event::StreamWanted { peer: node });
+        } else if !heavy && peer.carrier == Carrier::StreamWanted {
+            peer.carrier = Carrier::Datagrams;
+        }
+    }
+
+    /// While on the stream: `loss_sent` pings of the trial were sent, `loss_lost` of them are unanswered.
+    pub(crate) fn stream_trial(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if now < peer.loss_at + TRIAL_EVERY * u64::from(peer.loss_sent) {
+            return;
+        }
+        if peer.loss_sent < TRIAL_PINGS {
+            let path = peer.paths.current;
+            peer.say(Control::Ping { path, token: self.rng.next_u64() & !0xffff | u64::from(path) });
+            peer.loss_sent += 1;
+            peer.loss_lost += 1;
+            return;
+        }
+        let few = u64::from(peer.loss_lost) * 4000 < u64::from(TRIAL_PINGS * self.cfg.stream_loss_per_mille);
+        (peer.loss_sent, peer.loss_lost, peer.loss_at) = (0, 0, now);
+        if few {
+            peer.carrier = Carrier::Datagrams;
+            self.event(Event::StreamDone { peer: node });
+        }
+    }
+
+    /// Datagrams that are too large for the path vanish whatever their number: smaller ones, and after a while larger
+    /// ones again. The same rule makes chunks small where loss is heavy: a lost one then costs less (PN7).
+    pub(crate) fn sizes(&mut self, now: Time, node: NodeId, p: &Progress) {
+        let max = self.cfg.datagram_bytes_max;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if p.largest_arrived as usize > DATAGRAM_BYTES_MIN {
+            peer.large_lost = 0;
+        } else if p.largest_lost as usize > DATAGRAM_BYTES_MIN {
+            peer.large_lost += p.lost;
+        }
+        let smaller = peer.large_lost >= LARGE_LOST_MAX && peer.datagram > DATAGRAM_BYTES_MIN;
+        let larger = peer.larger_at <= now && peer.datagram < max;
+        if !smaller && !larger {
+            return;
+        }
+        let size = if smaller { peer.datagram / 2 } else { peer.datagram * 2 };
+        peer.datagram = size.clamp(DATAGRAM_BYTES_MIN, max);
+        peer.large_lost = 0;
+        peer.larger_at = if peer.datagram < max { now + LARGER_AFTER } else { Time::MAX };
+        self.counters.chunk_size_changes += 1;
+        if smaller {
+            let chunk_bytes = peer.chunk_bytes();
+            peer.flows.iter_mut().for_each(|f| f.tx.restart(chunk_bytes, true));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What leaves, in which order: what is said besides data, gold, silver and copper chunks, acknowledgements alone.
+
+use rackweave_core::msg::Class;
+use rackweave_core::{NodeId, Time};
+
+use crate::api::{Transmit, Via};
+use crate::endpoint::{CLASSES, Endpoint, single};
+use crate::header::{
+    self, AckEntry, AckHead, EXTENSION_BYTES, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender, ShortOp, whose,
+};
+use crate::peer::{Carrier, Control};
+use crate::sender::Pick;
+
+/// Silver chunks for each copper one while both wait (PN10: offline work has what online work leaves, and a little).
+const SILVER_PER_COPPER: u32 = 8;
+
+impl Endpoint {
+    /// The next bytes to send, until there are none. What is handed out must be sent at once.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        let t = self
+            .poll_bare()
+            .or_else(|| self.poll_talk(now))
+            .or_else(|| self.poll_chunk(now))
+            .or_else(|| self.poll_acks(now))?;
+        let datagrams = t.segment.map_or(1, |s| t.bytes.len().div_ceil(s));
+        self.counters.sent += datagrams as u64;
+        self.counters.sent_bytes += t.bytes.len() as u64;
+        Some(t)
+    }
+
+    fn poll_bare(&mut self) -> Option<Transmit> {
+        let (to, class, d) = self.bare.pop_front()?;
+        Some(single(to, self.via(to), class, d, 0))
+    }
+
+    fn next_counter(&mut self) -> u64 {
+        self.counter += 1;
+        u64::from(self.auth.sending()) << 56 | self.counter
+    }
+    /// How this endpoint speaks to a peer of that version.
+    fn sender(&self, newest: u8) -> Sender {
+        Sender {
+            node: self.local,
+            incarnation: self.incarnation,
+            version: newest.min(self.cfg.version),
+            newest: self.cfg.version,
+            encrypt: self.cfg.encrypt,
+        }
+    }
+
+    fn poll_talk(&mut self, now: Time) -> Option<Transmit> {
+        while let Some(node) = self.talk.pop_front() {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            let Some(control) = peer.controls.pop_front() else {
+                peer.talking = false;
+                continue;
+            };
+            self.talk.push_front(node);
+            let (path, newest) = (peer.paths.current, peer.newest);
+            return Some(self.control(now, node, control, path, newest));
+        }
+        None
+    }
+
+    fn control(&mut self, now: Time, node: NodeId, control: Control, path: u16, newest: u8) -> Transmit {
+        let (op, path, words) = match control {
+            Control::Ping { path, token } => (ShortOp::Ping, path, [Some(token), None]),
+            Control::Pong { token } => (ShortOp::Pong, path, [Some(token), None]),
+            Control::Challenge { token } => (ShortOp::Challenge, path, [Some(token), None]),
+            Control::Proof { answer, token } => (ShortOp::Proof, path, [Some(answer), Some(token)]),
+        };
+        match op {
+            ShortOp::Ping => self.counters.pings_sent += 1,
+            ShortOp::Challenge => self.counters.challenges_sent += 1,
+            _ => {}
+        }
+        let (counter, from) = (self.next_counter(), self.sender(newest));
+        let mut d = Vec::with_capacity(80);
+        header::put_short(&mut d, op, Class::Gold, &from, node, counter);
+        header::put_brief(&mut d, &from, false);
+        words.into_iter().flatten().for_each(|w| d.extend_from_slice(&w.to_be_bytes()));
+        self.auth.seal(self.local, self.incarnation, &mut d, SHORT, None);
+        if op == ShortOp::Ping
+            && let Some(peer) = self.peers.get_mut(&node)
+        {
+            peer.owed.get_or_insert(now);
+            self.touch(now, node);
+        }
+        single(node, Via::Path(path), Class::Gold, d, counter)
+    }
+
+    fn poll_chunk(&mut self, now: Time) -> Option<Transmit> {
+        let copper_first = self.silver_run >= SILVER_PER_COPPER;
+        let order = if copper_first { [0, 2, 1] } else { [0, 1, 2] };
+        for i in order {
+            for _ in 0..self.ready[i].len() {
+                let Some(node) = self.ready[i].pop_front() else { break };
+                if let Some(t) = self.chunk_to(now, node, CLASSES[i]) {
+                    match i {
+                        1 if !self.ready[2].is_empty() => self.silver_run += 1,
+                        2 => self.silver_run = 0,
+                        _ => {}
+                    }
+                    return Some(t);
+                }
+            }
+        }
+        None
+    }
+
+    /// A chunk, or a train of them, to that peer in that class, if its window allows. Peers take turns.
+    fn chunk_to(&mut self, now: Time, node: NodeId, class: Class) -> Option<Transmit> {
+        let peer = self.peers.get_mut(&node)?;
+        let picked = peer.flow(class).tx.pick();
+        let Some(pick) = picked else {
+            peer.flow(class).tx.queued = false;
+            self.touch(now, node);
+            return None;
+        };
+        let mut d = Vec::with_capacity(peer.datagram.max(self.cfg.train_bytes_max));
+        let (to, counter) = self.put_datagram(now, node, class, pick, &mut d);
+        let (segment, counter) = self.train(now, node, class, pick, counter, &mut d);
+        self.ready[class as usize].push_back(node);
+        self.touch(now, node);
+        let via = self.via(node);
+        Some(Transmit { segment, ..single(to, via, class, d, counter) })
+    }
+
+    fn via(&self, node: NodeId) -> Via {
+        match self.peers.get(&node) {
+            Some(p) if p.carrier == Carrier::Stream => Via::Stream,
+            p => Via::Path(p.map_or(0, |p| p.paths.current)),
+        }
+    }
+
+    /// Appends the datagram of a picked chunk. Returns whose address it goes to, and its counter.
+    fn put_datagram(&mut self, now: Time, node: NodeId, class: Class, pick: Pick, d: &mut Vec<u8>) -> (NodeId, u64) {
+        let start = d.len();
+        let counter = self.next_counter();
+        let Some(peer) = self.peers.get_mut(&node) else { return (node, counter) };
+        let (newest, datagram, named) = (peer.newest, peer.datagram, whose_of(peer.incarnation, node));
+        let flow = peer.flow(class);
+        let Some(o) = flow.tx.transfers.get(&pick.id) else { return (node, counter) };
+        let by_switch = pick.id.routed && !o.bound;
+        let to = if by_switch { self.cfg.switch } else { node };
+        let long = pick.chunk == 0 || by_switch;
+        let payload = o.chunk(pick.chunk, false).range().len();
+        let fixed = if long { LONG_BYTES } else { SHORT_BYTES };
+        let acks =
+            if flow.rx.owes() { flow.rx.acks(now, named, datagram.saturating_sub(fixed + payload)) } else { None };
+        let last = flow.tx.full_after(fixed + payload);
+        let c = o.chunk(pick.chunk, last);
+        let from = Sender {
+            node: self.local,
+            incarnation: self.incarnation,
+            version: newest.min(self.cfg.version),
+            newest: self.cfg.version,
+            encrypt: self.cfg.encrypt,
+        };
+        let form = if long {
+            header::put_long(d, &o.message.head, to, counter);
+            LONG
+        } else {
+            header::put_short(d, ShortOp::Chunk, class, &from, to, counter);
+            SHORT
+        };
+        header::put_chunk(d, &from, &c, acks.is_some());
+        debug_assert_eq!(d.len() - start, form.extension_at + EXTENSION_BYTES);
+        put_acks(d, from.version, acks);
+        let payload_at = d.len() - start;
+        o.copy(&c, d);
+        let bytes = d.len() - start;
+        flow.tx.sent(now, pick, counter, bytes);
+        peer.owed.get_or_insert(now);
+        peer.used = now;
+        if peer.carrier != Carrier::Stream {
+            peer.loss_sent = peer.loss_sent.saturating_add(1);
+        }
+        self.counters.sent_chunks += 1;
+        self.counters.sent_again += u64::from(pick.again);
+        let encrypted = self.cfg.encrypt.then_some(payload_at..bytes);
+        self.auth.seal(self.local, self.incarnation, &mut d[start..], form, encrypted);
+        (to, counter)
+    }
+
+    /// Lengthens a datagram to a train: further chunks in the short form, all as long as the first but the last.
+    fn train(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        class: Class,
+        first: Pick,
+        counter: u64,
+        d: &mut Vec<u8>,
+    ) -> (Option<usize>, u64) {
+        let one = d.len();
+        let mut last = counter;
+        if first.chunk == 0 || d[0] != ShortOp::Chunk as u8 {
+            return (None, last);
+        }
+        while d.len() + one <= self.cfg.train_bytes_max && d.len().is_multiple_of(one) {
+            let Some(peer) = self.peers.get_mut(&node) else { break };
+            let Some(pick) = peer.flow(class).tx.pick_like(first, one - SHORT_BYTES) else { break };
+            (_, last) = self.put_datagram(now, node, class, pick, d);
+        }
+        (if d.len() > one { Some(one) } else { None }, last)
+    }
+
+    fn poll_acks(&mut self, now: Time) -> Option<Transmit> {
+        while let Some((node, class)) = self.owing.pop_front() {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            let (newest, room, incarnation) =
+                (peer.newest, peer.datagram - header::SHORT_HEAD_BYTES - header::BRIEF_BYTES, peer.incarnation);
+            let rx = &mut peer.flow(class).rx;
+            rx.due = false;
+            let acks = if rx.ack_at <= now { rx.acks(now, whose_of(incarnation, node), room) } else { None };
+            self.touch(now, node);
+            let Some(acks) = acks else { continue };
+            let (counter, from) = (self.next_counter(), self.sender(newest));
+            let mut d = Vec::with_capacity(128);
+            header::put_short(&mut d, ShortOp::Ack, class, &from, node, counter);
+            header::put_brief(&mut d, &from, true);
+            put_acks(&mut d, from.version, Some(acks));
+            self.auth.seal(self.local, self.incarnation, &mut d, SHORT, None);
+            self.counters.acks_sent += 1;
+            return Some(single(node, self.via(node), class, d, counter));
+        }
+        None
+    }
+}
+
+fn whose_of(incarnation: Option<u64>, node: NodeId) -> u32 {
+    whose(node, incarnation.unwrap_or(0))
+}
+
+fn put_acks(d: &mut Vec<u8>, version: u8, acks: Option<(AckHead, Vec<AckEntry>)>) {
+    if let Some((head, entries)) = acks {
+        header::put_acks(d, version, &head, &entries);
+    }
+}
+
+const _: () = assert!(HEAD_BYTES == LONG.extension_at);

@@ -1,0 +1,94 @@
+//! Every message is delivered exactly once, as it was sent, or given up by its deadline.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{Rng, Span, Time};
+use rackweave_transport::{Config, Event, KeyId, Keys};
+
+use crate::world::{Faults, World, message, number};
+
+const CLASSES: [Class; 3] = [Class::Gold, Class::Silver, Class::Copper];
+
+fn keys() -> Keys {
+    Keys::one(KeyId(3), [9; 32]).expect("a key")
+}
+
+#[test]
+fn one_small_message_is_one_datagram_and_its_acknowledgement_another() {
+    let mut w = World::new(1, Faults::default());
+    w.add(2, Config::default(), Keys::none());
+    w.add(3, Config::default(), Keys::none());
+    let m = message(Op::Peer, Class::Silver, 2, 0, 7, 40, 512);
+    w.send(2, 3, m.clone(), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_millis(10));
+    let got: Vec<_> = w.delivered(3).map(|d| (d.from.0, d.class)).collect();
+    assert_eq!(got, [(2, Class::Silver)]);
+    let d = w.delivered(3).next().expect("one");
+    assert_eq!(d.message.data, m.data);
+    assert_eq!(d.message.head[20..], m.head[20..]);
+    assert_eq!(d.crcs, [crc32c::crc32c(&m.data)]);
+    assert_eq!((w.end(2).counters().sent, w.end(3).counters().sent), (1, 1));
+}
+
+/// Sends messages of all sizes both ways and checks what arrives.
+fn exchange(seed: u64, faults: Faults, cfg: Config, keys: Keys, messages: u64, deadline: Option<Span>) -> World {
+    let mut w = World::new(seed, faults);
+    w.add(2, cfg.clone(), keys.clone());
+    w.add(3, cfg, keys);
+    let mut rng = Rng::new(seed ^ 77);
+    let mut sent = BTreeMap::new();
+    for n in 0..messages {
+        let (from, to) = if rng.chance(0.5) { (2, 3) } else { (3, 2) };
+        let size = *rng.pick(&[0usize, 100, 512, 4096, 8192, 65_536]);
+        let m = message(Op::Peer, *rng.pick(&CLASSES), from, 0, n, rng.below(80) as usize, size);
+        let until = deadline.map_or(Time::MAX, |d| w.now + d);
+        while w.send(from, to, m.clone(), until, n).is_err() {
+            assert!(w.step());
+        }
+        sent.insert((to, n), m);
+        let next = w.now + Span(rng.below(100_000));
+        w.run_until(next);
+    }
+    w.settle(Span::from_secs(120));
+    let mut given_up: BTreeMap<u64, Time> = BTreeMap::new();
+    let mut delivered: BTreeMap<(u32, u64), u32> = BTreeMap::new();
+    for (at, node, event) in &w.events {
+        match event {
+            Event::Delivered(d) => {
+                let key = (node.0, number(&d.message));
+                *delivered.entry(key).or_default() += 1;
+                let m = &sent[&key];
+                assert_eq!(d.message.join()[20..], m.join()[20..], "seed {seed}, message {}", key.1);
+                let want: Vec<u32> = d.message.data.chunks(4096).map(crc32c::crc32c).collect();
+                assert_eq!(d.crcs, want, "seed {seed}, message {}", key.1);
+            }
+            Event::GaveUp { token, .. } => assert_eq!(given_up.insert(*token, *at), None),
+            _ => {}
+        }
+    }
+    for key in sent.keys() {
+        let times = delivered.get(key).copied().unwrap_or(0);
+        assert!(times <= 1, "seed {seed}: message {} delivered {times} times", key.1);
+        assert!(times == 1 || given_up.contains_key(&key.1), "seed {seed}: message {} is lost", key.1);
+    }
+    for e in w.ends.values() {
+        let c = e.counters();
+        assert_eq!(c.received, c.accepted + c.dropped(), "seed {seed}: {c:?}");
+    }
+    w
+}
+
+#[test]
+fn nothing_is_lost_on_any_lossy_network() {
+    for loss in [0.0, 0.001, 0.01, 0.05, 0.3] {
+        for seed in 0..4 {
+            let faults =
+                Faults { loss, reorder: 0.05, duplicate: 0.02, corrupt: 0.01, truncate: 0.005, ..Faults::default() };
+            let k = if seed % 2 == 0 { keys() } else { Keys::none() };
+            let cfg = Config { encrypt: seed == 2, stream_loss_per_mille: 1000, ..Config::default() };
+            let w = exchange(seed, faults, cfg, k, 200, None);
+            assert!(w.held_max < 128 << 20);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The transport over modelled networks, in virtual time.
+
+mod delivery;
+mod world;
