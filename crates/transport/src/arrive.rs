@@ -1,5 +1,7 @@
 //! What a datagram does that arrives.
 
+use std::collections::BTreeSet;
+
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Span, Time};
 
@@ -164,6 +166,17 @@ impl Endpoint {
         if now.since(peer.challenged) >= CHALLENGE_EVERY {
             peer.challenged = now;
             peer.flows.iter_mut().for_each(|f| f.tx.lose_all(now));
+            self.lose_unbound(now);
+        }
+    }
+
+    /// What went by the switch may have come to a server that has dropped it, whoever holds it here.
+    fn lose_unbound(&mut self, now: Time) {
+        let holders: BTreeSet<NodeId> = self.routed.iter().flat_map(|r| r.values().copied()).collect();
+        for node in holders {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            peer.flows.iter_mut().for_each(|f| f.tx.lose_unbound());
+            self.touch(now, node);
         }
     }
 

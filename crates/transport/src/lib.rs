@@ -23,6 +23,7 @@ pub mod header;
 mod paths;
 mod peer;
 mod receiver;
+pub mod route;
 mod rtt;
 mod sender;
 pub mod siphash;

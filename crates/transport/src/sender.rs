@@ -504,14 +504,22 @@ impl Sender {
     }
     /// What is on the way is taken for lost: the peer says that it has dropped it, or the path has changed.
     pub fn lose_all(&mut self, now: Time) {
+        self.progress = now;
+        self.lose_those(|_| true);
+    }
+    /// The same of what went by the switch and was not answered yet.
+    pub fn lose_unbound(&mut self) {
+        self.lose_those(|o| o.id.routed && !o.bound);
+    }
+    fn lose_those(&mut self, which: impl Fn(&Outgoing) -> bool) {
         for i in 0..self.sent.len() {
             let s = self.sent[i];
-            if std::mem::take(&mut self.sent[i].in_flight) {
+            if s.in_flight && self.transfers.get(&s.id).is_some_and(&which) {
+                self.sent[i].in_flight = false;
                 self.in_flight -= u64::from(s.bytes);
                 self.again(s);
             }
         }
-        self.progress = now;
         self.tidy();
     }
     pub fn has_work(&self) -> bool {

@@ -11,15 +11,45 @@ pub(crate) struct Writer<'a> {
     to: &'a mut Vec<u8>,
     error: Option<EncodeError>,
     elided: bool,
+    /// Whether contents are left out, and those that were, with where they belong.
+    apart: bool,
+    left_out: Option<(usize, Bytes)>,
+}
+
+/// What was written.
+pub(crate) struct Written {
+    pub error: Option<EncodeError>,
+    /// Whether contents without bytes were written.
+    pub elided: bool,
+    /// Contents that belong behind what was written.
+    pub data: Bytes,
 }
 
 impl<'a> Writer<'a> {
     pub fn new(to: &'a mut Vec<u8>) -> Writer<'a> {
-        Writer { to, error: None, elided: false }
+        Writer { to, error: None, elided: false, apart: false, left_out: None }
     }
-    /// What went wrong, and whether contents without bytes were written.
-    pub fn finish(self) -> (Option<EncodeError>, bool) {
-        (self.error, self.elided)
+    /// Leaves the bytes of contents out, if nothing follows them.
+    pub fn apart(to: &'a mut Vec<u8>) -> Writer<'a> {
+        Writer { apart: true, ..Writer::new(to) }
+    }
+    pub fn finish(self) -> Written {
+        let mut data = Bytes::new();
+        if let Some((at, bytes)) = self.left_out {
+            if at == self.to.len() {
+                data = bytes;
+            } else {
+                self.to.splice(at..at, bytes);
+            }
+        }
+        Written { error: self.error, elided: self.elided, data }
+    }
+    pub fn contents(&mut self, v: &Bytes) {
+        if self.apart && self.left_out.is_none() {
+            self.left_out = Some((self.to.len(), v.clone()));
+        } else {
+            self.bytes(v);
+        }
     }
     pub fn u8(&mut self, v: u8) {
         self.to.push(v);
@@ -49,16 +79,26 @@ impl<'a> Writer<'a> {
 pub(crate) struct Reader<'a> {
     from: &'a [u8],
     shared: Option<&'a Bytes>,
+    /// Contents that follow `from`, not yet taken.
+    apart: Option<&'a Bytes>,
     at: usize,
     elided: bool,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(from: &'a [u8]) -> Reader<'a> {
-        Reader { from, shared: None, at: 0, elided: false }
+        Reader { from, shared: None, apart: None, at: 0, elided: false }
     }
     pub fn shared(from: &'a Bytes) -> Reader<'a> {
-        Reader { from, shared: Some(from), at: 0, elided: false }
+        Reader { shared: Some(from), ..Reader::new(from) }
+    }
+    /// `data` follows `from`: the contents that the packet ends with.
+    pub fn apart(from: &'a Bytes, data: &'a Bytes) -> Reader<'a> {
+        Reader { apart: Some(data).filter(|d| !d.is_empty()), ..Reader::shared(from) }
+    }
+    /// Bytes that follow, not in `all`.
+    pub fn bytes_apart(&self) -> usize {
+        self.apart.map_or(0, Bytes::len)
     }
     pub fn offset(&self) -> usize {
         self.at
@@ -83,6 +123,10 @@ impl<'a> Reader<'a> {
     }
     /// As `slice`, to be kept: shares the packet's memory if it can.
     pub fn keep(&mut self, need: usize) -> Result<Bytes, DecodeError> {
+        if let Some(data) = self.apart.filter(|d| self.left() == 0 && d.len() == need) {
+            self.apart = None;
+            return Ok(data.clone());
+        }
         let start = self.at;
         let slice = self.slice(need)?;
         Ok(match self.shared {
@@ -108,8 +152,9 @@ impl<'a> Reader<'a> {
     }
     /// Nothing may follow, and the header must have told whether there are contents without bytes.
     pub fn end(&self, elided: bool) -> Result<(), DecodeError> {
-        if self.left() != 0 {
-            return Err(DecodeError::Trailing { offset: self.at, left: self.left() });
+        let left = self.left() + self.bytes_apart();
+        if left != 0 {
+            return Err(DecodeError::Trailing { offset: self.at, left });
         }
         if self.elided != elided {
             return Err(DecodeError::BadFlags { flags: u8::from(elided) });

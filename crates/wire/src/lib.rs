@@ -27,33 +27,49 @@ use codec::{Reader, Writer};
 
 /// Appends the packet's bytes to `to`. On an error `to` is as it was.
 pub fn encode(packet: &Packet, to: &mut Vec<u8>) -> Result<(), EncodeError> {
+    encode_with(packet, to, false).map(drop)
+}
+
+/// As [`encode`], but the bytes of contents at the packet's end are not copied: they are returned, and belong behind what
+/// was appended. For transports, which send both without joining them.
+pub fn encode_apart(packet: &Packet, to: &mut Vec<u8>) -> Result<Bytes, EncodeError> {
+    encode_with(packet, to, true)
+}
+
+fn encode_with(packet: &Packet, to: &mut Vec<u8>, apart: bool) -> Result<Bytes, EncodeError> {
     let start = to.len();
-    let mut w = Writer::new(to);
+    let mut w = if apart { Writer::apart(to) } else { Writer::new(to) };
     header::put(packet, &mut w);
     body::put(packet.header.op, &packet.body, &mut w);
-    let (error, elided) = w.finish();
-    let result = match error {
+    let written = w.finish();
+    let result = match written.error {
         Some(e) => Err(e),
-        None => header::seal(&mut to[start..], elided),
+        None => header::seal(&mut to[start..], &written.data, written.elided),
     };
     if result.is_err() {
         to.truncate(start);
     }
-    result
+    result.map(|()| written.data)
 }
 
 /// The packet these bytes are, all of them. Contents are copied out.
 pub fn decode(from: &[u8]) -> Result<Packet, DecodeError> {
-    decode_with(Reader::new(from))
+    decode_with(Reader::new(from), false)
 }
 
 /// As [`decode`], but contents share `from`'s memory.
 pub fn decode_shared(from: &Bytes) -> Result<Packet, DecodeError> {
-    decode_with(Reader::shared(from))
+    decode_with(Reader::shared(from), false)
 }
 
-fn decode_with(mut r: Reader<'_>) -> Result<Packet, DecodeError> {
-    let parsed = header::get(&mut r)?;
+/// The packet of [`encode_apart`]'s two parts; contents share `data`'s memory. The checksum is not looked at: a transport
+/// has checked all bytes as they came in.
+pub fn decode_apart(head: &Bytes, data: &Bytes) -> Result<Packet, DecodeError> {
+    decode_with(Reader::apart(head, data), true)
+}
+
+fn decode_with(mut r: Reader<'_>, verified: bool) -> Result<Packet, DecodeError> {
+    let parsed = header::get(&mut r, verified)?;
     let body = body::get(parsed.header.op, &mut r)?;
     r.end(parsed.elided)?;
     Ok(Packet { src: parsed.src, dst: parsed.dst, header: parsed.header, body })

@@ -33,7 +33,7 @@ impl Wire for Payload {
         });
         (sectors as u32).put(w);
         match self {
-            Payload::Bytes(b) => w.bytes(b),
+            Payload::Bytes(b) => w.contents(b),
             Payload::Zero { .. } => {}
             Payload::Elided { seed, .. } => {
                 w.mark_elided();

@@ -1,4 +1,5 @@
 //! The transport over modelled networks, in virtual time.
 
 mod delivery;
+mod routed;
 mod world;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::{Class, Op};
-use rackweave_core::{NodeId, Rng, Span, Time};
-use rackweave_transport::{Config, Endpoint, Event, Keys, Message, Received, SendError, SendOptions, Via};
+use rackweave_core::{NodeId, Rng, Span, Time, VssdId};
+use rackweave_transport::{Config, Endpoint, Event, Keys, Message, Received, SendError, SendOptions, Via, route};
 
 /// What the network does to a datagram, each with its probability.
 #[derive(Clone, Debug)]
@@ -103,12 +103,11 @@ impl World {
         }
         let mut bytes = BytesMut::from(d);
         let mut to = to;
-        if to == self.switch && (bytes[0] == Op::Read as u8 || bytes[0] == Op::Write as u8) {
-            let vssd = u32::from_be_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
-            let Some(&(other, server)) = self.routes.get(&vssd) else { return };
-            bytes[1..5].copy_from_slice(&other.to_be_bytes());
-            bytes[5..9].copy_from_slice(&800u32.to_be_bytes());
-            bytes[16..20].copy_from_slice(&server.0.to_be_bytes());
+        if to == self.switch
+            && let Some(r) = route::routed(&bytes)
+        {
+            let Some(&(other, server)) = self.routes.get(&r.vssd.0) else { return };
+            route::rewrite(&mut bytes, server, VssdId(other), 800);
             to = server;
         }
         if self.rng.chance(f.corrupt) {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use rackweave_core::msg::Packet;
-use rackweave_wire::{decode, decode_shared, encode};
+use rackweave_wire::{decode, decode_apart, decode_shared, encode, encode_apart};
 
 use crate::drawn::Draw;
 
@@ -27,6 +27,21 @@ proptest! {
         let bytes = bytes_of(&packet);
         assert_same(&decode(&bytes).unwrap(), &packet);
         assert_same(&decode_shared(&Bytes::from(bytes)).unwrap(), &packet);
+    }
+
+    #[test]
+    fn packets_survive_in_two_parts(seed: u64) {
+        let packet = Draw::new(seed).packet();
+        let mut head = Vec::new();
+        let data = encode_apart(&packet, &mut head).expect("drawn within the bounds");
+        let joined = [&head[..], &data].concat();
+        prop_assert_eq!(&joined, &bytes_of(&packet));
+        let head = Bytes::from(head);
+        assert_same(&decode_apart(&head, &data).unwrap(), &packet);
+        if !data.is_empty() {
+            prop_assert!(decode_apart(&head, &data.slice(1..)).is_err());
+            prop_assert!(decode_apart(&head, &Bytes::new()).is_err());
+        }
     }
 
     #[test]

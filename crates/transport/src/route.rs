@@ -1,0 +1,44 @@
+//! What a switch needs of a datagram, and what it may change: for switches in software, and to check others by.
+
+use rackweave_core::msg::Op;
+use rackweave_core::{NodeId, VssdId};
+
+use crate::header::{HEAD_BYTES, u64_at};
+
+/// A datagram that a switch routes by its tables: `read` or `write`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// Whether it may be redirected.
+    pub read: bool,
+    pub vssd: VssdId,
+    pub source: NodeId,
+    pub destination: NodeId,
+    /// The packet's request: what a switch may spread redirected reads by.
+    pub request: u64,
+}
+
+/// What the switch routes by, if it routes these bytes at all. Nothing else of them is checked: the receiver does that.
+pub fn routed(datagram: &[u8]) -> Option<Routed> {
+    if datagram.len() < HEAD_BYTES || !(datagram[0] == Op::Read as u8 || datagram[0] == Op::Write as u8) {
+        return None;
+    }
+    let word = |at: usize| (u64_at(datagram, at) >> 32) as u32;
+    Some(Routed {
+        read: datagram[0] == Op::Read as u8,
+        vssd: VssdId(word(1)),
+        source: NodeId(word(12)),
+        destination: NodeId(word(16)),
+        request: u64_at(datagram, 40),
+    })
+}
+
+/// Rewrites what a switch may: vSSD, destination, and the latency, to which `latency_ns` is added.
+///
+/// # Panics
+/// If [`routed`] finds nothing in the datagram.
+pub fn rewrite(datagram: &mut [u8], to: NodeId, vssd: VssdId, latency_ns: u32) {
+    let lat = (u64_at(datagram, 5) >> 32) as u32;
+    datagram[1..5].copy_from_slice(&vssd.0.to_be_bytes());
+    datagram[5..9].copy_from_slice(&lat.saturating_add(latency_ns).to_be_bytes());
+    datagram[16..20].copy_from_slice(&to.0.to_be_bytes());
+}

@@ -1,0 +1,94 @@
+//! Messages by the switch: binding to the first responder, redirection, acknowledgements that ride along.
+
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_transport::{Config, KeyId, Keys, Via};
+
+use crate::world::{Faults, World, message, number};
+
+fn world(faults: Faults) -> World {
+    let mut w = World::new(4, faults);
+    let keys = Keys::one(KeyId(1), [5; 32]).expect("a key");
+    for node in [2, 3, 9] {
+        w.add(node, Config::default(), keys.clone());
+    }
+    w.routes.insert(20, (20, NodeId(2)));
+    w
+}
+
+#[test]
+fn a_write_by_the_switch_reaches_the_vssds_server_whole() {
+    let mut w = world(Faults { loss: 0.05, ..Faults::default() });
+    for n in 0..50 {
+        w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, n, 51, 65_536), Time::MAX, n).expect("taken");
+    }
+    w.settle(Span::from_secs(10));
+    let mut got: Vec<u64> = w.delivered(2).map(|d| number(&d.message)).collect();
+    got.sort_unstable();
+    assert_eq!(got, (0..50).collect::<Vec<_>>());
+    assert_eq!(w.delivered(3).count(), 0);
+}
+
+#[test]
+fn what_is_left_goes_to_the_first_responder_not_by_the_switch() {
+    let mut w = world(Faults::default());
+    w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 1, 51, 0), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 600_000), Time::MAX, 0).expect("taken");
+    let acknowledged = w.now + Span::from_micros(60);
+    w.run_until(acknowledged);
+    // From the first acknowledgement on, another entry in the switch's table changes nothing.
+    w.routes.insert(20, (30, NodeId(3)));
+    w.settle(Span::from_secs(2));
+    assert_eq!((w.delivered(2).count(), w.delivered(3).count()), (2, 0));
+}
+
+#[test]
+fn a_redirected_read_is_answered_by_the_other_server_and_acknowledged() {
+    let mut w = world(Faults::default());
+    w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 4096), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    w.routes.insert(20, (30, NodeId(3)));
+    w.send(9, 1, message(Op::Read, Class::Silver, 9, 20, 1, 17, 0), Time::MAX, 1).expect("taken");
+    w.settle(Span::from_secs(1));
+    let d = w.delivered(3).next().expect("redirected");
+    assert_eq!(d.message.head[1..5], 30u32.to_be_bytes());
+    assert_eq!(d.message.head[20..24], 20u32.to_be_bytes());
+    assert_eq!(w.end(9).counters().timeouts, 0);
+    assert_eq!(w.delivered(2).count(), 1);
+}
+
+/// A request and its answer, again and again: each way one datagram carries the next message and the acknowledgement.
+#[test]
+fn acknowledgements_ride_on_requests_and_answers() {
+    let mut w = world(Faults::default());
+    let (mut asked, mut answered) = (0u64, 0u64);
+    w.send(9, 1, message(Op::Read, Class::Silver, 9, 20, 0, 17, 0), Time::MAX, 0).expect("taken");
+    while answered < 100 {
+        assert!(w.step());
+        if w.delivered(2).count() as u64 > asked {
+            w.send(2, 9, message(Op::Reply, Class::Silver, 2, 20, asked, 6, 1024), Time::MAX, 0).expect("taken");
+            asked += 1;
+        }
+        if w.delivered(9).count() as u64 > answered {
+            answered += 1;
+            w.send(9, 1, message(Op::Read, Class::Silver, 9, 20, answered, 17, 0), Time::MAX, 0).expect("taken");
+        }
+    }
+    w.settle(Span::from_secs(1));
+    let extra = w.end(9).counters().acks_sent + w.end(2).counters().acks_sent;
+    assert!(extra <= 4, "{extra} acknowledgements alone");
+}
+
+#[test]
+fn a_request_leaves_by_the_path_of_its_server() {
+    let mut w = world(Faults::default());
+    w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 4096), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    let now = w.now;
+    let options = rackweave_transport::SendOptions { deadline: Time::MAX, token: 0 };
+    w.end(9).send(now, NodeId(1), message(Op::Read, Class::Silver, 9, 20, 1, 17, 0), options).expect("taken");
+    let t = w.end(9).poll_transmit(now).expect("a datagram");
+    let path = w.end(9).peers().iter().find(|p| p.peer == NodeId(2)).expect("known").path;
+    assert_eq!((t.to, t.via), (NodeId(1), Via::Path(path)));
+}
