@@ -295,6 +295,14 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         self.store_error.as_ref()
     }
 
+    /// Hands the file system what the devices still hold back, so that only a power cut can lose it. A device that
+    /// cannot keeps it; its next sync answers for that.
+    pub fn write_back(&mut self) {
+        for d in &mut self.devices {
+            let _ = d.file.write_tails();
+        }
+    }
+
     /// No sync is under way.
     pub fn syncs_idle(&self) -> bool {
         self.devices.iter().all(|d| d.syncs.running.is_none())

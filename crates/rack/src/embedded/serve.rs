@@ -28,7 +28,7 @@ pub const CONNECTIONS_MAX: usize = 1 << CONN_BITS;
 const CONN_BITS: u32 = 9;
 /// Session id of requests that no NBD session asked; their low half is a place in `waiting`.
 const OWN: u32 = u32::MAX;
-/// How often late clients are looked for.
+/// How often late clients are looked for, and the devices' last pages given to the file system.
 const SWEEP: Span = Span::from_secs(1);
 /// A stop waits so long for requests under way, and again for the last flush.
 const STOP_WAIT: Span = Span::from_secs(2);
@@ -429,6 +429,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
 
     fn sweep(&mut self, now: Time) {
         self.next_sweep = now + SWEEP;
+        self.engine.write_back();
         let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
         for key in late {
             self.drop_conn(key);

@@ -4,7 +4,7 @@ use rackweave_core::device::{BlockOob, PageAddr, SlotKind, SlotRecord};
 use rackweave_core::{BlockAddr, Payload, Timestamp, VolumeId};
 
 /// Version of the device file's format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 pub(super) const MAGIC: [u8; 8] = *b"RWKSSD\r\n";
 
 pub(super) const SUPER_AT: u64 = 0;
@@ -17,6 +17,12 @@ pub(super) const ROW_COPY_LEN: usize = 32;
 pub(super) const SPARE_HEAD: usize = 64;
 pub(super) const RECORD_LEN: usize = 64;
 const SLOT: u64 = 4096;
+/// Space is reserved in groups of extents with about so many bytes of contents: large, so that an fdatasync seldom has
+/// to write the file's metadata.
+pub const STEP_BYTES: u64 = 64 << 20;
+/// Contents begin at a multiple of this, so that a run of pages ([`super::RUN_BYTES`]) is one folio of the page cache.
+const ALIGN: u64 = super::RUN_BYTES as u64;
+const SECTOR: u64 = 512;
 
 /// The shape of a device, as its file keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,26 +42,50 @@ impl Shape {
     pub(super) fn spare_len(&self) -> usize {
         SPARE_HEAD + RECORD_LEN * self.slots_per_page()
     }
+    /// Spare areas of a block.
     fn spares_len(&self) -> u64 {
-        round_up(self.spare_len() as u64 * u64::from(self.pages_per_block))
+        (self.spare_len() as u64 * u64::from(self.pages_per_block)).next_multiple_of(SECTOR)
+    }
+    /// Contents of a block.
+    fn data_len(&self) -> u64 {
+        u64::from(self.pages_per_block) * u64::from(self.page_bytes)
+    }
+    fn group_extents(&self) -> u32 {
+        (STEP_BYTES / self.data_len().max(1)).clamp(1, u64::from(self.blocks.max(1))) as u32
+    }
+    fn group_spares_len(&self) -> u64 {
+        (u64::from(self.group_extents()) * self.spares_len()).next_multiple_of(ALIGN)
+    }
+    fn group_len(&self) -> u64 {
+        self.group_spares_len() + u64::from(self.group_extents()) * self.data_len()
+    }
+    /// Where the extent's group begins, and the extent's number in it.
+    fn group_at(&self, extent: u32) -> (u64, u64) {
+        let (group, within) = (extent / self.group_extents(), extent % self.group_extents());
+        (self.groups_at() + u64::from(group) * self.group_len(), u64::from(within))
+    }
+    /// Place and length of the extent's group.
+    pub(super) fn group_span(&self, extent: u32) -> (u64, u64) {
+        (self.group_at(extent).0, self.group_len())
+    }
+    /// Extents of all groups that end within `len` bytes.
+    pub(super) fn extents_within(&self, len: u64) -> u32 {
+        (len.saturating_sub(self.groups_at()) / self.group_len()) as u32 * self.group_extents()
     }
     pub(super) fn meta_at(&self) -> u64 {
         TABLE_AT + round_up(ROW_LEN as u64 * u64::from(self.blocks))
     }
-    fn extents_at(&self) -> u64 {
-        self.meta_at() + round_up(self.meta_bytes)
-    }
-    pub(super) fn extent_len(&self) -> u64 {
-        self.spares_len() + u64::from(self.pages_per_block) * u64::from(self.page_bytes)
-    }
-    pub(super) fn extent_at(&self, extent: u32) -> u64 {
-        self.extents_at() + u64::from(extent) * self.extent_len()
+    fn groups_at(&self) -> u64 {
+        (self.meta_at() + round_up(self.meta_bytes)).next_multiple_of(ALIGN)
     }
     pub(super) fn spare_at(&self, extent: u32, page: u16) -> u64 {
-        self.extent_at(extent) + u64::from(page) * self.spare_len() as u64
+        let (group, within) = self.group_at(extent);
+        group + within * self.spares_len() + u64::from(page) * self.spare_len() as u64
     }
     pub(super) fn data_at(&self, extent: u32, page: u16) -> u64 {
-        self.extent_at(extent) + self.spares_len() + u64::from(page) * u64::from(self.page_bytes)
+        let (group, within) = self.group_at(extent);
+        let first = group + self.group_spares_len() + within * self.data_len();
+        first + u64::from(page) * u64::from(self.page_bytes)
     }
     pub(super) fn holds(&self, p: PageAddr) -> bool {
         p.block < self.blocks && p.page < self.pages_per_block

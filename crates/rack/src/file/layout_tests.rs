@@ -8,7 +8,7 @@ fn first_block_has_its_documented_bytes() {
     let shape = Shape { blocks: 0x0102, pages_per_block: 256, page_bytes: 16_384, meta_bytes: 0x10_0000 };
     let b = encode_super(&shape, 7);
     assert_eq!(&b[..8], b"RWKSSD\r\n");
-    assert_eq!(b[8..12], [1, 0, 0, 0]);
+    assert_eq!(b[8..12], [2, 0, 0, 0]);
     assert_eq!(b[16..20], [7, 0, 0, 0]);
     assert_eq!(b[20..24], [2, 1, 0, 0]);
     assert_eq!(b[24..28], [0, 0x40, 0, 0]);
@@ -19,6 +19,27 @@ fn first_block_has_its_documented_bytes() {
         let mut bad = b;
         bad[i] ^= 0x40;
         assert!(!matches!(decode_super(&bad), Super::Found { .. } | Super::Blank), "byte {i}");
+    }
+}
+
+#[test]
+fn extents_lie_side_by_side_and_contents_are_aligned() {
+    for (blocks, pages_per_block) in [(16, 8), (1000, 16), (40, 512)] {
+        let s = Shape { blocks, pages_per_block, page_bytes: 16_384, meta_bytes: 5000 };
+        let mut spans = Vec::new();
+        for e in 0..blocks {
+            let last = pages_per_block - 1;
+            spans.push((s.spare_at(e, 0), s.spare_at(e, last) + s.spare_len() as u64));
+            spans.push((s.data_at(e, 0), s.data_at(e, last) + u64::from(s.page_bytes)));
+            assert!(s.data_at(e, 0).is_multiple_of(u64::from(super::super::RUN_BYTES)));
+            let (at, len) = s.group_span(e);
+            assert!(spans[spans.len() - 2..].iter().all(|p| at <= p.0 && p.1 <= at + len), "extent {e}");
+            assert!(s.extents_within(at) <= e && s.extents_within(at + len) > e);
+            assert_eq!(s.extents_within(at + len - 1), s.extents_within(at));
+        }
+        spans.sort_unstable();
+        assert!(spans[0].0 >= s.meta_at() + s.meta_bytes);
+        assert!(spans.windows(2).all(|w| w[0].1 <= w[1].0));
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! - An erase draws a *generation* that was never used before and writes it to the block's row; spare areas of another
 //!   generation are void, so nothing has to be zeroed.
-//! - A program writes data and spare area, in any order on the disk. Every program has a *stamp*; a sync first writes
+//! - A program writes data and spare area, in any order on the disk, and not at once: both wait in memory for their
+//!   neighbours' ([`tail`]), at the longest for the next sync. Every program has a *stamp*; a sync first writes
 //!   down up to which stamp everything was durable before. After an unclean stop the data of younger programs are
 //!   checked against their checksums, and those found torn are voided for good before anything else is done.
 //! - Rows and the file's state are kept twice and written in turn, so that a torn write leaves the older one.
@@ -15,24 +16,25 @@
 pub mod io;
 pub mod layers;
 pub mod layout;
+mod tail;
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind, SlotRecord,
 };
 use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, SsdId};
+use std::collections::BTreeMap;
 use std::io as sys;
 
 pub use io::{FileIo, MemFile, OsFile};
 use layout::{Repr, Row, SpareHead, State, Super};
-pub use layout::{Shape, VERSION};
+pub use layout::{STEP_BYTES, Shape, VERSION};
+pub use tail::RUN_BYTES;
+use tail::Tail;
 
-/// Space is reserved in steps of this: large, so that an fdatasync seldom has to write the file's metadata.
-pub const STEP_BYTES: u64 = 64 << 20;
 /// Generations and stamps of one opening of the file; the opening's number is above them.
 const BOOT_SHIFT: u32 = 40;
 const SLOT: usize = BLOCK as usize;
-static ZERO_SLOT: [u8; SLOT] = [0; SLOT];
 
 /// Why a device file was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +79,10 @@ pub struct FileSsd<F> {
     /// By erase block; `None` was never used.
     blocks: Vec<Option<BlockState>>,
     extents_used: u32,
-    /// Extents that the file's length covers.
+    /// Extents for which space is reserved: whole groups.
     extents_reserved: u32,
+    /// By erase block, what the file does not have yet: for blocks being filled, so there are few.
+    tails: BTreeMap<u32, Tail>,
     state: State,
     /// Last generation or stamp drawn.
     counter: u64,
@@ -103,6 +107,7 @@ impl<F: FileIo> FileSsd<F> {
             blocks: vec![None; shape.blocks as usize],
             extents_used: 0,
             extents_reserved: 0,
+            tails: BTreeMap::new(),
             state: State::default(),
             counter: 0,
             durable: 0,
@@ -147,9 +152,7 @@ impl<F: FileIo> FileSsd<F> {
             self.blocks[block] = Some(BlockState { row, copy, doubled: false });
             self.extents_used = self.extents_used.max(row.extent + 1);
         }
-        let len = self.file.len()?;
-        let base = self.shape.extent_at(0);
-        self.extents_reserved = (len.saturating_sub(base) / self.shape.extent_len()) as u32;
+        self.extents_reserved = self.shape.extents_within(self.file.len()?);
         if !self.state.clean {
             self.void_torn()?;
         }
@@ -225,6 +228,7 @@ impl<F: FileIo> FileSsd<F> {
         if let Some(os_error) = self.failed {
             return Err(DeviceError::Backend { os_error });
         }
+        self.write_tails()?;
         if self.state.durable != self.durable {
             self.state.durable = self.durable;
             self.write_state().map_err(|e| device_error(&e))?;
@@ -270,12 +274,9 @@ impl<F: FileIo> FileSsd<F> {
         }
         let extent = self.extents_used;
         if extent >= self.extents_reserved {
-            let per_step = (STEP_BYTES / self.shape.extent_len()).max(1) as u32;
-            let n = per_step.min(self.shape.blocks.saturating_sub(self.extents_reserved)).max(1);
-            let at = self.shape.extent_at(self.extents_reserved);
-            let len = u64::from(n) * self.shape.extent_len();
+            let (at, len) = self.shape.group_span(extent);
             self.file.allocate(at, len).map_err(|e| device_error(&e))?;
-            self.extents_reserved += n;
+            self.extents_reserved = self.shape.extents_within(at + len);
         }
         self.extents_used += 1;
         Ok(BlockState { row: Row { extent, ..Row::default() }, copy: 1, doubled: false })
@@ -290,6 +291,7 @@ impl<F: FileIo> FileSsd<F> {
 
     fn erase(&mut self, block: u32, oob: BlockOob) -> Result<(), DeviceError> {
         let old = self.block_or_new(block)?;
+        self.tails.remove(&block);
         let row = Row { extent: old.row.extent, generation: self.draw(), oob };
         self.write_row(block, BlockState { row, copy: 1 - old.copy, doubled: false })
     }
@@ -320,28 +322,49 @@ impl<F: FileIo> FileSsd<F> {
             layout::encode_record(b, &slot.record, Repr::of(&slot.data));
         }
         layout::seal_spare(&mut self.spare, page);
-        self.write_data(page, state.row.extent, image).map_err(|e| device_error(&e))?;
-        self.file
-            .write_at(&[&self.spare], self.shape.spare_at(state.row.extent, page.page))
-            .map_err(|e| device_error(&e))
+        self.keep(page, image.slots.clone())
     }
 
-    fn write_data(&mut self, page: PageAddr, extent: u32, image: &PageImage) -> sys::Result<()> {
-        let held = |s: &Slot| !matches!(Repr::of(&s.data), Repr::Zero | Repr::Elided { .. });
-        let Some(last) = image.slots.iter().rposition(held) else { return Ok(()) };
-        let slots = &image.slots[..=last];
-        let at = self.shape.data_at(extent, page.page);
-        let mixed: Vec<Bytes> = slots.iter().map(|s| mixed_slot(&s.data)).collect();
-        let parts: Vec<&[u8]> = slots
-            .iter()
-            .zip(&mixed)
-            .map(|(s, m)| match &s.data {
-                Payload::Bytes(b) if b.len() == SLOT => b.as_ref(),
-                _ if !m.is_empty() => m.as_ref(),
-                _ => &ZERO_SLOT,
-            })
-            .collect();
-        self.file.write_at(&parts, at)
+    /// Puts the page, whose spare area is in `self.spare`, behind the block's others that are not written; writes
+    /// what has come together.
+    fn keep(&mut self, page: PageAddr, slots: Box<[Slot]>) -> Result<(), DeviceError> {
+        if self.tails.get(&page.block).is_some_and(|t| t.end() != page.page) {
+            self.write_tail(page.block, true)?;
+        }
+        let tail = self.tails.entry(page.block).or_insert_with(|| Tail::new(page.page, self.spare.len()));
+        tail.push(&self.spare, slots);
+        let full = tail.end() == self.shape.pages_per_block;
+        let run = (RUN_BYTES / self.shape.page_bytes).max(1);
+        if full || u32::from(tail.end()).is_multiple_of(run) {
+            self.write_tail(page.block, full)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the contents that wait for their block, and its spare areas if they are to be written too.
+    fn write_tail(&mut self, block: u32, spares: bool) -> Result<(), DeviceError> {
+        let (Some(tail), Some(state)) = (self.tails.get_mut(&block), self.blocks[block as usize]) else {
+            return Ok(());
+        };
+        let extent = state.row.extent;
+        let (first, contents) = tail.contents(self.shape.slots_per_page());
+        if !contents.is_empty() {
+            let parts: Vec<&[u8]> = contents.iter().map(|c| &**c).collect();
+            self.file.write_at(&parts, self.shape.data_at(extent, first)).map_err(|e| device_error(&e))?;
+        }
+        tail.contents_written();
+        if spares {
+            let at = self.shape.spare_at(extent, tail.first());
+            self.file.write_at(&[tail.spares()], at).map_err(|e| device_error(&e))?;
+            self.tails.remove(&block);
+        }
+        Ok(())
+    }
+
+    /// Gives the file everything that was programmed. It stays in memory where that fails.
+    pub fn write_tails(&mut self) -> Result<(), DeviceError> {
+        let blocks: Vec<u32> = self.tails.keys().copied().collect();
+        blocks.into_iter().try_for_each(|b| self.write_tail(b, true))
     }
 
     fn record(&self, spare: &[u8], slot: usize) -> Option<(SlotRecord, Repr)> {
@@ -374,13 +397,26 @@ impl<F: FileIo> FileSsd<F> {
     fn load_spare(&mut self, page: PageAddr) -> Result<Row, DeviceError> {
         let unwritten = DeviceError::Unwritten { page };
         let row = self.blocks.get(page.block as usize).copied().flatten().ok_or(unwritten)?.row;
-        let at = self.shape.spare_at(row.extent, page.page);
-        self.file.read_at(&mut self.spare, at).map_err(|e| device_error(&e))?;
+        match self.tails.get(&page.block).and_then(|t| t.spare(page.page)) {
+            Some(held) => self.spare.copy_from_slice(held),
+            None => {
+                let at = self.shape.spare_at(row.extent, page.page);
+                self.file.read_at(&mut self.spare, at).map_err(|e| device_error(&e))?;
+            }
+        }
         layout::decode_spare_head(&self.spare, page, row.generation).ok_or(unwritten)?;
         Ok(row)
     }
 
+    /// The page's slots, if their contents are not in the file yet.
+    fn held(&self, page: PageAddr) -> Option<&[Slot]> {
+        self.tails.get(&page.block)?.slots(page.page)
+    }
+
     fn read_slot(&mut self, page: PageAddr, slot: usize) -> Result<Slot, DeviceError> {
+        if let Some(slots) = self.held(page) {
+            return slots.get(slot).cloned().ok_or(DeviceError::Unwritten { page });
+        }
         let row = self.load_spare(page)?;
         let (record, repr) = self.record(&self.spare, slot).ok_or(DeviceError::Unwritten { page })?;
         let data = self.payload(page, row.extent, slot, repr).map_err(|e| device_error(&e))?;
@@ -388,6 +424,9 @@ impl<F: FileIo> FileSsd<F> {
     }
 
     fn read_page(&mut self, page: PageAddr) -> Result<Box<[Slot]>, DeviceError> {
+        if let Some(slots) = self.held(page) {
+            return Ok(slots.into());
+        }
         let row = self.load_spare(page)?;
         let mut whole = BytesMut::zeroed(self.shape.page_bytes as usize);
         self.file.read_at(&mut whole, self.shape.data_at(row.extent, page.page)).map_err(|e| device_error(&e))?;
@@ -405,6 +444,7 @@ impl<F: FileIo> FileSsd<F> {
     }
 
     fn read_spares(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
+        self.write_tail(block, true)?;
         let none = DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() };
         let Some(state) = self.blocks.get(block as usize).copied().flatten() else { return Ok(none) };
         let spare_len = self.shape.spare_len();
@@ -463,14 +503,6 @@ impl<F: FileIo> Backend for FileSsd<F> {
             DeviceOp::ReadMeta { offset, len } => self.read_meta(*offset, *len).map(DeviceData::Meta),
         }
     }
-}
-
-/// A slot's worth of bytes for a payload of identities; empty for every other.
-fn mixed_slot(p: &Payload) -> Bytes {
-    let Payload::Mixed(ids) = p else { return Bytes::new() };
-    let mut b = vec![0; SLOT];
-    b.chunks_exact_mut(8).zip(ids.iter()).for_each(|(to, id)| to.copy_from_slice(&id.to_le_bytes()));
-    b.into()
 }
 
 fn device_error(e: &sys::Error) -> DeviceError {
