@@ -2,18 +2,20 @@
 //!
 //! [`Pipeline`] decides what becomes of one packet and changes the tables; it is what every data plane must do alike.
 //! [`Switch`] is the node around it: rewrites, answers, counts, lets bits expire. Reading order: [`tables`],
-//! [`pipeline`], [`node`].
+//! [`pipeline`], [`node`]. [`control`] is how tables are written from outside: every data plane implements it.
 //!
 //! Where this goes beyond the paper: a row has up to three peers instead of one replica, a vSSD's two bits are one
 //! word that is written once (no recirculation), and operations carry (incarnation, sequence), because packets are
 //! lost, repeated and overtaken, and switches restart.
 
 pub mod config;
+pub mod control;
 pub mod node;
 pub mod pipeline;
 pub mod tables;
 
 pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, SwitchConfig};
+pub use control::{Announcement, Applied, Change, DataPlane, Position, RowResult, Update, UpdateError};
 pub use node::Switch;
 pub use pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
 pub use tables::{CheckError, DestinationRow, Dump, PeerState, ReplicaRow};

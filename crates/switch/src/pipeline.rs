@@ -1,9 +1,10 @@
 //! Algorithm 1 of RackBlox, with protocol rules 15 to 17: one packet in, one verdict out.
 
 use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, TableError, VssdRow};
-use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
+use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 use crate::config::SwitchConfig;
+use crate::control::{Announcement, Change, DataPlane, Position, RowResult};
 use crate::tables::{CheckError, Created, Dump, LastOp, Slot, Tables};
 
 /// What becomes of a packet.
@@ -98,6 +99,7 @@ pub struct Pipeline {
     bits_expire: Span,
     start: StartGuard,
     counters: Counters,
+    position: Position,
 }
 
 /// Protocol rule 17: until every known vSSD has told its state, soft requests are delayed.
@@ -122,6 +124,7 @@ impl Pipeline {
             bits_expire: cfg.bits_expire,
             start: StartGuard::Unstarted,
             counters: Counters::default(),
+            position: Position::default(),
         }
     }
 
@@ -132,8 +135,11 @@ impl Pipeline {
             (Op::Read, _) => self.read(header.vssd, header.request),
             (Op::Write, _) => self.write(header.vssd),
             (Op::GcOp, Body::Gc(op)) => self.gc_op(now, src, header, *op),
-            (Op::CreateVssd, Body::CreateVssd(row)) => self.create(now, header, row),
-            (Op::DelVssd, Body::DelVssd) => self.delete(header.vssd, header.incarnation),
+            (Op::CreateVssd, Body::CreateVssd(row)) => {
+                let announced = (header.epoch, header.request);
+                row_verdict(self.create(now, header.vssd, header.incarnation, announced, row))
+            }
+            (Op::DelVssd, Body::DelVssd) => row_verdict(self.delete(header.vssd, header.incarnation)),
             _ => {
                 self.counters.malformed += 1;
                 Verdict::Drop(DropReason::Malformed)
@@ -278,34 +284,41 @@ impl Pipeline {
         false
     }
 
-    fn create(&mut self, now: Time, header: &Header, row: &VssdRow) -> Verdict {
+    fn create(
+        &mut self,
+        now: Time,
+        vssd: VssdId,
+        incarnation: Incarnation,
+        announced: (Epoch, u64),
+        row: &VssdRow,
+    ) -> RowResult {
         self.start(now);
-        match self.tables.create(header.vssd, header.incarnation, (header.epoch, header.request), row) {
+        match self.tables.create(vssd, incarnation, announced, row) {
             Ok(Created::Stale) => {
                 self.counters.rows_stale += 1;
-                Verdict::Drop(DropReason::StaleRow)
+                RowResult::Stale
             }
             Ok(created) => {
                 self.counters.rows_created += u64::from(created == Created::New);
-                Verdict::Table(Ok(()))
+                RowResult::Done
             }
             Err(e) => {
                 self.counters.rows_refused += 1;
-                Verdict::Table(Err(e))
+                RowResult::Refused(e)
             }
         }
     }
 
     /// Deleting what is not there succeeds: the answer to an earlier `del_vssd` may have been lost.
-    fn delete(&mut self, vssd: VssdId, incarnation: Incarnation) -> Verdict {
+    fn delete(&mut self, vssd: VssdId, incarnation: Incarnation) -> RowResult {
         let known = self.tables.find(vssd).is_some();
         let deleted = self.tables.delete(vssd, incarnation);
         self.counters.rows_deleted += u64::from(deleted);
         if known && !deleted {
             self.counters.rows_stale += 1;
-            return Verdict::Drop(DropReason::StaleRow);
+            return RowResult::Stale;
         }
-        Verdict::Table(Ok(()))
+        RowResult::Done
     }
 
     /// Forgets the state of one vSSD whose server has been silent for too long: whose, and whether it was collecting.
@@ -330,6 +343,43 @@ impl Pipeline {
     /// Whether the tables agree with each other; a test calls it after every packet.
     pub fn check(&self) -> Result<(), CheckError> {
         self.tables.check()
+    }
+}
+
+fn row_verdict(result: RowResult) -> Verdict {
+    match result {
+        RowResult::Done => Verdict::Table(Ok(())),
+        RowResult::Stale => Verdict::Drop(DropReason::StaleRow),
+        RowResult::Refused(e) => Verdict::Table(Err(e)),
+    }
+}
+
+/// The data plane of the process switch. States that have expired are forgotten by [`Pipeline::expire_one`].
+impl DataPlane for Pipeline {
+    type Fault = std::convert::Infallible;
+
+    fn position(&self) -> Position {
+        self.position
+    }
+    fn set_position(&mut self, position: Position) {
+        self.position = position;
+    }
+    fn rows_max(&self) -> u32 {
+        self.tables.rows_max()
+    }
+    fn change(&mut self, now: Time, change: &Change) -> Result<RowResult, Self::Fault> {
+        Ok(match change {
+            Change::Create(Announcement { vssd, incarnation, epoch, request, row }) => {
+                self.create(now, *vssd, *incarnation, (*epoch, *request), row)
+            }
+            Change::Delete { vssd, incarnation } => self.delete(*vssd, *incarnation),
+        })
+    }
+    fn dump(&self, _: Time) -> Result<Dump, Self::Fault> {
+        Ok(self.tables.dump())
+    }
+    fn counters(&self) -> Result<Counters, Self::Fault> {
+        Ok(self.counters)
     }
 }
 

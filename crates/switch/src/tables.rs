@@ -114,6 +114,9 @@ impl Tables {
         }
     }
 
+    pub fn rows_max(&self) -> u32 {
+        self.rows_max
+    }
     #[inline]
     pub fn find(&self, vssd: VssdId) -> Option<Slot> {
         self.index.get(&vssd).copied()
@@ -152,12 +155,7 @@ impl Tables {
         announced: (Epoch, u64),
         new: &VssdRow,
     ) -> Result<Created, TableError> {
-        if vssd.0 == 0 {
-            return Err(TableError::ZeroId);
-        }
-        if new.peers.len() > PEERS_MAX {
-            return Err(TableError::TooManyPeers { peers: new.peers.len() as u32 });
-        }
+        crate::control::check_row(vssd, new)?;
         let created = match self.find(vssd) {
             Some(slot) => self.update(slot, incarnation, announced, new),
             None => {

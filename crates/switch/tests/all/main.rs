@@ -1,7 +1,11 @@
 //! Tests of the switch.
 
+#[path = "../../fixtures/control.rs"]
+mod control;
 mod fixtures;
 mod model;
 mod node;
 mod random;
+#[path = "../../fixtures/runner.rs"]
+mod runner;
 mod support;

@@ -1,0 +1,233 @@
+/* Algorithm 1 of RackBlox (3.3) with protocol rules 15 to 17, as `rackweave_switch::Pipeline` has it. */
+#pragma once
+
+#include "tables.h"
+
+enum verdict_kind { DROP, FORWARD };
+
+struct verdict {
+    __u32 kind;
+    __u32 to;   /* IPv4, host order */
+    __u32 vssd; /* whose it is there */
+};
+
+/* Which of `count` idle replicas serves `request`. */
+INLINE __u32 spread(__u32 request, __u32 count) {
+    return ((__u64)(request * 0x9e3779b9u) * count) >> 32;
+}
+
+/* Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one. */
+INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
+    struct verdict v = {.kind = DROP, .vssd = vssd};
+    __u32 slot;
+    count(READS);
+    struct destination *d = find(vssd, &slot);
+    if (!d) {
+        count(UNKNOWN_VSSD);
+        return v;
+    }
+    v.kind = FORWARD;
+    v.to = d->server;
+    if (!redirect || !(flags_at(d->word, now) & GC_BITS))
+        return v;
+    struct row *r = bpf_map_lookup_elem(&rows, &slot);
+    if (!r)
+        return v;
+    __u32 to[PEERS_MAX] = {}, ids[PEERS_MAX] = {}, idle_ones = 0;
+#pragma unroll
+    for (int i = 0; i < PEERS_MAX; i++) {
+        __u32 id = r->peers[i].vssd, peer_slot;
+        struct destination *p = i < r->peer_count ? find(id, &peer_slot) : 0;
+        if (p && idle(flags_at(p->word, now))) {
+            if (idle_ones == 0)
+                ids[0] = id, to[0] = p->server;
+            else if (idle_ones == 1)
+                ids[1] = id, to[1] = p->server;
+            else
+                ids[2] = id, to[2] = p->server;
+            idle_ones++;
+        }
+    }
+    if (!idle_ones) {
+        count(ALL_COLLECTING);
+        return v;
+    }
+    count(REDIRECTS);
+    __u32 chosen = spread(request, idle_ones);
+    v.vssd = chosen == 0 ? ids[0] : chosen == 1 ? ids[1] : ids[2];
+    v.to = chosen == 0 ? to[0] : chosen == 1 ? to[1] : to[2];
+    return v;
+}
+
+/* Lines 2 and 3. */
+INLINE struct verdict on_write(__u32 vssd) {
+    struct verdict v = {.kind = DROP, .vssd = vssd};
+    __u32 slot;
+    count(WRITES);
+    struct destination *d = find(vssd, &slot);
+    if (!d) {
+        count(UNKNOWN_VSSD);
+        return v;
+    }
+    v.kind = FORWARD;
+    v.to = d->server;
+    return v;
+}
+
+/* Slots looked at for one soft request: bounds the time of a packet. What is left is looked at when it is asked again. */
+#define START_SCAN_MAX 4096
+#define START_OVER 0xffffffffu
+
+struct start_scan {
+    __u64 now;
+    __u32 from;
+    __u32 known;
+};
+
+static long start_scan_slot(__u32 i, struct start_scan *scan) {
+    __u32 slot = scan->from + i;
+    struct destination *d = bpf_map_lookup_elem(&destinations, &slot);
+    struct row *r = bpf_map_lookup_elem(&rows, &slot);
+    if (!d || !r)
+        return 1;
+    if (d->vssd) {
+        if (!(flags_at(d->word, scan->now) & HEARD))
+            return 1;
+        for (int p = 0; p < PEERS_MAX; p++) {
+            __u32 peer_slot;
+            if (p >= r->peer_count)
+                break;
+            struct destination *peer = find(r->peers[p].vssd, &peer_slot);
+            if (!peer || !(flags_at(peer->word, scan->now) & HEARD))
+                return 1;
+        }
+    }
+    scan->known++;
+    return 0;
+}
+
+/* Protocol rule 17: until every vSSD there is has told its state, soft requests are delayed. */
+INLINE int starting(struct control *c, __u64 now) {
+    __u32 from = c->checked;
+    if (from == START_OVER)
+        return 0;
+    struct start_scan scan = {.now = now, .from = from};
+    int over = now >= c->start_until;
+    if (!over && from < c->slots) {
+        __u32 left = c->slots - from;
+        bpf_loop(left < START_SCAN_MAX ? left : START_SCAN_MAX, start_scan_slot, &scan, 0);
+        over = scan.known == left;
+    } else {
+        over = 1;
+    }
+    __u32 checked = over ? START_OVER : from + scan.known;
+    bpf_spin_lock(&c->lock);
+    if (c->checked < checked)
+        c->checked = checked;
+    bpf_spin_unlock(&c->lock);
+    return !over;
+}
+
+/* Lines 10 to 25: the answer to a gc_op from address `from`, or -1. */
+static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struct gc_op *op) {
+    if (!op)
+        return -1;
+    __u32 vssd = bpf_ntohl(op->head.vssd);
+    __u64 incarnation = bpf_be64_to_cpu(op->head.incarnation), sequence = bpf_be64_to_cpu(op->sequence);
+    __u8 field = op->field;
+    int answer = -1;
+    __u32 slot, why = UNKNOWN_VSSD, why_too = COUNTERS;
+    struct destination *d = find(vssd, &slot);
+    struct row *r = d ? bpf_map_lookup_elem(&rows, &slot) : 0;
+    struct control *c = the_control();
+    if (!d || !r || !c) {
+        count(why);
+        return -1;
+    }
+    /* No helper may be called under the lock. */
+    struct destination *peers[PEERS_MAX];
+    __u32 ids[PEERS_MAX];
+#pragma unroll
+    for (int i = 0; i < PEERS_MAX; i++) {
+        __u32 peer_slot;
+        ids[i] = r->peers[i].vssd;
+        peers[i] = i < r->peer_count && ids[i] != vssd ? find(ids[i], &peer_slot) : 0;
+    }
+    int start = field == GC_SOFT && starting(c, now);
+
+    bpf_spin_lock(&c->lock);
+    __u64 word = d->word, bits = 0;
+    if (d->vssd != vssd)
+        goto out;
+    why = GC_FOREIGN;
+    if (d->server != from)
+        goto out;
+    why = MALFORMED;
+    if (field == GC_ACCEPT || field == GC_DELAY)
+        goto out;
+    why = GC_STALE;
+    if (incarnation < r->incarnation)
+        goto out;
+    if (incarnation > r->incarnation) {
+        /* A new life, before its row: whether it is readable is not known yet. */
+        r->incarnation = incarnation;
+        r->epoch = 0;
+        r->request = 0;
+        r->has_last = 0;
+        word = 0;
+    } else if (r->has_last) {
+        if (sequence == r->sequence && flags_at(word, now) & HEARD) {
+            why = GC_DUPLICATES;
+            answer = r->answer;
+            goto out;
+        }
+        if (sequence < r->sequence)
+            goto out;
+    }
+    switch (field) {
+    case GC_SOFT:
+        answer = GC_DELAY;
+        why = GC_DELAYED;
+        if (start) {
+            why_too = GC_DELAYED_AFTER_START;
+            break;
+        }
+#pragma unroll
+        for (int i = 0; i < PEERS_MAX; i++) {
+            if (peers[i] && peers[i]->vssd == ids[i] && idle(flags_at(peers[i]->word, now))) {
+                answer = GC_ACCEPT;
+                why = GC_ACCEPTED;
+                bits = GC_BITS;
+            }
+        }
+        break;
+    case GC_REGULAR:
+    case GC_BACKGROUND:
+        answer = GC_ACCEPT;
+        why = field == GC_REGULAR ? GC_REGULARS : GC_BACKGROUNDS;
+        bits = GC_BITS;
+        break;
+    case GC_HEARTBEAT:
+        answer = GC_HEARTBEAT;
+        why = GC_HEARTBEATS;
+        bits = GC_BITS;
+        break;
+    case GC_FINISH:
+        answer = GC_FINISH;
+        why = GC_FINISHED;
+        break;
+    default:
+        answer = GC_IDLE;
+        why = GC_IDLES;
+    }
+    r->sequence = sequence;
+    r->answer = answer;
+    r->has_last = 1;
+    d->word = ((now + bits_expire_ns) & ~FLAGS) | (word & READABLE) | HEARD | bits;
+out:
+    bpf_spin_unlock(&c->lock);
+    count(why);
+    if (why_too != COUNTERS)
+        count(why_too);
+    return answer;
+}

@@ -1,0 +1,139 @@
+/* Changes of rows, asked for by the control plane through `change_row` (a test run): the same lock as gc_op. */
+#pragma once
+
+#include "tables.h"
+
+enum change_kind { CREATE = 1, DELETE = 2 };
+enum change_result { CHANGED_NEW, CHANGED, CHANGED_NOTHING, STALE, FULL, DELETED, NOT_THERE, BAD_CHANGE };
+
+/* The first bytes are those of an Ethernet header, which a test run wants. Native byte order. */
+struct change {
+    __u8 ethernet[16];
+    __u32 kind, vssd;
+    __u64 incarnation, request;
+    __u32 epoch, server;
+    __u32 readable, peer_count;
+    struct peer peers[PEERS_MAX];
+};
+
+INLINE void write_row(struct row *r, const struct change *n) {
+    r->incarnation = n->incarnation;
+    r->request = n->request;
+    r->epoch = n->epoch;
+    r->peer_count = n->peer_count;
+#pragma unroll
+    for (int i = 0; i < PEERS_MAX; i++)
+        r->peers[i] = n->peers[i];
+}
+
+INLINE int same_peers(const struct row *r, const struct change *n) {
+    int same = r->peer_count == n->peer_count;
+#pragma unroll
+    for (int i = 0; i < PEERS_MAX; i++)
+        same &= r->peers[i].vssd == n->peers[i].vssd && r->peers[i].server == n->peers[i].server;
+    return same;
+}
+
+INLINE int update_row(struct control *c, __u32 slot, const struct change *n) {
+    struct destination *d = bpf_map_lookup_elem(&destinations, &slot);
+    struct row *r = bpf_map_lookup_elem(&rows, &slot);
+    int result = BAD_CHANGE;
+    if (!d || !r)
+        return result;
+    bpf_spin_lock(&c->lock);
+    result = STALE;
+    if (n->incarnation < r->incarnation)
+        goto out;
+    __u64 word = d->word;
+    int reborn = n->incarnation > r->incarnation;
+    if (reborn) {
+        word &= READABLE;
+        r->has_last = 0;
+    } else if (n->epoch < r->epoch || (n->epoch == r->epoch && n->request < r->request)) {
+        goto out;
+    }
+    word = (word & ~READABLE) | (n->readable ? READABLE : 0);
+    result = !reborn && word == d->word && d->server == n->server && same_peers(r, n) ? CHANGED_NOTHING : CHANGED;
+    write_row(r, n);
+    d->server = n->server;
+    d->word = word;
+    c->changes += result == CHANGED;
+out:
+    bpf_spin_unlock(&c->lock);
+    return result;
+}
+
+INLINE int create_row(struct control *c, const struct change *n) {
+    __u32 vssd = n->vssd, slot;
+    __u32 *there = bpf_map_lookup_elem(&slot_of, &vssd);
+    if (there)
+        return update_row(c, *there, n);
+    if (bpf_map_pop_elem(&free_slots, &slot))
+        return FULL;
+    struct destination *d = bpf_map_lookup_elem(&destinations, &slot);
+    struct row *r = bpf_map_lookup_elem(&rows, &slot);
+    if (!d || !r)
+        return BAD_CHANGE;
+    /* Nobody finds the slot before it is in the index. */
+    bpf_spin_lock(&c->lock);
+    r->has_last = 0;
+    write_row(r, n);
+    d->server = n->server;
+    d->word = n->readable ? READABLE : 0;
+    d->vssd = vssd;
+    if (slot >= c->slots)
+        c->slots = slot + 1;
+    c->rows++;
+    c->changes++;
+    bpf_spin_unlock(&c->lock);
+    if (bpf_map_update_elem(&slot_of, &vssd, &slot, BPF_NOEXIST)) {
+        bpf_spin_lock(&c->lock);
+        d->vssd = 0;
+        c->rows--;
+        c->changes--;
+        bpf_spin_unlock(&c->lock);
+        bpf_map_push_elem(&free_slots, &slot, 0);
+        return FULL;
+    }
+    return CHANGED_NEW;
+}
+
+INLINE int delete_row(struct control *c, const struct change *n) {
+    __u32 vssd = n->vssd, slot;
+    struct destination *d = find(vssd, &slot);
+    struct row *r = d ? bpf_map_lookup_elem(&rows, &slot) : 0;
+    if (!d || !r)
+        return NOT_THERE;
+    bpf_spin_lock(&c->lock);
+    int stale = n->incarnation < r->incarnation;
+    if (!stale) {
+        d->vssd = 0;
+        d->word = 0;
+        r->peer_count = 0;
+        r->has_last = 0;
+        c->rows--;
+        c->changes++;
+    }
+    bpf_spin_unlock(&c->lock);
+    if (stale)
+        return STALE;
+    bpf_map_delete_elem(&slot_of, &vssd);
+    bpf_map_push_elem(&free_slots, &slot, 0);
+    return DELETED;
+}
+
+INLINE int change(const struct change *n) {
+    struct control *c = the_control();
+    if (!c || !n->vssd || n->peer_count > PEERS_MAX)
+        return BAD_CHANGE;
+    int result = n->kind == CREATE ? create_row(c, n) : n->kind == DELETE ? delete_row(c, n) : BAD_CHANGE;
+    if (result == CHANGED_NEW)
+        count(ROWS_CREATED);
+    else if (result == DELETED)
+        count(ROWS_DELETED);
+    else if (result == STALE)
+        count(ROWS_STALE);
+    else if (result == FULL)
+        count(ROWS_REFUSED);
+    return result;
+}

@@ -1,0 +1,197 @@
+/* The switch as tc-BPF programs: `ingress` on every port, `behind_queue` on the far end of ports with a queue,
+ * `change_row` run by the control plane. */
+#include "algorithm1.h"
+#include "gc_frame.h"
+#include "rows.h"
+
+#define TC_OK 0
+#define TC_SHOT 2
+
+/* So that a stamp in progress cannot overflow: latencies beyond two seconds read as two seconds. */
+#define LAT_CLAMP 0x7fffffffu
+
+INLINE __u32 add_saturating(__u32 a, __u64 b) {
+    __u64 sum = a + b;
+    return sum > 0xffffffffu ? 0xffffffffu : sum;
+}
+
+/* Rewrites the front of our header. `from` and `to` differ in whole bytes anywhere: taken from the header's start they are
+ * aligned to the checksum's words. */
+INLINE void rewrite(struct __sk_buff *skb, const struct header *from, const struct header *to) {
+    __s64 delta = bpf_csum_diff((__be32 *)from, REWRITTEN_BYTES, (__be32 *)to, REWRITTEN_BYTES, 0);
+    bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), 0, delta, BPF_F_MARK_MANGLED_0);
+    bpf_skb_store_bytes(skb, AT_OURS, to, REWRITTEN_BYTES, 0);
+}
+
+INLINE struct port *port_of(__u32 ip) {
+    return bpf_map_lookup_elem(&ports, &ip);
+}
+
+INLINE int send(struct __sk_buff *skb, const struct port *port, const __u8 from[6]) {
+    struct ethernet e = {.type = bpf_htons(ETH_IPV4)};
+    __builtin_memcpy(e.to, port->mac, 6);
+    __builtin_memcpy(e.from, from, 6);
+    bpf_skb_store_bytes(skb, 0, &e, 12, 0);
+    return port->queued ? bpf_redirect(port->ifindex, 0) : bpf_redirect_peer(port->ifindex, 0);
+}
+
+/* The time spent here, or, if a queue follows, the time it began: `behind_queue` adds the time it ended, modulo 2^32. */
+INLINE __be32 stamp(__be32 lat, __u64 start, const struct port *port) {
+    __u32 ns = bpf_ntohl(lat);
+    if (port->queued)
+        return bpf_htonl((ns < LAT_CLAMP ? ns : LAT_CLAMP) - (__u32)start);
+    return bpf_htonl(add_saturating(ns, bpf_ktime_get_ns() - start));
+}
+
+INLINE int drop(__u32 why) {
+    count(why);
+    return TC_SHOT;
+}
+
+INLINE void redirect_ip(struct __sk_buff *skb, __be32 from, __be32 to, __u32 field) {
+    bpf_l3_csum_replace(skb, AT_IP + __builtin_offsetof(struct ipv4, checksum), from, to, 4);
+    bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), from, to,
+                        BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | 4);
+    bpf_skb_store_bytes(skb, AT_IP + field, &to, 4, 0);
+}
+
+INLINE int forward(struct __sk_buff *skb, const struct head *h, const struct header *ours, struct verdict v, __u64 start) {
+    struct port *port = port_of(v.to);
+    if (!port)
+        return drop(NO_PORT);
+    redirect_ip(skb, h->ip.to, bpf_htonl(v.to), __builtin_offsetof(struct ipv4, to));
+    struct header to;
+    __builtin_memcpy(&to, ours, REWRITTEN_BYTES);
+    to.vssd = bpf_htonl(v.vssd);
+    to.destination = bpf_htonl((v.to & 0xffffff) - 1);
+    to.lat = stamp(ours->lat, start, port);
+    rewrite(skb, ours, &to);
+    return send(skb, port, h->eth.to);
+}
+
+/* Read and write: all that matters is in the header. */
+static __attribute__((noinline)) int io(struct __sk_buff *skb, const struct head *h, __u64 start) {
+    struct header ours;
+    if (!h || bpf_skb_load_bytes(skb, AT_OURS, &ours, sizeof(ours)))
+        return drop(MALFORMED);
+    __u32 vssd = bpf_ntohl(ours.vssd);
+    struct verdict v = ours.op == OP_WRITE
+                           ? on_write(vssd)
+                           : on_read(table_time(start), vssd, (__u32)bpf_be64_to_cpu(ours.request));
+    return v.kind == FORWARD ? forward(skb, h, &ours, v, start) : TC_SHOT;
+}
+
+/* A gc_op comes whole and alone; the answer is as long, so only its bytes change. */
+static __attribute__((noinline)) int gc(struct __sk_buff *skb, const struct head *h, __u64 start) {
+    /* A multiple of four, zero at the end, for the checksum's difference. */
+    struct {
+        struct gc_op op;
+        __u8 pad[3];
+    } f = {};
+    __u32 reason;
+    if (!h || skb->len != AT_OURS + sizeof(f.op) || bpf_skb_load_bytes(skb, AT_OURS, &f.op, sizeof(f.op)))
+        return drop(MALFORMED);
+    if (gc_check(&f.op, &reason))
+        return drop(reason);
+    __u32 from = bpf_ntohl(h->ip.from);
+    if ((from & 0xffffff) - 1 != bpf_ntohl(f.op.head.source))
+        return drop(GC_FOREIGN);
+    int answer = on_gc_op(table_time(start), from, &f.op);
+    struct port *port = port_of(from);
+    if (answer < 0)
+        return TC_SHOT;
+    if (!port)
+        return drop(NO_PORT);
+    __s64 delta = bpf_csum_diff((__be32 *)&f, sizeof(f), 0, 0, 0);
+    gc_answer(&f.op, answer);
+    f.op.head.lat = stamp(f.op.head.lat, start, port);
+    delta = bpf_csum_diff(0, 0, (__be32 *)&f, sizeof(f), delta);
+    /* The addresses change places: no checksum notices, nor the ports, which are the same. */
+    __be32 addresses[2] = {h->ip.to, h->ip.from};
+    bpf_skb_store_bytes(skb, AT_IP + __builtin_offsetof(struct ipv4, from), addresses, 8, 0);
+    __be16 udp_ports[2] = {h->udp.to, h->udp.from};
+    bpf_skb_store_bytes(skb, AT_UDP, udp_ports, 4, 0);
+    bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), 0, delta, BPF_F_MARK_MANGLED_0);
+    bpf_skb_store_bytes(skb, AT_OURS, &f.op, sizeof(f.op), 0);
+    return send(skb, port, h->eth.to);
+}
+
+/* Whoever asks where a host is learns its address from the ports' table. */
+static __attribute__((noinline)) int answer_arp(struct __sk_buff *skb) {
+    struct {
+        struct ethernet eth;
+        struct arp arp;
+    } __attribute__((packed)) f;
+    if (bpf_skb_load_bytes(skb, 0, &f, sizeof(f)) || f.arp.op != bpf_htons(1))
+        return TC_OK;
+    struct port *asked = port_of(bpf_ntohl(f.arp.to_ip)), *asking = port_of(bpf_ntohl(f.arp.from_ip));
+    if (!asked || !asking)
+        return TC_OK;
+    __be32 ip = f.arp.to_ip;
+    f.arp.op = bpf_htons(2);
+    __builtin_memcpy(f.arp.to, f.arp.from, 6);
+    f.arp.to_ip = f.arp.from_ip;
+    __builtin_memcpy(f.arp.from, asked->mac, 6);
+    f.arp.from_ip = ip;
+    bpf_skb_store_bytes(skb, AT_IP, &f.arp, sizeof(f.arp), 0);
+    return send(skb, asking, asked->mac);
+}
+
+INLINE int load_head(struct __sk_buff *skb, struct head *h) {
+    if (bpf_skb_load_bytes(skb, 0, h, AT_UDP))
+        return -1;
+    return h->eth.type == bpf_htons(ETH_IPV4) && h->ip.version_ihl == 0x45 ? 0 : -1;
+}
+
+INLINE int is_ours(struct __sk_buff *skb, struct head *h) {
+    if (h->ip.protocol != PROTOCOL_UDP || h->ip.fragment & bpf_htons(IP_FRAGMENT))
+        return 0;
+    return !bpf_skb_load_bytes(skb, AT_UDP, &h->udp, sizeof(h->udp)) && h->udp.to == bpf_htons(OUR_PORT);
+}
+
+SEC("classifier")
+int ingress(struct __sk_buff *skb) {
+    __u64 start = bpf_ktime_get_ns();
+    struct head h;
+    __u8 op;
+    if (skb->protocol == bpf_htons(ETH_ARP))
+        return answer_arp(skb);
+    if (load_head(skb, &h))
+        return TC_OK;
+    if (bpf_ntohl(h.ip.to) != switch_ip) {
+        struct port *port = port_of(bpf_ntohl(h.ip.to));
+        return port ? send(skb, port, h.eth.to) : TC_OK;
+    }
+    if (!is_ours(skb, &h) || bpf_skb_load_bytes(skb, AT_OURS, &op, 1))
+        return TC_OK;
+    if (op != OP_READ && op != OP_WRITE && op != OP_GC)
+        return TC_OK; /* rows and the like: the control plane's socket */
+    /* A train is one packet here: only its first header would be rewritten. */
+    if (skb->gso_size)
+        return drop(TRAINS);
+    return op == OP_GC ? gc(skb, &h, start) : io(skb, &h, start);
+}
+
+SEC("classifier")
+int behind_queue(struct __sk_buff *skb) {
+    struct head h;
+    struct header ours, to;
+    if (load_head(skb, &h) || !is_ours(skb, &h) || bpf_skb_load_bytes(skb, AT_OURS, &ours, REWRITTEN_BYTES))
+        return TC_OK;
+    if (ours.op != OP_READ && ours.op != OP_WRITE && ours.op != OP_GC)
+        return TC_OK;
+    __builtin_memcpy(&to, &ours, REWRITTEN_BYTES);
+    to.lat = bpf_htonl(bpf_ntohl(ours.lat) + (__u32)bpf_ktime_get_ns());
+    rewrite(skb, &ours, &to);
+    return TC_OK;
+}
+
+SEC("classifier")
+int change_row(struct __sk_buff *skb) {
+    struct change n;
+    if (bpf_skb_load_bytes(skb, 0, &n, sizeof(n)))
+        return BAD_CHANGE;
+    return change(&n);
+}
+
+char _license[] SEC("license") = "Apache-2.0";

@@ -1,0 +1,174 @@
+/* The replica and the destination table, as arrays of slots, and the index from a vSSD's id to its slot. */
+#pragma once
+
+#include "wire.h"
+
+/* Set before loading. */
+const volatile __u32 switch_ip;
+const volatile __u32 rows_max = 131072;
+const volatile __u64 bits_expire_ns = 1000000000;
+/* Off: reads stay where they were sent (the baseline). */
+const volatile __u8 redirect = 1;
+/* On: a gc_op without a right MAC is dropped. */
+const volatile __u8 require_mac;
+/* On: the tables' time is what the control plane writes, not the kernel's. */
+const volatile __u8 manual_clock;
+
+#define PEERS_MAX 3
+#define ROWS_MAX 131072
+#define PORTS_MAX 4096
+#define KEYS_MAX 16384
+
+/* A vSSD's registers: what its server told, and when that expires (ns, a multiple of 16), in one word that is written
+ * once. No observer sees the two bits disagree (protocol rule 16). */
+#define READABLE 1ull
+#define REPLICA_GC 2ull
+#define DESTINATION_GC 4ull
+#define HEARD 8ull
+#define GC_BITS (REPLICA_GC | DESTINATION_GC)
+#define FLAGS 15ull
+
+struct destination {
+    __u64 word;
+    __u32 server; /* IPv4, host order */
+    __u32 vssd;   /* 0: the slot is free */
+};
+
+struct peer {
+    __u32 vssd, server;
+};
+
+struct row {
+    __u64 incarnation;
+    __u64 sequence; /* of the newest gc_op */
+    __u64 request;  /* with epoch: of the create_vssd that wrote this row */
+    __u32 epoch;
+    __u8 answer, has_last, peer_count, zero;
+    struct peer peers[PEERS_MAX];
+};
+
+struct control {
+    /* Held while a row or a word changes: two soft requests must not accept each other's vSSD as idle. */
+    struct bpf_spin_lock lock;
+    __u32 checked; /* start guard: slots before this one are known; UINT_MAX: over */
+    __u32 slots;   /* slots ever used */
+    __u32 rows;
+    __u64 start_until;
+    __u64 now; /* with manual_clock */
+    __u64 changes;
+};
+
+struct port {
+    __u32 ifindex;
+    __u8 mac[6];
+    /* The packet waits in a queue after this program; a program behind the queue completes its stamp. */
+    __u8 queued;
+    __u8 zero;
+};
+
+struct key_of {
+    __u64 incarnation;
+    __u32 node;
+    __u32 key_id;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, ROWS_MAX);
+    __type(key, __u32);
+    __type(value, __u32);
+} slot_of SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, ROWS_MAX);
+    __type(key, __u32);
+    __type(value, struct destination);
+} destinations SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, ROWS_MAX);
+    __type(key, __u32);
+    __type(value, struct row);
+} rows SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_STACK);
+    __uint(max_entries, ROWS_MAX);
+    __type(value, __u32);
+} free_slots SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct control);
+} control SEC(".maps");
+
+/* IPv4 (host order) to the port it is behind. */
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, PORTS_MAX);
+    __type(key, __u32);
+    __type(value, struct port);
+} ports SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, KEYS_MAX);
+    __type(key, struct key_of);
+    __type(value, __u64[2]);
+} keys SEC(".maps");
+
+/* In the order of `rackweave_switch::Counters`, then this data plane's own. */
+enum counter {
+    READS, WRITES, REDIRECTS, ALL_COLLECTING,
+    GC_ACCEPTED, GC_DELAYED, GC_DELAYED_AFTER_START, GC_REGULARS, GC_BACKGROUNDS, GC_FINISHED, GC_HEARTBEATS, GC_IDLES,
+    GC_DUPLICATES, GC_STALE, GC_FOREIGN,
+    ROWS_CREATED, ROWS_DELETED, ROWS_STALE, ROWS_REFUSED,
+    UNKNOWN_VSSD, MALFORMED,
+    BAD_CHECKSUM, BAD_MAC, NO_PORT, TRAINS,
+    COUNTERS
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, COUNTERS);
+    __type(key, __u32);
+    __type(value, __u64);
+} counters SEC(".maps");
+
+INLINE void count(__u32 what) {
+    __u64 *n = bpf_map_lookup_elem(&counters, &what);
+    if (n)
+        ++*n;
+}
+
+INLINE struct control *the_control(void) {
+    __u32 zero = 0;
+    return bpf_map_lookup_elem(&control, &zero);
+}
+
+INLINE __u64 table_time(__u64 real) {
+    if (!manual_clock)
+        return real;
+    struct control *c = the_control();
+    return c ? c->now : 0;
+}
+
+/* The bits as they count at `now`: expired ones are gone. */
+INLINE __u64 flags_at(__u64 word, __u64 now) {
+    return (word & ~FLAGS) > now ? word & FLAGS : word & READABLE;
+}
+INLINE int idle(__u64 flags) {
+    return (flags & (READABLE | HEARD | GC_BITS)) == (READABLE | HEARD);
+}
+
+INLINE struct destination *find(__u32 vssd, __u32 *slot) {
+    __u32 *s = bpf_map_lookup_elem(&slot_of, &vssd);
+    if (!s)
+        return 0;
+    *slot = *s;
+    return bpf_map_lookup_elem(&destinations, slot);
+}

@@ -1,0 +1,16 @@
+//! The switch in the kernel: data planes that need an operating system, behind the control interface of
+//! [`rackweave_switch::control`].
+//!
+//! [`TcSwitch`] is Algorithm 1 as tc-BPF programs (`bpf/`, in C) on the ports of a host that other hosts are connected
+//! to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/algorithm1.h`, `bpf/switch_tc.c`, then [`tc`].
+//!
+//! A crate of its own because `rackweave-switch` is pure and this is nothing but system calls.
+
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver: clocks, files, threads")]
+
+pub mod frame;
+mod layout;
+pub mod tc;
+
+pub use layout::Own;
+pub use tc::{LoadError, Port, PortPlace, TcConfig, TcFault, TcSwitch};

@@ -1,0 +1,351 @@
+//! tc-BPF: the switch as classifier programs on the ports' ingress.
+
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, Stack};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions, TestRunResult};
+use aya::{Ebpf, EbpfLoader};
+use rackweave_core::msg::TableError;
+use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
+use rackweave_switch::control::{Change, DataPlane, Position, RowResult, check_row};
+use rackweave_switch::pipeline::Counters;
+use rackweave_switch::tables::{DestinationRow, Dump, PeerState, ReplicaRow};
+use rackweave_switch::{BITS_EXPIRE, ROWS_MAX};
+
+use crate::layout::{
+    COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, Own, PortValue, READABLE, REPLICA_GC,
+    Row, change_bytes, counters,
+};
+
+#[cfg(bpf_objects)]
+const OBJECT: Option<&[u8]> = Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/switch_tc.o")));
+#[cfg(not(bpf_objects))]
+const OBJECT: Option<&[u8]> = None;
+
+/// A soft request after a start waits at the longest this many expiry times, as in the pipeline.
+const START_GUARD_EXPIRIES: u64 = 2;
+
+/// What a [`TcSwitch`] is told when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcConfig {
+    pub node: NodeId,
+    /// Reads avoid collecting replicas.
+    pub redirect: bool,
+    /// Most vSSDs the tables hold, 1 to [`ROWS_MAX`].
+    pub rows_max: u32,
+    /// A vSSD whose server is silent for so long is of unknown state.
+    pub bits_expire: Span,
+    /// A `gc_op` without a right tag is dropped.
+    pub require_mac: bool,
+    /// The tables' time is set by [`TcSwitch::set_clock`] instead of being the kernel's monotonic clock.
+    pub manual_clock: bool,
+}
+
+impl TcConfig {
+    pub fn new(node: NodeId) -> TcConfig {
+        TcConfig {
+            node,
+            redirect: true,
+            rows_max: ROWS_MAX,
+            bits_expire: BITS_EXPIRE,
+            require_mac: false,
+            manual_clock: false,
+        }
+    }
+}
+
+/// Where a host is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Of the switch's end of the link.
+    pub ifindex: u32,
+    /// Of the host's end.
+    pub mac: [u8; 6],
+    pub place: PortPlace,
+}
+
+/// How a packet leaves by a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortPlace {
+    /// Straight into the host's end of a veth pair: nothing waits.
+    Peer,
+    /// Through the port's queue; [`TcSwitch::attach_behind_queue`] at the other end completes the latency stamp.
+    Queue,
+}
+
+/// Why the data plane did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("built without clang: there are no BPF programs")]
+    NotBuilt,
+    #[error("rows_max is {rows_max}; 1 to {ROWS_MAX} fit")]
+    RowsMax { rows_max: u32 },
+    #[error("the kernel does not take the programs: {0}")]
+    Load(#[from] aya::EbpfError),
+    #[error(transparent)]
+    Fault(#[from] TcFault),
+}
+
+/// A system call on the loaded data plane failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TcFault {
+    #[error("map: {0}")]
+    Map(#[from] MapError),
+    #[error("program: {0}")]
+    Program(#[from] ProgramError),
+    #[error("the object has no {what} {name:?}")]
+    Missing { what: &'static str, name: &'static str },
+    #[error("the row program answered {code}")]
+    BadChange { code: u32 },
+}
+
+/// Tables and programs in the kernel. All of it, attached programs too, goes when this is dropped.
+#[derive(Debug)]
+pub struct TcSwitch {
+    cfg: TcConfig,
+    bpf: Ebpf,
+    position: Position,
+    refused: u64,
+}
+
+impl TcSwitch {
+    /// Why there can be no data plane here, if so: for tests that are then skipped.
+    pub fn unavailable() -> Option<String> {
+        // SAFETY: getuid has no preconditions.
+        if unsafe { libc::getuid() } != 0 {
+            return Some("needs root".into());
+        }
+        match TcSwitch::load(TcConfig { rows_max: 16, ..TcConfig::new(NodeId(1)) }) {
+            Ok(_) => None,
+            Err(LoadError::NotBuilt) => Some(LoadError::NotBuilt.to_string()),
+            // A verifier's refusal is a failure, not a reason to skip.
+            Err(LoadError::Fault(TcFault::Program(ProgramError::LoadError { .. }))) => None,
+            Err(e) => Some(format!("no BPF: {e}")),
+        }
+    }
+
+    /// Loads programs and empty tables.
+    pub fn load(cfg: TcConfig) -> Result<TcSwitch, LoadError> {
+        let object = OBJECT.ok_or(LoadError::NotBuilt)?;
+        if cfg.rows_max == 0 || cfg.rows_max > ROWS_MAX {
+            return Err(LoadError::RowsMax { rows_max: cfg.rows_max });
+        }
+        let (ip, expire) = (cfg.node.ipv4(), cfg.bits_expire.0);
+        let [redirect, mac, manual] = [cfg.redirect, cfg.require_mac, cfg.manual_clock].map(u8::from);
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global("switch_ip", &ip, true)
+            .override_global("bits_expire_ns", &expire, true)
+            .override_global("redirect", &redirect, true)
+            .override_global("require_mac", &mac, true)
+            .override_global("manual_clock", &manual, true);
+        for map in ["slot_of", "destinations", "rows", "free_slots"] {
+            loader.map_max_entries(map, cfg.rows_max);
+        }
+        let bpf = loader.load(object)?;
+        let mut switch = TcSwitch { cfg, bpf, position: Position::default(), refused: 0 };
+        for name in ["ingress", "behind_queue", "change_row"] {
+            switch.program(name)?.load().map_err(TcFault::from)?;
+        }
+        switch.begin()?;
+        Ok(switch)
+    }
+
+    fn begin(&mut self) -> Result<(), TcFault> {
+        let rows = self.cfg.rows_max;
+        let mut free: Stack<_, u32> = Stack::try_from(self.map_mut("free_slots")?)?;
+        for slot in (0..rows).rev() {
+            free.push(slot, 0)?;
+        }
+        let start = self.now();
+        let control =
+            Control { start_until: (start + self.cfg.bits_expire * START_GUARD_EXPIRIES).0, ..Control::default() };
+        self.set_control(control)
+    }
+
+    fn map(&self, name: &'static str) -> Result<&aya::maps::Map, TcFault> {
+        self.bpf.map(name).ok_or(TcFault::Missing { what: "map", name })
+    }
+    fn map_mut(&mut self, name: &'static str) -> Result<&mut aya::maps::Map, TcFault> {
+        self.bpf.map_mut(name).ok_or(TcFault::Missing { what: "map", name })
+    }
+    fn program(&mut self, name: &'static str) -> Result<&mut SchedClassifier, TcFault> {
+        let program = self.bpf.program_mut(name).ok_or(TcFault::Missing { what: "program", name })?;
+        Ok(program.try_into()?)
+    }
+    fn array<V: aya::Pod>(&self, name: &'static str) -> Result<Array<&MapData, V>, TcFault> {
+        Ok(Array::try_from(self.map(name)?)?)
+    }
+    fn control(&self) -> Result<Control, TcFault> {
+        Ok(self.array("control")?.get(&0, 0)?)
+    }
+    fn set_control(&mut self, control: Control) -> Result<(), TcFault> {
+        let mut map: Array<_, Control> = Array::try_from(self.map_mut("control")?)?;
+        Ok(map.set(0, control, 0)?)
+    }
+
+    /// The tables' time.
+    pub fn now(&self) -> Time {
+        if self.cfg.manual_clock {
+            return Time(self.control().map_or(0, |c| c.now));
+        }
+        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `t` is a valid timespec to write to.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+        Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    }
+    /// Sets the tables' time of a data plane with `manual_clock`.
+    pub fn set_clock(&mut self, now: Time) -> Result<(), TcFault> {
+        let control = self.control()?;
+        self.set_control(Control { now: now.0, ..control })
+    }
+
+    /// Says behind which port a node is.
+    pub fn set_port(&mut self, node: NodeId, port: Port) -> Result<(), TcFault> {
+        let mut map: HashMap<_, u32, PortValue> = HashMap::try_from(self.map_mut("ports")?)?;
+        let queued = u8::from(port.place == PortPlace::Queue);
+        map.insert(node.ipv4(), PortValue { ifindex: port.ifindex, mac: port.mac, queued, zero: 0 }, 0)?;
+        Ok(())
+    }
+    /// The key of the `gc_op`s of a server's life.
+    pub fn set_key(&mut self, key_id: u8, node: NodeId, life: Incarnation, key: [u64; 2]) -> Result<(), TcFault> {
+        let mut map: HashMap<_, KeyOf, [u64; 2]> = HashMap::try_from(self.map_mut("keys")?)?;
+        map.insert(KeyOf { incarnation: life.0, node: node.0, key_id: u32::from(key_id) }, key, 0)?;
+        Ok(())
+    }
+    pub fn remove_key(&mut self, key_id: u8, node: NodeId, life: Incarnation) -> Result<(), TcFault> {
+        let mut map: HashMap<_, KeyOf, [u64; 2]> = HashMap::try_from(self.map_mut("keys")?)?;
+        map.remove(&KeyOf { incarnation: life.0, node: node.0, key_id: u32::from(key_id) })?;
+        Ok(())
+    }
+
+    /// Switches what comes in by this interface of the calling thread's network namespace.
+    pub fn attach(&mut self, interface: &str) -> Result<(), TcFault> {
+        self.program("ingress")?.attach(interface, TcAttachType::Ingress)?;
+        Ok(())
+    }
+    /// At the far end of a port with [`PortPlace::Queue`].
+    pub fn attach_behind_queue(&mut self, interface: &str) -> Result<(), TcFault> {
+        self.program("behind_queue")?.attach(interface, TcAttachType::Ingress)?;
+        Ok(())
+    }
+
+    /// Runs the program on a frame, `repeat` times, without a network: what it returned, the frame afterwards, and the mean
+    /// time of a run.
+    pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<(u32, Vec<u8>, std::time::Duration), TcFault> {
+        self.run("ingress", frame, repeat)
+    }
+    /// As [`TcSwitch::test_run`], of the program behind a queue.
+    pub fn test_run_behind_queue(&mut self, frame: &[u8]) -> Result<(u32, Vec<u8>, std::time::Duration), TcFault> {
+        self.run("behind_queue", frame, 1)
+    }
+    fn run(
+        &mut self,
+        name: &'static str,
+        frame: &[u8],
+        repeat: u32,
+    ) -> Result<(u32, Vec<u8>, std::time::Duration), TcFault> {
+        let mut out = vec![0; frame.len() + 64];
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(frame);
+        options.data_out = Some(&mut out);
+        options.repeat = repeat;
+        let TestRunResult { return_value, duration, data_size_out, .. } = self.program(name)?.test_run(options)?;
+        out.truncate(data_size_out as usize);
+        Ok((return_value, out, duration))
+    }
+
+    /// What only this data plane counts.
+    pub fn own_counters(&self) -> Result<Own, TcFault> {
+        Ok(counters(&self.counted()?).1)
+    }
+    fn counted(&self) -> Result<[u64; COUNTERS], TcFault> {
+        let map: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map("counters")?)?;
+        let mut n = [0; COUNTERS];
+        for (i, n) in n.iter_mut().enumerate() {
+            *n = map.get(&(i as u32), 0)?.iter().sum();
+        }
+        Ok(n)
+    }
+}
+
+fn node(ip: u32) -> NodeId {
+    NodeId::from_ipv4(ip).expect("only addresses of nodes are written")
+}
+
+impl DataPlane for TcSwitch {
+    type Fault = TcFault;
+
+    fn position(&self) -> Position {
+        self.position
+    }
+    fn set_position(&mut self, position: Position) {
+        self.position = position;
+    }
+    fn rows_max(&self) -> u32 {
+        self.cfg.rows_max
+    }
+
+    /// By a program under the tables' lock: `gc_op`s go on meanwhile.
+    fn change(&mut self, _: Time, change: &Change) -> Result<RowResult, TcFault> {
+        if let Change::Create(a) = change
+            && let Err(e) = check_row(a.vssd, &a.row)
+        {
+            self.refused += 1;
+            return Ok(RowResult::Refused(e));
+        }
+        if matches!(change, Change::Delete { vssd: VssdId(0), .. }) {
+            return Ok(RowResult::Done);
+        }
+        let options = change_bytes(change);
+        let (code, ..) = self.run("change_row", &options, 1)?;
+        Ok(match ChangeResult::from_code(code) {
+            ChangeResult::Done => RowResult::Done,
+            ChangeResult::Stale => RowResult::Stale,
+            ChangeResult::Full => RowResult::Refused(TableError::Full { rows: self.control()?.rows }),
+            ChangeResult::Bad(code) => return Err(TcFault::BadChange { code }),
+        })
+    }
+
+    fn dump(&self, now: Time) -> Result<Dump, TcFault> {
+        let control = self.control()?;
+        let (destinations, rows) = (self.array::<Destination>("destinations")?, self.array::<Row>("rows")?);
+        let mut all = Vec::with_capacity(control.rows as usize);
+        for slot in 0..control.slots {
+            let d = destinations.get(&slot, 0)?;
+            if d.vssd != 0 {
+                all.push((d, rows.get(&slot, 0)?));
+            }
+        }
+        all.sort_unstable_by_key(|(d, _)| d.vssd);
+        let flags = |vssd: u32| {
+            let found = all.binary_search_by_key(&vssd, |(d, _)| d.vssd);
+            found.map_or(0, |i| all[i].0.flags_at(now.0))
+        };
+        let peer = |p: &crate::layout::Peer| {
+            let f = flags(p.vssd);
+            let (vssd, server) = (VssdId(p.vssd), node(p.server));
+            let collecting = f & (REPLICA_GC | DESTINATION_GC) != 0;
+            PeerState { vssd, server, readable: f & READABLE != 0, collecting }
+        };
+        let mut dump = Dump { generation: control.changes, ..Dump::default() };
+        for (d, r) in &all {
+            let (vssd, f) = (VssdId(d.vssd), d.flags_at(now.0));
+            let peers = r.peers[..usize::from(r.peer_count)].iter().map(peer).collect();
+            dump.replica.push(ReplicaRow { vssd, collecting: f & REPLICA_GC != 0, peers });
+            dump.destination.push(DestinationRow {
+                vssd,
+                server: node(d.server),
+                collecting: f & DESTINATION_GC != 0,
+                readable: f & READABLE != 0,
+                heard: f & HEARD != 0,
+            });
+        }
+        Ok(dump)
+    }
+
+    /// Expiries are not counted: here a state expires by not being looked at.
+    fn counters(&self) -> Result<Counters, TcFault> {
+        let (mut c, _) = counters(&self.counted()?);
+        c.rows_refused += self.refused;
+        Ok(c)
+    }
+}

@@ -1,0 +1,73 @@
+//! The kernel's programs and the pipeline are given the same packets: the same comes out, the tables and counters agree.
+
+use rackweave_core::msg::{Body, GcField, Op, Packet};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, Rng, Span, Time};
+use rackweave_dataplane::TcSwitch;
+use rackweave_switch::{Counters, DataPlane, Switch, SwitchConfig};
+
+use crate::rig::{config, load, skip};
+use crate::runner::Plane;
+use crate::support::{create, gc, packet, read, write};
+
+const ROWS: u32 = 12;
+
+fn random_packet(rng: &mut Rng, step: u64) -> Packet {
+    use GcField::*;
+    let v = 1 + rng.below(16) as u32;
+    let server = 2 + v / 4;
+    let mut p = match rng.below(12) {
+        0 | 1 => {
+            let peers: Vec<_> = (0..rng.below(4)).map(|_| 1 + rng.below(16) as u32).map(|v| (v, 2 + v / 4)).collect();
+            create(v, server, rng.chance(0.8), &peers)
+        }
+        2 if rng.chance(0.3) => packet(Op::DelVssd, server, v, Body::DelVssd),
+        2..=5 => read(v, rng.next_u64()),
+        6 => write(v),
+        _ => {
+            let field = *rng.pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle]);
+            gc(field, v, server + u32::from(rng.chance(0.05)), 1, step + rng.below(50))
+        }
+    };
+    p.header.incarnation = Incarnation(1 + step / 500 + rng.below(2));
+    p.header.epoch = Epoch(rng.below(4) as u32);
+    p.header.lat = rng.next_u64() as u32;
+    p
+}
+
+#[test]
+fn tc_does_what_the_pipeline_does() {
+    if skip("tc_does_what_the_pipeline_does") {
+        return;
+    }
+    let mut met = [0; 5];
+    for seed in 0..6 {
+        let mut rng = Rng::new(seed);
+        let bits_expire = Span::from_millis(20);
+        let mut model = Switch::new(SwitchConfig { rows_max: ROWS, bits_expire, ..SwitchConfig::new(Layout::SWITCH) });
+        let mut kernel: TcSwitch = load(rackweave_dataplane::TcConfig { bits_expire, ..config(ROWS) });
+        let (mut now, mut fx) = (Time::ZERO, Effects::new());
+        model.handle(now, Event::Timer, &mut fx);
+        for step in 0..2_000 {
+            // The kernel keeps times to 16 ns.
+            now += Span::from_micros(rng.below(125) * 16);
+            let p = random_packet(&mut rng, step);
+            fx.clear();
+            model.handle(now, Event::Packet(p.clone()), &mut fx);
+            let out = kernel.send(now, p.clone());
+            let seen = |p: &Packet| (p.src, p.dst, p.header.vssd, p.header.op, format!("{:?}", p.body));
+            let (want, got) = (fx.packets.first().map(seen), out.as_ref().map(seen));
+            assert_eq!(got, want, "seed {seed}, step {step}: {p:?}");
+            if step % 16 == 0 {
+                assert_eq!(Plane::dump(&kernel, now), model.dump(), "seed {seed}, step {step}");
+            }
+        }
+        let mut want = *model.counters();
+        (want.gc_bits_expired, want.fell_silent) = (0, 0);
+        assert_eq!(DataPlane::counters(&kernel).unwrap(), want, "seed {seed}");
+        let Counters { redirects, gc_accepted, gc_delayed, gc_duplicates, rows_refused, .. } = want;
+        for (met, n) in met.iter_mut().zip([redirects, gc_accepted, gc_delayed, gc_duplicates, rows_refused]) {
+            *met += n;
+        }
+    }
+    assert!(met.iter().all(|&n| n > 0), "situations never met: {met:?}");
+}

@@ -1,0 +1,88 @@
+//! A data plane in the kernel, driven by test runs.
+
+use rackweave_core::msg::{Body, Op, Packet};
+use rackweave_core::{Layout, NodeId, Time};
+use rackweave_dataplane::{Port, PortPlace, TcConfig, TcSwitch, frame};
+use rackweave_switch::{Announcement, Change, DataPlane, Dump, RowResult};
+
+use crate::runner::Plane;
+
+/// `return skip!("name")`-like: true if the test cannot run here; says so.
+pub fn skip(name: &str) -> bool {
+    let Some(why) = TcSwitch::unavailable() else { return false };
+    println!("SKIP {name}: {why}");
+    true
+}
+
+/// What the programs return.
+pub const TC_OK: u32 = 0;
+pub const TC_DROP: u32 = 2;
+pub const TC_REDIRECT: u32 = 7;
+
+pub fn config(rows: u32) -> TcConfig {
+    TcConfig { rows_max: rows, manual_clock: true, ..TcConfig::new(Layout::SWITCH) }
+}
+
+/// With a port for every node that tests name.
+pub fn load(cfg: TcConfig) -> TcSwitch {
+    let mut switch = TcSwitch::load(cfg).unwrap();
+    for node in (0..16).chain(95..110).map(NodeId) {
+        let port = Port { ifindex: 1, mac: frame::mac(node), place: PortPlace::Peer };
+        switch.set_port(node, port).unwrap();
+    }
+    switch
+}
+
+pub fn bytes(p: &Packet) -> Vec<u8> {
+    let mut ours = Vec::new();
+    rackweave_wire::encode(p, &mut ours).unwrap();
+    ours
+}
+pub fn framed(p: &Packet) -> Vec<u8> {
+    frame::around(p.src, p.dst, &bytes(p))
+}
+
+/// The control plane's part of the switch: rows come to it, not to the program.
+fn row_change(p: &Packet) -> Option<Change> {
+    let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
+    match &p.body {
+        Body::CreateVssd(row) => {
+            let (epoch, request) = (p.header.epoch, p.header.request);
+            Some(Change::Create(Announcement { vssd, incarnation, epoch, request, row: (**row).clone() }))
+        }
+        Body::DelVssd => Some(Change::Delete { vssd, incarnation }),
+        _ => None,
+    }
+}
+
+impl Plane for TcSwitch {
+    fn new(rows: u32) -> TcSwitch {
+        load(config(rows.min(1024)))
+    }
+
+    fn send(&mut self, now: Time, p: Packet) -> Option<Packet> {
+        self.set_clock(now).unwrap();
+        if p.header.op == Op::CreateVssd || p.header.op == Op::DelVssd {
+            let result = match self.change(now, &row_change(&p).unwrap()).unwrap() {
+                RowResult::Done => Ok(()),
+                RowResult::Refused(e) => Err(e),
+                RowResult::Stale => return None,
+            };
+            let mut header = p.header;
+            header.op = Op::Reply;
+            return Some(Packet { src: p.dst, dst: p.src, header, body: Body::Table(result) });
+        }
+        let (action, out, _) = self.test_run(&framed(&p), 1).unwrap();
+        match action {
+            TC_DROP => None,
+            TC_REDIRECT => Some(frame::parse(&out).unwrap_or_else(|e| panic!("{e}: {out:02x?}"))),
+            other => panic!("returned {other}"),
+        }
+    }
+    fn advance(&mut self, now: Time) {
+        self.set_clock(now).unwrap();
+    }
+    fn dump(&self, now: Time) -> Dump {
+        DataPlane::dump(self, now).unwrap()
+    }
+}

@@ -1,0 +1,270 @@
+//! Bytes: stamps, checksums, tags, and packets that are not as they should be.
+
+use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
+use rackweave_core::{Incarnation, Layout, NodeId, Time};
+use rackweave_dataplane::{Port, PortPlace, TcConfig, TcSwitch, frame};
+use rackweave_switch::{Change, DataPlane};
+
+use crate::control::announcement;
+use crate::rig::{TC_DROP, TC_OK, TC_REDIRECT, bytes, config, framed, load, skip};
+use crate::runner::Plane;
+use crate::support::{CLIENT, gc, packet, read, write};
+
+/// vSSDs 1 on node 2 and 2 on node 3, peers, idle.
+fn pair(cfg: TcConfig) -> TcSwitch {
+    let mut s = load(cfg);
+    for (v, server, peer) in [(1, 2, (2, 3)), (2, 3, (1, 2))] {
+        s.change(Time::ZERO, &Change::Create(announcement(v, server, &[peer]))).unwrap();
+        if !cfg.require_mac {
+            s.send(Time::ZERO, gc(GcField::Idle, v, server, 1, 0)).unwrap();
+        }
+    }
+    s
+}
+
+fn with_lat(mut p: Packet, lat: u32) -> Packet {
+    p.header.lat = lat;
+    p
+}
+
+#[test]
+fn tc_latency_grows_by_the_time_in_the_switch_and_saturates() {
+    if skip("tc_latency_grows_by_the_time_in_the_switch_and_saturates") {
+        return;
+    }
+    let mut s = pair(config(16));
+    for lat in [0, 40, 0x00ff_ffff, 0x7fff_ffff] {
+        let out = s.send(Time::ZERO, with_lat(write(1), lat)).unwrap();
+        let spent = out.header.lat - lat;
+        assert!((1..50_000_000).contains(&spent), "{spent} ns");
+    }
+    let out = s.send(Time::ZERO, with_lat(write(1), u32::MAX)).unwrap();
+    assert_eq!(out.header.lat, u32::MAX);
+}
+
+#[test]
+fn tc_time_in_a_queue_is_in_the_stamp() {
+    if skip("tc_time_in_a_queue_is_in_the_stamp") {
+        return;
+    }
+    let mut s = pair(config(16));
+    s.set_port(NodeId(2), Port { ifindex: 1, mac: frame::mac(NodeId(2)), place: PortPlace::Queue }).unwrap();
+    for lat in [0, 77, 0x7fff_ffff] {
+        let (action, out, _) = s.test_run(&framed(&with_lat(write(1), lat)), 1).unwrap();
+        assert_eq!(action, TC_REDIRECT);
+        let started = std::time::Instant::now();
+        while started.elapsed().as_millis() < 3 {
+            std::hint::spin_loop();
+        }
+        let (action, out, _) = s.test_run_behind_queue(&out).unwrap();
+        assert_eq!(action, TC_OK);
+        let spent = frame::parse(&out).unwrap().header.lat - lat;
+        assert!((3_000_000..500_000_000).contains(&spent), "{spent} ns in a queue of 3 ms");
+    }
+    // Beyond what can be stamped in progress, it reads as two seconds and more.
+    let (_, out, _) = s.test_run(&framed(&with_lat(write(1), u32::MAX)), 1).unwrap();
+    let (_, out, _) = s.test_run_behind_queue(&out).unwrap();
+    assert!(frame::parse(&out).unwrap().header.lat >= 0x7fff_ffff);
+}
+
+/// `frame::parse` checks both checksums: this asks every alignment and carry of the rewritten fields.
+#[test]
+fn tc_checksums_are_right_whatever_is_rewritten() {
+    if skip("tc_checksums_are_right_whatever_is_rewritten") {
+        return;
+    }
+    let mut s = pair(config(16));
+    s.send(Time::ZERO, gc(GcField::Regular, 1, 2, 1, 1)).unwrap();
+    let mut rng = rackweave_core::Rng::new(3);
+    for _ in 0..2_000 {
+        let mut p = with_lat(read(1, rng.next_u64()), rng.next_u64() as u32);
+        p.src = NodeId(95 + rng.below(15) as u32);
+        let out = s.send(Time::ZERO, p.clone()).unwrap();
+        assert_eq!((out.dst, out.header.vssd.0, out.src), (NodeId(3), 2, p.src));
+    }
+    // Without a UDP checksum there is none to keep.
+    let mut f = framed(&read(1, 0));
+    f[40..42].fill(0);
+    let (action, out, _) = s.test_run(&f, 1).unwrap();
+    assert_eq!((action, &out[40..42]), (TC_REDIRECT, &[0, 0][..]));
+}
+
+/// As the transport seals: key id at byte 48, tag at 64.
+fn sealed(p: &Packet, key_id: u8, key: [u64; 2]) -> Vec<u8> {
+    let mut b = bytes(p);
+    b[48] = key_id;
+    let tag = tag(&b, key);
+    b[64..72].copy_from_slice(&tag.to_be_bytes());
+    frame::around(p.src, p.dst, &b)
+}
+
+/// SipHash-2-4 of a gc_op's covered bytes, written apart from the transport's.
+fn tag(b: &[u8], key: [u64; 2]) -> u64 {
+    let mut covered = vec![b[0]];
+    covered.extend_from_slice(&b[9..16]);
+    covered.extend_from_slice(&b[20..60]);
+    covered.extend_from_slice(&b[80..89]);
+    covered.resize(64, 0);
+    siphash(&covered, key)
+}
+fn siphash(data: &[u8], key: [u64; 2]) -> u64 {
+    let mut v = [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573u64];
+    (0..4).for_each(|i| v[i] ^= key[i % 2]);
+    let round = |v: &mut [u64; 4]| {
+        for (a, b, c, d, r, s) in [(0, 1, 2, 3, 13, 16), (2, 1, 0, 3, 17, 21)] {
+            v[a] = v[a].wrapping_add(v[b]);
+            v[b] = v[b].rotate_left(r) ^ v[a];
+            v[a] = v[a].rotate_left(32);
+            v[c] = v[c].wrapping_add(v[d]);
+            v[d] = v[d].rotate_left(s) ^ v[c];
+        }
+    };
+    let mut words: Vec<u64> = data.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
+    words.push((data.len() as u64) << 56);
+    for w in words {
+        v[3] ^= w;
+        round(&mut v);
+        round(&mut v);
+        v[0] ^= w;
+    }
+    v[2] ^= 0xff;
+    (0..4).for_each(|_| round(&mut v));
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+#[test]
+fn tc_only_a_right_tag_moves_a_bit() {
+    if skip("tc_only_a_right_tag_moves_a_bit") {
+        return;
+    }
+    let mut s = pair(TcConfig { require_mac: true, ..config(16) });
+    let key = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+    s.set_key(7, NodeId(2), Incarnation(1), key).unwrap();
+    let ask = gc(GcField::Regular, 1, 2, 1, 1);
+    let forged = [
+        framed(&ask),
+        sealed(&ask, 7, [key[0], key[1] ^ 1]),
+        sealed(&ask, 8, key),
+        sealed(&gc(GcField::Regular, 1, 2, 2, 1), 7, key),
+        sealed(&gc(GcField::Regular, 2, 3, 1, 1), 7, key),
+    ];
+    for (i, f) in forged.iter().enumerate() {
+        assert_eq!(s.test_run(f, 1).unwrap().0, TC_DROP, "forgery {i}");
+    }
+    assert_eq!(s.own_counters().unwrap().bad_mac, forged.len() as u64);
+    assert!(Plane::dump(&s, Time::ZERO).replica.iter().all(|r| !r.collecting));
+    let (action, out, _) = s.test_run(&sealed(&ask, 7, key), 1).unwrap();
+    assert_eq!(action, TC_REDIRECT);
+    let ours = &out[frame::HEAD_BYTES..];
+    assert_eq!(
+        (ours[48], &ours[64..72]),
+        (7, &tag(ours, key).to_be_bytes()[..]),
+        "the answer is sealed with the same key"
+    );
+    let mut plain = ours.to_vec();
+    plain[48] = 0;
+    plain[64..72].fill(0);
+    let answer = frame::parse(&frame::around(Layout::SWITCH, NodeId(2), &plain)).unwrap();
+    assert_eq!(answer.body, Body::Gc(GcOp { field: GcField::Accept, sequence: 1 }));
+    assert_eq!((answer.src, answer.dst), (Layout::SWITCH, NodeId(2)));
+    // Any bit of what is covered, flipped on the way with the checksums made right again, is found.
+    let sealed = bytes_of(&sealed(&gc(GcField::Finish, 1, 2, 1, 2), 7, key));
+    for at in (9..16).chain(20..48).chain(80..89) {
+        let mut b = sealed.clone();
+        b[at] ^= 1;
+        let sum = checksum(&b);
+        b[60..64].copy_from_slice(&sum.to_be_bytes());
+        let (action, ..) = s.test_run(&frame::around(NodeId(2), Layout::SWITCH, &b), 1).unwrap();
+        assert_eq!(action, TC_DROP, "byte {at}");
+    }
+    assert!(Plane::dump(&s, Time::ZERO).replica[0].collecting);
+}
+
+fn bytes_of(frame: &[u8]) -> Vec<u8> {
+    frame[frame::HEAD_BYTES..].to_vec()
+}
+/// The key's id does not count.
+fn checksum(ours: &[u8]) -> u32 {
+    let mut b = ours.to_vec();
+    b[48..56].fill(0);
+    rackweave_wire::header::checksum(&b)
+}
+
+#[test]
+fn tc_what_is_not_for_the_program_or_is_wrong() {
+    if skip("tc_what_is_not_for_the_program_or_is_wrong") {
+        return;
+    }
+    let mut s = pair(config(16));
+    let mut action = |f: &[u8]| s.test_run(f, 1).unwrap().0;
+    // For the control plane's socket.
+    assert_eq!(action(&framed(&packet(Op::DelVssd, 2, 1, Body::DelVssd))), TC_OK);
+    // Between hosts: as it is.
+    let mut p = packet(Op::Reply, 2, 1, Body::Reply(IoReply::Done));
+    p.dst = CLIENT;
+    assert_eq!(action(&framed(&p)), TC_REDIRECT);
+    // No port, other ports, fragments, options, other protocols.
+    let f = framed(&read(1, 0));
+    let changed = |at: usize, to: u8| {
+        let mut f = f.clone();
+        f[at] = to;
+        f
+    };
+    assert_eq!(action(&changed(33, 200)), TC_OK, "an address behind no port");
+    assert_eq!(action(&changed(36, 1)), TC_OK, "another UDP port");
+    assert_eq!(action(&changed(20, 0x20)), TC_OK, "a first fragment");
+    assert_eq!(action(&changed(14, 0x46)), TC_OK, "IPv4 options");
+    assert_eq!(action(&changed(23, 6)), TC_OK, "TCP");
+    assert_eq!(action(&changed(12, 0x86)), TC_OK, "another protocol");
+    for len in [frame::HEAD_BYTES + 1, frame::HEAD_BYTES + 79] {
+        assert_eq!(action(&f[..len]), TC_DROP, "{len} bytes");
+    }
+    // gc_ops: damaged, too long, from an address that is not its sender's.
+    let g = framed(&gc(GcField::Regular, 1, 2, 1, 9));
+    let mut damaged = g.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    assert_eq!(action(&damaged), TC_DROP);
+    let mut long = g.clone();
+    long.push(0);
+    assert_eq!(action(&long), TC_DROP);
+    let ours = bytes_of(&g);
+    assert_eq!(action(&frame::around(NodeId(3), Layout::SWITCH, &ours)), TC_DROP);
+    let (c, own) = (DataPlane::counters(&s).unwrap(), s.own_counters().unwrap());
+    assert_eq!((c.malformed, c.gc_foreign, own.bad_checksum), (3, 1, 1));
+    assert!(Plane::dump(&s, Time::ZERO).replica.iter().all(|r| !r.collecting));
+    // Bytes at random.
+    let mut rng = rackweave_core::Rng::new(1);
+    for _ in 0..3_000 {
+        let mut f = if rng.chance(0.5) { g.clone() } else { f.clone() };
+        f.truncate(14 + rng.below(f.len() as u64 - 13) as usize);
+        for _ in 0..1 + rng.below(4) {
+            let at = rng.below(f.len() as u64) as usize;
+            f[at] = rng.next_u64() as u8;
+        }
+        // The kernel's test run itself refuses what no driver would hand over.
+        let _ = s.test_run(&f, 1);
+    }
+    Plane::dump(&s, Time::ZERO);
+}
+
+#[test]
+fn tc_arp_is_answered_from_the_ports() {
+    if skip("tc_arp_is_answered_from_the_ports") {
+        return;
+    }
+    let mut s = load(config(4));
+    let ask = |target: NodeId| {
+        let mut f = vec![0xff; 6];
+        f.extend_from_slice(&frame::mac(CLIENT));
+        f.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        f.extend_from_slice(&frame::mac(CLIENT));
+        f.extend_from_slice(&CLIENT.ipv4().to_be_bytes());
+        f.extend_from_slice(&[0; 6]);
+        f.extend_from_slice(&target.ipv4().to_be_bytes());
+        f
+    };
+    let (action, out, _) = s.test_run(&ask(NodeId(3)), 1).unwrap();
+    assert_eq!((action, &out[..6], &out[20..22]), (TC_REDIRECT, &frame::mac(CLIENT)[..], &[0, 2][..]));
+    assert_eq!((&out[22..28], &out[28..32]), (&frame::mac(NodeId(3))[..], &NodeId(3).ipv4().to_be_bytes()[..]));
+    assert_eq!(s.test_run(&ask(NodeId(900)), 1).unwrap().0, TC_OK);
+}
