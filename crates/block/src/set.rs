@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
-use rackweave_core::{BlockAddr, SetId, Span, Time, VssdId};
+use rackweave_core::{BlockAddr, Epoch, SetId, Span, Time, VssdId};
 
 /// Unanswered and answered sequences from the floor on, at most: bounds what every replica remembers of this client
 /// (protocol rule 7). Mutations wait at the bound until the oldest is answered.
@@ -20,6 +20,8 @@ pub struct Lane {
 #[derive(Debug)]
 pub struct SetState {
     pub set: SetId,
+    /// Of the newest map: what messages to the set are stamped with.
+    pub epoch: Epoch,
     members: Vec<Route>,
     pub reads: Lane,
     pub writes: Lane,
@@ -45,6 +47,7 @@ impl SetState {
     pub fn new(set: SetId) -> SetState {
         SetState {
             set,
+            epoch: Epoch(0),
             members: Vec::new(),
             reads: Lane::default(),
             writes: Lane::default(),

@@ -26,6 +26,11 @@ pub enum Cmd {
         #[command(subcommand)]
         command: Volume,
     },
+    /// Speak about the running rack's replica sets
+    Set {
+        #[command(subcommand)]
+        command: Set,
+    },
     /// Show servers, vSSDs, garbage collection, volumes and latencies of the running rack
     Status(Json),
     /// Replay a block trace through a simulated rack, policy against policy
@@ -107,6 +112,26 @@ pub enum Volume {
     /// Delete a volume and everything in it
     Delete {
         name: String,
+        /// Even while a client has it in use: the client is fenced first
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Set {
+    /// Give up servers that a set waits for after all of it crashed
+    Recover {
+        /// Number of the set, as `status` shows it
+        set: u32,
+        /// Servers that never come back, separated by commas
+        #[arg(long, value_name = "SERVERS", value_delimiter = ',', required = true)]
+        without: Vec<u32>,
+        /// Really do it
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         json: Json,
     },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rackweave_rack::embedded::control::{self, Answer, Command};
 
-use crate::args::Volume;
+use crate::args::{Set, Volume};
 use crate::{Failure, show};
 
 /// A rack that does not answer administration by then has lost its majority, or hangs.
@@ -31,7 +31,7 @@ pub fn volume(data: &Path, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Create { name, size, json } => (Command::VolumeCreate { name: name.clone(), size: size.0 }, json),
         Volume::Grow { name, size, json } => (Command::VolumeGrow { name: name.clone(), size: size.0 }, json),
-        Volume::Delete { name, json } => (Command::VolumeDelete { name: name.clone() }, json),
+        Volume::Delete { name, force, json } => (Command::VolumeDelete { name: name.clone(), force: *force }, json),
         Volume::Info { name, json } => (Command::VolumeInfo { name: name.clone() }, json),
         Volume::List(json) => (Command::VolumeList, json),
     };
@@ -46,6 +46,25 @@ pub fn volume(data: &Path, command: &Volume) -> Result<(), Failure> {
         (Answer::Done, false) => {}
         _ => return Err(Refused::Unexpected.into()),
     }
+    Ok(())
+}
+
+/// What giving up a member means, for people.
+const WARNING: &str = "what these servers alone keep is given up for good: writes that were answered and that no FLUSH or FUA \
+     covered may be lost, flushed ones are not; should they come back, what they hold is overwritten. Repeat the \
+     command with --yes if they never come back";
+
+pub fn set(data: &Path, command: &Set) -> Result<(), Failure> {
+    let Set::Recover { set, without, yes, json } = command;
+    if !yes {
+        return Err(Refused::Because(WARNING.into()).into());
+    }
+    let Answer::Done = ask(data, &Command::SetRecover { set: *set, without: without.clone() })? else {
+        return Err(Refused::Unexpected.into());
+    };
+    let mut out = std::io::stdout().lock();
+    let done = format!("set {set} recovers from its other members");
+    writeln!(out, "{}", if json.json { "{}" } else { &done })?;
     Ok(())
 }
 

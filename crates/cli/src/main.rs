@@ -38,6 +38,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match &cli.command {
         Cmd::Up(a) => up::up(&data()?, a)?,
         Cmd::Volume { command } => ask::volume(&data()?, command)?,
+        Cmd::Set { command } => ask::set(&data()?, command)?,
         Cmd::Status(j) => ask::status(&data()?, j.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),
         Cmd::Sim(a) => return evaluate::sim(a),

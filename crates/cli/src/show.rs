@@ -57,6 +57,14 @@ pub fn status(s: &Status) -> String {
     if let Some(e) = &r.store_error {
         let _ = writeln!(out, "WARNING: the metadata service cannot write: {e}");
     }
+    for set in s.sets.iter().filter(|set| !set.waits_for.is_empty()) {
+        let _ = writeln!(
+            out,
+            "WARNING: all of set {} crashed, and it waits for server {} (rackweave set recover gives up what never comes back)",
+            set.set,
+            list(&set.waits_for)
+        );
+    }
     let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
     if s.latency.iter().any(|l| l.count > 0) {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));

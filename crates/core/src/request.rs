@@ -22,6 +22,11 @@ pub enum RequestOp {
     Attach {
         name: Box<str>,
     },
+    /// To a volume client: nobody here uses the volume any more. Its generation stays the writer's, and the next
+    /// attach here goes on with it.
+    Detach {
+        volume: VolumeId,
+    },
     Read {
         volume: VolumeId,
         offset: u64,
@@ -70,8 +75,21 @@ pub enum AdminOp {
         name: Box<str>,
         size: u64,
     },
+    /// Refused while a client has the volume in use, unless forced; its writer is fenced for good before anything is
+    /// dropped.
     VolumeDelete {
         name: Box<str>,
+        force: bool,
+    },
+    /// From the client that attached as writer generation `attach`: it has the volume in use again.
+    VolumeHold {
+        name: Box<str>,
+        attach: u32,
+    },
+    /// From the same: nobody there uses the volume any more.
+    VolumeRelease {
+        volume: VolumeId,
+        attach: u32,
     },
     VolumeInfo {
         name: Box<str>,
@@ -79,6 +97,12 @@ pub enum AdminOp {
     VolumeList,
     /// Sets, members, servers as the metadata service sees them.
     RackStatus,
+    /// The operator's word that these servers' members of a set that crashed whole never come back: it recovers from
+    /// the others alone (protocol rule 6). What comes back in spite of it is overwritten.
+    SetRecover {
+        set: SetId,
+        without: Box<[NodeId]>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -141,6 +165,8 @@ pub struct SetStatus {
     pub set: SetId,
     pub epoch: Epoch,
     pub members: Vec<MemberStatus>,
+    /// The whole set crashed, and it waits for these servers (protocol rule 6).
+    pub waits_for: Vec<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +207,20 @@ pub enum RequestError {
     Corrupt,
     #[error("the rack did not answer within {waited}")]
     TimedOut { waited: Span },
-    #[error("volume {name:?} is in use by {by}")]
+    #[error("volume {name:?} is in use by client {by}: let it disconnect first, or force the deletion")]
     InUse { name: Box<str>, by: NodeId },
     #[error("all {limit} requests that may wait here do")]
     Busy { limit: u32 },
+    #[error("there is no set {}", .set.0)]
+    UnknownSet { set: SetId },
+    #[error("server {} was no complete member of set {} in its last epoch", .server.0, .set.0)]
+    NotInSet { set: SetId, server: NodeId },
+    #[error("server {} of set {} is back, or its lease may still run: it is not lost", .server.0, .set.0)]
+    NotLost { set: SetId, server: NodeId },
+    #[error("set {} goes on with server {}: there is nothing to recover", .set.0, .server.0)]
+    Survives { set: SetId, server: NodeId },
+    #[error("set {} waits for server {} too: it comes back, or is given up as well", .set.0, .server.0)]
+    StillMissing { set: SetId, server: NodeId },
+    #[error("no complete member of set {} would remain: there is nothing to recover from", .set.0)]
+    NothingLeft { set: SetId },
 }

@@ -49,12 +49,12 @@ impl Clearing {
         }
         self.jobs.iter().map(|j| j.again_at).min().unwrap_or(Time::MAX)
     }
-    /// Starts what may start and repeats what is due. `member(set, attempt)` names whom to ask.
+    /// Starts what may start and repeats what is due. `member(set, attempt)` names whom to ask, and its epoch.
     pub fn run(
         &mut self,
         now: Time,
         me: Incarnation,
-        member: impl Fn(SetId, u32) -> Option<VssdId>,
+        member: impl Fn(SetId, u32) -> Option<(VssdId, Epoch)>,
         mut send: impl FnMut(Packet),
     ) {
         while self.jobs.len() < IN_FLIGHT_MAX {
@@ -71,8 +71,8 @@ impl Clearing {
                 continue;
             }
             j.again_at = now + RETRY_AFTER;
-            if let Some(vssd) = member(j.set, j.attempt) {
-                send(packet(j, me, floor, vssd));
+            if let Some(to) = member(j.set, j.attempt) {
+                send(packet(j, me, floor, to));
             }
             j.attempt = j.attempt.wrapping_add(1);
         }
@@ -105,7 +105,7 @@ impl Clearing {
     }
 }
 
-fn packet(j: &Job, me: Incarnation, floor: u64, vssd: VssdId) -> Packet {
+fn packet(j: &Job, me: Incarnation, floor: u64, (vssd, epoch): (VssdId, Epoch)) -> Packet {
     let mutation = Mutation { client: me, sequence: j.sequence, floor };
     let io = if j.fenced {
         IoRequest::Zero { range: BlockRange::whole(j.volume), fua: true, attach: FENCE_ALL, mutation }
@@ -119,7 +119,7 @@ fn packet(j: &Job, me: Incarnation, floor: u64, vssd: VssdId) -> Packet {
         class: Class::Copper,
         original_vssd: vssd,
         set: j.set,
-        epoch: Epoch(0),
+        epoch,
         incarnation: me,
         request: j.request,
     };

@@ -48,6 +48,7 @@ pub struct VolumeRecord {
     /// Bytes.
     pub size: u64,
     pub attach: u32,
+    /// The client that has it in use.
     pub writer: Option<NodeId>,
     pub creator: (Incarnation, u64),
     pub stripe_blocks: u32,

@@ -1,6 +1,7 @@
 //! Who is in a set: the rules of membership as one function of what is known.
 
 use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::request::RequestError;
 use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
 
 /// What the service knows of one server.
@@ -35,7 +36,7 @@ pub struct Place {
 }
 
 /// How long is waited for those who may only be late.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     /// Until then a set that never had a view waits for all its places; afterwards `min_copies` suffice.
     pub first_view_until: Time,
@@ -197,6 +198,63 @@ fn whole_set_lost<'a, S: Servers>(
     }
     let leader = back.first()?.vssd;
     Some((ViewState::Recovering { leader }, back))
+}
+
+/// Members of the last epoch that a set which crashed whole waits for; the server that goes on if it did not. `None`:
+/// it never had a view.
+pub fn waits_for<S: Servers>(
+    view: &View,
+    places: &[Place],
+    servers: &S,
+    now: Time,
+) -> Option<Result<Vec<NodeId>, NodeId>> {
+    // How long a survivor must have held its lease is not asked: whoever holds one may be the survivor.
+    let judge = Judge { servers, places, now, patience: Patience::default() };
+    let members: Vec<&Member> = view.members.iter().filter(|m| m.role == Role::Member).collect();
+    let there = |m: &&&Member| matches!(judge.life(m), Life::Live | Life::Unheard);
+    if view.state == ViewState::Normal
+        && let Some(m) = members.iter().find(there)
+    {
+        return Some(Err(m.server));
+    }
+    let missing = |m: &&&Member| match judge.life(m) {
+        Life::Expired => true,
+        Life::Restarted => !judge.place(m.vssd).is_some_and(|p| p.failed) && !judge.usable(m.vssd, m.server),
+        Life::Live | Life::Unheard | Life::Failed => false,
+    };
+    (!members.is_empty()).then(|| Ok(members.iter().filter(missing).map(|m| m.server).collect()))
+}
+
+/// The operator's word (rule 6): the set recovers from the members of its last epoch without those on `given_up`.
+pub fn recover_without<S: Servers>(
+    view: &View,
+    places: &[Place],
+    servers: &S,
+    now: Time,
+    given_up: &[NodeId],
+) -> Result<(ViewState, Vec<Member>), RequestError> {
+    let set = view.set;
+    let member = |s: NodeId| view.members.iter().any(|m| m.server == s && m.role == Role::Member);
+    if let Some(&server) = given_up.iter().find(|s| !member(**s)) {
+        return Err(RequestError::NotInSet { set, server });
+    }
+    let missing = match waits_for(view, places, servers, now) {
+        None => return Err(RequestError::NothingLeft { set }),
+        Some(Err(server)) => return Err(RequestError::Survives { set, server }),
+        Some(Ok(missing)) => missing,
+    };
+    if let Some(&server) = given_up.iter().find(|s| !missing.contains(s)) {
+        return Err(RequestError::NotLost { set, server });
+    }
+    if let Some(&server) = missing.iter().find(|s| !given_up.contains(s)) {
+        return Err(RequestError::StillMissing { set, server });
+    }
+    let judge = Judge { servers, places, now, patience: Patience::default() };
+    let rest = view.members.iter().filter(|m| m.role == Role::Member && !given_up.contains(&m.server));
+    let rest: Vec<Member> =
+        rest.filter(|m| judge.usable(m.vssd, m.server)).map(|m| judge.reborn(m.vssd, m.server, Role::Member)).collect();
+    let leader = rest.first().ok_or(RequestError::NothingLeft { set })?.vssd;
+    Ok((ViewState::Recovering { leader }, rest))
 }
 
 /// A member that restarts during recovery starts it again, with all of them.

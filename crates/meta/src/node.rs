@@ -172,6 +172,9 @@ impl Meta {
             set: s.view.set,
             epoch: s.view.epoch,
             members: s.view.members.iter().map(member).collect(),
+            waits_for: members::waits_for(&s.view, &s.places, &self.servers, now)
+                .and_then(Result::ok)
+                .unwrap_or_default(),
         };
         RackStatus {
             servers: servers.into_values().collect(),
@@ -243,7 +246,7 @@ impl Meta {
                 self.say(src, header.request, Control::Attached(answer));
             }
             Body::Control(Control::Admin(op)) => {
-                let answer = self.admin_once(now, (header.incarnation, header.request), &op);
+                let answer = self.admin_once(now, src, (header.incarnation, header.request), &op, fx);
                 self.say(src, header.request, Control::AdminReply(answer));
             }
             Body::Reply(reply) => self.cleared(now, header.request, &reply),
@@ -352,7 +355,13 @@ impl Meta {
     fn client_hello(&mut self, src: NodeId, request: u64, nonce: u64) {
         let incarnation = match self.clients.get(&src) {
             Some(&(known, incarnation)) if known == nonce && incarnation != Incarnation(0) => incarnation,
-            _ => self.next_incarnation(),
+            _ => {
+                // A new life: what the one before had in use it uses no more.
+                for id in self.volumes.release_all(src) {
+                    self.put_volume(id);
+                }
+                self.next_incarnation()
+            }
         };
         self.remember_client(src, nonce, incarnation);
         let map = Box::new(self.map());
@@ -485,14 +494,14 @@ impl Meta {
         Ok(Box::new(info))
     }
 
-    fn admin_once(&mut self, now: Time, by: (Incarnation, u64), op: &AdminOp) -> Answer {
+    fn admin_once(&mut self, now: Time, src: NodeId, by: (Incarnation, u64), op: &AdminOp, fx: &mut Effects) -> Answer {
         if matches!(op, AdminOp::VolumeInfo { .. } | AdminOp::VolumeList | AdminOp::RackStatus) {
-            return self.admin(now, by, op).map(Box::new).map_err(Box::new);
+            return self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
         }
         if let Some((_, answer)) = self.answers.iter().find(|(known, _)| *known == by) {
             return answer.clone();
         }
-        let answer = self.admin(now, by, op).map(Box::new).map_err(Box::new);
+        let answer = self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
         if self.answers.len() == ANSWERS_MAX {
             self.answers.pop_front();
         }
@@ -500,7 +509,14 @@ impl Meta {
         answer
     }
 
-    fn admin(&mut self, now: Time, by: (Incarnation, u64), op: &AdminOp) -> Result<ReplyData, RequestError> {
+    fn admin(
+        &mut self,
+        now: Time,
+        src: NodeId,
+        by: (Incarnation, u64),
+        op: &AdminOp,
+        fx: &mut Effects,
+    ) -> Result<ReplyData, RequestError> {
         match op {
             AdminOp::VolumeCreate { name, size } => {
                 if self.volumes.created_by(name, by) {
@@ -522,11 +538,33 @@ impl Meta {
                 }
                 Ok(ReplyData::Volume(info))
             }
-            AdminOp::VolumeDelete { name } => {
-                let v = self.volumes.delete(name)?;
+            AdminOp::VolumeDelete { name, force } => {
+                let v = self.volumes.delete(name, *force)?;
                 let (id, sets) = (v.id, v.to_clear.clone());
                 self.clearing.add(id, &sets);
                 self.put_volume(id);
+                Ok(ReplyData::Done)
+            }
+            AdminOp::VolumeHold { name, attach } => {
+                let (info, changed) = self.volumes.hold(name, *attach, src)?;
+                if changed {
+                    self.put_volume(info.id);
+                }
+                Ok(ReplyData::Volume(info))
+            }
+            AdminOp::VolumeRelease { volume, attach } => {
+                if self.volumes.release(*volume, *attach) {
+                    self.put_volume(*volume);
+                }
+                Ok(ReplyData::Done)
+            }
+            AdminOp::SetRecover { set, without } => {
+                let &i = self.by_set.get(set).ok_or(RequestError::UnknownSet { set: *set })?;
+                let s = &self.sets[i];
+                let (state, members) = members::recover_without(&s.view, &s.places, &self.servers, now, without)?;
+                if self.new_view(i, state, members, fx) {
+                    self.push_map();
+                }
                 Ok(ReplyData::Done)
             }
             AdminOp::VolumeInfo { name } => Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?))),
@@ -545,15 +583,16 @@ impl Meta {
         self.put_volume(volume);
     }
 
-    fn request(&mut self, now: Time, r: Request) {
+    fn request(&mut self, now: Time, r: Request, fx: &mut Effects) {
         let result = match &r.op {
-            RequestOp::Admin(op) => self.admin(now, (Incarnation(0), 0), op),
+            RequestOp::Admin(op) => self.admin(now, Layout::META, (Incarnation(0), 0), op, fx),
             RequestOp::Attach { name } => Err(RequestError::UnknownVolume { name: name.clone() }),
             RequestOp::Read { volume, .. }
             | RequestOp::Write { volume, .. }
             | RequestOp::Trim { volume, .. }
             | RequestOp::WriteZeroes { volume, .. }
             | RequestOp::Flush { volume }
+            | RequestOp::Detach { volume }
             | RequestOp::BlockStatus { volume, .. } => Err(RequestError::NotAttached { volume: *volume }),
         };
         self.out.reply(Reply { id: r.id, result });
@@ -581,7 +620,7 @@ impl Meta {
         let member = |set: SetId, attempt: u32| {
             let view = &sets[*by_set.get(&set)?].view;
             let serving: Vec<VssdId> = view.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect();
-            serving.get(attempt as usize % serving.len().max(1)).copied()
+            serving.get(attempt as usize % serving.len().max(1)).map(|&vssd| (vssd, view.epoch))
         };
         self.clearing.run(now, self.me, member, |p| out.send(p));
     }
@@ -617,7 +656,7 @@ impl Node for Meta {
         match event {
             Event::Packet(p) => self.packet(now, p, fx),
             Event::Stored { tag } => self.out.stored(tag, fx),
-            Event::Request(r) => self.request(now, r),
+            Event::Request(r) => self.request(now, r, fx),
             // It has no device.
             Event::Timer | Event::Completion(_) => {}
         }

@@ -143,8 +143,11 @@ impl Volumes {
         Ok(v)
     }
     /// The name is free at once; the record stays until every set has dropped the blocks.
-    pub fn delete(&mut self, name: &str) -> Result<&VolumeRecord, RequestError> {
+    pub fn delete(&mut self, name: &str, force: bool) -> Result<&VolumeRecord, RequestError> {
         let v = self.find_mut(name)?;
+        if let Some(by) = v.writer.filter(|_| !force) {
+            return Err(RequestError::InUse { name: name.into(), by });
+        }
         v.deleting = true;
         v.to_clear = v.sets.clone();
         let (id, size) = (v.id, v.size);
@@ -173,6 +176,29 @@ impl Volumes {
         }
         v.attaches.push(AttachRecord { client, request, attach: v.attach });
         Ok((info(v), true))
+    }
+
+    /// The client of the newest generation has the volume in use again. True: the record changed.
+    pub fn hold(&mut self, name: &str, attach: u32, node: NodeId) -> Result<(VolumeInfo, bool), RequestError> {
+        let v = self.find_mut(name)?;
+        let changed = v.attach == attach && v.writer != Some(node);
+        if changed {
+            v.writer = Some(node);
+        }
+        Ok((info(v), changed))
+    }
+    /// The client of this generation does not use the volume any more. True: the record changed.
+    pub fn release(&mut self, id: VolumeId, attach: u32) -> bool {
+        self.by_id.get_mut(&id).is_some_and(|v| v.attach == attach && v.writer.take().is_some())
+    }
+    /// A client's life is over: what it had in use.
+    pub fn release_all(&mut self, node: NodeId) -> Vec<VolumeId> {
+        let held = self.by_id.values_mut().filter(|v| v.writer == Some(node));
+        held.map(|v| {
+            v.writer = None;
+            v.id
+        })
+        .collect()
     }
 }
 

@@ -2,3 +2,4 @@
 
 mod mutations;
 mod search;
+mod whole_set;

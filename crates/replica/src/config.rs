@@ -52,6 +52,8 @@ pub struct Faults {
     pub skip_replay: bool,
     /// Execute a mutation again whenever it comes again (rule 7).
     pub drop_dedup: bool,
+    /// Execute mutations stamped with an older epoch (rule 7).
+    pub old_mutations: bool,
     /// Serve while a shadow (rule 3).
     pub serve_shadow: bool,
     /// Let older writers mutate a fenced volume (rule 14).

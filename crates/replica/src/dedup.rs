@@ -1,4 +1,11 @@
 //! Which mutations were executed (protocol rule 7), and which of their blocks may not have been.
+//!
+//! The tables live in memory. A shadow takes them over from the members, so that they are lost only with all members at
+//! once. Of what a client then sends again, an unanswered mutation may be executed twice: nothing newer of its blocks was
+//! ever sent, because a client has one mutation of a block under way and a volume has one writer. A late copy of an
+//! *answered* one would undo what came after it. So a mutation is stamped with the epoch its client knows, and a member
+//! refuses an older one than its own; a recovered set is two epochs further, and only what a client still wants gets the
+//! new stamp.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

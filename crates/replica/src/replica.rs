@@ -181,8 +181,18 @@ impl Replica {
         let header = p.header;
         let src = p.src;
         let Body::Io(io) = p.body else { return };
+        let mutates = matches!(io, IoRequest::Write(_) | IoRequest::Zero { .. });
         let packet = Packet { src, dst: p.dst, header, body: Body::DelVssd };
-        self.dispatch(&mut cx, Job::new(packet, io, now));
+        let job = Job::new(packet, io, now);
+        if mutates && header.epoch < self.epoch && !self.cfg.faults.old_mutations {
+            // A late copy, perhaps, of a mutation answered before all members crashed, when the tables that knew it
+            // were lost with them. Who still wants it stamps it with the new epoch.
+            cx.fx.trace(TracePoint::StaleEpoch, u64::from(header.epoch.0), u64::from(self.epoch.0));
+            self.stats.stale_epochs += 1;
+            self.refuse(&mut cx, job.asker);
+        } else {
+            self.dispatch(&mut cx, job);
+        }
         self.settle(&mut cx);
     }
 

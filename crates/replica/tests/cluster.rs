@@ -70,6 +70,8 @@ pub struct Server {
 
 pub struct Pending {
     pub io: IoRequest,
+    /// Known when it was first sent.
+    epoch: Epoch,
     pub start: u64,
     value: Option<u64>,
     pub target: usize,
@@ -496,16 +498,25 @@ impl Cluster {
         let op = c.next;
         let floor = c.pending.iter().filter(|(_, p)| !p.acked).map(|(&k, _)| k).min().unwrap_or(op);
         let io = make(Mutation { client: Self::incarnation(client), sequence: op, floor });
-        c.pending.insert(op, Pending { io, start: self.now.0, value, target, acked: false });
+        c.pending.insert(op, Pending { io, epoch: self.view.epoch, start: self.now.0, value, target, acked: false });
         self.transmit(client, op, target, 0);
         op
     }
 
     fn transmit(&mut self, client: usize, op: u64, to: usize, attempt: u32) {
+        self.clients[client].pending.get_mut(&op).expect("pending").target = to;
+        self.message(client, op, to, self.view.epoch);
+        self.at(CLIENT_RETRY, Ev::Retry { client, op, attempt });
+    }
+
+    /// A copy of an operation's first message arrives after all.
+    pub fn late_copy(&mut self, client: usize, op: u64, to: usize) {
+        self.message(client, op, to, self.clients[client].pending[&op].epoch);
+    }
+
+    fn message(&mut self, client: usize, op: u64, to: usize, epoch: Epoch) {
         let vssd = VssdId(1 + to as u32);
-        let p = self.clients[client].pending.get_mut(&op).expect("pending");
-        p.target = to;
-        let io = p.io.clone();
+        let io = self.clients[client].pending[&op].io.clone();
         let kind = if matches!(io, IoRequest::Read { .. } | IoRequest::Status { .. }) { Op::Read } else { Op::Write };
         let header = Header {
             op: kind,
@@ -514,13 +525,12 @@ impl Cluster {
             class: Class::Silver,
             original_vssd: vssd,
             set: SetId(1),
-            epoch: Epoch(0),
+            epoch,
             incarnation: Self::incarnation(client),
             request: op,
         };
         let (src, dst) = (NodeId(CLIENTS_AT + client as u32), NodeId(2 + to as u32));
         self.send(Packet { src, dst, header, body: Body::Io(io) });
-        self.at(CLIENT_RETRY, Ev::Retry { client, op, attempt });
     }
 
     pub fn write(&mut self, client: usize, to: usize, first: u64, count: u32, fua: bool) -> u64 {

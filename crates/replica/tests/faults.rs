@@ -360,3 +360,38 @@ fn a_returning_member_loses_what_its_source_lacks() {
     assert_eq!(c.servers[2].store.contents().keys().map(|a| a.block).collect::<Vec<_>>(), [4, 5]);
     assert!(c.servers[2].store.contents().contains_key(&BlockAddr::new(VOLUME, 5)));
 }
+
+/// All members crash after a newer write was flushed; then a copy of the older one, long answered, comes late. What a
+/// read finds, and what was flushed.
+fn late_copy_after_all_crashed(faults: Faults) -> (IoReply, IoReply) {
+    let mut c = Cluster::new(3, 1, 5, Net::GOOD, faults);
+    c.run_for(Span::from_millis(50));
+    let older = c.write(0, 0, 0, 8, false);
+    assert!(c.run_idle(Span::from_secs(1)));
+    c.write(0, 1, 0, 8, false);
+    assert!(c.run_idle(Span::from_secs(1)));
+    c.flush(0, 0);
+    assert!(c.run_idle(Span::from_secs(1)));
+    let before = c.read(0, 0, 0, 8);
+    assert!(c.run_idle(Span::from_secs(1)));
+    let flushed = c.reply(0, before).expect("read").clone();
+    (0..3).for_each(|i| c.crash(i));
+    c.run_for(Span::from_millis(200));
+    (0..3).for_each(|i| c.restart(i));
+    c.converge(Span::from_secs(10)).expect("recovered");
+    for to in 0..3 {
+        c.late_copy(0, older, to);
+    }
+    c.run_for(Span::from_millis(100));
+    let after = c.read(0, 1, 0, 8);
+    assert!(c.run_idle(Span::from_secs(1)));
+    (flushed, c.reply(0, after).expect("read").clone())
+}
+
+#[test]
+fn a_late_copy_of_an_answered_write_does_nothing_after_all_members_crashed() {
+    let (flushed, read) = late_copy_after_all_crashed(Faults::default());
+    assert_eq!(read, flushed);
+    let (flushed, read) = late_copy_after_all_crashed(Faults { old_mutations: true, ..Faults::default() });
+    assert_ne!(read, flushed, "without the stamp of its epoch it undoes a flushed write");
+}

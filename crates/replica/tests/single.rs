@@ -75,7 +75,7 @@ impl One {
         self.peer_in(4, from, body)
     }
     fn io(&mut self, io: IoRequest) -> Vec<IoReply> {
-        let header = Header { op: Op::Write, epoch: Epoch(0), ..self.header(0, 9) };
+        let header = Header { op: Op::Write, epoch: self.r.report().epoch, ..self.header(0, 9) };
         let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Io(io) };
         self.r.handle_io(self.now, p, &mut self.store, &mut self.fx);
         self.replies()

@@ -4,7 +4,7 @@ use rackweave_core::msg::control::{Control, Member, RackMap, Role, SetRoute, Vie
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo,
 };
-use rackweave_core::{SetId, SsdId, VssdId};
+use rackweave_core::{NodeId, SetId, SsdId, VssdId};
 
 use crate::codec::{wire_enum, wire_list, wire_struct};
 use crate::limits::{MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX};
@@ -44,10 +44,13 @@ wire_enum!(Control, "control message", {
 wire_enum!(AdminOp, "administration", {
     0 => VolumeCreate { name, size },
     1 => VolumeGrow { name, size },
-    2 => VolumeDelete { name },
+    2 => VolumeDelete { name, force },
     3 => VolumeInfo { name },
     4 => VolumeList,
     5 => RackStatus,
+    6 => SetRecover { set, without },
+    7 => VolumeHold { name, attach },
+    8 => VolumeRelease { volume, attach },
 });
 
 wire_enum!(ReplyData, "answer's data", {
@@ -68,8 +71,9 @@ wire_struct!(ServerStatus { node, alive, last_heartbeat, ssds });
 wire_list!(ServerStatus, "servers", SERVERS_MAX, 17);
 wire_struct!(MemberStatus { vssd, server, role });
 wire_list!(MemberStatus, "members", MEMBERS_MAX, 9);
-wire_struct!(SetStatus { set, epoch, members });
-wire_list!(SetStatus, "sets", SETS_MAX, 12);
+wire_list!(NodeId, "servers", MEMBERS_MAX, 4);
+wire_struct!(SetStatus { set, epoch, members, waits_for });
+wire_list!(SetStatus, "sets", SETS_MAX, 16);
 wire_struct!(RackStatus { promise_limit, promised, servers, sets });
 
 wire_enum!(RequestError, "request error", {
@@ -89,4 +93,10 @@ wire_enum!(RequestError, "request error", {
     13 => TimedOut { waited },
     14 => InUse { name, by },
     15 => Busy { limit },
+    16 => UnknownSet { set },
+    17 => NotInSet { set, server },
+    18 => NotLost { set, server },
+    19 => Survives { set, server },
+    20 => StillMissing { set, server },
+    21 => NothingLeft { set },
 });

@@ -64,6 +64,7 @@ impl VolumeClient {
         for route in &map.sets {
             let i = self.set_slot(route.set);
             let set = &mut self.sets[i as usize];
+            set.epoch = route.epoch.max(set.epoch);
             let same = set.members() == route.members.len() && route.members.iter().all(|&m| set.has(m));
             if !same || newer {
                 set.set_members(&route.members);

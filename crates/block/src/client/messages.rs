@@ -1,7 +1,9 @@
 //! The life of a message: order among overlapping mutations, window, tries, answer.
 
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::{BlockRange, Body, Control, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
+use rackweave_core::msg::{
+    BlockRange, Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
+};
 use rackweave_core::request::RequestError;
 use rackweave_core::{BLOCK, BlockAddr, Effects, Layout, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
 
@@ -204,10 +206,10 @@ impl VolumeClient {
         m.state = State::Flying;
         let (tag, tries) = (m.tag, m.tries);
         m.tries += 1;
-        let (op, set_id) = (matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_)), set.set);
+        let (op, set_id, epoch) = (matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_)), set.set, set.epoch);
         let op = if op { Op::Read } else { Op::Write };
         let body = Body::Io(self.body(slot));
-        let header = self.header(op, target, set_id, tag);
+        let header = Header { epoch, ..self.header(op, target, set_id, tag) };
         self.stats.messages += 1;
         fx.send(Packet { src: self.cfg.node, dst: Layout::SWITCH, header, body });
         if tries == 0 {

@@ -22,6 +22,7 @@ impl VolumeClient {
         let started = match r.op {
             RequestOp::Attach { name } => return self.start_attach(now, id, name, fx),
             RequestOp::Admin(op) => return self.start_admin(now, id, op, fx),
+            RequestOp::Detach { volume } => self.start_detach(now, id, volume, fx),
             RequestOp::Read { volume, offset, len } => self.start_read(now, id, volume, offset, len, fx),
             RequestOp::Write { volume, offset, data, fua } => self.start_write(now, id, volume, offset, data, fua, fx),
             RequestOp::Trim { volume, offset, len, fua } => self.start_trim(now, id, volume, offset, len, fua, fx),
@@ -253,6 +254,26 @@ impl VolumeClient {
         Ok(())
     }
 
+    /// Tells the metadata service; generation and state stay, for an attach to go on with.
+    fn start_detach(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        volume: VolumeId,
+        fx: &mut Effects,
+    ) -> Result<(), RequestError> {
+        let v = self.volume(volume)?;
+        let info = &self.volumes[v as usize].info;
+        let attach = info.attach;
+        // An attach under way may have told the service that the volume is in use already.
+        if self.pending.iter().any(|(_, p)| matches!(&p.job, Job::Attach(a) if a.name == info.name)) {
+            self.answer(id, Ok(ReplyData::Done), fx);
+            return Ok(());
+        }
+        self.start_admin(now, id, AdminOp::VolumeRelease { volume, attach }, fx);
+        Ok(())
+    }
+
     fn start_admin(&mut self, now: Time, id: RequestId, op: AdminOp, fx: &mut Effects) {
         let p = self.open(now, id, NONE, Job::Admin);
         self.submit_control(now, p, Control::Admin(Box::new(op)), fx);
@@ -273,11 +294,13 @@ impl VolumeClient {
             a.followers.push(id);
             return;
         }
-        let held = self.volumes.iter().any(|(_, v)| v.info.name == name && v.ready && v.fenced.is_none());
-        let stage = if held { AttachStage::Confirm } else { AttachStage::Ask };
-        let question = match stage {
-            AttachStage::Confirm => Control::Admin(Box::new(AdminOp::VolumeInfo { name: name.clone() })),
-            _ => Control::Attach { name: name.clone() },
+        let held = self.volumes.iter().find(|(_, v)| v.info.name == name && v.ready && v.fenced.is_none());
+        let (stage, question) = match held.map(|(_, v)| v.info.attach) {
+            Some(attach) => {
+                let hold = AdminOp::VolumeHold { name: name.clone(), attach };
+                (AttachStage::Confirm, Control::Admin(Box::new(hold)))
+            }
+            None => (AttachStage::Ask, Control::Attach { name: name.clone() }),
         };
         let p = self.open(now, id, NONE, Job::Attach(Attach { name, stage, followers: Vec::new() }));
         self.submit_control(now, p, question, fx);

@@ -132,3 +132,24 @@ fn the_same_seed_sends_the_same_packets() {
     };
     assert_eq!(run(), run());
 }
+
+#[test]
+fn the_service_learns_when_nobody_here_uses_a_volume_and_when_somebody_does_again() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 12);
+    let attach = r.info.attach;
+    assert_eq!(r.run(RequestOp::Detach { volume: VOLUME }), Ok(ReplyData::Done));
+    assert_eq!(r.admin, [AdminOp::VolumeRelease { volume: VOLUME, attach }]);
+    r.admin.clear();
+    r.sent.clear();
+    assert_eq!(r.attach().unwrap().attach, attach, "its generation is still the writer's");
+    assert_eq!(r.admin, [AdminOp::VolumeHold { name: "v".into(), attach }]);
+    assert!(r.sent.is_empty(), "nothing was fenced");
+    // While an attach is under way the volume is in use.
+    r.admin.clear();
+    let id = r.submit(RequestOp::Attach { name: "v".into() });
+    assert_eq!(r.run(RequestOp::Detach { volume: VOLUME }), Ok(ReplyData::Done));
+    assert!(matches!(r.wait(id), Ok(ReplyData::Attached(_))));
+    assert!(!r.admin.iter().any(|op| matches!(op, AdminOp::VolumeRelease { .. })));
+    let unknown = VolumeId(77);
+    assert_eq!(r.run(RequestOp::Detach { volume: unknown }), Err(RequestError::NotAttached { volume: unknown }));
+}

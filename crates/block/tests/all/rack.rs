@@ -68,6 +68,8 @@ pub struct Rack {
     /// Packets of the client to replicas, in order.
     pub sent: Vec<Packet>,
     pub attaches: VecDeque<(u64, u32)>,
+    /// Administration that changes something, once each time it was asked for.
+    pub admin: Vec<AdminOp>,
     /// The mutation of each request number, and the blocks of each unanswered mutation (set, sequence).
     tags: BTreeMap<u64, (u32, u64)>,
     open: BTreeMap<(u32, u64), (u64, u64)>,
@@ -107,6 +109,7 @@ impl Rack {
             lied_to: false,
             replies: BTreeMap::new(),
             sent: Vec::new(),
+            admin: Vec::new(),
             attaches: VecDeque::new(),
             tags: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -312,14 +315,19 @@ impl Rack {
                 Control::Attached(Ok(Box::new(VolumeInfo { attach, ..self.info.clone() })))
             }
             Control::Attach { name } => Control::Attached(Err(Box::new(RequestError::UnknownVolume { name }))),
-            Control::Admin(op) => Control::AdminReply(match *op {
-                AdminOp::VolumeInfo { name } if name == self.info.name => {
-                    Ok(Box::new(ReplyData::Volume(self.info.clone())))
-                }
-                AdminOp::VolumeInfo { name } => Err(Box::new(RequestError::UnknownVolume { name })),
-                AdminOp::VolumeList => Ok(Box::new(ReplyData::Volumes(vec![self.info.clone()]))),
-                _ => Ok(Box::new(ReplyData::Done)),
-            }),
+            Control::Admin(op) => {
+                self.admin.push((*op).clone());
+                Control::AdminReply(match *op {
+                    AdminOp::VolumeInfo { name } | AdminOp::VolumeHold { name, .. } if name == self.info.name => {
+                        Ok(Box::new(ReplyData::Volume(self.info.clone())))
+                    }
+                    AdminOp::VolumeInfo { name } | AdminOp::VolumeHold { name, .. } => {
+                        Err(Box::new(RequestError::UnknownVolume { name }))
+                    }
+                    AdminOp::VolumeList => Ok(Box::new(ReplyData::Volumes(vec![self.info.clone()]))),
+                    _ => Ok(Box::new(ReplyData::Done)),
+                })
+            }
             other => panic!("{other:?}"),
         })
     }

@@ -1,6 +1,6 @@
 //! Volumes and the commands about them.
 
-use crate::harness::{Rack, rackweave, text};
+use crate::harness::{Rack, rackweave, text, wait_for};
 use crate::nbd::pattern;
 use serde_json::Value;
 
@@ -111,4 +111,51 @@ fn version_names_the_formats() {
     let v: Value = serde_json::from_slice(&o.stdout).expect("JSON");
     assert_eq!(v["rackweave"], env!("CARGO_PKG_VERSION"));
     assert_eq!(v["data"], 1);
+}
+
+#[test]
+fn a_volume_somebody_uses_is_deleted_by_force_alone() {
+    let r = Rack::start();
+    r.volume("vm0", "64M");
+    let mut first = r.connect("vm0");
+    first.write(0, &pattern(1, 1));
+    let second = r.connect("vm0");
+    drop(first);
+    wait_for("one connection", || r.status()["rack"]["connections"] == 1);
+    let e = r.fails(1, &["volume", "delete", "vm0"]);
+    assert!(e.contains("\"vm0\" is in use by client"), "{e}");
+    // With the last connection it is not in use any more, and a new one uses it again.
+    drop(second);
+    wait_for("no connection", || r.status()["rack"]["connections"] == 0);
+    let mut third = r.connect("vm0");
+    assert_eq!(third.read(0, 4096), pattern(1, 1));
+    assert!(r.fails(1, &["volume", "delete", "vm0"]).contains("in use"));
+    r.ok(&["volume", "delete", "vm0", "--force"]);
+    assert!(!r.ok(&["volume", "list"]).contains("vm0"));
+    assert!(third.command(1, 0, 0, 4096, &pattern(1, 2), 0).is_err(), "its writer is fenced");
+    r.volume("vm0", "64M");
+    assert_eq!(r.connect("vm0").read(0, 4096), vec![0; 4096]);
+    wait_for("the volume is free", || r.run(&["volume", "delete", "vm0"]).status.success());
+}
+
+#[test]
+fn a_volume_in_use_when_the_rack_was_killed_is_free_afterwards() {
+    let mut r = Rack::start();
+    r.volume("vm0", "64M");
+    let _c = r.connect("vm0");
+    r.kill();
+    r.again();
+    r.ok(&["volume", "delete", "vm0"]);
+}
+
+#[test]
+fn servers_are_given_up_only_where_that_is_needed() {
+    let r = Rack::start();
+    let e = r.fails(1, &["set", "recover", "0", "--without", "2"]);
+    assert!(e.contains("--yes") && e.contains("flushed ones are not"), "{e}");
+    let e = r.fails(1, &["set", "recover", "0", "--without", "2", "--yes"]);
+    assert!(e.contains("set 0"), "{e}");
+    let e = r.fails(1, &["set", "recover", "99", "--without", "2", "--yes"]);
+    assert!(e.contains("no set 99"), "{e}");
+    r.fails(2, &["set", "recover", "0", "--yes"]);
 }

@@ -1,5 +1,6 @@
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::msg::{Control, ViewState};
+use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{Epoch, Incarnation, SetId, Span};
 
 use super::harness::{LEASE, Rack, config};
@@ -233,4 +234,80 @@ fn a_machine_that_slept_wakes_with_its_members() {
     assert_eq!(*r.view(), view);
     r.run(LEASE * 3);
     assert_eq!(*r.view(), view);
+}
+
+fn recover(r: &mut Rack, request: u64, without: &[u32]) -> Result<ReplyData, RequestError> {
+    let without = without.iter().map(|&i| r.cfg.layout.server(i)).collect();
+    r.admin(request, AdminOp::SetRecover { set: SetId(0), without })
+}
+
+#[test]
+fn on_the_operator_s_word_a_set_recovers_without_who_never_comes_back() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    let server = |i| r.cfg.layout.server(i);
+    let (two, set) = (server(2), SetId(0));
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.start(0);
+    r.start(1);
+    r.run(LEASE * 3);
+    let Ok(ReplyData::Rack(status)) = r.admin(1, AdminOp::RackStatus) else { panic!("status") };
+    assert_eq!((r.roles().as_str(), &status.sets[0].waits_for[..]), ("MMM", &[two][..]));
+    assert_eq!(recover(&mut r, 2, &[2]), Ok(ReplyData::Done));
+    assert_eq!(r.roles(), "MM-R");
+    let epoch = r.view().epoch;
+    assert_eq!(recover(&mut r, 2, &[2]), Ok(ReplyData::Done), "the same request again");
+    assert_eq!(recover(&mut r, 3, &[2]), Err(RequestError::NotInSet { set, server: two }));
+    assert_eq!(r.view().epoch, epoch);
+    // It survives the service, and who was given up is not let into the recovery.
+    r.restart_meta();
+    assert_eq!(r.roles(), "MM-R");
+    r.start(2);
+    r.run(LEASE);
+    assert_eq!(r.roles(), "MM-R");
+    let leader = r.servers[0].clone();
+    let epoch = r.view().epoch;
+    r.control(leader.node, leader.incarnation, 0, Control::Recovered { set, epoch });
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MMS", "it comes back to be overwritten");
+}
+
+#[test]
+fn the_operator_s_word_is_refused_where_it_is_not_needed_or_too_much() {
+    let mut r = Rack::new(config());
+    let set = SetId(0);
+    let [zero, one, two] = [0, 1, 2].map(|i| r.cfg.layout.server(i));
+    assert_eq!(recover(&mut r, 1, &[0]), Err(RequestError::NotInSet { set, server: zero }), "never a view");
+    r.start_all();
+    r.run(LEASE);
+    let unknown = r.admin(2, AdminOp::SetRecover { set: SetId(9), without: [zero].into() });
+    assert_eq!(unknown, Err(RequestError::UnknownSet { set: SetId(9) }));
+    // One is gone, the others go on.
+    r.servers[2].silent = true;
+    assert_eq!(recover(&mut r, 3, &[2]), Err(RequestError::Survives { set, server: zero }));
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "MM-");
+    assert_eq!(recover(&mut r, 4, &[2]), Err(RequestError::NotInSet { set, server: two }));
+    // The whole set crashes; the leases of the lives before still run.
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.start(0);
+    assert_eq!(recover(&mut r, 5, &[1]), Err(RequestError::Survives { set, server: one }));
+    r.run(LEASE * 3);
+    assert_eq!(recover(&mut r, 6, &[0]), Err(RequestError::NotLost { set, server: zero }));
+    assert_eq!(recover(&mut r, 7, &[]), Err(RequestError::StillMissing { set, server: one }));
+    r.servers[0].silent = true;
+    r.run(LEASE * 3);
+    assert_eq!(recover(&mut r, 8, &[1]), Err(RequestError::StillMissing { set, server: zero }));
+    assert_eq!(recover(&mut r, 9, &[0, 1]), Err(RequestError::NothingLeft { set }));
+    assert_eq!(r.roles(), "MM-");
+    // A member lost while its set recovers is given up the same way.
+    r.start(0);
+    r.start(1);
+    assert_eq!(r.roles(), "MM-R");
+    r.servers[1].silent = true;
+    assert_eq!(recover(&mut r, 10, &[1]), Err(RequestError::NotLost { set, server: one }));
+    r.run(LEASE * 3);
+    assert_eq!(recover(&mut r, 11, &[1]), Ok(ReplyData::Done));
+    assert_eq!(r.roles(), "M--R");
 }

@@ -69,7 +69,7 @@ fn eventful(r: &mut Rack) {
     r.run(LEASE / 5);
     r.servers[2].silent = true;
     r.run(LEASE * 2);
-    let delete = AdminOp::VolumeDelete { name: "a".into() };
+    let delete = AdminOp::VolumeDelete { name: "a".into(), force: true };
     r.control(client, Incarnation(77), 3, Control::Admin(Box::new(delete)));
 }
 

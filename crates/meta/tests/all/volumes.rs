@@ -114,7 +114,7 @@ fn deletion_fences_then_clears_every_set_and_survives_a_restart() {
     volume(r.admin(1, create("a", GIB)));
     r.heard.clear();
     let client = r.cfg.layout.client(0);
-    let delete = AdminOp::VolumeDelete { name: "a".into() };
+    let delete = AdminOp::VolumeDelete { name: "a".into(), force: false };
     r.control(client, Incarnation(77), 2, Control::Admin(Box::new(delete.clone())));
     let first = asked(&mut r);
     assert!(matches!(first[..], [(_, IoRequest::Fence { volume: VolumeId(1), attach: u32::MAX })]));
@@ -143,9 +143,9 @@ fn deletion_fences_then_clears_every_set_and_survives_a_restart() {
 fn a_deleted_name_is_free_at_once_and_its_id_never() {
     let mut r = Rack::new(config());
     let old = volume(r.admin(1, create("a", 8 * GIB)));
-    assert_eq!(r.admin(2, AdminOp::VolumeDelete { name: "a".into() }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(2, AdminOp::VolumeDelete { name: "a".into(), force: false }), Ok(ReplyData::Done));
     assert_eq!(
-        r.admin(3, AdminOp::VolumeDelete { name: "a".into() }),
+        r.admin(3, AdminOp::VolumeDelete { name: "a".into(), force: false }),
         Err(RequestError::UnknownVolume { name: "a".into() })
     );
     let new = volume(r.admin(4, create("a", 8 * GIB)));
@@ -166,10 +166,51 @@ fn a_server_learns_with_its_welcome_whom_to_refuse() {
     let (one, two) = (r.cfg.layout.client(0), r.cfg.layout.client(1));
     attach(&mut r, one, 5, 1);
     attach(&mut r, two, 6, 1);
-    assert_eq!(r.admin(4, AdminOp::VolumeDelete { name: "gone".into() }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(4, AdminOp::VolumeDelete { name: "gone".into(), force: false }), Ok(ReplyData::Done));
     r.start(1);
     assert_eq!(r.servers[1].fences, [(VolumeId(1), 2), (VolumeId(3), u32::MAX)]);
     r.restart_meta();
     r.start(2);
     assert_eq!(r.servers[2].fences, r.servers[1].fences);
+}
+
+#[test]
+fn a_volume_in_use_is_deleted_only_by_force() {
+    let mut r = Rack::new(config());
+    let v = volume(r.admin(1, create("a", GIB)));
+    let one = r.cfg.layout.client(0);
+    let delete = |force| AdminOp::VolumeDelete { name: "a".into(), force };
+    let in_use = Err(RequestError::InUse { name: "a".into(), by: one });
+    assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
+    assert_eq!(r.admin(2, delete(false)), in_use);
+    // The last of its users left; an older generation's word counts for nothing.
+    let release = |attach| AdminOp::VolumeRelease { volume: v.id, attach };
+    assert_eq!(r.admin(3, release(0)), Ok(ReplyData::Done));
+    assert_eq!(r.admin(4, delete(false)), in_use);
+    assert_eq!(r.admin(5, release(1)), Ok(ReplyData::Done));
+    let hold = |attach| AdminOp::VolumeHold { name: "a".into(), attach };
+    assert_eq!(volume(r.admin(6, hold(1))).attach, 1);
+    r.restart_meta();
+    assert_eq!(r.admin(7, delete(false)), in_use, "used again, and the service knows it in its next life");
+    // A new life of the client uses nothing yet.
+    r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 99 });
+    assert_eq!(r.admin(8, hold(0)), Ok(ReplyData::Volume(VolumeInfo { attach: 1, ..v.clone() })), "fenced by now");
+    attach(&mut r, one, 6, 2);
+    assert_eq!(r.admin(9, delete(false)), in_use);
+    assert_eq!(r.admin(10, delete(true)), Ok(ReplyData::Done));
+    assert!(matches!(r.admin(11, hold(2)), Err(RequestError::UnknownVolume { .. })));
+}
+
+#[test]
+fn a_client_that_died_has_nothing_in_use() {
+    let mut r = Rack::new(config());
+    volume(r.admin(1, create("a", GIB)));
+    let one = r.cfg.layout.client(0);
+    r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 9 });
+    attach(&mut r, one, 5, 1);
+    r.control(one, Incarnation(0), 2, Control::ClientHello { nonce: 9 });
+    let delete = AdminOp::VolumeDelete { name: "a".into(), force: false };
+    assert!(matches!(r.admin(2, delete.clone()), Err(RequestError::InUse { .. })), "the same life asks again");
+    r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 10 });
+    assert_eq!(r.admin(3, delete), Ok(ReplyData::Done));
 }

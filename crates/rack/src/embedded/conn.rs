@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::request::{Reply, Request, RequestId};
-use rackweave_core::{Span, Time};
+use rackweave_core::{Span, Time, VolumeId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::Session;
 
@@ -82,6 +82,13 @@ impl Conn {
         matches!(self.talk, Talk::Nbd(_))
     }
 
+    /// The volume an NBD session serves.
+    pub fn volume(&self) -> Option<VolumeId> {
+        match &self.talk {
+            Talk::Nbd(n) => n.session.volume().map(|v| v.id),
+            Talk::Control(_) | Talk::Http(..) => None,
+        }
+    }
     /// Ready for more input.
     fn wants_input(&self) -> bool {
         !self.closing

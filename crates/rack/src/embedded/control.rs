@@ -19,9 +19,10 @@ pub const LINE_MAX: usize = 4 << 20;
 pub enum Command {
     VolumeCreate { name: String, size: u64 },
     VolumeGrow { name: String, size: u64 },
-    VolumeDelete { name: String },
+    VolumeDelete { name: String, force: bool },
     VolumeInfo { name: String },
     VolumeList,
+    SetRecover { set: u32, without: Vec<u32> },
     Status,
 }
 
@@ -135,6 +136,8 @@ pub struct Set {
     pub set: u32,
     pub epoch: u32,
     pub members: Vec<Member>,
+    /// The whole set crashed, and it waits for these servers.
+    pub waits_for: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -26,7 +26,10 @@ impl Kind {
             RequestOp::Write { .. } => Some(Kind::Write),
             RequestOp::Flush { .. } => Some(Kind::Flush),
             RequestOp::Trim { .. } | RequestOp::WriteZeroes { .. } => Some(Kind::Trim),
-            RequestOp::Attach { .. } | RequestOp::BlockStatus { .. } | RequestOp::Admin(_) => None,
+            RequestOp::Attach { .. }
+            | RequestOp::Detach { .. }
+            | RequestOp::BlockStatus { .. }
+            | RequestOp::Admin(_) => None,
         }
     }
     pub fn name(self) -> &'static str {

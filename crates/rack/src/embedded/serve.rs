@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use bytes::BytesMut;
 use rackweave_core::request::{AdminOp, RackStatus, Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
-use rackweave_core::{NodeId, Span, Time, VolumeId};
+use rackweave_core::{NodeId, SetId, Span, Time, VolumeId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::Session;
 use slab::Slab;
@@ -62,6 +62,8 @@ enum Waiter {
     },
     /// A flush of a stop.
     Stop,
+    /// A volume that is not in use any more.
+    Detach,
 }
 
 /// A connection, and its serial number: places are used again.
@@ -282,9 +284,12 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         let op = match c {
             Command::VolumeCreate { name, size } => AdminOp::VolumeCreate { name: name.into(), size },
             Command::VolumeGrow { name, size } => AdminOp::VolumeGrow { name: name.into(), size },
-            Command::VolumeDelete { name } => AdminOp::VolumeDelete { name: name.into() },
+            Command::VolumeDelete { name, force } => AdminOp::VolumeDelete { name: name.into(), force },
             Command::VolumeInfo { name } => AdminOp::VolumeInfo { name: name.into() },
             Command::VolumeList => AdminOp::VolumeList,
+            Command::SetRecover { set, without } => {
+                AdminOp::SetRecover { set: SetId(set), without: without.into_iter().map(NodeId).collect() }
+            }
             Command::Status => return self.report(place, false),
         };
         self.ask(ADMIN, RequestOp::Admin(op), Waiter::Control(place));
@@ -316,10 +321,17 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 continue;
             }
             let key = (session & (CONNECTIONS_MAX as u32 - 1)) as usize;
-            let Some((serial, conn)) = self.conns.get_mut(key) else { continue };
-            if *serial != session >> CONN_BITS {
+            let attached = match &r.result {
+                Ok(ReplyData::Attached(v)) => Some(v.id),
+                _ => None,
+            };
+            let Some((_, conn)) = self.conns.get_mut(key).filter(|c| c.0 == session >> CONN_BITS) else {
+                // It left before its volume was attached.
+                if let Some(volume) = attached {
+                    self.detach_unused(volume);
+                }
                 continue;
-            }
+            };
             if let Some((kind, took)) = conn.reply(now, r) {
                 self.latencies.record(kind, took);
             }
@@ -358,7 +370,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 }
             }
             (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result)),
-            (Waiter::Stop, _) => {}
+            (Waiter::Stop | Waiter::Detach, _) => {}
         }
     }
 
@@ -424,6 +436,16 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn drop_conn(&mut self, key: usize) {
         if let Some((_, conn)) = self.conns.try_remove(key) {
             let _ = self.poll.remove(conn.fd());
+            if let Some(volume) = conn.volume() {
+                self.detach_unused(volume);
+            }
+        }
+    }
+
+    /// With its last connection a volume is not in use any more.
+    fn detach_unused(&mut self, volume: VolumeId) {
+        if !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume)) {
+            self.ask(self.client, RequestOp::Detach { volume }, Waiter::Detach);
         }
     }
 

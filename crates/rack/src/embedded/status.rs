@@ -48,6 +48,7 @@ impl View<'_> {
             set: s.set.0,
             epoch: s.epoch.0,
             members: s.members.iter().map(member).collect(),
+            waits_for: s.waits_for.iter().map(|n| n.0).collect(),
         });
         Status {
             rack: RackFacts {

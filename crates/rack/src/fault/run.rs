@@ -261,7 +261,10 @@ impl<'a> Run<'a> {
                 self.history.write(id, offset / sector, &Payload::zero(len as u32), fua, generation)
             }
             RequestOp::Flush { .. } => self.history.flush(id),
-            RequestOp::Attach { .. } | RequestOp::BlockStatus { .. } | RequestOp::Admin(_) => return None,
+            RequestOp::Attach { .. }
+            | RequestOp::Detach { .. }
+            | RequestOp::BlockStatus { .. }
+            | RequestOp::Admin(_) => return None,
         })
     }
 

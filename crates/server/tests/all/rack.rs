@@ -346,7 +346,8 @@ impl Rack {
             class: Class::Silver,
             original_vssd: vssd,
             set: SetId(set),
-            epoch: Epoch(0),
+            // This client always knows the newest.
+            epoch: Epoch(u32::MAX),
             incarnation: Incarnation(1_000_000),
             request: self.request,
         };

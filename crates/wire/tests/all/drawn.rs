@@ -305,12 +305,15 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> AdminOp {
-        match self.below(6) {
+        match self.below(9) {
             0 => AdminOp::VolumeCreate { name: self.text(), size: self.u64() },
             1 => AdminOp::VolumeGrow { name: self.text(), size: self.u64() },
-            2 => AdminOp::VolumeDelete { name: self.text() },
+            2 => AdminOp::VolumeDelete { name: self.text(), force: self.bool() },
             3 => AdminOp::VolumeInfo { name: self.text() },
             4 => AdminOp::VolumeList,
+            5 => AdminOp::SetRecover { set: SetId(self.u32()), without: self.list(3, |d| NodeId(d.u32())).into() },
+            6 => AdminOp::VolumeHold { name: self.text(), attach: self.u32() },
+            7 => AdminOp::VolumeRelease { volume: VolumeId(self.u32()), attach: self.u32() },
             _ => AdminOp::RackStatus,
         }
     }
@@ -347,13 +350,14 @@ impl Draw {
                 set: SetId(d.u32()),
                 epoch: Epoch(d.u32()),
                 members: d.list(3, |d| MemberStatus { vssd: VssdId(d.u32()), server: NodeId(d.u32()), role: d.role() }),
+                waits_for: d.list(2, |d| NodeId(d.u32())),
             }),
             promise_limit: self.u64(),
             promised: self.u64(),
         }
     }
     fn error(&mut self) -> RequestError {
-        match self.below(16) {
+        match self.below(22) {
             0 => RequestError::UnknownVolume { name: self.text() },
             1 => RequestError::DuplicateVolume { name: self.text() },
             2 => RequestError::BadName { name: self.text() },
@@ -369,6 +373,12 @@ impl Draw {
             12 => RequestError::Corrupt,
             13 => RequestError::TimedOut { waited: Span(self.u64()) },
             14 => RequestError::InUse { name: self.text(), by: NodeId(self.u32()) },
+            15 => RequestError::UnknownSet { set: SetId(self.u32()) },
+            16 => RequestError::NotInSet { set: SetId(self.u32()), server: NodeId(self.u32()) },
+            17 => RequestError::NotLost { set: SetId(self.u32()), server: NodeId(self.u32()) },
+            18 => RequestError::Survives { set: SetId(self.u32()), server: NodeId(self.u32()) },
+            19 => RequestError::StillMissing { set: SetId(self.u32()), server: NodeId(self.u32()) },
+            20 => RequestError::NothingLeft { set: SetId(self.u32()) },
             _ => RequestError::Busy { limit: self.u32() },
         }
     }

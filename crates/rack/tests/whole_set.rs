@@ -1,0 +1,115 @@
+//! Replica sets that crash whole, and an operator who gives up who never comes back (protocol rule 6).
+
+use rackweave_core::msg::{Role, ViewState};
+use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp, SetStatus, VolumeInfo};
+use rackweave_core::{Payload, SetId, Span, VolumeId};
+use rackweave_rack::RackConfig;
+use rackweave_rack::config::Size;
+use rackweave_rack::sim::{Contents, CutOdds, Sim, SimConfig};
+
+struct Rack {
+    sim: Sim,
+    next: u64,
+}
+
+impl Rack {
+    fn new() -> Rack {
+        let mut cfg = RackConfig { servers: 3, ..RackConfig::default() };
+        cfg.ssd.profile = "femu".into();
+        cfg.ssd.size = Size::mib(64);
+        let sim = Sim::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(11) }).expect("sound");
+        Rack { sim, next: 0 }
+    }
+    fn run(&mut self, span: Span) {
+        self.sim.run_until(self.sim.now() + span);
+    }
+    fn ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.sim.submit(self.sim.now(), 0, Request { id, op });
+        for _ in 0..600 {
+            self.run(Span::from_millis(50));
+            if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id == id) {
+                return r.result;
+            }
+        }
+        panic!("request {id:?} was not answered");
+    }
+    fn admin(&mut self, op: AdminOp) -> Result<ReplyData, RequestError> {
+        self.ask(RequestOp::Admin(op))
+    }
+    fn attach(&mut self) -> VolumeInfo {
+        self.admin(AdminOp::VolumeCreate { name: "v".into(), size: 1 << 20 }).expect("created");
+        match self.ask(RequestOp::Attach { name: "v".into() }) {
+            Ok(ReplyData::Attached(v)) => v,
+            other => panic!("{other:?}"),
+        }
+    }
+    fn write(&mut self, volume: VolumeId, data: &Payload) {
+        let op = RequestOp::Write { volume, offset: 0, data: data.clone(), fua: false };
+        assert_eq!(self.ask(op), Ok(ReplyData::Done));
+    }
+    fn read(&mut self, volume: VolumeId) -> Payload {
+        match self.ask(RequestOp::Read { volume, offset: 0, len: 4096 }) {
+            Ok(ReplyData::Data(d)) => d,
+            other => panic!("{other:?}"),
+        }
+    }
+    fn power_cut(&mut self, server: u32) {
+        self.sim.power_cut(server, CutOdds { drop: 1.0, tear: 0.0 });
+    }
+    fn restart(&mut self, server: u32) {
+        let n = self.sim.engine().layout().server(server);
+        self.sim.restart(n).expect("starts");
+    }
+    fn set(&mut self) -> SetStatus {
+        match self.admin(AdminOp::RackStatus) {
+            Ok(ReplyData::Rack(r)) => r.sets[0].clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+    fn members(&self) -> usize {
+        let view = self.sim.meta().and_then(|m| m.view(SetId(0))).expect("a set");
+        let members = view.members.iter().filter(|m| m.role == Role::Member).count();
+        if view.state == ViewState::Normal { members } else { 0 }
+    }
+    fn until(&mut self, what: &str, done: impl Fn(&Rack) -> bool) {
+        for _ in 0..2_000 {
+            if done(self) {
+                return;
+            }
+            self.run(Span::from_millis(10));
+        }
+        panic!("never: {what}");
+    }
+}
+
+#[test]
+fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
+    let mut r = Rack::new();
+    let v = r.attach().id;
+    let [flushed, unflushed, later] = [1, 2, 3].map(|s| Payload::elided(4096, s << 30));
+    r.write(v, &flushed);
+    assert_eq!(r.ask(RequestOp::Flush { volume: v }), Ok(ReplyData::Done));
+    r.write(v, &unflushed);
+    (0..3).for_each(|i| r.power_cut(i));
+    r.restart(0);
+    r.restart(1);
+    r.run(Span::from_secs(5));
+    let lost = r.sim.engine().layout().server(2);
+    let set = r.set();
+    assert_eq!(set.waits_for, [lost], "{set:?}");
+    assert!(r.sim.server(0).is_some_and(|s| s.status(r.sim.now()).vssds.iter().all(|v| !v.serving)));
+    let word = AdminOp::SetRecover { set: set.set, without: [lost].into() };
+    assert_eq!(r.admin(word.clone()), Ok(ReplyData::Done));
+    r.until("two members serve", |r| r.members() == 2);
+    assert_eq!(r.admin(word), Err(RequestError::NotInSet { set: set.set, server: lost }));
+    assert_eq!(r.read(v), flushed, "what was flushed is there");
+    r.write(v, &later);
+    r.restart(2);
+    r.until("it is a member again", |r| r.members() == 3);
+    // Alone it has what the others agreed on.
+    r.power_cut(0);
+    r.power_cut(1);
+    assert_eq!(r.read(v), later);
+}
