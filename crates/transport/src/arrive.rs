@@ -165,7 +165,7 @@ impl Endpoint {
         peer.say(Control::Proof { answer: token, token: counter });
         if now.since(peer.challenged) >= CHALLENGE_EVERY {
             peer.challenged = now;
-            peer.flows.iter_mut().for_each(|f| f.tx.lose_all(now));
+            peer.flows.iter_mut().for_each(|f| f.tx.lose_all());
             self.lose_unbound(now);
         }
     }
@@ -289,7 +289,12 @@ impl Endpoint {
             }
             Outcome::Whole(message, crcs) => self.deliver(p.source, p.class, message, crcs),
             Outcome::Stored => {}
-            Outcome::Duplicate => return |c| &mut c.drop_duplicate,
+            Outcome::Duplicate => {
+                if c.unheard {
+                    self.way_back(now, p.source);
+                }
+                return |c| &mut c.drop_duplicate;
+            }
             Outcome::Contradicts => return |c| &mut c.drop_contradiction,
             Outcome::NoRoom => return |c| &mut c.drop_no_room,
             Outcome::Unread => return |c| &mut c.drop_unread,

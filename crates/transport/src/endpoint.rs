@@ -312,7 +312,7 @@ impl Endpoint {
         {
             p.carrier = Carrier::Stream;
             (p.loss_sent, p.loss_lost, p.loss_at) = (0, 0, now);
-            p.flows.iter_mut().for_each(|f| f.tx.lose_all(now));
+            p.flows.iter_mut().for_each(|f| f.tx.lose_all());
             self.counters.stream_uses += 1;
             self.touch(now, peer);
         }
@@ -322,7 +322,7 @@ impl Endpoint {
         if let Some(p) = self.peers.get_mut(&peer) {
             p.carrier = Carrier::Datagrams;
             (p.loss_sent, p.loss_lost, p.loss_at) = (0, 0, now);
-            p.flows.iter_mut().for_each(|f| f.tx.lose_all(now));
+            p.flows.iter_mut().for_each(|f| f.tx.lose_all());
             self.touch(now, peer);
         }
     }

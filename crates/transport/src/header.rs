@@ -53,6 +53,8 @@ const ACK_NOW: u8 = 2;
 const ACKS: u8 = 4;
 /// The payload is encrypted.
 const ENCRYPTED: u8 = 8;
+/// The sender has heard no acknowledgement for so long that it takes the way back for broken, if this is here already.
+const UNHEARD: u8 = 16;
 
 /// First byte of the short form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +118,8 @@ pub struct Chunk {
     /// Counts how often the sender cut the message anew.
     pub attempt: u8,
     pub ack_now: bool,
+    /// The sender has heard no acknowledgement for several timeouts.
+    pub unheard: bool,
     /// Bytes of the packet's body, all chunks together.
     pub body_bytes: u32,
     pub number: u16,
@@ -272,12 +276,13 @@ fn common(b: &[u8], p: &mut Parsed, allowed: u8) -> Result<u8, Malformed> {
 }
 
 fn chunk(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
-    let flags = common(b, &mut p, ROUTED | ACK_NOW | ACKS | ENCRYPTED)?;
+    let flags = common(b, &mut p, ROUTED | ACK_NOW | ACKS | ENCRYPTED | UNHEARD)?;
     let at = p.form.extension_at;
     let c = Chunk {
         id: TransferId { routed: flags & ROUTED != 0, number: u64_at(b, at + 12) },
         attempt: b[at + 2],
         ack_now: flags & ACK_NOW != 0,
+        unheard: flags & UNHEARD != 0,
         body_bytes: u32_at(b, at + 20),
         number: u16_at(b, at + 24),
         chunk_bytes: u16_at(b, at + 26),
@@ -506,7 +511,7 @@ pub fn restore(head: &mut [u8]) {
 /// Appends a chunk's extension.
 pub fn put_chunk(to: &mut Vec<u8>, from: &Sender, c: &Chunk, acks: bool) {
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-    let mut flags = flag(c.id.routed, ROUTED) | flag(c.ack_now, ACK_NOW) | flag(acks, ACKS);
+    let mut flags = flag(c.id.routed, ROUTED) | flag(c.ack_now, ACK_NOW) | flag(acks, ACKS) | flag(c.unheard, UNHEARD);
     if from.encrypt {
         flags |= ENCRYPTED;
     }

@@ -262,6 +262,7 @@ impl Receiver {
             return Outcome::Duplicate;
         }
         if i.left == 1 && size > room.unread {
+            i.touched = now;
             return Outcome::Unread;
         }
         i.add(c, header, &datagram[payload], now);
@@ -373,10 +374,10 @@ impl Receiver {
         let hold_ns = u32::try_from(now.since(self.echo_at).0).unwrap_or(u32::MAX);
         Some((AckHead { whose, echo: self.echo, hold_ns, received: self.received, marked: self.marked }, entries))
     }
-    /// Half-received messages that nothing was added to since `before` are dropped: their sender gave up. How many.
+    /// Half-received messages that nothing was added to after `before` are dropped: their sender gave up. How many.
     pub fn expire(&mut self, before: Time) -> u64 {
         let old: Vec<TransferId> =
-            self.incoming.iter().filter(|(_, i)| i.touched < before).map(|(id, _)| *id).collect();
+            self.incoming.iter().filter(|(_, i)| i.touched <= before).map(|(id, _)| *id).collect();
         old.iter().for_each(|id| self.forget(*id));
         old.len() as u64
     }

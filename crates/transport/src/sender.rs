@@ -67,6 +67,7 @@ impl Outgoing {
             id: self.id,
             attempt: self.attempt,
             ack_now,
+            unheard: false,
             body_bytes: self.body_bytes() as u32,
             number: number as u16,
             chunk_bytes: self.chunk_bytes as u16,
@@ -106,9 +107,10 @@ pub(crate) struct Progress {
     pub lost: u32,
     /// Lost ones that had arrived after all.
     pub spurious: u32,
-    /// Bytes of the largest datagram that arrived, of the largest that was lost.
+    /// Bytes of the largest datagram that arrived, of the largest that was lost, and when a lost one left, the latest.
     pub largest_arrived: u32,
     pub largest_lost: u32,
+    pub lost_sent: Time,
 }
 
 /// What is sent next.
@@ -280,7 +282,7 @@ impl Sender {
                 self.waiting.push_back(id);
             }
         }
-        if self.in_flight == 0 {
+        if self.in_flight == 0 && !pick.again {
             self.progress = now;
         }
         self.in_flight += bytes as u64;
@@ -301,12 +303,16 @@ impl Sender {
         let rtt = echoed
             .filter(|i| self.sent[*i].in_flight)
             .map(|i| Span(at.since(self.sent[i].at).0.saturating_sub(u64::from(head.hold_ns))));
-        if echoed.is_some() {
-            self.largest_echo = self.largest_echo.max(head.echo);
+        let newest = echoed.is_some() && head.echo > self.largest_echo;
+        if newest {
+            self.largest_echo = head.echo;
         }
         let mut bytes = 0;
         for e in entries {
             bytes += self.entry(e, &mut p);
+            if self.forgotten(e, newest) {
+                self.recut(TransferId { routed: e.routed, number: e.number }, None);
+            }
         }
         if let Some(sample) = rtt {
             self.rtt.add(now, sample);
@@ -372,12 +378,19 @@ impl Sender {
             o.base += 1;
         }
         self.in_flight -= bytes;
-        if o.left == 0
+        if e.done
             && let Some(o) = self.take(id)
         {
             p.finished.push(o);
         }
         bytes
+    }
+    /// Whether the receiver has dropped what it had of the message: it misses what it had, or has all and is not done.
+    fn forgotten(&self, e: &AckEntry, newest: bool) -> bool {
+        let id = TransferId { routed: e.routed, number: e.number };
+        let Some(o) = self.transfers.get(&id).filter(|o| o.attempt == e.attempt && !e.done) else { return false };
+        let told = o.next.min(u32::from(e.base).saturating_add(ACK_SPAN));
+        o.left == 0 || newest && (u32::from(e.base)..told).any(|c| o.chunks[c as usize] == ARRIVED && !e.has(c))
     }
 
     /// Chunks that later datagrams have overtaken by too much.
@@ -403,6 +416,7 @@ impl Sender {
         self.in_flight -= u64::from(s.bytes);
         p.lost += 1;
         p.largest_lost = p.largest_lost.max(s.bytes);
+        p.lost_sent = p.lost_sent.max(s.at);
         self.again(s);
         self.congestion.lost(now, s.at);
     }
@@ -495,16 +509,19 @@ impl Sender {
             {
                 continue;
             }
-            let Some(mut o) = self.take(id) else { continue };
-            o.attempt = o.attempt.wrapping_add(1);
-            o.cut(chunk_bytes);
-            self.waiting.retain(|w| *w != id);
-            self.insert(o);
+            self.recut(id, Some(chunk_bytes));
         }
     }
+    /// The message is sent anew, in chunks of that size or of its own.
+    fn recut(&mut self, id: TransferId, chunk_bytes: Option<usize>) {
+        let Some(mut o) = self.take(id) else { return };
+        o.attempt = o.attempt.wrapping_add(1);
+        o.cut(chunk_bytes.unwrap_or(o.chunk_bytes));
+        self.waiting.retain(|w| *w != id);
+        self.insert(o);
+    }
     /// What is on the way is taken for lost: the peer says that it has dropped it, or the path has changed.
-    pub fn lose_all(&mut self, now: Time) {
-        self.progress = now;
+    pub fn lose_all(&mut self) {
         self.lose_those(|_| true);
     }
     /// The same of what went by the switch and was not answered yet.

@@ -78,6 +78,7 @@ impl Endpoint {
             let mut progress = Progress::default();
             if peer.flow(class).tx.timer(now, &self.cfg, &mut progress) {
                 self.counters.timeouts += 1;
+                self.sign_of_life(node);
             }
             self.book(now, node, class, progress);
             let Some(peer) = self.peers.get_mut(&node) else { return };
@@ -109,24 +110,43 @@ impl Endpoint {
         }
         let since = peer.path_at;
         let late = |f: &&Flow| f.tx.in_flight() > 0 && now.since(f.tx.progress.max(since)) >= self.cfg.sla;
-        let timed_out = peer.flows.iter().filter(late).map(|f| f.tx.timed_out()).max();
-        if let Some(times) = timed_out {
+        let Some(times) = peer.flows.iter().filter(late).map(|f| f.tx.timed_out()).max() else { return };
+        peer.path_at = now;
+        // The switch is not asked for signs of life: what it forwards, others acknowledge.
+        let silent = now.since(peer.heard) >= self.cfg.sla || node == self.cfg.switch;
+        if times > 0 && silent {
+            self.change_path(now, node);
+        }
+        self.sign_of_life(node);
+    }
+
+    /// The peer hears no acknowledgements although they were sent: they take a bad path.
+    pub(crate) fn way_back(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if now.since(peer.path_at) >= self.cfg.sla {
             peer.path_at = now;
-            if times > 0 && peer.carrier != Carrier::Stream {
-                self.change_path(now, node);
-            }
+            self.change_path(now, node);
         }
     }
 
     fn change_path(&mut self, now: Time, node: NodeId) {
-        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some(peer) = self.peers.get_mut(&node).filter(|p| p.carrier != Carrier::Stream) else { return };
         let Some((from, to)) = peer.paths.fail(now, self.cfg.path_blacklist, &mut self.rng) else { return };
         for f in &mut peer.flows {
             f.tx.rtt.path_changed(now);
-            f.tx.lose_all(now);
+            f.tx.lose_all();
         }
         self.counters.path_changes += 1;
         self.event(Event::PathChanged { peer: node, from, to });
+    }
+
+    /// A ping on the current path: whether it is silent, or only large datagrams vanish, or only the receiver is slow.
+    fn sign_of_life(&mut self, node: NodeId) {
+        let token = self.rng.next_u64() & !0xffff;
+        if let Some(peer) = self.peers.get_mut(&node).filter(|p| p.node != self.cfg.switch) {
+            let path = peer.paths.current;
+            peer.say(Control::Ping { path, token: token | u64::from(path) });
+        }
     }
 
     fn check_alive(&mut self, now: Time, node: NodeId) {
@@ -208,14 +228,14 @@ impl Endpoint {
         }
     }
 
-    /// Datagrams that are too large for the path vanish whatever their number: smaller ones, and after a while larger
-    /// ones again. The same rule makes chunks small where loss is heavy: a lost one then costs less (PN7).
+    /// Large datagrams vanish whatever their number, while the peer is heard: smaller ones, and after a while larger ones
+    /// again. The same rule makes chunks small where loss is heavy: a lost one then costs less (PN7).
     pub(crate) fn sizes(&mut self, now: Time, node: NodeId, p: &Progress) {
         let max = self.cfg.datagram_bytes_max;
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if p.largest_arrived as usize > DATAGRAM_BYTES_MIN {
             peer.large_lost = 0;
-        } else if p.largest_lost as usize > DATAGRAM_BYTES_MIN {
+        } else if p.largest_lost as usize > DATAGRAM_BYTES_MIN && peer.heard > p.lost_sent {
             peer.large_lost += p.lost;
         }
         let smaller = peer.large_lost >= LARGE_LOST_MAX && peer.datagram > DATAGRAM_BYTES_MIN;

@@ -6,11 +6,14 @@ use rackweave_core::{NodeId, Time};
 use crate::api::{Transmit, Via};
 use crate::endpoint::{CLASSES, Endpoint, single};
 use crate::header::{
-    self, AckEntry, AckHead, EXTENSION_BYTES, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender, ShortOp, whose,
+    self, AckEntry, AckHead, Chunk, EXTENSION_BYTES, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender, ShortOp,
+    whose,
 };
 use crate::peer::{Carrier, Control};
 use crate::sender::Pick;
 
+/// Timeouts in a row after which the peer is told, lest its acknowledgements take a bad path.
+const UNHEARD_TIMEOUTS: u32 = 2;
 /// Silver chunks for each copper one while both wait (PN10: offline work has what online work leaves, and a little).
 const SILVER_PER_COPPER: u32 = 8;
 
@@ -149,7 +152,7 @@ impl Endpoint {
         let acks =
             if flow.rx.owes() { flow.rx.acks(now, named, datagram.saturating_sub(fixed + payload)) } else { None };
         let last = flow.tx.full_after(fixed + payload);
-        let c = o.chunk(pick.chunk, last);
+        let c = Chunk { unheard: flow.tx.timed_out() >= UNHEARD_TIMEOUTS, ..o.chunk(pick.chunk, last) };
         let from = Sender {
             node: self.local,
             incarnation: self.incarnation,

@@ -1,5 +1,7 @@
 //! The transport over modelled networks, in virtual time.
 
 mod delivery;
+mod failures;
+mod hostile;
 mod routed;
 mod world;

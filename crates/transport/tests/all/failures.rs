@@ -1,0 +1,238 @@
+//! Paths that lead nowhere, peers that vanish, restart or stop reading, sizes that do not fit, heavy loss.
+
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_transport::{Carrier, Config, Event, KeyId, Keys, Retransmission, SendError};
+
+use crate::world::{Faults, World, message, number};
+
+fn pair(faults: Faults, cfg: Config, keys: Keys) -> World {
+    let mut w = World::new(8, faults);
+    w.add(2, cfg.clone(), keys.clone());
+    w.add(3, cfg, keys);
+    w
+}
+
+fn small(n: u64) -> rackweave_transport::Message {
+    message(Op::Peer, Class::Silver, 2, 0, n, 40, 4096)
+}
+
+#[test]
+fn a_black_hole_is_left_within_fifty_milliseconds() {
+    let mut w = pair(Faults::default(), Config::default(), Keys::none());
+    w.send(2, 3, small(0), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_millis(100));
+    let bad = w.end(2).peers()[0].path;
+    w.black = Some(Box::new(move |_, from, _, port| from == NodeId(2) && port == bad));
+    let start = w.now;
+    w.send(2, 3, small(1), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    assert!(w.now.since(start) < Span::from_millis(50), "{}", w.now.since(start));
+    assert!(w.events.iter().any(|(_, _, e)| matches!(e, Event::PathChanged { from, .. } if *from == bad)));
+    assert_eq!(w.end(2).peers()[0].bad_paths, [bad]);
+    // It is probed, and used again when it answers.
+    w.black = None;
+    let later = w.now + Span::from_secs(3);
+    w.run_until(later);
+    assert!(w.end(2).peers()[0].bad_paths.is_empty());
+}
+
+/// The way back leads nowhere: who answers must change its source port.
+#[test]
+fn a_black_hole_for_acknowledgements_is_left_too() {
+    let mut w = pair(Faults::default(), Config::default(), Keys::none());
+    w.send(2, 3, small(0), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_millis(100));
+    let bad = w.end(3).peers()[0].path;
+    w.black = Some(Box::new(move |_, from, _, port| from == NodeId(3) && port == bad));
+    let start = w.now;
+    w.send(2, 3, small(1), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    assert!(w.now.since(start) < Span::from_millis(100), "{}", w.now.since(start));
+}
+
+#[test]
+fn a_dead_peer_is_refused_and_found_again() {
+    let mut w = pair(Faults::default(), Config::default(), Keys::none());
+    w.send(2, 3, small(0), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_millis(100));
+    w.black = Some(Box::new(|_, _, _, _| true));
+    w.send(2, 3, small(1), Time::MAX, 1).expect("taken");
+    w.settle(Span::from_secs(5));
+    assert!(w.events.iter().any(|(_, n, e)| n.0 == 2 && *e == Event::PeerDown { peer: NodeId(3) }));
+    assert!(w.events.iter().any(|(_, _, e)| *e == Event::GaveUp { to: NodeId(3), token: 1 }));
+    assert_eq!(w.send(2, 3, small(2), Time::MAX, 2), Err(SendError::PeerDown { to: NodeId(3) }));
+    w.black = None;
+    let later = w.now + Span::from_secs(1);
+    w.run_until(later);
+    w.send(2, 3, small(3), Time::MAX, 3).expect("up again");
+    w.settle(Span::from_millis(100));
+    assert_eq!(w.delivered(3).map(|d| number(&d.message)).collect::<Vec<_>>(), [0, 3]);
+}
+
+/// Every transfer under way goes to the peer's next life whole; what it said in its last one is not believed.
+#[test]
+fn a_restarted_peer_gets_what_was_under_way() {
+    for keyed in [false, true] {
+        let keys = if keyed { Keys::one(KeyId(1), [1; 32]).expect("a key") } else { Keys::none() };
+        let mut w = pair(Faults::default(), Config::default(), keys.clone());
+        w.send(2, 3, small(0), Time::MAX, 0).expect("taken");
+        w.settle(Span::from_millis(100));
+        w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, 1, 40, 65_536), Time::MAX, 1).expect("taken");
+        let half = w.now + Span::from_micros(50);
+        w.run_until(half);
+        w.add_life(3, 2, Config::default(), keys.clone());
+        w.settle(Span::from_secs(2));
+        assert_eq!(w.delivered(3).filter(|d| number(&d.message) == 1).count(), 1, "keyed {keyed}");
+        let lives = w.events.iter().filter(|(_, n, e)| n.0 == 2 && matches!(e, Event::PeerUp { incarnation: 2, .. }));
+        assert_eq!(lives.count(), 1, "keyed {keyed}");
+    }
+}
+
+#[test]
+fn large_datagrams_that_vanish_are_followed_by_smaller_ones() {
+    let cfg = Config { datagram_bytes_max: 8972, ..Config::default() };
+    let mut w = pair(Faults { mtu: 1472, ..Faults::default() }, cfg, Keys::none());
+    for n in 0..20 {
+        w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 65_536), Time::MAX, n).expect("taken");
+    }
+    w.settle(Span::from_secs(5));
+    assert_eq!(w.delivered(3).count(), 20);
+    assert!(w.end(2).peers()[0].datagram_bytes <= 1472);
+    // And larger ones again when they fit.
+    w.faults.mtu = usize::MAX;
+    for n in 0..200 {
+        let next = w.now + Span::from_millis(200);
+        w.run_until(next);
+        w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 65_536), Time::MAX, n).expect("taken");
+    }
+    assert_eq!(w.end(2).peers()[0].datagram_bytes, 8972);
+}
+
+#[test]
+fn a_receiver_that_does_not_read_holds_up_its_senders_in_bounded_memory() {
+    let cfg = Config { unread_bytes_max: 6 << 20, queue_bytes_max: 6 << 20, ..Config::default() };
+    let mut w = pair(Faults::default(), cfg, Keys::none());
+    w.deaf.push(NodeId(3));
+    let mut refused = 0;
+    for n in 0..400 {
+        match w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 65_536), Time::MAX, n) {
+            Ok(()) => {}
+            Err(SendError::QueueFull { limit, .. }) => {
+                assert_eq!(limit, 6 << 20);
+                refused += 1;
+            }
+            Err(e) => panic!("{e}"),
+        }
+        let next = w.now + Span::from_millis(1);
+        w.run_until(next);
+    }
+    assert!(refused > 100, "{refused} refused");
+    assert!(w.held_max <= 13 << 20, "{} bytes held", w.held_max);
+    let accepted = w.end(2).counters().messages_sent as usize;
+    w.deaf.clear();
+    w.pump();
+    w.settle(Span::from_secs(10));
+    assert_eq!(w.delivered(3).count(), accepted, "{:?}", w.state());
+}
+
+#[test]
+fn a_message_is_given_up_at_its_deadline_and_the_connection_stays() {
+    let mut w = pair(Faults { loss: 0.999, ..Faults::default() }, Config::default(), Keys::none());
+    let deadline = w.now + Span::from_millis(300);
+    w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, 0, 40, 65_536), deadline, 5).expect("taken");
+    w.settle(Span::from_secs(1));
+    let at = w.events.iter().find(|(_, _, e)| *e == Event::GaveUp { to: NodeId(3), token: 5 }).map(|(at, ..)| *at);
+    assert_eq!(at, Some(deadline));
+    w.faults.loss = 0.0;
+    w.send(2, 3, small(1), Time::MAX, 6).expect("taken");
+    w.settle(Span::from_secs(2));
+    assert_eq!(w.delivered(3).map(|d| number(&d.message)).collect::<Vec<_>>(), [1]);
+    let half = w.now + Span::from_secs(10);
+    w.run_until(half);
+    assert_eq!((w.end(2).held_bytes(), w.end(3).held_bytes()), (0, 0));
+    assert_eq!(w.send(2, 3, small(2), Time(0), 7), Err(SendError::Late));
+}
+
+#[test]
+fn heavy_loss_asks_for_the_stream_and_light_loss_ends_it() {
+    let mut w = pair(Faults { loss: 0.4, ..Faults::default() }, Config::default(), Keys::none());
+    let mut n = 0;
+    let mut load = |w: &mut World, span: Span| {
+        let end = w.now + span;
+        while w.now < end {
+            let _ = w.send(2, 3, small(n), Time::MAX, n);
+            n += 1;
+            let next = w.now + Span::from_millis(2);
+            w.run_until(next);
+        }
+    };
+    load(&mut w, Span::from_secs(3));
+    assert_eq!(w.streams.first(), Some(&(NodeId(2), NodeId(3))));
+    let now = w.now;
+    w.end(2).stream_up(now, NodeId(3));
+    w.end(3).stream_up(now, NodeId(2));
+    let again = w.end(2).counters().sent_again;
+    load(&mut w, Span::from_secs(5));
+    assert_eq!(w.end(2).peers()[0].carrier, Carrier::Stream);
+    let repeated = w.end(2).counters().sent_again - again;
+    assert!(repeated < 200, "{repeated} chunks again on a stream that loses none");
+    w.faults.loss = 0.0;
+    load(&mut w, Span::from_secs(3));
+    assert!(w.events.iter().any(|(_, _, e)| *e == Event::StreamDone { peer: NodeId(3) }));
+    assert_eq!(w.end(2).peers()[0].carrier, Carrier::Datagrams);
+    w.settle(Span::from_secs(10));
+    let mut got: Vec<u64> = w.delivered(3).map(|d| number(&d.message)).collect();
+    got.sort_unstable();
+    assert_eq!(got.len() as u64, w.end(2).counters().messages_sent);
+    got.dedup();
+    assert_eq!(got.len() as u64, w.end(2).counters().messages_sent);
+}
+
+#[test]
+fn a_clock_that_jumps_ends_timers_early_and_nothing_else() {
+    let mut w = pair(
+        Faults { loss: 0.1, ..Faults::default() },
+        Config { stream_loss_per_mille: 1000, ..Config::default() },
+        Keys::none(),
+    );
+    for n in 0..100 {
+        w.send(2, 3, small(n), Time::MAX, n).expect("taken");
+        if n % 20 == 0 {
+            w.now += Span::from_millis(2500);
+        }
+        let next = w.now + Span::from_micros(200);
+        w.run_until(next);
+    }
+    w.settle(Span::from_secs(10));
+    assert_eq!(w.delivered(3).count(), 100);
+}
+
+#[test]
+fn go_back_n_repeats_what_arrived() {
+    let again = |retransmission| {
+        let cfg = Config { retransmission, stream_loss_per_mille: 1000, ..Config::default() };
+        let mut w = pair(Faults { loss: 0.02, ..Faults::default() }, cfg, Keys::none());
+        for n in 0..50 {
+            w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 65_536), Time::MAX, n).expect("taken");
+        }
+        w.settle(Span::from_secs(20));
+        assert_eq!(w.delivered(3).count(), 50);
+        w.end(2).counters().sent_again
+    };
+    let (selective, back) = (again(Retransmission::Selective), again(Retransmission::GoBackN));
+    assert!(back > 3 * selective, "{back} chunks again, {selective} selectively");
+}
+
+#[test]
+fn idle_connections_fall_silent() {
+    let mut w = pair(Faults::default(), Config::default(), Keys::none());
+    w.send(2, 3, small(0), Time::MAX, 0).expect("taken");
+    let soon = w.now + Span::from_secs(10);
+    w.run_until(soon);
+    assert!(w.end(2).counters().pings_sent >= 10);
+    let later = w.now + Span::from_secs(100);
+    w.run_until(later);
+    let pings = w.end(2).counters().pings_sent;
+    assert!(!w.step() || w.end(2).counters().pings_sent <= pings + 1);
+}

@@ -1,0 +1,282 @@
+//! Datagrams nobody of the cluster sent, or not like this: dropped, counted by reason, never a panic.
+
+use bytes::BytesMut;
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{NodeId, Rng, Span, Time};
+use rackweave_transport::{Config, Endpoint, Event, KeyError, KeyId, Keys, Message, Received, SendOptions};
+
+use crate::world::{Faults, World, message};
+
+fn keys() -> Keys {
+    Keys::one(KeyId(7), [7; 32]).expect("a key")
+}
+
+fn end(node: u32, keys: Keys) -> Endpoint {
+    Endpoint::new(Config::default(), NodeId(node), 1, keys, 1).expect("configuration")
+}
+
+const NOW: Time = Time(5_000_000);
+
+fn receive(e: &mut Endpoint, d: &[u8]) {
+    e.receive(NOW, Received { datagram: BytesMut::from(d), at: NOW, marked: false });
+}
+
+fn send(e: &mut Endpoint, to: u32, m: Message) -> Vec<u8> {
+    e.send(NOW, NodeId(to), m, SendOptions { deadline: Time::MAX, token: 0 }).expect("taken");
+    e.poll_transmit(NOW).expect("a datagram").bytes.to_vec()
+}
+
+/// Two endpoints that know each other.
+fn friends(keys: &Keys) -> (Endpoint, Endpoint) {
+    let (mut a, mut b) = (end(2, keys.clone()), end(3, keys.clone()));
+    let first = send(&mut a, 3, message(Op::Peer, Class::Silver, 2, 0, 0, 4, 512));
+    receive(&mut b, &first);
+    for _ in 0..6 {
+        while let Some(t) = a.poll_transmit(NOW) {
+            receive(&mut b, &t.bytes);
+        }
+        while let Some(t) = b.poll_transmit(NOW) {
+            receive(&mut a, &t.bytes);
+        }
+    }
+    while b.poll_event().is_some() {}
+    while a.poll_event().is_some() {}
+    (a, b)
+}
+
+#[test]
+fn what_the_switch_may_rewrite_is_free_and_nothing_else() {
+    for k in [keys(), Keys::none()] {
+        let (mut a, mut b) = friends(&k);
+        let d = send(&mut a, 3, message(Op::Peer, Class::Silver, 2, 8, 1, 4, 512));
+        let keyed = !k.is_none();
+        for at in 0..d.len() {
+            let mut bad = d.clone();
+            bad[at] ^= 0x10;
+            if (1..9).contains(&at) || (16..20).contains(&at) {
+                continue;
+            }
+            let before = *b.counters();
+            receive(&mut b, &bad);
+            assert_eq!(b.counters().accepted, before.accepted, "byte {at}, keyed {keyed}");
+            assert_eq!(b.counters().dropped(), before.dropped() + 1, "byte {at}");
+            assert_eq!(b.poll_event(), None);
+        }
+        let mut rewritten = d;
+        rewritten[1..9].copy_from_slice(&[9; 8]);
+        receive(&mut b, &rewritten);
+        let Some(Event::Delivered(got)) = b.poll_event() else { panic!("not delivered, keyed {keyed}") };
+        assert_eq!(got.message.head[1..9], [9; 8]);
+    }
+}
+
+#[test]
+fn replays_foreign_keys_and_missing_keys_are_dropped_and_counted() {
+    let (mut a, mut b) = friends(&keys());
+    let d = send(&mut a, 3, message(Op::Peer, Class::Silver, 2, 0, 1, 4, 512));
+    receive(&mut b, &d);
+    receive(&mut b, &d);
+    assert_eq!(b.counters().drop_replay, 1);
+    let foreign = send(
+        &mut end(4, Keys::one(KeyId(7), [8; 32]).expect("a key")),
+        3,
+        message(Op::Peer, Class::Silver, 4, 0, 1, 4, 512),
+    );
+    receive(&mut b, &foreign);
+    assert_eq!(b.counters().drop_bad_tag, 1);
+    let unknown = send(
+        &mut end(4, Keys::one(KeyId(9), [7; 32]).expect("a key")),
+        3,
+        message(Op::Peer, Class::Silver, 4, 0, 1, 4, 512),
+    );
+    let none = send(&mut end(4, Keys::none()), 3, message(Op::Peer, Class::Silver, 4, 0, 1, 4, 512));
+    receive(&mut b, &unknown);
+    receive(&mut b, &none);
+    assert_eq!(b.counters().drop_unknown_key, 2);
+    let own = send(&mut end(3, keys()), 3, message(Op::Peer, Class::Silver, 3, 0, 1, 4, 512));
+    receive(&mut b, &own);
+    let other = send(&mut a, 5, message(Op::Peer, Class::Silver, 2, 0, 1, 4, 512));
+    receive(&mut b, &other);
+    assert_eq!((b.counters().drop_own_id, b.counters().drop_not_for_us), (1, 1));
+}
+
+/// All of a life's datagrams, recorded and played again to a receiver that has restarted and remembers nothing.
+#[test]
+fn a_recorded_life_played_to_a_restarted_receiver_delivers_nothing() {
+    let (mut a, _) = friends(&keys());
+    let recorded: Vec<Vec<u8>> =
+        (0..20).map(|n| send(&mut a, 3, message(Op::Write, Class::Silver, 2, 0, n, 4, 512))).collect();
+    let mut b = Endpoint::new(Config::default(), NodeId(3), 2, keys(), 9).expect("configuration");
+    recorded.iter().for_each(|d| receive(&mut b, d));
+    assert_eq!(b.counters().drop_unproven, 20);
+    assert_eq!(b.poll_event(), None);
+}
+
+/// Two processes with one id: the younger is heard, the older counted.
+#[test]
+fn of_two_nodes_with_one_id_the_later_life_counts() {
+    let mut b = end(3, Keys::none());
+    let mut old = Endpoint::new(Config::default(), NodeId(2), 5, Keys::none(), 1).expect("configuration");
+    let mut young = Endpoint::new(Config::default(), NodeId(2), 6, Keys::none(), 1).expect("configuration");
+    for n in 0..3 {
+        let d = send(&mut old, 3, message(Op::Peer, Class::Silver, 2, 0, n, 4, 512));
+        receive(&mut b, &d);
+        let d = send(&mut young, 3, message(Op::Peer, Class::Silver, 2, 0, n, 4, 512));
+        receive(&mut b, &d);
+    }
+    assert_eq!((b.counters().drop_stale_incarnation, b.counters().messages_delivered), (2, 4));
+}
+
+#[test]
+fn keys_rotate_without_a_pause() {
+    let mut w = World::new(2, Faults::default());
+    w.add(2, Config::default(), keys());
+    w.add(3, Config::default(), keys());
+    let new = [1; 32];
+    let mut n = 0;
+    let mut some = |w: &mut World| {
+        for _ in 0..20 {
+            w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 8192), Time::MAX, n).expect("taken");
+            w.send(3, 2, message(Op::Peer, Class::Silver, 3, 0, n, 40, 8192), Time::MAX, n).expect("taken");
+            n += 1;
+            let next = w.now + Span::from_micros(30);
+            w.run_until(next);
+        }
+    };
+    some(&mut w);
+    for node in [2, 3] {
+        w.end(node).change_keys(|k| k.add(KeyId(8), new)).expect("added");
+        some(&mut w);
+    }
+    for node in [3, 2] {
+        w.end(node).change_keys(|k| k.send_with(KeyId(8))).expect("changed");
+        some(&mut w);
+    }
+    w.settle(Span::from_secs(1));
+    for node in [2, 3] {
+        w.end(node).change_keys(|k| k.remove(KeyId(7))).expect("removed");
+        some(&mut w);
+    }
+    w.settle(Span::from_secs(1));
+    for node in [2, 3] {
+        let c = w.end(node).counters();
+        assert_eq!((c.drop_unknown_key, c.drop_bad_tag, c.timeouts, c.chunks_lost), (0, 0, 0, 0));
+        assert_eq!(c.messages_delivered, n);
+    }
+    let refused = w.end(2).change_keys(|k| k.remove(KeyId(8)));
+    assert_eq!(refused, Err(KeyError::InUse { id: KeyId(8) }));
+    let refused = w.end(2).change_keys(|k| k.add(KeyId(8), [2; 32]));
+    assert_eq!(refused, Err(KeyError::Exists { id: KeyId(8) }));
+}
+
+#[test]
+fn both_versions_talk_to_each_other() {
+    for (a, b) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+        let mut w = World::new(2, Faults { loss: 0.02, ..Faults::default() });
+        w.add(2, Config { version: a, ..Config::default() }, keys());
+        w.add(3, Config { version: b, ..Config::default() }, keys());
+        for n in 0..100 {
+            w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 16_384), Time::MAX, n).expect("taken");
+            w.send(3, 2, message(Op::Peer, Class::Silver, 3, 0, n, 40, 512), Time::MAX, n).expect("taken");
+        }
+        w.settle(Span::from_secs(10));
+        for node in [2, 3] {
+            let c = w.end(node).counters();
+            assert_eq!((c.messages_delivered, c.drop_version, c.drop_malformed), (100, 0, 0), "versions {a} and {b}");
+        }
+    }
+    let mut b = end(3, Keys::none());
+    let mut d = send(&mut end(2, Keys::none()), 3, message(Op::Peer, Class::Silver, 2, 0, 1, 4, 512));
+    d[80] = 3;
+    receive(&mut b, &d);
+    assert_eq!(b.counters().drop_version, 1);
+}
+
+#[test]
+fn gc_ops_carry_a_mac_of_their_own() {
+    let (mut server, mut switch) = (end(2, keys()), end(1, keys()));
+    let mut op = message(Op::GcOp, Class::Gold, 2, 20, 1, 9, 0);
+    let mut head = op.head.to_vec();
+    head[16..20].copy_from_slice(&1u32.to_be_bytes());
+    op.head = head.into();
+    let asked = send(&mut server, 1, op.clone());
+    assert_eq!(asked.len(), 89);
+    for at in (0..89).filter(|at| !(1..9).contains(at) && !(16..20).contains(at) && !(60..64).contains(at)) {
+        let mut bad = asked.clone();
+        bad[at] ^= 1;
+        receive(&mut switch, &bad);
+        assert_eq!(switch.poll_event(), None, "byte {at}");
+    }
+    receive(&mut switch, &asked);
+    let Some(Event::Delivered(d)) = switch.poll_event() else { panic!("not delivered") };
+    assert_eq!(d.message.head[20..], op.head[20..]);
+    // The answer: the switch as its source, the server's life in its header.
+    let mut head = op.head.to_vec();
+    head[12..16].copy_from_slice(&1u32.to_be_bytes());
+    op.head = head.into();
+    let answer = send(&mut switch, 2, op);
+    let mut forged = answer.clone();
+    forged[85] ^= 1;
+    let mut answer = answer;
+    for d in [&mut forged, &mut answer] {
+        d[16..20].copy_from_slice(&2u32.to_be_bytes());
+        receive(&mut server, d);
+    }
+    assert_eq!((server.counters().drop_bad_tag, server.counters().messages_delivered), (1, 1));
+}
+
+/// Any bytes, and true datagrams with some bytes changed, cut or put together: never a panic, every one counted once.
+#[test]
+fn any_bytes_are_counted_and_cost_bounded_memory() {
+    for (seed, k) in [(1, keys()), (2, Keys::none()), (3, Keys::none())] {
+        let mut rng = Rng::new(seed);
+        let (mut a, mut b) = friends(&k);
+        let mut corpus: Vec<Vec<u8>> = Vec::new();
+        for n in 0..40 {
+            a.send(
+                NOW,
+                NodeId(3),
+                message(Op::Peer, Class::Copper, 2, 0, n, 30, 5000),
+                SendOptions { deadline: Time::MAX, token: 0 },
+            )
+            .expect("taken");
+        }
+        while let Some(t) = a.poll_transmit(NOW) {
+            corpus.push(t.bytes.to_vec());
+        }
+        corpus.push(send(&mut a, 3, message(Op::GcOp, Class::Gold, 2, 20, 1, 9, 0)));
+        for round in 0..60_000 {
+            let mut d = rng.pick(&corpus).clone();
+            match rng.below(5) {
+                0 => d = (0..rng.below(300)).map(|_| rng.next_u64() as u8).collect(),
+                1 => d.truncate(rng.below(d.len() as u64 + 1) as usize),
+                2 => d.extend((0..rng.below(40)).map(|_| 0xff)),
+                _ => {}
+            }
+            for _ in 0..rng.below(4) {
+                if !d.is_empty() {
+                    let at = rng.below(d.len().min(150) as u64) as usize;
+                    d[at] = rng.next_u64() as u8;
+                }
+            }
+            // Without keys anyone can make the checksum right.
+            if k.is_none() && d.len() > 112 && rng.chance(0.8) {
+                let tag = if d[0] < 16 { 64 } else { 28 };
+                let mut zeroed = d.clone();
+                [1..9, 16..20, tag..tag + 16].into_iter().for_each(|r| zeroed[r].fill(0));
+                d[tag..tag + 16].fill(0);
+                d[tag..tag + 4].copy_from_slice(&crc32c::crc32c(&zeroed).to_be_bytes());
+            }
+            receive(&mut b, &d);
+            if round % 64 == 0 {
+                b.handle_timeout(NOW);
+                while b.poll_transmit(NOW).is_some() {}
+                while b.poll_event().is_some() {}
+            }
+            assert!(b.held_bytes() < 600 << 20);
+        }
+        let c = *b.counters();
+        assert_eq!(c.received, c.accepted + c.dropped());
+        assert!(c.drop_malformed > 1000 && c.dropped() > 10_000, "{c:?}");
+    }
+}
