@@ -36,6 +36,9 @@ pub struct Config {
     /// the driver says what its socket can do.
     pub train_bytes_max: usize,
     pub algorithm: Algorithm,
+    /// Round trip of an empty path between two hosts, from the topology; the delay-based control allows a short queue on
+    /// top. Longer ones are found out, slowly. Default 50 µs: a rack with a switch in software.
+    pub base_rtt: Span,
     pub retransmission: Retransmission,
     /// Unacknowledged and waiting bytes to one peer; beyond it `send` refuses. Default 8 MiB: 128 full messages.
     pub queue_bytes_max: usize,
@@ -86,6 +89,7 @@ impl Default for Config {
             datagram_bytes_max: 1472,
             train_bytes_max: 0,
             algorithm: Algorithm::Delay,
+            base_rtt: Span::from_micros(50),
             retransmission: Retransmission::Selective,
             queue_bytes_max: 8 << 20,
             queue_bytes_total: 256 << 20,

@@ -157,7 +157,7 @@ impl Sender {
             sent: VecDeque::new(),
             in_flight: 0,
             bytes: 0,
-            congestion: congestion::new(cfg.algorithm, cfg.datagram_bytes_max),
+            congestion: congestion::new(cfg.algorithm, cfg.datagram_bytes_max, cfg.base_rtt),
             rtt: Rtt::default(),
             backoff: 0,
             progress: Time::ZERO,
@@ -300,9 +300,10 @@ impl Sender {
     pub fn acked(&mut self, now: Time, at: Time, head: &AckHead, entries: &[AckEntry], cfg: &Config) -> Progress {
         let mut p = Progress::default();
         let echoed = self.sent.binary_search_by_key(&head.echo, |s| s.counter).ok();
-        let rtt = echoed
-            .filter(|i| self.sent[*i].in_flight)
-            .map(|i| Span(at.since(self.sent[i].at).0.saturating_sub(u64::from(head.hold_ns))));
+        let rtt = echoed.filter(|i| self.sent[*i].in_flight).map(|i| {
+            let sent = self.sent[i].at;
+            (Span(at.since(sent).0.saturating_sub(u64::from(head.hold_ns))), now.since(sent))
+        });
         let newest = echoed.is_some() && head.echo > self.largest_echo;
         if newest {
             self.largest_echo = head.echo;
@@ -314,7 +315,7 @@ impl Sender {
                 self.recut(TransferId { routed: e.routed, number: e.number }, None);
             }
         }
-        if let Some(sample) = rtt {
+        if let Some((sample, _)) = rtt {
             self.rtt.add(now, sample);
         }
         if bytes > 0 {
@@ -330,8 +331,6 @@ impl Sender {
             now,
             bytes,
             rtt,
-            smoothed: self.rtt.smoothed(),
-            rtt_min: self.rtt.min(),
             received: if newer { counted.0 } else { 0 },
             marked: if newer { counted.1.min(counted.0) } else { 0 },
             limited: self.limited,

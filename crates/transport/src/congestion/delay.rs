@@ -1,14 +1,19 @@
-//! Control by delay against a target: Swift (Kumar et al., SIGCOMM 2020, §3.1–§3.3), for windows of at least two datagrams.
+//! Control by delay against a target: Swift (Kumar et al., SIGCOMM 2020, §3.1–§3.5), for windows of at least two datagrams.
 //!
 //! Below the target the window grows by a constant a round trip; above it shrinks in proportion to the excess, at most
-//! once a round trip. The target is the empty path's round trip, which PNet measures without the hosts' time, and a part
-//! that falls with the square root of the window, so that flows of unlike windows meet (§3.5 of Swift).
+//! once a round trip. The target is the round trip of an empty path, the same for all hosts of a rack, and a part that
+//! falls with the square root of the window, so that flows of unlike windows meet (§3.5 of Swift). Were the target every
+//! connection's own lowest round trip, those that began when the queue was not empty would keep it so.
+//!
+//! Round trips are measured without the hosts' time (PN8). The window is what the network holds; what a slow host holds
+//! besides is added, so that it gets the same share (PN9).
 
 use rackweave_core::{Span, Time};
 
-use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, WINDOW_MAX};
+use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, Stretch, WINDOW_MAX};
 
-/// Queueing every flow may cause, whatever its window. Swift's base delay of 25 µs at 100 Gb/s is 50 µs on slower links.
+/// Queueing every flow may cause, whatever its window (Swift's base target less the round trip: 25 µs at 100 Gb/s; twice
+/// that for slower links).
 const QUEUE_BASE: Span = Span::from_micros(50);
 /// Most that the part scaled by the flow's window adds (Swift's fs_range, 5 × the base).
 const QUEUE_SCALED: Span = Span::from_micros(250);
@@ -20,12 +25,20 @@ const GROWTH: f64 = 1.0;
 /// How strongly an excess shrinks the window, and the most in one round trip (Swift's beta, max_mdf).
 const BETA: f64 = 0.8;
 const SHRINK_MAX: f64 = 0.5;
+/// Samples above the target at the smallest window after which the path itself is that long.
+const FLOOR_SAMPLES: u32 = 16;
 
 #[derive(Debug)]
 pub struct Delay {
     datagram: u64,
     window: f64,
     slow_start: bool,
+    /// Round trip of the empty path: as configured, or longer if the smallest window shows it.
+    base: Span,
+    base_min: Span,
+    floor_samples: u32,
+    floor_min: Span,
+    stretch: Stretch,
     /// When the window was last reduced; what left before says nothing of the new window.
     reduced: Time,
     /// Whether the last sample was above the target: only then is a loss taken for a full queue.
@@ -33,45 +46,69 @@ pub struct Delay {
 }
 
 impl Delay {
-    pub fn new(datagram: u64) -> Delay {
+    pub fn new(datagram: u64, base: Span) -> Delay {
         Delay {
             datagram,
             window: (DATAGRAMS_INITIAL * datagram) as f64,
             slow_start: true,
+            base,
+            base_min: base,
+            floor_samples: 0,
+            floor_min: Span(u64::MAX),
+            stretch: Stretch::default(),
             reduced: Time::ZERO,
             above: false,
         }
     }
-    fn datagrams(&self) -> f64 {
-        self.window / self.datagram as f64
+    fn floor(&self) -> f64 {
+        (DATAGRAMS_MIN * self.datagram) as f64
     }
-    fn target(&self, rtt_min: Span) -> f64 {
+    fn target(&self) -> f64 {
         let inverse = |w: f64| 1.0 / w.sqrt();
-        let share = (inverse(self.datagrams()) - inverse(SCALE_TO)) / (inverse(SCALE_FROM) - inverse(SCALE_TO));
-        (rtt_min + QUEUE_BASE).0 as f64 + share.clamp(0.0, 1.0) * QUEUE_SCALED.0 as f64
+        let datagrams = self.window / self.datagram as f64;
+        let share = (inverse(datagrams) - inverse(SCALE_TO)) / (inverse(SCALE_FROM) - inverse(SCALE_TO));
+        (self.base + QUEUE_BASE).0 as f64 + share.clamp(0.0, 1.0) * QUEUE_SCALED.0 as f64
     }
     fn shrink(&mut self, now: Time, by: f64) {
-        let low = (DATAGRAMS_MIN * self.datagram) as f64;
-        self.window = (self.window * (1.0 - by.min(SHRINK_MAX))).max(low);
+        self.window = (self.window * (1.0 - by.min(SHRINK_MAX))).max(self.floor());
         self.slow_start = false;
         self.reduced = now;
+    }
+    /// With the smallest window and still above the target, the delay is the path's, not ours.
+    fn learn_base(&mut self, rtt: Span) {
+        if rtt < self.base {
+            self.base = rtt.max(self.base_min);
+        }
+        if !self.above || self.window > self.floor() * 1.5 {
+            (self.floor_samples, self.floor_min) = (0, Span(u64::MAX));
+            return;
+        }
+        self.floor_samples += 1;
+        self.floor_min = self.floor_min.min(rtt);
+        if self.floor_samples >= FLOOR_SAMPLES {
+            self.base = self.base.max(self.floor_min);
+            (self.floor_samples, self.floor_min) = (0, Span(u64::MAX));
+        }
     }
 }
 
 impl Congestion for Delay {
     fn acked(&mut self, a: &Acked) {
-        let Some(rtt) = a.rtt else { return };
-        let (delay, target) = (rtt.0 as f64, self.target(a.rtt_min));
+        let Some((rtt, turn)) = a.rtt else { return };
+        self.stretch.add(rtt, turn);
+        let (delay, target) = (rtt.0 as f64, self.target());
         self.above = delay > target;
         if self.above {
-            if a.now.since(self.reduced) >= a.smoothed {
+            if a.now.since(self.reduced).0 as f64 >= self.stretch.turn() {
                 self.shrink(a.now, BETA * (delay - target) / delay);
             }
         } else if a.limited {
-            let acked = a.bytes as f64;
+            // In units of the network's window: a turn's worth of bytes is one round trip, however long the host takes.
+            let acked = a.bytes as f64 / self.stretch.factor();
             let grow = if self.slow_start { acked } else { GROWTH * self.datagram as f64 * acked / self.window };
             self.window = (self.window + grow).min(WINDOW_MAX as f64);
         }
+        self.learn_base(rtt);
     }
     /// A loss without delay is the network's fault, not a queue's: the window stays (PN8; TIMELY, SIGCOMM 2015, ignores
     /// losses too). With delay, or when the queue is too short for delay to show, Swift's largest reduction.
@@ -84,6 +121,6 @@ impl Congestion for Delay {
         self.shrink(now, SHRINK_MAX);
     }
     fn window(&self) -> u64 {
-        self.window as u64
+        self.stretch.window(self.window)
     }
 }

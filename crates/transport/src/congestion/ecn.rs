@@ -1,8 +1,8 @@
 //! Control by the share of marked datagrams: DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257).
 
-use rackweave_core::Time;
+use rackweave_core::{Span, Time};
 
-use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, WINDOW_MAX};
+use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, Stretch, WINDOW_MAX};
 
 /// Weight of the newest round trip in the estimate of the marked share (RFC 8257 §4.2).
 const GAIN: f64 = 1.0 / 16.0;
@@ -12,6 +12,7 @@ pub struct Ecn {
     datagram: u64,
     window: f64,
     slow_start: bool,
+    stretch: Stretch,
     /// Estimated share of marked datagrams; 1 at first, as RFC 8257 asks.
     alpha: f64,
     received: u32,
@@ -26,6 +27,7 @@ impl Ecn {
             datagram,
             window: (DATAGRAMS_INITIAL * datagram) as f64,
             slow_start: true,
+            stretch: Stretch::default(),
             alpha: 1.0,
             received: 0,
             marked: 0,
@@ -47,17 +49,20 @@ impl Ecn {
             self.scale(1.0 - self.alpha / 2.0);
         }
         (self.received, self.marked) = (0, 0);
-        self.round_ends = a.now + a.smoothed;
+        self.round_ends = a.now + Span(self.stretch.turn() as u64);
     }
 }
 
 impl Congestion for Ecn {
     fn acked(&mut self, a: &Acked) {
+        if let Some((rtt, turn)) = a.rtt {
+            self.stretch.add(rtt, turn);
+        }
         self.received = self.received.saturating_add(a.received);
         self.marked = self.marked.saturating_add(a.marked);
         if a.limited && a.marked == 0 {
             let grow = if self.slow_start { 1.0 } else { self.datagram as f64 / self.window };
-            self.window = (self.window + a.bytes as f64 * grow).min(WINDOW_MAX as f64);
+            self.window = (self.window + a.bytes as f64 / self.stretch.factor() * grow).min(WINDOW_MAX as f64);
         }
         if a.now >= self.round_ends {
             self.round(a);
@@ -76,6 +81,6 @@ impl Congestion for Ecn {
         self.scale(0.5);
     }
     fn window(&self) -> u64 {
-        self.window as u64
+        self.stretch.window(self.window)
     }
 }

@@ -16,11 +16,8 @@ pub struct Acked {
     pub now: Time,
     /// Bytes newly acknowledged.
     pub bytes: u64,
-    /// Round trip without the hosts' time, if this acknowledgement measured one.
-    pub rtt: Option<Span>,
-    pub smoothed: Span,
-    /// Lowest seen lately.
-    pub rtt_min: Span,
+    /// If this acknowledgement measured a round trip: without the hosts' time, and with it.
+    pub rtt: Option<(Span, Span)>,
     /// Of the datagrams acknowledged, those counted by the receiver and those marked by a switch.
     pub received: u32,
     pub marked: u32,
@@ -46,11 +43,42 @@ const DATAGRAMS_INITIAL: u64 = 10;
 /// No window grows beyond this: the largest bandwidth-delay product of the racks meant here, 100 Gb/s × 1 ms, rounded up.
 const WINDOW_MAX: u64 = 16 << 20;
 
-/// A fresh state for a connection whose largest datagram is `datagram` bytes.
-pub fn new(algorithm: Algorithm, datagram: usize) -> Box<dyn Congestion> {
+/// Most that a host's own time multiplies a window by.
+const STRETCH_MAX: f64 = 16.0;
+
+/// How much longer a datagram takes from sending to reading its acknowledgement than the network takes. A window is what
+/// the network should hold; what a slow host holds besides is added, so that it gets the same share (PN9).
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    /// Both smoothed, ns.
+    network: f64,
+    turn: f64,
+}
+
+impl Stretch {
+    fn add(&mut self, rtt: Span, turn: Span) {
+        let (network, turn) = (rtt.0.max(1) as f64, turn.0.max(rtt.0).max(1) as f64);
+        let weight = if self.turn == 0.0 { 1.0 } else { 0.125 };
+        self.network += (network - self.network) * weight;
+        self.turn += (turn - self.turn) * weight;
+    }
+    /// From sending to reading the acknowledgement, ns.
+    fn turn(&self) -> f64 {
+        self.turn
+    }
+    fn factor(&self) -> f64 {
+        if self.network > 0.0 { (self.turn / self.network).clamp(1.0, STRETCH_MAX) } else { 1.0 }
+    }
+    fn window(&self, network: f64) -> u64 {
+        (network * self.factor()).min(WINDOW_MAX as f64) as u64
+    }
+}
+
+/// A fresh state for a connection whose largest datagram is `datagram` bytes, on paths of `base` when empty.
+pub fn new(algorithm: Algorithm, datagram: usize, base: Span) -> Box<dyn Congestion> {
     let datagram = datagram as u64;
     match algorithm {
-        Algorithm::Delay => Box::new(delay::Delay::new(datagram)),
+        Algorithm::Delay => Box::new(delay::Delay::new(datagram, base)),
         Algorithm::Ecn => Box::new(ecn::Ecn::new(datagram)),
         Algorithm::Fixed { window } => Box::new(fixed::Fixed::new(u64::from(window).max(datagram))),
     }

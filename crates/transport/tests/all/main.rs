@@ -1,5 +1,6 @@
 //! The transport over modelled networks, in virtual time.
 
+mod bottleneck;
 mod delivery;
 mod failures;
 mod hostile;

@@ -37,6 +37,36 @@ impl Default for Faults {
     }
 }
 
+/// A link that all datagrams to one node share, with one queue before it.
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub to: NodeId,
+    pub bytes_per_us: u64,
+    /// What does not fit is dropped.
+    pub queue_bytes: u64,
+    /// Datagrams that meet more than this are marked.
+    pub mark_bytes: u64,
+    pub free_at: Time,
+    pub carried: u64,
+}
+
+impl Link {
+    pub fn new(to: u32, bytes_per_us: u64, queue_bytes: u64, mark_bytes: u64) -> Link {
+        Link { to: NodeId(to), bytes_per_us, queue_bytes, mark_bytes, free_at: Time::ZERO, carried: 0 }
+    }
+    /// How long it takes to cross, and whether it was marked; none if it was dropped.
+    fn cross(&mut self, now: Time, bytes: u64) -> Option<(Span, bool)> {
+        let queued = self.free_at.since(now).0 * self.bytes_per_us / 1000;
+        if queued + bytes > self.queue_bytes {
+            return None;
+        }
+        // Ethernet, IP and UDP around the datagram, preamble and gap: 66 bytes.
+        self.free_at = self.free_at.max(now) + Span((bytes + 66) * 1000 / self.bytes_per_us);
+        self.carried += bytes;
+        Some((self.free_at.since(now), queued > self.mark_bytes))
+    }
+}
+
 pub type Black = Box<dyn Fn(Time, NodeId, NodeId, u16) -> bool>;
 
 pub struct World {
@@ -51,7 +81,10 @@ pub struct World {
     /// Whose events are not polled.
     pub deaf: Vec<NodeId>,
     /// Datagrams on the way.
-    queue: BTreeMap<(Time, u64), (NodeId, BytesMut)>,
+    queue: BTreeMap<(Time, u64), (NodeId, Received)>,
+    pub link: Option<Link>,
+    /// How long a host takes to look at what its card has taken in.
+    pub slow: BTreeMap<NodeId, Span>,
     order: u64,
     pub rng: Rng,
     pub events: Vec<(Time, NodeId, Event)>,
@@ -70,6 +103,8 @@ impl World {
             switch: NodeId(1),
             deaf: Vec::new(),
             queue: BTreeMap::new(),
+            link: None,
+            slow: BTreeMap::new(),
             order: 0,
             rng: Rng::new(seed),
             events: Vec::new(),
@@ -119,9 +154,18 @@ impl World {
         }
         for copy in 0..=u32::from(self.rng.chance(f.duplicate)) {
             let late = if self.rng.chance(f.reorder) || copy > 0 { Span(self.rng.below(f.late.0)) } else { Span::ZERO };
-            self.order += 1;
-            self.queue.insert((self.now + f.latency + late, self.order), (to, bytes.clone()));
+            let crossed = match self.link.as_mut().filter(|l| l.to == to) {
+                Some(link) => link.cross(self.now, bytes.len() as u64),
+                None => Some((Span::ZERO, false)),
+            };
+            let Some((crossing, marked)) = crossed else { continue };
+            self.land(to, self.now + f.latency + late + crossing, bytes.clone(), marked);
         }
+    }
+    fn land(&mut self, to: NodeId, at: Time, datagram: BytesMut, marked: bool) {
+        self.order += 1;
+        let host = self.slow.get(&to).copied().unwrap_or(Span::ZERO);
+        self.queue.insert((at + host, self.order), (to, Received { datagram, at, marked }));
     }
     /// Sends what can be sent, reads what can be read.
     pub fn pump(&mut self) {
@@ -133,9 +177,7 @@ impl World {
                     match t.via {
                         Via::Path(port) => self.fly(node, t.to, port, d),
                         Via::Stream => {
-                            self.order += 1;
-                            let at = self.now + self.faults.latency;
-                            self.queue.insert((at, self.order), (t.to, BytesMut::from(d)));
+                            self.land(t.to, self.now + self.faults.latency, BytesMut::from(d), false);
                         }
                     }
                 }
@@ -163,9 +205,9 @@ impl World {
         while let Some(((at, _), _)) = self.queue.first_key_value()
             && *at <= self.now
         {
-            let Some(((at, _), (to, datagram))) = self.queue.pop_first() else { break };
+            let Some((_, (to, received))) = self.queue.pop_first() else { break };
             if let Some(e) = self.ends.get_mut(&to) {
-                e.receive(self.now, Received { datagram, at, marked: false });
+                e.receive(self.now, received);
             }
         }
         for e in self.ends.values_mut() {
