@@ -162,6 +162,10 @@ pub struct Replay {
     /// Servers of the simulated rack [default: 4]
     #[arg(long, value_name = "N")]
     pub servers: Option<u32>,
+    /// Delays of the simulated links: fast, medium, slow, constant:DELAY, exponential:LEAST,MEAN, or a FILE of them
+    /// [default: fast]
+    #[arg(long, value_name = "NETWORK")]
+    pub network: Option<String>,
     /// Size of each device [default: by the trace's footprint]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub ssd_size: Option<Size>,

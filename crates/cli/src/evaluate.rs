@@ -8,6 +8,7 @@ use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
 use rackweave_rack::RackConfig;
 use rackweave_rack::fault::{Plan, SimOptions, run_plan, shrink};
+use rackweave_rack::sim::Network;
 
 use crate::Failure;
 use crate::args::{Replay, Sim};
@@ -21,6 +22,9 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
     cfg.rate = a.rate;
     cfg.requests = a.requests;
     cfg.ssd_bytes = a.ssd_size.map(|s| s.0);
+    if let Some(n) = &a.network {
+        cfg.network = Network::parse(n)?;
+    }
     if let Some(path) = &a.config {
         cfg.rack = RackConfig::parse(&read(path)?)?;
     }

@@ -16,6 +16,8 @@ pub struct Report {
     /// File name of the trace, and how it was read.
     pub trace: Box<str>,
     pub format: crate::trace::Format,
+    /// The simulated links' delays.
+    pub network: &'static str,
     pub seed: u64,
     pub speed: f64,
     pub rack: RackFacts,
@@ -162,6 +164,7 @@ impl Report {
         for (key, value) in [
             ("trace", json!(self.trace)),
             ("format", json!(self.format.name())),
+            ("network", json!(self.network)),
             ("seed", json!(self.seed)),
             ("speed", json!(self.speed)),
             ("servers", json!(self.rack.servers)),

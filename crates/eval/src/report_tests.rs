@@ -32,6 +32,7 @@ fn report(policies: Vec<PolicyReport>) -> Report {
     Report {
         trace: "t.trace".into(),
         format: Format::Mqsim,
+        network: "fast",
         seed: 7,
         speed: 1.0,
         rack: RackFacts { servers: 4, ssd_bytes: 8 << 30, volume_bytes: 7 << 30, footprint_bytes: 1 << 26, devices: 2 },

@@ -37,7 +37,15 @@ fn drawn(policies: &[(&'static str, f64)], writes: bool) -> String {
         })
         .collect();
     let rack = RackFacts { servers: 4, ssd_bytes: 1, volume_bytes: 1, footprint_bytes: 1, devices: 1 };
-    svg(&Report { trace: "a<b&c.trace".into(), format: Format::Mqsim, seed: 1, speed: 1.0, rack, policies })
+    svg(&Report {
+        trace: "a<b&c.trace".into(),
+        format: Format::Mqsim,
+        network: "fast",
+        seed: 1,
+        speed: 1.0,
+        rack,
+        policies,
+    })
 }
 
 #[test]

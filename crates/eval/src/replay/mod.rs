@@ -47,6 +47,7 @@ pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
     Ok(Report {
         trace: cfg.trace.file_name().unwrap_or_default().to_string_lossy().into(),
         format: workload.format(),
+        network: cfg.network.name,
         seed: cfg.seed,
         speed: cfg.speed,
         rack: RackFacts {

@@ -11,6 +11,6 @@ pub mod trace;
 
 pub use disk::{CutOdds, CutReport, Disk, FaultDisk};
 pub use engine::Engine;
-pub use net::{Latency, LinkFaults, Network};
+pub use net::{Latency, LinkFaults, Network, NetworkError};
 pub use rack::{Contents, RackNode, Sim, SimConfig};
 pub use trace::{Costs, Coverage, KINDS, Step, TraceHash};

@@ -71,6 +71,30 @@ pub enum DelayFileError {
     Empty,
 }
 
+/// Why a network was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error("network {text:?}: {part:?} is no delay such as 50us (a whole number with ns, us or ms, at most 4 s)")]
+    Delay { text: Box<str>, part: Box<str> },
+    #[error("network {text:?}: exponential needs two delays, its least and the mean beyond it: exponential:20us,30us")]
+    Exponential { text: Box<str> },
+    /// Nothing is named so, and no file of delays can be read there.
+    #[error(
+        "network {text:?} is not fast, medium, slow, constant:DELAY or exponential:LEAST,MEAN, and as a file: {error}"
+    )]
+    File { text: Box<str>, error: DelayFileError },
+}
+
+/// Longest delay a link may have.
+const DELAY_MAX: Span = Span::from_secs(4);
+
+fn parse_delay(text: &str, part: &str) -> Result<Span, NetworkError> {
+    let units: [(&str, u64); 3] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
+    let number = units.iter().find_map(|(u, ns)| Some((part.strip_suffix(u)?.parse::<u64>().ok()?, *ns)));
+    let span = number.and_then(|(n, ns)| n.checked_mul(ns)).map(Span).filter(|s| *s <= DELAY_MAX);
+    span.ok_or_else(|| NetworkError::Delay { text: text.into(), part: part.into() })
+}
+
 fn parse_delays(text: &str) -> Result<Arc<[u32]>, DelayFileError> {
     let mut out = Vec::new();
     for (i, line) in text.lines().enumerate() {
@@ -113,6 +137,33 @@ impl Network {
     pub fn slow(delays_ns: Arc<[u32]>) -> Network {
         let spikes = LinkFaults { reorder: 0.001, reorder_extra_ns: 10_000_000, ..LinkFaults::NONE };
         Network { faults: spikes, ..Network::recorded("slow", delays_ns, 600) }
+    }
+    /// A network by its name (`fast`, `medium`, `slow`: the delays the program carries), `constant:DELAY`,
+    /// `exponential:LEAST,MEAN`, or a file of recorded one-way delays ([`read_delays`]).
+    ///
+    /// # Errors
+    /// What `text` has that is no network.
+    pub fn parse(text: &str) -> Result<Network, NetworkError> {
+        match text {
+            "fast" => return Ok(Network::fast(Network::excerpt())),
+            "medium" => return Ok(Network::medium(Network::excerpt())),
+            "slow" => return Ok(Network::slow(Network::excerpt())),
+            _ => {}
+        }
+        if let Some(delay) = text.strip_prefix("constant:") {
+            return Ok(Network::constant(parse_delay(text, delay)?));
+        }
+        if let Some(both) = text.strip_prefix("exponential:") {
+            let Some((least, mean)) = both.split_once(',') else {
+                return Err(NetworkError::Exponential { text: text.into() });
+            };
+            let latency = Latency::Exponential { base: parse_delay(text, least)?, mean: parse_delay(text, mean)? };
+            return Ok(Network { name: "exponential", latency, ..Network::constant(Span::ZERO) });
+        }
+        match read_delays(std::path::Path::new(text)) {
+            Ok(delays) => Ok(Network::recorded("recorded", delays, 100)),
+            Err(error) => Err(NetworkError::File { text: text.into(), error }),
+        }
     }
     pub fn constant(delay: Span) -> Network {
         Network {

@@ -70,3 +70,38 @@ fn malformed_delay_files_name_the_line() {
     assert!(matches!(parse_delays(""), Err(DelayFileError::Empty)));
     assert!(parse_delays("0").is_err() && parse_delays("99999999999").is_err());
 }
+
+#[test]
+fn networks_by_name_and_what_is_none() {
+    for (text, name) in [("fast", "fast"), ("medium", "medium"), ("slow", "slow")] {
+        let n = Network::parse(text).expect("named");
+        assert_eq!((n.name, matches!(n.latency, Latency::Recorded { .. })), (name, true));
+    }
+    let constant = Network::parse("constant:50us").expect("constant");
+    assert_eq!(constant.latency, Latency::Constant(Span::from_micros(50)));
+    let drawn = Network::parse("exponential:20us,1ms").expect("drawn");
+    let latency = Latency::Exponential { base: Span::from_micros(20), mean: Span::from_millis(1) };
+    assert_eq!((drawn.name, drawn.latency), ("exponential", latency));
+    let path = std::env::temp_dir().join(format!("rackweave-delays-{}", std::process::id()));
+    std::fs::write(&path, "120\n80\n").expect("written");
+    let file = Network::parse(&path.display().to_string()).expect("file");
+    assert_eq!(file.latency, Latency::Recorded { delays_ns: [120_000, 80_000].into(), percent: 100 });
+    std::fs::write(&path, "120\nsoon\n").expect("written");
+    let e = Network::parse(&path.display().to_string()).unwrap_err().to_string();
+    assert!(e.contains("line 2") && e.contains("soon"), "{e}");
+    std::fs::remove_file(&path).expect("removed");
+    for (bad, word) in [
+        ("constant:", "\"\""),
+        ("constant:5", "\"5\""),
+        ("constant:-5us", "-5us"),
+        ("constant:99999999999999999999ms", "99999999999999999999ms"),
+        ("constant:5s", "5s"),
+        ("constant:4001ms", "4001ms"),
+        ("exponential:5us", "two delays"),
+        ("exponential:5us,x", "\"x\""),
+        ("quick", "not fast, medium"),
+    ] {
+        let e = Network::parse(bad).unwrap_err().to_string();
+        assert!(e.contains(word) && e.contains(bad), "{bad}: {e}");
+    }
+}
