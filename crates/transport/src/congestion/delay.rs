@@ -95,7 +95,7 @@ impl Delay {
 impl Congestion for Delay {
     fn acked(&mut self, a: &Acked) {
         let Some((rtt, turn)) = a.rtt else { return };
-        self.stretch.add(rtt, turn);
+        self.stretch.add(rtt, turn, a.limited);
         let (delay, target) = (rtt.0 as f64, self.target());
         self.above = delay > target;
         if self.above {

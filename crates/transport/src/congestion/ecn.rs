@@ -56,7 +56,7 @@ impl Ecn {
 impl Congestion for Ecn {
     fn acked(&mut self, a: &Acked) {
         if let Some((rtt, turn)) = a.rtt {
-            self.stretch.add(rtt, turn);
+            self.stretch.add(rtt, turn, a.limited);
         }
         self.received = self.received.saturating_add(a.received);
         self.marked = self.marked.saturating_add(a.marked);

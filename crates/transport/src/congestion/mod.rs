@@ -56,7 +56,11 @@ struct Stretch {
 }
 
 impl Stretch {
-    fn add(&mut self, rtt: Span, turn: Span) {
+    /// Only while the window limits: otherwise acknowledgements wait on purpose.
+    fn add(&mut self, rtt: Span, turn: Span, limited: bool) {
+        if !limited {
+            return;
+        }
         let (network, turn) = (rtt.0.max(1) as f64, turn.0.max(rtt.0).max(1) as f64);
         let weight = if self.turn == 0.0 { 1.0 } else { 0.125 };
         self.network += (network - self.network) * weight;

@@ -83,7 +83,8 @@ fn a_restarted_peer_gets_what_was_under_way() {
         w.run_until(half);
         w.add_life(3, 2, Config::default(), keys.clone());
         w.settle(Span::from_secs(2));
-        assert_eq!(w.delivered(3).filter(|d| number(&d.message) == 1).count(), 1, "keyed {keyed}");
+        let got = w.delivered(3).filter(|d| number(&d.message) == 1).count();
+        assert_eq!(got, 1, "keyed {keyed}: {:?} {:?}", w.events, w.state());
         let lives = w.events.iter().filter(|(_, n, e)| n.0 == 2 && matches!(e, Event::PeerUp { incarnation: 2, .. }));
         assert_eq!(lives.count(), 1, "keyed {keyed}");
     }

@@ -3,6 +3,7 @@
 mod bottleneck;
 mod delivery;
 mod failures;
+mod golden;
 mod hostile;
 mod routed;
 mod world;
