@@ -10,6 +10,7 @@
 
 pub mod frame;
 mod layout;
+pub mod netns;
 pub mod tc;
 
 pub use layout::Own;

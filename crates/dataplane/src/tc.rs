@@ -87,6 +87,8 @@ pub enum LoadError {
 /// A system call on the loaded data plane failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TcFault {
+    #[error("namespace: {0}")]
+    Namespace(#[from] std::io::Error),
     #[error("map: {0}")]
     Map(#[from] MapError),
     #[error("program: {0}")]

@@ -6,6 +6,7 @@
 mod control;
 mod fixtures;
 mod load;
+mod namespaces;
 mod random;
 mod rig;
 #[path = "../../../switch/fixtures/runner.rs"]

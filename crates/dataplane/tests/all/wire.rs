@@ -4,6 +4,9 @@ use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
 use rackweave_core::{Incarnation, Layout, NodeId, Time};
 use rackweave_dataplane::{Port, PortPlace, TcConfig, TcSwitch, frame};
 use rackweave_switch::{Change, DataPlane};
+use rackweave_transport::KeyId;
+use rackweave_transport::auth::{gc_covered, gc_key};
+use rackweave_transport::siphash::siphash24;
 
 use crate::control::announcement;
 use crate::rig::{TC_DROP, TC_OK, TC_REDIRECT, bytes, config, framed, load, skip};
@@ -98,38 +101,9 @@ fn sealed(p: &Packet, key_id: u8, key: [u64; 2]) -> Vec<u8> {
     frame::around(p.src, p.dst, &b)
 }
 
-/// SipHash-2-4 of a gc_op's covered bytes, written apart from the transport's.
+/// As the transport makes it.
 fn tag(b: &[u8], key: [u64; 2]) -> u64 {
-    let mut covered = vec![b[0]];
-    covered.extend_from_slice(&b[9..16]);
-    covered.extend_from_slice(&b[20..60]);
-    covered.extend_from_slice(&b[80..89]);
-    covered.resize(64, 0);
-    siphash(&covered, key)
-}
-fn siphash(data: &[u8], key: [u64; 2]) -> u64 {
-    let mut v = [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573u64];
-    (0..4).for_each(|i| v[i] ^= key[i % 2]);
-    let round = |v: &mut [u64; 4]| {
-        for (a, b, c, d, r, s) in [(0, 1, 2, 3, 13, 16), (2, 1, 0, 3, 17, 21)] {
-            v[a] = v[a].wrapping_add(v[b]);
-            v[b] = v[b].rotate_left(r) ^ v[a];
-            v[a] = v[a].rotate_left(32);
-            v[c] = v[c].wrapping_add(v[d]);
-            v[d] = v[d].rotate_left(s) ^ v[c];
-        }
-    };
-    let mut words: Vec<u64> = data.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
-    words.push((data.len() as u64) << 56);
-    for w in words {
-        v[3] ^= w;
-        round(&mut v);
-        round(&mut v);
-        v[0] ^= w;
-    }
-    v[2] ^= 0xff;
-    (0..4).for_each(|_| round(&mut v));
-    v[0] ^ v[1] ^ v[2] ^ v[3]
+    siphash24(key, &gc_covered(b).expect("a gc_op"))
 }
 
 #[test]
@@ -138,7 +112,7 @@ fn tc_only_a_right_tag_moves_a_bit() {
         return;
     }
     let mut s = pair(TcConfig { require_mac: true, ..config(16) });
-    let key = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+    let key = gc_key(&[0x5c; 32], KeyId(7), NodeId(2), 1);
     s.set_key(7, NodeId(2), Incarnation(1), key).unwrap();
     let ask = gc(GcField::Regular, 1, 2, 1, 1);
     let forged = [
