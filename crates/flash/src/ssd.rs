@@ -180,6 +180,8 @@ pub struct FlashStats {
     /// Times collection was started, and victims taken.
     pub gc_runs: u64,
     pub gc_victims: u64,
+    /// Syncs that only emptied blocks waited for: what collection adds to those that the host asks for.
+    pub gc_syncs: u64,
     pub checkpoints: u64,
 }
 
@@ -230,7 +232,7 @@ impl Ssd {
     pub fn new(cfg: SsdConfig) -> Result<Ssd, ProfileError> {
         cfg.profile.validate()?;
         Ok(Ssd {
-            clock: Clock::new(&cfg.profile),
+            clock: Clock::new(&cfg.profile, cfg.timing),
             pending: Slab::new(),
             vssds: Vec::new(),
             used_channels: vec![false; usize::from(cfg.profile.geometry.channels)],

@@ -15,7 +15,10 @@ pub enum Timing {
     Real,
     /// Nothing takes time.
     None,
-    /// As the profile says, except that garbage collection costs no time: the ideal that policies are compared with.
+    /// As the profile says, except that garbage collection takes no die's or bus's time from the host: its commands run
+    /// at their pace, but beside the device, as if on a copy of it. So it does what a real collector would do, and
+    /// nobody waits for it: the ideal that policies are compared with. (Were its commands instant, blocks would be
+    /// collected earlier, with more valid pages in them: more work, not the same work for nothing.)
     IdealGc,
 }
 
@@ -56,9 +59,18 @@ impl Bus {
 
 /// Busy-until of every die and the reservations of every bus.
 #[derive(Debug)]
-pub(crate) struct Clock {
+struct Lane {
     die_free: Vec<Time>,
     bus: Vec<Bus>,
+}
+
+/// When commands are done.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    device: Lane,
+    /// What runs beside the device ([`Timing::IdealGc`]).
+    beside: Lane,
+    timing: Timing,
     dies_per_channel: u32,
     read: Span,
     program: Span,
@@ -72,19 +84,24 @@ pub(crate) struct Clock {
 pub(crate) enum Charge<'a> {
     /// Dies and buses.
     Device,
+    /// As the device, unless the collector's time is not the host's.
+    Collector,
     /// Inside a stretch of die time reserved before; the cell is its own busy-until.
     Stretch(&'a std::cell::Cell<Time>),
-    /// Costs nothing.
-    Free,
 }
 
 impl Clock {
-    pub(crate) fn new(p: &Profile) -> Clock {
+    pub(crate) fn new(p: &Profile, timing: Timing) -> Clock {
         let g = &p.geometry;
         let ns = |bytes: u64| bytes * 1_000_000_000 / p.bus_bytes_per_s;
-        Clock {
+        let lane = || Lane {
             die_free: vec![Time::ZERO; g.dies() as usize],
             bus: (0..g.channels).map(|_| Bus::default()).collect(),
+        };
+        Clock {
+            device: lane(),
+            beside: lane(),
+            timing,
             dies_per_channel: u32::from(g.dies_per_channel),
             read: p.read,
             program: p.program,
@@ -93,48 +110,52 @@ impl Clock {
             ns_per_kib: ns(1024).max(1),
         }
     }
-    fn bus(&mut self, die: u32) -> &mut Bus {
-        &mut self.bus[(die / self.dies_per_channel) as usize]
+    fn lane(&mut self, charge: Charge) -> &mut Lane {
+        let beside = charge == Charge::Collector && self.timing == Timing::IdealGc;
+        if beside { &mut self.beside } else { &mut self.device }
     }
-    fn die(&self, die: u32, now: Time, charge: Charge) -> Time {
+    fn reserve(&mut self, now: Time, die: u32, earliest: Time, span: Span, charge: Charge) -> Time {
+        let channel = (die / self.dies_per_channel) as usize;
+        self.lane(charge).bus[channel].reserve(now, earliest, span)
+    }
+    fn die(&mut self, die: u32, now: Time, charge: Charge) -> Time {
         match charge {
             Charge::Stretch(c) => c.get().max(now),
-            _ => self.die_free[die as usize].max(now),
+            _ => self.lane(charge).die_free[die as usize].max(now),
         }
     }
     fn set_die(&mut self, die: u32, until: Time, charge: Charge) {
         match charge {
             Charge::Stretch(c) => c.set(until),
-            _ => self.die_free[die as usize] = until,
+            _ => self.lane(charge).die_free[die as usize] = until,
         }
     }
     /// Die, then the transfer of `slots` 4 KiB slots; the die's register is held until they are out.
     pub(crate) fn read(&mut self, now: Time, die: u32, slots: u64, charge: Charge) -> Time {
-        if charge == Charge::Free {
+        if self.timing == Timing::None {
             return now;
         }
         let sensed = self.die(die, now, charge) + self.read;
-        let span = self.slot * slots;
-        let end = self.bus(die).reserve(now, sensed, span);
+        let end = self.reserve(now, die, sensed, self.slot * slots, charge);
         self.set_die(die, end, charge);
         end
     }
     /// Transfer of `slots` slots, then the die.
     pub(crate) fn program(&mut self, now: Time, die: u32, slots: u64, charge: Charge) -> Time {
-        if charge == Charge::Free {
+        if self.timing == Timing::None {
             return now;
         }
         let free = self.die(die, now, charge);
         let span = self.slot * slots;
         // The register takes the data only when the die is done with what it had.
         let earliest = Time(free.0.saturating_sub(span.0)).max(now);
-        let sent = self.bus(die).reserve(now, earliest, span);
+        let sent = self.reserve(now, die, earliest, span, charge);
         let end = sent.max(free) + self.program;
         self.set_die(die, end, charge);
         end
     }
     pub(crate) fn erase(&mut self, now: Time, die: u32, charge: Charge) -> Time {
-        if charge == Charge::Free {
+        if self.timing == Timing::None {
             return now;
         }
         let end = self.die(die, now, charge) + self.erase;
@@ -143,10 +164,13 @@ impl Clock {
     }
     /// Spare areas of a block: one read, and the transfer of `bytes` (assumed: a multi-page operation).
     pub(crate) fn spares(&mut self, now: Time, die: u32, bytes: u64) -> Time {
-        let sensed = self.die_free[die as usize].max(now) + self.read;
+        if self.timing == Timing::None {
+            return now;
+        }
+        let sensed = self.die(die, now, Charge::Device) + self.read;
         let span = Span(self.ns_per_kib * bytes.div_ceil(1024));
-        let end = self.bus(die).reserve(now, sensed, span);
-        self.die_free[die as usize] = end;
+        let end = self.reserve(now, die, sensed, span, Charge::Device);
+        self.set_die(die, end, Charge::Device);
         end
     }
     /// The checkpoint area has dies of its own (assumed): a program or read of 16 KiB pages one after another.
@@ -157,10 +181,10 @@ impl Clock {
     /// Reserves the die for a whole victim: `read` pages and `written` pages of `slots` slots, and the erase.
     /// Returns when the stretch begins.
     pub(crate) fn stretch(&mut self, now: Time, die: u32, read: u64, written: u64, slots: u64) -> Time {
-        let begin = self.die_free[die as usize].max(now);
+        let begin = self.die(die, now, Charge::Collector);
         let transfer = self.slot * slots;
         let span = (self.read + transfer) * read + (self.program + transfer) * written + self.erase;
-        self.die_free[die as usize] = begin + span;
+        self.set_die(die, begin + span, Charge::Collector);
         begin
     }
 }

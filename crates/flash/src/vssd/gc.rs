@@ -1,5 +1,9 @@
 //! Greedy garbage collection as a state machine: read a victim's valid slots page by page, program them to the
 //! collector's own frontiers, make that durable, erase.
+//!
+//! The collector has at most one command at a die at a time (blocking unit page), so that a read waits for at most one
+//! page operation or erase of it (protocol rule 21). It is as fast as the dies of its frontiers together.
+//! Emptied blocks wait for a sync that they share, for on a real file it costs far more than an erase.
 
 use std::cell::Cell;
 
@@ -7,25 +11,25 @@ use rackweave_core::device::{DeviceError, DeviceOp, Slot, SlotKind, SlotRecord};
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint};
 
 use super::blocks::{State, is_range};
-use super::sync::Waiter;
-use super::{By, Io, Pending, Vssd, packed};
+use super::{GC_RESERVE, Io, Pending, Vssd, packed};
 use crate::ssd::{BlockingUnit, FlashDone};
 use crate::timing::{Charge, Timing};
 
-/// Programs of one victim in flight: enough to keep reading while dies are busy, few enough to let the host between.
-const PROGRAMS_MAX: u16 = 4;
+/// One emptied block in this many of the vSSD waits for a sync to share: they are not free yet.
+const BLOCKS_PER_EMPTIED: u32 = 64;
+/// More than so many gain nothing from sharing.
+const EMPTIED_MAX: u32 = 32;
+/// Pages of a victim read ahead of its programs.
+const PAGES_AHEAD: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Moving,
-    /// All is read; programs are in flight.
+    /// All is read; programs are to be done.
     Draining,
-    Syncing,
-    /// Waits for host reads of the block.
-    Quiet,
-    Erasing,
 }
 
+/// A block whose valid slots are being moved.
 #[derive(Debug)]
 struct Victim {
     block: u32,
@@ -43,23 +47,70 @@ struct Victim {
     stretch: Option<Cell<Time>>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// For a sync to share.
+    Waiting,
+    Syncing {
+        batch: u64,
+    },
+    /// What was in it is durable elsewhere; host reads of it may be under way.
+    Durable,
+    Erasing,
+}
+
+/// A block without valid slots, until it is erased.
+#[derive(Debug)]
+struct Emptied {
+    block: u32,
+    stage: Stage,
+    stretch: Option<Cell<Time>>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Gc {
     pub(crate) running: bool,
     victims: Vec<Option<Victim>>,
     active: u32,
+    emptied: Vec<Emptied>,
+    /// Of those, the ones that wait for a sync, and how many start one.
+    waiting: usize,
+    share: usize,
+    batch: u64,
+    /// Dies with a command of the collector.
+    works_on: Box<[bool]>,
     idle_told: bool,
 }
 
 impl Gc {
-    pub(crate) fn new(parallel: u32) -> Gc {
-        Gc { running: false, victims: (0..parallel).map(|_| None).collect(), active: 0, idle_told: false }
+    /// For a vSSD of `blocks` on `dies` whose collector has so many frontiers.
+    pub(crate) fn new(blocks: u32, dies: u32, frontiers: u32) -> Gc {
+        // One victim's reads keep two frontiers busy, and often more: a read takes a tenth of a program's time.
+        let parallel = frontiers.div_ceil(2).min(64);
+        Gc {
+            running: false,
+            victims: (0..parallel).map(|_| None).collect(),
+            active: 0,
+            emptied: Vec::new(),
+            waiting: 0,
+            share: (blocks / BLOCKS_PER_EMPTIED).clamp(1, EMPTIED_MAX) as usize,
+            batch: 0,
+            works_on: vec![false; dies as usize].into(),
+            idle_told: false,
+        }
     }
     pub(crate) fn victim_block(&self, victim: u8) -> u32 {
         self.victims[usize::from(victim)].as_ref().map_or(super::blocks::NONE, |v| v.block)
     }
     fn on_die(&self, blocks_per_die: u32, die: u32) -> bool {
         self.victims.iter().flatten().any(|v| v.block / blocks_per_die == die)
+    }
+    pub(crate) fn works_on(&self, die: u32) -> bool {
+        self.works_on[die as usize]
+    }
+    fn set_works(&mut self, die: u32, works: bool) {
+        debug_assert_ne!(self.works_on[die as usize], works, "the collector has one command at a die at a time");
+        self.works_on[die as usize] = works;
     }
 }
 
@@ -73,9 +124,25 @@ impl Vssd {
         }
         self.gc.running = true;
         self.gc.idle_told = false;
-        self.gc_fill(io);
+        self.gc_pump(io);
     }
 
+    /// Does whatever can be done now.
+    pub(crate) fn gc_pump(&mut self, io: &mut Io) {
+        if !self.gc_running() {
+            return;
+        }
+        self.gc_erase(io);
+        for i in 0..self.gc.victims.len() {
+            self.gc_move(io, i as u8);
+        }
+        self.gc_fill(io);
+        let short = self.blocks.free_count <= GC_RESERVE + self.host.len() as u32;
+        if self.gc.waiting > 0 && (short || self.gc.active == 0 || self.gc.waiting >= self.gc.share) {
+            self.stats.gc_syncs += 1;
+            self.want_gc_sync(io);
+        }
+    }
     /// Starts victims while there is room for what they hold.
     fn gc_fill(&mut self, io: &mut Io) {
         while self.gc.running {
@@ -83,8 +150,11 @@ impl Vssd {
             if self.gc.active > 0 && self.blocks.free_count < 2 + self.gc.active {
                 return;
             }
+            if self.gc.emptied.len() >= 2 * self.gc.share {
+                return;
+            }
             let Some(block) = self.gc_choose() else {
-                if self.gc.active == 0 && !self.gc.idle_told {
+                if self.gc.active == 0 && self.gc.emptied.is_empty() && !self.gc.idle_told {
                     self.gc.idle_told = true;
                     io.out.done.push(FlashDone::GcIdle { vssd: self.id });
                 }
@@ -115,7 +185,7 @@ impl Vssd {
         self.gc.active += 1;
         self.stats.gc_victims += 1;
         let valid = u64::from(self.blocks.all[block as usize].valid);
-        let whole = io.cfg.blocking == BlockingUnit::Block && io.cfg.timing == Timing::Real;
+        let whole = io.cfg.blocking == BlockingUnit::Block && io.cfg.timing != Timing::None;
         let stretch = whole.then(|| {
             let spp = u64::from(self.blocks.spp);
             let reads = valid.min(u64::from(self.blocks.pages));
@@ -135,10 +205,20 @@ impl Vssd {
         self.gc_move(io, i as u8);
     }
 
-    /// Reads on, or programs the rest when all is read.
+    /// Programs what was read and reads on, as far as dies are free of the collector.
     fn gc_move(&mut self, io: &mut Io, i: u8) {
+        if self.gc.victims[usize::from(i)].is_none() {
+            return;
+        }
+        while self.gc_program(io, i) {}
+        self.gc_read_on(io, i);
+        while self.gc_program(io, i) {}
+        self.gc_drained(io, i);
+    }
+    fn gc_read_on(&mut self, io: &mut Io, i: u8) {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
-        if v.step != Step::Moving || v.reading || v.programs >= PROGRAMS_MAX {
+        let spp = self.blocks.spp;
+        if v.step != Step::Moving || v.reading || v.moved.len() >= PAGES_AHEAD * spp as usize {
             return;
         }
         let block = v.block;
@@ -146,37 +226,38 @@ impl Vssd {
         let next = if v.failed { None } else { table.next_valid(v.next) };
         let Some(slot) = next else {
             v.step = Step::Draining;
-            let rest = std::mem::take(&mut v.moved);
-            self.gc_program(io, i, rest);
-            return self.gc_drained(io, i);
+            return;
         };
-        let spp = self.blocks.spp;
+        let die = self.blocks.die_of(block);
+        if self.gc.works_on[die as usize] {
+            return;
+        }
         let page = slot / spp;
         v.next = (page + 1) * spp;
         v.reading = true;
         let valid = (page * spp..v.next).filter(|&s| table.is_valid(s)).count() as u64;
-        let stretch = v.stretch.clone();
-        let charge = match (&stretch, io.cfg.timing) {
-            (Some(c), _) => Charge::Stretch(c),
-            (None, Timing::Real) => Charge::Device,
-            _ => Charge::Free,
-        };
-        let done_at = io.clock.read(io.now, self.die(block), valid, charge);
-        if let (Some(v), Some(c)) = (self.gc.victims[usize::from(i)].as_mut(), stretch) {
-            v.stretch = Some(c);
-        }
+        let charge = v.stretch.as_ref().map_or(Charge::Collector, Charge::Stretch);
+        let done_at = io.clock.read(io.now, self.die0 + die, valid, charge);
+        self.gc.set_works(die, true);
         let op = DeviceOp::ReadPage { page: self.page_addr(block, page as u16) };
         io.submit(Pending::GcRead { vssd: self.index, victim: i, page: page as u16 }, op, done_at);
     }
     pub(crate) fn gc_read(&mut self, io: &mut Io, i: u8, page: u16, result: Result<Box<[Slot]>, DeviceError>) {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         v.reading = false;
-        let Ok(slots) = result else {
-            (v.failed, v.unreadable) = (true, true);
-            return self.gc_move(io, i);
-        };
-        let spp = self.blocks.spp as usize;
         let block = v.block;
+        if let Ok(slots) = result {
+            self.gc_take(io, i, page, slots);
+        } else {
+            (v.failed, v.unreadable) = (true, true);
+        }
+        self.gc.set_works(self.blocks.die_of(block), false);
+        self.gc_pump(io);
+    }
+    /// Takes the valid slots of a page that was read.
+    fn gc_take(&mut self, io: &mut Io, i: u8, page: u16, slots: Box<[Slot]>) {
+        let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
+        let (spp, block) = (self.blocks.spp as usize, v.block);
         let table = self.blocks.all[block as usize].table.as_ref().expect("a victim has a table");
         let first = usize::from(page) * spp;
         let mut slots = slots.into_vec().into_iter();
@@ -205,99 +286,139 @@ impl Vssd {
             self.ranges.unplaced(group);
             self.blocks.clear_valid(slot);
         }
-        let v = self.gc.victims[usize::from(i)].as_mut().expect("looked at it");
-        if v.moved.len() >= spp {
-            let rest = v.moved.split_off(spp);
-            let page = std::mem::replace(&mut v.moved, rest);
-            self.gc_program(io, i, page);
-        }
-        self.gc_move(io, i);
     }
-    fn gc_program(&mut self, io: &mut Io, i: u8, slots: Vec<Slot>) {
-        if slots.is_empty() {
-            return;
+    /// Programs a page of what was moved, if there is one and a die for it.
+    fn gc_program(&mut self, io: &mut Io, i: u8) -> bool {
+        let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return false };
+        if v.failed {
+            v.moved.clear();
         }
-        self.stats.gc_slots += slots.len() as u64;
+        let spp = self.blocks.spp as usize;
+        if v.moved.is_empty() || (v.moved.len() < spp && v.step == Step::Moving) {
+            return false;
+        }
+        let mut moved = std::mem::take(&mut v.moved);
+        let slots = moved.len().min(spp);
+        let page = || {
+            let rest = moved.split_off(slots);
+            std::mem::replace(&mut moved, rest)
+        };
+        let die = self.program_moved(io, i, page);
+        let v = self.gc.victims[usize::from(i)].as_mut().expect("it was there");
+        v.moved = moved;
+        let Some(die) = die else { return false };
+        v.programs += 1;
+        io.trace(TracePoint::BlockMoved, u64::from(self.id.0), u64::from(v.block));
+        self.stats.gc_slots += slots as u64;
+        self.gc.set_works(die, true);
+        true
+    }
+    pub(crate) fn gc_programmed(&mut self, io: &mut Io, i: u8, to: u32, ok: bool) {
+        self.gc.set_works(self.blocks.die_of(to), false);
         if let Some(v) = self.gc.victims[usize::from(i)].as_mut() {
-            v.programs += 1;
-            io.trace(TracePoint::BlockMoved, u64::from(self.id.0), u64::from(v.block));
+            v.programs -= 1;
+            v.failed |= !ok;
         }
-        self.program_reserved(io, By::Gc { victim: i }, slots);
-    }
-    pub(crate) fn gc_programmed(&mut self, io: &mut Io, i: u8, ok: bool) {
-        let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
-        v.programs -= 1;
-        v.failed |= !ok;
-        match v.step {
-            Step::Moving => self.gc_move(io, i),
-            Step::Draining => self.gc_drained(io, i),
-            _ => {}
-        }
+        self.gc_pump(io);
     }
     fn gc_drained(&mut self, io: &mut Io, i: u8) {
-        let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
-        if v.step != Step::Draining || v.programs > 0 {
+        let Some(v) = self.gc.victims[usize::from(i)]
+            .take_if(|v| v.step == Step::Draining && v.programs == 0 && v.moved.is_empty())
+        else {
             return;
-        }
+        };
+        self.gc.active -= 1;
         if v.failed || self.blocks.all[v.block as usize].valid > 0 {
-            return self.gc_abandon(io, i);
+            return self.gc_abandon(io, &v);
         }
-        v.step = Step::Syncing;
-        let block = v.block;
-        self.journal_erase(io, block);
-        self.want_sync(io, Waiter::Gc { victim: i });
+        self.gc.emptied.push(Emptied { block: v.block, stage: Stage::Waiting, stretch: v.stretch });
+        self.gc.waiting += 1;
     }
-    pub(crate) fn gc_synced(&mut self, io: &mut Io, i: u8, ok: bool) {
-        let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
-        if !ok {
-            return self.gc_abandon(io, i);
-        }
-        v.step = Step::Quiet;
-        self.gc_quiet(io, i);
-    }
-    fn gc_quiet(&mut self, io: &mut Io, i: u8) {
-        let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
-        if v.step != Step::Quiet || self.blocks.all[v.block as usize].reads > 0 {
+
+    /// The next sync is for the emptied blocks too: what was in them, and the notes of their erases.
+    pub(crate) fn gc_join(&mut self, io: &mut Io) {
+        if self.gc.waiting == 0 {
             return;
         }
-        v.step = Step::Erasing;
-        let (block, stretch) = (v.block, v.stretch.clone());
-        self.blocks.all[block as usize].state = State::Erasing;
-        let charge = stretch.as_ref().map_or(Charge::Device, Charge::Stretch);
-        self.submit_erase(io, block, charge);
+        self.gc.waiting = 0;
+        self.gc.batch += 1;
+        let batch = self.gc.batch;
+        for k in 0..self.gc.emptied.len() {
+            if self.gc.emptied[k].stage == Stage::Waiting {
+                self.gc.emptied[k].stage = Stage::Syncing { batch };
+                self.journal_erase(io, self.gc.emptied[k].block);
+            }
+        }
+        self.sync.wait(super::sync::Waiter::Gc { batch });
+    }
+    pub(crate) fn gc_synced(&mut self, io: &mut Io, batch: u64, ok: bool) {
+        if ok {
+            let mine = self.gc.emptied.iter_mut().filter(|e| e.stage == Stage::Syncing { batch });
+            mine.for_each(|e| e.stage = Stage::Durable);
+            return self.gc_pump(io);
+        }
+        // Those that wait would only meet the same failure.
+        let mut rest = std::mem::take(&mut self.gc.emptied);
+        rest.retain(|e| {
+            let given_up = matches!(e.stage, Stage::Waiting) || e.stage == Stage::Syncing { batch };
+            if given_up {
+                self.gc_relist(e.block);
+            }
+            !given_up
+        });
+        self.gc.emptied = rest;
+        self.gc.waiting = 0;
+        self.gc_rest(io);
+    }
+    /// Erases what nobody needs any more.
+    fn gc_erase(&mut self, io: &mut Io) {
+        for k in 0..self.gc.emptied.len() {
+            let Emptied { block, stage, .. } = self.gc.emptied[k];
+            let die = self.blocks.die_of(block);
+            if stage != Stage::Durable || self.blocks.all[block as usize].reads > 0 || self.gc.works_on(die) {
+                continue;
+            }
+            self.gc.emptied[k].stage = Stage::Erasing;
+            self.gc.set_works(die, true);
+            self.blocks.all[block as usize].state = State::Erasing;
+            let stretch = self.gc.emptied[k].stretch.clone();
+            let charge = stretch.as_ref().map_or(Charge::Collector, Charge::Stretch);
+            self.submit_erase(io, block, charge);
+        }
     }
     /// A host read of the block is done.
     pub(crate) fn gc_read_left(&mut self, io: &mut Io, block: u32) {
-        let waits = |v: &Victim| v.block == block && v.step == Step::Quiet;
-        if let Some(i) = self.gc.victims.iter().position(|v| v.as_ref().is_some_and(waits)) {
-            self.gc_quiet(io, i as u8);
+        if self.gc.emptied.iter().any(|e| e.block == block && e.stage == Stage::Durable) {
+            self.gc_erase(io);
         }
     }
     pub(crate) fn gc_erased(&mut self, io: &mut Io, block: u32) {
-        if let Some(i) = self.gc.victims.iter().position(|v| v.as_ref().is_some_and(|v| v.block == block)) {
-            self.gc.victims[i] = None;
-            self.gc.active -= 1;
-        }
+        self.gc.set_works(self.blocks.die_of(block), false);
+        self.gc.emptied.retain(|e| e.block != block);
         self.gc.idle_told = false;
-        self.gc_fill(io);
+        self.gc_pump(io);
     }
     /// Leaves the victim as it is: what was moved is moved. A page that cannot be read takes its block out of use;
     /// after a failed program collection rests until it is started again.
-    fn gc_abandon(&mut self, io: &mut Io, i: u8) {
-        let Some(v) = self.gc.victims[usize::from(i)].take() else { return };
-        self.gc.active -= 1;
+    fn gc_abandon(&mut self, io: &mut Io, v: &Victim) {
         if v.unreadable {
             // Never a victim again; what can still be read of it is, until it is overwritten.
             self.blocks.all[v.block as usize].state = State::Retired;
-            return self.gc_fill(io);
+            return;
         }
-        self.blocks.all[v.block as usize].state = State::Closed;
-        self.blocks.list(v.block);
+        self.gc_relist(v.block);
+        self.gc_rest(io);
+    }
+    fn gc_relist(&mut self, block: u32) {
+        self.blocks.all[block as usize].state = State::Closed;
+        self.blocks.list(block);
+    }
+    fn gc_rest(&mut self, io: &mut Io) {
         self.gc.running = false;
         io.out.done.push(FlashDone::GcIdle { vssd: self.id });
     }
     pub(crate) fn gc_running(&self) -> bool {
-        self.gc.running || self.gc.active > 0
+        self.gc.running || self.gc.active > 0 || !self.gc.emptied.is_empty()
     }
 }
 

@@ -31,10 +31,10 @@ use ranges::Ranges;
 /// Blocks that only the collector and range records may take: one to collect into, one for a second frontier of the
 /// collector, one for range records, one for a partly filled block that a power cut closed.
 pub(crate) const GC_RESERVE: u32 = 4;
-/// One host frontier for this many blocks of a small vSSD, one frontier of the collector and one victim at a time for
-/// that many: open blocks are lost to data.
+/// One host frontier for this many blocks of a small vSSD, and one frontier of the collector for that many: open blocks
+/// are lost to data. The collector has one command at a die at a time, so its pace comes from its frontiers' dies.
 const BLOCKS_PER_HOST_FRONTIER: u32 = 16;
-pub(crate) const BLOCKS_PER_GC_FRONTIER: u32 = 128;
+const BLOCKS_PER_GC_FRONTIER: u32 = 32;
 /// One block in this many is set aside for range records.
 const BLOCKS_PER_RANGE_BLOCK: u32 = 256;
 
@@ -96,6 +96,14 @@ struct Waiting {
     by: By,
     epoch: u64,
     slots: Box<[Slot]>,
+}
+
+/// Who asks for a frontier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taker {
+    Host,
+    Collector,
+    Ranges,
 }
 
 enum Place {
@@ -165,7 +173,7 @@ impl Vssd {
             sequence: 1,
             exported: u64::from(exported) * spb,
             range_reserve: u64::from(range_blocks) * spb,
-            gc: gc::Gc::new((n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies.min(64))),
+            gc: gc::Gc::new(n, dies, collector),
             sync: sync::Syncs::new(),
             checkpoint: checkpoint::Checkpoint::new(n, channels, g),
             recovery: None,
@@ -234,7 +242,7 @@ impl Vssd {
         if self.recovery.is_some() {
             return Err(NoFreeBlock);
         }
-        let place = self.place(io, false);
+        let place = self.place(io, Taker::Host);
         if matches!(place, Place::Nowhere) {
             return Err(NoFreeBlock);
         }
@@ -264,14 +272,22 @@ impl Vssd {
             _ => self.waiting.push_back(Waiting { by, epoch, slots }),
         }
     }
-    /// As [`Self::program_slots`] for the collector and range records, which may use its reserve.
-    pub(crate) fn program_reserved(&mut self, io: &mut Io, by: By, slots: Vec<Slot>) {
-        let place = self.place(io, true);
-        self.program_slots(io, by, slots, place);
+    /// As [`Self::program_slots`] for range records, which may use the collector's reserve.
+    fn program_ranges(&mut self, io: &mut Io, slots: Vec<Slot>) {
+        let place = self.place(io, Taker::Ranges);
+        self.program_slots(io, By::Ranges, slots, place);
+    }
+    /// Programs a page of the collector, on a die where it has no command: tells which. `None`: there is none now.
+    pub(crate) fn program_moved(&mut self, io: &mut Io, victim: u8, slots: impl FnOnce() -> Vec<Slot>) -> Option<u32> {
+        let Place::At { frontier } = self.place(io, Taker::Collector) else { return None };
+        let die = self.blocks.die_of(self.collector[frontier].block);
+        self.program_slots(io, By::Gc { victim }, slots(), Place::At { frontier });
+        Some(die)
     }
 
     /// Finds a frontier for the next page; opens or prepares blocks as needed.
-    fn place(&mut self, io: &mut Io, reserved: bool) -> Place {
+    fn place(&mut self, io: &mut Io, taker: Taker) -> Place {
+        let reserved = taker != Taker::Host;
         let n = if reserved { self.collector.len() } else { self.host.len() };
         let start = self.cursor[usize::from(reserved)];
         let mut soon = 0;
@@ -279,6 +295,9 @@ impl Vssd {
             let f = if start + i < n { start + i } else { start + i - n };
             let frontier = if reserved { self.collector[f] } else { self.host[f] };
             if frontier.block != NONE && !frontier.preparing {
+                if taker == Taker::Collector && self.gc.works_on(self.blocks.die_of(frontier.block)) {
+                    continue;
+                }
                 self.cursor[usize::from(reserved)] = if f + 1 < n { f + 1 } else { 0 };
                 return Place::At { frontier: f };
             }
@@ -289,7 +308,7 @@ impl Vssd {
             if !self.may_open(reserved) {
                 continue;
             }
-            match self.open(io, reserved, f) {
+            match self.open(io, taker, f) {
                 Some(false) => {
                     self.cursor[usize::from(reserved)] = if f + 1 < n { f + 1 } else { 0 };
                     return Place::At { frontier: f };
@@ -301,7 +320,7 @@ impl Vssd {
                 None => {}
             }
         }
-        // No more wait for a block than it has pages; the collector's pages are bounded by its victims.
+        // No more wait for a block than it has pages; range records are few.
         let waiting =
             if reserved { 0 } else { self.waiting.iter().filter(|w| matches!(w.by, By::Host { .. })).count() };
         if soon > waiting { Place::Soon } else { Place::Nowhere }
@@ -314,15 +333,15 @@ impl Vssd {
         self.blocks.free_count > 2 || (self.blocks.free_count > 0 && self.collector.iter().all(|f| f.block == NONE))
     }
     /// Takes a free block, on the die with the fewest open ones, as frontier `f`. True: it has to be erased first.
-    fn open(&mut self, io: &mut Io, reserved: bool, f: usize) -> Option<bool> {
+    fn open(&mut self, io: &mut Io, taker: Taker, f: usize) -> Option<bool> {
         let die = (0..self.blocks.dies())
-            .filter(|&d| self.blocks.free_on(d) > 0)
+            .filter(|&d| self.blocks.free_on(d) > 0 && !(taker == Taker::Collector && self.gc.works_on(d)))
             .min_by_key(|&d| (self.open_on[d as usize], usize::MAX - self.blocks.free_on(d)))?;
         let block = self.blocks.take_free(die)?;
         self.open_on[die as usize] += 1;
         let dirty = matches!(self.blocks.all[block as usize].state, State::Free { dirty: true });
         let frontier = Frontier { block, preparing: dirty };
-        if reserved {
+        if taker != Taker::Host {
             self.collector[f] = frontier;
         } else {
             self.host[f] = frontier;
@@ -334,7 +353,6 @@ impl Vssd {
         Some(dirty)
     }
     pub(crate) fn submit_erase(&mut self, io: &mut Io, block: u32, charge: Charge) {
-        let charge = if io.cfg.timing == Timing::Real { charge } else { Charge::Free };
         let done_at = io.clock.erase(io.now, self.die(block), charge);
         let mut after = self.oob(block);
         after.erase_count = after.erase_count.saturating_add(1);
@@ -372,8 +390,7 @@ impl Vssd {
             self.checkpoint.blocks_closed += 1;
         }
         let oob = self.oob(block);
-        let free = matches!(by, By::Gc { .. }) && io.cfg.timing == Timing::IdealGc;
-        let charge = if free { Charge::Free } else { Charge::Device };
+        let charge = if matches!(by, By::Gc { .. }) { Charge::Collector } else { Charge::Device };
         let done_at = io.clock.program(io.now, self.die(block), spp as u64, charge);
         let op = DeviceOp::Program {
             page: self.page_addr(block, page),
@@ -386,7 +403,8 @@ impl Vssd {
     fn drain_waiting(&mut self, io: &mut Io) {
         for _ in 0..self.waiting.len() {
             let Some(w) = self.waiting.pop_front() else { break };
-            match self.place(io, !matches!(w.by, By::Host { .. })) {
+            let taker = if w.by == By::Ranges { Taker::Ranges } else { Taker::Host };
+            match self.place(io, taker) {
                 Place::At { frontier } => self.submit_program(io, w.by, w.epoch, w.slots, frontier),
                 _ => self.waiting.push_back(w),
             }
@@ -415,7 +433,7 @@ impl Vssd {
         self.sync.leave(epoch);
         match by {
             By::Host { token } => io.out.done.push(FlashDone::Programmed { token, result }),
-            By::Gc { victim } => self.gc_programmed(io, victim, result.is_ok()),
+            By::Gc { victim } => self.gc_programmed(io, victim, block, result.is_ok()),
             By::Ranges => {}
         }
         self.pump_sync(io);
@@ -522,7 +540,9 @@ impl Vssd {
             self.blocks.release(block);
             io.trace(TracePoint::BlockErased, u64::from(self.id.0), u64::from(block));
         }
-        if !preparing {
+        if preparing {
+            self.gc_pump(io);
+        } else {
             self.gc_erased(io, block);
             self.sweep(io);
             io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
@@ -579,7 +599,7 @@ impl Vssd {
             }
             if !slots.is_empty() {
                 self.stats.range_slots += slots.len() as u64;
-                self.program_reserved(io, By::Ranges, slots);
+                self.program_ranges(io, slots);
             }
         }
     }

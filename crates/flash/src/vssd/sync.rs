@@ -10,8 +10,13 @@ use crate::timing::Timing;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
-    Host { token: u64 },
-    Gc { victim: u8 },
+    Host {
+        token: u64,
+    },
+    /// Blocks that the collector emptied, by the number of their batch.
+    Gc {
+        batch: u64,
+    },
     Checkpoint,
     Boot,
 }
@@ -46,7 +51,7 @@ impl Syncs {
             self.first += 1;
         }
     }
-    fn wait(&mut self, w: Waiter) {
+    pub(crate) fn wait(&mut self, w: Waiter) {
         let last = self.in_flight.len() - 1;
         self.waiters.push_back((self.first + last as u64, w));
         self.in_flight.push_back(0);
@@ -60,7 +65,17 @@ impl Vssd {
         if io.failed.is_none() {
             self.flush_ranges(io);
         }
+        // The collector's emptied blocks need no sync of their own when somebody else asks for one.
+        self.gc_join(io);
         self.sync.wait(w);
+        self.pump_sync(io);
+    }
+    /// As [`Self::want_sync`], for nobody but the collector's emptied blocks.
+    pub(crate) fn want_gc_sync(&mut self, io: &mut Io) {
+        if io.failed.is_none() {
+            self.flush_ranges(io);
+        }
+        self.gc_join(io);
         self.pump_sync(io);
     }
     pub(crate) fn pump_sync(&mut self, io: &mut Io) {
@@ -81,7 +96,7 @@ impl Vssd {
             return self.answer(io, Err(e));
         }
         self.sync.busy = true;
-        let cost = if io.cfg.timing == Timing::Real { io.cfg.sync_span } else { rackweave_core::Span::ZERO };
+        let cost = if io.cfg.timing == Timing::None { rackweave_core::Span::ZERO } else { io.cfg.sync_span };
         let done_at = io.now + cost;
         io.submit(Pending::Sync { vssd: self.index }, DeviceOp::Sync, done_at);
     }
@@ -98,7 +113,7 @@ impl Vssd {
         for w in done.drain(..) {
             match w {
                 Waiter::Host { token } => io.out.done.push(FlashDone::Synced { token, result }),
-                Waiter::Gc { victim } => self.gc_synced(io, victim, result.is_ok()),
+                Waiter::Gc { batch } => self.gc_synced(io, batch, result.is_ok()),
                 Waiter::Checkpoint => self.checkpoint_synced(io, result.is_ok()),
                 Waiter::Boot => self.boot_synced(io, result),
             }
@@ -113,7 +128,7 @@ impl Vssd {
         for (epoch, w) in waiters {
             match w {
                 Waiter::Host { token } => io.out.done.push(FlashDone::Synced { token, result: Err(error) }),
-                Waiter::Gc { victim } => self.gc_synced(io, victim, false),
+                Waiter::Gc { batch } => self.gc_synced(io, batch, false),
                 other => self.sync.waiters.push_back((epoch, other)),
             }
         }
