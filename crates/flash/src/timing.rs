@@ -111,7 +111,7 @@ impl Clock {
         }
     }
     fn lane(&mut self, charge: Charge) -> &mut Lane {
-        let beside = charge == Charge::Collector && self.timing == Timing::IdealGc;
+        let beside = charge != Charge::Device && self.timing == Timing::IdealGc;
         if beside { &mut self.beside } else { &mut self.device }
     }
     fn reserve(&mut self, now: Time, die: u32, earliest: Time, span: Span, charge: Charge) -> Time {

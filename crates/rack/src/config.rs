@@ -132,7 +132,7 @@ pub enum GcConfigPolicy {
     /// RackBlox: asks the switch first.
     #[default]
     Coordinated,
-    /// The baseline: at its own threshold, asking nobody.
+    /// The baseline: below the soft threshold, asking nobody.
     Uncoordinated,
 }
 

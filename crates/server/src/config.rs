@@ -20,7 +20,8 @@ pub struct VssdConfig {
 pub enum GcPolicy {
     /// RackBlox §3.5: asks the switch first.
     Coordinated,
-    /// Baseline: collects at the hard threshold and tells nobody.
+    /// Baseline: collects below the soft threshold, and tells nobody. (Did it wait for the hard one, it would run with
+    /// fewer free blocks, find emptier victims and erase less: another amount of work, not another way to do it.)
     Uncoordinated,
 }
 
@@ -28,7 +29,7 @@ pub enum GcPolicy {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GcConfig {
     pub policy: GcPolicy,
-    /// Below this share of free blocks among spare ones collection may be put off.
+    /// Below this share of free blocks among spare ones collection begins, and may be put off.
     pub soft_threshold: f64,
     /// Below this share it may not.
     pub gc_threshold: f64,

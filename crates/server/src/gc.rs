@@ -117,7 +117,7 @@ impl GcMonitor {
             GcState::Idle | GcState::Finishing { .. } => {
                 if now < self.barren_until {
                 } else if !self.coordinated() {
-                    if hard {
+                    if soft {
                         self.start(GcAction::Start);
                     }
                 } else if hard {

@@ -137,11 +137,11 @@ fn nothing_to_collect_is_not_tried_again_at_once_unless_forced() {
 }
 
 #[test]
-fn the_baseline_collects_at_the_hard_threshold_and_tells_nobody() {
+fn the_baseline_collects_where_the_coordinated_asks_and_tells_nobody() {
     let mut m = GcMonitor::new(GcConfig { policy: GcPolicy::Uncoordinated, ..GcConfig::default() });
-    m.timer(Time(1), 0.30);
+    m.timer(Time(1), 0.36);
     assert!(m.actions.is_empty());
-    m.check(Time(2), 0.24);
+    m.check(Time(2), 0.34);
     assert_eq!(m.actions, [GcAction::Start]);
     m.check(Time(3), 0.50);
     assert_eq!(m.actions, [GcAction::Start, GcAction::Stop]);

@@ -22,24 +22,16 @@ impl Policy {
     /// RackBlox §3.5: reads go to an idle replica, replicas do not collect together.
     pub const RACKBLOX: Policy =
         Policy { name: "rackblox", gc: GcConfigPolicy::Coordinated, redirect: true, timing: TimingConfig::Real };
-    /// The limit: collection as in `baseline`, but its commands take no time.
+    /// The limit: collection as in `baseline`, at its pace, but nobody waits for its commands.
     pub const IDEAL: Policy =
         Policy { name: "ideal", gc: GcConfigPolicy::Uncoordinated, redirect: false, timing: TimingConfig::IdealGc };
 
     pub const ALL: [Policy; 3] = [Policy::BASELINE, Policy::RACKBLOX, Policy::IDEAL];
 
     /// `rack` under this policy.
-    ///
-    /// A vSSD that asks nobody begins at the free ratio at which a coordinated one begins to ask. If it waited for the
-    /// hard threshold, it would run with fewer free blocks, find emptier victims and erase less: another amount of
-    /// work, not another way to do the same.
     pub fn apply(&self, rack: &RackConfig) -> RackConfig {
         let mut rack = rack.clone();
         rack.gc.policy = self.gc;
-        if self.gc == GcConfigPolicy::Uncoordinated {
-            // The hard threshold has to stay below the soft one.
-            rack.gc.regular_percent = rack.gc.soft_percent.saturating_sub(1).max(1);
-        }
         rack.gc.redirect = self.redirect;
         rack.ssd.timing = self.timing;
         rack
