@@ -154,17 +154,22 @@ pub struct Space {
     pub blocks_total: u32,
     /// Erased blocks host data may take (the collector's reserve left out).
     pub blocks_free: u32,
-    /// Blocks that live data, open blocks and the collector's reserve do not need; at least 1.
+    /// Pages not yet programmed of the host's open blocks.
+    pub open_pages: u32,
+    /// Blocks that live data, the collector's open blocks and its reserve do not need; at least 1.
     pub spare_blocks: u32,
+    pub pages_per_block: u16,
     pub mapped_slots: u64,
     /// Most slots that may be mapped so that collection always gains.
     pub exported_slots: u64,
 }
 
 impl Space {
-    /// Protocol rule 19: free ÷ spare, at most 1.
+    /// Protocol rule 19: free ÷ spare, at most 1. What is left of open blocks is free too: frontiers are filled in
+    /// turn and roll over together, and the ratio would fall past both thresholds at once.
     pub fn free_ratio(&self) -> f64 {
-        (f64::from(self.blocks_free) / f64::from(self.spare_blocks.max(1))).min(1.0)
+        let open = f64::from(self.open_pages) / f64::from(self.pages_per_block.max(1));
+        ((f64::from(self.blocks_free) + open) / f64::from(self.spare_blocks.max(1))).min(1.0)
     }
 }
 

@@ -12,8 +12,8 @@ use super::run::Members;
 
 /// Free ÷ spare blocks when measuring begins (RB16: half of the free blocks are consumed).
 const FREE_AFTER: f64 = 0.5;
-/// Blocks overwritten between two looks at the free ratio: two erase blocks of the largest profile.
-const OVERWRITE_STEP: u64 = 2048;
+/// Blocks overwritten between two looks at the free ratio: 1 MiB, a small part of any device's spare blocks.
+const OVERWRITE_STEP: u64 = 256;
 /// Times the volume is overwritten at the most: spare blocks that are still free then cannot be used up at all.
 const OVERWRITES_MAX: u64 = 4;
 /// Stream of the seed that ageing draws from.

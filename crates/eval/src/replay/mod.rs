@@ -36,10 +36,20 @@ pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
     cfg.validate()?;
     let workload = Workload::load(&cfg.trace, cfg.format)?;
     let rack = rack_for(cfg, &workload)?;
-    let mut policies = Vec::with_capacity(cfg.policies.len());
+    // Each policy has a rack of its own: they run side by side, and none knows of the others.
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let (rack, workload) = (&rack, &workload);
+        let start = |policy: &Policy| {
+            let policy = *policy;
+            scope.spawn(move || run::run(cfg, &policy.apply(rack), policy.name, workload))
+        };
+        let running: Vec<_> = cfg.policies.iter().map(start).collect();
+        running.into_iter().map(|r| r.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let mut policies = Vec::with_capacity(outcomes.len());
     let mut volume_bytes = 0;
-    for policy in &cfg.policies {
-        let outcome = run::run(cfg, &policy.apply(&rack), policy.name, &workload)?;
+    for outcome in outcomes {
+        let outcome = outcome?;
         volume_bytes = outcome.volume_bytes;
         policies.push(outcome.report);
     }

@@ -635,12 +635,15 @@ impl Vssd {
     pub(crate) fn space(&self) -> Space {
         let total = self.blocks.all.len() as u32;
         let needed = self.blocks.valid.div_ceil(u64::from(self.blocks.spb)) as u32;
-        let open = (self.host.len() + self.collector.len()) as u32;
+        let taken = self.collector.len() as u32 + GC_RESERVE;
+        let left = |f: &Frontier| u32::from(self.blocks.pages - self.blocks.all[f.block as usize].next_page);
         let extra = (self.ranges.group_count() as u64).saturating_sub(self.range_reserve);
         Space {
             blocks_total: total,
             blocks_free: self.blocks.free_count.saturating_sub(GC_RESERVE),
-            spare_blocks: total.saturating_sub(needed).saturating_sub(open + GC_RESERVE).max(1),
+            open_pages: self.host.iter().filter(|f| f.block != NONE).map(left).sum(),
+            spare_blocks: total.saturating_sub(needed).saturating_sub(taken).max(1),
+            pages_per_block: self.blocks.pages,
             mapped_slots: self.map.mapped + extra,
             exported_slots: self.exported,
         }
