@@ -210,6 +210,20 @@ fn power_cuts_at_any_instant_lose_nothing_synced() {
     }
 }
 
+/// 256 small erase blocks: four frontiers of the collector, four emptied blocks to a sync.
+#[test]
+fn power_cuts_while_emptied_blocks_share_syncs_lose_nothing_synced() {
+    let mut cfg = small_config();
+    (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (64, 4);
+    cfg.checkpoint_blocks = Some(100);
+    let mut seen = Vec::new();
+    for seed in 300..304 {
+        seen.append(&mut run(&cfg, seed, 4_000, |_, _| {}));
+    }
+    let count = |point| seen.iter().filter(|&&p| p == point).count();
+    assert!(count(TracePoint::BlockErased) > 500 && count(TracePoint::BlockMoved) > 500);
+}
+
 #[test]
 fn damaged_checkpoints_are_not_believed() {
     let mut seen = Vec::new();
