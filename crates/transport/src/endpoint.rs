@@ -84,7 +84,7 @@ impl Endpoint {
     /// `incarnation` grows from life to life of this node (for instance the wall clock when the process began); `seed`
     /// is for challenges and the choice of paths.
     pub fn new(cfg: Config, local: NodeId, incarnation: u64, keys: Keys, seed: u64) -> Result<Endpoint, ConfigError> {
-        cfg.check(!keys.is_none())?;
+        cfg.check()?;
         Ok(Endpoint {
             cfg,
             local,

@@ -47,8 +47,11 @@ impl Endpoint {
             incarnation: self.incarnation,
             version: newest.min(self.cfg.version),
             newest: self.cfg.version,
-            encrypt: self.cfg.encrypt,
+            encrypt: self.encrypts(),
         }
+    }
+    fn encrypts(&self) -> bool {
+        self.cfg.encrypt && !self.auth.keys().is_none()
     }
 
     fn poll_talk(&mut self, now: Time) -> Option<Transmit> {
@@ -140,6 +143,7 @@ impl Endpoint {
     fn put_datagram(&mut self, now: Time, node: NodeId, class: Class, pick: Pick, d: &mut Vec<u8>) -> (NodeId, u64) {
         let start = d.len();
         let counter = self.next_counter();
+        let encrypt = self.encrypts();
         let Some(peer) = self.peers.get_mut(&node) else { return (node, counter) };
         let (newest, datagram, named) = (peer.newest, peer.datagram, whose_of(peer.incarnation, node));
         let flow = peer.flow(class);
@@ -158,7 +162,7 @@ impl Endpoint {
             incarnation: self.incarnation,
             version: newest.min(self.cfg.version),
             newest: self.cfg.version,
-            encrypt: self.cfg.encrypt,
+            encrypt,
         };
         let form = if long {
             header::put_long(d, &o.message.head, to, counter);
@@ -181,7 +185,7 @@ impl Endpoint {
         }
         self.counters.sent_chunks += 1;
         self.counters.sent_again += u64::from(pick.again);
-        let encrypted = self.cfg.encrypt.then_some(payload_at..bytes);
+        let encrypted = encrypt.then_some(payload_at..bytes);
         self.auth.seal(self.local, self.incarnation, &mut d[start..], form, encrypted);
         (to, counter)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{Rng, Span, Time};
-use rackweave_transport::{Config, Event, KeyId, Keys};
+use rackweave_transport::{Config, Event, KeyId, Keys, SendOptions};
 
 use crate::world::{Faults, World, message, number};
 
@@ -91,4 +91,41 @@ fn nothing_is_lost_on_any_lossy_network() {
             assert!(w.held_max < 128 << 20);
         }
     }
+}
+
+/// With deadlines, under loss that no retransmission beats in time: delivered once, or given up, or both.
+#[test]
+fn with_deadlines_every_message_is_delivered_or_given_up() {
+    for seed in 10..16 {
+        let faults = Faults { loss: 0.3, reorder: 0.1, duplicate: 0.05, ..Faults::default() };
+        let cfg = Config { stream_loss_per_mille: 1000, ..Config::default() };
+        let w = exchange(seed, faults, cfg, keys(), 200, Some(Span::from_millis(30)));
+        let given_up: u64 = w.ends.values().map(|e| e.counters().messages_given_up).sum();
+        assert!(given_up > 10, "seed {seed}: {given_up} given up");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let run = || {
+        let faults = Faults { loss: 0.05, reorder: 0.1, duplicate: 0.05, ..Faults::default() };
+        let w = exchange(3, faults, Config::default(), keys(), 100, None);
+        w.state()
+    };
+    assert_eq!(run(), run());
+}
+
+/// Trains: equal datagrams but the last, each of them whole.
+#[test]
+fn bulk_leaves_in_trains() {
+    let cfg = Config { train_bytes_max: 65_000, ..Config::default() };
+    let faults = Faults { loss: 0.01, ..Faults::default() };
+    let mut w = exchange(5, faults, cfg.clone(), keys(), 200, None);
+    let now = w.now;
+    let m = message(Op::Peer, Class::Silver, 2, 0, 1000, 40, 65_536);
+    w.end(2).send(now, rackweave_core::NodeId(3), m, SendOptions { deadline: Time::MAX, token: 0 }).expect("taken");
+    let trains: Vec<_> = std::iter::from_fn(|| w.end(2).poll_transmit(now)).collect();
+    let longest = trains.iter().filter_map(|t| t.segment.map(|s| t.bytes.len().div_ceil(s))).max();
+    assert!(longest >= Some(8), "{longest:?}");
+    assert!(trains.iter().all(|t| t.bytes.len() <= 65_000));
 }
