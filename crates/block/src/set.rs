@@ -68,6 +68,10 @@ impl SetState {
     pub fn has(&self, vssd: VssdId) -> bool {
         self.members.iter().any(|m| m.vssd == vssd)
     }
+    /// Whether there are members, each of them in `of`.
+    pub fn all_in(&self, of: &[VssdId]) -> bool {
+        !self.members.is_empty() && self.members.iter().all(|m| of.contains(&m.vssd))
+    }
     /// The member for `key`: the same for the same key while all are healthy, keys spread evenly. `turn` counts the
     /// members tried before.
     pub fn pick(&self, now: Time, key: u64, turn: u32) -> Option<VssdId> {

@@ -68,7 +68,7 @@ impl VolumeClient {
             turn: 0,
             refused: 0,
             pauses: 0,
-            failures: 0,
+            failed: Vec::new(),
             sequence: 0,
             blockers: 0,
             waiters: Vec::new(),
@@ -294,7 +294,7 @@ impl VolumeClient {
         }
         match error {
             IoError::NotServing => self.refused(now, slot, from, fx),
-            IoError::Device | IoError::Corrupt => self.device_failed(now, slot, error, fx),
+            IoError::Device | IoError::Corrupt => self.device_failed(now, slot, from, error, fx),
             IoError::Fenced { attach } => self.on_fenced(now, slot, attach, fx),
             IoError::NoSpace => self.fail(slot, RequestError::NoSpace, fx),
             IoError::Malformed => self.fail(slot, RequestError::Io, fx),
@@ -317,13 +317,18 @@ impl VolumeClient {
         }
     }
 
-    /// Another member may have a sound device; when each has failed, so does the request.
-    fn device_failed(&mut self, now: Time, slot: u32, error: IoError, fx: &mut Effects) {
+    /// Another member may have a sound device, though it does not answer now; when each has failed, so does the request.
+    fn device_failed(&mut self, now: Time, slot: u32, from: VssdId, error: IoError, fx: &mut Effects) {
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
         m.turn += 1;
-        m.failures += 1;
-        if m.failures as usize >= self.sets[m.set as usize].members() {
+        let set = &mut self.sets[m.set as usize];
+        let who = if set.has(from) { from } else { m.target };
+        set.suspect(who, now, self.cfg.timeout);
+        if !m.failed.contains(&who) {
+            m.failed.push(who);
+        }
+        if set.all_in(&m.failed) {
             let error = if error == IoError::Corrupt { RequestError::Corrupt } else { RequestError::Io };
             self.fail(slot, error, fx);
         } else {

@@ -178,7 +178,7 @@ struct Message {
     refused: u32,
     pauses: u32,
     /// Members whose device failed the message.
-    failures: u32,
+    failed: Vec<VssdId>,
     /// Zero until first sent.
     sequence: u64,
     blockers: u32,

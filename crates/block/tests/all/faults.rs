@@ -139,6 +139,18 @@ fn one_broken_device_is_passed_by_and_three_are_an_error() {
 }
 
 #[test]
+fn a_broken_device_that_answers_again_and_again_speaks_for_itself_only() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 7);
+    r.faults.broken.insert(vssd(0, 0));
+    r.faults.silent.extend([vssd(0, 1), vssd(0, 2)]);
+    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    r.run_for(Span::from_secs(30));
+    assert!(r.replies.is_empty(), "two sound devices have not answered yet: {:?}", r.replies);
+    r.faults.silent.clear();
+    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+}
+
+#[test]
 fn a_full_rack_is_an_error_and_reads_go_on() {
     let mut r = Rack::attached(2, 16, 1 << 20, 8);
     r.write(0, 4096, 1).unwrap();
