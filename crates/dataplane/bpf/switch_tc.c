@@ -27,11 +27,15 @@ INLINE struct port *port_of(__u32 ip) {
     return bpf_map_lookup_elem(&ports, &ip);
 }
 
+INLINE void put_ethernet(struct __sk_buff *skb, const struct port *port, const __u8 from[6]) {
+    __u8 addresses[12];
+    __builtin_memcpy(addresses, port->mac, 6);
+    __builtin_memcpy(addresses + 6, from, 6);
+    bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
+}
+
 INLINE int send(struct __sk_buff *skb, const struct port *port, const __u8 from[6]) {
-    struct ethernet e = {.type = bpf_htons(ETH_IPV4)};
-    __builtin_memcpy(e.to, port->mac, 6);
-    __builtin_memcpy(e.from, from, 6);
-    bpf_skb_store_bytes(skb, 0, &e, 12, 0);
+    put_ethernet(skb, port, from);
     return port->queued ? bpf_redirect(port->ifindex, 0) : bpf_redirect_peer(port->ifindex, 0);
 }
 
@@ -53,6 +57,65 @@ INLINE void redirect_ip(struct __sk_buff *skb, __be32 from, __be32 to, __u32 fie
     bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), from, to,
                         BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | 4);
     bpf_skb_store_bytes(skb, AT_IP + field, &to, 4, 0);
+}
+
+INLINE int load_head(struct __sk_buff *skb, struct head *h) {
+    if (bpf_skb_load_bytes(skb, 0, h, AT_UDP))
+        return -1;
+    return h->eth.type == bpf_htons(ETH_IPV4) && h->ip.version_ihl == 0x45 ? 0 : -1;
+}
+
+INLINE int is_ours(struct __sk_buff *skb, struct head *h) {
+    if (h->ip.protocol != PROTOCOL_UDP || h->ip.fragment & bpf_htons(IP_FRAGMENT))
+        return 0;
+    return !bpf_skb_load_bytes(skb, AT_UDP, &h->udp, sizeof(h->udp)) && h->udp.to == bpf_htons(OUR_PORT);
+}
+
+/* Readdresses to a member: its IPv4 address, its node in our header, the latency. `h` and `ours` are as the packet is. */
+INLINE void readdress(struct __sk_buff *skb, struct head *h, struct header *ours, __u32 member, __be32 lat) {
+    struct header to;
+    redirect_ip(skb, h->ip.to, bpf_htonl(member), __builtin_offsetof(struct ipv4, to));
+    h->ip.to = bpf_htonl(member);
+    __builtin_memcpy(&to, ours, REWRITTEN_BYTES);
+    to.destination = bpf_htonl((member & 0xffffff) - 1);
+    to.lat = lat;
+    rewrite(skb, ours, &to);
+    __builtin_memcpy(ours, &to, REWRITTEN_BYTES);
+}
+
+/* NICE 3: a put reaches every replica of the group, a get the one of the client's share. */
+static __attribute__((noinline)) int to_ring(struct __sk_buff *skb, struct head *h, const struct ring *ring, __u64 start) {
+    struct header ours;
+    if (!h || !ring || !is_ours(skb, h) || bpf_skb_load_bytes(skb, AT_OURS, &ours, REWRITTEN_BYTES))
+        return drop(MALFORMED);
+    if (skb->gso_size)
+        return drop(TRAINS);
+    count(RING_PACKETS);
+    __be32 lat = ours.lat;
+    __u32 members = ring->count < REPLICAS_MAX ? ring->count : REPLICAS_MAX;
+    __u32 share = ((__u64)(bpf_ntohl(h->ip.from) * 0x9e3779b9u) * members) >> 32;
+    for (__u32 i = 0; i < REPLICAS_MAX; i++) {
+        if (i >= members)
+            break;
+        if (!ring->multicast && i != share)
+            continue;
+        struct port *port = port_of(ring->members[i]);
+        if (!port) {
+            count(NO_PORT);
+            continue;
+        }
+        readdress(skb, h, &ours, ring->members[i], stamp(lat, start, port));
+        if (i == (ring->multicast ? members - 1 : share))
+            return send(skb, port, h->eth.to);
+        put_ethernet(skb, port, h->eth.to);
+        bpf_clone_redirect(skb, port->ifindex, 0);
+    }
+    return TC_SHOT;
+}
+
+INLINE struct ring *ring_of(__be32 ip) {
+    struct ring_prefix p = {.bits = 32, .address = ip};
+    return bpf_map_lookup_elem(&rings, &p);
 }
 
 INLINE int forward(struct __sk_buff *skb, const struct head *h, const struct header *ours, struct verdict v, __u64 start) {
@@ -124,7 +187,9 @@ static __attribute__((noinline)) int answer_arp(struct __sk_buff *skb) {
     } __attribute__((packed)) f;
     if (bpf_skb_load_bytes(skb, 0, &f, sizeof(f)) || f.arp.op != bpf_htons(1))
         return TC_OK;
-    struct port *asked = port_of(bpf_ntohl(f.arp.to_ip)), *asking = port_of(bpf_ntohl(f.arp.from_ip));
+    /* A ring's address is here. */
+    __u32 at = ring_of(f.arp.to_ip) ? switch_ip : bpf_ntohl(f.arp.to_ip);
+    struct port *asked = port_of(at), *asking = port_of(bpf_ntohl(f.arp.from_ip));
     if (!asked || !asking)
         return TC_OK;
     __be32 ip = f.arp.to_ip;
@@ -135,18 +200,6 @@ static __attribute__((noinline)) int answer_arp(struct __sk_buff *skb) {
     f.arp.from_ip = ip;
     bpf_skb_store_bytes(skb, AT_IP, &f.arp, sizeof(f.arp), 0);
     return send(skb, asking, asked->mac);
-}
-
-INLINE int load_head(struct __sk_buff *skb, struct head *h) {
-    if (bpf_skb_load_bytes(skb, 0, h, AT_UDP))
-        return -1;
-    return h->eth.type == bpf_htons(ETH_IPV4) && h->ip.version_ihl == 0x45 ? 0 : -1;
-}
-
-INLINE int is_ours(struct __sk_buff *skb, struct head *h) {
-    if (h->ip.protocol != PROTOCOL_UDP || h->ip.fragment & bpf_htons(IP_FRAGMENT))
-        return 0;
-    return !bpf_skb_load_bytes(skb, AT_UDP, &h->udp, sizeof(h->udp)) && h->udp.to == bpf_htons(OUR_PORT);
 }
 
 SEC("classifier")
@@ -160,7 +213,10 @@ int ingress(struct __sk_buff *skb) {
         return TC_OK;
     if (bpf_ntohl(h.ip.to) != switch_ip) {
         struct port *port = port_of(bpf_ntohl(h.ip.to));
-        return port ? send(skb, port, h.eth.to) : TC_OK;
+        if (port)
+            return send(skb, port, h.eth.to);
+        struct ring *ring = ring_of(h.ip.to);
+        return ring ? to_ring(skb, &h, ring, start) : TC_OK;
     }
     if (!is_ours(skb, &h) || bpf_skb_load_bytes(skb, AT_OURS, &op, 1))
         return TC_OK;

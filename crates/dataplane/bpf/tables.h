@@ -121,6 +121,30 @@ struct {
     __type(value, __u64[2]);
 } keys SEC(".maps");
 
+/* NICE's virtual rings: a prefix of ring addresses to the members of its replica group. */
+#define RINGS_MAX 131072
+#define REPLICAS_MAX 9
+
+struct ring_prefix {
+    __u32 bits;
+    __be32 address;
+};
+
+struct ring {
+    __u8 multicast; /* to all of them; otherwise to the one whose share the client is */
+    __u8 count;
+    __u8 zero[2];
+    __u32 members[REPLICAS_MAX]; /* IPv4, host order */
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LPM_TRIE);
+    __uint(max_entries, RINGS_MAX);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct ring_prefix);
+    __type(value, struct ring);
+} rings SEC(".maps");
+
 /* In the order of `rackweave_switch::Counters`, then this data plane's own. */
 enum counter {
     READS, WRITES, REDIRECTS, ALL_COLLECTING,
@@ -128,7 +152,7 @@ enum counter {
     GC_DUPLICATES, GC_STALE, GC_FOREIGN,
     ROWS_CREATED, ROWS_DELETED, ROWS_STALE, ROWS_REFUSED,
     UNKNOWN_VSSD, MALFORMED,
-    BAD_CHECKSUM, BAD_MAC, NO_PORT, TRAINS,
+    BAD_CHECKSUM, BAD_MAC, NO_PORT, TRAINS, RING_PACKETS,
     COUNTERS
 };
 

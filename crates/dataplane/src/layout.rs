@@ -76,6 +76,18 @@ pub struct KeyOf {
     pub key_id: u32,
 }
 
+/// Most replicas of a ring's group.
+pub const REPLICAS_MAX: usize = 9;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RingValue {
+    pub multicast: u8,
+    pub count: u8,
+    pub zero: [u8; 2],
+    pub members: [u32; REPLICAS_MAX],
+}
+
 // SAFETY: fixed layout, every bit pattern is a value, no padding (checked against the maps' value sizes when loaded).
 unsafe impl Pod for Destination {}
 // SAFETY: as above.
@@ -86,6 +98,8 @@ unsafe impl Pod for Control {}
 unsafe impl Pod for PortValue {}
 // SAFETY: as above.
 unsafe impl Pod for KeyOf {}
+// SAFETY: as above.
+unsafe impl Pod for RingValue {}
 
 /// What `change_row` answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,10 +160,12 @@ pub struct Own {
     pub no_port: u64,
     /// Requests in trains of segments (GSO), which cannot be rewritten one by one.
     pub trains: u64,
+    /// Packets for a ring's address.
+    pub ring_packets: u64,
 }
 
 /// Length of `enum counter`.
-pub const COUNTERS: usize = 25;
+pub const COUNTERS: usize = 26;
 
 /// In the order of `enum counter`.
 pub fn counters(n: &[u64; COUNTERS]) -> (Counters, Own) {
@@ -177,6 +193,6 @@ pub fn counters(n: &[u64; COUNTERS]) -> (Counters, Own) {
         malformed: n[20],
         ..Counters::default()
     };
-    let own = Own { bad_checksum: n[21], bad_mac: n[22], no_port: n[23], trains: n[24] };
+    let own = Own { bad_checksum: n[21], bad_mac: n[22], no_port: n[23], trains: n[24], ring_packets: n[25] };
     (counters, own)
 }

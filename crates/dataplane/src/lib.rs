@@ -11,7 +11,9 @@
 pub mod frame;
 mod layout;
 pub mod netns;
+pub mod rings;
 pub mod tc;
 
-pub use layout::Own;
+pub use layout::{Own, REPLICAS_MAX};
+pub use rings::{Prefix, Reach, Ring};
 pub use tc::{LoadError, Port, PortPlace, TcConfig, TcFault, TcSwitch};

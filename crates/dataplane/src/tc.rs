@@ -1,5 +1,6 @@
 //! tc-BPF: the switch as classifier programs on the ports' ingress.
 
+use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, Stack};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
@@ -12,8 +13,9 @@ use rackweave_switch::{BITS_EXPIRE, ROWS_MAX};
 
 use crate::layout::{
     COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, Own, PortValue, READABLE, REPLICA_GC,
-    Row, change_bytes, counters,
+    RingValue, Row, change_bytes, counters,
 };
+use crate::rings::{Prefix, Reach, Ring, RingError};
 
 #[cfg(bpf_objects)]
 const OBJECT: Option<&[u8]> = Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/switch_tc.o")));
@@ -89,6 +91,8 @@ pub enum LoadError {
 pub enum TcFault {
     #[error("namespace: {0}")]
     Namespace(#[from] std::io::Error),
+    #[error(transparent)]
+    Ring(#[from] RingError),
     #[error("map: {0}")]
     Map(#[from] MapError),
     #[error("program: {0}")]
@@ -219,6 +223,22 @@ impl TcSwitch {
         Ok(())
     }
 
+    /// Says who is behind a ring's prefix; a ring that is there is replaced.
+    pub fn set_ring(&mut self, ring: &Ring) -> Result<(), TcFault> {
+        ring.check()?;
+        let mut value = RingValue { multicast: u8::from(ring.reach == Reach::All), ..RingValue::default() };
+        value.count = ring.members.len() as u8;
+        for (to, member) in value.members.iter_mut().zip(&ring.members) {
+            *to = member.ipv4();
+        }
+        let mut map: LpmTrie<_, u32, RingValue> = LpmTrie::try_from(self.map_mut("rings")?)?;
+        Ok(map.insert(&ring_key(ring.prefix), value, 0)?)
+    }
+    pub fn remove_ring(&mut self, prefix: Prefix) -> Result<(), TcFault> {
+        let mut map: LpmTrie<_, u32, RingValue> = LpmTrie::try_from(self.map_mut("rings")?)?;
+        Ok(map.remove(&ring_key(prefix))?)
+    }
+
     /// Switches what comes in by this interface of the calling thread's network namespace.
     pub fn attach(&mut self, interface: &str) -> Result<(), TcFault> {
         self.program("ingress")?.attach(interface, TcAttachType::Ingress)?;
@@ -267,6 +287,10 @@ impl TcSwitch {
         }
         Ok(n)
     }
+}
+
+fn ring_key(prefix: Prefix) -> Key<u32> {
+    Key::new(u32::from(prefix.bits), u32::from(prefix.address).to_be())
 }
 
 fn node(ip: u32) -> NodeId {

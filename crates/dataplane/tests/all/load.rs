@@ -1,7 +1,8 @@
 //! What the verifier takes, and tables at their full size.
 
 use rackweave_core::{Layout, NodeId, Span, Time};
-use rackweave_dataplane::{LoadError, TcConfig, TcSwitch};
+use rackweave_dataplane::rings::{RINGS_MAX, RingError};
+use rackweave_dataplane::{LoadError, Prefix, REPLICAS_MAX, Reach, Ring, TcConfig, TcFault, TcSwitch};
 use rackweave_switch::{DataPlane, ROWS_MAX, Update};
 
 use crate::control::announcement;
@@ -63,4 +64,32 @@ fn tc_a_full_table_works_and_costs_no_more_to_look_up() {
         }
     }
     panic!("a read takes {a} ns among 16 rows, {b} ns among {ROWS_MAX}");
+}
+
+#[test]
+fn tc_as_many_rings_as_nice_counts_load() {
+    if skip("tc_as_many_rings_as_nice_counts_load") {
+        return;
+    }
+    let mut s = load(config(1));
+    let ring = |address: u32, bits: u8, members: usize| {
+        let prefix = Prefix { address: address.into(), bits };
+        Ring { prefix, reach: Reach::Share, members: vec![NodeId(3); members] }
+    };
+    for i in 0..RINGS_MAX {
+        s.set_ring(&ring(10 << 24 | 10 << 16 | i, 32, 1)).unwrap();
+    }
+    s.set_ring(&ring(10 << 24 | 10 << 16, 32, REPLICAS_MAX)).expect("what is there may be replaced");
+    assert!(s.set_ring(&ring(10 << 24 | 99 << 16, 32, 1)).is_err(), "one more is refused");
+    let mut p = read(1, 0);
+    p.dst = NodeId((11 << 16 | 0xffff) - 1); // the last of them, 10.11.255.255
+    assert_eq!(s.test_run(&framed(&p), 1).unwrap().0, TC_REDIRECT);
+    for (bad, want) in [
+        (ring(0, 0, 0), RingError::Members { members: 0 }),
+        (ring(0, 0, REPLICAS_MAX + 1), RingError::Members { members: REPLICAS_MAX + 1 }),
+        (ring(0, 33, 1), RingError::Bits { bits: 33 }),
+        (ring(257, 24, 1), RingError::Beyond { address: [0, 0, 1, 1].into(), bits: 24 }),
+    ] {
+        assert!(matches!(s.set_ring(&bad), Err(TcFault::Ring(e)) if e == want), "{bad:?}");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
 use rackweave_core::{Layout, NodeId, Time};
 use rackweave_dataplane::netns::{Namespace, Star, address};
-use rackweave_dataplane::{PortPlace, TcConfig, TcSwitch};
+use rackweave_dataplane::{PortPlace, Prefix, Reach, Ring, TcConfig, TcSwitch};
 use rackweave_switch::{Change, DataPlane};
 use rackweave_wire::pcap::UDP_PORT;
 
@@ -229,4 +229,51 @@ fn netns_rows_go_up_to_the_control_planes_socket() {
     rack.switch.change(Time::ZERO, &Change::Create(a)).unwrap();
     rack.send(&read(5, 9));
     assert_eq!(receive(&rack.servers[0]).0.header.vssd.0, 5);
+}
+
+fn prefix(address: &str, bits: u8) -> Prefix {
+    Prefix { address: address.parse().unwrap(), bits }
+}
+
+#[test]
+fn netns_a_put_to_a_ring_reaches_every_replica_and_a_get_one() {
+    if skip("netns_a_put_to_a_ring_reaches_every_replica_and_a_get_one") {
+        return;
+    }
+    for (place, offloads) in [(PortPlace::Peer, true), (PortPlace::Peer, false), (PortPlace::Queue, true)] {
+        let mut rack = Rack::new(place);
+        rack.star.offloads(offloads).unwrap();
+        rack.star.host(CLIENT).net.sh("ip route add 10.10.0.0/15 dev eth0").unwrap();
+        let both = SERVERS.to_vec();
+        let (all, share) = (prefix("10.11.0.0", 20), prefix("10.10.0.0", 20));
+        rack.switch.set_ring(&Ring { prefix: all, reach: Reach::All, members: both.clone() }).unwrap();
+        rack.switch.set_ring(&Ring { prefix: share, reach: Reach::Share, members: both }).unwrap();
+        // A longer prefix goes before a shorter one.
+        let only = Ring { prefix: prefix("10.10.8.0", 21), reach: Reach::Share, members: vec![SERVERS[1]] };
+        rack.switch.set_ring(&only).unwrap();
+        for request in 0..50 {
+            rack.client.send_to(&bytes(&write_to_ring(request)), ("10.11.3.7", UDP_PORT)).unwrap();
+            for (server, node) in rack.servers.iter().zip(SERVERS) {
+                let (p, from) = receive(server);
+                assert_eq!((from, p.dst, p.header.request), (CLIENT, node, request));
+                assert!(p.header.lat > 0);
+            }
+        }
+        let share = (u64::from(CLIENT.ipv4().wrapping_mul(0x9e37_79b9)) * 2 >> 32) as usize;
+        for request in 50..60 {
+            rack.client.send_to(&bytes(&write_to_ring(request)), ("10.10.1.1", UDP_PORT)).unwrap();
+            assert_eq!(receive(&rack.servers[share]).0.header.request, request);
+            rack.client.send_to(&bytes(&write_to_ring(request)), ("10.10.9.1", UDP_PORT)).unwrap();
+            assert_eq!(receive(&rack.servers[1]).0.header.request, request);
+        }
+        assert_eq!(rack.bad_checksums(), 0, "{place:?}, offloads {offloads}");
+        assert_eq!(rack.switch.own_counters().unwrap().ring_packets, 70);
+        rack.switch.remove_ring(only.prefix).unwrap();
+    }
+}
+
+fn write_to_ring(request: u64) -> Packet {
+    let mut p = write(1);
+    p.header.request = request;
+    p
 }
