@@ -127,8 +127,9 @@ impl Link {
         })
     }
 
-    /// Packets a second that came to the server's host, whether its program took them or not.
-    fn flood(&self) -> io::Result<f64> {
+    /// Packets a second that came to the server's host, whether its program took them or not, and ns of the sender's CPU for
+    /// each: on links like these it carries a packet all the way to the socket.
+    fn flood(&self) -> io::Result<(f64, f64)> {
         let arrived = || -> io::Result<u64> {
             Ok(self.at_server.snmp("Udp", "InDatagrams")? + self.at_server.snmp("Udp", "RcvbufErrors")?)
         };
@@ -139,15 +140,15 @@ impl Link {
                     receive_batch(&self.server);
                 }
             });
-            let (before, start) = (arrived()?, Instant::now());
+            let (before, start, cpu) = (arrived()?, Instant::now(), thread_cpu_ns());
             let request = self.request();
             while start.elapsed() < FLOOD {
                 send_batch(&self.client, self.to, &request)?;
             }
-            let (spent, count) = (start.elapsed(), arrived()? - before);
+            let (spent, count, cpu) = (start.elapsed(), (arrived()? - before) as f64, thread_cpu_ns() - cpu);
             stop.store(true, Ordering::Relaxed);
             server.join().expect("does not panic");
-            Ok(count as f64 / spent.as_secs_f64())
+            Ok((count / spent.as_secs_f64(), cpu as f64 / count))
         })
     }
 }
@@ -192,6 +193,13 @@ fn receive_batch(socket: &UdpSocket) {
     });
 }
 
+fn thread_cpu_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid timespec to write to.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[values.len() / 2], values[0], values[values.len() - 1])
@@ -212,14 +220,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             l.round_trip()?;
             l.flood()?;
         }
-        let (mut added, mut ratio, mut times, mut rates) = (vec![], vec![], [vec![], vec![]], [vec![], vec![]]);
+        let (mut added, mut ratio, mut cpu) = (vec![], vec![], vec![]);
+        let (mut times, mut rates) = ([vec![], vec![]], [vec![], vec![]]);
         for _ in 0..ROUNDS {
             let (a, b) = (plain.round_trip()?, link.round_trip()?);
             added.push((b - a) / 2.0);
             times[0].push(a);
             times[1].push(b);
-            let (a, b) = (plain.flood()?, link.flood()?);
+            let ((a, cpu_a), (b, cpu_b)) = (plain.flood()?, link.flood()?);
             ratio.push(b / a);
+            cpu.push(cpu_b - cpu_a);
             rates[0].push(a);
             rates[1].push(b);
         }
@@ -235,6 +245,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (r, low, high) = median(ratio);
         println!("{}: forwards {r:.2}× ({low:.2}–{high:.2}) of {} (bar 0.8×){}", link.name, plain.name, bar(r >= 0.8));
         let [(a, ..), (b, ..)] = rates.map(median);
+        let (ns, low, high) = median(cpu);
+        println!("    {ns:.0} ns ({low:.0}–{high:.0}) more of the sender's CPU a packet");
         println!("    {:.0} k packets/s by {}, {:.0} k", a / 1e3, plain.name, b / 1e3);
     }
     println!("    ({ROUNDS} alternating rounds; a read of {} B; medians and ranges)", plain.request().len());

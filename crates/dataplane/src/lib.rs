@@ -4,6 +4,8 @@
 //! [`TcSwitch`] is Algorithm 1 as tc-BPF programs (`bpf/`, in C) on the ports of a host that other hosts are connected
 //! to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/algorithm1.h`, `bpf/switch_tc.c`, then [`tc`].
 //!
+//! [`ovs`] is NICE's rings by OpenFlow; [`netns`] hosts and links to try either on.
+//!
 //! A crate of its own because `rackweave-switch` is pure and this is nothing but system calls.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver: clocks, files, threads")]
@@ -11,6 +13,7 @@
 pub mod frame;
 mod layout;
 pub mod netns;
+pub mod ovs;
 pub mod rings;
 pub mod tc;
 

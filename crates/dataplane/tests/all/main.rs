@@ -7,6 +7,7 @@ mod control;
 mod fixtures;
 mod load;
 mod namespaces;
+mod ovs;
 mod random;
 mod rig;
 #[path = "../../../switch/fixtures/runner.rs"]

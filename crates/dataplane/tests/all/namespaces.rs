@@ -17,7 +17,7 @@ use crate::support::{gc, packet, read, write};
 const CLIENT: NodeId = NodeId(100);
 const SERVERS: [NodeId; 2] = [NodeId(2), NodeId(3)];
 
-fn skip(name: &str) -> bool {
+pub fn skip(name: &str) -> bool {
     if crate::rig::skip(name) {
         return true;
     }
@@ -79,7 +79,7 @@ impl Rack {
 }
 
 /// A packet and whose address it came from. Decoding checks its CRC32C, the kernel has checked the UDP checksum.
-fn receive(socket: &UdpSocket) -> (Packet, NodeId) {
+pub fn receive(socket: &UdpSocket) -> (Packet, NodeId) {
     let mut buffer = [0; 2048];
     let (len, from) = socket.recv_from(&mut buffer).unwrap();
     assert_eq!(from.port(), UDP_PORT);
@@ -272,7 +272,7 @@ fn netns_a_put_to_a_ring_reaches_every_replica_and_a_get_one() {
     }
 }
 
-fn write_to_ring(request: u64) -> Packet {
+pub fn write_to_ring(request: u64) -> Packet {
     let mut p = write(1);
     p.header.request = request;
     p

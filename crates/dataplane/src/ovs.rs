@@ -1,0 +1,211 @@
+//! NICE's rings by OpenFlow on Open vSwitch (NI10), with the user-space datapath.
+//!
+//! [`program`] writes flows and groups as text; [`OvsSwitch`] starts the daemons by hand in a namespace and hands it to
+//! `ovs-ofctl` as one atomic bundle. Open vSwitch sees no more than addresses and ports of a packet: it rewrites Ethernet and
+//! IPv4, not our header, and knows no vSSDs, no `gc_op` and no latency.
+//!
+//! Hosts must send whole checksums (`ethtool -K eth0 tx off`): the user-space datapath does not complete them.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rackweave_core::NodeId;
+
+use crate::frame::mac;
+use crate::netns::{Namespace, Star, address};
+use crate::rings::{Reach, Ring, RingError};
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const START_MAX: Duration = Duration::from_secs(20);
+
+fn mac_text(node: NodeId) -> String {
+    mac(node).map(|b| format!("{b:02x}")).join(":")
+}
+
+/// Answers ARP for `target` with `owner`'s Ethernet address.
+fn arp_flow(to: &mut String, target: &str, owner: NodeId) {
+    let mac = mac_text(owner);
+    let hex: String = mac.split(':').collect();
+    let _ = writeln!(
+        to,
+        "flow add priority=20,arp,arp_op=1,arp_tpa={target},actions=move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[],\
+         set_field:{mac}->eth_src,load:2->NXM_OF_ARP_OP[],move:NXM_NX_ARP_SHA[]->NXM_NX_ARP_THA[],\
+         move:NXM_OF_ARP_TPA[]->NXM_NX_REG0[],move:NXM_OF_ARP_SPA[]->NXM_OF_ARP_TPA[],load:0x{hex}->NXM_NX_ARP_SHA[],\
+         move:NXM_NX_REG0[]->NXM_OF_ARP_SPA[],in_port"
+    );
+}
+
+fn to_member(node: NodeId) -> String {
+    format!("set_field:{}->ip_dst,set_field:{}->eth_dst,output:{}", address(node), mac_text(node), port_of(node))
+}
+
+/// OpenFlow ports are numbered like their nodes: port 0 is none.
+fn port_of(node: NodeId) -> u32 {
+    node.0 + 1
+}
+
+/// A bundle for `ovs-ofctl bundle`: everything the bridge does, in place of what it did. Each ring is a group: type *all*, or
+/// *select* by a hash of the sender's address, a client's share of NI7.
+pub fn program(switch: NodeId, hosts: &[NodeId], rings: &[Ring]) -> Result<String, RingError> {
+    let mut to = String::from("flow delete\ngroup delete\n");
+    for &host in hosts {
+        arp_flow(&mut to, &address(host).to_string(), host);
+        let (ip, mac, port) = (address(host), mac_text(host), port_of(host));
+        let _ = writeln!(to, "flow add priority=20,ip,nw_dst={ip},actions=set_field:{mac}->eth_dst,output:{port}");
+    }
+    for (i, ring) in rings.iter().enumerate() {
+        ring.check()?;
+        let (group, prefix) = (i + 1, format!("{}/{}", ring.prefix.address, ring.prefix.bits));
+        let kind = match ring.reach {
+            Reach::All => "all",
+            Reach::Share => "select,selection_method=hash,fields(ip_src)",
+        };
+        let _ = write!(to, "group add group_id={group},type={kind}");
+        for (bucket, &member) in ring.members.iter().enumerate() {
+            let weight = if ring.reach == Reach::All { "" } else { "weight:100," };
+            let _ = write!(to, ",bucket=bucket_id:{bucket},{weight}actions={}", to_member(member));
+        }
+        let _ = writeln!(to);
+        arp_flow(&mut to, &prefix, switch);
+        // The longest prefix counts.
+        let priority = 30 + u32::from(ring.prefix.bits);
+        let _ = writeln!(to, "flow add priority={priority},udp,nw_dst={prefix},actions=group:{group}");
+    }
+    Ok(to)
+}
+
+/// Open vSwitch's daemons in a namespace, a bridge over its ports. They end when this is dropped, or with the process.
+#[derive(Debug)]
+pub struct OvsSwitch {
+    directory: PathBuf,
+    children: Vec<Child>,
+    switch: NodeId,
+    hosts: Vec<NodeId>,
+}
+
+impl OvsSwitch {
+    /// Why it cannot run here, if so.
+    pub fn unavailable() -> Option<String> {
+        for tool in ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl"] {
+            if Command::new(tool).arg("--version").output().is_err() {
+                return Some(format!("no {tool}"));
+            }
+        }
+        (!Path::new(SCHEMA).exists()).then(|| format!("no {SCHEMA}"))
+    }
+
+    /// Starts it over all ports of `star`, whose hosts send whole checksums from now on.
+    pub fn start(star: &Star) -> io::Result<OvsSwitch> {
+        let directory = std::env::temp_dir().join(format!("rackweave-ovs.{}.{}", std::process::id(), unique()));
+        std::fs::create_dir(&directory)?;
+        let hosts = star.hosts.iter().map(|h| h.node).collect();
+        let mut ovs = OvsSwitch { directory, children: Vec::new(), switch: star.switch_node, hosts };
+        star.offloads(false)?;
+        ovs.start_in(&star.switch)?;
+        Ok(ovs)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+    fn tool(&self, net: &Namespace, program: &str, args: &[&str]) -> Command {
+        let mut command = net.command(program);
+        for variable in ["OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"] {
+            command.env(variable, &self.directory);
+        }
+        command.args(args);
+        command
+    }
+    fn run(&self, net: &Namespace, program: &str, args: &[&str]) -> io::Result<String> {
+        let output = self.tool(net, program, args).output()?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::other(format!("{program} {}: {}", args.join(" "), said.trim())))
+    }
+    fn spawn(&mut self, net: &Namespace, program: &str, args: &[&str], ready: &str) -> io::Result<()> {
+        let mut command = self.tool(net, program, args);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: prctl is a plain system call. The daemon is told to end when the thread that started it ends.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == 0 {
+                    Ok(())
+                } else {
+                    Err(io::Error::last_os_error())
+                }
+            })
+        };
+        self.children.push(command.spawn()?);
+        let (ready, end) = (self.directory.join(ready), Instant::now() + START_MAX);
+        while !ready.exists() {
+            if Instant::now() > end {
+                return Err(io::Error::other(format!("{program} did not come up")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn start_in(&mut self, net: &Namespace) -> io::Result<()> {
+        let (db, socket) = (self.file("conf.db"), self.file("db.sock"));
+        self.run(net, "ovsdb-tool", &["create", &db, SCHEMA])?;
+        let (remote, control) = (format!("--remote=punix:{socket}"), format!("--unixctl={}", self.file("db.ctl")));
+        self.spawn(net, "ovsdb-server", &[&db, &remote, &control], "db.sock")?;
+        let (database, control) = (format!("unix:{socket}"), format!("--unixctl={}", self.file("vs.ctl")));
+        let db = format!("--db={database}");
+        self.run(net, "ovs-vsctl", &[&db, "--no-wait", "init"])?;
+        self.spawn(net, "ovs-vswitchd", &[&database, &control], "vs.ctl")?;
+        let mut args: Vec<String> =
+            [&db, "--timeout=15", "add-br", "br0", "--", "set", "bridge", "br0"].map(String::from).into();
+        args.extend(["datapath_type=netdev", "protocols=OpenFlow13,OpenFlow15", "fail_mode=secure"].map(String::from));
+        for host in &self.hosts {
+            let (name, port) = (format!("p{}", host.0), port_of(*host));
+            args.extend(["--", "add-port", "br0", &name, "--", "set", "interface", &name].map(String::from));
+            args.push(format!("ofport_request={port}"));
+        }
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.run(net, "ovs-vsctl", &args)?;
+        Ok(())
+    }
+
+    fn bridge(&self) -> String {
+        format!("unix:{}", self.file("br0.mgmt"))
+    }
+
+    /// Makes the bridge do exactly this, at once.
+    pub fn set_rings(&self, net: &Namespace, rings: &[Ring]) -> io::Result<()> {
+        let bundle = program(self.switch, &self.hosts, rings).map_err(io::Error::other)?;
+        let file = self.file("bundle");
+        std::fs::write(&file, bundle)?;
+        self.run(net, "ovs-ofctl", &["-O", "OpenFlow15", "bundle", &self.bridge(), &file])?;
+        Ok(())
+    }
+
+    /// Flows and groups as the bridge has them.
+    pub fn dump(&self, net: &Namespace) -> io::Result<String> {
+        let groups = self.run(net, "ovs-ofctl", &["-O", "OpenFlow15", "dump-groups", &self.bridge()])?;
+        let flows = self.run(net, "ovs-ofctl", &["-O", "OpenFlow15", "--no-stats", "dump-flows", &self.bridge()])?;
+        Ok(groups + &flows)
+    }
+}
+
+fn unique() -> u32 {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+impl Drop for OvsSwitch {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
