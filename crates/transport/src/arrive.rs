@@ -10,7 +10,7 @@ use crate::auth::OpenError;
 use crate::endpoint::Endpoint;
 use crate::header::{self, AckEntry, Kind, Malformed, Parsed, TransferId, restore, whose};
 use crate::peer::{Carrier, Control, REPLAY_SPAN};
-use crate::receiver::{Arrival, Outcome, Receiver, Room};
+use crate::receiver::{Arrival, Datagram, Outcome, Receiver, Room};
 use crate::window::Window;
 
 /// A life is challenged once in this time.
@@ -44,16 +44,15 @@ impl Endpoint {
         if p.kind == Kind::Bare {
             return self.bare_arrived(&p, r);
         }
-        let encrypted = p.encrypted.then(|| p.payload.clone());
-        match self.auth.open(p.source, p.incarnation, &mut r.datagram, p.form, encrypted) {
-            Ok(()) => {}
+        let known = match self.auth.open(&p, &mut r.datagram) {
+            Ok(known) => known,
             Err(OpenError::UnknownKey) => return |c| &mut c.drop_unknown_key,
             Err(OpenError::BadTag) => return |c| &mut c.drop_bad_tag,
-        }
+        };
         if self.make_peer(now, p.source).is_err() {
             return |c| &mut c.drop_too_many_peers;
         }
-        let count = self.of_peer(now, &p, r);
+        let count = self.of_peer(now, &p, r, known);
         self.touch(now, p.source);
         count
     }
@@ -74,7 +73,7 @@ impl Endpoint {
         |c| &mut c.accepted
     }
 
-    fn of_peer(&mut self, now: Time, p: &Parsed, r: Received) -> Count {
+    fn of_peer(&mut self, now: Time, p: &Parsed, r: Received, known: Option<Vec<u32>>) -> Count {
         let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. });
         let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
         if peer.incarnation.is_some_and(|known| p.incarnation < known) {
@@ -103,7 +102,7 @@ impl Endpoint {
             self.acks_arrived(now, p, &r);
         }
         match p.kind {
-            Kind::Chunk(_) => return self.chunk_arrived(now, p, r),
+            Kind::Chunk(_) => return self.chunk_arrived(now, p, r, known),
             Kind::Ping { token } => self.say(p.source, Control::Pong { token }),
             Kind::Pong { token } => self.pong(now, p.source, token),
             Kind::Challenge { token } => self.challenged(now, p, token),
@@ -264,7 +263,7 @@ impl Endpoint {
         true
     }
 
-    fn chunk_arrived(&mut self, now: Time, p: &Parsed, r: Received) -> Count {
+    fn chunk_arrived(&mut self, now: Time, p: &Parsed, r: Received, known: Option<Vec<u32>>) -> Count {
         let Kind::Chunk(c) = p.kind else { return |c| &mut c.drop_malformed };
         let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
         let half = peer.half_bytes();
@@ -273,9 +272,9 @@ impl Endpoint {
                 .min(self.cfg.reassembly_bytes_total.saturating_sub(self.half_bytes)),
             unread: self.cfg.unread_bytes_max.saturating_sub(self.unread_bytes),
         };
-        let long = p.form == header::LONG;
+        let d = Datagram { long: p.form == header::LONG, bytes: r.datagram, payload: p.payload.clone(), known };
         let rx = &mut peer.flow(p.class).rx;
-        let outcome = rx.chunk(now, &c, &r.datagram, p.payload.clone(), long, room);
+        let outcome = rx.chunk(now, &c, &d, room);
         let taken = !matches!(outcome, Outcome::Contradicts | Outcome::NoRoom | Outcome::Unread);
         if taken {
             let arrival = Arrival { at: r.at, counter: p.counter, marked: r.marked, ack_now: c.ack_now };
@@ -284,7 +283,7 @@ impl Endpoint {
         self.half_bytes = self.half_bytes + peer.half_bytes() - half;
         match outcome {
             Outcome::Single => {
-                let (message, crcs) = Receiver::whole(&c, r.datagram, p.payload.clone());
+                let (message, crcs) = Receiver::whole(&c, d);
                 self.deliver(p.source, p.class, message, crcs);
             }
             Outcome::Whole(message, crcs) => self.deliver(p.source, p.class, message, crcs),

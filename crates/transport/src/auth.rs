@@ -13,7 +13,8 @@ use rackweave_core::NodeId;
 use rackweave_core::map::{Map, map};
 use ring::{aead, hkdf};
 
-use crate::header::{Form, HEAD_BYTES, REWRITTEN, TAG_BYTES};
+use crate::crc::{BLOCK_BYTES, combine, parts};
+use crate::header::{Form, HEAD_BYTES, Kind, Parsed, REWRITTEN, TAG_BYTES};
 
 /// Bytes of a cluster key.
 pub const KEY_BYTES: usize = 32;
@@ -241,28 +242,24 @@ impl Auth {
         put_back(d, &rewritten);
     }
 
-    /// Checks the tag; decrypts `payload` in place if it is encrypted. What the switch rewrote is as it came afterwards.
-    pub fn open(
-        &mut self,
-        node: NodeId,
-        incarnation: u64,
-        d: &mut [u8],
-        form: Form,
-        payload: Option<Range<usize>>,
-    ) -> Result<(), OpenError> {
-        let counter = crate::header::u64_at(d, form.counter_at);
-        let id = KeyId((counter >> 56) as u8);
+    /// Checks the tag; decrypts the payload in place if it is encrypted. What the switch rewrote is as it came afterwards.
+    /// Gives the CRC32C of each part of the data that lies in one block, if they had to be computed for it.
+    pub fn open(&mut self, p: &Parsed, d: &mut [u8]) -> Result<Option<Vec<u32>>, OpenError> {
+        let id = KeyId((p.counter >> 56) as u8);
         if (id.0 == 0) != self.keys.is_none() {
             return Err(OpenError::UnknownKey);
         }
         let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
-        let tag = take::<TAG_BYTES>(d, form.tag_at);
+        let tag = take::<TAG_BYTES>(d, p.form.tag_at);
         let result = if id.0 == 0 {
+            let (sum, known) = checksum(p, d);
             let mut want = [0; TAG_BYTES];
-            want[..4].copy_from_slice(&crc32c::crc32c(d).to_be_bytes());
-            if payload.is_none() && want == tag { Ok(()) } else { Err(OpenError::BadTag) }
+            want[..4].copy_from_slice(&sum.to_be_bytes());
+            if !p.encrypted && want == tag { Ok(known) } else { Err(OpenError::BadTag) }
         } else {
-            self.open_keyed(Owner { id, node, incarnation, gc: false }, d, counter, tag, payload)
+            let owner = Owner { id, node: p.source, incarnation: p.incarnation, gc: false };
+            let encrypted = p.encrypted.then(|| p.payload.clone());
+            self.open_keyed(owner, d, p.counter, tag, encrypted).map(|()| None)
         };
         put_back(d, &rewritten);
         result
@@ -317,6 +314,24 @@ impl Auth {
         let differ = want.iter().zip(found).fold(0, |d, (a, b)| d | (a ^ b));
         if differ == 0 { Ok(()) } else { Err(OpenError::BadTag) }
     }
+}
+
+/// CRC32C of a datagram; of its data block by block, from which the whole is put together, if there is a block's worth.
+fn checksum(p: &Parsed, d: &[u8]) -> (u32, Option<Vec<u32>>) {
+    let Kind::Chunk(c) = p.kind else { return (crc32c::crc32c(d), None) };
+    let (cut, at) = c.data_at();
+    let (head, data) = d.split_at(p.payload.start + cut);
+    if data.len() < BLOCK_BYTES {
+        return (crc32c::crc32c(d), None);
+    }
+    let mut sum = crc32c::crc32c(head);
+    let known = parts(at, data).map(|(_, part)| {
+        let crc = crc32c::crc32c(part);
+        sum = combine(sum, crc, part.len());
+        crc
+    });
+    let known = known.collect();
+    (sum, Some(known))
 }
 
 fn nonce(counter: u64) -> aead::Nonce {

@@ -137,6 +137,12 @@ impl Chunk {
         let start = usize::from(self.number) * usize::from(self.chunk_bytes);
         start..(start + usize::from(self.chunk_bytes)).min(self.body_bytes as usize)
     }
+    /// Bytes of the payload before the data, and where in the data the rest of it belongs.
+    pub fn data_at(&self) -> (usize, usize) {
+        let (range, prefix) = (self.range(), usize::from(self.prefix_bytes));
+        let cut = prefix.clamp(range.start, range.end) - range.start;
+        (cut, (range.start + cut).saturating_sub(prefix))
+    }
 }
 
 /// What a datagram is for.

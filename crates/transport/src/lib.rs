@@ -18,6 +18,7 @@ pub mod auth;
 pub mod config;
 pub mod congestion;
 mod counters;
+mod crc;
 mod endpoint;
 pub mod header;
 mod paths;

@@ -1,12 +1,14 @@
 //! Messages arriving from one peer in one class: put together, checked block by block, acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use rackweave_core::{BLOCK, Time};
+use rackweave_core::Time;
 
 use crate::api::Message;
 use crate::config::Config;
+use crate::crc::{BLOCK_BYTES, parts};
 use crate::header::{
     ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, TransferId, restore,
 };
@@ -23,30 +25,29 @@ const TIMES: u8 = 2;
 /// Half-received messages of one class; each has a few hundred bytes besides its data.
 const INCOMING_MAX: usize = 1024;
 
-/// CRC32C of 4 KiB blocks, fed in any order, each byte once; in order while it is being copied.
+/// CRC32C of 4 KiB blocks, fed in any order.
 #[derive(Debug, Default)]
 struct Blocks {
     /// Bytes from the block's beginning that are in, and their CRC.
     done: Vec<(usize, u32)>,
 }
 
-const BLOCK_BYTES: usize = BLOCK as usize;
-
 impl Blocks {
-    fn add(&mut self, at: usize, mut piece: &[u8]) {
-        let mut at = at;
-        while !piece.is_empty() {
+    /// `known` has the CRC of each part that lies in one block, if checking the datagram gave them.
+    fn add(&mut self, at: usize, data: &[u8], known: Option<&[u32]>) {
+        for (i, (at, part)) in parts(at, data).enumerate() {
             let (block, from) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
-            let n = piece.len().min(BLOCK_BYTES - from);
             if self.done.len() <= block {
                 self.done.resize(block + 1, (0, 0));
             }
             let (done, crc) = &mut self.done[block];
             if *done == from {
-                *crc = crc32c::crc32c_append(*crc, &piece[..n]);
-                *done += n;
+                *crc = match known {
+                    Some(known) if from == 0 => known[i],
+                    _ => crc32c::crc32c_append(*crc, part),
+                };
+                *done += part.len();
             }
-            (at, piece) = (at + n, &piece[n..]);
         }
     }
     /// What came out of order is read now.
@@ -55,11 +56,6 @@ impl Blocks {
         let blocks = data.chunks(BLOCK_BYTES).zip(self.done);
         blocks.map(|(block, (done, crc))| crc32c::crc32c_append(crc, &block[done..])).collect()
     }
-}
-
-/// CRC32C of each 4 KiB.
-fn crcs(data: &[u8]) -> Vec<u32> {
-    data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect()
 }
 
 /// A message of which some chunks are here.
@@ -96,26 +92,23 @@ impl Incoming {
     fn has(&self, chunk: u32) -> bool {
         self.got[chunk as usize / 64] >> (chunk % 64) & 1 == 1
     }
-    fn add(&mut self, c: &Chunk, header: Option<&[u8]>, payload: &[u8], now: Time) {
+    fn add(&mut self, c: &Chunk, header: Option<&[u8]>, payload: &[u8], known: Option<&[u32]>) {
         if let (Some(header), false) = (header, self.have_header) {
             self.head[..HEAD_BYTES].copy_from_slice(header);
             self.have_header = true;
         }
-        let (range, prefix) = (c.range(), usize::from(c.prefix_bytes));
-        let cut = prefix.clamp(range.start, range.end) - range.start;
+        let (cut, at) = c.data_at();
         let (head, data) = payload.split_at(cut);
-        self.head[HEAD_BYTES + range.start.min(prefix)..][..cut].copy_from_slice(head);
-        let at = (range.start + cut) - prefix.min(range.start + cut);
+        self.head[HEAD_BYTES + c.range().start.min(usize::from(c.prefix_bytes))..][..cut].copy_from_slice(head);
         if !data.is_empty() {
-            self.put(at, data);
+            self.put(at, data, known);
         }
         self.got[usize::from(c.number) / 64] |= 1 << (c.number % 64);
         self.left -= 1;
-        self.touched = now;
     }
     /// In order there is nothing to fill with zeros first.
-    fn put(&mut self, at: usize, data: &[u8]) {
-        self.blocks.add(at, data);
+    fn put(&mut self, at: usize, data: &[u8], known: Option<&[u32]>) {
+        self.blocks.add(at, data, known);
         if self.data.is_empty() {
             self.data.reserve_exact((self.like.body_bytes - u32::from(self.like.prefix_bytes)) as usize);
         }
@@ -166,6 +159,16 @@ pub(crate) struct Arrival {
     pub ack_now: bool,
 }
 
+/// A datagram with a chunk and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    pub bytes: BytesMut,
+    pub payload: Range<usize>,
+    pub long: bool,
+    /// CRC32C of each part of the data that lies in one block.
+    pub known: Option<Vec<u32>>,
+}
+
 /// Memory that is left for arriving messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
@@ -214,24 +217,16 @@ impl Receiver {
         }
     }
 
-    /// A datagram with a chunk: `header` is the packet's if it is the long form.
-    pub fn chunk(
-        &mut self,
-        now: Time,
-        c: &Chunk,
-        datagram: &BytesMut,
-        payload: std::ops::Range<usize>,
-        long: bool,
-        room: Room,
-    ) -> Outcome {
+    /// A datagram with a chunk, checked.
+    pub fn chunk(&mut self, now: Time, c: &Chunk, d: &Datagram, room: Room) -> Outcome {
         if self.window(c.id).seen(c.id.number) {
             if !self.window(c.id).forgotten(c.id.number) {
                 self.done(c);
             }
             return Outcome::Duplicate;
         }
-        let header = long.then(|| &datagram[..HEAD_BYTES]);
-        if c.count() == 1 && long {
+        let header = d.long.then(|| &d.bytes[..HEAD_BYTES]);
+        if c.count() == 1 && d.long {
             if c.body_bytes as usize + HEAD_BYTES > room.unread {
                 return Outcome::Unread;
             }
@@ -265,7 +260,8 @@ impl Receiver {
             i.touched = now;
             return Outcome::Unread;
         }
-        i.add(c, header, &datagram[payload], now);
+        i.touched = now;
+        i.add(c, header, &d.bytes[d.payload.clone()], d.known.as_deref());
         if i.left > 0 {
             self.pend(c.id);
             return Outcome::Stored;
@@ -280,18 +276,15 @@ impl Receiver {
     }
 
     /// The message of a datagram that holds all of it; data shares the datagram's memory.
-    pub fn whole(c: &Chunk, datagram: BytesMut, payload: std::ops::Range<usize>) -> (Message, Vec<u32>) {
-        let prefix = usize::from(c.prefix_bytes);
-        let mut head = Vec::with_capacity(HEAD_BYTES + prefix);
-        head.extend_from_slice(&datagram[..HEAD_BYTES]);
-        head.extend_from_slice(&datagram[payload.start..payload.start + prefix]);
+    pub fn whole(c: &Chunk, d: Datagram) -> (Message, Vec<u32>) {
+        let (cut, _) = c.data_at();
+        let data_at = d.payload.start + cut;
+        let mut head = Vec::with_capacity(HEAD_BYTES + cut);
+        head.extend_from_slice(&d.bytes[..HEAD_BYTES]);
+        head.extend_from_slice(&d.bytes[d.payload.start..data_at]);
         restore(&mut head[..HEAD_BYTES]);
-        let data = if payload.start + prefix == payload.end {
-            Bytes::new()
-        } else {
-            datagram.freeze().slice(payload.start + prefix..payload.end)
-        };
-        let crcs = crcs(&data);
+        let data = if data_at == d.payload.end { Bytes::new() } else { d.bytes.freeze().slice(data_at..d.payload.end) };
+        let crcs = d.known.unwrap_or_else(|| data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect());
         (Message { head: head.into(), data }, crcs)
     }
 

@@ -86,7 +86,12 @@ fn nothing_is_lost_on_any_lossy_network() {
             let faults =
                 Faults { loss, reorder: 0.05, duplicate: 0.02, corrupt: 0.01, truncate: 0.005, ..Faults::default() };
             let k = if seed % 2 == 0 { keys() } else { Keys::none() };
-            let cfg = Config { encrypt: seed == 2, stream_loss_per_mille: 1000, ..Config::default() };
+            let cfg = Config {
+                encrypt: seed == 2,
+                datagram_bytes_max: [1472, 8972, 8972, 65_507][seed as usize],
+                stream_loss_per_mille: 1000,
+                ..Config::default()
+            };
             let w = exchange(seed, faults, cfg, k, 200, None);
             assert!(w.held_max < 128 << 20);
         }
