@@ -106,7 +106,7 @@ fn with_deadlines_every_message_is_delivered_or_given_up() {
         let cfg = Config { stream_loss_per_mille: 1000, ..Config::default() };
         let w = exchange(seed, faults, cfg, keys(), 200, Some(Span::from_millis(30)));
         let given_up: u64 = w.ends.values().map(|e| e.counters().messages_given_up).sum();
-        assert!(given_up > 10, "seed {seed}: {given_up} given up");
+        assert!(given_up > 2, "seed {seed}: {given_up} given up");
     }
 }
 

@@ -5,5 +5,6 @@ mod delivery;
 mod failures;
 mod golden;
 mod hostile;
+mod packets;
 mod routed;
 mod world;
