@@ -34,7 +34,7 @@ pub struct Profile {
     pub over_provisioning: f64,
     /// Part of the device kept for retired blocks and checkpoints (FB5: 1 %).
     pub device_over_provisioning: f64,
-    /// Commands a die may hold.
+    /// Reads that a vSSD takes at a time; its server holds the others back.
     pub queue_depth: u32,
     /// Program/erase cycles a block is made for.
     pub endurance: u32,

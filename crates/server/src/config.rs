@@ -74,7 +74,7 @@ pub struct ServerConfig {
     pub cache_slots: u64,
     /// A page is programmed before it is full when its first block has waited so long.
     pub linger: Span,
-    /// Reads of one vSSD at its flash at a time; the rest wait in the scheduler.
+    /// Reads of one vSSD at its flash at a time: the device's queue depth. The rest wait in the scheduler.
     pub reads_in_flight: u32,
     pub min_copies: u8,
     pub gc: GcConfig,
@@ -95,11 +95,11 @@ impl ServerConfig {
         ServerConfig {
             node,
             layout,
+            reads_in_flight: ssd.profile.queue_depth,
             ssd,
             vssds,
             cache_slots: 16_384,
             linger: Span::from_millis(5),
-            reads_in_flight: 256,
             min_copies: 2,
             gc: GcConfig::default(),
             heartbeat_every: Span::from_millis(100),

@@ -32,6 +32,8 @@ pub struct Options {
     pub cache_slots: u64,
     pub policy: GcPolicy,
     pub timing: Timing,
+    /// In the place of the profile's.
+    pub queue_depth: Option<u32>,
 }
 
 impl Default for Options {
@@ -42,6 +44,7 @@ impl Default for Options {
             cache_slots: 3 * 512,
             policy: GcPolicy::Coordinated,
             timing: Timing::Real,
+            queue_depth: None,
         }
     }
 }
@@ -172,7 +175,8 @@ impl Rack {
 
     pub fn start(&mut self, i: usize) {
         self.lives[i] += 1;
-        let profile = profile(self.options.ssd_bytes);
+        let mut profile = profile(self.options.ssd_bytes);
+        profile.queue_depth = self.options.queue_depth.unwrap_or(profile.queue_depth);
         let (s, server) = (self.options.servers, i as u32);
         let channels = profile.geometry.channels / COPIES as u16;
         let vssds = (0..COPIES).map(|slot| {

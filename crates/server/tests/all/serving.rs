@@ -1,4 +1,4 @@
-use rackweave_core::msg::{IoReply, IoRequest};
+use rackweave_core::msg::{IoReply, IoRequest, SectorRange};
 use rackweave_core::{BLOCK, Payload, Span, TracePoint};
 use rackweave_flash::Timing;
 
@@ -115,7 +115,7 @@ fn an_expired_lease_stops_serving() {
     r.stop_meta();
     r.run(LEASE * 2);
     assert!(r.servers.iter().flatten().all(|s| s.status(r.now).vssds.iter().all(|v| !v.serving)));
-    let range = rackweave_core::msg::SectorRange { volume: VOLUME, first: 0, count: 8 };
+    let range = SectorRange { volume: VOLUME, first: 0, count: 8 };
     assert_eq!(r.ask(0, 0, &IoRequest::Read { range }, Span::from_secs(1)), None);
     assert!(r.count(TracePoint::LeaseExpired) >= 3);
     // The service comes back, and nobody lost anything.
@@ -123,4 +123,30 @@ fn an_expired_lease_stops_serving() {
     r.until(Span::from_secs(5), |r| r.all_members());
     assert_eq!(r.read(0, 1), contents(1));
     assert_eq!(r.view(0).epoch.0, 1);
+}
+
+#[test]
+fn reads_beyond_the_devices_queue_depth_wait_in_the_scheduler() {
+    let took = |queue_depth| {
+        let mut r = Rack::serving(Options { queue_depth: Some(queue_depth), ssd_bytes: 1 << 30, ..Options::default() });
+        // Twice: the first pages of all wait for one erase and go to one die together.
+        for _ in 0..2 {
+            for b in 0..64 {
+                assert_eq!(r.write(0, b, contents(u64::from(b))), Some(IoReply::Done));
+            }
+            // From flash, not from the cache.
+            r.run(LEASE);
+        }
+        let begun = r.now;
+        let read = |b: u64| IoRequest::Read { range: SectorRange { volume: VOLUME, first: b * 8, count: 8 } };
+        let mut left: Vec<u64> = (0..64).map(|b| r.send(0, 0, read(b))).collect();
+        while !left.is_empty() {
+            r.step();
+            left.retain(|&id| r.take_reply(id).is_none());
+        }
+        r.now.0 - begun.0
+    };
+    let (one, many) = (took(1), took(64));
+    assert!(one >= 64 * 75_000, "one at a time takes at least 64 senses of 75 us, not {one} ns");
+    assert!(many * 2 < one, "{many} ns with 64 at a time, {one} ns with one");
 }
