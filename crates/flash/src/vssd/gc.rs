@@ -79,6 +79,8 @@ pub(crate) struct Gc {
     batch: u64,
     /// Dies with a command of the collector.
     works_on: Box<[bool]>,
+    /// No frontier takes a page until the next completion: it need not be asked for each victim.
+    full: bool,
     idle_told: bool,
 }
 
@@ -96,6 +98,7 @@ impl Gc {
             share: (blocks / BLOCKS_PER_EMPTIED).clamp(1, EMPTIED_MAX) as usize,
             batch: 0,
             works_on: vec![false; dies as usize].into(),
+            full: false,
             idle_told: false,
         }
     }
@@ -132,6 +135,7 @@ impl Vssd {
         if !self.gc_running() {
             return;
         }
+        self.gc.full = false;
         self.gc_erase(io);
         for i in 0..self.gc.victims.len() {
             self.gc_move(io, i as u8);
@@ -294,7 +298,7 @@ impl Vssd {
             v.moved.clear();
         }
         let spp = self.blocks.spp as usize;
-        if v.moved.is_empty() || (v.moved.len() < spp && v.step == Step::Moving) {
+        if self.gc.full || v.moved.is_empty() || (v.moved.len() < spp && v.step == Step::Moving) {
             return false;
         }
         let mut moved = std::mem::take(&mut v.moved);
@@ -306,7 +310,10 @@ impl Vssd {
         let die = self.program_moved(io, i, page);
         let v = self.gc.victims[usize::from(i)].as_mut().expect("it was there");
         v.moved = moved;
-        let Some(die) = die else { return false };
+        let Some(die) = die else {
+            self.gc.full = true;
+            return false;
+        };
         v.programs += 1;
         io.trace(TracePoint::BlockMoved, u64::from(self.id.0), u64::from(v.block));
         self.stats.gc_slots += slots as u64;
