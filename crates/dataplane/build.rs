@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-const PROGRAMS: &[&str] = &["switch_tc"];
+const PROGRAMS: &[&str] = &["switch_tc", "switch_xdp"];
 const COMPILERS: [&str; 3] = ["clang", "clang-14", "/usr/bin/clang-14"];
 
 fn main() {

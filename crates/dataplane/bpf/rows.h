@@ -137,3 +137,11 @@ INLINE int change(const struct change *n) {
         count(ROWS_REFUSED);
     return result;
 }
+
+SEC("classifier")
+int change_row(struct __sk_buff *skb) {
+    struct change n;
+    if (bpf_skb_load_bytes(skb, 0, &n, sizeof(n)))
+        return BAD_CHANGE;
+    return change(&n);
+}

@@ -2,18 +2,11 @@
  * `change_row` run by the control plane. */
 #include "algorithm1.h"
 #include "gc_frame.h"
+#include "ports.h"
 #include "rows.h"
 
 #define TC_OK 0
 #define TC_SHOT 2
-
-/* So that a stamp in progress cannot overflow: latencies beyond two seconds read as two seconds. */
-#define LAT_CLAMP 0x7fffffffu
-
-INLINE __u32 add_saturating(__u32 a, __u64 b) {
-    __u64 sum = a + b;
-    return sum > 0xffffffffu ? 0xffffffffu : sum;
-}
 
 /* Rewrites the front of our header. `from` and `to` differ in whole bytes anywhere: taken from the header's start they are
  * aligned to the checksum's words. */
@@ -21,10 +14,6 @@ INLINE void rewrite(struct __sk_buff *skb, const struct header *from, const stru
     __s64 delta = bpf_csum_diff((__be32 *)from, REWRITTEN_BYTES, (__be32 *)to, REWRITTEN_BYTES, 0);
     bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), 0, delta, BPF_F_MARK_MANGLED_0);
     bpf_skb_store_bytes(skb, AT_OURS, to, REWRITTEN_BYTES, 0);
-}
-
-INLINE struct port *port_of(__u32 ip) {
-    return bpf_map_lookup_elem(&ports, &ip);
 }
 
 INLINE void put_ethernet(struct __sk_buff *skb, const struct port *port, const __u8 from[6]) {
@@ -37,14 +26,6 @@ INLINE void put_ethernet(struct __sk_buff *skb, const struct port *port, const _
 INLINE int send(struct __sk_buff *skb, const struct port *port, const __u8 from[6]) {
     put_ethernet(skb, port, from);
     return port->queued ? bpf_redirect(port->ifindex, 0) : bpf_redirect_peer(port->ifindex, 0);
-}
-
-/* The time spent here, or, if a queue follows, the time it began: `behind_queue` adds the time it ended, modulo 2^32. */
-INLINE __be32 stamp(__be32 lat, __u64 start, const struct port *port) {
-    __u32 ns = bpf_ntohl(lat);
-    if (port->queued)
-        return bpf_htonl((ns < LAT_CLAMP ? ns : LAT_CLAMP) - (__u32)start);
-    return bpf_htonl(add_saturating(ns, bpf_ktime_get_ns() - start));
 }
 
 INLINE int drop(__u32 why) {
@@ -111,11 +92,6 @@ static __attribute__((noinline)) int to_ring(struct __sk_buff *skb, struct head 
         bpf_clone_redirect(skb, port->ifindex, 0);
     }
     return TC_SHOT;
-}
-
-INLINE struct ring *ring_of(__be32 ip) {
-    struct ring_prefix p = {.bits = 32, .address = ip};
-    return bpf_map_lookup_elem(&rings, &p);
 }
 
 INLINE int forward(struct __sk_buff *skb, const struct head *h, const struct header *ours, struct verdict v, __u64 start) {
@@ -185,21 +161,13 @@ static __attribute__((noinline)) int answer_arp(struct __sk_buff *skb) {
         struct ethernet eth;
         struct arp arp;
     } __attribute__((packed)) f;
-    if (bpf_skb_load_bytes(skb, 0, &f, sizeof(f)) || f.arp.op != bpf_htons(1))
+    if (bpf_skb_load_bytes(skb, 0, &f, sizeof(f)))
         return TC_OK;
-    /* A ring's address is here. */
-    __u32 at = ring_of(f.arp.to_ip) ? switch_ip : bpf_ntohl(f.arp.to_ip);
-    struct port *asked = port_of(at), *asking = port_of(bpf_ntohl(f.arp.from_ip));
-    if (!asked || !asking)
+    struct port *asking = arp_reply(&f.arp);
+    if (!asking)
         return TC_OK;
-    __be32 ip = f.arp.to_ip;
-    f.arp.op = bpf_htons(2);
-    __builtin_memcpy(f.arp.to, f.arp.from, 6);
-    f.arp.to_ip = f.arp.from_ip;
-    __builtin_memcpy(f.arp.from, asked->mac, 6);
-    f.arp.from_ip = ip;
     bpf_skb_store_bytes(skb, AT_IP, &f.arp, sizeof(f.arp), 0);
-    return send(skb, asking, asked->mac);
+    return send(skb, asking, f.arp.from);
 }
 
 SEC("classifier")
@@ -240,14 +208,6 @@ int behind_queue(struct __sk_buff *skb) {
     to.lat = bpf_htonl(bpf_ntohl(ours.lat) + (__u32)bpf_ktime_get_ns());
     rewrite(skb, &ours, &to);
     return TC_OK;
-}
-
-SEC("classifier")
-int change_row(struct __sk_buff *skb) {
-    struct change n;
-    if (bpf_skb_load_bytes(skb, 0, &n, sizeof(n)))
-        return BAD_CHANGE;
-    return change(&n);
 }
 
 char _license[] SEC("license") = "Apache-2.0";

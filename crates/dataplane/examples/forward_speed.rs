@@ -1,4 +1,4 @@
-//! What tc-BPF costs on real links between namespaces, against a veth pair without a switch:
+//! What tc-BPF and XDP cost on real links between namespaces, against a veth pair without a switch:
 //! `cargo run --release -p rackweave-dataplane --example forward_speed`. Needs root.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark: clocks, sockets, threads")]
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rackweave_core::msg::{Body, Class, Header, IoReply, IoRequest, Op, Packet, SectorRange, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_dataplane::netns::{Namespace, Star, address};
-use rackweave_dataplane::{PortPlace, TcConfig, TcSwitch};
+use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, PortPlace};
 use rackweave_switch::control::{Announcement, Change, DataPlane};
 use rackweave_wire::pcap::UDP_PORT;
 
@@ -50,7 +50,7 @@ struct Link {
     /// Where the client sends.
     to: NodeId,
     at_server: Namespace,
-    _switch: Option<(TcSwitch, Namespace)>,
+    _switch: Option<(KernelSwitch, Namespace)>,
     _client: Namespace,
 }
 
@@ -60,9 +60,10 @@ fn socket(net: &Namespace, node: NodeId) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-fn by_switch(name: &'static str, place: PortPlace) -> Result<Link, Box<dyn std::error::Error>> {
+fn by_switch(name: &'static str, hook: Hook, place: PortPlace) -> Result<Link, Box<dyn std::error::Error>> {
     let mut star = Star::new(SWITCH, &[CLIENT, SERVER])?;
-    let mut switch = TcSwitch::load(TcConfig { bits_expire: Span::from_secs(3600), ..TcConfig::new(SWITCH) })?;
+    let mut switch =
+        KernelSwitch::load(KernelConfig { hook, bits_expire: Span::from_secs(3600), ..KernelConfig::new(SWITCH) })?;
     star.attach(&mut switch, place)?;
     let row = VssdRow { server: SERVER, readable: true, peers: Vec::new() };
     let a = Announcement { vssd: VssdId(1), incarnation: Incarnation(1), epoch: Epoch(1), request: 0, row };
@@ -210,12 +211,16 @@ fn bar(ok: bool) -> &'static str {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    if let Some(why) = TcSwitch::unavailable() {
+    if let Some(why) = KernelSwitch::unavailable() {
         println!("SKIP forward_speed: {why}");
         return Ok(());
     }
     let plain = direct()?;
-    for link in [by_switch("tc-BPF", PortPlace::Peer)?, by_switch("tc-BPF through a queue", PortPlace::Queue)?] {
+    for link in [
+        by_switch("tc-BPF", Hook::Tc, PortPlace::Peer)?,
+        by_switch("tc-BPF through a queue", Hook::Tc, PortPlace::Queue)?,
+        by_switch("XDP", Hook::Xdp, PortPlace::Peer)?,
+    ] {
         for l in [&plain, &link] {
             l.round_trip()?;
             l.flood()?;

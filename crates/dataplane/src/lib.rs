@@ -1,8 +1,8 @@
 //! The switch in the kernel: data planes that need an operating system, behind the control interface of
 //! [`rackweave_switch::control`].
 //!
-//! [`TcSwitch`] is Algorithm 1 as tc-BPF programs (`bpf/`, in C) on the ports of a host that other hosts are connected
-//! to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/algorithm1.h`, `bpf/switch_tc.c`, then [`tc`].
+//! [`KernelSwitch`] is Algorithm 1 as BPF programs, tc or XDP (`bpf/`, in C) on the ports of a host that other hosts are connected
+//! to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/algorithm1.h`, `bpf/switch_tc.c` (or `switch_xdp.c`), then [`kernel`].
 //!
 //! [`ovs`] is NICE's rings by OpenFlow; [`netns`] hosts and links to try either on.
 //!
@@ -11,12 +11,12 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver: clocks, files, threads")]
 
 pub mod frame;
+pub mod kernel;
 mod layout;
 pub mod netns;
 pub mod ovs;
 pub mod rings;
-pub mod tc;
 
+pub use kernel::{Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace};
 pub use layout::{Own, REPLICAS_MAX};
 pub use rings::{Prefix, Reach, Ring};
-pub use tc::{LoadError, Port, PortPlace, TcConfig, TcFault, TcSwitch};

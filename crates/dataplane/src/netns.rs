@@ -12,7 +12,7 @@ use std::process::Command;
 use rackweave_core::NodeId;
 
 use crate::frame::mac;
-use crate::tc::{Port, PortPlace, TcFault, TcSwitch};
+use crate::kernel::{Hook, KernelFault, KernelSwitch, Port, PortPlace};
 
 /// A network namespace, as long as this lives.
 #[derive(Debug)]
@@ -152,12 +152,16 @@ impl Star {
     }
 
     /// Attaches the data plane to all ports.
-    pub fn attach(&self, to: &mut TcSwitch, place: PortPlace) -> Result<(), TcFault> {
+    pub fn attach(&self, to: &mut KernelSwitch, place: PortPlace) -> Result<(), KernelFault> {
         for host in &self.hosts {
             let name = format!("p{}", host.node.0);
             let ifindex = self.switch.run(|| interface_index(&name))?;
             to.set_port(host.node, Port { ifindex, mac: mac(host.node), place })?;
             self.switch.run(|| to.attach(&name))??;
+            if to.hook() == Hook::Xdp {
+                // Without it the far end takes nothing that was redirected before there was a packet buffer.
+                host.net.sh("ethtool -K eth0 gro on")?;
+            }
             if place == PortPlace::Queue {
                 host.net.run(|| to.attach_behind_queue("eth0"))??;
             }

@@ -1,13 +1,13 @@
 //! The switch's fixtures and control interface, run by the kernel.
 
-use rackweave_dataplane::TcSwitch;
+use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch};
 
-use crate::rig::{config, load, skip};
+use crate::rig::{UnderXdp, config, load, skip};
 
 #[test]
 fn tc_fixtures() {
     if !skip("tc_fixtures") {
-        crate::runner::run_all::<TcSwitch>();
+        crate::runner::run_all::<KernelSwitch>();
     }
 }
 
@@ -15,5 +15,19 @@ fn tc_fixtures() {
 fn tc_control_interface() {
     if !skip("tc_control_interface") {
         crate::control::all_of_it(|rows| load(config(rows)));
+    }
+}
+
+#[test]
+fn xdp_fixtures() {
+    if !skip("xdp_fixtures") {
+        crate::runner::run_all::<UnderXdp>();
+    }
+}
+
+#[test]
+fn xdp_control_interface() {
+    if !skip("xdp_control_interface") {
+        crate::control::all_of_it(|rows| load(KernelConfig { hook: Hook::Xdp, ..config(rows) }));
     }
 }

@@ -2,7 +2,9 @@
 
 use rackweave_core::{Layout, NodeId, Span, Time};
 use rackweave_dataplane::rings::{RINGS_MAX, RingError};
-use rackweave_dataplane::{LoadError, Prefix, REPLICAS_MAX, Reach, Ring, TcConfig, TcFault, TcSwitch};
+use rackweave_dataplane::{
+    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Prefix, REPLICAS_MAX, Reach, Ring,
+};
 use rackweave_switch::{DataPlane, ROWS_MAX, Update};
 
 use crate::control::announcement;
@@ -18,24 +20,33 @@ fn tc_every_configuration_is_verified() {
     for (redirect, require_mac, manual_clock) in
         all.into_iter().flat_map(|r| all.into_iter().flat_map(move |m| all.into_iter().map(move |c| (r, m, c))))
     {
-        let cfg = TcConfig { redirect, require_mac, manual_clock, rows_max: 16, ..TcConfig::new(Layout::SWITCH) };
-        TcSwitch::load(cfg).unwrap_or_else(|e| panic!("{cfg:?}: {e}"));
+        for hook in [Hook::Tc, Hook::Xdp] {
+            let cfg = KernelConfig {
+                hook,
+                redirect,
+                require_mac,
+                manual_clock,
+                rows_max: 16,
+                ..KernelConfig::new(Layout::SWITCH)
+            };
+            KernelSwitch::load(cfg).unwrap_or_else(|e| panic!("{cfg:?}: {e}"));
+        }
     }
     for rows_max in [0, ROWS_MAX + 1] {
-        let refused = TcSwitch::load(TcConfig { rows_max, ..config(1) });
+        let refused = KernelSwitch::load(KernelConfig { rows_max, ..config(1) });
         assert!(matches!(refused, Err(LoadError::RowsMax { .. })), "{refused:?}");
     }
 }
 
-fn filled(rows: u32) -> TcSwitch {
-    let mut switch = load(TcConfig { bits_expire: Span::from_secs(3600), ..config(rows) });
+fn filled(rows: u32) -> KernelSwitch {
+    let mut switch = load(KernelConfig { bits_expire: Span::from_secs(3600), ..config(rows) });
     let all: Vec<_> = (1..=rows).map(|v| announcement(v, 2 + v % 4, &[(v % rows + 1, 3)])).collect();
     switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: all }).unwrap();
     switch
 }
 
 /// ns of a read, the mean of many runs.
-fn read_ns(switch: &mut TcSwitch, vssd: u32) -> u128 {
+fn read_ns(switch: &mut KernelSwitch, vssd: u32) -> u128 {
     let (action, _, time) = switch.test_run(&framed(&read(vssd, 0)), 20_000).unwrap();
     assert_eq!(action, TC_REDIRECT);
     time.as_nanos()
@@ -90,6 +101,6 @@ fn tc_as_many_rings_as_nice_counts_load() {
         (ring(0, 33, 1), RingError::Bits { bits: 33 }),
         (ring(257, 24, 1), RingError::Beyond { address: [0, 0, 1, 1].into(), bits: 24 }),
     ] {
-        assert!(matches!(s.set_ring(&bad), Err(TcFault::Ring(e)) if e == want), "{bad:?}");
+        assert!(matches!(s.set_ring(&bad), Err(KernelFault::Ring(e)) if e == want), "{bad:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
 use rackweave_core::{Layout, NodeId, Time};
 use rackweave_dataplane::netns::{Namespace, Star, address};
-use rackweave_dataplane::{PortPlace, Prefix, Reach, Ring, TcConfig, TcSwitch};
+use rackweave_dataplane::{Hook, KernelConfig, KernelFault, KernelSwitch, PortPlace, Prefix, Reach, Ring};
 use rackweave_switch::{Change, DataPlane};
 use rackweave_wire::pcap::UDP_PORT;
 
@@ -35,7 +35,7 @@ pub fn skip(name: &str) -> bool {
 
 struct Rack {
     star: Star,
-    switch: TcSwitch,
+    switch: KernelSwitch,
     client: UdpSocket,
     servers: Vec<UdpSocket>,
 }
@@ -49,9 +49,13 @@ fn socket(star: &Star, node: NodeId) -> UdpSocket {
 impl Rack {
     /// vSSDs 1 on node 2 and 2 on node 3, peers.
     fn new(place: PortPlace) -> Rack {
+        Rack::with(Hook::Tc, place)
+    }
+    fn with(hook: Hook, place: PortPlace) -> Rack {
         let nodes = [CLIENT, SERVERS[0], SERVERS[1]];
         let star = Star::new(Layout::SWITCH, &nodes).unwrap();
-        let mut switch = TcSwitch::load(TcConfig { rows_max: 16, ..TcConfig::new(Layout::SWITCH) }).unwrap();
+        let mut switch =
+            KernelSwitch::load(KernelConfig { hook, rows_max: 16, ..KernelConfig::new(Layout::SWITCH) }).unwrap();
         star.attach(&mut switch, place).unwrap();
         for (v, server, peer) in [(1, 2, (2, 3)), (2, 3, (1, 2))] {
             switch.change(Time::ZERO, &Change::Create(announcement(v, server, &[peer]))).unwrap();
@@ -132,6 +136,21 @@ fn netns_redirected_reads_arrive_with_right_checksums() {
             reads_go_where_they_should(&rack);
             assert_eq!(rack.bad_checksums(), 0, "{place:?}, offloads {offloads}");
         }
+    }
+}
+
+#[test]
+fn netns_xdp_redirects_too() {
+    if skip("netns_xdp_redirects_too") {
+        return;
+    }
+    for offloads in [true, false] {
+        let mut rack = Rack::with(Hook::Xdp, PortPlace::Peer);
+        rack.star.offloads(offloads).unwrap();
+        reads_go_where_they_should(&rack);
+        assert_eq!(rack.bad_checksums(), 0, "offloads {offloads}");
+        let ring = Ring { prefix: prefix("10.11.0.0", 20), reach: Reach::All, members: SERVERS.to_vec() };
+        assert!(matches!(rack.switch.set_ring(&ring), Err(KernelFault::NoRings)));
     }
 }
 
@@ -259,7 +278,7 @@ fn netns_a_put_to_a_ring_reaches_every_replica_and_a_get_one() {
                 assert!(p.header.lat > 0);
             }
         }
-        let share = (u64::from(CLIENT.ipv4().wrapping_mul(0x9e37_79b9)) * 2 >> 32) as usize;
+        let share = ((u64::from(CLIENT.ipv4().wrapping_mul(0x9e37_79b9)) * 2) >> 32) as usize;
         for request in 50..60 {
             rack.client.send_to(&bytes(&write_to_ring(request)), ("10.10.1.1", UDP_PORT)).unwrap();
             assert_eq!(receive(&rack.servers[share]).0.header.request, request);

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Body, GcField, Op, Packet};
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, Rng, Span, Time};
-use rackweave_dataplane::TcSwitch;
+use rackweave_dataplane::{Hook, KernelSwitch};
 use rackweave_switch::{Counters, DataPlane, Switch, SwitchConfig};
 
 use crate::rig::{config, load, skip};
@@ -36,15 +36,25 @@ fn random_packet(rng: &mut Rng, step: u64) -> Packet {
 
 #[test]
 fn tc_does_what_the_pipeline_does() {
-    if skip("tc_does_what_the_pipeline_does") {
-        return;
+    if !skip("tc_does_what_the_pipeline_does") {
+        compare(Hook::Tc);
     }
+}
+
+#[test]
+fn xdp_does_what_the_pipeline_does() {
+    if !skip("xdp_does_what_the_pipeline_does") {
+        compare(Hook::Xdp);
+    }
+}
+
+fn compare(hook: Hook) {
     let mut met = [0; 5];
     for seed in 0..6 {
         let mut rng = Rng::new(seed);
         let bits_expire = Span::from_millis(20);
         let mut model = Switch::new(SwitchConfig { rows_max: ROWS, bits_expire, ..SwitchConfig::new(Layout::SWITCH) });
-        let mut kernel: TcSwitch = load(rackweave_dataplane::TcConfig { bits_expire, ..config(ROWS) });
+        let mut kernel: KernelSwitch = load(rackweave_dataplane::KernelConfig { hook, bits_expire, ..config(ROWS) });
         let (mut now, mut fx) = (Time::ZERO, Effects::new());
         model.handle(now, Event::Timer, &mut fx);
         for step in 0..2_000 {

@@ -2,14 +2,14 @@
 
 use rackweave_core::msg::{Body, Op, Packet};
 use rackweave_core::{Layout, NodeId, Time};
-use rackweave_dataplane::{Port, PortPlace, TcConfig, TcSwitch, frame};
+use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
 use rackweave_switch::{Announcement, Change, DataPlane, Dump, RowResult};
 
 use crate::runner::Plane;
 
 /// `return skip!("name")`-like: true if the test cannot run here; says so.
 pub fn skip(name: &str) -> bool {
-    let Some(why) = TcSwitch::unavailable() else { return false };
+    let Some(why) = KernelSwitch::unavailable() else { return false };
     println!("SKIP {name}: {why}");
     true
 }
@@ -18,14 +18,16 @@ pub fn skip(name: &str) -> bool {
 pub const TC_OK: u32 = 0;
 pub const TC_DROP: u32 = 2;
 pub const TC_REDIRECT: u32 = 7;
+pub const XDP_DROP: u32 = 1;
+pub const XDP_REDIRECT: u32 = 4;
 
-pub fn config(rows: u32) -> TcConfig {
-    TcConfig { rows_max: rows, manual_clock: true, ..TcConfig::new(Layout::SWITCH) }
+pub fn config(rows: u32) -> KernelConfig {
+    KernelConfig { rows_max: rows, manual_clock: true, ..KernelConfig::new(Layout::SWITCH) }
 }
 
 /// With a port for every node that tests name.
-pub fn load(cfg: TcConfig) -> TcSwitch {
-    let mut switch = TcSwitch::load(cfg).unwrap();
+pub fn load(cfg: KernelConfig) -> KernelSwitch {
+    let mut switch = KernelSwitch::load(cfg).unwrap();
     for node in (0..16).chain(95..110).map(NodeId) {
         let port = Port { ifindex: 1, mac: frame::mac(node), place: PortPlace::Peer };
         switch.set_port(node, port).unwrap();
@@ -55,8 +57,8 @@ fn row_change(p: &Packet) -> Option<Change> {
     }
 }
 
-impl Plane for TcSwitch {
-    fn new(rows: u32) -> TcSwitch {
+impl Plane for KernelSwitch {
+    fn new(rows: u32) -> KernelSwitch {
         load(config(rows.min(1024)))
     }
 
@@ -73,16 +75,38 @@ impl Plane for TcSwitch {
             return Some(Packet { src: p.dst, dst: p.src, header, body: Body::Table(result) });
         }
         let (action, out, _) = self.test_run(&framed(&p), 1).unwrap();
-        match action {
-            TC_DROP => None,
-            TC_REDIRECT => Some(frame::parse(&out).unwrap_or_else(|e| panic!("{e}: {out:02x?}"))),
-            other => panic!("returned {other}"),
+        let (dropped, redirected) = match self.hook() {
+            Hook::Tc => (TC_DROP, TC_REDIRECT),
+            Hook::Xdp => (XDP_DROP, XDP_REDIRECT),
+        };
+        if action == dropped {
+            return None;
         }
+        assert_eq!(action, redirected);
+        Some(frame::parse(&out).unwrap_or_else(|e| panic!("{e}: {out:02x?}")))
     }
     fn advance(&mut self, now: Time) {
         self.set_clock(now).unwrap();
     }
     fn dump(&self, now: Time) -> Dump {
         DataPlane::dump(self, now).unwrap()
+    }
+}
+
+/// The same under XDP.
+pub struct UnderXdp(pub KernelSwitch);
+
+impl Plane for UnderXdp {
+    fn new(rows: u32) -> UnderXdp {
+        UnderXdp(load(KernelConfig { hook: Hook::Xdp, ..config(rows.min(1024)) }))
+    }
+    fn send(&mut self, now: Time, p: Packet) -> Option<Packet> {
+        self.0.send(now, p)
+    }
+    fn advance(&mut self, now: Time) {
+        self.0.advance(now);
+    }
+    fn dump(&self, now: Time) -> Dump {
+        Plane::dump(&self.0, now)
     }
 }

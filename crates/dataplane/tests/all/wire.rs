@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
 use rackweave_core::{Incarnation, Layout, NodeId, Time};
-use rackweave_dataplane::{Port, PortPlace, TcConfig, TcSwitch, frame};
+use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
 use rackweave_switch::{Change, DataPlane};
 use rackweave_transport::KeyId;
 use rackweave_transport::auth::{gc_covered, gc_key};
@@ -14,7 +14,7 @@ use crate::runner::Plane;
 use crate::support::{CLIENT, gc, packet, read, write};
 
 /// vSSDs 1 on node 2 and 2 on node 3, peers, idle.
-fn pair(cfg: TcConfig) -> TcSwitch {
+fn pair(cfg: KernelConfig) -> KernelSwitch {
     let mut s = load(cfg);
     for (v, server, peer) in [(1, 2, (2, 3)), (2, 3, (1, 2))] {
         s.change(Time::ZERO, &Change::Create(announcement(v, server, &[peer]))).unwrap();
@@ -111,7 +111,7 @@ fn tc_only_a_right_tag_moves_a_bit() {
     if skip("tc_only_a_right_tag_moves_a_bit") {
         return;
     }
-    let mut s = pair(TcConfig { require_mac: true, ..config(16) });
+    let mut s = pair(KernelConfig { require_mac: true, ..config(16) });
     let key = gc_key(&[0x5c; 32], KeyId(7), NodeId(2), 1);
     s.set_key(7, NodeId(2), Incarnation(1), key).unwrap();
     let ask = gc(GcField::Regular, 1, 2, 1, 1);
@@ -241,4 +241,27 @@ fn tc_arp_is_answered_from_the_ports() {
     assert_eq!((action, &out[..6], &out[20..22]), (TC_REDIRECT, &frame::mac(CLIENT)[..], &[0, 2][..]));
     assert_eq!((&out[22..28], &out[28..32]), (&frame::mac(NodeId(3))[..], &NodeId(3).ipv4().to_be_bytes()[..]));
     assert_eq!(s.test_run(&ask(NodeId(900)), 1).unwrap().0, TC_OK);
+}
+
+#[test]
+fn xdp_takes_any_bytes() {
+    if skip("xdp_takes_any_bytes") {
+        return;
+    }
+    let mut s = pair(KernelConfig { hook: Hook::Xdp, ..config(16) });
+    let before = Plane::dump(&s, Time::ZERO);
+    let whole = [framed(&read(1, 0)), framed(&gc(GcField::Regular, 1, 2, 1, 9)), framed(&write(2))];
+    let (mut rng, mut met) = (rackweave_core::Rng::new(2), [0; 5]);
+    for _ in 0..5_000 {
+        let mut f = rng.pick(&whole).clone();
+        f.truncate(14 + rng.below(f.len() as u64 - 14) as usize);
+        let at = rng.below(f.len() as u64) as usize;
+        f[at] ^= 1 << rng.below(8);
+        let Ok((action, out, _)) = s.test_run(&f, 1) else { continue };
+        assert_eq!(out.len(), f.len());
+        met[action as usize] += 1;
+    }
+    assert!(met[1] > 0 && met[2] > 0 && met[4] > 0 && met[0] + met[3] == 0, "drop, pass, redirect: {met:?}");
+    // No gc_op is whole.
+    assert_eq!(Plane::dump(&s, Time::ZERO), before);
 }

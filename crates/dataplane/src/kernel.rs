@@ -1,8 +1,11 @@
-//! tc-BPF: the switch as classifier programs on the ports' ingress.
+//! The switch as BPF programs on its ports: tc-BPF, or XDP.
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, Stack};
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions, TestRunResult};
+use aya::programs::xdp::XdpMode;
+use aya::programs::{
+    Program, ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions, TestRunResult, Xdp,
+};
 use aya::{Ebpf, EbpfLoader};
 use rackweave_core::msg::TableError;
 use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
@@ -18,17 +21,32 @@ use crate::layout::{
 use crate::rings::{Prefix, Reach, Ring, RingError};
 
 #[cfg(bpf_objects)]
-const OBJECT: Option<&[u8]> = Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/switch_tc.o")));
+const OBJECTS: Option<[&[u8]; 2]> = Some([
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/switch_tc.o")),
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/switch_xdp.o")),
+]);
 #[cfg(not(bpf_objects))]
-const OBJECT: Option<&[u8]> = None;
+const OBJECTS: Option<[&[u8]; 2]> = None;
+
+/// Where on a port the program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hook {
+    /// On packet buffers, after segments were put together: right with every offload, copies for rings, queues.
+    #[default]
+    Tc,
+    /// Before there is a packet buffer. UDP checksums become zero; no rings. The far end of a veth pair gets packets only
+    /// with GRO on or an XDP program of its own.
+    Xdp,
+}
 
 /// A soft request after a start waits at the longest this many expiry times, as in the pipeline.
 const START_GUARD_EXPIRIES: u64 = 2;
 
-/// What a [`TcSwitch`] is told when it is made.
+/// What a [`KernelSwitch`] is told when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TcConfig {
+pub struct KernelConfig {
     pub node: NodeId,
+    pub hook: Hook,
     /// Reads avoid collecting replicas.
     pub redirect: bool,
     /// Most vSSDs the tables hold, 1 to [`ROWS_MAX`].
@@ -37,14 +55,15 @@ pub struct TcConfig {
     pub bits_expire: Span,
     /// A `gc_op` without a right tag is dropped.
     pub require_mac: bool,
-    /// The tables' time is set by [`TcSwitch::set_clock`] instead of being the kernel's monotonic clock.
+    /// The tables' time is set by [`KernelSwitch::set_clock`] instead of being the kernel's monotonic clock.
     pub manual_clock: bool,
 }
 
-impl TcConfig {
-    pub fn new(node: NodeId) -> TcConfig {
-        TcConfig {
+impl KernelConfig {
+    pub fn new(node: NodeId) -> KernelConfig {
+        KernelConfig {
             node,
+            hook: Hook::Tc,
             redirect: true,
             rows_max: ROWS_MAX,
             bits_expire: BITS_EXPIRE,
@@ -69,7 +88,7 @@ pub struct Port {
 pub enum PortPlace {
     /// Straight into the host's end of a veth pair: nothing waits.
     Peer,
-    /// Through the port's queue; [`TcSwitch::attach_behind_queue`] at the other end completes the latency stamp.
+    /// Through the port's queue; [`KernelSwitch::attach_behind_queue`] at the other end completes the latency stamp.
     Queue,
 }
 
@@ -83,14 +102,18 @@ pub enum LoadError {
     #[error("the kernel does not take the programs: {0}")]
     Load(#[from] aya::EbpfError),
     #[error(transparent)]
-    Fault(#[from] TcFault),
+    Fault(#[from] KernelFault),
 }
 
 /// A system call on the loaded data plane failed.
 #[derive(Debug, thiserror::Error)]
-pub enum TcFault {
+pub enum KernelFault {
     #[error("namespace: {0}")]
     Namespace(#[from] std::io::Error),
+    #[error("XDP has no rings: a copy for each member needs a packet buffer")]
+    NoRings,
+    #[error("a queue behind an XDP port: the packet leaves past all queues")]
+    NoQueue,
     #[error(transparent)]
     Ring(#[from] RingError),
     #[error("map: {0}")]
@@ -105,32 +128,35 @@ pub enum TcFault {
 
 /// Tables and programs in the kernel. All of it, attached programs too, goes when this is dropped.
 #[derive(Debug)]
-pub struct TcSwitch {
-    cfg: TcConfig,
+pub struct KernelSwitch {
+    cfg: KernelConfig,
     bpf: Ebpf,
     position: Position,
     refused: u64,
 }
 
-impl TcSwitch {
+impl KernelSwitch {
+    pub fn hook(&self) -> Hook {
+        self.cfg.hook
+    }
     /// Why there can be no data plane here, if so: for tests that are then skipped.
     pub fn unavailable() -> Option<String> {
         // SAFETY: getuid has no preconditions.
         if unsafe { libc::getuid() } != 0 {
             return Some("needs root".into());
         }
-        match TcSwitch::load(TcConfig { rows_max: 16, ..TcConfig::new(NodeId(1)) }) {
+        match KernelSwitch::load(KernelConfig { rows_max: 16, ..KernelConfig::new(NodeId(1)) }) {
             Ok(_) => None,
             Err(LoadError::NotBuilt) => Some(LoadError::NotBuilt.to_string()),
             // A verifier's refusal is a failure, not a reason to skip.
-            Err(LoadError::Fault(TcFault::Program(ProgramError::LoadError { .. }))) => None,
+            Err(LoadError::Fault(KernelFault::Program(ProgramError::LoadError { .. }))) => None,
             Err(e) => Some(format!("no BPF: {e}")),
         }
     }
 
     /// Loads programs and empty tables.
-    pub fn load(cfg: TcConfig) -> Result<TcSwitch, LoadError> {
-        let object = OBJECT.ok_or(LoadError::NotBuilt)?;
+    pub fn load(cfg: KernelConfig) -> Result<KernelSwitch, LoadError> {
+        let [tc, xdp] = OBJECTS.ok_or(LoadError::NotBuilt)?;
         if cfg.rows_max == 0 || cfg.rows_max > ROWS_MAX {
             return Err(LoadError::RowsMax { rows_max: cfg.rows_max });
         }
@@ -146,16 +172,25 @@ impl TcSwitch {
         for map in ["slot_of", "destinations", "rows", "free_slots"] {
             loader.map_max_entries(map, cfg.rows_max);
         }
-        let bpf = loader.load(object)?;
-        let mut switch = TcSwitch { cfg, bpf, position: Position::default(), refused: 0 };
-        for name in ["ingress", "behind_queue", "change_row"] {
-            switch.program(name)?.load().map_err(TcFault::from)?;
-        }
+        let bpf = loader.load(if cfg.hook == Hook::Tc { tc } else { xdp })?;
+        let mut switch = KernelSwitch { cfg, bpf, position: Position::default(), refused: 0 };
+        switch.load_programs()?;
         switch.begin()?;
         Ok(switch)
     }
 
-    fn begin(&mut self) -> Result<(), TcFault> {
+    fn load_programs(&mut self) -> Result<(), KernelFault> {
+        match self.cfg.hook {
+            Hook::Tc => {
+                self.program::<SchedClassifier>("ingress")?.load()?;
+                self.program::<SchedClassifier>("behind_queue")?.load()?;
+            }
+            Hook::Xdp => self.program::<Xdp>("ingress")?.load()?,
+        }
+        Ok(self.program::<SchedClassifier>("change_row")?.load()?)
+    }
+
+    fn begin(&mut self) -> Result<(), KernelFault> {
         let rows = self.cfg.rows_max;
         let mut free: Stack<_, u32> = Stack::try_from(self.map_mut("free_slots")?)?;
         for slot in (0..rows).rev() {
@@ -167,23 +202,26 @@ impl TcSwitch {
         self.set_control(control)
     }
 
-    fn map(&self, name: &'static str) -> Result<&aya::maps::Map, TcFault> {
-        self.bpf.map(name).ok_or(TcFault::Missing { what: "map", name })
+    fn map(&self, name: &'static str) -> Result<&aya::maps::Map, KernelFault> {
+        self.bpf.map(name).ok_or(KernelFault::Missing { what: "map", name })
     }
-    fn map_mut(&mut self, name: &'static str) -> Result<&mut aya::maps::Map, TcFault> {
-        self.bpf.map_mut(name).ok_or(TcFault::Missing { what: "map", name })
+    fn map_mut(&mut self, name: &'static str) -> Result<&mut aya::maps::Map, KernelFault> {
+        self.bpf.map_mut(name).ok_or(KernelFault::Missing { what: "map", name })
     }
-    fn program(&mut self, name: &'static str) -> Result<&mut SchedClassifier, TcFault> {
-        let program = self.bpf.program_mut(name).ok_or(TcFault::Missing { what: "program", name })?;
+    fn program<'a, P>(&'a mut self, name: &'static str) -> Result<&'a mut P, KernelFault>
+    where
+        &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+    {
+        let program = self.bpf.program_mut(name).ok_or(KernelFault::Missing { what: "program", name })?;
         Ok(program.try_into()?)
     }
-    fn array<V: aya::Pod>(&self, name: &'static str) -> Result<Array<&MapData, V>, TcFault> {
+    fn array<V: aya::Pod>(&self, name: &'static str) -> Result<Array<&MapData, V>, KernelFault> {
         Ok(Array::try_from(self.map(name)?)?)
     }
-    fn control(&self) -> Result<Control, TcFault> {
+    fn control(&self) -> Result<Control, KernelFault> {
         Ok(self.array("control")?.get(&0, 0)?)
     }
-    fn set_control(&mut self, control: Control) -> Result<(), TcFault> {
+    fn set_control(&mut self, control: Control) -> Result<(), KernelFault> {
         let mut map: Array<_, Control> = Array::try_from(self.map_mut("control")?)?;
         Ok(map.set(0, control, 0)?)
     }
@@ -199,33 +237,39 @@ impl TcSwitch {
         Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
     }
     /// Sets the tables' time of a data plane with `manual_clock`.
-    pub fn set_clock(&mut self, now: Time) -> Result<(), TcFault> {
+    pub fn set_clock(&mut self, now: Time) -> Result<(), KernelFault> {
         let control = self.control()?;
         self.set_control(Control { now: now.0, ..control })
     }
 
     /// Says behind which port a node is.
-    pub fn set_port(&mut self, node: NodeId, port: Port) -> Result<(), TcFault> {
+    pub fn set_port(&mut self, node: NodeId, port: Port) -> Result<(), KernelFault> {
+        if self.cfg.hook == Hook::Xdp && port.place == PortPlace::Queue {
+            return Err(KernelFault::NoQueue);
+        }
         let mut map: HashMap<_, u32, PortValue> = HashMap::try_from(self.map_mut("ports")?)?;
         let queued = u8::from(port.place == PortPlace::Queue);
         map.insert(node.ipv4(), PortValue { ifindex: port.ifindex, mac: port.mac, queued, zero: 0 }, 0)?;
         Ok(())
     }
     /// The key of the `gc_op`s of a server's life.
-    pub fn set_key(&mut self, key_id: u8, node: NodeId, life: Incarnation, key: [u64; 2]) -> Result<(), TcFault> {
+    pub fn set_key(&mut self, key_id: u8, node: NodeId, life: Incarnation, key: [u64; 2]) -> Result<(), KernelFault> {
         let mut map: HashMap<_, KeyOf, [u64; 2]> = HashMap::try_from(self.map_mut("keys")?)?;
         map.insert(KeyOf { incarnation: life.0, node: node.0, key_id: u32::from(key_id) }, key, 0)?;
         Ok(())
     }
-    pub fn remove_key(&mut self, key_id: u8, node: NodeId, life: Incarnation) -> Result<(), TcFault> {
+    pub fn remove_key(&mut self, key_id: u8, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
         let mut map: HashMap<_, KeyOf, [u64; 2]> = HashMap::try_from(self.map_mut("keys")?)?;
         map.remove(&KeyOf { incarnation: life.0, node: node.0, key_id: u32::from(key_id) })?;
         Ok(())
     }
 
     /// Says who is behind a ring's prefix; a ring that is there is replaced.
-    pub fn set_ring(&mut self, ring: &Ring) -> Result<(), TcFault> {
+    pub fn set_ring(&mut self, ring: &Ring) -> Result<(), KernelFault> {
         ring.check()?;
+        if self.cfg.hook == Hook::Xdp {
+            return Err(KernelFault::NoRings);
+        }
         let mut value = RingValue { multicast: u8::from(ring.reach == Reach::All), ..RingValue::default() };
         value.count = ring.members.len() as u8;
         for (to, member) in value.members.iter_mut().zip(&ring.members) {
@@ -234,29 +278,36 @@ impl TcSwitch {
         let mut map: LpmTrie<_, u32, RingValue> = LpmTrie::try_from(self.map_mut("rings")?)?;
         Ok(map.insert(&ring_key(ring.prefix), value, 0)?)
     }
-    pub fn remove_ring(&mut self, prefix: Prefix) -> Result<(), TcFault> {
+    pub fn remove_ring(&mut self, prefix: Prefix) -> Result<(), KernelFault> {
         let mut map: LpmTrie<_, u32, RingValue> = LpmTrie::try_from(self.map_mut("rings")?)?;
         Ok(map.remove(&ring_key(prefix))?)
     }
 
     /// Switches what comes in by this interface of the calling thread's network namespace.
-    pub fn attach(&mut self, interface: &str) -> Result<(), TcFault> {
-        self.program("ingress")?.attach(interface, TcAttachType::Ingress)?;
+    pub fn attach(&mut self, interface: &str) -> Result<(), KernelFault> {
+        match self.cfg.hook {
+            Hook::Tc => {
+                self.program::<SchedClassifier>("ingress")?.attach(interface, TcAttachType::Ingress)?;
+            }
+            Hook::Xdp => {
+                self.program::<Xdp>("ingress")?.attach(interface, XdpMode::Default)?;
+            }
+        }
         Ok(())
     }
     /// At the far end of a port with [`PortPlace::Queue`].
-    pub fn attach_behind_queue(&mut self, interface: &str) -> Result<(), TcFault> {
-        self.program("behind_queue")?.attach(interface, TcAttachType::Ingress)?;
+    pub fn attach_behind_queue(&mut self, interface: &str) -> Result<(), KernelFault> {
+        self.program::<SchedClassifier>("behind_queue")?.attach(interface, TcAttachType::Ingress)?;
         Ok(())
     }
 
     /// Runs the program on a frame, `repeat` times, without a network: what it returned, the frame afterwards, and the mean
     /// time of a run.
-    pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<(u32, Vec<u8>, std::time::Duration), TcFault> {
+    pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<(u32, Vec<u8>, std::time::Duration), KernelFault> {
         self.run("ingress", frame, repeat)
     }
-    /// As [`TcSwitch::test_run`], of the program behind a queue.
-    pub fn test_run_behind_queue(&mut self, frame: &[u8]) -> Result<(u32, Vec<u8>, std::time::Duration), TcFault> {
+    /// As [`KernelSwitch::test_run`], of the program behind a queue.
+    pub fn test_run_behind_queue(&mut self, frame: &[u8]) -> Result<(u32, Vec<u8>, std::time::Duration), KernelFault> {
         self.run("behind_queue", frame, 1)
     }
     fn run(
@@ -264,22 +315,26 @@ impl TcSwitch {
         name: &'static str,
         frame: &[u8],
         repeat: u32,
-    ) -> Result<(u32, Vec<u8>, std::time::Duration), TcFault> {
+    ) -> Result<(u32, Vec<u8>, std::time::Duration), KernelFault> {
         let mut out = vec![0; frame.len() + 64];
         let mut options = TestRunOptions::new();
         options.data_in = Some(frame);
         options.data_out = Some(&mut out);
         options.repeat = repeat;
-        let TestRunResult { return_value, duration, data_size_out, .. } = self.program(name)?.test_run(options)?;
+        let result = match self.cfg.hook {
+            Hook::Xdp if name == "ingress" => self.program::<Xdp>(name)?.test_run(options)?,
+            _ => self.program::<SchedClassifier>(name)?.test_run(options)?,
+        };
+        let TestRunResult { return_value, duration, data_size_out, .. } = result;
         out.truncate(data_size_out as usize);
         Ok((return_value, out, duration))
     }
 
     /// What only this data plane counts.
-    pub fn own_counters(&self) -> Result<Own, TcFault> {
+    pub fn own_counters(&self) -> Result<Own, KernelFault> {
         Ok(counters(&self.counted()?).1)
     }
-    fn counted(&self) -> Result<[u64; COUNTERS], TcFault> {
+    fn counted(&self) -> Result<[u64; COUNTERS], KernelFault> {
         let map: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map("counters")?)?;
         let mut n = [0; COUNTERS];
         for (i, n) in n.iter_mut().enumerate() {
@@ -297,8 +352,8 @@ fn node(ip: u32) -> NodeId {
     NodeId::from_ipv4(ip).expect("only addresses of nodes are written")
 }
 
-impl DataPlane for TcSwitch {
-    type Fault = TcFault;
+impl DataPlane for KernelSwitch {
+    type Fault = KernelFault;
 
     fn position(&self) -> Position {
         self.position
@@ -311,7 +366,7 @@ impl DataPlane for TcSwitch {
     }
 
     /// By a program under the tables' lock: `gc_op`s go on meanwhile.
-    fn change(&mut self, _: Time, change: &Change) -> Result<RowResult, TcFault> {
+    fn change(&mut self, _: Time, change: &Change) -> Result<RowResult, KernelFault> {
         if let Change::Create(a) = change
             && let Err(e) = check_row(a.vssd, &a.row)
         {
@@ -327,11 +382,11 @@ impl DataPlane for TcSwitch {
             ChangeResult::Done => RowResult::Done,
             ChangeResult::Stale => RowResult::Stale,
             ChangeResult::Full => RowResult::Refused(TableError::Full { rows: self.control()?.rows }),
-            ChangeResult::Bad(code) => return Err(TcFault::BadChange { code }),
+            ChangeResult::Bad(code) => return Err(KernelFault::BadChange { code }),
         })
     }
 
-    fn dump(&self, now: Time) -> Result<Dump, TcFault> {
+    fn dump(&self, now: Time) -> Result<Dump, KernelFault> {
         let control = self.control()?;
         let (destinations, rows) = (self.array::<Destination>("destinations")?, self.array::<Row>("rows")?);
         let mut all = Vec::with_capacity(control.rows as usize);
@@ -369,7 +424,7 @@ impl DataPlane for TcSwitch {
     }
 
     /// Expiries are not counted: here a state expires by not being looked at.
-    fn counters(&self) -> Result<Counters, TcFault> {
+    fn counters(&self) -> Result<Counters, KernelFault> {
         let (mut c, _) = counters(&self.counted()?);
         c.rows_refused += self.refused;
         Ok(c)

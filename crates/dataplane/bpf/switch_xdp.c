@@ -1,0 +1,137 @@
+/* The switch as an XDP program: the same tables and decisions before the kernel has made a packet buffer.
+ *
+ * Senders on this machine leave the UDP checksum to be completed later, which here means never: it is set to zero, none
+ * (RFC 768). Our own CRC32C covers more. Rings are not here: a copy for each member needs a packet buffer. */
+#include "algorithm1.h"
+#include "gc_frame.h"
+#include "ports.h"
+#include "rows.h"
+
+INLINE int drop(__u32 why) {
+    count(why);
+    return XDP_DROP;
+}
+
+INLINE int send(struct head *h, const struct port *port, const __u8 from[6]) {
+    __u8 source[6];
+    __builtin_memcpy(source, from, 6);
+    __builtin_memcpy(h->eth.to, port->mac, 6);
+    __builtin_memcpy(h->eth.from, source, 6);
+    return bpf_redirect(port->ifindex, 0);
+}
+
+/* RFC 1624. */
+INLINE void ip_checksum(struct ipv4 *ip, __be32 from, __be32 to) {
+    __u32 sum = (__u16)~ip->checksum;
+    sum += (__u16)~from + (__u16)~(from >> 16) + (to & 0xffff) + (to >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    ip->checksum = ~sum;
+}
+
+INLINE int forward(struct head *h, struct header *ours, __u32 to, __u64 start) {
+    struct port *port = port_of(to);
+    if (!port)
+        return drop(NO_PORT);
+    ip_checksum(&h->ip, h->ip.to, bpf_htonl(to));
+    h->ip.to = bpf_htonl(to);
+    h->udp.checksum = 0;
+    ours->destination = bpf_htonl((to & 0xffffff) - 1);
+    ours->lat = stamp(ours->lat, start, port);
+    return send(h, port, h->eth.to);
+}
+
+static __attribute__((noinline)) int io(struct xdp_md *ctx, __u64 start) {
+    void *end = (void *)(long)ctx->data_end;
+    struct head *h = (void *)(long)ctx->data;
+    struct header *ours = (void *)(h + 1);
+    if ((void *)(ours + 1) > end)
+        return drop(MALFORMED);
+    __u32 vssd = bpf_ntohl(ours->vssd);
+    struct verdict v = ours->op == OP_WRITE
+                           ? on_write(vssd)
+                           : on_read(table_time(start), vssd, (__u32)bpf_be64_to_cpu(ours->request));
+    if (v.kind != FORWARD)
+        return XDP_DROP;
+    ours->vssd = bpf_htonl(v.vssd);
+    return forward(h, ours, v.to, start);
+}
+
+static __attribute__((noinline)) int gc(struct xdp_md *ctx, __u64 start) {
+    void *end = (void *)(long)ctx->data_end;
+    struct head *h = (void *)(long)ctx->data;
+    struct gc_op op;
+    __u32 reason;
+    if ((void *)(h + 1) > end || ctx->data_end - ctx->data != AT_OURS + sizeof(op) ||
+        bpf_xdp_load_bytes(ctx, AT_OURS, &op, sizeof(op)))
+        return drop(MALFORMED);
+    if (gc_check(&op, &reason))
+        return drop(reason);
+    __be32 from = h->ip.from;
+    if ((bpf_ntohl(from) & 0xffffff) - 1 != bpf_ntohl(op.head.source))
+        return drop(GC_FOREIGN);
+    int answer = on_gc_op(table_time(start), bpf_ntohl(from), &op);
+    struct port *port = port_of(bpf_ntohl(from));
+    if (answer < 0)
+        return XDP_DROP;
+    if (!port)
+        return drop(NO_PORT);
+    gc_answer(&op, answer);
+    op.head.lat = stamp(op.head.lat, start, port);
+    bpf_xdp_store_bytes(ctx, AT_OURS, &op, sizeof(op));
+    /* The addresses change places: the checksum does not notice. */
+    h->ip.from = h->ip.to;
+    h->ip.to = from;
+    __be16 sender = h->udp.from;
+    h->udp.from = h->udp.to;
+    h->udp.to = sender;
+    h->udp.checksum = 0;
+    return send(h, port, h->eth.to);
+}
+
+INLINE int answer_arp(struct head *h, void *end) {
+    struct arp *arp = (void *)(&h->eth + 1);
+    if ((void *)(arp + 1) > end)
+        return XDP_PASS;
+    struct port *asking = arp_reply(arp);
+    if (!asking)
+        return XDP_PASS;
+    __builtin_memcpy(h->eth.to, arp->to, 6);
+    __builtin_memcpy(h->eth.from, arp->from, 6);
+    /* Not XDP_TX: on veth it wakes the far end only if that has a program of its own. */
+    return bpf_redirect(asking->ifindex, 0);
+}
+
+SEC("xdp")
+int ingress(struct xdp_md *ctx) {
+    __u64 start = bpf_ktime_get_ns();
+    void *end = (void *)(long)ctx->data_end;
+    struct head *h = (void *)(long)ctx->data;
+    if ((void *)(&h->eth + 1) > end)
+        return XDP_PASS;
+    if (h->eth.type == bpf_htons(ETH_ARP))
+        return answer_arp(h, end);
+    if ((void *)(&h->ip + 1) > end || h->eth.type != bpf_htons(ETH_IPV4) || h->ip.version_ihl != 0x45)
+        return XDP_PASS;
+    int whole_udp = h->ip.protocol == PROTOCOL_UDP && !(h->ip.fragment & bpf_htons(IP_FRAGMENT)) && (void *)(h + 1) <= end;
+    __u32 to = bpf_ntohl(h->ip.to);
+    if (to != switch_ip) {
+        struct port *port = port_of(to);
+        if (!port)
+            return XDP_PASS;
+        if (whole_udp)
+            h->udp.checksum = 0;
+        return send(h, port, h->eth.to);
+    }
+    struct header *ours = (void *)(h + 1);
+    if (!whole_udp || h->udp.to != bpf_htons(OUR_PORT) || (void *)ours + 1 > end)
+        return XDP_PASS;
+    __u8 op = ours->op;
+    if (op == OP_GC)
+        return gc(ctx, start);
+    if (op != OP_READ && op != OP_WRITE)
+        return XDP_PASS; /* rows and the like: the control plane's socket */
+    return io(ctx, start);
+}
+
+char _license[] SEC("license") = "Apache-2.0";
