@@ -92,3 +92,47 @@ fn a_request_leaves_by_the_path_of_its_server() {
     let path = w.end(9).peers().iter().find(|p| p.peer == NodeId(2)).expect("known").path;
     assert_eq!((t.to, t.via), (NodeId(1), Via::Path(path)));
 }
+
+/// Nobody has answered for the vSSD before: the first acknowledgement moves the message to its sender's connection.
+#[test]
+fn the_first_responder_is_kept_also_when_nobody_was_expected() {
+    let mut w = world(Faults::default());
+    w.add(2, Config::default(), Keys::none());
+    w.add(9, Config::default(), Keys::none());
+    w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 600_000), Time::MAX, 0).expect("taken");
+    // What is on the way has passed the switch; what follows the acknowledgement must not ask it again.
+    let arrived = w.now + Span::from_micros(20);
+    w.run_until(arrived);
+    w.routes.insert(20, (30, NodeId(3)));
+    w.settle(Span::from_secs(2));
+    assert_eq!((w.delivered(2).count(), w.end(3).counters().received), (1, 0));
+}
+
+/// A read with an acknowledgement on it is redirected: to the other server it says nothing, though it has sent a message
+/// of the same number.
+#[test]
+fn acknowledgements_on_a_redirected_datagram_are_not_believed() {
+    let mut w = world(Faults::default());
+    for node in [2, 3, 9] {
+        w.add(node, Config::default(), Keys::none());
+    }
+    w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 512), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    w.black = Some(Box::new(|_, from, to, _| (from, to) == (NodeId(3), NodeId(9))));
+    w.send(3, 9, message(Op::Reply, Class::Silver, 3, 20, 71, 6, 512), Time::MAX, 0).expect("taken");
+    w.send(2, 9, message(Op::Reply, Class::Silver, 2, 20, 72, 6, 512), Time::MAX, 0).expect("taken");
+    while w.delivered(9).count() == 0 {
+        assert!(w.step());
+    }
+    w.routes.insert(20, (30, NodeId(3)));
+    let alone = w.end(9).counters().acks_sent;
+    w.send(9, 1, message(Op::Read, Class::Silver, 9, 20, 1, 17, 0), Time::MAX, 1).expect("taken");
+    let later = w.now + Span::from_micros(100);
+    w.run_until(later);
+    assert_eq!((w.delivered(3).count(), w.end(9).counters().acks_sent), (1, alone));
+    w.black = None;
+    w.settle(Span::from_secs(1));
+    let mut got: Vec<u64> = w.delivered(9).map(|d| number(&d.message)).collect();
+    got.sort_unstable();
+    assert_eq!(got, [71, 72]);
+}
