@@ -14,6 +14,8 @@ use crate::rtt::Rtt;
 
 /// Later datagrams that must have been sent before an unacknowledged one is lost (RFC 9002 §6.1.1).
 const REORDER_DATAGRAMS: usize = 3;
+/// Datagrams sent again at a timeout, or on a new path.
+const PROBES: usize = 2;
 /// Doublings of the timeout.
 const BACKOFF_MAX: u32 = 10;
 
@@ -133,6 +135,8 @@ pub(crate) struct Sender {
     pub bytes: usize,
     congestion: Box<dyn Congestion>,
     pub rtt: Rtt,
+    /// The same with the hosts' time in it: what timeouts follow from, lest a busy host is taken for a loss.
+    turn: Rtt,
     backoff: u32,
     /// When something last arrived, or began to be on its way.
     pub progress: Time,
@@ -159,6 +163,7 @@ impl Sender {
             bytes: 0,
             congestion: congestion::new(cfg.algorithm, cfg.datagram_bytes_max, cfg.base_rtt),
             rtt: Rtt::default(),
+            turn: Rtt::default(),
             backoff: 0,
             progress: Time::ZERO,
             largest_echo: 0,
@@ -315,8 +320,9 @@ impl Sender {
                 self.recut(TransferId { routed: e.routed, number: e.number }, None);
             }
         }
-        if let Some((sample, _)) = rtt {
-            self.rtt.add(now, sample);
+        if let Some((network, turn)) = rtt {
+            self.rtt.add(now, network);
+            self.turn.add(now, turn);
         }
         if bytes > 0 {
             self.progress = now;
@@ -449,7 +455,7 @@ impl Sender {
     }
 
     fn timeout(&self, cfg: &Config) -> Span {
-        let base = self.rtt.timeout(cfg.retransmit_initial, cfg.retransmit_min, cfg.ack_delay);
+        let base = self.turn.timeout(cfg.retransmit_initial, cfg.retransmit_min, cfg.ack_delay);
         (base * (1 << self.backoff.min(BACKOFF_MAX))).min(cfg.retransmit_max)
     }
     /// When [`Sender::timer`] has something to do.
@@ -470,15 +476,28 @@ impl Sender {
         if self.progress.max(oldest.at) + timeout > now {
             return false;
         }
-        for i in 0..self.sent.len() {
-            if self.sent[i].in_flight && self.sent[i].at + timeout <= now {
-                self.lose(i, now, p);
-            }
+        self.probe(now, p);
+        if self.backoff > 0 {
+            self.congestion.timed_out(now);
         }
-        self.congestion.timed_out(now);
         self.backoff += 1;
         self.tidy();
         true
+    }
+    /// The oldest datagrams on the way are sent again. Whether the others are lost too, their acknowledgement tells: a host
+    /// that was only busy is not sent everything twice (RFC 9002 §6.2.4).
+    fn probe(&mut self, now: Time, p: &mut Progress) {
+        let oldest = (0..self.sent.len()).filter(|i| self.sent[*i].in_flight);
+        let oldest: Vec<usize> = oldest.take(PROBES).collect();
+        oldest.into_iter().for_each(|i| self.lose(i, now, p));
+    }
+    /// The path has changed.
+    pub fn path_changed(&mut self, now: Time) -> Progress {
+        let mut p = Progress::default();
+        self.rtt.path_changed(now);
+        self.probe(now, &mut p);
+        self.tidy();
+        p
     }
     /// Messages whose deadline is over.
     pub fn expired(&mut self, now: Time) -> Option<Outgoing> {

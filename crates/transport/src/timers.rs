@@ -132,9 +132,9 @@ impl Endpoint {
     fn change_path(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node).filter(|p| p.carrier != Carrier::Stream) else { return };
         let Some((from, to)) = peer.paths.fail(now, self.cfg.path_blacklist, &mut self.rng) else { return };
-        for f in &mut peer.flows {
-            f.tx.rtt.path_changed(now);
-            f.tx.lose_all();
+        let lost = peer.flows.each_mut().map(|f| f.tx.path_changed(now));
+        for (class, progress) in CLASSES.into_iter().zip(lost) {
+            self.book(now, node, class, progress);
         }
         self.counters.path_changes += 1;
         self.event(Event::PathChanged { peer: node, from, to });

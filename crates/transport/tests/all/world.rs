@@ -85,6 +85,8 @@ pub struct World {
     pub link: Option<Link>,
     /// How long a host takes to look at what its card has taken in.
     pub slow: BTreeMap<NodeId, Span>,
+    /// Until when a host does nothing at all.
+    pub busy: BTreeMap<NodeId, Time>,
     order: u64,
     pub rng: Rng,
     pub events: Vec<(Time, NodeId, Event)>,
@@ -105,6 +107,7 @@ impl World {
             queue: BTreeMap::new(),
             link: None,
             slow: BTreeMap::new(),
+            busy: BTreeMap::new(),
             order: 0,
             rng: Rng::new(seed),
             events: Vec::new(),
@@ -165,7 +168,8 @@ impl World {
     fn land(&mut self, to: NodeId, at: Time, datagram: BytesMut, marked: bool) {
         self.order += 1;
         let host = self.slow.get(&to).copied().unwrap_or(Span::ZERO);
-        self.queue.insert((at + host, self.order), (to, Received { datagram, at, marked }));
+        let looked_at = self.busy.get(&to).map_or(at + host, |until| (at + host).max(*until));
+        self.queue.insert((looked_at, self.order), (to, Received { datagram, at, marked }));
     }
     /// Sends what can be sent, reads what can be read.
     pub fn pump(&mut self) {
@@ -196,11 +200,15 @@ impl World {
             }
         }
     }
-    /// Goes to the next thing that happens; false if nothing will.
-    pub fn step(&mut self) -> bool {
+    /// When something happens next.
+    fn next(&self) -> Option<Time> {
         let datagram = self.queue.first_key_value().map(|((at, _), _)| *at);
         let timer = self.ends.values().map(Endpoint::next_deadline).min().filter(|t| *t != Time::MAX);
-        let Some(next) = datagram.into_iter().chain(timer).min() else { return false };
+        datagram.into_iter().chain(timer).min()
+    }
+    /// Goes to the next thing that happens; false if nothing will.
+    pub fn step(&mut self) -> bool {
+        let Some(next) = self.next() else { return false };
         self.now = self.now.max(next);
         while let Some(((at, _), _)) = self.queue.first_key_value()
             && *at <= self.now
@@ -220,10 +228,12 @@ impl World {
     }
     pub fn run_until(&mut self, at: Time) {
         let mut steps = 0u64;
-        while self.now < at && self.step() {
+        while self.next().is_some_and(|next| next <= at) {
+            self.step();
             steps += 1;
             assert!(steps < 20_000_000, "no end of steps at {:?}", self.now);
         }
+        self.now = self.now.max(at);
     }
     /// Until nothing is unacknowledged; panics if that takes longer than `limit`.
     pub fn settle(&mut self, limit: Span) {
