@@ -21,6 +21,16 @@ pub struct Cli {
 pub enum Cmd {
     /// Run a rack on this machine until it is interrupted
     Up(Up),
+    /// Run one node of a rack whose configuration says where each is, until it is interrupted
+    Node {
+        #[command(subcommand)]
+        node: Node,
+    },
+    /// Make the key by which a rack's nodes authenticate each other
+    Keys {
+        #[command(subcommand)]
+        command: Keys,
+    },
     /// Create, list, show, grow and delete volumes of the running rack
     Volume {
         #[command(subcommand)]
@@ -71,6 +81,52 @@ pub struct Up {
     /// Print where to connect as JSON
     #[arg(long)]
     pub json: bool,
+    /// A process for each node, which speak by UDP on loopback, instead of one for all
+    #[arg(long)]
+    pub processes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Node {
+    /// The metadata service
+    Meta(NodeConfig),
+    /// The switch, as a process that forwards the others' datagrams
+    Switch(NodeConfig),
+    /// A storage server
+    Server {
+        #[command(flatten)]
+        config: NodeConfig,
+        /// Its number: its address is that one of hosts.servers
+        #[arg(long, value_name = "N")]
+        id: u32,
+    },
+    /// A gateway
+    Gateway {
+        #[command(flatten)]
+        config: NodeConfig,
+        /// Its number: its address is that one of hosts.gateways
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        id: u32,
+        /// Where NBD clients connect: HOST:PORT or unix:PATH
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
+        nbd: Address,
+        /// Where Prometheus finds metrics: HOST:PORT or unix:PATH [default: nowhere]
+        #[arg(long, value_name = "ADDR")]
+        http: Option<Address>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct NodeConfig {
+    /// Configuration of the rack (TOML), with a [hosts] section
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Keys {
+    /// Draw a new key into a new file that only its owner can read
+    Init { file: PathBuf },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

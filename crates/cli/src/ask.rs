@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use rackweave_rack::embedded::control::{self, Answer, Command};
+use rackweave_rack::embedded::control::{Answer, Command};
 
 use crate::args::{Set, Volume};
 use crate::{Failure, show};
@@ -21,7 +21,7 @@ enum Refused {
 }
 
 fn ask(data: &Path, command: &Command) -> Result<Answer, Failure> {
-    match control::ask(data, command, ANSWER_WAIT)? {
+    match rackweave_rack::distributed::ask::ask(data, command, ANSWER_WAIT)? {
         Answer::Error { message } => Err(Refused::Because(message).into()),
         a => Ok(a),
     }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use rackweave_rack::embedded::datadir;
 
-use args::{Cli, Cmd};
+use args::{Cli, Cmd, Keys};
 
 /// What went wrong, for people; the exit status is 1.
 type Failure = Box<dyn std::error::Error>;
@@ -37,6 +37,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let data = || -> Result<PathBuf, Failure> { Ok(cli.data.clone().map_or_else(datadir::default_path, Ok)?) };
     match &cli.command {
         Cmd::Up(a) => up::up(&data()?, a)?,
+        Cmd::Node { node } => up::node(&data()?, node)?,
+        Cmd::Keys { command: Keys::Init { file } } => rackweave_rack::distributed::key::init(file)?,
         Cmd::Volume { command } => ask::volume(&data()?, command)?,
         Cmd::Set { command } => ask::set(&data()?, command)?,
         Cmd::Status(j) => ask::status(&data()?, j.json)?,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use rackweave_rack::Size;
-use rackweave_rack::embedded::control::{Latency, Server, Set, Status, Volume};
+use rackweave_rack::embedded::control::{Latency, Process, Server, Set, Status, Volume};
 
 fn table(head: &[&str], right: &[usize]) -> Table {
     let mut t = Table::new();
@@ -65,11 +65,26 @@ pub fn status(s: &Status) -> String {
             list(&set.waits_for)
         );
     }
+    if !s.processes.is_empty() {
+        let _ = write!(out, "\n{}\n", processes(&s.processes));
+    }
     let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
     if s.latency.iter().any(|l| l.count > 0) {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));
     }
     out.trim_end().to_owned()
+}
+
+fn processes(all: &[Process]) -> String {
+    let mut t = table(&["process", "pid", "address", "up"], &[1, 3]);
+    for p in all {
+        let (pid, up) = match &p.error {
+            None => (p.pid.to_string(), format!("{:.0} s", p.uptime_s)),
+            Some(e) => (String::new(), format!("no answer: {e}")),
+        };
+        t.add_row([p.name.clone(), pid, p.address.clone(), up]);
+    }
+    trimmed(&t)
 }
 
 fn servers(all: &[Server]) -> String {

@@ -1,13 +1,17 @@
-//! `rackweave up`.
+//! `rackweave up` and `rackweave node`.
 
 use std::io::Write;
 use std::path::Path;
 
 use rackweave_rack::config::TimingConfig;
+use rackweave_rack::distributed::node::{self, NodeOptions};
+use rackweave_rack::distributed::processes;
+use rackweave_rack::embedded::status::Facts;
 use rackweave_rack::embedded::{self, Options};
+use rackweave_rack::hosts::NodeName;
 
 use crate::Failure;
-use crate::args::{Timing, Up};
+use crate::args::{Node, Timing, Up};
 
 pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
     let options = Options {
@@ -23,7 +27,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
         }),
     };
     let json = a.json;
-    embedded::up(&options, move |facts| {
+    let ready = move |facts: &Facts| {
         let mut out = std::io::stdout().lock();
         // Whoever started us may have closed our output: the rack runs on.
         let _ = if json {
@@ -34,6 +38,32 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
             print(&mut out, facts)
         };
         let _ = out.flush();
+    };
+    if a.processes {
+        processes::up(&std::env::current_exe()?, &options, ready)?;
+    } else {
+        embedded::up(&options, ready)?;
+    }
+    Ok(())
+}
+
+pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
+    let (config, name) = match a {
+        Node::Meta(c) => (c, NodeName::Meta),
+        Node::Switch(c) => (c, NodeName::Switch),
+        Node::Server { config, id } => (config, NodeName::Server(*id)),
+        Node::Gateway { config, id, .. } => (config, NodeName::Gateway(*id)),
+    };
+    let (nbd, http) = match a {
+        Node::Gateway { nbd, http, .. } => (Some(nbd.clone()), http.clone()),
+        _ => (None, None),
+    };
+    let options = NodeOptions { data: data.into(), config: config.config.clone(), name, nbd, http };
+    node::run(&options, |facts| {
+        let mut out = std::io::stdout().lock();
+        let (name, address) = facts.node.clone().unwrap_or_default();
+        let _ = writeln!(out, "{name} on {address}");
+        let _ = print(&mut out, facts).and_then(|()| out.flush());
     })?;
     Ok(())
 }
@@ -51,5 +81,8 @@ fn print(out: &mut impl Write, facts: &embedded::status::Facts) -> std::io::Resu
     }
     writeln!(out, "data     {}", facts.data)?;
     writeln!(out, "driver   {}; timing {}", facts.driver, facts.timing)?;
+    if facts.node.is_some() {
+        return writeln!(out, "ready (Ctrl-C stops)");
+    }
     writeln!(out, "ready (rackweave volume create NAME --size SIZE makes a volume; Ctrl-C stops)")
 }

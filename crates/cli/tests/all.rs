@@ -13,6 +13,8 @@ mod harness;
 mod nbd;
 #[path = "all/power.rs"]
 mod power;
+#[path = "all/processes.rs"]
+mod processes;
 #[path = "all/restart.rs"]
 mod restart;
 #[path = "all/tools.rs"]

@@ -8,10 +8,13 @@
 //! ```
 //! Every key may be left out; unknown keys are refused. [`RackConfig::validate`] reports every broken rule at once.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use rackweave_core::{BLOCK, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::hosts::HostsSection;
 
 /// The one version of the schema there is.
 pub const CONFIG_VERSION: u32 = 1;
@@ -112,6 +115,16 @@ pub enum TimingConfig {
     None,
     /// As the profile says, but collection is free: the limit of every policy.
     IdealGc,
+}
+
+impl TimingConfig {
+    pub fn name(self) -> &'static str {
+        match self {
+            TimingConfig::Real => "real",
+            TimingConfig::None => "none",
+            TimingConfig::IdealGc => "ideal-gc",
+        }
+    }
 }
 
 /// What a read waits for while its die collects (protocol rule 21).
@@ -232,6 +245,9 @@ pub struct RackConfig {
     pub gc: GcSection,
     pub lease: LeaseSection,
     pub client: ClientSection,
+    /// Where each node runs, if not all in one process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<HostsSection>,
 }
 
 impl Default for RackConfig {
@@ -248,6 +264,7 @@ impl Default for RackConfig {
             gc: GcSection::default(),
             lease: LeaseSection::default(),
             client: ClientSection::default(),
+            hosts: None,
         }
     }
 }
@@ -255,7 +272,7 @@ impl Default for RackConfig {
 /// One broken rule: the key, the value it had, and what it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub key: &'static str,
+    pub key: Cow<'static, str>,
     pub value: String,
     pub rule: String,
 }
@@ -298,13 +315,16 @@ impl RackConfig {
         let mut problems = Vec::new();
         self.check_shape(&mut problems);
         self.check_parts(&mut problems);
+        if let Some(hosts) = &self.hosts {
+            hosts.check(self.servers, &mut problems);
+        }
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Rules(problems)) }
     }
 
     fn check_shape(&self, out: &mut Vec<Problem>) {
         let mut need = |ok: bool, key, value: &dyn fmt::Display, rule: String| {
             if !ok {
-                out.push(Problem { key, value: value.to_string(), rule });
+                out.push(Problem { key: Cow::Borrowed(key), value: value.to_string(), rule });
             }
         };
         need(
@@ -354,7 +374,7 @@ impl RackConfig {
     fn check_parts(&self, out: &mut Vec<Problem>) {
         let mut need = |ok: bool, key, value: &dyn fmt::Display, rule: String| {
             if !ok {
-                out.push(Problem { key, value: value.to_string(), rule });
+                out.push(Problem { key: Cow::Borrowed(key), value: value.to_string(), rule });
             }
         };
         let size = self.ssd.size.0;

@@ -1,14 +1,16 @@
-//! A rack from a configuration, and the drivers that run its nodes: `sim` (virtual time, fault search) and `embedded`
-//! (wall clock, durable files).
+//! A rack from a configuration, and the drivers that run its nodes: `sim` (virtual time, fault search), `embedded`
+//! (wall clock, durable files, one process), and `distributed` (the same, a process for each node).
 //!
 //! Reading order: [`config`], [`build`], then a driver.
 
 pub mod build;
 pub mod check;
 pub mod config;
+pub mod distributed;
 pub mod embedded;
 pub mod fault;
 pub mod file;
+pub mod hosts;
 pub mod sim;
 
 pub use config::{ConfigError, RackConfig, Size};

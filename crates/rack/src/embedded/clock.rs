@@ -1,8 +1,9 @@
-//! The rack's clock: the machine's monotonic one, less the time in which the rack did not run.
+//! The rack's clock: the machine's monotonic one; of a rack in one process, less the time in which it did not run.
 //!
 //! All nodes of an embedded rack live in one loop. When the machine is suspended, the process stopped, or the loop
 //! held up, every node stands still together: nobody serves, so no lease has to end. The clock leaves such a stretch
-//! out, and leases go on where they were.
+//! out, and leases go on where they were. A node in a process of its own has no such licence: the others do not stand
+//! still with it.
 
 use rackweave_core::{Span, Time};
 
@@ -12,6 +13,8 @@ pub const STANDSTILL: Span = Span::from_millis(100);
 
 #[derive(Debug)]
 pub struct Clock {
+    /// See [`STANDSTILL`]; the longest span there is counts everything.
+    standstill: Span,
     /// Machine time of the last reading.
     machine: u64,
     now: Time,
@@ -21,11 +24,16 @@ pub struct Clock {
 
 impl Default for Clock {
     fn default() -> Clock {
-        Clock { machine: machine_nanos(), now: Time(1), skipped: Span::ZERO }
+        Clock { standstill: STANDSTILL, machine: machine_nanos(), now: Time(1), skipped: Span::ZERO }
     }
 }
 
 impl Clock {
+    /// A clock that leaves nothing out.
+    pub fn of_one_node() -> Clock {
+        Clock { standstill: Span(u64::MAX), ..Clock::default() }
+    }
+
     /// Reads the clock, when the loop did not plan to sleep since the last reading.
     pub fn read(&mut self) -> Time {
         self.read_after(Span::ZERO)
@@ -38,7 +46,7 @@ impl Clock {
 
     fn advance(&mut self, machine: u64, planned: Span) -> Time {
         let gap = Span(machine.saturating_sub(self.machine));
-        let most = planned + STANDSTILL;
+        let most = planned + self.standstill;
         let counted = gap.min(most);
         self.skipped += Span(gap.0 - counted.0);
         self.machine = self.machine.max(machine);
@@ -79,5 +87,13 @@ mod tests {
         c.advance(m + 3_600_000_000_000, Span::from_millis(5));
         assert_eq!(c.now().since(before), Span::from_millis(105));
         assert!(c.skipped() > Span::from_secs(3_500));
+    }
+
+    #[test]
+    fn one_nodes_clock_leaves_nothing_out() {
+        let mut c = Clock::of_one_node();
+        let (start, m) = (c.now(), c.machine);
+        assert_eq!(c.advance(m + 3_600_000_000_000, Span::ZERO).since(start), Span::from_secs(3_600));
+        assert_eq!(c.skipped(), Span::ZERO);
     }
 }

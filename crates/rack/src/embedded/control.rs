@@ -71,6 +71,26 @@ pub struct Status {
     pub latency: Vec<Latency>,
     /// Situations counted since the start, by name; those that never occurred are left out.
     pub counters: Vec<(String, u64)>,
+    /// What the network between processes counted, summed over them, by name; those that are zero are left out.
+    #[serde(default)]
+    pub network: Vec<(String, u64)>,
+    /// The rack's processes, if each node has its own.
+    #[serde(default)]
+    pub processes: Vec<Process>,
+}
+
+/// One process of a rack in several.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Name of its node: `meta`, `switch`, `server-0`, `gateway-0`.
+    pub name: String,
+    /// Where the other nodes reach it.
+    pub address: String,
+    /// Zero if it does not answer.
+    pub pid: u32,
+    pub uptime_s: f64,
+    /// Why it does not answer, if so.
+    pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -165,6 +185,8 @@ pub struct Latency {
 pub enum AskError {
     #[error("no rack runs on {data} (rackweave up --data {data} starts one)")]
     NotRunning { data: PathBuf },
+    #[error("the metadata service of the rack on {data} does not run (rackweave status tells what does)")]
+    NoMeta { data: PathBuf },
     #[error("asking the rack of {data}: {error}")]
     Io { data: PathBuf, error: io::Error },
     #[error("the rack of {data} answered something that is no answer: {error}")]

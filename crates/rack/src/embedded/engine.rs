@@ -1,4 +1,5 @@
 //! The rack without its outside: nodes, their packets, timers, device commands and durable writes, on any clock.
+//! Nodes that run in another process are its outside, too: packets for them wait in [`Engine::take_outbound`].
 //!
 //! [`Engine`] is told the time and runs what is due; the loop around it ([`super::serve`]) waits, polls sockets and
 //! finishes syncs. A test drives it by itself, in virtual time, over recording files.
@@ -9,9 +10,10 @@ use std::io;
 use std::os::fd::RawFd;
 
 use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::msg::Packet;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request};
-use rackweave_core::{Effects, Event, Layout, NodeId, Span, Time, TracePoint};
+use rackweave_core::{Effects, Event, Layout, NodeId, Span, SsdId, Time, TracePoint};
 
 use super::store::{Store, StoreError};
 use crate::file::{FileIo, FileSsd, SyncTicket};
@@ -21,11 +23,16 @@ pub const EVENTS_PER_TURN: usize = 4096;
 /// A metadata write that failed (a full disk) is tried again after this.
 const STORE_RETRY: Span = Span::from_secs(1);
 
-/// All nodes of the rack.
+/// The nodes of the rack that run here.
 pub trait Nodes {
+    /// Called for nodes that are hosted here.
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects);
-    /// How many: their ids are below.
+    /// How many the rack has, wherever they run: their ids are below.
     fn count(&self) -> u32;
+    /// Whether `node` runs here.
+    fn hosts(&self, node: NodeId) -> bool {
+        node.0 < self.count()
+    }
 }
 
 /// Durable key-value writes of the metadata service.
@@ -98,7 +105,12 @@ pub struct Engine<N, F, M> {
     pub nodes: N,
     pub store: M,
     devices: Vec<Device<F>>,
+    /// `devices[0]` is of this SSD, the others of those that follow.
+    first_ssd: u32,
     queue: VecDeque<(NodeId, Event)>,
+    /// Packets for nodes that run elsewhere.
+    outbound: Vec<Packet>,
+    /// By node; those elsewhere have none.
     wakes: Vec<Time>,
     due: BinaryHeap<Reverse<Due>>,
     sequence: u64,
@@ -114,12 +126,20 @@ pub struct Engine<N, F, M> {
 impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     /// `devices[i]` is the device of SSD `i`. Every node is booted by the first [`Engine::run`].
     pub fn new(nodes: N, devices: Vec<FileSsd<F>>, store: M) -> Engine<N, F, M> {
+        Engine::with_ssds_from(SsdId(0), nodes, devices, store)
+    }
+
+    /// As [`Engine::new`], but `devices[i]` is the device of SSD `first + i`.
+    pub fn with_ssds_from(first: SsdId, nodes: N, devices: Vec<FileSsd<F>>, store: M) -> Engine<N, F, M> {
         let n = nodes.count();
+        let queue = (0..n).map(NodeId).filter(|&i| nodes.hosts(i)).map(|i| (i, Event::Timer)).collect();
         Engine {
             nodes,
             store,
             devices: devices.into_iter().map(|file| Device { file, syncs: SyncQueue::default() }).collect(),
-            queue: (0..n).map(|i| (NodeId(i), Event::Timer)).collect(),
+            first_ssd: first.0,
+            queue,
+            outbound: Vec::new(),
             wakes: vec![Time::MAX; n as usize],
             due: BinaryHeap::new(),
             sequence: 0,
@@ -136,6 +156,26 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     /// A request for a node; run it with [`Engine::run`].
     pub fn submit(&mut self, node: NodeId, request: Request) {
         self.queue.push_back((node, Event::Request(request)));
+    }
+
+    /// A packet from another process; run it with [`Engine::run`]. One for a node that is not here is dropped.
+    pub fn deliver(&mut self, packet: Packet) {
+        if self.nodes.hosts(packet.dst) {
+            self.queue.push_back((packet.dst, Event::Packet(packet)));
+        }
+    }
+
+    /// Gives a packet to its node at once, ahead of what waits: for a switch, whose packets must not wait behind others'
+    /// work. What it sends is in [`Engine::take_outbound`].
+    pub fn pass(&mut self, now: Time, packet: Packet) {
+        if self.nodes.hosts(packet.dst) {
+            self.handle(now, packet.dst, Event::Packet(packet));
+        }
+    }
+
+    /// Packets for nodes that are not here.
+    pub fn take_outbound(&mut self) -> std::vec::Drain<'_, Packet> {
+        self.outbound.drain(..)
     }
 
     /// Delivers what is due at `now` and what follows from it, at most [`EVENTS_PER_TURN`] events. False: more is ready.
@@ -169,8 +209,10 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
         let nodes = self.wakes.len() as u32;
         for p in fx.packets.drain(..) {
-            if p.dst.0 < nodes {
+            if self.nodes.hosts(p.dst) {
                 self.queue.push_back((p.dst, Event::Packet(p)));
+            } else if p.dst.0 < nodes {
+                self.outbound.push(p);
             }
         }
         for c in fx.commands.drain(..) {
@@ -190,7 +232,8 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     }
 
     fn command(&mut self, now: Time, node: NodeId, command: DeviceCommand) {
-        let Some(device) = self.devices.get_mut(command.ssd.0 as usize) else {
+        let place = command.ssd.0.wrapping_sub(self.first_ssd) as usize;
+        let Some(device) = self.devices.get_mut(place) else {
             let result = Err(DeviceError::Backend { os_error: libc::ENODEV });
             return self.complete(now, node, &command, result);
         };
@@ -314,7 +357,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     }
 }
 
-/// Where administration goes.
+/// Where administration goes, if the metadata service runs here.
 pub const ADMIN: NodeId = Layout::META;
 
 #[cfg(test)]

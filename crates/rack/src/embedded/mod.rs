@@ -15,7 +15,7 @@ pub mod serve;
 pub mod status;
 pub mod store;
 pub mod syncer;
-mod up;
+pub(crate) mod up;
 
-pub use rack::{RackNodes, shape};
+pub use rack::{Hosted, RackNodes, shape};
 pub use up::{Options, UpError, up};

@@ -148,7 +148,7 @@ pub(super) fn drain(fd: RawFd) {
 }
 
 /// Empties a pipe or socket that only wakes.
-pub(super) fn drain_bytes(fd: RawFd) {
+pub(crate) fn drain_bytes(fd: RawFd) {
     let mut b = [0u8; 64];
     // SAFETY: the kernel writes at most as many bytes as there is room for.
     unsafe { libc::recv(fd, b.as_mut_ptr().cast(), b.len(), libc::MSG_DONTWAIT) };

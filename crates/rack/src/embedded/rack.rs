@@ -1,4 +1,4 @@
-//! The nodes of a rack as the engine runs them: one of each, in one process.
+//! The nodes of a rack as the engine runs them: all in one process, or one of them.
 
 use bytes::Bytes;
 use rackweave_block::VolumeClient;
@@ -16,56 +16,110 @@ use crate::build::{self, BuildError};
 use crate::config::RackConfig;
 use crate::file::Shape;
 
-/// Metadata service, switch, servers, and the volume client that all gateway sessions share.
+/// Which nodes of the rack run in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosted {
+    /// Every node of a rack with one gateway.
+    All,
+    /// One node; the rack has so many gateways.
+    One { node: NodeId, gateways: u32 },
+}
+
+impl Hosted {
+    fn has(self, n: NodeId) -> bool {
+        match self {
+            Hosted::All => true,
+            Hosted::One { node, .. } => n == node,
+        }
+    }
+}
+
+/// Metadata service, switch, servers, and the volume client that all gateway sessions share: those that run here.
 pub struct RackNodes {
     layout: Layout,
-    meta: Meta,
-    switch: Switch,
-    servers: Vec<Server>,
-    client: VolumeClient,
+    hosted: Hosted,
+    meta: Option<Meta>,
+    switch: Option<Switch>,
+    servers: Vec<Option<Server>>,
+    /// With its id.
+    client: Option<(NodeId, VolumeClient)>,
 }
 
 impl RackNodes {
-    /// Nodes of a new life: `saved` is what the metadata service stored, `nonce` draws a number never drawn before.
+    /// All nodes of a new life; see [`RackNodes::hosting`].
     pub fn new(
         cfg: &RackConfig,
         saved: Vec<(Bytes, Bytes)>,
+        nonce: impl FnMut() -> u64,
+    ) -> Result<RackNodes, BuildError> {
+        RackNodes::hosting(cfg, Hosted::All, saved, nonce)
+    }
+
+    /// Nodes of a new life: `saved` is what the metadata service stored, `nonce` draws a number never drawn before.
+    pub fn hosting(
+        cfg: &RackConfig,
+        hosted: Hosted,
+        saved: Vec<(Bytes, Bytes)>,
         mut nonce: impl FnMut() -> u64,
     ) -> Result<RackNodes, BuildError> {
+        let clients = match hosted {
+            Hosted::All => 1,
+            Hosted::One { gateways, .. } => gateways,
+        };
+        let layout = Layout { servers: cfg.servers, clients };
+        let mut server = |i| hosted.has(layout.server(i)).then(|| build::server(cfg, i, nonce())).transpose();
+        let servers = (0..cfg.servers).map(&mut server).collect::<Result<_, _>>()?;
+        let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
         Ok(RackNodes {
-            layout: Layout { servers: cfg.servers, clients: 1 },
-            meta: build::meta(cfg, saved)?,
-            switch: build::switch(cfg),
-            servers: (0..cfg.servers).map(|i| build::server(cfg, i, nonce())).collect::<Result<_, _>>()?,
-            client: build::client(cfg, 0, nonce()),
+            layout,
+            hosted,
+            meta: hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?,
+            switch: hosted.has(Layout::SWITCH).then(|| build::switch(cfg)),
+            servers,
+            client: client.map(|i| (layout.client(i), build::client(cfg, i, nonce()))),
         })
     }
 
     pub fn server(&self, i: usize) -> Option<&Server> {
-        self.servers.get(i)
+        self.servers.get(i)?.as_ref()
+    }
+    /// The volume client that runs here.
+    pub fn client(&self) -> Option<NodeId> {
+        self.client.as_ref().map(|c| c.0)
+    }
+    /// Who answers administration here: the metadata service, or the client, which asks it.
+    pub fn admin(&self) -> Option<NodeId> {
+        if self.meta.is_some() { Some(Layout::META) } else { self.client() }
     }
 }
 
 impl Nodes for RackNodes {
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects) {
-        match node {
-            Layout::META => self.meta.handle(now, event, fx),
-            Layout::SWITCH => self.switch.handle(now, event, fx),
+        let here: Option<&mut dyn Node> = match node {
+            Layout::META => self.meta.as_mut().map(|n| n as _),
+            Layout::SWITCH => self.switch.as_mut().map(|n| n as _),
             n => match self.servers.get_mut(n.0 as usize - 2) {
-                Some(server) => server.handle(now, event, fx),
-                None => self.client.handle(now, event, fx),
+                Some(server) => server.as_mut().map(|n| n as _),
+                None => self.client.as_mut().map(|c| &mut c.1 as _),
             },
+        };
+        if let Some(n) = here {
+            n.handle(now, event, fx);
         }
     }
 
     fn count(&self) -> u32 {
         self.layout.nodes()
     }
+
+    fn hosts(&self, node: NodeId) -> bool {
+        node.0 < self.layout.nodes() && self.hosted.has(node)
+    }
 }
 
 impl Describe for RackNodes {
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd> {
-        let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.servers.get(i)) else { return Vec::new() };
+        let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.server(i)) else { return Vec::new() };
         let report = s.status(now);
         let role = |r| match r {
             Some(Role::Member) => "member",

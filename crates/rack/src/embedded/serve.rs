@@ -1,13 +1,16 @@
 //! The loop: waits for sockets, timers and syncs; takes in everything that is ready; runs the nodes until they are
-//! quiet; sends everything that came of it.
+//! quiet; sends everything that came of it. Of a rack in several processes each runs this loop over the node it hosts,
+//! with a network to the others ([`Net`]).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use bytes::BytesMut;
-use rackweave_core::request::{AdminOp, RackStatus, Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
-use rackweave_core::{NodeId, SetId, Span, Time, VolumeId};
+use rackweave_core::request::{
+    AdminOp, RackStatus, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, ServerStatus, VolumeInfo,
+};
+use rackweave_core::{Layout, NodeId, SetId, Span, Time, VolumeId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::Session;
 use slab::Slab;
@@ -15,12 +18,13 @@ use slab::Slab;
 use super::clock::Clock;
 use super::conn::{Conn, Heard, Talk};
 use super::control::{Answer, Command, Volume};
-use super::engine::{ADMIN, Engine, MetaStore, Nodes};
+use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::Latencies;
 use super::net::Listener;
 use super::poll::{Interest, Poll, Ready};
 use super::status::{Describe, Facts, View};
 use super::syncer::Syncer;
+use crate::distributed::net::Net;
 use crate::file::FileIo;
 
 /// Connections at once: each may hold a session's bound of memory, and descriptors are limited.
@@ -38,7 +42,8 @@ const READY_ASK: Span = Span::from_millis(5);
 
 const TOKEN_SYNCER: u64 = 1 << 32;
 const TOKEN_SIGNAL: u64 = 2 << 32;
-const TOKEN_LISTENERS: u64 = 3 << 32;
+const TOKEN_NET: u64 = 3 << 32;
+const TOKEN_LISTENERS: u64 = 4 << 32;
 
 /// Told where to connect.
 pub type Announce = Box<dyn FnOnce(&Facts)>;
@@ -86,10 +91,21 @@ enum Stage {
     Stopped,
 }
 
-/// The running rack.
+/// Nodes here that take requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// The volume client of the NBD sessions.
+    pub client: Option<NodeId>,
+    /// Who answers administration.
+    pub admin: Option<NodeId>,
+}
+
+/// The running rack, or the part of it that this process hosts.
 pub struct Serve<N, F, M> {
     engine: Engine<N, F, M>,
-    client: NodeId,
+    asked: Asked,
+    /// The way to nodes in other processes.
+    net: Option<Net>,
     facts: Facts,
     clock: Clock,
     started: Time,
@@ -119,7 +135,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     /// `signal` becomes readable when the rack is to stop.
     pub fn new(
         engine: Engine<N, F, M>,
-        client: NodeId,
+        asked: Asked,
+        net: Option<Net>,
         mut facts: Facts,
         syncer: Syncer,
         signal: OwnedFd,
@@ -128,15 +145,19 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         let poll = Poll::new()?;
         poll.add(syncer.event_fd(), TOKEN_SYNCER, Interest::READ)?;
         poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
+        if let Some(net) = &net {
+            poll.add(net.as_raw_fd(), TOKEN_NET, Interest::READ)?;
+        }
         for (i, (l, _)) in listeners.iter().enumerate() {
             poll.add(l.as_raw_fd(), TOKEN_LISTENERS + i as u64, Interest::READ)?;
         }
         facts.driver = format!("sockets by epoll, syncs by {}", syncer.name());
-        let clock = Clock::default();
+        let clock = if net.is_some() { Clock::of_one_node() } else { Clock::default() };
         let now = clock.now();
         Ok(Serve {
             engine,
-            client,
+            asked,
+            net,
             facts,
             clock,
             started: now,
@@ -178,6 +199,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             now = self.clock.read();
             self.answer_requests(now);
             self.send_touched();
+            self.send_packets(now)?;
             self.go_on_stopping(now);
             let planned = if quiet { self.sleep(now) } else { Span::ZERO };
             self.poll.wait(Some(planned), &mut ready)?;
@@ -205,6 +227,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         if let Stage::Draining { until: u } | Stage::Flushing { until: u } = self.stage {
             until = until.min(u);
         }
+        if let Some(net) = &self.net {
+            until = until.min(net.deadline());
+        }
         until.since(now)
     }
 
@@ -218,6 +243,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 }
             }
             TOKEN_SIGNAL => self.begin_stop(now),
+            TOKEN_NET => {
+                if let Some(net) = &mut self.net {
+                    net.receive(now, &mut self.engine)?;
+                }
+            }
             t if t >= TOKEN_LISTENERS => self.accept(now, (t - TOKEN_LISTENERS) as usize)?,
             key => self.connection(now, key as usize, r),
         }
@@ -270,8 +300,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn hear(&mut self, now: Time, place: Place) {
         let Some((_, conn)) = self.conns.get_mut(place.key) else { return };
         while let Some(r) = conn.poll_request(now) {
-            let to = if matches!(r.op, RequestOp::Admin(_)) { ADMIN } else { self.client };
-            self.engine.submit(to, r);
+            let to = if matches!(r.op, RequestOp::Admin(_)) { self.asked.admin } else { self.asked.client };
+            if let Some(to) = to {
+                self.engine.submit(to, r);
+            }
         }
         match conn.heard() {
             Some(Heard::Command(c)) => self.command(place, *c),
@@ -292,12 +324,38 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             }
             Command::Status => return self.report(place, false),
         };
-        self.ask(ADMIN, RequestOp::Admin(op), Waiter::Control(place));
+        self.ask_admin(op, Waiter::Control(place));
     }
 
     fn report(&mut self, place: Place, metrics: bool) {
+        // Whoever asks every process asks the metadata service's, too, and must not wait for it twice.
+        if !metrics && self.asked.admin != Some(Layout::META) {
+            return self.report_here(place, metrics);
+        }
         let waiter = Waiter::Report { place, metrics, rack: None };
-        self.ask(ADMIN, RequestOp::Admin(AdminOp::RackStatus), waiter);
+        self.ask_admin(AdminOp::RackStatus, waiter);
+    }
+
+    fn ask_admin(&mut self, op: AdminOp, waiter: Waiter) {
+        match (self.asked.admin, waiter) {
+            (Some(admin), waiter) => self.ask(admin, RequestOp::Admin(op), waiter),
+            (None, Waiter::Report { place, metrics, .. }) => self.report_here(place, metrics),
+            (None, Waiter::Control(place)) => {
+                let message = "this process administers no volumes: ask the metadata service's".into();
+                self.answer(self.clock.now(), place, &Answer::Error { message });
+            }
+            (None, Waiter::Stop | Waiter::Detach) => {}
+        }
+    }
+
+    /// What is known of the nodes in this process, without asking another.
+    fn report_here(&mut self, place: Place, metrics: bool) {
+        let now = self.clock.now();
+        let nodes = (0..self.engine.nodes.count()).map(NodeId);
+        let here = nodes.filter(|&n| !self.engine.nodes.vssds(n, now).is_empty());
+        let server = |node| ServerStatus { node, alive: true, last_heartbeat: now, ssds: Vec::new() };
+        let rack = RackStatus { servers: here.map(server).collect(), ..RackStatus::default() };
+        self.answer_report(now, place, metrics, &rack, &[]);
     }
 
     fn ask(&mut self, node: NodeId, op: RequestOp, waiter: Waiter) {
@@ -346,31 +404,34 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             (Waiter::Control(place), result) => self.answer(now, place, &answer(result)),
             (Waiter::Report { place, metrics, rack: None }, Ok(ReplyData::Rack(rack))) => {
                 let waiter = Waiter::Report { place, metrics, rack: Some(rack) };
-                self.ask(ADMIN, RequestOp::Admin(AdminOp::VolumeList), waiter);
+                self.ask_admin(AdminOp::VolumeList, waiter);
             }
             (Waiter::Report { place, metrics, rack: Some(rack) }, Ok(ReplyData::Volumes(volumes))) => {
-                let view = View {
-                    facts: &self.facts,
-                    uptime: now.since(self.started),
-                    standstill: self.clock.skipped(),
-                    connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
-                    latencies: &self.latencies,
-                    rack: &rack,
-                    volumes: &volumes,
-                };
-                let status = view.status(now, &self.engine);
-                if metrics {
-                    let text = status.metrics();
-                    if let Some((_, c)) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial) {
-                        c.metrics(&text);
-                        self.touched.push(place.key);
-                    }
-                } else {
-                    self.answer(now, place, &Answer::Status(Box::new(status)));
-                }
+                self.answer_report(now, place, metrics, &rack, &volumes);
             }
             (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result)),
             (Waiter::Stop | Waiter::Detach, _) => {}
+        }
+    }
+
+    fn answer_report(&mut self, now: Time, place: Place, metrics: bool, rack: &RackStatus, volumes: &[VolumeInfo]) {
+        let view = View {
+            facts: &self.facts,
+            uptime: now.since(self.started),
+            standstill: self.clock.skipped(),
+            connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
+            latencies: &self.latencies,
+            network: self.net.as_ref().map(Net::counters).unwrap_or_default(),
+            rack,
+            volumes,
+        };
+        let status = view.status(now, &self.engine);
+        if !metrics {
+            return self.answer(now, place, &Answer::Status(Box::new(status)));
+        }
+        if let Some((_, c)) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial) {
+            c.metrics(&status.metrics());
+            self.touched.push(place.key);
         }
     }
 
@@ -396,6 +457,14 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             c.answer(now, a);
             self.touched.push(place.key);
             self.hear(now, place);
+        }
+    }
+
+    /// Packets of the nodes for other processes, and whatever else the network has to say.
+    fn send_packets(&mut self, now: Time) -> io::Result<()> {
+        match &mut self.net {
+            Some(net) => net.send(now, &mut self.engine),
+            None => Ok(()),
         }
     }
 
@@ -444,8 +513,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
 
     /// With its last connection a volume is not in use any more.
     fn detach_unused(&mut self, volume: VolumeId) {
-        if !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume)) {
-            self.ask(self.client, RequestOp::Detach { volume }, Waiter::Detach);
+        if let Some(client) = self.asked.client
+            && !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume))
+        {
+            self.ask(client, RequestOp::Detach { volume }, Waiter::Detach);
         }
     }
 
@@ -475,8 +546,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn go_on_stopping(&mut self, now: Time) {
         match self.stage {
             Stage::Draining { until } if now >= until || self.conns.iter().all(|(_, c)| c.1.in_flight() == 0) => {
-                for volume in std::mem::take(&mut self.attached) {
-                    self.ask(self.client, RequestOp::Flush { volume }, Waiter::Stop);
+                let attached = std::mem::take(&mut self.attached);
+                if let Some(client) = self.asked.client {
+                    attached.into_iter().for_each(|volume| self.ask(client, RequestOp::Flush { volume }, Waiter::Stop));
                 }
                 self.stage = Stage::Flushing { until: now + STOP_WAIT };
             }

@@ -4,7 +4,7 @@ use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 
-use super::control::{Member, RackFacts, Server, Set, Status, Volume, Vssd};
+use super::control::{Member, Process, RackFacts, Server, Set, Status, Volume, Vssd};
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
 use crate::file::FileIo;
@@ -23,6 +23,8 @@ pub struct Facts {
     pub driver: String,
     pub nbd: Vec<String>,
     pub http: Option<String>,
+    /// Name and address of the node, if each has its own process.
+    pub node: Option<(String, String)>,
 }
 
 /// Everything a status is made of.
@@ -32,6 +34,8 @@ pub struct View<'a> {
     pub standstill: Span,
     pub connections: u64,
     pub latencies: &'a Latencies,
+    /// What the network counted, by name.
+    pub network: Vec<(String, u64)>,
     pub rack: &'a RackStatus,
     pub volumes: &'a [VolumeInfo],
 }
@@ -69,8 +73,18 @@ impl View<'_> {
             sets: sets.collect(),
             volumes: self.volumes.iter().map(Volume::from).collect(),
             latency: Kind::ALL.iter().map(|&k| self.latencies.summary(k)).collect(),
+            network: self.network.clone(),
+            processes: self.process().into_iter().collect(),
             counters: engine.counts().filter(|c| c.1 > 0).map(|(p, n)| (p.name().into(), n)).collect(),
         }
+    }
+}
+
+impl View<'_> {
+    fn process(&self) -> Option<Process> {
+        let (name, address) = self.facts.node.clone()?;
+        let uptime_s = self.uptime.as_secs_f64();
+        Some(Process { name, address, pid: std::process::id(), uptime_s, error: None })
     }
 }
 

@@ -5,23 +5,25 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+use rackweave_core::SsdId;
 use rackweave_core::device::DeviceError;
-use rackweave_core::{Layout, SsdId};
 
 use super::control::{SOCKET, short_path};
 use super::datadir::{DataDir, DataDirError};
 use super::engine::Engine;
 use super::net::{Address, ListenError, Listener};
 use super::rack::{RackNodes, shape};
-use super::serve::{Serve, Speaks};
+use super::serve::{Asked, Serve, Speaks};
 use super::status::Facts;
 use super::store::{Store, StoreError};
 use super::syncer::Syncer;
 use crate::config::{ConfigError, RackConfig, Size, TimingConfig};
+use crate::distributed::{DistributedError, refuse};
 use crate::file::{FileSsd, OpenError, OsFile};
 
 const CONFIG_FILE: &str = "rack.toml";
-const STORE_FILE: &str = "meta.redb";
+pub(crate) const STORE_FILE: &str = "meta.redb";
 
 /// What the user asked for.
 #[derive(Clone, Debug)]
@@ -59,6 +61,8 @@ pub enum UpError {
     Listen(#[from] ListenError),
     #[error("the driver failed: {0}")]
     Driver(#[from] io::Error),
+    #[error("{0}")]
+    Distributed(#[from] DistributedError),
     #[error("device {ssd} could not be closed: {error}; what was not flushed before may be lost there")]
     Close { ssd: SsdId, error: DeviceError },
 }
@@ -71,16 +75,17 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     keep_freed_memory();
     let dir = DataDir::open(&options.data)?;
     let data = std::path::absolute(dir.path())?;
-    let cfg = configure(&dir, options)?;
-    let devices = devices(&dir, &cfg)?;
-    let path = dir.file(STORE_FILE);
-    let store = Store::open(&path).map_err(|error| UpError::Store { path: path.clone(), error })?;
-    let saved = store.load().map_err(|error| UpError::Store { path, error })?;
+    let cfg = configure(&dir, options, refuse)?;
+    let devices = devices(&dir, &cfg, 0..cfg.servers)?;
+    let (store, saved) = store(&dir)?;
     let nodes = RackNodes::new(&cfg, saved, random_u64)?;
-    let client = Layout { servers: cfg.servers, clients: 1 }.client(0);
-    let (listeners, facts) = listen(&dir, options, &cfg, data.display().to_string())?;
+    let asked = Asked { client: nodes.client(), admin: nodes.admin() };
+    let mut facts =
+        Facts { data: data.display().to_string(), timing: cfg.ssd.timing.name().into(), ..Facts::default() };
+    let mut listeners = listen(&options.nbd, options.http.as_ref(), &mut facts)?;
+    listeners.push(listen_control(&dir)?);
     let engine = Engine::new(nodes, devices, store);
-    let mut serve = Serve::new(engine, client, facts, Syncer::new(true)?, signal, listeners)?;
+    let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
     serve.when_ready(cfg.min_copies as usize, Box::new(ready));
     serve.run()?;
     for (i, closed) in serve.close().into_iter().enumerate() {
@@ -89,8 +94,21 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     Ok(())
 }
 
+/// The metadata service's store, and what is in it.
+pub(crate) fn store(dir: &DataDir) -> Result<(Store, Vec<(Bytes, Bytes)>), UpError> {
+    let path = dir.file(STORE_FILE);
+    let store = Store::open(&path).map_err(|error| UpError::Store { path: path.clone(), error })?;
+    let saved = store.load().map_err(|error| UpError::Store { path, error })?;
+    Ok((store, saved))
+}
+
 /// The configuration of this run. The first run's is kept, and its shape is fixed from then on.
-fn configure(dir: &DataDir, options: &Options) -> Result<RackConfig, UpError> {
+/// `check` says whether this driver can run it in this directory.
+pub(crate) fn configure(
+    dir: &DataDir,
+    options: &Options,
+    check: impl FnOnce(&Path, &RackConfig) -> Result<(), DistributedError>,
+) -> Result<RackConfig, UpError> {
     let stored_path = dir.file(CONFIG_FILE);
     let stored = if stored_path.exists() { Some(read_config(&stored_path)?) } else { None };
     let mut cfg = match (&options.config, &stored) {
@@ -104,6 +122,7 @@ fn configure(dir: &DataDir, options: &Options) -> Result<RackConfig, UpError> {
     if let Some(stored) = &stored {
         same_shape(dir.path(), stored, &cfg)?;
     }
+    check(dir.path(), &cfg)?;
     if stored.as_ref() != Some(&cfg) {
         dir.write(CONFIG_FILE, cfg.to_toml().as_bytes())?;
     }
@@ -111,7 +130,7 @@ fn configure(dir: &DataDir, options: &Options) -> Result<RackConfig, UpError> {
     Ok(cfg)
 }
 
-fn read_config(path: &Path) -> Result<RackConfig, UpError> {
+pub(crate) fn read_config(path: &Path) -> Result<RackConfig, UpError> {
     let text = std::fs::read_to_string(path).map_err(|error| UpError::ConfigFile { path: path.into(), error })?;
     RackConfig::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })
 }
@@ -134,27 +153,31 @@ fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<()
     Ok(())
 }
 
-fn devices(dir: &DataDir, cfg: &RackConfig) -> Result<Vec<FileSsd<OsFile>>, UpError> {
+/// The devices of these servers.
+pub(crate) fn devices(
+    dir: &DataDir,
+    cfg: &RackConfig,
+    servers: std::ops::Range<u32>,
+) -> Result<Vec<FileSsd<OsFile>>, UpError> {
     let shape = shape(cfg)?;
     let open = |i: u32| {
         let path = dir.file(&format!("ssd-{i}.rwk"));
         let file = OsFile::open(&path).map_err(OpenError::Io);
         file.and_then(|f| FileSsd::open(f, SsdId(i), shape)).map_err(|error| UpError::Device { path, error })
     };
-    (0..cfg.servers).map(open).collect()
+    servers.map(open).collect()
 }
 
-fn listen(
-    dir: &DataDir,
-    options: &Options,
-    cfg: &RackConfig,
-    data: String,
-) -> Result<(Vec<(Listener, Speaks)>, Facts), UpError> {
-    let nbd = Listener::bind(&options.nbd)?;
-    let mut facts = Facts { data, timing: timing_name(cfg.ssd.timing).into(), ..Facts::default() };
+/// Where NBD clients and Prometheus connect; `facts` tells it.
+pub(crate) fn listen(
+    nbd: &Address,
+    http: Option<&Address>,
+    facts: &mut Facts,
+) -> Result<Vec<(Listener, Speaks)>, UpError> {
+    let nbd = Listener::bind(nbd)?;
     facts.nbd.push(nbd.to_string());
     let mut all = vec![(nbd, Speaks::Nbd)];
-    if let Some(address) = &options.http {
+    if let Some(address) = http {
         let http = Listener::bind(address)?;
         facts.http = Some(match http.tcp_address() {
             Some(a) => format!("http://{a}/metrics"),
@@ -162,24 +185,18 @@ fn listen(
         });
         all.push((http, Speaks::Http));
     }
-    // A path that fits a socket's address, however deep the data directory lies.
-    let (open, short) = short_path(dir.path(), SOCKET)?;
-    let control = Listener::bind_unix(&dir.file(SOCKET), &short)?;
-    drop(open);
-    all.push((control, Speaks::Control));
-    Ok((all, facts))
+    Ok(all)
 }
 
-fn timing_name(t: TimingConfig) -> &'static str {
-    match t {
-        TimingConfig::Real => "real",
-        TimingConfig::None => "none",
-        TimingConfig::IdealGc => "ideal-gc",
-    }
+/// Where the other commands ask: in the data directory.
+pub(crate) fn listen_control(dir: &DataDir) -> Result<(Listener, Speaks), UpError> {
+    // A path that fits a socket's address, however deep the data directory lies.
+    let (_open, short) = short_path(dir.path(), SOCKET)?;
+    Ok((Listener::bind_unix(&dir.file(SOCKET), &short)?, Speaks::Control))
 }
 
 /// Becomes readable with the first SIGINT or SIGTERM.
-fn signals() -> io::Result<OwnedFd> {
+pub(crate) fn signals() -> io::Result<OwnedFd> {
     let (read, write) = UnixStream::pair()?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
@@ -188,14 +205,14 @@ fn signals() -> io::Result<OwnedFd> {
 }
 
 /// Modelled flash answers within microseconds: sleeps must not be rounded up by fifty.
-fn exact_timers() {
+pub(crate) fn exact_timers() {
     // SAFETY: sets a number of this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };
 }
 
 /// The allocator keeps what was freed: in a virtual machine a page that was given back costs many times a system call
 /// when it is touched again. What is larger than a receive buffer still goes back at once.
-fn keep_freed_memory() {
+pub(crate) fn keep_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets two numbers of the allocator, before another thread runs.
     unsafe {
@@ -205,7 +222,7 @@ fn keep_freed_memory() {
 }
 
 /// Drawn once for each life of a node.
-fn random_u64() -> u64 {
+pub(crate) fn random_u64() -> u64 {
     let mut b = [0u8; 8];
     // SAFETY: the kernel writes at most eight bytes.
     unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
@@ -234,15 +251,15 @@ mod tests {
         let _ = std::fs::remove_dir_all(&path);
         let dir = DataDir::open(&path).expect("directory");
         let first = Options { servers: Some(5), timing: Some(TimingConfig::None), ..options(&path) };
-        let cfg = configure(&dir, &first).expect("new");
+        let cfg = configure(&dir, &first, refuse).expect("new");
         assert_eq!((cfg.servers, cfg.ssd.timing), (5, TimingConfig::None));
-        let cfg = configure(&dir, &options(&path)).expect("stored");
+        let cfg = configure(&dir, &options(&path), refuse).expect("stored");
         assert_eq!((cfg.servers, cfg.ssd.timing), (5, TimingConfig::Real));
         let other = Options { servers: Some(4), ..options(&path) };
-        let e = configure(&dir, &other).unwrap_err().to_string();
+        let e = configure(&dir, &other, refuse).unwrap_err().to_string();
         assert!(e.contains("servers is 4") && e.contains("made with 5"), "{e}");
         let bad = Options { servers: Some(0), ..options(&path) };
-        assert!(matches!(configure(&dir, &bad), Err(UpError::Options(_))));
+        assert!(matches!(configure(&dir, &bad, refuse), Err(UpError::Options(_))));
         drop(dir);
         std::fs::remove_dir_all(&path).expect("remove");
     }

@@ -1,0 +1,219 @@
+//! A process for each node: what a user sees of it, and what becomes of it when processes are killed.
+
+use std::fs;
+use std::net::UdpSocket;
+
+use serde_json::Value;
+
+use crate::harness::{Rack, Temp, rackweave, text, wait_for};
+use crate::nbd::{Client, pattern};
+
+const BLOCKS: u64 = 256;
+
+fn start() -> Rack {
+    Rack::with(&["--processes"])
+}
+
+fn pid_of(status: &Value, name: &str) -> i32 {
+    let all = status["processes"].as_array().expect("processes");
+    let p = all.iter().find(|p| p["name"] == name).unwrap_or_else(|| panic!("no {name} in {all:?}"));
+    p["pid"].as_i64().expect("pid") as i32
+}
+
+fn signal(pid: i32, signal: i32) {
+    assert!(pid > 1);
+    // SAFETY: a signal to a child of our child.
+    unsafe { libc::kill(pid, signal) };
+}
+
+fn kill(r: &Rack, name: &str) -> i32 {
+    let pid = pid_of(&r.status(), name);
+    signal(pid, libc::SIGKILL);
+    pid
+}
+
+/// The node runs in another process than `before`.
+fn wait_for_another(r: &Rack, name: &str, before: i32) {
+    wait_for(&format!("{name} is started again"), || {
+        !matches!(pid_of(&r.status(), name), 0 | 1) && pid_of(&r.status(), name) != before
+    });
+}
+
+/// Every vSSD of every set serves.
+fn wait_for_all_members(r: &Rack) {
+    wait_for("all replicas serve", || {
+        let s = r.status();
+        let servers = s["servers"].as_array().expect("servers");
+        let vssds = || servers.iter().filter_map(|s| s["vssds"].as_array()).flatten();
+        vssds().count() == 12 && vssds().all(|v| v["serving"] == true)
+    });
+}
+
+fn write_all(c: &mut Client, version: u64) {
+    (0..BLOCKS).for_each(|b| c.write(b * 4096, &pattern(b, version)));
+}
+
+fn check_all(c: &mut Client, version: u64) {
+    for b in 0..BLOCKS {
+        assert!(c.read(b * 4096, 4096) == pattern(b, version), "block {b}, version {version}");
+    }
+}
+
+#[test]
+fn processes_serve_a_volume_and_go_on_without_any_one_of_them() {
+    let mut r = start();
+    assert!(r.printed.contains("7 processes"), "{}", r.printed);
+    r.volume("v", "64M");
+    let mut c = r.connect("v");
+    write_all(&mut c, 1);
+    // Larger than a message, and than a datagram.
+    let large: Vec<u8> = (0..256u64).flat_map(|b| pattern(b, 7)).collect();
+    c.write(32 << 20, &large);
+    c.flush();
+    check_all(&mut c, 1);
+    assert!(c.read(32 << 20, large.len() as u32) == large);
+
+    // A server: the other two of each set go on, it is filled when it is back.
+    let before = kill(&r, "server-1");
+    write_all(&mut c, 2);
+    check_all(&mut c, 2);
+    wait_for_another(&r, "server-1", before);
+    wait_for_all_members(&r);
+    // Had it not been filled, a set would now be down to one copy and writes would wait for ever.
+    kill(&r, "server-2");
+    write_all(&mut c, 3);
+    check_all(&mut c, 3);
+    wait_for_all_members(&r);
+
+    // The switch: what was sent to it is sent again.
+    let before = kill(&r, "switch");
+    write_all(&mut c, 4);
+    check_all(&mut c, 4);
+    wait_for_another(&r, "switch", before);
+
+    // The metadata service: leases end, and are renewed.
+    let before = kill(&r, "meta");
+    wait_for_another(&r, "meta", before);
+    write_all(&mut c, 5);
+    check_all(&mut c, 5);
+    assert!(r.ok(&["volume", "list"]).contains('v'));
+
+    // The gateway: its clients have to come back, and find what was acknowledged.
+    let before = kill(&r, "gateway-0");
+    wait_for_another(&r, "gateway-0", before);
+    let mut c = r.connect("v");
+    check_all(&mut c, 5);
+    write_all(&mut c, 6);
+    r.stop();
+    assert!(!r.socket().exists(), "the socket goes with the rack");
+    r.again();
+    check_all(&mut r.connect("v"), 6);
+}
+
+#[test]
+fn a_server_that_stood_still_serves_nothing_old() {
+    let r = start();
+    r.volume("v", "16M");
+    let mut c = r.connect("v");
+    write_all(&mut c, 1);
+    let pid = pid_of(&r.status(), "server-0");
+    signal(pid, libc::SIGSTOP);
+    write_all(&mut c, 2);
+    signal(pid, libc::SIGCONT);
+    check_all(&mut c, 2);
+    wait_for_all_members(&r);
+    check_all(&mut c, 2);
+    assert_eq!(pid_of(&r.status(), "server-0"), pid, "it was not started again");
+}
+
+#[test]
+fn status_says_who_does_not_answer() {
+    let r = start();
+    let s = r.status();
+    assert_eq!(s["processes"].as_array().expect("processes").len(), 7);
+    assert_eq!(s["sets"].as_array().expect("sets").len(), 4);
+    assert!(!s["network"].as_array().expect("counts").is_empty());
+    let pid = pid_of(&s, "server-3");
+    signal(pid, libc::SIGSTOP);
+    let s = r.status();
+    let all = s["processes"].as_array().expect("processes");
+    let silent: Vec<&Value> = all.iter().filter(|p| !p["error"].is_null()).collect();
+    assert!(silent.len() == 1 && silent[0]["name"] == "server-3", "{all:?}");
+    assert!(r.ok(&["status"]).contains("server-3"));
+    signal(pid, libc::SIGCONT);
+}
+
+#[test]
+fn processes_end_with_the_one_that_started_them() {
+    let mut r = start();
+    r.volume("v", "16M");
+    let mut c = r.connect("v");
+    write_all(&mut c, 1);
+    c.flush();
+    let s = r.status();
+    let pids: Vec<i64> = s["processes"].as_array().expect("all").iter().filter_map(|p| p["pid"].as_i64()).collect();
+    r.kill();
+    wait_for("all processes end", || {
+        pids.iter().all(|p| {
+            let stat = fs::read_to_string(format!("/proc/{p}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        })
+    });
+    r.again();
+    check_all(&mut r.connect("v"), 1);
+}
+
+fn refused(args: &[&str]) -> String {
+    let o = rackweave(args).output().expect("runs");
+    assert_eq!(o.status.code(), Some(1), "{args:?}: {}", text(&o.stdout));
+    text(&o.stderr)
+}
+
+#[test]
+fn what_cannot_run_is_said_before_anything_starts() {
+    let dir = Temp::new();
+    let data = dir.path("data").display().to_string();
+    let config = dir.path("rack.toml");
+    let node = |what: &[&str], text: &str| {
+        fs::write(&config, text).expect("write");
+        let config = config.display().to_string();
+        refused(&[&["node"], what, &["--config", &config, "--data", &data]].concat())
+    };
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let port = taken.local_addr().expect("address").port();
+    let good = format!(
+        "servers = 3\n[hosts]\nmeta = \"127.0.0.1:1\"\nswitch = \"127.0.0.1:{port}\"\n\
+         servers = [\"127.0.0.1:2\", \"127.0.0.1:3\", \"127.0.0.1:4\"]\ngateways = [\"127.0.0.1:5\"]\n"
+    );
+    let e = node(&["switch"], &good);
+    assert!(e.contains(&format!("switch on 127.0.0.1:{port}")) && e.contains("in use"), "{e}");
+    let e = node(&["server", "--id", "3"], &good);
+    assert!(e.contains("server-3") && e.contains("0 to 2"), "{e}");
+    let e = node(&["meta"], "servers = 3\n");
+    assert!(e.contains("rack.toml") && e.contains("[hosts]"), "{e}");
+    let e = node(&["meta"], &good.replace("127.0.0.1:3", "127.0.0.1:4"));
+    assert!(e.contains("hosts.servers[2] = \"127.0.0.1:4\"") && e.contains("hosts.servers[1]"), "{e}");
+    let e = node(&["meta"], &good.replace("127.0.0.1:3", "10.1.1.1:3"));
+    assert!(e.contains("hosts.key_file"), "{e}");
+    let e = node(&["meta"], &format!("{good}key_file = \"k\"\n"));
+    assert!(e.contains("key file") && e.contains("No such file"), "{e}");
+    let key = dir.path("k").display().to_string();
+    assert!(rackweave(&["keys", "init", &key]).status().expect("runs").success());
+    assert!(refused(&["keys", "init", &key]).contains("exists"));
+    let e = node(&["switch"], &format!("{good}key_file = \"k\"\n"));
+    assert!(e.contains("in use"), "the key is taken: {e}");
+}
+
+#[test]
+fn one_process_and_many_do_not_share_a_directory() {
+    let mut r = start();
+    r.stop();
+    let (data, nbd) = (r.data().display().to_string(), format!("unix:{}", r.dir.path("x.sock").display()));
+    let e = refused(&["up", "--data", &data, "--nbd", &nbd]);
+    assert!(e.contains("a process for each node") && e.contains("one process"), "{e}");
+    let mut r = Rack::start();
+    r.stop();
+    let data = r.data().display().to_string();
+    let e = refused(&["up", "--processes", "--data", &data, "--nbd", &nbd]);
+    assert!(e.contains("one process") && e.contains("a process for each node"), "{e}");
+}

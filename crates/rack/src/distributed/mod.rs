@@ -1,0 +1,77 @@
+//! A process for each node: the loop of [`crate::embedded`] around one node, with a network to the others.
+//!
+//! Reading order: [`crate::hosts`] (who is where), [`net`] and [`udp`] (packets between processes), [`node`] (one process),
+//! [`processes`] (all of them on one machine), [`ask`] (their state put together).
+#![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
+
+pub mod ask;
+pub mod key;
+pub mod net;
+pub mod node;
+pub mod processes;
+pub mod udp;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::config::{ConfigError, Problem, RackConfig};
+use crate::embedded::up::STORE_FILE;
+use crate::hosts::{HostsSection, NodeName};
+
+/// Why processes of a rack do not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum DistributedError {
+    #[error("{path}: it has no [hosts] section; a process for each node needs an address for each")]
+    NoHosts { path: PathBuf },
+    #[error(
+        "the configuration has [hosts]: `rackweave up --processes` starts its nodes on this machine, `rackweave node` one \
+         of them"
+    )]
+    Hosts,
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{name}: servers of the rack are 0 to {}, its gateways 0 to {}", servers - 1, gateways - 1)]
+    UnknownNode { name: NodeName, servers: usize, gateways: usize },
+    #[error("hosts.{name} = {address}: not on loopback; `rackweave node` starts a node on its own machine")]
+    Elsewhere { name: NodeName, address: SocketAddr },
+    #[error("{data} holds a rack that runs in {made}; it cannot run in {asked}")]
+    Made { data: PathBuf, made: &'static str, asked: &'static str },
+    #[error(transparent)]
+    Key(#[from] key::KeyFileError),
+    #[error("{name} on {address}: {error}")]
+    Bind { name: NodeName, address: SocketAddr, error: io::Error },
+    #[error(transparent)]
+    Net(#[from] net::NetError),
+    #[error("{name} ended at once ({status}): {last}")]
+    Child { name: NodeName, status: String, last: String },
+    #[error("starting {name}: {error}")]
+    Spawn { name: NodeName, error: io::Error },
+}
+
+const TOGETHER: &str = "one process";
+const APART: &str = "a process for each node";
+
+/// For a rack in one process: its directory and configuration must not be of one in several.
+pub(crate) fn refuse(data: &Path, cfg: &RackConfig) -> Result<(), DistributedError> {
+    if cfg.hosts.is_some() {
+        return Err(DistributedError::Hosts);
+    }
+    if data.join(NodeName::Meta.to_string()).exists() {
+        return Err(DistributedError::Made { data: data.into(), made: APART, asked: TOGETHER });
+    }
+    Ok(())
+}
+
+/// For a rack in several processes: its directory must not be of one in one.
+fn refuse_together(data: &Path) -> Result<(), DistributedError> {
+    if data.join(STORE_FILE).exists() {
+        return Err(DistributedError::Made { data: data.into(), made: TOGETHER, asked: APART });
+    }
+    Ok(())
+}
+
+/// Where every node is, by node id.
+fn addresses(hosts: &HostsSection) -> Result<Vec<SocketAddr>, DistributedError> {
+    hosts.resolve().map_err(|problems: Vec<Problem>| ConfigError::Rules(problems).into())
+}

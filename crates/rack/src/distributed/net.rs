@@ -1,0 +1,221 @@
+//! The way to nodes in other processes: their packets as bytes (`wire`), made reliable (`transport`), in datagrams
+//! ([`super::udp`]).
+//!
+//! The process that hosts the switch also forwards: a datagram that a node addressed to the switch is given to the
+//! switch's node as a packet, and goes on with what that decided written over its header. That is the whole data plane;
+//! one in the kernel does the same to the same bytes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use rackweave_core::msg::{Body, Class, Header, Op, Packet};
+use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time};
+use rackweave_transport::header::FLAG_EXTENDED;
+use rackweave_transport::route::{Routed, rewrite, routed};
+use rackweave_transport::{Config, Endpoint, Event, Keys, Message, Received, SendOptions, Via, dscp};
+
+use super::udp::{Ecn, Outgoing, Udp};
+use crate::embedded::engine::{Engine, MetaStore, Nodes};
+use crate::file::FileIo;
+
+/// A message is given up after this: nodes ask again by themselves, and sooner.
+const DEADLINE: Span = Span::from_secs(1);
+/// Largest datagram between addresses of one machine: the loopback carries 64 KiB in one piece.
+const LOOPBACK_DATAGRAM: usize = 65_507;
+/// Largest train of datagrams for GSO, bytes: what one send takes.
+const TRAIN: usize = 60_000;
+
+/// Class and flags in a long datagram (docs/transport.md).
+const CLASS_AT: usize = 10;
+const FLAGS_AT: usize = 11;
+
+/// Counts of this end, beside the transport's and the sockets'.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    /// Datagrams passed on by the switch here, and dropped by it.
+    forwarded: u64,
+    forward_dropped: u64,
+    /// Messages that were no packet, by `wire`'s rules or for a node that is not here.
+    undecodable: u64,
+    /// Packets the transport did not take: full queues, peers that are down.
+    unsent: u64,
+}
+
+/// One node's network.
+#[derive(Debug)]
+pub struct Net {
+    node: NodeId,
+    udp: Udp,
+    endpoint: Endpoint,
+    /// By node.
+    addresses: Vec<SocketAddr>,
+    out: Vec<Outgoing>,
+    arrived: Vec<Received>,
+    counters: Counters,
+}
+
+/// Why a node has no network.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    #[error("{address}: {error}")]
+    Bind { address: SocketAddr, error: io::Error },
+    #[error("transport: {0}")]
+    Transport(#[from] rackweave_transport::ConfigError),
+}
+
+impl Net {
+    /// `addresses` are by node; `life` grows from life to life of `node`.
+    pub fn new(node: NodeId, addresses: Vec<SocketAddr>, keys: Keys, life: u64, seed: u64) -> Result<Net, NetError> {
+        let mut cfg = Config::default();
+        if addresses.iter().all(|a| a.ip().is_loopback()) {
+            // One path, and nothing to measure.
+            (cfg.paths, cfg.datagram_bytes_max) = (1, LOOPBACK_DATAGRAM);
+        } else {
+            cfg.train_bytes_max = TRAIN;
+        }
+        let own = addresses[node.0 as usize];
+        let udp = Udp::bind(own, cfg.paths).map_err(|error| NetError::Bind { address: own, error })?;
+        let endpoint = Endpoint::new(cfg, node, life, keys, seed)?;
+        let counters = Counters::default();
+        Ok(Net { node, udp, endpoint, addresses, out: Vec::new(), arrived: Vec::new(), counters })
+    }
+
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.udp.as_raw_fd()
+    }
+
+    pub fn deadline(&self) -> Time {
+        self.endpoint.next_deadline()
+    }
+
+    /// Takes in a batch of datagrams; the packets in them wait in the engine.
+    pub fn receive<N: Nodes, F: FileIo, M: MetaStore>(
+        &mut self,
+        now: Time,
+        engine: &mut Engine<N, F, M>,
+    ) -> io::Result<()> {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        self.udp.receive(now, |r| arrived.push(r))?;
+        for r in arrived.drain(..) {
+            match self.to_forward(&r.datagram) {
+                Some(by) => self.forward(now, by, r, engine),
+                None => self.endpoint.receive(now, r),
+            }
+        }
+        self.arrived = arrived;
+        self.take_events(engine);
+        Ok(())
+    }
+
+    /// Sends the packets that wait in the engine, and what the transport has to say of its own.
+    pub fn send<N: Nodes, F: FileIo, M: MetaStore>(
+        &mut self,
+        now: Time,
+        engine: &mut Engine<N, F, M>,
+    ) -> io::Result<()> {
+        for p in engine.take_outbound() {
+            self.send_packet(now, &p);
+        }
+        if self.endpoint.next_deadline() <= now {
+            self.endpoint.handle_timeout(now);
+        }
+        while let Some(t) = self.endpoint.poll_transmit(now) {
+            let Some(&to) = self.addresses.get(t.to.0 as usize) else { continue };
+            let path = match t.via {
+                Via::Path(path) => path,
+                Via::Stream => continue,
+            };
+            let (bytes, segment) = (t.bytes, t.segment);
+            let ecn = if t.ecn { Ecn::Capable } else { Ecn::Not };
+            self.out.push(Outgoing { to, path, bytes, segment, dscp: dscp(t.class), ecn });
+        }
+        self.take_events(engine);
+        self.udp.send(&mut self.out)
+    }
+
+    fn send_packet(&mut self, now: Time, p: &Packet) {
+        let mut head = Vec::with_capacity(rackweave_wire::HEADER_BYTES + 128);
+        let how = SendOptions { deadline: now + DEADLINE, token: 0 };
+        let taken = rackweave_wire::encode_apart(p, &mut head)
+            .is_ok_and(|data| self.endpoint.send(now, p.dst, Message { head: head.into(), data }, how).is_ok());
+        self.counters.unsent += u64::from(!taken);
+    }
+
+    fn take_events<N: Nodes, F: FileIo, M: MetaStore>(&mut self, engine: &mut Engine<N, F, M>) {
+        while let Some(event) = self.endpoint.poll_event() {
+            let Event::Delivered(d) = event else { continue };
+            match rackweave_wire::decode_apart(&d.message.head, &d.message.data) {
+                // Who it is from is what was authenticated.
+                Ok(p) if p.src == d.from && p.dst == self.node => engine.deliver(p),
+                _ => self.counters.undecodable += 1,
+            }
+        }
+    }
+
+    /// What the switch routes by, if it is here and the datagram was sent to it.
+    fn to_forward(&self, d: &[u8]) -> Option<Routed> {
+        let extended = || d[FLAGS_AT] & FLAG_EXTENDED != 0;
+        routed(d).filter(|r| self.node == Layout::SWITCH && r.destination == self.node && extended())
+    }
+
+    /// Asks the switch where a datagram goes, and sends it there.
+    fn forward<N: Nodes, F: FileIo, M: MetaStore>(
+        &mut self,
+        now: Time,
+        by: Routed,
+        r: Received,
+        engine: &mut Engine<N, F, M>,
+    ) {
+        let mut d = r.datagram;
+        engine.pass(now, summary(by, d[CLASS_AT]));
+        let decided = engine.take_outbound().next_back();
+        let to = decided.as_ref().and_then(|p| self.addresses.get(p.dst.0 as usize));
+        let (Some(p), Some(&to)) = (decided, to) else {
+            self.counters.forward_dropped += 1;
+            return;
+        };
+        rewrite(&mut d, p.dst, p.header.vssd, p.header.lat);
+        self.counters.forwarded += 1;
+        let (bytes, dscp) = (d.freeze(), dscp(p.header.class));
+        let ecn = if r.marked { Ecn::Marked } else { Ecn::Capable };
+        self.out.push(Outgoing { to, path: 0, bytes, segment: None, dscp, ecn });
+    }
+
+    /// Every count that is not zero, by name.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let (c, u) = (&self.counters, &self.udp.counters);
+        let own = [
+            ("forwarded", c.forwarded),
+            ("forward_dropped", c.forward_dropped),
+            ("undecodable", c.undecodable),
+            ("unsent", c.unsent),
+            ("receive_calls", u.receive_calls),
+            ("send_calls", u.send_calls),
+            ("send_refused", u.send_refused),
+        ];
+        let all = own.into_iter().chain(self.endpoint.counters().all());
+        all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()
+    }
+}
+
+/// A read or write as the switch's node sees it, with the latency of this hop alone to come. It looks at no body of
+/// theirs.
+fn summary(by: Routed, class: u8) -> Packet {
+    let header = Header {
+        op: if by.read { Op::Read } else { Op::Write },
+        vssd: by.vssd,
+        lat: 0,
+        class: match class {
+            0 => Class::Gold,
+            1 => Class::Silver,
+            _ => Class::Copper,
+        },
+        original_vssd: by.vssd,
+        set: SetId(0),
+        epoch: Epoch(0),
+        incarnation: Incarnation(0),
+        request: by.request,
+    };
+    Packet { src: by.source, dst: by.destination, header, body: Body::DelVssd }
+}

@@ -1,0 +1,138 @@
+//! One node of a rack in a process of its own (`rackweave node`).
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rackweave_core::{Layout, SsdId};
+use rackweave_transport::Keys;
+
+use super::net::{Net, NetError};
+use super::{DistributedError, addresses, key, refuse_together};
+use crate::config::RackConfig;
+use crate::embedded::datadir::DataDir;
+use crate::embedded::engine::{Engine, MetaStore};
+use crate::embedded::net::Address;
+use crate::embedded::serve::{Announce, Asked, Serve};
+use crate::embedded::status::Facts;
+use crate::embedded::store::StoreError;
+use crate::embedded::syncer::Syncer;
+use crate::embedded::up::{self, UpError};
+use crate::embedded::{Hosted, RackNodes};
+use crate::hosts::NodeName;
+
+/// What the user asked for.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Holds a directory for each node that runs on this machine.
+    pub data: PathBuf,
+    /// The rack's configuration, with a `[hosts]` section.
+    pub config: PathBuf,
+    pub name: NodeName,
+    /// Of a gateway: where NBD clients connect.
+    pub nbd: Option<Address>,
+    /// Of a gateway: where Prometheus does.
+    pub http: Option<Address>,
+}
+
+/// Of nodes other than the metadata service, which store nothing.
+struct NoStore;
+impl MetaStore for NoStore {
+    fn write(&mut self, _: &rackweave_core::node::StoreWrite) -> Result<(), StoreError> {
+        Err(StoreError::of(std::io::ErrorKind::Unsupported.into()))
+    }
+}
+
+/// Runs a node until SIGINT or SIGTERM; `ready` is called once, when others can reach it.
+pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Result<(), UpError> {
+    let signal = up::signals()?;
+    up::exact_timers();
+    up::keep_freed_memory();
+    let name = options.name;
+    let cfg = up::read_config(&options.config)?;
+    let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;
+    if hosts.text(name).is_none() {
+        let (servers, gateways) = (hosts.servers.len(), hosts.gateways.len());
+        return Err(DistributedError::UnknownNode { name, servers, gateways }.into());
+    }
+    let addresses = addresses(hosts)?;
+    let keys = keys(&options.config, &cfg)?;
+    refuse_together(&options.data)?;
+    let dir = DataDir::open(&options.data.join(name.to_string()))?;
+    let gateways = hosts.gateways.len() as u32;
+    let node = name.id(Layout { servers: cfg.servers, clients: gateways });
+    let address = addresses[node.0 as usize];
+    let net = Net::new(node, addresses, keys, life(), up::random_u64());
+    let net = net.map_err(|e| match e {
+        NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
+        e => e.into(),
+    })?;
+    let mut facts = Facts {
+        data: std::path::absolute(dir.path())?.display().to_string(),
+        timing: cfg.ssd.timing.name().into(),
+        node: Some((name.to_string(), address.to_string())),
+        ..Facts::default()
+    };
+    let mut listeners = match &options.nbd {
+        Some(nbd) => up::listen(nbd, options.http.as_ref(), &mut facts)?,
+        None => Vec::new(),
+    };
+    listeners.push(up::listen_control(&dir)?);
+    let hosted = Hosted::One { node, gateways };
+    let ssds = match name {
+        NodeName::Server(i) => i..i + 1,
+        _ => 0..0,
+    };
+    let devices = up::devices(&dir, &cfg, ssds.clone())?;
+    let run = Run { net, facts, signal, listeners, first_ssd: SsdId(ssds.start), ready: Box::new(ready) };
+    if name == NodeName::Meta {
+        let (store, saved) = up::store(&dir)?;
+        let nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
+        return run.until_stopped(nodes, devices, store);
+    }
+    let nodes = RackNodes::hosting(&cfg, hosted, Vec::new(), up::random_u64)?;
+    run.until_stopped(nodes, devices, NoStore)
+}
+
+/// What the loop of one node is made of, besides the node.
+struct Run {
+    net: Net,
+    facts: Facts,
+    signal: std::os::fd::OwnedFd,
+    listeners: Vec<(crate::embedded::net::Listener, crate::embedded::serve::Speaks)>,
+    first_ssd: SsdId,
+    ready: Announce,
+}
+
+impl Run {
+    fn until_stopped<M: MetaStore>(
+        self,
+        nodes: RackNodes,
+        devices: Vec<crate::file::FileSsd<crate::file::OsFile>>,
+        store: M,
+    ) -> Result<(), UpError> {
+        let asked = Asked { client: nodes.client(), admin: nodes.admin() };
+        let engine = Engine::with_ssds_from(self.first_ssd, nodes, devices, store);
+        let syncer = Syncer::new(true)?;
+        let mut serve = Serve::new(engine, asked, Some(self.net), self.facts, syncer, self.signal, self.listeners)?;
+        // Its own vSSDs serve when the others are there, too: it is reachable now.
+        serve.when_ready(0, self.ready);
+        serve.run()?;
+        for (i, closed) in serve.close().into_iter().enumerate() {
+            closed.map_err(|error| UpError::Close { ssd: SsdId(self.first_ssd.0 + i as u32), error })?;
+        }
+        Ok(())
+    }
+}
+
+/// The cluster's keys, if the configuration names their file.
+pub(super) fn keys(config: &Path, cfg: &RackConfig) -> Result<Keys, DistributedError> {
+    let file = cfg.hosts.as_ref().and_then(|h| h.key_file.as_ref());
+    let Some(file) = file else { return Ok(Keys::none()) };
+    Ok(key::load(&config.parent().unwrap_or(Path::new("")).join(file))?)
+}
+
+/// Grows from life to life of a node: the wall clock, which is nowhere else looked at.
+#[allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "names a life of a process")]
+fn life() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64)
+}

@@ -1,0 +1,371 @@
+//! All nodes of a rack on this machine, a process each (`rackweave up --processes`): starts them, starts again who ends,
+//! stops them in order.
+//!
+//! Each rack draws a host of its own in 127.0.0.0/8, so that racks do not meet and a port stays a node's while it is
+//! started again.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rackweave_core::{Span, Time};
+
+use super::{DistributedError, addresses, ask, key, node, refuse_together};
+use crate::config::RackConfig;
+use crate::embedded::clock::Clock;
+use crate::embedded::control::{Answer, Command as Question, Status};
+use crate::embedded::datadir::{DataDir, DataDirError};
+use crate::embedded::poll::{Interest, Poll, Ready, drain_bytes};
+use crate::embedded::status::Facts;
+use crate::embedded::up::{self, Options, UpError};
+use crate::hosts::{HostsSection, NodeName};
+
+/// The configuration that the processes read, in the data directory: the rack's, with this run's hosts and timing.
+const NODES_FILE: &str = "nodes.toml";
+const KEY_FILE: &str = "cluster.key";
+/// Ports on the drawn host: the first node's.
+const FIRST_PORT: u16 = 7400;
+/// Hosts drawn before giving up.
+const DRAWS: usize = 16;
+/// A node that ended is started again after this, doubled while it ends soon after.
+const RESTART: Span = Span::from_secs(1);
+const RESTART_MAX: Span = Span::from_secs(30);
+/// A node that ran for so long had started well.
+const STARTED_WELL: Span = Span::from_secs(10);
+/// How often a rack that comes up is asked whether it serves; and how long for an answer.
+const READY_ASK: Span = Span::from_millis(20);
+const READY_WAIT: Duration = Duration::from_secs(2);
+/// A stopping node is ended after this: longer than its own bounds of waiting.
+const STOP_WAIT: Span = Span::from_secs(15);
+/// A process of the run before that still ends.
+const LEFT_OVER_WAIT: Span = Span::from_secs(5);
+/// Bytes kept of a node's last line.
+const LINE_MAX: usize = 400;
+
+const TOKEN_SIGNAL: u64 = u64::MAX;
+
+/// A node's process, or the one that will be.
+struct Node {
+    name: NodeName,
+    child: Option<(Child, ChildStderr)>,
+    started: Time,
+    /// The next time it ends, if that is soon, it is started again after this.
+    delay: Span,
+    /// When it is to be started again.
+    again: Time,
+    /// Last line it wrote to standard error.
+    last: Vec<u8>,
+}
+
+/// All of them.
+struct Processes {
+    program: PathBuf,
+    data: PathBuf,
+    config: PathBuf,
+    nbd: String,
+    http: Option<String>,
+    nodes: Vec<Node>,
+    poll: Poll,
+    clock: Clock,
+    signal: OwnedFd,
+    signals: u32,
+}
+
+/// Runs a rack, a process for each node, until SIGINT or SIGTERM; `ready` is called once, when it serves. `program` is
+/// run as `program node …`.
+pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Result<(), UpError> {
+    let signal = up::signals()?;
+    let dir = DataDir::open(&options.data)?;
+    refuse_together(dir.path())?;
+    let mut cfg = up::configure(&dir, options, |_, _| Ok(()))?;
+    hosts(&dir, &mut cfg)?;
+    dir.write(NODES_FILE, cfg.to_toml().as_bytes())?;
+    let config = dir.file(NODES_FILE);
+    let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).collect();
+    check(&dir, &cfg, &config, &names)?;
+    let poll = Poll::new()?;
+    poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
+    let mut all = Processes {
+        program: program.into(),
+        data: std::path::absolute(dir.path())?,
+        config: std::path::absolute(config)?,
+        nbd: options.nbd.to_string(),
+        http: options.http.as_ref().map(ToString::to_string),
+        nodes: names.into_iter().map(Node::new).collect(),
+        poll,
+        clock: Clock::of_one_node(),
+        signal,
+        signals: 0,
+    };
+    let result = all.run(cfg.min_copies as usize, ready);
+    all.stop()?;
+    result
+}
+
+/// Hosts of this run: the configured ones, if they are all here, else drawn ones; and their key.
+fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
+    if let Some(hosts) = &mut cfg.hosts {
+        for (name, address) in hosts.names().zip(addresses(hosts)?) {
+            if !address.ip().is_loopback() {
+                return Err(DistributedError::Elsewhere { name, address });
+            }
+        }
+        return Ok(());
+    }
+    let path = dir.file(KEY_FILE);
+    if !path.exists() {
+        key::init(&path)?;
+    }
+    let free = |hosts: &HostsSection| {
+        let all = hosts.resolve().unwrap_or_default();
+        !all.is_empty() && all.iter().all(|a| UdpSocket::bind(a).is_ok())
+    };
+    let mut drawn = || draw(cfg.servers);
+    let hosts = (0..DRAWS).map(|_| drawn()).find(free).unwrap_or_else(&mut drawn);
+    cfg.hosts = Some(hosts);
+    Ok(())
+}
+
+fn draw(servers: u32) -> HostsSection {
+    let r = up::random_u64().to_ne_bytes();
+    // 127.0.0.x is everybody's.
+    let host = Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1);
+    let address = |n: u32| SocketAddr::from((host, FIRST_PORT + n as u16)).to_string();
+    HostsSection {
+        meta: address(0),
+        switch: address(1),
+        servers: (0..servers).map(|i| address(2 + i)).collect(),
+        gateways: vec![address(2 + servers)],
+        key_file: Some(KEY_FILE.into()),
+    }
+}
+
+/// Everything that would stop a node from starting, before any starts.
+fn check(dir: &DataDir, cfg: &RackConfig, config: &Path, names: &[NodeName]) -> Result<(), UpError> {
+    crate::build::profile(cfg)?;
+    node::keys(config, cfg)?;
+    let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: config.into() })?;
+    for (&name, address) in names.iter().zip(addresses(hosts)?) {
+        let mut clock = Clock::of_one_node();
+        let start = clock.now();
+        // The processes of a run that was killed end when it does, or very soon after.
+        loop {
+            match DataDir::open(&dir.file(&name.to_string())) {
+                Err(DataDirError::InUse { .. }) if clock.read().since(start) < LEFT_OVER_WAIT => pause(),
+                opened => drop(opened?),
+            }
+            match UdpSocket::bind(address) {
+                Ok(_) => break,
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && clock.read().since(start) < LEFT_OVER_WAIT => pause(),
+                Err(error) => return Err(DistributedError::Bind { name, address, error }.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pause() {
+    // SAFETY: waits for nothing, a little.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, 5) };
+}
+
+impl Node {
+    fn new(name: NodeName) -> Node {
+        Node { name, child: None, started: Time::ZERO, delay: RESTART, again: Time::ZERO, last: Vec::new() }
+    }
+
+    /// Passes on what the process wrote, and keeps the last line. False: it has ended.
+    fn hear(&mut self) -> bool {
+        use std::io::Read;
+        let Some((_, stderr)) = &mut self.child else { return false };
+        let mut b = [0; 4096];
+        let n = match stderr.read(&mut b) {
+            Ok(0) => return false,
+            Ok(n) => n,
+            Err(e) => return e.kind() == io::ErrorKind::Interrupted,
+        };
+        for line in b[..n].split_inclusive(|&c| c == b'\n') {
+            if self.last.last() == Some(&b'\n') {
+                self.last.clear();
+            }
+            let room = LINE_MAX.saturating_sub(self.last.len());
+            self.last.extend_from_slice(&line[..line.len().min(room)]);
+            if line.ends_with(b"\n") {
+                let _ = write!(io::stderr(), "{}: {}", self.name, String::from_utf8_lossy(&self.last));
+            }
+        }
+        true
+    }
+
+    fn signal(&self, signal: i32) {
+        if let Some((child, _)) = &self.child {
+            // SAFETY: a signal to our own child, which was not waited for yet.
+            unsafe { libc::kill(child.id() as i32, signal) };
+        }
+    }
+}
+
+impl Processes {
+    fn run(&mut self, min_copies: usize, ready: impl FnOnce(&Facts)) -> Result<(), UpError> {
+        let mut ready = Some(ready);
+        let (mut next_ask, mut events) = (Time::ZERO, Vec::new());
+        while self.signals == 0 {
+            let now = self.clock.read();
+            self.start_due(now)?;
+            if now >= next_ask && ready.is_some() {
+                next_ask = now + READY_ASK;
+                if let Some(status) = self.status().filter(|s| s.serves(min_copies))
+                    && let Some(ready) = ready.take()
+                {
+                    ready(&self.facts(&status));
+                }
+            }
+            let until = self.nodes.iter().filter(|n| n.child.is_none()).map(|n| n.again).min().unwrap_or(Time::MAX);
+            let until = if ready.is_some() { until.min(next_ask) } else { until };
+            let planned = (until != Time::MAX).then(|| until.since(now));
+            self.poll.wait(planned, &mut events)?;
+            self.take_in(&events, ready.is_some())?;
+        }
+        Ok(())
+    }
+
+    fn start_due(&mut self, now: Time) -> Result<(), UpError> {
+        for i in 0..self.nodes.len() {
+            if self.nodes[i].child.is_none() && self.nodes[i].again <= now {
+                self.start(now, i)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, now: Time, i: usize) -> Result<(), UpError> {
+        let name = self.nodes[i].name;
+        let failed = |error| DistributedError::Spawn { name, error };
+        let mut c = Command::new(&self.program);
+        c.arg("node").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let (kind, number) = match name {
+            NodeName::Meta => ("meta", None),
+            NodeName::Switch => ("switch", None),
+            NodeName::Server(i) => ("server", Some(i)),
+            NodeName::Gateway(i) => ("gateway", Some(i)),
+        };
+        c.arg(kind).arg("--config").arg(&self.config).arg("--data").arg(&self.data);
+        if let Some(n) = number {
+            c.arg("--id").arg(n.to_string());
+        }
+        if kind == "gateway" {
+            c.arg("--nbd").arg(&self.nbd);
+            c.args(self.http.iter().flat_map(|http| ["--http", http.as_str()]));
+        }
+        let parent = std::process::id() as i32;
+        // SAFETY: only system calls that are allowed between fork and exec.
+        unsafe {
+            c.pre_exec(move || {
+                // Dies with us, whatever ends us; a Ctrl-C is ours to pass on, in order.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::setpgid(0, 0);
+                if libc::getppid() != parent {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
+                Ok(())
+            });
+        }
+        let mut child = c.spawn().map_err(failed)?;
+        let stderr = child.stderr.take().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
+        self.poll.add(stderr.as_raw_fd(), i as u64, Interest::READ).map_err(failed)?;
+        let node = &mut self.nodes[i];
+        node.last.clear();
+        (node.child, node.started) = (Some((child, stderr)), now);
+        Ok(())
+    }
+
+    fn take_in(&mut self, events: &[Ready], starting: bool) -> Result<(), UpError> {
+        let now = self.clock.read();
+        for e in events {
+            if e.token == TOKEN_SIGNAL {
+                drain_bytes(self.signal.as_raw_fd());
+                self.signals += 1;
+                continue;
+            }
+            let i = e.token as usize;
+            if self.nodes[i].hear() {
+                continue;
+            }
+            let Some((name, status, last)) = self.ended(now, i)? else { continue };
+            if starting {
+                return Err(DistributedError::Child { name, status: status.to_string(), last }.into());
+            }
+            let delay = self.nodes[i].again.since(now);
+            let last = if last.is_empty() { last } else { format!(": {last}") };
+            let _ = writeln!(io::stderr(), "rackweave: {name} ended ({status}){last}; started again in {delay}");
+        }
+        Ok(())
+    }
+
+    /// A node's standard error was closed: it has ended.
+    fn ended(&mut self, now: Time, i: usize) -> io::Result<Option<(NodeName, ExitStatus, String)>> {
+        let node = &mut self.nodes[i];
+        let Some((mut child, stderr)) = node.child.take() else { return Ok(None) };
+        self.poll.remove(stderr.as_raw_fd())?;
+        let status = child.wait()?;
+        let soon = now.since(node.started) < STARTED_WELL;
+        let delay = if soon { node.delay } else { RESTART };
+        (node.again, node.delay) = (now + delay, (delay * 2).min(RESTART_MAX));
+        let last = String::from_utf8_lossy(&node.last).trim().trim_start_matches("rackweave: ").to_string();
+        Ok(Some((node.name, status, last)))
+    }
+
+    fn status(&self) -> Option<Status> {
+        match ask::ask(&self.data, &Question::Status, READY_WAIT) {
+            Ok(Answer::Status(s)) if s.processes.len() == self.nodes.len() => Some(*s),
+            _ => None,
+        }
+    }
+
+    fn facts(&self, s: &Status) -> Facts {
+        Facts {
+            data: self.data.display().to_string(),
+            timing: s.rack.timing.clone(),
+            driver: format!("{} processes, {}", self.nodes.len(), s.rack.driver),
+            nbd: s.rack.nbd.clone(),
+            http: s.rack.http.clone(),
+            node: None,
+        }
+    }
+
+    /// Gateways first, which flush what their clients have written; then whoever they need.
+    fn stop(&mut self) -> io::Result<()> {
+        let gateway = |n: &Node| matches!(n.name, NodeName::Gateway(_));
+        self.stop_these(gateway)?;
+        self.stop_these(|n| !gateway(n))
+    }
+
+    fn stop_these(&mut self, which: impl Fn(&Node) -> bool) -> io::Result<()> {
+        let end = self.clock.read() + STOP_WAIT;
+        self.nodes.iter().filter(|n| which(n)).for_each(|n| n.signal(libc::SIGTERM));
+        let mut events = Vec::new();
+        while self.nodes.iter().any(|n| which(n) && n.child.is_some()) {
+            let now = self.clock.read();
+            if now >= end || self.signals > 1 {
+                self.nodes.iter().filter(|n| which(n)).for_each(|n| n.signal(libc::SIGKILL));
+            }
+            self.poll.wait(Some(end.since(now).max(Span::from_millis(10))), &mut events)?;
+            for e in &events {
+                if e.token == TOKEN_SIGNAL {
+                    drain_bytes(self.signal.as_raw_fd());
+                    self.signals += 1;
+                } else if !self.nodes[e.token as usize].hear()
+                    && let Some((name, status, last)) = self.ended(now, e.token as usize)?
+                    && !status.success()
+                {
+                    let _ = writeln!(io::stderr(), "rackweave: {name} did not stop well ({status}): {last}");
+                }
+            }
+        }
+        Ok(())
+    }
+}

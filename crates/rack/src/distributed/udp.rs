@@ -1,0 +1,391 @@
+//! Datagrams in batches: recvmmsg with GRO and kernel timestamps, sendmmsg with GSO and a DSCP each. Never blocks.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+use bytes::{Bytes, BytesMut};
+use rackweave_core::{Span, Time};
+use rackweave_transport::Received;
+
+/// Datagrams taken or sent by one call.
+const BATCH: usize = 32;
+/// Room for one datagram, or for a train that GRO put together.
+const BUFFER: usize = 65_536;
+/// A datagram shorter than this is copied into memory of its size instead of keeping a whole buffer.
+const KEEP: usize = 32_768;
+/// Bytes the kernel may hold for a socket: a burst of messages from every server of a rack.
+const SOCKET_BYTES: i32 = 8 << 20;
+/// Room for the control messages of one datagram: a timestamp, a segment size, a traffic class.
+const CONTROL: usize = 128;
+/// The two bits of the traffic class that are ECN's (RFC 3168).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Ecn {
+    Not = 0b00,
+    Capable = 0b10,
+    /// A switch on the way had a queue.
+    Marked = 0b11,
+}
+
+/// One datagram, or a train of equal ones, on its way out.
+#[derive(Debug)]
+pub struct Outgoing {
+    pub to: SocketAddr,
+    /// Source port: a number below the transport's paths.
+    pub path: u16,
+    pub bytes: Bytes,
+    /// Bytes of each datagram of a train but the last.
+    pub segment: Option<usize>,
+    pub dscp: u8,
+    pub ecn: Ecn,
+}
+
+/// Counts, since the sockets were opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    pub receive_calls: u64,
+    pub send_calls: u64,
+    /// Datagrams the kernel did not take; the transport sends them again.
+    pub send_refused: u64,
+}
+
+/// A control buffer, aligned as the kernel's headers want it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL]);
+
+/// The sockets of one node: one that receives, and one to send from for each path but the first.
+#[derive(Debug)]
+pub struct Udp {
+    paths: Vec<UdpSocket>,
+    buffers: Vec<BytesMut>,
+    gso: bool,
+    pub counters: Counters,
+}
+
+impl Udp {
+    /// Binds `address`, and a port of the kernel's choice on the same host for each further path.
+    pub fn bind(address: SocketAddr, paths: u16) -> io::Result<Udp> {
+        let first = socket(address)?;
+        set(&first, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        set(&first, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+        if address.is_ipv4() {
+            set(&first, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        } else {
+            set(&first, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        }
+        let mut all = vec![first];
+        for _ in 1..paths {
+            all.push(socket(SocketAddr::new(address.ip(), 0))?);
+        }
+        Ok(Udp { paths: all, buffers: Vec::new(), gso: true, counters: Counters::default() })
+    }
+
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.paths[0].as_raw_fd()
+    }
+
+    /// Whether trains can be sent.
+    pub fn gso(&self) -> bool {
+        self.gso
+    }
+
+    /// Takes what has arrived, one batch at the most, each datagram by itself. True: there may be more.
+    pub fn receive(&mut self, now: Time, mut each: impl FnMut(Received)) -> io::Result<bool> {
+        self.buffers.resize_with(BATCH, || BytesMut::zeroed(BUFFER));
+        let mut controls = [Control([0; CONTROL]); BATCH];
+        // SAFETY: all zero is a value of these plain structures.
+        let (mut parts, mut heads): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
+        for i in 0..BATCH {
+            parts[i] = libc::iovec { iov_base: self.buffers[i].as_mut_ptr().cast(), iov_len: BUFFER };
+            let h = &mut heads[i].msg_hdr;
+            (h.msg_iov, h.msg_iovlen) = (&mut parts[i], 1);
+            (h.msg_control, h.msg_controllen) = (controls[i].0.as_mut_ptr().cast(), CONTROL as _);
+        }
+        self.counters.receive_calls += 1;
+        // SAFETY: buffers, parts and controls live through the call, and lengths are theirs.
+        let n = unsafe {
+            libc::recvmmsg(self.as_raw_fd(), heads.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
+        };
+        if n < 0 {
+            let e = io::Error::last_os_error();
+            // An ICMP error of something sent before is nothing to this socket.
+            let passing = matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECONNREFUSED));
+            return if passing { Ok(false) } else { Err(e) };
+        }
+        let wall = wall_nanos();
+        for (i, h) in heads.iter().enumerate().take(n as usize) {
+            let len = h.msg_len as usize;
+            if h.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || len == 0 {
+                continue;
+            }
+            let notes = Notes::of(&h.msg_hdr);
+            let at = notes.wall.map_or(now, |t| now - Span(wall.saturating_sub(t)));
+            let segment = notes.segment.filter(|&s| s > 0).unwrap_or(len);
+            if len < KEEP || segment < len {
+                for d in self.buffers[i][..len].chunks(segment) {
+                    each(Received { datagram: BytesMut::from(d), at, marked: notes.marked });
+                }
+            } else {
+                let mut datagram = std::mem::replace(&mut self.buffers[i], BytesMut::zeroed(BUFFER));
+                datagram.truncate(len);
+                each(Received { datagram, at, marked: notes.marked });
+            }
+        }
+        Ok(n as usize == BATCH)
+    }
+
+    /// Sends all of them, in order; what the kernel does not take now is dropped and counted.
+    pub fn send(&mut self, all: &mut Vec<Outgoing>) -> io::Result<()> {
+        let mut from = 0;
+        while from < all.len() {
+            let path = usize::from(all[from].path) % self.paths.len();
+            let same = |o: &Outgoing| usize::from(o.path) % self.paths.len() == path;
+            let until = all[from..].iter().take(BATCH).position(|o| !same(o)).map_or(BATCH, |n| n.max(1));
+            let batch = &all[from..(from + until).min(all.len())];
+            self.counters.send_calls += 1;
+            let sent = send_batch(self.paths[path].as_raw_fd(), batch);
+            match sent {
+                Ok(n) => from += n.max(1),
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                Err(e) if e.raw_os_error() == Some(libc::EIO) && self.gso => {
+                    // A device without checksums of its own refuses trains.
+                    self.gso = false;
+                    self.counters.send_refused += 1;
+                    from += 1;
+                }
+                Err(e) if fatal(&e) => {
+                    all.clear();
+                    return Err(e);
+                }
+                Err(_) => {
+                    self.counters.send_refused += 1;
+                    from += 1;
+                }
+            }
+        }
+        all.clear();
+        Ok(())
+    }
+}
+
+/// Errors of the socket itself; all others are the network's, which loses things.
+fn fatal(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT))
+}
+
+fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
+    let s = UdpSocket::bind(address)?;
+    s.set_nonblocking(true)?;
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
+        // Beyond the system's limit only with the right to; within it otherwise.
+        if set(&s, libc::SOL_SOCKET, forced, SOCKET_BYTES).is_err() {
+            set(&s, libc::SOL_SOCKET, plain, SOCKET_BYTES)?;
+        }
+    }
+    Ok(s)
+}
+
+fn set(s: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let p = (&raw const value).cast();
+    // SAFETY: `value` lives through the call, and its length is given.
+    let r = unsafe { libc::setsockopt(s.as_raw_fd(), level, name, p, size_of::<i32>() as u32) };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn marked(class: u8) -> bool {
+    class & 0b11 == Ecn::Marked as u8
+}
+
+/// What the kernel says of a datagram.
+#[derive(Default)]
+struct Notes {
+    /// When it arrived, by the wall clock.
+    wall: Option<u64>,
+    segment: Option<usize>,
+    marked: bool,
+}
+
+impl Notes {
+    fn of(h: &libc::msghdr) -> Notes {
+        let mut notes = Notes::default();
+        // SAFETY: the kernel filled the control buffer; the macros stay inside `msg_controllen`.
+        unsafe {
+            let mut c = libc::CMSG_FIRSTHDR(h);
+            while !c.is_null() {
+                let data = libc::CMSG_DATA(c);
+                match ((*c).cmsg_level, (*c).cmsg_type) {
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                        let t = data.cast::<libc::timespec>().read_unaligned();
+                        notes.wall = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
+                    }
+                    (libc::SOL_UDP, libc::UDP_GRO) => {
+                        notes.segment = usize::try_from(data.cast::<i32>().read_unaligned()).ok();
+                    }
+                    (libc::IPPROTO_IP, libc::IP_TOS) => notes.marked = marked(*data),
+                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                        notes.marked = marked(data.cast::<i32>().read_unaligned() as u8);
+                    }
+                    _ => {}
+                }
+                c = libc::CMSG_NXTHDR(h, c);
+            }
+        }
+        notes
+    }
+}
+
+/// How many of `batch`, which all leave by `fd`, the kernel took.
+fn send_batch(fd: RawFd, batch: &[Outgoing]) -> io::Result<usize> {
+    let mut controls = [Control([0; CONTROL]); BATCH];
+    // SAFETY: all zero is a value of these plain structures.
+    let (mut parts, mut heads, mut names): (
+        [libc::iovec; BATCH],
+        [libc::mmsghdr; BATCH],
+        [libc::sockaddr_storage; BATCH],
+    ) = unsafe { (zeroed(), zeroed(), zeroed()) };
+    for (i, o) in batch.iter().enumerate() {
+        parts[i] = libc::iovec { iov_base: o.bytes.as_ptr().cast_mut().cast(), iov_len: o.bytes.len() };
+        let h = &mut heads[i].msg_hdr;
+        (h.msg_iov, h.msg_iovlen) = (&mut parts[i], 1);
+        h.msg_namelen = put_address(o.to, &mut names[i]);
+        h.msg_name = (&raw mut names[i]).cast();
+        (h.msg_control, h.msg_controllen) = (controls[i].0.as_mut_ptr().cast(), CONTROL as _);
+        let class = i32::from(o.dscp << 2 | o.ecn as u8);
+        // SAFETY: the two control messages fit the buffer, which `msg_controllen` says the size of.
+        unsafe {
+            let mut c = libc::CMSG_FIRSTHDR(h);
+            let (level, name) = match o.to {
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            };
+            let mut len = put_note(c, level, name, class);
+            if let Some(segment) = o.segment.filter(|&s| s < o.bytes.len()) {
+                c = libc::CMSG_NXTHDR(h, c);
+                len += put_note(c, libc::SOL_UDP, libc::UDP_SEGMENT, segment as u16);
+            }
+            h.msg_controllen = len as _;
+        }
+    }
+    // SAFETY: everything the headers point to lives through the call.
+    let n = unsafe { libc::sendmmsg(fd, heads.as_mut_ptr(), batch.len() as u32, libc::MSG_DONTWAIT) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// # Safety
+/// `c` has room for a control message with a `T`.
+unsafe fn put_note<T>(c: *mut libc::cmsghdr, level: i32, name: i32, value: T) -> usize {
+    let len = size_of::<T>() as u32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*c).cmsg_level = level;
+        (*c).cmsg_type = name;
+        (*c).cmsg_len = libc::CMSG_LEN(len) as _;
+        libc::CMSG_DATA(c).cast::<T>().write_unaligned(value);
+        libc::CMSG_SPACE(len) as usize
+    }
+}
+
+fn put_address(a: SocketAddr, to: &mut libc::sockaddr_storage) -> u32 {
+    match a {
+        SocketAddr::V4(a) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: a.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: a sockaddr_storage has room for every address, and is aligned for it.
+            unsafe { (&raw mut *to).cast::<libc::sockaddr_in>().write(name) };
+            size_of::<libc::sockaddr_in>() as u32
+        }
+        SocketAddr::V6(a) => {
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: a.port().to_be(),
+                sin6_flowinfo: a.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                sin6_scope_id: a.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut *to).cast::<libc::sockaddr_in6>().write(name) };
+            size_of::<libc::sockaddr_in6>() as u32
+        }
+    }
+}
+
+/// CLOCK_REALTIME: what the kernel's timestamps are in.
+fn wall_nanos() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the structure given.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::poll::{Interest, Poll};
+
+    fn pair(host: &str) -> (Udp, Udp, SocketAddr) {
+        let any: SocketAddr = format!("{host}:0").parse().expect("address");
+        let (a, b) = (Udp::bind(any, 2).expect("bind"), Udp::bind(any, 1).expect("bind"));
+        let to = b.paths[0].local_addr().expect("address");
+        (a, b, to)
+    }
+
+    fn take(b: &mut Udp, n: usize) -> Vec<Received> {
+        let (mut got, mut poll, mut ready) = (Vec::new(), Poll::new().expect("epoll"), Vec::new());
+        poll.add(b.as_raw_fd(), 0, Interest::READ).expect("add");
+        while got.len() < n {
+            poll.wait(Some(Span::from_secs(5)), &mut ready).expect("wait");
+            assert!(!ready.is_empty(), "{} of {n} datagrams within 5 s", got.len());
+            b.receive(Time(1 << 40), |r| got.push(r)).expect("receive");
+        }
+        got
+    }
+
+    fn there_and_back(host: &str) {
+        let (mut a, mut b, to) = pair(host);
+        let out = |n: usize, path, segment| Outgoing {
+            to,
+            path,
+            bytes: (0..n).map(|i| i as u8).collect(),
+            segment,
+            dscp: 18,
+            ecn: Ecn::Capable,
+        };
+        let mut all = vec![out(100, 0, None), out(50_000, 1, None), out(2_500, 0, Some(1000))];
+        a.send(&mut all).expect("sends");
+        let mut got = take(&mut b, 5);
+        got.sort_by_key(|r| std::cmp::Reverse(r.datagram.len()));
+        let lens: Vec<usize> = got.iter().map(|r| r.datagram.len()).collect();
+        assert_eq!(lens, [50_000, 1000, 1000, 500, 100]);
+        for r in &got {
+            let first = r.datagram[0];
+            assert!(r.datagram.iter().enumerate().all(|(i, &b)| b == first.wrapping_add(i as u8)), "contents");
+            assert!(!r.marked);
+            let age = Time(1 << 40).since(r.at);
+            assert!(age > Span::ZERO && age < Span::from_secs(10), "timestamp {age} ago");
+        }
+        assert_eq!(a.counters.send_refused, 0);
+    }
+
+    #[test]
+    fn single_datagrams_and_trains_arrive_as_they_were_sent() {
+        there_and_back("127.0.0.1");
+        there_and_back("[::1]");
+    }
+
+    #[test]
+    fn congestion_marks_are_seen() {
+        let (mut a, mut b, to) = pair("127.0.0.1");
+        for (ecn, seen) in [(Ecn::Not, false), (Ecn::Marked, true), (Ecn::Capable, false)] {
+            let bytes = Bytes::from_static(b"x");
+            a.send(&mut vec![Outgoing { to, path: 0, bytes, segment: None, dscp: 18, ecn }]).expect("send");
+            assert_eq!(take(&mut b, 1)[0].marked, seen, "{ecn:?}");
+        }
+    }
+}
