@@ -39,10 +39,13 @@ wait_for() { # wait_for SECONDS COMMAND...: until the command succeeds
     done
 }
 
-rack_up() { # rack_up ARGS...: starts a rack and waits until it answers
-    "$rackweave" up --data "$data" --nbd "unix:$sock" "$@" >>"$work/up.log" 2>&1 &
+# RACKWEAVE_UP_ARGS, for instance --processes, is given to every `rackweave up` of these tests.
+rack_up() { # rack_up ARGS...: starts a rack and waits until it serves
+    : >"$work/ready"
+    # shellcheck disable=SC2086
+    "$rackweave" up --data "$data" --nbd "unix:$sock" ${RACKWEAVE_UP_ARGS:-} "$@" >"$work/ready" 2>>"$work/up.log" &
     rack_pid=$!
-    wait_for 20 "$rackweave" status --data "$data" --json || { cat "$work/up.log"; fail "the rack did not come up"; }
+    wait_for 20 grep -q ready "$work/ready" || { cat "$work/up.log"; fail "the rack did not come up"; }
 }
 
 rack_down() { # clean stop

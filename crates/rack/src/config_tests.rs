@@ -1,8 +1,8 @@
 use super::*;
 
-fn problems(text: &str) -> Vec<(String, String)> {
+fn problems(text: &str) -> Vec<(&'static str, String)> {
     match RackConfig::parse(text) {
-        Err(ConfigError::Rules(p)) => p.into_iter().map(|p| (p.key.into_owned(), p.value)).collect(),
+        Err(ConfigError::Rules(p)) => p.into_iter().map(|p| (&*p.key.into_owned().leak(), p.value)).collect(),
         other => panic!("expected broken rules, got {other:?}"),
     }
 }
