@@ -18,6 +18,8 @@ use crate::sender::{Outgoing, Progress};
 
 /// vSSDs whose server is remembered: as many as a rack has (RB1). Beyond it all are learned anew.
 pub(crate) const HINTS_MAX: usize = 131_072;
+/// Events that are kept if the driver polls none: several for each peer.
+const NEWS_MAX: usize = 65_536;
 /// `gc_op`s that wait to leave.
 const BARE_MAX: usize = 4096;
 
@@ -243,8 +245,11 @@ impl Endpoint {
         self.counters.messages_delivered += 1;
         self.events.push_back(Event::Delivered(Delivered { from, class, message, crcs }));
     }
+    /// News beyond the bound is dropped: `peers` tells the same. What became of a message never is.
     pub(crate) fn event(&mut self, e: Event) {
-        self.events.push_back(e);
+        if self.events.len() < NEWS_MAX || matches!(e, Event::GaveUp { .. }) {
+            self.events.push_back(e);
+        }
     }
 
     /// When [`Endpoint::handle_timeout`] has something to do; [`Time::MAX`] if never.

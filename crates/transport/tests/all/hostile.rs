@@ -280,3 +280,20 @@ fn any_bytes_are_counted_and_cost_bounded_memory() {
         assert!(c.drop_malformed > 1000 && c.dropped() > 10_000, "{c:?}");
     }
 }
+
+/// Without keys anyone can be a younger life of anyone; the driver polls nothing.
+#[test]
+fn news_that_nobody_polls_is_bounded() {
+    let mut b = end(3, Keys::none());
+    let mut young = send(&mut end(2, Keys::none()), 3, message(Op::Peer, Class::Silver, 2, 0, 1, 4, 0));
+    for life in 2..80_000u64 {
+        young[84..92].copy_from_slice(&life.to_be_bytes());
+        let mut zeroed = young.clone();
+        [1..9, 16..20, 64..80].into_iter().for_each(|r| zeroed[r].fill(0));
+        young[64..68].copy_from_slice(&crc32c::crc32c(&zeroed).to_be_bytes());
+        receive(&mut b, &young);
+    }
+    assert!(b.peers()[0].incarnation > Some(70_000));
+    let news = std::iter::from_fn(|| b.poll_event()).filter(|e| matches!(e, Event::PeerUp { .. })).count();
+    assert!(news <= 65_536, "{news} events");
+}

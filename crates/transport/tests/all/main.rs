@@ -1,6 +1,7 @@
 //! The transport over modelled networks, in virtual time.
 
 mod bottleneck;
+mod classes;
 mod delivery;
 mod failures;
 mod golden;
