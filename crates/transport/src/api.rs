@@ -100,7 +100,8 @@ pub struct Transmit {
     pub bytes: Bytes,
     /// Bytes of each datagram of a train but the last, for GSO.
     pub segment: Option<usize>,
-    /// Names the (last) datagram for [`crate::Endpoint::transmitted`].
+    /// Whose connection it belongs to, and the (last) datagram's number in it, for [`crate::Endpoint::transmitted`].
+    pub peer: NodeId,
     pub stamp: u64,
 }
 

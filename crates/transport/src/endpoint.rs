@@ -258,8 +258,8 @@ impl Endpoint {
     }
 
     /// The kernel said when a datagram left: round trips are measured from then. Optional.
-    pub fn transmitted(&mut self, to: NodeId, class: Class, stamp: u64, at: Time) {
-        if let Some(peer) = self.peers.get_mut(&to) {
+    pub fn transmitted(&mut self, peer: NodeId, class: Class, stamp: u64, at: Time) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
             peer.flow(class).tx.left_at(stamp, at);
         }
     }
@@ -396,5 +396,5 @@ fn status(p: &Peer) -> PeerStatus {
 
 /// A transmission of one datagram.
 pub(crate) fn single(to: NodeId, via: crate::api::Via, class: Class, bytes: Vec<u8>, stamp: u64) -> Transmit {
-    Transmit { to, via, class, ecn: true, bytes: Bytes::from(bytes), segment: None, stamp }
+    Transmit { to, via, class, ecn: true, bytes: Bytes::from(bytes), segment: None, peer: to, stamp }
 }

@@ -129,7 +129,7 @@ impl Endpoint {
         self.ready[class as usize].push_back(node);
         self.touch(now, node);
         let via = self.via(node);
-        Some(Transmit { segment, ..single(to, via, class, d, counter) })
+        Some(Transmit { segment, peer: node, ..single(to, via, class, d, counter) })
     }
 
     fn via(&self, node: NodeId) -> Via {

@@ -90,7 +90,7 @@ fn a_request_leaves_by_the_path_of_its_server() {
     w.end(9).send(now, NodeId(1), message(Op::Read, Class::Silver, 9, 20, 1, 17, 0), options).expect("taken");
     let t = w.end(9).poll_transmit(now).expect("a datagram");
     let path = w.end(9).peers().iter().find(|p| p.peer == NodeId(2)).expect("known").path;
-    assert_eq!((t.to, t.via), (NodeId(1), Via::Path(path)));
+    assert_eq!((t.to, t.via, t.peer), (NodeId(1), Via::Path(path), NodeId(2)));
 }
 
 /// Nobody has answered for the vSSD before: the first acknowledgement moves the message to its sender's connection.
@@ -135,4 +135,28 @@ fn acknowledgements_on_a_redirected_datagram_are_not_believed() {
     let mut got: Vec<u64> = w.delivered(9).map(|d| number(&d.message)).collect();
     got.sort_unstable();
     assert_eq!(got, [71, 72]);
+}
+
+/// The kernel held the datagram back for 30 µs: they are not the network's.
+#[test]
+fn round_trips_begin_when_the_datagram_really_left() {
+    let rtt = |late: Span| {
+        let mut ends = [2, 3].map(|n| {
+            rackweave_transport::Endpoint::new(Config::default(), NodeId(n), 1, Keys::none(), 1).expect("configuration")
+        });
+        let (mut now, how) = (Time(1_000_000), rackweave_transport::SendOptions { deadline: Time::MAX, token: 0 });
+        ends[0].send(now, NodeId(3), message(Op::Peer, Class::Gold, 2, 0, 1, 4, 64), how).expect("taken");
+        for from in [0, 1] {
+            ends[from].handle_timeout(now);
+            let t = ends[from].poll_transmit(now).expect("a datagram");
+            ends[from].transmitted(t.peer, t.class, t.stamp, now + late);
+            now += Span::from_micros(100);
+            let received = rackweave_transport::Received { datagram: t.bytes[..].into(), at: now, marked: false };
+            ends[1 - from].receive(now, received);
+            now += Span::from_millis(1);
+        }
+        ends[0].peers()[0].flows[0].rtt
+    };
+    assert_eq!(rtt(Span::ZERO), Span::from_micros(200));
+    assert_eq!(rtt(Span::from_micros(30)), Span::from_micros(170));
 }
