@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rackweave_core::msg::{Body, Class, Header, IoReply, IoRequest, Op, Packet, SectorRange, VssdRow};
-use rackweave_core::{Epoch, Incarnation, NodeId, SetId, Span, Time, VolumeId, VssdId};
+use rackweave_core::{Epoch, Incarnation, NodeId, Rng, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_dataplane::netns::{Namespace, Star, address};
-use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, PortPlace};
+use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
+use rackweave_switch::ROWS_MAX;
 use rackweave_switch::control::{Announcement, Change, DataPlane};
 use rackweave_wire::pcap::UDP_PORT;
 
@@ -210,6 +211,28 @@ fn bar(ok: bool) -> &'static str {
     if ok { "" } else { "  MISSED" }
 }
 
+/// ns of a read's program, its frame rewritten, by ids drawn at random: nothing is in the caches but by chance.
+fn lookup_ns(rows: u32) -> Result<f64, Box<dyn std::error::Error>> {
+    const READS: u32 = 20_000;
+    let mut switch = KernelSwitch::load(KernelConfig { rows_max: rows, ..KernelConfig::new(SWITCH) })?;
+    switch.set_port(SERVER, Port { ifindex: 1, mac: frame::mac(SERVER), place: PortPlace::Peer })?;
+    for v in 1..=rows {
+        let row = VssdRow { server: SERVER, readable: true, peers: Vec::new() };
+        let (vssd, incarnation, epoch) = (VssdId(v), Incarnation(1), Epoch(1));
+        switch.change(Time::ZERO, &Change::Create(Announcement { vssd, incarnation, epoch, request: 0, row }))?;
+    }
+    let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
+    let mut request = packet(Op::Read, CLIENT, SWITCH, Body::Io(IoRequest::Read { range }));
+    let (mut rng, mut times) = (Rng::new(1), Vec::new());
+    for _ in 0..READS {
+        let vssd = 1 + rng.below(u64::from(rows)) as u32;
+        request[1..5].copy_from_slice(&vssd.to_be_bytes());
+        let (_, _, time) = switch.test_run(&frame::around(CLIENT, SWITCH, &request), 1)?;
+        times.push(time.as_nanos() as f64);
+    }
+    Ok(median(times).0)
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(why) = KernelSwitch::unavailable() {
         println!("SKIP forward_speed: {why}");
@@ -254,6 +277,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("    {ns:.0} ns ({low:.0}–{high:.0}) more of the sender's CPU a packet");
         println!("    {:.0} k packets/s by {}, {:.0} k", a / 1e3, plain.name, b / 1e3);
     }
+    let (small, large) = (lookup_ns(16)?, lookup_ns(ROWS_MAX)?);
+    println!("a read of any vSSD: {small:.0} ns among 16, {large:.0} ns among {ROWS_MAX}: {:.2}×", large / small);
     println!("    ({ROUNDS} alternating rounds; a read of {} B; medians and ranges)", plain.request().len());
     Ok(())
 }

@@ -296,3 +296,36 @@ pub fn write_to_ring(request: u64) -> Packet {
     p.header.request = request;
     p
 }
+
+/// Two servers ask at the same moment, from two processors: one lock decides (protocol rule 15).
+#[test]
+fn netns_two_that_ask_at_once_are_never_both_accepted() {
+    if skip("netns_two_that_ask_at_once_are_never_both_accepted") {
+        return;
+    }
+    let rack = Rack::new(PortPlace::Peer);
+    for (v, server) in [(1, 2), (2, 3)] {
+        assert_eq!(rack.ask(GcField::Idle, v, server, 1), GcField::Idle);
+    }
+    const ROUNDS: u64 = 3_000;
+    let together = std::sync::Barrier::new(2);
+    let accepted: Vec<Vec<bool>> = std::thread::scope(|s| {
+        let asking = [(1, 2), (2, 3)].map(|(v, server)| {
+            let (rack, together) = (&rack, &together);
+            s.spawn(move || {
+                let round = |k: u64| {
+                    together.wait();
+                    let accepted = rack.ask(GcField::Soft, v, server, 2 * k) == GcField::Accept;
+                    together.wait();
+                    rack.ask(GcField::Finish, v, server, 2 * k + 1);
+                    accepted
+                };
+                (1..=ROUNDS).map(round).collect()
+            })
+        });
+        asking.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let both = accepted[0].iter().zip(&accepted[1]).filter(|(a, b)| **a && **b).count();
+    let one = accepted[0].iter().zip(&accepted[1]).filter(|(a, b)| **a != **b).count() as u64;
+    assert_eq!((both, one), (0, ROUNDS));
+}
