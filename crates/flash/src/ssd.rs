@@ -451,6 +451,11 @@ impl Ssd {
     pub fn version(&self, vssd: VssdId, addr: BlockAddr) -> Timestamp {
         Timestamp(self.get(vssd).version(addr.pack()))
     }
+    /// [`Ssd::version`] and [`Ssd::mapped`] in one look-up.
+    pub fn held(&self, vssd: VssdId, addr: BlockAddr) -> (Timestamp, bool) {
+        let (version, mapped) = self.get(vssd).held(addr.pack());
+        (Timestamp(version), mapped)
+    }
     /// No block of the range has a higher version.
     pub fn max_version(&self, vssd: VssdId, range: BlockRange) -> Timestamp {
         Timestamp(self.get(vssd).max_version(&range))

@@ -173,10 +173,11 @@ impl Disk {
             }
             (e.in_flight, e.seq) = (false, seq);
         } else {
-            if version < ssd.version(self.cfg.vssd, a) {
+            let (held, mapped) = ssd.held(self.cfg.vssd, a);
+            if version < held {
                 return;
             }
-            let unmapped = !ssd.mapped(self.cfg.vssd, a);
+            let unmapped = !mapped;
             self.unmapped += u64::from(unmapped);
             self.entries.insert(a, Entry { version, data, seq, in_flight: false, unmapped });
         }
@@ -239,7 +240,7 @@ impl Disk {
 
     /// Programs pages and starts a sync, as far as may be now.
     pub fn pump(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
-        if self.failed {
+        if self.failed || (self.dirty == 0 && self.waiting.is_empty()) {
             return;
         }
         while self.dirty > 0 && !self.no_block && self.in_flight < self.cfg.pages_max {

@@ -29,11 +29,18 @@ pub(crate) enum State {
     Retired,
 }
 
-/// What was programmed into a block, slot by slot; dropped with its erase.
+/// What was programmed into a slot: one cache line's access tells both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) addr: u64,
+    pub(crate) version: u64,
+}
+
+const EMPTY: Record = Record { addr: PAD, version: 0 };
+
+/// What else is known of a block's pages and slots; like the records, dropped with its erase.
 #[derive(Debug)]
 pub(crate) struct Table {
-    pub(crate) addr: Box<[u64]>,
-    pub(crate) version: Box<[u64]>,
     /// Sequence of each page; zero: never programmed, or torn.
     pub(crate) sequence: Box<[u64]>,
     /// Slots that the map points to.
@@ -42,16 +49,9 @@ pub(crate) struct Table {
 
 impl Table {
     fn new(pages: usize, slots: usize) -> Table {
-        Table {
-            addr: vec![PAD; slots].into(),
-            version: vec![0; slots].into(),
-            sequence: vec![0; pages].into(),
-            valid: vec![0; slots.div_ceil(64)].into(),
-        }
+        Table { sequence: vec![0; pages].into(), valid: vec![0; slots.div_ceil(64)].into() }
     }
     fn reset(&mut self) {
-        self.addr.fill(PAD);
-        self.version.fill(0);
         self.sequence.fill(0);
         self.valid.fill(0);
     }
@@ -75,7 +75,7 @@ impl Table {
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) state: State,
-    pub(crate) table: Option<Box<Table>>,
+    pub(crate) table: Option<Table>,
     pub(crate) erase_count: u16,
     pub(crate) erase_time: u64,
     pub(crate) valid: u32,
@@ -102,6 +102,9 @@ struct Buckets {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     pub(crate) all: Vec<Block>,
+    /// By block, a record a slot; none without a table. Apart from the blocks, so that a look-up by slot reads a dense
+    /// array of these and the record, nothing else.
+    records: Vec<Box<[Record]>>,
     free: Vec<Vec<u32>>,
     pub(crate) free_count: u32,
     buckets: Vec<Buckets>,
@@ -109,15 +112,16 @@ pub(crate) struct Blocks {
     pub(crate) pages: u16,
     pub(crate) spp: u32,
     pub(crate) spb: u32,
-    /// Boxed as they are in a block: moving one is moving a pointer.
-    #[allow(clippy::vec_box)]
-    spare_tables: Vec<Box<Table>>,
+    spare_tables: Vec<(Table, Box<[Record]>)>,
     /// Slots counted valid in all blocks.
     pub(crate) valid: u64,
 }
 
 /// Tables kept for reuse: a frontier's worth, so that steady collection allocates nothing.
 const SPARE_TABLES_MAX: usize = 64;
+
+/// State of a block without a table.
+const BLOCK_BYTES: usize = std::mem::size_of::<Block>() + std::mem::size_of::<Box<[Record]>>();
 
 impl Blocks {
     pub(crate) fn new(dies: u32, blocks_per_die: u32, pages: u16, spp: u32) -> Blocks {
@@ -139,6 +143,7 @@ impl Blocks {
         let buckets = |_| Buckets { heads: vec![NONE; spb as usize + 1].into(), least: spb + 1, count: 0 };
         Blocks {
             all: (0..n).map(block).collect(),
+            records: (0..n).map(|_| Box::default()).collect(),
             // Popped from the end: ascending numbers first.
             free: (0..dies).map(|d| (d * blocks_per_die..(d + 1) * blocks_per_die).rev().collect()).collect(),
             free_count: n,
@@ -163,11 +168,23 @@ impl Blocks {
     pub(crate) fn block_of(&self, slot: u32) -> u32 {
         slot / self.spb
     }
+    /// What was programmed into the slot; [`PAD`] if nothing was.
+    pub(crate) fn record(&self, slot: u32) -> Record {
+        let (block, within) = (slot / self.spb, slot % self.spb);
+        self.records[block as usize].get(within as usize).copied().unwrap_or(EMPTY)
+    }
+    /// Records of a block, slot by slot; none if it has no table.
+    pub(crate) fn records(&self, block: u32) -> &[Record] {
+        &self.records[block as usize]
+    }
+    pub(crate) fn records_mut(&mut self, block: u32) -> &mut [Record] {
+        &mut self.records[block as usize]
+    }
     pub(crate) fn addr(&self, slot: u32) -> u64 {
-        self.all[(slot / self.spb) as usize].table.as_ref().map_or(PAD, |t| t.addr[(slot % self.spb) as usize])
+        self.record(slot).addr
     }
     pub(crate) fn version(&self, slot: u32) -> u64 {
-        self.all[(slot / self.spb) as usize].table.as_ref().map_or(0, |t| t.version[(slot % self.spb) as usize])
+        self.record(slot).version
     }
     pub(crate) fn sequence(&self, slot: u32) -> u64 {
         let within = slot % self.spb;
@@ -179,23 +196,32 @@ impl Blocks {
     pub(crate) fn take_free(&mut self, die: u32) -> Option<u32> {
         let b = self.free[die as usize].pop()?;
         self.free_count -= 1;
-        let (pages, slots) = (usize::from(self.pages), self.spb as usize);
-        let table = self.spare_tables.pop().unwrap_or_else(|| Box::new(Table::new(pages, slots)));
+        let (table, records) = self.spare_tables.pop().unwrap_or_else(|| self.new_table());
+        self.records[b as usize] = records;
         let block = &mut self.all[b as usize];
         block.table = Some(table);
         block.next_page = 0;
         Some(b)
     }
+    fn new_table(&self) -> (Table, Box<[Record]>) {
+        let (pages, slots) = (usize::from(self.pages), self.spb as usize);
+        (Table::new(pages, slots), vec![EMPTY; slots].into())
+    }
     /// Takes this free block, as recovery does for one that it found programmed.
-    pub(crate) fn claim(&mut self, block: u32) -> &mut Table {
+    pub(crate) fn claim(&mut self, block: u32) -> (&mut Table, &mut [Record]) {
         if matches!(self.all[block as usize].state, State::Free { .. }) {
             let die = self.die_of(block) as usize;
             self.free[die].retain(|&b| b != block);
             self.free_count -= 1;
             self.all[block as usize].state = State::Closed;
         }
-        let (pages, slots) = (usize::from(self.pages), self.spb as usize);
-        self.all[block as usize].table.get_or_insert_with(|| Box::new(Table::new(pages, slots)))
+        if self.all[block as usize].table.is_none() {
+            let (table, records) = self.new_table();
+            self.all[block as usize].table = Some(table);
+            self.records[block as usize] = records;
+        }
+        let table = self.all[block as usize].table.as_mut().expect("it has one now");
+        (table, &mut self.records[block as usize])
     }
     /// Back to the free list, erased.
     pub(crate) fn release(&mut self, block: u32) {
@@ -208,11 +234,13 @@ impl Blocks {
         self.free_count += 1;
     }
     pub(crate) fn drop_table(&mut self, block: u32) {
+        let mut records = std::mem::take(&mut self.records[block as usize]);
         if let Some(mut t) = self.all[block as usize].table.take()
             && self.spare_tables.len() < SPARE_TABLES_MAX
         {
             t.reset();
-            self.spare_tables.push(t);
+            records.fill(EMPTY);
+            self.spare_tables.push((t, records));
         }
     }
     /// After a start: a power cut may have left half a program in any block that looks erased.
@@ -314,6 +342,6 @@ impl Blocks {
         let table = u64::from(self.spb) * 16 + u64::from(self.pages) * 8 + u64::from(self.spb / 8);
         let tables = self.all.iter().filter(|b| b.table.is_some()).count() + self.spare_tables.len();
         let lists = self.buckets.len() as u64 * (u64::from(self.spb) + 1) * 4;
-        tables as u64 * table + (self.all.len() * std::mem::size_of::<Block>()) as u64 + lists
+        tables as u64 * table + (self.all.len() * BLOCK_BYTES) as u64 + lists
     }
 }

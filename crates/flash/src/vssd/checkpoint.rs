@@ -320,9 +320,9 @@ impl Vssd {
             b.extend_from_slice(&block.erase_count.to_le_bytes());
             b.extend_from_slice(&block.erase_time.to_le_bytes());
             t.sequence.iter().for_each(|s| b.extend_from_slice(&s.to_le_bytes()));
-            for (addr, version) in t.addr.iter().zip(&t.version) {
-                b.extend_from_slice(&addr.to_le_bytes());
-                b.extend_from_slice(&version.to_le_bytes());
+            for r in self.blocks.records(number) {
+                b.extend_from_slice(&r.addr.to_le_bytes());
+                b.extend_from_slice(&r.version.to_le_bytes());
             }
             n += 1;
         }

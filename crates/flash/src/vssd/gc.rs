@@ -10,7 +10,7 @@ use std::cell::Cell;
 use rackweave_core::device::{DeviceError, DeviceOp, Slot, SlotKind, SlotRecord};
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint};
 
-use super::blocks::{State, is_range};
+use super::blocks::{Record, State, is_range};
 use super::{GC_RESERVE, Io, Pending, Vssd, packed};
 use crate::ssd::{BlockingUnit, FlashDone};
 use crate::timing::{Charge, Timing};
@@ -263,6 +263,7 @@ impl Vssd {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         let (spp, block) = (self.blocks.spp as usize, v.block);
         let table = self.blocks.all[block as usize].table.as_ref().expect("a victim has a table");
+        let records = self.blocks.records(block);
         let first = usize::from(page) * spp;
         let mut slots = slots.into_vec().into_iter();
         let mut lost = Vec::new();
@@ -272,7 +273,7 @@ impl Vssd {
                 continue;
             }
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
-            let (addr, version) = (table.addr[s], table.version[s]);
+            let Record { addr, version } = records[s];
             let mut crc = slot.record.crc;
             if io.cfg.verify && !intact(&slot, addr, version) {
                 io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), u64::from(self.block0 + block));

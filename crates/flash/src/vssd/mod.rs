@@ -24,7 +24,7 @@ use crate::oob;
 use crate::profile::Profile;
 use crate::ssd::{BlockWrite, FlashDone, FlashOut, FlashStats, NoFreeBlock, Space, SsdConfig};
 use crate::timing::{Charge, Clock, Timing};
-use blocks::{Blocks, NONE, PAD, RANGE_VOLUME, State, is_range};
+use blocks::{Blocks, NONE, PAD, RANGE_VOLUME, Record, State, is_range};
 use map::PageMap;
 use ranges::Ranges;
 
@@ -197,9 +197,13 @@ impl Vssd {
     // Reads.
 
     pub(crate) fn version(&self, addr: u64) -> u64 {
+        self.held(addr).0
+    }
+    /// Version of the block, and whether it is mapped.
+    pub(crate) fn held(&self, addr: u64) -> (u64, bool) {
         match self.map.get(addr) {
-            NONE => self.ranges.version(addr),
-            slot => self.blocks.version(slot),
+            NONE => (self.ranges.version(addr), false),
+            slot => (self.blocks.version(slot), true),
         }
     }
     pub(crate) fn read(&mut self, io: &mut Io, addr: u64, token: u64) {
@@ -378,16 +382,15 @@ impl Vssd {
         b.programs += 1;
         let table = b.table.as_mut().expect("an open block has a table");
         table.sequence[usize::from(page)] = sequence;
-        let at = usize::from(page) * spp;
-        for (i, s) in slots.iter().enumerate() {
-            table.addr[at + i] = packed(&s.record);
-            table.version[at + i] = s.record.version.0;
-        }
         if page == last {
             b.state = State::Closed;
             frontiers[f] = NO_FRONTIER;
             self.open_on[self.blocks.die_of(block) as usize] -= 1;
             self.checkpoint.blocks_closed += 1;
+        }
+        let records = &mut self.blocks.records_mut(block)[usize::from(page) * spp..][..spp];
+        for (r, s) in records.iter_mut().zip(&slots) {
+            *r = Record { addr: packed(&s.record), version: s.record.version.0 };
         }
         let oob = self.oob(block);
         let charge = if matches!(by, By::Gc { .. }) { Charge::Collector } else { Charge::Device };
@@ -619,12 +622,8 @@ impl Vssd {
                 }
                 return;
             }
-            if let Some(t) = &self.blocks.all[self.sweep_at as usize].table {
-                for (addr, version) in t.addr.iter().zip(&t.version) {
-                    if *addr < RANGE_VOLUME {
-                        self.ranges.saw(*addr, *version);
-                    }
-                }
+            for r in self.blocks.records(self.sweep_at).iter().filter(|r| r.addr < RANGE_VOLUME) {
+                self.ranges.saw(r.addr, r.version);
             }
             self.sweep_at += 1;
         }

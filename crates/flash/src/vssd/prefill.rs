@@ -2,7 +2,7 @@
 
 use rackweave_core::{BlockAddr, Timestamp};
 
-use super::blocks::{NONE, PAD, State, is_range};
+use super::blocks::{NONE, PAD, Record, State, is_range};
 use super::{NO_FRONTIER, Vssd};
 
 /// Collection during ageing keeps the free ratio (protocol rule 19) near RackBlox's soft threshold, so that a measured
@@ -77,10 +77,9 @@ impl Vssd {
         let within = self.blocks.spb - at.left;
         at.left -= 1;
         let spp = self.blocks.spp;
-        let t = self.blocks.all[at.block as usize].table.as_mut().expect("an open block has a table");
-        t.addr[within as usize] = addr;
-        t.version[within as usize] = version;
+        self.blocks.records_mut(at.block)[within as usize] = Record { addr, version };
         if within.is_multiple_of(spp) {
+            let t = self.blocks.all[at.block as usize].table.as_mut().expect("an open block has a table");
             t.sequence[(within / spp) as usize] = self.sequence;
             self.sequence += 1;
             self.stats.pages_programmed += 1;
@@ -99,8 +98,8 @@ impl Vssd {
             return;
         }
         let page = (self.blocks.spb - at.left).div_ceil(self.blocks.spp) as u16;
-        let t = self.blocks.all[at.block as usize].table.as_ref().expect("an open block has a table");
-        debug_assert!(t.addr[(u32::from(page) * self.blocks.spp) as usize..].iter().all(|&a| a == PAD));
+        let rest = &self.blocks.records(at.block)[(u32::from(page) * self.blocks.spp) as usize..];
+        debug_assert!(rest.iter().all(|r| r.addr == PAD));
         let frontier = self.host.iter().position(|f| f.block == NONE);
         match frontier {
             Some(f) if page < self.blocks.pages => {

@@ -6,7 +6,7 @@ use rackweave_core::map::{Map, map};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Payload, TracePoint};
 
-use super::blocks::{NONE, PAD, RANGE_VOLUME, State, is_range};
+use super::blocks::{NONE, PAD, RANGE_VOLUME, Record, State, is_range};
 use super::checkpoint::{
     ENTRY, HEADER_STRIDE, Header, JOURNAL_FULL, JOURNAL_START, KIND_BLOCKS, KIND_COUNTS, decode_entry, decode_header,
     decode_piece_head, u64_at,
@@ -174,13 +174,12 @@ impl Vssd {
         for entry in b.chunks_exact(16 + pages * 8 + slots * 16).take(n as usize) {
             let number = u32::from_le_bytes(entry[..4].try_into().ok()?);
             *r.described.get_mut(number as usize)? = true;
-            let table = self.blocks.claim(number);
+            let (table, records) = self.blocks.claim(number);
             for (i, s) in entry[16..].chunks_exact(8).take(pages).enumerate() {
                 table.sequence[i] = u64_at(s, 0);
             }
-            for (i, s) in entry[16 + pages * 8..].chunks_exact(16).enumerate() {
-                table.addr[i] = u64_at(s, 0);
-                table.version[i] = u64_at(s, 8);
+            for (r, s) in records.iter_mut().zip(entry[16 + pages * 8..].chunks_exact(16)) {
+                *r = Record { addr: u64_at(s, 0), version: u64_at(s, 8) };
             }
             let block = &mut self.blocks.all[number as usize];
             block.erase_count = u16::from_le_bytes([entry[6], entry[7]]);
@@ -255,13 +254,12 @@ impl Vssd {
         }
         let spp = self.blocks.spp as usize;
         let n = self.blocks.pages;
-        let table = self.blocks.claim(block);
+        let (table, records) = self.blocks.claim(block);
         for p in pages.iter().filter(|p| p.page < n) {
             table.sequence[usize::from(p.page)] = p.sequence;
-            for (i, record) in p.records.iter().take(spp).enumerate() {
-                let at = usize::from(p.page) * spp + i;
-                table.addr[at] = packed(record);
-                table.version[at] = record.version.0;
+            let page = &mut records[usize::from(p.page) * spp..][..spp];
+            for (r, found) in page.iter_mut().zip(&p.records) {
+                *r = Record { addr: packed(found), version: found.version.0 };
             }
         }
         let last = pages.iter().map(|p| p.page).max().unwrap_or(0);
