@@ -36,6 +36,8 @@ const BACKOFFS: usize = 5;
 #[derive(Debug)]
 pub(crate) struct Timers {
     queues: [VecDeque<(Time, Timer)>; BACKOFFS + 4],
+    /// Queues with something in them, as bits: most are empty most of the time, and every event asks.
+    occupied: u16,
     spans: [Span; BACKOFFS + 4],
 }
 
@@ -56,7 +58,7 @@ impl Timers {
             *s = t.retransmit * (1 << i);
         }
         spans[BACKOFFS..].copy_from_slice(&[Span::ZERO, t.replay, t.stall, t.fill]);
-        Timers { queues: Default::default(), spans }
+        Timers { queues: Default::default(), occupied: 0, spans }
     }
     pub fn set(&mut self, now: Time, wait: Wait, timer: Timer) {
         let q = match wait {
@@ -67,25 +69,48 @@ impl Timers {
             Wait::Fill => BACKOFFS + 3,
         };
         self.queues[q].push_back((now + self.spans[q], timer));
+        self.occupied |= 1 << q;
     }
     pub fn deadline(&self) -> Time {
-        self.queues.iter().filter_map(|q| q.front()).map(|&(t, _)| t).min().unwrap_or(Time::MAX)
+        self.fronts().map(|(t, _)| t).min().unwrap_or(Time::MAX)
+    }
+    /// Time and queue of every queue's first timer, in order of the queues.
+    fn fronts(&self) -> impl Iterator<Item = (Time, usize)> {
+        bits(self.occupied).filter_map(|q| self.queues[q].front().map(|&(t, _)| (t, q)))
     }
     /// Takes one timer that is due.
     pub fn pop(&mut self, now: Time) -> Option<Timer> {
-        let q = self.queues.iter_mut().filter(|q| q.front().is_some_and(|&(t, _)| t <= now));
-        let first = q.min_by_key(|q| q.front().map(|&(t, _)| t))?;
-        first.pop_front().map(|(_, t)| t)
+        let (_, q) = self.fronts().filter(|&(t, _)| t <= now).min_by_key(|&(t, _)| t)?;
+        let timer = self.queues[q].pop_front().map(|(_, t)| t);
+        self.note_empty(q);
+        timer
     }
     /// Drops timers at the front whose purpose is over, so that they wake nobody.
     pub fn prune(&mut self, live: impl Fn(&Timer) -> bool) {
-        for q in &mut self.queues {
+        for i in bits(self.occupied) {
+            let q = &mut self.queues[i];
             while q.front().is_some_and(|(_, t)| !live(t)) {
                 q.pop_front();
             }
+            self.note_empty(i);
+        }
+    }
+    fn note_empty(&mut self, q: usize) {
+        if self.queues[q].is_empty() {
+            self.occupied &= !(1 << q);
         }
     }
     pub fn clear(&mut self) {
         self.queues.iter_mut().for_each(VecDeque::clear);
+        self.occupied = 0;
     }
+}
+
+/// Places of the set bits, lowest first.
+fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let i = mask.trailing_zeros() as usize;
+        (mask != 0).then(|| mask &= mask - 1)?;
+        Some(i)
+    })
 }
