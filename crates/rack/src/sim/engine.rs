@@ -353,53 +353,65 @@ impl<N: Node> Engine<N> {
         self.events += 1;
         self.hash.add(self.now.0);
         self.hash.add(mark ^ u64::from(n.0) << 8 ^ kind as u64);
-        let what = if followed { describe(&event) } else { String::new() };
+        let what = followed.then(|| describe(&event));
         let local = slot.clock.local(self.now);
-        let mut fx = std::mem::take(&mut self.fx);
-        fx.clear();
         let cost = &mut self.costs.0[slot.kind as usize];
         cost.events += 1;
         if self.events.is_multiple_of(SAMPLE_EVERY) {
             let watch = Stopwatch::start();
-            node.handle(local, event, &mut fx);
+            node.handle(local, event, &mut self.fx);
             cost.sampled += 1;
             cost.sampled_ns += watch.elapsed_ns();
         } else {
-            node.handle(local, event, &mut fx);
+            node.handle(local, event, &mut self.fx);
         }
-        if followed {
-            self.record(n, kind, what, &fx);
+        if let Some(what) = what {
+            self.record(n, kind, what);
         }
-        self.apply(n, &mut fx, followed);
-        self.fx = fx;
+        self.apply(n, followed);
     }
 
-    fn record(&mut self, node: NodeId, kind: EventKind, what: String, fx: &Effects) {
-        let now = self.now;
+    fn record(&mut self, node: NodeId, kind: EventKind, what: String) {
+        let (now, fx) = (self.now, &self.fx);
         if let Some(t) = self.timeline.as_mut().filter(|t| !t.done && t.steps.len() < STEPS_MAX) {
             t.steps.push(Step { time: now, node, kind, what, traces: fx.traces.clone() });
         }
     }
 
-    fn apply(&mut self, n: NodeId, fx: &mut Effects, followed: bool) {
-        for t in fx.traces.drain(..) {
+    /// Carries out what the node wants, and leaves the effects empty for the next.
+    fn apply(&mut self, n: NodeId, followed: bool) {
+        for t in self.fx.traces.drain(..) {
             self.hash.add(t.point as u64 ^ t.a << 16);
             self.hash.add(t.b);
             self.coverage.count(t.point);
         }
-        for p in fx.packets.drain(..) {
-            self.send(n, p, followed);
+        if !self.fx.packets.is_empty() {
+            let mut packets = std::mem::take(&mut self.fx.packets);
+            packets.drain(..).for_each(|p| self.send(n, p, followed));
+            self.fx.packets = packets;
         }
-        for c in fx.commands.drain(..) {
-            self.command(n, c, followed);
+        if !self.fx.commands.is_empty() {
+            let mut commands = std::mem::take(&mut self.fx.commands);
+            commands.drain(..).for_each(|c| self.command(n, c, followed));
+            self.fx.commands = commands;
         }
-        for w in fx.stores.drain(..) {
+        if !self.fx.stores.is_empty() || !self.fx.replies.is_empty() {
+            self.store_and_reply(n, followed);
+        }
+        if let Some(at) = self.fx.take_wake() {
+            self.nodes[n.0 as usize].wake = Time::MAX;
+            self.set_wake(n, Some(at));
+        }
+    }
+
+    fn store_and_reply(&mut self, n: NodeId, followed: bool) {
+        for w in self.fx.stores.drain(..) {
             let slot = &mut self.nodes[n.0 as usize];
             let what = What::Stored { node: n, life: slot.life, tag: w.tag };
             slot.stores_under_way.push_back(w);
             self.queue.push(self.now + STORE_TIME, Pending { what, followed });
         }
-        for r in fx.replies.drain(..) {
+        for r in self.fx.replies.drain(..) {
             self.hash.add(r.id.0 ^ u64::from(r.result.is_ok()) << 63);
             if let Some(t) = self.timeline.as_mut().filter(|t| t.node == Some(n) && t.request == r.id && !t.done) {
                 let what = match &r.result {
@@ -410,10 +422,6 @@ impl<N: Node> Engine<N> {
                 t.done = true;
             }
             self.replies.push((self.now, n, r));
-        }
-        if let Some(at) = fx.take_wake() {
-            self.nodes[n.0 as usize].wake = Time::MAX;
-            self.set_wake(n, Some(at));
         }
     }
 
