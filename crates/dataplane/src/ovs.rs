@@ -78,7 +78,8 @@ pub fn program(switch: NodeId, hosts: &[NodeId], rings: &[Ring]) -> Result<Strin
     Ok(to)
 }
 
-/// Open vSwitch's daemons in a namespace, a bridge over its ports. They end when this is dropped, or with the process.
+/// Open vSwitch's daemons in a namespace, a bridge over its ports. They end when this is dropped, or with the thread
+/// that started them; a killed process leaves only its directory in the temporary one.
 #[derive(Debug)]
 pub struct OvsSwitch {
     directory: PathBuf,
@@ -118,6 +119,16 @@ impl OvsSwitch {
             command.env(variable, &self.directory);
         }
         command.args(args);
+        // SAFETY: prctl is a plain system call. It is told to end when the thread that started it ends.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == 0 {
+                    Ok(())
+                } else {
+                    Err(io::Error::last_os_error())
+                }
+            })
+        };
         command
     }
     fn run(&self, net: &Namespace, program: &str, args: &[&str]) -> io::Result<String> {
@@ -131,16 +142,6 @@ impl OvsSwitch {
     fn spawn(&mut self, net: &Namespace, program: &str, args: &[&str], ready: &str) -> io::Result<()> {
         let mut command = self.tool(net, program, args);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: prctl is a plain system call. The daemon is told to end when the thread that started it ends.
-        unsafe {
-            command.pre_exec(|| {
-                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == 0 {
-                    Ok(())
-                } else {
-                    Err(io::Error::last_os_error())
-                }
-            })
-        };
         self.children.push(command.spawn()?);
         let (ready, end) = (self.directory.join(ready), Instant::now() + START_MAX);
         while !ready.exists() {
