@@ -8,6 +8,7 @@ use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, VssdId};
 use rackweave_flash::{BlockingUnit, Profile, ProfileError, SsdConfig, Timing};
 use rackweave_meta::{Meta, MetaConfig, MetaError, SetConfig};
+use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
 use rackweave_switch::{Switch, SwitchConfig};
 
@@ -135,6 +136,9 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     c.cache_slots = cfg.cache_slots;
     c.min_copies = cfg.min_copies as u8;
     c.nonce = nonce;
+    if cfg.hosts.is_some() {
+        c.timeouts = over_a_transport();
+    }
     c.drift_ppm = cfg.lease.drift_ppm;
     c.heartbeat_every = cfg.lease() / HEARTBEATS_PER_LEASE;
     c.gc = GcConfig {
@@ -147,6 +151,17 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
         ..GcConfig::default()
     };
     Ok(c)
+}
+
+/// Between processes the transport sends again what was lost, and queues what is slow: repeating it as often as over a
+/// network that loses packets would only lengthen those queues.
+fn over_a_transport() -> Timeouts {
+    Timeouts {
+        retransmit: Span::from_millis(100),
+        replay: Span::from_millis(500),
+        fill: Span::from_millis(200),
+        ..Timeouts::default()
+    }
 }
 
 /// Server `i`. `nonce` must differ in each of its lives.
