@@ -78,6 +78,9 @@ pub struct Up {
     /// Size of each modelled SSD of a new rack [default: 16G]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub ssd_size: Option<Size>,
+    /// Give server N an empty SSD in the place of one whose file is gone; it is filled from the other copies
+    #[arg(long, value_name = "N", conflicts_with = "processes")]
+    pub replace_ssd: Vec<u32>,
     /// Print where to connect as JSON
     #[arg(long)]
     pub json: bool,

@@ -25,6 +25,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
             Timing::Real => TimingConfig::Real,
             Timing::None => TimingConfig::None,
         }),
+        replace_ssd: a.replace_ssd.clone(),
     };
     let json = a.json;
     let ready = move |facts: &Facts| {

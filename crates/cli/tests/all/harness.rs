@@ -137,7 +137,12 @@ impl Rack {
 
     /// Starts it again on the same data.
     pub fn again(&mut self) {
-        let (child, printed) = launch(&self.args);
+        self.again_with(&[]);
+    }
+
+    pub fn again_with(&mut self, extra: &[&str]) {
+        let args: Vec<String> = self.args.iter().cloned().chain(extra.iter().map(|s| s.to_string())).collect();
+        let (child, printed) = launch(&args);
         self.child = child;
         self.printed = printed;
     }

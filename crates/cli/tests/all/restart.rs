@@ -105,6 +105,51 @@ fn other_versions_and_other_shapes_are_refused() {
 }
 
 #[test]
+fn an_ssd_that_is_gone_is_missed_and_its_replacement_filled() {
+    let mut r = Rack::start();
+    r.volume("v", "64M");
+    let mut c = r.connect("v");
+    for b in 0..2_000 {
+        c.write(b * 4096, &pattern(b, 1));
+    }
+    c.flush();
+    drop(c);
+    r.stop();
+    let (data, moved) = (r.data(), r.dir.path("old-ssd"));
+    let up = |extra: &[&str]| {
+        let (d, nbd) = (data.display().to_string(), format!("unix:{}", r.dir.path("x.sock").display()));
+        let args: Vec<&str> = ["up", "--data", &d, "--nbd", &nbd].into_iter().chain(extra.iter().copied()).collect();
+        let o = rackweave(&args).output().expect("runs");
+        assert_eq!(o.status.code(), Some(1));
+        text(&o.stderr)
+    };
+    let e = up(&["--replace-ssd", "1"]);
+    assert!(e.contains("ssd-1.rwk is still there"), "{e}");
+    std::fs::rename(data.join("ssd-1.rwk"), &moved).expect("rename");
+    let e = up(&[]);
+    assert!(e.contains("ssd-1.rwk is missing") && e.contains("--replace-ssd 1"), "{e}");
+    assert!(!data.join("ssd-1.rwk").exists(), "nothing was made in its place");
+    let e = up(&["--replace-ssd", "1", "--replace-ssd", "9"]);
+    assert!(e.contains("servers are 0 to 3"), "{e}");
+    let e = up(&["--replace-ssd", "0", "--replace-ssd", "1", "--replace-ssd", "2"]);
+    assert!(e.contains("3 SSDs replaced") && e.contains("of 3 copies"), "{e}");
+    r.again_with(&["--replace-ssd", "1"]);
+    let mut c = r.connect("v");
+    // Several times: each read may go to another copy.
+    for _ in 0..4 {
+        for b in 0..2_000 {
+            assert!(c.read(b * 4096, 4096) == pattern(b, 1), "block {b}");
+        }
+    }
+    let mapped = |s: &serde_json::Value, server: usize| -> u64 {
+        let vssds = s["servers"][server]["vssds"].as_array().expect("vSSDs");
+        vssds.iter().map(|v| v["mapped_bytes"].as_u64().expect("number")).sum()
+    };
+    let s = r.status();
+    assert!(mapped(&s, 1) * 2 > mapped(&s, 0), "the new SSD holds its copies again: {s}");
+}
+
+#[test]
 fn a_stopped_process_goes_on_where_it_was() {
     let r = Rack::start();
     r.volume("v", "16M");

@@ -36,6 +36,8 @@ pub struct Options {
     pub ssd_size: Option<Size>,
     /// For this run only.
     pub timing: Option<TimingConfig>,
+    /// Servers whose SSD is gone and begins empty.
+    pub replace_ssd: Vec<u32>,
 }
 
 /// Why a rack does not come up, or did not go down cleanly.
@@ -53,6 +55,17 @@ pub enum UpError {
     Fixed { data: PathBuf, key: &'static str, stored: String, asked: String },
     #[error("{path}: {error}")]
     Device { path: PathBuf, error: OpenError },
+    #[error(
+        "{path} is missing, but the rack has run with it: put it back, or give server {server} an empty SSD, to be \
+         filled from the other copies, with --replace-ssd {server}"
+    )]
+    DeviceMissing { path: PathBuf, server: u32 },
+    #[error("--replace-ssd {server}: {path} is still there; move it away first")]
+    DeviceInPlace { path: PathBuf, server: u32 },
+    #[error("--replace-ssd {server}: the rack's servers are 0 to {}", .servers - 1)]
+    NoSuchServer { server: u32, servers: u32 },
+    #[error("{replaced} SSDs replaced at once, but of {replicas} copies one must stay")]
+    AllReplaced { replaced: usize, replicas: u32 },
     #[error("{path}: {error}")]
     Store { path: PathBuf, error: StoreError },
     #[error(transparent)]
@@ -76,8 +89,11 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let dir = DataDir::open(&options.data)?;
     let data = std::path::absolute(dir.path())?;
     let cfg = configure(&dir, options, refuse)?;
-    let devices = devices(&dir, &cfg, 0..cfg.servers)?;
     let (store, saved) = store(&dir)?;
+    if !saved.is_empty() {
+        all_there(&dir, &cfg, &options.replace_ssd)?;
+    }
+    let devices = devices(&dir, &cfg, 0..cfg.servers)?;
     let nodes = RackNodes::new(&cfg, saved, random_u64)?;
     let asked = Asked { client: nodes.client(), admin: nodes.admin() };
     let mut facts =
@@ -153,6 +169,30 @@ fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<()
     Ok(())
 }
 
+/// A rack that has run finds every SSD again: an empty one in its place would be taken for a copy. Those in `replaced`
+/// are to be empty, and are filled from the other copies before they serve.
+fn all_there(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
+    if replaced.len() >= cfg.replicas as usize {
+        return Err(UpError::AllReplaced { replaced: replaced.len(), replicas: cfg.replicas });
+    }
+    for server in 0..cfg.servers {
+        let path = device_path(dir, server);
+        match (path.exists(), replaced.contains(&server)) {
+            (false, false) => return Err(UpError::DeviceMissing { path, server }),
+            (true, true) => return Err(UpError::DeviceInPlace { path, server }),
+            _ => {}
+        }
+    }
+    match replaced.iter().find(|&&s| s >= cfg.servers) {
+        Some(&server) => Err(UpError::NoSuchServer { server, servers: cfg.servers }),
+        None => Ok(()),
+    }
+}
+
+fn device_path(dir: &DataDir, server: u32) -> PathBuf {
+    dir.file(&format!("ssd-{server}.rwk"))
+}
+
 /// The devices of these servers.
 pub(crate) fn devices(
     dir: &DataDir,
@@ -161,7 +201,7 @@ pub(crate) fn devices(
 ) -> Result<Vec<FileSsd<OsFile>>, UpError> {
     let shape = shape(cfg)?;
     let open = |i: u32| {
-        let path = dir.file(&format!("ssd-{i}.rwk"));
+        let path = device_path(dir, i);
         let file = OsFile::open(&path).map_err(OpenError::Io);
         file.and_then(|f| FileSsd::open(f, SsdId(i), shape)).map_err(|error| UpError::Device { path, error })
     };
@@ -242,6 +282,7 @@ mod tests {
             servers: None,
             ssd_size: None,
             timing: None,
+            replace_ssd: Vec::new(),
         }
     }
 
