@@ -136,7 +136,10 @@ trace_points! {
     CrashBetweenProgramAndMap, TombstoneDropped,
     /// Client. a: request, b: attempt.
     ClientRetry, ClientCoordinatorChange, ClientFenced,
-    CacheFull, DeviceFailed,
+    /// A write waits for room in its coordinator's own write cache. a: slots, b: pages it needs.
+    CacheFull,
+    /// A device failed for good. a: SSD (or, told by a replica, vSSD).
+    DeviceFailed,
 }
 
 /// Which node an address belongs to, for drivers and reports.

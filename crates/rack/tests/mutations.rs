@@ -91,6 +91,16 @@ fn a_lost_tombstone_is_caught() {
 }
 
 #[test]
+fn a_set_that_is_not_compared_after_a_crash_is_caught() {
+    is_caught("skip_recovery", Faults { skip_recovery: true, ..Faults::default() });
+}
+
+#[test]
+fn a_flush_answered_before_the_sync_is_caught() {
+    is_caught("flush_early", Faults { flush_early: true, ..Faults::default() });
+}
+
+#[test]
 fn a_failing_plan_shrinks_to_the_faults_that_matter() {
     let options = SimOptions { faults: Faults { ignore_fence: true, ..Faults::default() }, ..SimOptions::default() };
     let failing = (0..SEEDS_MAX).map(Plan::draw).find(|p| !run_plan(p, &options).passed()).expect("caught above");

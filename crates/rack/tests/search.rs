@@ -7,39 +7,10 @@ use rackweave_core::TracePoint as T;
 use rackweave_rack::fault::{SimOptions, SimReport, run_seed};
 use rackweave_rack::sim::Coverage;
 
-/// Situations without which a search proves little ("How they are searched").
-const MUST_OCCUR: &[T] = &[
-    T::Redirect,
-    T::GcAccepted,
-    T::GcDelayed,
-    T::GcOpDuplicate,
-    T::GcStart,
-    T::GcEnd,
-    T::BlockErased,
-    T::BlockMoved,
-    T::WriteConflict,
-    T::WriteReplay,
-    T::ReadStalled,
-    T::StaleEpoch,
-    T::RmwRetry,
-    T::DuplicateMutation,
-    T::RangeCommit,
-    T::FlushCommit,
-    T::FlushRestart,
-    T::FenceRefused,
-    T::NoCredit,
-    T::InvRetransmit,
-    T::ShadowAdded,
-    T::ShadowComplete,
-    T::MemberRemoved,
-    T::LeaseExpired,
-    T::SetRecovered,
-    T::CrashBetweenProgramAndMap,
-    T::TornPage,
-    T::CheckpointWritten,
-    T::ClientRetry,
-    T::ClientCoordinatorChange,
-    T::ClientFenced,
+/// Situations that need not occur, and why. Every other one must: "a suite in which one stays zero fails".
+const NEED_NOT_OCCUR: &[T] = &[
+    // The monitor asks softly and regularly; no policy of this version asks for background collection.
+    T::GcBackground,
 ];
 
 fn number(name: &str, default: u64) -> u64 {
@@ -47,7 +18,20 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Rarer ones, asked of a longer search.
-const MUST_OCCUR_IN_100: &[T] = &[T::RedirectDuringInvalidation, T::FillOlderIgnored, T::CrcMismatch, T::BlockHealed];
+const MUST_OCCUR_IN_100: &[T] = &[
+    T::RedirectDuringInvalidation,
+    T::FillOlderIgnored,
+    T::CrcMismatch,
+    T::BlockHealed,
+    T::CheckpointTorn,
+    T::GcBitsExpired,
+    T::GcUnacknowledged,
+    T::GcOpStale,
+    T::TombstoneDropped,
+    T::CacheFull,
+    T::NoSpace,
+    T::DeviceFailed,
+];
 
 /// Runs the seeds on two threads; reports in order of seed.
 fn run(first: u64, count: u64) -> Vec<SimReport> {
@@ -87,8 +71,8 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
         panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
     }
     if count >= 30 {
-        let rare = if count >= 100 { MUST_OCCUR_IN_100 } else { &[] };
-        let all = MUST_OCCUR.iter().chain(rare);
+        let rare = if count < 100 { MUST_OCCUR_IN_100 } else { &[] };
+        let all = T::ALL.iter().filter(|p| !NEED_NOT_OCCUR.contains(p) && !rare.contains(p));
         let missing: Vec<&str> = all.filter(|&&p| coverage.get(p) == 0).map(|p| p.name()).collect();
         assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
         assert!(reports.iter().map(|r| r.cut_torn).sum::<u64>() > 0, "no write was ever torn");

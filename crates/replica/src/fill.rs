@@ -48,6 +48,10 @@ pub(crate) struct Fill {
     /// Blocks to copy, and those asked for.
     blocks: VecDeque<BlockAddr>,
     asked: Vec<BlockAddr>,
+    /// Blocks were left out for want of pages: once everything has been compared, and with it every block gone that the
+    /// source does not have, another pass fetches them.
+    left_out: bool,
+    passes: u32,
     /// Ranges zeroed in this epoch: flash may forget them before an older copy of a block inside comes.
     ranges: Vec<(BlockRange, Timestamp)>,
 }
@@ -77,6 +81,8 @@ impl Replica {
             chunks: VecDeque::new(),
             blocks: VecDeque::new(),
             asked: Vec::new(),
+            left_out: false,
+            passes: 0,
             ranges: Vec::new(),
         }));
         self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
@@ -189,6 +195,12 @@ impl Replica {
         } else if let Some(next) = f.next {
             f.from = next;
             f.stage = Stage::Digests;
+        } else if std::mem::take(&mut f.left_out) {
+            // Goes on with the next turn of the timer: what takes the room may have to go first.
+            f.passes += 1;
+            f.from = BlockAddr::default();
+            f.stage = Stage::Digests;
+            return;
         } else {
             f.stage = Stage::Persist;
             let token = self.persist_token(Persist::Fill);
@@ -239,14 +251,26 @@ impl Replica {
         self.copy_more(cx);
     }
 
-    /// Asks for more blocks while there is room, and goes on when all are here.
+    /// Asks for more blocks while there is room, and goes on when all are here. In the first pass stale blocks that the
+    /// source does not have take pages still, so what was granted to coordinators stays theirs; later all that is held
+    /// is the source's as well, and fits here as it fits there.
     fn copy_more<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
-        let given: u64 = self.accounts.iter().map(|a| a.outstanding().0).sum();
+        let given = self.accounts.iter().map(|a| a.outstanding()).fold((0, 0), |g, o| (g.0 + o.0, g.1 + o.1));
         let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Blocks)) else { return };
-        let room = cx.store.slots_free().saturating_sub(given) as usize;
+        let room = cx.store.slots_free().saturating_sub(given.0) as usize;
+        let coming = f.asked.iter().filter(|&&a| !cx.store.mapped(a)).count() as u64;
+        let reserved = coming + if f.passes == 0 { given.1 } else { 0 };
+        let mut pages = cx.store.pages_free().saturating_sub(reserved);
         let mut ask = Vec::new();
         while f.asked.len() < FILL_WINDOW.min(room) {
             let Some(a) = f.blocks.pop_front() else { break };
+            if !cx.store.mapped(a) {
+                if pages == 0 {
+                    f.left_out = true;
+                    continue;
+                }
+                pages -= 1;
+            }
             f.asked.push(a);
             ask.push(a);
         }

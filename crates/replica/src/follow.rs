@@ -138,7 +138,7 @@ impl Replica {
             }
         }
         self.accounts[from].consume(slots, pages);
-        if inv.fua {
+        if inv.fua && !self.cfg.faults.flush_early {
             let all: Vec<BlockAddr> = inv.blocks.iter().map(|b| BlockAddr::new(inv.volume, b.block)).collect();
             self.persist_for(cx, from, request, nacks, Some(&all));
         } else {

@@ -40,13 +40,18 @@ impl Replica {
 
     /// Takes credit of every other member, and room here; or nothing.
     pub(crate) fn reserve<S: Store>(&mut self, cx: &mut Cx<'_, S>, slots: u64, pages: u64) -> Reserve {
+        let pages = if self.cfg.faults.forget_credit { 0 } else { pages };
         let (free_slots, free_pages) = self.available(cx);
         if pages > free_pages {
+            if pages <= free_pages + cx.store.pages_coming() {
+                return Reserve::Wait;
+            }
             return Reserve::NoSpace;
         }
         let others = self.others();
-        if slots > free_slots || Self::bits(others).any(|k| !self.accounts[k].has(slots, pages)) {
-            cx.fx.trace(TracePoint::NoCredit, slots, pages);
+        let own_full = slots > free_slots;
+        if own_full || Self::bits(others).any(|k| !self.accounts[k].has(slots, pages)) {
+            cx.fx.trace(if own_full { TracePoint::CacheFull } else { TracePoint::NoCredit }, slots, pages);
             return Reserve::Wait;
         }
         for k in Self::bits(others) {
@@ -111,8 +116,10 @@ impl Replica {
             };
             let (free_slots, free_pages) = self.available(cx);
             let enough = Self::bits(self.others()).all(|k| self.accounts[k].has(slots, pages));
-            // Without pages here it runs as well: into its refusal.
-            if pages <= free_pages && (slots > free_slots || !enough) {
+            // Without pages here it runs as well: into its refusal. Unless some are about to be free.
+            let short = pages > free_pages;
+            let soon = short && pages <= free_pages + cx.store.pages_coming();
+            if soon || (!short && (slots > free_slots || !enough)) {
                 break;
             }
             self.credit_queue.pop_front();
@@ -204,8 +211,8 @@ impl Replica {
         let mut credit = self.grant_needed(cx, to, (NEED_SLOTS, u64::from(want)));
         let (slots, pages) = self.accounts[to].outstanding();
         credit.no_space = pages < u64::from(want);
-        if slots == 0 && !credit.no_space {
-            // Slots come free by themselves: answered then.
+        if (slots == 0 && !credit.no_space) || (credit.no_space && cx.store.pages_coming() > 0) {
+            // Slots and pages come free by themselves: answered then.
             return;
         }
         self.accounts[to].wants = None;

@@ -27,6 +27,10 @@ pub trait Store {
     fn slots_free(&self) -> u64;
     /// Flash room for blocks not mapped yet, what waits in the cache already subtracted.
     fn pages_free(&self) -> u64;
+    /// Pages that will be free without anyone's doing: what range records freed is, once they are durable.
+    fn pages_coming(&self) -> u64 {
+        0
+    }
     /// Appends up to `limit` chunks from `from` on that hold any entry, with a digest of their entries, in address
     /// order. Returns where to go on, `None` at the end.
     fn chunks(&self, from: BlockAddr, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr>;

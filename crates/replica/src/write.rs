@@ -73,7 +73,8 @@ impl Replica {
         if seen == Seen::Answered {
             return self.answer_again(cx, &job, m, false);
         }
-        if let Some(a) = self.not_valid(range.volume, first, last) {
+        let blindly = self.cfg.faults.merge_blindly;
+        if let Some(a) = self.not_valid(range.volume, first, last).filter(|_| !blindly) {
             self.stats.conflicts += 1;
             cx.fx.trace(TracePoint::WriteConflict, a.pack(), m.sequence);
             return self.stall_on(cx, job, a);
@@ -184,7 +185,7 @@ impl Replica {
         let op = &mut self.ops[slot as usize];
         let r = Ref { slot, id: op.id };
         op.attempts = 0;
-        if op.fua && !matches!(op.origin, Origin::Replay) {
+        if op.fua && !matches!(op.origin, Origin::Replay) && !self.cfg.faults.flush_early {
             op.own_pending = true;
             let round = op.round;
             let token = self.persist_token(Persist::Own { op: r, round });

@@ -16,6 +16,10 @@ use slab::Slab;
 /// Bits of a flash token that number a vSSD's own operations; above them is the vSSD's place in the server.
 const TOKEN_BITS: u32 = 56;
 
+/// With fewer pages free than this, those that range records freed are made so by a sync: what a few coordinators hold
+/// as credit.
+const ROOM_PAGES: u64 = 256;
+
 /// The place of the vSSD that a flash token belongs to.
 pub fn token_owner(token: u64) -> usize {
     (token >> TOKEN_BITS) as usize
@@ -90,6 +94,10 @@ pub struct Disk {
     /// Persists that the sync under way answers.
     syncing: Option<Vec<u64>>,
     unsynced: bool,
+    /// Pages that range records freed: since the last sync began, and until the one under way ends. Their old contents
+    /// come back if power fails, beside whatever would have taken their room: they are not free yet.
+    freed_unsynced: u64,
+    freed_syncing: u64,
     linger_at: Time,
     /// Reads at the flash: the replica's tokens.
     pub reads: Slab<u64>,
@@ -123,6 +131,8 @@ impl Disk {
             syncing: None,
             // What a former life programmed may never have been synced.
             unsynced: true,
+            freed_unsynced: 0,
+            freed_syncing: 0,
             linger_at: Time::MAX,
             reads: Slab::new(),
             done: Vec::new(),
@@ -150,13 +160,30 @@ impl Disk {
     pub fn used(&self) -> u64 {
         self.entries.len() as u64
     }
+    /// Blocks of the cache that flash has no page for yet.
+    pub fn unmapped(&self) -> u64 {
+        self.unmapped
+    }
+    /// Pages being programmed.
+    pub fn pages_under_way(&self) -> usize {
+        self.in_flight
+    }
     pub fn slots_free(&self) -> u64 {
         self.cfg.capacity.saturating_sub(self.used())
     }
     /// Room for blocks that have no page yet.
     pub fn pages_free(&self, ssd: &Ssd) -> u64 {
         let s = ssd.space(self.cfg.vssd);
-        s.exported_slots.saturating_sub(s.mapped_slots).saturating_sub(self.unmapped)
+        let taken = s.mapped_slots + self.unmapped + self.pages_coming();
+        s.exported_slots.saturating_sub(taken)
+    }
+    /// Pages that are free once range records are durable.
+    pub fn pages_coming(&self) -> u64 {
+        self.freed_unsynced + self.freed_syncing
+    }
+    /// Room is short, and a sync would make some.
+    fn wants_room(&self, ssd: &Ssd) -> bool {
+        self.freed_unsynced > 0 && self.pages_free(ssd) < ROOM_PAGES
     }
 
     /// Takes a block in, dirty. Older than what is held: ignored; the same version: replaces.
@@ -191,7 +218,9 @@ impl Disk {
 
     /// A range record: what is older goes from the cache and, in memory at once, from the flash.
     pub fn put_range(&mut self, now: Time, range: BlockRange, version: Timestamp, ssd: &mut Ssd) {
+        let before = ssd.space(self.cfg.vssd).mapped_slots;
         ssd.zero_range(now, self.cfg.vssd, range, version);
+        self.freed_unsynced += before.saturating_sub(ssd.space(self.cfg.vssd).mapped_slots);
         self.unsynced = true;
         if range.count as usize > self.entries.len() {
             let hit: Vec<BlockAddr> =
@@ -338,13 +367,13 @@ impl Disk {
     }
 
     fn sync_if_ready(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
-        if self.syncing.is_some() || self.waiting.is_empty() {
+        if self.syncing.is_some() || (self.waiting.is_empty() && !self.wants_room(ssd)) {
             return;
         }
         let in_flight = self.pages.front().map_or(u64::MAX, |p| p.first_seq);
         let reached = self.front().unwrap_or(u64::MAX).min(in_flight);
         let ready = self.waiting.iter().take_while(|(barrier, _)| *barrier <= reached).count();
-        if ready == 0 {
+        if ready == 0 && !self.wants_room(ssd) {
             return;
         }
         let tokens = self.waiting.drain(..ready).map(|(_, token)| token);
@@ -354,12 +383,16 @@ impl Disk {
         }
         self.syncing = Some(tokens.collect());
         self.unsynced = false;
+        self.freed_syncing = std::mem::take(&mut self.freed_unsynced);
         self.stats.syncs += 1;
         ssd.sync(now, self.cfg.vssd, self.token(0), out);
     }
 
     /// The sync has completed.
     pub fn synced(&mut self, ok: bool) {
+        if ok && std::mem::take(&mut self.freed_syncing) > 0 {
+            self.freed = true;
+        }
         for token in self.syncing.take().into_iter().flatten() {
             self.done.push(StoreDone::Persisted { token, ok });
         }

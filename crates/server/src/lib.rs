@@ -7,6 +7,7 @@
 //! A write: packet → replica → `CacheOverFlash::put` → acknowledged; later `Disk::pump` → page program → out of the
 //! cache. A read: packet → scheduler → replica → cache, or a flash read and `FlashDone::Read` → replica → reply.
 
+pub mod bounds;
 pub mod config;
 pub mod control;
 pub mod disk;
@@ -15,6 +16,7 @@ pub mod node;
 pub mod report;
 pub mod view;
 
+pub use bounds::OverBound;
 pub use config::{GcConfig, GcPolicy, ServerConfig, ServerError, VssdConfig};
 pub use gc::GcState;
 pub use node::Server;

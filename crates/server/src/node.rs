@@ -11,6 +11,7 @@ use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
 use rackweave_sched::{Fifo, Item, Kind, Scheduler, clamp_lat};
 
+use crate::bounds::OverBound;
 use crate::config::{ServerConfig, ServerError, VSSDS_MAX, VssdConfig};
 use crate::control::Registration;
 use crate::disk::{Disk, DiskConfig, token_owner};
@@ -142,6 +143,29 @@ impl Server {
     }
     pub fn replica(&self, vssd: VssdId) -> Option<&Replica> {
         self.vssds.iter().find(|v| v.cfg.id == vssd).map(|v| &v.replica)
+    }
+    /// Whether every bound holds. Looks at counters only: a checker may call it after every event.
+    ///
+    /// # Errors
+    /// The first bound that is exceeded.
+    pub fn check(&self) -> Result<(), OverBound> {
+        for v in &self.vssds {
+            let (vssd, d, space) = (v.cfg.id, &v.disk, self.ssd.space(v.cfg.id));
+            if d.used() > d.cfg.capacity {
+                return Err(OverBound::Cache { vssd, used: d.used(), capacity: d.cfg.capacity });
+            }
+            let needed = space.mapped_slots + d.unmapped();
+            if needed > space.exported_slots {
+                return Err(OverBound::Space { vssd, needed, exported: space.exported_slots });
+            }
+            if v.queue.len() > QUEUE_MAX {
+                return Err(OverBound::Queue { vssd, waiting: v.queue.len(), max: QUEUE_MAX });
+            }
+            if d.pages_under_way() > d.cfg.pages_max {
+                return Err(OverBound::Pages { vssd, pages: d.pages_under_way(), max: d.cfg.pages_max });
+            }
+        }
+        Ok(())
     }
     /// Packets for vSSDs that are not here, or not of the set they name.
     pub fn misrouted(&self) -> u64 {

@@ -117,6 +117,9 @@ impl Store for CacheOverFlash<'_> {
     fn pages_free(&self) -> u64 {
         self.disk.pages_free(self.ssd)
     }
+    fn pages_coming(&self) -> u64 {
+        self.disk.pages_coming()
+    }
     fn chunks(&self, from: BlockAddr, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr> {
         merge_chunks(self, from, limit, into)
     }

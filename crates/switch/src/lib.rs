@@ -18,4 +18,4 @@ pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, SwitchConfig};
 pub use control::{Announcement, Applied, Change, DataPlane, Position, RowResult, Update, UpdateError};
 pub use node::Switch;
 pub use pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
-pub use tables::{CheckError, DestinationRow, Dump, PeerState, ReplicaRow};
+pub use tables::{CheckError, DestinationRow, Dump, PeerState, ReplicaRow, Told};

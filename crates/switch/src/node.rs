@@ -5,7 +5,7 @@ use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
 
 use crate::config::SwitchConfig;
 use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
-use crate::tables::{CheckError, Dump};
+use crate::tables::{CheckError, Dump, Told};
 
 /// The switch. Its tables are empty when it starts: servers announce their vSSDs, and their state, again.
 #[derive(Debug)]
@@ -32,6 +32,10 @@ impl Switch {
     }
     pub fn counters(&self) -> &Counters {
         self.pipeline.counters()
+    }
+    /// What every row's server told last.
+    pub fn told(&self) -> impl Iterator<Item = Told> {
+        self.pipeline.told()
     }
     /// Whether the tables agree with each other.
     pub fn check(&self) -> Result<(), CheckError> {

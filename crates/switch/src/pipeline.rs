@@ -5,7 +5,7 @@ use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 use crate::config::SwitchConfig;
 use crate::control::{Announcement, Change, DataPlane, Position, RowResult};
-use crate::tables::{CheckError, Created, Dump, LastOp, Slot, Tables};
+use crate::tables::{CheckError, Created, Dump, LastOp, Slot, Tables, Told};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,6 +336,10 @@ impl Pipeline {
     }
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+    /// What every row's server told last.
+    pub fn told(&self) -> impl Iterator<Item = Told> {
+        self.tables.told()
     }
     pub fn dump(&self) -> Dump {
         self.tables.dump()

@@ -289,6 +289,18 @@ impl Tables {
         Some((row.vssd, collected))
     }
 
+    /// What every row's server told last, in no order that means anything.
+    pub fn told(&self) -> impl Iterator<Item = Told> {
+        let live = self.rows.iter().zip(&self.destinations).filter(|(r, _)| r.vssd != VssdId(0));
+        live.map(|(r, to)| Told {
+            vssd: r.vssd,
+            incarnation: r.incarnation,
+            sequence: r.last.map_or(0, |l| l.sequence),
+            heard: to.word.heard(),
+            collecting: to.word.collecting(),
+        })
+    }
+
     /// Both tables as they are, in id order.
     pub fn dump(&self) -> Dump {
         let mut slots: Vec<Slot> = self.index.values().copied().collect();
@@ -380,6 +392,19 @@ pub struct PeerState {
     /// As the row's owner announced it.
     pub server: NodeId,
     pub readable: bool,
+    pub collecting: bool,
+}
+
+/// What a vSSD's server told last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub vssd: VssdId,
+    /// The life that told it.
+    pub incarnation: Incarnation,
+    /// Of the last `gc_op`; zero: none.
+    pub sequence: u64,
+    /// It has not expired.
+    pub heard: bool,
     pub collecting: bool,
 }
 

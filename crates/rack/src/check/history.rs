@@ -27,6 +27,8 @@ pub(super) struct Op {
     pub answer: Option<u64>,
     /// Answered, but with an error: it may have happened or not.
     pub failed: bool,
+    /// It has certainly not happened.
+    pub refused: bool,
     /// The request it came from, for the reader of a trail.
     request: u64,
     first: u64,
@@ -46,6 +48,7 @@ pub(super) struct Touch {
 pub enum Outcome<'a> {
     Done,
     Data(&'a Payload),
+    /// With an error: it has happened or not.
     Failed,
 }
 
@@ -113,8 +116,11 @@ impl History {
     }
     fn begin(&mut self, kind: OpKind, volume: VolumeId, first: u64, count: u32) -> OpId {
         let call = self.tick();
-        self.ops.push(Op { kind, volume, call, answer: None, failed: false, request: 0, first, count });
+        self.ops.push(Op { kind, volume, call, answer: None, failed: false, refused: false, request: 0, first, count });
         OpId(self.ops.len() as u32 - 1)
+    }
+    fn op(&self, t: &Touch) -> &Op {
+        &self.ops[t.op.0 as usize]
     }
     fn touch(&mut self, volume: VolumeId, sector: u64, op: OpId, value: u64) {
         self.sectors.entry((volume, sector)).or_default().push(Touch { op, value });
@@ -147,6 +153,10 @@ impl History {
                 self.touch(volume, first + u64::from(i), op, p.identity(i));
             }
         }
+    }
+    /// An operation that was answered with an error has certainly not happened (protocol rule 9).
+    pub fn refused(&mut self, op: OpId) {
+        self.ops[op.0 as usize].refused = true;
     }
     /// All replicas of `set` are down at this instant. The number is for [`History::silent`].
     pub fn set_crashed(&mut self, set: SetId) -> usize {
@@ -222,9 +232,15 @@ impl History {
     /// Everything that matters to one sector, in order.
     fn events(&self, volume: VolumeId, set: SetId, touches: &[Touch], split: &[bool]) -> Vec<SectorEvent> {
         let mut out = Vec::with_capacity(touches.len() * 2 + 4);
+        let mut seen: Vec<u64> = touches.iter().filter(|t| self.op(t).kind == OpKind::Read).map(|t| t.value).collect();
+        seen.sort_unstable();
         for t in touches {
-            let op = &self.ops[t.op.0 as usize];
+            let op = self.op(t);
             let answered = op.answer.filter(|_| !op.failed);
+            // What may have happened and was never seen explains nothing: with it or without, the same reads are right.
+            if op.refused || (answered.is_none() && seen.binary_search(&t.value).is_err()) {
+                continue;
+            }
             let what = match op.kind {
                 OpKind::Write { fua, attach } => {
                     // One set's part of a request may have been answered long before the request was.

@@ -4,11 +4,15 @@ use rackweave_core::{Rng, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{RackConfig, Size};
-use crate::sim::{CutOdds, Latency, LinkFaults, Network};
+use crate::sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
 /// Fewest operations and faults of a seed ("How they are searched").
 pub const OPERATIONS_MIN: u32 = 2_000;
 pub const FAULTS_MIN: usize = 3;
+/// Share of seeds whose rack runs full.
+const FULL_SHARE: f64 = 0.2;
+/// Blocks of all volumes in each set of such a rack; its devices hold 448.
+const FULL_BLOCKS_PER_SET: (u64, u64) = (480, 620);
 
 /// What was drawn for a run beside its faults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +41,10 @@ pub struct Params {
     pub jitter_us: u64,
     pub links: LinkFaults,
     pub cut: CutOdds,
+    /// Volumes together larger than the rack, and clients that fill them.
+    pub full: bool,
+    /// At the very end every device fails.
+    pub broken_end: bool,
 }
 
 /// Something that goes wrong.
@@ -117,15 +125,44 @@ pub enum Fault {
     Corrupt {
         server: u32,
     },
+    /// A power cut, after which a byte of the device's checkpoints is wrong.
+    TornCheckpoint {
+        server: u32,
+        down_ms: u64,
+    },
+    /// A device fails. Later it is replaced by an empty one (after a failed sync: its server starts again). Only while
+    /// every set has another copy, and only one at a time.
+    BreakDevice {
+        server: u32,
+        how: Breakage,
+        ms: u64,
+    },
+    /// The switch hears nothing of a server, which hears everything.
+    Mute {
+        server: u32,
+        ms: u64,
+    },
+    /// The next server that begins to collect garbage ends while it does.
+    CrashCollecting {
+        down_ms: u64,
+    },
     /// Not a fault: another client attaches the shared volume and fences its writer.
     Steal {
+        client: u32,
+    },
+    /// Not a fault: a client writes its own volume from end to end.
+    Fill {
+        client: u32,
+    },
+    /// Not a fault: a client trims its own volume from end to end.
+    Empty {
         client: u32,
     },
 }
 
 impl Fault {
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Fault::Steal { .. })
+        !matches!(self, Fault::Steal { .. } | Fault::Fill { .. } | Fault::Empty { .. })
     }
 }
 
@@ -154,6 +191,7 @@ impl Plan {
         let mut faults: Vec<FaultAt> = (0..count)
             .map(|i| FaultAt { at_us: slice * i + rng.below(slice), fault: draw_fault(&params, &mut rng) })
             .collect();
+        draw_rarer(&params, &mut rng, &mut faults);
         for _ in 0..rng.between(1, 4) {
             let at_us = rng.below(params.span_ms * 1000);
             faults.push(FaultAt { at_us, fault: Fault::Steal { client: rng.below(u64::from(params.clients)) as u32 } });
@@ -203,6 +241,23 @@ impl Plan {
 }
 
 fn draw_params(rng: &mut Rng) -> Params {
+    let p = draw_usual_params(rng);
+    if rng.chance(FULL_SHARE) { fill_up(p, rng) } else { p }
+}
+
+/// The same on smaller devices with larger volumes.
+fn fill_up(mut p: Params, rng: &mut Rng) -> Params {
+    p.full = true;
+    p.servers = rng.between(3, 4) as u32;
+    p.profile = (*rng.pick(&["femu", "intel-dc"])).into();
+    p.ssd_mib = rng.between(16, 18);
+    let blocks = p.servers * rng.between(FULL_BLOCKS_PER_SET.0, FULL_BLOCKS_PER_SET.1) as u32;
+    p.own_blocks = blocks / (p.clients + 1);
+    p.shared_blocks = p.own_blocks;
+    p
+}
+
+fn draw_usual_params(rng: &mut Rng) -> Params {
     Params {
         servers: rng.between(3, 5) as u32,
         lease_ms: rng.between(40, 120),
@@ -229,6 +284,8 @@ fn draw_params(rng: &mut Rng) -> Params {
             reorder_extra_ns: rng.between(10_000, 3_000_000),
         },
         cut: CutOdds { drop: share(rng, 0.6), tear: share(rng, 0.3) },
+        full: false,
+        broken_end: rng.chance(0.1),
     }
 }
 
@@ -276,6 +333,41 @@ fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
         }
         33..37 => Fault::BlindPowerCut { server, down_ms: rng.between(5, 60), ms: 200 + ms },
         _ => Fault::Corrupt { server },
+    }
+}
+
+/// What is drawn beside the usual faults: each needs a situation that may not come.
+fn draw_rarer(p: &Params, rng: &mut Rng, faults: &mut Vec<FaultAt>) {
+    let at = |rng: &mut Rng| rng.below(p.span_ms * 1000);
+    let server = |rng: &mut Rng| rng.below(u64::from(p.servers)) as u32;
+    if rng.chance(0.4) {
+        let fault = Fault::TornCheckpoint { server: server(rng), down_ms: draw_ms(rng) };
+        faults.push(FaultAt { at_us: at(rng), fault });
+    }
+    if rng.chance(0.4) {
+        let how = *rng.pick(&[Breakage::Everything, Breakage::Writes, Breakage::Sync]);
+        let fault = Fault::BreakDevice { server: server(rng), how, ms: 200 + 2 * draw_ms(rng) };
+        faults.push(FaultAt { at_us: at(rng), fault });
+    }
+    if rng.chance(0.3) {
+        let fault = Fault::Mute { server: server(rng), ms: rng.between(200, 1500) };
+        faults.push(FaultAt { at_us: at(rng), fault });
+    }
+    if rng.chance(0.3) {
+        let fault = Fault::CrashCollecting { down_ms: rng.between(900, 1600) };
+        faults.push(FaultAt { at_us: at(rng), fault });
+    }
+    if !p.full {
+        return;
+    }
+    for client in 0..p.clients {
+        faults.push(FaultAt { at_us: at(rng) / 4, fault: Fault::Fill { client } });
+        for _ in 0..rng.between(1, 3) {
+            faults.push(FaultAt { at_us: at(rng), fault: Fault::Fill { client } });
+        }
+        if rng.chance(0.5) {
+            faults.push(FaultAt { at_us: at(rng), fault: Fault::Empty { client } });
+        }
     }
 }
 

@@ -1,16 +1,18 @@
 //! Runs one plan: workload under faults, then quiet, then every check.
 
+mod device;
+mod full;
 mod inject;
 mod verify;
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
 use rackweave_core::{BLOCK, NodeId, Payload, Rng, SECTOR, Span, Time, VolumeId};
 use rackweave_replica::{Faults, Timeouts};
 
-use crate::check::{History, HistoryStats, OpId, Outcome};
+use crate::check::{Bounds, History, HistoryStats, OpId, Outcome};
 use crate::fault::plan::Plan;
 use crate::fault::report::{Failure, SimReport};
 use crate::fault::sets::SetWatch;
@@ -115,6 +117,11 @@ enum Agenda {
     Crash(usize),
     /// The server of a blind power cut comes back.
     Back(usize),
+    /// A server that collects ends.
+    Collecting {
+        fault: usize,
+        server: u32,
+    },
     /// Nothing sent before the crash is under way any more.
     Silent {
         crash: usize,
@@ -140,6 +147,8 @@ struct PendingOp {
     kind: Kind,
     history: Option<OpId>,
     lane: bool,
+    /// Part of a [`Fault::Fill`]: the block that comes next.
+    fill: Option<u32>,
 }
 
 struct Run<'a> {
@@ -147,6 +156,7 @@ struct Run<'a> {
     options: &'a SimOptions,
     sim: Sim,
     rng: Rng,
+    bounds: Bounds,
     watch: SetWatch,
     history: History,
     volumes: Vec<Volume>,
@@ -162,6 +172,10 @@ struct Run<'a> {
     start: Time,
     quiet: bool,
     corrupted: bool,
+    /// Crashes that wait for a server to collect, and the server that each has hit.
+    traps: VecDeque<usize>,
+    trapped: BTreeMap<usize, u32>,
+    breakage: device::Breakages,
     stats: Stats,
 }
 
@@ -190,7 +204,8 @@ impl<'a> Run<'a> {
             faults: options.faults,
         };
         let rack = plan.rack();
-        let sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;
+        let mut sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;
+        let bounds = Bounds::new(&mut sim);
         let volume = |name: String, blocks| Volume { name, blocks, info: None, writer: None };
         let mut volumes: Vec<Volume> = (0..p.clients).map(|c| volume(format!("own{c}"), p.own_blocks)).collect();
         volumes.push(volume("shared".into(), p.shared_blocks));
@@ -199,6 +214,7 @@ impl<'a> Run<'a> {
             options,
             sim,
             rng: Rng::stream(plan.seed, 0x776f_726b),
+            bounds,
             watch: SetWatch::new(rack.sets(), rack.servers),
             history: History::new(),
             attached: vec![vec![None; volumes.len()]; p.clients as usize],
@@ -212,6 +228,9 @@ impl<'a> Run<'a> {
             start: Time::ZERO,
             quiet: false,
             corrupted: false,
+            traps: VecDeque::new(),
+            trapped: BTreeMap::new(),
+            breakage: device::Breakages::default(),
             stats: Stats::default(),
         })
     }
@@ -221,9 +240,35 @@ impl<'a> Run<'a> {
         self.set_up()?;
         self.sim.engine_mut().net().set_faults(self.plan.params.links);
         self.work()?;
+        if self.breakage.lost {
+            // The last copy of a set was on the device that failed: nobody answers for it any more.
+            return self.check_history();
+        }
         self.settle()?;
+        if self.plan.params.full {
+            self.fill_to_the_brim()?;
+        }
         self.read_everything()?;
-        self.check()
+        self.check()?;
+        if self.plan.params.full {
+            self.trim_makes_room()?;
+        }
+        if self.plan.params.broken_end {
+            self.everything_breaks()?;
+        }
+        Ok(())
+    }
+
+    /// Delivers the next event and checks what must hold at every moment; false if none is pending.
+    fn step(&mut self) -> Result<bool, Failure> {
+        if !self.sim.step() {
+            return Ok(false);
+        }
+        self.bounds.event(&mut self.sim).map_err(Failure::Invariant)?;
+        if !self.traps.is_empty() {
+            self.spring_traps();
+        }
+        Ok(true)
     }
 
     fn plan_at(&mut self, at: Time, what: Agenda) {
@@ -241,7 +286,7 @@ impl<'a> Run<'a> {
         if let Some(h) = history {
             self.history.label(h, id);
         }
-        self.pending.insert((client, id), PendingOp { volume, kind, history, lane });
+        self.pending.insert((client, id), PendingOp { volume, kind, history, lane, fill: None });
         *self.stats.operations.entry(kind).or_default() += 1;
         let at = self.sim.now();
         self.sim.submit(at, client, Request { id: RequestId(id), op });
@@ -294,6 +339,9 @@ impl<'a> Run<'a> {
             Ok(_) => {}
             Err(e) => self.on_error(client, &op, &e)?,
         }
+        if let Some(next) = op.fill.filter(|_| !self.quiet) {
+            self.fill_on(client, next);
+        }
         if op.lane && !self.quiet {
             let at = self.think();
             self.plan_at(at, Agenda::Issue { client });
@@ -320,9 +368,13 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             RequestError::NotAttached { .. } | RequestError::NoSpace | RequestError::Busy { .. } => Ok(()),
-            // The one good copy may have been lost with the power of the others.
-            RequestError::Corrupt if self.corrupted && self.history.crashed() => Ok(()),
-            _ => Err(Failure::Unexpected(format!("{:?}: {e}", op.kind))),
+            // The one good copy may have been lost with the power of the others, or with its device.
+            RequestError::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
+            RequestError::Io if self.breakage.all || self.breakage.sole_copy_broken(&mut self.watch, &self.sim) => Ok(()),
+            _ => {
+                let not_whole = self.watch.describe(&self.sim);
+                Err(Failure::Unexpected(format!("{:?}: {e}; sets that are not whole: {not_whole}", op.kind)))
+            }
         }
     }
 
@@ -362,7 +414,7 @@ impl<'a> Run<'a> {
     fn drain(&mut self, what: &str, within: Span) -> Result<(), Failure> {
         let end = self.sim.now() + within;
         while !self.pending.is_empty() {
-            if !self.sim.step() || self.sim.now() > end {
+            if !self.step()? || self.sim.now() > end {
                 let stuck: Vec<String> = self
                     .pending
                     .iter()
@@ -398,7 +450,7 @@ impl<'a> Run<'a> {
         }
         loop {
             let Some(&std::cmp::Reverse((at, _, what))) = self.agenda.peek() else {
-                if self.issued >= self.plan.params.operations {
+                if self.issued >= self.plan.params.operations || self.breakage.lost {
                     return Ok(());
                 }
                 self.until_answer()?;
@@ -417,7 +469,7 @@ impl<'a> Run<'a> {
     fn until_answer(&mut self) -> Result<(), Failure> {
         let end = self.sim.now() + QUIET_MAX;
         while !self.sim.has_replies() {
-            if !self.sim.step() || self.sim.now() > end {
+            if !self.step()? || self.sim.now() > end {
                 let n = self.pending.len();
                 return Err(Failure::Liveness(format!(
                     "none of {n} requests was answered for {QUIET_MAX}, without faults"
@@ -430,7 +482,7 @@ impl<'a> Run<'a> {
     /// Runs the rack up to `at`, or until an answer came that puts something before it.
     fn run_to(&mut self, at: Time) -> Result<(), Failure> {
         while self.sim.next_time().is_some_and(|t| t <= at) {
-            self.sim.step();
+            self.step()?;
             if self.sim.has_replies() {
                 self.replies()?;
                 if self.agenda.peek().is_some_and(|e| e.0.0 < at) {
@@ -451,6 +503,7 @@ impl<'a> Run<'a> {
             Agenda::Fault(i) => self.begin(i),
             Agenda::Over(i) => self.over(i)?,
             Agenda::Crash(i) => self.half_crash(i),
+            Agenda::Collecting { fault, server } => self.crash_collecting(fault, server),
             Agenda::Back(i) => {
                 for s in self.fault_servers(i) {
                     self.node_up(self.sim.engine().layout().server(s))?;
@@ -520,10 +573,11 @@ impl<'a> Run<'a> {
         let end = self.sim.now() + QUIET_MAX;
         while !self.watch.all_full(&self.sim) {
             if self.sim.now() > end {
-                return Err(Failure::Liveness(format!("a set is not whole again {QUIET_MAX} after the last fault")));
+                let not_whole = self.watch.describe(&self.sim);
+                return Err(Failure::Liveness(format!("not whole {QUIET_MAX} after the last fault: {not_whole}")));
             }
             let at = self.sim.now() + WHOLE_POLL;
-            self.sim.run_until(at);
+            self.run_to(at)?;
         }
         Ok(())
     }

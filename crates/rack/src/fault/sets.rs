@@ -50,6 +50,21 @@ impl SetWatch {
         lost
     }
 
+    /// Every set of server `i` has a full copy elsewhere, as the metadata service says now.
+    pub fn has_copies_beside(&mut self, sim: &Sim, i: u32) -> bool {
+        self.refresh(sim);
+        let on = |v: &View| crate::build::members(sim.config(), v.set.0).iter().any(|m| server_of(m.0) == i);
+        let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || self.full_copy_lives(sim, v, &[i]));
+        sim.meta().is_some() && self.views.iter().all(safe)
+    }
+
+    /// Some set has no member but on server `i`.
+    pub fn only_on(&mut self, sim: &Sim, i: u32) -> bool {
+        self.refresh(sim);
+        let sole = |v: &View| v.members.iter().filter(|m| m.role == Role::Member).all(|m| server_of(m.vssd) == i);
+        self.views.iter().flatten().any(sole)
+    }
+
     /// Every configured member of every set is one and lives.
     pub fn all_full(&mut self, sim: &Sim) -> bool {
         self.refresh(sim);
@@ -60,6 +75,26 @@ impl SetWatch {
                     && v.members.iter().filter(|m| m.role == Role::Member && sim.alive(m.server)).count() == replicas
             })
         })
+    }
+
+    /// Sets that are not whole: their views, and what their servers say of themselves.
+    pub fn describe(&mut self, sim: &Sim) -> String {
+        let full = |v: &View| {
+            v.state == ViewState::Normal
+                && v.members.iter().filter(|m| m.role == Role::Member).count() == sim.config().replicas as usize
+        };
+        let mut out = String::new();
+        for v in self.views.iter().flatten().filter(|v| !full(v)) {
+            out += &format!("\n    {v:?}");
+            for (vssd, node) in crate::build::members(sim.config(), v.set.0) {
+                let i = server_of(vssd);
+                let Some(s) = sim.server(i) else { continue };
+                let status = s.status(sim.engine().local_time(node));
+                out += &format!("\n      server {i}, device failed: {}: ", status.failed);
+                out += &format!("{:?}", status.vssds.iter().find(|x| x.vssd == vssd));
+            }
+        }
+        out
     }
 
     fn full_copy_lives(&self, sim: &Sim, view: &View, down: &[u32]) -> bool {

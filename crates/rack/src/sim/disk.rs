@@ -4,7 +4,7 @@
 //! checkpoint write that no completed sync covers is kept, dropped or torn, each by its own draw, in any combination
 //! (a file behind the device is written back in any order). A torn page is unreadable; a torn erase leaves some pages
 //! as they were; a torn checkpoint write keeps some of its 512-byte sectors. Corruption: a slot's contents change
-//! under their checksum. Failure: every command fails from then on.
+//! under their checksum, or a checkpoint's on its own. Failure: see [`Breakage`].
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -129,6 +129,22 @@ struct Entry {
     sync: u64,
 }
 
+/// How a device fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Breakage {
+    /// Every command, for good.
+    Everything,
+    /// Programs, erases, checkpoint writes and syncs, for good; reads go on.
+    Writes,
+    /// The next sync, once. What it was to cover is never durable, though later syncs succeed; it is seen until the
+    /// process ends (as with dirty pages that a kernel failed to write and then forgot).
+    Sync,
+}
+
+/// In place of a sync's number: covered by one that failed.
+const LOST: u64 = u64::MAX;
+
 /// A NAND rule that a command broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NandBreach {
@@ -164,7 +180,7 @@ pub struct FaultDisk {
     durable: Image,
     journal: VecDeque<Entry>,
     next_id: u64,
-    failed: bool,
+    broken: Option<Breakage>,
     breaches: Vec<NandBreach>,
 }
 
@@ -176,7 +192,7 @@ impl FaultDisk {
     pub fn submit(&mut self, op: &DeviceOp) -> (Result<DeviceData, DeviceError>, u64) {
         self.next_id += 1;
         let id = self.next_id;
-        if self.failed {
+        if self.refuses(op) {
             return (Err(DeviceError::Backend { os_error: OS_ERROR_IO }), id);
         }
         let change = match op {
@@ -223,9 +239,33 @@ impl FaultDisk {
         self.journal.iter().any(|e| !e.completed && matches!(e.change, Change::Program { .. }))
     }
 
-    /// The server's process ended; the device keeps everything it was told.
+    /// Whether `op` fails; a sync that does loses what it was to cover.
+    fn refuses(&mut self, op: &DeviceOp) -> bool {
+        let read = !matches!(
+            op,
+            DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::WriteMeta { .. } | DeviceOp::Sync
+        );
+        match self.broken {
+            Some(Breakage::Everything) => true,
+            Some(Breakage::Writes) => !read,
+            Some(Breakage::Sync) if matches!(op, DeviceOp::Sync) => {
+                self.broken = None;
+                self.journal.iter_mut().filter(|e| e.completed && e.sync == 0).for_each(|e| e.sync = LOST);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The server's process ended; the device keeps everything it was told but what a failed sync lost.
     pub fn process_crash(&mut self) {
         self.journal.iter_mut().for_each(|e| e.completed = true);
+        let before = self.journal.len();
+        self.journal.retain(|e| e.sync != LOST);
+        if self.journal.len() < before {
+            self.live = self.durable.clone();
+            self.journal.iter().for_each(|e| self.live.apply(&e.change));
+        }
     }
 
     /// The device lost power.
@@ -233,7 +273,7 @@ impl FaultDisk {
         let mut report = CutReport::default();
         for e in std::mem::take(&mut self.journal) {
             let draw = rng.unit();
-            if draw < odds.drop {
+            if e.sync == LOST || draw < odds.drop {
                 report.dropped += 1;
             } else if draw < odds.drop + odds.tear {
                 self.durable.apply_torn(&e.change, rng);
@@ -247,9 +287,30 @@ impl FaultDisk {
         report
     }
 
-    /// Every command fails from now on.
-    pub fn fail(&mut self) {
-        self.failed = true;
+    /// Commands fail from now on.
+    pub fn fail(&mut self, how: Breakage) {
+        self.broken = Some(how);
+    }
+
+    /// Commands succeed again; what is lost stays lost.
+    pub fn mend(&mut self) {
+        self.broken = None;
+    }
+
+    /// Changes a byte somewhere in what the checkpoint area holds; false: it holds nothing.
+    pub fn corrupt_checkpoint(&mut self, rng: &mut Rng) -> bool {
+        let written = |s: &[u8]| s.iter().any(|&b| b != 0);
+        let sectors: Vec<usize> =
+            self.durable.meta.chunks(META_SECTOR).enumerate().filter(|s| written(s.1)).map(|s| s.0).collect();
+        if sectors.is_empty() {
+            return false;
+        }
+        let at = rng.pick(&sectors) * META_SECTOR + rng.below(META_SECTOR as u64) as usize;
+        for image in [&mut self.live, &mut self.durable] {
+            let byte = image.meta.get(at).copied().unwrap_or(0);
+            image.write_meta(at as u64, &[byte ^ 0x40]);
+        }
+        true
     }
 
     /// Changes the contents of one stored slot under its checksum; false: nothing is stored.

@@ -105,6 +105,6 @@ fn a_failed_device_fails_every_command_and_corruption_changes_contents() {
     assert!(d.corrupt(&mut Rng::new(1)));
     let Ok(DeviceData::Slot(s)) = d.submit(&DeviceOp::ReadSlot { page: page(0, 0), slot: 0 }).0 else { panic!() };
     assert_ne!(s.data, Payload::elided(BLOCK, 1));
-    d.fail();
+    d.fail(Breakage::Everything);
     assert!(d.submit(&DeviceOp::Sync).0.is_err());
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
 use rackweave_core::msg::{Body, Packet};
-use rackweave_core::node::StoreWrite;
+use rackweave_core::node::{StoreWrite, Trace};
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
 
@@ -95,6 +95,8 @@ pub struct Engine<N> {
     events: u64,
     same_instant: u32,
     timeline: Option<Timeline>,
+    /// What nodes reported since it was last taken, for a checker that asked.
+    tap: Option<Vec<(NodeId, Trace)>>,
 }
 
 impl<N: Node> Engine<N> {
@@ -125,6 +127,7 @@ impl<N: Node> Engine<N> {
             events: 0,
             same_instant: 0,
             timeline: None,
+            tap: None,
         }
     }
 
@@ -155,6 +158,13 @@ impl<N: Node> Engine<N> {
     /// Counts a situation that only the driver can see.
     pub fn note(&mut self, p: TracePoint) {
         self.coverage.count(p);
+    }
+    /// Keeps every node's trace points until [`Engine::tapped`] takes them.
+    pub fn tap(&mut self) {
+        self.tap = Some(Vec::new());
+    }
+    pub fn tapped(&mut self) -> &mut Vec<(NodeId, Trace)> {
+        self.tap.get_or_insert_default()
     }
     pub fn costs(&self) -> &Costs {
         &self.costs
@@ -384,6 +394,9 @@ impl<N: Node> Engine<N> {
             self.hash.add(t.point as u64 ^ t.a << 16);
             self.hash.add(t.b);
             self.coverage.count(t.point);
+            if let Some(tap) = &mut self.tap {
+                tap.push((n, t));
+            }
         }
         if !self.fx.packets.is_empty() {
             let mut packets = std::mem::take(&mut self.fx.packets);

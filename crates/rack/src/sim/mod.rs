@@ -9,7 +9,7 @@ pub mod queue;
 pub mod rack;
 pub mod trace;
 
-pub use disk::{CutOdds, CutReport, Disk, FaultDisk};
+pub use disk::{Breakage, CutOdds, CutReport, Disk, FaultDisk};
 pub use engine::Engine;
 pub use net::{Latency, LinkFaults, Network, NetworkError};
 pub use rack::{Contents, RackNode, Sim, SimConfig};

@@ -162,6 +162,10 @@ impl Sim {
         drop(self.engine.crash(n, &[]));
         self.engine.power_cut(SsdId(i), odds)
     }
+    /// Puts an empty device in place of server `i`'s; the server must have crashed.
+    pub fn replace_disk(&mut self, i: u32) {
+        self.engine.put_disk(SsdId(i), new_disk(self.sim.contents));
+    }
     pub fn alive(&self, n: NodeId) -> bool {
         self.engine.node(n).is_some()
     }

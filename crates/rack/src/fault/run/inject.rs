@@ -1,10 +1,14 @@
 //! Carries out the faults of a plan.
 
+use rackweave_core::node::Trace;
 use rackweave_core::{Layout, NodeId, Span, TracePoint};
 
 use super::{Agenda, Run, UNDER_WAY_MAX};
 use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
+
+/// From the start of a collection to the crash that waited for it: the switch knows, the victim is not done.
+const TRAP_DELAY: Span = Span::from_micros(300);
 
 impl Run<'_> {
     pub(super) fn begin(&mut self, i: usize) {
@@ -71,6 +75,30 @@ impl Run<'_> {
                 self.corrupt(server);
                 None
             }
+            Fault::TornCheckpoint { server, down_ms } => {
+                self.servers_down(&self.fault_servers(i), true);
+                if let Some(d) = self.sim.disk(server % self.plan.params.servers) {
+                    d.corrupt_checkpoint(&mut self.rng);
+                }
+                Some(down_ms)
+            }
+            Fault::BreakDevice { server, how, ms } => self.break_device(server, how).then_some(ms),
+            Fault::Mute { ms, .. } => {
+                self.cut(fault, true);
+                Some(ms)
+            }
+            Fault::CrashCollecting { .. } => {
+                self.traps.push_back(i);
+                None
+            }
+            Fault::Fill { client } => {
+                self.fill_on(client, 0);
+                None
+            }
+            Fault::Empty { client } => {
+                self.empty(client);
+                None
+            }
             Fault::Steal { client } => {
                 let shared = self.volumes.len() - 1;
                 if self.attached[client as usize][shared].is_none() {
@@ -88,6 +116,8 @@ impl Run<'_> {
             | Fault::PowerCut { .. }
             | Fault::SetPowerCut { .. }
             | Fault::RackCrash { .. }
+            | Fault::TornCheckpoint { .. }
+            | Fault::CrashCollecting { .. }
             | Fault::HalfCrash { .. } => {
                 for s in self.fault_servers(i) {
                     self.node_up(self.sim.engine().layout().server(s))?;
@@ -103,11 +133,14 @@ impl Run<'_> {
             Fault::SwitchRestart { .. } => self.node_up(Layout::SWITCH)?,
             Fault::MetaRestart { .. } => self.node_up(Layout::META)?,
             Fault::ClientRestart { client, .. } => self.client_up(client)?,
-            f @ (Fault::Isolate { .. } | Fault::Cut { .. } | Fault::Sever { .. } | Fault::BlindPowerCut { .. }) => {
-                self.cut(f, false);
-            }
+            f @ (Fault::Isolate { .. }
+            | Fault::Cut { .. }
+            | Fault::Sever { .. }
+            | Fault::Mute { .. }
+            | Fault::BlindPowerCut { .. }) => self.cut(f, false),
+            Fault::BreakDevice { how, .. } => self.mend_device(i, how)?,
             Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
-            Fault::Corrupt { .. } | Fault::Steal { .. } => {}
+            Fault::Corrupt { .. } | Fault::Steal { .. } | Fault::Fill { .. } | Fault::Empty { .. } => {}
         }
         Ok(())
     }
@@ -118,15 +151,18 @@ impl Run<'_> {
             Fault::Crash { server, .. }
             | Fault::PowerCut { server, .. }
             | Fault::HalfCrash { server, .. }
+            | Fault::TornCheckpoint { server, .. }
+            | Fault::BreakDevice { server, .. }
             | Fault::BlindPowerCut { server, .. } => vec![server % n],
             Fault::SetPowerCut { set, .. } => {
                 crate::build::members(self.sim.config(), set % n).iter().map(|m| crate::build::server_of(m.0)).collect()
             }
+            Fault::CrashCollecting { .. } => self.trapped.get(&i).copied().into_iter().collect(),
             _ => (0..n).collect(),
         }
     }
 
-    fn servers_down(&mut self, servers: &[u32], power: bool) {
+    pub(super) fn servers_down(&mut self, servers: &[u32], power: bool) {
         let layout = self.sim.engine().layout();
         for set in self.watch.crashing(&self.sim, servers) {
             let crash = self.history.set_crashed(set);
@@ -189,6 +225,23 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// A server began to collect: the oldest trap is sprung a moment later, while it does.
+    pub(super) fn spring_traps(&mut self) {
+        let began = |t: &&(NodeId, Trace)| t.1.point == TracePoint::GcStart;
+        let Some(&(node, _)) = self.bounds.traces().iter().find(began) else { return };
+        let Some(fault) = self.traps.pop_front() else { return };
+        let server = node.0 - self.sim.engine().layout().server(0).0;
+        self.plan_at(self.sim.now() + TRAP_DELAY, Agenda::Collecting { fault, server });
+    }
+
+    pub(super) fn crash_collecting(&mut self, fault: usize, server: u32) {
+        self.trapped.insert(fault, server);
+        self.servers_down(&[server], false);
+        if let Fault::CrashCollecting { down_ms } = self.plan.faults[fault].fault {
+            self.plan_at(self.sim.now() + Span::from_millis(down_ms), Agenda::Over(fault));
+        }
+    }
+
     pub(super) fn half_crash(&mut self, i: usize) {
         let fault = self.plan.faults[i].fault;
         self.cut(fault, false);
@@ -224,6 +277,9 @@ impl Run<'_> {
                     net.block(n, other, blocked);
                     net.block(other, n, blocked);
                 }
+            }
+            Fault::Mute { server, .. } => {
+                net.block(layout.server(server % layout.servers), Layout::SWITCH, blocked);
             }
             Fault::HalfCrash { server, peer, .. } => {
                 let (n, to) = (layout.server(server % layout.servers), layout.server(peer % layout.servers));

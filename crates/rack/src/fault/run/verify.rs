@@ -11,7 +11,7 @@ use crate::fault::report::Failure;
 const FILL_VERSION_MAX: u64 = 1;
 
 impl Run<'_> {
-    pub(super) fn check(&mut self) -> Result<(), Failure> {
+    pub(super) fn check_history(&mut self) -> Result<(), Failure> {
         let sets = u64::from(self.plan.params.servers);
         let sectors_per_stripe = u64::from(self.sim.config().stripe_blocks * (BLOCK / SECTOR));
         let stats = self
@@ -19,6 +19,11 @@ impl Run<'_> {
             .check(|_, sector| SetId((sector / sectors_per_stripe % sets) as u32))
             .map_err(|v| Failure::History(v.to_string()))?;
         self.stats.history = stats;
+        Ok(())
+    }
+
+    pub(super) fn check(&mut self) -> Result<(), Failure> {
+        self.check_history()?;
         for i in 0..self.plan.params.servers {
             if let Some(b) = self.sim.disk(i).and_then(|d| d.breaches().first().copied()) {
                 return Err(Failure::Invariant(format!("ssd{i}: {b}")));

@@ -1,0 +1,107 @@
+//! Devices that fail (protocol rule 12): one at a time while the others carry on; at the end, all of them.
+
+use rackweave_core::request::{RequestError, RequestOp};
+use rackweave_core::{BLOCK, Payload, Span, Time};
+
+use super::{Agenda, QUIET_MAX, Run};
+use crate::fault::report::Failure;
+use crate::fault::sets::SetWatch;
+use crate::fault::workload::Kind;
+use crate::sim::{Breakage, Sim};
+
+/// A device whose replacement would lose the last copy waits so long, and is tried again …
+const MEND_RETRY: Span = Span::from_millis(100);
+/// … for this long; then its set is lost.
+const MEND_MAX: Span = Span::from_secs(20);
+
+/// Devices that fail in a run.
+#[derive(Debug, Default)]
+pub(super) struct Breakages {
+    /// The server whose device has failed and is not mended.
+    now: Option<(u32, Time)>,
+    /// Some device failed at some time.
+    pub any: bool,
+    /// Every device failed.
+    pub all: bool,
+    /// The last copy of a set was on a device that failed.
+    pub lost: bool,
+}
+
+impl Breakages {
+    /// A set's only member is on a device that has failed.
+    pub fn sole_copy_broken(&self, watch: &mut SetWatch, sim: &Sim) -> bool {
+        self.now.is_some_and(|(server, _)| watch.only_on(sim, server))
+    }
+}
+
+impl Run<'_> {
+    /// False: it would be the last copy, or another device is broken.
+    pub(super) fn break_device(&mut self, server: u32, how: Breakage) -> bool {
+        let server = server % self.plan.params.servers;
+        let whole = self.breakage.now.is_none() && self.watch.has_copies_beside(&self.sim, server);
+        if !whole {
+            return false;
+        }
+        let lost = self.watch.crashing(&self.sim, &[server]);
+        debug_assert!(lost.is_empty(), "copies beside were asked for");
+        if let Some(d) = self.sim.disk(server) {
+            d.fail(how);
+        }
+        self.breakage.now = Some((server, self.sim.now()));
+        self.breakage.any = true;
+        true
+    }
+
+    /// Puts an empty device in the place of the broken one; after a failed sync, only starts the server again.
+    pub(super) fn mend_device(&mut self, i: usize, how: Breakage) -> Result<(), Failure> {
+        let Some((server, since)) = self.breakage.now else { return Ok(()) };
+        if !self.watch.has_copies_beside(&self.sim, server) {
+            if self.sim.now().since(since) > MEND_MAX {
+                self.breakage.lost = true;
+            } else {
+                self.plan_at(self.sim.now() + MEND_RETRY, Agenda::Over(i));
+            }
+            return Ok(());
+        }
+        self.servers_down(&[server], false);
+        if how != Breakage::Sync {
+            self.sim.replace_disk(server);
+        } else if let Some(d) = self.sim.disk(server) {
+            d.mend();
+        }
+        self.breakage.now = None;
+        self.node_up(self.sim.engine().layout().server(server))
+    }
+
+    /// Every device fails: what asks for durability is told so, and nothing waits for ever.
+    pub(super) fn everything_breaks(&mut self) -> Result<(), Failure> {
+        for i in 0..self.plan.params.servers {
+            if let Some(d) = self.sim.disk(i) {
+                d.fail(Breakage::Everything);
+            }
+        }
+        self.breakage.all = true;
+        let told = |r: &Self| {
+            let is = |name: &&String| name.ends_with(&RequestError::Io.to_string());
+            r.stats.errors.iter().filter(|(name, _)| is(name)).map(|(_, n)| n).sum::<u64>()
+        };
+        for v in 0..self.volumes.len() {
+            let client = self.volumes[v].writer.unwrap_or(0);
+            let volume = self.volumes[v].id();
+            let data = Payload::elided(BLOCK, self.plan.seed ^ (self.next_request + 1) << 20);
+            let ops = [
+                (Kind::Write, RequestOp::Write { volume, offset: 0, data, fua: true }),
+                (Kind::Flush, RequestOp::Flush { volume }),
+            ];
+            for (kind, op) in ops {
+                let before = told(self);
+                self.submit(client, op, v, kind, false);
+                self.drain("every device has failed", QUIET_MAX)?;
+                if told(self) == before {
+                    return Err(Failure::Unexpected(format!("{kind:?} done though every device has failed")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
