@@ -21,7 +21,9 @@ fn broken(rule: &str) -> Faults {
         "merge" => f.merge_blindly = true,
         "credit" => f.forget_credit = true,
         "flush" => f.flush_early = true,
-        _ => panic!("--break lease|replay|dedup|shadow|fence|tombstone|epoch|recovery|merge|credit|flush, not {rule:?}"),
+        _ => {
+            panic!("--break lease|replay|dedup|shadow|fence|tombstone|epoch|recovery|merge|credit|flush, not {rule:?}")
+        }
     }
     f
 }

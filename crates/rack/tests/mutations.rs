@@ -96,6 +96,11 @@ fn a_set_that_is_not_compared_after_a_crash_is_caught() {
 }
 
 #[test]
+fn a_partial_write_merged_onto_an_unresolved_block_is_caught() {
+    is_caught("merge_blindly", Faults { merge_blindly: true, ..Faults::default() });
+}
+
+#[test]
 fn a_flush_answered_before_the_sync_is_caught() {
     is_caught("flush_early", Faults { flush_early: true, ..Faults::default() });
 }

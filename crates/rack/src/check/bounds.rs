@@ -58,13 +58,20 @@ impl Bounds {
             match t.point {
                 TracePoint::GcAccepted => accepted(sim, VssdId(t.a as u32))?,
                 // After a regular request that nobody answered the share may have grown again (rule 20).
-                TracePoint::GcStart if t.b >= self.hard_permille && !self.accepted.contains_key(&t.a) && !unanswered => {
-                    return Err(format!("vssd{} collects, {} per mille free, and the switch has not accepted", t.a, t.b));
+                TracePoint::GcStart
+                    if t.b >= self.hard_permille && !self.accepted.contains_key(&t.a) && !unanswered =>
+                {
+                    return Err(format!(
+                        "vssd{} collects, {} per mille free, and the switch has not accepted",
+                        t.a, t.b
+                    ));
                 }
                 _ => {}
             }
             match t.point {
-                TracePoint::GcAccepted | TracePoint::GcRegular | TracePoint::GcUnacknowledged => drop(self.accepted.insert(t.a, last_told(sim, t.a))),
+                TracePoint::GcAccepted | TracePoint::GcRegular | TracePoint::GcUnacknowledged => {
+                    self.accepted.insert(t.a, last_told(sim, t.a));
+                }
                 _ => {}
             }
         }
@@ -102,7 +109,9 @@ impl Bounds {
             let last = self.last_ops.entry(vssd).or_insert((life, sequence));
             if (life, sequence) < *last {
                 let (was, is) = (last.1, sequence);
-                return Err(format!("switch: {vssd} went back from gc_op {was} to {is} of the same life or an older one"));
+                return Err(format!(
+                    "switch: {vssd} went back from gc_op {was} to {is} of the same life or an older one"
+                ));
             }
             *last = (life, sequence);
         }

@@ -370,7 +370,9 @@ impl<'a> Run<'a> {
             RequestError::NotAttached { .. } | RequestError::NoSpace | RequestError::Busy { .. } => Ok(()),
             // The one good copy may have been lost with the power of the others, or with its device.
             RequestError::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
-            RequestError::Io if self.breakage.all || self.breakage.sole_copy_broken(&mut self.watch, &self.sim) => Ok(()),
+            RequestError::Io if self.breakage.all || self.breakage.sole_copy_broken(&mut self.watch, &self.sim) => {
+                Ok(())
+            }
             _ => {
                 let not_whole = self.watch.describe(&self.sim);
                 Err(Failure::Unexpected(format!("{:?}: {e}; sets that are not whole: {not_whole}", op.kind)))
