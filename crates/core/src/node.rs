@@ -120,8 +120,9 @@ trace_points! {
     GcAccepted, GcDelayed, GcRegular, GcBackground,
     /// A repeated gc_op answered again; an older one ignored; bits that expired.
     GcOpDuplicate, GcOpStale, GcBitsExpired,
-    /// Server: collection began/ended (a: vSSD, b: free ratio in per mille), collected unasked after lost answers.
-    GcStart, GcEnd, GcUnacknowledged,
+    /// Server: collection began/ended (a: vSSD, b: free ratio in per mille), collected unasked after lost answers,
+    /// collected at once because programs wait for a free block.
+    GcStart, GcEnd, GcUnacknowledged, GcForced,
     /// Page layer: a: vSSD, b: erase block.
     BlockErased, BlockMoved,
     /// Replication. a: block address or op id.

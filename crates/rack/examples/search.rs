@@ -16,13 +16,12 @@ fn broken(rule: &str) -> Faults {
         "shadow" => f.serve_shadow = true,
         "fence" => f.ignore_fence = true,
         "tombstone" => f.lose_tombstone = true,
-        "epoch" => f.ignore_epoch = true,
         "recovery" => f.skip_recovery = true,
         "merge" => f.merge_blindly = true,
         "credit" => f.forget_credit = true,
         "flush" => f.flush_early = true,
         _ => {
-            panic!("--break lease|replay|dedup|shadow|fence|tombstone|epoch|recovery|merge|credit|flush, not {rule:?}")
+            panic!("--break lease|replay|dedup|shadow|fence|tombstone|recovery|merge|credit|flush, not {rule:?}")
         }
     }
     f

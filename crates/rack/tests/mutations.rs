@@ -106,6 +106,11 @@ fn a_flush_answered_before_the_sync_is_caught() {
 }
 
 #[test]
+fn writes_begun_without_credit_are_caught() {
+    is_caught("forget_credit", Faults { forget_credit: true, ..Faults::default() });
+}
+
+#[test]
 fn a_failing_plan_shrinks_to_the_faults_that_matter() {
     let options = SimOptions { faults: Faults { ignore_fence: true, ..Faults::default() }, ..SimOptions::default() };
     let failing = (0..SEEDS_MAX).map(Plan::draw).find(|p| !run_plan(p, &options).passed()).expect("caught above");

@@ -26,6 +26,7 @@ const MUST_OCCUR_IN_100: &[T] = &[
     T::CheckpointTorn,
     T::GcBitsExpired,
     T::GcUnacknowledged,
+    T::GcForced,
     T::GcOpStale,
     T::TombstoneDropped,
     T::CacheFull,
@@ -93,7 +94,7 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn a_request_is_followed_through_the_rack() {
-    let report = run_seed(3, &SimOptions { trace_request: Some(40), ..SimOptions::default() });
+    let report = run_seed(3, &SimOptions { trace_request: Some(43), ..SimOptions::default() });
     let text: Vec<String> = report.timeline.iter().map(ToString::to_string).collect();
     assert!(text.len() >= 3, "{text:?}");
     assert!(text[0].contains("Request"), "{text:?}");

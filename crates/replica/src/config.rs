@@ -60,13 +60,11 @@ pub struct Faults {
     pub ignore_fence: bool,
     /// A fill leaves blocks in place that its source does not have.
     pub lose_tombstone: bool,
-    /// Take peers' messages of any epoch and life (rule 1).
-    pub ignore_epoch: bool,
     /// Declare a set recovered without comparing its members (rule 6).
     pub skip_recovery: bool,
     /// Merge a partial write onto a block that is not Valid, and never again when it lost (rule 8).
     pub merge_blindly: bool,
-    /// Begin writes without a page credit of the members (rule 9).
+    /// Begin writes without credit of the members (rule 9).
     pub forget_credit: bool,
     /// Acknowledge a flush or FUA before anything is synced (rule 12).
     pub flush_early: bool,

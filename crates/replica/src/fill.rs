@@ -127,6 +127,18 @@ impl Replica {
         }
     }
 
+    /// Whether stale blocks that the source may not have are still here, beside what comes: their room comes free.
+    pub(crate) fn makes_room(&self) -> bool {
+        self.fill.as_deref().is_some_and(|f| f.passes == 0 && !matches!(f.stage, Stage::Persist))
+    }
+
+    /// Slots and pages that blocks asked for will take.
+    pub(crate) fn fill_coming<S: Store>(&self, cx: &Cx<'_, S>) -> (u64, u64) {
+        let Some(f) = self.fill.as_deref() else { return (0, 0) };
+        let pages = f.asked.iter().filter(|&&a| !cx.store.mapped(a)).count();
+        (f.asked.len() as u64, pages as u64)
+    }
+
     pub(crate) fn fill_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let (epoch, members) = (self.epoch, &self.members);
         let Some(f) = self.fill.as_deref_mut() else { return };
@@ -256,9 +268,9 @@ impl Replica {
     /// is the source's as well, and fits here as it fits there.
     fn copy_more<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let given = self.accounts.iter().map(|a| a.outstanding()).fold((0, 0), |g, o| (g.0 + o.0, g.1 + o.1));
+        let coming = self.fill_coming(cx).1;
         let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Blocks)) else { return };
         let room = cx.store.slots_free().saturating_sub(given.0) as usize;
-        let coming = f.asked.iter().filter(|&&a| !cx.store.mapped(a)).count() as u64;
         let reserved = coming + if f.passes == 0 { given.1 } else { 0 };
         let mut pages = cx.store.pages_free().saturating_sub(reserved);
         let mut ask = Vec::new();

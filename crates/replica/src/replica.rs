@@ -203,13 +203,12 @@ impl Replica {
         if self.failed {
             return;
         }
-        let any = self.cfg.faults.ignore_epoch;
-        if (p.header.epoch != self.epoch && !any) || self.role.is_none() {
+        if p.header.epoch != self.epoch || self.role.is_none() {
             self.other_epoch(&mut cx, p.src, p.header, &body);
             return;
         }
         let Some(from) = self.members.iter().position(|m| m.server == p.src) else { return };
-        if from != self.me && (any || self.members[from].incarnation == p.header.incarnation) {
+        if from != self.me && self.members[from].incarnation == p.header.incarnation {
             self.peer(&mut cx, from, p.header.request, body);
             self.settle(&mut cx);
         }

@@ -22,7 +22,7 @@ pub(crate) enum Reserve {
 }
 
 impl Replica {
-    /// What neither the store nor a grant has taken.
+    /// What neither the store nor a grant has taken, nor a fill asked for.
     fn available<S: Store>(&mut self, cx: &Cx<'_, S>) -> (u64, u64) {
         let free = cx.store.slots_free();
         self.slots_max = self.slots_max.max(free);
@@ -30,7 +30,8 @@ impl Replica {
             let (s, p) = a.outstanding();
             (o.0 + s, o.1 + p)
         });
-        (free.saturating_sub(out.0), cx.store.pages_free().saturating_sub(out.1))
+        let coming = self.fill_coming(cx);
+        (free.saturating_sub(out.0 + coming.0), cx.store.pages_free().saturating_sub(out.1 + coming.1))
     }
 
     /// Slots any one member may hold: everyone's equal share of the cache, with one left over.
@@ -40,7 +41,9 @@ impl Replica {
 
     /// Takes credit of every other member, and room here; or nothing.
     pub(crate) fn reserve<S: Store>(&mut self, cx: &mut Cx<'_, S>, slots: u64, pages: u64) -> Reserve {
-        let pages = if self.cfg.faults.forget_credit { 0 } else { pages };
+        if self.cfg.faults.forget_credit {
+            return Reserve::Ok;
+        }
         let (free_slots, free_pages) = self.available(cx);
         if pages > free_pages {
             if pages <= free_pages + cx.store.pages_coming() {
@@ -211,7 +214,8 @@ impl Replica {
         let mut credit = self.grant_needed(cx, to, (NEED_SLOTS, u64::from(want)));
         let (slots, pages) = self.accounts[to].outstanding();
         credit.no_space = pages < u64::from(want);
-        if (slots == 0 && !credit.no_space) || (credit.no_space && cx.store.pages_coming() > 0) {
+        let coming = cx.store.pages_coming() > 0 || self.makes_room();
+        if (slots == 0 && !credit.no_space) || (credit.no_space && coming) {
             // Slots and pages come free by themselves: answered then.
             return;
         }

@@ -52,6 +52,7 @@ pub struct Memory {
     pub dirty: BTreeSet<BlockAddr>,
     pub slots: u64,
     pub pages: u64,
+    pub pages_coming: u64,
     /// Every how many reads takes a while; zero for none.
     pub slow: u64,
     reads: u64,
@@ -70,6 +71,7 @@ impl Memory {
             dirty: BTreeSet::new(),
             slots: 4096,
             pages: 1 << 20,
+            pages_coming: 0,
             slow: 3,
             reads: 0,
             forget_ranges: false,
@@ -190,6 +192,9 @@ impl Store for Memory {
     }
     fn pages_free(&self) -> u64 {
         self.pages.saturating_sub(self.now.blocks.len() as u64)
+    }
+    fn pages_coming(&self) -> u64 {
+        self.pages_coming
     }
     fn chunks(&self, from: BlockAddr, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr> {
         let mut all: BTreeSet<BlockAddr> = self.now.blocks.keys().map(|&a| chunk_of(a)).collect();

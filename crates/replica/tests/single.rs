@@ -1,6 +1,7 @@
 //! Single transitions of one member: a message in, what it sends, what it holds.
 
-use rackweave_core::msg::peer::{Inv, InvBlock};
+use rackweave_core::msg::io::WriteRequest;
+use rackweave_core::msg::peer::{CHUNK_BLOCKS, Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet, Peer, Role,
     SectorRange, View, ViewState,
@@ -66,7 +67,9 @@ impl One {
     }
     /// Gives a message of member `from`; what is sent back.
     fn peer_in(&mut self, epoch: u32, from: u32, body: Peer) -> Vec<Peer> {
-        let header = self.header(epoch, from);
+        self.peer_as(self.header(epoch, from), from, body)
+    }
+    fn peer_as(&mut self, header: Header, from: u32, body: Peer) -> Vec<Peer> {
         let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
         self.r.handle_peer(self.now, p, &mut self.store, &mut self.fx);
         self.sent()
@@ -241,4 +244,89 @@ fn a_fence_waits_for_older_writers() {
     assert!(o.peer(1, Peer::Fence { volume: V, attach: 1 }).is_empty());
     o.peer(1, Peer::Val { volume: V, blocks: [(0, ts(3, 1))].into() });
     assert!(matches!(o.peer(1, Peer::Fence { volume: V, attach: 1 })[..], [Peer::FenceAck { attach: 1 }]));
+}
+
+#[test]
+fn a_write_waits_for_pages_that_are_about_to_be_free() {
+    let mut o = One::new(Role::Member);
+    let credit = Credit { slots: 8, pages: 8, no_space: false };
+    for member in [1, 2] {
+        o.peer(member, Peer::CreditGrant { credit });
+    }
+    let write = |sequence: u64| {
+        IoRequest::Write(Box::new(WriteRequest {
+            range: SectorRange { volume: V, first: sequence * 8, count: 8 },
+            data: Payload::elided(4096, sequence),
+            mutation: Mutation { client: Incarnation(9), sequence, floor: 0 },
+            attach: 0,
+            fua: false,
+        }))
+    };
+    (o.store.pages, o.store.pages_coming) = (0, 1);
+    assert!(o.io(write(1)).is_empty(), "neither done nor refused");
+    assert_eq!(o.r.unresolved(), 0);
+    (o.store.pages, o.store.pages_coming) = (1, 0);
+    o.r.space_changed(o.now, &mut o.store, &mut o.fx);
+    assert_eq!(o.sent().iter().filter(|p| matches!(p, Peer::Inv(_))).count(), 2);
+    assert_eq!(o.io(write(2)), [IoReply::Failed(IoError::NoSpace)], "none are free, and none will be");
+}
+
+/// The filling shadow has the chunk's digest differ, and is told the chunk's entries.
+fn compared(o: &mut One, entries: &[u32]) -> Vec<Peer> {
+    let chunk = BlockAddr::new(V, 0);
+    let entry = |&b: &u32| {
+        let version = Timestamp::new(Epoch(3), 5, 1);
+        ScanEntry { addr: BlockAddr::new(V, b), version, mapped: true }
+    };
+    let header = Header { request: BlockAddr::default().pack(), ..o.header(4, 1) };
+    let asked = o.peer_as(header, 1, Peer::Digests { entries: [(chunk, 1)].into(), next: None });
+    assert_eq!(asked, [Peer::ScanAsk { chunk }]);
+    o.peer(1, Peer::Scan { chunk, entries: entries.iter().map(entry).collect() })
+}
+
+fn blocks_asked(sent: &[Peer]) -> Vec<u32> {
+    let asked = sent.iter().filter_map(|p| if let Peer::BlockAsk { addr } = p { Some(addr.block) } else { None });
+    asked.collect()
+}
+
+#[test]
+fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
+    let mut o = One::new(Role::Shadow);
+    let stale = BlockAddr::new(V, CHUNK_BLOCKS);
+    for b in 0..3 {
+        o.store.put(BlockAddr::new(V, stale.block + b), Timestamp::new(Epoch(2), 9, 0), Payload::elided(4096, 1));
+    }
+    o.store.pages = 4;
+    for member in [1, 2] {
+        let from = VssdId(1 + member);
+        o.peer(member, Peer::Clients { records: [].into(), fences: [].into(), from });
+    }
+    let source = [0, 1, 2];
+    let asked = blocks_asked(&compared(&mut o, &source));
+    assert_eq!(asked, [0], "stale blocks take all pages but one");
+    let ask = |want_pages| Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages };
+    assert!(o.peer(2, ask(1)).is_empty(), "not refused: pages come free");
+    let copy = |o: &mut One, block: u32| {
+        let (addr, version) = (BlockAddr::new(V, block), Timestamp::new(Epoch(3), 5, 1));
+        let header = Header { request: u64::MAX, ..o.header(4, 1) };
+        o.peer_as(header, 1, Peer::Block { addr, version, data: Some(Payload::elided(4096, 7)) })
+    };
+    assert_eq!(copy(&mut o, 0), [Peer::ScanAsk { chunk: stale }]);
+    o.peer(1, Peer::Scan { chunk: stale, entries: [].into() });
+    assert!(!o.store.mapped(stale));
+    assert_eq!(o.store.persists, 0, "not filled yet");
+    o.now = o.r.deadline();
+    o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
+    assert!(o.sent().iter().any(|p| matches!(p, Peer::DigestAsk { .. })));
+    assert_eq!(blocks_asked(&compared(&mut o, &source)), [1, 2]);
+    // One of four pages is held, and two are as good as taken.
+    let granted = o.peer(2, ask(2));
+    assert!(
+        matches!(granted[..], [Peer::CreditGrant { credit }] if credit.no_space && credit.pages == 1),
+        "{granted:?}"
+    );
+    copy(&mut o, 1);
+    assert_eq!(copy(&mut o, 2), [Peer::ScanAsk { chunk: stale }], "its tombstones differ from nothing");
+    o.peer(1, Peer::Scan { chunk: stale, entries: [].into() });
+    assert_eq!(o.store.persists, 1, "filled");
 }

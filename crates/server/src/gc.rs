@@ -43,6 +43,8 @@ pub enum GcAction {
     Stop,
     /// It collects though nobody answered (protocol rule 20).
     StartUnacknowledged,
+    /// It collects without having asked: programs wait.
+    StartForced,
 }
 
 /// The monitor.
@@ -167,7 +169,7 @@ impl GcMonitor {
     pub fn force(&mut self, now: Time) {
         if !self.collecting() && now >= self.force_from {
             self.tell(now, GcField::Regular);
-            self.start(GcAction::Start);
+            self.start(GcAction::StartForced);
         }
     }
 

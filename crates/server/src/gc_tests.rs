@@ -134,6 +134,7 @@ fn nothing_to_collect_is_not_tried_again_at_once_unless_forced() {
     assert_eq!(m.state(), GcState::Idle);
     m.force(Time(60 * MS));
     assert!(m.collecting());
+    assert_eq!(m.actions.last(), Some(&GcAction::StartForced));
 }
 
 #[test]

@@ -154,8 +154,8 @@ impl Server {
             if d.used() > d.cfg.capacity {
                 return Err(OverBound::Cache { vssd, used: d.used(), capacity: d.cfg.capacity });
             }
-            let needed = space.mapped_slots + d.unmapped();
-            if needed > space.exported_slots {
+            let needed = space.mapped_slots + d.unmapped() + d.pages_coming();
+            if needed > space.exported_slots && v.replica.role() == Some(Role::Member) {
                 return Err(OverBound::Space { vssd, needed, exported: space.exported_slots });
             }
             if v.queue.len() > QUEUE_MAX {
@@ -350,13 +350,16 @@ impl Server {
                     let header = self.header(Op::GcOp, i, op.sequence);
                     self.to_switch(header, Body::Gc(op), fx);
                 }
-                GcAction::Start | GcAction::StartUnacknowledged => {
+                GcAction::Start | GcAction::StartUnacknowledged | GcAction::StartForced => {
                     self.vssds[i].gc_episodes += 1;
                     let permille = (self.free_ratio(i) * 1000.0) as u64;
                     fx.trace(TracePoint::GcStart, name, permille);
                     if action == GcAction::StartUnacknowledged {
                         self.vssds[i].gc_unacknowledged += 1;
                         fx.trace(TracePoint::GcUnacknowledged, name, permille);
+                    }
+                    if action == GcAction::StartForced {
+                        fx.trace(TracePoint::GcForced, name, permille);
                     }
                     self.ssd.gc_start(now, id, &mut self.out);
                 }

@@ -53,14 +53,14 @@ impl Bounds {
     pub fn event(&mut self, sim: &mut Sim) -> Result<(), String> {
         self.traces.clear();
         std::mem::swap(&mut self.traces, sim.engine_mut().tapped());
-        let unanswered = self.traces.iter().any(|t| t.1.point == TracePoint::GcUnacknowledged);
+        let unasked = |p| matches!(p, TracePoint::GcUnacknowledged | TracePoint::GcForced);
+        let unasked = self.traces.iter().any(|t| unasked(t.1.point));
         for &(_, t) in &self.traces {
             match t.point {
                 TracePoint::GcAccepted => accepted(sim, VssdId(t.a as u32))?,
-                // After a regular request that nobody answered the share may have grown again (rule 20).
-                TracePoint::GcStart
-                    if t.b >= self.hard_permille && !self.accepted.contains_key(&t.a) && !unanswered =>
-                {
+                // After a regular request that nobody answered the share may have grown again (rule 20); what is left
+                // free may all be in blocks that the collector has open, while programs wait for one.
+                TracePoint::GcStart if t.b >= self.hard_permille && !self.accepted.contains_key(&t.a) && !unasked => {
                     return Err(format!(
                         "vssd{} collects, {} per mille free, and the switch has not accepted",
                         t.a, t.b
@@ -69,7 +69,10 @@ impl Bounds {
                 _ => {}
             }
             match t.point {
-                TracePoint::GcAccepted | TracePoint::GcRegular | TracePoint::GcUnacknowledged => {
+                TracePoint::GcAccepted
+                | TracePoint::GcRegular
+                | TracePoint::GcUnacknowledged
+                | TracePoint::GcForced => {
                     self.accepted.insert(t.a, last_told(sim, t.a));
                 }
                 _ => {}

@@ -153,6 +153,29 @@ fn range(first: u32, count: u32) -> BlockRange {
     BlockRange { volume: VolumeId(3), first, count }
 }
 
+/// Otherwise what had them before would come back after a power cut, beside what has them now.
+#[test]
+fn pages_freed_by_a_range_record_are_handed_out_when_it_is_durable() {
+    let mut b = Bench::new();
+    let version = |n| Timestamp::new(Epoch(1), n, 0);
+    for block in 0..40 {
+        let now = b.now;
+        b.disk.put(now, addr(block), version(2), contents(u64::from(block)), &b.ssd);
+    }
+    b.disk.persist(1);
+    b.settle();
+    b.complete(usize::MAX);
+    let before = b.store().pages_free();
+    let now = b.now;
+    b.disk.put_range(now, range(0, 30), version(3), &mut b.ssd);
+    assert_eq!((b.store().pages_free(), b.store().pages_coming()), (before, 30));
+    b.disk.persist(2);
+    b.settle();
+    assert_eq!((b.store().pages_free(), b.store().pages_coming()), (before, 30), "being synced");
+    b.complete(usize::MAX);
+    assert_eq!((b.store().pages_free(), b.store().pages_coming()), (before + 30, 0));
+}
+
 /// What every block must be: version, and contents unless zeroed.
 type Model = BTreeMap<u32, (Timestamp, Option<u64>)>;
 
