@@ -269,7 +269,7 @@ impl Disk {
 
     /// Programs pages and starts a sync, as far as may be now.
     pub fn pump(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
-        if self.failed || (self.dirty == 0 && self.waiting.is_empty()) {
+        if self.failed || (self.dirty == 0 && self.waiting.is_empty() && self.freed_unsynced == 0) {
             return;
         }
         while self.dirty > 0 && !self.no_block && self.in_flight < self.cfg.pages_max {

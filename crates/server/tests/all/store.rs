@@ -176,6 +176,29 @@ fn pages_freed_by_a_range_record_are_handed_out_when_it_is_durable() {
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (before + 30, 0));
 }
 
+/// Nobody may ask for a sync: those that wait for room do not.
+#[test]
+fn a_full_drive_makes_freed_pages_durable_unasked() {
+    let mut b = Bench::new();
+    let mut block = 0;
+    while b.store().pages_free() > 32 {
+        let now = b.now;
+        b.disk.put(now, addr(block), Timestamp::new(Epoch(1), 2, 0), Payload::zero(4096), &b.ssd);
+        block += 1;
+        b.settle();
+        if b.store().slots_free() == 0 {
+            b.complete(usize::MAX);
+        }
+    }
+    b.complete(usize::MAX);
+    let now = b.now;
+    b.disk.put_range(now, range(0, 30), Timestamp::new(Epoch(1), 3, 0), &mut b.ssd);
+    b.now += Span::from_secs(1);
+    b.settle();
+    b.complete(usize::MAX);
+    assert_eq!((b.store().pages_free(), b.store().pages_coming()), (62, 0));
+}
+
 /// What every block must be: version, and contents unless zeroed.
 type Model = BTreeMap<u32, (Timestamp, Option<u64>)>;
 
