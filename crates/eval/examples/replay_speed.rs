@@ -10,6 +10,10 @@ use std::process::ExitCode;
 
 use rackweave_eval::replay::{Policy, ReplayConfig, ReplayError, replay};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Rack requests a CPU second that the simulator is held to.
 const BAR: u32 = 200_000;
 

@@ -46,7 +46,6 @@ impl MetaStore for NoStore {
 pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Result<(), UpError> {
     let signal = up::signals()?;
     up::exact_timers();
-    up::keep_freed_memory();
     let name = options.name;
     let cfg = up::read_config(&options.config)?;
     let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;

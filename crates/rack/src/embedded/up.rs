@@ -85,7 +85,6 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     // Before anything that may start a thread.
     let signal = signals()?;
     exact_timers();
-    keep_freed_memory();
     let dir = DataDir::open(&options.data)?;
     let data = std::path::absolute(dir.path())?;
     let cfg = configure(&dir, options, refuse)?;
@@ -248,17 +247,6 @@ pub(crate) fn signals() -> io::Result<OwnedFd> {
 pub(crate) fn exact_timers() {
     // SAFETY: sets a number of this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };
-}
-
-/// The allocator keeps what was freed: in a virtual machine a page that was given back costs many times a system call
-/// when it is touched again. What is larger than a receive buffer still goes back at once.
-pub(crate) fn keep_freed_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: sets two numbers of the allocator, before another thread runs.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
-    }
 }
 
 /// Drawn once for each life of a node.
