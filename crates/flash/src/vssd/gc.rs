@@ -267,13 +267,12 @@ impl Vssd {
         let first = usize::from(page) * spp;
         let mut slots = slots.into_vec().into_iter();
         let mut lost = Vec::new();
-        for s in first..first + spp {
+        for (s, &Record { addr, version }) in records.iter().enumerate().skip(first).take(spp) {
             let read = slots.next();
             if !table.is_valid(s as u32) {
                 continue;
             }
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
-            let Record { addr, version } = records[s];
             let mut crc = slot.record.crc;
             if io.cfg.verify && !intact(&slot, addr, version) {
                 io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), u64::from(self.block0 + block));
