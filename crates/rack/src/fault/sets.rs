@@ -3,7 +3,7 @@
 //! Kept apart from the protocol's own word: a server counts from the metadata service's view only if it lives and the
 //! view names its present life, in a set that is not recovering.
 
-use rackweave_core::msg::{Role, View, ViewState};
+use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::{Incarnation, SetId};
 
 use crate::build::server_of;
@@ -65,26 +65,17 @@ impl SetWatch {
         self.views.iter().flatten().any(sole)
     }
 
-    /// Every configured member of every set is one and lives.
+    /// Every configured member of every set is one in its present life: a view stays as it was for a while after a
+    /// member that restarted has lost what was not durable.
     pub fn all_full(&mut self, sim: &Sim) -> bool {
         self.refresh(sim);
-        let replicas = sim.config().replicas as usize;
-        self.views.iter().all(|v| {
-            v.as_ref().is_some_and(|v| {
-                v.state == ViewState::Normal
-                    && v.members.iter().filter(|m| m.role == Role::Member && sim.alive(m.server)).count() == replicas
-            })
-        })
+        self.views.iter().all(|v| v.as_ref().is_some_and(|v| self.full(sim, v)))
     }
 
     /// Sets that are not whole: their views, and what their servers say of themselves.
     pub fn describe(&mut self, sim: &Sim) -> String {
-        let full = |v: &View| {
-            v.state == ViewState::Normal
-                && v.members.iter().filter(|m| m.role == Role::Member).count() == sim.config().replicas as usize
-        };
         let mut out = String::new();
-        for v in self.views.iter().flatten().filter(|v| !full(v)) {
+        for v in self.views.iter().flatten().filter(|v| !self.full(sim, v)) {
             out += &format!("\n    {v:?}");
             for (vssd, node) in crate::build::members(sim.config(), v.set.0) {
                 let i = server_of(vssd);
@@ -97,14 +88,58 @@ impl SetWatch {
         out
     }
 
+    fn full(&self, sim: &Sim, view: &View) -> bool {
+        let here = view.members.iter().filter(|m| self.serves(sim, m)).count();
+        view.state == ViewState::Normal && here == sim.config().replicas as usize
+    }
+
     fn full_copy_lives(&self, sim: &Sim, view: &View, down: &[u32]) -> bool {
-        view.state == ViewState::Normal
-            && view.members.iter().any(|m| {
-                let i = server_of(m.vssd);
-                m.role == Role::Member
-                    && !down.contains(&i)
-                    && sim.alive(m.server)
-                    && m.incarnation > self.dead[i as usize]
-            })
+        let elsewhere = |m: &Member| !down.contains(&server_of(m.vssd)) && self.serves(sim, m);
+        view.state == ViewState::Normal && view.members.iter().any(elsewhere)
+    }
+
+    /// A member, and the life that the view names is not over.
+    fn serves(&self, sim: &Sim, m: &Member) -> bool {
+        m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[server_of(m.vssd) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Span;
+
+    use super::*;
+    use crate::fault::Plan;
+    use crate::sim::SimConfig;
+
+    #[test]
+    fn a_set_with_a_restarted_member_is_full_only_when_its_new_life_is_a_member() {
+        let rack = Plan::draw(1969).rack();
+        let mut sim = Sim::new(&rack, SimConfig::new(1)).expect("sound");
+        let mut watch = SetWatch::new(rack.sets(), rack.servers);
+        let until_full = |sim: &mut Sim, watch: &mut SetWatch| {
+            for _ in 0..1000 {
+                sim.run_until(sim.now() + Span::from_millis(10));
+                if watch.all_full(sim) {
+                    return;
+                }
+            }
+            panic!("not full: {}", watch.describe(sim));
+        };
+        until_full(&mut sim, &mut watch);
+        let node = sim.engine().layout().server(0);
+        let life = |watch: &SetWatch| {
+            let lives = watch.views.iter().flatten().flat_map(|v| &v.members).filter(|m| m.server == node);
+            lives.map(|m| m.incarnation).min().expect("it is in some view")
+        };
+        let first = life(&watch);
+        assert!(watch.crashing(&sim, &[0]).is_empty());
+        sim.crash(node);
+        sim.restart(node).expect("it starts");
+        assert!(!watch.all_full(&sim), "the views still name the life that is over");
+        assert_eq!(life(&watch), first);
+        assert!(watch.describe(&sim).contains("server 0"));
+        until_full(&mut sim, &mut watch);
+        assert!(life(&watch) > first);
     }
 }
