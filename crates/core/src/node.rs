@@ -152,7 +152,7 @@ pub enum NodeKind {
     Meta,
 }
 
-/// Where well-known parties live in a rack of this shape: metadata 0, switch 1, servers from 2, clients after.
+/// Where well-known parties live in a rack: metadata 0, switch 1, servers from 2, clients after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub servers: u32,

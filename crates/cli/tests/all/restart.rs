@@ -123,6 +123,10 @@ fn an_ssd_that_is_gone_is_missed_and_its_replacement_filled() {
         assert_eq!(o.status.code(), Some(1));
         text(&o.stderr)
     };
+    let fresh = r.dir.path("fresh").display().to_string();
+    let o = rackweave(&["up", "--data", &fresh, "--nbd", &format!("unix:{fresh}.sock"), "--replace-ssd", "1"]).output();
+    let e = text(&o.expect("runs").stderr);
+    assert!(e.contains("--replace-ssd 1: no rack has run in"), "{e}");
     let e = up(&["--replace-ssd", "1"]);
     assert!(e.contains("ssd-1.rwk is still there"), "{e}");
     std::fs::rename(data.join("ssd-1.rwk"), &moved).expect("rename");

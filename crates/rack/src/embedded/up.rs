@@ -62,6 +62,8 @@ pub enum UpError {
     DeviceMissing { path: PathBuf, server: u32 },
     #[error("--replace-ssd {server}: {path} is still there; move it away first")]
     DeviceInPlace { path: PathBuf, server: u32 },
+    #[error("--replace-ssd {server}: no rack has run in {data} yet, and all its SSDs begin empty")]
+    NothingToReplace { data: PathBuf, server: u32 },
     #[error("--replace-ssd {server}: the rack's servers are 0 to {}", .servers - 1)]
     NoSuchServer { server: u32, servers: u32 },
     #[error("{replaced} SSDs replaced at once, but of {replicas} copies one must stay")]
@@ -89,8 +91,10 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let data = std::path::absolute(dir.path())?;
     let cfg = configure(&dir, options, refuse)?;
     let (store, saved) = store(&dir)?;
-    if !saved.is_empty() {
-        all_there(&dir, &cfg, &options.replace_ssd)?;
+    match options.replace_ssd.first() {
+        _ if !saved.is_empty() => all_there(&dir, &cfg, &options.replace_ssd)?,
+        Some(&server) => return Err(UpError::NothingToReplace { data: options.data.clone(), server }),
+        None => {}
     }
     let devices = devices(&dir, &cfg, 0..cfg.servers)?;
     let nodes = RackNodes::new(&cfg, saved, random_u64)?;
