@@ -3,6 +3,8 @@
 //!
 //! - [`nbd::Session`]: one client connection. Many sessions share one `block::VolumeClient`.
 //! - [`metrics`]: Prometheus text, and the little HTTP server that hands it out.
+//! - [`tls`]: what any of them may be wrapped in.
 
 pub mod metrics;
 pub mod nbd;
+pub mod tls;

@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use rackweave_core::{BLOCK, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -225,6 +226,52 @@ impl Default for ClientSection {
     }
 }
 
+/// Whether NBD clients encrypt (STARTTLS).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlsConfig {
+    /// They cannot.
+    #[default]
+    Off,
+    /// As they like.
+    Allow,
+    /// They must.
+    Require,
+}
+
+/// How gateways meet NBD clients. Paths are relative to the configuration's directory; all files are PEM.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NbdSection {
+    pub tls: TlsConfig,
+    /// The gateway's certificate, then those between it and the authority's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<PathBuf>,
+    /// The certificate's private key; readable by its owner alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+    /// Clients must have a certificate of this authority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_ca: Option<PathBuf>,
+}
+
+impl NbdSection {
+    fn check(&self, out: &mut Vec<Problem>) {
+        let mut need = |ok: bool, key, value: &Option<PathBuf>, rule: &str| {
+            if !ok {
+                let value = value.as_ref().map_or("nothing".into(), |p| p.display().to_string());
+                out.push(Problem { key: Cow::Borrowed(key), value, rule: rule.into() });
+            }
+        };
+        let off = self.tls == TlsConfig::Off;
+        let named = "named when nbd.tls is \"allow\" or \"require\", else not";
+        need(off == self.certificate.is_none(), "nbd.certificate", &self.certificate, named);
+        need(off == self.key.is_none(), "nbd.key", &self.key, named);
+        let rule = "only with nbd.tls = \"require\": who may stay in the clear needs no certificate";
+        need(self.client_ca.is_none() || self.tls == TlsConfig::Require, "nbd.client_ca", &self.client_ca, rule);
+    }
+}
+
 /// A rack: servers with one SSD each, a switch, a metadata service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -245,6 +292,7 @@ pub struct RackConfig {
     pub gc: GcSection,
     pub lease: LeaseSection,
     pub client: ClientSection,
+    pub nbd: NbdSection,
     /// Where each node runs, if not all in one process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<HostsSection>,
@@ -264,6 +312,7 @@ impl Default for RackConfig {
             gc: GcSection::default(),
             lease: LeaseSection::default(),
             client: ClientSection::default(),
+            nbd: NbdSection::default(),
             hosts: None,
         }
     }
@@ -304,6 +353,15 @@ impl RackConfig {
         Ok(cfg)
     }
 
+    /// Paths that are relative become paths from `dir`, where the configuration lies.
+    pub fn paths_from(&mut self, dir: &Path) {
+        let nbd = &mut self.nbd;
+        let hosts = self.hosts.iter_mut().flat_map(|h| &mut h.key_file);
+        for path in nbd.certificate.iter_mut().chain(&mut nbd.key).chain(&mut nbd.client_ca).chain(hosts) {
+            *path = dir.join(&*path);
+        }
+    }
+
     /// The configuration as TOML that [`RackConfig::parse`] reads back.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("every field has a TOML form")
@@ -315,6 +373,7 @@ impl RackConfig {
         let mut problems = Vec::new();
         self.check_shape(&mut problems);
         self.check_parts(&mut problems);
+        self.nbd.check(&mut problems);
         if let Some(hosts) = &self.hosts {
             hosts.check(self.servers, &mut problems);
         }

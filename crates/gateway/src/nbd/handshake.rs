@@ -5,7 +5,7 @@ use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, Volum
 
 use super::buffers::{Fields, put_zeros};
 use super::wire::{self, info, opt, rep, tx};
-use super::{Asked, CloseReason, NAME_MAX, OPTION_MAX, OPTIONS_MAX, Session, State};
+use super::{Asked, CloseReason, NAME_MAX, OPTION_MAX, OPTIONS_MAX, Session, State, Tls, TlsUse};
 
 /// An option that waits for the rack.
 #[derive(Debug)]
@@ -68,7 +68,13 @@ impl Session {
     }
 
     pub(super) fn option(&mut self, option: u32, data: Bytes) {
+        let tls_first = self.tls == Tls::Clear(TlsUse::Require);
         match option {
+            opt::STARTTLS => self.start_tls(&data),
+            opt::EXPORT_NAME if tls_first => self.close(CloseReason::TlsRequired),
+            _ if tls_first && option != opt::ABORT => {
+                self.refuse_option(option, rep::ERR_TLS_REQD, "this server requires TLS: STARTTLS comes first");
+            }
             opt::EXPORT_NAME => self.export_name(&data),
             opt::ABORT => {
                 self.option_reply(option, rep::ACK, b"");
@@ -90,6 +96,27 @@ impl Session {
             opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(option, data),
             _ => self.refuse_option(option, rep::ERR_UNSUP, "option not supported"),
         }
+    }
+
+    fn start_tls(&mut self, data: &[u8]) {
+        let refusal = match self.tls {
+            Tls::Clear(TlsUse::Off) => Some((rep::ERR_POLICY, "this server has no TLS")),
+            Tls::Starts | Tls::On => Some((rep::ERR_INVALID, "TLS is there already")),
+            Tls::Clear(_) if !data.is_empty() => Some((rep::ERR_INVALID, "STARTTLS takes no data")),
+            Tls::Clear(_) => None,
+        };
+        if let Some((code, why)) = refusal {
+            return self.refuse_option(opt::STARTTLS, code, why);
+        }
+        // Someone on the way may have put it there, to be taken for what comes encrypted.
+        let bytes = self.input.len();
+        if bytes > 0 {
+            return self.close(CloseReason::BehindStartTls { bytes });
+        }
+        // Likewise what was agreed on before.
+        (self.structured, self.allocation) = (false, None);
+        self.option_reply(opt::STARTTLS, rep::ACK, b"");
+        self.tls = Tls::Starts;
     }
 
     fn export_name(&mut self, data: &[u8]) {

@@ -6,7 +6,7 @@
 //! [`Session::output`]. The order of these calls does not matter. Everything a session holds is bounded:
 //! [`IN_FLIGHT_MAX`], [`BYTES_MAX`], [`OPTION_MAX`], [`OPTIONS_MAX`].
 
-mod buffers;
+pub(crate) mod buffers;
 mod handshake;
 mod transmission;
 pub mod wire;
@@ -57,6 +57,31 @@ pub enum CloseReason {
     Export { name: String, error: String },
     #[error("request magic {magic:#010x}")]
     RequestMagic { magic: u32 },
+    #[error("an export asked for without TLS, which this server requires")]
+    TlsRequired,
+    #[error("{bytes} bytes in the clear behind STARTTLS, before its answer")]
+    BehindStartTls { bytes: usize },
+}
+
+/// Whether a session is encrypted (NBD's NOTLS, SELECTIVETLS and FORCEDTLS).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsUse {
+    /// Never: STARTTLS is refused.
+    #[default]
+    Off,
+    /// If the client wants it.
+    Allow,
+    /// Always: before STARTTLS nothing is told but that it comes first.
+    Require,
+}
+
+/// How far STARTTLS has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tls {
+    Clear(TlsUse),
+    /// The answer is in the output; what comes now is TLS.
+    Starts,
+    On,
 }
 
 #[derive(Debug)]
@@ -111,6 +136,7 @@ pub struct Session {
     options: u32,
     fixed: bool,
     no_zeroes: bool,
+    tls: Tls,
     structured: bool,
     /// The export `base:allocation` was agreed on for.
     allocation: Option<Box<str>>,
@@ -120,8 +146,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new connection. `id` marks its requests, see [`Session::of`].
+    /// A new connection, in the clear. `id` marks its requests, see [`Session::of`].
     pub fn new(id: u32) -> Session {
+        Session::with_tls(id, TlsUse::Off)
+    }
+    /// A new connection of which the driver can make a TLS one, see [`Session::starts_tls`].
+    pub fn with_tls(id: u32, tls: TlsUse) -> Session {
         let mut s = Session {
             id,
             state: State::ClientFlags,
@@ -137,6 +167,7 @@ impl Session {
             options: 0,
             fixed: false,
             no_zeroes: false,
+            tls: Tls::Clear(tls),
             structured: false,
             allocation: None,
             volume: None,
@@ -171,6 +202,15 @@ impl Session {
             State::CommandHeader => !self.full(),
             _ => true,
         }
+    }
+    /// True once, when STARTTLS was agreed on: the output up to here goes out in the clear, and from then on what comes
+    /// and goes is the inside of TLS ([`crate::tls::Tls`]).
+    pub fn starts_tls(&mut self) -> bool {
+        let starts = self.tls == Tls::Starts;
+        if starts {
+            self.tls = Tls::On;
+        }
+        starts
     }
     /// The next request for the rack.
     pub fn poll_request(&mut self) -> Option<Request> {

@@ -17,6 +17,7 @@ pub mod opt {
     pub const EXPORT_NAME: u32 = 1;
     pub const ABORT: u32 = 2;
     pub const LIST: u32 = 3;
+    pub const STARTTLS: u32 = 5;
     pub const INFO: u32 = 6;
     pub const GO: u32 = 7;
     pub const STRUCTURED_REPLY: u32 = 8;
@@ -32,6 +33,7 @@ pub mod rep {
     pub const ERR_UNSUP: u32 = 1 << 31 | 1;
     pub const ERR_POLICY: u32 = 1 << 31 | 2;
     pub const ERR_INVALID: u32 = 1 << 31 | 3;
+    pub const ERR_TLS_REQD: u32 = 1 << 31 | 5;
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
     pub const ERR_TOO_BIG: u32 = 1 << 31 | 9;
 }

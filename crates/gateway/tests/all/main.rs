@@ -6,3 +6,4 @@ mod fuzz;
 mod handshake;
 mod http;
 mod split;
+mod tls;

@@ -1,6 +1,6 @@
 //! One node of a rack in a process of its own (`rackweave node`).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rackweave_core::{Layout, SsdId};
@@ -54,7 +54,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         return Err(DistributedError::UnknownNode { name, servers, gateways }.into());
     }
     let addresses = addresses(hosts)?;
-    let keys = keys(&options.config, &cfg)?;
+    let keys = keys(&cfg)?;
     refuse_together(&options.data)?;
     let dir = DataDir::open(&options.data.join(name.to_string()))?;
     let gateways = hosts.gateways.len() as u32;
@@ -72,7 +72,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         ..Facts::default()
     };
     let mut listeners = match &options.nbd {
-        Some(nbd) => up::listen(nbd, options.http.as_ref(), &mut facts)?,
+        Some(nbd) => up::listen(&cfg, nbd, options.http.as_ref(), &mut facts)?,
         None => Vec::new(),
     };
     listeners.push(up::listen_control(&dir)?);
@@ -124,10 +124,10 @@ impl Run {
 }
 
 /// The cluster's keys, if the configuration names their file.
-pub(super) fn keys(config: &Path, cfg: &RackConfig) -> Result<Keys, DistributedError> {
+pub(super) fn keys(cfg: &RackConfig) -> Result<Keys, DistributedError> {
     let file = cfg.hosts.as_ref().and_then(|h| h.key_file.as_ref());
     let Some(file) = file else { return Ok(Keys::none()) };
-    Ok(key::load(&config.parent().unwrap_or(Path::new("")).join(file))?)
+    Ok(key::load(file)?)
 }
 
 /// Grows from life to life of a node: the wall clock, which is nowhere else looked at.

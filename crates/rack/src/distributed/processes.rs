@@ -20,6 +20,7 @@ use crate::embedded::clock::Clock;
 use crate::embedded::control::{Answer, Command as Question, Status};
 use crate::embedded::datadir::{DataDir, DataDirError};
 use crate::embedded::poll::{Interest, Poll, Ready, drain_bytes};
+use crate::embedded::serve::NbdTls;
 use crate::embedded::status::Facts;
 use crate::embedded::up::{self, Options, UpError};
 use crate::hosts::{HostsSection, NodeName};
@@ -124,13 +125,14 @@ fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
         let all = hosts.resolve().unwrap_or_default();
         !all.is_empty() && all.iter().all(|a| UdpSocket::bind(a).is_ok())
     };
-    let mut drawn = || draw(cfg.servers);
+    let path = std::path::absolute(&path).map_err(|error| key::KeyFileError::Io { path, error })?;
+    let mut drawn = || draw(cfg.servers, &path);
     let hosts = (0..DRAWS).map(|_| drawn()).find(free).unwrap_or_else(&mut drawn);
     cfg.hosts = Some(hosts);
     Ok(())
 }
 
-fn draw(servers: u32) -> HostsSection {
+fn draw(servers: u32, key: &Path) -> HostsSection {
     let r = up::random_u64().to_ne_bytes();
     // 127.0.0.x is everybody's.
     let host = Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1);
@@ -140,14 +142,15 @@ fn draw(servers: u32) -> HostsSection {
         switch: address(1),
         servers: (0..servers).map(|i| address(2 + i)).collect(),
         gateways: vec![address(2 + servers)],
-        key_file: Some(KEY_FILE.into()),
+        key_file: Some(key.into()),
     }
 }
 
 /// Everything that would stop a node from starting, before any starts.
 fn check(dir: &DataDir, cfg: &RackConfig, config: &Path, names: &[NodeName]) -> Result<(), UpError> {
     crate::build::profile(cfg)?;
-    node::keys(config, cfg)?;
+    node::keys(cfg)?;
+    NbdTls::load(&cfg.nbd)?;
     let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: config.into() })?;
     for (&name, address) in names.iter().zip(addresses(hosts)?) {
         let mut clock = Clock::of_one_node();

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::{Span, Time, VolumeId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::Session;
+use rackweave_gateway::tls::{Failure, ServerConfig, Tls};
 
 use super::control::{Answer, Command, LINE_MAX};
 use super::latency::Kind;
@@ -54,6 +56,13 @@ pub enum Heard {
 pub struct Conn {
     fd: OwnedFd,
     talk: Talk,
+    tls: Option<Box<Tls>>,
+    /// What TLS is made of when an NBD client asks for it.
+    tls_config: Option<Arc<ServerConfig>>,
+    /// Why TLS ended it.
+    failure: Option<Failure>,
+    /// That was asked for.
+    told: bool,
     /// What epoll was told last.
     pub interest: Interest,
     /// Since when the client owes the end of a greeting, line or request.
@@ -69,7 +78,22 @@ fn slot(id: RequestId) -> usize {
 
 impl Conn {
     pub fn new(fd: OwnedFd, talk: Talk, now: Time) -> Conn {
-        Conn { fd, talk, interest: Interest::READ, owes_since: now, closing: false, asked_metrics: false }
+        Conn {
+            fd,
+            talk,
+            tls: None,
+            tls_config: None,
+            failure: None,
+            told: false,
+            interest: Interest::READ,
+            owes_since: now,
+            closing: false,
+            asked_metrics: false,
+        }
+    }
+    /// It can become a TLS one when the client asks for it.
+    pub fn offering_tls(self, config: Option<Arc<ServerConfig>>) -> Conn {
+        Conn { tls_config: config, ..self }
     }
     pub fn nbd(session: Session) -> Talk {
         Talk::Nbd(Box::new(Nbd { session, since: vec![None; SLOTS] }))
@@ -102,10 +126,10 @@ impl Conn {
         Interest { read: self.wants_input(), write: self.unsent() > 0 }
     }
     fn unsent(&self) -> usize {
-        match &self.talk {
-            Talk::Nbd(n) => n.session.output_len(),
-            Talk::Control(c) => c.out.len(),
-            Talk::Http(_, out) => out.len(),
+        match &self.tls {
+            None => self.talk.unsent(),
+            Some(t) if t.handshaking() || self.failure.is_some() => t.output_len(),
+            Some(t) => t.output_len() + self.talk.unsent(),
         }
     }
     /// Its client is late.
@@ -120,7 +144,7 @@ impl Conn {
     /// There is nothing more to do for it.
     pub fn finished(&self) -> bool {
         match &self.talk {
-            Talk::Nbd(n) => n.session.finished() || (self.closing && self.unsent() == 0),
+            Talk::Nbd(n) if !self.closing => n.session.finished() && self.unsent() == 0,
             _ => self.closing && self.unsent() == 0,
         }
     }
@@ -142,16 +166,30 @@ impl Conn {
         }
         let Some(n) = receive(self.fd.as_raw_fd(), piece)? else { return Ok(true) };
         if n == 0 {
-            if let Talk::Nbd(s) = &mut self.talk {
-                s.session.input_eof();
-            } else {
-                self.closing = true;
-            }
+            self.ended();
             return Ok(false);
         }
-        let bytes = piece.split().freeze();
+        let mut bytes = piece.split().freeze();
+        if let Some(tls) = &mut self.tls {
+            match tls.open(&bytes) {
+                Ok(plain) => bytes = plain,
+                Err(failure) => {
+                    (self.failure, self.closing) = (Some(failure), true);
+                    return Ok(false);
+                }
+            }
+        }
         match &mut self.talk {
-            Talk::Nbd(s) => s.session.input(bytes),
+            Talk::Nbd(s) => {
+                s.session.input(bytes);
+                if let Some(config) = self.tls_config.as_ref().filter(|_| s.session.starts_tls()) {
+                    let mut tls = Tls::new(config).map_err(io::Error::other)?;
+                    let clear: Vec<Bytes> = s.session.output().cloned().collect();
+                    s.session.written(s.session.output_len());
+                    clear.into_iter().for_each(|b| tls.before(b));
+                    self.tls = Some(Box::new(tls));
+                }
+            }
             Talk::Control(c) => c.line.extend_from_slice(&bytes),
             // A request's answer, if it is refused, is in its output at once.
             Talk::Http(h, out) => {
@@ -159,7 +197,27 @@ impl Conn {
                 self.closing |= take_page(h, out);
             }
         }
-        Ok(true)
+        let goodbye = self.tls.as_ref().is_some_and(|t| t.peer_closed());
+        if goodbye {
+            self.ended();
+        }
+        Ok(!goodbye)
+    }
+
+    /// The client sends no more.
+    fn ended(&mut self) {
+        if let Talk::Nbd(s) = &mut self.talk {
+            s.session.input_eof();
+        } else {
+            self.closing = true;
+        }
+    }
+
+    /// Why TLS ended it, once.
+    pub fn take_failure(&mut self) -> Option<(Failure, String)> {
+        // What is left to send is the alert that says why.
+        let failure = self.failure.clone().filter(|_| !std::mem::replace(&mut self.told, true))?;
+        Some((failure, super::net::peer_of(&self.fd)))
     }
 
     /// The next request of an NBD session.
@@ -206,7 +264,40 @@ impl Conn {
     /// Sends what the socket takes.
     pub fn send(&mut self) -> io::Result<()> {
         let fd = self.fd.as_raw_fd();
-        match &mut self.talk {
+        let Some(tls) = &mut self.tls else { return self.talk.send(fd) };
+        loop {
+            if self.failure.is_none() {
+                self.talk.seal(tls);
+                if matches!(&self.talk, Talk::Nbd(n) if n.session.finished())
+                    || (self.closing && self.talk.unsent() == 0)
+                {
+                    tls.close();
+                }
+            }
+            if tls.output_len() == 0 {
+                return Ok(());
+            }
+            let (sent, all) = send_parts(fd, tls.output())?;
+            tls.written(sent);
+            if !all {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Talk {
+    /// Bytes for the client.
+    fn unsent(&self) -> usize {
+        match self {
+            Talk::Nbd(n) => n.session.output_len(),
+            Talk::Control(c) => c.out.len(),
+            Talk::Http(_, out) => out.len(),
+        }
+    }
+
+    fn send(&mut self, fd: RawFd) -> io::Result<()> {
+        match self {
             Talk::Nbd(n) => {
                 while n.session.output_len() > 0 {
                     let (sent, all) = send_parts(fd, n.session.output())?;
@@ -219,6 +310,24 @@ impl Conn {
             }
             Talk::Control(c) => c.out.send(fd),
             Talk::Http(_, out) => out.send(fd),
+        }
+    }
+
+    /// Moves what TLS has room for into it.
+    fn seal(&mut self, tls: &mut Tls) {
+        match self {
+            Talk::Nbd(n) => {
+                let taken = tls.seal(n.session.output());
+                n.session.written(taken);
+            }
+            Talk::Control(c) => {
+                let taken = tls.seal(c.out.parts());
+                c.out.advance(taken);
+            }
+            Talk::Http(_, out) => {
+                let taken = tls.seal(out.parts());
+                out.advance(taken);
+            }
         }
     }
 }

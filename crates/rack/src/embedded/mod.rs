@@ -11,6 +11,8 @@ mod latency;
 pub mod net;
 pub mod poll;
 mod rack;
+mod refusals;
+mod secure;
 pub mod serve;
 pub mod status;
 pub mod store;

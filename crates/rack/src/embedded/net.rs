@@ -186,25 +186,39 @@ impl Outgoing {
         self.len == 0
     }
 
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = &Bytes> {
+        self.parts.iter()
+    }
+    /// The first `n` bytes are taken.
+    pub fn advance(&mut self, mut n: usize) {
+        self.len -= n;
+        while let Some(first) = self.parts.front_mut().filter(|_| n > 0) {
+            let part = first.len().min(n);
+            first.advance(part);
+            n -= part;
+            if first.is_empty() {
+                self.parts.pop_front();
+            }
+        }
+    }
+
     /// Sends what the socket takes without blocking.
     pub fn send(&mut self, fd: RawFd) -> io::Result<()> {
         while !self.parts.is_empty() {
-            let (mut sent, all) = send_parts(fd, self.parts.iter())?;
-            self.len -= sent;
-            while let Some(first) = self.parts.front_mut().filter(|_| sent > 0) {
-                let part = first.len().min(sent);
-                first.advance(part);
-                sent -= part;
-                if first.is_empty() {
-                    self.parts.pop_front();
-                }
-            }
+            let (sent, all) = send_parts(fd, self.parts.iter())?;
+            self.advance(sent);
             if !all {
                 return Ok(());
             }
         }
         Ok(())
     }
+}
+
+/// Who is at the other end, for people.
+pub fn peer_of(fd: &OwnedFd) -> String {
+    let peer = fd.try_clone().and_then(|fd| TcpStream::from(fd).peer_addr());
+    peer.map_or_else(|_| "a local client".into(), |a| a.to_string())
 }
 
 /// Sends the first [`PARTS`] of `parts` without blocking: how many bytes went, and whether that was all of them.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use rackweave_core::request::{
@@ -12,7 +13,8 @@ use rackweave_core::request::{
 };
 use rackweave_core::{Layout, NodeId, SetId, Span, Time, VolumeId};
 use rackweave_gateway::metrics::HttpSession;
-use rackweave_gateway::nbd::Session;
+use rackweave_gateway::nbd::{Session, TlsUse};
+use rackweave_gateway::tls::ServerConfig;
 use slab::Slab;
 
 use super::clock::Clock;
@@ -22,6 +24,7 @@ use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::Latencies;
 use super::net::Listener;
 use super::poll::{Interest, Poll, Ready};
+use super::refusals::Refusals;
 use super::status::{Describe, Facts, View};
 use super::syncer::Syncer;
 use crate::distributed::net::Net;
@@ -49,11 +52,19 @@ const TOKEN_LISTENERS: u64 = 4 << 32;
 pub type Announce = Box<dyn FnOnce(&Facts)>;
 
 /// What a listener's connections speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Speaks {
-    Nbd,
+    Nbd(NbdTls),
+    /// On a unix socket: the mode of its directory says who may.
     Control,
     Http,
+}
+
+/// Whether NBD clients get TLS, and of what.
+#[derive(Clone, Debug, Default)]
+pub struct NbdTls {
+    pub when: TlsUse,
+    pub config: Option<Arc<ServerConfig>>,
 }
 
 /// Who waits for the answer to a request of the loop's own.
@@ -117,6 +128,7 @@ pub struct Serve<N, F, M> {
     waiting: Slab<Waiter>,
     serial: u32,
     latencies: Latencies,
+    refusals: Refusals,
     /// Volumes attached since the start: those a stop has to flush.
     attached: Vec<VolumeId>,
     /// Connections with something to send, or to be told to epoll.
@@ -169,6 +181,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             waiting: Slab::new(),
             serial: 0,
             latencies: Latencies::default(),
+            refusals: Refusals::default(),
             attached: Vec::new(),
             touched: Vec::new(),
             stage: Stage::Serving,
@@ -257,7 +270,6 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn accept(&mut self, now: Time, listener: usize) -> io::Result<()> {
         loop {
             let Some((l, speaks)) = self.listeners.get(listener) else { return Ok(()) };
-            let speaks = *speaks;
             let fd = match l.accept() {
                 Ok(Some(fd)) => fd,
                 // Gone before it was taken, or no descriptor is left: those connected already go on.
@@ -269,12 +281,14 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             self.serial = self.serial.wrapping_add(1) & ((1 << (31 - CONN_BITS)) - 1);
             let entry = self.conns.vacant_entry();
             let key = entry.key();
-            let talk = match speaks {
-                Speaks::Nbd => Conn::nbd(Session::new(self.serial << CONN_BITS | key as u32)),
-                Speaks::Control => Talk::Control(Default::default()),
-                Speaks::Http => Talk::Http(HttpSession::new(), Default::default()),
+            let conn = match speaks {
+                Speaks::Nbd(tls) => {
+                    let session = Session::with_tls(self.serial << CONN_BITS | key as u32, tls.when);
+                    Conn::new(fd, Conn::nbd(session), now).offering_tls(tls.config.clone())
+                }
+                Speaks::Control => Conn::new(fd, Talk::Control(Default::default()), now),
+                Speaks::Http => Conn::new(fd, Talk::Http(HttpSession::new(), Default::default()), now),
             };
-            let conn = Conn::new(fd, talk, now);
             self.poll.add(conn.fd(), key as u64, conn.interest)?;
             entry.insert((self.serial, conn));
             self.touched.push(key);
@@ -287,7 +301,12 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         self.touched.push(key);
         if r.read && self.stage == Stage::Serving {
             match conn.read(&mut self.piece) {
-                Ok(_) => self.hear(now, place),
+                Ok(_) => {
+                    if let Some((failure, who)) = conn.take_failure() {
+                        self.refusals.count(now, &failure, &who);
+                    }
+                    self.hear(now, place);
+                }
                 Err(_) => return self.drop_conn(key),
             }
         }
@@ -421,7 +440,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             standstill: self.clock.skipped(),
             connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
             latencies: &self.latencies,
-            network: self.net.as_ref().map(Net::counters).unwrap_or_default(),
+            network: self.net.as_ref().map(Net::counters).into_iter().flatten().chain(self.refusals.all()).collect(),
             rack,
             volumes,
         };

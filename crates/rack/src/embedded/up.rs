@@ -14,7 +14,8 @@ use super::datadir::{DataDir, DataDirError};
 use super::engine::Engine;
 use super::net::{Address, ListenError, Listener};
 use super::rack::{RackNodes, shape};
-use super::serve::{Asked, Serve, Speaks};
+use super::secure::SecureError;
+use super::serve::{Asked, NbdTls, Serve, Speaks};
 use super::status::Facts;
 use super::store::{Store, StoreError};
 use super::syncer::Syncer;
@@ -73,6 +74,8 @@ pub enum UpError {
     #[error(transparent)]
     Nodes(#[from] crate::build::BuildError),
     #[error(transparent)]
+    Secure(#[from] SecureError),
+    #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("the driver failed: {0}")]
     Driver(#[from] io::Error),
@@ -101,7 +104,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let asked = Asked { client: nodes.client(), admin: nodes.admin() };
     let mut facts =
         Facts { data: data.display().to_string(), timing: cfg.ssd.timing.name().into(), ..Facts::default() };
-    let mut listeners = listen(&options.nbd, options.http.as_ref(), &mut facts)?;
+    let mut listeners = listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
     listeners.push(listen_control(&dir)?);
     let engine = Engine::new(nodes, devices, store);
     let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
@@ -151,7 +154,11 @@ pub(crate) fn configure(
 
 pub(crate) fn read_config(path: &Path) -> Result<RackConfig, UpError> {
     let text = std::fs::read_to_string(path).map_err(|error| UpError::ConfigFile { path: path.into(), error })?;
-    RackConfig::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })
+    let mut cfg = RackConfig::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })?;
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let dir = std::path::absolute(if dir == Path::new("") { Path::new(".") } else { dir });
+    cfg.paths_from(&dir.map_err(|error| UpError::ConfigFile { path: path.into(), error })?);
+    Ok(cfg)
 }
 
 fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {
@@ -213,13 +220,17 @@ pub(crate) fn devices(
 
 /// Where NBD clients and Prometheus connect; `facts` tells it.
 pub(crate) fn listen(
+    cfg: &RackConfig,
     nbd: &Address,
     http: Option<&Address>,
     facts: &mut Facts,
 ) -> Result<Vec<(Listener, Speaks)>, UpError> {
+    let tls = NbdTls::load(&cfg.nbd)?;
     let nbd = Listener::bind(nbd)?;
-    facts.nbd.push(nbd.to_string());
-    let mut all = vec![(nbd, Speaks::Nbd)];
+    let uri = nbd.to_string();
+    // As clients write it: with an `s` they insist on TLS.
+    facts.nbd.push(if tls.config.is_some() { uri.replacen("nbd", "nbds", 1) } else { uri });
+    let mut all = vec![(nbd, Speaks::Nbd(tls))];
     if let Some(address) = http {
         let http = Listener::bind(address)?;
         facts.http = Some(match http.tcp_address() {

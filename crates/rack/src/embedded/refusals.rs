@@ -1,0 +1,32 @@
+//! Connections that TLS ended: counted by reason, and told on standard error, seldom.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use rackweave_core::{Span, Time};
+use rackweave_gateway::tls::{Failure, FailureKind};
+
+/// One is told in so long; whoever refuses to stop trying does not fill a log.
+const TELL_EVERY: Span = Span::from_secs(1);
+
+#[derive(Debug, Default)]
+pub struct Refusals {
+    counts: BTreeMap<FailureKind, u64>,
+    told: Option<Time>,
+}
+
+impl Refusals {
+    /// `who` is the address it came from.
+    pub fn count(&mut self, now: Time, failure: &Failure, who: &str) {
+        *self.counts.entry(failure.kind()).or_default() += 1;
+        if self.told.is_none_or(|t| now.since(t) >= TELL_EVERY) {
+            self.told = Some(now);
+            let _ = writeln!(std::io::stderr(), "rackweave: TLS with {who} ended: {failure}");
+        }
+    }
+
+    /// Every count, by name.
+    pub fn all(&self) -> impl Iterator<Item = (String, u64)> + '_ {
+        self.counts.iter().map(|(kind, n)| (kind.name().to_string(), *n))
+    }
+}
