@@ -139,6 +139,9 @@ trace_points! {
     ClientRetry, ClientCoordinatorChange, ClientFenced,
     /// A write waits for room in its coordinator's own write cache. a: slots, b: pages it needs.
     CacheFull,
+    /// An invalidation without credit found no slot and is left to be sent again; a member was asked to give back the
+    /// page credit it does not use. a: member's place in the view, b: slots (0).
+    InvNoRoom, CreditRecalled,
     /// A device failed for good. a: SSD (or, told by a replica, vSSD).
     DeviceFailed,
 }

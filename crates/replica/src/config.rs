@@ -85,9 +85,11 @@ pub const CLIENTS_MAX: usize = 4096;
 pub const APPLIED_MAX: usize = 65_536;
 /// Cache slots granted to one member at once: about a round trip's worth of full-speed writes.
 pub const CREDIT_SLOTS: u64 = 256;
-/// Page credits granted to one member at once. Small, because what a member does not use is stranded when flash
-/// runs full.
+/// Page credits granted to one member at once. Small, because what a member does not use has to be asked back when
+/// flash runs full.
 pub const CREDIT_PAGES: u64 = 64;
+/// A member that did not answer so many requests to give credit back keeps it.
+pub const RECALLS_MAX: u8 = 4;
 /// Blocks a fill or recovery asks for at once.
 pub const FILL_WINDOW: usize = 16;
 /// Range records remembered after they are Valid, though flash may have forgotten them: longer than a lost validation

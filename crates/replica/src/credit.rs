@@ -1,10 +1,27 @@
 //! Credits (protocol rule 9): before an invalidation goes out, its coordinator holds from every member a cache slot
 //! per block and a page per block not mapped yet. Totals are cumulative since the epoch began, so that lost,
 //! repeated and reordered messages change nothing.
+//!
+//! What is sent again in a new epoch, or in another's place, does not wait: it is spent beyond what was granted. The
+//! receiver takes it only if it has a slot that nobody was promised, and so gives what was taken.
 
+use rackweave_core::Time;
 use rackweave_core::msg::peer::Credit;
 
 use crate::config::{CREDIT_PAGES, CREDIT_SLOTS};
+
+/// Whether a member was asked for the page credit that it does not use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Recall {
+    #[default]
+    No,
+    Asked {
+        times: u8,
+        at: Time,
+    },
+    /// It gave back what it could; or does not answer, and keeps it.
+    Done,
+}
 
 /// With one other member, in both directions.
 #[derive(Clone, Debug, Default)]
@@ -17,14 +34,19 @@ pub(crate) struct Account {
     consumed: (u64, u64),
     /// An unanswered ask: pages wanted, and its number.
     pub wants: Option<(u32, u64)>,
+    pub recall: Recall,
 }
 
 impl Account {
     pub fn has(&self, slots: u64, pages: u64) -> bool {
-        self.granted.0 - self.used.0 >= slots && self.granted.1 - self.used.1 >= pages
+        self.granted.0 >= self.used.0 + slots && self.has_pages(pages)
+    }
+    /// Gives pages back beyond `keep`, as if they were used.
+    pub fn give_back(&mut self, keep: u64) {
+        self.used.1 = self.used.1.max(self.granted.1.saturating_sub(keep));
     }
     pub fn has_pages(&self, pages: u64) -> bool {
-        self.granted.1 - self.used.1 >= pages
+        pages == 0 || self.granted.1 >= self.used.1 + pages
     }
     pub fn spend(&mut self, slots: u64, pages: u64) {
         self.used.0 += slots;
@@ -41,26 +63,35 @@ impl Account {
     }
     /// Accepted blocks are in the store now.
     pub fn consume(&mut self, slots: u64, pages: u64) {
-        self.consumed.0 = (self.consumed.0 + slots).min(self.given.0);
-        self.consumed.1 = (self.consumed.1 + pages).min(self.given.1);
+        self.told(self.consumed.0.saturating_add(slots), self.consumed.1.saturating_add(pages));
     }
-    /// The other says what it has used of what was given, counting nothing still under way.
+    /// The other says what it has used, counting nothing still under way.
     pub fn told(&mut self, slots: u64, pages: u64) {
-        self.consumed.0 = self.consumed.0.max(slots).min(self.given.0);
-        self.consumed.1 = self.consumed.1.max(pages).min(self.given.1);
+        self.consumed = (self.consumed.0.max(slots), self.consumed.1.max(pages));
+        self.given = (self.given.0.max(self.consumed.0), self.given.1.max(self.consumed.1));
+    }
+    /// What the message is that asks for page credit to be given back.
+    pub fn recalled(&self) -> Credit {
+        Credit { no_space: true, ..self.credit() }
     }
     /// Given and not consumed.
     pub fn outstanding(&self) -> (u64, u64) {
         (self.given.0 - self.consumed.0, self.given.1 - self.consumed.1)
     }
-    /// Grants up to the window, at most half of what is available (all of it if `need` asks for that much).
-    pub fn top_up(&mut self, available: (u64, u64), window: u64, need: (u64, u64)) -> Credit {
+    /// Grants up to the windows, at most half of what is available (all of it if `need` asks for that much).
+    pub fn top_up(&mut self, available: (u64, u64), windows: (u64, u64), need: (u64, u64)) -> Credit {
         let (slots, pages) = self.outstanding();
         let give = |out: u64, window: u64, available: u64, need: u64| {
             window.max(need).saturating_sub(out).min((available / 2).max(need.min(available)))
         };
-        self.given.0 += give(slots, window.min(CREDIT_SLOTS), available.0, need.0);
-        self.given.1 += give(pages, CREDIT_PAGES, available.1, need.1);
+        let more = (
+            give(slots, windows.0.min(CREDIT_SLOTS), available.0, need.0),
+            give(pages, windows.1.min(CREDIT_PAGES), available.1, need.1),
+        );
+        self.given = (self.given.0.saturating_add(more.0), self.given.1.saturating_add(more.1));
+        self.credit()
+    }
+    fn credit(&self) -> Credit {
         Credit { slots: self.given.0, pages: self.given.1, no_space: false }
     }
 }

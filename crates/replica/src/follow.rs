@@ -110,6 +110,14 @@ impl Replica {
         let mut nacks: Vec<NackBlock> = Vec::new();
         let (mut slots, mut pages) = (0, 0);
         let m = inv.mutation;
+        let new = |b: &&InvBlock| self.judge(cx, BlockAddr::new(inv.volume, b.block), b, m) == Verdict::Accept;
+        if inv.blocks.len() as u64 > self.accounts[from].outstanding().0 {
+            let new = inv.blocks.iter().filter(new).count() as u64;
+            if !self.has_room(cx, from, new) {
+                cx.fx.trace(TracePoint::InvNoRoom, from as u64, new);
+                return;
+            }
+        }
         if inv.attach > self.fences.get(&inv.volume).copied().unwrap_or(0) {
             self.fences.insert(inv.volume, inv.attach);
         }
@@ -281,10 +289,11 @@ impl Replica {
             whole: None,
             mutation: e.mutation,
             attach: e.attach,
-            cost: (0, 0),
-            unsettled: 0,
+            cost: (1, 1),
+            unsettled: others,
             fenced: None,
         };
+        self.owe(1, 1);
         self.replays += 1;
         self.stats.replays += 1;
         cx.fx.trace(TracePoint::WriteReplay, a.pack(), version.0);

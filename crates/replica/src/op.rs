@@ -46,8 +46,18 @@ pub(crate) struct Part {
 pub(crate) enum Waiting {
     /// `need`: slots and pages, if it waits for credit.
     Job { job: Job, need: (u64, u64) },
-    /// A lost read-modify-write of an operation, to be merged again.
-    Retry { op: Ref, index: usize },
+    /// A lost read-modify-write of an operation, to be merged again; pages, if it waits for credit.
+    Retry { op: Ref, index: usize, pages: u64 },
+}
+
+impl Waiting {
+    /// Slots and pages.
+    pub fn need(&self) -> (u64, u64) {
+        match *self {
+            Waiting::Job { need, .. } => need,
+            Waiting::Retry { pages, .. } => (1, pages),
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -197,9 +197,11 @@ impl Replica {
             return;
         }
         let data = data.unwrap_or_else(|| Payload::zero(BLOCK));
-        cx.store.put(a, l.version, data.clone());
-        self.stats.healed += 1;
-        cx.fx.trace(TracePoint::BlockHealed, a.pack(), 0);
+        if self.available(cx).0 > 0 {
+            cx.store.put(a, l.version, data.clone());
+            self.stats.healed += 1;
+            cx.fx.trace(TracePoint::BlockHealed, a.pack(), 0);
+        }
         let version = l.version;
         self.loaded(cx, l, Ok((data, version)));
     }

@@ -18,10 +18,11 @@ use crate::timers::{Timer, Wait};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fix {
-    /// The newest copy is with this member.
+    /// The newest copy is with this member; `mapped`: members that have some copy, and need no page for it.
     Copy {
         addr: BlockAddr,
         holder: usize,
+        mapped: u64,
     },
     Zero(BlockRange),
 }
@@ -48,7 +49,8 @@ pub(crate) struct Recovery {
     entries: Vec<(usize, ScanEntry)>,
     fixes: VecDeque<Fix>,
     fetching: Vec<Fix>,
-    fetched: VecDeque<(BlockAddr, Payload)>,
+    /// Contents with the members that have some copy.
+    fetched: VecDeque<(BlockAddr, Payload, u64)>,
     /// Operations under way.
     writing: usize,
 }
@@ -96,7 +98,7 @@ impl Replica {
                     }
                 }
                 for f in &r.fetching {
-                    if let Fix::Copy { addr, holder } = *f
+                    if let Fix::Copy { addr, holder, .. } = *f
                         && holder != self.me
                     {
                         self.send(cx, holder, REQUEST, Peer::BlockAsk { addr });
@@ -187,8 +189,8 @@ impl Replica {
             if r.scanning != 0 {
                 return;
             }
-            if let Some((addr, data)) = r.fetched.pop_front() {
-                if !self.fix_copy(cx, addr, data) {
+            if let Some((addr, data, mapped)) = r.fetched.pop_front() {
+                if !self.fix_copy(cx, addr, data, mapped) {
                     return;
                 }
                 continue;
@@ -201,13 +203,13 @@ impl Replica {
                         r.writing += 1;
                         self.begin_range(cx, (range, Mutation::default(), 0), Origin::Recovery, false);
                     }
-                    Fix::Copy { addr, holder } if holder == me => {
+                    Fix::Copy { addr, holder, .. } if holder == me => {
                         r.fetching.push(f);
                         if let Some((data, version)) = self.load(cx, addr, Purpose::Fix) {
                             self.fix_came(addr, version, Some(data));
                         }
                     }
-                    Fix::Copy { addr, holder } => {
+                    Fix::Copy { addr, holder, .. } => {
                         r.fetching.push(f);
                         self.send(cx, holder, REQUEST, Peer::BlockAsk { addr });
                     }
@@ -227,8 +229,9 @@ impl Replica {
         let Some(r) = self.recovery.as_deref_mut() else { return false };
         let wanted = |f: &Fix| matches!(f, Fix::Copy { addr, .. } if *addr == a);
         let Some(at) = r.fetching.iter().position(wanted) else { return false };
-        r.fetching.swap_remove(at);
-        r.fetched.push_back((a, data.unwrap_or_else(|| Payload::zero(BLOCK))));
+        if let Fix::Copy { mapped, .. } = r.fetching.swap_remove(at) {
+            r.fetched.push_back((a, data.unwrap_or_else(|| Payload::zero(BLOCK)), mapped));
+        }
         true
     }
 
@@ -246,11 +249,11 @@ impl Replica {
     }
 
     /// Writes it again. `false`: no credit now.
-    fn fix_copy<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, data: Payload) -> bool {
+    fn fix_copy<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, data: Payload, mapped: u64) -> bool {
         let pages = u64::from(!cx.store.mapped(a));
-        if self.reserve(cx, 1, pages) != Reserve::Ok {
+        if self.reserve_beside(cx, 1, pages, mapped) != Reserve::Ok {
             if let Some(r) = self.recovery.as_deref_mut() {
-                r.fetched.push_front((a, data));
+                r.fetched.push_front((a, data, mapped));
             }
             if self.credit_ask == 0 {
                 self.ask_credit(cx);
@@ -276,7 +279,7 @@ impl Replica {
             whole: None,
             mutation: Mutation::default(),
             attach: 0,
-            cost: (1, pages),
+            cost: (1, 1),
             unsettled: others,
             fenced: None,
         };
@@ -299,7 +302,9 @@ impl Replica {
 /// Repairs of one chunk: wherever `voters` members do not all have the same entry, the highest version counts.
 fn fixes(entries: &[(usize, ScanEntry)], voters: usize) -> Vec<Fix> {
     let mut by: Map<u64, (usize, ScanEntry, usize)> = map();
+    let mut mapped: Map<u64, u64> = map();
     for &(k, e) in entries {
+        *mapped.entry(e.addr.pack()).or_insert(0) |= u64::from(e.mapped) << k;
         let best = by.entry(e.addr.pack()).or_insert((k, e, 0));
         if (e.version, e.mapped) == (best.1.version, best.1.mapped) {
             best.2 += 1;
@@ -313,7 +318,7 @@ fn fixes(entries: &[(usize, ScanEntry)], voters: usize) -> Vec<Fix> {
     let mut out: Vec<Fix> = Vec::new();
     for (holder, e) in differ {
         match (e.mapped, out.last_mut()) {
-            (true, _) => out.push(Fix::Copy { addr: e.addr, holder }),
+            (true, _) => out.push(Fix::Copy { addr: e.addr, holder, mapped: mapped[&e.addr.pack()] }),
             (false, Some(Fix::Zero(r))) if r.volume == e.addr.volume && r.end() == e.addr.block => r.count += 1,
             (false, _) => out.push(Fix::Zero(BlockRange { volume: e.addr.volume, first: e.addr.block, count: 1 })),
         }

@@ -283,7 +283,7 @@ impl Replica {
                 self.waiters.remove(r.slot as usize);
             }
             Timer::Heal(r) => self.heal(cx, r.slot),
-            Timer::Credit(_) => self.ask_credit(cx),
+            Timer::Credit(_) => self.credit_timer(cx),
             Timer::Fill(id) => {
                 self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
                 self.fill_timer(cx);
@@ -303,7 +303,7 @@ impl Replica {
         while let Some(w) = self.woken.pop_front() {
             match w {
                 Waiting::Job { job, .. } => self.dispatch(cx, job),
-                Waiting::Retry { op, index } => self.retry_block(cx, op, index),
+                Waiting::Retry { op, index, .. } => self.retry_block(cx, op, index),
             }
         }
     }

@@ -4,6 +4,8 @@ use rackweave_core::msg::peer::Credit;
 use rackweave_core::msg::{IoError, IoReply, Peer};
 use rackweave_core::{MESSAGE_MAX, TracePoint};
 
+use crate::config::{CREDIT_PAGES, RECALLS_MAX};
+use crate::credit::Recall;
 use crate::op::Waiting;
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
@@ -11,6 +13,9 @@ use crate::timers::{Timer, Wait};
 
 /// Blocks of the largest write, unaligned at both ends.
 const NEED_SLOTS: u64 = (MESSAGE_MAX / rackweave_core::BLOCK) as u64 + 1;
+
+/// Number of the messages that ask for page credit, and give it back; no ask has it.
+const RECALL: u64 = u64::MAX;
 
 /// Whether a write may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +28,7 @@ pub(crate) enum Reserve {
 
 impl Replica {
     /// What neither the store nor a grant has taken, nor a fill asked for.
-    fn available<S: Store>(&mut self, cx: &Cx<'_, S>) -> (u64, u64) {
+    pub(crate) fn available<S: Store>(&mut self, cx: &Cx<'_, S>) -> (u64, u64) {
         let free = cx.store.slots_free();
         self.slots_max = self.slots_max.max(free);
         let out = self.accounts.iter().fold((0, 0), |o, a| {
@@ -41,26 +46,118 @@ impl Replica {
 
     /// Takes credit of every other member, and room here; or nothing.
     pub(crate) fn reserve<S: Store>(&mut self, cx: &mut Cx<'_, S>, slots: u64, pages: u64) -> Reserve {
+        let mapped = if pages == 0 { u64::MAX } else { 0 };
+        self.reserve_beside(cx, slots, pages, mapped)
+    }
+
+    /// The same; members in `mapped` need a slot, but no page.
+    pub(crate) fn reserve_beside<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        slots: u64,
+        pages: u64,
+        mapped: u64,
+    ) -> Reserve {
         if self.cfg.faults.forget_credit {
             return Reserve::Ok;
         }
         let (free_slots, free_pages) = self.available(cx);
         if pages > free_pages {
-            if pages <= free_pages + cx.store.pages_coming() {
+            if self.pages_soon(cx, self.me, pages, free_pages) {
                 return Reserve::Wait;
             }
+            self.end_recall();
             return Reserve::NoSpace;
         }
         let others = self.others();
         let own_full = slots > free_slots;
-        if own_full || Self::bits(others).any(|k| !self.accounts[k].has(slots, pages)) {
+        let there = |k: usize| if mapped & 1 << k == 0 { pages.max(1) } else { 0 };
+        if own_full || Self::bits(others).any(|k| !self.accounts[k].has(slots, there(k))) {
             cx.fx.trace(if own_full { TracePoint::CacheFull } else { TracePoint::NoCredit }, slots, pages);
             return Reserve::Wait;
         }
         for k in Self::bits(others) {
-            self.accounts[k].spend(slots, pages);
+            self.accounts[k].spend(slots, there(k));
+        }
+        if pages > 0 {
+            self.end_recall();
         }
         Reserve::Ok
+    }
+
+    /// Whether pages that are not free now will be: what range records freed, or another member gives back.
+    fn pages_soon<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: usize, pages: u64, free: u64) -> bool {
+        pages <= free + cx.store.pages_coming() || self.recall(cx, asker)
+    }
+
+    /// Asks all but `asker` for the page credit they do not use; whether an answer is still to come.
+    fn recall<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: usize) -> bool {
+        let mut coming = false;
+        for k in Self::bits(self.others()).filter(|&k| k != asker) {
+            let a = &mut self.accounts[k];
+            let times = match a.recall {
+                _ if a.outstanding().1 == 0 => continue,
+                Recall::Done => continue,
+                Recall::No => 0,
+                Recall::Asked { times, at } if cx.now.since(at) >= self.cfg.timeouts.retransmit => times,
+                Recall::Asked { .. } => {
+                    coming = true;
+                    continue;
+                }
+            };
+            if times == RECALLS_MAX {
+                a.recall = Recall::Done;
+                continue;
+            }
+            a.recall = Recall::Asked { times: times + 1, at: cx.now };
+            coming = true;
+            let credit = a.recalled();
+            cx.fx.trace(TracePoint::CreditRecalled, k as u64, 0);
+            self.send(cx, k, RECALL, Peer::CreditGrant { credit });
+        }
+        coming
+    }
+
+    /// Who waited for pages has its answer.
+    fn end_recall(&mut self) {
+        self.accounts.iter_mut().for_each(|a| a.recall = Recall::No);
+    }
+
+    /// A member is short of pages: it has back what nothing here waits for.
+    fn give_back<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize) {
+        self.credit_queue_prune();
+        let keep = self.credit_queue.front().and_then(|&r| self.waiting(r)).map_or(0, |w| w.need().1);
+        self.accounts[to].give_back(keep);
+        self.tell_used(cx, to, RECALL, 0);
+    }
+
+    fn tell_used<S: Store>(&self, cx: &mut Cx<'_, S>, to: usize, number: u64, want_pages: u64) {
+        let (used, flying) = (self.accounts[to].used(), self.flying(to));
+        let ask = Peer::CreditAsk {
+            slots_used: used.0.saturating_sub(flying.0),
+            pages_used: used.1.saturating_sub(flying.1),
+            want_pages: want_pages as u32,
+        };
+        self.send(cx, to, number, ask);
+    }
+
+    /// Spends what goes out without waiting for credit: what was sent in a former epoch, or by another, whose credit is
+    /// gone. It must end, and never waits for pages that may be given away by then.
+    pub(crate) fn owe(&mut self, slots: u64, pages: u64) {
+        for k in Self::bits(self.others()) {
+            self.accounts[k].spend(slots, pages);
+        }
+    }
+
+    /// Whether the cache has room for blocks that a member sends: with its credit, or in slots that nobody was promised.
+    /// Otherwise the member is given the next ones, and sends again.
+    pub(crate) fn has_room<S: Store>(&mut self, cx: &Cx<'_, S>, from: usize, slots: u64) -> bool {
+        let credit = self.accounts[from].outstanding().0;
+        if slots <= credit || slots - credit <= self.available(cx).0 || self.cfg.faults.forget_credit {
+            return true;
+        }
+        self.accounts[from].wants.get_or_insert((0, 0));
+        false
     }
 
     /// Asks every member that has given too little for whoever is first in the queue (or a recovery).
@@ -68,8 +165,7 @@ impl Replica {
         self.credit_queue_prune();
         let head = self.credit_queue.front().and_then(|&r| self.waiting(r));
         let need = match head {
-            Some(Waiting::Job { need, .. }) => *need,
-            Some(Waiting::Retry { .. }) => (1, 0),
+            Some(w) => w.need(),
             None if self.recovery.is_some() => (1, 1),
             None => {
                 self.credit_ask = 0;
@@ -83,15 +179,15 @@ impl Replica {
             if self.accounts[k].has(need.0, need.1) {
                 continue;
             }
-            let (used, flying) = (self.accounts[k].used(), self.flying(k));
-            let ask = Peer::CreditAsk {
-                slots_used: used.0.saturating_sub(flying.0),
-                pages_used: used.1.saturating_sub(flying.1),
-                want_pages: need.1 as u32,
-            };
-            self.send(cx, k, self.credit_ask, ask);
+            self.tell_used(cx, k, self.credit_ask, need.1);
         }
         self.timers.set(cx.now, Wait::Retransmit(1), Timer::Credit(self.credit_ask));
+    }
+
+    /// Asks again for whatever was not answered.
+    pub(crate) fn credit_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        self.ask_credit(cx);
+        self.run_credit_queue(cx);
     }
 
     /// Spent at a member by operations it has not answered.
@@ -113,15 +209,12 @@ impl Replica {
         loop {
             self.credit_queue_prune();
             let Some(&r) = self.credit_queue.front() else { break };
-            let (slots, pages) = match self.waiting(r) {
-                Some(Waiting::Job { need, .. }) => *need,
-                _ => (1, 0),
-            };
+            let (slots, pages) = self.waiting(r).map_or((1, 0), Waiting::need);
             let (free_slots, free_pages) = self.available(cx);
             let enough = Self::bits(self.others()).all(|k| self.accounts[k].has(slots, pages));
             // Without pages here it runs as well: into its refusal. Unless some are about to be free.
             let short = pages > free_pages;
-            let soon = short && pages <= free_pages + cx.store.pages_coming();
+            let soon = short && self.pages_soon(cx, self.me, pages, free_pages);
             if soon || (!short && (slots > free_slots || !enough)) {
                 break;
             }
@@ -151,21 +244,25 @@ impl Replica {
     /// The answer to an ask.
     pub(crate) fn credit_granted<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, ask: u64, credit: Credit) {
         self.credit_came(cx, from, credit);
-        if !credit.no_space || ask != self.credit_ask {
+        if ask == RECALL {
+            return self.give_back(cx, from);
+        }
+        if !credit.no_space || ask != self.credit_ask || self.credit_queue.is_empty() {
+            // A recovery waits: what it lacks comes with others' tombstones.
             return;
         }
         // Only those that need more pages than there are fail.
         let queue = std::mem::take(&mut self.credit_queue);
         for r in queue {
-            let starved = match self.waiting(r) {
-                Some(Waiting::Job { need, .. }) => need.1 > 0 && !self.accounts[from].has_pages(need.1),
-                Some(Waiting::Retry { .. }) => false,
-                None => continue,
-            };
-            if !starved {
+            let Some(pages) = self.waiting(r).map(|w| w.need().1) else { continue };
+            if pages == 0 || self.accounts[from].has_pages(pages) {
                 self.credit_queue.push_back(r);
-            } else if let Some(Waiting::Job { job, .. }) = self.take_waiter(r) {
-                self.no_space(cx, job.asker);
+                continue;
+            }
+            match self.take_waiter(r) {
+                Some(Waiting::Job { job, .. }) => self.no_space(cx, job.asker),
+                Some(Waiting::Retry { op, .. }) => self.retry_failed(cx, op, IoError::NoSpace),
+                None => {}
             }
         }
         self.run_credit_queue(cx);
@@ -184,8 +281,10 @@ impl Replica {
 
     fn grant_needed<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, need: (u64, u64)) -> Credit {
         let available = self.available(cx);
-        let window = self.window();
-        self.accounts[to].top_up(available, window, need)
+        // Nobody gets pages to keep while somebody lacks some.
+        let short = self.accounts.iter().any(|a| a.recall != Recall::No);
+        let windows = (self.window(), if short { 0 } else { CREDIT_PAGES });
+        self.accounts[to].top_up(available, windows, need)
     }
 
     pub(crate) fn credit_asked<S: Store>(
@@ -197,6 +296,11 @@ impl Replica {
         want_pages: u32,
     ) {
         self.accounts[from].told(used.0, used.1);
+        if ask == RECALL {
+            self.accounts[from].recall = Recall::Done;
+            self.answer_credit_asks(cx);
+            return self.run_credit_queue(cx);
+        }
         self.accounts[from].wants = Some((want_pages, ask));
         self.answer_ask(cx, from);
     }
@@ -215,9 +319,12 @@ impl Replica {
         let (slots, pages) = self.accounts[to].outstanding();
         credit.no_space = pages < u64::from(want);
         let coming = cx.store.pages_coming() > 0 || self.makes_room();
-        if (slots == 0 && !credit.no_space) || (credit.no_space && coming) {
-            // Slots and pages come free by themselves: answered then.
+        if (slots == 0 && !credit.no_space) || (credit.no_space && (coming || self.recall(cx, to))) {
+            // Slots and pages come free by themselves, or are given back: answered then.
             return;
+        }
+        if want > 0 {
+            self.end_recall();
         }
         self.accounts[to].wants = None;
         self.send(cx, to, ask, Peer::CreditGrant { credit });

@@ -77,12 +77,14 @@ impl Replica {
             let round = self.id();
             let op = &mut self.ops[slot as usize];
             op.round = round;
+            let mut again = 0;
             match &mut op.kind {
                 OpKind::Blocks(b) => {
-                    b.unsettled = 0;
                     for x in b.blocks.iter_mut().filter(|x| x.state == BlockState::Sent) {
                         x.missing = others;
+                        again += 1;
                     }
+                    (b.cost, b.unsettled) = ((again, again), if again > 0 { others } else { 0 });
                 }
                 OpKind::Range(x) => x.missing = others,
                 OpKind::Flush { missing } => {
@@ -91,6 +93,7 @@ impl Replica {
                 }
                 OpKind::Fence { missing, .. } => *missing = others,
             }
+            self.owe(again, again);
             self.send_round(cx, slot);
         }
         self.replay_departed(cx);

@@ -448,12 +448,18 @@ impl Replica {
             // Validated or overtaken here: the one in the way will be as well.
             return false;
         }
+        if self.available(cx).0 == 0 {
+            // It may have left the cache by now. Asked again, it is refused again.
+            return false;
+        }
+        self.owe(1, 1);
         let version = self.next_version(over.max(old), 2);
         let id = self.id();
         let OpKind::Blocks(b) = &mut self.ops[slot as usize].kind else { return false };
         let x = &mut b.blocks[index];
         x.version = version;
         x.missing = others;
+        (b.cost, b.unsettled) = ((b.cost.0 + 1, b.cost.1 + 1), b.unsettled | others);
         cx.store.put(a, version, x.data.clone());
         if let Some(e) = self.active.get_mut(a) {
             e.version = version;
@@ -477,7 +483,7 @@ impl Replica {
         }
         self.stats.rmw_retries += 1;
         cx.fx.trace(TracePoint::RmwRetry, a.pack(), op.id);
-        let w = self.wait(cx.now, Waiting::Retry { op, index });
+        let w = self.wait(cx.now, Waiting::Retry { op, index, pages: 0 });
         self.wait_on(a, w);
     }
 
@@ -493,7 +499,7 @@ impl Replica {
         let Some((_, b, x)) = self.lost_block(op, index) else { return };
         let (a, m, attach) = (BlockAddr::new(b.volume, x.block), b.mutation, b.attach);
         if self.not_valid(a.volume, a.block, a.block).is_some() {
-            let w = self.wait(cx.now, Waiting::Retry { op, index });
+            let w = self.wait(cx.now, Waiting::Retry { op, index, pages: 0 });
             return self.wait_on(a, w);
         }
         if self.dedup.edge(m, a.block).is_none() {
@@ -551,10 +557,15 @@ impl Replica {
         if over || self.dedup.edge(m, a.block).is_none() {
             return self.retry_block(cx, op, index);
         }
-        if self.reserve(cx, 1, u64::from(!cx.store.mapped(a))) != Reserve::Ok {
-            let w = self.wait(cx.now, Waiting::Retry { op, index });
-            self.credit_queue.push_back(w);
-            return self.ask_credit(cx);
+        let pages = u64::from(!cx.store.mapped(a));
+        match self.reserve(cx, 1, pages) {
+            Reserve::Ok => {}
+            Reserve::Wait => {
+                let w = self.wait(cx.now, Waiting::Retry { op, index, pages });
+                self.credit_queue.push_back(w);
+                return self.ask_credit(cx);
+            }
+            Reserve::NoSpace => return self.retry_failed(cx, op, IoError::NoSpace),
         }
         let (others, mine) = (self.others(), self.incarnation);
         let (round, id) = (self.id(), self.id());
@@ -563,7 +574,7 @@ impl Replica {
         let o = &mut self.ops[op.slot as usize];
         o.round = round;
         let OpKind::Blocks(b) = &mut o.kind else { return };
-        b.unsettled |= others;
+        (b.cost, b.unsettled) = ((b.cost.0 + 1, b.cost.1 + pages), b.unsettled | others);
         let attach = b.attach;
         let x = &mut b.blocks[index];
         if let Some((at, patch)) = &x.patch {
