@@ -27,6 +27,9 @@ pub struct ClientConfig {
     /// After this long a request is given up with `TimedOut`; what it would change may have happened or not, and no
     /// longer will. Default: never.
     pub deadline: Option<Span>,
+    /// Bytes of unflushed writes kept, to be sent again if all replicas of a set fail together. Beyond, such a failure
+    /// is reported by the next flush. Default 64 MiB.
+    pub keep: u64,
 }
 
 impl ClientConfig {
@@ -42,6 +45,7 @@ impl ClientConfig {
             retry_delay: Span::from_millis(5),
             map_refresh: Span::from_secs(2),
             deadline: None,
+            keep: 64 << 20,
         }
     }
 }

@@ -21,6 +21,7 @@ mod set;
 mod status;
 pub mod stripe;
 mod timers;
+mod unflushed;
 mod volume;
 
 pub use client::{ClientStats, REQUEST_MESSAGES_MAX, VolumeClient};

@@ -34,6 +34,12 @@ pub struct SetState {
     pub long_zeros: Vec<u32>,
     /// In the list of sets to be looked at when this event has been handled.
     pub due: bool,
+    /// Epoch of its last recovery that an answer told of.
+    pub recovered: Epoch,
+    /// Jobs that send again what that recovery may have lost.
+    pub resending: u32,
+    /// Flushes that wait for them: slot and serial of the request.
+    pub parked: Vec<(u32, u32)>,
 }
 
 #[derive(Debug)]
@@ -56,6 +62,9 @@ impl SetState {
             locks: map(),
             long_zeros: Vec::new(),
             due: false,
+            recovered: Epoch(0),
+            resending: 0,
+            parked: Vec::new(),
         }
     }
     pub fn set_members(&mut self, members: &[VssdId]) {

@@ -4,6 +4,7 @@ use rackweave_core::request::{RequestError, VolumeInfo};
 use rackweave_core::{BLOCK, SECTOR};
 
 use crate::stripe::Striping;
+use crate::unflushed::Unflushed;
 
 #[derive(Debug)]
 pub struct Volume {
@@ -15,6 +16,8 @@ pub struct Volume {
     pub ready: bool,
     /// The generation that took the volume away.
     pub fenced: Option<u32>,
+    /// Unflushed writes were lost since it came in use here.
+    pub lost: bool,
 }
 
 /// What one set holds of the volume.
@@ -28,9 +31,13 @@ pub struct Share {
     pub flushed: u64,
     /// Mutations unanswered.
     pub mutating: u32,
+    pub unflushed: Unflushed,
 }
 
 impl Share {
+    fn new(set: u32) -> Share {
+        Share { set, mutated: 1, flushed: 0, mutating: 0, unflushed: Unflushed::default() }
+    }
     /// Nothing anyone can have seen is unflushed. The first flush after an attach always goes out, as the writer
     /// before may have left something.
     pub fn clean(&self) -> bool {
@@ -46,8 +53,8 @@ impl Volume {
         if twice || !nameable(&striping, info.size) {
             return None;
         }
-        let shares = sets.into_iter().map(|set| Share { set, mutated: 1, flushed: 0, mutating: 0 }).collect();
-        Some(Volume { info, striping, shares, ready: false, fenced: None })
+        let shares = sets.into_iter().map(Share::new).collect();
+        Some(Volume { info, striping, shares, ready: false, fenced: None, lost: false })
     }
     /// The volume is larger now; volumes never shrink.
     pub fn grow(&mut self, size: u64) {
@@ -61,6 +68,10 @@ impl Volume {
         self.info = VolumeInfo { size, ..new.info };
         self.grow(new.info.size);
         self.shares.iter_mut().for_each(|s| s.mutated += 1);
+    }
+    /// The share in `set`, an index in the client's table.
+    pub fn share_in(&mut self, set: u32) -> Option<&mut Share> {
+        self.shares.iter_mut().find(|s| s.set == set)
     }
     /// Offset and length are whole sectors inside the volume.
     pub fn check(&self, offset: u64, len: u64) -> Result<(), RequestError> {

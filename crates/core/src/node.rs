@@ -137,6 +137,9 @@ trace_points! {
     CrashBetweenProgramAndMap, TombstoneDropped,
     /// Client. a: request, b: attempt.
     ClientRetry, ClientCoordinatorChange, ClientFenced,
+    /// A set recovered whole while this client had unflushed writes in it. It sent one again; a flush or an answer
+    /// waited for that; what it could not send again is reported as lost. a: set, b: epoch of the recovery.
+    WriteResent, FlushAfterRecovery, AnswerAfterRecovery, WriteLost,
     /// A write waits for room in its coordinator's own write cache. a: slots, b: pages it needs.
     CacheFull,
     /// An invalidation without credit found no slot and is left to be sent again; a member was asked to give back the

@@ -205,6 +205,9 @@ pub enum RequestError {
     Io,
     #[error("stored block failed its checksum on every replica that was asked")]
     Corrupt,
+    /// Until nobody here uses the volume any more, each of its flushes says so.
+    #[error("volume {volume}: every server of a replica set failed at once, and unflushed writes are lost")]
+    Lost { volume: VolumeId },
     #[error("the rack did not answer within {waited}")]
     TimedOut { waited: Span },
     #[error("volume {name:?} is in use by client {by}: let it disconnect first, or force the deletion")]

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
 //! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last |
-//! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), leader u32, members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
+//! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
 //! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte) |
 
 use bytes::Bytes;
@@ -116,12 +116,12 @@ pub fn encode_server(r: &ServerRecord) -> Bytes {
 pub fn encode_view(v: &View) -> Bytes {
     let mut w = vec![VERSION];
     w.extend_from_slice(&v.epoch.0.to_le_bytes());
-    let (state, leader) = match v.state {
-        ViewState::Normal => (0, 0),
+    let (state, word) = match v.state {
+        ViewState::Normal => (0, v.recovered.0),
         ViewState::Recovering { leader } => (1, leader.0),
     };
     w.push(state);
-    w.extend_from_slice(&leader.to_le_bytes());
+    w.extend_from_slice(&word.to_le_bytes());
     w.push(v.members.len() as u8);
     for m in &v.members {
         w.extend_from_slice(&m.vssd.0.to_le_bytes());
@@ -232,8 +232,11 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
 fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {
     let epoch = Epoch(r.u32()?);
     let recovering = r.bool()?;
-    let leader = VssdId(r.u32()?);
-    let state = if recovering { ViewState::Recovering { leader } } else { ViewState::Normal };
+    let word = r.u32()?;
+    let (state, recovered) = match recovering {
+        true => (ViewState::Recovering { leader: VssdId(word) }, epoch),
+        false => (ViewState::Normal, Epoch(word)),
+    };
     let mut members = Vec::new();
     for _ in 0..r.u8()? {
         members.push(Member {
@@ -243,7 +246,7 @@ fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {
             role: if r.bool()? { Role::Shadow } else { Role::Member },
         });
     }
-    Ok(View { set, epoch, state, members })
+    Ok(View { set, epoch, state, recovered, members })
 }
 
 fn decode_volume(id: VolumeId, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {

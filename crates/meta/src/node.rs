@@ -85,7 +85,8 @@ impl Meta {
             places.iter().enumerate().for_each(|(k, p)| {
                 by_vssd.insert(p.vssd, (i, k));
             });
-            let view = View { set: s.set, epoch: Epoch(0), state: ViewState::Normal, members: Vec::new() };
+            let (epoch, members) = (Epoch(0), Vec::new());
+            let view = View { set: s.set, epoch, state: ViewState::Normal, recovered: epoch, members };
             sets.push(Set { places, view });
         }
         let limits = Limits {
@@ -425,7 +426,8 @@ impl Meta {
             return false;
         };
         let set = s.view.set;
-        let old = std::mem::replace(&mut s.view, View { set, epoch, state, members });
+        let recovered = if state == ViewState::Normal { s.view.recovered } else { epoch };
+        let old = std::mem::replace(&mut s.view, View { set, epoch, state, recovered, members });
         let view = s.view.clone();
         trace_changes(&old, &view, fx);
         self.out.put(codec::set_key(view.set), Some(codec::encode_view(&view)));

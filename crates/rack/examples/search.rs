@@ -20,8 +20,11 @@ fn broken(rule: &str) -> Faults {
         "merge" => f.merge_blindly = true,
         "credit" => f.forget_credit = true,
         "flush" => f.flush_early = true,
+        "silence" => f.hide_recovery = true,
         _ => {
-            panic!("--break lease|replay|dedup|shadow|fence|tombstone|recovery|merge|credit|flush, not {rule:?}")
+            panic!(
+                "--break lease|replay|dedup|shadow|fence|tombstone|recovery|merge|credit|flush|silence, not {rule:?}"
+            )
         }
     }
     f

@@ -209,6 +209,7 @@ pub fn client(cfg: &RackConfig, i: u32, nonce: u64) -> VolumeClient {
     let timeout = Span::from_millis(cfg.client.timeout_ms);
     let mut c = ClientConfig::new(layout(cfg).client(i), nonce);
     c.window = cfg.client.window;
+    c.keep = cfg.client.keep_kib << 10;
     c.timeout = timeout;
     c.timeout_max = timeout * 10;
     VolumeClient::new(c)

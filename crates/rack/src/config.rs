@@ -218,11 +218,14 @@ pub struct ClientSection {
     pub timeout_ms: u64,
     /// Messages a volume client keeps in flight.
     pub window: u32,
+    /// Unflushed writes that a volume client keeps, to send them again should all replicas of a set fail together.
+    /// Beyond, or at 0, such a failure fails the next flush.
+    pub keep_kib: u64,
 }
 
 impl Default for ClientSection {
     fn default() -> ClientSection {
-        ClientSection { timeout_ms: 200, window: 256 }
+        ClientSection { timeout_ms: 200, window: 256, keep_kib: 65_536 }
     }
 }
 
@@ -470,6 +473,12 @@ impl RackConfig {
             "1 to 600000".into(),
         );
         need((1..=65_536).contains(&self.client.window), "client.window", &self.client.window, "1 to 65536".into());
+        need(
+            self.client.keep_kib <= 1 << 30,
+            "client.keep_kib",
+            &self.client.keep_kib,
+            "at most 1073741824 (1 TiB)".into(),
+        );
     }
 
     pub fn lease(&self) -> Span {

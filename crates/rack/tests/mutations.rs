@@ -105,6 +105,23 @@ fn a_flush_answered_before_the_sync_is_caught() {
     is_caught("flush_early", Faults { flush_early: true, ..Faults::default() });
 }
 
+/// Sets lose their power whole again and again, while clients live on.
+fn set_power_cuts(seed: u64) -> Plan {
+    let mut plan = Plan::draw(seed);
+    let (servers, step) = (plan.params.servers, plan.params.span_ms * 1000 / 6);
+    plan.faults.clear();
+    for i in 0..6u32 {
+        let fault = Fault::SetPowerCut { set: i % servers, down_ms: 20 };
+        plan.faults.push(FaultAt { at_us: u64::from(i) * step, fault });
+    }
+    plan
+}
+
+#[test]
+fn a_recovery_that_clients_are_not_told_of_is_caught() {
+    is_caught_by("hide_recovery", Faults { hide_recovery: true, ..Faults::default() }, set_power_cuts);
+}
+
 #[test]
 fn writes_begun_without_credit_are_caught() {
     is_caught("forget_credit", Faults { forget_credit: true, ..Faults::default() });

@@ -66,6 +66,8 @@ pub struct Faults {
     pub merge_blindly: bool,
     /// Begin writes without credit of the members (rule 9).
     pub forget_credit: bool,
+    /// Do not tell clients that the set recovered whole (rule 11).
+    pub hide_recovery: bool,
     /// Acknowledge a flush or FUA before anything is synced (rule 12).
     pub flush_early: bool,
 }

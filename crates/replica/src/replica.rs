@@ -47,6 +47,8 @@ pub struct ReplicaStats {
 pub struct Replica {
     pub(crate) cfg: ReplicaConfig,
     pub(crate) epoch: Epoch,
+    /// The last epoch in which the set recovered whole.
+    pub(crate) recovered: Epoch,
     pub(crate) state: ViewState,
     pub(crate) members: Vec<Member>,
     pub(crate) me: usize,
@@ -98,6 +100,7 @@ impl Replica {
             timers: Timers::new(&cfg.timeouts),
             cfg,
             epoch: Epoch(0),
+            recovered: Epoch(0),
             state: ViewState::Normal,
             members: Vec::new(),
             me: 0,
@@ -347,7 +350,7 @@ impl Replica {
             class: Class::Silver,
             original_vssd: to.original,
             set: self.cfg.set,
-            epoch: self.epoch,
+            epoch: if self.cfg.faults.hide_recovery { Epoch(0) } else { self.recovered },
             incarnation: self.incarnation,
             request: to.request,
         };

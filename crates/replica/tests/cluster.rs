@@ -121,7 +121,8 @@ impl Cluster {
             lease_known: Time::ZERO,
             timer: Time::MAX,
         };
-        let view = View { set: SetId(1), epoch: Epoch(0), state: ViewState::Normal, members: Vec::new() };
+        let view =
+            View { set: SetId(1), epoch: Epoch(0), state: ViewState::Normal, recovered: Epoch(0), members: Vec::new() };
         let mut c = Cluster {
             now: Time(1),
             servers: (0..n).map(server).collect(),
@@ -177,7 +178,9 @@ impl Cluster {
     }
 
     fn announce(&mut self, members: Vec<Member>, state: ViewState) {
-        self.view = View { set: SetId(1), epoch: Epoch(self.view.epoch.0 + 1), state, members };
+        let epoch = Epoch(self.view.epoch.0 + 1);
+        let recovered = if state == ViewState::Normal { self.view.recovered } else { epoch };
+        self.view = View { set: SetId(1), epoch, state, recovered, members };
         for i in 0..self.servers.len() {
             let delay = self.rng.between(1, 15_000);
             self.at(Span::from_micros(delay), Ev::View(i, self.view.clone()));

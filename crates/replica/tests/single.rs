@@ -30,7 +30,7 @@ fn view(epoch: u32, role: Role) -> View {
         role,
     };
     let members = vec![m(0, role), m(1, Role::Member), m(2, Role::Member)];
-    View { set: SetId(1), epoch: Epoch(epoch), state: ViewState::Normal, members }
+    View { set: SetId(1), epoch: Epoch(epoch), state: ViewState::Normal, recovered: Epoch(0), members }
 }
 
 fn ts(version: u64, member: u8) -> Timestamp {

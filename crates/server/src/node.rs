@@ -631,7 +631,7 @@ fn store_error(e: ReadError) -> StoreError {
 
 /// "Not here": the client asks another replica.
 fn refusal(p: &Packet) -> Packet {
-    let header = Header { op: Op::Reply, lat: 0, ..p.header };
+    let header = Header { op: Op::Reply, lat: 0, epoch: Epoch(0), ..p.header };
     Packet { src: p.dst, dst: p.src, header, body: Body::Reply(IoReply::Failed(IoError::NotServing)) }
 }
 

@@ -4,16 +4,49 @@ use rackweave_core::msg::control::{Control, Member, RackMap, Role, SetRoute, Vie
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo,
 };
-use rackweave_core::{NodeId, SetId, SsdId, VssdId};
+use rackweave_core::{Epoch, NodeId, SetId, SsdId, VssdId};
 
-use crate::codec::{wire_enum, wire_list, wire_struct};
+use crate::codec::{Reader, Wire, Writer, wire_enum, wire_list, wire_struct};
+use crate::error::DecodeError;
 use crate::limits::{MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX};
 
 wire_enum!(Role, "role", { 0 => Member, 1 => Shadow });
 wire_struct!(Member { vssd, server, incarnation, role });
 wire_list!(Member, "members", MEMBERS_MAX, 17);
-wire_enum!(ViewState, "view state", { 0 => Normal, 1 => Recovering { leader } });
-wire_struct!(View { set, epoch, state, members });
+
+/// A set that never recovered whole says nothing of it; one that is recovering does so in the view's own epoch.
+impl Wire for View {
+    fn put(&self, w: &mut Writer<'_>) {
+        self.set.put(w);
+        self.epoch.put(w);
+        match self.state {
+            ViewState::Normal if self.recovered == Epoch(0) => w.u8(0),
+            ViewState::Recovering { leader } => {
+                w.u8(1);
+                leader.put(w);
+            }
+            ViewState::Normal => {
+                w.u8(2);
+                self.recovered.put(w);
+            }
+        }
+        self.members.put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<View, DecodeError> {
+        let (set, epoch) = (SetId::get(r)?, Epoch::get(r)?);
+        let offset = r.offset();
+        let (state, recovered) = match r.u8()? {
+            0 => (ViewState::Normal, Epoch(0)),
+            1 => (ViewState::Recovering { leader: VssdId::get(r)? }, epoch),
+            2 => match Epoch::get(r)? {
+                recovered if recovered > Epoch(0) && recovered < epoch => (ViewState::Normal, recovered),
+                recovered => return Err(DecodeError::BadRecovery { recovered, epoch, offset: offset + 1 }),
+            },
+            kind => return Err(DecodeError::UnknownKind { what: "view state", kind, offset }),
+        };
+        Ok(View { set, epoch, state, recovered, members: Wire::get(r)? })
+    }
+}
 wire_list!(View, "views", VSSDS_PER_SERVER_MAX, 13);
 wire_struct!(VssdReport { vssd, set, epoch, complete, failed });
 wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
@@ -99,4 +132,5 @@ wire_enum!(RequestError, "request error", {
     19 => Survives { set, server },
     20 => StillMissing { set, server },
     21 => NothingLeft { set },
+    22 => Lost { volume },
 });

@@ -1,7 +1,7 @@
 //! Why a packet has no bytes, or bytes are no packet.
 
-use rackweave_core::NodeId;
 use rackweave_core::msg::Op;
+use rackweave_core::{Epoch, NodeId};
 
 /// Why a packet cannot be encoded: it breaks a bound of the format. Trying again cannot help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +39,8 @@ pub enum DecodeError {
     Checksum { stored: u32, computed: u32 },
     #[error("{what} of kind {kind} at {offset} is unknown")]
     UnknownKind { what: &'static str, kind: u8, offset: usize },
+    #[error("last recovery in epoch {} at {offset} is not between zero and the view's epoch {}", .recovered.0, .epoch.0)]
+    BadRecovery { recovered: Epoch, epoch: Epoch, offset: usize },
     #[error("truth value {value} at {offset} is neither 0 nor 1")]
     BadBool { value: u8, offset: usize },
     #[error("{count} {what} at {offset}, {limit} are allowed")]

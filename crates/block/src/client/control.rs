@@ -167,6 +167,8 @@ impl VolumeClient {
         };
         let v = match self.volume_index.get(&id) {
             Some(&v) => {
+                // Another writer may have been here: what is kept may not be the newest any more.
+                self.give_up_all(v, fx);
                 self.volumes[v as usize].renew(volume);
                 v
             }
@@ -197,7 +199,9 @@ impl VolumeClient {
             {
                 continue;
             }
-            self.volume_index.remove(&self.volumes.remove(v).info.id);
+            let gone = self.volumes.remove(v);
+            self.kept -= gone.shares.iter().map(|s| s.unflushed.bytes()).sum::<u64>();
+            self.volume_index.remove(&gone.info.id);
         }
     }
 

@@ -5,7 +5,7 @@ use rackweave_core::msg::{
     BlockRange, Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
 };
 use rackweave_core::request::RequestError;
-use rackweave_core::{BLOCK, BlockAddr, Effects, Layout, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, Layout, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
 
 use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, serial_of, slot_of};
 
@@ -181,7 +181,11 @@ impl VolumeClient {
     }
 
     /// One more try, at the next member in turn.
-    fn send(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+    pub(super) fn send(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+        if !self.still_wanted(slot) {
+            let p = self.release(slot).pending;
+            return self.finish_if_done(p, fx);
+        }
         let m = &mut self.messages[slot as usize];
         if m.tries > 0 {
             let next_try = ((m.tag >> 24) + 1) & 0xff;
@@ -247,7 +251,7 @@ impl VolumeClient {
     }
 
     /// Nobody can be asked now: waits, longer each time, and asks for a newer map.
-    fn pause(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+    pub(super) fn pause(&mut self, now: Time, slot: u32, fx: &mut Effects) {
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
         m.state = State::Waiting;
@@ -276,18 +280,27 @@ impl VolumeClient {
         self.send(now, slot, fx);
     }
 
-    pub(super) fn on_reply(&mut self, now: Time, tag: u64, from: VssdId, reply: IoReply, fx: &mut Effects) {
+    pub(super) fn on_reply(&mut self, now: Time, header: Header, reply: IoReply, fx: &mut Effects) {
+        let (tag, from) = (header.request, header.vssd);
         let slot = slot_of(tag);
-        let Some(m) = self.messages.get(slot as usize) else { return };
-        if serial_of(m.tag) != serial_of(tag) || m.set == NONE {
-            return;
+        let ours = |m: &&Message| serial_of(m.tag) == serial_of(tag) && m.set != NONE;
+        let Some(m) = self.messages.get(slot as usize).filter(ours) else { return };
+        let set = m.set;
+        if header.epoch > self.sets[set as usize].recovered {
+            self.set_recovered(now, set, header.epoch, fx);
         }
+        // A flush that must be asked for again is gone by now.
+        let Some(m) = self.messages.get(slot as usize).filter(ours) else { return };
         let IoReply::Failed(error) = reply else {
             // Whichever try it answers, it is done.
-            if m.op.fits(&reply) {
-                self.succeed(slot, reply, fx);
+            if !m.op.fits(&reply) {
+                return;
             }
-            return;
+            let reads = matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_));
+            if reads && self.sets[set as usize].resending > 0 {
+                return self.pause(now, slot, fx);
+            }
+            return self.succeed(now, slot, header.epoch, reply, fx);
         };
         if m.tag != tag || m.state != State::Flying {
             return;
@@ -349,22 +362,33 @@ impl VolumeClient {
         volume.fenced = Some(attach);
         self.stats.fenced += 1;
         let error = RequestError::Fenced { volume: volume.info.id, attach: volume.info.attach };
+        let v = m.volume;
+        self.give_up_all(v, fx);
         self.fail(slot, error, fx);
     }
 
-    fn succeed(&mut self, slot: u32, reply: IoReply, fx: &mut Effects) {
+    fn succeed(&mut self, now: Time, slot: u32, recovered: Epoch, reply: IoReply, fx: &mut Effects) {
         let m = self.release(slot);
-        if let MsgOp::Flush { mark } = m.op {
-            let shares = &mut self.volumes[m.volume as usize].shares;
-            if let Some(s) = shares.iter_mut().find(|s| s.set == m.set) {
-                s.flushed = s.flushed.max(mark);
+        let (p, part) = (m.pending, m.part);
+        match m.op {
+            MsgOp::Flush { mark } => {
+                self.unflushed(m.volume, m.set, |u| u.flushed(mark));
+                if let Some(s) = self.volumes[m.volume as usize].share_in(m.set) {
+                    s.flushed = s.flushed.max(mark);
+                }
             }
+            MsgOp::Write { .. } | MsgOp::Zero { .. } => self.mutated(now, m, recovered, fx),
+            _ => {}
         }
-        self.take_part(m.pending, m.part, reply, fx);
+        self.take_part(p, part, reply, fx);
     }
 
     pub(super) fn fail(&mut self, slot: u32, error: RequestError, fx: &mut Effects) {
         let m = self.release(slot);
+        let refused = m.tries == 0 || (m.tries == 1 && error == RequestError::NoSpace);
+        if m.op.is_mutation() && !refused {
+            self.order_unknown(m.volume, m.set, fx);
+        }
         self.fail_part(m.pending, error, fx);
     }
 
@@ -392,7 +416,7 @@ impl VolumeClient {
             } else {
                 (range.first..range.end()).for_each(|b| set.unlock(BlockAddr::new(range.volume, b), slot));
             }
-            if let Some(share) = self.volumes[m.volume as usize].shares.iter_mut().find(|s| s.set == m.set) {
+            if let Some(share) = self.volumes[m.volume as usize].share_in(m.set) {
                 share.mutated += 1;
                 share.mutating -= 1;
             }
@@ -423,7 +447,7 @@ impl VolumeClient {
 
     /// Request `p` is given up. A mutation under way may be applied or not; the floor will tell replicas that it must
     /// not be from now on.
-    pub(super) fn abandon_messages(&mut self, p: u32) {
+    pub(super) fn abandon_messages(&mut self, p: u32, fx: &mut Effects) {
         let slots: Vec<u32> =
             self.messages.iter().filter(|(_, m)| m.pending == p).map(|(slot, _)| slot as u32).collect();
         for slot in slots {
@@ -436,9 +460,10 @@ impl VolumeClient {
             if m.sequence != 0 {
                 // Whoever reads its effect later must find it flushed by the next flush: never count the set clean.
                 let (set, volume) = (m.set, m.volume as usize);
-                if let Some(s) = self.volumes[volume].shares.iter_mut().find(|s| s.set == set) {
+                if let Some(s) = self.volumes[volume].share_in(set) {
                     s.mutating += 1;
                 }
+                self.order_unknown(volume as u32, set, fx);
             }
             self.release(slot);
         }

@@ -1,10 +1,11 @@
 //! [`VolumeClient`]: requests in, messages out, answers back.
 //!
 //! `requests` cuts requests and answers them; `messages` takes each message through order, window, tries and answer;
-//! `control` talks to the metadata service.
+//! `recovery` sends again what a set may have lost; `control` talks to the metadata service.
 
 mod control;
 mod messages;
+mod recovery;
 mod requests;
 
 use std::collections::VecDeque;
@@ -60,6 +61,8 @@ pub struct ClientStats {
     /// Flush messages saved, as the set had nothing unflushed.
     pub flushes_saved: u64,
     pub fenced: u64,
+    /// Ranges sent again because their set recovered from the failure of all its replicas.
+    pub resent: u64,
 }
 
 /// A request under way.
@@ -102,6 +105,10 @@ enum Job {
     },
     Attach(Attach),
     Admin,
+    /// The client's own: unflushed writes once more, in the set with this index.
+    Resend {
+        set: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -203,6 +210,13 @@ pub struct VolumeClient {
     deadlines: VecDeque<(Time, u32, u32)>,
     /// Sets whose lanes may move.
     due: Vec<u32>,
+    /// Sets for which a [`Job::Resend`] has ended, and jobs that have not.
+    resent: Vec<u32>,
+    resending: u32,
+    /// Writes that are answered when no set is behind: slot and serial.
+    held: Vec<(u32, u32)>,
+    /// What all shares keep to be sent again, bytes.
+    kept: u64,
     /// Next hello or routine map question.
     control_at: Time,
     map_asked: Option<Time>,
@@ -236,6 +250,10 @@ impl VolumeClient {
             timers: Timers::default(),
             deadlines: VecDeque::new(),
             due: Vec::new(),
+            resent: Vec::new(),
+            resending: 0,
+            held: Vec::new(),
+            kept: 0,
             control_at: Time::ZERO,
             map_asked: None,
             armed: Time::MAX,
@@ -303,9 +321,15 @@ impl VolumeClient {
 
     /// Sends what may be sent now, then sets the timer if it must ring earlier than it is set to.
     fn settle(&mut self, now: Time, fx: &mut Effects) {
-        while let Some(set) = self.due.pop() {
-            self.sets[set as usize].due = false;
-            self.pump(now, set, fx);
+        loop {
+            if let Some(set) = self.resent.pop() {
+                self.after_resend(now, set, fx);
+            } else if let Some(set) = self.due.pop() {
+                self.sets[set as usize].due = false;
+                self.pump(now, set, fx);
+            } else {
+                break;
+            }
         }
         let messages = &self.messages;
         let mut next = self.timers.next(|tag| messages.get(slot_of(tag) as usize).is_some_and(|m| m.tag == tag));
@@ -335,7 +359,7 @@ impl Node for VolumeClient {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         match event {
             Event::Packet(p) => match p.body {
-                Body::Reply(reply) => self.on_reply(now, p.header.request, p.header.vssd, reply, fx),
+                Body::Reply(reply) => self.on_reply(now, p.header, reply, fx),
                 Body::Control(c) => self.on_control(now, p.header.request, c, fx),
                 _ => {}
             },

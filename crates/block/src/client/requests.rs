@@ -219,8 +219,7 @@ impl VolumeClient {
                 self.stats.flushes_saved += 1;
                 continue;
             }
-            let op = MsgOp::Flush { mark: s.mutated };
-            self.submit(p, share, 0, u64::from(share), op);
+            self.flush_share(p, share, fx);
         }
         self.finish_if_done(p, fx);
         Ok(())
@@ -263,6 +262,7 @@ impl VolumeClient {
         fx: &mut Effects,
     ) -> Result<(), RequestError> {
         let v = self.volume(volume)?;
+        self.volumes[v as usize].lost = false;
         let info = &self.volumes[v as usize].info;
         let attach = info.attach;
         // An attach under way may have told the service that the volume is in use already.
@@ -379,13 +379,17 @@ impl VolumeClient {
     }
 
     pub(super) fn finish_if_done(&mut self, p: u32, fx: &mut Effects) {
-        if self.pending[p as usize].live > 0 {
+        if self.pending[p as usize].live > 0 || self.hold(p, fx) {
             return;
         }
         let Pending { id, volume, error, job, .. } = self.pending.remove(p as usize);
         let result = match (error, job) {
             (error, Job::Attach(a)) => return self.finish_attach(id, volume, error, a, fx),
+            (error, Job::Resend { set }) => return self.finish_resend(volume, set, error.is_none(), fx),
             (Some(e), _) => Err(e),
+            (None, Job::Flush) if self.volumes[volume as usize].lost => {
+                Err(RequestError::Lost { volume: self.volumes[volume as usize].info.id })
+            }
             (None, Job::Read { parts, .. }) => Ok(ReplyData::Data(match parts.len() {
                 0 => Payload::zero(0),
                 _ => Payload::concat(&parts),
@@ -403,7 +407,7 @@ impl VolumeClient {
 
     /// The request's deadline has passed.
     pub(super) fn give_up(&mut self, now: Time, p: u32, fx: &mut Effects) {
-        self.abandon_messages(p);
+        self.abandon_messages(p, fx);
         let pending = &mut self.pending[p as usize];
         pending.live = 0;
         pending.error = Some(RequestError::TimedOut { waited: now.since(pending.started) });

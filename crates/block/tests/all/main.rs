@@ -7,4 +7,5 @@ mod garbage;
 mod model;
 mod order;
 mod rack;
+mod recovery;
 mod stripe;

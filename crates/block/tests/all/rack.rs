@@ -28,6 +28,11 @@ pub struct Set {
     floor: u64,
     pub fence: u32,
     pub flushes: u32,
+    /// Epochs that passed beside the first, and the last in which it recovered whole.
+    passed: u32,
+    recovered: u32,
+    /// On flash: sectors and mapped blocks.
+    pub durable: (BTreeMap<u64, u64>, BTreeSet<u64>),
 }
 
 /// What goes wrong.
@@ -283,14 +288,26 @@ impl Rack {
             other => panic!("{other:?}"),
         };
         let mut header = p.header;
+        let known = self.sets.get(header.set.0 as usize).filter(|_| matches!(body, Body::Reply(_)));
+        header.epoch = Epoch(known.map_or(0, |s| s.recovered));
         header.op = if matches!(body, Body::Control(_)) { Op::Control } else { Op::Reply };
         self.deliver(Packet { src: p.dst, dst: p.src, header, body });
+    }
+
+    /// All replicas of a set fail together, and recover with what was on flash.
+    pub fn crash(&mut self, set: u32) {
+        let s = &mut self.sets[set as usize];
+        (s.sectors, s.mapped) = s.durable.clone();
+        (s.applied, s.floor) = (BTreeSet::new(), 0);
+        s.recovered = 1 + s.passed + 1;
+        s.passed += 2;
+        self.generation += 2;
     }
 
     pub fn map(&self) -> RackMap {
         let route = |s: u32| SetRoute {
             set: SetId(s),
-            epoch: Epoch(1),
+            epoch: Epoch(1 + self.sets[s as usize].passed),
             members: (0..MEMBERS).map(|m| vssd(s, m)).filter(|v| !self.absent.contains(v)).collect(),
         };
         RackMap { generation: self.generation, sets: (0..self.sets.len() as u32).map(route).collect() }
@@ -356,8 +373,12 @@ impl Rack {
         Some(match io {
             IoRequest::Read { range } => IoReply::Data(set.read(&range)),
             IoRequest::Status { range } => IoReply::Extents(set.status(range.first, range.count, &mut self.rng)),
+            IoRequest::Write(_) | IoRequest::Zero { .. } if p.header.epoch < Epoch(1 + set.passed) => {
+                IoReply::Failed(IoError::NotServing)
+            }
             IoRequest::Flush { .. } => {
                 set.flushes += 1;
+                set.durable = (set.sectors.clone(), set.mapped.clone());
                 IoReply::Done
             }
             IoRequest::Fence { attach, .. } if attach < set.fence => {
@@ -377,6 +398,10 @@ impl Rack {
                     });
                     let (a, b) = sectors(&w.range);
                     set.mapped.extend(a / 8..b.div_ceil(8));
+                }
+                if w.fua {
+                    let now = (0..w.range.count).map(|i| w.range.first + u64::from(i)).map(|i| (i, set.sectors[&i]));
+                    set.durable.0.extend(now);
                 }
                 IoReply::Done
             }

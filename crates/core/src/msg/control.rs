@@ -37,6 +37,9 @@ pub struct View {
     pub set: SetId,
     pub epoch: Epoch,
     pub state: ViewState,
+    /// The last epoch in which the set recovered whole (rule 6); zero: never. While it does, `epoch` itself. What was
+    /// answered before and not flushed may be gone (rule 11).
+    pub recovered: Epoch,
     pub members: Vec<Member>,
 }
 

@@ -56,7 +56,8 @@ pub struct Header {
     /// What the sender chose; equals `vssd` unless the switch redirected.
     pub original_vssd: VssdId,
     pub set: SetId,
-    /// The sender's epoch of `set`; zero from a client.
+    /// The sender's epoch of `set`. In a replica's answer to a client, the epoch in which the set last recovered whole
+    /// (rule 6): what was answered with a lower one and not flushed may be gone.
     pub epoch: Epoch,
     pub incarnation: Incarnation,
     /// Chosen by whoever asks; the answer carries it back.

@@ -84,6 +84,8 @@ fn rack_for(cfg: &ReplayConfig, workload: &Workload) -> Result<RackConfig, Repla
     // Contents are discarded: there is nothing to verify.
     rack.ssd.verify = false;
     rack.client.window = WINDOW;
+    // Traces have no flushes, and nothing fails in a replay.
+    rack.client.keep_kib = 0;
     rack.client.timeout_ms = rack.client.timeout_ms.max(TIMEOUT_MS);
     rack.validate()?;
     Ok(rack)

@@ -28,7 +28,13 @@ fn volume() -> VolumeRecord {
 
 fn view() -> View {
     let member = Member { vssd: VssdId(17), server: NodeId(3), incarnation: Incarnation(5), role: Role::Shadow };
-    View { set: SetId(2), epoch: Epoch(4), state: ViewState::Recovering { leader: VssdId(17) }, members: vec![member] }
+    View {
+        set: SetId(2),
+        epoch: Epoch(4),
+        state: ViewState::Recovering { leader: VssdId(17) },
+        recovered: Epoch(4),
+        members: vec![member],
+    }
 }
 
 #[test]

@@ -13,9 +13,9 @@ pub struct OpId(pub u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpKind {
-    Write { fua: bool, attach: u32 },
+    Write { fua: bool, attach: u32, client: u32 },
     Read,
-    Flush,
+    Flush { client: u32 },
 }
 
 #[derive(Clone, Debug)]
@@ -125,9 +125,9 @@ impl History {
     fn touch(&mut self, volume: VolumeId, sector: u64, op: OpId, value: u64) {
         self.sectors.entry((volume, sector)).or_default().push(Touch { op, value });
     }
-    /// A write (or trim, or write-zeroes: a zero payload) was handed to the client.
-    pub fn write(&mut self, volume: VolumeId, first: u64, data: &Payload, fua: bool, attach: u32) -> OpId {
-        let op = self.begin(OpKind::Write { fua, attach }, volume, first, data.sectors());
+    /// A write (or trim, or write-zeroes: a zero payload) was handed to the client, a number of its own in each life.
+    pub fn write(&mut self, client: u32, volume: VolumeId, first: u64, data: &Payload, fua: bool, attach: u32) -> OpId {
+        let op = self.begin(OpKind::Write { fua, attach, client }, volume, first, data.sectors());
         for i in 0..data.sectors() {
             self.touch(volume, first + u64::from(i), op, data.identity(i));
         }
@@ -136,8 +136,8 @@ impl History {
     pub fn read(&mut self, volume: VolumeId, first: u64, count: u32) -> OpId {
         self.begin(OpKind::Read, volume, first, count)
     }
-    pub fn flush(&mut self, volume: VolumeId) -> OpId {
-        let op = self.begin(OpKind::Flush, volume, 0, 0);
+    pub fn flush(&mut self, client: u32, volume: VolumeId) -> OpId {
+        let op = self.begin(OpKind::Flush { client }, volume, 0, 0);
         self.flushes.entry(volume).or_default().push(op);
         op
     }
@@ -200,7 +200,7 @@ impl History {
             let events = self.events(volume, set, touches, &split);
             stats.sector_events += events.len() as u64;
             if let Err((at, reason)) = search.run(&events) {
-                let relevant = |e: &&SectorEvent| !matches!(e.what, What::FlushCall { .. } | What::FlushAnswer { .. });
+                let relevant = |e: &&SectorEvent| !e.what.is_flush();
                 let last = events[..=at].iter().rev().filter(relevant).take(TRAIL_MAX);
                 let mut trail: Vec<String> = last.map(|e| self.line(e)).collect();
                 trail.reverse();
@@ -214,7 +214,7 @@ impl History {
     pub fn trail(&self, volume: VolumeId, sector: u64, set: SetId) -> Vec<String> {
         let touches = self.sectors.get(&(volume, sector)).map_or(&[][..], |t| t);
         let events = self.events(volume, set, touches, &vec![false; self.ops.len()]);
-        let last = events.iter().rev().filter(|e| !matches!(e.what, What::FlushCall { .. } | What::FlushAnswer { .. }));
+        let last = events.iter().rev().filter(|e| !e.what.is_flush());
         let mut trail: Vec<String> = last.take(TRAIL_MAX).map(|e| self.line(e)).collect();
         trail.reverse();
         trail
@@ -242,13 +242,13 @@ impl History {
                 continue;
             }
             let what = match op.kind {
-                OpKind::Write { fua, attach } => {
+                OpKind::Write { fua, attach, client } => {
                     // One set's part of a request may have been answered long before the request was.
-                    let sent = if split[t.op.0 as usize] { answered.map(|_| 0) } else { answered };
-                    What::Write { op: t.op, value: t.value, attach, answered: sent, fua }
+                    let early = split[t.op.0 as usize];
+                    What::Write { op: t.op, value: t.value, attach, client, answered, early, fua }
                 }
                 OpKind::Read => What::Read { op: t.op, value: t.value },
-                OpKind::Flush => continue,
+                OpKind::Flush { .. } => continue,
             };
             out.push(SectorEvent { at: op.call, what });
             if let Some(at) = answered {
@@ -265,9 +265,13 @@ impl History {
         if out.len() > before {
             for &f in self.flushes.get(&volume).map_or(&[][..], |f| f) {
                 let op = &self.ops[f.0 as usize];
-                if let Some(at) = op.answer.filter(|_| !op.failed) {
+                if let (Some(at), OpKind::Flush { client }) = (op.answer, op.kind) {
                     out.push(SectorEvent { at: op.call, what: What::FlushCall { op: f } });
-                    out.push(SectorEvent { at, what: What::FlushAnswer { op: f } });
+                    let what = match op.failed {
+                        false => What::FlushAnswer { op: f, client, called: op.call },
+                        true => What::FlushFailed { op: f, client, at },
+                    };
+                    out.push(SectorEvent { at, what });
                 }
             }
         }
@@ -289,7 +293,10 @@ pub(super) enum What {
         op: OpId,
         value: u64,
         attach: u32,
+        client: u32,
         answered: Option<u64>,
+        /// This part of it may have been answered long before.
+        early: bool,
         fua: bool,
     },
     Read {
@@ -304,6 +311,13 @@ pub(super) enum What {
     },
     FlushAnswer {
         op: OpId,
+        client: u32,
+        called: u64,
+    },
+    FlushFailed {
+        op: OpId,
+        client: u32,
+        at: u64,
     },
     /// Answers before `silent` may have been sent before the crash.
     Crash {
@@ -314,13 +328,19 @@ pub(super) enum What {
     },
 }
 
+impl What {
+    fn is_flush(&self) -> bool {
+        matches!(self, What::FlushCall { .. } | What::FlushAnswer { .. } | What::FlushFailed { .. })
+    }
+}
+
 impl fmt::Display for SectorEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>7} ", self.at)?;
         match self.what {
-            What::Write { op, value, attach, answered, fua } => write!(
+            What::Write { op, value, attach, client, answered, fua, .. } => write!(
                 f,
-                "write #{} of {value:016x}, generation {attach}{}{}",
+                "write #{} of {value:016x}, client {client}, generation {attach}{}{}",
                 op.0,
                 if fua { ", FUA" } else { "" },
                 if answered.is_some() { "" } else { ", never answered" }
@@ -328,7 +348,8 @@ impl fmt::Display for SectorEvent {
             What::Read { op, value } => write!(f, "read #{} begins; its answer will be {value:016x}", op.0),
             What::Answer { op } => write!(f, "#{} answered", op.0),
             What::FlushCall { op } => write!(f, "flush #{} begins", op.0),
-            What::FlushAnswer { op } => write!(f, "flush #{} done", op.0),
+            What::FlushAnswer { op, .. } => write!(f, "flush #{} done", op.0),
+            What::FlushFailed { op, .. } => write!(f, "flush #{} failed", op.0),
             What::Crash { .. } => write!(f, "every replica is down"),
             What::Fence { attach } => write!(f, "generation {attach} is attached"),
         }

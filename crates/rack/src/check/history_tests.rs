@@ -4,6 +4,7 @@ use super::*;
 
 const V: VolumeId = VolumeId(1);
 const S: SetId = SetId(0);
+const C: u32 = 1;
 
 /// One sector with value `seed`; zero is zeroes.
 fn sector(seed: u64) -> Payload {
@@ -11,7 +12,7 @@ fn sector(seed: u64) -> Payload {
 }
 
 fn write(h: &mut History, seed: u64) -> OpId {
-    h.write(V, 0, &sector(seed), false, 1)
+    h.write(C, V, 0, &sector(seed), false, 1)
 }
 
 fn wrote(h: &mut History, seed: u64) {
@@ -25,7 +26,7 @@ fn read(h: &mut History, seed: u64) {
 }
 
 fn flushed(h: &mut History) {
-    let op = h.flush(V);
+    let op = h.flush(C, V);
     h.answered(op, Outcome::Done);
 }
 
@@ -171,7 +172,7 @@ fn without_a_crash_nothing_rolls_back() {
 #[test]
 fn a_flush_covers_what_completed_before_it_began() {
     let mut h = History::new();
-    let f = h.flush(V);
+    let f = h.flush(C, V);
     wrote(&mut h, 1);
     h.answered(f, Outcome::Done);
     h.set_crashed(S);
@@ -180,18 +181,20 @@ fn a_flush_covers_what_completed_before_it_began() {
 
     let mut h = History::new();
     wrote(&mut h, 1);
-    let f = h.flush(V);
+    let f = h.flush(C, V);
     h.set_crashed(S);
     h.answered(f, Outcome::Done);
-    read(&mut h, 0);
+    read(&mut h, 1);
     good(&h);
+    read(&mut h, 0);
+    bad(&h);
 }
 
 #[test]
 fn a_write_with_fua_does_not_roll_back() {
     let mut h = History::new();
     wrote(&mut h, 1);
-    let w = h.write(V, 0, &sector(2), true, 1);
+    let w = h.write(C, V, 0, &sector(2), true, 1);
     h.answered(w, Outcome::Done);
     wrote(&mut h, 3);
     h.set_crashed(S);
@@ -199,7 +202,7 @@ fn a_write_with_fua_does_not_roll_back() {
     good(&h);
     let mut h2 = History::new();
     wrote(&mut h2, 1);
-    let w = h2.write(V, 0, &sector(2), true, 1);
+    let w = h2.write(C, V, 0, &sector(2), true, 1);
     h2.answered(w, Outcome::Done);
     h2.set_crashed(S);
     read(&mut h2, 1);
@@ -228,7 +231,7 @@ fn an_answer_sent_before_the_crash_may_arrive_after_it() {
 #[test]
 fn a_request_across_two_sets_may_lose_a_part_to_the_crash_of_one() {
     let mut h = History::new();
-    let w = h.write(V, 0, &Payload::elided(2 * SECTOR, 1), false, 1);
+    let w = h.write(C, V, 0, &Payload::elided(2 * SECTOR, 1), false, 1);
     let crash = h.set_crashed(S);
     h.silent(crash);
     h.answered(w, Outcome::Done);
@@ -287,4 +290,123 @@ fn random_histories_of_a_true_register_pass_and_stale_reads_are_caught() {
         read(&mut h, 1000);
         bad(&h);
     }
+}
+
+fn failed_flush(h: &mut History, client: u32) {
+    let op = h.flush(client, V);
+    h.answered(op, Outcome::Failed);
+}
+
+fn flushed_by(h: &mut History, client: u32) {
+    let op = h.flush(client, V);
+    h.answered(op, Outcome::Done);
+}
+
+/// Flushed, then written anew, and gone.
+fn lost() -> History {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    flushed(&mut h);
+    wrote(&mut h, 2);
+    let crash = h.set_crashed(S);
+    h.silent(crash);
+    read(&mut h, 1);
+    good(&h);
+    h
+}
+
+#[test]
+fn a_client_that_lives_on_has_what_it_wrote_back_when_its_flush_is_done() {
+    let mut h = lost();
+    flushed(&mut h);
+    good(&h);
+    read(&mut h, 2);
+    good(&h);
+
+    // It may be seen before. Once it is there and flushed it stays.
+    let mut h = lost();
+    read(&mut h, 2);
+    flushed(&mut h);
+    h.set_crashed(S);
+    read(&mut h, 2);
+    good(&h);
+    read(&mut h, 1);
+    bad(&h);
+
+    let mut h = lost();
+    flushed(&mut h);
+    read(&mut h, 1);
+    bad(&h);
+}
+
+#[test]
+fn the_flush_of_another_client_owes_nothing() {
+    let mut h = lost();
+    flushed_by(&mut h, C + 1);
+    read(&mut h, 1);
+    good(&h);
+    flushed(&mut h);
+    read(&mut h, 1);
+    bad(&h);
+}
+
+#[test]
+fn a_client_told_of_the_loss_is_owed_nothing_more() {
+    let mut h = lost();
+    failed_flush(&mut h, C);
+    read(&mut h, 1);
+    flushed(&mut h);
+    read(&mut h, 1);
+    good(&h);
+    // Nor does it send it again.
+    read(&mut h, 2);
+    bad(&h);
+}
+
+#[test]
+fn what_was_written_anew_is_not_undone_by_what_comes_back() {
+    let mut h = lost();
+    wrote(&mut h, 3);
+    flushed(&mut h);
+    read(&mut h, 3);
+    good(&h);
+    read(&mut h, 2);
+    bad(&h);
+}
+
+#[test]
+fn a_fenced_client_sends_nothing_again() {
+    let mut h = lost();
+    h.fenced(V, 2);
+    read(&mut h, 1);
+    good(&h);
+    read(&mut h, 2);
+    bad(&h);
+
+    let mut h = lost();
+    h.fenced(V, 2);
+    read(&mut h, 1);
+    flushed(&mut h);
+    bad_flush(&h);
+}
+
+#[track_caller]
+fn bad_flush(h: &History) {
+    assert!(matches!(check(h).unwrap_err().reason, SearchError::Unflushed { .. }));
+}
+
+/// A part in another set is owed by the flush though the request was answered after the crash.
+#[test]
+fn the_lost_part_of_a_request_across_two_sets_is_owed_by_the_next_flush() {
+    let mut h = History::new();
+    let w = h.write(C, V, 0, &Payload::elided(2 * SECTOR, 1), false, 1);
+    let crash = h.set_crashed(S);
+    h.silent(crash);
+    h.answered(w, Outcome::Done);
+    read(&mut h, 0);
+    let apart = |_, sector: u64| SetId(sector as u32);
+    h.check(apart).unwrap();
+    flushed(&mut h);
+    read(&mut h, 0);
+    h.check(apart).unwrap_err();
 }

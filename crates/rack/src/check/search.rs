@@ -2,9 +2,11 @@
 //!
 //! Wing and Gong's search done forwards: the set of possible states of the sector is carried from event to event. A
 //! state is the value, which pending operations have taken effect, and (where all replicas of the set crashed at some
-//! time) the values the sector went through since the last completed flush: a crash may put back any of them.
+//! time) the values the sector went through since the last completed flush: a crash may put back any of them. An answered
+//! write that a crash undid may come back, as its client sends it again, until the sector is written anew; and by the
+//! client's next completed flush it must have.
 
-use rackweave_core::map::{Set, set};
+use rackweave_core::map::{Map, Set, map, set};
 
 use crate::check::history::{OpId, SectorEvent, What};
 
@@ -18,6 +20,8 @@ const STATES_MAX: usize = 100_000;
 pub enum SearchError {
     #[error("no order of the operations explains the answer of #{}", .op.0)]
     Unexplained { op: OpId },
+    #[error("an answered write is lost, and no order of the operations has it back when flush #{} is done", .op.0)]
+    Unflushed { op: OpId },
     #[error("more than {PENDING_MAX} operations pending at once")]
     TooManyPending,
     #[error("more than {STATES_MAX} possible states")]
@@ -29,13 +33,34 @@ struct State {
     value: u64,
     /// Pending operations that have taken effect, a bit a slot.
     done: u64,
-    /// Values since the last completed flush with the slot of the write that made them (or `NONE`), newest last.
-    past: Vec<(u64, u8)>,
+    /// Values since the last completed flush, newest last.
+    past: Vec<Past>,
     /// (flush, how much of `past` it covers when it completes).
     marks: Vec<(OpId, u16)>,
+    /// The newest answered write that a crash undid.
+    lost: Option<OpId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Past {
+    value: u64,
+    /// The slot of the write that made it, while that waits for its answer; else `NONE`.
+    slot: u8,
+    /// The write that made it.
+    op: OpId,
 }
 
 const NONE: u8 = u8::MAX;
+const NO_OP: OpId = OpId(u32::MAX);
+
+/// What is known of a write after its answer.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    value: u64,
+    client: u32,
+    attach: u32,
+    answered: u64,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -43,6 +68,7 @@ struct Slot {
     value: u64,
     write: bool,
     answered: Option<u64>,
+    early: bool,
     fua: bool,
     attach: u32,
     /// Fenced: what has not taken effect will not.
@@ -57,11 +83,23 @@ pub(super) struct Search {
     slots: [Option<Slot>; PENDING_MAX],
     /// The sector's set crashed at some time: `past` is kept.
     crashes: bool,
+    /// Writes that are answered at some time.
+    written: Map<OpId, Written>,
+    /// The newest generation attached.
+    attach: u32,
 }
 
 impl Default for Search {
     fn default() -> Search {
-        Search { states: Vec::new(), next: Vec::new(), seen: set(), slots: [None; PENDING_MAX], crashes: false }
+        Search {
+            states: Vec::new(),
+            next: Vec::new(),
+            seen: set(),
+            slots: [None; PENDING_MAX],
+            crashes: false,
+            written: map(),
+            attach: 0,
+        }
     }
 }
 
@@ -71,8 +109,10 @@ impl Search {
         self.slots = [None; PENDING_MAX];
         self.crashes = events.iter().any(|e| matches!(e.what, What::Crash { .. }));
         self.states.clear();
-        let past = if self.crashes { vec![(0, NONE)] } else { Vec::new() };
-        self.states.push(State { value: 0, done: 0, past, marks: Vec::new() });
+        self.written.clear();
+        self.attach = 0;
+        let past = if self.crashes { vec![Past { value: 0, slot: NONE, op: NO_OP }] } else { Vec::new() };
+        self.states.push(State { value: 0, done: 0, past, marks: Vec::new(), lost: None });
         for (i, e) in events.iter().enumerate() {
             self.event(e).map_err(|r| (i, r))?;
             if self.states.len() > STATES_MAX {
@@ -84,22 +124,23 @@ impl Search {
 
     fn event(&mut self, e: &SectorEvent) -> Result<(), SearchError> {
         match e.what {
-            What::Write { op, value, attach, answered, fua } => {
-                self.call(Slot { op, value, write: true, answered, fua, attach, closed: false })
+            What::Write { op, value, attach, client, answered, early, fua } => {
+                if let Some(answered) = answered.filter(|_| self.crashes) {
+                    self.written.insert(op, Written { value, client, attach, answered });
+                }
+                self.call(Slot { op, value, write: true, answered, early, fua, attach, closed: false })
             }
             What::Read { op, value } => {
-                self.call(Slot { op, value, write: false, answered: Some(0), fua: false, attach: 0, closed: false })
+                let (answered, attach) = (Some(0), 0);
+                self.call(Slot { op, value, write: false, answered, early: false, fua: false, attach, closed: false })
             }
             What::Answer { op } => self.answer(op),
             What::FlushCall { op } => {
                 self.states.iter_mut().for_each(|s| s.marks.push((op, s.past.len() as u16 - 1)));
                 Ok(())
             }
-            What::FlushAnswer { op } => {
-                self.states.iter_mut().for_each(|s| flush_done(s, op));
-                self.dedup();
-                Ok(())
-            }
+            What::FlushAnswer { op, client, called } => self.flushed(op, client, called),
+            What::FlushFailed { op, client, at } => self.flush_failed(op, client, at),
             What::Crash { silent } => self.crash(silent),
             What::Fence { attach } => self.fence(attach),
         }
@@ -123,11 +164,11 @@ impl Search {
         for s in &mut self.states {
             s.done &= !(1 << i);
             if slot.fua
-                && let Some(p) = s.past.iter().position(|p| p.1 == i as u8)
+                && let Some(p) = s.past.iter().position(|p| p.slot == i as u8)
             {
                 drop_past(s, p);
             }
-            s.past.iter_mut().filter(|p| p.1 == i as u8).for_each(|p| p.1 = NONE);
+            s.past.iter_mut().filter(|p| p.slot == i as u8).for_each(|p| p.slot = NONE);
         }
         self.slots[i] = None;
         self.dedup();
@@ -142,6 +183,11 @@ impl Search {
         while let Some(s) = self.states.pop() {
             let finished = until.is_some_and(|i| s.done >> i & 1 == 1);
             if !finished {
+                if let Some(after) = self.comes_back(&s)
+                    && self.seen.insert(after.clone())
+                {
+                    self.states.push(after);
+                }
                 for (i, slot) in self.slots.iter().enumerate() {
                     let Some(slot) = slot.filter(|p| !p.closed && s.done >> i & 1 == 0) else { continue };
                     let Some(after) = take_effect(&s, i, &slot, self.crashes) else { continue };
@@ -166,17 +212,22 @@ impl Search {
     fn crash(&mut self, silent: u64) -> Result<(), SearchError> {
         self.expand(None)?;
         self.next.clear();
-        let on_its_way = |s: &Option<Slot>| s.is_some_and(|s| s.answered.is_some_and(|at| at < silent));
+        let on_its_way =
+            |s: &Option<Slot>| s.is_some_and(|s| !s.fua && s.answered.is_some_and(|at| s.early || at < silent));
         let sent = self.slots.iter().enumerate().filter(|(_, s)| on_its_way(s)).fold(0u64, |m, (i, _)| m | 1 << i);
         for s in &self.states {
             for keep in 0..s.past.len() {
-                let undone = s.past[keep + 1..].iter().filter(|p| p.1 != NONE).fold(0u64, |m, p| m | 1 << p.1);
-                let (value, _) = s.past[keep];
+                let gone = &s.past[keep + 1..];
+                let waits = |p: &&Past| p.slot != NONE;
+                let undone = gone.iter().filter(waits).fold(0u64, |m, p| m | 1 << p.slot);
+                let lost = gone.iter().rev().find(|p| p.slot == NONE).map(|p| p.op).or(s.lost);
                 let marks = s.marks.iter().map(|m| (m.0, m.1.min(keep as u16))).collect();
                 // What survived may not be on flash yet: without a flush another crash may go back further.
-                let after = State { value, done: s.done & !undone, past: s.past[..=keep].to_vec(), marks };
+                let past = s.past[..=keep].to_vec();
+                let after = State { value: s.past[keep].value, done: s.done & !undone, past, marks, lost };
                 if undone & sent != 0 {
-                    self.next.push(State { done: s.done & !(undone & !sent), ..after.clone() });
+                    let lost = gone.iter().rev().find(|p| p.slot == NONE || sent >> p.slot & 1 == 1).map(|p| p.op);
+                    self.next.push(State { done: s.done & !(undone & !sent), lost, ..after.clone() });
                 }
                 self.next.push(after);
             }
@@ -188,10 +239,13 @@ impl Search {
 
     fn fence(&mut self, attach: u32) -> Result<(), SearchError> {
         let old = |s: &Slot| s.write && s.attach < attach && !s.closed;
-        if !self.slots.iter().flatten().any(old) {
+        let undone = self.states.iter().any(|s| s.lost.is_some());
+        if !undone && !self.slots.iter().flatten().any(old) {
+            self.attach = self.attach.max(attach);
             return Ok(());
         }
         self.expand(None)?;
+        self.attach = self.attach.max(attach);
         for i in 0..PENDING_MAX {
             let Some(slot) = &mut self.slots[i] else { continue };
             if !old(slot) {
@@ -202,10 +256,60 @@ impl Search {
                 self.slots[i] = None;
                 for s in &mut self.states {
                     s.done &= !(1 << i);
-                    s.past.iter_mut().filter(|p| p.1 == i as u8).for_each(|p| p.1 = NONE);
+                    s.past.iter_mut().filter(|p| p.slot == i as u8).for_each(|p| p.slot = NONE);
                 }
             }
         }
+        self.dedup();
+        Ok(())
+    }
+
+    /// An undone write is there again: its client sent it once more.
+    fn comes_back(&self, s: &State) -> Option<State> {
+        let op = s.lost?;
+        let w = self.written.get(&op).filter(|w| w.attach >= self.attach)?;
+        let mut after = s.clone();
+        after.value = w.value;
+        after.past.push(Past { value: w.value, slot: NONE, op });
+        after.lost = None;
+        Some(after)
+    }
+
+    /// What `client` was answered before it asked is there for good, crash or not.
+    fn flushed(&mut self, op: OpId, client: u32, called: u64) -> Result<(), SearchError> {
+        let owes = |s: &Search, op: OpId| s.written.get(&op).is_some_and(|w| w.client == client && w.answered < called);
+        if self.states.iter().any(|s| s.lost.is_some_and(|op| owes(self, op))) {
+            self.expand(None)?;
+            let mut states = std::mem::take(&mut self.states);
+            states.retain(|s| !s.lost.is_some_and(|op| owes(self, op)));
+            self.states = states;
+            if self.states.is_empty() {
+                return Err(SearchError::Unflushed { op });
+            }
+        }
+        let written = &self.written;
+        let covered =
+            |p: &Past| p.slot == NONE && written.get(&p.op).is_some_and(|w| w.client == client && w.answered < called);
+        for s in &mut self.states {
+            let own = s.past.iter().rposition(covered).unwrap_or(0);
+            flush_done(s, op, own);
+        }
+        self.dedup();
+        Ok(())
+    }
+
+    /// The client was told that what it wrote may be lost, and sends nothing of it again from now on.
+    fn flush_failed(&mut self, op: OpId, client: u32, at: u64) -> Result<(), SearchError> {
+        let told = |s: &Search, op: OpId| s.written.get(&op).is_some_and(|w| w.client == client && w.answered < at);
+        if self.states.iter().any(|s| s.lost.is_some_and(|op| told(self, op))) {
+            self.expand(None)?;
+            let mut states = std::mem::take(&mut self.states);
+            for s in &mut states {
+                s.lost = s.lost.filter(|&op| !told(self, op));
+            }
+            self.states = states;
+        }
+        self.states.iter_mut().for_each(|s| s.marks.retain(|m| m.0 != op));
         self.dedup();
         Ok(())
     }
@@ -227,8 +331,9 @@ fn take_effect(s: &State, i: usize, slot: &Slot, crashes: bool) -> Option<State>
     after.done |= 1 << i;
     if slot.write {
         after.value = slot.value;
+        after.lost = None;
         if crashes {
-            after.past.push((slot.value, i as u8));
+            after.past.push(Past { value: slot.value, slot: i as u8, op: slot.op });
         }
     }
     Some(after)
@@ -240,9 +345,8 @@ fn drop_past(s: &mut State, n: usize) {
     s.marks.iter_mut().for_each(|m| m.1 = m.1.saturating_sub(n as u16));
 }
 
-fn flush_done(s: &mut State, op: OpId) {
-    if let Some(i) = s.marks.iter().position(|m| m.0 == op) {
-        let (_, n) = s.marks.remove(i);
-        drop_past(s, usize::from(n));
-    }
+/// A flush covers what was there when it was asked for, and `own` values at least.
+fn flush_done(s: &mut State, op: OpId, own: usize) {
+    let marked = s.marks.iter().position(|m| m.0 == op).map_or(0, |i| s.marks.remove(i).1);
+    drop_past(s, own.max(usize::from(marked)));
 }

@@ -11,6 +11,8 @@ pub const OPERATIONS_MIN: u32 = 2_000;
 pub const FAULTS_MIN: usize = 3;
 /// Share of seeds whose rack runs full.
 const FULL_SHARE: f64 = 0.2;
+/// Share of seeds whose clients keep little of what is not flushed.
+const SMALL_KEEP_SHARE: f64 = 0.25;
 /// Blocks of all volumes in each set of such a rack; its devices hold 448.
 const FULL_BLOCKS_PER_SET: (u64, u64) = (480, 620);
 
@@ -45,6 +47,8 @@ pub struct Params {
     pub full: bool,
     /// At the very end every device fails.
     pub broken_end: bool,
+    /// What a client keeps of unflushed writes.
+    pub keep_kib: u64,
 }
 
 /// Something that goes wrong.
@@ -185,7 +189,11 @@ impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
         let mut rng = Rng::stream(seed, 0x706c_616e);
-        let params = draw_params(&mut rng);
+        let mut params = draw_params(&mut rng);
+        let mut more = Rng::stream(seed, 0x6b65_6570);
+        if more.chance(SMALL_KEEP_SHARE) {
+            params.keep_kib = more.below(256);
+        }
         let count = rng.between(FAULTS_MIN as u64 + 1, 10);
         let slice = params.span_ms * 1000 / count;
         let mut faults: Vec<FaultAt> = (0..count)
@@ -210,6 +218,7 @@ impl Plan {
         c.lease.span_ms = p.lease_ms;
         c.lease.drift_ppm = p.drift_ppm;
         c.client.timeout_ms = p.timeout_ms;
+        c.client.keep_kib = p.keep_kib;
         c
     }
 
@@ -286,6 +295,7 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         cut: CutOdds { drop: share(rng, 0.6), tear: share(rng, 0.3) },
         full: false,
         broken_end: rng.chance(0.1),
+        keep_kib: 65_536,
     }
 }
 

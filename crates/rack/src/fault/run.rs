@@ -162,6 +162,8 @@ struct Run<'a> {
     volumes: Vec<Volume>,
     /// `generation[client][volume]` while this life of the client holds the volume attached.
     attached: Vec<Vec<Option<u32>>>,
+    /// How often each client has started again.
+    lives: Vec<u32>,
     pending: BTreeMap<(u32, u64), PendingOp>,
     agenda: BinaryHeap<std::cmp::Reverse<(Time, u64, Agenda)>>,
     agenda_count: u64,
@@ -219,6 +221,7 @@ impl<'a> Run<'a> {
             history: History::new(),
             attached: vec![vec![None; volumes.len()]; p.clients as usize],
             volumes,
+            lives: vec![0; p.clients as usize],
             pending: BTreeMap::new(),
             agenda: BinaryHeap::new(),
             agenda_count: 0,
@@ -296,16 +299,17 @@ impl<'a> Run<'a> {
     fn note(&mut self, client: u32, volume: usize, op: &RequestOp) -> Option<OpId> {
         let generation = self.attached[client as usize][volume].unwrap_or(0);
         let id = self.volumes[volume].id();
+        let life = self.lives[client as usize] * self.plan.params.clients + client;
         let sector = u64::from(SECTOR);
         Some(match *op {
             RequestOp::Read { offset, len, .. } => self.history.read(id, offset / sector, len / SECTOR),
             RequestOp::Write { offset, ref data, fua, .. } => {
-                self.history.write(id, offset / sector, data, fua, generation)
+                self.history.write(life, id, offset / sector, data, fua, generation)
             }
             RequestOp::Trim { offset, len, fua, .. } | RequestOp::WriteZeroes { offset, len, fua, .. } => {
-                self.history.write(id, offset / sector, &Payload::zero(len as u32), fua, generation)
+                self.history.write(life, id, offset / sector, &Payload::zero(len as u32), fua, generation)
             }
-            RequestOp::Flush { .. } => self.history.flush(id),
+            RequestOp::Flush { .. } => self.history.flush(life, id),
             RequestOp::Attach { .. }
             | RequestOp::Detach { .. }
             | RequestOp::BlockStatus { .. }
@@ -368,6 +372,13 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             RequestError::NotAttached { .. } | RequestError::NoSpace | RequestError::Busy { .. } => Ok(()),
+            // The volume is let go of and used anew: flushes fail until then.
+            RequestError::Lost { volume } if self.history.crashed() => {
+                if op.kind == Kind::Flush {
+                    self.submit(client, RequestOp::Detach { volume: *volume }, op.volume, Kind::Attach, false);
+                }
+                Ok(())
+            }
             // The one good copy may have been lost with the power of the others, or with its device.
             RequestError::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
             RequestError::Io if self.breakage.all || self.breakage.sole_copy_broken(&mut self.watch, &self.sim) => {

@@ -253,13 +253,16 @@ impl Draw {
         if self.bool() { Role::Member } else { Role::Shadow }
     }
     fn view(&mut self) -> View {
+        let epoch = Epoch(self.u32());
+        let (state, recovered) = match self.bool() {
+            true => (ViewState::Normal, Epoch(self.u32() % epoch.0.max(1))),
+            false => (ViewState::Recovering { leader: VssdId(self.u32()) }, epoch),
+        };
         View {
             set: SetId(self.u32()),
-            epoch: Epoch(self.u32()),
-            state: match self.bool() {
-                true => ViewState::Normal,
-                false => ViewState::Recovering { leader: VssdId(self.u32()) },
-            },
+            epoch,
+            state,
+            recovered,
             members: self.list(4, |d| Member {
                 vssd: VssdId(d.u32()),
                 server: NodeId(d.u32()),
@@ -357,7 +360,7 @@ impl Draw {
         }
     }
     fn error(&mut self) -> RequestError {
-        match self.below(22) {
+        match self.below(23) {
             0 => RequestError::UnknownVolume { name: self.text() },
             1 => RequestError::DuplicateVolume { name: self.text() },
             2 => RequestError::BadName { name: self.text() },
@@ -379,6 +382,7 @@ impl Draw {
             18 => RequestError::Survives { set: SetId(self.u32()), server: NodeId(self.u32()) },
             19 => RequestError::StillMissing { set: SetId(self.u32()), server: NodeId(self.u32()) },
             20 => RequestError::NothingLeft { set: SetId(self.u32()) },
+            21 => RequestError::Lost { volume: VolumeId(self.u32()) },
             _ => RequestError::Busy { limit: self.u32() },
         }
     }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Credit, Inv, InvBlock};
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, Peer,
-    SectorRange, TableError, VssdRow,
+    BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
+    Peer, Role, SectorRange, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::{Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VolumeId, VssdId};
 use rackweave_wire::{decode, encode};
@@ -29,6 +29,13 @@ fn packet(op: Op, body: Body) -> Packet {
 
 fn mutation() -> Mutation {
     Mutation { client: Incarnation(0x30), sequence: 0x31, floor: 0x32 }
+}
+
+fn view(state: ViewState, recovered: u32) -> Packet {
+    let member = Member { vssd: VssdId(0x21), server: NodeId(3), incarnation: Incarnation(0x40), role: Role::Member };
+    let (set, epoch, recovered) = (SetId(5), Epoch(6), Epoch(recovered));
+    let view = View { set, epoch, state, recovered, members: vec![member] };
+    packet(Op::Control, Body::Control(Control::NewView(Box::new(view))))
 }
 
 fn samples() -> Vec<(&'static str, Packet)> {
@@ -69,6 +76,9 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("peer_inv", packet(Op::Peer, Body::Peer(Peer::Inv(Box::new(inv))))),
         ("peer_ack", packet(Op::Peer, Body::Peer(Peer::Ack { credit }))),
         ("control_attach", packet(Op::Control, Body::Control(Control::Attach { name: "vm0".into() }))),
+        ("control_view", view(ViewState::Normal, 0)),
+        ("control_view_recovering", view(ViewState::Recovering { leader: VssdId(0x21) }, 6)),
+        ("control_view_recovered", view(ViewState::Normal, 4)),
     ];
     use GcField::*;
     for (name, field) in [
@@ -103,6 +113,23 @@ fn vectors() {
     }
     let now: Vec<(&str, &str)> = now.iter().map(|(n, h)| (*n, h.as_str())).collect();
     assert_eq!(stored, now);
+}
+
+/// The epoch of the last whole recovery lies before the view's.
+#[test]
+fn a_view_recovered_in_its_own_epoch_is_refused() {
+    let mut bytes = Vec::new();
+    encode(&view(ViewState::Normal, 4), &mut bytes).unwrap();
+    for recovered in [0u8, 6, 7] {
+        // Kind, set, epoch, state; then the epoch of the recovery.
+        bytes[80 + 1 + 4 + 4 + 1 + 3] = recovered;
+        let sum = rackweave_wire::header::checksum(&bytes);
+        bytes[60..64].copy_from_slice(&sum.to_be_bytes());
+        let error = decode(&bytes).unwrap_err();
+        let at = 80 + 1 + 4 + 4 + 1;
+        let (recovered, epoch) = (Epoch(u32::from(recovered)), Epoch(6));
+        assert_eq!(error, rackweave_wire::DecodeError::BadRecovery { recovered, epoch, offset: at });
+    }
 }
 
 /// RB2, written out by hand: op, vssd_id, lat.

@@ -205,6 +205,7 @@ impl Run<'_> {
         self.node_down(self.client_node(client));
         self.pending.retain(|k, _| k.0 != client);
         self.attached[client as usize].fill(None);
+        self.lives[client as usize] += 1;
     }
 
     fn client_up(&mut self, client: u32) -> Result<(), Failure> {

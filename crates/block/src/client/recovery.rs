@@ -1,0 +1,238 @@
+//! A set that failed whole and recovered: what was answered before and not flushed is sent again (`unflushed`).
+//!
+//! Until that is done no flush is asked for, writes are not answered, and the set is not read: to who uses this client it
+//! is as if nothing had been lost. What cannot be sent again fails the requests under way and every later flush.
+
+use rackweave_core::msg::{BlockRange, SectorRange};
+use rackweave_core::request::{RequestError, RequestId};
+use rackweave_core::{Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint};
+
+use super::{Job, Message, MsgOp, Pending, State, VolumeClient};
+use crate::unflushed::{Contents, Unflushed};
+
+impl MsgOp {
+    /// What it leaves behind, and whether that is durable once answered.
+    fn contents(self) -> Option<(Contents, bool)> {
+        let spb = u64::from(SECTORS_PER_BLOCK);
+        match self {
+            MsgOp::Write { range, data, fua } => {
+                let end = range.first + u64::from(range.count);
+                Some((Contents { first: range.first, end, data: Some(data) }, fua))
+            }
+            MsgOp::Zero { range, fua } => {
+                let (first, end) = (u64::from(range.first) * spb, u64::from(range.end()) * spb);
+                Some((Contents { first, end, data: None }, fua))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl VolumeClient {
+    /// Changes what is kept of a volume in one set.
+    pub(super) fn unflushed(&mut self, volume: u32, set: u32, change: impl FnOnce(&mut Unflushed)) {
+        let Some(s) = self.volumes[volume as usize].share_in(set) else { return };
+        self.kept -= s.unflushed.bytes();
+        change(&mut s.unflushed);
+        self.kept += s.unflushed.bytes();
+    }
+
+    /// A mutation was answered by a set that, as the answer says, last recovered in `recovered`.
+    pub(super) fn mutated(&mut self, now: Time, m: Message, recovered: Epoch, fx: &mut Effects) {
+        let (volume, set) = (m.volume, m.set);
+        let Some((contents, durable)) = m.op.contents() else { return };
+        let Some(stamp) = self.volumes[volume as usize].share_in(set).map(|s| s.mutated) else { return };
+        self.unflushed(volume, set, |u| u.answered(contents, stamp, recovered, !durable));
+        if self.kept > self.cfg.keep || self.volumes[volume as usize].fenced.is_some() {
+            self.unflushed(volume, set, Unflushed::give_up);
+        }
+        if recovered < self.sets[set as usize].recovered {
+            // Answered before the failure, heard of after it.
+            self.resend(now, set, fx);
+        }
+    }
+
+    /// A mutation has happened or not: what is kept may be older than what is there.
+    pub(super) fn order_unknown(&mut self, volume: u32, set: u32, fx: &mut Effects) {
+        self.unflushed(volume, set, Unflushed::give_up);
+        self.look_for_loss(volume, set, fx);
+    }
+
+    /// This client is not the volume's writer any more, or was not for a while.
+    pub(super) fn give_up_all(&mut self, volume: u32, fx: &mut Effects) {
+        for i in 0..self.volumes[volume as usize].shares.len() {
+            let set = self.volumes[volume as usize].shares[i].set;
+            self.order_unknown(volume, set, fx);
+        }
+    }
+
+    fn look_for_loss(&mut self, volume: u32, set: u32, fx: &mut Effects) {
+        let epoch = self.sets[set as usize].recovered;
+        if self.volumes[volume as usize].share_in(set).is_some_and(|s| s.unflushed.lost(epoch)) {
+            self.lose(volume, set, fx);
+        }
+    }
+
+    /// Unflushed writes are gone. Requests under way may have been answered in part by then: they fail.
+    fn lose(&mut self, volume: u32, index: u32, fx: &mut Effects) {
+        let (set, v) = (&self.sets[index as usize], &mut self.volumes[volume as usize]);
+        if !v.lost {
+            fx.trace(TracePoint::WriteLost, u64::from(set.set.0), u64::from(set.recovered.0));
+        }
+        v.lost = true;
+        v.shares.iter_mut().filter(|s| s.set == index).for_each(|s| s.unflushed.told(set.recovered));
+        let error = RequestError::Lost { volume: v.info.id };
+        let writes = |p: &Pending| matches!(p.job, Job::Write { .. } | Job::Mutate | Job::Flush);
+        for (_, p) in self.pending.iter_mut().filter(|(_, p)| p.volume == volume && writes(p)) {
+            p.error.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// An answer told of a recovery of the set.
+    pub(super) fn set_recovered(&mut self, now: Time, set: u32, epoch: Epoch, fx: &mut Effects) {
+        self.sets[set as usize].recovered = epoch;
+        self.resend(now, set, fx);
+    }
+
+    /// Sends again what was answered before the set's last recovery.
+    fn resend(&mut self, now: Time, set: u32, fx: &mut Effects) {
+        let epoch = self.sets[set as usize].recovered;
+        let volumes: Vec<u32> = self.volumes.iter().map(|(v, _)| v as u32).collect();
+        for v in volumes {
+            let Some(share) = self.volumes[v as usize].shares.iter().position(|s| s.set == set) else { continue };
+            let mut old = Vec::new();
+            self.unflushed(v, set, |u| old = u.take_old(epoch));
+            self.look_for_loss(v, set, fx);
+            if old.is_empty() {
+                continue;
+            }
+            let (started, serial, job) = (now, self.next_serial(), Job::Resend { set });
+            let pending = Pending { id: RequestId(0), started, serial, volume: v, live: 0, error: None, job };
+            let p = self.pending.insert(pending) as u32;
+            self.sets[set as usize].resending += 1;
+            self.resending += 1;
+            for c in old {
+                self.stats.resent += 1;
+                fx.trace(TracePoint::WriteResent, u64::from(self.sets[set as usize].set.0), u64::from(epoch.0));
+                self.submit(p, share as u32, 0, c.first / 128, self.again(v, c));
+            }
+        }
+        if self.sets[set as usize].resending > 0 {
+            self.park_flushes(set, fx);
+        }
+    }
+
+    fn again(&self, volume: u32, c: Contents) -> MsgOp {
+        let (volume, spb) = (self.volumes[volume as usize].info.id, u64::from(SECTORS_PER_BLOCK));
+        let sectors = c.end - c.first;
+        match c.data {
+            Some(data) => {
+                MsgOp::Write { range: SectorRange { volume, first: c.first, count: sectors as u32 }, data, fua: false }
+            }
+            None => {
+                let range = BlockRange { volume, first: (c.first / spb) as u32, count: (sectors / spb) as u32 };
+                MsgOp::Zero { range, fua: false }
+            }
+        }
+    }
+
+    /// False for a message that sends again what was overwritten while it waited for its turn.
+    pub(super) fn still_wanted(&mut self, slot: u32) -> bool {
+        let m = &self.messages[slot as usize];
+        if self.resending == 0
+            || !self.pending.get(m.pending as usize).is_some_and(|p| matches!(p.job, Job::Resend { .. }))
+        {
+            return true;
+        }
+        let spb = u64::from(SECTORS_PER_BLOCK);
+        let (first, end) = match &m.op {
+            MsgOp::Write { range, .. } => (range.first, range.first + u64::from(range.count)),
+            MsgOp::Zero { range, .. } => (u64::from(range.first) * spb, u64::from(range.end()) * spb),
+            _ => return true,
+        };
+        let (volume, set) = (m.volume, m.set);
+        self.volumes[volume as usize].share_in(set).is_some_and(|s| s.unflushed.wanted(first, end))
+    }
+
+    /// Flushes under way in the set are asked for again afterwards: they might miss what is being sent again.
+    fn park_flushes(&mut self, set: u32, fx: &mut Effects) {
+        let flush = |m: &Message| m.set == set && matches!(m.op, MsgOp::Flush { .. });
+        let slots: Vec<u32> = self.messages.iter().filter(|(_, m)| flush(m)).map(|(k, _)| k as u32).collect();
+        for slot in slots {
+            let p = self.release(slot).pending;
+            self.park(p, set, fx);
+        }
+    }
+
+    fn park(&mut self, p: u32, set: u32, fx: &mut Effects) {
+        let Some(pending) = self.pending.get_mut(p as usize) else { return };
+        pending.live += 1;
+        let s = &mut self.sets[set as usize];
+        s.parked.push((p, pending.serial));
+        fx.trace(TracePoint::FlushAfterRecovery, u64::from(s.set.0), u64::from(s.recovered.0));
+    }
+
+    /// Request `p` flushes one set.
+    pub(super) fn flush_share(&mut self, p: u32, share: u32, fx: &mut Effects) {
+        let s = &self.volumes[self.pending[p as usize].volume as usize].shares[share as usize];
+        let (set, mark) = (s.set, s.mutated);
+        if self.sets[set as usize].resending > 0 {
+            return self.park(p, set, fx);
+        }
+        self.submit(p, share, 0, u64::from(share), MsgOp::Flush { mark });
+    }
+
+    /// Whether the answer of request `p`, a write, waits for what is sent again: a part of it may be among that.
+    pub(super) fn hold(&mut self, p: u32, fx: &mut Effects) -> bool {
+        let pending = &self.pending[p as usize];
+        if self.resending == 0 || pending.error.is_some() || !matches!(pending.job, Job::Write { .. } | Job::Mutate) {
+            return false;
+        }
+        let behind = |set: u32| self.sets[set as usize].resending > 0;
+        if !self.volumes[pending.volume as usize].shares.iter().any(|s| behind(s.set)) {
+            return false;
+        }
+        fx.trace(TracePoint::AnswerAfterRecovery, pending.id.0, 0);
+        self.held.push((p, pending.serial));
+        true
+    }
+
+    /// A [`Job::Resend`] has ended.
+    pub(super) fn finish_resend(&mut self, volume: u32, set: u32, good: bool, fx: &mut Effects) {
+        self.sets[set as usize].resending -= 1;
+        self.resending -= 1;
+        self.resent.push(set);
+        if !good {
+            self.order_unknown(volume, set, fx);
+        }
+    }
+
+    /// What waited for the set goes on, if nothing is left to be sent again.
+    pub(super) fn after_resend(&mut self, now: Time, set: u32, fx: &mut Effects) {
+        if self.sets[set as usize].resending == 0 {
+            self.resend(now, set, fx);
+        }
+        if self.sets[set as usize].resending > 0 {
+            return;
+        }
+        for (p, serial) in std::mem::take(&mut self.sets[set as usize].parked) {
+            let Some(pending) = self.pending.get_mut(p as usize).filter(|x| x.serial == serial && x.live > 0) else {
+                continue;
+            };
+            pending.live -= 1;
+            let volume = pending.volume as usize;
+            if let Some(share) = self.volumes[volume].shares.iter().position(|s| s.set == set) {
+                self.flush_share(p, share as u32, fx);
+            }
+        }
+        let reads = |op: &MsgOp| matches!(op, MsgOp::Read(_) | MsgOp::Status(_));
+        let waiting = self.messages.iter().filter(|(_, m)| m.set == set && m.state == State::Waiting && reads(&m.op));
+        let waiting: Vec<u32> = waiting.map(|(k, _)| k as u32).collect();
+        waiting.into_iter().for_each(|slot| self.send(now, slot, fx));
+        for (p, serial) in std::mem::take(&mut self.held) {
+            if self.pending.get(p as usize).is_some_and(|x| x.serial == serial) {
+                self.finish_if_done(p, fx);
+            }
+        }
+    }
+}
