@@ -13,8 +13,9 @@ struct Rack {
 }
 
 impl Rack {
-    fn new() -> Rack {
+    fn new(keep_kib: u64) -> Rack {
         let mut cfg = RackConfig { servers: 3, ..RackConfig::default() };
+        cfg.client.keep_kib = keep_kib;
         cfg.ssd.profile = "femu".into();
         cfg.ssd.size = Size::mib(64);
         let sim = Sim::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(11) }).expect("sound");
@@ -55,6 +56,16 @@ impl Rack {
             other => panic!("{other:?}"),
         }
     }
+    fn flush(&mut self, volume: VolumeId) -> Result<ReplyData, RequestError> {
+        self.ask(RequestOp::Flush { volume })
+    }
+    /// All servers lose power and what they had not synced, and come back.
+    fn dark(&mut self) {
+        (0..3).for_each(|i| self.power_cut(i));
+        self.run(Span::from_millis(20));
+        (0..3).for_each(|i| self.restart(i));
+        self.until("all serve again", |r| r.members() == 3);
+    }
     fn power_cut(&mut self, server: u32) {
         self.sim.power_cut(server, CutOdds { drop: 1.0, tear: 0.0 });
     }
@@ -86,11 +97,11 @@ impl Rack {
 
 #[test]
 fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
-    let mut r = Rack::new();
+    let mut r = Rack::new(0);
     let v = r.attach().id;
     let [flushed, unflushed, later] = [1, 2, 3].map(|s| Payload::elided(4096, s << 30));
     r.write(v, &flushed);
-    assert_eq!(r.ask(RequestOp::Flush { volume: v }), Ok(ReplyData::Done));
+    assert_eq!(r.flush(v), Ok(ReplyData::Done));
     r.write(v, &unflushed);
     (0..3).for_each(|i| r.power_cut(i));
     r.restart(0);
@@ -112,4 +123,32 @@ fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
     r.power_cut(0);
     r.power_cut(1);
     assert_eq!(r.read(v), later);
+}
+
+#[test]
+fn a_client_that_lives_on_has_its_unflushed_writes_on_flash_when_its_flush_is_done() {
+    let mut r = Rack::new(1024);
+    let v = r.attach().id;
+    let [first, second] = [1, 2].map(|s| Payload::elided(4096, s << 30));
+    r.write(v, &first);
+    r.dark();
+    assert_eq!(r.flush(v), Ok(ReplyData::Done));
+    r.dark();
+    assert_eq!(r.read(v), first);
+    r.write(v, &second);
+    r.dark();
+    assert_eq!(r.read(v), second, "its reads wait until what was lost is there again");
+}
+
+#[test]
+fn a_client_that_keeps_nothing_is_told_that_its_writes_are_lost() {
+    let mut r = Rack::new(0);
+    let v = r.attach().id;
+    let [first, second] = [1, 2].map(|s| Payload::elided(4096, s << 30));
+    r.write(v, &first);
+    assert_eq!(r.flush(v), Ok(ReplyData::Done));
+    r.write(v, &second);
+    r.dark();
+    assert_eq!(r.flush(v), Err(RequestError::Lost { volume: v }));
+    assert_eq!(r.read(v), first);
 }

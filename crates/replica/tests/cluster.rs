@@ -93,6 +93,8 @@ pub struct Cluster {
     pub view: View,
     pub history: History,
     pub replies: Vec<(usize, u64, IoReply)>,
+    /// Epoch of the set's last whole recovery, as the last answer had it.
+    pub told: Epoch,
     pub traces: Map<TracePoint, u64>,
     pub attach: u32,
     faults: Faults,
@@ -132,6 +134,7 @@ impl Cluster {
             view,
             history: History::default(),
             replies: Vec::new(),
+            told: Epoch(0),
             traces: map(),
             attach: 1,
             faults,
@@ -349,7 +352,12 @@ impl Cluster {
                     self.on(i, |r, now, store, fx| r.handle_io(now, p, store, fx));
                 }
             }
-            Body::Reply(r) => self.answered((p.dst.0 - CLIENTS_AT) as usize, p.header.request, r),
+            Body::Reply(r) => {
+                if !matches!(r, IoReply::Failed(_)) {
+                    self.told = p.header.epoch;
+                }
+                self.answered((p.dst.0 - CLIENTS_AT) as usize, p.header.request, r);
+            }
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Seeds: loss, duplicates, reordering, crashes, cut-off members, epoch changes; histories are checked per sector.
 
 use rackweave_core::msg::IoReply;
-use rackweave_core::{BlockAddr, Rng, Span, TracePoint};
+use rackweave_core::{BlockAddr, Epoch, Rng, Span, TracePoint};
 use rackweave_replica::Faults;
 
 use crate::cluster::{Cluster, Net, VOLUME};
@@ -394,4 +394,33 @@ fn a_late_copy_of_an_answered_write_does_nothing_after_all_members_crashed() {
     assert_eq!(read, flushed);
     let (flushed, read) = late_copy_after_all_crashed(Faults { old_mutations: true, ..Faults::default() });
     assert_ne!(read, flushed, "without the stamp of its epoch it undoes a flushed write");
+}
+
+#[test]
+fn answers_name_the_epoch_in_which_all_members_were_lost() {
+    let mut c = Cluster::new(3, 1, 6, Net::GOOD, Faults::default());
+    c.run_for(Span::from_millis(50));
+    let told = |c: &mut Cluster, to: usize| {
+        let op = c.write(0, to, 0, 8, false);
+        assert!(c.run_idle(Span::from_secs(1)));
+        assert_eq!(c.reply(0, op), Some(&IoReply::Done));
+        c.told
+    };
+    assert_eq!(told(&mut c, 0), Epoch(0));
+    c.crash(2);
+    c.run_for(Span::from_millis(200));
+    c.restart(2);
+    c.converge(Span::from_secs(5)).unwrap();
+    assert_eq!(told(&mut c, 2), Epoch(0), "two members never stopped");
+    (0..3).for_each(|i| c.crash(i));
+    c.run_for(Span::from_millis(200));
+    (0..3).for_each(|i| c.restart(i));
+    c.converge(Span::from_secs(10)).unwrap();
+    let recovered = told(&mut c, 0);
+    assert!(recovered > Epoch(0) && recovered < c.view.epoch);
+    c.crash(1);
+    c.run_for(Span::from_millis(200));
+    c.restart(1);
+    c.converge(Span::from_secs(5)).unwrap();
+    assert_eq!(told(&mut c, 1), recovered, "a member that came later knows it too");
 }
