@@ -1,0 +1,80 @@
+//! Datagrams one way as fast as the kernel takes them, in trains (GSO, GRO): the ceiling for bulk.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use super::ends::{Figures, cpu_seconds};
+
+/// Ethernet's payload without IP and UDP headers.
+const DATAGRAM: usize = 1472;
+/// What one send takes.
+const TRAIN: usize = 44 * DATAGRAM;
+const SOCKET_BYTES: i32 = 8 << 20;
+/// How often the sender asks what has arrived, in trains.
+const ASK_EVERY: u64 = 16;
+
+fn set(s: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: `value` lives through the call, and its length is given.
+    let r = unsafe { libc::setsockopt(s.as_raw_fd(), level, name, (&raw const value).cast(), 4) };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Takes in what comes; answers each ask with the bytes so far, so that the sender never is far ahead.
+pub fn sink(at: SocketAddr, ready: impl FnOnce()) -> io::Result<()> {
+    let s = UdpSocket::bind(at)?;
+    set(&s, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    set(&s, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, SOCKET_BYTES)
+        .or_else(|_| set(&s, libc::SOL_SOCKET, libc::SO_RCVBUF, SOCKET_BYTES))?;
+    let (mut buffer, mut bytes) = (vec![0; 65_536], 0u64);
+    ready();
+    loop {
+        let (n, from) = s.recv_from(&mut buffer)?;
+        if n < DATAGRAM {
+            s.send_to(&bytes.to_be_bytes(), from)?;
+        } else {
+            bytes += n as u64;
+        }
+    }
+}
+
+/// Sends `trains`, never more than two asks ahead of the sink.
+pub fn blast(to: SocketAddr, trains: u64, server_pid: u32) -> io::Result<Figures> {
+    let s = UdpSocket::bind(SocketAddr::new(if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() }, 0))?;
+    s.connect(to)?;
+    s.set_read_timeout(Some(Duration::from_millis(100)))?;
+    set(&s, libc::SOL_UDP, libc::UDP_SEGMENT, DATAGRAM as i32)?;
+    let (train, mut answer, mut arrived, mut asked) = (vec![7u8; TRAIN], [0; 8], 0u64, 0u64);
+    let before = (cpu_seconds(std::process::id())?, cpu_seconds(server_pid)?);
+    let start = Instant::now();
+    for n in 1..=trains {
+        s.send(&train)?;
+        if n % ASK_EVERY == 0 {
+            s.send(&[1])?;
+            asked += 1;
+            if asked >= 2 && s.recv(&mut answer).is_ok() {
+                arrived = u64::from_be_bytes(answer);
+            }
+        }
+    }
+    while let Ok(8) = s.recv(&mut answer) {
+        arrived = u64::from_be_bytes(answer);
+        if arrived >= trains / ASK_EVERY * ASK_EVERY * TRAIN as u64 {
+            break;
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu = (cpu_seconds(std::process::id())? - before.0, cpu_seconds(server_pid)? - before.1);
+    Ok(Figures {
+        operations: trains,
+        seconds,
+        client_cpu_s: cpu.0,
+        server_cpu_s: cpu.1,
+        mean_us: 0.0,
+        p50_us: 0.0,
+        p99_us: 0.0,
+        p999_us: 0.0,
+        bytes_per_s: arrived as f64 / seconds,
+    })
+}

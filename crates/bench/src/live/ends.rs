@@ -1,0 +1,298 @@
+//! Both ends as processes of their own, each on its core; CPU by the kernel's accounting of both.
+
+use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use clap::{Args, Subcommand, ValueEnum};
+use rackweave_transport::{KeyId, Keys};
+use serde::{Deserialize, Serialize};
+
+use super::bulk;
+use super::node::{self, transport};
+use super::requests::{CLIENT, Client, Load, Measured, SERVER};
+use super::tcp::Tcp;
+
+/// What carries the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// The rack's transport, CRC32C only.
+    Transport,
+    /// The same with a key: encrypted.
+    Encrypted,
+    Tcp,
+    Rpc,
+    /// Datagrams one way, unacknowledged: what the kernel can carry.
+    Udp,
+}
+
+impl Way {
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Transport => "rackweave",
+            Way::Encrypted => "rackweave, encrypted",
+            Way::Tcp => "kernel TCP",
+            Way::Rpc => "protobuf RPC (tonic)",
+            Way::Udp => "plain UDP, GSO and GRO",
+        }
+    }
+    fn keys(self) -> Keys {
+        if self == Way::Encrypted { Keys::one(KeyId(1), [3; 32]).unwrap_or_else(|_| Keys::none()) } else { Keys::none() }
+    }
+}
+
+/// One end, in a process of its own; the experiments start these.
+#[derive(Debug, Subcommand)]
+pub enum End {
+    /// Answer until the process is ended
+    Serve(Place),
+    /// Send, and print what was measured as JSON
+    Drive {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        work: Work,
+        /// Process of the other end, whose CPU time is counted too
+        #[arg(long)]
+        server_pid: u32,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Place {
+    #[arg(long, value_enum)]
+    pub way: Way,
+    #[arg(long)]
+    pub server: SocketAddr,
+    #[arg(long)]
+    pub client: SocketAddr,
+    /// The core to stay on
+    #[arg(long)]
+    pub cpu: usize,
+}
+
+/// How much is sent.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Work {
+    #[arg(long)]
+    pub bytes: usize,
+    #[arg(long)]
+    pub depth: u64,
+    #[arg(long)]
+    pub warm_up: u64,
+    #[arg(long)]
+    pub count: u64,
+}
+
+/// Figures of one run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    pub operations: u64,
+    pub seconds: f64,
+    /// CPU time of both ends, system and user.
+    pub client_cpu_s: f64,
+    pub server_cpu_s: f64,
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub bytes_per_s: f64,
+}
+
+impl Figures {
+    pub fn cpu_us_per_operation(&self) -> f64 {
+        (self.client_cpu_s + self.server_cpu_s) * 1e6 / self.operations as f64
+    }
+    fn of(m: &Measured, bytes: usize, client_cpu_s: f64, server_cpu_s: f64) -> Figures {
+        let us = |q: f64| m.latencies.value_at_quantile(q) as f64 / 1e3;
+        let operations = m.latencies.len();
+        Figures {
+            operations,
+            seconds: m.seconds,
+            client_cpu_s,
+            server_cpu_s,
+            mean_us: m.latencies.mean() / 1e3,
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+            bytes_per_s: operations as f64 * bytes as f64 / m.seconds,
+        }
+    }
+}
+
+/// CPU time of all threads of a process, s (nanoseconds in /proc).
+pub(crate) fn cpu_seconds(pid: u32) -> io::Result<f64> {
+    let mut total = 0u64;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        total += text.split_whitespace().next().and_then(|t| t.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(total as f64 / 1e9)
+}
+
+fn pin(cpu: usize) -> io::Result<()> {
+    // SAFETY: the set is plain memory that lives through the call.
+    let r = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Tells the parent that the other end can start.
+fn ready() {
+    println!("ready");
+}
+
+/// Runs one end.
+pub fn run(end: &End) -> io::Result<()> {
+    match end {
+        End::Serve(place) => {
+            pin(place.cpu)?;
+            serve(place)
+        }
+        End::Drive { place, work, server_pid } => {
+            pin(place.cpu)?;
+            let figures = drive(place, work, *server_pid)?;
+            println!("{}", serde_json::to_string(&figures)?);
+            Ok(())
+        }
+    }
+}
+
+fn serve(p: &Place) -> io::Result<()> {
+    match p.way {
+        Way::Transport | Way::Encrypted => {
+            let mut net = transport(SERVER, p.server, p.client, p.way.keys())?;
+            ready();
+            node::serve(&mut net)
+        }
+        Way::Tcp => {
+            let listener = TcpListener::bind(p.server)?;
+            ready();
+            node::serve(&mut Tcp::new(listener.accept()?.0)?)
+        }
+        Way::Rpc => serve_rpc(p.server),
+        Way::Udp => bulk::sink(p.server, ready),
+    }
+}
+
+#[cfg(feature = "rpc")]
+fn serve_rpc(at: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind(at)?;
+    ready();
+    super::rpc::serve(listener)
+}
+#[cfg(not(feature = "rpc"))]
+fn serve_rpc(_: SocketAddr) -> io::Result<()> {
+    Err(io::Error::other("built without the feature `rpc`"))
+}
+
+fn drive(p: &Place, w: &Work, server_pid: u32) -> io::Result<Figures> {
+    let begin = std::rc::Rc::new(std::cell::Cell::new((0.0, 0.0)));
+    let pid = std::process::id();
+    let both = move || (cpu_seconds(pid).unwrap_or(0.0), cpu_seconds(server_pid).unwrap_or(0.0));
+    let at_begin = {
+        let begin = begin.clone();
+        move || begin.set(both())
+    };
+    let load = Load::new(w.bytes, w.warm_up, w.count);
+    let m = match p.way {
+        Way::Transport | Way::Encrypted => {
+            let mut net = transport(CLIENT, p.server, p.client, p.way.keys())?;
+            node::drive(Client::new(load, w.depth), &mut net, at_begin)?
+        }
+        Way::Tcp => {
+            let mut tcp = Tcp::new(TcpStream::connect(p.server)?)?;
+            node::drive(Client::new(load, w.depth), &mut tcp, at_begin)?
+        }
+        Way::Rpc => drive_rpc(p.server, load, w.depth, at_begin)?,
+        Way::Udp => return bulk::blast(p.server, w.count, server_pid),
+    };
+    let (client, server) = both();
+    let (client_before, server_before) = begin.get();
+    Ok(Figures::of(&m, w.bytes, client - client_before, server - server_before))
+}
+
+#[cfg(feature = "rpc")]
+fn drive_rpc(at: SocketAddr, load: Load, depth: u64, begin: impl FnMut() + 'static) -> io::Result<Measured> {
+    super::rpc::drive(at, load, depth, begin)
+}
+#[cfg(not(feature = "rpc"))]
+fn drive_rpc(_: SocketAddr, _: Load, _: u64, _: impl FnMut() + 'static) -> io::Result<Measured> {
+    Err(io::Error::other("built without the feature `rpc`"))
+}
+
+/// Where the two ends of an experiment are.
+#[derive(Clone, Debug)]
+pub struct Site {
+    pub server: IpAddr,
+    pub client: IpAddr,
+    /// Network namespaces of server and client.
+    pub namespaces: Option<(String, String)>,
+}
+
+impl Site {
+    pub fn loopback() -> Site {
+        let here = IpAddr::from([127, 0, 0, 1]);
+        Site { server: here, client: here, namespaces: None }
+    }
+    fn command(&self, client: bool) -> io::Result<Command> {
+        let program = std::env::current_exe()?;
+        let Some((server, other)) = &self.namespaces else { return Ok(Command::new(program)) };
+        let mut c = Command::new("ip");
+        c.args(["netns", "exec", if client { other } else { server }]).arg(program);
+        Ok(c)
+    }
+}
+
+struct Ended(Child);
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Ports of runs, so that none meets what an earlier one left behind.
+fn ports() -> (u16, u16) {
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let n = NEXT.fetch_add(2, Ordering::Relaxed) % 2000;
+    let base = 20_000 + (std::process::id() % 8) as u16 * 2000 + n;
+    (base, base + 1)
+}
+
+/// One run: both ends started, measured, ended.
+pub fn once(site: &Site, way: Way, w: &Work) -> io::Result<Figures> {
+    let (a, b) = ports();
+    let (server, client) = (SocketAddr::new(site.server, a), SocketAddr::new(site.client, b));
+    let place = |c: &mut Command, what: &str, cpu: usize| {
+        let way = way.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
+        c.args(["end", what, "--way", &way, "--server", &server.to_string(), "--client", &client.to_string()]);
+        c.args(["--cpu", &cpu.to_string()]);
+    };
+    let mut serve = site.command(false)?;
+    place(&mut serve, "serve", 0);
+    let mut serving = Ended(serve.stdout(Stdio::piped()).spawn()?);
+    let mut line = String::new();
+    let out = serving.0.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    BufReader::new(out).read_line(&mut line)?;
+    if line.trim() != "ready" {
+        return Err(io::Error::other(format!("{}: the server's end said {line:?}", way.name())));
+    }
+    let mut drive = site.command(true)?;
+    place(&mut drive, "drive", 1);
+    for (name, value) in
+        [("--bytes", w.bytes as u64), ("--depth", w.depth), ("--warm-up", w.warm_up), ("--count", w.count)]
+    {
+        drive.args([name, &value.to_string()]);
+    }
+    drive.args(["--server-pid", &serving.0.id().to_string()]);
+    let out = drive.output()?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    serde_json::from_str(text.trim()).map_err(|e| {
+        io::Error::other(format!("{}: {e}: {text:?} {}", way.name(), String::from_utf8_lossy(&out.stderr)))
+    })
+}

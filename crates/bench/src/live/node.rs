@@ -1,0 +1,130 @@
+//! The loop of one node, as `rackweave node` runs it: the node until it is quiet, the network, a wait.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use rackweave_core::node::StoreWrite;
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_rack::distributed::net::Net;
+use rackweave_rack::embedded::clock::Clock;
+use rackweave_rack::embedded::engine::{Engine, MetaStore};
+use rackweave_rack::embedded::poll::{Interest, Poll};
+use rackweave_rack::embedded::store::StoreError;
+use rackweave_rack::file::OsFile;
+use rackweave_transport::Keys;
+
+use super::requests::{Client, End, Measured};
+use super::tcp::Tcp;
+
+/// Ends store nothing.
+#[derive(Debug)]
+pub struct NoStore;
+impl MetaStore for NoStore {
+    fn write(&mut self, _: &StoreWrite) -> Result<(), StoreError> {
+        Err(StoreError::of(io::ErrorKind::Unsupported.into()))
+    }
+}
+
+pub type EndEngine = Engine<End, OsFile, NoStore>;
+
+/// What carries the packets of an end.
+pub trait Carrier {
+    fn fd(&self) -> RawFd;
+    fn deadline(&self) -> Time;
+    fn receive(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()>;
+    fn send(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()>;
+    /// Whether the other end is gone.
+    fn over(&self) -> bool {
+        false
+    }
+}
+
+impl Carrier for Net {
+    fn fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+    fn deadline(&self) -> Time {
+        Net::deadline(self)
+    }
+    fn receive(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()> {
+        Net::receive(self, now, engine)
+    }
+    fn send(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()> {
+        Net::send(self, now, engine)
+    }
+}
+
+impl Carrier for Tcp {
+    fn fd(&self) -> RawFd {
+        Tcp::fd(self)
+    }
+    fn deadline(&self) -> Time {
+        Time::MAX
+    }
+    fn receive(&mut self, _: Time, engine: &mut EndEngine) -> io::Result<()> {
+        self.read(|p| engine.deliver(p))
+    }
+    fn send(&mut self, _: Time, engine: &mut EndEngine) -> io::Result<()> {
+        engine.take_outbound().try_for_each(|p| self.put(&p))?;
+        self.write()
+    }
+    fn over(&self) -> bool {
+        self.closed
+    }
+}
+
+/// Runs an end until `done` of it says so.
+fn run(
+    end: End,
+    carrier: &mut impl Carrier,
+    mut turn: impl FnMut(&mut End) -> io::Result<bool>,
+) -> io::Result<EndEngine> {
+    let mut engine: EndEngine = Engine::new(end, Vec::new(), NoStore);
+    let mut poll = Poll::new()?;
+    poll.add(carrier.fd(), 0, Interest::READ)?;
+    let (mut clock, mut ready) = (Clock::of_one_node(), Vec::new());
+    let mut now = clock.read();
+    loop {
+        let quiet = engine.run(now);
+        now = clock.read();
+        carrier.send(now, &mut engine)?;
+        if carrier.over() || turn(&mut engine.nodes)? {
+            return Ok(engine);
+        }
+        let planned = if quiet { carrier.deadline().since(now).min(Span::from_secs(1)) } else { Span::ZERO };
+        poll.wait(Some(planned), &mut ready)?;
+        now = clock.read_after(planned);
+        if ready.iter().any(|r| r.read) {
+            carrier.receive(now, &mut engine)?;
+        }
+    }
+}
+
+/// Serves until the other end is gone, or the process is ended.
+pub fn serve(carrier: &mut impl Carrier) -> io::Result<()> {
+    run(End::Server(Default::default()), carrier, |_| Ok(false)).map(drop)
+}
+
+/// Drives the load to its end. `begin` is called when the measured part begins.
+pub fn drive(client: Client, carrier: &mut impl Carrier, mut begin: impl FnMut()) -> io::Result<Measured> {
+    let done = run(End::Client(Box::new(client)), carrier, |end| {
+        let End::Client(c) = end else { return Ok(true) };
+        if std::mem::take(&mut c.begun) {
+            begin();
+        }
+        Ok(c.load.over())
+    })?;
+    match done.nodes {
+        End::Client(c) if c.load.over() => Ok(c.load.measured()),
+        _ => Err(io::ErrorKind::ConnectionAborted.into()),
+    }
+}
+
+/// The rack's own transport at one end; `addresses` are those of server and client.
+pub fn transport(node: NodeId, server: SocketAddr, client: SocketAddr, keys: Keys) -> io::Result<Net> {
+    let unused = SocketAddr::new(server.ip(), 1);
+    // A life that grows, as the rack's nodes have.
+    let life = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64);
+    Net::new(node, vec![unused, unused, server, client], keys, life, life).map_err(io::Error::other)
+}

@@ -1,0 +1,215 @@
+//! `pn-fig14d`: one of two equal-cost paths swallows some of its flows; I/Os that take longer than a second, with a source
+//! port that changes and without.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{NodeId, Rng, Span, Time};
+use rackweave_transport::{Config, Event, SendError};
+use serde_json::json;
+
+use super::fabric::{Fabric, Happening, LinkConfig, ecmp};
+use super::{message, request};
+use crate::report::{Bar, Report};
+
+const CLIENTS: u32 = 8;
+const SERVERS: u32 = 8;
+const FIRST_CLIENT: u32 = 20;
+const FIRST_SERVER: u32 = 2;
+/// Longer than this, an I/O is slow (C3 §4.2).
+const SLOW: Span = Span::from_secs(1);
+/// An I/O that the transport gave up or refused is issued again after this, as a volume client does.
+const AGAIN: Span = Span::from_millis(100);
+/// I/Os of each client a second.
+const RATE: u64 = 400;
+const BLOCK: usize = 4096;
+
+/// What one run counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counted {
+    pub ios: u64,
+    pub slow: u64,
+    /// Never answered, although the hole was mended and time given.
+    pub lost: u64,
+    pub path_changes: u64,
+    /// From the first I/O that a path swallowed to the change of its source port, the longest.
+    pub change_max: Span,
+    pub io_max: Span,
+}
+
+/// When the hole swallowed the first datagram of a flow: from, to, source port.
+type Swallowed = Rc<RefCell<BTreeMap<(NodeId, NodeId, u16), Time>>>;
+
+struct Io {
+    from: NodeId,
+    to: NodeId,
+    issued: Time,
+    answered: bool,
+}
+
+struct Run {
+    rng: Rng,
+    data: Bytes,
+    ios: Vec<Io>,
+    counted: Counted,
+    swallowed: Swallowed,
+    issue_until: Time,
+}
+
+/// Tokens: a client's next I/O below this; from it on, one issued again.
+const AGAIN_FROM: u64 = 1 << 32;
+
+impl Run {
+    fn send(&mut self, f: &mut Fabric, n: u64) {
+        let io = &self.ios[n as usize];
+        let m = message(Op::Write, Class::Silver, io.from, n, 51, self.data.clone());
+        let (from, to) = (io.from, io.to);
+        match f.send(from, to, m, f.now + Span::from_secs(4)) {
+            Ok(()) => {}
+            Err(SendError::PeerDown { .. } | SendError::QueueFull { .. } | SendError::WindowFull { .. }) => {
+                let at = f.now + AGAIN;
+                f.at(at, AGAIN_FROM + n);
+            }
+            Err(e) => panic!("an I/O that cannot be sent: {e}"),
+        }
+    }
+    fn issue(&mut self, f: &mut Fabric, client: NodeId) {
+        if f.now >= self.issue_until {
+            return;
+        }
+        let to = NodeId(FIRST_SERVER + self.rng.below(u64::from(SERVERS)) as u32);
+        let n = self.ios.len() as u64;
+        self.ios.push(Io { from: client, to, issued: f.now, answered: false });
+        self.send(f, n);
+        let next = f.now + f.exponential(Span(1_000_000_000 / RATE));
+        f.at(next, u64::from(client.0));
+    }
+    fn handle(&mut self, f: &mut Fabric, h: Happening) {
+        match h {
+            Happening::App(token) if token >= AGAIN_FROM => {
+                if !self.ios[(token - AGAIN_FROM) as usize].answered {
+                    self.send(f, token - AGAIN_FROM);
+                }
+            }
+            Happening::App(client) => self.issue(f, NodeId(client as u32)),
+            Happening::Event(at, Event::Delivered(d)) => self.delivered(f, at, d.from, request(&d.message)),
+            Happening::Event(_, Event::GaveUp { token, .. }) => {
+                // A server's answer that was given up is asked for again by its client.
+                let at = f.now + AGAIN;
+                f.at(at, AGAIN_FROM + token);
+            }
+            Happening::Event(at, Event::PathChanged { peer, from, .. }) => {
+                self.counted.path_changes += 1;
+                if let Some(since) = self.swallowed.borrow_mut().remove(&(at, peer, from)) {
+                    self.counted.change_max = self.counted.change_max.max(f.now.since(since));
+                }
+            }
+            Happening::Event(..) => {}
+        }
+    }
+    fn delivered(&mut self, f: &mut Fabric, at: NodeId, from: NodeId, n: u64) {
+        if at.0 < FIRST_CLIENT {
+            let reply = message(Op::Reply, Class::Silver, at, n, 2, Bytes::new());
+            // An answer that cannot be sent is one the client asks for again.
+            let _ = f.send(at, from, reply, f.now + Span::from_secs(4));
+            return;
+        }
+        let io = &mut self.ios[n as usize];
+        if std::mem::replace(&mut io.answered, true) {
+            return;
+        }
+        let took = f.now.since(io.issued);
+        self.counted.slow += u64::from(took > SLOW);
+        self.counted.io_max = self.counted.io_max.max(took);
+    }
+}
+
+/// Each host has an up and a down link; between them are two spines, of which the first has the hole.
+fn fabric(seed: u64, paths: u16) -> Fabric {
+    let hosts = FIRST_CLIENT + CLIENTS;
+    let spine = 2 * hosts as usize;
+    let links = vec![LinkConfig::default(); spine + 2];
+    let routes = move |from: NodeId, to: NodeId, port: u16| {
+        vec![2 * from.0 as usize, spine + ecmp(from, to, port, 2) as usize, 2 * to.0 as usize + 1]
+    };
+    let mut f = Fabric::new(seed, links, Box::new(routes));
+    let cfg = Config { paths, ..Config::default() };
+    let servers = (FIRST_SERVER..FIRST_SERVER + SERVERS).map(NodeId);
+    servers.chain((FIRST_CLIENT..hosts).map(NodeId)).for_each(|n| f.add(n, cfg.clone()));
+    f
+}
+
+/// `share` of all flows vanish for `hole`, beginning one second after the start; `paths` source ports.
+pub fn run(seed: u64, share: f64, paths: u16, hole: Span) -> Counted {
+    let mut f = fabric(seed, paths);
+    let spine = 2 * (FIRST_CLIENT + CLIENTS) as usize;
+    let begins = f.now + Span::from_secs(1);
+    let mended = begins + hole;
+    // Half of all flows take the first spine; of them, so many in ten thousand are swallowed.
+    let bad = (share * 2.0 * 10_000.0) as u64;
+    let swallowed = Swallowed::default();
+    let seen = swallowed.clone();
+    f.hole = Some(Box::new(move |now, link, from, to, port| {
+        let there = link == spine && now >= begins && now < mended;
+        let in_it = there && ecmp(to, from, port.wrapping_add(999), 10_000) < bad;
+        if in_it {
+            seen.borrow_mut().entry((from, to, port)).or_insert(now);
+        }
+        in_it
+    }));
+    let mut run = Run {
+        rng: Rng::stream(seed, 5),
+        data: Bytes::from(vec![3; BLOCK]),
+        ios: Vec::new(),
+        counted: Counted::default(),
+        swallowed,
+        issue_until: mended,
+    };
+    for c in 0..CLIENTS {
+        let first = f.now + Span::from_micros(u64::from(c) * 300);
+        f.at(first, u64::from(FIRST_CLIENT + c));
+    }
+    let end = mended + Span::from_secs(10);
+    f.run_until(end, |f, h| run.handle(f, h));
+    run.counted.ios = run.ios.len() as u64;
+    run.counted.lost = run.ios.iter().filter(|io| !io.answered).count() as u64;
+    run.counted
+}
+
+/// Shares of flows, percent, that the figure has.
+pub const SHARES: [u32; 5] = [1, 5, 10, 25, 50];
+
+pub fn report(hole: Span) -> Report {
+    let mut r = Report::new(
+        "pn-fig14d: black holes on one of two equal-cost paths",
+        "an order of magnitude fewer I/Os longer than 1 s with a source port that changes",
+        &["flows swallowed", "I/Os", "slow, one port", "slow, 8 ports", "fewer by", "path changes", "longest change, ms", "longest I/O, ms", "lost"],
+    );
+    for percent in SHARES {
+        let share = f64::from(percent) / 100.0;
+        let (one, eight) = (run(7, share, 1, hole), run(7, share, 8, hole));
+        let fewer = one.slow as f64 / eight.slow.max(1) as f64;
+        r.row([
+            json!(format!("{percent} %")),
+            json!(one.ios),
+            json!(one.slow),
+            json!(eight.slow),
+            json!(fewer),
+            json!(eight.path_changes),
+            json!(eight.change_max.0 as f64 / 1e6),
+            json!(eight.io_max.0 as f64 / 1e6),
+            json!(one.lost + eight.lost),
+        ]);
+        r.bars.push(Bar::at_least(format!("slow I/Os fewer by, {percent} %"), fewer, 20.0));
+        r.bars.push(Bar::at_most(format!("path change, ms, {percent} %"), eight.change_max.0 as f64 / 1e6, 50.0));
+        r.bars.push(Bar::at_most(format!("lost I/Os, {percent} %"), (one.lost + eight.lost) as f64, 0.0));
+    }
+    r.note(format!(
+        "virtual time; {CLIENTS} clients, {SERVERS} servers, 4 KiB writes at {RATE} a second each, the hole lasts {} s",
+        hole.as_secs_f64()
+    ));
+    r
+}

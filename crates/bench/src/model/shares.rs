@@ -1,0 +1,188 @@
+//! `pn-fig16/17`: hosts of unlike speed, and pods with unlike paths, that write to the same servers.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_transport::{Algorithm, Config, Event, Retransmission};
+use serde_json::{Value, json};
+
+use super::fabric::{Fabric, Happening, LinkConfig};
+use super::message;
+use crate::report::{Bar, Report};
+
+/// Bytes of a message: a chunk server's write.
+pub const MESSAGE: usize = 65_536;
+/// Messages each sender keeps under way.
+const UNDER_WAY: usize = 16;
+
+/// The controls that are compared: what the network's hardware did (a constant window and go-back-N) last.
+pub fn controls() -> [(&'static str, Config); 4] {
+    let of = |algorithm| Config { algorithm, stream_loss_per_mille: 1000, ..Config::default() };
+    // Twice the bandwidth-delay product of a 10 Gb/s link and 60 µs.
+    let fixed = Algorithm::Fixed { window: 150_000 };
+    let back = Config { retransmission: Retransmission::GoBackN, ..of(fixed) };
+    [
+        ("delay", of(Algorithm::Delay)),
+        ("ecn", of(Algorithm::Ecn)),
+        ("fixed window", of(fixed)),
+        ("fixed window, go-back-N", back),
+    ]
+}
+
+/// Jain's fairness index.
+pub fn jain(x: &[f64]) -> f64 {
+    x.iter().sum::<f64>().powi(2) / (x.len() as f64 * x.iter().map(|x| x * x).sum::<f64>())
+}
+
+/// Every sender keeps messages under way to its targets in turn; bytes delivered of each in the second half of `span`.
+pub fn bulk(f: &mut Fabric, senders: &[(NodeId, Vec<NodeId>)], span: Span) -> BTreeMap<NodeId, u64> {
+    let payload = Bytes::from(vec![9; MESSAGE]);
+    let start = f.now;
+    let mut next: BTreeMap<NodeId, u64> = senders.iter().map(|(s, _)| (*s, 0)).collect();
+    let mut bytes: BTreeMap<NodeId, u64> = next.clone();
+    let targets: BTreeMap<NodeId, &[NodeId]> = senders.iter().map(|(s, to)| (*s, &to[..])).collect();
+    let fill = |f: &mut Fabric, s: NodeId, next: &mut BTreeMap<NodeId, u64>| {
+        while f.end(s).unacknowledged() < UNDER_WAY {
+            let n = next.entry(s).or_default();
+            let to = targets[&s][(*n % targets[&s].len() as u64) as usize];
+            let m = message(Op::Peer, Class::Silver, s, *n, 40, payload.clone());
+            *n += 1;
+            if f.send(s, to, m, Time::MAX).is_err() {
+                break;
+            }
+        }
+    };
+    senders.iter().for_each(|(s, _)| fill(f, *s, &mut next));
+    // Acknowledgements make room without an event: looked at a few times a round trip.
+    let every = Span::from_micros(20);
+    f.at(start + every, 0);
+    f.run_until(start + span, |f, h| match h {
+        Happening::Event(_, Event::Delivered(d)) => {
+            if f.now.since(start) > span / 2 {
+                *bytes.entry(d.from).or_default() += d.message.data.len() as u64;
+            }
+        }
+        Happening::Event(..) => {}
+        Happening::App(_) => {
+            let again = f.now + every;
+            f.at(again, 0);
+            senders.iter().for_each(|(s, _)| fill(f, *s, &mut next));
+        }
+    });
+    bytes
+}
+
+/// Gigabits a second of bytes delivered in half of `span`.
+pub fn gbps(bytes: u64, span: Span) -> f64 {
+    bytes as f64 * 8.0 / (span / 2).0 as f64
+}
+
+const SERVERS: u32 = 2;
+const FIRST_CLIENT: u32 = 10;
+
+/// Eight clients in two pods write to a server in each pod. Links 2n and 2n + 1 are host n's up and down link; the last two
+/// join the pods.
+fn pods(seed: u64, cfg: &Config, clients: u32, between: &LinkConfig) -> Fabric {
+    let hosts = FIRST_CLIENT + clients;
+    let join = 2 * hosts as usize;
+    let mut links = vec![LinkConfig::default(); join];
+    links.extend([between.clone(), between.clone()]);
+    let pod = move |n: NodeId| n.0 % 2;
+    let routes = move |from: NodeId, to: NodeId, _: u16| {
+        let (up, down) = (2 * from.0 as usize, 2 * to.0 as usize + 1);
+        if pod(from) == pod(to) { vec![up, down] } else { vec![up, join + pod(from) as usize, down] }
+    };
+    let mut f = Fabric::new(seed, links, Box::new(routes));
+    let servers = (2..2 + SERVERS).map(NodeId);
+    servers.chain((FIRST_CLIENT..hosts).map(NodeId)).for_each(|n| f.add(n, cfg.clone()));
+    f
+}
+
+fn clients(count: u32) -> impl Iterator<Item = NodeId> {
+    (FIRST_CLIENT..FIRST_CLIENT + count).map(NodeId)
+}
+
+/// How one control shared the servers' links.
+#[derive(Clone, Debug)]
+pub struct Shares {
+    pub name: &'static str,
+    /// Gb/s of each group: quick and slow hosts, or the two pods.
+    pub groups: [f64; 2],
+    pub jain: f64,
+    /// All of it, of what the servers' links can carry.
+    pub used: f64,
+}
+
+fn shares(name: &'static str, got: &BTreeMap<NodeId, u64>, second: impl Fn(NodeId) -> bool, span: Span) -> Shares {
+    let each: Vec<f64> = got.values().map(|b| gbps(*b, span)).collect();
+    let mean = |which: bool| {
+        let of: Vec<f64> = got.iter().filter(|(n, _)| second(**n) == which).map(|(_, b)| gbps(*b, span)).collect();
+        of.iter().sum::<f64>() / of.len().max(1) as f64
+    };
+    let used = each.iter().sum::<f64>() / (10.0 * f64::from(SERVERS));
+    Shares { name, groups: [mean(false), mean(true)], jain: jain(&each), used }
+}
+
+/// Figure 16: four clients with little time of their own and four that take 60 to 150 µs to look at what arrived.
+pub fn unlike_hosts(span: Span) -> Vec<Shares> {
+    let slow = |n: NodeId| n.0 >= FIRST_CLIENT + 4;
+    let all = controls().into_iter().map(|(name, cfg)| {
+        let mut f = pods(3, &cfg, 8, &LinkConfig { bytes_per_us: 5000, ..LinkConfig::default() });
+        f.slow = clients(8).filter(|n| slow(*n)).map(|n| (n, Span::from_micros(u64::from(n.0 - 13) * 30 + 30))).collect();
+        let senders: Vec<_> = clients(8).map(|c| (c, vec![NodeId(2), NodeId(3)])).collect();
+        shares(name, &bulk(&mut f, &senders, span), slow, span)
+    });
+    all.collect()
+}
+
+/// Figure 17: clients of either pod write to servers of both; between the pods the way is 40 µs longer, and lossy.
+pub fn across_pods(span: Span) -> Vec<Shares> {
+    let all = controls().into_iter().map(|(name, cfg)| {
+        let cfg = Config { base_rtt: Span::from_micros(100), ..cfg };
+        let between = LinkConfig {
+            bytes_per_us: 2500,
+            latency: Span::from_micros(20),
+            queue_bytes: 200_000,
+            loss: 0.000_1,
+            ..LinkConfig::default()
+        };
+        let mut f = pods(4, &cfg, 8, &between);
+        let other = |n: NodeId| n.0 % 2 == 1;
+        let senders: Vec<_> = clients(8).map(|c| (c, vec![NodeId(2), NodeId(3)])).collect();
+        shares(name, &bulk(&mut f, &senders, span), other, span)
+    });
+    all.collect()
+}
+
+fn report(title: &str, paper: &str, groups: [&str; 2], all: &[Shares]) -> Report {
+    let mut r = Report::new(title, paper, &["control", groups[0], groups[1], "Jain", "of the servers' links"]);
+    for s in all {
+        let row: [Value; 5] = [json!(s.name), json!(s.groups[0]), json!(s.groups[1]), json!(s.jain), json!(s.used)];
+        r.row(row);
+        if matches!(s.name, "delay" | "ecn") {
+            r.bars.push(Bar::at_least(format!("Jain's index, {}", s.name), s.jain, 0.98));
+        }
+    }
+    r.note("virtual time; 10 Gb/s hosts, eight clients with 16 messages of 64 KiB under way, two servers");
+    r
+}
+
+pub fn fig16(span: Span) -> Report {
+    report(
+        "pn-fig16: hosts of unlike speed on the same servers",
+        "38 Gb/s each, where hardware gave 41 and 31",
+        ["quick hosts, Gb/s each", "slow hosts, Gb/s each"],
+        &unlike_hosts(span),
+    )
+}
+
+pub fn fig17(span: Span) -> Report {
+    report(
+        "pn-fig17: across pods",
+        "steady and equal, where hardware's pods went from 25 to 45 and 20 Gb/s",
+        ["first pod, Gb/s each", "second pod, Gb/s each"],
+        &across_pods(span),
+    )
+}
