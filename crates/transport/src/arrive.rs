@@ -193,6 +193,9 @@ impl Endpoint {
     fn pong(&mut self, now: Time, node: NodeId, token: u64) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.paths.works(token as u16);
+        if token as u16 == peer.paths.current {
+            peer.path_works = now;
+        }
         if peer.carrier == Carrier::Stream {
             peer.loss_lost = peer.loss_lost.saturating_sub(1);
             self.stream_trial(now, node);

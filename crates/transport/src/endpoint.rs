@@ -276,6 +276,9 @@ impl Endpoint {
             }
         }
         let Some(peer) = self.peers.get_mut(&node) else { return };
+        if p.arrived > 0 {
+            peer.path_works = now;
+        }
         if peer.carrier != Carrier::Stream {
             peer.loss_lost = peer.loss_lost.saturating_add(p.lost).saturating_sub(p.spurious);
         }

@@ -65,6 +65,8 @@ pub(crate) struct Peer {
     pub down: bool,
     pub paths: Paths,
     pub path_at: Time,
+    /// When it was last seen that what takes the current path arrives.
+    pub path_works: Time,
     /// Largest datagram that gets through, as far as known.
     pub datagram: usize,
     /// Large datagrams lost in a row.
@@ -101,6 +103,7 @@ impl Peer {
             down: false,
             paths: Paths::new(cfg.paths, path),
             path_at: now,
+            path_works: now,
             datagram: cfg.datagram_bytes_max,
             large_lost: 0,
             larger_at: Time::MAX,

@@ -112,8 +112,9 @@ impl Endpoint {
         let late = |f: &&Flow| f.tx.in_flight() > 0 && now.since(f.tx.progress.max(since)) >= self.cfg.sla;
         let Some(times) = peer.flows.iter().filter(late).map(|f| f.tx.timed_out()).max() else { return };
         peer.path_at = now;
-        // The switch is not asked for signs of life: what it forwards, others acknowledge.
-        let silent = now.since(peer.heard) >= self.cfg.sla || node == self.cfg.switch;
+        // What the peer sends says nothing of the way there. The switch is not asked for signs of life: what it forwards,
+        // others acknowledge.
+        let silent = now.since(peer.path_works) >= self.cfg.sla || node == self.cfg.switch;
         if times > 0 && silent {
             self.change_path(now, node);
         }

@@ -37,7 +37,11 @@ impl Way {
         }
     }
     fn keys(self) -> Keys {
-        if self == Way::Encrypted { Keys::one(KeyId(1), [3; 32]).unwrap_or_else(|_| Keys::none()) } else { Keys::none() }
+        if self == Way::Encrypted {
+            Keys::one(KeyId(1), [3; 32]).unwrap_or_else(|_| Keys::none())
+        } else {
+            Keys::none()
+        }
     }
 }
 

@@ -90,7 +90,11 @@ pub fn fig14ab(e: Effort) -> io::Result<Report> {
         rows(&mut r, depth, &ways, &all);
         let cpu = ratio(&all[0], &all[3], Figures::cpu_us_per_operation);
         r.bars.push(Bar::at_most(format!("CPU an operation against RPC, depth {depth}"), cpu, 0.28));
-        r.bars.push(Bar::at_most(format!("P50 against RPC, depth {depth}"), ratio(&all[0], &all[3], |f| f.p50_us), p50));
+        r.bars.push(Bar::at_most(
+            format!("P50 against RPC, depth {depth}"),
+            ratio(&all[0], &all[3], |f| f.p50_us),
+            p50,
+        ));
     }
     live_note(&mut r, &before, e);
     Ok(r)

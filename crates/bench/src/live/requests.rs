@@ -5,9 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::{
-    Body, Class, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
-};
+use rackweave_core::msg::{Body, Class, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
 use rackweave_core::payload::Payload;
 use rackweave_core::{BLOCK, Effects, Epoch, Event, Incarnation, NodeId, SECTOR, SetId, Time, VolumeId, VssdId};
 use rackweave_rack::embedded::engine::Nodes;
@@ -142,7 +140,8 @@ impl Client {
     fn send(&mut self, request: u64, fx: &mut Effects) {
         let range =
             SectorRange { volume: VolumeId(1), first: self.load.next_sector(), count: self.data.len() as u32 / SECTOR };
-        let mutation = Mutation { client: Incarnation(1), sequence: request, floor: request.saturating_sub(self.depth) };
+        let mutation =
+            Mutation { client: Incarnation(1), sequence: request, floor: request.saturating_sub(self.depth) };
         let data = Payload::Bytes(self.data.clone());
         let write = WriteRequest { range, data, fua: false, attach: 1, mutation };
         self.sent[(request % self.depth) as usize] = Instant::now();

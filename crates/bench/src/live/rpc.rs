@@ -13,11 +13,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use tonic::body::Body;
-use tower_service::Service;
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use tower_service::Service;
 
 use super::requests::{Blocks, Load, Measured};
 
@@ -116,7 +116,12 @@ pub fn serve(listener: TcpListener) -> io::Result<()> {
     })
 }
 
-async fn one(channel: Channel, load: Rc<RefCell<Load>>, data: Bytes, begin: Rc<RefCell<dyn FnMut()>>) -> io::Result<()> {
+async fn one(
+    channel: Channel,
+    load: Rc<RefCell<Load>>,
+    data: Bytes,
+    begin: Rc<RefCell<dyn FnMut()>>,
+) -> io::Result<()> {
     let mut grpc = tonic::client::Grpc::new(channel);
     let path = http::uri::PathAndQuery::from_static(METHOD);
     loop {

@@ -94,8 +94,8 @@ pub enum Happening {
 }
 
 type Routes = Box<dyn Fn(NodeId, NodeId, u16) -> Vec<LinkId>>;
-/// Whether a link swallows what goes that way.
-type Hole = Box<dyn Fn(Time, LinkId, NodeId, NodeId, u16) -> bool>;
+/// Whether a link swallows what goes that way: from, to, source port, operation.
+type Hole = Box<dyn Fn(Time, LinkId, NodeId, NodeId, u16, u8) -> bool>;
 
 pub struct Fabric {
     pub now: Time,
@@ -121,14 +121,8 @@ pub fn ecmp(from: NodeId, to: NodeId, port: u16, ways: u64) -> u64 {
 
 impl Fabric {
     pub fn new(seed: u64, links: Vec<LinkConfig>, routes: Routes) -> Fabric {
-        let link = |cfg| Link {
-            cfg,
-            queues: Default::default(),
-            queued: [0; 3],
-            busy: false,
-            silver_run: 0,
-            carried: 0,
-        };
+        let link =
+            |cfg| Link { cfg, queues: Default::default(), queued: [0; 3], busy: false, silver_run: 0, carried: 0 };
         Fabric {
             now: Time(1_000_000),
             ends: BTreeMap::new(),
@@ -255,7 +249,7 @@ impl Fabric {
 
     fn arrive(&mut self, mut d: Datagram) {
         let Some(&link) = d.route.get(d.hop) else { return self.land(d) };
-        let lost = self.hole.as_ref().is_some_and(|h| h(self.now, link, d.from, d.to, d.port))
+        let lost = self.hole.as_ref().is_some_and(|h| h(self.now, link, d.from, d.to, d.port, d.bytes[0]))
             || (self.links[link].cfg.loss > 0.0 && self.rng.chance(self.links[link].cfg.loss));
         let l = &mut self.links[link];
         let (class, len) = (d.class as usize, d.bytes.len() as u64);

@@ -163,7 +163,16 @@ pub fn report(span: Span) -> Report {
     let mut r = Report::new(
         "pn-fig18: online reads beside offline writes",
         "online latency moves by 5 % with offline jobs at 39 % of throughput",
-        &["offline", "classes", "offline, of the links", "reads", "mean, µs", "P50, µs", "P99, µs", "P99 against alone"],
+        &[
+            "offline",
+            "classes",
+            "offline, of the links",
+            "reads",
+            "mean, µs",
+            "P50, µs",
+            "P99, µs",
+            "P99 against alone",
+        ],
     );
     let alone = run(5, 0.0, true, span);
     let mut row = |name: &str, classes: &str, m: &Measured| {

@@ -1,4 +1,7 @@
 //! Control by the share of marked datagrams: DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257).
+//!
+//! Otherwise than there, a loss counts only beside marks: a switch that marks does so long before it drops, so what is lost
+//! without marks is the network's fault, not a queue's. Much of it is taken for a switch that does not mark.
 
 use rackweave_core::{Span, Time};
 
@@ -6,6 +9,9 @@ use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, Stretch, WINDOW
 
 /// Weight of the newest round trip in the estimate of the marked share (RFC 8257 §4.2).
 const GAIN: f64 = 1.0 / 16.0;
+/// Losses that count without marks: more than one in so many, of so many datagrams.
+const LOSS_HEAVY: u32 = 5;
+const LOSS_JUDGED: u32 = 64;
 
 #[derive(Debug)]
 pub struct Ecn {
@@ -17,6 +23,11 @@ pub struct Ecn {
     alpha: f64,
     received: u32,
     marked: u32,
+    /// Arrived and lost since the losses were judged last.
+    arrived: u32,
+    lost: u32,
+    /// Whether the last round trip had marks.
+    was_marked: bool,
     round_ends: Time,
     reduced: Time,
 }
@@ -31,6 +42,9 @@ impl Ecn {
             alpha: 1.0,
             received: 0,
             marked: 0,
+            arrived: 0,
+            lost: 0,
+            was_marked: false,
             round_ends: Time::ZERO,
             reduced: Time::ZERO,
         }
@@ -38,6 +52,11 @@ impl Ecn {
     fn scale(&mut self, by: f64) {
         let low = (DATAGRAMS_MIN * self.datagram) as f64;
         self.window = (self.window * by).clamp(low, WINDOW_MAX as f64);
+    }
+    fn halve(&mut self, now: Time) {
+        self.slow_start = false;
+        self.reduced = now;
+        self.scale(0.5);
     }
     fn round(&mut self, a: &Acked) {
         if self.received > 0 {
@@ -48,6 +67,13 @@ impl Ecn {
             self.slow_start = false;
             self.scale(1.0 - self.alpha / 2.0);
         }
+        if self.arrived + self.lost >= LOSS_JUDGED {
+            if self.lost > (self.arrived + self.lost) / LOSS_HEAVY {
+                self.halve(a.now);
+            }
+            (self.arrived, self.lost) = (0, 0);
+        }
+        self.was_marked = self.marked > 0;
         (self.received, self.marked) = (0, 0);
         self.round_ends = a.now + Span(self.stretch.turn() as u64);
     }
@@ -59,6 +85,7 @@ impl Congestion for Ecn {
             self.stretch.add(rtt, turn, a.limited);
         }
         self.received = self.received.saturating_add(a.received);
+        self.arrived = self.arrived.saturating_add(a.received);
         self.marked = self.marked.saturating_add(a.marked);
         if a.limited && a.marked == 0 {
             let grow = if self.slow_start { 1.0 } else { self.datagram as f64 / self.window };
@@ -70,15 +97,13 @@ impl Congestion for Ecn {
     }
     /// RFC 8257 §3.5: a loss halves, once a round trip.
     fn lost(&mut self, now: Time, sent: Time) {
-        if sent >= self.reduced {
-            self.slow_start = false;
-            self.reduced = now;
-            self.scale(0.5);
+        self.lost = self.lost.saturating_add(1);
+        if sent >= self.reduced && (self.marked > 0 || self.was_marked) {
+            self.halve(now);
         }
     }
     fn timed_out(&mut self, now: Time) {
-        self.reduced = now;
-        self.scale(0.5);
+        self.halve(now);
     }
     fn window(&self) -> u64 {
         self.stretch.window(self.window)

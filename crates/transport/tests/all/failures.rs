@@ -261,3 +261,20 @@ fn a_busy_peer_is_not_sent_everything_twice() {
     let c = *w.end(2).counters();
     assert!(c.sent_again * 50 < c.sent_chunks, "{c:?}");
 }
+
+/// What the peer sends does not tell that it is heard: answers that vanish are sent by another path.
+#[test]
+fn a_black_hole_for_answers_is_left_although_requests_come_in() {
+    let mut w = pair(Faults::default(), Config::default(), Keys::none());
+    w.send(3, 2, message(Op::Peer, Class::Silver, 3, 0, 0, 40, 4096), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_millis(100));
+    let bad = w.end(3).peers()[0].path;
+    w.black = Some(Box::new(move |_, from, _, port| from == NodeId(3) && port == bad));
+    let start = w.now;
+    w.send(3, 2, message(Op::Peer, Class::Silver, 3, 0, 1, 40, 4096), Time::MAX, 0).expect("taken");
+    for n in 0..50 {
+        w.send(2, 3, small(n), Time::MAX, n).expect("taken");
+        w.run_until(start + Span::from_millis(n + 1));
+    }
+    assert!(w.delivered(2).any(|d| number(&d.message) == 1), "{:?}", w.state());
+}
