@@ -26,23 +26,32 @@ pub enum Cmd {
         #[command(subcommand)]
         node: Node,
     },
-    /// Make the key by which a rack's nodes authenticate each other
+    /// Make and change the keys and certificates by which a rack's nodes know each other
     Keys {
         #[command(subcommand)]
         command: Keys,
     },
     /// Create, list, show, grow and delete volumes of the running rack
     Volume {
+        #[command(flatten)]
+        way: Way,
         #[command(subcommand)]
         command: Volume,
     },
     /// Speak about the running rack's replica sets
     Set {
+        #[command(flatten)]
+        way: Way,
         #[command(subcommand)]
         command: Set,
     },
     /// Show servers, vSSDs, garbage collection, volumes and latencies of the running rack
-    Status(Json),
+    Status {
+        #[command(flatten)]
+        way: Way,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Replay a block trace through a simulated rack, policy against policy
     Replay(Box<Replay>),
     /// Run one search for faults: a seed draws a rack, its workload and what goes wrong
@@ -56,6 +65,13 @@ pub struct Json {
     /// Print JSON instead of tables
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Way {
+    /// Ask the nodes of this configuration over its control channel, from any host, instead of by --data
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -128,8 +144,24 @@ pub struct NodeConfig {
 
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// Draw a new key into a new file that only its owner can read
-    Init { file: PathBuf },
+    /// Make a directory with a new cluster key and an authority for certificates
+    Init { dir: PathBuf },
+    /// Make a directory, to be copied to a host, with the cluster key and a certificate for its names
+    Add {
+        /// The directory that `keys init` made
+        dir: PathBuf,
+        /// Names or addresses by which others reach the host
+        #[arg(required = true)]
+        name: Vec<String>,
+        /// The certificate ends after so many days
+        #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: u32,
+    },
+    /// Give the running rack a new cluster key without a pause
+    Rotate {
+        #[command(flatten)]
+        way: Way,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -313,7 +345,7 @@ mod tests {
             Cli::try_parse_from(["rackweave", "volume", "create", "v", "--size", "1M", "--data", "/d"]).expect("ok");
         assert_eq!(c.data, Some("/d".into()));
         assert!(
-            matches!(c.command, Cmd::Volume { command: Volume::Create { ref name, size: Size(1_048_576), .. } } if name == "v")
+            matches!(c.command, Cmd::Volume { command: Volume::Create { ref name, size: Size(1_048_576), .. }, .. } if name == "v")
         );
     }
 }

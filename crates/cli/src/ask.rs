@@ -1,12 +1,13 @@
 //! Commands that ask the running rack.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use rackweave_rack::distributed::ask::Way;
 use rackweave_rack::embedded::control::{Answer, Command};
 
-use crate::args::{Set, Volume};
+use crate::args::{self, Set, Volume};
 use crate::{Failure, show};
 
 /// A rack that does not answer administration by then has lost its majority, or hangs.
@@ -20,14 +21,22 @@ enum Refused {
     Unexpected,
 }
 
-fn ask(data: &Path, command: &Command) -> Result<Answer, Failure> {
-    match rackweave_rack::distributed::ask::ask(data, command, ANSWER_WAIT)? {
+/// How the rack is reached, and the file of its keys.
+pub fn way(data: impl Fn() -> Result<PathBuf, Failure>, a: &args::Way) -> Result<(Way, Option<PathBuf>), Failure> {
+    match &a.config {
+        Some(path) => Ok(Way::of_config(path)?),
+        None => Ok(Way::of_data(&data()?)),
+    }
+}
+
+fn ask(way: &Way, command: &Command) -> Result<Answer, Failure> {
+    match rackweave_rack::distributed::ask::ask(way, command, ANSWER_WAIT)? {
         Answer::Error { message } => Err(Refused::Because(message).into()),
         a => Ok(a),
     }
 }
 
-pub fn volume(data: &Path, command: &Volume) -> Result<(), Failure> {
+pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Create { name, size, json } => (Command::VolumeCreate { name: name.clone(), size: size.0 }, json),
         Volume::Grow { name, size, json } => (Command::VolumeGrow { name: name.clone(), size: size.0 }, json),
@@ -35,7 +44,7 @@ pub fn volume(data: &Path, command: &Volume) -> Result<(), Failure> {
         Volume::Info { name, json } => (Command::VolumeInfo { name: name.clone() }, json),
         Volume::List(json) => (Command::VolumeList, json),
     };
-    let answer = ask(data, &ask_for)?;
+    let answer = ask(way, &ask_for)?;
     let mut out = std::io::stdout().lock();
     match (&answer, json.json) {
         (Answer::Volume(v), true) => writeln!(out, "{}", serde_json::to_string(v)?)?,
@@ -54,12 +63,12 @@ const WARNING: &str = "what these servers alone keep is given up for good: write
      covered may be lost, flushed ones are not; should they come back, what they hold is overwritten. Repeat the \
      command with --yes if they never come back";
 
-pub fn set(data: &Path, command: &Set) -> Result<(), Failure> {
+pub fn set(way: &Way, command: &Set) -> Result<(), Failure> {
     let Set::Recover { set, without, yes, json } = command;
     if !yes {
         return Err(Refused::Because(WARNING.into()).into());
     }
-    let Answer::Done = ask(data, &Command::SetRecover { set: *set, without: without.clone() })? else {
+    let Answer::Done = ask(way, &Command::SetRecover { set: *set, without: without.clone() })? else {
         return Err(Refused::Unexpected.into());
     };
     let mut out = std::io::stdout().lock();
@@ -68,8 +77,8 @@ pub fn set(data: &Path, command: &Set) -> Result<(), Failure> {
     Ok(())
 }
 
-pub fn status(data: &Path, json: bool) -> Result<(), Failure> {
-    let Answer::Status(s) = ask(data, &Command::Status)? else { return Err(Refused::Unexpected.into()) };
+pub fn status(way: &Way, json: bool) -> Result<(), Failure> {
+    let Answer::Status(s) = ask(way, &Command::Status)? else { return Err(Refused::Unexpected.into()) };
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(&s)?)?;

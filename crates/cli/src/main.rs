@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rackweave_rack::distributed::{authority, rotate};
 use rackweave_rack::embedded::datadir;
 
 use args::{Cli, Cmd, Keys};
@@ -42,15 +43,35 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match &cli.command {
         Cmd::Up(a) => up::up(&data()?, a)?,
         Cmd::Node { node } => up::node(&data()?, node)?,
-        Cmd::Keys { command: Keys::Init { file } } => rackweave_rack::distributed::key::init(file)?,
-        Cmd::Volume { command } => ask::volume(&data()?, command)?,
-        Cmd::Set { command } => ask::set(&data()?, command)?,
-        Cmd::Status(j) => ask::status(&data()?, j.json)?,
+        Cmd::Keys { command } => keys(data, command)?,
+        Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,
+        Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
+        Cmd::Status { way, json } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),
         Cmd::Sim(a) => return evaluate::sim(a),
         Cmd::Version(j) => version(j.json)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn keys(data: impl Fn() -> Result<PathBuf, Failure>, command: &Keys) -> Result<(), Failure> {
+    let said = match command {
+        Keys::Init { dir } => {
+            authority::init(dir)?;
+            format!("{}: a cluster key and an authority; keep ca-key.pem where no node runs", dir.display())
+        }
+        Keys::Add { dir, name, days } => {
+            let host = authority::add(dir, name, *days)?;
+            format!("{}: to be copied to {}, for {days} days", host.display(), name[0])
+        }
+        Keys::Rotate { way } => {
+            let (way, file) = ask::way(data, way)?;
+            let id = rotate::rotate(&way, file)?;
+            format!("every node sends with key {}; the old one is gone", id.0)
+        }
+    };
+    writeln!(io::stdout(), "{said}")?;
+    Ok(())
 }
 
 fn version(json: bool) -> Result<(), Failure> {

@@ -76,13 +76,13 @@ pub fn status(s: &Status) -> String {
 }
 
 fn processes(all: &[Process]) -> String {
-    let mut t = table(&["process", "pid", "address", "up"], &[1, 3]);
+    let mut t = table(&["process", "pid", "address", "up", "keys"], &[1, 3]);
     for p in all {
         let (pid, up) = match &p.error {
             None => (p.pid.to_string(), format!("{:.0} s", p.uptime_s)),
             Some(e) => (String::new(), format!("no answer: {e}")),
         };
-        t.add_row([p.name.clone(), pid, p.address.clone(), up]);
+        t.add_row([p.name.clone(), pid, p.address.clone(), up, list(&p.keys)]);
     }
     trimmed(&t)
 }

@@ -17,6 +17,8 @@ mod power;
 mod processes;
 #[path = "all/restart.rs"]
 mod restart;
+#[path = "all/security.rs"]
+mod security;
 #[path = "all/tools.rs"]
 mod tools;
 #[path = "all/volumes.rs"]

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use rackweave_core::{BLOCK, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::distributed::channel::ControlSection;
 use crate::hosts::HostsSection;
 
 /// The one version of the schema there is.
@@ -291,11 +292,18 @@ pub struct RackConfig {
     pub overcommit: f64,
     /// 4 KiB slots of each server's write cache (RB10), shared equally by its vSSDs.
     pub cache_slots: u64,
+    /// Newest version of the datagram format that a node speaks: the program's own, or the one before, as during a change
+    /// of versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol_version: Option<u8>,
     pub ssd: SsdSection,
     pub gc: GcSection,
     pub lease: LeaseSection,
     pub client: ClientSection,
     pub nbd: NbdSection,
+    /// How hosts ask each other's nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<ControlSection>,
     /// Where each node runs, if not all in one process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<HostsSection>,
@@ -316,6 +324,8 @@ impl Default for RackConfig {
             lease: LeaseSection::default(),
             client: ClientSection::default(),
             nbd: NbdSection::default(),
+            protocol_version: None,
+            control: None,
             hosts: None,
         }
     }
@@ -360,7 +370,9 @@ impl RackConfig {
     pub fn paths_from(&mut self, dir: &Path) {
         let nbd = &mut self.nbd;
         let hosts = self.hosts.iter_mut().flat_map(|h| &mut h.key_file);
-        for path in nbd.certificate.iter_mut().chain(&mut nbd.key).chain(&mut nbd.client_ca).chain(hosts) {
+        let control = self.control.iter_mut().map(|c| &mut c.certificates);
+        let nbd = nbd.certificate.iter_mut().chain(&mut nbd.key).chain(&mut nbd.client_ca);
+        for path in nbd.chain(hosts).chain(control) {
             *path = dir.join(&*path);
         }
     }
@@ -377,6 +389,16 @@ impl RackConfig {
         self.check_shape(&mut problems);
         self.check_parts(&mut problems);
         self.nbd.check(&mut problems);
+        if let Some(version) = self.protocol_version {
+            let newest = rackweave_transport::VERSION;
+            if self.hosts.is_none() || !(newest - 1..=newest).contains(&version) {
+                let rule = format!("{} or {newest}, and only with [hosts]: between processes it is spoken", newest - 1);
+                problems.push(Problem { key: "protocol_version".into(), value: version.to_string(), rule });
+            }
+        }
+        if let Some(control) = &self.control {
+            control.check(self.hosts.as_ref(), &mut problems);
+        }
         if let Some(hosts) = &self.hosts {
             hosts.check(self.servers, &mut problems);
         }

@@ -73,6 +73,10 @@ impl Keys {
     pub fn live(&self) -> impl Iterator<Item = KeyId> + '_ {
         self.live.iter().map(|(id, _)| *id)
     }
+    /// The key that datagrams are sent with.
+    pub fn sending(&self) -> Option<KeyId> {
+        self.sending
+    }
     /// Datagrams with this key are accepted from now on.
     pub fn add(&mut self, id: KeyId, key: [u8; KEY_BYTES]) -> Result<(), KeyError> {
         if id.0 == 0 {

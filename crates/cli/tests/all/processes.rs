@@ -200,7 +200,7 @@ fn what_cannot_run_is_said_before_anything_starts() {
     let key = dir.path("k").display().to_string();
     assert!(rackweave(&["keys", "init", &key]).status().expect("runs").success());
     assert!(refused(&["keys", "init", &key]).contains("exists"));
-    let e = node(&["switch"], &format!("{good}key_file = \"k\"\n"));
+    let e = node(&["switch"], &format!("{good}key_file = \"k/cluster.key\"\n"));
     assert!(e.contains("in use"), "the key is taken: {e}");
 }
 

@@ -1,28 +1,74 @@
 //! Asking a rack that runs in several processes: each keeps its control socket in its own directory, the answers are put
 //! together here. There is no process in between that could be missing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::channel::Channel;
+use super::processes::NODES_FILE;
 use crate::embedded::control::{self, Answer, AskError, Command, Process, Server, Status};
+use crate::embedded::up::{self, UpError};
 use crate::hosts::NodeName;
 
 /// A process that does not say how it is by then hangs.
 const STATUS_WAIT: Duration = Duration::from_secs(2);
 
-/// Asks the rack that runs on `data`, in one process or in several, waiting at most `timeout` for each read.
-pub fn ask(data: &Path, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
-    let all = processes(data);
-    if all.is_empty() {
+/// How a rack is reached.
+pub enum Way {
+    /// By the control sockets in its data directory.
+    Data(PathBuf),
+    /// Over the control channel of the configuration at the path.
+    Channel(PathBuf, Channel),
+}
+
+impl Way {
+    /// Over the control channel of this configuration; the file of the cluster's keys that it names, too.
+    pub fn of_config(path: &Path) -> Result<(Way, Option<PathBuf>), UpError> {
+        let cfg = up::read_config(path)?;
+        let channel = Channel::new(&cfg, path)?;
+        Ok((Way::Channel(path.into(), channel), cfg.hosts.and_then(|h| h.key_file)))
+    }
+    /// By the sockets in `data`; the file of the keys of the rack that was started there.
+    pub fn of_data(data: &Path) -> (Way, Option<PathBuf>) {
+        let cfg = up::read_config(&data.join(NODES_FILE)).ok();
+        (Way::Data(data.into()), cfg.and_then(|c| c.hosts).and_then(|h| h.key_file))
+    }
+
+    /// Names of the nodes, in the order of their ids; none if the rack runs in one process.
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Way::Data(data) => processes(data),
+            Way::Channel(_, channel) => channel.names().map(|n| n.to_string()).collect(),
+        }
+    }
+    /// What is asked, in messages.
+    fn place(&self) -> &Path {
+        match self {
+            Way::Data(path) | Way::Channel(path, _) => path,
+        }
+    }
+    /// Asks one node, waiting at most `timeout` for each read.
+    pub fn ask_node(&self, name: &str, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
+        match self {
+            Way::Data(data) => control::ask(&data.join(name), command, timeout),
+            Way::Channel(_, channel) => channel.ask(name, command, timeout),
+        }
+    }
+}
+
+/// Asks a rack, in one process or in several, waiting at most `timeout` for each read.
+pub fn ask(way: &Way, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
+    let all = way.names();
+    if let (Way::Data(data), true) = (way, all.is_empty()) {
         return control::ask(data, command, timeout);
     }
     if *command == Command::Status {
-        let status = gather(data, &all)?;
+        let status = gather(way, &all)?;
         return Ok(Answer::Status(Box::new(status)));
     }
-    match control::ask(&data.join(NodeName::Meta.to_string()), command, timeout) {
-        Err(AskError::NotRunning { .. }) => Err(match gather(data, &all) {
-            Ok(_) => AskError::NoMeta { data: data.into() },
+    match way.ask_node(&NodeName::Meta.to_string(), command, timeout) {
+        Err(AskError::NotRunning { .. }) => Err(match gather(way, &all) {
+            Ok(_) => AskError::NoMeta { data: way.place().into() },
             Err(e) => e,
         }),
         answer => answer,
@@ -46,11 +92,11 @@ fn processes(data: &Path) -> Vec<String> {
 
 /// The state of the whole rack from all its processes: the metadata service's view of it, the servers' of their vSSDs,
 /// the gateways' of their clients.
-fn gather(data: &Path, all: &[String]) -> Result<Status, AskError> {
+fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
     let mut whole = Status::default();
     let (mut latest, mut answers, mut servers) = (None, 0, Vec::new());
     for name in all {
-        match control::ask(&data.join(name), &Command::Status, STATUS_WAIT) {
+        match way.ask_node(name, &Command::Status, STATUS_WAIT) {
             Ok(Answer::Status(s)) => {
                 answers += 1;
                 add(&mut whole, name, *s, &mut servers);
@@ -65,7 +111,7 @@ fn gather(data: &Path, all: &[String]) -> Result<Status, AskError> {
     }
     if let (0, Some(e)) = (answers, latest) {
         return Err(match e {
-            AskError::NotRunning { .. } => AskError::NotRunning { data: data.into() },
+            AskError::NotRunning { .. } => AskError::NotRunning { data: way.place().into() },
             e => e,
         });
     }
@@ -75,7 +121,7 @@ fn gather(data: &Path, all: &[String]) -> Result<Status, AskError> {
             None => whole.servers.push(from),
         }
     }
-    whole.rack.data = data.display().to_string();
+    whole.rack.data = way.place().display().to_string();
     Ok(whole)
 }
 
@@ -118,7 +164,7 @@ fn sum(all: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
 fn reason(e: &AskError) -> String {
     match e {
         AskError::NotRunning { .. } => "it does not run".into(),
-        AskError::Io { error, .. } => error.to_string(),
+        AskError::Io { error, .. } | AskError::Channel { error, .. } => error.to_string(),
         e => e.to_string(),
     }
 }

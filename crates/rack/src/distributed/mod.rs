@@ -1,14 +1,18 @@
 //! A process for each node: the loop of [`crate::embedded`] around one node, with a network to the others.
 //!
 //! Reading order: [`crate::hosts`] (who is where), [`net`] and [`udp`] (packets between processes), [`node`] (one process),
-//! [`processes`] (all of them on one machine), [`ask`] (their state put together).
+//! [`processes`] (all of them on one machine), [`ask`] (their state put together), [`channel`] (from another host).
+//! Keys: [`key`], [`rotate`], [`authority`].
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
 pub mod ask;
+pub mod authority;
+pub mod channel;
 pub mod key;
 pub mod net;
 pub mod node;
 pub mod processes;
+pub mod rotate;
 pub mod udp;
 
 use std::io;
@@ -29,6 +33,10 @@ pub enum DistributedError {
          of them"
     )]
     Hosts,
+    #[error("{path}: it has no [hosts] and [control] sections, by which its nodes are asked")]
+    NoControl { path: PathBuf },
+    #[error(transparent)]
+    Secure(#[from] crate::embedded::secure::SecureError),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("{name}: servers of the rack are 0 to {}, its gateways 0 to {}", servers - 1, gateways - 1)]

@@ -13,7 +13,7 @@ use rackweave_core::msg::{Body, Class, Header, Op, Packet};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time};
 use rackweave_transport::header::FLAG_EXTENDED;
 use rackweave_transport::route::{Routed, rewrite, routed};
-use rackweave_transport::{Config, Endpoint, Event, Keys, Message, Received, SendOptions, Via, dscp};
+use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions, Via, dscp};
 
 use super::udp::{Ecn, Outgoing, Udp};
 use crate::embedded::engine::{Engine, MetaStore, Nodes};
@@ -68,7 +68,19 @@ pub enum NetError {
 impl Net {
     /// `addresses` are by node; `life` grows from life to life of `node`.
     pub fn new(node: NodeId, addresses: Vec<SocketAddr>, keys: Keys, life: u64, seed: u64) -> Result<Net, NetError> {
-        let mut cfg = Config::default();
+        Net::speaking(rackweave_transport::VERSION, node, addresses, keys, life, seed)
+    }
+
+    /// With `version` as the newest of the datagram format that it speaks.
+    pub fn speaking(
+        version: u8,
+        node: NodeId,
+        addresses: Vec<SocketAddr>,
+        keys: Keys,
+        life: u64,
+        seed: u64,
+    ) -> Result<Net, NetError> {
+        let mut cfg = Config { version, ..Config::default() };
         if addresses.iter().all(|a| a.ip().is_loopback()) {
             // One path, and nothing to measure.
             (cfg.paths, cfg.datagram_bytes_max) = (1, LOOPBACK_DATAGRAM);
@@ -82,6 +94,22 @@ impl Net {
         let endpoint = Endpoint::new(cfg, node, life, keys, seed)?;
         let counters = Counters::default();
         Ok(Net { node, udp, endpoint, addresses, out: Vec::new(), arrived: Vec::new(), counters })
+    }
+
+    /// Ids of the cluster's keys, the one that is sent with first.
+    pub fn keys(&self) -> Vec<u8> {
+        let keys = self.endpoint.keys();
+        let mut ids: Vec<u8> = keys.live().map(|id| id.0).collect();
+        ids.sort_by_key(|id| keys.sending() != Some(KeyId(*id)));
+        ids
+    }
+    /// Datagrams are sealed and opened with these from now on.
+    pub fn set_keys(&mut self, keys: Keys) {
+        let set = self.endpoint.change_keys(|k| {
+            *k = keys;
+            Ok(())
+        });
+        debug_assert!(set.is_ok(), "nothing is checked here");
     }
 
     pub fn as_raw_fd(&self) -> RawFd {

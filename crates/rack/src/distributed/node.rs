@@ -7,12 +7,12 @@ use rackweave_core::{Layout, SsdId};
 use rackweave_transport::Keys;
 
 use super::net::{Net, NetError};
-use super::{DistributedError, addresses, key, refuse_together};
+use super::{DistributedError, addresses, channel, key, refuse_together};
 use crate::config::RackConfig;
 use crate::embedded::datadir::DataDir;
 use crate::embedded::engine::{Engine, MetaStore};
 use crate::embedded::net::Address;
-use crate::embedded::serve::{Announce, Asked, Serve};
+use crate::embedded::serve::{Announce, Asked, Serve, Speaks};
 use crate::embedded::status::Facts;
 use crate::embedded::store::StoreError;
 use crate::embedded::syncer::Syncer;
@@ -60,7 +60,8 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let gateways = hosts.gateways.len() as u32;
     let node = name.id(Layout { servers: cfg.servers, clients: gateways });
     let address = addresses[node.0 as usize];
-    let net = Net::new(node, addresses, keys, life(), up::random_u64());
+    let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
+    let net = Net::speaking(version, node, addresses, keys, life(), up::random_u64());
     let net = net.map_err(|e| match e {
         NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
         e => e.into(),
@@ -76,13 +77,18 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         None => Vec::new(),
     };
     listeners.push(up::listen_control(&dir)?);
+    if let Some(control) = &cfg.control {
+        let tls = channel::server(&control.certificates)?;
+        listeners.push((channel::listen(control, node.0, address)?, Speaks::ControlTls(tls)));
+    }
     let hosted = Hosted::One { node, gateways };
     let ssds = match name {
         NodeName::Server(i) => i..i + 1,
         _ => 0..0,
     };
     let devices = up::devices(&dir, &cfg, ssds.clone())?;
-    let run = Run { net, facts, signal, listeners, first_ssd: SsdId(ssds.start), ready: Box::new(ready) };
+    let key_file = hosts.key_file.clone();
+    let run = Run { net, key_file, facts, signal, listeners, first_ssd: SsdId(ssds.start), ready: Box::new(ready) };
     if name == NodeName::Meta {
         let (store, saved) = up::store(&dir)?;
         let nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
@@ -95,9 +101,10 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
 /// What the loop of one node is made of, besides the node.
 struct Run {
     net: Net,
+    key_file: Option<PathBuf>,
     facts: Facts,
     signal: std::os::fd::OwnedFd,
-    listeners: Vec<(crate::embedded::net::Listener, crate::embedded::serve::Speaks)>,
+    listeners: Vec<(crate::embedded::net::Listener, Speaks)>,
     first_ssd: SsdId,
     ready: Announce,
 }
@@ -113,6 +120,7 @@ impl Run {
         let engine = Engine::with_ssds_from(self.first_ssd, nodes, devices, store);
         let syncer = Syncer::new(true)?;
         let mut serve = Serve::new(engine, asked, Some(self.net), self.facts, syncer, self.signal, self.listeners)?;
+        serve.keys_in(self.key_file);
         // Its own vSSDs serve when the others are there, too: it is reachable now.
         serve.when_ready(0, self.ready);
         serve.run()?;

@@ -26,7 +26,7 @@ use crate::embedded::up::{self, Options, UpError};
 use crate::hosts::{HostsSection, NodeName};
 
 /// The configuration that the processes read, in the data directory: the rack's, with this run's hosts and timing.
-const NODES_FILE: &str = "nodes.toml";
+pub(super) const NODES_FILE: &str = "nodes.toml";
 const KEY_FILE: &str = "cluster.key";
 /// Ports on the drawn host: the first node's.
 const FIRST_PORT: u16 = 7400;
@@ -323,7 +323,7 @@ impl Processes {
     }
 
     fn status(&self) -> Option<Status> {
-        match ask::ask(&self.data, &Question::Status, READY_WAIT) {
+        match ask::ask(&ask::Way::Data(self.data.clone()), &Question::Status, READY_WAIT) {
             Ok(Answer::Status(s)) if s.processes.len() == self.nodes.len() => Some(*s),
             _ => None,
         }

@@ -95,6 +95,11 @@ impl Conn {
     pub fn offering_tls(self, config: Option<Arc<ServerConfig>>) -> Conn {
         Conn { tls_config: config, ..self }
     }
+    /// It begins with TLS.
+    pub fn inside_tls(self, config: &Arc<ServerConfig>) -> Result<Conn, Failure> {
+        let tls = Some(Box::new(Tls::new(config)?));
+        Ok(Conn { tls, ..self })
+    }
     pub fn nbd(session: Session) -> Talk {
         Talk::Nbd(Box::new(Nbd { session, since: vec![None; SLOTS] }))
     }
@@ -391,5 +396,43 @@ mod tests {
         c.line = vec![b' '; LINE_MAX + 1];
         assert_eq!(c.next(), None);
         assert!(c.line.is_empty());
+    }
+    /// The fuzz target of control frames, run briefly and seeded: any bytes in any cuts get one answer a line, or are waited
+    /// for, within bounded memory.
+    #[test]
+    fn no_frames_break_a_control_connection() {
+        let corpus: [&[u8]; 5] = [
+            b"{\"op\":\"volume_create\",\"name\":\"v\",\"size\":4096}\n",
+            b"{\"op\":\"set_recover\",\"set\":3,\"without\":[1,2]}\n",
+            b"{\"op\":\"key_change\",\"change\":{\"add\":{\"id\":2,\"key\":\"00\"}}}\n",
+            b"{\"op\":\"status\"}\n",
+            b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\n",
+        ];
+        let (mut commands, mut refused) = (0, 0);
+        for seed in 0..20_000 {
+            let mut rng = rackweave_core::Rng::new(seed);
+            let mut c = Control::default();
+            for _ in 0..rng.below(6) {
+                let mut b = rng.pick(&corpus).to_vec();
+                for _ in 0..rng.below(4) {
+                    let at = rng.below(b.len() as u64) as usize;
+                    match rng.below(3) {
+                        0 => b[at] = rng.next_u64() as u8,
+                        1 => b.truncate(at.max(1)),
+                        _ => b.extend_from_within(at..),
+                    }
+                }
+                c.line.extend_from_slice(&b);
+                while c.next().is_some() {
+                    assert!(c.busy, "one at a time");
+                    (c.busy, commands) = (false, commands + 1);
+                }
+                assert!(!c.line.contains(&b'\n'), "seed {seed}: every whole line is answered");
+                refused += c.out.len();
+                c.out.advance(c.out.len());
+            }
+            assert!(c.line.len() <= LINE_MAX);
+        }
+        assert!(commands > 5_000 && refused > 100_000, "{commands} commands, {refused} bytes of refusals");
     }
 }

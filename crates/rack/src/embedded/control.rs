@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use rackweave_core::request::VolumeInfo;
 use serde::{Deserialize, Serialize};
 
+use crate::distributed::key::KeyChange;
+
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
 /// Longest line either side takes: a status of the largest rack is far below.
@@ -17,13 +19,31 @@ pub const LINE_MAX: usize = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
-    VolumeCreate { name: String, size: u64 },
-    VolumeGrow { name: String, size: u64 },
-    VolumeDelete { name: String, force: bool },
-    VolumeInfo { name: String },
+    VolumeCreate {
+        name: String,
+        size: u64,
+    },
+    VolumeGrow {
+        name: String,
+        size: u64,
+    },
+    VolumeDelete {
+        name: String,
+        force: bool,
+    },
+    VolumeInfo {
+        name: String,
+    },
     VolumeList,
-    SetRecover { set: u32, without: Vec<u32> },
+    SetRecover {
+        set: u32,
+        without: Vec<u32>,
+    },
     Status,
+    /// Changes the cluster's keys in this process, and in its file of them.
+    KeyChange {
+        change: KeyChange,
+    },
 }
 
 /// Its answer.
@@ -89,6 +109,9 @@ pub struct Process {
     /// Zero if it does not answer.
     pub pid: u32,
     pub uptime_s: f64,
+    /// Ids of the cluster keys it takes packets with; it sends with the first.
+    #[serde(default)]
+    pub keys: Vec<u8>,
     /// Why it does not answer, if so.
     pub error: Option<String>,
 }
@@ -187,6 +210,8 @@ pub enum AskError {
     NotRunning { data: PathBuf },
     #[error("the metadata service of the rack on {data} does not run (rackweave status tells what does)")]
     NoMeta { data: PathBuf },
+    #[error("{node} at {at}: {error}")]
+    Channel { node: String, at: std::net::SocketAddr, error: io::Error },
     #[error("asking the rack of {data}: {error}")]
     Io { data: PathBuf, error: io::Error },
     #[error("the rack of {data} answered something that is no answer: {error}")]

@@ -4,6 +4,7 @@
 //! [`Engine`] is told the time and runs what is due; the loop around it ([`super::serve`]) waits, polls sockets and
 //! finishes syncs. A test drives it by itself, in virtual time, over recording files.
 
+use rackweave_transport::Keys;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
@@ -27,6 +28,8 @@ const STORE_RETRY: Span = Span::from_secs(1);
 pub trait Nodes {
     /// Called for nodes that are hosted here.
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects);
+    /// The cluster's keys have changed.
+    fn set_keys(&mut self, _keys: &Keys) {}
     /// How many the rack has, wherever they run: their ids are below.
     fn count(&self) -> u32;
     /// Whether `node` runs here.

@@ -12,7 +12,7 @@ pub mod net;
 pub mod poll;
 mod rack;
 mod refusals;
-mod secure;
+pub(crate) mod secure;
 pub mod serve;
 pub mod status;
 pub mod store;

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -27,6 +28,7 @@ use super::poll::{Interest, Poll, Ready};
 use super::refusals::Refusals;
 use super::status::{Describe, Facts, View};
 use super::syncer::Syncer;
+use crate::distributed::key::{KeyChange, KeyFile, KeyFileError};
 use crate::distributed::net::Net;
 use crate::file::FileIo;
 
@@ -57,6 +59,8 @@ pub enum Speaks {
     Nbd(NbdTls),
     /// On a unix socket: the mode of its directory says who may.
     Control,
+    /// Between hosts: who has a certificate of the cluster's may.
+    ControlTls(Arc<ServerConfig>),
     Http,
 }
 
@@ -129,6 +133,7 @@ pub struct Serve<N, F, M> {
     serial: u32,
     latencies: Latencies,
     refusals: Refusals,
+    key_file: Option<PathBuf>,
     /// Volumes attached since the start: those a stop has to flush.
     attached: Vec<VolumeId>,
     /// Connections with something to send, or to be told to epoll.
@@ -182,6 +187,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             serial: 0,
             latencies: Latencies::default(),
             refusals: Refusals::default(),
+            key_file: None,
             attached: Vec::new(),
             touched: Vec::new(),
             stage: Stage::Serving,
@@ -192,6 +198,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             replies: Vec::new(),
             piece: BytesMut::new(),
         })
+    }
+
+    /// Where the cluster's keys are, if it has any.
+    pub fn keys_in(&mut self, file: Option<PathBuf>) {
+        self.key_file = file;
     }
 
     /// Calls `then` once, when every set has `min_copies` members that serve.
@@ -287,6 +298,12 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                     Conn::new(fd, Conn::nbd(session), now).offering_tls(tls.config.clone())
                 }
                 Speaks::Control => Conn::new(fd, Talk::Control(Default::default()), now),
+                Speaks::ControlTls(config) => {
+                    let conn = Conn::new(fd, Talk::Control(Default::default()), now);
+                    // The system has no randomness left: as if the connection had not come.
+                    let Ok(conn) = conn.inside_tls(config) else { continue };
+                    conn
+                }
                 Speaks::Http => Conn::new(fd, Talk::Http(HttpSession::new(), Default::default()), now),
             };
             self.poll.add(conn.fd(), key as u64, conn.interest)?;
@@ -342,8 +359,26 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 AdminOp::SetRecover { set: SetId(set), without: without.into_iter().map(NodeId).collect() }
             }
             Command::Status => return self.report(place, false),
+            Command::KeyChange { change } => {
+                let answer = match self.change_keys(&change) {
+                    Ok(()) => Answer::Done,
+                    Err(e) => Answer::Error { message: e.to_string() },
+                };
+                return self.answer(self.clock.now(), place, &answer);
+            }
         };
         self.ask_admin(op, Waiter::Control(place));
+    }
+
+    /// Takes a step of a rotation here and in the file of keys, which others on this machine may share.
+    fn change_keys(&mut self, change: &KeyChange) -> Result<(), KeyFileError> {
+        let (Some(path), Some(net)) = (&self.key_file, &mut self.net) else { return Err(KeyFileError::None) };
+        let mut file = KeyFile::load(path)?;
+        file.change(change)?;
+        let keys = file.keys()?;
+        self.engine.nodes.set_keys(&keys);
+        net.set_keys(keys);
+        Ok(())
     }
 
     fn report(&mut self, place: Place, metrics: bool) {
@@ -441,6 +476,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
             latencies: &self.latencies,
             network: self.net.as_ref().map(Net::counters).into_iter().flatten().chain(self.refusals.all()).collect(),
+            keys: self.net.as_ref().map(Net::keys).unwrap_or_default(),
             rack,
             volumes,
         };

@@ -36,6 +36,8 @@ pub struct View<'a> {
     pub latencies: &'a Latencies,
     /// What the network counted, by name.
     pub network: Vec<(String, u64)>,
+    /// Ids of the cluster's keys, the one that is sent with first.
+    pub keys: Vec<u8>,
     pub rack: &'a RackStatus,
     pub volumes: &'a [VolumeInfo],
 }
@@ -84,7 +86,7 @@ impl View<'_> {
     fn process(&self) -> Option<Process> {
         let (name, address) = self.facts.node.clone()?;
         let uptime_s = self.uptime.as_secs_f64();
-        Some(Process { name, address, pid: std::process::id(), uptime_s, error: None })
+        Some(Process { name, address, pid: std::process::id(), uptime_s, keys: self.keys.clone(), error: None })
     }
 }
 

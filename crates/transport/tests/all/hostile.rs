@@ -225,6 +225,35 @@ fn gc_ops_carry_a_mac_of_their_own() {
     assert_eq!((server.counters().drop_bad_tag, server.counters().messages_delivered), (1, 1));
 }
 
+#[test]
+fn keys_of_gc_ops_rotate_too() {
+    let (mut server, mut switch) = (end(2, keys()), end(1, keys()));
+    let mut op = message(Op::GcOp, Class::Gold, 2, 20, 1, 9, 0);
+    let mut head = op.head.to_vec();
+    head[16..20].copy_from_slice(&1u32.to_be_bytes());
+    op.head = head.into();
+    let mut delivered = 0;
+    let mut ask = |server: &mut Endpoint, switch: &mut Endpoint| {
+        receive(switch, &send(server, 1, op.clone()));
+        delivered += 1;
+        assert_eq!(switch.counters().messages_delivered, delivered);
+    };
+    ask(&mut server, &mut switch);
+    for e in [&mut server, &mut switch] {
+        e.change_keys(|k| k.add(KeyId(8), [1; 32])).expect("added");
+    }
+    // Whichever sends with the new one first.
+    server.change_keys(|k| k.send_with(KeyId(8))).expect("changed");
+    ask(&mut server, &mut switch);
+    switch.change_keys(|k| k.send_with(KeyId(8))).expect("changed");
+    let old = send(&mut end(2, keys()), 1, op.clone());
+    receive(&mut switch, &old);
+    assert_eq!(switch.counters().dropped(), 0, "the old one is good until it is removed");
+    switch.change_keys(|k| k.remove(KeyId(7))).expect("removed");
+    receive(&mut switch, &old);
+    assert_eq!(switch.counters().drop_unknown_key, 1);
+}
+
 /// Any bytes, and true datagrams with some bytes changed, cut or put together: never a panic, every one counted once.
 #[test]
 fn any_bytes_are_counted_and_cost_bounded_memory() {

@@ -1,0 +1,179 @@
+//! The control channel between hosts: what the control socket speaks, inside mutual TLS. Each node listens on its host, at
+//! `control.port` and its id; whoever shows a certificate of the cluster's authority may ask what a local user may.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rackweave_core::Layout;
+use rackweave_gateway::tls::{Identity, ServerConfig};
+use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig, ClientConnection, StreamOwned};
+use serde::{Deserialize, Serialize};
+
+use super::authority::{AUTHORITY_FILE, HOST_FILE, HOST_KEY_FILE};
+use super::{DistributedError, addresses};
+use crate::config::{Problem, RackConfig};
+use crate::embedded::control::{Answer, AskError, Command, LINE_MAX};
+use crate::embedded::net::{Address, ListenError, Listener};
+use crate::embedded::secure::{SecureError, read};
+use crate::hosts::{HostsSection, NodeName};
+
+/// A host that does not take a connection by then is away.
+const CONNECT_WAIT: Duration = Duration::from_secs(2);
+
+/// The control channel between hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ControlSection {
+    /// TCP port of node 0, the metadata service; of each other node its id more.
+    pub port: u16,
+    /// A directory that `rackweave keys add` made; relative to the configuration's.
+    pub certificates: PathBuf,
+}
+
+impl ControlSection {
+    pub(crate) fn check(&self, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
+        let nodes = hosts.map_or(0, |h| h.names().count());
+        let mut problem = |rule: String| {
+            out.push(Problem { key: "control.port".into(), value: self.port.to_string(), rule });
+        };
+        if hosts.is_none() {
+            problem("only with [hosts]: the control channel is between them".into());
+        } else if self.port == 0 || usize::from(self.port) + nodes > 65_536 {
+            problem(format!("1 to {}, since each of {nodes} nodes has one", 65_536 - nodes));
+        }
+        for (name, text) in hosts.iter().flat_map(|h| h.names().filter_map(|n| Some((n, h.text(n)?)))) {
+            let taken = text.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            if taken.is_some_and(|port| (usize::from(self.port)..usize::from(self.port) + nodes).contains(&port.into()))
+            {
+                problem(format!("{nodes} ports from it on are free, but {name} is at {text}"));
+            }
+        }
+    }
+}
+
+/// Both sides' certificates, read once.
+struct Files {
+    authority: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    dir: PathBuf,
+}
+
+impl Files {
+    fn load(dir: &Path) -> Result<Files, SecureError> {
+        let file = |name, secret| read("control.certificates", &dir.join(name), secret);
+        let (authority, certificate) = (file(AUTHORITY_FILE, false)?, file(HOST_FILE, false)?);
+        Ok(Files { authority, certificate, key: file(HOST_KEY_FILE, true)?, dir: dir.into() })
+    }
+    fn identity(&self) -> Identity<'_> {
+        Identity { certificate: &self.certificate, key: &self.key, authority: Some(&self.authority) }
+    }
+    fn wrong(&self, error: rackweave_gateway::tls::IdentityError) -> SecureError {
+        SecureError::Identity { key: "control.certificates", path: self.dir.clone(), error }
+    }
+}
+
+/// What a node's side of the channel is made of.
+pub(crate) fn server(dir: &Path) -> Result<Arc<ServerConfig>, SecureError> {
+    let files = Files::load(dir)?;
+    files.identity().server().map_err(|e| files.wrong(e))
+}
+
+/// Where a node listens.
+pub(crate) fn address(section: &ControlSection, node: u32, host: SocketAddr) -> SocketAddr {
+    SocketAddr::new(host.ip(), section.port + node as u16)
+}
+
+pub(crate) fn listen(section: &ControlSection, node: u32, host: SocketAddr) -> Result<Listener, ListenError> {
+    Listener::bind(&Address::Tcp(vec![address(section, node, host)]))
+}
+
+/// Asks nodes over the channel.
+pub struct Channel {
+    config: Arc<ClientConfig>,
+    /// Name, address and host of each node, by id.
+    nodes: Vec<(NodeName, SocketAddr, ServerName<'static>)>,
+}
+
+impl Channel {
+    /// # Errors
+    /// The configuration has no control channel; its hosts or certificates cannot be used.
+    pub fn new(cfg: &RackConfig, path: &Path) -> Result<Channel, DistributedError> {
+        let (Some(hosts), Some(control)) = (&cfg.hosts, &cfg.control) else {
+            return Err(DistributedError::NoControl { path: path.into() });
+        };
+        let files = Files::load(&control.certificates)?;
+        let roots = Identity::roots(&files.authority).map_err(|e| files.wrong(e))?;
+        let (chain, key) = files.identity().chain().map_err(|e| files.wrong(e))?;
+        let pair = |e| files.wrong(rackweave_gateway::tls::IdentityError::Pair(e));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(pair)?;
+        let mut config = builder.with_root_certificates(roots).with_client_auth_cert(chain, key).map_err(pair)?;
+        config.resumption = rustls::client::Resumption::disabled();
+        let layout = Layout { servers: cfg.servers, clients: hosts.gateways.len() as u32 };
+        let mut nodes = Vec::new();
+        for (name, at) in hosts.names().zip(addresses(hosts)?) {
+            let text = hosts.text(name).and_then(|t| t.rsplit_once(':')).map_or("", |(host, _)| host);
+            let host = match text.trim_matches(['[', ']']).parse::<IpAddr>() {
+                Ok(ip) => ServerName::IpAddress(ip.into()),
+                // It was looked up: it is a name.
+                Err(_) => ServerName::try_from(text.to_string())
+                    .map_err(|_| DistributedError::NoHosts { path: path.into() })?,
+            };
+            nodes.push((name, address(control, name.id(layout).0, at), host));
+        }
+        Ok(Channel { config: config.into(), nodes })
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = NodeName> + '_ {
+        self.nodes.iter().map(|(name, ..)| *name)
+    }
+
+    /// Asks one node, waiting at most `timeout` for each read.
+    pub fn ask(&self, name: &str, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
+        let Some((_, at, host)) = self.nodes.iter().find(|(n, ..)| n.to_string() == name) else {
+            return Err(AskError::NotRunning { data: name.into() });
+        };
+        let failed = |error: io::Error| AskError::Channel { node: name.into(), at: *at, error: plainly(error) };
+        let tcp = TcpStream::connect_timeout(at, CONNECT_WAIT).map_err(failed)?;
+        tcp.set_read_timeout(Some(timeout)).and_then(|()| tcp.set_write_timeout(Some(timeout))).map_err(failed)?;
+        tcp.set_nodelay(true).map_err(failed)?;
+        let conn = ClientConnection::new(self.config.clone(), host.clone()).map_err(|e| failed(io::Error::other(e)))?;
+        let mut stream = BufReader::new(StreamOwned::new(conn, tcp));
+        let answer = |error| AskError::Answer { data: name.into(), error };
+        let mut line = serde_json::to_vec(command).map_err(answer)?;
+        line.push(b'\n');
+        stream.get_mut().write_all(&line).and_then(|()| stream.get_mut().flush()).map_err(failed)?;
+        let mut text = Vec::new();
+        io::Read::take(&mut stream, LINE_MAX as u64).read_until(b'\n', &mut text).map_err(failed)?;
+        if text.is_empty() {
+            return Err(failed(io::Error::new(io::ErrorKind::UnexpectedEof, "it went away without an answer")));
+        }
+        serde_json::from_slice(&text).map_err(answer)
+    }
+}
+
+/// What TLS says, in words of who is asked.
+fn plainly(error: io::Error) -> io::Error {
+    use rustls::AlertDescription as A;
+    let Some(tls) = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) else { return error };
+    let text = match tls {
+        rustls::Error::AlertReceived(A::UnknownCA | A::DecryptError) => {
+            "it refuses this host's certificate: another authority's".into()
+        }
+        rustls::Error::AlertReceived(A::CertificateExpired) => {
+            "it refuses this host's certificate: expired, or not valid yet".into()
+        }
+        rustls::Error::AlertReceived(a) => format!("it refuses this host: {a:?}"),
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            "its certificate is another authority's".into()
+        }
+        e => e.to_string(),
+    };
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
+}
