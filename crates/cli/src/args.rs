@@ -76,9 +76,10 @@ pub struct Way {
 
 #[derive(Debug, Args)]
 pub struct Up {
-    /// Where NBD clients connect: HOST:PORT or unix:PATH
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
-    pub nbd: Address,
+    /// Where NBD clients connect: HOST:PORT or unix:PATH [default: 127.0.0.1:10809; with --netns nbd.sock in the data
+    /// directory]
+    #[arg(long, value_name = "ADDR")]
+    pub nbd: Option<Address>,
     /// Servers of a new rack [default: 4]
     #[arg(long, value_name = "N")]
     pub servers: Option<u32>,
@@ -103,14 +104,26 @@ pub struct Up {
     /// A process for each node, which speak by UDP on loopback, instead of one for all
     #[arg(long)]
     pub processes: bool,
+    /// As --processes, each node on a host of its own: network namespaces around a switch, and a second rack
+    #[arg(long, conflicts_with = "replace_ssd")]
+    pub netns: bool,
+    /// What runs the switch's tables there
+    #[arg(long, value_enum, value_name = "KIND", requires = "netns", default_value = "process")]
+    pub data_plane: DataPlane,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Node {
     /// The metadata service
     Meta(NodeConfig),
-    /// The switch, as a process that forwards the others' datagrams
-    Switch(NodeConfig),
+    /// The switch: a process that forwards the others' datagrams, or programs in the kernel
+    Switch {
+        #[command(flatten)]
+        config: NodeConfig,
+        /// What runs its tables, in place of switch.data_plane
+        #[arg(long, value_enum, value_name = "KIND")]
+        data_plane: Option<DataPlane>,
+    },
     /// A storage server
     Server {
         #[command(flatten)]
@@ -162,6 +175,16 @@ pub enum Keys {
         #[command(flatten)]
         way: Way,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DataPlane {
+    /// The switch's process, to which packets are sent
+    Process,
+    /// BPF programs at the traffic control hook of its interfaces
+    Tc,
+    /// BPF programs before there is a packet buffer
+    Xdp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

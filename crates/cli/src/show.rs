@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use rackweave_rack::Size;
-use rackweave_rack::embedded::control::{Latency, Process, Server, Set, Status, Volume};
+use rackweave_rack::embedded::control::{Latency, Process, Server, Set, Status, SwitchState, Volume};
 
 fn table(head: &[&str], right: &[usize]) -> Table {
     let mut t = Table::new();
@@ -65,6 +65,9 @@ pub fn status(s: &Status) -> String {
             list(&set.waits_for)
         );
     }
+    if let Some(w) = &s.switch {
+        let _ = write!(out, "\n{}", switch(w));
+    }
     if !s.processes.is_empty() {
         let _ = write!(out, "\n{}\n", processes(&s.processes));
     }
@@ -73,6 +76,20 @@ pub fn status(s: &Status) -> String {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));
     }
     out.trim_end().to_owned()
+}
+
+fn switch(s: &SwitchState) -> String {
+    let mut out = format!("switch: {}, {} of {} rows", s.data_plane, s.rows, s.rows_max);
+    for (name, state) in &s.interfaces {
+        let _ = write!(out, ", {name} {state}");
+    }
+    for (name, n) in &s.counters {
+        let _ = write!(out, ", {n} {name}");
+    }
+    if let Some(e) = &s.error {
+        let _ = write!(out, "\nWARNING: switch: {e}");
+    }
+    out + "\n"
 }
 
 fn processes(all: &[Process]) -> String {

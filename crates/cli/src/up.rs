@@ -6,17 +6,28 @@ use std::path::Path;
 use rackweave_rack::config::TimingConfig;
 use rackweave_rack::distributed::node::{self, NodeOptions};
 use rackweave_rack::distributed::processes;
+use rackweave_rack::embedded::net::Address;
 use rackweave_rack::embedded::status::Facts;
 use rackweave_rack::embedded::{self, Options};
 use rackweave_rack::hosts::NodeName;
+use rackweave_rack::switching::DataPlaneKind;
 
 use crate::Failure;
-use crate::args::{Node, Timing, Up};
+use crate::args::{DataPlane, Node, Timing, Up};
+
+/// Where NBD clients connect if nobody said where.
+const NBD_DEFAULT: &str = "127.0.0.1:10809";
+const NBD_SOCKET: &str = "nbd.sock";
 
 pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
+    let nbd = match &a.nbd {
+        Some(nbd) => nbd.clone(),
+        None if a.netns => Address::Unix(std::path::absolute(data)?.join(NBD_SOCKET)),
+        None => NBD_DEFAULT.parse()?,
+    };
     let options = Options {
         data: data.into(),
-        nbd: a.nbd.clone(),
+        nbd,
         http: a.http.clone(),
         config: a.config.clone(),
         servers: a.servers,
@@ -25,6 +36,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
             Timing::Real => TimingConfig::Real,
             Timing::None => TimingConfig::None,
         }),
+        netns: a.netns.then(|| kind(a.data_plane)),
         replace_ssd: a.replace_ssd.clone(),
     };
     let json = a.json;
@@ -40,7 +52,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
         };
         let _ = out.flush();
     };
-    if a.processes {
+    if a.processes || a.netns {
         processes::up(&std::env::current_exe()?, &options, ready)?;
     } else {
         embedded::up(&options, ready)?;
@@ -51,7 +63,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
 pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
     let (config, name) = match a {
         Node::Meta(c) => (c, NodeName::Meta),
-        Node::Switch(c) => (c, NodeName::Switch),
+        Node::Switch { config, .. } => (config, NodeName::Switch),
         Node::Server { config, id } => (config, NodeName::Server(*id)),
         Node::Gateway { config, id, .. } => (config, NodeName::Gateway(*id)),
     };
@@ -59,7 +71,11 @@ pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
         Node::Gateway { nbd, http, .. } => (Some(nbd.clone()), http.clone()),
         _ => (None, None),
     };
-    let options = NodeOptions { data: data.into(), config: config.config.clone(), name, nbd, http };
+    let data_plane = match a {
+        Node::Switch { data_plane, .. } => data_plane.map(kind),
+        _ => None,
+    };
+    let options = NodeOptions { data: data.into(), config: config.config.clone(), name, data_plane, nbd, http };
     node::run(&options, |facts| {
         let mut out = std::io::stdout().lock();
         let (name, address) = facts.node.clone().unwrap_or_default();
@@ -67,6 +83,14 @@ pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
         let _ = print(&mut out, facts).and_then(|()| out.flush());
     })?;
     Ok(())
+}
+
+fn kind(d: DataPlane) -> DataPlaneKind {
+    match d {
+        DataPlane::Process => DataPlaneKind::Process,
+        DataPlane::Tc => DataPlaneKind::Tc,
+        DataPlane::Xdp => DataPlaneKind::Xdp,
+    }
 }
 
 fn print(out: &mut impl Write, facts: &embedded::status::Facts) -> std::io::Result<()> {

@@ -11,6 +11,8 @@ mod faults;
 mod harness;
 #[path = "all/nbd.rs"]
 mod nbd;
+#[path = "all/netns.rs"]
+mod netns;
 #[path = "all/power.rs"]
 mod power;
 #[path = "all/processes.rs"]

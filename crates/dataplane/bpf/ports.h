@@ -11,8 +11,26 @@ INLINE __u32 add_saturating(__u32 a, __u64 b) {
     return sum > 0xffffffffu ? 0xffffffffu : sum;
 }
 
-INLINE struct port *port_of(__u32 ip) {
-    return bpf_map_lookup_elem(&ports, &ip);
+/* The first, or only, port towards an address. */
+static __attribute__((noinline)) struct port *port_of(__u32 ip) {
+    struct port_key key = {.ip = ip};
+    return bpf_map_lookup_elem(&ports, &key);
+}
+
+/* What tells flows apart, as ECMP does: sender's address and UDP ports. */
+INLINE __u32 flow_of(const struct head *h) {
+    __u32 mixed = (h->ip.from ^ h->ip.to) * 0x85ebca6bu ^ ((__u32)h->udp.from << 16 | h->udp.to) * 0x9e3779b9u;
+    mixed ^= mixed >> 15;
+    return mixed * 0xc2b2ae35u;
+}
+
+/* Of several ports towards an address, the one of this flow. A function of its own: its keys need stack. */
+static __attribute__((noinline)) struct port *port_for(__u32 ip, __u32 flow) {
+    struct port *port = port_of(ip);
+    if (!port || port->ways < 2)
+        return port;
+    struct port_key key = {.ip = ip, .way = ((__u64)flow * port->ways) >> 32};
+    return bpf_map_lookup_elem(&ports, &key);
 }
 
 INLINE struct ring *ring_of(__be32 ip) {
@@ -23,7 +41,7 @@ INLINE struct ring *ring_of(__be32 ip) {
 /* The time spent here, or, if a queue follows, the time it began: `behind_queue` adds the time it ended, modulo 2^32. */
 INLINE __be32 stamp(__be32 lat, __u64 start, const struct port *port) {
     __u32 ns = bpf_ntohl(lat);
-    if (port->queued)
+    if (port->place == QUEUE)
         return bpf_htonl((ns < LAT_CLAMP ? ns : LAT_CLAMP) - (__u32)start);
     return bpf_htonl(add_saturating(ns, bpf_ktime_get_ns() - start));
 }

@@ -25,7 +25,7 @@ INLINE void put_ethernet(struct __sk_buff *skb, const struct port *port, const _
 
 INLINE int send(struct __sk_buff *skb, const struct port *port, const __u8 from[6]) {
     put_ethernet(skb, port, from);
-    return port->queued ? bpf_redirect(port->ifindex, 0) : bpf_redirect_peer(port->ifindex, 0);
+    return port->place == PEER ? bpf_redirect_peer(port->ifindex, 0) : bpf_redirect(port->ifindex, 0);
 }
 
 INLINE int drop(__u32 why) {
@@ -94,8 +94,8 @@ static __attribute__((noinline)) int to_ring(struct __sk_buff *skb, struct head 
     return TC_SHOT;
 }
 
-INLINE int forward(struct __sk_buff *skb, const struct head *h, const struct header *ours, struct verdict v, __u64 start) {
-    struct port *port = port_of(v.to);
+INLINE int forward(struct __sk_buff *skb, struct head *h, const struct header *ours, struct verdict v, __u64 start) {
+    struct port *port = port_for(v.to, flow_of(h));
     if (!port)
         return drop(NO_PORT);
     redirect_ip(skb, h->ip.to, bpf_htonl(v.to), __builtin_offsetof(struct ipv4, to));
@@ -109,7 +109,7 @@ INLINE int forward(struct __sk_buff *skb, const struct head *h, const struct hea
 }
 
 /* Read and write: all that matters is in the header. */
-static __attribute__((noinline)) int io(struct __sk_buff *skb, const struct head *h, __u64 start) {
+static __attribute__((noinline)) int io(struct __sk_buff *skb, struct head *h, __u64 start) {
     struct header ours;
     if (!h || bpf_skb_load_bytes(skb, AT_OURS, &ours, sizeof(ours)))
         return drop(MALFORMED);
@@ -121,7 +121,7 @@ static __attribute__((noinline)) int io(struct __sk_buff *skb, const struct head
 }
 
 /* A gc_op comes whole and alone; the answer is as long, so only its bytes change. */
-static __attribute__((noinline)) int gc(struct __sk_buff *skb, const struct head *h, __u64 start) {
+static __attribute__((noinline)) int gc(struct __sk_buff *skb, struct head *h, __u64 start) {
     /* A multiple of four, zero at the end, for the checksum's difference. */
     struct {
         struct gc_op op;
@@ -136,7 +136,7 @@ static __attribute__((noinline)) int gc(struct __sk_buff *skb, const struct head
     if ((from & 0xffffff) - 1 != bpf_ntohl(f.op.head.source))
         return drop(GC_FOREIGN);
     int answer = on_gc_op(table_time(start), from, &f.op);
-    struct port *port = port_of(from);
+    struct port *port = port_for(from, flow_of(h));
     if (answer < 0)
         return TC_SHOT;
     if (!port)
@@ -145,11 +145,13 @@ static __attribute__((noinline)) int gc(struct __sk_buff *skb, const struct head
     gc_answer(&f.op, answer);
     f.op.head.lat = stamp(f.op.head.lat, start, port);
     delta = bpf_csum_diff(0, 0, (__be32 *)&f, sizeof(f), delta);
-    /* The addresses change places: no checksum notices, nor the ports, which are the same. */
+    /* The addresses change places: no checksum notices. The answer goes to where its node listens, whichever port asked. */
     __be32 addresses[2] = {h->ip.to, h->ip.from};
     bpf_skb_store_bytes(skb, AT_IP + __builtin_offsetof(struct ipv4, from), addresses, 8, 0);
-    __be16 udp_ports[2] = {h->udp.to, h->udp.from};
-    bpf_skb_store_bytes(skb, AT_UDP, udp_ports, 4, 0);
+    bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), h->udp.from, bpf_htons(OUR_PORT),
+                        BPF_F_MARK_MANGLED_0 | 2);
+    h->udp.from = bpf_htons(OUR_PORT);
+    bpf_skb_store_bytes(skb, AT_UDP, &h->udp, 4, 0);
     bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), 0, delta, BPF_F_MARK_MANGLED_0);
     bpf_skb_store_bytes(skb, AT_OURS, &f.op, sizeof(f.op), 0);
     return send(skb, port, h->eth.to);
@@ -173,7 +175,7 @@ static __attribute__((noinline)) int answer_arp(struct __sk_buff *skb) {
 SEC("classifier")
 int ingress(struct __sk_buff *skb) {
     __u64 start = bpf_ktime_get_ns();
-    struct head h;
+    struct head h = {};
     __u8 op;
     if (skb->protocol == bpf_htons(ETH_ARP))
         return answer_arp(skb);
@@ -181,6 +183,10 @@ int ingress(struct __sk_buff *skb) {
         return TC_OK;
     if (bpf_ntohl(h.ip.to) != switch_ip) {
         struct port *port = port_of(bpf_ntohl(h.ip.to));
+        if (port && port->ways > 1) {
+            bpf_skb_load_bytes(skb, AT_UDP, &h.udp, 4);
+            port = port_for(bpf_ntohl(h.ip.to), flow_of(&h));
+        }
         if (port)
             return send(skb, port, h.eth.to);
         struct ring *ring = ring_of(h.ip.to);

@@ -30,7 +30,7 @@ INLINE void ip_checksum(struct ipv4 *ip, __be32 from, __be32 to) {
 }
 
 INLINE int forward(struct head *h, struct header *ours, __u32 to, __u64 start) {
-    struct port *port = port_of(to);
+    struct port *port = port_for(to, flow_of(h));
     if (!port)
         return drop(NO_PORT);
     ip_checksum(&h->ip, h->ip.to, bpf_htonl(to));
@@ -71,7 +71,7 @@ static __attribute__((noinline)) int gc(struct xdp_md *ctx, __u64 start) {
     if ((bpf_ntohl(from) & 0xffffff) - 1 != bpf_ntohl(op.head.source))
         return drop(GC_FOREIGN);
     int answer = on_gc_op(table_time(start), bpf_ntohl(from), &op);
-    struct port *port = port_of(bpf_ntohl(from));
+    struct port *port = port_for(bpf_ntohl(from), flow_of(h));
     if (answer < 0)
         return XDP_DROP;
     if (!port)
@@ -79,12 +79,10 @@ static __attribute__((noinline)) int gc(struct xdp_md *ctx, __u64 start) {
     gc_answer(&op, answer);
     op.head.lat = stamp(op.head.lat, start, port);
     bpf_xdp_store_bytes(ctx, AT_OURS, &op, sizeof(op));
-    /* The addresses change places: the checksum does not notice. */
+    /* The addresses change places: the checksum does not notice. To where the node listens, whichever port asked. */
     h->ip.from = h->ip.to;
     h->ip.to = from;
-    __be16 sender = h->udp.from;
-    h->udp.from = h->udp.to;
-    h->udp.to = sender;
+    h->udp.from = bpf_htons(OUR_PORT);
     h->udp.checksum = 0;
     return send(h, port, h->eth.to);
 }
@@ -117,6 +115,8 @@ int ingress(struct xdp_md *ctx) {
     __u32 to = bpf_ntohl(h->ip.to);
     if (to != switch_ip) {
         struct port *port = port_of(to);
+        if (port && port->ways > 1)
+            port = port_for(to, (void *)(&h->udp.length) <= end ? flow_of(h) : 0);
         if (!port)
             return XDP_PASS;
         if (whole_udp)

@@ -58,12 +58,20 @@ struct control {
     __u64 changes;
 };
 
+/* How a packet leaves by a port: straight into the far end of a veth pair; through the port's queue, behind which a program
+ * completes its stamp; through the port's queue to a machine elsewhere. */
+enum place { PEER, QUEUE, WIRE };
+
 struct port {
     __u32 ifindex;
     __u8 mac[6];
-    /* The packet waits in a queue after this program; a program behind the queue completes its stamp. */
-    __u8 queued;
-    __u8 zero;
+    __u8 place; /* enum place */
+    __u8 ways;  /* ports towards this address; of the first only */
+};
+
+struct port_key {
+    __u32 ip; /* host order */
+    __u32 way;
 };
 
 struct key_of {
@@ -106,11 +114,11 @@ struct {
     __type(value, struct control);
 } control SEC(".maps");
 
-/* IPv4 (host order) to the port it is behind. */
+/* Ports by the addresses behind them: several of equal cost are ways 0, 1, ... */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, PORTS_MAX);
-    __type(key, __u32);
+    __type(key, struct port_key);
     __type(value, struct port);
 } ports SEC(".maps");
 

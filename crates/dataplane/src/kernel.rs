@@ -15,8 +15,8 @@ use rackweave_switch::tables::{DestinationRow, Dump, PeerState, ReplicaRow};
 use rackweave_switch::{BITS_EXPIRE, ROWS_MAX};
 
 use crate::layout::{
-    COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, Own, PortValue, READABLE, REPLICA_GC,
-    RingValue, Row, change_bytes, counters,
+    COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, Own, PortKey, PortValue, READABLE,
+    REPLICA_GC, RingValue, Row, change_bytes, counters,
 };
 use crate::rings::{Prefix, Reach, Ring, RingError};
 
@@ -38,6 +38,9 @@ pub enum Hook {
     /// with GRO on or an XDP program of its own.
     Xdp,
 }
+
+/// Most ports of equal cost towards a node.
+pub const WAYS_MAX: usize = 8;
 
 /// A soft request after a start waits at the longest this many expiry times, as in the pipeline.
 const START_GUARD_EXPIRIES: u64 = 2;
@@ -90,6 +93,8 @@ pub enum PortPlace {
     Peer,
     /// Through the port's queue; [`KernelSwitch::attach_behind_queue`] at the other end completes the latency stamp.
     Queue,
+    /// Through the port's queue to another machine: time in the queue is not in the stamp.
+    Wire,
 }
 
 /// Why the data plane did not come up.
@@ -112,6 +117,8 @@ pub enum KernelFault {
     Namespace(#[from] std::io::Error),
     #[error("XDP has no rings: a copy for each member needs a packet buffer")]
     NoRings,
+    #[error("{node} is behind {ways} ports: 1 to {WAYS_MAX}")]
+    Ways { node: NodeId, ways: usize },
     #[error("a queue behind an XDP port: the packet leaves past all queues")]
     NoQueue,
     #[error(transparent)]
@@ -244,12 +251,27 @@ impl KernelSwitch {
 
     /// Says behind which port a node is.
     pub fn set_port(&mut self, node: NodeId, port: Port) -> Result<(), KernelFault> {
-        if self.cfg.hook == Hook::Xdp && port.place == PortPlace::Queue {
+        self.set_ports(node, &[port])
+    }
+    /// Says behind which ports a node is: several of equal cost share its flows by a hash of addresses and UDP ports.
+    pub fn set_ports(&mut self, node: NodeId, all: &[Port]) -> Result<(), KernelFault> {
+        if all.is_empty() || all.len() > WAYS_MAX {
+            return Err(KernelFault::Ways { node, ways: all.len() });
+        }
+        if self.cfg.hook == Hook::Xdp && all.iter().any(|p| p.place == PortPlace::Queue) {
             return Err(KernelFault::NoQueue);
         }
-        let mut map: HashMap<_, u32, PortValue> = HashMap::try_from(self.map_mut("ports")?)?;
-        let queued = u8::from(port.place == PortPlace::Queue);
-        map.insert(node.ipv4(), PortValue { ifindex: port.ifindex, mac: port.mac, queued, zero: 0 }, 0)?;
+        let mut map: HashMap<_, PortKey, PortValue> = HashMap::try_from(self.map_mut("ports")?)?;
+        // The first, which says how many there are, last.
+        for (way, port) in all.iter().enumerate().rev() {
+            let place = match port.place {
+                PortPlace::Peer => 0,
+                PortPlace::Queue => 1,
+                PortPlace::Wire => 2,
+            };
+            let value = PortValue { ifindex: port.ifindex, mac: port.mac, place, ways: all.len() as u8 };
+            map.insert(PortKey { ip: node.ipv4(), way: way as u32 }, value, 0)?;
+        }
         Ok(())
     }
     /// The key of the `gc_op`s of a server's life.
@@ -295,6 +317,10 @@ impl KernelSwitch {
         }
         Ok(())
     }
+    /// How many programs look at what comes in by this interface at the traffic control hook.
+    pub fn attached(interface: &str) -> Result<usize, KernelFault> {
+        Ok(SchedClassifier::query_tcx(interface, TcAttachType::Ingress)?.1.len())
+    }
     /// At the far end of a port with [`PortPlace::Queue`].
     pub fn attach_behind_queue(&mut self, interface: &str) -> Result<(), KernelFault> {
         self.program::<SchedClassifier>("behind_queue")?.attach(interface, TcAttachType::Ingress)?;
@@ -330,6 +356,10 @@ impl KernelSwitch {
         Ok((return_value, out, duration))
     }
 
+    /// How many rows the tables hold.
+    pub fn rows(&self) -> Result<u32, KernelFault> {
+        Ok(self.control()?.rows)
+    }
     /// What only this data plane counts.
     pub fn own_counters(&self) -> Result<Own, KernelFault> {
         Ok(counters(&self.counted()?).1)

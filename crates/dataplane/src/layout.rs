@@ -64,8 +64,15 @@ pub struct Control {
 pub struct PortValue {
     pub ifindex: u32,
     pub mac: [u8; 6],
-    pub queued: u8,
-    pub zero: u8,
+    pub place: u8,
+    pub ways: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PortKey {
+    pub ip: u32,
+    pub way: u32,
 }
 
 #[repr(C)]
@@ -96,6 +103,8 @@ unsafe impl Pod for Row {}
 unsafe impl Pod for Control {}
 // SAFETY: as above.
 unsafe impl Pod for PortValue {}
+// SAFETY: as above.
+unsafe impl Pod for PortKey {}
 // SAFETY: as above.
 unsafe impl Pod for KeyOf {}
 // SAFETY: as above.

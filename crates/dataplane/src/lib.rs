@@ -11,12 +11,14 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver: clocks, files, threads")]
 
 pub mod frame;
+pub mod interface;
 pub mod kernel;
 mod layout;
 pub mod netns;
 pub mod ovs;
 pub mod rings;
+pub mod testrack;
 
-pub use kernel::{Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace};
+pub use kernel::{Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, WAYS_MAX};
 pub use layout::{Own, REPLICAS_MAX};
 pub use rings::{Prefix, Reach, Ring};

@@ -5,13 +5,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use rackweave_core::NodeId;
 
 use crate::frame::mac;
+use crate::interface;
 use crate::kernel::{Hook, KernelFault, KernelSwitch, Port, PortPlace};
 
 /// A network namespace, as long as this lives.
@@ -24,6 +26,12 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Puts the calling thread into the namespace behind `fd`: a plain system call, allowed between fork and exec.
+pub fn enter(fd: RawFd) -> io::Result<()> {
+    // SAFETY: changes the namespace of this thread only.
+    check(unsafe { libc::setns(fd, libc::CLONE_NEWNET) })
+}
+
 impl Namespace {
     pub fn new() -> io::Result<Namespace> {
         let made = std::thread::spawn(|| {
@@ -34,6 +42,11 @@ impl Namespace {
         let namespace = Namespace { fd: made.join().expect("does not panic")?.into() };
         namespace.sh("ip link set lo up")?;
         Ok(namespace)
+    }
+
+    /// One that exists, by what `nsenter --net=` takes.
+    pub fn open(path: &Path) -> io::Result<Namespace> {
+        Ok(Namespace { fd: File::open(path)?.into() })
     }
 
     /// Runs `f` on a thread of this namespace. Sockets made there stay in it.
@@ -53,7 +66,7 @@ impl Namespace {
         let fd = self.fd.as_raw_fd();
         let mut command = Command::new(program);
         // SAFETY: setns is a plain system call, allowed between fork and exec.
-        unsafe { command.pre_exec(move || check(libc::setns(fd, libc::CLONE_NEWNET))) };
+        unsafe { command.pre_exec(move || enter(fd)) };
         command
     }
 
@@ -74,6 +87,11 @@ impl Namespace {
             names.split(' ').zip(values.split(' ')).find(|(n, _)| *n == counter)?.1.parse().ok()
         });
         value.ok_or_else(|| io::Error::other(format!("no {protocol} {counter} in /proc/net/snmp")))
+    }
+
+    /// For [`enter`] between fork and exec.
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 
     /// What `ip` takes as its name, while this process lives.
@@ -155,7 +173,7 @@ impl Star {
     pub fn attach(&self, to: &mut KernelSwitch, place: PortPlace) -> Result<(), KernelFault> {
         for host in &self.hosts {
             let name = format!("p{}", host.node.0);
-            let ifindex = self.switch.run(|| interface_index(&name))?;
+            let ifindex = self.switch.run(|| interface::index(&name))?.unwrap_or(0);
             to.set_port(host.node, Port { ifindex, mac: mac(host.node), place })?;
             self.switch.run(|| to.attach(&name))??;
             if to.hook() == Hook::Xdp {
@@ -169,10 +187,4 @@ impl Star {
         // Whoever asks for the switch's own address learns its ports'; nothing is sent there.
         to.set_port(self.switch_node, Port { ifindex: 0, mac: mac(self.switch_node), place })
     }
-}
-
-fn interface_index(name: &str) -> u32 {
-    let name = std::ffi::CString::new(name).expect("no zero in it");
-    // SAFETY: a valid, terminated string.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }

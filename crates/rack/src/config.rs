@@ -17,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::distributed::channel::ControlSection;
 use crate::hosts::HostsSection;
+use crate::switching::SwitchSection;
 
 /// The one version of the schema there is.
 pub const CONFIG_VERSION: u32 = 1;
@@ -307,6 +308,8 @@ pub struct RackConfig {
     /// Where each node runs, if not all in one process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<HostsSection>,
+    #[serde(skip_serializing_if = "SwitchSection::is_default")]
+    pub switch: SwitchSection,
 }
 
 impl Default for RackConfig {
@@ -327,6 +330,7 @@ impl Default for RackConfig {
             protocol_version: None,
             control: None,
             hosts: None,
+            switch: SwitchSection::default(),
         }
     }
 }
@@ -402,6 +406,7 @@ impl RackConfig {
         if let Some(hosts) = &self.hosts {
             hosts.check(self.servers, &mut problems);
         }
+        self.switch.check(self.hosts.as_ref(), &mut problems);
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Rules(problems)) }
     }
 

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use rackweave_core::{Layout, NodeId};
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,27 @@ impl fmt::Display for NodeName {
     }
 }
 
+/// As it is displayed.
+impl FromStr for NodeName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<NodeName, ()> {
+        let number = |n: &str| n.parse().map_err(|_| ());
+        match text.split_once('-') {
+            None if text == "meta" => Ok(NodeName::Meta),
+            None if text == "switch" => Ok(NodeName::Switch),
+            Some(("server", n)) => Ok(NodeName::Server(number(n)?)),
+            Some(("gateway", n)) => Ok(NodeName::Gateway(number(n)?)),
+            _ => Err(()),
+        }
+    }
+}
+
 impl HostsSection {
+    pub fn layout(&self) -> Layout {
+        Layout { servers: self.servers.len() as u32, clients: self.gateways.len() as u32 }
+    }
+
     /// Every node, in the order of their ids.
     pub fn names(&self) -> impl Iterator<Item = NodeName> + use<> {
         let servers = (0..self.servers.len() as u32).map(NodeName::Server);
@@ -97,7 +118,7 @@ impl HostsSection {
         }
     }
 
-    fn problem(name: NodeName, text: &str, rule: impl Into<String>) -> Problem {
+    pub(crate) fn problem(name: NodeName, text: &str, rule: impl Into<String>) -> Problem {
         Problem { key: HostsSection::key(name), value: format!("{text:?}"), rule: rule.into() }
     }
 

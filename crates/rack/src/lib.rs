@@ -12,5 +12,6 @@ pub mod fault;
 pub mod file;
 pub mod hosts;
 pub mod sim;
+pub mod switching;
 
 pub use config::{ConfigError, RackConfig, Size};

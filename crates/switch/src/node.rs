@@ -4,6 +4,7 @@ use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet};
 use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
 
 use crate::config::SwitchConfig;
+use crate::control::DataPlane;
 use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
 use crate::tables::{CheckError, Dump, Told};
 
@@ -29,6 +30,13 @@ impl Switch {
     /// Both tables as they are now.
     pub fn dump(&self) -> Dump {
         self.pipeline.dump()
+    }
+    /// How many vSSDs the tables hold, and can.
+    pub fn rows(&self) -> u32 {
+        self.pipeline.rows()
+    }
+    pub fn rows_max(&self) -> u32 {
+        self.pipeline.rows_max()
     }
     pub fn counters(&self) -> &Counters {
         self.pipeline.counters()

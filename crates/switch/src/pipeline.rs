@@ -344,6 +344,10 @@ impl Pipeline {
     pub fn dump(&self) -> Dump {
         self.tables.dump()
     }
+    /// How many rows the tables hold.
+    pub fn rows(&self) -> u32 {
+        self.tables.rows()
+    }
     /// Whether the tables agree with each other; a test calls it after every packet.
     pub fn check(&self) -> Result<(), CheckError> {
         self.tables.check()

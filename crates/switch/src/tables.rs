@@ -114,6 +114,9 @@ impl Tables {
         }
     }
 
+    pub fn rows(&self) -> u32 {
+        self.index.len() as u32
+    }
     pub fn rows_max(&self) -> u32 {
         self.rows_max
     }

@@ -109,6 +109,10 @@ impl Keys {
         self.live.retain(|(live, _)| *live != id);
         if self.live.len() == before { Err(KeyError::Unknown { id }) } else { Ok(()) }
     }
+    /// The keys of a node's `gc_op`s in one life, one for each live key: what the switch's program is given.
+    pub fn of_gc(&self, node: NodeId, incarnation: u64) -> impl Iterator<Item = (KeyId, [u64; 2])> + '_ {
+        self.live.iter().map(move |(id, key)| (*id, gc_key(key, *id, node, incarnation)))
+    }
     fn key(&self, id: KeyId) -> Option<&[u8; KEY_BYTES]> {
         self.live.iter().find(|(live, _)| *live == id).map(|(_, key)| key)
     }

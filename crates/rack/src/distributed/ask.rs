@@ -129,6 +129,7 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
     whole.processes.extend(s.processes);
     sum(&mut whole.counters, s.counters);
     sum(&mut whole.network, s.network);
+    whole.switch = s.switch.or(whole.switch.take());
     if name == NodeName::Meta.to_string() {
         let nbd = std::mem::take(&mut whole.rack.nbd);
         whole.rack = s.rack;

@@ -1,14 +1,16 @@
 //! A process for each node: the loop of [`crate::embedded`] around one node, with a network to the others.
 //!
 //! Reading order: [`crate::hosts`] (who is where), [`net`] and [`udp`] (packets between processes), [`node`] (one process),
-//! [`processes`] (all of them on one machine), [`ask`] (their state put together), [`channel`] (from another host).
-//! Keys: [`key`], [`rotate`], [`authority`].
+//! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`namespaces`] (hosts for
+//! them), [`ask`] (their state put together), [`channel`] (from another host). Keys: [`key`], [`rotate`], [`authority`].
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
 pub mod ask;
 pub mod authority;
 pub mod channel;
+pub mod kernel;
 pub mod key;
+pub mod namespaces;
 pub mod net;
 pub mod node;
 pub mod processes;
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 use crate::config::{ConfigError, Problem, RackConfig};
 use crate::embedded::up::STORE_FILE;
 use crate::hosts::{HostsSection, NodeName};
+use crate::switching::DataPlaneKind;
 
 /// Why processes of a rack do not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +54,14 @@ pub enum DistributedError {
     Bind { name: NodeName, address: SocketAddr, error: io::Error },
     #[error(transparent)]
     Net(#[from] net::NetError),
+    #[error("network namespaces: {0} (they need root, iproute2 and ethtool)")]
+    Namespaces(io::Error),
+    #[error("--{option} {address}: nothing outside reaches a port in the gateway's namespace; unix:PATH does")]
+    NoWayIn { option: &'static str, address: String },
+    #[error("the configuration has [hosts] or [switch]: --netns makes its own")]
+    NotOurs,
+    #[error("switch in the kernel ({plane}): {error}")]
+    DataPlane { plane: DataPlaneKind, error: kernel::PlaneError },
     #[error("{name} ended at once ({status}): {last}")]
     Child { name: NodeName, status: String, last: String },
     #[error("starting {name}: {error}")]

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rackweave_core::{Layout, SsdId};
 use rackweave_transport::Keys;
 
+use super::kernel::KernelNode;
 use super::net::{Net, NetError};
 use super::{DistributedError, addresses, channel, key, refuse_together};
 use crate::config::RackConfig;
@@ -18,7 +19,8 @@ use crate::embedded::store::StoreError;
 use crate::embedded::syncer::Syncer;
 use crate::embedded::up::{self, UpError};
 use crate::embedded::{Hosted, RackNodes};
-use crate::hosts::NodeName;
+use crate::hosts::{HostsSection, NodeName};
+use crate::switching::DataPlaneKind;
 
 /// What the user asked for.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub struct NodeOptions {
     /// The rack's configuration, with a `[hosts]` section.
     pub config: PathBuf,
     pub name: NodeName,
+    /// Of the switch: what runs its tables, in place of what the configuration says.
+    pub data_plane: Option<DataPlaneKind>,
     /// Of a gateway: where NBD clients connect.
     pub nbd: Option<Address>,
     /// Of a gateway: where Prometheus does.
@@ -47,7 +51,11 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let signal = up::signals()?;
     up::exact_timers();
     let name = options.name;
-    let cfg = up::read_config(&options.config)?;
+    let mut cfg = up::read_config(&options.config)?;
+    if let Some(kind) = options.data_plane {
+        cfg.switch.data_plane = kind;
+        cfg.validate().map_err(|error| UpError::Config { path: options.config.clone(), error })?;
+    }
     let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;
     if hosts.text(name).is_none() {
         let (servers, gateways) = (hosts.servers.len(), hosts.gateways.len());
@@ -60,6 +68,9 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let gateways = hosts.gateways.len() as u32;
     let node = name.id(Layout { servers: cfg.servers, clients: gateways });
     let address = addresses[node.0 as usize];
+    let in_kernel = (name == NodeName::Switch && cfg.switch.data_plane != DataPlaneKind::Process)
+        .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
+        .transpose()?;
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
     let net = Net::speaking(version, node, addresses, keys, life(), up::random_u64());
     let net = net.map_err(|e| match e {
@@ -94,8 +105,18 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         let nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
         return run.until_stopped(nodes, devices, store);
     }
-    let nodes = RackNodes::hosting(&cfg, hosted, Vec::new(), up::random_u64)?;
+    let mut nodes = RackNodes::hosting(&cfg, hosted, Vec::new(), up::random_u64)?;
+    if let Some(node) = in_kernel {
+        nodes.switch_in_kernel(node);
+    }
     run.until_stopped(nodes, devices, NoStore)
+}
+
+fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Result<KernelNode, DistributedError> {
+    // Its problems were found when the configuration was checked.
+    let ports = cfg.switch.plan(hosts, &mut Vec::new());
+    let plane = cfg.switch.data_plane;
+    KernelNode::start(cfg, ports, keys).map_err(|error| DistributedError::DataPlane { plane, error })
 }
 
 /// What the loop of one node is made of, besides the node.

@@ -13,21 +13,27 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rackweave_core::{Span, Time};
+use rackweave_dataplane::netns::enter;
 
+use super::namespaces::Namespaces;
 use super::{DistributedError, addresses, ask, key, node, refuse_together};
 use crate::config::RackConfig;
 use crate::embedded::clock::Clock;
 use crate::embedded::control::{Answer, Command as Question, Status};
 use crate::embedded::datadir::{DataDir, DataDirError};
+use crate::embedded::net::Address;
 use crate::embedded::poll::{Interest, Poll, Ready, drain_bytes};
 use crate::embedded::serve::NbdTls;
 use crate::embedded::status::Facts;
 use crate::embedded::up::{self, Options, UpError};
 use crate::hosts::{HostsSection, NodeName};
+use crate::switching::DataPlaneKind;
 
 /// The configuration that the processes read, in the data directory: the rack's, with this run's hosts and timing.
 pub(super) const NODES_FILE: &str = "nodes.toml";
 const KEY_FILE: &str = "cluster.key";
+/// Where the hosts of `--netns` are.
+const NAMESPACES_FILE: &str = "namespaces";
 /// Ports on the drawn host: the first node's.
 const FIRST_PORT: u16 = 7400;
 /// Hosts drawn before giving up.
@@ -69,6 +75,8 @@ struct Processes {
     config: PathBuf,
     nbd: String,
     http: Option<String>,
+    /// Where the processes run, if not all where this one does.
+    namespaces: Option<Namespaces>,
     nodes: Vec<Node>,
     poll: Poll,
     clock: Clock,
@@ -83,11 +91,14 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let dir = DataDir::open(&options.data)?;
     refuse_together(dir.path())?;
     let mut cfg = up::configure(&dir, options, |_, _| Ok(()))?;
-    hosts(&dir, &mut cfg)?;
+    let namespaces = options.netns.map(|kind| namespaces(&dir, &mut cfg, options, kind)).transpose()?;
+    if namespaces.is_none() {
+        hosts(&dir, &mut cfg)?;
+    }
     dir.write(NODES_FILE, cfg.to_toml().as_bytes())?;
     let config = dir.file(NODES_FILE);
     let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).collect();
-    check(&dir, &cfg, &config, &names)?;
+    check(&dir, &cfg, &config, &names, namespaces.is_none())?;
     let poll = Poll::new()?;
     poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
     let mut all = Processes {
@@ -96,6 +107,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
         config: std::path::absolute(config)?,
         nbd: options.nbd.to_string(),
         http: options.http.as_ref().map(ToString::to_string),
+        namespaces,
         nodes: names.into_iter().map(Node::new).collect(),
         poll,
         clock: Clock::of_one_node(),
@@ -105,6 +117,38 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let result = all.run(cfg.min_copies as usize, ready);
     all.stop()?;
     result
+}
+
+/// Hosts of this run in namespaces, and the switch between them; where they are is in the data directory.
+fn namespaces(
+    dir: &DataDir,
+    cfg: &mut RackConfig,
+    options: &Options,
+    data_plane: DataPlaneKind,
+) -> Result<Namespaces, UpError> {
+    for (option, address) in [("nbd", Some(&options.nbd)), ("http", options.http.as_ref())] {
+        if let Some(tcp @ Address::Tcp(_)) = address {
+            return Err(DistributedError::NoWayIn { option, address: tcp.to_string() }.into());
+        }
+    }
+    if cfg.hosts.is_some() || !cfg.switch.is_default() {
+        return Err(DistributedError::NotOurs.into());
+    }
+    make_key(dir)?;
+    let namespaces = Namespaces::new(cfg.servers, data_plane)?;
+    cfg.hosts = Some(namespaces.hosts(KEY_FILE.into()));
+    cfg.switch = namespaces.switch(data_plane);
+    cfg.validate().map_err(UpError::Options)?;
+    dir.write(NAMESPACES_FILE, namespaces.listed().as_bytes())?;
+    Ok(namespaces)
+}
+
+fn make_key(dir: &DataDir) -> Result<(), DistributedError> {
+    let path = dir.file(KEY_FILE);
+    if !path.exists() {
+        key::init(&path)?;
+    }
+    Ok(())
 }
 
 /// Hosts of this run: the configured ones, if they are all here, else drawn ones; and their key.
@@ -117,10 +161,7 @@ fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
         }
         return Ok(());
     }
-    let path = dir.file(KEY_FILE);
-    if !path.exists() {
-        key::init(&path)?;
-    }
+    make_key(dir)?;
     let free = |hosts: &HostsSection| {
         let all = hosts.resolve().unwrap_or_default();
         !all.is_empty() && all.iter().all(|a| UdpSocket::bind(a).is_ok())
@@ -147,7 +188,7 @@ fn draw(servers: u32, key: &Path) -> HostsSection {
 }
 
 /// Everything that would stop a node from starting, before any starts.
-fn check(dir: &DataDir, cfg: &RackConfig, config: &Path, names: &[NodeName]) -> Result<(), UpError> {
+fn check(dir: &DataDir, cfg: &RackConfig, config: &Path, names: &[NodeName], here: bool) -> Result<(), UpError> {
     crate::build::profile(cfg)?;
     node::keys(cfg)?;
     NbdTls::load(&cfg.nbd)?;
@@ -160,6 +201,10 @@ fn check(dir: &DataDir, cfg: &RackConfig, config: &Path, names: &[NodeName]) -> 
             match DataDir::open(&dir.file(&name.to_string())) {
                 Err(DataDirError::InUse { .. }) if clock.read().since(start) < LEFT_OVER_WAIT => pause(),
                 opened => drop(opened?),
+            }
+            if !here {
+                // In a namespace that has just been made nobody else is.
+                break;
             }
             match UdpSocket::bind(address) {
                 Ok(_) => break,
@@ -265,9 +310,13 @@ impl Processes {
             c.args(self.http.iter().flat_map(|http| ["--http", http.as_str()]));
         }
         let parent = std::process::id() as i32;
+        let namespace = self.namespaces.as_ref().map(|all| all.of(name).as_raw_fd());
         // SAFETY: only system calls that are allowed between fork and exec.
         unsafe {
             c.pre_exec(move || {
+                if let Some(fd) = namespace {
+                    enter(fd)?;
+                }
                 // Dies with us, whatever ends us; a Ctrl-C is ours to pass on, in order.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::setpgid(0, 0);

@@ -94,9 +94,28 @@ pub struct Status {
     /// What the network between processes counted, summed over them, by name; those that are zero are left out.
     #[serde(default)]
     pub network: Vec<(String, u64)>,
+    /// The switch, unless it does not answer.
+    #[serde(default)]
+    pub switch: Option<SwitchState>,
     /// The rack's processes, if each node has its own.
     #[serde(default)]
     pub processes: Vec<Process>,
+}
+
+/// The switch's tables and what its program counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SwitchState {
+    /// `process`, `tc` or `xdp`.
+    pub data_plane: String,
+    pub rows: u32,
+    pub rows_max: u32,
+    /// Since the start, by name; those that are zero are left out.
+    pub counters: Vec<(String, u64)>,
+    /// Of a data plane in the kernel: its interfaces, each `up`, `down` or `missing`.
+    #[serde(default)]
+    pub interfaces: Vec<(String, String)>,
+    /// What went wrong last, if it has not gone well since.
+    pub error: Option<String>,
 }
 
 /// One process of a rack in several.

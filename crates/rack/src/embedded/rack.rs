@@ -4,17 +4,20 @@ use bytes::Bytes;
 use rackweave_block::VolumeClient;
 use rackweave_core::msg::Role;
 use rackweave_core::{BLOCK, Effects, Event, Layout, Node, NodeId, Time};
+use rackweave_dataplane::Own;
 use rackweave_flash::{Profile, Ssd};
 use rackweave_meta::Meta;
 use rackweave_server::Server;
 use rackweave_switch::Switch;
 
-use super::control::Vssd;
+use super::control::{SwitchState, Vssd};
 use super::engine::Nodes;
 use super::status::Describe;
 use crate::build::{self, BuildError};
 use crate::config::RackConfig;
+use crate::distributed::kernel::{KernelNode, counted};
 use crate::file::Shape;
+use crate::switching::DataPlaneKind;
 
 /// Which nodes of the rack run in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +37,18 @@ impl Hosted {
     }
 }
 
+/// Who decides about packets.
+enum Plane {
+    Process(Switch),
+    Kernel(Box<KernelNode>),
+}
+
 /// Metadata service, switch, servers, and the volume client that all gateway sessions share: those that run here.
 pub struct RackNodes {
     layout: Layout,
     hosted: Hosted,
     meta: Option<Meta>,
-    switch: Option<Switch>,
+    switch: Option<Plane>,
     servers: Vec<Option<Server>>,
     /// With its id.
     client: Option<(NodeId, VolumeClient)>,
@@ -74,12 +83,16 @@ impl RackNodes {
             layout,
             hosted,
             meta: hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?,
-            switch: hosted.has(Layout::SWITCH).then(|| build::switch(cfg)),
+            switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(build::switch(cfg))),
             servers,
             client: client.map(|i| (layout.client(i), build::client(cfg, i, nonce()))),
         })
     }
 
+    /// Puts the switch's tables into the kernel, if it runs here.
+    pub fn switch_in_kernel(&mut self, node: KernelNode) {
+        self.switch = self.switch.take().map(|_| Plane::Kernel(Box::new(node)));
+    }
     pub fn server(&self, i: usize) -> Option<&Server> {
         self.servers.get(i)?.as_ref()
     }
@@ -97,7 +110,10 @@ impl Nodes for RackNodes {
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects) {
         let here: Option<&mut dyn Node> = match node {
             Layout::META => self.meta.as_mut().map(|n| n as _),
-            Layout::SWITCH => self.switch.as_mut().map(|n| n as _),
+            Layout::SWITCH => self.switch.as_mut().map(|n| match n {
+                Plane::Process(n) => n as _,
+                Plane::Kernel(n) => n.as_mut() as _,
+            }),
             n => match self.servers.get_mut(n.0 as usize - 2) {
                 Some(server) => server.as_mut().map(|n| n as _),
                 None => self.client.as_mut().map(|c| &mut c.1 as _),
@@ -149,6 +165,19 @@ impl Describe for RackNodes {
                 failed: report.failed,
             })
             .collect()
+    }
+
+    fn switch(&self) -> Option<SwitchState> {
+        Some(match self.switch.as_ref()? {
+            Plane::Kernel(n) => n.state(),
+            Plane::Process(s) => SwitchState {
+                data_plane: DataPlaneKind::Process.to_string(),
+                rows: s.rows(),
+                rows_max: s.rows_max(),
+                counters: counted(s.counters(), &Own::default()),
+                ..SwitchState::default()
+            },
+        })
     }
 }
 

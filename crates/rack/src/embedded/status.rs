@@ -4,7 +4,7 @@ use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 
-use super::control::{Member, Process, RackFacts, Server, Set, Status, Volume, Vssd};
+use super::control::{Member, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd};
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
 use crate::file::FileIo;
@@ -13,6 +13,8 @@ use crate::file::FileIo;
 pub trait Describe {
     /// The vSSDs of a server, in order; empty for any other node.
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd>;
+    /// The switch, if it is here.
+    fn switch(&self) -> Option<SwitchState>;
 }
 
 /// Facts about the rack that never change while it runs.
@@ -76,6 +78,7 @@ impl View<'_> {
             volumes: self.volumes.iter().map(Volume::from).collect(),
             latency: Kind::ALL.iter().map(|&k| self.latencies.summary(k)).collect(),
             network: self.network.clone(),
+            switch: engine.nodes.switch(),
             processes: self.process().into_iter().collect(),
             counters: engine.counts().filter(|c| c.1 > 0).map(|(p, n)| (p.name().into(), n)).collect(),
         }

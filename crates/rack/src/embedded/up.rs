@@ -22,6 +22,7 @@ use super::syncer::Syncer;
 use crate::config::{ConfigError, RackConfig, Size, TimingConfig};
 use crate::distributed::{DistributedError, refuse};
 use crate::file::{FileSsd, OpenError, OsFile};
+use crate::switching::DataPlaneKind;
 
 const CONFIG_FILE: &str = "rack.toml";
 pub(crate) const STORE_FILE: &str = "meta.redb";
@@ -37,6 +38,8 @@ pub struct Options {
     pub ssd_size: Option<Size>,
     /// For this run only.
     pub timing: Option<TimingConfig>,
+    /// Of a process for each node: each in a network namespace of its own, around a switch with this data plane.
+    pub netns: Option<DataPlaneKind>,
     /// Servers whose SSD is gone and begins empty.
     pub replace_ssd: Vec<u32>,
 }
@@ -285,6 +288,7 @@ mod tests {
             servers: None,
             ssd_size: None,
             timing: None,
+            netns: None,
             replace_ssd: Vec::new(),
         }
     }
