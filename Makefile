@@ -1,13 +1,19 @@
 # Rackweave. `make up` and `make test` install what a fresh machine with Rust and make still lacks.
-.PHONY: up build test bench soak lint deps-test clean
+.PHONY: up netns-rack build test bench soak lint deps-test clean
 
 CARGO ?= cargo
 BIN := target/release/rackweave
 # Passed to `rackweave up`, for instance: make up ARGS="--servers 6 --http 127.0.0.1:9100"
 ARGS ?=
+DATA_PLANE ?= process
 
 up: build
 	$(BIN) up $(ARGS)
+
+# The same on hosts in network namespaces, with the switch in a process or in the kernel: DATA_PLANE=process|tc|xdp.
+netns-rack: build
+	@scripts/deps test
+	@RACKWEAVE_BIN=$(BIN) DATA_PLANE="$(DATA_PLANE)" ARGS="$(ARGS)" scripts/netns-rack
 
 build:
 	@scripts/deps build

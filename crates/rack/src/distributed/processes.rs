@@ -134,21 +134,22 @@ fn namespaces(
     if cfg.hosts.is_some() || !cfg.switch.is_default() {
         return Err(DistributedError::NotOurs.into());
     }
-    make_key(dir)?;
+    let key = make_key(dir)?;
     let namespaces = Namespaces::new(cfg.servers, data_plane)?;
-    cfg.hosts = Some(namespaces.hosts(KEY_FILE.into()));
+    cfg.hosts = Some(namespaces.hosts(key));
     cfg.switch = namespaces.switch(data_plane);
     cfg.validate().map_err(UpError::Options)?;
     dir.write(NAMESPACES_FILE, namespaces.listed().as_bytes())?;
     Ok(namespaces)
 }
 
-fn make_key(dir: &DataDir) -> Result<(), DistributedError> {
+/// The rack's own key, made if there is none yet.
+fn make_key(dir: &DataDir) -> Result<PathBuf, DistributedError> {
     let path = dir.file(KEY_FILE);
     if !path.exists() {
         key::init(&path)?;
     }
-    Ok(())
+    Ok(std::path::absolute(&path).map_err(|error| key::KeyFileError::Io { path, error })?)
 }
 
 /// Hosts of this run: the configured ones, if they are all here, else drawn ones; and their key.
@@ -161,13 +162,12 @@ fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
         }
         return Ok(());
     }
-    make_key(dir)?;
+    let key = make_key(dir)?;
     let free = |hosts: &HostsSection| {
         let all = hosts.resolve().unwrap_or_default();
         !all.is_empty() && all.iter().all(|a| UdpSocket::bind(a).is_ok())
     };
-    let path = std::path::absolute(&path).map_err(|error| key::KeyFileError::Io { path, error })?;
-    let mut drawn = || draw(cfg.servers, &path);
+    let mut drawn = || draw(cfg.servers, &key);
     let hosts = (0..DRAWS).map(|_| drawn()).find(free).unwrap_or_else(&mut drawn);
     cfg.hosts = Some(hosts);
     Ok(())
