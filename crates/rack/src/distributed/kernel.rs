@@ -127,13 +127,11 @@ impl KernelNode {
 
     /// Follows changed keys of the cluster.
     pub fn set_keys(&mut self, keys: Keys) {
-        for (node, life) in std::mem::take(&mut self.lives) {
-            self.forget(node, life);
-            self.keys = keys.clone();
-            let result = self.learn(node, life);
-            self.note(result);
-        }
+        let lives = std::mem::take(&mut self.lives);
+        lives.iter().for_each(|(&node, &life)| self.forget(node, life));
         self.keys = keys;
+        let result = lives.into_iter().try_for_each(|(node, life)| self.learn(node, life));
+        self.note(result);
     }
     fn learn(&mut self, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
         if self.lives.get(&node) == Some(&life) {

@@ -9,6 +9,7 @@ use rackweave_flash::{Profile, Ssd};
 use rackweave_meta::Meta;
 use rackweave_server::Server;
 use rackweave_switch::Switch;
+use rackweave_transport::Keys;
 
 use super::control::{SwitchState, Vssd};
 use super::engine::Nodes;
@@ -126,6 +127,12 @@ impl Nodes for RackNodes {
 
     fn count(&self) -> u32 {
         self.layout.nodes()
+    }
+
+    fn set_keys(&mut self, keys: &Keys) {
+        if let Some(Plane::Kernel(n)) = &mut self.switch {
+            n.set_keys(keys.clone());
+        }
     }
 
     fn hosts(&self, node: NodeId) -> bool {
