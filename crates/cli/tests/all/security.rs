@@ -73,6 +73,12 @@ fn the_clusters_key_changes_under_load_without_a_pause() {
     assert!(e.contains("server-1") && e.contains("repeat the command"), "{e}");
     signal(server, libc::SIGCONT);
     wait_for("server-1 answers", || processes(&r.status()).iter().all(|p| p["error"].is_null()));
+    // Interrupted where both are in use, asked again.
+    let mut rotate = rackweave(&["keys", "rotate", "--data", &data]).stdout(Stdio::piped()).spawn().expect("spawns");
+    wait_for("all send with the new key", || all_have_keys(&r.status(), &[3, 2]));
+    rotate.kill().expect("ends");
+    rotate.wait().expect("wait");
+    assert!(all_have_keys(&r.status(), &[3, 2]));
     r.ok(&["keys", "rotate"]);
     assert!(all_have_keys(&r.status(), &[3]));
     // Whoever starts again has the new one.

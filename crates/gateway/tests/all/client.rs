@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 use rackweave_core::request::{AdminOp, Extent, Reply, ReplyData, Request, RequestError, RequestOp, VolumeInfo};
 use rackweave_core::{Payload, SetId, VolumeId};
-use rackweave_gateway::nbd::Session;
+use rackweave_gateway::nbd::{Session, TlsUse};
 
 pub const SIZE: u64 = 1 << 20;
 
@@ -108,7 +108,12 @@ pub fn talk(s: &mut Session, m: &mut Memory, input: &[u8]) -> Vec<u8> {
 
 /// A session whose greeting is taken and answered with both flags.
 pub fn greeted() -> Session {
-    let mut s = Session::new(3);
+    with_tls(TlsUse::Off)
+}
+
+/// The same of a server that can encrypt.
+pub fn with_tls(tls: TlsUse) -> Session {
+    let mut s = Session::with_tls(3, tls);
     drain(&mut s);
     s.input(Bytes::from_static(&[0, 0, 0, 3]));
     s

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use rackweave_core::Rng;
 use rackweave_gateway::metrics::HttpSession;
-use rackweave_gateway::nbd::{BYTES_MAX, IN_FLIGHT_MAX, Session};
+use rackweave_gateway::nbd::{BYTES_MAX, IN_FLIGHT_MAX, Session, TlsUse};
 
-use crate::client::{Memory, command, context, export, greeted, option, serving, serving_simply};
+use crate::client::{Memory, command, context, export, option, serving, serving_simply, with_tls};
 
 const INPUTS: u64 = 220_000;
 
@@ -44,22 +44,32 @@ fn phrase(rng: &mut Rng, handshake: bool) -> Vec<u8> {
 #[test]
 fn no_input_breaks_a_session() {
     let mut m = Memory::default();
-    let (mut inputs, mut seed, mut served) = (0, 0, 0);
+    let (mut inputs, mut seed, mut served, mut encrypted) = (0, 0, 0, 0);
     while inputs < INPUTS {
         seed += 1;
         let mut rng = Rng::new(seed);
+        let required = rng.chance(0.1);
+        let mut in_clear = required;
         let mut s = match rng.below(4) {
+            _ if required => with_tls(TlsUse::Require),
             0 => Session::new(3),
-            1 => greeted(),
+            1 => with_tls(*rng.pick(&[TlsUse::Off, TlsUse::Allow])),
             2 => serving(&mut m),
             _ => serving_simply(&mut m),
         };
+        if required && rng.chance(0.5) {
+            s.input(Bytes::from(option(5, b"")));
+            in_clear = !s.starts_tls();
+        }
         for _ in 0..rng.between(1, 60) {
             if !s.wants_input() && rng.chance(0.9) {
                 break;
             }
             inputs += 1;
             s.input(Bytes::from(phrase(&mut rng, !s.handshake_done())));
+            in_clear &= !s.starts_tls();
+            assert!(!in_clear || s.in_flight() == 0, "seed {seed}: the rack is asked for a client that should encrypt");
+            encrypted += u64::from(required && !in_clear);
             if rng.chance(0.7) {
                 while let Some(r) = s.poll_request() {
                     served += 1;
@@ -81,6 +91,7 @@ fn no_input_breaks_a_session() {
         s.written(usize::MAX);
         assert!(s.finished(), "seed {seed}");
     }
+    assert!(encrypted > INPUTS / 500, "only {encrypted} inputs after STARTTLS");
     assert!(served > INPUTS / 10, "only {served} requests came of {inputs} inputs");
 }
 

@@ -5,23 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::Rng;
-use rackweave_gateway::nbd::{CloseReason, Session, TlsUse};
+use rackweave_gateway::nbd::{CloseReason, TlsUse};
 use rackweave_gateway::tls::{Failure, FailureKind, Identity, Tls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection};
 
-use crate::client::{Memory, drain, export, option, option_reply, talk};
+use crate::client::{Memory, export, option, option_reply, talk, with_tls};
 
 const ERR: u32 = 1 << 31;
-
-fn greeted(tls: TlsUse) -> Session {
-    let mut s = Session::with_tls(3, tls);
-    drain(&mut s);
-    s.input(Bytes::from_static(&[0, 0, 0, 3]));
-    s
-}
 
 /// Error code of the one reply in `out`.
 fn code(out: &[u8]) -> u32 {
@@ -30,7 +23,7 @@ fn code(out: &[u8]) -> u32 {
 
 #[test]
 fn without_tls_it_is_refused_and_the_session_goes_on() {
-    let (mut s, mut m) = (greeted(TlsUse::Off), Memory::default());
+    let (mut s, mut m) = (with_tls(TlsUse::Off), Memory::default());
     assert_eq!(code(&talk(&mut s, &mut m, &option(5, b""))), ERR + 2);
     assert!(!s.starts_tls());
     assert_eq!(code(&talk(&mut s, &mut m, &option(8, b""))), 1);
@@ -38,7 +31,7 @@ fn without_tls_it_is_refused_and_the_session_goes_on() {
 
 #[test]
 fn where_it_is_required_nothing_else_is_told_before_it() {
-    let (mut s, mut m) = (greeted(TlsUse::Require), Memory::default());
+    let (mut s, mut m) = (with_tls(TlsUse::Require), Memory::default());
     for (o, data) in
         [(3, vec![]), (6, export("vm0", &[])), (7, export("vm0", &[])), (8, vec![]), (10, vec![]), (99, vec![])]
     {
@@ -50,17 +43,17 @@ fn where_it_is_required_nothing_else_is_told_before_it() {
     assert_eq!(code(&talk(&mut s, &mut m, &option(5, b""))), ERR + 3, "not twice");
     talk(&mut s, &mut m, &option(7, &export("vm0", &[])));
     assert!(s.handshake_done());
-    let (mut s, mut m) = (greeted(TlsUse::Require), Memory::default());
+    let (mut s, mut m) = (with_tls(TlsUse::Require), Memory::default());
     assert_eq!(code(&talk(&mut s, &mut m, &option(2, b""))), 1, "ABORT is always heard");
     // The old way in has no way to refuse.
-    let (mut s, mut m) = (greeted(TlsUse::Require), Memory::default());
+    let (mut s, mut m) = (with_tls(TlsUse::Require), Memory::default());
     assert_eq!(talk(&mut s, &mut m, &option(1, b"vm0")), b"");
     assert_eq!(s.closed(), Some(&CloseReason::TlsRequired));
 }
 
 #[test]
 fn what_was_agreed_on_in_the_clear_is_forgotten() {
-    let (mut s, mut m) = (greeted(TlsUse::Allow), Memory::default());
+    let (mut s, mut m) = (with_tls(TlsUse::Allow), Memory::default());
     assert_eq!(code(&talk(&mut s, &mut m, &option(8, b""))), 1);
     assert_eq!(code(&talk(&mut s, &mut m, &option(5, b""))), 1);
     assert!(s.starts_tls());
@@ -70,7 +63,7 @@ fn what_was_agreed_on_in_the_clear_is_forgotten() {
 
 #[test]
 fn what_was_put_behind_starttls_on_the_way_ends_the_session() {
-    let (mut s, mut m) = (greeted(TlsUse::Allow), Memory::default());
+    let (mut s, mut m) = (with_tls(TlsUse::Allow), Memory::default());
     let out = talk(&mut s, &mut m, &[option(5, b""), option(8, b"")].concat());
     assert_eq!(out, b"");
     assert_eq!(s.closed(), Some(&CloseReason::BehindStartTls { bytes: 16 }));
