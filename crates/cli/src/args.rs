@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use rackweave_rack::Size;
 use rackweave_rack::embedded::net::Address;
 
@@ -110,6 +110,9 @@ pub struct Up {
     /// What runs the switch's tables there
     #[arg(long, value_enum, value_name = "KIND", requires = "netns", default_value = "process")]
     pub data_plane: DataPlane,
+    /// Write each process's datagrams as a capture into this directory
+    #[arg(long, value_name = "DIR")]
+    pub pcap: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -153,6 +156,9 @@ pub struct NodeConfig {
     /// Configuration of the rack (TOML), with a [hosts] section
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    /// Write its datagrams as a capture
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -295,10 +301,13 @@ pub struct Replay {
     /// Plot how rare each latency is
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Write the packets of the measured part as a capture; of one policy
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
-#[group(id = "what", required = true, multiple = false, args = ["seed", "plan"])]
+#[command(group = ArgGroup::new("what").required(true).args(["seed", "plan"]))]
 pub struct Sim {
     /// Draws the rack, its workload and its faults
     #[arg(long)]
@@ -315,6 +324,9 @@ pub struct Sim {
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
+    /// Write its packets as a capture
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
 }
 
 fn size(text: &str) -> Result<Size, String> {
@@ -360,6 +372,14 @@ mod tests {
             let e = size(bad).unwrap_err();
             assert!(e.contains(&format!("{bad:?}")), "{bad}: {e}");
         }
+    }
+
+    #[test]
+    fn a_search_runs_a_seed_or_a_plan_however_it_reports() {
+        let sim = |words: &str| Cli::try_parse_from(["rackweave", "sim"].into_iter().chain(words.split(' '))).is_ok();
+        assert!(sim("--seed 1 --shrink --json --trace-request 3 --pcap f"));
+        assert!(sim("--plan p.json --json"));
+        assert!(!sim("--seed 1 --plan p.json") && !sim("--json"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
 use rackweave_rack::RackConfig;
+use rackweave_rack::capture::Capture;
 use rackweave_rack::fault::{Plan, SimOptions, run_plan, shrink};
 use rackweave_rack::sim::Network;
 
@@ -34,6 +35,7 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
     if let Some(u) = a.utilization {
         cfg.utilization = u;
     }
+    cfg.pcap.clone_from(&a.pcap);
     let report = replay::replay(&cfg)?;
     writeln!(std::io::stdout().lock(), "{}", report.table())?;
     if let Some(path) = &a.json {
@@ -67,7 +69,11 @@ fn write(path: &Path, text: &str) -> Result<(), FileError> {
 }
 
 pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
-    let options = SimOptions { trace_request: a.trace_request, ..SimOptions::default() };
+    if let Some(path) = &a.pcap {
+        // An error of ours, not of the run.
+        Capture::create(path)?;
+    }
+    let options = SimOptions { trace_request: a.trace_request, pcap: a.pcap.clone(), ..SimOptions::default() };
     let plan = match (&a.plan, a.seed) {
         (Some(path), _) => {
             let text = read(path)?;

@@ -25,6 +25,9 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
         None if a.netns => Address::Unix(std::path::absolute(data)?.join(NBD_SOCKET)),
         None => NBD_DEFAULT.parse()?,
     };
+    if a.pcap.is_some() && !a.processes && !a.netns {
+        return Err("--pcap needs --processes or --netns: a rack in one process sends no datagrams".into());
+    }
     let options = Options {
         data: data.into(),
         nbd,
@@ -38,6 +41,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
         }),
         netns: a.netns.then(|| kind(a.data_plane)),
         replace_ssd: a.replace_ssd.clone(),
+        pcap: a.pcap.clone(),
     };
     let json = a.json;
     let ready = move |facts: &Facts| {
@@ -75,7 +79,8 @@ pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
         Node::Switch { data_plane, .. } => data_plane.map(kind),
         _ => None,
     };
-    let options = NodeOptions { data: data.into(), config: config.config.clone(), name, data_plane, nbd, http };
+    let (config, pcap) = (config.config.clone(), config.pcap.clone());
+    let options = NodeOptions { data: data.into(), config, name, data_plane, nbd, http, pcap };
     node::run(&options, |facts| {
         let mut out = std::io::stdout().lock();
         let (name, address) = facts.node.clone().unwrap_or_default();

@@ -38,7 +38,8 @@ fn main() {
     let rule = args.iter().position(|a| a == "--break").and_then(|i| args.get(i + 1));
     let request = args.iter().position(|a| a == "--request").and_then(|i| args.get(i + 1));
     let trace_request = request.and_then(|r| r.parse().ok());
-    let options = SimOptions { faults: rule.map_or(Faults::default(), |r| broken(r)), trace_request };
+    let options =
+        SimOptions { faults: rule.map_or(Faults::default(), |r| broken(r)), trace_request, ..SimOptions::default() };
     let mut coverage = Coverage::default();
     let mut failed = 0;
     for seed in from..to {

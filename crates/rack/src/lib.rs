@@ -4,6 +4,7 @@
 //! Reading order: [`config`], [`build`], then a driver.
 
 pub mod build;
+pub mod capture;
 pub mod check;
 pub mod config;
 pub mod distributed;

@@ -1,9 +1,12 @@
-//! Packets as a capture file that tcpdump and Wireshark read: Ethernet, IPv4 and UDP around our bytes.
+//! Packets as a capture file that tcpdump and Wireshark read: Ethernet, IP and UDP around our bytes.
 //!
-//! A file is [`file_header`] and then a [`record`] for each packet. Addresses are the nodes' virtual ones
-//! (10.0.0.0 + node + 1), Ethernet addresses 02:00 and the same four bytes. Times are of the run, to the nanosecond.
+//! A file is [`file_header`] and then a [`record`] for each packet of a simulated rack, or a [`datagram`] for each of a
+//! live one. Addresses of simulated nodes are their virtual ones (10.0.0.0 + node + 1); Ethernet addresses are 02:00 and
+//! the IP address's last four bytes. Times are of the run, or since 1970, to the nanosecond.
 //!
 //! Format: libpcap's classic file (draft-ietf-opsawg-pcap), nanosecond variant, little-endian.
+
+use std::net::{IpAddr, SocketAddr};
 
 use rackweave_core::msg::Packet;
 use rackweave_core::{NodeId, Time};
@@ -20,6 +23,7 @@ const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LINK_ETHERNET: u32 = 1;
 const ETHERNET_BYTES: usize = 14;
 const IP_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
 const RECORD_BYTES: usize = 16;
 const PROTOCOL_UDP: u8 = 17;
@@ -37,19 +41,50 @@ pub fn file_header() -> [u8; 24] {
 
 /// Appends the packet as it is seen at `now`. On an error `to` is as it was.
 pub fn record(now: Time, packet: &Packet, to: &mut Vec<u8>) -> Result<(), EncodeError> {
-    let (src, dst) = (address(packet.src)?, address(packet.dst)?);
+    let place = |node| address(node).map(|a| SocketAddr::from((a, UDP_PORT)));
+    let (from, dst) = (place(packet.src)?, place(packet.dst)?);
+    let start = to.len();
+    let result = frame(now, from, dst, 0, to, |to| crate::encode(packet, to));
+    if result.is_err() {
+        to.truncate(start);
+    }
+    result
+}
+
+/// Appends a datagram between two addresses of one family; `traffic_class` is DSCP and ECN.
+pub fn datagram(now: Time, from: SocketAddr, dst: SocketAddr, traffic_class: u8, payload: &[u8], to: &mut Vec<u8>) {
+    let result: Result<(), std::convert::Infallible> = frame(now, from, dst, traffic_class, to, |to| {
+        to.extend_from_slice(payload);
+        Ok(())
+    });
+    let Ok(()) = result;
+}
+
+fn frame<E>(
+    now: Time,
+    from: SocketAddr,
+    dst: SocketAddr,
+    traffic_class: u8,
+    to: &mut Vec<u8>,
+    put_payload: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
+    let v6 = from.is_ipv6() || dst.is_ipv6();
     let start = to.len();
     let frame = start + RECORD_BYTES;
-    let payload = frame + ETHERNET_BYTES + IP_BYTES + UDP_BYTES;
+    let ip = frame + ETHERNET_BYTES;
+    let udp = ip + if v6 { IPV6_BYTES } else { IP_BYTES };
+    let payload = udp + UDP_BYTES;
     to.resize(payload, 0);
-    if let Err(e) = crate::encode(packet, to) {
-        to.truncate(start);
-        return Err(e);
+    put_payload(to)?;
+    let len = to.len() - payload + UDP_BYTES;
+    put_ethernet(&mut to[frame..], from.ip(), dst.ip());
+    match (from.ip(), dst.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(dst)) => {
+            put_ip(&mut to[ip..], from.octets(), dst.octets(), traffic_class, len + IP_BYTES);
+        }
+        (from, dst) => put_ipv6(&mut to[ip..], octets(from), octets(dst), traffic_class, len),
     }
-    let len = to.len() - payload;
-    put_ethernet(&mut to[frame..], src, dst);
-    put_ip(&mut to[frame + ETHERNET_BYTES..], src, dst, len + UDP_BYTES + IP_BYTES);
-    put_udp(&mut to[frame + ETHERNET_BYTES + IP_BYTES..], len + UDP_BYTES);
+    put_udp(&mut to[udp..], from.port(), dst.port(), len);
     let wire_len = (to.len() - frame) as u32;
     let kept = wire_len.min(SNAP_BYTES);
     to.truncate(frame + kept as usize);
@@ -67,12 +102,19 @@ fn address(node: NodeId) -> Result<[u8; 4], EncodeError> {
     Ok(node.ipv4().to_be_bytes())
 }
 
-fn put_ethernet(to: &mut [u8], src: [u8; 4], dst: [u8; 4]) {
+fn octets(a: IpAddr) -> [u8; 16] {
+    match a {
+        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
+        IpAddr::V6(a) => a.octets(),
+    }
+}
+
+fn put_ethernet(to: &mut [u8], src: IpAddr, dst: IpAddr) {
     for (at, address) in [(0, dst), (6, src)] {
         to[at] = 2;
-        to[at + 2..at + 6].copy_from_slice(&address);
+        to[at + 2..at + 6].copy_from_slice(&octets(address)[12..]);
     }
-    to[12..14].copy_from_slice(&[8, 0]);
+    to[12..14].copy_from_slice(if src.is_ipv4() && dst.is_ipv4() { &[0x08, 0x00] } else { &[0x86, 0xdd] });
 }
 
 /// A datagram too long for its length field has length zero there, as captures of offloaded packets do.
@@ -80,8 +122,19 @@ fn length_field(len: usize) -> [u8; 2] {
     u16::try_from(len).unwrap_or(0).to_be_bytes()
 }
 
-fn put_ip(to: &mut [u8], src: [u8; 4], dst: [u8; 4], len: usize) {
+fn put_ipv6(to: &mut [u8], src: [u8; 16], dst: [u8; 16], traffic_class: u8, len: usize) {
+    to[0] = 0x60 | traffic_class >> 4;
+    to[1] = traffic_class << 4;
+    to[4..6].copy_from_slice(&length_field(len));
+    to[6] = PROTOCOL_UDP;
+    to[7] = 64;
+    to[8..24].copy_from_slice(&src);
+    to[24..40].copy_from_slice(&dst);
+}
+
+fn put_ip(to: &mut [u8], src: [u8; 4], dst: [u8; 4], traffic_class: u8, len: usize) {
     to[0] = 0x45;
+    to[1] = traffic_class;
     to[2..4].copy_from_slice(&length_field(len));
     // Don't fragment; 64 hops.
     to[6] = 0x40;
@@ -96,8 +149,8 @@ fn put_ip(to: &mut [u8], src: [u8; 4], dst: [u8; 4], len: usize) {
 }
 
 /// Without a checksum (RFC 768 allows zero): our own covers more.
-fn put_udp(to: &mut [u8], len: usize) {
-    to[0..2].copy_from_slice(&UDP_PORT.to_be_bytes());
-    to[2..4].copy_from_slice(&UDP_PORT.to_be_bytes());
+fn put_udp(to: &mut [u8], from: u16, dst: u16, len: usize) {
+    to[0..2].copy_from_slice(&from.to_be_bytes());
+    to[2..4].copy_from_slice(&dst.to_be_bytes());
     to[4..6].copy_from_slice(&length_field(len));
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rackweave_core::Span;
 use rackweave_core::request::RequestError;
+use rackweave_rack::capture::CaptureError;
 use rackweave_rack::config::{ConfigError, RackConfig};
 use rackweave_rack::sim::Network;
 
@@ -39,6 +40,8 @@ pub struct ReplayConfig {
     pub ssd_bytes: Option<u64>,
     /// Part of the rack's room that the volume fills.
     pub utilization: f64,
+    /// Where to write the packets of the measured part.
+    pub pcap: Option<PathBuf>,
 }
 
 impl ReplayConfig {
@@ -56,6 +59,7 @@ impl ReplayConfig {
             network: Network::fast(Network::excerpt()),
             ssd_bytes: None,
             utilization: UTILIZATION,
+            pcap: None,
         }
     }
 
@@ -70,6 +74,9 @@ impl ReplayConfig {
             if self.policies[..i].iter().any(|q| q.name == p.name) {
                 return bad("policies", p.name.into(), "each at most once");
             }
+        }
+        if let Some(path) = self.pcap.as_ref().filter(|_| self.policies.len() > 1) {
+            return bad("pcap", path.display().to_string(), "of one policy: choose it with --policy");
         }
         if !(self.speed > 0.0 && self.speed <= SPEED_MAX) {
             return bad("speed", self.speed.to_string(), "more than 0, at most 1000000");
@@ -97,6 +104,8 @@ pub enum ReplayError {
     Workload(#[from] WorkloadError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// The rack could not be built from its configuration.
     #[error("the rack cannot be built: {reason}")]
     Build { reason: Box<str> },

@@ -5,6 +5,7 @@ use rackweave_core::request::{
     AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, SetStatus, VolumeInfo,
 };
 use rackweave_core::{Layout, Payload, Span, Time, TracePoint, VssdId};
+use rackweave_rack::capture::Capture;
 use rackweave_rack::config::RackConfig;
 use rackweave_rack::sim::{Contents, Coverage, Network, Sim, SimConfig};
 use slab::Slab;
@@ -154,6 +155,9 @@ impl Run {
         sets: &[Members],
         mut player: Player<'_>,
     ) -> Result<PolicyReport, ReplayError> {
+        if let Some(path) = &cfg.pcap {
+            self.sim.engine_mut().capture(Capture::create(path)?);
+        }
         let start = self.sim.now() + UP_LOOK;
         let before = Counters::of(&self.sim, sets);
         let cpu = thread_cpu();
@@ -175,6 +179,9 @@ impl Run {
             }
         }
         self.drain()?;
+        if let Some(c) = self.sim.engine_mut().take_capture() {
+            c.finish()?;
+        }
         let cpu = Span(thread_cpu().0 - cpu.0);
         let after = Counters::of(&self.sim, sets);
         let took = self.sim.now().since(start);

@@ -62,6 +62,8 @@ pub enum DistributedError {
     NotOurs,
     #[error("switch in the kernel ({plane}): {error}")]
     DataPlane { plane: DataPlaneKind, error: kernel::PlaneError },
+    #[error(transparent)]
+    Capture(#[from] crate::capture::CaptureError),
     #[error("{name} ended at once ({status}): {last}")]
     Child { name: NodeName, status: String, last: String },
     #[error("starting {name}: {error}")]

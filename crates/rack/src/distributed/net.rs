@@ -16,6 +16,7 @@ use rackweave_transport::route::{Routed, rewrite, routed};
 use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions, Via, dscp};
 
 use super::udp::{Ecn, Outgoing, Udp};
+use crate::capture::Capture;
 use crate::embedded::engine::{Engine, MetaStore, Nodes};
 use crate::file::FileIo;
 
@@ -30,6 +31,7 @@ const TRAIN: usize = 60_000;
 /// Class and flags in a long datagram (docs/transport.md).
 const CLASS_AT: usize = 10;
 const FLAGS_AT: usize = 11;
+const SOURCE_AT: usize = 12;
 
 /// Counts of this end, beside the transport's and the sockets'.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,6 +56,7 @@ pub struct Net {
     out: Vec<Outgoing>,
     arrived: Vec<Received>,
     counters: Counters,
+    capture: Option<Capture>,
 }
 
 /// Why a node has no network.
@@ -93,7 +96,12 @@ impl Net {
         let udp = Udp::bind(own, cfg.paths).map_err(|error| NetError::Bind { address: own, error })?;
         let endpoint = Endpoint::new(cfg, node, life, keys, seed)?;
         let counters = Counters::default();
-        Ok(Net { node, udp, endpoint, addresses, out: Vec::new(), arrived: Vec::new(), counters })
+        Ok(Net { node, udp, endpoint, addresses, out: Vec::new(), arrived: Vec::new(), counters, capture: None })
+    }
+
+    /// Writes down every datagram from now on.
+    pub fn capture(&mut self, capture: Capture) {
+        self.capture = Some(capture);
     }
 
     /// Ids of the cluster's keys, the one that is sent with first.
@@ -129,6 +137,7 @@ impl Net {
         let mut arrived = std::mem::take(&mut self.arrived);
         self.udp.receive(now, |r| arrived.push(r))?;
         for r in arrived.drain(..) {
+            self.capture_arrived(&r);
             match self.to_forward(&r.datagram) {
                 Some(by) => self.forward(now, by, r, engine),
                 None => self.endpoint.receive(now, r),
@@ -162,7 +171,29 @@ impl Net {
             self.out.push(Outgoing { to, path, bytes, segment, dscp: dscp(t.class), ecn });
         }
         self.take_events(engine);
+        self.capture_leaving();
         self.udp.send(&mut self.out)
+    }
+
+    /// Where it came from is where its source lives: the port of its path is seen where it left.
+    fn capture_arrived(&mut self, r: &Received) {
+        let Some(capture) = &mut self.capture else { return };
+        let source = r.datagram.get(SOURCE_AT..SOURCE_AT + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+        let own = self.addresses[self.node.0 as usize];
+        let from = source.and_then(|s| self.addresses.get(s as usize)).copied().unwrap_or(own);
+        let ecn = if r.marked { Ecn::Marked } else { Ecn::Capable };
+        let class = r.datagram.get(CLASS_AT).map_or(0, |c| dscp(class(*c)));
+        capture.datagram(from, own, class << 2 | ecn as u8, &r.datagram);
+    }
+
+    fn capture_leaving(&mut self) {
+        let Some(capture) = &mut self.capture else { return };
+        for o in &self.out {
+            let from = self.udp.local(o.path).unwrap_or(self.addresses[self.node.0 as usize]);
+            let each = o.segment.unwrap_or(o.bytes.len()).max(1);
+            o.bytes.chunks(each).for_each(|d| capture.datagram(from, o.to, o.dscp << 2 | o.ecn as u8, d));
+        }
+        capture.flush();
     }
 
     fn send_packet(&mut self, now: Time, p: &Packet) {
@@ -220,6 +251,7 @@ impl Net {
             ("forwarded", c.forwarded),
             ("forward_dropped", c.forward_dropped),
             ("undecodable", c.undecodable),
+            ("capture_left_out", self.capture.as_ref().map_or(0, |c| c.left_out)),
             ("unsent", c.unsent),
             ("receive_calls", u.receive_calls),
             ("send_calls", u.send_calls),
@@ -230,6 +262,14 @@ impl Net {
     }
 }
 
+fn class(byte: u8) -> Class {
+    match byte {
+        0 => Class::Gold,
+        1 => Class::Silver,
+        _ => Class::Copper,
+    }
+}
+
 /// A read or write as the switch's node sees it, with the latency of this hop alone to come. It looks at no body of
 /// theirs.
 fn summary(by: Routed, class: u8) -> Packet {
@@ -237,11 +277,7 @@ fn summary(by: Routed, class: u8) -> Packet {
         op: if by.read { Op::Read } else { Op::Write },
         vssd: by.vssd,
         lat: 0,
-        class: match class {
-            0 => Class::Gold,
-            1 => Class::Silver,
-            _ => Class::Copper,
-        },
+        class: self::class(class),
         original_vssd: by.vssd,
         set: SetId(0),
         epoch: Epoch(0),

@@ -9,6 +9,7 @@ use rackweave_transport::Keys;
 use super::kernel::KernelNode;
 use super::net::{Net, NetError};
 use super::{DistributedError, addresses, channel, key, refuse_together};
+use crate::capture::Capture;
 use crate::config::RackConfig;
 use crate::embedded::datadir::DataDir;
 use crate::embedded::engine::{Engine, MetaStore};
@@ -36,6 +37,8 @@ pub struct NodeOptions {
     pub nbd: Option<Address>,
     /// Of a gateway: where Prometheus does.
     pub http: Option<Address>,
+    /// Where to write its datagrams.
+    pub pcap: Option<PathBuf>,
 }
 
 /// Of nodes other than the metadata service, which store nothing.
@@ -73,10 +76,13 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         .transpose()?;
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
     let net = Net::speaking(version, node, addresses, keys, life(), up::random_u64());
-    let net = net.map_err(|e| match e {
+    let mut net = net.map_err(|e| match e {
         NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
         e => e.into(),
     })?;
+    if let Some(path) = &options.pcap {
+        net.capture(Capture::create(path).map_err(DistributedError::from)?);
+    }
     let mut facts = Facts {
         data: std::path::absolute(dir.path())?.display().to_string(),
         timing: cfg.ssd.timing.name().into(),

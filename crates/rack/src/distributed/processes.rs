@@ -66,6 +66,8 @@ struct Node {
     again: Time,
     /// Last line it wrote to standard error.
     last: Vec<u8>,
+    /// How often it was started.
+    starts: u32,
 }
 
 /// All of them.
@@ -77,6 +79,8 @@ struct Processes {
     http: Option<String>,
     /// Where the processes run, if not all where this one does.
     namespaces: Option<Namespaces>,
+    /// Directory of captures.
+    pcap: Option<PathBuf>,
     nodes: Vec<Node>,
     poll: Poll,
     clock: Clock,
@@ -108,6 +112,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
         nbd: options.nbd.to_string(),
         http: options.http.as_ref().map(ToString::to_string),
         namespaces,
+        pcap: options.pcap.as_ref().map(std::path::absolute).transpose()?,
         nodes: names.into_iter().map(Node::new).collect(),
         poll,
         clock: Clock::of_one_node(),
@@ -223,7 +228,7 @@ fn pause() {
 
 impl Node {
     fn new(name: NodeName) -> Node {
-        Node { name, child: None, started: Time::ZERO, delay: RESTART, again: Time::ZERO, last: Vec::new() }
+        Node { name, child: None, started: Time::ZERO, delay: RESTART, again: Time::ZERO, last: Vec::new(), starts: 0 }
     }
 
     /// Passes on what the process wrote, and keeps the last line. False: it has ended.
@@ -308,6 +313,16 @@ impl Processes {
         if kind == "gateway" {
             c.arg("--nbd").arg(&self.nbd);
             c.args(self.http.iter().flat_map(|http| ["--http", http.as_str()]));
+        }
+        self.nodes[i].starts += 1;
+        if let Some(dir) = &self.pcap {
+            std::fs::create_dir_all(dir).map_err(failed)?;
+            // Who is started again does not write over what was captured before.
+            let life = match self.nodes[i].starts {
+                1 => String::new(),
+                n => format!(".{n}"),
+            };
+            c.arg("--pcap").arg(dir.join(format!("{}{life}.pcap", name.to_string().replace('/', "-"))));
         }
         let parent = std::process::id() as i32;
         let namespace = self.namespaces.as_ref().map(|all| all.of(name).as_raw_fd());

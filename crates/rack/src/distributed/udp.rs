@@ -87,6 +87,11 @@ impl Udp {
         self.paths[0].as_raw_fd()
     }
 
+    /// Where the path's datagrams leave.
+    pub fn local(&self, path: u16) -> Option<SocketAddr> {
+        self.paths[usize::from(path) % self.paths.len()].local_addr().ok()
+    }
+
     /// Whether trains can be sent.
     pub fn gso(&self) -> bool {
         self.gso

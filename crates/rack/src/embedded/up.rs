@@ -42,6 +42,8 @@ pub struct Options {
     pub netns: Option<DataPlaneKind>,
     /// Servers whose SSD is gone and begins empty.
     pub replace_ssd: Vec<u32>,
+    /// Directory for the captures of a rack in several processes.
+    pub pcap: Option<PathBuf>,
 }
 
 /// Why a rack does not come up, or did not go down cleanly.
@@ -290,6 +292,7 @@ mod tests {
             timing: None,
             netns: None,
             replace_ssd: Vec::new(),
+            pcap: None,
         }
     }
 

@@ -7,11 +7,13 @@ mod verify;
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
 use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
 use rackweave_core::{BLOCK, NodeId, Payload, Rng, SECTOR, Span, Time, VolumeId};
 use rackweave_replica::{Faults, Timeouts};
 
+use crate::capture::Capture;
 use crate::check::{Bounds, History, HistoryStats, OpId, Outcome};
 use crate::fault::plan::Plan;
 use crate::fault::report::{Failure, SimReport};
@@ -39,6 +41,8 @@ const FINAL_BLOCKS: u32 = 16;
 pub struct SimOptions {
     /// Record the way of the workload's n-th request.
     pub trace_request: Option<u64>,
+    /// Where to write its packets.
+    pub pcap: Option<PathBuf>,
     /// Rules broken on purpose; the run should then fail.
     pub faults: Faults,
 }
@@ -53,6 +57,9 @@ pub fn run_plan(plan: &Plan, options: &SimOptions) -> SimReport {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut run = Run::new(plan, options)?;
         let failure = run.whole().err();
+        if let Some(c) = run.sim.engine_mut().take_capture() {
+            c.finish().map_err(|e| Failure::Unexpected(e.to_string()))?;
+        }
         Ok::<_, Failure>(run.report(failure))
     }));
     match outcome {
@@ -207,6 +214,9 @@ impl<'a> Run<'a> {
         };
         let rack = plan.rack();
         let mut sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;
+        if let Some(path) = &options.pcap {
+            sim.engine_mut().capture(Capture::create(path).map_err(|e| Failure::Unexpected(e.to_string()))?);
+        }
         let bounds = Bounds::new(&mut sim);
         let volume = |name: String, blocks| Volume { name, blocks, info: None, writer: None };
         let mut volumes: Vec<Volume> = (0..p.clients).map(|c| volume(format!("own{c}"), p.own_blocks)).collect();

@@ -9,6 +9,7 @@ use rackweave_core::node::{StoreWrite, Trace};
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
 
+use crate::capture::Capture;
 use crate::sim::clock::NodeClock;
 use crate::sim::cpu::{SAMPLE_EVERY, Stopwatch};
 use crate::sim::disk::{CutOdds, CutReport, Disk};
@@ -97,6 +98,7 @@ pub struct Engine<N> {
     timeline: Option<Timeline>,
     /// What nodes reported since it was last taken, for a checker that asked.
     tap: Option<Vec<(NodeId, Trace)>>,
+    capture: Option<Capture>,
 }
 
 impl<N: Node> Engine<N> {
@@ -128,6 +130,7 @@ impl<N: Node> Engine<N> {
             same_instant: 0,
             timeline: None,
             tap: None,
+            capture: None,
         }
     }
 
@@ -165,6 +168,13 @@ impl<N: Node> Engine<N> {
     }
     pub fn tapped(&mut self) -> &mut Vec<(NodeId, Trace)> {
         self.tap.get_or_insert_default()
+    }
+    /// Every packet is written down as it is sent, lost or not. The run is the same with a capture and without.
+    pub fn capture(&mut self, capture: Capture) {
+        self.capture = Some(capture);
+    }
+    pub fn take_capture(&mut self) -> Option<Capture> {
+        self.capture.take()
     }
     pub fn costs(&self) -> &Costs {
         &self.costs
@@ -440,6 +450,9 @@ impl<N: Node> Engine<N> {
 
     fn send(&mut self, n: NodeId, mut packet: Packet, followed: bool) {
         let bytes = packet_bytes(&packet);
+        if let Some(capture) = &mut self.capture {
+            capture.packet(self.now, &packet);
+        }
         let arrivals = self.net.send(self.now, n, packet.dst, bytes, n == Layout::SWITCH);
         let [Some(first), second] = arrivals else { return };
         if let Some(at) = second {

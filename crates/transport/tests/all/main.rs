@@ -3,6 +3,7 @@
 mod bottleneck;
 mod classes;
 mod delivery;
+mod dissector;
 mod failures;
 mod golden;
 mod hostile;

@@ -1,0 +1,118 @@
+//! Captures of a rack's packets for Wireshark (`--pcap`): `wire::pcap` into a file.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver's part: it writes a file")]
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rackweave_core::Time;
+use rackweave_core::msg::Packet;
+use rackweave_wire::pcap;
+
+/// A capture ends at this size: it is begun to look at something, and must not fill a disk when it is forgotten.
+pub const BYTES_MAX: u64 = 4 << 30;
+
+/// The file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {error}")]
+pub struct CaptureError {
+    pub path: PathBuf,
+    pub error: io::Error,
+}
+
+/// A capture that is being written. What fails ends it; [`Capture::finish`] says so.
+#[derive(Debug)]
+pub struct Capture {
+    path: PathBuf,
+    out: BufWriter<File>,
+    bytes: u64,
+    max: u64,
+    record: Vec<u8>,
+    failed: Option<io::Error>,
+    /// Packets written, and those left out because the file was full or could not be written.
+    pub packets: u64,
+    pub left_out: u64,
+}
+
+impl Capture {
+    /// A new file, in place of one that is there.
+    pub fn create(path: &Path) -> Result<Capture, CaptureError> {
+        Capture::bounded(path, BYTES_MAX)
+    }
+
+    fn bounded(path: &Path, max: u64) -> Result<Capture, CaptureError> {
+        let failed = |error| CaptureError { path: path.into(), error };
+        let mut out = BufWriter::new(File::create(path).map_err(failed)?);
+        let head = pcap::file_header();
+        out.write_all(&head).and_then(|()| out.flush()).map_err(failed)?;
+        let (bytes, record) = (head.len() as u64, Vec::new());
+        Ok(Capture { path: path.into(), out, bytes, max, record, failed: None, packets: 0, left_out: 0 })
+    }
+
+    /// A packet between simulated nodes.
+    pub fn packet(&mut self, now: Time, p: &Packet) {
+        self.record.clear();
+        match pcap::record(now, p, &mut self.record) {
+            Ok(()) => self.put(),
+            Err(_) => self.left_out += 1,
+        }
+    }
+
+    /// A datagram of a live rack, now.
+    pub fn datagram(&mut self, from: SocketAddr, to: SocketAddr, traffic_class: u8, payload: &[u8]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(Time::ZERO, |d| Time(d.as_nanos() as u64));
+        self.record.clear();
+        pcap::datagram(now, from, to, traffic_class, payload, &mut self.record);
+        self.put();
+    }
+
+    fn put(&mut self) {
+        let len = self.record.len() as u64;
+        if self.failed.is_some() || self.bytes + len > self.max {
+            self.left_out += 1;
+            return;
+        }
+        match self.out.write_all(&self.record) {
+            Ok(()) => (self.bytes, self.packets) = (self.bytes + len, self.packets + 1),
+            Err(e) => (self.failed, self.left_out) = (Some(e), self.left_out + 1),
+        }
+    }
+
+    /// Gives the file what is held back: a reader sees whole packets.
+    pub fn flush(&mut self) {
+        if self.failed.is_none() {
+            self.failed = self.out.flush().err();
+        }
+    }
+
+    /// Everything is in the file, or why not.
+    pub fn finish(mut self) -> Result<(), CaptureError> {
+        self.flush();
+        match self.failed.take() {
+            Some(error) => Err(CaptureError { path: self.path, error }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_capture_ends_and_counts_what_it_leaves_out() {
+        let path = std::env::temp_dir().join(format!("rackweave-capture-{}", std::process::id()));
+        let mut c = Capture::bounded(&path, 24 + 2 * (16 + 14 + 20 + 8 + 100)).expect("a file");
+        let at = SocketAddr::from(([127, 0, 0, 1], 4000));
+        (0..5).for_each(|_| c.datagram(at, at, 0, &[7; 100]));
+        assert_eq!((c.packets, c.left_out), (2, 3));
+        c.finish().expect("written");
+        assert_eq!(std::fs::metadata(&path).expect("there").len(), 24 + 2 * 158);
+        std::fs::remove_file(&path).expect("removed");
+        assert!(
+            Capture::create(Path::new("/nowhere/x.pcap")).is_err_and(|e| e.to_string().contains("/nowhere/x.pcap"))
+        );
+    }
+}
