@@ -117,15 +117,17 @@ fn put_ethernet(to: &mut [u8], src: IpAddr, dst: IpAddr) {
     to[12..14].copy_from_slice(if src.is_ipv4() && dst.is_ipv4() { &[0x08, 0x00] } else { &[0x86, 0xdd] });
 }
 
-/// A datagram too long for its length field has length zero there, as captures of offloaded packets do.
-fn length_field(len: usize) -> [u8; 2] {
-    u16::try_from(len).unwrap_or(0).to_be_bytes()
+/// A simulated packet too long for the length fields (a whole message of 64 KiB) has the most there: what is beyond is in
+/// the file, and readers show what fits.
+fn length_field(len: usize, most: usize) -> [u8; 2] {
+    (len.min(most) as u16).to_be_bytes()
 }
+const LENGTH_MAX: usize = u16::MAX as usize;
 
 fn put_ipv6(to: &mut [u8], src: [u8; 16], dst: [u8; 16], traffic_class: u8, len: usize) {
     to[0] = 0x60 | traffic_class >> 4;
     to[1] = traffic_class << 4;
-    to[4..6].copy_from_slice(&length_field(len));
+    to[4..6].copy_from_slice(&length_field(len, LENGTH_MAX));
     to[6] = PROTOCOL_UDP;
     to[7] = 64;
     to[8..24].copy_from_slice(&src);
@@ -135,7 +137,7 @@ fn put_ipv6(to: &mut [u8], src: [u8; 16], dst: [u8; 16], traffic_class: u8, len:
 fn put_ip(to: &mut [u8], src: [u8; 4], dst: [u8; 4], traffic_class: u8, len: usize) {
     to[0] = 0x45;
     to[1] = traffic_class;
-    to[2..4].copy_from_slice(&length_field(len));
+    to[2..4].copy_from_slice(&length_field(len, LENGTH_MAX));
     // Don't fragment; 64 hops.
     to[6] = 0x40;
     to[8] = 64;
@@ -152,5 +154,5 @@ fn put_ip(to: &mut [u8], src: [u8; 4], dst: [u8; 4], traffic_class: u8, len: usi
 fn put_udp(to: &mut [u8], from: u16, dst: u16, len: usize) {
     to[0..2].copy_from_slice(&from.to_be_bytes());
     to[2..4].copy_from_slice(&dst.to_be_bytes());
-    to[4..6].copy_from_slice(&length_field(len));
+    to[4..6].copy_from_slice(&length_field(len, LENGTH_MAX - IP_BYTES));
 }

@@ -162,7 +162,7 @@ fn packets_of_simulated_racks_are_shown() {
     let packets = [
         packet(Op::Write, 21, write(4096, Payload::elided(4096, 5))),
         packet(Op::Write, 22, write(65_536, long)),
-        packet(Op::GcOp, 0, Body::GcOp(GcOp { field: GcField::Regular, sequence: 99 })),
+        packet(Op::GcOp, 0, Body::Gc(GcOp { field: GcField::Regular, sequence: 99 })),
         packet(
             Op::Read,
             23,

@@ -36,7 +36,7 @@ fn udp_payload<'a>(frame: &'a [u8], p: &Packet) -> &'a [u8] {
     if ip.len() <= usize::from(u16::MAX) {
         assert_eq!((usize::from(be16(&ip[2..])), usize::from(be16(&udp[4..]))), (ip.len(), udp.len()));
     } else {
-        assert_eq!(be16(&ip[2..]), 0);
+        assert_eq!((be16(&ip[2..]), be16(&udp[4..])), (65_535, 65_515));
     }
     &udp[8..]
 }
