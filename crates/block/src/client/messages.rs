@@ -332,15 +332,20 @@ impl VolumeClient {
 
     /// Another member may have a sound device, though it does not answer now; when each has failed, so does the request.
     fn device_failed(&mut self, now: Time, slot: u32, from: VssdId, error: IoError, fx: &mut Effects) {
+        let m = &mut self.messages[slot as usize];
+        let set = &mut self.sets[m.set as usize];
+        if !set.has(from) {
+            // A read redirected to one that has left the set: it says nothing of who was asked.
+            return self.refused(now, slot, from, fx);
+        }
+        m.turn += 1;
+        set.suspect(from, now, self.cfg.timeout);
+        if !m.failed.contains(&from) {
+            m.failed.push(from);
+        }
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
-        m.turn += 1;
         let set = &mut self.sets[m.set as usize];
-        let who = if set.has(from) { from } else { m.target };
-        set.suspect(who, now, self.cfg.timeout);
-        if !m.failed.contains(&who) {
-            m.failed.push(who);
-        }
         if set.all_in(&m.failed) {
             let error = if error == IoError::Corrupt { RequestError::Corrupt } else { RequestError::Io };
             self.fail(slot, error, fx);

@@ -212,3 +212,12 @@ fn a_fence_by_our_own_attach_is_no_fence() {
     r.write(0, 4096, 1).unwrap();
     assert_eq!(r.read(0, 4096), Payload::elided(4096, 1));
 }
+
+#[test]
+fn a_broken_device_that_has_left_the_set_fails_no_read() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 14);
+    r.write(0, 4096, 1).unwrap();
+    r.faults.astray = 10;
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 1));
+    assert_eq!(r.faults.astray, 0);
+}

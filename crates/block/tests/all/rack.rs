@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::msg::{
-    Body, Control, IoError, IoReply, IoRequest, Mutation, Op, Packet, RackMap, SectorRange, SetRoute,
+    Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, RackMap, SectorRange, SetRoute,
 };
 use rackweave_core::request::{
     AdminOp, Extent, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo,
@@ -47,6 +47,8 @@ pub struct Faults {
     pub broken: BTreeSet<VssdId>,
     /// Nothing that touches this sector of set 0 is answered.
     pub dead_sector: Option<u64>,
+    /// So many reads are redirected to a member that has left, whose device is broken.
+    pub astray: u32,
     pub full: bool,
     pub meta_silent: bool,
     /// Refuses by a fence without applying, so many times.
@@ -281,6 +283,12 @@ impl Rack {
                 Some(c) => Body::Control(c),
                 None => return,
             },
+            Body::Io(IoRequest::Read { .. }) if self.faults.astray > 0 => {
+                self.faults.astray -= 1;
+                let header = Header { vssd: vssd(p.header.set.0, 15), op: Op::Reply, epoch: Epoch(0), ..p.header };
+                let body = Body::Reply(IoReply::Failed(IoError::Device));
+                return self.deliver(Packet { src: p.dst, dst: p.src, header, body });
+            }
             Body::Io(io) => match self.replica(&p, io) {
                 Some(r) => Body::Reply(r),
                 None => return,
