@@ -70,6 +70,7 @@ impl VolumeClient {
             pauses: 0,
             failed: Vec::new(),
             sequence: 0,
+            after: Epoch(0),
             blockers: 0,
             waiters: Vec::new(),
         });
@@ -170,8 +171,9 @@ impl VolumeClient {
             let Some(slot) = self.live(tag) else { continue };
             let s = &mut self.sets[set as usize];
             s.writes.occupied += 1;
-            let sequence = s.next_sequence();
-            self.messages[slot as usize].sequence = sequence;
+            let (sequence, after) = (s.next_sequence(), s.recovered);
+            let m = &mut self.messages[slot as usize];
+            (m.sequence, m.after) = (sequence, after);
             let volume = &self.volumes[self.messages[slot as usize].volume as usize];
             match volume.check_writer() {
                 Ok(()) => self.send(now, slot, fx),

@@ -188,6 +188,8 @@ struct Message {
     failed: Vec<VssdId>,
     /// Zero until first sent.
     sequence: u64,
+    /// The set's last recovery known when it was first sent: it was applied since.
+    after: Epoch,
     blockers: u32,
     waiters: Vec<u64>,
 }

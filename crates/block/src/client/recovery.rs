@@ -37,9 +37,11 @@ impl VolumeClient {
         self.kept += s.unflushed.bytes();
     }
 
-    /// A mutation was answered by a set that, as the answer says, last recovered in `recovered`.
+    /// A mutation was answered by a set that, as the answer says, last recovered in `recovered`. What was first sent when
+    /// a later recovery was known is not from before it, whatever the answer says: else a member of another version
+    /// could have it sent again for ever.
     pub(super) fn mutated(&mut self, now: Time, m: Message, recovered: Epoch, fx: &mut Effects) {
-        let (volume, set) = (m.volume, m.set);
+        let (volume, set, recovered) = (m.volume, m.set, recovered.max(m.after));
         let Some((contents, durable)) = m.op.contents() else { return };
         let Some(stamp) = self.volumes[volume as usize].share_in(set).map(|s| s.mutated) else { return };
         self.unflushed(volume, set, |u| u.answered(contents, stamp, recovered, !durable));

@@ -80,6 +80,10 @@ fn a_request_answered_in_part_before_the_failure_is_answered_when_all_of_it_is_t
     r.run_for(Span::from_secs(1));
     assert!(r.sets[0].sectors.contains_key(&0) && !r.replies.contains_key(&id));
     r.crash(0);
+    // Now the second is answered, and the first is not when it comes again.
+    r.faults.dead_sector = Some(0);
+    r.run_for(Span::from_secs(30));
+    assert!(r.sets[0].sectors.contains_key(&255) && !r.replies.contains_key(&id));
     r.faults.dead_sector = None;
     assert_eq!(r.wait(id), Ok(ReplyData::Done));
     assert_eq!(r.sets[0].sectors[&0], identity(128 << 10, 1, 0));
@@ -215,4 +219,18 @@ fn random_writes_survive_random_failures() {
             }
         }
     }
+}
+
+#[test]
+fn members_that_disagree_on_the_last_recovery_do_not_have_it_sent_for_ever() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 10);
+    r.write(0, 4096, 1).unwrap();
+    r.crash(0);
+    r.faults.newer_epoch = Some(vssd(0, 0));
+    for i in 0..4 {
+        r.write(i << 16, 4096, 2 + i).unwrap();
+        r.read(i << 16, 4096);
+    }
+    assert_eq!(r.run(FLUSH), Ok(ReplyData::Done));
+    assert!(r.client.stats().resent < 20, "{}", r.client.stats().resent);
 }

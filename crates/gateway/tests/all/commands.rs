@@ -162,6 +162,7 @@ fn errors_of_the_rack_have_their_numbers() {
         (RequestError::NoSpace, ENOSPC, EIO),
         (RequestError::Io, EIO, EIO),
         (RequestError::Corrupt, EIO, EIO),
+        (RequestError::Lost { volume }, EIO, EIO),
         (RequestError::TimedOut { waited: Default::default() }, EIO, EIO),
         (RequestError::Busy { limit: 1 }, 12, 12),
         (RequestError::NotAttached { volume }, ESHUTDOWN, ESHUTDOWN),

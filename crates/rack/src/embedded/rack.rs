@@ -80,13 +80,18 @@ impl RackNodes {
         let mut server = |i| hosted.has(layout.server(i)).then(|| build::server(cfg, i, nonce())).transpose();
         let servers = (0..cfg.servers).map(&mut server).collect::<Result<_, _>>()?;
         let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
+        let mut of_client = cfg.clone();
+        if matches!(hosted, Hosted::All) {
+            // A set fails whole with this process only, and its client with it.
+            of_client.client.keep_kib = 0;
+        }
         Ok(RackNodes {
             layout,
             hosted,
             meta: hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?,
             switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(build::switch(cfg))),
             servers,
-            client: client.map(|i| (layout.client(i), build::client(cfg, i, nonce()))),
+            client: client.map(|i| (layout.client(i), build::client(&of_client, i, nonce()))),
         })
     }
 
