@@ -20,7 +20,8 @@ impl SetWatch {
         SetWatch { views: vec![None; sets as usize], dead: vec![Incarnation(0); servers as usize] }
     }
 
-    fn refresh(&mut self, sim: &Sim) {
+    /// Takes over the views as they are. Call just before the metadata service ends, which nobody can ask afterwards.
+    pub fn refresh(&mut self, sim: &Sim) {
         let Some(meta) = sim.meta() else { return };
         for (k, v) in self.views.iter_mut().enumerate() {
             *v = meta.view(SetId(k as u32)).cloned();

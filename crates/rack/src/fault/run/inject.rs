@@ -186,6 +186,9 @@ impl Run<'_> {
     }
 
     fn node_down(&mut self, n: NodeId) {
+        if n == Layout::META {
+            self.watch.refresh(&self.sim);
+        }
         *self.down.entry(n).or_default() += 1;
         self.sim.crash(n);
     }
