@@ -26,6 +26,8 @@ need() { # need COMMAND...: skip by name when one is missing
     done
 }
 
+pause() { read -rt "$1" <> <(:) || true; } # pause SECONDS
+
 fail() { echo "$name: $*" >&2; exit 1; }
 
 uri() { echo "nbd+unix:///$1?socket=$sock"; }
@@ -35,7 +37,7 @@ wait_for() { # wait_for SECONDS COMMAND...: until the command succeeds
     until "$@" >/dev/null 2>&1; do
         [ $SECONDS -lt $end ] || return 1
         kill -0 "$rack_pid" 2>/dev/null || return 1
-        read -rt 0.02 <> <(:) || true
+        pause 0.02
     done
 }
 
@@ -57,3 +59,43 @@ rack_down() { # clean stop
 rack_kill() { kill -9 "$rack_pid"; wait "$rack_pid" 2>/dev/null || true; rack_pid=; }
 
 rw() { "$rackweave" "$@" --data "$data"; }
+
+# A rack on hosts in namespaces (`up --netns`): needs root, its tools, and for a data plane in the kernel BPF.
+need_netns() { # need_netns DATA_PLANE
+    need ip ethtool nft nsenter
+    [ "$(id -u)" = 0 ] || { echo "SKIP $name: $1: needs root"; exit 77; }
+    mkdir -p "$work/probe"
+    timeout -s TERM 5 "$rackweave" up --netns --data-plane "$1" --data "$work/probe" --ssd-size 64M >"$work/probe.out" 2>&1 || true
+    if ! grep -q ready "$work/probe.out"; then
+        echo "SKIP $name: $1: $(grep -m1 -E 'namespaces|kernel|BPF' "$work/probe.out" || tail -n1 "$work/probe.out")"
+        exit 77
+    fi
+    rm -rf "$work/probe"
+}
+
+inside() { # inside NAMESPACE COMMAND...: switch, far, or a node's host
+    local path; path=$(awk -v n="$1" '$1 == n { print $2 }' "$data/namespaces")
+    nsenter --net="$path" "${@:2}"
+}
+
+pid_of() { # pid_of NODE: of its process
+    rw status --json | python3 -c 'import json,sys
+print(next(p["pid"] for p in json.load(sys.stdin)["processes"] if p["name"] == sys.argv[1]))' "$1"
+}
+
+all_serve() { # every process answers and every vSSD serves
+    rw status --json | python3 -c 'import json,sys
+s = json.load(sys.stdin)
+v = [v for x in s["servers"] for v in x["vssds"]]
+sys.exit(not (v and all(v["serving"] for v in v) and all(p["error"] is None for p in s["processes"]) and len(v) == 3 * len(s["sets"])))'
+}
+
+black_hole() { # black_hole PERCENT: of the flows by u0, one of the two links between the switches, both ways
+    inside far nft -f - <<N
+table netdev hole {
+    chain in { type filter hook ingress device u0 priority -500; jhash ip saddr . ip daddr . udp sport mod 100 seed 1 < $1 drop; }
+    chain out { type filter hook egress device u0 priority -500; jhash ip saddr . ip daddr . udp sport mod 100 seed 2 < $1 drop; }
+}
+N
+}
+mend() { inside far nft delete table netdev hole; }

@@ -3,6 +3,8 @@
 
 #include "tables.h"
 
+#define barrier() asm volatile("" ::: "memory")
+
 enum change_kind { CREATE = 1, DELETE = 2 };
 enum change_result { CHANGED_NEW, CHANGED, CHANGED_NOTHING, STALE, FULL, DELETED, NOT_THERE, BAD_CHANGE };
 
@@ -63,35 +65,60 @@ out:
     return result;
 }
 
-INLINE int create_row(struct control *c, const struct change *n) {
-    __u32 vssd = n->vssd, slot;
-    __u32 *there = bpf_map_lookup_elem(&slot_of, &vssd);
-    if (there)
-        return update_row(c, *there, n);
+/* Slots that were taken as somebody's own are still among the free ones: they are left out when they come up. */
+static long next_free(__u32 i, __u32 *to) {
+    __u32 slot;
+    (void)i;
     if (bpf_map_pop_elem(&free_slots, &slot))
-        return FULL;
+        return 1;
     struct destination *d = bpf_map_lookup_elem(&destinations, &slot);
     struct row *r = bpf_map_lookup_elem(&rows, &slot);
     if (!d || !r)
+        return 1;
+    r->popped = 1;
+    if (d->vssd)
+        return 0;
+    *to = slot;
+    return 1;
+}
+
+INLINE int create_row(struct control *c, const struct change *n) {
+    __u32 vssd = n->vssd, slot;
+    if (find(vssd, &slot))
+        return update_row(c, slot, n);
+    slot = vssd & home_mask;
+    struct destination *d = bpf_map_lookup_elem(&destinations, &slot);
+    int at_home = d && !d->vssd;
+    if (!at_home) {
+        slot = ~0u;
+        bpf_loop(ROWS_MAX, next_free, &slot, 0);
+        if (slot == ~0u)
+            return FULL;
+        d = bpf_map_lookup_elem(&destinations, &slot);
+    }
+    struct row *r = bpf_map_lookup_elem(&rows, &slot);
+    if (!d || !r)
         return BAD_CHANGE;
-    /* Nobody finds the slot before it is in the index. */
+    /* Nobody finds the slot before it has its vSSD's id, which is written last: at home it is found by that. */
     bpf_spin_lock(&c->lock);
     r->has_last = 0;
     write_row(r, n);
     d->server = n->server;
     d->word = n->readable ? READABLE : 0;
+    barrier();
     d->vssd = vssd;
     if (slot >= c->slots)
         c->slots = slot + 1;
     c->rows++;
     c->changes++;
     bpf_spin_unlock(&c->lock);
-    if (bpf_map_update_elem(&slot_of, &vssd, &slot, BPF_NOEXIST)) {
+    if (!at_home && bpf_map_update_elem(&slot_of, &vssd, &slot, BPF_NOEXIST)) {
         bpf_spin_lock(&c->lock);
         d->vssd = 0;
         c->rows--;
         c->changes--;
         bpf_spin_unlock(&c->lock);
+        r->popped = 0;
         bpf_map_push_elem(&free_slots, &slot, 0);
         return FULL;
     }
@@ -118,7 +145,10 @@ INLINE int delete_row(struct control *c, const struct change *n) {
     if (stale)
         return STALE;
     bpf_map_delete_elem(&slot_of, &vssd);
-    bpf_map_push_elem(&free_slots, &slot, 0);
+    if (r->popped) {
+        r->popped = 0;
+        bpf_map_push_elem(&free_slots, &slot, 0);
+    }
     return DELETED;
 }
 

@@ -1,11 +1,12 @@
-/* The replica and the destination table, as arrays of slots, and the index from a vSSD's id to its slot. */
+/* The replica and the destination table, as arrays of slots, and the index to the slots of those vSSDs whose own was taken. */
 #pragma once
 
 #include "wire.h"
 
 /* Set before loading. */
 const volatile __u32 switch_ip;
-const volatile __u32 rows_max = 131072;
+/* A power of two, less one, within the tables: a vSSD's slot is its id's if that is free, and is found without the index. */
+const volatile __u32 home_mask;
 const volatile __u64 bits_expire_ns = 1000000000;
 /* Off: reads stay where they were sent (the baseline). */
 const volatile __u8 redirect = 1;
@@ -43,7 +44,8 @@ struct row {
     __u64 sequence; /* of the newest gc_op */
     __u64 request;  /* with epoch: of the create_vssd that wrote this row */
     __u32 epoch;
-    __u8 answer, has_last, peer_count, zero;
+    __u8 answer, has_last, peer_count;
+    __u8 popped; /* of the slot: it is not among the free ones */
     struct peer peers[PEERS_MAX];
 };
 
@@ -197,7 +199,13 @@ INLINE int idle(__u64 flags) {
     return (flags & (READABLE | HEARD | GC_BITS)) == (READABLE | HEARD);
 }
 
+/* One cache line where ids are dense, as a rack's are. */
 INLINE struct destination *find(__u32 vssd, __u32 *slot) {
+    *slot = vssd & home_mask;
+    struct destination *home = bpf_map_lookup_elem(&destinations, slot);
+    /* A free slot's vSSD is zero. */
+    if (vssd && home && home->vssd == vssd)
+        return home;
     __u32 *s = bpf_map_lookup_elem(&slot_of, &vssd);
     if (!s)
         return 0;

@@ -169,10 +169,12 @@ impl KernelSwitch {
         }
         let (ip, expire) = (cfg.node.ipv4(), cfg.bits_expire.0);
         let [redirect, mac, manual] = [cfg.redirect, cfg.require_mac, cfg.manual_clock].map(u8::from);
+        let home_mask: u32 = (1 << cfg.rows_max.ilog2()) - 1;
         let mut loader = EbpfLoader::new();
         loader
             .override_global("switch_ip", &ip, true)
             .override_global("bits_expire_ns", &expire, true)
+            .override_global("home_mask", &home_mask, true)
             .override_global("redirect", &redirect, true)
             .override_global("require_mac", &mac, true)
             .override_global("manual_clock", &manual, true);

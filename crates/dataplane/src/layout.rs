@@ -43,7 +43,7 @@ pub struct Row {
     pub answer: u8,
     pub has_last: u8,
     pub peer_count: u8,
-    pub zero: u8,
+    pub popped: u8,
     pub peers: [Peer; PEERS_MAX],
 }
 

@@ -29,6 +29,8 @@ pub const REPLICAS_MAX: u32 = 4;
 pub const SSD_BYTES_MIN: u64 = 16 << 20;
 /// Largest modelled SSD: slots of a device are numbered with 32 bits.
 pub const SSD_BYTES_MAX: u64 = 8 << 40;
+/// Source ports of a node: each is a socket.
+pub const PATHS_MAX: u16 = 256;
 /// Fewest write cache slots for each vSSD of a server.
 pub const CACHE_SLOTS_MIN: u64 = rackweave_server::config::CACHE_SLOTS_MIN;
 
@@ -297,6 +299,10 @@ pub struct RackConfig {
     /// of versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<u8>,
+    /// Source ports that a node sends to other hosts from, if not as many as the transport wants: with one it never takes
+    /// another path (PN4).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paths: Option<u16>,
     pub ssd: SsdSection,
     pub gc: GcSection,
     pub lease: LeaseSection,
@@ -328,6 +334,7 @@ impl Default for RackConfig {
             client: ClientSection::default(),
             nbd: NbdSection::default(),
             protocol_version: None,
+            paths: None,
             control: None,
             hosts: None,
             switch: SwitchSection::default(),
@@ -399,6 +406,10 @@ impl RackConfig {
                 let rule = format!("{} or {newest}, and only with [hosts]: between processes it is spoken", newest - 1);
                 problems.push(Problem { key: "protocol_version".into(), value: version.to_string(), rule });
             }
+        }
+        if let Some(paths) = self.paths.filter(|p| !(1..=PATHS_MAX).contains(p)) {
+            let rule = format!("1 to {PATHS_MAX}");
+            problems.push(Problem { key: "paths".into(), value: paths.to_string(), rule });
         }
         if let Some(control) = &self.control {
             control.check(self.hosts.as_ref(), &mut problems);

@@ -1,14 +1,14 @@
 //! What the verifier takes, and tables at their full size.
 
-use rackweave_core::{Layout, NodeId, Span, Time};
+use rackweave_core::{Incarnation, Layout, NodeId, Span, Time, VssdId};
 use rackweave_dataplane::rings::{RINGS_MAX, RingError};
 use rackweave_dataplane::{
-    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Prefix, REPLICAS_MAX, Reach, Ring,
+    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Prefix, REPLICAS_MAX, Reach, Ring, frame,
 };
-use rackweave_switch::{DataPlane, ROWS_MAX, Update};
+use rackweave_switch::{Change, DataPlane, ROWS_MAX, RowResult, Update};
 
 use crate::control::announcement;
-use crate::rig::{TC_REDIRECT, config, framed, load, skip};
+use crate::rig::{TC_DROP, TC_REDIRECT, config, framed, load, skip};
 use crate::support::read;
 
 #[test]
@@ -35,6 +35,38 @@ fn tc_every_configuration_is_verified() {
     for rows_max in [0, ROWS_MAX + 1] {
         let refused = KernelSwitch::load(KernelConfig { rows_max, ..config(1) });
         assert!(matches!(refused, Err(LoadError::RowsMax { .. })), "{refused:?}");
+    }
+}
+
+/// Ids whose own slot is another's, by themselves and after deletions, in a table that is full again and again.
+#[test]
+fn tc_vssds_that_share_a_slot_are_told_apart() {
+    if skip("tc_vssds_that_share_a_slot_are_told_apart") {
+        return;
+    }
+    let mut s = load(config(8));
+    let gone = |v: u32| Change::Delete { vssd: VssdId(v), incarnation: Incarnation(u64::MAX) };
+    let place =
+        |s: &mut KernelSwitch, v: u32| s.change(Time::ZERO, &Change::Create(announcement(v, 2 + v % 5, &[]))).unwrap();
+    for round in 0..50 {
+        // All of one home first, then the rest, then one too many; away in another order.
+        let all: Vec<u32> = (0..8).map(|i| if i < 5 { 1 + 8 * (i + round) } else { 2 + i + 8 * round }).collect();
+        for &v in &all {
+            assert_eq!(place(&mut s, v), RowResult::Done, "round {round}, vssd {v}");
+        }
+        assert!(matches!(place(&mut s, 9_999), RowResult::Refused(_)), "round {round}");
+        assert_eq!(s.rows().unwrap(), 8);
+        for &v in &all {
+            let (action, out, _) = s.test_run(&framed(&read(v, 1)), 1).unwrap();
+            assert_eq!(action, TC_REDIRECT, "round {round}, vssd {v}");
+            assert_eq!(frame::parse(&out).unwrap().dst, NodeId(2 + v % 5), "round {round}, vssd {v}");
+        }
+        assert_eq!(s.test_run(&framed(&read(0, 1)), 1).unwrap().0, TC_DROP, "nobody has id zero");
+        for i in 0..8 {
+            s.change(Time::ZERO, &gone(all[(i * 3 + round as usize) % 8])).unwrap();
+        }
+        assert_eq!(s.rows().unwrap(), 0);
+        assert_eq!(s.test_run(&framed(&read(all[0], 1)), 1).unwrap().0, TC_DROP);
     }
 }
 

@@ -71,12 +71,13 @@ pub enum NetError {
 impl Net {
     /// `addresses` are by node; `life` grows from life to life of `node`.
     pub fn new(node: NodeId, addresses: Vec<SocketAddr>, keys: Keys, life: u64, seed: u64) -> Result<Net, NetError> {
-        Net::speaking(rackweave_transport::VERSION, node, addresses, keys, life, seed)
+        Net::speaking(rackweave_transport::VERSION, None, node, addresses, keys, life, seed)
     }
 
-    /// With `version` as the newest of the datagram format that it speaks.
+    /// With `version` as the newest of the datagram format that it speaks, and so many source ports.
     pub fn speaking(
         version: u8,
+        paths: Option<u16>,
         node: NodeId,
         addresses: Vec<SocketAddr>,
         keys: Keys,
@@ -91,6 +92,7 @@ impl Net {
             (cfg.retransmit_min, cfg.retransmit_initial) = (LOOPBACK_RETRANSMIT, LOOPBACK_RETRANSMIT);
         } else {
             cfg.train_bytes_max = TRAIN;
+            cfg.paths = paths.unwrap_or(cfg.paths);
         }
         let own = addresses[node.0 as usize];
         let udp = Udp::bind(own, cfg.paths).map_err(|error| NetError::Bind { address: own, error })?;

@@ -75,7 +75,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
         .transpose()?;
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
-    let net = Net::speaking(version, node, addresses, keys, life(), up::random_u64());
+    let net = Net::speaking(version, cfg.paths, node, addresses, keys, life(), up::random_u64());
     let mut net = net.map_err(|e| match e {
         NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
         e => e.into(),
