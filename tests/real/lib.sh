@@ -64,10 +64,18 @@ rw() { "$rackweave" "$@" --data "$data"; }
 need_netns() { # need_netns DATA_PLANE
     need ip ethtool nft nsenter
     [ "$(id -u)" = 0 ] || { echo "SKIP $name: $1: needs root"; exit 77; }
-    mkdir -p "$work/probe"
-    timeout -s TERM 5 "$rackweave" up --netns --data-plane "$1" --data "$work/probe" --ssd-size 64M >"$work/probe.out" 2>&1 || true
-    if ! grep -q ready "$work/probe.out"; then
-        echo "SKIP $name: $1: $(grep -m1 -E 'namespaces|kernel|BPF' "$work/probe.out" || tail -n1 "$work/probe.out")"
+    "$rackweave" up --netns --data-plane "$1" --data "$work/probe" --ssd-size 64M >"$work/probe.out" 2>&1 &
+    rack_pid=$!
+    if wait_for 60 grep -q ready "$work/probe.out"; then
+        rack_kill
+    elif kill -0 $rack_pid 2>/dev/null; then
+        fail "a rack in namespaces did not come up within a minute"
+    else
+        wait $rack_pid || true
+        rack_pid=
+        cat "$work/probe.out"
+        grep -E 'network namespaces|switch in the kernel' "$work/probe.out" >"$work/why" || fail "a rack in namespaces ended at once"
+        echo "SKIP $name: $1: $(head -n1 "$work/why")"
         exit 77
     fi
     rm -rf "$work/probe"
