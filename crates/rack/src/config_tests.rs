@@ -51,3 +51,34 @@ fn sizes_are_read_and_printed_with_binary_suffixes() {
         assert!(Size::parse(text).is_err(), "{text}");
     }
 }
+
+#[test]
+fn what_security_needs_is_checked_whole() {
+    let hosts = "[hosts]\nmeta = \"127.0.0.1:7400\"\nswitch = \"127.0.0.1:7401\"\n\
+                 servers = [\"127.0.0.1:7402\", \"127.0.0.1:7403\", \"127.0.0.1:7404\"]\ngateways = [\"127.0.0.1:7405\"]\n";
+    let control = |port: u32| format!("servers = 3\n{hosts}[control]\nport = {port}\ncertificates = \"keys\"\n");
+    for (text, key) in [
+        ("[nbd]\ntls = \"require\"\nkey = \"k\"\n".to_string(), "nbd.certificate"),
+        ("[nbd]\ntls = \"allow\"\ncertificate = \"c\"\n".to_string(), "nbd.key"),
+        ("[nbd]\ncertificate = \"c\"\n".to_string(), "nbd.certificate"),
+        ("[nbd]\ntls = \"allow\"\ncertificate = \"c\"\nkey = \"k\"\nclient_ca = \"a\"\n".to_string(), "nbd.client_ca"),
+        ("[control]\nport = 7500\ncertificates = \"keys\"\n".to_string(), "control.port"),
+        (control(0), "control.port"),
+        (control(65_531), "control.port"),
+        (control(7405), "control.port"),
+        (control(7395), "control.port"),
+        ("protocol_version = 2\n".to_string(), "protocol_version"),
+        (format!("protocol_version = 9\nservers = 3\n{hosts}"), "protocol_version"),
+    ] {
+        let keys: Vec<String> = problems(&text).into_iter().map(|(key, _)| key.to_string()).collect();
+        assert!(!keys.is_empty() && keys.iter().all(|k| k == key), "{text}: {keys:?}");
+    }
+    for port in [7500, 65_530, 7394] {
+        assert!(RackConfig::parse(&control(port)).is_ok(), "{port}");
+    }
+    let mut cfg = RackConfig::parse(&control(7500)).expect("good");
+    cfg.paths_from(std::path::Path::new("/etc/rack"));
+    let control = cfg.control.clone().expect("there");
+    assert_eq!(control.certificates, std::path::Path::new("/etc/rack/keys"));
+    assert_eq!(RackConfig::parse(&cfg.to_toml()).expect("reads back"), cfg);
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rackweave_core::Layout;
-use rackweave_gateway::tls::{Identity, ServerConfig};
+use rackweave_gateway::tls::Identity;
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, ClientConnection, StreamOwned};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use super::{DistributedError, addresses};
 use crate::config::{Problem, RackConfig};
 use crate::embedded::control::{Answer, AskError, Command, LINE_MAX};
 use crate::embedded::net::{Address, ListenError, Listener};
-use crate::embedded::secure::{SecureError, read};
+use crate::embedded::secure::{Renewing, SecureError, read};
 use crate::hosts::{HostsSection, NodeName};
 
 /// A host that does not take a connection by then is away.
@@ -78,9 +78,12 @@ impl Files {
 }
 
 /// What a node's side of the channel is made of.
-pub(crate) fn server(dir: &Path) -> Result<Arc<ServerConfig>, SecureError> {
-    let files = Files::load(dir)?;
-    files.identity().server().map_err(|e| files.wrong(e))
+pub(crate) fn server(dir: &Path) -> Result<Renewing, SecureError> {
+    let (files, dir) = ([AUTHORITY_FILE, HOST_FILE, HOST_KEY_FILE].map(|name| dir.join(name)), dir.to_path_buf());
+    Renewing::new(files.into(), move || {
+        let files = Files::load(&dir)?;
+        files.identity().server().map_err(|e| files.wrong(e))
+    })
 }
 
 /// Where a node listens.

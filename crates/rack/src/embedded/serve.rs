@@ -3,10 +3,9 @@
 //! with a network to the others ([`Net`]).
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use bytes::BytesMut;
 use rackweave_core::request::{
@@ -15,7 +14,6 @@ use rackweave_core::request::{
 use rackweave_core::{Layout, NodeId, SetId, Span, Time, VolumeId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::{Session, TlsUse};
-use rackweave_gateway::tls::ServerConfig;
 use slab::Slab;
 
 use super::clock::Clock;
@@ -26,6 +24,7 @@ use super::latency::Latencies;
 use super::net::Listener;
 use super::poll::{Interest, Poll, Ready};
 use super::refusals::Refusals;
+use super::secure::Renewing;
 use super::status::{Describe, Facts, View};
 use super::syncer::Syncer;
 use crate::distributed::key::{KeyChange, KeyFile, KeyFileError};
@@ -54,21 +53,21 @@ const TOKEN_LISTENERS: u64 = 4 << 32;
 pub type Announce = Box<dyn FnOnce(&Facts)>;
 
 /// What a listener's connections speak.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Speaks {
     Nbd(NbdTls),
     /// On a unix socket: the mode of its directory says who may.
     Control,
     /// Between hosts: who has a certificate of the cluster's may.
-    ControlTls(Arc<ServerConfig>),
+    ControlTls(Renewing),
     Http,
 }
 
 /// Whether NBD clients get TLS, and of what.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct NbdTls {
     pub when: TlsUse,
-    pub config: Option<Arc<ServerConfig>>,
+    pub config: Option<Renewing>,
 }
 
 /// Who waits for the answer to a request of the loop's own.
@@ -295,13 +294,13 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             let conn = match speaks {
                 Speaks::Nbd(tls) => {
                     let session = Session::with_tls(self.serial << CONN_BITS | key as u32, tls.when);
-                    Conn::new(fd, Conn::nbd(session), now).offering_tls(tls.config.clone())
+                    Conn::new(fd, Conn::nbd(session), now).offering_tls(tls.config.as_ref().map(|r| r.config().clone()))
                 }
                 Speaks::Control => Conn::new(fd, Talk::Control(Default::default()), now),
                 Speaks::ControlTls(config) => {
                     let conn = Conn::new(fd, Talk::Control(Default::default()), now);
                     // The system has no randomness left: as if the connection had not come.
-                    let Ok(conn) = conn.inside_tls(config) else { continue };
+                    let Ok(conn) = conn.inside_tls(config.config()) else { continue };
                     conn
                 }
                 Speaks::Http => Conn::new(fd, Talk::Http(HttpSession::new(), Default::default()), now),
@@ -578,9 +577,24 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn sweep(&mut self, now: Time) {
         self.next_sweep = now + SWEEP;
         self.engine.write_back();
+        self.renew_certificates();
         let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
         for key in late {
             self.drop_conn(key);
+        }
+    }
+
+    /// New connections are met with the certificates that are in the files now.
+    fn renew_certificates(&mut self) {
+        for (_, speaks) in &mut self.listeners {
+            let renewing = match speaks {
+                Speaks::Nbd(tls) => tls.config.as_mut(),
+                Speaks::ControlTls(config) => Some(config),
+                Speaks::Control | Speaks::Http => None,
+            };
+            if let Some(Err(e)) = renewing.map(Renewing::look) {
+                let _ = writeln!(io::stderr(), "rackweave: {e}; what was read before stays in use");
+            }
         }
     }
 
