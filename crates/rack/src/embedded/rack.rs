@@ -40,7 +40,7 @@ impl Hosted {
 
 /// Who decides about packets.
 enum Plane {
-    Process(Switch),
+    Process(Box<Switch>),
     Kernel(Box<KernelNode>),
 }
 
@@ -89,7 +89,7 @@ impl RackNodes {
             layout,
             hosted,
             meta: hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?,
-            switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(build::switch(cfg))),
+            switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg)))),
             servers,
             client: client.map(|i| (layout.client(i), build::client(&of_client, i, nonce()))),
         })
@@ -117,7 +117,7 @@ impl Nodes for RackNodes {
         let here: Option<&mut dyn Node> = match node {
             Layout::META => self.meta.as_mut().map(|n| n as _),
             Layout::SWITCH => self.switch.as_mut().map(|n| match n {
-                Plane::Process(n) => n as _,
+                Plane::Process(n) => n.as_mut() as _,
                 Plane::Kernel(n) => n.as_mut() as _,
             }),
             n => match self.servers.get_mut(n.0 as usize - 2) {
