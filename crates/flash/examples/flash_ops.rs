@@ -1,5 +1,9 @@
 //! Flash operations a CPU second, contents elided, collection running; memory a written block; start of an empty drive.
 //!
+//! *Device operations* are what the NAND does: page reads (the host's, of one slot each, and the collector's), page
+//! programs (the host's and the collector's), block erases. *Host operations* are the 4 KiB blocks that the user of the
+//! drive reads and writes; a page program takes four of them, and the collector's work counts nowhere.
+//!
 //! `cargo run --release -p rackweave-flash --example flash_ops`
 
 use std::cmp::Reverse;
@@ -9,6 +13,10 @@ use rackweave_core::device::{Backend, Completion, DeviceOp};
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Discard;
 use rackweave_flash::{BlockWrite, FlashDone, FlashOut, Profile, Ssd, SsdConfig};
+
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const VSSD: VssdId = VssdId(1);
 const GIB: u64 = 1 << 30;
@@ -23,6 +31,10 @@ fn cpu_seconds() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
+fn addr(block: u64) -> BlockAddr {
+    BlockAddr::new(VolumeId(1), block as u32)
+}
+
 struct Loop {
     ssd: Ssd,
     heap: BinaryHeap<Reverse<(Time, u64, u64)>>,
@@ -32,14 +44,118 @@ struct Loop {
     out: FlashOut,
     now: Time,
     order: u64,
-    commands: u64,
+    rng: Rng,
+    /// Blocks written and read at random, and the last version given to one.
+    live: u64,
+    version: u64,
+    batch: Vec<BlockWrite>,
+    /// Programs and reads in flight.
+    writes: u64,
+    reads: u64,
+    /// Pages were programmed or a block was freed since the free ratio was looked at.
+    changed: bool,
+    /// Times the drive had no block for a program.
+    waits: u64,
+    /// Device operations: page reads, page programs, erases.
+    device: [u64; 3],
+    /// Host operations: blocks read, blocks written.
+    host: [u64; 2],
 }
 
 impl Loop {
+    fn new(ssd: Ssd, live: u64, rng: Rng) -> Loop {
+        Loop {
+            ssd,
+            heap: BinaryHeap::new(),
+            results: Vec::new(),
+            free: Vec::new(),
+            out: FlashOut::new(),
+            now: Time::ZERO,
+            order: 0,
+            rng,
+            live,
+            version: live * 4,
+            batch: Vec::with_capacity(4),
+            writes: 0,
+            reads: 0,
+            changed: true,
+            waits: 0,
+            device: [0; 3],
+            host: [0; 2],
+        }
+    }
+
+    /// Until the drive has done this many device operations.
+    #[inline(never)]
+    fn run(&mut self, operations: u64) -> Result<(), &'static str> {
+        while self.device.iter().sum::<u64>() < operations {
+            self.ask();
+            self.drain();
+            if !self.step() {
+                return Err("nothing in flight");
+            }
+            for d in self.out.done.drain(..) {
+                match d {
+                    FlashDone::Programmed { .. } => {
+                        self.writes -= 1;
+                        self.host[1] += 4;
+                    }
+                    FlashDone::Read { .. } => {
+                        self.reads -= 1;
+                        self.host[0] += 1;
+                    }
+                    FlashDone::BlockFreed { .. } => self.changed = true,
+                    _ => {}
+                }
+            }
+            self.out.traces.clear();
+            self.drain();
+        }
+        Ok(())
+    }
+
+    /// Keeps programs and reads in flight, and the collector on between two thresholds.
+    fn ask(&mut self) {
+        while self.writes < DEPTH {
+            self.batch.clear();
+            for _ in 0..4 {
+                self.version += 1;
+                let data = Payload::elided(BLOCK, self.version);
+                let addr = addr(self.rng.below(self.live));
+                self.batch.push(BlockWrite { addr, version: Timestamp(self.version), data });
+            }
+            if self.ssd.program(self.now, VSSD, &self.batch, 1, &mut self.out).is_err() {
+                self.waits += 1;
+                break;
+            }
+            self.writes += 1;
+            self.changed = true;
+        }
+        while self.reads < DEPTH {
+            let addr = addr(self.rng.below(self.live));
+            self.ssd.read(self.now, VSSD, addr, 2, &mut self.out);
+            self.reads += 1;
+        }
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        let space = self.ssd.space(VSSD);
+        if space.free_ratio() < 0.35 && !self.ssd.gc_running(VSSD) {
+            self.ssd.gc_start(self.now, VSSD, &mut self.out);
+        } else if space.free_ratio() > 0.45 {
+            self.ssd.gc_stop(VSSD);
+        }
+    }
+
     fn drain(&mut self) {
         for c in self.out.commands.drain(..) {
             let result = Discard.execute(&c.op);
-            self.commands += u64::from(!matches!(c.op, DeviceOp::Sync | DeviceOp::WriteMeta { .. }));
+            match c.op {
+                DeviceOp::ReadSlot { .. } | DeviceOp::ReadPage { .. } => self.device[0] += 1,
+                DeviceOp::Program { .. } => self.device[1] += 1,
+                DeviceOp::Erase { .. } => self.device[2] += 1,
+                _ => {}
+            }
             let done = Completion { ssd: c.ssd, tag: c.tag, result };
             let at = self.free.pop().unwrap_or_else(|| {
                 self.results.push(None);
@@ -84,7 +200,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut ssd = ssd(16 * GIB)?;
     let live = ssd.space(VSSD).exported_slots * 85 / 100;
     let mut rng = Rng::new(7);
-    let addr = |b: u64| BlockAddr::new(VolumeId(1), b as u32);
     let begin = cpu_seconds();
     let random: Vec<u64> = (0..live).map(|_| rng.below(live)).collect();
     let aged = (0..live).chain(random);
@@ -93,64 +208,29 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("prefill: {:.1} M blocks/CPU s", live as f64 * 2.0 / took / 1e6);
     println!("state: {:.1} B a written 4 KiB", ssd.state_bytes() as f64 / live as f64);
 
-    let (heap, results, free) = (BinaryHeap::new(), Vec::new(), Vec::new());
-    let mut l = Loop { ssd, heap, results, free, out: FlashOut::new(), now: Time::ZERO, order: 0, commands: 0 };
-    let (mut writes, mut reads, mut version) = (0, 0, live * 4);
-    let mut stuck = 0u64;
+    let mut l = Loop::new(ssd, live, rng);
     let begin = cpu_seconds();
-    let mut batch = Vec::with_capacity(4);
-    while l.commands < ops {
-        while writes < DEPTH {
-            batch.clear();
-            for _ in 0..4 {
-                version += 1;
-                let data = Payload::elided(BLOCK, version);
-                batch.push(BlockWrite { addr: addr(rng.below(live)), version: Timestamp(version), data });
-            }
-            if l.ssd.program(l.now, VSSD, &batch, 1, &mut l.out).is_err() {
-                stuck += 1;
-                break;
-            }
-            writes += 1;
-        }
-        while reads < DEPTH {
-            l.ssd.read(l.now, VSSD, addr(rng.below(live)), 2, &mut l.out);
-            reads += 1;
-        }
-        let space = l.ssd.space(VSSD);
-        if space.free_ratio() < 0.35 && !l.ssd.gc_running(VSSD) {
-            l.ssd.gc_start(l.now, VSSD, &mut l.out);
-        } else if space.free_ratio() > 0.45 {
-            l.ssd.gc_stop(VSSD);
-        }
-        l.drain();
-        if !l.step() {
-            return Err("nothing in flight".into());
-        }
-        for d in l.out.done.drain(..) {
-            match d {
-                FlashDone::Programmed { .. } => writes -= 1,
-                FlashDone::Read { .. } => reads -= 1,
-                _ => {}
-            }
-        }
-        l.out.traces.clear();
-        l.drain();
-    }
+    l.run(ops)?;
     let took = cpu_seconds() - begin;
     let s = l.ssd.stats(VSSD);
+    let per_second = |n: u64| n as f64 / took / 1e6;
+    let ([page_reads, programs, erases], [read, written]) = (l.device, l.host);
     println!(
-        "{} operations, {:.2} M a CPU second, {:.1} virtual s",
-        l.commands,
-        l.commands as f64 / took / 1e6,
+        "device operations: {:.2} M a CPU second ({page_reads} page reads, {programs} page programs, {erases} erases)",
+        per_second(page_reads + programs + erases)
+    );
+    println!(
+        "host operations: {:.2} M a CPU second ({read} blocks read, {written} written) in {:.1} virtual s",
+        per_second(read + written),
         l.now.0 as f64 / 1e9
     );
     println!(
-        "WAF {:.2}, erases {}, victims {}, checkpoints {}, host waits {stuck}",
+        "WAF {:.2}, erases {}, victims {}, checkpoints {}, host waits {}",
         s.waf(),
         s.erases,
         s.gc_victims,
-        s.checkpoints
+        s.checkpoints,
+        l.waits
     );
     l.ssd.check()?;
     Ok(())

@@ -393,7 +393,7 @@ impl Ssd {
         out: &mut FlashOut,
     ) -> Result<Payload, ReadError> {
         let v = &self.vssds[vssd];
-        let (page, within) = v.page_of(slot);
+        let (page, within) = v.blocks.page_of(slot);
         let block = v.block0 + v.blocks.block_of(slot);
         let corrupt = ReadError::Corrupt { block, page, slot: within };
         let found = match result {
@@ -456,6 +456,11 @@ impl Ssd {
         let (version, mapped) = self.get(vssd).held(addr.pack());
         (Timestamp(version), mapped)
     }
+    /// These blocks are about to be looked up.
+    pub fn foresee(&self, vssd: VssdId, range: BlockRange) {
+        let blocks = range.first..range.end();
+        self.get(vssd).foresee(blocks.map(|block| BlockAddr::new(range.volume, block).pack()));
+    }
     /// No block of the range has a higher version.
     pub fn max_version(&self, vssd: VssdId, range: BlockRange) -> Timestamp {
         Timestamp(self.get(vssd).max_version(&range))
@@ -469,6 +474,10 @@ impl Ssd {
     }
     pub fn space(&self, vssd: VssdId) -> Space {
         self.get(vssd).space()
+    }
+    /// Of [`Ssd::space`], mapped and exported slots alone.
+    pub fn room(&self, vssd: VssdId) -> (u64, u64) {
+        self.get(vssd).room()
     }
     pub fn stats(&self, vssd: VssdId) -> FlashStats {
         self.get(vssd).stats

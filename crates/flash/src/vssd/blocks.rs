@@ -38,65 +38,64 @@ pub(crate) struct Record {
 
 const EMPTY: Record = Record { addr: PAD, version: 0 };
 
-/// What else is known of a block's pages and slots; like the records, dropped with its erase.
-#[derive(Debug)]
-pub(crate) struct Table {
-    /// Sequence of each page; zero: never programmed, or torn.
-    pub(crate) sequence: Box<[u64]>,
-    /// Slots that the map points to.
-    pub(crate) valid: Box<[u64]>,
+/// Division by a number that is known from the start, as a multiplication (Lemire, Kaser, Kurz, "Faster remainder by
+/// direct computation", 2019): exact for every 32-bit numerator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Divisor {
+    by: u32,
+    inverse: u64,
 }
 
-impl Table {
-    fn new(pages: usize, slots: usize) -> Table {
-        Table { sequence: vec![0; pages].into(), valid: vec![0; slots.div_ceil(64)].into() }
+impl Divisor {
+    /// # Panics
+    /// If `by` is zero.
+    pub(crate) fn new(by: u32) -> Divisor {
+        Divisor { by, inverse: (u64::MAX / u64::from(by)).wrapping_add(1) }
     }
-    fn reset(&mut self) {
-        self.sequence.fill(0);
-        self.valid.fill(0);
+    /// Quotient and remainder.
+    #[inline]
+    pub(crate) fn split(self, n: u32) -> (u32, u32) {
+        let q = self.quotient(n);
+        (q, n - q * self.by)
     }
-    pub(crate) fn is_valid(&self, slot: u32) -> bool {
-        self.valid[(slot / 64) as usize] >> (slot % 64) & 1 == 1
-    }
-    /// First valid slot at or after `from`.
-    pub(crate) fn next_valid(&self, from: u32) -> Option<u32> {
-        let mut word = (from / 64) as usize;
-        let mut bits = *self.valid.get(word)? & (u64::MAX << (from % 64));
-        loop {
-            if bits != 0 {
-                return Some(word as u32 * 64 + bits.trailing_zeros());
-            }
-            word += 1;
-            bits = *self.valid.get(word)?;
-        }
+    #[inline]
+    pub(crate) fn quotient(self, n: u32) -> u32 {
+        // 2⁶⁴ ÷ 1 does not fit.
+        if self.by == 1 { n } else { ((u128::from(self.inverse) * u128::from(n)) >> 64) as u32 }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) state: State,
-    pub(crate) table: Option<Table>,
+    /// Sequence of each page; zero: never programmed, or torn. Like the records, dropped with the erase.
+    pub(crate) sequence: Option<Box<[u64]>>,
     pub(crate) erase_count: u16,
     pub(crate) erase_time: u64,
-    pub(crate) valid: u32,
     /// Next page to program.
     pub(crate) next_page: u16,
     /// Programs under way.
     pub(crate) programs: u16,
     /// Host reads under way: an erase waits for them.
     pub(crate) reads: u32,
-    prev: u32,
-    next: u32,
-    listed: bool,
 }
 
-/// Closed blocks of one die, listed by their number of valid slots.
-#[derive(Debug)]
-struct Buckets {
-    heads: Box<[u32]>,
-    /// No list below this is occupied.
-    least: u32,
-    count: u32,
+/// How a block stands as a victim.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rank {
+    /// Grows: when the block last became a candidate or lost a valid slot.
+    changed: u64,
+    valid: u32,
+    /// Closed, and nothing in flight.
+    candidate: bool,
+}
+
+/// The best candidate of a die: fewest valid slots, and of those the one that changed last.
+#[derive(Clone, Copy, Debug)]
+struct Best {
+    /// [`NONE`]: to be looked for, if there are candidates.
+    block: u32,
+    candidates: u32,
 }
 
 #[derive(Debug)]
@@ -105,53 +104,69 @@ pub(crate) struct Blocks {
     /// By block, a record a slot; none without a table. Apart from the blocks, so that a look-up by slot reads a dense
     /// array of these and the record, nothing else.
     records: Vec<Box<[Record]>>,
+    /// By block, and a bit a slot: whether the map points to it. Dense arrays too: every overwrite of a block somewhere
+    /// changes both.
+    ranks: Vec<Rank>,
+    valid_bits: Vec<u64>,
+    words: u32,
     free: Vec<Vec<u32>>,
     pub(crate) free_count: u32,
-    buckets: Vec<Buckets>,
+    best: Vec<Best>,
+    changes: u64,
     pub(crate) blocks_per_die: u32,
     pub(crate) pages: u16,
     pub(crate) spp: u32,
     pub(crate) spb: u32,
-    spare_tables: Vec<(Table, Box<[Record]>)>,
+    by_die: Divisor,
+    by_page: Divisor,
+    by_block: Divisor,
+    spare_tables: Vec<Table>,
     /// Slots counted valid in all blocks.
     pub(crate) valid: u64,
 }
+
+/// Sequences of a block's pages, records of its slots.
+type Table = (Box<[u64]>, Box<[Record]>);
 
 /// Tables kept for reuse: a frontier's worth, so that steady collection allocates nothing.
 const SPARE_TABLES_MAX: usize = 64;
 
 /// State of a block without a table.
-const BLOCK_BYTES: usize = std::mem::size_of::<Block>() + std::mem::size_of::<Box<[Record]>>();
+const BLOCK_BYTES: usize =
+    std::mem::size_of::<Block>() + std::mem::size_of::<Box<[Record]>>() + std::mem::size_of::<Rank>();
 
 impl Blocks {
     pub(crate) fn new(dies: u32, blocks_per_die: u32, pages: u16, spp: u32) -> Blocks {
         let spb = u32::from(pages) * spp;
         let n = dies * blocks_per_die;
+        let words = spb.div_ceil(64);
         let block = |_| Block {
             state: State::Free { dirty: true },
-            table: None,
+            sequence: None,
             erase_count: 0,
             erase_time: 0,
-            valid: 0,
             next_page: 0,
             programs: 0,
             reads: 0,
-            prev: NONE,
-            next: NONE,
-            listed: false,
         };
-        let buckets = |_| Buckets { heads: vec![NONE; spb as usize + 1].into(), least: spb + 1, count: 0 };
         Blocks {
             all: (0..n).map(block).collect(),
             records: (0..n).map(|_| Box::default()).collect(),
+            ranks: vec![Rank::default(); n as usize],
+            valid_bits: vec![0; n as usize * words as usize],
+            words,
             // Popped from the end: ascending numbers first.
             free: (0..dies).map(|d| (d * blocks_per_die..(d + 1) * blocks_per_die).rev().collect()).collect(),
             free_count: n,
-            buckets: (0..dies).map(buckets).collect(),
+            best: vec![Best { block: NONE, candidates: 0 }; dies as usize],
+            changes: 0,
             blocks_per_die,
             pages,
             spp,
             spb,
+            by_die: Divisor::new(blocks_per_die),
+            by_page: Divisor::new(spp),
+            by_block: Divisor::new(spb),
             spare_tables: Vec::new(),
             valid: 0,
         }
@@ -159,23 +174,37 @@ impl Blocks {
     pub(crate) fn dies(&self) -> u32 {
         self.free.len() as u32
     }
+    #[inline]
     pub(crate) fn die_of(&self, block: u32) -> u32 {
-        block / self.blocks_per_die
+        self.by_die.quotient(block)
     }
     pub(crate) fn free_on(&self, die: u32) -> usize {
         self.free[die as usize].len()
     }
+    #[inline]
     pub(crate) fn block_of(&self, slot: u32) -> u32 {
-        slot / self.spb
+        self.by_block.quotient(slot)
+    }
+    /// Page inside its block, and slot inside the page.
+    #[inline]
+    pub(crate) fn page_of(&self, slot: u32) -> (u16, u8) {
+        let (page, within) = self.by_page.split(self.by_block.split(slot).1);
+        (page as u16, within as u8)
     }
     /// What was programmed into the slot; [`PAD`] if nothing was.
+    #[inline]
     pub(crate) fn record(&self, slot: u32) -> Record {
-        let (block, within) = (slot / self.spb, slot % self.spb);
+        let (block, within) = self.by_block.split(slot);
         self.records[block as usize].get(within as usize).copied().unwrap_or(EMPTY)
     }
     /// Records of a block, slot by slot; none if it has no table.
     pub(crate) fn records(&self, block: u32) -> &[Record] {
         &self.records[block as usize]
+    }
+    /// Records of `count` slots of one block.
+    pub(crate) fn records_from(&self, slot: u32, count: u32) -> &[Record] {
+        let (block, within) = self.by_block.split(slot);
+        self.records[block as usize].get(within as usize..(within + count) as usize).unwrap_or_default()
     }
     pub(crate) fn records_mut(&mut self, block: u32) -> &mut [Record] {
         &mut self.records[block as usize]
@@ -187,41 +216,39 @@ impl Blocks {
         self.record(slot).version
     }
     pub(crate) fn sequence(&self, slot: u32) -> u64 {
-        let within = slot % self.spb;
-        let table = self.all[(slot / self.spb) as usize].table.as_ref();
-        table.map_or(0, |t| t.sequence[(within / self.spp) as usize])
+        let (block, within) = self.by_block.split(slot);
+        let sequence = self.all[block as usize].sequence.as_ref();
+        sequence.map_or(0, |s| s[self.by_page.quotient(within) as usize])
     }
 
     /// Takes a free block of the die. It has an empty table; its state is the caller's to set.
     pub(crate) fn take_free(&mut self, die: u32) -> Option<u32> {
         let b = self.free[die as usize].pop()?;
         self.free_count -= 1;
-        let (table, records) = self.spare_tables.pop().unwrap_or_else(|| self.new_table());
-        self.records[b as usize] = records;
-        let block = &mut self.all[b as usize];
-        block.table = Some(table);
-        block.next_page = 0;
+        self.give_table(b);
+        self.all[b as usize].next_page = 0;
         Some(b)
     }
-    fn new_table(&self) -> (Table, Box<[Record]>) {
-        let (pages, slots) = (usize::from(self.pages), self.spb as usize);
-        (Table::new(pages, slots), vec![EMPTY; slots].into())
+    fn give_table(&mut self, b: u32) {
+        let new = || (vec![0; usize::from(self.pages)].into(), vec![EMPTY; self.spb as usize].into());
+        let (sequence, records) = self.spare_tables.pop().unwrap_or_else(new);
+        self.records[b as usize] = records;
+        self.all[b as usize].sequence = Some(sequence);
     }
-    /// Takes this free block, as recovery does for one that it found programmed.
-    pub(crate) fn claim(&mut self, block: u32) -> (&mut Table, &mut [Record]) {
+    /// Takes this free block, as recovery does for one that it found programmed: the sequences of its pages and the
+    /// records of its slots.
+    pub(crate) fn claim(&mut self, block: u32) -> (&mut [u64], &mut [Record]) {
         if matches!(self.all[block as usize].state, State::Free { .. }) {
             let die = self.die_of(block) as usize;
             self.free[die].retain(|&b| b != block);
             self.free_count -= 1;
             self.all[block as usize].state = State::Closed;
         }
-        if self.all[block as usize].table.is_none() {
-            let (table, records) = self.new_table();
-            self.all[block as usize].table = Some(table);
-            self.records[block as usize] = records;
+        if self.all[block as usize].sequence.is_none() {
+            self.give_table(block);
         }
-        let table = self.all[block as usize].table.as_mut().expect("it has one now");
-        (table, &mut self.records[block as usize])
+        let sequence = self.all[block as usize].sequence.as_mut().expect("it has one now");
+        (sequence, &mut self.records[block as usize])
     }
     /// Back to the free list, erased.
     pub(crate) fn release(&mut self, block: u32) {
@@ -235,12 +262,14 @@ impl Blocks {
     }
     pub(crate) fn drop_table(&mut self, block: u32) {
         let mut records = std::mem::take(&mut self.records[block as usize]);
-        if let Some(mut t) = self.all[block as usize].table.take()
+        let words = self.words_of(block);
+        self.valid_bits[words].fill(0);
+        if let Some(mut sequence) = self.all[block as usize].sequence.take()
             && self.spare_tables.len() < SPARE_TABLES_MAX
         {
-            t.reset();
+            sequence.fill(0);
             records.fill(EMPTY);
-            self.spare_tables.push((t, records));
+            self.spare_tables.push((sequence, records));
         }
     }
     /// After a start: a power cut may have left half a program in any block that looks erased.
@@ -252,96 +281,132 @@ impl Blocks {
         }
     }
 
-    pub(crate) fn set_valid(&mut self, slot: u32) {
-        let (b, within) = (slot / self.spb, slot % self.spb);
-        if self.all[b as usize].listed {
-            self.unlist(b);
-            self.mark(b, within);
-            self.list(b);
-        } else {
-            self.mark(b, within);
+    // Which slots are valid.
+
+    fn words_of(&self, block: u32) -> std::ops::Range<usize> {
+        let words = self.words as usize;
+        block as usize * words..(block as usize + 1) * words
+    }
+    /// Bits of a block, a slot each.
+    pub(crate) fn valid_words(&self, block: u32) -> &[u64] {
+        &self.valid_bits[self.words_of(block)]
+    }
+    /// The word with the slot's bit.
+    pub(crate) fn valid_word(&self, slot: u32) -> u64 {
+        let (b, within) = self.by_block.split(slot);
+        self.valid_bits[b as usize * self.words as usize + (within / 64) as usize]
+    }
+    pub(crate) fn valid_of(&self, block: u32) -> u32 {
+        self.ranks[block as usize].valid
+    }
+    pub(crate) fn is_valid(&self, block: u32, within: u32) -> bool {
+        self.valid_bits[block as usize * self.words as usize + (within / 64) as usize] >> (within % 64) & 1 == 1
+    }
+    /// First valid slot of the block at or after `from`.
+    pub(crate) fn next_valid(&self, block: u32, from: u32) -> Option<u32> {
+        let words = self.valid_words(block);
+        let mut word = (from / 64) as usize;
+        let mut bits = *words.get(word)? & (u64::MAX << (from % 64));
+        loop {
+            if bits != 0 {
+                return Some(word as u32 * 64 + bits.trailing_zeros());
+            }
+            word += 1;
+            bits = *words.get(word)?;
         }
     }
-    fn mark(&mut self, b: u32, within: u32) {
-        let block = &mut self.all[b as usize];
-        let t = block.table.as_mut().expect("a programmed block has a table");
-        debug_assert!(!t.is_valid(within));
-        t.valid[(within / 64) as usize] |= 1 << (within % 64);
-        block.valid += 1;
+    pub(crate) fn set_valid(&mut self, slot: u32) {
+        let (b, within) = self.by_block.split(slot);
+        debug_assert!(!self.is_valid(b, within));
+        self.valid_bits[b as usize * self.words as usize + (within / 64) as usize] |= 1 << (within % 64);
         self.valid += 1;
+        let rank = &mut self.ranks[b as usize];
+        rank.valid += 1;
+        if rank.candidate {
+            self.changes += 1;
+            rank.changed = self.changes;
+            self.not_best(b);
+        }
     }
     pub(crate) fn clear_valid(&mut self, slot: u32) {
-        let (b, within) = (slot / self.spb, slot % self.spb);
-        let listed = self.all[b as usize].listed;
-        if listed {
-            self.unlist(b);
-        }
-        let block = &mut self.all[b as usize];
-        let t = block.table.as_mut().expect("a programmed block has a table");
-        debug_assert!(t.is_valid(within));
-        t.valid[(within / 64) as usize] &= !(1 << (within % 64));
-        block.valid -= 1;
+        let (b, within) = self.by_block.split(slot);
+        debug_assert!(self.is_valid(b, within));
+        self.valid_bits[b as usize * self.words as usize + (within / 64) as usize] &= !(1 << (within % 64));
         self.valid -= 1;
-        if listed {
-            self.list(b);
+        let rank = &mut self.ranks[b as usize];
+        rank.valid -= 1;
+        if rank.candidate {
+            self.changed(b);
         }
     }
 
+    // Candidates.
+
+    /// The block has become a better candidate than any of its die with as many valid slots.
+    fn changed(&mut self, b: u32) {
+        self.changes += 1;
+        self.ranks[b as usize].changed = self.changes;
+        let die = self.die_of(b) as usize;
+        let best = self.best[die].block;
+        if best != NONE && self.ranks[b as usize].valid <= self.ranks[best as usize].valid {
+            self.best[die].block = b;
+        }
+    }
+    fn not_best(&mut self, b: u32) {
+        let best = &mut self.best[self.by_die.quotient(b) as usize];
+        if best.block == b {
+            best.block = NONE;
+        }
+    }
     /// Makes a closed block without programs in flight a candidate.
     pub(crate) fn list(&mut self, b: u32) {
-        let die = (b / self.blocks_per_die) as usize;
-        let k = self.all[b as usize].valid;
-        let buckets = &mut self.buckets[die];
-        let head = buckets.heads[k as usize];
-        buckets.heads[k as usize] = b;
-        buckets.least = buckets.least.min(k);
-        buckets.count += 1;
-        if head != NONE {
-            self.all[head as usize].prev = b;
+        debug_assert!(!self.is_listed(b));
+        self.ranks[b as usize].candidate = true;
+        let best = &mut self.best[self.by_die.quotient(b) as usize];
+        best.candidates += 1;
+        if best.candidates == 1 {
+            best.block = b;
         }
-        let block = &mut self.all[b as usize];
-        (block.prev, block.next, block.listed) = (NONE, head, true);
+        self.changed(b);
     }
     pub(crate) fn unlist(&mut self, b: u32) {
-        let die = (b / self.blocks_per_die) as usize;
-        let block = &mut self.all[b as usize];
-        debug_assert!(block.listed);
-        let (prev, next, k) = (block.prev, block.next, block.valid);
-        block.listed = false;
-        if prev == NONE {
-            self.buckets[die].heads[k as usize] = next;
-        } else {
-            self.all[prev as usize].next = next;
-        }
-        if next != NONE {
-            self.all[next as usize].prev = prev;
-        }
-        self.buckets[die].count -= 1;
+        debug_assert!(self.is_listed(b));
+        self.ranks[b as usize].candidate = false;
+        self.best[self.by_die.quotient(b) as usize].candidates -= 1;
+        self.not_best(b);
     }
     /// Fewest valid slots among the candidates of a die, and the block.
     pub(crate) fn least_on(&mut self, die: u32) -> Option<(u32, u32)> {
-        let b = &mut self.buckets[die as usize];
-        if b.count == 0 {
-            b.least = self.spb + 1;
+        let Best { block, candidates } = self.best[die as usize];
+        if candidates == 0 {
             return None;
         }
-        while b.heads[b.least as usize] == NONE {
-            b.least += 1;
+        if block != NONE {
+            return Some((self.ranks[block as usize].valid, block));
         }
-        Some((b.least, b.heads[b.least as usize]))
+        let first = die * self.blocks_per_die;
+        let ranks = &self.ranks[first as usize..][..self.blocks_per_die as usize];
+        let candidates = ranks.iter().zip(first..).filter(|(r, _)| r.candidate);
+        let (rank, block) = candidates.min_by_key(|(r, _)| (r.valid, u64::MAX - r.changed))?;
+        self.best[die as usize].block = block;
+        Some((rank.valid, block))
     }
     /// Collecting a block with this many valid slots gains at least a page.
     pub(crate) fn worth(&self, valid: u32) -> bool {
         valid.div_ceil(self.spp) < u32::from(self.pages)
     }
     pub(crate) fn is_listed(&self, b: u32) -> bool {
-        self.all[b as usize].listed
+        self.ranks[b as usize].candidate
     }
     /// Bytes of state.
     pub(crate) fn state_bytes(&self) -> u64 {
-        let table = u64::from(self.spb) * 16 + u64::from(self.pages) * 8 + u64::from(self.spb / 8);
-        let tables = self.all.iter().filter(|b| b.table.is_some()).count() + self.spare_tables.len();
-        let lists = self.buckets.len() as u64 * (u64::from(self.spb) + 1) * 4;
-        tables as u64 * table + (self.all.len() * BLOCK_BYTES) as u64 + lists
+        let table = u64::from(self.spb) * 16 + u64::from(self.pages) * 8;
+        let tables = self.all.iter().filter(|b| b.sequence.is_some()).count() + self.spare_tables.len();
+        let bits = self.valid_bits.len() as u64 * 8;
+        tables as u64 * table + (self.all.len() * BLOCK_BYTES) as u64 + bits
     }
 }
+
+#[cfg(test)]
+#[path = "blocks_tests.rs"]
+mod tests;

@@ -14,8 +14,9 @@ impl Vssd {
             for (i, &slot) in chunk.slots.iter().enumerate().filter(|s| *s.1 != NONE) {
                 let packed = k * u64::from(CHUNK_BLOCKS) + i as u64;
                 let addr = BlockAddr::unpack(packed);
-                let table = self.blocks.all[self.blocks.block_of(slot) as usize].table.as_ref();
-                if !table.is_some_and(|t| t.is_valid(slot % self.blocks.spb)) || self.blocks.addr(slot) != packed {
+                if !self.blocks.is_valid(self.blocks.block_of(slot), slot % self.blocks.spb)
+                    || self.blocks.addr(slot) != packed
+                {
                     return Err(Violation::MapReverse { vssd, addr, slot });
                 }
                 if self.blocks.version(slot) < self.ranges.version(packed) {
@@ -25,9 +26,10 @@ impl Vssd {
         }
         let (mut valid, mut free) = (0, 0);
         for (n, b) in self.blocks.all.iter().enumerate() {
-            let marked = b.table.as_ref().map_or(0, |t| t.valid.iter().map(|w| w.count_ones()).sum());
-            if marked != b.valid {
-                return Err(Violation::ValidCount { vssd, block: n as u32, counted: b.valid, marked });
+            let (block, counted) = (n as u32, self.blocks.valid_of(n as u32));
+            let marked = self.blocks.valid_words(block).iter().map(|w| w.count_ones()).sum();
+            if marked != counted {
+                return Err(Violation::ValidCount { vssd, block, counted, marked });
             }
             valid += u64::from(marked);
             free += u32::from(matches!(b.state, State::Free { .. }));

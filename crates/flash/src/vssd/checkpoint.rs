@@ -312,14 +312,15 @@ impl Vssd {
             let number = c.at;
             c.at += 1;
             let block = &self.blocks.all[number as usize];
-            let Some(t) = block.table.as_ref().filter(|_| block.state == State::Closed && block.programs == 0) else {
+            let Some(t) = block.sequence.as_ref().filter(|_| block.state == State::Closed && block.programs == 0)
+            else {
                 continue;
             };
             b.extend_from_slice(&number.to_le_bytes());
             b.extend_from_slice(&self.blocks.pages.to_le_bytes());
             b.extend_from_slice(&block.erase_count.to_le_bytes());
             b.extend_from_slice(&block.erase_time.to_le_bytes());
-            t.sequence.iter().for_each(|s| b.extend_from_slice(&s.to_le_bytes()));
+            t.iter().for_each(|s| b.extend_from_slice(&s.to_le_bytes()));
             for r in self.blocks.records(number) {
                 b.extend_from_slice(&r.addr.to_le_bytes());
                 b.extend_from_slice(&r.version.to_le_bytes());

@@ -108,6 +108,15 @@ impl Gc {
     fn on_die(&self, blocks_per_die: u32, die: u32) -> bool {
         self.victims.iter().flatten().any(|v| v.block / blocks_per_die == die)
     }
+    /// Whether there is anything to do for the victim; of many, most wait for a command or a frontier.
+    fn can_move(&self, i: usize, spp: usize) -> bool {
+        let Some(v) = &self.victims[i] else { return false };
+        let moving = v.step == Step::Moving;
+        let programs = !self.full && !v.moved.is_empty() && (v.moved.len() >= spp || !moving);
+        let reads = moving && !v.reading && v.moved.len() < PAGES_AHEAD * spp;
+        let drained = !moving && v.programs == 0 && v.moved.is_empty();
+        v.failed || programs || reads || drained
+    }
     pub(crate) fn works_on(&self, die: u32) -> bool {
         self.works_on[die as usize]
     }
@@ -138,7 +147,9 @@ impl Vssd {
         self.gc.full = false;
         self.gc_erase(io);
         for i in 0..self.gc.victims.len() {
-            self.gc_move(io, i as u8);
+            if self.gc.can_move(i, self.blocks.spp as usize) {
+                self.gc_move(io, i as u8);
+            }
         }
         self.gc_fill(io);
         let short = self.blocks.free_count <= GC_RESERVE + self.host.len() as u32;
@@ -188,7 +199,7 @@ impl Vssd {
         self.blocks.all[block as usize].state = State::Victim;
         self.gc.active += 1;
         self.stats.gc_victims += 1;
-        let valid = u64::from(self.blocks.all[block as usize].valid);
+        let valid = u64::from(self.blocks.valid_of(block));
         let whole = io.cfg.blocking == BlockingUnit::Block && io.cfg.timing != Timing::None;
         let stretch = whole.then(|| {
             let spp = u64::from(self.blocks.spp);
@@ -226,8 +237,7 @@ impl Vssd {
             return;
         }
         let block = v.block;
-        let table = self.blocks.all[block as usize].table.as_ref().expect("a victim has a table");
-        let next = if v.failed { None } else { table.next_valid(v.next) };
+        let next = if v.failed { None } else { self.blocks.next_valid(block, v.next) };
         let Some(slot) = next else {
             v.step = Step::Draining;
             return;
@@ -239,7 +249,7 @@ impl Vssd {
         let page = slot / spp;
         v.next = (page + 1) * spp;
         v.reading = true;
-        let valid = (page * spp..v.next).filter(|&s| table.is_valid(s)).count() as u64;
+        let valid = (page * spp..v.next).filter(|&s| self.blocks.is_valid(block, s)).count() as u64;
         let charge = v.stretch.as_ref().map_or(Charge::Collector, Charge::Stretch);
         let done_at = io.clock.read(io.now, self.die0 + die, valid, charge);
         self.gc.set_works(die, true);
@@ -262,14 +272,13 @@ impl Vssd {
     fn gc_take(&mut self, io: &mut Io, i: u8, page: u16, slots: Box<[Slot]>) {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         let (spp, block) = (self.blocks.spp as usize, v.block);
-        let table = self.blocks.all[block as usize].table.as_ref().expect("a victim has a table");
         let records = self.blocks.records(block);
         let first = usize::from(page) * spp;
         let mut slots = slots.into_vec().into_iter();
         let mut lost = Vec::new();
         for (s, &Record { addr, version }) in records.iter().enumerate().skip(first).take(spp) {
             let read = slots.next();
-            if !table.is_valid(s as u32) {
+            if !self.blocks.is_valid(block, s as u32) {
                 continue;
             }
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
@@ -335,7 +344,7 @@ impl Vssd {
             return;
         };
         self.gc.active -= 1;
-        if v.failed || self.blocks.all[v.block as usize].valid > 0 {
+        if v.failed || self.blocks.valid_of(v.block) > 0 {
             return self.gc_abandon(io, &v);
         }
         self.gc.emptied.push(Emptied { block: v.block, stage: Stage::Waiting, stretch: v.stretch });

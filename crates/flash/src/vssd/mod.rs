@@ -206,6 +206,14 @@ impl Vssd {
             slot => (self.blocks.version(slot), true),
         }
     }
+    /// Touches what the map has of these blocks, all at once: the memory is then waited for once, not block by block.
+    pub(crate) fn foresee(&self, addrs: impl Iterator<Item = u64>) {
+        let touched = addrs.fold(0, |t, addr| match self.map.get(addr) {
+            NONE => t,
+            slot => t ^ self.blocks.version(slot) ^ self.blocks.valid_word(slot),
+        });
+        std::hint::black_box(touched);
+    }
     pub(crate) fn read(&mut self, io: &mut Io, addr: u64, token: u64) {
         self.stats.reads += 1;
         let slot = self.map.get(addr);
@@ -219,17 +227,12 @@ impl Vssd {
             return;
         }
         let block = self.blocks.block_of(slot);
-        let (page, within) = self.page_of(slot);
+        let (page, within) = self.blocks.page_of(slot);
         self.blocks.all[block as usize].reads += 1;
         let done_at = io.clock.read(io.now, self.die(block), 1, Charge::Device);
         let version = self.blocks.version(slot);
         let pending = Pending::Read { vssd: self.index, token, slot, addr, version };
         io.submit(pending, DeviceOp::ReadSlot { page: self.page_addr(block, page), slot: within }, done_at);
-    }
-    /// Page inside its block, and slot inside the page.
-    pub(crate) fn page_of(&self, slot: u32) -> (u16, u8) {
-        let within = slot % self.blocks.spb;
-        ((within / self.blocks.spp) as u16, (within % self.blocks.spp) as u8)
     }
     pub(crate) fn read_done(&mut self, slot: u32) {
         let block = self.blocks.block_of(slot);
@@ -380,8 +383,8 @@ impl Vssd {
         let page = b.next_page;
         b.next_page += 1;
         b.programs += 1;
-        let table = b.table.as_mut().expect("an open block has a table");
-        table.sequence[usize::from(page)] = sequence;
+        let table = b.sequence.as_mut().expect("an open block has a table");
+        table[usize::from(page)] = sequence;
         if page == last {
             b.state = State::Closed;
             frontiers[f] = NO_FRONTIER;
@@ -424,8 +427,15 @@ impl Vssd {
     ) {
         self.blocks.all[block as usize].programs -= 1;
         let first = block * self.blocks.spb + u32::from(page) * self.blocks.spp;
+        self.foresee(self.blocks.records_from(first, self.blocks.spp).iter().map(|r| r.addr));
         match result {
-            Ok(()) => (first..first + self.blocks.spp).for_each(|s| self.settle(s, by)),
+            Ok(()) => match by {
+                By::Gc { victim } => {
+                    let victim = self.gc.victim_block(victim);
+                    (first..first + self.blocks.spp).for_each(|s| self.settle_moved(s, victim));
+                }
+                _ => (first..first + self.blocks.spp).for_each(|s| self.settle(s)),
+            },
             Err(e) => self.program_failed(io, block, first, by, e),
         }
         let b = &self.blocks.all[block as usize];
@@ -442,25 +452,21 @@ impl Vssd {
         self.pump_sync(io);
     }
     /// A slot's program is complete: the map points to it, unless something newer is there.
-    fn settle(&mut self, slot: u32, by: By) {
-        let addr = self.blocks.addr(slot);
-        if addr == PAD {
+    fn settle(&mut self, slot: u32) {
+        let record = self.blocks.record(slot);
+        if record.addr == PAD {
             return;
         }
-        if let By::Gc { victim } = by {
-            return self.settle_moved(slot, addr, self.gc.victim_block(victim));
-        }
-        if is_range(addr) {
-            if self.ranges.placed(addr as u32, slot) {
+        if is_range(record.addr) {
+            if self.ranges.placed(record.addr as u32, slot) {
                 self.blocks.set_valid(slot);
             }
             return;
         }
-        self.map_newer(addr, slot);
+        self.map_newer(record, slot);
     }
-    /// Maps the slot unless the block has a newer copy or a newer range record.
-    pub(crate) fn map_newer(&mut self, addr: u64, slot: u32) {
-        let version = self.blocks.version(slot);
+    /// Maps the slot, of which this is the record, unless the block has a newer copy or a newer range record.
+    pub(crate) fn map_newer(&mut self, Record { addr, version }: Record, slot: u32) {
         let held = self.map.get(addr);
         if held == NONE {
             if version < self.ranges.version(addr) {
@@ -480,9 +486,12 @@ impl Vssd {
         self.map.set(addr, slot, version);
         self.blocks.set_valid(slot);
     }
-    fn settle_moved(&mut self, slot: u32, addr: u64, victim: u32) {
+    fn settle_moved(&mut self, slot: u32, victim: u32) {
+        let Record { addr, version } = self.blocks.record(slot);
+        if addr == PAD {
+            return;
+        }
         let held = if is_range(addr) { self.ranges.slot_of(addr as u32) } else { self.map.get(addr) };
-        let version = self.blocks.version(slot);
         if held == NONE || self.blocks.block_of(held) != victim {
             // Zeroed or overwritten on the way: one more older copy.
             self.ranges.saw(addr, version);
@@ -502,10 +511,10 @@ impl Vssd {
     /// The page counts as used, its block takes no more. What was in it stays with whoever asked.
     fn program_failed(&mut self, io: &mut Io, block: u32, first: u32, by: By, error: DeviceError) {
         self.seal(block);
-        let b = &mut self.blocks.all[block as usize];
-        if let Some(t) = b.table.as_mut() {
+        let page = self.blocks.page_of(first).0;
+        if let Some(t) = self.blocks.all[block as usize].sequence.as_mut() {
             // Nothing to recover there; address and version stay, for the copy may exist.
-            t.sequence[((first % self.blocks.spb) / self.blocks.spp) as usize] = 0;
+            t[usize::from(page)] = 0;
         }
         if by == By::Ranges {
             for slot in first..first + self.blocks.spp {
@@ -631,20 +640,25 @@ impl Vssd {
 
     // What others see.
 
+    /// Slots mapped, and the most that may be.
+    pub(crate) fn room(&self) -> (u64, u64) {
+        let extra = (self.ranges.group_count() as u64).saturating_sub(self.range_reserve);
+        (self.map.mapped + extra, self.exported)
+    }
     pub(crate) fn space(&self) -> Space {
         let total = self.blocks.all.len() as u32;
         let needed = self.blocks.valid.div_ceil(u64::from(self.blocks.spb)) as u32;
         let taken = self.collector.len() as u32 + GC_RESERVE;
         let left = |f: &Frontier| u32::from(self.blocks.pages - self.blocks.all[f.block as usize].next_page);
-        let extra = (self.ranges.group_count() as u64).saturating_sub(self.range_reserve);
+        let (mapped_slots, exported_slots) = self.room();
         Space {
             blocks_total: total,
             blocks_free: self.blocks.free_count.saturating_sub(GC_RESERVE),
             open_pages: self.host.iter().filter(|f| f.block != NONE).map(left).sum(),
             spare_blocks: total.saturating_sub(needed).saturating_sub(taken).max(1),
             pages_per_block: self.blocks.pages,
-            mapped_slots: self.map.mapped + extra,
-            exported_slots: self.exported,
+            mapped_slots,
+            exported_slots,
         }
     }
     pub(crate) fn state_bytes(&self) -> u64 {

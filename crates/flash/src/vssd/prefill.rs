@@ -37,8 +37,8 @@ impl Vssd {
             self.blocks.all[victim as usize].state = State::Victim;
             let first = victim * self.blocks.spb;
             let mut from = 0;
-            while let Some(s) = self.blocks.all[victim as usize].table.as_ref().and_then(|t| t.next_valid(from)) {
-                let (addr, version) = (self.blocks.addr(first + s), self.blocks.version(first + s));
+            while let Some(s) = self.blocks.next_valid(victim, from) {
+                let Record { addr, version } = self.blocks.record(first + s);
                 if is_range(addr) {
                     self.blocks.clear_valid(first + s);
                     let slot = self.place_at(moved_to, addr, version);
@@ -79,8 +79,8 @@ impl Vssd {
         let spp = self.blocks.spp;
         self.blocks.records_mut(at.block)[within as usize] = Record { addr, version };
         if within.is_multiple_of(spp) {
-            let t = self.blocks.all[at.block as usize].table.as_mut().expect("an open block has a table");
-            t.sequence[(within / spp) as usize] = self.sequence;
+            let t = self.blocks.all[at.block as usize].sequence.as_mut().expect("an open block has a table");
+            t[(within / spp) as usize] = self.sequence;
             self.sequence += 1;
             self.stats.pages_programmed += 1;
         }

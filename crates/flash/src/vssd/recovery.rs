@@ -174,9 +174,9 @@ impl Vssd {
         for entry in b.chunks_exact(16 + pages * 8 + slots * 16).take(n as usize) {
             let number = u32::from_le_bytes(entry[..4].try_into().ok()?);
             *r.described.get_mut(number as usize)? = true;
-            let (table, records) = self.blocks.claim(number);
+            let (sequence, records) = self.blocks.claim(number);
             for (i, s) in entry[16..].chunks_exact(8).take(pages).enumerate() {
-                table.sequence[i] = u64_at(s, 0);
+                sequence[i] = u64_at(s, 0);
             }
             for (r, s) in records.iter_mut().zip(entry[16 + pages * 8..].chunks_exact(16)) {
                 *r = Record { addr: u64_at(s, 0), version: u64_at(s, 8) };
@@ -188,7 +188,7 @@ impl Vssd {
         Some(())
     }
     fn forget(&mut self, block: u32) {
-        if self.blocks.all[block as usize].table.is_some() {
+        if self.blocks.all[block as usize].sequence.is_some() {
             self.blocks.release(block);
         }
     }
@@ -254,9 +254,9 @@ impl Vssd {
         }
         let spp = self.blocks.spp as usize;
         let n = self.blocks.pages;
-        let (table, records) = self.blocks.claim(block);
+        let (sequence, records) = self.blocks.claim(block);
         for p in pages.iter().filter(|p| p.page < n) {
-            table.sequence[usize::from(p.page)] = p.sequence;
+            sequence[usize::from(p.page)] = p.sequence;
             let page = &mut records[usize::from(p.page) * spp..][..spp];
             for (r, found) in page.iter_mut().zip(&p.records) {
                 *r = Record { addr: packed(found), version: found.version.0 };
@@ -275,12 +275,13 @@ impl Vssd {
         let mut groups: Map<u32, (u64, u32)> = map();
         let spb = self.blocks.spb;
         for block in 0..self.blocks.all.len() as u32 {
-            if self.blocks.all[block as usize].table.is_none() {
+            if self.blocks.all[block as usize].sequence.is_none() {
                 continue;
             }
             for slot in block * spb..(block + 1) * spb {
                 let sequence = self.blocks.sequence(slot);
-                let addr = self.blocks.addr(slot);
+                let record = self.blocks.record(slot);
+                let addr = record.addr;
                 self.sequence = self.sequence.max(sequence + 1);
                 if sequence == 0 || addr == PAD {
                     continue;
@@ -290,7 +291,7 @@ impl Vssd {
                     let best = groups.entry(addr as u32).or_insert((0, NONE));
                     *best = (*best).max((sequence, slot));
                 } else {
-                    self.map_newer(addr, slot);
+                    self.map_newer(record, slot);
                 }
             }
         }
@@ -319,7 +320,7 @@ impl Vssd {
         }
         for die in self.blocks.all.chunks_mut(per_die) {
             let most = die.iter().map(|b| b.erase_count).max().unwrap_or(0);
-            for b in die.iter_mut().filter(|b| b.table.is_none()) {
+            for b in die.iter_mut().filter(|b| b.sequence.is_none()) {
                 if !r.checkpointed {
                     b.erase_count = most;
                 }
@@ -333,7 +334,7 @@ impl Vssd {
             let Some(slot) = r.scan.pop() else { break };
             r.in_flight += 1;
             let block = self.blocks.block_of(slot);
-            let (page, within) = self.page_of(slot);
+            let (page, within) = self.blocks.page_of(slot);
             let done_at = io.clock.read(io.now, self.die(block), 1, crate::timing::Charge::Device);
             let op = DeviceOp::ReadSlot { page: self.page_addr(block, page), slot: within };
             io.submit(Pending::RangeRead { vssd: self.index, group: slot }, op, done_at);

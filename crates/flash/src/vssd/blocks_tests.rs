@@ -1,0 +1,68 @@
+use rackweave_core::Rng;
+
+use super::*;
+
+#[test]
+fn division_by_multiplication_is_exact() {
+    for by in [1, 2, 3, 4, 7, 10, 48, 192, 1000, 1024, 4095, 65_535, 1 << 20, u32::MAX] {
+        let d = Divisor::new(by);
+        let near = [0, 1, by - 1, by, by.wrapping_add(1), u32::MAX - 1, u32::MAX];
+        let mut rng = Rng::new(u64::from(by));
+        for n in near.into_iter().chain((0..10_000).map(|_| rng.next_u64() as u32)) {
+            assert_eq!(d.split(n), (n / by, n % by), "{n} by {by}");
+        }
+    }
+}
+
+/// The choice among candidates, kept step by step, against lists that are searched: of each die the fewest valid slots,
+/// and of those the block that came into its place last.
+#[test]
+fn the_best_candidate_is_the_one_a_search_finds() {
+    let (dies, per_die, pages, spp) = (3, 5, 4, 2);
+    let mut blocks = Blocks::new(dies, per_die, pages, spp);
+    let n = dies * per_die;
+    let mut order: Vec<u32> = Vec::new();
+    let mut valid = vec![Vec::new(); n as usize];
+    let mut rng = Rng::new(11);
+    for die in 0..dies {
+        while blocks.take_free(die).is_some() {}
+    }
+    let moved = |order: &mut Vec<u32>, b: u32| {
+        if let Some(at) = order.iter().position(|&o| o == b) {
+            order.remove(at);
+            order.push(b);
+        }
+    };
+    for _ in 0..20_000 {
+        let b = rng.below(u64::from(n)) as u32;
+        let within = rng.below(u64::from(blocks.spb)) as u32;
+        let slot = b * blocks.spb + within;
+        match rng.below(6) {
+            0 if !blocks.is_listed(b) => {
+                blocks.list(b);
+                order.push(b);
+            }
+            1 if blocks.is_listed(b) => {
+                blocks.unlist(b);
+                order.retain(|&o| o != b);
+            }
+            2 if !blocks.is_valid(b, within) => {
+                blocks.set_valid(slot);
+                valid[b as usize].push(within);
+                moved(&mut order, b);
+            }
+            3..=5 if blocks.is_valid(b, within) => {
+                blocks.clear_valid(slot);
+                valid[b as usize].retain(|&w| w != within);
+                moved(&mut order, b);
+            }
+            _ => {}
+        }
+        let die = rng.below(u64::from(dies)) as u32;
+        let of_die = order.iter().rev().filter(|&&o| blocks.die_of(o) == die);
+        let found = of_die.map(|&o| (valid[o as usize].len() as u32, o)).min_by_key(|f| f.0);
+        assert_eq!(blocks.least_on(die), found);
+        let first = valid[b as usize].iter().copied().filter(|&w| w >= within).min();
+        assert_eq!(blocks.next_valid(b, within), first);
+    }
+}
