@@ -1,6 +1,7 @@
 //! Hash maps whose iteration order depends on their contents and history alone, never on a random seed.
 
 use foldhash::fast::FixedState;
+pub use hashbrown::hash_map;
 
 /// A hash map with a fixed seed.
 pub type Map<K, V> = hashbrown::HashMap<K, V, FixedState>;

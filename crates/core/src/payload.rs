@@ -11,6 +11,35 @@ use crate::rng::mix64;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const ZEROS: [u8; SECTOR as usize] = [0; SECTOR as usize];
 
+/// Identities of sectors, shared: a slice of them is the same list and a place in it.
+#[derive(Clone, Debug)]
+pub struct Identities {
+    all: Arc<[u64]>,
+    first: u32,
+    sectors: u32,
+}
+
+impl Identities {
+    fn slice(&self, first: u32, sectors: u32) -> Identities {
+        debug_assert!(first + sectors <= self.sectors);
+        Identities { all: self.all.clone(), first: self.first + first, sectors }
+    }
+}
+
+impl std::ops::Deref for Identities {
+    type Target = [u64];
+    fn deref(&self) -> &[u64] {
+        &self.all[self.first as usize..(self.first + self.sectors) as usize]
+    }
+}
+
+impl<T: Into<Arc<[u64]>>> From<T> for Identities {
+    fn from(ids: T) -> Identities {
+        let all = ids.into();
+        Identities { first: 0, sectors: all.len() as u32, all }
+    }
+}
+
 /// Shared contents; cloning and slicing copy no data. Lengths are multiples of 512 B.
 #[derive(Clone, Debug)]
 pub enum Payload {
@@ -25,7 +54,7 @@ pub enum Payload {
         seed: u64,
     },
     /// One identity a sector; zero means a zero sector.
-    Mixed(Arc<[u64]>),
+    Mixed(Identities),
 }
 
 impl Payload {
@@ -63,7 +92,7 @@ impl Payload {
             Payload::Elided { seed, .. } => {
                 Payload::Elided { sectors: count, seed: seed.wrapping_add(u64::from(first).wrapping_mul(STEP)) }
             }
-            Payload::Mixed(ids) => Payload::Mixed(ids[first as usize..(first + count) as usize].into()),
+            Payload::Mixed(ids) => Payload::Mixed(ids.slice(first, count)),
         }
     }
     /// The `i`-th 4 KiB block.
@@ -98,11 +127,9 @@ impl Payload {
             patch.copy_to(&mut v[(at * SECTOR) as usize..((at + patch.sectors()) * SECTOR) as usize]);
             return Payload::Bytes(v.into());
         }
-        Payload::Mixed(
-            (0..n)
-                .map(|i| if i >= at && i < at + patch.sectors() { patch.identity(i - at) } else { self.identity(i) })
-                .collect(),
-        )
+        let end = at + patch.sectors();
+        let ids = (0..n).map(|i| if i >= at && i < end { patch.identity(i - at) } else { self.identity(i) });
+        Payload::Mixed(ids.collect::<Arc<[u64]>>().into())
     }
     /// The parts one after another.
     pub fn concat(parts: &[Payload]) -> Payload {
@@ -126,7 +153,16 @@ impl Payload {
         if let Some(joined) = Self::concat_elided(parts) {
             return joined;
         }
-        Payload::Mixed(parts.iter().flat_map(|p| (0..p.sectors()).map(|i| p.identity(i))).collect())
+        // Counted beforehand: the list is allocated once.
+        let (mut part, mut at) = (0, 0);
+        let ids = (0..total).map(|_| {
+            while at == parts[part].sectors() {
+                (part, at) = (part + 1, 0);
+            }
+            at += 1;
+            parts[part].identity(at - 1)
+        });
+        Payload::Mixed(ids.collect::<Arc<[u64]>>().into())
     }
     /// Consecutive slices of one elided payload, put together again.
     fn concat_elided(parts: &[Payload]) -> Option<Payload> {

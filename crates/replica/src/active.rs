@@ -1,6 +1,6 @@
 //! Blocks and ranges that are not Valid. Everything absent here is Valid at the store's version.
 
-use rackweave_core::map::{Map, map};
+use rackweave_core::map::{Map, hash_map, map};
 use rackweave_core::msg::{BlockRange, Mutation};
 use rackweave_core::{BlockAddr, Incarnation, Timestamp};
 use slab::Slab;
@@ -68,6 +68,30 @@ impl Active {
         let slot = self.entries.insert(e) as u32;
         self.by_addr.insert(key, slot);
         slot
+    }
+    /// Puts an entry in the place of the block's old one, if there is one.
+    pub fn replace(&mut self, e: Entry) -> (u32, Option<Entry>) {
+        match self.by_addr.entry(e.addr.pack()) {
+            hash_map::Entry::Occupied(o) => {
+                let slot = *o.get();
+                (slot, Some(std::mem::replace(&mut self.entries[slot as usize], e)))
+            }
+            hash_map::Entry::Vacant(v) => {
+                let slot = self.entries.insert(e) as u32;
+                v.insert(slot);
+                (slot, None)
+            }
+        }
+    }
+    /// Removes the block's entry if it is of this version.
+    pub fn remove_at(&mut self, a: BlockAddr, version: Timestamp) -> Option<Entry> {
+        let hash_map::Entry::Occupied(o) = self.by_addr.entry(a.pack()) else { return None };
+        let slot = *o.get() as usize;
+        if self.entries[slot].version != version {
+            return None;
+        }
+        o.remove();
+        Some(self.entries.remove(slot))
     }
     pub fn remove(&mut self, a: BlockAddr) -> Option<Entry> {
         let slot = self.by_addr.remove(&a.pack())?;

@@ -1,7 +1,7 @@
 //! Following: other members' messages, invalidations of blocks, and replays when they stay unresolved.
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
-use rackweave_core::msg::{Mutation, Peer, Role};
+use rackweave_core::msg::{BlockRange, Mutation, Peer, Role};
 use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
 
 use crate::active::Entry;
@@ -121,6 +121,12 @@ impl Replica {
         if inv.attach > self.fences.get(&inv.volume).copied().unwrap_or(0) {
             self.fences.insert(inv.volume, inv.attach);
         }
+        if let [first, .., last] = &*inv.blocks
+            && last.block.wrapping_sub(first.block) as usize == inv.blocks.len() - 1
+        {
+            let count = inv.blocks.len() as u32;
+            cx.store.foresee(BlockRange { volume: inv.volume, first: first.block, count });
+        }
         for (i, b) in inv.blocks.iter().enumerate() {
             let a = BlockAddr::new(inv.volume, b.block);
             match self.judge(cx, a, b, m) {
@@ -192,16 +198,7 @@ impl Replica {
     ) {
         cx.store.put(a, b.version, data);
         let id = self.id();
-        let old = self.active.remove(a);
-        let mut waiters = Vec::new();
-        let mut superseded = None;
-        if let Some(e) = old {
-            waiters = e.waiters;
-            // Made from it, so it was in effect; otherwise lost to this one.
-            self.dedup.resolve(e.mutation, a.block, e.version, b.base >= e.version);
-            superseded = e.op;
-        }
-        let slot = self.active.insert(Entry {
+        let (slot, old) = self.active.replace(Entry {
             addr: a,
             version: b.version,
             base: b.base,
@@ -211,8 +208,15 @@ impl Replica {
             coordinator: self.members[from].incarnation,
             id,
             op: None,
-            waiters,
+            waiters: Vec::new(),
         });
+        let mut superseded = None;
+        if let Some(e) = old {
+            self.active.entries[slot as usize].waiters = e.waiters;
+            // Made from it, so it was in effect; otherwise lost to this one.
+            self.dedup.resolve(e.mutation, a.block, e.version, b.base >= e.version);
+            superseded = e.op;
+        }
         self.timers.set(cx.now, Wait::Replay, Timer::Entry(Ref { slot, id }));
         if let Some(op) = superseded {
             self.overtaken(cx, op, a);

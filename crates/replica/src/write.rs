@@ -1,7 +1,7 @@
 //! Coordinating writes: admission, rounds of invalidations, commit; read-modify-writes that lose and merge again.
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
-use rackweave_core::msg::{Control, IoError, IoReply, IoRequest, Mutation, Peer};
+use rackweave_core::msg::{BlockRange, Control, IoError, IoReply, IoRequest, Mutation, Peer};
 use rackweave_core::{BlockAddr, Payload, SECTORS_PER_BLOCK, Timestamp, TracePoint, VolumeId};
 
 use crate::active::Entry;
@@ -83,6 +83,9 @@ impl Replica {
         if again && (first..=last).all(|b| self.dedup.edge(m, b).is_none()) {
             return self.answer_again(cx, &job, m, fua);
         }
+        if first < last {
+            cx.store.foresee(BlockRange { volume: range.volume, first, count: last + 1 - first });
+        }
         let wanted = |r: &Replica, b: u32| !again || r.dedup.edge(m, b).is_some();
         let mut missing: [Option<u32>; 2] = [None, None];
         let mut pages = 0;
@@ -113,7 +116,12 @@ impl Replica {
             }
         }
         let IoRequest::Write(w) = job.io else { return };
-        let whole = (!again && blocks.iter().all(|b| !b.rmw)).then_some(w.data);
+        let whole = match blocks.as_slice() {
+            // Its one block has them.
+            [_] => None,
+            _ if !again && blocks.iter().all(|b| !b.rmw) => Some(w.data),
+            _ => Some(Payload::concat(&blocks.iter().map(|b| b.data.clone()).collect::<Vec<_>>())),
+        };
         let op = BlockOp {
             volume: range.volume,
             blocks,
@@ -165,8 +173,7 @@ impl Replica {
 
     fn own_entry(&mut self, a: BlockAddr, b: &OpBlock, op: &BlockOp, r: Ref) {
         let id = self.id();
-        let waiters = self.active.remove(a).map_or_else(Vec::new, |e| e.waiters);
-        self.active.insert(Entry {
+        let (slot, old) = self.active.replace(Entry {
             addr: a,
             version: b.version,
             base: b.base,
@@ -176,8 +183,11 @@ impl Replica {
             coordinator: self.incarnation,
             id,
             op: Some(r),
-            waiters,
+            waiters: Vec::new(),
         });
+        if let Some(old) = old {
+            self.active.entries[slot as usize].waiters = old.waiters;
+        }
     }
 
     /// Sends the current round's invalidations, persists here if asked to, and sets the timer.
@@ -331,10 +341,7 @@ impl Replica {
 
     /// The block is Valid at this version, if it is still at it.
     pub(crate) fn validate(&mut self, a: BlockAddr, version: Timestamp) {
-        if self.active.get(a).is_none_or(|e| e.version != version) {
-            return;
-        }
-        let Some(e) = self.active.remove(a) else { return };
+        let Some(e) = self.active.remove_at(a, version) else { return };
         if e.rmw {
             self.dedup.resolve(e.mutation, a.block, version, true);
         }

@@ -28,6 +28,7 @@ pub fn token_owner(token: u64) -> usize {
 /// A cached block.
 #[derive(Debug)]
 pub struct Entry {
+    pub addr: BlockAddr,
     pub version: Timestamp,
     pub data: Payload,
     /// Its place in the queue.
@@ -38,10 +39,67 @@ pub struct Entry {
     unmapped: bool,
 }
 
+/// The blocks in the cache, by address; each keeps its place for as long as it is in.
+#[derive(Debug)]
+pub struct Entries {
+    by_addr: Map<BlockAddr, u32>,
+    all: Slab<Entry>,
+}
+
+impl Entries {
+    fn new() -> Entries {
+        Entries { by_addr: map::map(), all: Slab::new() }
+    }
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+    pub fn get(&self, a: BlockAddr) -> Option<&Entry> {
+        self.by_addr.get(&a).map(|&i| &self.all[i as usize])
+    }
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.all.iter().map(|(_, e)| e)
+    }
+    fn place(&self, a: BlockAddr) -> Option<u32> {
+        self.by_addr.get(&a).copied()
+    }
+    /// The block's place, which is `likely` unless it has left and come back since.
+    fn find(&self, a: BlockAddr, likely: u32) -> Option<u32> {
+        match self.all.get(likely as usize) {
+            Some(e) if e.addr == a => Some(likely),
+            _ => self.place(a),
+        }
+    }
+    /// What is at the place, if it still is what was queued under this number.
+    fn queued(&mut self, place: u32, seq: u64) -> Option<&mut Entry> {
+        self.all.get_mut(place as usize).filter(|e| e.seq == seq)
+    }
+    fn insert(&mut self, e: Entry) -> u32 {
+        let addr = e.addr;
+        let place = self.all.insert(e) as u32;
+        self.by_addr.insert(addr, place);
+        place
+    }
+    fn remove(&mut self, place: u32) {
+        let e = self.all.remove(place as usize);
+        self.by_addr.remove(&e.addr);
+    }
+}
+
+/// A block on its way to flash: what is programmed, and its place in the cache then.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    place: u32,
+    addr: BlockAddr,
+    version: Timestamp,
+}
+
 #[derive(Debug)]
 struct Page {
     first_seq: u64,
-    blocks: Vec<(BlockAddr, Timestamp)>,
+    blocks: Vec<Leaving>,
 }
 
 /// What a disk is made with.
@@ -77,8 +135,9 @@ pub struct DiskStats {
 #[derive(Debug)]
 pub struct Disk {
     pub cfg: DiskConfig,
-    pub entries: Map<BlockAddr, Entry>,
-    queue: VecDeque<(u64, BlockAddr)>,
+    pub entries: Entries,
+    /// Numbers and places of what became dirty, in order.
+    queue: VecDeque<(u64, u32)>,
     dirty: usize,
     unmapped: u64,
     next_seq: u64,
@@ -86,9 +145,9 @@ pub struct Disk {
     pages: VecDeque<Page>,
     first_page: u64,
     in_flight: usize,
-    spare_lists: Vec<Vec<(BlockAddr, Timestamp)>>,
+    spare_lists: Vec<Vec<Leaving>>,
     batch: Vec<BlockWrite>,
-    taken: Vec<(u64, BlockAddr)>,
+    taken: Vec<(u64, u32)>,
     /// Persists waiting: everything queued below the barrier must be programmed first.
     waiting: VecDeque<(u64, u64)>,
     /// Persists that the sync under way answers.
@@ -116,7 +175,7 @@ impl Disk {
     pub fn new(cfg: DiskConfig) -> Disk {
         Disk {
             cfg,
-            entries: map::map(),
+            entries: Entries::new(),
             queue: VecDeque::new(),
             dirty: 0,
             unmapped: 0,
@@ -173,9 +232,8 @@ impl Disk {
     }
     /// Room for blocks that have no page yet.
     pub fn pages_free(&self, ssd: &Ssd) -> u64 {
-        let s = ssd.space(self.cfg.vssd);
-        let taken = s.mapped_slots + self.unmapped + self.pages_coming();
-        s.exported_slots.saturating_sub(taken)
+        let (mapped, exported) = ssd.room(self.cfg.vssd);
+        exported.saturating_sub(mapped + self.unmapped + self.pages_coming())
     }
     /// Pages that are free once range records are durable.
     pub fn pages_coming(&self) -> u64 {
@@ -187,9 +245,11 @@ impl Disk {
     }
 
     /// Takes a block in, dirty. Older than what is held: ignored; the same version: replaces.
-    pub fn put(&mut self, now: Time, a: BlockAddr, version: Timestamp, data: Payload, ssd: &Ssd) {
+    /// `held`: what flash has, its version and whether the block is mapped; looked at if the cache has nothing.
+    pub fn put(&mut self, now: Time, a: BlockAddr, version: Timestamp, data: Payload, held: (Timestamp, bool)) {
         let seq = self.next_seq;
-        if let Some(e) = self.entries.get_mut(&a) {
+        let place = if let Some(place) = self.entries.place(a) {
+            let e = &mut self.entries.all[place as usize];
             if version < e.version {
                 return;
             }
@@ -199,17 +259,18 @@ impl Disk {
                 return;
             }
             (e.in_flight, e.seq) = (false, seq);
+            place
         } else {
-            let (held, mapped) = ssd.held(self.cfg.vssd, a);
+            let (held, mapped) = held;
             if version < held {
                 return;
             }
             let unmapped = !mapped;
             self.unmapped += u64::from(unmapped);
-            self.entries.insert(a, Entry { version, data, seq, in_flight: false, unmapped });
-        }
+            self.entries.insert(Entry { addr: a, version, data, seq, in_flight: false, unmapped })
+        };
         self.next_seq += 1;
-        self.queue.push_back((seq, a));
+        self.queue.push_back((seq, place));
         if self.dirty == 0 {
             self.linger_at = now + self.cfg.linger;
         }
@@ -218,13 +279,17 @@ impl Disk {
 
     /// A range record: what is older goes from the cache and, in memory at once, from the flash.
     pub fn put_range(&mut self, now: Time, range: BlockRange, version: Timestamp, ssd: &mut Ssd) {
-        let before = ssd.space(self.cfg.vssd).mapped_slots;
+        let before = ssd.room(self.cfg.vssd).0;
         ssd.zero_range(now, self.cfg.vssd, range, version);
-        self.freed_unsynced += before.saturating_sub(ssd.space(self.cfg.vssd).mapped_slots);
+        self.freed_unsynced += before.saturating_sub(ssd.room(self.cfg.vssd).0);
         self.unsynced = true;
         if range.count as usize > self.entries.len() {
-            let hit: Vec<BlockAddr> =
-                self.entries.keys().filter(|a| a.volume == range.volume && range.contains(a.block)).copied().collect();
+            let hit: Vec<BlockAddr> = self
+                .entries
+                .iter()
+                .map(|e| e.addr)
+                .filter(|a| a.volume == range.volume && range.contains(a.block))
+                .collect();
             hit.into_iter().for_each(|a| self.zero_block(a, version, ssd));
         } else {
             for block in range.first..range.end() {
@@ -235,11 +300,12 @@ impl Disk {
     }
 
     fn zero_block(&mut self, a: BlockAddr, version: Timestamp, ssd: &Ssd) {
-        let Some(e) = self.entries.get_mut(&a) else { return };
+        let Some(place) = self.entries.place(a) else { return };
+        let e = &mut self.entries.all[place as usize];
         if e.version < version {
             self.dirty -= usize::from(!e.in_flight);
             self.unmapped -= u64::from(e.unmapped);
-            self.entries.remove(&a);
+            self.entries.remove(place);
         } else if !e.unmapped && !ssd.mapped(self.cfg.vssd, a) {
             e.unmapped = true;
             self.unmapped += 1;
@@ -258,8 +324,8 @@ impl Disk {
 
     /// First queued block that is still dirty under its number; forgets the others before it.
     fn front(&mut self) -> Option<u64> {
-        while let Some(&(seq, a)) = self.queue.front() {
-            if self.entries.get(&a).is_some_and(|e| e.seq == seq && !e.in_flight) {
+        while let Some(&(seq, place)) = self.queue.front() {
+            if self.entries.queued(place, seq).is_some_and(|e| !e.in_flight) {
                 return Some(seq);
             }
             self.queue.pop_front();
@@ -294,10 +360,10 @@ impl Disk {
     fn program_page(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
         let (mut batch, mut taken) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.taken));
         while batch.len() < self.cfg.slots_per_page && self.front().is_some() {
-            let (seq, addr) = self.queue.pop_front().expect("the front was looked at");
-            let e = &self.entries[&addr];
-            batch.push(BlockWrite { addr, version: e.version, data: e.data.clone() });
-            taken.push((seq, addr));
+            let (seq, place) = self.queue.pop_front().expect("the front was looked at");
+            let e = &self.entries.all[place as usize];
+            batch.push(BlockWrite { addr: e.addr, version: e.version, data: e.data.clone() });
+            taken.push((seq, place));
         }
         let token = self.token(self.first_page + self.pages.len() as u64);
         if !batch.is_empty() {
@@ -314,11 +380,11 @@ impl Disk {
         (self.batch, self.taken) = (batch, taken);
     }
 
-    fn page_started(&mut self, now: Time, batch: &[BlockWrite], taken: &[(u64, BlockAddr)]) {
+    fn page_started(&mut self, now: Time, batch: &[BlockWrite], taken: &[(u64, u32)]) {
         let mut blocks = self.spare_lists.pop().unwrap_or_default();
-        for w in batch {
-            self.entries.get_mut(&w.addr).expect("it was in the queue").in_flight = true;
-            blocks.push((w.addr, w.version));
+        for (w, &(_, place)) in batch.iter().zip(taken) {
+            self.entries.all[place as usize].in_flight = true;
+            blocks.push(Leaving { place, addr: w.addr, version: w.version });
         }
         self.pages.push_back(Page { first_seq: taken[0].0, blocks });
         self.in_flight += 1;
@@ -336,12 +402,13 @@ impl Disk {
             return;
         }
         self.unsynced = true;
-        for &(a, version) in &blocks {
-            let Some(e) = self.entries.get_mut(&a) else { continue };
+        for &Leaving { place, addr, version } in &blocks {
+            let Some(place) = self.entries.find(addr, place) else { continue };
+            let e = &mut self.entries.all[place as usize];
             if e.in_flight && e.version == version {
                 self.unmapped -= u64::from(e.unmapped);
-                self.entries.remove(&a);
-            } else if e.unmapped && ssd.mapped(self.cfg.vssd, a) {
+                self.entries.remove(place);
+            } else if e.unmapped && ssd.mapped(self.cfg.vssd, addr) {
                 e.unmapped = false;
                 self.unmapped -= 1;
             }
@@ -351,7 +418,7 @@ impl Disk {
         self.freed = true;
     }
 
-    fn take_page(&mut self, token: u64) -> Option<Vec<(BlockAddr, Timestamp)>> {
+    fn take_page(&mut self, token: u64) -> Option<Vec<Leaving>> {
         let i = (token & ((1 << TOKEN_BITS) - 1)).checked_sub(self.first_page)?;
         let page = self.pages.get_mut(usize::try_from(i).ok()?)?;
         let blocks = std::mem::take(&mut page.blocks);

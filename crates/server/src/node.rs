@@ -17,7 +17,7 @@ use crate::control::Registration;
 use crate::disk::{Disk, DiskConfig, token_owner};
 use crate::gc::{GcAction, GcMonitor};
 use crate::report::{ServerReport, VssdStatus};
-use crate::view::CacheOverFlash;
+use crate::view::{CacheOverFlash, Recent};
 
 /// Reads that wait for their turn at one vSSD; more are turned away and ask another replica.
 const QUEUE_MAX: usize = 4_096;
@@ -189,7 +189,8 @@ impl Server {
     fn with<R>(&mut self, now: Time, i: usize, call: impl FnOnce(&mut Replica, &mut CacheOverFlash<'_>) -> R) -> R {
         self.touched |= 1 << i;
         let v = &mut self.vssds[i];
-        let mut store = CacheOverFlash { now, disk: &mut v.disk, ssd: &mut self.ssd, out: &mut self.out };
+        let recent = Recent::default();
+        let mut store = CacheOverFlash { now, disk: &mut v.disk, ssd: &mut self.ssd, out: &mut self.out, recent };
         call(&mut v.replica, &mut store)
     }
 

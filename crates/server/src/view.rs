@@ -1,5 +1,7 @@
 //! The replica's store: write cache over flash.
 
+use std::cell::Cell;
+
 use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, ScanEntry};
 use rackweave_core::rng::mix64;
@@ -15,16 +17,53 @@ pub struct CacheOverFlash<'a> {
     pub disk: &'a mut Disk,
     pub ssd: &'a mut Ssd,
     pub out: &'a mut FlashOut,
+    pub recent: Recent,
+}
+
+/// Blocks that one call of the replica looks at again and again: version, and whether mapped.
+pub struct Recent([Cell<(u64, Timestamp, bool)>; RECENT]);
+
+/// The blocks of a small unaligned write, one after another, have a place each.
+const RECENT: usize = 4;
+/// No block has this address: the last volume number is none.
+const NOBODY: u64 = u64::MAX;
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent([const { Cell::new((NOBODY, Timestamp::ZERO, false)) }; RECENT])
+    }
+}
+
+impl Recent {
+    fn at(&self, a: BlockAddr) -> &Cell<(u64, Timestamp, bool)> {
+        &self.0[a.block as usize % RECENT]
+    }
+    fn forget(&self, a: BlockAddr) {
+        self.at(a).set((NOBODY, Timestamp::ZERO, false));
+    }
 }
 
 impl CacheOverFlash<'_> {
+    /// What the cache has of the block, or else flash: its version, and whether it is mapped.
+    fn held(&self, a: BlockAddr) -> (Timestamp, bool) {
+        let (addr, version, mapped) = self.recent.at(a).get();
+        if addr == a.pack() {
+            return (version, mapped);
+        }
+        let (version, mapped) = match self.disk.entries.get(a) {
+            Some(e) => (e.version, true),
+            None => self.ssd.held(self.disk.cfg.vssd, a),
+        };
+        self.recent.at(a).set((a.pack(), version, mapped));
+        (version, mapped)
+    }
     fn cached_in(&self, range: BlockRange) -> Vec<(u32, Timestamp)> {
         let mut hit: Vec<(u32, Timestamp)> = if range.count as usize > self.disk.entries.len() {
             let inside = |a: &BlockAddr| a.volume == range.volume && range.contains(a.block);
-            self.disk.entries.iter().filter(|(a, _)| inside(a)).map(|(a, e)| (a.block, e.version)).collect()
+            self.disk.entries.iter().filter(|e| inside(&e.addr)).map(|e| (e.addr.block, e.version)).collect()
         } else {
             (range.first..range.end())
-                .filter_map(|b| self.disk.entries.get(&BlockAddr::new(range.volume, b)).map(|e| (b, e.version)))
+                .filter_map(|b| self.disk.entries.get(BlockAddr::new(range.volume, b)).map(|e| (b, e.version)))
                 .collect()
         };
         hit.sort_unstable();
@@ -50,17 +89,17 @@ impl CacheOverFlash<'_> {
 
 impl Store for CacheOverFlash<'_> {
     fn version(&self, a: BlockAddr) -> Timestamp {
-        match self.disk.entries.get(&a) {
-            Some(e) => e.version,
-            None => self.ssd.version(self.disk.cfg.vssd, a),
-        }
+        self.held(a).0
+    }
+    fn foresee(&self, r: BlockRange) {
+        self.ssd.foresee(self.disk.cfg.vssd, r);
     }
     fn max_version(&self, r: BlockRange) -> Timestamp {
         let cached = self.cached_in(r).into_iter().map(|(_, v)| v).max().unwrap_or(Timestamp::ZERO);
         cached.max(self.ssd.max_version(self.disk.cfg.vssd, r))
     }
     fn mapped(&self, a: BlockAddr) -> bool {
-        self.disk.entries.contains_key(&a) || self.ssd.mapped(self.disk.cfg.vssd, a)
+        self.held(a).1
     }
     fn next_extent(&self, r: BlockRange) -> (u32, bool) {
         if self.disk.entries.is_empty() || r.count == 0 {
@@ -87,13 +126,16 @@ impl Store for CacheOverFlash<'_> {
         (at - r.first, state.unwrap_or(false))
     }
     fn put(&mut self, a: BlockAddr, v: Timestamp, data: Payload) {
-        self.disk.put(self.now, a, v, data, self.ssd);
+        let held = self.held(a);
+        self.disk.put(self.now, a, v, data, held);
+        self.recent.forget(a);
     }
     fn put_range(&mut self, r: BlockRange, v: Timestamp) {
         self.disk.put_range(self.now, r, v, self.ssd);
+        self.recent = Recent::default();
     }
     fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart {
-        if let Some(e) = self.disk.entries.get(&a) {
+        if let Some(e) = self.disk.entries.get(a) {
             self.disk.stats.read_hits += 1;
             return ReadStart::Ready(e.data.clone(), e.version);
         }
@@ -140,8 +182,8 @@ fn merge_chunks(
     let mut cached: Vec<BlockAddr> = store
         .disk
         .entries
-        .keys()
-        .map(|a| BlockAddr::new(a.volume, a.block - a.block % CHUNK_BLOCKS))
+        .iter()
+        .map(|e| BlockAddr::new(e.addr.volume, e.addr.block - e.addr.block % CHUNK_BLOCKS))
         .filter(|c| *c >= from && next.is_none_or(|n| *c < n))
         .collect();
     cached.sort_unstable();

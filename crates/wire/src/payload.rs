@@ -64,7 +64,7 @@ impl Wire for Payload {
                 r.mark_elided();
                 let ids = r.slice(sectors as usize * 8)?.chunks_exact(8);
                 let id = |b: &[u8]| b.iter().fold(0, |id, &b| id << 8 | u64::from(b));
-                Ok(Payload::Mixed(ids.map(id).collect::<Arc<[u64]>>()))
+                Ok(Payload::Mixed(ids.map(id).collect::<Arc<[u64]>>().into()))
             }
             kind => Err(DecodeError::UnknownKind { what: "contents", kind, offset }),
         }

@@ -388,7 +388,9 @@ impl<F: FileIo> FileSsd<F> {
             Repr::Mixed => {
                 let mut b = [0; 8 * SECTORS_PER_BLOCK as usize];
                 self.file.read_at(&mut b, at)?;
-                Payload::Mixed((0..SECTORS_PER_BLOCK as usize).map(|i| layout::u64_at(&b, 8 * i)).collect())
+                Payload::Mixed(
+                    (0..SECTORS_PER_BLOCK as usize).map(|i| layout::u64_at(&b, 8 * i)).collect::<Vec<_>>().into(),
+                )
             }
         })
     }

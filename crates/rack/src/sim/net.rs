@@ -177,6 +177,13 @@ impl Network {
     }
 }
 
+fn link_time(network: &Network, bytes: u32) -> Span {
+    match network.bytes_per_s {
+        0 => Span::ZERO,
+        per_s => Span(u64::from(bytes) * 1_000_000_000 / per_s),
+    }
+}
+
 /// Bytes of a packet on a link.
 pub fn packet_bytes(p: &Packet) -> u32 {
     let body = match &p.body {
@@ -206,6 +213,8 @@ pub struct NetState {
     blocked: Vec<bool>,
     partitioned: bool,
     rng: Rng,
+    /// What a packet without contents takes to cross a link: most are such, and a division costs more than the rest.
+    header_time: Span,
     pub dropped: u64,
     pub duplicated: u64,
 }
@@ -224,7 +233,8 @@ impl NetState {
             .map(|_| Link { up_busy: Time::ZERO, down_busy: Time::ZERO, place: rng.below(places) as usize })
             .collect();
         let blocked = vec![false; (nodes * nodes) as usize];
-        NetState { config, links, blocked, partitioned: false, rng, dropped: 0, duplicated: 0 }
+        let header_time = link_time(&config, HEADER_BYTES);
+        NetState { config, links, blocked, partitioned: false, rng, header_time, dropped: 0, duplicated: 0 }
     }
     pub fn set_faults(&mut self, faults: LinkFaults) {
         self.config.faults = faults;
@@ -244,10 +254,7 @@ impl NetState {
     }
 
     fn serialize_time(&self, bytes: u32) -> Span {
-        if self.config.bytes_per_s == 0 {
-            return Span::ZERO;
-        }
-        Span(u64::from(bytes) * 1_000_000_000 / self.config.bytes_per_s)
+        if bytes == HEADER_BYTES { self.header_time } else { link_time(&self.config, bytes) }
     }
 
     fn delay(&mut self, from: NodeId) -> Span {

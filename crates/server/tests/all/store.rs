@@ -10,7 +10,7 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::{FlashDone, FlashOut, Profile, Ssd, SsdConfig};
 use rackweave_replica::{ReadStart, Store, StoreDone};
 use rackweave_server::disk::{Disk, DiskConfig};
-use rackweave_server::view::CacheOverFlash;
+use rackweave_server::view::{CacheOverFlash, Recent};
 
 use super::rack::contents;
 
@@ -89,7 +89,13 @@ impl Bench {
         b
     }
     fn store(&mut self) -> CacheOverFlash<'_> {
-        CacheOverFlash { now: self.now, disk: &mut self.disk, ssd: &mut self.ssd, out: &mut self.out }
+        CacheOverFlash {
+            now: self.now,
+            disk: &mut self.disk,
+            ssd: &mut self.ssd,
+            out: &mut self.out,
+            recent: Recent::default(),
+        }
     }
     fn settle(&mut self) {
         loop {
@@ -160,7 +166,7 @@ fn pages_freed_by_a_range_record_are_handed_out_when_it_is_durable() {
     let version = |n| Timestamp::new(Epoch(1), n, 0);
     for block in 0..40 {
         let now = b.now;
-        b.disk.put(now, addr(block), version(2), contents(u64::from(block)), &b.ssd);
+        b.disk.put(now, addr(block), version(2), contents(u64::from(block)), b.ssd.held(VSSD, addr(block)));
     }
     b.disk.persist(1);
     b.settle();
@@ -183,7 +189,13 @@ fn a_full_drive_makes_freed_pages_durable_unasked() {
     let mut block = 0;
     while b.store().pages_free() > 32 {
         let now = b.now;
-        b.disk.put(now, addr(block), Timestamp::new(Epoch(1), 2, 0), Payload::zero(4096), &b.ssd);
+        b.disk.put(
+            now,
+            addr(block),
+            Timestamp::new(Epoch(1), 2, 0),
+            Payload::zero(4096),
+            b.ssd.held(VSSD, addr(block)),
+        );
         block += 1;
         b.settle();
         if b.store().slots_free() == 0 {

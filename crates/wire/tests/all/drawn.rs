@@ -67,7 +67,7 @@ impl Draw {
             }
             1 => Payload::Zero { sectors },
             2 => Payload::Elided { sectors, seed: self.u64() },
-            _ => Payload::Mixed((0..sectors).map(|_| self.u64()).collect::<Arc<[u64]>>()),
+            _ => Payload::Mixed((0..sectors).map(|_| self.u64()).collect::<Arc<[u64]>>().into()),
         }
     }
 
