@@ -26,6 +26,8 @@ pub struct MetaConfig {
     pub capacity_bytes: u64,
     /// Volumes may promise this many times the capacity.
     pub overcommit: f64,
+    /// Broken on purpose, for a checker to notice: take a lease for ended at half its time (protocol rule 2).
+    pub remove_early: bool,
 }
 
 /// Largest drift that a configuration may allow: one in a hundred. Above it the bound on foreign leases means nothing.
@@ -110,6 +112,9 @@ impl MetaConfig {
     pub fn lease_bound(&self) -> Span {
         let million = 1_000_000;
         let drift = u64::from(self.drift_ppm);
+        if self.remove_early {
+            return self.lease / 2;
+        }
         self.lease.scale(million + drift, million - drift) + Span::from_nanos(1)
     }
 

@@ -4,11 +4,11 @@
 //! at the first seed that notices; `--request` shows the way of the workload's N-th request.
 
 use rackweave_rack::fault::{SimOptions, run_seed};
-use rackweave_rack::sim::Coverage;
+use rackweave_rack::sim::{Coverage, RackFaults};
 use rackweave_replica::Faults;
 
-fn broken(rule: &str) -> Faults {
-    let mut f = Faults::default();
+fn broken(rule: &str) -> SimOptions {
+    let (mut f, mut rack) = (Faults::default(), RackFaults::default());
     match rule {
         "lease" => f.skip_lease = true,
         "replay" => f.skip_replay = true,
@@ -21,13 +21,17 @@ fn broken(rule: &str) -> Faults {
         "credit" => f.forget_credit = true,
         "flush" => f.flush_early = true,
         "silence" => f.hide_recovery = true,
-        _ => {
-            panic!(
-                "--break lease|replay|dedup|shadow|fence|tombstone|recovery|merge|credit|flush|silence, not {rule:?}"
-            )
-        }
+        "copies" => f.acknowledge_alone = true,
+        "erase" => rack.erase_early = true,
+        "sequence" => rack.ignore_sequence = true,
+        "removal" => rack.remove_early = true,
+        "drift" => rack.drift_beyond = true,
+        _ => panic!(
+            "--break lease|replay|dedup|shadow|fence|tombstone|recovery|merge|credit|flush|silence|copies|erase|sequence|\
+             removal|drift, not {rule:?}"
+        ),
     }
-    f
+    SimOptions { faults: f, rack_faults: rack, ..SimOptions::default() }
 }
 
 fn main() {
@@ -38,8 +42,7 @@ fn main() {
     let rule = args.iter().position(|a| a == "--break").and_then(|i| args.get(i + 1));
     let request = args.iter().position(|a| a == "--request").and_then(|i| args.get(i + 1));
     let trace_request = request.and_then(|r| r.parse().ok());
-    let options =
-        SimOptions { faults: rule.map_or(Faults::default(), |r| broken(r)), trace_request, ..SimOptions::default() };
+    let options = SimOptions { trace_request, ..rule.map_or(SimOptions::default(), |r| broken(r)) };
     let mut coverage = Coverage::default();
     let mut failed = 0;
     for seed in from..to {

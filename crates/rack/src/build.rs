@@ -185,8 +185,16 @@ pub fn server_from(c: ServerConfig, i: u32) -> Result<Server, BuildError> {
 /// # Errors
 /// The configuration does not fit together, or the saved state is not of this rack.
 pub fn meta(cfg: &RackConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, BuildError> {
+    Ok(Meta::new(meta_config(cfg)?, saved)?)
+}
+
+/// The configuration of the metadata service; [`meta`] makes the node.
+///
+/// # Errors
+/// As [`profile`].
+pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     let sets = (0..cfg.sets()).map(|k| SetConfig { set: SetId(k), members: members(cfg, k) }).collect();
-    let c = MetaConfig {
+    Ok(MetaConfig {
         layout: layout(cfg),
         sets,
         lease: cfg.lease(),
@@ -195,13 +203,18 @@ pub fn meta(cfg: &RackConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, BuildE
         stripe_blocks: cfg.stripe_blocks,
         capacity_bytes: capacity_bytes(cfg)?,
         overcommit: cfg.overcommit,
-    };
-    Ok(Meta::new(c, saved)?)
+        remove_early: false,
+    })
 }
 
 /// The switch.
 pub fn switch(cfg: &RackConfig) -> Switch {
-    Switch::new(SwitchConfig { redirect: cfg.gc.redirect, ..SwitchConfig::new(Layout::SWITCH) })
+    Switch::new(switch_config(cfg))
+}
+
+/// The configuration of the switch; [`switch`] makes the node.
+pub fn switch_config(cfg: &RackConfig) -> SwitchConfig {
+    SwitchConfig { redirect: cfg.gc.redirect, ..SwitchConfig::new(Layout::SWITCH) }
 }
 
 /// Volume client `i`. `nonce` must differ in each of its lives.

@@ -1,6 +1,7 @@
 //! Rules broken on purpose: a search that does not notice proves nothing.
 
 use rackweave_rack::fault::{Failure, Fault, FaultAt, Plan, SimOptions, run_plan, shrink};
+use rackweave_rack::sim::RackFaults;
 use rackweave_replica::Faults;
 
 /// Some seed within this many must catch the broken rule.
@@ -11,10 +12,20 @@ fn is_caught(name: &str, faults: Faults) {
     is_caught_by(name, faults, Plan::draw);
 }
 
-/// Broken, some plan fails that passes otherwise.
 #[track_caller]
 fn is_caught_by(name: &str, faults: Faults, plan: impl Fn(u64) -> Plan) {
-    let options = SimOptions { faults, ..SimOptions::default() };
+    is_caught_with(name, SimOptions { faults, ..SimOptions::default() }, plan);
+}
+
+/// A rule that another node than a replica breaks.
+#[track_caller]
+fn rack_fault_is_caught(name: &str, rack_faults: RackFaults, plan: impl Fn(u64) -> Plan) {
+    is_caught_with(name, SimOptions { rack_faults, ..SimOptions::default() }, plan);
+}
+
+/// Broken, some plan fails that passes otherwise.
+#[track_caller]
+fn is_caught_with(name: &str, options: SimOptions, plan: impl Fn(u64) -> Plan) {
     for seed in 0..SEEDS_MAX {
         let plan = plan(seed);
         match run_plan(&plan, &options).failure {
@@ -57,6 +68,26 @@ fn severed(seed: u64) -> Plan {
             plan.faults.push(FaultAt { at_us, fault });
         }
     }
+    plan
+}
+
+/// Racks without redundancy that run full, and lose power often, with half of what is not synced (an erase may be kept that
+/// came after a lost program): what one device loses, nobody else has.
+fn single_copies(seed: u64) -> Plan {
+    let mut seeds = (0..).map(|k| Plan::draw(seed * 100 + k));
+    let mut plan = seeds.find(|p| p.params.full && !p.params.broken_end).expect("a fifth of the racks run full");
+    let p = &mut plan.params;
+    // What three vSSDs of a server shared, one has.
+    (p.own_blocks, p.shared_blocks) = (p.own_blocks * p.copies, p.shared_blocks * p.copies);
+    p.copies = 1;
+    (p.cut.drop, p.cut.tear) = (0.5, 0.0);
+    let (servers, step) = (p.servers, p.span_ms * 1000 / 24);
+    plan.faults.retain(|f| !f.fault.is_fault());
+    for i in 0..24u32 {
+        let at_us = u64::from(i) * step + step / 2;
+        plan.faults.push(FaultAt { at_us, fault: Fault::PowerCut { server: i % servers, down_ms: 20 } });
+    }
+    plan.faults.sort_by_key(|f| f.at_us);
     plan
 }
 
@@ -125,6 +156,31 @@ fn a_recovery_that_clients_are_not_told_of_is_caught() {
 #[test]
 fn writes_begun_without_credit_are_caught() {
     is_caught("forget_credit", Faults { forget_credit: true, ..Faults::default() });
+}
+
+#[test]
+fn a_write_that_only_its_coordinator_has_is_caught() {
+    is_caught("acknowledge_alone", Faults { acknowledge_alone: true, ..Faults::default() });
+}
+
+#[test]
+fn a_victim_erased_before_what_was_moved_is_durable_is_caught() {
+    rack_fault_is_caught("erase_early", RackFaults { erase_early: true, ..RackFaults::default() }, single_copies);
+}
+
+#[test]
+fn a_switch_that_obeys_older_operations_is_caught() {
+    rack_fault_is_caught("ignore_sequence", RackFaults { ignore_sequence: true, ..RackFaults::default() }, Plan::draw);
+}
+
+#[test]
+fn a_member_removed_before_its_lease_ended_is_caught() {
+    rack_fault_is_caught("remove_early", RackFaults { remove_early: true, ..RackFaults::default() }, severed);
+}
+
+#[test]
+fn clocks_that_drift_beyond_what_leases_allow_for_are_caught() {
+    rack_fault_is_caught("drift_beyond", RackFaults { drift_beyond: true, ..RackFaults::default() }, severed);
 }
 
 #[test]

@@ -68,6 +68,8 @@ pub struct Faults {
     pub forget_credit: bool,
     /// Do not tell clients that the set recovered whole (rule 11).
     pub hide_recovery: bool,
+    /// Answer a write that no other member has acknowledged, whatever `min_copies` says (rule 4).
+    pub acknowledge_alone: bool,
     /// Acknowledge a flush or FUA before anything is synced (rule 12).
     pub flush_early: bool,
 }

@@ -24,11 +24,20 @@ pub struct SwitchConfig {
     pub bits_expire: Span,
     /// Added to a packet's `lat` here.
     pub hop: Span,
+    /// Broken on purpose, for a checker to notice: obey a `gc_op` older than the last (protocol rule 16).
+    pub ignore_sequence: bool,
 }
 
 impl SwitchConfig {
     /// The defaults of the paper and of this module.
     pub fn new(node: NodeId) -> SwitchConfig {
-        SwitchConfig { node, redirect: true, rows_max: ROWS_MAX, bits_expire: BITS_EXPIRE, hop: HOP }
+        SwitchConfig {
+            node,
+            redirect: true,
+            rows_max: ROWS_MAX,
+            bits_expire: BITS_EXPIRE,
+            hop: HOP,
+            ignore_sequence: false,
+        }
     }
 }

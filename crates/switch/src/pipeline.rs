@@ -97,6 +97,7 @@ pub struct Pipeline {
     tables: Tables,
     redirect: bool,
     bits_expire: Span,
+    ignore_sequence: bool,
     start: StartGuard,
     counters: Counters,
     position: Position,
@@ -122,6 +123,7 @@ impl Pipeline {
             tables: Tables::new(cfg.rows_max),
             redirect: cfg.redirect,
             bits_expire: cfg.bits_expire,
+            ignore_sequence: cfg.ignore_sequence,
             start: StartGuard::Unstarted,
             counters: Counters::default(),
             position: Position::default(),
@@ -213,7 +215,7 @@ impl Pipeline {
             return Verdict::Gc { answer: last.answer, how: GcHow::Duplicate };
         }
         let older = self.tables.row(slot).last.is_some_and(|last| op.sequence < last.sequence);
-        if header.incarnation < life || older {
+        if header.incarnation < life || (older && !self.ignore_sequence) {
             self.counters.gc_stale += 1;
             return Verdict::Drop(DropReason::StaleGcOp);
         }

@@ -1,38 +1,15 @@
 //! The kernel's programs and the pipeline are given the same packets: the same comes out, the tables and counters agree.
 
-use rackweave_core::msg::{Body, GcField, Op, Packet};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, Rng, Span, Time};
+use rackweave_core::msg::Packet;
+use rackweave_core::{Effects, Event, Layout, Node, Rng, Span, Time};
 use rackweave_dataplane::{Hook, KernelSwitch};
 use rackweave_switch::{Counters, DataPlane, Switch, SwitchConfig};
 
 use crate::rig::{config, load, skip};
 use crate::runner::Plane;
-use crate::support::{create, gc, packet, read, write};
+use crate::support::random_packet;
 
 const ROWS: u32 = 12;
-
-fn random_packet(rng: &mut Rng, step: u64) -> Packet {
-    use GcField::*;
-    let v = 1 + rng.below(16) as u32;
-    let server = 2 + v / 4;
-    let mut p = match rng.below(12) {
-        0 | 1 => {
-            let peers: Vec<_> = (0..rng.below(4)).map(|_| 1 + rng.below(16) as u32).map(|v| (v, 2 + v / 4)).collect();
-            create(v, server, rng.chance(0.8), &peers)
-        }
-        2 if rng.chance(0.3) => packet(Op::DelVssd, server, v, Body::DelVssd),
-        2..=5 => read(v, rng.next_u64()),
-        6 => write(v),
-        _ => {
-            let field = *rng.pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle]);
-            gc(field, v, server + u32::from(rng.chance(0.05)), 1, step + rng.below(50))
-        }
-    };
-    p.header.incarnation = Incarnation(1 + step / 500 + rng.below(2));
-    p.header.epoch = Epoch(rng.below(4) as u32);
-    p.header.lat = rng.next_u64() as u32;
-    p
-}
 
 #[test]
 fn tc_does_what_the_pipeline_does() {
@@ -60,7 +37,7 @@ fn compare(hook: Hook) {
         for step in 0..2_000 {
             // The kernel keeps times to 16 ns.
             now += Span::from_micros(rng.below(125) * 16);
-            let p = random_packet(&mut rng, step);
+            let p = random_packet(&mut rng, step, 16, 3);
             fx.clear();
             model.handle(now, Event::Packet(p.clone()), &mut fx);
             let out = kernel.send(now, p.clone());

@@ -347,6 +347,11 @@ impl Vssd {
         if v.failed || self.blocks.valid_of(v.block) > 0 {
             return self.gc_abandon(io, &v);
         }
+        if io.cfg.erase_early {
+            self.journal_erase(io, v.block);
+            self.gc.emptied.push(Emptied { block: v.block, stage: Stage::Durable, stretch: v.stretch });
+            return self.gc_erase(io);
+        }
         self.gc.emptied.push(Emptied { block: v.block, stage: Stage::Waiting, stretch: v.stretch });
         self.gc.waiting += 1;
     }

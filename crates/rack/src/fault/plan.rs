@@ -20,6 +20,9 @@ const FULL_BLOCKS_PER_SET: (u64, u64) = (480, 620);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Params {
     pub servers: u32,
+    /// Copies of each set: what one server must not lose shows only where no other has it.
+    #[serde(default = "usual_copies")]
+    pub copies: u32,
     pub lease_ms: u64,
     pub drift_ppm: u32,
     pub clock_offset_ms: u64,
@@ -49,6 +52,10 @@ pub struct Params {
     pub broken_end: bool,
     /// What a client keeps of unflushed writes.
     pub keep_kib: u64,
+}
+
+fn usual_copies() -> u32 {
+    RackConfig::default().replicas
 }
 
 /// Something that goes wrong.
@@ -212,6 +219,8 @@ impl Plan {
     pub fn rack(&self) -> RackConfig {
         let p = &self.params;
         let mut c = RackConfig { servers: p.servers, cache_slots: p.cache_slots, ..RackConfig::default() };
+        c.replicas = p.copies;
+        c.min_copies = c.min_copies.min(p.copies);
         c.ssd.profile.clone_from(&p.profile);
         c.ssd.size = Size::mib(p.ssd_mib);
         c.ssd.checkpoint_blocks = p.checkpoint_blocks;
@@ -269,6 +278,7 @@ fn fill_up(mut p: Params, rng: &mut Rng) -> Params {
 fn draw_usual_params(rng: &mut Rng) -> Params {
     Params {
         servers: rng.between(3, 5) as u32,
+        copies: usual_copies(),
         lease_ms: rng.between(40, 120),
         drift_ppm: rng.between(0, 2000) as u32,
         clock_offset_ms: rng.between(0, 2000),

@@ -3,23 +3,24 @@
 mod device;
 mod full;
 mod inject;
+mod requests;
 mod verify;
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{BLOCK, NodeId, Payload, Rng, SECTOR, Span, Time, VolumeId};
+use rackweave_core::request::{AdminOp, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::{BLOCK, NodeId, Rng, Span, Time, VolumeId};
 use rackweave_replica::{Faults, Timeouts};
 
 use crate::capture::Capture;
-use crate::check::{Bounds, History, HistoryStats, OpId, Outcome};
+use crate::check::{Bounds, History, HistoryStats, OpId};
 use crate::fault::plan::Plan;
 use crate::fault::report::{Failure, SimReport};
 use crate::fault::sets::SetWatch;
-use crate::fault::workload::{self, Kind};
-use crate::sim::{Contents, LinkFaults, Sim, SimConfig};
+use crate::fault::workload::Kind;
+use crate::sim::{Contents, LinkFaults, RackFaults, Sim, SimConfig};
 
 /// The rack must be up and the volumes attached within this.
 const SETUP_MAX: Span = Span::from_secs(30);
@@ -45,6 +46,7 @@ pub struct SimOptions {
     pub pcap: Option<PathBuf>,
     /// Rules broken on purpose; the run should then fail.
     pub faults: Faults,
+    pub rack_faults: RackFaults,
 }
 
 /// Runs the plan of `seed`.
@@ -211,6 +213,7 @@ impl<'a> Run<'a> {
             offset: Span::from_millis(p.clock_offset_ms),
             timeouts: Timeouts::default(),
             faults: options.faults,
+            rack_faults: options.rack_faults,
         };
         let rack = plan.rack();
         let mut sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;
@@ -289,125 +292,6 @@ impl<'a> Run<'a> {
         self.agenda.push(std::cmp::Reverse((at, self.agenda_count, what)));
     }
 
-    // ---- requests ----
-
-    fn submit(&mut self, client: u32, op: RequestOp, volume: usize, kind: Kind, lane: bool) -> u64 {
-        self.next_request += 1;
-        let id = self.next_request;
-        self.history.at(self.sim.now());
-        let history = self.note(client, volume, &op);
-        if let Some(h) = history {
-            self.history.label(h, id);
-        }
-        self.pending.insert((client, id), PendingOp { volume, kind, history, lane, fill: None });
-        *self.stats.operations.entry(kind).or_default() += 1;
-        let at = self.sim.now();
-        self.sim.submit(at, client, Request { id: RequestId(id), op });
-        id
-    }
-
-    fn note(&mut self, client: u32, volume: usize, op: &RequestOp) -> Option<OpId> {
-        let generation = self.attached[client as usize][volume].unwrap_or(0);
-        let id = self.volumes[volume].id();
-        let life = self.lives[client as usize] * self.plan.params.clients + client;
-        let sector = u64::from(SECTOR);
-        Some(match *op {
-            RequestOp::Read { offset, len, .. } => self.history.read(id, offset / sector, len / SECTOR),
-            RequestOp::Write { offset, ref data, fua, .. } => {
-                self.history.write(life, id, offset / sector, data, fua, generation)
-            }
-            RequestOp::Trim { offset, len, fua, .. } | RequestOp::WriteZeroes { offset, len, fua, .. } => {
-                self.history.write(life, id, offset / sector, &Payload::zero(len as u32), fua, generation)
-            }
-            RequestOp::Flush { .. } => self.history.flush(life, id),
-            RequestOp::Attach { .. }
-            | RequestOp::Detach { .. }
-            | RequestOp::BlockStatus { .. }
-            | RequestOp::Admin(_) => return None,
-        })
-    }
-
-    fn replies(&mut self) -> Result<(), Failure> {
-        for (at, client, reply) in self.sim.take_replies() {
-            self.history.at(at);
-            self.reply(client, reply)?;
-        }
-        Ok(())
-    }
-
-    fn reply(&mut self, client: u32, reply: Reply) -> Result<(), Failure> {
-        let Some(op) = self.pending.remove(&(client, reply.id.0)) else {
-            return Err(Failure::Unexpected(format!("client {client} answered request {} twice", reply.id.0)));
-        };
-        let outcome = match &reply.result {
-            Ok(ReplyData::Data(p)) => Outcome::Data(p),
-            Ok(_) => Outcome::Done,
-            Err(_) => Outcome::Failed,
-        };
-        if let Some(h) = op.history {
-            self.history.answered(h, outcome);
-        }
-        match reply.result {
-            Ok(ReplyData::Attached(info)) => self.on_attached(client, op.volume, info),
-            Ok(ReplyData::Volume(info)) => self.volumes[op.volume].info = Some(info),
-            Ok(_) => {}
-            Err(e) => self.on_error(client, &op, &e)?,
-        }
-        if let Some(next) = op.fill.filter(|_| !self.quiet) {
-            self.fill_on(client, next);
-        }
-        if op.lane && !self.quiet {
-            let at = self.think();
-            self.plan_at(at, Agenda::Issue { client });
-        }
-        Ok(())
-    }
-
-    fn on_attached(&mut self, client: u32, volume: usize, info: VolumeInfo) {
-        self.history.fenced(info.id, info.attach);
-        self.attached[client as usize][volume] = Some(info.attach);
-        self.volumes[volume].info = Some(info);
-        self.volumes[volume].writer = Some(client);
-    }
-
-    fn on_error(&mut self, client: u32, op: &PendingOp, e: &RequestError) -> Result<(), Failure> {
-        let name = format!("{:?} {e}", op.kind);
-        *self.stats.errors.entry(name).or_default() += 1;
-        match e {
-            RequestError::Fenced { .. } => {
-                self.attached[client as usize][op.volume] = None;
-                if op.kind == Kind::Read {
-                    return Err(Failure::Unexpected(format!("a read was fenced: {e}")));
-                }
-                Ok(())
-            }
-            RequestError::NotAttached { .. } | RequestError::NoSpace | RequestError::Busy { .. } => Ok(()),
-            // The volume is let go of and used anew: flushes fail until then.
-            RequestError::Lost { volume } if self.history.crashed() => {
-                if op.kind == Kind::Flush {
-                    self.submit(client, RequestOp::Detach { volume: *volume }, op.volume, Kind::Attach, false);
-                }
-                Ok(())
-            }
-            // The one good copy may have been lost with the power of the others, or with its device.
-            RequestError::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
-            RequestError::Io if self.breakage.all || self.breakage.sole_copy_broken(&mut self.watch, &self.sim) => {
-                Ok(())
-            }
-            _ => {
-                let not_whole = self.watch.describe(&self.sim);
-                Err(Failure::Unexpected(format!("{:?}: {e}; sets that are not whole: {not_whole}", op.kind)))
-            }
-        }
-    }
-
-    fn think(&mut self) -> Time {
-        let p = &self.plan.params;
-        let per_lane = f64::from(p.operations) / f64::from(p.clients * p.depth);
-        let mean = p.span_ms as f64 * 1e6 / per_lane;
-        self.sim.now() + Span(self.rng.exponential(mean) as u64)
-    }
-
     // ---- phases ----
 
     fn set_up(&mut self) -> Result<(), Failure> {
@@ -426,11 +310,6 @@ impl<'a> Run<'a> {
             Some(Some(_)) => Ok(()),
             _ => Err(Failure::Unexpected("the shared volume could not be attached".into())),
         }
-    }
-
-    fn attach(&mut self, client: u32, volume: usize) {
-        let name = self.volumes[volume].name.clone().into_boxed_str();
-        self.submit(client, RequestOp::Attach { name }, volume, Kind::Attach, false);
     }
 
     /// Runs until every pending request is answered.
@@ -534,45 +413,6 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
-    }
-
-    fn issue(&mut self, client: u32) {
-        if self.issued >= self.plan.params.operations || self.down.contains_key(&self.client_node(client)) {
-            return;
-        }
-        let shared = self.volumes.len() - 1;
-        let volume = if self.rng.chance(0.5) { client as usize } else { shared };
-        let busy = self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume && p.kind == Kind::Attach);
-        let never = self.attached[client as usize][volume].is_none() && (volume != shared || self.rng.chance(0.5));
-        if busy || never {
-            let at = self.think();
-            self.plan_at(at, Agenda::Issue { client });
-            return;
-        }
-        let writer = self.attached[client as usize][volume].is_some();
-        let v = &self.volumes[volume];
-        let (id, blocks, bytes) = (v.id(), v.blocks, self.plan.params.bytes);
-        let contents = self.plan.seed ^ (self.next_request + 1) << 20;
-        let (kind, op) = workload::draw(&mut self.rng, id, blocks, bytes, writer, contents);
-        self.issued += 1;
-        self.submit(client, op, volume, kind, true);
-    }
-
-    fn try_attach(&mut self, client: u32, volume: usize) {
-        if self.down.contains_key(&self.client_node(client)) {
-            return;
-        }
-        // A writer's own requests under its old generation would be told apart from those under the new one no more.
-        if self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume) {
-            let at = self.sim.now() + ATTACH_RETRY;
-            self.plan_at(at, Agenda::Attach { client, volume });
-            return;
-        }
-        self.attach(client, volume);
-    }
-
-    fn client_node(&self, client: u32) -> NodeId {
-        self.sim.engine().layout().client(client)
     }
 
     // ---- after the faults ----

@@ -61,7 +61,24 @@ pub struct SimConfig {
     pub timeouts: Timeouts,
     /// Rules broken on purpose; none by default.
     pub faults: Faults,
+    pub rack_faults: RackFaults,
 }
+
+/// Rules that other nodes than the replicas break on purpose, each to show that a checker catches it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RackFaults {
+    /// Devices erase a victim block before what was moved out of it is durable.
+    pub erase_early: bool,
+    /// The switch obeys a `gc_op` older than the last (protocol rule 16).
+    pub ignore_sequence: bool,
+    /// The metadata service removes a member when half its lease is over (rule 2).
+    pub remove_early: bool,
+    /// Clocks drift up to [`DRIFT_BEYOND_PPM`] (rule 2: leases allow for less).
+    pub drift_beyond: bool,
+}
+
+/// Far more than any configuration may allow for.
+pub const DRIFT_BEYOND_PPM: u32 = 400_000;
 
 impl SimConfig {
     /// Evaluation: the recorded fast network, exact clocks, no contents.
@@ -75,6 +92,7 @@ impl SimConfig {
             offset: Span::ZERO,
             timeouts: Timeouts::default(),
             faults: Faults::default(),
+            rack_faults: RackFaults::default(),
         }
     }
 }
@@ -97,8 +115,9 @@ impl Sim {
         let net = NetState::new(sim.network.clone(), layout.nodes(), sim.seed);
         let mut engine = Engine::new(layout, net, sim.seed);
         let mut rng = Rng::stream(sim.seed, 0x636c_6f63);
+        let drift_ppm = if sim.rack_faults.drift_beyond { DRIFT_BEYOND_PPM } else { sim.drift_ppm };
         for i in 0..layout.nodes() {
-            let drift = rng.between(0, 2 * u64::from(sim.drift_ppm)) as i32 - sim.drift_ppm as i32;
+            let drift = rng.between(0, 2 * u64::from(drift_ppm)) as i32 - drift_ppm as i32;
             let offset_ns = rng.below(sim.offset.0 + 1);
             engine.set_clock(NodeId(i), NodeClock { offset_ns, drift_ppm: drift });
         }
@@ -117,13 +136,22 @@ impl Sim {
         let nonce = mix64(self.sim.seed ^ self.lives << 32 ^ u64::from(n.0)).max(1);
         let layout = self.engine.layout();
         Ok(match layout.kind(n) {
-            NodeKind::Meta => RackNode::Meta(Box::new(build::meta(&self.cfg, self.engine.saved(n))?)),
-            NodeKind::Switch => RackNode::Switch(Box::new(build::switch(&self.cfg))),
+            NodeKind::Meta => {
+                let mut c = build::meta_config(&self.cfg)?;
+                c.remove_early = self.sim.rack_faults.remove_early;
+                RackNode::Meta(Box::new(Meta::new(c, self.engine.saved(n))?))
+            }
+            NodeKind::Switch => {
+                let mut c = build::switch_config(&self.cfg);
+                c.ignore_sequence = self.sim.rack_faults.ignore_sequence;
+                RackNode::Switch(Box::new(Switch::new(c)))
+            }
             NodeKind::Server => {
                 let i = n.0 - layout.server(0).0;
                 let mut c = build::server_config(&self.cfg, i, nonce)?;
                 c.timeouts = self.sim.timeouts;
                 c.faults = self.sim.faults;
+                c.ssd.erase_early = self.sim.rack_faults.erase_early;
                 if self.sim.contents == Contents::Discard {
                     c.ssd.verify = false;
                     c.ssd.checkpoint_blocks = None;

@@ -1,7 +1,7 @@
 //! Packets as servers and clients send them.
 
 use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, SectorRange, VssdRow};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Time, VolumeId, VssdId};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, SetId, Time, VolumeId, VssdId};
 use rackweave_switch::Switch;
 
 pub const CLIENT: NodeId = NodeId(100);
@@ -38,6 +38,31 @@ pub fn create(vssd: u32, server: u32, readable: bool, peers: &[(u32, u32)]) -> P
     let peers = peers.iter().map(|&(v, s)| (VssdId(v), NodeId(s))).collect();
     let row = VssdRow { server: NodeId(server), readable, peers };
     packet(Op::CreateVssd, server, vssd, Body::CreateVssd(Box::new(row)))
+}
+
+/// Any packet a switch may get, from and about `vssds` vSSDs, four on a server, with up to `peers` peers in a row.
+pub fn random_packet(rng: &mut Rng, step: u64, vssds: u64, peers: u64) -> Packet {
+    use GcField::*;
+    let draw = |rng: &mut Rng| 1 + rng.below(vssds) as u32;
+    let v = draw(rng);
+    let server = 2 + v / 4;
+    let mut p = match rng.below(12) {
+        0 | 1 => {
+            let peers: Vec<_> = (0..rng.below(peers + 1)).map(|_| draw(rng)).map(|v| (v, 2 + v / 4)).collect();
+            create(v, server, rng.chance(0.8), &peers)
+        }
+        2 if rng.chance(0.3) => packet(Op::DelVssd, server, v, Body::DelVssd),
+        2..=5 => read(v, rng.next_u64()),
+        6 => write(v),
+        _ => {
+            let field = *rng.pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle]);
+            gc(field, v, server + u32::from(rng.chance(0.05)), 1, step + rng.below(50))
+        }
+    };
+    p.header.incarnation = Incarnation(1 + step / 500 + rng.below(2));
+    p.header.epoch = Epoch(rng.below(4) as u32);
+    p.header.lat = rng.next_u64() as u32;
+    p
 }
 
 /// Hands the switch a packet, checks its tables, and returns what it sent.

@@ -1,0 +1,172 @@
+//! What clients of a run ask, and what they are answered.
+
+use rackweave_core::request::{Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::{NodeId, Payload, SECTOR, Span, Time};
+
+use super::{ATTACH_RETRY, Agenda, PendingOp, Run};
+use crate::check::{OpId, Outcome};
+use crate::fault::report::Failure;
+use crate::fault::workload::{self, Kind};
+
+impl Run<'_> {
+    pub(super) fn submit(&mut self, client: u32, op: RequestOp, volume: usize, kind: Kind, lane: bool) -> u64 {
+        self.next_request += 1;
+        let id = self.next_request;
+        self.history.at(self.sim.now());
+        let history = self.note(client, volume, &op);
+        if let Some(h) = history {
+            self.history.label(h, id);
+        }
+        self.pending.insert((client, id), PendingOp { volume, kind, history, lane, fill: None });
+        *self.stats.operations.entry(kind).or_default() += 1;
+        let at = self.sim.now();
+        self.sim.submit(at, client, Request { id: RequestId(id), op });
+        id
+    }
+
+    fn note(&mut self, client: u32, volume: usize, op: &RequestOp) -> Option<OpId> {
+        let generation = self.attached[client as usize][volume].unwrap_or(0);
+        let id = self.volumes[volume].id();
+        let life = self.lives[client as usize] * self.plan.params.clients + client;
+        let sector = u64::from(SECTOR);
+        Some(match *op {
+            RequestOp::Read { offset, len, .. } => self.history.read(id, offset / sector, len / SECTOR),
+            RequestOp::Write { offset, ref data, fua, .. } => {
+                self.history.write(life, id, offset / sector, data, fua, generation)
+            }
+            RequestOp::Trim { offset, len, fua, .. } | RequestOp::WriteZeroes { offset, len, fua, .. } => {
+                self.history.write(life, id, offset / sector, &Payload::zero(len as u32), fua, generation)
+            }
+            RequestOp::Flush { .. } => self.history.flush(life, id),
+            RequestOp::Attach { .. }
+            | RequestOp::Detach { .. }
+            | RequestOp::BlockStatus { .. }
+            | RequestOp::Admin(_) => return None,
+        })
+    }
+
+    pub(super) fn replies(&mut self) -> Result<(), Failure> {
+        for (at, client, reply) in self.sim.take_replies() {
+            self.history.at(at);
+            self.reply(client, reply)?;
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, client: u32, reply: Reply) -> Result<(), Failure> {
+        let Some(op) = self.pending.remove(&(client, reply.id.0)) else {
+            return Err(Failure::Unexpected(format!("client {client} answered request {} twice", reply.id.0)));
+        };
+        let outcome = match &reply.result {
+            Ok(ReplyData::Data(p)) => Outcome::Data(p),
+            Ok(_) => Outcome::Done,
+            Err(_) => Outcome::Failed,
+        };
+        if let Some(h) = op.history {
+            self.history.answered(h, outcome);
+        }
+        match reply.result {
+            Ok(ReplyData::Attached(info)) => self.on_attached(client, op.volume, info),
+            Ok(ReplyData::Volume(info)) => self.volumes[op.volume].info = Some(info),
+            Ok(_) => {}
+            Err(e) => self.on_error(client, &op, &e)?,
+        }
+        if let Some(next) = op.fill.filter(|_| !self.quiet) {
+            self.fill_on(client, next);
+        }
+        if op.lane && !self.quiet {
+            let at = self.think();
+            self.plan_at(at, Agenda::Issue { client });
+        }
+        Ok(())
+    }
+
+    fn on_attached(&mut self, client: u32, volume: usize, info: VolumeInfo) {
+        self.history.fenced(info.id, info.attach);
+        self.attached[client as usize][volume] = Some(info.attach);
+        self.volumes[volume].info = Some(info);
+        self.volumes[volume].writer = Some(client);
+    }
+
+    fn on_error(&mut self, client: u32, op: &PendingOp, e: &RequestError) -> Result<(), Failure> {
+        let name = format!("{:?} {e}", op.kind);
+        *self.stats.errors.entry(name).or_default() += 1;
+        match e {
+            RequestError::Fenced { .. } => {
+                self.attached[client as usize][op.volume] = None;
+                if op.kind == Kind::Read {
+                    return Err(Failure::Unexpected(format!("a read was fenced: {e}")));
+                }
+                Ok(())
+            }
+            RequestError::NotAttached { .. } | RequestError::NoSpace | RequestError::Busy { .. } => Ok(()),
+            // The volume is let go of and used anew: flushes fail until then.
+            RequestError::Lost { volume } if self.history.crashed() => {
+                if op.kind == Kind::Flush {
+                    self.submit(client, RequestOp::Detach { volume: *volume }, op.volume, Kind::Attach, false);
+                }
+                Ok(())
+            }
+            // The one good copy may have been lost with the power of the others, or with its device.
+            RequestError::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
+            RequestError::Io if self.breakage.all || self.breakage.sole_copy_broken(&mut self.watch, &self.sim) => {
+                Ok(())
+            }
+            _ => {
+                let not_whole = self.watch.describe(&self.sim);
+                Err(Failure::Unexpected(format!("{:?}: {e}; sets that are not whole: {not_whole}", op.kind)))
+            }
+        }
+    }
+
+    pub(super) fn think(&mut self) -> Time {
+        let p = &self.plan.params;
+        let per_lane = f64::from(p.operations) / f64::from(p.clients * p.depth);
+        let mean = p.span_ms as f64 * 1e6 / per_lane;
+        self.sim.now() + Span(self.rng.exponential(mean) as u64)
+    }
+
+    pub(super) fn attach(&mut self, client: u32, volume: usize) {
+        let name = self.volumes[volume].name.clone().into_boxed_str();
+        self.submit(client, RequestOp::Attach { name }, volume, Kind::Attach, false);
+    }
+
+    pub(super) fn issue(&mut self, client: u32) {
+        if self.issued >= self.plan.params.operations || self.down.contains_key(&self.client_node(client)) {
+            return;
+        }
+        let shared = self.volumes.len() - 1;
+        let volume = if self.rng.chance(0.5) { client as usize } else { shared };
+        let busy = self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume && p.kind == Kind::Attach);
+        let never = self.attached[client as usize][volume].is_none() && (volume != shared || self.rng.chance(0.5));
+        if busy || never {
+            let at = self.think();
+            self.plan_at(at, Agenda::Issue { client });
+            return;
+        }
+        let writer = self.attached[client as usize][volume].is_some();
+        let v = &self.volumes[volume];
+        let (id, blocks, bytes) = (v.id(), v.blocks, self.plan.params.bytes);
+        let contents = self.plan.seed ^ (self.next_request + 1) << 20;
+        let (kind, op) = workload::draw(&mut self.rng, id, blocks, bytes, writer, contents);
+        self.issued += 1;
+        self.submit(client, op, volume, kind, true);
+    }
+
+    pub(super) fn try_attach(&mut self, client: u32, volume: usize) {
+        if self.down.contains_key(&self.client_node(client)) {
+            return;
+        }
+        // A writer's own requests under its old generation would be told apart from those under the new one no more.
+        if self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume) {
+            let at = self.sim.now() + ATTACH_RETRY;
+            self.plan_at(at, Agenda::Attach { client, volume });
+            return;
+        }
+        self.attach(client, volume);
+    }
+
+    pub(super) fn client_node(&self, client: u32) -> NodeId {
+        self.sim.engine().layout().client(client)
+    }
+}
