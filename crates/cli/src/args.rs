@@ -96,8 +96,11 @@ pub struct Up {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub ssd_size: Option<Size>,
     /// Give server N an empty SSD in the place of one whose file is gone; it is filled from the other copies
-    #[arg(long, value_name = "N", conflicts_with = "processes")]
+    #[arg(long, value_name = "N")]
     pub replace_ssd: Vec<u32>,
+    /// Leave server N out this time, as if it had crashed
+    #[arg(long, value_name = "N", conflicts_with = "processes")]
+    pub absent: Vec<u32>,
     /// Print where to connect as JSON
     #[arg(long)]
     pub json: bool,
@@ -134,6 +137,9 @@ pub enum Node {
         /// Its number: its address is that one of hosts.servers
         #[arg(long, value_name = "N")]
         id: u32,
+        /// Begin with an empty SSD in the place of one whose file is gone; it is filled from the other copies
+        #[arg(long)]
+        replace_ssd: bool,
     },
     /// A gateway
     Gateway {
@@ -199,6 +205,14 @@ pub enum Timing {
     Real,
     /// None but what this program needs
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BlockingUnit {
+    /// A page is moved, then reads may come between
+    Page,
+    /// A whole block is moved and erased
+    Block,
 }
 
 #[derive(Debug, Subcommand)]
@@ -276,6 +290,9 @@ pub struct Replay {
     /// Requests to measure; the trace is looped until there are as many
     #[arg(long, value_name = "N", default_value_t = rackweave_eval::replay::REQUESTS_DEFAULT)]
     pub requests: u64,
+    /// What a collection keeps reads of its die waiting for [default: page]
+    #[arg(long, value_enum)]
+    pub blocking_unit: Option<BlockingUnit>,
     /// Format of the trace [default: found out]
     #[arg(long)]
     pub format: Option<String>,

@@ -8,11 +8,12 @@ use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
 use rackweave_rack::RackConfig;
 use rackweave_rack::capture::Capture;
+use rackweave_rack::config::BlockingConfig;
 use rackweave_rack::fault::{Plan, SimOptions, run_plan, shrink};
 use rackweave_rack::sim::Network;
 
 use crate::Failure;
-use crate::args::{Replay, Sim};
+use crate::args::{BlockingUnit, Replay, Sim};
 
 pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
     let mut cfg = ReplayConfig::new(&a.trace);
@@ -31,6 +32,12 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
     }
     if let Some(n) = a.servers {
         cfg.rack.servers = n;
+    }
+    if let Some(unit) = a.blocking_unit {
+        cfg.rack.ssd.blocking_unit = match unit {
+            BlockingUnit::Page => BlockingConfig::Page,
+            BlockingUnit::Block => BlockingConfig::Block,
+        };
     }
     if let Some(u) = a.utilization {
         cfg.utilization = u;

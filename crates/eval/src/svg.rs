@@ -11,14 +11,18 @@ use crate::stats::Latencies;
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 320.0;
 /// Around a panel: room for labels.
-const LEFT: f64 = 64.0;
+const LEFT: f64 = 92.0;
 const TOP: f64 = 40.0;
-const BETWEEN: f64 = 90.0;
+const BETWEEN: f64 = 110.0;
 const BOTTOM: f64 = 60.0;
 /// Colours that stay apart for colour-blind eyes (Okabe and Ito).
 const COLOURS: [&str; 4] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7"];
 /// Points of a curve closer than this many pixels to the last one drawn are left out.
 const STEP_MIN: f64 = 0.7;
+/// Points further apart than this are joined by a step.
+const GAP: f64 = 3.0;
+/// With so many decades at most, twos and fives of each have labels as well.
+const FEW_DECADES: i32 = 2;
 
 /// Both panels of `report`.
 pub fn svg(report: &Report) -> String {
@@ -90,22 +94,21 @@ fn panel(s: &mut String, x0: f64, op: &str, trace: &str, curves: &[(&str, &Laten
 
 fn grid(s: &mut String, a: &Axes) {
     let (bottom, right) = (TOP + HEIGHT, a.x0 + WIDTH);
-    for d in a.low..=a.high {
-        let x = a.x(10f64.powi(d));
-        let _ = writeln!(s, "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>");
-        let label = Span((10f64.powi(d) * 1e3) as u64);
-        let _ = writeln!(
-            s,
-            "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            bottom + 18.0,
-            decade_label(label)
-        );
+    let few = a.high - a.low <= FEW_DECADES;
+    for (d, m) in (a.low..=a.high).flat_map(|d| [(d, 1u32), (d, 2), (d, 5)]).filter(|&(d, m)| d < a.high || m == 1) {
+        let us = 10f64.powi(d) * f64::from(m);
+        let (x, colour) = (a.x(us), if m == 1 { "#ccc" } else { "#eee" });
+        let _ = writeln!(s, "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"{colour}\"/>");
+        if m == 1 || few {
+            let (y, label) = (bottom + 18.0, time_label(Span((us * 1e3).round() as u64)));
+            let _ = writeln!(s, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>");
+        }
     }
     for n in 0..=a.nines {
         let y = a.y(10f64.powi(-n));
         let _ = writeln!(s, "<path d=\"M{} {y:.1}H{right}\" stroke=\"#ddd\"/>", a.x0);
         let label = match n {
-            0 => "0".into(),
+            0 => "0%".into(),
             1 => "90%".into(),
             2 => "99%".into(),
             n => format!("99.{}%", "9".repeat(n as usize - 2)),
@@ -114,9 +117,12 @@ fn grid(s: &mut String, a: &Axes) {
     }
     let middle = a.x0 + WIDTH / 2.0;
     let _ = writeln!(s, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">latency</text>", bottom + 38.0);
+    let (x, y) = (a.x0 - 72.0, TOP + HEIGHT / 2.0);
+    let turned = format!("transform=\"rotate(-90 {x} {y})\"");
+    let _ = writeln!(s, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\" {turned}>answered within</text>");
 }
 
-fn decade_label(s: Span) -> String {
+fn time_label(s: Span) -> String {
     match s.0 {
         n if n < 1_000 => format!("{n} ns"),
         n if n < 1_000_000 => format!("{} µs", n / 1_000),
@@ -135,6 +141,10 @@ fn points(a: &Axes, l: &Latencies) -> String {
         let rarity = longer.max(1.0 / l.count() as f64);
         let (nx, ny) = (a.x(latency.as_micros_f64()), a.y(rarity));
         if (nx - x).abs() + (ny - y).abs() >= STEP_MIN || longer == 0.0 {
+            if nx - x > GAP {
+                // Nothing was measured between: no slope.
+                let _ = write!(out, " {nx:.1},{y:.1}");
+            }
             let _ = write!(out, " {nx:.1},{ny:.1}");
             (x, y) = (nx, ny);
         }

@@ -11,7 +11,7 @@ pub(super) fn detect(head: &[u8], name: Option<&str>) -> Result<Format, TraceErr
 }
 
 fn by_content(head: &[u8]) -> Option<Format> {
-    if vscsi::looks_like(head) {
+    if vscsi::version_of(head).is_some() {
         return Some(Format::Vscsi);
     }
     let line = head.split(|&c| c == b'\n').find(|l| !l.trim_ascii().is_empty())?.trim_ascii();

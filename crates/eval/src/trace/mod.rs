@@ -56,7 +56,7 @@ pub enum Format {
     Msr,
     /// Alibaba block traces: `device_id,opcode R|W,offset,length,timestamp µs`.
     Alibaba,
-    /// CloudPhysics: 32-byte little-endian records of virtual SCSI commands.
+    /// CloudPhysics: little-endian records of virtual SCSI commands, of version 1 or 2.
     Vscsi,
     /// fio's iolog, version 2 (no times but `wait` lines) or 3 (times in µs).
     Iolog,
@@ -133,7 +133,7 @@ impl From<FieldError> for LineFault {
 
 enum Body {
     Lines { parser: Box<dyn LineParser + Send>, line: u64, text: Vec<u8> },
-    Records { record: u64 },
+    Records { layout: &'static vscsi::Layout, record: u64 },
 }
 
 /// A trace being read. Ends at the end of the trace or after the first error.
@@ -171,7 +171,7 @@ impl TraceReader {
             Some(f) => f,
             None => detect::detect(&head, name)?,
         };
-        Ok(TraceReader { input, format, body: body_of(format), pending: None, ended: false })
+        Ok(TraceReader { input, format, body: body_of(format, &head), pending: None, ended: false })
     }
 
     /// The format it is read as.
@@ -184,7 +184,7 @@ impl TraceReader {
             return Ok(Some(r));
         }
         match &mut self.body {
-            Body::Records { record } => vscsi::next(&mut self.input, record),
+            Body::Records { layout, record } => vscsi::next(&mut self.input, layout, record),
             Body::Lines { parser, line, text } => loop {
                 if !next_line(&mut self.input, line, text)? {
                     return Ok(None);
@@ -252,9 +252,9 @@ fn read_at(at: Place) -> impl Fn(std::io::Error) -> TraceError {
     move |source| TraceError::Read { at, source }
 }
 
-fn body_of(format: Format) -> Body {
+fn body_of(format: Format, head: &[u8]) -> Body {
     let parser: Box<dyn LineParser + Send> = match format {
-        Format::Vscsi => return Body::Records { record: 0 },
+        Format::Vscsi => return Body::Records { layout: vscsi::layout_of(head), record: 0 },
         Format::Mqsim => Box::new(mqsim::Mqsim),
         Format::Msr => Box::new(msr::Msr::new()),
         Format::Alibaba => Box::new(alibaba::Alibaba),

@@ -3,7 +3,7 @@
 use rackweave_core::Rng;
 use rackweave_eval::trace::Format;
 
-use crate::{own, read, vscsi};
+use crate::{own, read, vscsi, vscsi2};
 
 const ROUNDS: u64 = 20_000;
 
@@ -64,8 +64,9 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
 
 #[test]
 fn mutated_traces_never_panic() {
-    for (i, format) in Format::ALL.into_iter().enumerate() {
-        let start = good(format);
+    let version_2 = (0..8).flat_map(|i| vscsi2(4096, 0x2a, 0x200, i * 8, i * 100)).collect();
+    let all = Format::ALL.into_iter().map(|f| (f, good(f))).chain([(Format::Vscsi, version_2)]);
+    for (i, (format, start)) in all.enumerate() {
         let want = read(&start, None, Some(format)).unwrap_or_else(|e| panic!("{format}: {e}"));
         assert!(want.len() >= 8, "{format}");
         let mut rng = Rng::stream(0x7ace, i as u64);

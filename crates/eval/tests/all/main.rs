@@ -47,3 +47,17 @@ fn vscsi(len: u32, command: u16, version: u16, block: u64, us: u64) -> Vec<u8> {
     v.extend(us.to_le_bytes());
     v
 }
+
+/// One vSCSI record of version 2.
+fn vscsi2(len: u32, command: u16, version: u16, block: u64, us: u64) -> Vec<u8> {
+    let mut v = Vec::new();
+    v.extend(command.to_le_bytes());
+    v.extend(version.to_le_bytes());
+    v.extend(7u32.to_le_bytes());
+    v.extend(len.to_le_bytes());
+    v.extend(1u32.to_le_bytes());
+    v.extend(block.to_le_bytes());
+    v.extend(us.to_le_bytes());
+    v.extend(us.saturating_add(300).to_le_bytes());
+    v
+}

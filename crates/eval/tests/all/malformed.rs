@@ -2,7 +2,7 @@
 
 use rackweave_eval::trace::{Fault, Format, LINE_MAX, Place, TraceError, TraceReader};
 
-use crate::{own, read, vscsi};
+use crate::{own, read, vscsi, vscsi2};
 
 /// Reads `text` as `format`: the first error must be in `line` at `field`, about `value`.
 #[track_caller]
@@ -92,25 +92,30 @@ fn opencas() {
 
 #[test]
 fn vscsi_records() {
-    let good = vscsi(512, 0x2a, 0x100, 1, 1);
-    let second = |bytes: Vec<u8>| read(&[good.clone(), bytes].concat(), None, Some(Format::Vscsi)).unwrap_err();
-    for (bytes, field, value, fault) in [
-        (vscsi(512, 0x12, 0x100, 1, 1), "command", "0x12", Fault::UnknownOp),
-        (vscsi(512, 0x2a, 0x200, 1, 1), "version", "0x200", Fault::UnknownVersion),
-        (vscsi(0, 0x2a, 0x100, 1, 1), "length", "0", Fault::Zero),
-        (vscsi(512, 0x2a, 0x100, u64::MAX, 1), "block", "18446744073709551615", Fault::TooLarge),
-        (vscsi(512, 0x2a, 0x100, 1, u64::MAX), "time", "18446744073709551615", Fault::TooLarge),
-    ] {
-        match second(bytes) {
-            TraceError::Field { at: Place::Record { record: 2, offset: 32 }, error } => {
-                assert_eq!((error.field, &*error.value, error.fault), (field, value, fault));
+    type Write = fn(u32, u16, u16, u64, u64) -> Vec<u8>;
+    for (write, own, other, size) in [(vscsi as Write, 0x100, 0x200, 32), (vscsi2, 0x200, 0x100, 40)] {
+        let good = write(512, 0x2a, own, 1, 1);
+        let second = |bytes: Vec<u8>| read(&[good.clone(), bytes].concat(), None, Some(Format::Vscsi)).unwrap_err();
+        for (bytes, field, value, fault) in [
+            (write(512, 0x12, own, 1, 1), "command", "0x12", Fault::UnknownOp),
+            (write(512, 0x2a, other, 1, 1), "version", &*format!("{other:#x}"), Fault::UnknownVersion),
+            (write(0, 0x2a, own, 1, 1), "length", "0", Fault::Zero),
+            (write(512, 0x2a, own, u64::MAX, 1), "block", "18446744073709551615", Fault::TooLarge),
+            (write(512, 0x2a, own, 1, u64::MAX), "time", "18446744073709551615", Fault::TooLarge),
+        ] {
+            match second(bytes) {
+                TraceError::Field { at: Place::Record { record: 2, offset }, error } => {
+                    assert_eq!(offset, size);
+                    assert_eq!((error.field, &*error.value, error.fault), (field, value, fault));
+                }
+                other => panic!("{field}: {other:?}"),
             }
-            other => panic!("{field}: {other:?}"),
         }
+        let e = second(good[..31].to_vec());
+        assert_eq!(e.to_string(), format!("record 2 at byte {size}: the file ends after 31 of {size} bytes"));
     }
-    let e = second(good[..31].to_vec());
-    assert!(matches!(e, TraceError::Truncated { record: 2, offset: 32, got: 31, want: 32 }), "{e}");
-    assert_eq!(e.to_string(), "record 2 at byte 32: the file ends after 31 of 32 bytes");
+    let damaged = read(&vscsi2(512, 0x12, 0x200, 1, 1), None, Some(Format::Vscsi)).unwrap_err().to_string();
+    assert!(damaged.contains("record 1") && damaged.contains("command") && damaged.contains("0x12"), "{damaged}");
 }
 
 #[test]

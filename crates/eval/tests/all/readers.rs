@@ -3,7 +3,7 @@
 use rackweave_core::Time;
 use rackweave_eval::trace::{Format, TraceOp, TraceReader, TraceRecord};
 
-use crate::{own, read, vscsi};
+use crate::{own, read, vscsi, vscsi2};
 
 fn record(at: u64, device: u32, op: TraceOp, offset: u64, len: u64) -> TraceRecord {
     TraceRecord { at: Time(at), device, op, offset, len, fua: false }
@@ -57,6 +57,12 @@ fn vscsi_records() {
         record(5_632_000_000_002_000, 0, TraceOp::Flush, 0, 0),
     ];
     assert_eq!(read(&bytes, None, None).unwrap(), want);
+    let mut bytes = vscsi2(512, 0x2a, 0x200, 42_932_745, 5_632_000_000_000);
+    bytes.extend(vscsi2(69_632, 0x28, 0x201, 8, 5_632_000_000_001));
+    bytes.extend(vscsi2(0, 0x35, 0x200, 0, 5_632_000_000_002));
+    for given in [None, Some(Format::Vscsi)] {
+        assert_eq!(read(&bytes, None, given).unwrap(), want);
+    }
 }
 
 #[test]
