@@ -42,6 +42,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
         netns: a.netns.then(|| kind(a.data_plane)),
         replace_ssd: a.replace_ssd.clone(),
         pcap: a.pcap.clone(),
+        absent: a.absent.clone(),
     };
     let json = a.json;
     let ready = move |facts: &Facts| {
@@ -68,7 +69,7 @@ pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
     let (config, name) = match a {
         Node::Meta(c) => (c, NodeName::Meta),
         Node::Switch { config, .. } => (config, NodeName::Switch),
-        Node::Server { config, id } => (config, NodeName::Server(*id)),
+        Node::Server { config, id, .. } => (config, NodeName::Server(*id)),
         Node::Gateway { config, id, .. } => (config, NodeName::Gateway(*id)),
     };
     let (nbd, http) = match a {
@@ -80,7 +81,8 @@ pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
         _ => None,
     };
     let (config, pcap) = (config.config.clone(), config.pcap.clone());
-    let options = NodeOptions { data: data.into(), config, name, data_plane, nbd, http, pcap };
+    let replace_ssd = matches!(a, Node::Server { replace_ssd: true, .. });
+    let options = NodeOptions { data: data.into(), config, name, data_plane, nbd, http, pcap, replace_ssd };
     node::run(&options, |facts| {
         let mut out = std::io::stdout().lock();
         let (name, address) = facts.node.clone().unwrap_or_default();

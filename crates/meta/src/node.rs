@@ -234,6 +234,12 @@ impl Meta {
                 self.heartbeat(now, src, header.incarnation, sequence, &vssds, fx);
             }
             Body::Control(Control::ServerHello { nonce, vssds }) => self.server_hello(now, src, nonce, &vssds, fx),
+            Body::Control(Control::EmptyServerHello { nonce, vssds }) => {
+                if self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce)) {
+                    return self.say(src, 0, Control::ServerRefused { nonce });
+                }
+                self.server_hello(now, src, nonce, &vssds, fx);
+            }
             Body::Control(Control::ClientHello { nonce }) => self.client_hello(src, header.request, nonce),
             Body::Control(Control::MapAsk { .. }) => {
                 self.remember_client(src, 0, header.incarnation);

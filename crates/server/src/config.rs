@@ -84,6 +84,8 @@ pub struct ServerConfig {
     pub drift_ppm: u32,
     /// Tells this life of the server from its others; drawn anew by the driver at each start.
     pub nonce: u64,
+    /// The device began empty, and nobody said that it was replaced: refused if the server has lived before.
+    pub empty: bool,
     pub timeouts: Timeouts,
     /// Rules broken on purpose by tests; all off otherwise.
     pub faults: Faults,
@@ -105,6 +107,7 @@ impl ServerConfig {
             heartbeat_every: Span::from_millis(100),
             drift_ppm: 500,
             nonce: 1,
+            empty: false,
             timeouts: Timeouts::default(),
             faults: Faults::default(),
         }

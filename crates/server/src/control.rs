@@ -16,6 +16,9 @@ const HELLO_AGAIN: Span = Span::from_millis(100);
 #[derive(Debug)]
 pub struct Registration {
     nonce: u64,
+    /// The device began empty unsaid; the metadata service refuses to take this for the life after another.
+    empty: bool,
+    pub refused: bool,
     heartbeat_every: Span,
     drift_ppm: u32,
     pub incarnation: Option<Incarnation>,
@@ -29,9 +32,11 @@ pub struct Registration {
 }
 
 impl Registration {
-    pub fn new(nonce: u64, heartbeat_every: Span, drift_ppm: u32) -> Registration {
+    pub fn new(nonce: u64, empty: bool, heartbeat_every: Span, drift_ppm: u32) -> Registration {
         Registration {
             nonce,
+            empty,
+            refused: false,
             heartbeat_every,
             drift_ppm,
             incarnation: None,
@@ -44,7 +49,7 @@ impl Registration {
         }
     }
     pub fn deadline(&self) -> Time {
-        if self.ready { self.again_at } else { Time::MAX }
+        if self.ready && !self.refused { self.again_at } else { Time::MAX }
     }
     /// News: tells it at once.
     pub fn hurry(&mut self, now: Time) {
@@ -54,7 +59,12 @@ impl Registration {
     pub fn message(&mut self, now: Time, vssds: Vec<VssdReport>) -> Control {
         if self.incarnation.is_none() {
             self.again_at = now + HELLO_AGAIN;
-            return Control::ServerHello { nonce: self.nonce, vssds };
+            let nonce = self.nonce;
+            return if self.empty {
+                Control::EmptyServerHello { nonce, vssds }
+            } else {
+                Control::ServerHello { nonce, vssds }
+            };
         }
         self.again_at = now + self.heartbeat_every;
         self.sequence = self.sequence.wrapping_add(1);
@@ -72,6 +82,10 @@ impl Registration {
         self.incarnation = Some(incarnation);
         self.again_at = now;
         true
+    }
+    /// This life is not wanted.
+    pub fn refused(&mut self, nonce: u64) {
+        self.refused |= nonce == self.nonce && self.incarnation.is_none();
     }
     /// Whether the answer is to a heartbeat of this life; the lease then runs from when that was sent, shortened by
     /// what this clock may be slow.
@@ -97,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_lease_runs_from_the_sending_of_its_heartbeat() {
-        let mut r = Registration::new(7, Span::from_millis(100), 1000);
+        let mut r = Registration::new(7, false, Span::from_millis(100), 1000);
         assert!(matches!(r.message(Time(0), vec![]), Control::ServerHello { nonce: 7, .. }));
         assert!(!r.welcomed(Time(1), 6, Incarnation(1)), "another life's welcome");
         assert!(r.welcomed(Time(1), 7, Incarnation(2)));
@@ -110,11 +124,26 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_device_says_so_until_it_is_welcome() {
+        let mut r = Registration::new(7, true, Span::from_millis(100), 0);
+        r.ready = true;
+        assert!(matches!(r.message(Time(0), vec![]), Control::EmptyServerHello { nonce: 7, .. }));
+        r.refused(6);
+        assert!(!r.refused, "another life's answer");
+        r.refused(7);
+        assert!(r.refused && r.deadline() == Time::MAX, "asks no more");
+        let mut r = Registration::new(8, true, Span::from_millis(100), 0);
+        assert!(r.welcomed(Time(0), 8, Incarnation(3)));
+        r.refused(8);
+        assert!(!r.refused, "a late answer to what was asked twice");
+    }
+
+    #[test]
     fn a_lease_of_an_earlier_life_counts_for_nothing() {
-        let mut old = Registration::new(1, Span::from_millis(100), 0);
+        let mut old = Registration::new(1, false, Span::from_millis(100), 0);
         old.welcomed(Time(0), 1, Incarnation(1));
         let late = sequence(old.message(Time(0), vec![]));
-        let mut new = Registration::new(2, Span::from_millis(100), 0);
+        let mut new = Registration::new(2, false, Span::from_millis(100), 0);
         new.welcomed(Time(0), 2, Incarnation(2));
         for t in 0..50 {
             new.message(Time(t), vec![]);

@@ -118,7 +118,7 @@ impl Server {
             });
         }
         Ok(Server {
-            registration: Registration::new(cfg.nonce, cfg.heartbeat_every, cfg.drift_ppm),
+            registration: Registration::new(cfg.nonce, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm),
             cfg,
             ssd,
             out: FlashOut::default(),
@@ -166,6 +166,12 @@ impl Server {
             }
         }
         Ok(())
+    }
+    /// Whether the metadata service took this life in, once it has said so: a server whose device began empty, though it
+    /// has lived before, is refused.
+    pub fn admitted(&self) -> Option<bool> {
+        let r = &self.registration;
+        if r.refused { Some(false) } else { r.incarnation.map(|_| true) }
     }
     /// Packets for vSSDs that are not here, or not of the set they name.
     pub fn misrouted(&self) -> u64 {
@@ -264,6 +270,7 @@ impl Server {
                 }
             }
             Control::NewView(view) => self.install(now, &view, fx),
+            Control::ServerRefused { nonce } => self.registration.refused(nonce),
             _ => {}
         }
     }

@@ -72,6 +72,8 @@ wire_enum!(Control, "control message", {
     13 => Admin(op),
     14 => AdminReply(result),
     15 => VolumeChanged { volume, size },
+    16 => EmptyServerHello { nonce, vssds },
+    17 => ServerRefused { nonce },
 });
 
 wire_enum!(AdminOp, "administration", {

@@ -147,6 +147,14 @@ impl Rack {
         self.printed = printed;
     }
 
+    /// Starts it again when it cannot serve yet; `printed` is what it says when it does.
+    pub fn again_waiting(&mut self, extra: &[&str]) {
+        let args: Vec<String> = self.args.iter().cloned().chain(extra.iter().map(|s| s.to_string())).collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.child = rackweave(&args).stdout(Stdio::null()).spawn().expect("starts");
+        wait_for("it answers", || self.run(&["status", "--json"]).status.success());
+    }
+
     /// Another command about this rack.
     pub fn run(&self, args: &[&str]) -> Output {
         let data = self.data().display().to_string();

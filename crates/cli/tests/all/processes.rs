@@ -217,3 +217,44 @@ fn one_process_and_many_do_not_share_a_directory() {
     let e = refused(&["up", "--processes", "--data", &data, "--nbd", &nbd]);
     assert!(e.contains("one process") && e.contains("a process for each node"), "{e}");
 }
+
+/// The metadata service knows that the server has run, even if its whole directory is lost.
+#[test]
+fn a_server_whose_device_is_gone_refuses_to_begin_an_empty_one() {
+    let mut r = start();
+    r.volume("v", "64M");
+    let mut c = r.connect("v");
+    write_all(&mut c, 1);
+    c.flush();
+    drop(c);
+    r.stop();
+    let server = r.data().join("server-1");
+    let device = server.join("ssd-1.rwk");
+    fs::rename(&server, r.dir.path("lost")).expect("moved");
+    let (data, nbd) = (r.data().display().to_string(), format!("unix:{}", r.dir.path("x.sock").display()));
+    let up = |extra: &[&str]| {
+        let args = ["up", "--processes", "--timing", "none", "--data", &data, "--nbd", &nbd];
+        let o = rackweave(&[&args[..], extra].concat()).output().expect("runs");
+        assert_eq!(o.status.code(), Some(1));
+        text(&o.stderr)
+    };
+    for _ in 0..2 {
+        let e = up(&[]);
+        assert!(e.contains("ssd-1.rwk is missing, but server 1 has run with it") && e.contains("--replace-ssd"), "{e}");
+        assert!(!device.exists(), "nothing that looks like its device was made");
+    }
+    let e = up(&["--replace-ssd", "7"]);
+    assert!(e.contains("--replace-ssd 7: the rack's servers are 0 to 3"), "{e}");
+    let e = up(&["--replace-ssd", "2"]);
+    assert!(e.contains("ssd-2.rwk is still there"), "{e}");
+    r.again_with(&["--replace-ssd", "1"]);
+    wait_for_all_members(&r);
+    let mut c = r.connect("v");
+    for _ in 0..4 {
+        check_all(&mut c, 1);
+    }
+    drop(c);
+    r.stop();
+    r.again();
+    wait_for_all_members(&r);
+}

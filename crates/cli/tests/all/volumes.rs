@@ -159,3 +159,54 @@ fn servers_are_given_up_only_where_that_is_needed() {
     assert!(e.contains("no set 99"), "{e}");
     r.fails(2, &["set", "recover", "0", "--yes"]);
 }
+
+/// All members of its sets crashed, and one does not come back: the operator's word lets the others go on, and what the
+/// lost one holds when it is back after all is overwritten.
+#[test]
+fn a_set_goes_on_without_a_server_that_the_operator_gives_up() {
+    const BLOCKS: u64 = 512;
+    let mut r = Rack::start();
+    r.volume("v", "64M");
+    let mut c = r.connect("v");
+    (0..BLOCKS).for_each(|b| c.write(b * 4096, &pattern(b, 1)));
+    c.flush();
+    r.kill();
+    r.again_waiting(&["--absent", "1"]);
+    let waiting = |r: &Rack| -> Vec<u64> {
+        let s = r.status();
+        let sets = s["sets"].as_array().expect("sets").iter();
+        let waits = |s: &&serde_json::Value| s["waits_for"].as_array().is_some_and(|w| !w.is_empty());
+        sets.filter(waits).map(|s| s["set"].as_u64().expect("number")).collect()
+    };
+    wait_for("three sets wait for server 1", || waiting(&r) == [0, 1, 3]);
+    // Nodes are counted from the metadata service on.
+    assert!(r.ok(&["status"]).contains("waits for server 3"));
+    let e = r.fails(1, &["set", "recover", "0", "--without", "2", "--yes"]);
+    assert!(e.contains("server 2"), "it is there: {e}");
+    for set in ["0", "1", "3"] {
+        r.fails(1, &["set", "recover", set, "--without", "3"]);
+        assert_eq!(r.ok(&["set", "recover", set, "--without", "3", "--yes", "--json"]).trim(), "{}");
+    }
+    wait_for("no set waits", || waiting(&r).is_empty());
+    let mut c = r.connect("v");
+    for b in 0..BLOCKS {
+        assert!(c.read(b * 4096, 4096) == pattern(b, 1), "block {b}: flushed");
+        c.write(b * 4096, &pattern(b, 2));
+    }
+    c.flush();
+    drop(c);
+    r.stop();
+    r.again();
+    wait_for("server 1 serves again", || {
+        let s = r.status();
+        let vssds = s["servers"][1]["vssds"].as_array().expect("vSSDs").clone();
+        vssds.len() == 3 && vssds.iter().all(|v| v["serving"] == true)
+    });
+    let mut c = r.connect("v");
+    // Several times: each read may go to another copy.
+    for _ in 0..4 {
+        for b in 0..BLOCKS {
+            assert!(c.read(b * 4096, 4096) == pattern(b, 2), "block {b}: what came back is overwritten");
+        }
+    }
+}

@@ -134,4 +134,13 @@ pub enum Control {
         volume: VolumeId,
         size: u64,
     },
+    /// A [`Control::ServerHello`] of a server whose device began empty, though nobody said that it was replaced.
+    EmptyServerHello {
+        nonce: u64,
+        vssds: Vec<VssdReport>,
+    },
+    /// The answer, if the server has lived before: what it held is gone, and would be taken for a copy.
+    ServerRefused {
+        nonce: u64,
+    },
 }

@@ -25,6 +25,7 @@ pub fn config() -> MetaConfig {
         stripe_blocks: 16,
         capacity_bytes: GIB,
         overcommit: 8.0,
+        remove_early: false,
     }
 }
 
@@ -42,6 +43,8 @@ pub struct Scripted {
     /// Sends nothing and hears nothing.
     pub silent: bool,
     pub leased_at: Option<Time>,
+    /// The life that was refused last.
+    pub refused: Option<u64>,
 }
 
 pub struct Rack {
@@ -78,6 +81,7 @@ impl Rack {
             failed: false,
             silent: false,
             leased_at: None,
+            refused: None,
         });
         let mut rack = Rack {
             meta: Meta::new(cfg.clone(), Vec::new()).expect("good configuration"),
@@ -165,6 +169,7 @@ impl Rack {
                 s.incarnation = incarnation;
                 s.fences = fences.to_vec();
             }
+            Control::ServerRefused { nonce } => s.refused = Some(nonce),
             Control::Lease { views: v, .. } => {
                 views = v;
                 s.leased_at = Some(self.now);

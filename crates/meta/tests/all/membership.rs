@@ -102,6 +102,25 @@ fn a_late_registration_of_an_earlier_life_changes_nothing() {
 }
 
 #[test]
+fn a_server_that_lost_its_device_is_refused_until_told() {
+    let mut r = Rack::new(config());
+    let hello = |r: &mut Rack, nonce| {
+        let node = r.servers[0].node;
+        r.servers[0].nonce = nonce;
+        r.servers[0].incarnation = Incarnation(0);
+        r.control(node, Incarnation(0), 0, Control::EmptyServerHello { nonce, vssds: vec![] });
+        (r.servers[0].incarnation != Incarnation(0), r.servers[0].refused.take())
+    };
+    assert_eq!(hello(&mut r, 901), (true, None), "a new server's device begins empty");
+    assert_eq!(hello(&mut r, 901), (true, None), "the same life again");
+    assert_eq!(hello(&mut r, 902), (false, Some(902)));
+    r.restart_meta();
+    assert_eq!(hello(&mut r, 903), (false, Some(903)), "known across a restart");
+    r.start(0);
+    assert!(r.servers[0].incarnation != Incarnation(0), "its device is there, or replaced on purpose");
+}
+
+#[test]
 fn a_failed_device_leaves_the_set_at_once_and_comes_back_repaired() {
     let mut r = Rack::new(config());
     r.start_all();

@@ -14,12 +14,13 @@ use crate::config::RackConfig;
 use crate::embedded::datadir::DataDir;
 use crate::embedded::engine::{Engine, MetaStore};
 use crate::embedded::net::Address;
-use crate::embedded::serve::{Announce, Asked, Serve, Speaks};
+use crate::embedded::serve::{Admitted, Announce, Asked, Serve, Speaks};
 use crate::embedded::status::Facts;
 use crate::embedded::store::StoreError;
 use crate::embedded::syncer::Syncer;
 use crate::embedded::up::{self, UpError};
 use crate::embedded::{Hosted, RackNodes};
+use crate::file::{FileSsd, OsFile};
 use crate::hosts::{HostsSection, NodeName};
 use crate::switching::DataPlaneKind;
 
@@ -39,6 +40,8 @@ pub struct NodeOptions {
     pub http: Option<Address>,
     /// Where to write its datagrams.
     pub pcap: Option<PathBuf>,
+    /// Of a server: its SSD is gone, and it begins with an empty one.
+    pub replace_ssd: bool,
 }
 
 /// Of nodes other than the metadata service, which store nothing.
@@ -98,14 +101,17 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         let tls = channel::server(&control.certificates)?;
         listeners.push((channel::listen(control, node.0, address)?, Speaks::ControlTls(tls)));
     }
-    let hosted = Hosted::One { node, gateways };
-    let ssds = match name {
-        NodeName::Server(i) => i..i + 1,
-        _ => 0..0,
+    let (devices, ssd, admitted) = match name {
+        NodeName::Server(i) => {
+            let (device, admitted) = device(&dir, &cfg, i, options.replace_ssd)?;
+            (vec![device], i, admitted)
+        }
+        _ => (Vec::new(), 0, None),
     };
-    let devices = up::devices(&dir, &cfg, ssds.clone())?;
-    let key_file = hosts.key_file.clone();
-    let run = Run { net, key_file, facts, signal, listeners, first_ssd: SsdId(ssds.start), ready: Box::new(ready) };
+    let hosted = Hosted::One { node, gateways, empty: admitted.is_some() };
+    let lost = UpError::DeviceLost { path: up::device_path(&dir, ssd), server: ssd };
+    let (key_file, ready, first_ssd) = (hosts.key_file.clone(), Box::new(ready), SsdId(ssd));
+    let run = Run { net, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost };
     if name == NodeName::Meta {
         let (store, saved) = up::store(&dir)?;
         let nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
@@ -125,6 +131,26 @@ fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Resul
     KernelNode::start(cfg, ports, keys).map_err(|error| DistributedError::DataPlane { plane, error })
 }
 
+/// The server's device. Where its file is missing a new one is tried, and has its name when the metadata service says
+/// that this server has not run before: the file may have been lost with the whole directory. Unless it is to be replaced.
+fn device(
+    dir: &DataDir,
+    cfg: &RackConfig,
+    server: u32,
+    replace: bool,
+) -> Result<(FileSsd<OsFile>, Option<Admitted>), UpError> {
+    let path = up::device_path(dir, server);
+    if replace && path.exists() {
+        return Err(UpError::DeviceInPlace { path, server });
+    }
+    if replace || path.exists() {
+        let mut one = up::devices(dir, cfg, server..server + 1)?;
+        return Ok((one.swap_remove(0), None));
+    }
+    let (device, admitted) = up::device_on_trial(dir, cfg, server)?;
+    Ok((device, Some(admitted)))
+}
+
 /// What the loop of one node is made of, besides the node.
 struct Run {
     net: Net,
@@ -134,13 +160,16 @@ struct Run {
     listeners: Vec<(crate::embedded::net::Listener, Speaks)>,
     first_ssd: SsdId,
     ready: Announce,
+    admitted: Option<Admitted>,
+    /// What is wrong if the metadata service refuses the server.
+    lost: UpError,
 }
 
 impl Run {
     fn until_stopped<M: MetaStore>(
         self,
         nodes: RackNodes,
-        devices: Vec<crate::file::FileSsd<crate::file::OsFile>>,
+        devices: Vec<FileSsd<OsFile>>,
         store: M,
     ) -> Result<(), UpError> {
         let asked = Asked { client: nodes.client(), admin: nodes.admin() };
@@ -150,7 +179,13 @@ impl Run {
         serve.keys_in(self.key_file);
         // Its own vSSDs serve when the others are there, too: it is reachable now.
         serve.when_ready(0, self.ready);
+        if let Some(admitted) = self.admitted {
+            serve.when_admitted(admitted);
+        }
         serve.run()?;
+        if serve.refused() {
+            return Err(self.lost);
+        }
         for (i, closed) in serve.close().into_iter().enumerate() {
             closed.map_err(|error| UpError::Close { ssd: SsdId(self.first_ssd.0 + i as u32), error })?;
         }

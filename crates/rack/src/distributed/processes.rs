@@ -81,6 +81,7 @@ struct Processes {
     namespaces: Option<Namespaces>,
     /// Directory of captures.
     pcap: Option<PathBuf>,
+    replace_ssd: Vec<u32>,
     nodes: Vec<Node>,
     poll: Poll,
     clock: Clock,
@@ -103,6 +104,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let config = dir.file(NODES_FILE);
     let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).collect();
     check(&dir, &cfg, &config, &names, namespaces.is_none())?;
+    replaced(&dir, &cfg, &options.replace_ssd)?;
     let poll = Poll::new()?;
     poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
     let mut all = Processes {
@@ -113,6 +115,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
         http: options.http.as_ref().map(ToString::to_string),
         namespaces,
         pcap: options.pcap.as_ref().map(std::path::absolute).transpose()?,
+        replace_ssd: options.replace_ssd.clone(),
         nodes: names.into_iter().map(Node::new).collect(),
         poll,
         clock: Clock::of_one_node(),
@@ -221,6 +224,23 @@ fn check(dir: &DataDir, cfg: &RackConfig, config: &Path, names: &[NodeName], her
     Ok(())
 }
 
+/// What is said about replaced SSDs fits what is there.
+fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
+    let Some(&first) = replaced.first() else { return Ok(()) };
+    if !dir.file(&NodeName::Meta.to_string()).join(up::STORE_FILE).exists() {
+        return Err(UpError::NothingToReplace { data: dir.path().into(), server: first });
+    }
+    up::replaceable(cfg, replaced)?;
+    match replaced.iter().map(|&s| (s, device_of(dir.path(), s))).find(|(_, path)| path.exists()) {
+        Some((server, path)) => Err(UpError::DeviceInPlace { path, server }),
+        None => Ok(()),
+    }
+}
+
+fn device_of(data: &Path, server: u32) -> PathBuf {
+    data.join(NodeName::Server(server).to_string()).join(up::device_name(server))
+}
+
 fn pause() {
     // SAFETY: waits for nothing, a little.
     unsafe { libc::poll(std::ptr::null_mut(), 0, 5) };
@@ -323,6 +343,12 @@ impl Processes {
                 n => format!(".{n}"),
             };
             c.arg("--pcap").arg(dir.join(format!("{}{life}.pcap", name.to_string().replace('/', "-"))));
+        }
+        if let NodeName::Server(s) = name
+            && self.replace_ssd.contains(&s)
+            && !device_of(&self.data, s).exists()
+        {
+            c.arg("--replace-ssd");
         }
         let parent = std::process::id() as i32;
         let namespace = self.namespaces.as_ref().map(|all| all.of(name).as_raw_fd());

@@ -26,7 +26,7 @@ pub enum Hosted {
     /// Every node of a rack with one gateway.
     All,
     /// One node; the rack has so many gateways.
-    One { node: NodeId, gateways: u32 },
+    One { node: NodeId, gateways: u32, empty: bool },
 }
 
 impl Hosted {
@@ -77,7 +77,7 @@ impl RackNodes {
             Hosted::One { gateways, .. } => gateways,
         };
         let layout = Layout { servers: cfg.servers, clients };
-        let mut server = |i| hosted.has(layout.server(i)).then(|| build::server(cfg, i, nonce())).transpose();
+        let mut server = |i| hosted.has(layout.server(i)).then(|| one_server(cfg, i, nonce(), hosted)).transpose();
         let servers = (0..cfg.servers).map(&mut server).collect::<Result<_, _>>()?;
         let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
         let mut of_client = cfg.clone();
@@ -99,6 +99,10 @@ impl RackNodes {
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
         self.switch = self.switch.take().map(|_| Plane::Kernel(Box::new(node)));
     }
+    /// Server `i` does not run: the others see it as one that crashed.
+    pub fn leave_out(&mut self, i: u32) {
+        self.servers[i as usize] = None;
+    }
     pub fn server(&self, i: usize) -> Option<&Server> {
         self.servers.get(i)?.as_ref()
     }
@@ -110,6 +114,12 @@ impl RackNodes {
     pub fn admin(&self) -> Option<NodeId> {
         if self.meta.is_some() { Some(Layout::META) } else { self.client() }
     }
+}
+
+fn one_server(cfg: &RackConfig, i: u32, nonce: u64, hosted: Hosted) -> Result<Server, BuildError> {
+    let mut c = build::server_config(cfg, i, nonce)?;
+    c.empty = matches!(hosted, Hosted::One { empty: true, .. });
+    build::server_from(c, i)
 }
 
 impl Nodes for RackNodes {
@@ -146,6 +156,12 @@ impl Nodes for RackNodes {
 }
 
 impl Describe for RackNodes {
+    fn admitted(&self) -> Option<bool> {
+        match self.hosted {
+            Hosted::All => Some(true),
+            Hosted::One { .. } => self.servers.iter().flatten().next().map_or(Some(true), Server::admitted),
+        }
+    }
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd> {
         let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.server(i)) else { return Vec::new() };
         let report = s.status(now);

@@ -51,6 +51,8 @@ const TOKEN_LISTENERS: u64 = 4 << 32;
 
 /// Told where to connect.
 pub type Announce = Box<dyn FnOnce(&Facts)>;
+/// Told that the metadata service has taken the server here in.
+pub type Admitted = Box<dyn FnOnce() -> io::Result<()>>;
 
 /// What a listener's connections speak.
 #[derive(Debug)]
@@ -143,6 +145,9 @@ pub struct Serve<N, F, M> {
     ready: Option<Announce>,
     next_ready: Time,
     min_copies: usize,
+    /// Called when the metadata service has taken the server here in.
+    admitted: Option<Admitted>,
+    refused: bool,
     replies: Vec<Reply>,
     piece: BytesMut,
 }
@@ -194,6 +199,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             ready: None,
             next_ready: Time::MAX,
             min_copies: 1,
+            admitted: None,
+            refused: false,
             replies: Vec::new(),
             piece: BytesMut::new(),
         })
@@ -211,12 +218,35 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         self.next_ready = Time::ZERO;
     }
 
+    /// Calls `then` once, when the metadata service has taken the server here in; if it refuses, the run ends.
+    pub fn when_admitted(&mut self, then: Admitted) {
+        self.admitted = Some(then);
+    }
+    /// Why the run ended: the metadata service refused the server.
+    pub fn refused(&self) -> bool {
+        self.refused
+    }
+
+    fn look_whether_admitted(&mut self) -> io::Result<()> {
+        match self.engine.nodes.admitted() {
+            Some(true) => self.admitted.take().map_or(Ok(()), |then| then()),
+            Some(false) => {
+                (self.stage, self.refused) = (Stage::Stopped, true);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Runs until it was told to stop and everything is flushed.
     pub fn run(&mut self) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut now = self.clock.read();
         while self.stage != Stage::Stopped {
             let quiet = self.engine.run(now);
+            if self.admitted.is_some() {
+                self.look_whether_admitted()?;
+            }
             self.start_syncs()?;
             // What was answered took until now, not until the turn began.
             now = self.clock.read();

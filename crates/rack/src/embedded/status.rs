@@ -15,6 +15,10 @@ pub trait Describe {
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd>;
     /// The switch, if it is here.
     fn switch(&self) -> Option<SwitchState>;
+    /// Whether the metadata service has taken the server in that runs here alone, once it has said so.
+    fn admitted(&self) -> Option<bool> {
+        Some(true)
+    }
 }
 
 /// Facts about the rack that never change while it runs.

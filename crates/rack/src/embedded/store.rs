@@ -1,6 +1,6 @@
 //! The metadata service's key-value store: one redb file, one durable commit for each write.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rackweave_core::node::StoreWrite;
@@ -24,17 +24,30 @@ fn fail(e: impl Into<redb::Error>) -> StoreError {
     StoreError(Box::new(e.into()))
 }
 
+/// After a failed write the database answers nothing but errors until it is opened again (the disk may have been full, and
+/// not be any more): it is closed then, and the next write opens it.
 #[derive(Debug)]
-pub struct Store(Database);
+pub struct Store {
+    path: PathBuf,
+    db: Option<Database>,
+}
 
 impl Store {
     pub fn open(path: &Path) -> Result<Store, StoreError> {
-        Database::create(path).map(Store).map_err(fail)
+        let db = Database::create(path).map_err(fail)?;
+        Ok(Store { path: path.into(), db: Some(db) })
+    }
+
+    fn db(&mut self) -> Result<&Database, StoreError> {
+        if self.db.is_none() {
+            self.db = Some(Database::create(&self.path).map_err(fail)?);
+        }
+        Ok(self.db.as_ref().expect("opened above"))
     }
 
     /// Everything in it, in the order of the keys.
-    pub fn load(&self) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        let txn = self.0.begin_read().map_err(fail)?;
+    pub fn load(&mut self) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        let txn = self.db()?.begin_read().map_err(fail)?;
         let table = match txn.open_table(TABLE) {
             Ok(t) => t,
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
@@ -49,8 +62,16 @@ impl Store {
     }
 
     /// All entries of `w` or none; durable when this returns.
-    pub fn write(&self, w: &StoreWrite) -> Result<(), StoreError> {
-        let txn = self.0.begin_write().map_err(fail)?;
+    pub fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
+        let result = self.commit(w);
+        if result.is_err() {
+            self.db = None;
+        }
+        result
+    }
+
+    fn commit(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
+        let txn = self.db()?.begin_write().map_err(fail)?;
         {
             let mut table = txn.open_table(TABLE).map_err(fail)?;
             for (k, v) in &w.entries {
@@ -73,7 +94,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("rackweave-store-{}.redb", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let put = |k: &'static str, v: Option<&'static str>| (Bytes::from(k), v.map(Bytes::from));
-        let s = Store::open(&path).expect("open");
+        let mut s = Store::open(&path).expect("open");
         assert_eq!(s.load().expect("load"), vec![]);
         s.write(&StoreWrite { tag: 1, entries: vec![put("b", Some("2")), put("a", Some("1"))] }).expect("write");
         s.write(&StoreWrite { tag: 2, entries: vec![put("b", None), put("c", Some("3"))] }).expect("write");
@@ -81,5 +102,62 @@ mod tests {
         let all = Store::open(&path).expect("open").load().expect("load");
         assert_eq!(all, vec![("a".into(), "1".into()), ("c".into(), "3".into())]);
         std::fs::remove_file(&path).expect("remove");
+    }
+
+    /// Runs `f` with an empty file system of `bytes` at `at`, which this thread alone sees. `Err`: why that cannot be.
+    fn on_a_small_disk(at: &Path, bytes: u64, f: impl FnOnce() + Send) -> Result<(), String> {
+        let c = |s: &str| std::ffi::CString::new(s).expect("no zero byte");
+        let (root, none, tmpfs) = (c("/"), c("none"), c("tmpfs"));
+        let (at, size) = (c(at.to_str().expect("UTF-8")), c(&format!("size={bytes}")));
+        let mount = || {
+            let check = |r: i32| if r == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().to_string()) };
+            // SAFETY: every pointer is to a string that outlives the call; only this thread's mounts change.
+            unsafe {
+                check(libc::unshare(libc::CLONE_NEWNS))?;
+                let private = libc::MS_REC | libc::MS_PRIVATE;
+                check(libc::mount(none.as_ptr(), root.as_ptr(), std::ptr::null(), private, std::ptr::null()))?;
+                check(libc::mount(tmpfs.as_ptr(), at.as_ptr(), tmpfs.as_ptr(), 0, size.as_ptr().cast()))
+            }
+        };
+        std::thread::scope(|s| s.spawn(|| mount().map(|()| f())).join().expect("the test on it"))
+    }
+
+    #[test]
+    fn a_full_disk_is_told_and_forgotten_when_there_is_room() {
+        let dir = std::env::temp_dir().join(format!("rackweave-full-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("directory");
+        let path = dir.join("meta.redb");
+        let entry = |n: u32, bytes: usize| StoreWrite {
+            tag: 1,
+            entries: vec![(Bytes::from(format!("{n:08}")), Some(Bytes::from(vec![n as u8; bytes])))],
+        };
+        let test = || {
+            let mut s = Store::open(&path).expect("open");
+            s.write(&entry(0, 100)).expect("there is room");
+            let rest = path.with_file_name("filler");
+            let mut filler = std::fs::File::create(&rest).expect("filler");
+            while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
+            let mut written = 0;
+            let error = loop {
+                match s.write(&entry(written + 1, 20_000)) {
+                    Ok(()) => written += 1,
+                    Err(e) => break e.to_string(),
+                }
+                assert!(written < 10_000, "the disk is never full");
+            };
+            assert!(error.contains("No space left"), "{error}");
+            let again = s.write(&entry(written + 1, 20_000)).expect_err("still full").to_string();
+            assert!(again.contains("No space left"), "the reason is told each time: {again}");
+            drop(filler);
+            std::fs::remove_file(&rest).expect("removed");
+            s.write(&entry(written + 1, 20_000)).expect("there is room again");
+            drop(s);
+            let all = Store::open(&path).expect("open").load().expect("load");
+            assert_eq!(all.len() as u32, written + 2, "nothing acknowledged is lost, nothing refused is there");
+        };
+        if let Err(why) = on_a_small_disk(&dir, 4 << 20, test) {
+            println!("SKIP a_full_disk_is_told_and_forgotten_when_there_is_room: {why}");
+        }
+        std::fs::remove_dir(&dir).expect("the directory below is empty");
     }
 }

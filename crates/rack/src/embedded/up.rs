@@ -15,13 +15,13 @@ use super::engine::Engine;
 use super::net::{Address, ListenError, Listener};
 use super::rack::{RackNodes, shape};
 use super::secure::SecureError;
-use super::serve::{Asked, NbdTls, Serve, Speaks};
+use super::serve::{Admitted, Asked, NbdTls, Serve, Speaks};
 use super::status::Facts;
 use super::store::{Store, StoreError};
 use super::syncer::Syncer;
 use crate::config::{ConfigError, RackConfig, Size, TimingConfig};
 use crate::distributed::{DistributedError, refuse};
-use crate::file::{FileSsd, OpenError, OsFile};
+use crate::file::{FileSsd, OpenError, OsFile, Shape};
 use crate::switching::DataPlaneKind;
 
 const CONFIG_FILE: &str = "rack.toml";
@@ -44,6 +44,8 @@ pub struct Options {
     pub replace_ssd: Vec<u32>,
     /// Directory for the captures of a rack in several processes.
     pub pcap: Option<PathBuf>,
+    /// Servers that do not run this time.
+    pub absent: Vec<u32>,
 }
 
 /// Why a rack does not come up, or did not go down cleanly.
@@ -68,10 +70,15 @@ pub enum UpError {
     DeviceMissing { path: PathBuf, server: u32 },
     #[error("--replace-ssd {server}: {path} is still there; move it away first")]
     DeviceInPlace { path: PathBuf, server: u32 },
+    #[error(
+        "{path} is missing, but server {server} has run with it: put it back, or let it begin with an empty SSD, to be \
+         filled from the other copies, with --replace-ssd"
+    )]
+    DeviceLost { path: PathBuf, server: u32 },
     #[error("--replace-ssd {server}: no rack has run in {data} yet, and all its SSDs begin empty")]
     NothingToReplace { data: PathBuf, server: u32 },
-    #[error("--replace-ssd {server}: the rack's servers are 0 to {}", .servers - 1)]
-    NoSuchServer { server: u32, servers: u32 },
+    #[error("--{option} {server}: the rack's servers are 0 to {}", .servers - 1)]
+    NoSuchServer { option: &'static str, server: u32, servers: u32 },
     #[error("{replaced} SSDs replaced at once, but of {replicas} copies one must stay")]
     AllReplaced { replaced: usize, replicas: u32 },
     #[error("{path}: {error}")]
@@ -105,7 +112,13 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
         None => {}
     }
     let devices = devices(&dir, &cfg, 0..cfg.servers)?;
-    let nodes = RackNodes::new(&cfg, saved, random_u64)?;
+    let mut nodes = RackNodes::new(&cfg, saved, random_u64)?;
+    for &server in &options.absent {
+        if server >= cfg.servers {
+            return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
+        }
+        nodes.leave_out(server);
+    }
     let asked = Asked { client: nodes.client(), admin: nodes.admin() };
     let mut facts =
         Facts { data: data.display().to_string(), timing: cfg.ssd.timing.name().into(), ..Facts::default() };
@@ -124,7 +137,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
 /// The metadata service's store, and what is in it.
 pub(crate) fn store(dir: &DataDir) -> Result<(Store, Vec<(Bytes, Bytes)>), UpError> {
     let path = dir.file(STORE_FILE);
-    let store = Store::open(&path).map_err(|error| UpError::Store { path: path.clone(), error })?;
+    let mut store = Store::open(&path).map_err(|error| UpError::Store { path: path.clone(), error })?;
     let saved = store.load().map_err(|error| UpError::Store { path, error })?;
     Ok((store, saved))
 }
@@ -187,9 +200,7 @@ fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<()
 /// A rack that has run finds every SSD again: an empty one in its place would be taken for a copy. Those in `replaced`
 /// are to be empty, and are filled from the other copies before they serve.
 fn all_there(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
-    if replaced.len() >= cfg.replicas as usize {
-        return Err(UpError::AllReplaced { replaced: replaced.len(), replicas: cfg.replicas });
-    }
+    replaceable(cfg, replaced)?;
     for server in 0..cfg.servers {
         let path = device_path(dir, server);
         match (path.exists(), replaced.contains(&server)) {
@@ -198,14 +209,27 @@ fn all_there(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), Up
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// The servers exist, and a copy of each set stays.
+pub(crate) fn replaceable(cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
+    if replaced.len() >= cfg.replicas as usize {
+        return Err(UpError::AllReplaced { replaced: replaced.len(), replicas: cfg.replicas });
+    }
     match replaced.iter().find(|&&s| s >= cfg.servers) {
-        Some(&server) => Err(UpError::NoSuchServer { server, servers: cfg.servers }),
+        Some(&server) => Err(UpError::NoSuchServer { option: "replace-ssd", server, servers: cfg.servers }),
         None => Ok(()),
     }
 }
 
-fn device_path(dir: &DataDir, server: u32) -> PathBuf {
-    dir.file(&format!("ssd-{server}.rwk"))
+pub(crate) fn device_path(dir: &DataDir, server: u32) -> PathBuf {
+    dir.file(&device_name(server))
+}
+
+/// Name of a server's device file.
+pub(crate) fn device_name(server: u32) -> String {
+    format!("ssd-{server}.rwk")
 }
 
 /// The devices of these servers.
@@ -217,10 +241,36 @@ pub(crate) fn devices(
     let shape = shape(cfg)?;
     let open = |i: u32| {
         let path = device_path(dir, i);
-        let file = OsFile::open(&path).map_err(OpenError::Io);
-        file.and_then(|f| FileSsd::open(f, SsdId(i), shape)).map_err(|error| UpError::Device { path, error })
+        open_device(&path, i, shape)
     };
     servers.map(open).collect()
+}
+
+fn open_device(path: &Path, server: u32, shape: Shape) -> Result<FileSsd<OsFile>, UpError> {
+    let file = OsFile::open(path).map_err(OpenError::Io);
+    let ssd = file.and_then(|f| FileSsd::open(f, SsdId(server), shape));
+    ssd.map_err(|error| UpError::Device { path: path.into(), error })
+}
+
+/// A new device for a server that may have lost its own: under another name until the metadata service has taken the
+/// server in, so that a refused one leaves nothing behind that looks like a device. Answers also what gives it its name.
+pub(crate) fn device_on_trial(
+    dir: &DataDir,
+    cfg: &RackConfig,
+    server: u32,
+) -> Result<(FileSsd<OsFile>, Admitted), UpError> {
+    let path = device_path(dir, server);
+    let trial = path.with_extension("new");
+    if trial.exists() {
+        std::fs::remove_file(&trial)?;
+    }
+    let device = open_device(&trial, server, shape(cfg)?)?;
+    let of_dir = std::fs::File::open(dir.path())?;
+    let name = move || {
+        std::fs::rename(&trial, &path)?;
+        of_dir.sync_all()
+    };
+    Ok((device, Box::new(name)))
 }
 
 /// Where NBD clients and Prometheus connect; `facts` tells it.
@@ -293,6 +343,7 @@ mod tests {
             netns: None,
             replace_ssd: Vec::new(),
             pcap: None,
+            absent: Vec::new(),
         }
     }
 

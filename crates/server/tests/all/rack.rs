@@ -167,6 +167,7 @@ impl Rack {
             stripe_blocks: 16,
             capacity_bytes: self.options.ssd_bytes,
             overcommit: 8.0,
+            remove_early: false,
         };
         let saved = self.saved.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         self.meta = Some(Meta::new(cfg, saved).expect("good configuration"));

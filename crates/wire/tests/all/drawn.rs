@@ -280,7 +280,7 @@ impl Draw {
         Box::new(RackMap { generation: self.u64(), sets })
     }
     fn control(&mut self) -> Control {
-        match self.below(16) {
+        match self.below(18) {
             0 => Control::ServerHello { nonce: self.u64(), vssds: self.reports() },
             1 => Control::ServerWelcome {
                 nonce: self.u64(),
@@ -304,6 +304,8 @@ impl Draw {
             14 => {
                 Control::AdminReply(if self.bool() { Ok(Box::new(self.data())) } else { Err(Box::new(self.error())) })
             }
+            15 => Control::EmptyServerHello { nonce: self.u64(), vssds: self.reports() },
+            16 => Control::ServerRefused { nonce: self.u64() },
             _ => Control::VolumeChanged { volume: VolumeId(self.u32()), size: self.u64() },
         }
     }
