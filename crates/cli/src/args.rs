@@ -215,6 +215,13 @@ pub enum BlockingUnit {
     Block,
 }
 
+/// Traffic class of a volume's I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VolumeClass {
+    Online,
+    Offline,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Volume {
     /// Create a volume; it takes space as it is written
@@ -223,6 +230,16 @@ pub enum Volume {
         /// Bytes, or a number with K, M, G or T (binary); a multiple of 4096
         #[arg(long, value_parser = size)]
         size: Size,
+        /// Traffic class of its I/O: offline I/O goes behind online I/O, and its writes get less the slower reads are
+        #[arg(long, value_enum, default_value_t = VolumeClass::Online)]
+        class: VolumeClass,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Change the traffic class of a volume's I/O, from the next time a client attaches it
+    Class {
+        name: String,
+        class: VolumeClass,
         #[command(flatten)]
         json: Json,
     },

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rackweave_rack::distributed::ask::Way;
 use rackweave_rack::embedded::control::{Answer, Command};
 
-use crate::args::{self, Set, Volume};
+use crate::args::{self, Set, Volume, VolumeClass};
 use crate::{Failure, show};
 
 /// A rack that does not answer administration by then has lost its majority, or hangs.
@@ -36,15 +36,23 @@ fn ask(way: &Way, command: &Command) -> Result<Answer, Failure> {
     }
 }
 
+fn classify(name: &str, class: VolumeClass) -> Command {
+    Command::VolumeClass { name: name.into(), offline: class == VolumeClass::Offline }
+}
+
 pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
-        Volume::Create { name, size, json } => (Command::VolumeCreate { name: name.clone(), size: size.0 }, json),
+        Volume::Create { name, size, json, .. } => (Command::VolumeCreate { name: name.clone(), size: size.0 }, json),
+        Volume::Class { name, class, json } => (classify(name, *class), json),
         Volume::Grow { name, size, json } => (Command::VolumeGrow { name: name.clone(), size: size.0 }, json),
         Volume::Delete { name, force, json } => (Command::VolumeDelete { name: name.clone(), force: *force }, json),
         Volume::Info { name, json } => (Command::VolumeInfo { name: name.clone() }, json),
         Volume::List(json) => (Command::VolumeList, json),
     };
-    let answer = ask(way, &ask_for)?;
+    let mut answer = ask(way, &ask_for)?;
+    if let Volume::Create { name, class: class @ VolumeClass::Offline, .. } = command {
+        answer = ask(way, &classify(name, *class))?;
+    }
     let mut out = std::io::stdout().lock();
     match (&answer, json.json) {
         (Answer::Volume(v), true) => writeln!(out, "{}", serde_json::to_string(v)?)?,

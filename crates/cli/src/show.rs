@@ -25,9 +25,16 @@ pub fn volumes(all: &[Volume]) -> String {
     if all.is_empty() {
         return "no volumes (rackweave volume create NAME --size SIZE makes one)".into();
     }
-    let mut t = table(&["volume", "size", "id", "writer generation", "sets"], &[1, 2, 3]);
+    let mut t = table(&["volume", "size", "id", "writer generation", "class", "sets"], &[1, 2, 3]);
     for v in all {
-        t.add_row([v.name.clone(), Size(v.size).to_string(), v.id.to_string(), v.attach.to_string(), list(&v.sets)]);
+        t.add_row([
+            v.name.clone(),
+            Size(v.size).to_string(),
+            v.id.to_string(),
+            v.attach.to_string(),
+            v.class.clone(),
+            list(&v.sets),
+        ]);
     }
     trimmed(&t)
 }
@@ -70,6 +77,10 @@ pub fn status(s: &Status) -> String {
     }
     if !s.processes.is_empty() {
         let _ = write!(out, "\n{}\n", processes(&s.processes));
+        let _ = write!(out, "\n{}\n", peers(&s.processes));
+        for (name, n) in s.network.iter().filter(|(name, n)| *n > 0 && name.starts_with("drop_")) {
+            let _ = writeln!(out, "{n} datagrams dropped: {}", name["drop_".len()..].replace('_', " "));
+        }
     }
     let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
     if s.latency.iter().any(|l| l.count > 0) {
@@ -102,6 +113,54 @@ fn processes(all: &[Process]) -> String {
         t.add_row([p.name.clone(), pid, p.address.clone(), up, list(&p.keys)]);
     }
     trimmed(&t)
+}
+
+/// Connections that carried data, each class by itself.
+fn peers(all: &[Process]) -> String {
+    let head = [
+        "from",
+        "to",
+        "class",
+        "rtt us",
+        "least",
+        "window",
+        "sent",
+        "again",
+        "timeouts",
+        "by",
+        "datagram",
+        "paths changed",
+        "bad",
+    ];
+    let mut t = table(&head, &[3, 4, 5, 6, 7, 8, 10, 11]);
+    for p in all {
+        for peer in &p.peers {
+            for c in peer.classes.iter().filter(|c| c.sent > 0) {
+                t.add_row([
+                    p.name.clone(),
+                    if peer.down { format!("{} (silent)", peer.node) } else { peer.node.clone() },
+                    c.class.clone(),
+                    format!("{:.0}", c.rtt_us),
+                    format!("{:.0}", c.rtt_min_us),
+                    format!("{}K", c.window_bytes >> 10),
+                    c.sent.to_string(),
+                    c.sent_again.to_string(),
+                    c.timeouts.to_string(),
+                    peer.carrier.clone(),
+                    peer.datagram_bytes.to_string(),
+                    peer.path_changes.to_string(),
+                    list(&peer.bad_paths),
+                ]);
+            }
+        }
+    }
+    let timed: Vec<&str> = all.iter().map(|p| p.timestamps.as_str()).filter(|t| !t.is_empty()).collect();
+    let mut out = trimmed(&t);
+    if let Some(first) = timed.first() {
+        let same = timed.iter().all(|t| t == first);
+        let _ = write!(out, "\nround trips timed: {first}{}", if same { "" } else { " (not by all processes)" });
+    }
+    out
 }
 
 fn servers(all: &[Server]) -> String {

@@ -1,6 +1,7 @@
 //! Requests from outside (a gateway session, the command line, a workload) and their answers.
 
 use crate::id::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
+use crate::msg::Class;
 use crate::payload::Payload;
 use crate::time::{Span, Time};
 
@@ -69,6 +70,11 @@ pub enum AdminOp {
     VolumeCreate {
         name: Box<str>,
         size: u64,
+    },
+    /// Online or offline ([`VolumeInfo::class`]): counts from the next attach on.
+    VolumeClass {
+        name: Box<str>,
+        offline: bool,
     },
     /// New size in bytes; only growing is possible.
     VolumeGrow {
@@ -141,6 +147,8 @@ pub struct VolumeInfo {
     pub sets: Vec<SetId>,
     /// Blocks of a stripe unit.
     pub stripe_blocks: u32,
+    /// Traffic class of its I/O (PN10): [`Class::Silver`] online, [`Class::Copper`] offline.
+    pub class: Class,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
 //! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last |
 //! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
-//! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte) |
+//! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte) |
 
 use bytes::Bytes;
 use rackweave_core::msg::{Member, Role, View, ViewState};
@@ -53,6 +53,8 @@ pub struct VolumeRecord {
     pub creator: (Incarnation, u64),
     pub stripe_blocks: u32,
     pub sets: Vec<SetId>,
+    /// Its I/O is of the offline class (PN10).
+    pub offline: bool,
     pub deleting: bool,
     /// Of a volume being deleted: sets that have not confirmed yet that they dropped it.
     pub to_clear: Vec<SetId>,
@@ -134,7 +136,7 @@ pub fn encode_view(v: &View) -> Bytes {
 
 /// Bytes of [`VolumeRecord`].
 pub fn encode_volume(v: &VolumeRecord) -> Bytes {
-    let mut w = vec![VERSION, u8::from(v.deleting)];
+    let mut w = vec![VERSION, u8::from(v.deleting) | u8::from(v.offline) << 1];
     w.extend_from_slice(&v.size.to_le_bytes());
     w.extend_from_slice(&v.attach.to_le_bytes());
     w.extend_from_slice(&v.writer.map_or(NO_NODE, |n| n.0).to_le_bytes());
@@ -250,7 +252,11 @@ fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {
 }
 
 fn decode_volume(id: VolumeId, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {
-    let deleting = r.bool()?;
+    let state = r.u8()?;
+    if state > 3 {
+        return Err(r.malformed());
+    }
+    let (deleting, offline) = (state & 1 != 0, state & 2 != 0);
     let size = r.u64()?;
     let attach = r.u32()?;
     let writer = match r.u32()? {
@@ -269,5 +275,18 @@ fn decode_volume(id: VolumeId, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaE
     let bytes = r.data.get(r.at..r.at + len).ok_or_else(|| r.malformed())?;
     let name = std::str::from_utf8(bytes).map_err(|_| r.malformed())?.into();
     r.at += len;
-    Ok(VolumeRecord { id, name, size, attach, writer, creator, stripe_blocks, sets, deleting, to_clear, attaches })
+    Ok(VolumeRecord {
+        id,
+        name,
+        size,
+        attach,
+        writer,
+        creator,
+        stripe_blocks,
+        sets,
+        offline,
+        deleting,
+        to_clear,
+        attaches,
+    })
 }

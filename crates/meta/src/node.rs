@@ -537,6 +537,11 @@ impl Meta {
                 self.put_volume(id);
                 Ok(ReplyData::Volume(info))
             }
+            AdminOp::VolumeClass { name, offline } => {
+                let info = volumes::info(self.volumes.classify(name, *offline)?);
+                self.put_volume(info.id);
+                Ok(ReplyData::Volume(info))
+            }
             AdminOp::VolumeGrow { name, size } => {
                 let v = self.volumes.grow(name, *size, &self.limits)?;
                 let (info, writer) = (volumes::info(v), v.writer);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rackweave_core::msg::Class;
 use rackweave_core::request::{RequestError, VolumeInfo};
 use rackweave_core::{BLOCK, Incarnation, NodeId, SetId, VolumeId};
 
@@ -121,6 +122,7 @@ impl Volumes {
             creator: by,
             stripe_blocks: limits.stripe_blocks,
             sets: limits.sets.clone(),
+            offline: false,
             deleting: false,
             to_clear: Vec::new(),
             attaches: Vec::new(),
@@ -128,6 +130,12 @@ impl Volumes {
         self.promised += size;
         self.names.insert(name.into(), id);
         Ok(self.by_id.entry(id).or_insert(record))
+    }
+    /// The class that writers get from their next attach on.
+    pub fn classify(&mut self, name: &str, offline: bool) -> Result<&VolumeRecord, RequestError> {
+        let v = self.find_mut(name)?;
+        v.offline = offline;
+        Ok(v)
     }
     /// Growing to the present size changes nothing and succeeds, so that a repeated request does.
     pub fn grow(&mut self, name: &str, size: u64, limits: &Limits) -> Result<&VolumeRecord, RequestError> {
@@ -211,5 +219,6 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         attach: v.attach,
         sets: v.sets.clone(),
         stripe_blocks: v.stripe_blocks,
+        class: if v.offline { Class::Copper } else { Class::Silver },
     }
 }

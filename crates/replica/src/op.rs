@@ -1,7 +1,7 @@
 //! What a replica is in the middle of: operations it coordinates, requests that wait, blocks being read.
 
 use rackweave_core::msg::peer::NackBlock;
-use rackweave_core::msg::{BlockRange, IoRequest, Mutation, Packet};
+use rackweave_core::msg::{BlockRange, Class, IoRequest, Mutation, Packet};
 use rackweave_core::{BlockAddr, NodeId, Payload, Time, Timestamp, VolumeId, VssdId};
 
 use crate::timers::Ref;
@@ -12,6 +12,7 @@ pub(crate) struct Asker {
     pub node: NodeId,
     pub request: u64,
     pub original: VssdId,
+    pub class: Class,
 }
 
 /// A client's request on its way through; runs again from the start whenever what it waited for is there.
@@ -26,7 +27,8 @@ pub(crate) struct Job {
 
 impl Job {
     pub fn new(p: Packet, io: IoRequest, now: Time) -> Job {
-        let asker = Asker { node: p.src, request: p.header.request, original: p.header.original_vssd };
+        let h = &p.header;
+        let asker = Asker { node: p.src, request: h.request, original: h.original_vssd, class: h.class };
         Job { asker, io, since: now, parts: Vec::new() }
     }
     pub fn part(&self, block: u32, version: Timestamp) -> Option<&Payload> {
@@ -129,6 +131,16 @@ pub(crate) enum Origin {
     /// Somebody else's write, validated in its place.
     Replay,
     Recovery,
+}
+
+impl Origin {
+    /// Traffic class of what the operation sends with data (PN10): the client's.
+    pub fn class(&self) -> Class {
+        match self {
+            Origin::Client(asker) => asker.class,
+            Origin::Replay | Origin::Recovery => Class::Silver,
+        }
+    }
 }
 
 #[derive(Debug)]

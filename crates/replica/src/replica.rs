@@ -347,7 +347,7 @@ impl Replica {
             op: PacketOp::Reply,
             vssd: self.cfg.vssd,
             lat: 0,
-            class: Class::Silver,
+            class: to.class,
             original_vssd: to.original,
             set: self.cfg.set,
             epoch: if self.cfg.faults.hide_recovery { Epoch(0) } else { self.recovered },
@@ -358,11 +358,15 @@ impl Replica {
     }
 
     pub(crate) fn send<S: Store>(&self, cx: &mut Cx<'_, S>, to: usize, request: u64, body: Peer) {
-        let m = self.members[to];
         let class = match body {
             Peer::DigestAsk { .. } | Peer::Digests { .. } | Peer::ScanAsk { .. } | Peer::Scan { .. } => Class::Copper,
             _ => Class::Silver,
         };
+        self.send_as(class, cx, to, request, body);
+    }
+
+    pub(crate) fn send_as<S: Store>(&self, class: Class, cx: &mut Cx<'_, S>, to: usize, request: u64, body: Peer) {
+        let m = self.members[to];
         let header = Header {
             op: PacketOp::Peer,
             vssd: m.vssd,

@@ -220,7 +220,7 @@ impl Replica {
             OpKind::Blocks(b) => {
                 for k in Self::bits(self.others()) {
                     if let Some(inv) = invalidation(b, op.fua, k) {
-                        self.send(cx, k, request, Peer::Inv(Box::new(inv)));
+                        self.send_as(op.origin.class(), cx, k, request, Peer::Inv(Box::new(inv)));
                     }
                 }
             }
@@ -228,7 +228,7 @@ impl Replica {
                 for k in Self::bits(x.missing) {
                     let (range, version, mutation, attach) = (x.range, x.version, x.mutation, x.attach);
                     let inv = Peer::InvRange { range, version, mutation, attach, fua: op.fua };
-                    self.send(cx, k, request, inv);
+                    self.send_as(op.origin.class(), cx, k, request, inv);
                 }
             }
             OpKind::Flush { missing } => {

@@ -1,9 +1,13 @@
 //! Storage I/O schedulers of a server: which of the waiting requests of one vSSD starts next.
 //!
 //! A server holds back requests beyond a limit in flight, and asks a [`Scheduler`] whenever one may start. [`Fifo`] is
-//! the no-op scheduler of RackBlox (RB7).
+//! the no-op scheduler of RackBlox (RB7); [`WriteTokens`] limits writes while reads are slow (PN10).
+
+mod tokens;
 
 use std::collections::VecDeque;
+
+pub use tokens::{TokenConfig, WriteTokens};
 
 use rackweave_core::{Span, Time};
 

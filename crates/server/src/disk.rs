@@ -96,6 +96,15 @@ struct Leaving {
     version: Timestamp,
 }
 
+/// A read at the flash.
+#[derive(Clone, Copy, Debug)]
+pub struct FlashRead {
+    /// The replica's.
+    pub token: u64,
+    /// If a client asked: whether it is offline, and when it did.
+    pub asked: Option<(bool, Time)>,
+}
+
 #[derive(Debug)]
 struct Page {
     first_seq: u64,
@@ -158,8 +167,12 @@ pub struct Disk {
     freed_unsynced: u64,
     freed_syncing: u64,
     linger_at: Time,
-    /// Reads at the flash: the replica's tokens.
-    pub reads: Slab<u64>,
+    /// Reads at the flash.
+    pub reads: Slab<FlashRead>,
+    /// Those of them that are offline.
+    offline_reads: usize,
+    /// For whom the replica is asked to read now: see [`FlashRead::asked`].
+    pub asking: Option<(bool, Time)>,
     pub done: Vec<StoreDone>,
     /// A program found no free block and waits for one.
     pub no_block: bool,
@@ -194,6 +207,8 @@ impl Disk {
             freed_syncing: 0,
             linger_at: Time::MAX,
             reads: Slab::new(),
+            offline_reads: 0,
+            asking: None,
             done: Vec::new(),
             no_block: false,
             freed: false,
@@ -207,11 +222,19 @@ impl Disk {
     }
     /// The flash token of a read; [`Disk::take_read`] gives the replica's back.
     pub fn read_token(&mut self, replica_token: u64) -> u64 {
-        let key = self.reads.insert(replica_token);
+        let asked = self.asking;
+        self.offline_reads += usize::from(asked.is_some_and(|(offline, _)| offline));
+        let key = self.reads.insert(FlashRead { token: replica_token, asked });
         self.token(key as u64)
     }
-    pub fn take_read(&mut self, token: u64) -> Option<u64> {
-        self.reads.try_remove((token & ((1 << TOKEN_BITS) - 1)) as usize)
+    pub fn take_read(&mut self, token: u64) -> Option<FlashRead> {
+        let read = self.reads.try_remove((token & ((1 << TOKEN_BITS) - 1)) as usize)?;
+        self.offline_reads -= usize::from(read.asked.is_some_and(|(offline, _)| offline));
+        Some(read)
+    }
+    /// Reads at the flash, and those of them that are offline.
+    pub fn reads_at_flash(&self) -> (usize, usize) {
+        (self.reads.len(), self.offline_reads)
     }
     pub fn dirty(&self) -> usize {
         self.dirty

@@ -8,6 +8,7 @@
 //! cache. A read: packet → scheduler → replica → cache, or a flash read and `FlashDone::Read` → replica → reply.
 
 pub mod bounds;
+mod classes;
 pub mod config;
 pub mod control;
 pub mod disk;

@@ -9,18 +9,16 @@ use rackweave_core::request::{Reply, RequestError};
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, SetId, Span, Time, TracePoint, VssdId};
 use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
-use rackweave_sched::{Fifo, Item, Kind, Scheduler, clamp_lat};
 
 use crate::bounds::OverBound;
+use crate::classes::{Classes, QUEUE_MAX, is_offline};
 use crate::config::{ServerConfig, ServerError, VSSDS_MAX, VssdConfig};
 use crate::control::Registration;
-use crate::disk::{Disk, DiskConfig, token_owner};
+use crate::disk::{Disk, DiskConfig, FlashRead, token_owner};
 use crate::gc::{GcAction, GcMonitor};
 use crate::report::{ServerReport, VssdStatus};
 use crate::view::{CacheOverFlash, Recent};
 
-/// Reads that wait for their turn at one vSSD; more are turned away and ask another replica.
-const QUEUE_MAX: usize = 4_096;
 /// An unanswered `create_vssd` is repeated after this.
 const ROW_AGAIN: Span = Span::from_millis(20);
 /// A full switch is asked again after this.
@@ -44,7 +42,7 @@ struct Vssd {
     replica: Replica,
     disk: Disk,
     gc: GcMonitor,
-    queue: Fifo<Packet>,
+    classes: Classes,
     row: RowState,
     /// Newest view seen: its epoch, and whether this life serves reads in it.
     epoch: Epoch,
@@ -104,7 +102,7 @@ impl Server {
                 replica: Replica::new(replica),
                 disk: Disk::new(disk),
                 gc: GcMonitor::new(cfg.gc),
-                queue: Fifo::new(QUEUE_MAX),
+                classes: Classes::new(&cfg.ssd.profile, dies),
                 row: RowState::default(),
                 epoch: Epoch(0),
                 readable: false,
@@ -158,8 +156,9 @@ impl Server {
             if needed > space.exported_slots && v.replica.role() == Some(Role::Member) {
                 return Err(OverBound::Space { vssd, needed, exported: space.exported_slots });
             }
-            if v.queue.len() > QUEUE_MAX {
-                return Err(OverBound::Queue { vssd, waiting: v.queue.len(), max: QUEUE_MAX });
+            let (waiting, max) = (v.classes.reads(), 2 * QUEUE_MAX);
+            if waiting > max {
+                return Err(OverBound::Queue { vssd, waiting, max });
             }
             if d.pages_under_way() > d.cfg.pages_max {
                 return Err(OverBound::Pages { vssd, pages: d.pages_under_way(), max: d.cfg.pages_max });
@@ -222,30 +221,50 @@ impl Server {
             fx.send(refusal(&p));
             return;
         }
+        let v = &mut self.vssds[i];
         if !matches!(p.body, Body::Io(IoRequest::Read { .. })) {
-            self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+            if v.classes.write_at_once(now, &p) {
+                return self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+            }
+            self.touched |= 1 << i;
+            if let Err(p) = v.classes.push_write(p) {
+                fx.send(refusal(&p));
+            }
             return;
         }
-        let v = &mut self.vssds[i];
         if p.header.original_vssd != p.header.vssd {
             v.redirected_reads += 1;
         }
-        if v.queue.is_empty() && v.disk.reads.len() < self.cfg.reads_in_flight as usize {
-            self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
-            return;
+        if v.classes.at_once(&p, v.disk.reads_at_flash(), self.cfg.reads_in_flight as usize) {
+            return self.start_read(now, i, p, now, fx);
         }
-        let item = Item { enqueued_at: now, net: clamp_lat(p.header.lat), kind: Kind::Read, what: p };
-        if let Err(item) = v.queue.push(item) {
+        if let Err(p) = v.classes.push_read(now, p) {
             v.queue_full += 1;
-            fx.send(refusal(&item.what));
+            fx.send(refusal(&p));
+        }
+    }
+
+    /// A read's turn has come.
+    fn start_read(&mut self, now: Time, i: usize, p: Packet, came: Time, fx: &mut Effects) {
+        self.vssds[i].disk.asking = Some((is_offline(&p), came));
+        self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+        self.vssds[i].disk.asking = None;
+    }
+
+    /// Offline writes go as far as there are tokens.
+    fn start_writes(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        while let Some(p) = self.vssds[i].classes.pop_write(now) {
+            self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
         }
     }
 
     /// Starts waiting reads as others finish.
     fn start_queued(&mut self, now: Time, i: usize, fx: &mut Effects) {
-        while !self.vssds[i].queue.is_empty() && self.vssds[i].disk.reads.len() < self.cfg.reads_in_flight as usize {
-            let Some(item) = self.vssds[i].queue.pop(now) else { return };
-            self.with(now, i, |r, store| r.handle_io(now, item.what, store, fx));
+        let most = self.cfg.reads_in_flight as usize;
+        loop {
+            let v = &mut self.vssds[i];
+            let Some((p, came)) = v.classes.pop_read(now, v.disk.reads_at_flash(), most) else { return };
+            self.start_read(now, i, p, came, fx);
         }
     }
 
@@ -401,7 +420,11 @@ impl Server {
             }
             FlashDone::Read { token, addr, version, result } => {
                 let i = token_owner(token);
-                let Some(token) = self.vssds[i].disk.take_read(token) else { return };
+                let v = &mut self.vssds[i];
+                let Some(FlashRead { token, asked }) = v.disk.take_read(token) else { return };
+                if let Some((false, came)) = asked {
+                    v.classes.read_took(now.since(came));
+                }
                 let result = result.map_err(store_error);
                 let done = StoreDone::Read { token, addr, version, result };
                 self.with(now, i, |r, store| r.handle_store(now, done, store, fx));
@@ -509,7 +532,7 @@ impl Server {
             v.complete = true;
             self.registration.hurry(now);
         }
-        self.due[i] = self.deadline_of(&self.vssds[i]);
+        self.due[i] = self.deadline_of(&self.vssds[i]).min(self.vssds[i].classes.deadline(now));
     }
 
     fn timers(&mut self, now: Time, fx: &mut Effects) {
@@ -542,6 +565,7 @@ impl Server {
         if v.replica.deadline() <= now {
             self.with(now, i, |r, store| r.handle_timer(now, store, fx));
         }
+        self.start_writes(now, i, fx);
         if self.registration.incarnation.is_none() {
             return;
         }
@@ -616,7 +640,9 @@ impl Server {
             ranges: replica.ranges,
             flushes: replica.flushes,
             redirected_reads: v.redirected_reads,
-            queued: v.queue.len() as u64,
+            queued: (v.classes.reads() + v.classes.writes()) as u64,
+            offline_write_rate: v.classes.rate(),
+            offline_writes_delayed: v.classes.writes_delayed,
             queue_full: v.queue_full,
             conflicts: replica.conflicts,
             replays: replica.replays,

@@ -61,6 +61,9 @@ pub struct VssdStatus {
     pub redirected_reads: u64,
     /// Requests waiting in the scheduler, and turned away because it was full.
     pub queued: u64,
+    /// Bytes per second that offline writes get now, and those that waited for their turn (PN10).
+    pub offline_write_rate: u64,
+    pub offline_writes_delayed: u64,
     pub queue_full: u64,
     pub conflicts: u64,
     pub replays: u64,

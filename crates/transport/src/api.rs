@@ -77,6 +77,16 @@ pub struct Received {
     pub marked: bool,
 }
 
+/// Whom a datagram that arrived is from, for a driver that has to know who is at the other end of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// From the node's present life, and no replay.
+    Proven(NodeId),
+    /// Its tag is right, but it may be a replay: the node was challenged.
+    Unproven(NodeId),
+    Nobody,
+}
+
 /// How a datagram leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
@@ -103,6 +113,8 @@ pub struct Transmit {
     /// Whose connection it belongs to, and the (last) datagram's number in it, for [`crate::Endpoint::transmitted`].
     pub peer: NodeId,
     pub stamp: u64,
+    /// Whether the kernel should be asked when it leaves, for [`crate::Endpoint::transmitted`].
+    pub timed: bool,
 }
 
 /// DSCP of a class (PN10): Gold CS6 (RFC 4594: network control), Silver AF21 (low-latency data), Copper CS1 (low
@@ -149,8 +161,13 @@ pub enum Event {
         from: u16,
         to: u16,
     },
-    /// Datagrams to the peer are lost heavily (PN5): open a stream and say [`crate::Endpoint::stream_up`].
+    /// Datagrams to the peer are lost heavily, or all of them (PN5): open a stream and say
+    /// [`crate::Endpoint::stream_up`], or [`crate::Endpoint::stream_down`] if that fails.
     StreamWanted {
+        peer: NodeId,
+    },
+    /// The stream to the peer brings nothing any more: datagrams again, however many are lost.
+    StreamStuck {
         peer: NodeId,
     },
     /// Datagrams get through again: the stream to the peer is no longer used.

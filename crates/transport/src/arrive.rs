@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Span, Time};
 
-use crate::api::{Event, Message, Received};
+use crate::api::{Event, Heard, Message, Received};
 use crate::auth::OpenError;
 use crate::endpoint::Endpoint;
 use crate::header::{self, AckEntry, Kind, Malformed, Parsed, TransferId, restore, whose};
-use crate::peer::{Carrier, Control, REPLAY_SPAN};
+use crate::peer::{Carrier, Control, REPLAY_SPAN, STREAM_PATH, TRIAL_TOKEN};
 use crate::receiver::{Arrival, Datagram, Outcome, Receiver, Room};
 use crate::window::Window;
 
@@ -22,14 +22,24 @@ type Count = fn(&mut crate::Counters) -> &mut u64;
 
 impl Endpoint {
     /// A datagram arrived. What follows from it is in `poll_event`, `poll_transmit` and `next_deadline`.
-    pub fn receive(&mut self, now: Time, r: Received) {
+    pub fn receive(&mut self, now: Time, r: Received) -> Heard {
         self.counters.received += 1;
         self.counters.received_bytes += r.datagram.len() as u64;
-        let count = self.arrive(now, r);
+        let mut heard = Heard::Nobody;
+        let count = self.arrive(now, r, &mut heard);
         *count(&mut self.counters) += 1;
+        heard
     }
 
-    fn arrive(&mut self, now: Time, mut r: Received) -> Count {
+    /// The same of a datagram that came out of a stream (PN5).
+    pub fn receive_by_stream(&mut self, now: Time, r: Received) -> Heard {
+        self.by_stream = true;
+        let heard = self.receive(now, r);
+        self.by_stream = false;
+        heard
+    }
+
+    fn arrive(&mut self, now: Time, mut r: Received, heard: &mut Heard) -> Count {
         let p = match header::parse(&r.datagram) {
             Ok(p) => p,
             Err(Malformed::Version { .. }) => return |c| &mut c.drop_version,
@@ -52,7 +62,7 @@ impl Endpoint {
         if self.make_peer(now, p.source).is_err() {
             return |c| &mut c.drop_too_many_peers;
         }
-        let count = self.of_peer(now, &p, r, known);
+        let count = self.of_peer(now, &p, r, known, heard);
         self.touch(now, p.source);
         count
     }
@@ -73,12 +83,13 @@ impl Endpoint {
         |c| &mut c.accepted
     }
 
-    fn of_peer(&mut self, now: Time, p: &Parsed, r: Received, known: Option<Vec<u32>>) -> Count {
+    fn of_peer(&mut self, now: Time, p: &Parsed, r: Received, known: Option<Vec<u32>>, heard: &mut Heard) -> Count {
         let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. });
         let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
         if peer.incarnation.is_some_and(|known| p.incarnation < known) {
             return |c| &mut c.drop_stale_incarnation;
         }
+        *heard = Heard::Unproven(p.source);
         let keyed = !self.auth.keys().is_none();
         if peer.incarnation != Some(p.incarnation) {
             let answers = matches!(p.kind, Kind::Proof { answer, .. }
@@ -93,8 +104,10 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
         if peer.incarnation == Some(p.incarnation) {
             if !peer.replay.insert(p.counter & ((1 << COUNTER_BITS) - 1)) {
+                *heard = Heard::Nobody;
                 return |c| &mut c.drop_replay;
             }
+            *heard = Heard::Proven(p.source);
             peer.newest = p.newest.max(p.version);
             self.heard(now, p.source);
         }
@@ -144,7 +157,7 @@ impl Endpoint {
             _ => peer.challenge = Some((incarnation, token, now)),
         }
         if let Some((_, token, _)) = peer.challenge {
-            peer.say(Control::Challenge { token });
+            peer.say(Control::Challenge { token, by_stream: self.by_stream });
         }
     }
 
@@ -192,11 +205,14 @@ impl Endpoint {
 
     fn pong(&mut self, now: Time, node: NodeId, token: u64) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
+        if token as u16 == STREAM_PATH {
+            return;
+        }
         peer.paths.works(token as u16);
         if token as u16 == peer.paths.current {
             peer.path_works = now;
         }
-        if peer.carrier == Carrier::Stream {
+        if peer.carrier == Carrier::Stream && token & TRIAL_TOKEN != 0 {
             peer.loss_lost = peer.loss_lost.saturating_sub(1);
             self.stream_trial(now, node);
         }

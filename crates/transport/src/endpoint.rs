@@ -12,9 +12,9 @@ use crate::auth::{Auth, KeyError, Keys};
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
 use crate::header::{HEAD_BYTES, TransferId, u64_at};
-use crate::peer::{Carrier, Peer};
+use crate::peer::{Carrier, Control, Peer, STREAM_PATH};
 use crate::receiver::{DIRECT_SPAN, ROUTED_SPAN};
-use crate::sender::{Outgoing, Progress};
+use crate::sender::{FlowCounts, Outgoing, Progress};
 
 /// vSSDs whose server is remembered: as many as a rack has (RB1). Beyond it all are learned anew.
 pub(crate) const HINTS_MAX: usize = 131_072;
@@ -52,6 +52,8 @@ pub struct Endpoint {
     /// The server that answered for a vSSD last.
     pub(crate) hints: Map<VssdId, NodeId>,
     events: VecDeque<Event>,
+    /// The datagram that is being received came out of a stream.
+    pub(crate) by_stream: bool,
     pub(crate) unread_bytes: usize,
     pub(crate) queued_bytes: usize,
     pub(crate) half_bytes: usize,
@@ -69,6 +71,7 @@ pub struct PeerStatus {
     pub bad_paths: Vec<u16>,
     pub datagram_bytes: usize,
     pub carrier: Carrier,
+    pub stream_uses: u64,
     pub queued_bytes: usize,
     /// By class: smoothed and lowest round trip, window and bytes on the way.
     pub flows: [FlowStatus; 3],
@@ -76,6 +79,7 @@ pub struct PeerStatus {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowStatus {
+    pub counts: FlowCounts,
     pub rtt: Span,
     pub rtt_min: Span,
     pub window_bytes: u64,
@@ -105,6 +109,7 @@ impl Endpoint {
             routed_next: [0; 3],
             hints: map(),
             events: VecDeque::new(),
+            by_stream: false,
             unread_bytes: 0,
             queued_bytes: 0,
             half_bytes: 0,
@@ -321,6 +326,10 @@ impl Endpoint {
             p.carrier = Carrier::Stream;
             (p.loss_sent, p.loss_lost, p.loss_at) = (0, 0, now);
             p.flows.iter_mut().for_each(|f| f.tx.lose_all());
+            // The other end learns whose stream it is, and answers a peer that was taken for dead.
+            p.say(Control::Ping { path: STREAM_PATH, token: self.rng.next_u64() | u64::from(STREAM_PATH) });
+            p.stream_uses += 1;
+            p.stream_since = now;
             self.counters.stream_uses += 1;
             self.touch(now, peer);
         }
@@ -377,6 +386,7 @@ fn status(p: &Peer) -> PeerStatus {
     let flow = |i: usize| {
         let tx = &p.flows[i].tx;
         FlowStatus {
+            counts: tx.counts,
             rtt: tx.rtt.smoothed(),
             rtt_min: tx.rtt.min(),
             window_bytes: tx.window(),
@@ -392,6 +402,7 @@ fn status(p: &Peer) -> PeerStatus {
         bad_paths: p.paths.bad().collect(),
         datagram_bytes: p.datagram,
         carrier: p.carrier,
+        stream_uses: p.stream_uses,
         queued_bytes: p.queued_bytes(),
         flows: [flow(0), flow(1), flow(2)],
     }
@@ -399,5 +410,5 @@ fn status(p: &Peer) -> PeerStatus {
 
 /// A transmission of one datagram.
 pub(crate) fn single(to: NodeId, via: crate::api::Via, class: Class, bytes: Vec<u8>, stamp: u64) -> Transmit {
-    Transmit { to, via, class, ecn: true, bytes: Bytes::from(bytes), segment: None, peer: to, stamp }
+    Transmit { to, via, class, ecn: true, bytes: Bytes::from(bytes), segment: None, peer: to, stamp, timed: false }
 }

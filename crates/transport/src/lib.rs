@@ -33,10 +33,11 @@ mod timers;
 mod transmit;
 mod window;
 
-pub use api::{Delivered, Event, Message, Received, SendError, SendOptions, Transmit, Via, dscp};
+pub use api::{Delivered, Event, Heard, Message, Received, SendError, SendOptions, Transmit, Via, dscp};
 pub use auth::{KeyError, KeyId, Keys};
 pub use config::{Algorithm, Config, ConfigError, Retransmission};
 pub use counters::Counters;
 pub use endpoint::{Endpoint, FlowStatus, PeerStatus};
 pub use header::VERSION;
 pub use peer::Carrier;
+pub use sender::FlowCounts;

@@ -25,13 +25,32 @@ pub(crate) struct Flow {
     pub rx: Receiver,
 }
 
+/// In the low bits of a ping's token, where the path's number is: it went by the stream, and so goes its answer.
+pub(crate) const STREAM_PATH: u16 = u16::MAX;
+
+/// In a ping's token: it belongs to the trial whether datagrams get through again.
+pub(crate) const TRIAL_TOKEN: u64 = 1 << 16;
+
 /// What is said besides chunks and acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
-    Ping { path: u16, token: u64 },
-    Pong { token: u64 },
-    Challenge { token: u64 },
-    Proof { answer: u64, token: u64 },
+    /// On that path; [`STREAM_PATH`] is the stream.
+    Ping {
+        path: u16,
+        token: u64,
+    },
+    Pong {
+        token: u64,
+    },
+    /// By the stream if what is doubted came there.
+    Challenge {
+        token: u64,
+        by_stream: bool,
+    },
+    Proof {
+        answer: u64,
+        token: u64,
+    },
 }
 
 /// How packets get to the peer.
@@ -78,6 +97,11 @@ pub(crate) struct Peer {
     pub loss_sent: u32,
     pub loss_lost: u32,
     pub loss_at: Time,
+    /// A peer that is silent is tried by a stream again from then on.
+    pub stream_at: Time,
+    pub stream_uses: u64,
+    /// When the stream was first used, this time.
+    pub stream_since: Time,
     pub controls: VecDeque<Control>,
     /// In the endpoint's queue of those with something to say.
     pub talking: bool,
@@ -111,6 +135,9 @@ impl Peer {
             loss_sent: 0,
             loss_lost: 0,
             loss_at: now,
+            stream_at: Time::ZERO,
+            stream_uses: 0,
+            stream_since: Time::ZERO,
             controls: VecDeque::new(),
             talking: false,
             deadline: Time::MAX,

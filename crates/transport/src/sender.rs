@@ -16,6 +16,11 @@ use crate::rtt::Rtt;
 const REORDER_DATAGRAMS: usize = 3;
 /// Datagrams sent again at a timeout, or on a new path.
 const PROBES: usize = 2;
+/// The kernel is asked so often at least for the time a datagram leaves; with so many datagrams on the way, every round
+/// trip; and for so long after an answer what it did not time is no sample.
+const STAMP_EVERY: Span = Span::from_millis(1);
+const STAMP_BUSY_DATAGRAMS: u64 = 4;
+const STAMPS_LAST: Span = Span::from_millis(100);
 /// Doublings of the timeout.
 const BACKOFF_MAX: u32 = 10;
 
@@ -97,7 +102,24 @@ struct Sent {
     chunk: u32,
     bytes: u32,
     at: Time,
+    /// When the kernel saw it leave, if `stamped`; else as `at`.
+    left: Time,
+    stamped: bool,
     in_flight: bool,
+}
+
+/// What one class of a connection has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounts {
+    /// Datagrams with chunks; those of them with chunks sent before.
+    pub sent: u64,
+    pub sent_again: u64,
+    /// Taken for lost, arrived or not.
+    pub lost: u64,
+    pub timeouts: u64,
+    /// Round trips measured, and those of them from the kernel's time of leaving (PN8).
+    pub samples: u64,
+    pub stamped: u64,
 }
 
 /// What an acknowledgement or a timer changed.
@@ -149,6 +171,11 @@ pub(crate) struct Sender {
     pub queued: bool,
     /// Datagrams go to several peers (by the switch): order says nothing.
     unordered: bool,
+    /// When the kernel is asked again for the time a datagram leaves.
+    stamp_at: Time,
+    /// Until then round trips without the kernel's time are no samples: better ones come.
+    stamps_until: Time,
+    pub counts: FlowCounts,
 }
 
 impl Sender {
@@ -173,6 +200,9 @@ impl Sender {
             marked: 0,
             queued: false,
             unordered,
+            stamp_at: Time::ZERO,
+            stamps_until: Time::ZERO,
+            counts: FlowCounts::default(),
         }
     }
     pub fn next_direct(&self) -> TransferId {
@@ -291,13 +321,27 @@ impl Sender {
             self.progress = now;
         }
         self.in_flight += bytes as u64;
+        self.counts.sent += 1;
+        self.counts.sent_again += u64::from(pick.again);
         let (id, chunk, bytes) = (pick.id, pick.chunk, bytes as u32);
-        self.sent.push_back(Sent { counter, id, chunk, bytes, at: now, in_flight: true });
+        self.sent.push_back(Sent { counter, id, chunk, bytes, at: now, left: now, stamped: false, in_flight: true });
+    }
+    /// Whether the kernel should say when the datagram that was just picked leaves: one a round trip of a busy
+    /// connection, one in a while of others. Each costs a system call.
+    pub fn wants_stamp(&mut self, now: Time, datagram: usize) -> bool {
+        if now < self.stamp_at {
+            return false;
+        }
+        let busy = self.in_flight >= STAMP_BUSY_DATAGRAMS * datagram as u64;
+        self.stamp_at = now + if busy { self.rtt.smoothed().min(STAMP_EVERY) } else { STAMP_EVERY };
+        true
     }
     /// The driver learned when the datagram really left.
     pub fn left_at(&mut self, counter: u64, at: Time) {
         if let Ok(i) = self.sent.binary_search_by_key(&counter, |s| s.counter) {
-            self.sent[i].at = self.sent[i].at.max(at);
+            let s = &mut self.sent[i];
+            (s.left, s.stamped) = (s.at.max(at), true);
+            self.stamps_until = s.left + STAMPS_LAST;
         }
     }
 
@@ -306,8 +350,9 @@ impl Sender {
         let mut p = Progress::default();
         let echoed = self.sent.binary_search_by_key(&head.echo, |s| s.counter).ok();
         let rtt = echoed.filter(|i| self.sent[*i].in_flight).map(|i| {
-            let sent = self.sent[i].at;
-            (Span(at.since(sent).0.saturating_sub(u64::from(head.hold_ns))), now.since(sent))
+            let s = self.sent[i];
+            let network = Span(at.since(s.left).0.saturating_sub(u64::from(head.hold_ns)));
+            (network, now.since(s.at), s.stamped)
         });
         let newest = echoed.is_some() && head.echo > self.largest_echo;
         if newest {
@@ -320,9 +365,15 @@ impl Sender {
                 self.recut(TransferId { routed: e.routed, number: e.number }, None);
             }
         }
-        if let Some((network, turn)) = rtt {
-            self.rtt.add(now, network);
+        let rtt = rtt.and_then(|(network, turn, stamped)| {
             self.turn.add(now, turn);
+            let sample = stamped || now >= self.stamps_until;
+            self.counts.samples += u64::from(sample);
+            self.counts.stamped += u64::from(stamped);
+            sample.then_some((network, turn))
+        });
+        if let Some((network, _)) = rtt {
+            self.rtt.add(now, network);
         }
         if bytes > 0 {
             self.progress = now;
@@ -419,6 +470,7 @@ impl Sender {
         let s = self.sent[i];
         self.sent[i].in_flight = false;
         self.in_flight -= u64::from(s.bytes);
+        self.counts.lost += 1;
         p.lost += 1;
         p.largest_lost = p.largest_lost.max(s.bytes);
         p.lost_sent = p.lost_sent.max(s.at);
@@ -481,6 +533,7 @@ impl Sender {
             self.congestion.timed_out(now);
         }
         self.backoff += 1;
+        self.counts.timeouts += 1;
         self.tidy();
         true
     }

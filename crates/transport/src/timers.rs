@@ -6,7 +6,7 @@ use rackweave_core::{NodeId, Span, Time};
 use crate::api::Event;
 use crate::config::{Config, DATAGRAM_BYTES_MIN};
 use crate::endpoint::{CLASSES, Endpoint};
-use crate::peer::{Carrier, Control, Flow, IDLE_KEEP_ALIVES, Peer};
+use crate::peer::{Carrier, Control, Flow, IDLE_KEEP_ALIVES, Peer, TRIAL_TOKEN};
 use crate::sender::{Outgoing, Progress};
 
 /// Large datagrams lost in a row until smaller ones are tried.
@@ -21,6 +21,8 @@ const LOSS_SENT_MIN: u32 = 100;
 /// Pings of a trial whether datagrams get through again, and how often one is sent.
 const TRIAL_PINGS: u32 = 20;
 const TRIAL_EVERY: Span = Span::from_millis(50);
+/// A peer that is silent on every path is tried by a stream once in this time.
+const SILENT_STREAM_EVERY: Span = Span::from_secs(2);
 
 impl Peer {
     pub(crate) fn next_deadline(&self, cfg: &Config) -> Time {
@@ -38,13 +40,25 @@ impl Peer {
         }
         if let Some(owed) = self.owed.filter(|_| !self.down && self.node != cfg.switch) {
             at = at.min(owed + cfg.dead_after);
+            if self.carrier == Carrier::Datagrams {
+                at = at.min((owed + cfg.dead_after / 3).max(self.stream_at));
+            }
         }
         if self.carrier == Carrier::Stream {
-            at = at.min(self.loss_at + TRIAL_EVERY * u64::from(self.loss_sent));
+            at = at.min(self.stuck_at(cfg)).min(self.loss_at + TRIAL_EVERY * u64::from(self.loss_sent));
         } else if waiting {
             at = at.min(self.loss_at + LOSS_PERIOD);
         }
         at.min(self.ping_at)
+    }
+}
+
+impl Peer {
+    /// When the stream has brought nothing for so long that it is given up.
+    fn stuck_at(&self, cfg: &Config) -> Time {
+        let waiting = self.flows.iter().filter(|f| f.tx.in_flight() > 0);
+        let since = waiting.map(|f| f.tx.progress.max(self.stream_since)).min();
+        since.map_or(Time::MAX, |t| t + cfg.dead_after / 3 * 2)
     }
 }
 
@@ -90,6 +104,7 @@ impl Endpoint {
         self.check_path(now, node);
         self.check_alive(now, node);
         self.check_loss(now, node);
+        self.check_silence(now, node);
     }
 
     fn give_up(&mut self, node: NodeId, class: Class, o: &Outgoing) {
@@ -105,7 +120,7 @@ impl Endpoint {
     fn check_path(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if let Some(path) = peer.paths.probe(now, self.cfg.path_blacklist) {
-            let token = self.rng.next_u64() & !0xffff | u64::from(path);
+            let token = self.rng.next_u64() & !(0xffff | TRIAL_TOKEN) | u64::from(path);
             peer.say(Control::Ping { path, token });
         }
         let since = peer.path_at;
@@ -143,7 +158,7 @@ impl Endpoint {
 
     /// A ping on the current path: whether it is silent, or only large datagrams vanish, or only the receiver is slow.
     fn sign_of_life(&mut self, node: NodeId) {
-        let token = self.rng.next_u64() & !0xffff;
+        let token = self.rng.next_u64() & !(0xffff | TRIAL_TOKEN);
         if let Some(peer) = self.peers.get_mut(&node).filter(|p| p.node != self.cfg.switch) {
             let path = peer.paths.current;
             peer.say(Control::Ping { path, token: token | u64::from(path) });
@@ -159,7 +174,7 @@ impl Endpoint {
             } else {
                 let any = self.rng.below(u64::from(self.cfg.paths)) as u16;
                 let path = if peer.down { any } else { peer.paths.current };
-                let token = self.rng.next_u64() & !0xffff | u64::from(path);
+                let token = self.rng.next_u64() & !(0xffff | TRIAL_TOKEN) | u64::from(path);
                 peer.say(Control::Ping { path, token });
                 now + self.cfg.keep_alive
             };
@@ -192,6 +207,11 @@ impl Endpoint {
     fn check_loss(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.carrier == Carrier::Stream {
+            if now >= peer.stuck_at(&self.cfg) {
+                self.counters.streams_stuck += 1;
+                self.stream_down(now, node);
+                return self.event(Event::StreamStuck { peer: node });
+            }
             return self.stream_trial(now, node);
         }
         if now.since(peer.loss_at) < LOSS_PERIOD {
@@ -208,6 +228,17 @@ impl Endpoint {
         }
     }
 
+    /// PN5: nothing at all is heard of a peer, dead or not: perhaps something between takes datagrams for an attack.
+    fn check_silence(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node).filter(|p| p.node != self.cfg.switch) else { return };
+        let silent = peer.down || peer.owed.is_some_and(|t| now.since(t) >= self.cfg.dead_after / 3);
+        if silent && peer.carrier == Carrier::Datagrams && peer.stream_at <= now {
+            peer.stream_at = now + SILENT_STREAM_EVERY;
+            peer.carrier = Carrier::StreamWanted;
+            self.event(Event::StreamWanted { peer: node });
+        }
+    }
+
     /// While on the stream: `loss_sent` pings of the trial were sent, `loss_lost` of them are unanswered.
     pub(crate) fn stream_trial(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
@@ -216,7 +247,7 @@ impl Endpoint {
         }
         if peer.loss_sent < TRIAL_PINGS {
             let path = peer.paths.current;
-            peer.say(Control::Ping { path, token: self.rng.next_u64() & !0xffff | u64::from(path) });
+            peer.say(Control::Ping { path, token: self.rng.next_u64() & !0xffff | TRIAL_TOKEN | u64::from(path) });
             peer.loss_sent += 1;
             peer.loss_lost += 1;
             return;

@@ -9,7 +9,7 @@ use crate::header::{
     self, AckEntry, AckHead, Chunk, EXTENSION_BYTES, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender, ShortOp,
     whose,
 };
-use crate::peer::{Carrier, Control};
+use crate::peer::{Carrier, Control, STREAM_PATH};
 use crate::sender::Pick;
 
 /// Timeouts in a row after which the peer is told, lest its acknowledgements take a bad path.
@@ -69,17 +69,24 @@ impl Endpoint {
     }
 
     fn control(&mut self, now: Time, node: NodeId, control: Control, path: u16, newest: u8) -> Transmit {
-        let (op, path, words) = match control {
-            Control::Ping { path, token } => (ShortOp::Ping, path, [Some(token), None]),
-            Control::Pong { token } => (ShortOp::Pong, path, [Some(token), None]),
-            Control::Challenge { token } => (ShortOp::Challenge, path, [Some(token), None]),
-            Control::Proof { answer, token } => (ShortOp::Proof, path, [Some(answer), Some(token)]),
+        let (op, words) = match control {
+            Control::Ping { token, .. } => (ShortOp::Ping, [Some(token), None]),
+            Control::Pong { token } => (ShortOp::Pong, [Some(token), None]),
+            Control::Challenge { token, .. } => (ShortOp::Challenge, [Some(token), None]),
+            Control::Proof { answer, token } => (ShortOp::Proof, [Some(answer), Some(token)]),
         };
         match op {
             ShortOp::Ping => self.counters.pings_sent += 1,
             ShortOp::Challenge => self.counters.challenges_sent += 1,
             _ => {}
         }
+        // Pings try the paths even while the stream is used; who is to be convinced or answered there is, there.
+        let via = match control {
+            Control::Ping { path, .. } if path != STREAM_PATH => Via::Path(path),
+            Control::Pong { token } if token as u16 != STREAM_PATH => Via::Path(path),
+            Control::Challenge { by_stream: true, .. } => Via::Stream,
+            _ => self.via(node),
+        };
         let (counter, from) = (self.next_counter(), self.sender(newest));
         let mut d = Vec::with_capacity(80);
         header::put_short(&mut d, op, Class::Gold, &from, node, counter);
@@ -92,7 +99,7 @@ impl Endpoint {
             peer.owed.get_or_insert(now);
             self.touch(now, node);
         }
-        single(node, Via::Path(path), Class::Gold, d, counter)
+        single(node, via, Class::Gold, d, counter)
     }
 
     fn poll_chunk(&mut self, now: Time) -> Option<Transmit> {
@@ -123,13 +130,17 @@ impl Endpoint {
             self.touch(now, node);
             return None;
         };
-        let mut d = Vec::with_capacity(peer.datagram.max(self.cfg.train_bytes_max));
+        let datagram = peer.datagram;
+        let timed = peer.carrier != Carrier::Stream && peer.flow(class).tx.wants_stamp(now, datagram);
+        let chunk = peer.flow(class).tx.transfers.get(&pick.id).map_or(0, |o| o.chunk(pick.chunk, false).range().len());
+        let train = if pick.chunk > 0 { self.cfg.train_bytes_max } else { 0 };
+        let mut d = Vec::with_capacity((LONG_BYTES + header::ACK_RESERVE + chunk).max(train));
         let (to, counter) = self.put_datagram(now, node, class, pick, &mut d);
         let (segment, counter) = self.train(now, node, class, pick, counter, &mut d);
         self.ready[class as usize].push_back(node);
         self.touch(now, node);
         let via = self.via(node);
-        Some(Transmit { segment, peer: node, ..single(to, via, class, d, counter) })
+        Some(Transmit { segment, peer: node, timed, ..single(to, via, class, d, counter) })
     }
 
     fn via(&self, node: NodeId) -> Via {
@@ -146,9 +157,11 @@ impl Endpoint {
         let encrypt = self.encrypts();
         let Some(peer) = self.peers.get_mut(&node) else { return (node, counter) };
         let (newest, datagram, named) = (peer.newest, peer.datagram, whose_of(peer.incarnation, node));
+        let on_stream = peer.carrier == Carrier::Stream;
         let flow = peer.flow(class);
         let Some(o) = flow.tx.transfers.get(&pick.id) else { return (node, counter) };
-        let by_switch = pick.id.routed && !o.bound;
+        // On the stream there is no switch: whoever served the vSSD last is asked itself.
+        let by_switch = pick.id.routed && !o.bound && !on_stream;
         let to = if by_switch { self.cfg.switch } else { node };
         let long = pick.chunk == 0 || by_switch;
         let payload = o.chunk(pick.chunk, false).range().len();

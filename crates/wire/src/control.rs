@@ -1,5 +1,6 @@
 //! With the metadata service.
 
+use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{Control, Member, RackMap, Role, SetRoute, View, ViewState, VssdReport};
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo,
@@ -86,6 +87,7 @@ wire_enum!(AdminOp, "administration", {
     6 => SetRecover { set, without },
     7 => VolumeHold { name, attach },
     8 => VolumeRelease { volume, attach },
+    9 => VolumeClass { name, offline },
 });
 
 wire_enum!(ReplyData, "answer's data", {
@@ -99,7 +101,27 @@ wire_enum!(ReplyData, "answer's data", {
 });
 
 wire_list!(SetId, "sets", SETS_MAX, 4);
-wire_struct!(VolumeInfo { id, name, size, attach, sets, stripe_blocks });
+/// In the stripe's word: the volume is offline (PN10). Stripes are far below it, and nodes that do not know it are told
+/// of no such volume until somebody makes one.
+const OFFLINE: u32 = 1 << 31;
+
+impl Wire for VolumeInfo {
+    fn put(&self, w: &mut Writer<'_>) {
+        self.id.put(w);
+        self.name.put(w);
+        self.size.put(w);
+        self.attach.put(w);
+        self.sets.put(w);
+        (self.stripe_blocks & !OFFLINE | if self.class == Class::Copper { OFFLINE } else { 0 }).put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
+        let (id, name, size, attach, sets) =
+            (Wire::get(r)?, Wire::get(r)?, Wire::get(r)?, Wire::get(r)?, Wire::get(r)?);
+        let word = u32::get(r)?;
+        let class = if word & OFFLINE != 0 { Class::Copper } else { Class::Silver };
+        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks: word & !OFFLINE, class })
+    }
+}
 wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);
 wire_list!(SsdId, "SSDs", SSDS_PER_SERVER_MAX, 4);
 wire_struct!(ServerStatus { node, alive, last_heartbeat, ssds });

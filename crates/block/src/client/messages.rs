@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
-    BlockRange, Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
+    BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
 };
 use rackweave_core::request::RequestError;
 use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, Layout, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
@@ -11,6 +11,10 @@ use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, serial_of, slo
 
 /// Zero messages of at most so many blocks are ordered block by block; longer ones by comparing ranges.
 const LOCK_BLOCKS_MAX: u32 = 64;
+
+/// Offline I/O waits so many times as long for its answer before another member is asked (PN10): servers hold it back,
+/// and asked twice they would have twice as much to hold.
+const OFFLINE_PATIENCE: u64 = 10;
 
 /// The whole blocks a sector range touches.
 fn blocks_of(r: &SectorRange) -> BlockRange {
@@ -210,15 +214,19 @@ impl VolumeClient {
         }
         m.target = target;
         m.state = State::Flying;
-        let (tag, tries) = (m.tag, m.tries);
+        let (tag, tries, volume) = (m.tag, m.tries, m.volume as usize);
         m.tries += 1;
         let (op, set_id, epoch) = (matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_)), set.set, set.epoch);
         let op = if op { Op::Read } else { Op::Write };
         let body = Body::Io(self.body(slot));
-        let header = Header { epoch, ..self.header(op, target, set_id, tag) };
+        let class = self.volumes[volume].info.class;
+        let header = Header { epoch, class, ..self.header(op, target, set_id, tag) };
         self.stats.messages += 1;
         fx.send(Packet { src: self.cfg.node, dst: Layout::SWITCH, header, body });
-        if tries == 0 {
+        if class == Class::Copper {
+            // Its servers let others go first.
+            self.timers.add(now + self.backoff(self.cfg.timeout * OFFLINE_PATIENCE, tries), tag);
+        } else if tries == 0 {
             self.timers.add_ordered(now + self.cfg.timeout, tag);
         } else {
             self.timers.add(now + self.backoff(self.cfg.timeout, tries), tag);

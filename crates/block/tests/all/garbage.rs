@@ -28,6 +28,7 @@ fn control(rng: &mut Rng) -> Control {
         attach: rng.below(4) as u32,
         sets: (0..rng.below(4)).map(|_| SetId(rng.below(2) as u32)).collect(),
         stripe_blocks: rng.below(20) as u32,
+        class: rackweave_core::msg::Class::Silver,
     };
     let set = SetId(rng.below(5) as u32);
     let members = (0..rng.below(5)).map(|_| vssd(set.0, rng.below(5) as u32)).collect();

@@ -100,6 +100,7 @@ impl Rack {
             attach: 0,
             sets: (0..sets).map(SetId).collect(),
             stripe_blocks,
+            class: rackweave_core::msg::Class::Silver,
         };
         let mut rack = Rack {
             client: VolumeClient::new(cfg),

@@ -1,6 +1,7 @@
 //! The other side: an NBD client that only builds bytes, and an in-memory rack behind the session.
 
 use bytes::{BufMut, Bytes};
+use rackweave_core::msg::Class;
 use rackweave_core::request::{AdminOp, Extent, Reply, ReplyData, Request, RequestError, RequestOp, VolumeInfo};
 use rackweave_core::{Payload, SetId, VolumeId};
 use rackweave_gateway::nbd::{Session, TlsUse};
@@ -9,7 +10,15 @@ pub const SIZE: u64 = 1 << 20;
 
 pub fn volume(name: &str) -> VolumeInfo {
     let id = if name == "vm0" { 1 } else { 2 };
-    VolumeInfo { id: VolumeId(id), name: name.into(), size: SIZE, attach: 1, sets: vec![SetId(0)], stripe_blocks: 16 }
+    VolumeInfo {
+        id: VolumeId(id),
+        name: name.into(),
+        size: SIZE,
+        attach: 1,
+        sets: vec![SetId(0)],
+        stripe_blocks: 16,
+        class: Class::Silver,
+    }
 }
 
 /// Volumes `vm0` and `vm1`; only the first has contents.

@@ -13,10 +13,15 @@ use rackweave_core::msg::{Body, Class, Header, Op, Packet};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time};
 use rackweave_transport::header::FLAG_EXTENDED;
 use rackweave_transport::route::{Routed, rewrite, routed};
-use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions, Via, dscp};
+use rackweave_transport::{
+    Config, Endpoint, Event, KeyId, Keys, Message, PeerStatus, Received, SendOptions, Transmit, Via, dscp,
+};
 
+use super::stamps::Timed;
+use super::streams::{Change, Streams};
 use super::udp::{Ecn, Outgoing, Udp};
 use crate::capture::Capture;
+use crate::embedded::clock::Clock;
 use crate::embedded::engine::{Engine, MetaStore, Nodes};
 use crate::file::FileIo;
 
@@ -50,6 +55,7 @@ struct Counters {
 pub struct Net {
     node: NodeId,
     udp: Udp,
+    streams: Streams,
     endpoint: Endpoint,
     /// By node.
     addresses: Vec<SocketAddr>,
@@ -95,10 +101,22 @@ impl Net {
             cfg.paths = paths.unwrap_or(cfg.paths);
         }
         let own = addresses[node.0 as usize];
-        let udp = Udp::bind(own, cfg.paths).map_err(|error| NetError::Bind { address: own, error })?;
+        let failed = |error| NetError::Bind { address: own, error };
+        let udp = Udp::bind(own, cfg.paths).map_err(failed)?;
+        let streams = Streams::bind(own).map_err(failed)?;
         let endpoint = Endpoint::new(cfg, node, life, keys, seed)?;
         let counters = Counters::default();
-        Ok(Net { node, udp, endpoint, addresses, out: Vec::new(), arrived: Vec::new(), counters, capture: None })
+        Ok(Net {
+            node,
+            udp,
+            streams,
+            endpoint,
+            addresses,
+            out: Vec::new(),
+            arrived: Vec::new(),
+            counters,
+            capture: None,
+        })
     }
 
     /// Writes down every datagram from now on.
@@ -126,8 +144,13 @@ impl Net {
         self.udp.as_raw_fd()
     }
 
+    /// Readable when [`Net::receive_streams`] has something to do.
+    pub fn streams_fd(&self) -> RawFd {
+        self.streams.as_raw_fd()
+    }
+
     pub fn deadline(&self) -> Time {
-        self.endpoint.next_deadline()
+        self.endpoint.next_deadline().min(self.streams.deadline())
     }
 
     /// Takes in a batch of datagrams; the packets in them wait in the engine.
@@ -136,17 +159,33 @@ impl Net {
         now: Time,
         engine: &mut Engine<N, F, M>,
     ) -> io::Result<()> {
+        self.hear_of_leaving(now);
         let mut arrived = std::mem::take(&mut self.arrived);
         self.udp.receive(now, |r| arrived.push(r))?;
         for r in arrived.drain(..) {
             self.capture_arrived(&r);
             match self.to_forward(&r.datagram) {
                 Some(by) => self.forward(now, by, r, engine),
-                None => self.endpoint.receive(now, r),
+                None => {
+                    self.endpoint.receive(now, r);
+                }
             }
         }
         self.arrived = arrived;
-        self.take_events(engine);
+        self.take_events(now, engine);
+        Ok(())
+    }
+
+    /// Takes in what came by streams.
+    pub fn receive_streams<N: Nodes, F: FileIo, M: MetaStore>(
+        &mut self,
+        now: Time,
+        engine: &mut Engine<N, F, M>,
+    ) -> io::Result<()> {
+        let endpoint = &mut self.endpoint;
+        let take = |datagram| endpoint.receive_by_stream(now, Received { datagram, at: now, marked: false });
+        self.streams.handle(now, take)?;
+        self.take_events(now, engine);
         Ok(())
     }
 
@@ -162,19 +201,42 @@ impl Net {
         if self.endpoint.next_deadline() <= now {
             self.endpoint.handle_timeout(now);
         }
+        if self.streams.deadline() <= now {
+            self.streams.sweep(now);
+        }
+        self.take_events(now, engine);
         while let Some(t) = self.endpoint.poll_transmit(now) {
             let Some(&to) = self.addresses.get(t.to.0 as usize) else { continue };
             let path = match t.via {
                 Via::Path(path) => path,
-                Via::Stream => continue,
+                Via::Stream => {
+                    self.put_into_stream(now, &t);
+                    continue;
+                }
             };
             let (bytes, segment) = (t.bytes, t.segment);
             let ecn = if t.ecn { Ecn::Capable } else { Ecn::Not };
-            self.out.push(Outgoing { to, path, bytes, segment, dscp: dscp(t.class), ecn });
+            let timed = t.timed.then_some(Timed { peer: t.peer, class: t.class, stamp: t.stamp });
+            self.out.push(Outgoing { to, path, bytes, segment, dscp: dscp(t.class), ecn, timed });
         }
-        self.take_events(engine);
+        self.take_events(now, engine);
+        self.streams.flush(now);
         self.capture_leaving();
-        self.udp.send(&mut self.out)
+        self.udp.send(&mut self.out)?;
+        self.hear_of_leaving(now);
+        Ok(())
+    }
+
+    fn hear_of_leaving(&mut self, now: Time) {
+        let endpoint = &mut self.endpoint;
+        self.udp.left(now, |l| endpoint.transmitted(l.timed.peer, l.timed.class, l.timed.stamp, l.at));
+    }
+
+    fn put_into_stream(&mut self, now: Time, t: &Transmit) {
+        let one = t.segment.unwrap_or(t.bytes.len()).max(1);
+        for at in (0..t.bytes.len()).step_by(one) {
+            self.streams.send(now, t.peer, t.bytes.slice(at..(at + one).min(t.bytes.len())));
+        }
     }
 
     /// Where it came from is where its source lives: the port of its path is seen where it left.
@@ -206,13 +268,42 @@ impl Net {
         self.counters.unsent += u64::from(!taken);
     }
 
-    fn take_events<N: Nodes, F: FileIo, M: MetaStore>(&mut self, engine: &mut Engine<N, F, M>) {
-        while let Some(event) = self.endpoint.poll_event() {
-            let Event::Delivered(d) = event else { continue };
+    fn take_events<N: Nodes, F: FileIo, M: MetaStore>(&mut self, now: Time, engine: &mut Engine<N, F, M>) {
+        loop {
+            self.hear_streams(now);
+            let Some(event) = self.endpoint.poll_event() else { return };
+            let d = match event {
+                Event::Delivered(d) => d,
+                Event::StreamWanted { peer } => {
+                    if let Some(&address) = self.addresses.get(peer.0 as usize) {
+                        self.streams.open(now, peer, address);
+                    }
+                    continue;
+                }
+                Event::StreamDone { peer } => {
+                    self.streams.done(now, peer);
+                    continue;
+                }
+                Event::PeerDown { peer } | Event::StreamStuck { peer } => {
+                    self.streams.abort(peer);
+                    continue;
+                }
+                Event::GaveUp { .. } | Event::PeerUp { .. } | Event::PathChanged { .. } => continue,
+            };
             match rackweave_wire::decode_apart(&d.message.head, &d.message.data) {
                 // Who it is from is what was authenticated.
                 Ok(p) if p.src == d.from && p.dst == self.node => engine.deliver(p),
                 _ => self.counters.undecodable += 1,
+            }
+        }
+    }
+
+    /// Tells the transport which streams came and went.
+    fn hear_streams(&mut self, now: Time) {
+        for change in self.streams.take_changes() {
+            match change {
+                Change::Up(peer) => self.endpoint.stream_up(now, peer),
+                Change::Down(peer) => self.endpoint.stream_down(now, peer),
             }
         }
     }
@@ -243,12 +334,25 @@ impl Net {
         self.counters.forwarded += 1;
         let (bytes, dscp) = (d.freeze(), dscp(p.header.class));
         let ecn = if r.marked { Ecn::Marked } else { Ecn::Capable };
-        self.out.push(Outgoing { to, path: 0, bytes, segment: None, dscp, ecn });
+        self.out.push(Outgoing { to, path: 0, bytes, segment: None, dscp, ecn, timed: None });
+    }
+
+    /// What is known of the peers.
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        self.endpoint.peers()
+    }
+
+    pub fn keep_time_of(&mut self, clock: &Clock) {
+        self.udp.keep_time_of(clock);
+    }
+    /// Where the times of round trips are taken.
+    pub fn timestamps(&self) -> String {
+        self.udp.timestamps()
     }
 
     /// Every count that is not zero, by name.
     pub fn counters(&self) -> Vec<(String, u64)> {
-        let (c, u) = (&self.counters, &self.udp.counters);
+        let (c, u, s) = (&self.counters, &self.udp.counters, &self.streams.counters);
         let own = [
             ("forwarded", c.forwarded),
             ("forward_dropped", c.forward_dropped),
@@ -258,6 +362,18 @@ impl Net {
             ("receive_calls", u.receive_calls),
             ("send_calls", u.send_calls),
             ("send_refused", u.send_refused),
+            ("send_too_long", u.send_too_long),
+            ("arrivals_stamped", u.received_stamped),
+            ("leavings_asked", u.leaving_asked),
+            ("leavings_stamped", u.leaving_told),
+            ("streams_opened", s.opened),
+            ("streams_accepted", s.accepted),
+            ("streams_failed", s.failed),
+            ("streams_stalled", s.stalled),
+            ("streams_from_strangers", s.strangers),
+            ("stream_frames_sent", s.frames_sent),
+            ("stream_frames_received", s.frames_received),
+            ("stream_frames_refused", s.frames_refused),
         ];
         let all = own.into_iter().chain(self.endpoint.counters().all());
         all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()
@@ -288,3 +404,7 @@ fn summary(by: Routed, class: u8) -> Packet {
     };
     Packet { src: by.source, dst: by.destination, header, body: Body::DelVssd }
 }
+
+#[cfg(test)]
+#[path = "net_tests.rs"]
+mod tests;

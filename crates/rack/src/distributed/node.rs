@@ -90,6 +90,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         data: std::path::absolute(dir.path())?.display().to_string(),
         timing: cfg.ssd.timing.name().into(),
         node: Some((name.to_string(), address.to_string())),
+        names: hosts.names().map(|n| n.to_string()).collect(),
         ..Facts::default()
     };
     let mut listeners = match &options.nbd {

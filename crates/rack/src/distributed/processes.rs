@@ -5,7 +5,7 @@
 //! started again.
 
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -173,7 +173,7 @@ fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
     let key = make_key(dir)?;
     let free = |hosts: &HostsSection| {
         let all = hosts.resolve().unwrap_or_default();
-        !all.is_empty() && all.iter().all(|a| UdpSocket::bind(a).is_ok())
+        !all.is_empty() && all.iter().all(|&a| bind_both(a).is_ok())
     };
     let mut drawn = || draw(cfg.servers, &key);
     let hosts = (0..DRAWS).map(|_| drawn()).find(free).unwrap_or_else(&mut drawn);
@@ -214,7 +214,7 @@ fn check(dir: &DataDir, cfg: &RackConfig, config: &Path, names: &[NodeName], her
                 // In a namespace that has just been made nobody else is.
                 break;
             }
-            match UdpSocket::bind(address) {
+            match bind_both(address) {
                 Ok(_) => break,
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse && clock.read().since(start) < LEFT_OVER_WAIT => pause(),
                 Err(error) => return Err(DistributedError::Bind { name, address, error }.into()),
@@ -239,6 +239,12 @@ fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpE
 
 fn device_of(data: &Path, server: u32) -> PathBuf {
     data.join(NodeName::Server(server).to_string()).join(up::device_name(server))
+}
+
+/// A node has its port both ways: datagrams, and the streams of bad times.
+fn bind_both(address: SocketAddr) -> io::Result<()> {
+    UdpSocket::bind(address)?;
+    TcpListener::bind(address).map(|_| ())
 }
 
 fn pause() {
@@ -426,7 +432,7 @@ impl Processes {
             driver: format!("{} processes, {}", self.nodes.len(), s.rack.driver),
             nbd: s.rack.nbd.clone(),
             http: s.rack.http.clone(),
-            node: None,
+            ..Facts::default()
         }
     }
 

@@ -1,4 +1,5 @@
-//! Datagrams in batches: recvmmsg with GRO and kernel timestamps, sendmmsg with GSO and a DSCP each. Never blocks.
+//! Datagrams in batches: recvmmsg with GRO, sendmmsg with GSO and a DSCP each, and the kernel's timestamps of both
+//! ([`super::stamps`]). Never blocks.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -6,8 +7,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
 use bytes::{Bytes, BytesMut};
-use rackweave_core::{Span, Time};
+use rackweave_core::Time;
 use rackweave_transport::Received;
+
+use super::stamps::{Left, Stamps, Timed};
+use crate::embedded::clock::Clock;
 
 /// Datagrams taken or sent by one call.
 const BATCH: usize = 32;
@@ -17,8 +21,8 @@ const BUFFER: usize = 65_536;
 const KEEP: usize = 32_768;
 /// Bytes the kernel may hold for a socket: a burst of messages from every server of a rack.
 const SOCKET_BYTES: i32 = 8 << 20;
-/// Room for the control messages of one datagram: a timestamp, a segment size, a traffic class.
-const CONTROL: usize = 128;
+/// Room for the control messages of one datagram: a timestamp (64 bytes), a segment size, a traffic class.
+const CONTROL: usize = 192;
 /// The two bits of the traffic class that are ECN's (RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -40,6 +44,8 @@ pub struct Outgoing {
     pub segment: Option<usize>,
     pub dscp: u8,
     pub ecn: Ecn,
+    /// Whose time of leaving the kernel is asked for.
+    pub timed: Option<Timed>,
 }
 
 /// Counts, since the sockets were opened.
@@ -49,6 +55,14 @@ pub struct Counters {
     pub send_calls: u64,
     /// Datagrams the kernel did not take; the transport sends them again.
     pub send_refused: u64,
+    /// Those of them that were longer than the path carries.
+    pub send_too_long: u64,
+    /// Datagrams received, and those of them with the kernel's time.
+    pub received: u64,
+    pub received_stamped: u64,
+    /// Times of leaving that were asked for and that came.
+    pub leaving_asked: u64,
+    pub leaving_told: u64,
 }
 
 /// A control buffer, aligned as the kernel's headers want it.
@@ -60,27 +74,50 @@ struct Control([u8; CONTROL]);
 #[derive(Debug)]
 pub struct Udp {
     paths: Vec<UdpSocket>,
+    /// One for each path.
+    stamps: Vec<Stamps>,
     buffers: Vec<BytesMut>,
     gso: bool,
+    clocks: Clocks,
     pub counters: Counters,
+}
+
+/// How the kernel's clock of timestamps and the loop's are related.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// CLOCK_BOOTTIME at the loop's time zero. Until it is told: too late by what passed between the loop's reading and
+    /// ours, so the earliest ever is the best.
+    boot_at_zero: u64,
+}
+
+impl Clocks {
+    /// What turns a timestamp into the loop's time. Made anew for each batch: the wall clock may be set meanwhile.
+    fn now(&mut self, now: Time) -> impl Fn(u64) -> Time + use<> {
+        let (wall, boot) = (nanos(libc::CLOCK_REALTIME), nanos(libc::CLOCK_BOOTTIME));
+        self.boot_at_zero = self.boot_at_zero.min(boot.saturating_sub(now.0));
+        let here = boot.saturating_sub(self.boot_at_zero);
+        move |stamp| Time((here + stamp).saturating_sub(wall))
+    }
 }
 
 impl Udp {
     /// Binds `address`, and a port of the kernel's choice on the same host for each further path.
     pub fn bind(address: SocketAddr, paths: u16) -> io::Result<Udp> {
         let first = socket(address)?;
-        set(&first, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-        set(&first, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+        let fd = first.as_raw_fd();
+        set(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
         if address.is_ipv4() {
-            set(&first, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+            set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         } else {
-            set(&first, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+            set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         }
         let mut all = vec![first];
         for _ in 1..paths {
             all.push(socket(SocketAddr::new(address.ip(), 0))?);
         }
-        Ok(Udp { paths: all, buffers: Vec::new(), gso: true, counters: Counters::default() })
+        let stamps = all.iter().map(|s| Stamps::new(s.as_raw_fd())).collect();
+        let clocks = Clocks { boot_at_zero: u64::MAX };
+        Ok(Udp { paths: all, stamps, buffers: Vec::new(), gso: true, clocks, counters: Counters::default() })
     }
 
     pub fn as_raw_fd(&self) -> RawFd {
@@ -90,6 +127,31 @@ impl Udp {
     /// Where the path's datagrams leave.
     pub fn local(&self, path: u16) -> Option<SocketAddr> {
         self.paths[usize::from(path) % self.paths.len()].local_addr().ok()
+    }
+
+    /// The loop's clock, which leaves nothing out: timestamps are turned into its time.
+    pub fn keep_time_of(&mut self, clock: &Clock) {
+        self.clocks.boot_at_zero = clock.machine_at_zero();
+    }
+
+    /// Where the times of round trips are taken: of datagrams that arrive, and that leave.
+    pub fn timestamps(&self) -> String {
+        let whose = |kernel| if kernel { "kernel" } else { "loop" };
+        let c = &self.counters;
+        let received = c.received == 0 || c.received_stamped > 0;
+        let left = self.stamps[0].on() && (c.leaving_asked == 0 || c.leaving_told > 0);
+        format!("arrival by the {}, leaving by the {}", whose(received), whose(left))
+    }
+
+    /// Times of leaving that have come.
+    pub fn left(&mut self, now: Time, mut each: impl FnMut(Left)) {
+        for s in self.stamps.iter_mut().filter(|s| s.waits()) {
+            let time = self.clocks.now(now);
+            s.take(|timed, stamp| {
+                self.counters.leaving_told += 1;
+                each(Left { timed, at: time(stamp) });
+            });
+        }
     }
 
     /// Whether trains can be sent.
@@ -110,6 +172,7 @@ impl Udp {
             (h.msg_control, h.msg_controllen) = (controls[i].0.as_mut_ptr().cast(), CONTROL as _);
         }
         self.counters.receive_calls += 1;
+        let time = self.clocks.now(now);
         // SAFETY: buffers, parts and controls live through the call, and lengths are theirs.
         let n = unsafe {
             libc::recvmmsg(self.as_raw_fd(), heads.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
@@ -120,14 +183,15 @@ impl Udp {
             let passing = matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECONNREFUSED));
             return if passing { Ok(false) } else { Err(e) };
         }
-        let wall = wall_nanos();
         for (i, h) in heads.iter().enumerate().take(n as usize) {
             let len = h.msg_len as usize;
             if h.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || len == 0 {
                 continue;
             }
             let notes = Notes::of(&h.msg_hdr);
-            let at = notes.wall.map_or(now, |t| now - Span(wall.saturating_sub(t)));
+            let at = notes.wall.map_or(now, |t| time(t).min(now));
+            self.counters.received += 1;
+            self.counters.received_stamped += u64::from(notes.wall.is_some());
             let segment = notes.segment.filter(|&s| s > 0).unwrap_or(len);
             if len < KEEP || segment < len {
                 for d in self.buffers[i][..len].chunks(segment) {
@@ -151,9 +215,19 @@ impl Udp {
             let until = all[from..].iter().take(BATCH).position(|o| !same(o)).map_or(BATCH, |n| n.max(1));
             let batch = &all[from..(from + until).min(all.len())];
             self.counters.send_calls += 1;
-            let sent = send_batch(self.paths[path].as_raw_fd(), batch);
+            let ask = self.stamps[path].on();
+            let sent = send_batch(self.paths[path].as_raw_fd(), batch, ask);
+            if !matches!(sent, Ok(n) if n == batch.len()) {
+                self.stamps[path].unsure();
+            }
             match sent {
-                Ok(n) => from += n.max(1),
+                Ok(n) => {
+                    for timed in batch[..n].iter().filter_map(|o| o.timed).filter(|_| ask) {
+                        self.counters.leaving_asked += 1;
+                        self.stamps[path].asked(timed);
+                    }
+                    from += n.max(1);
+                }
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
                 Err(e) if e.raw_os_error() == Some(libc::EIO) && self.gso => {
                     // A device without checksums of its own refuses trains.
@@ -165,8 +239,9 @@ impl Udp {
                     all.clear();
                     return Err(e);
                 }
-                Err(_) => {
+                Err(e) => {
                     self.counters.send_refused += 1;
+                    self.counters.send_too_long += u64::from(e.raw_os_error() == Some(libc::EMSGSIZE));
                     from += 1;
                 }
             }
@@ -186,17 +261,17 @@ fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     s.set_nonblocking(true)?;
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
         // Beyond the system's limit only with the right to; within it otherwise.
-        if set(&s, libc::SOL_SOCKET, forced, SOCKET_BYTES).is_err() {
-            set(&s, libc::SOL_SOCKET, plain, SOCKET_BYTES)?;
+        if set(s.as_raw_fd(), libc::SOL_SOCKET, forced, SOCKET_BYTES).is_err() {
+            set(s.as_raw_fd(), libc::SOL_SOCKET, plain, SOCKET_BYTES)?;
         }
     }
     Ok(s)
 }
 
-fn set(s: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub(super) fn set(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     let p = (&raw const value).cast();
     // SAFETY: `value` lives through the call, and its length is given.
-    let r = unsafe { libc::setsockopt(s.as_raw_fd(), level, name, p, size_of::<i32>() as u32) };
+    let r = unsafe { libc::setsockopt(fd, level, name, p, size_of::<i32>() as u32) };
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -222,7 +297,8 @@ impl Notes {
             while !c.is_null() {
                 let data = libc::CMSG_DATA(c);
                 match ((*c).cmsg_level, (*c).cmsg_type) {
-                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                    // The first of three: the kernel's own.
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
                         let t = data.cast::<libc::timespec>().read_unaligned();
                         notes.wall = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
                     }
@@ -243,7 +319,7 @@ impl Notes {
 }
 
 /// How many of `batch`, which all leave by `fd`, the kernel took.
-fn send_batch(fd: RawFd, batch: &[Outgoing]) -> io::Result<usize> {
+fn send_batch(fd: RawFd, batch: &[Outgoing], stamps: bool) -> io::Result<usize> {
     let mut controls = [Control([0; CONTROL]); BATCH];
     // SAFETY: all zero is a value of these plain structures.
     let (mut parts, mut heads, mut names): (
@@ -271,6 +347,10 @@ fn send_batch(fd: RawFd, batch: &[Outgoing]) -> io::Result<usize> {
                 c = libc::CMSG_NXTHDR(h, c);
                 len += put_note(c, libc::SOL_UDP, libc::UDP_SEGMENT, segment as u16);
             }
+            if stamps && o.timed.is_some() {
+                c = libc::CMSG_NXTHDR(h, c);
+                len += put_note(c, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, super::stamps::ASK);
+            }
             h.msg_controllen = len as _;
         }
     }
@@ -293,7 +373,7 @@ unsafe fn put_note<T>(c: *mut libc::cmsghdr, level: i32, name: i32, value: T) ->
     }
 }
 
-fn put_address(a: SocketAddr, to: &mut libc::sockaddr_storage) -> u32 {
+pub(super) fn put_address(a: SocketAddr, to: &mut libc::sockaddr_storage) -> u32 {
     match a {
         SocketAddr::V4(a) => {
             let name = libc::sockaddr_in {
@@ -321,16 +401,19 @@ fn put_address(a: SocketAddr, to: &mut libc::sockaddr_storage) -> u32 {
     }
 }
 
-/// CLOCK_REALTIME: what the kernel's timestamps are in.
-fn wall_nanos() -> u64 {
+/// CLOCK_REALTIME is what the kernel's timestamps are in, CLOCK_BOOTTIME the loop's.
+fn nanos(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the structure given.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut t) };
+    unsafe { libc::clock_gettime(clock, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 #[cfg(test)]
 mod tests {
+    use rackweave_core::msg::Class;
+    use rackweave_core::{NodeId, Span};
+
     use super::*;
     use crate::embedded::poll::{Interest, Poll};
 
@@ -361,6 +444,7 @@ mod tests {
             segment,
             dscp: 18,
             ecn: Ecn::Capable,
+            timed: None,
         };
         let mut all = vec![out(100, 0, None), out(50_000, 1, None), out(2_500, 0, Some(1000))];
         a.send(&mut all).expect("sends");
@@ -375,6 +459,7 @@ mod tests {
             let age = Time(1 << 40).since(r.at);
             assert!(age > Span::ZERO && age < Span::from_secs(10), "timestamp {age} ago");
         }
+        assert_eq!(b.counters.received_stamped, b.counters.received);
         assert_eq!(a.counters.send_refused, 0);
     }
 
@@ -389,8 +474,54 @@ mod tests {
         let (mut a, mut b, to) = pair("127.0.0.1");
         for (ecn, seen) in [(Ecn::Not, false), (Ecn::Marked, true), (Ecn::Capable, false)] {
             let bytes = Bytes::from_static(b"x");
-            a.send(&mut vec![Outgoing { to, path: 0, bytes, segment: None, dscp: 18, ecn }]).expect("send");
+            a.send(&mut vec![Outgoing { to, path: 0, bytes, segment: None, dscp: 18, ecn, timed: None }])
+                .expect("send");
             assert_eq!(take(&mut b, 1)[0].marked, seen, "{ecn:?}");
         }
+    }
+
+    /// The kernel's times of leaving and arriving, on the loop's clock, in order and close together; also after a send that
+    /// failed.
+    #[test]
+    fn the_kernel_tells_when_a_datagram_left() {
+        let (mut a, mut b, to) = pair("127.0.0.1");
+        let timed = |stamp| Timed { peer: NodeId(3), class: Class::Silver, stamp };
+        let out = |to, n: usize, timed| Outgoing {
+            to,
+            path: 0,
+            bytes: vec![1; n].into(),
+            segment: None,
+            dscp: 18,
+            ecn: Ecn::Not,
+            timed,
+        };
+        let mut clock = Clock::of_one_node();
+        a.keep_time_of(&clock);
+        b.keep_time_of(&clock);
+        for round in 0..3u64 {
+            let before = clock.read();
+            let mut all =
+                vec![out(to, 10, None), out(to, 20, Some(timed(round * 2))), out(to, 30, Some(timed(round * 2 + 1)))];
+            a.send(&mut all).expect("sends");
+            let mut left = Vec::new();
+            a.left(clock.read(), |l| left.push(l));
+            let stamps: Vec<u64> = left.iter().map(|l| l.timed.stamp).collect();
+            assert_eq!(stamps, [round * 2, round * 2 + 1]);
+            let (mut poll, mut ready, mut got) = (Poll::new().expect("epoll"), Vec::new(), Vec::new());
+            poll.add(b.as_raw_fd(), 0, Interest::READ).expect("add");
+            while got.len() < 3 {
+                poll.wait(Some(Span::from_secs(5)), &mut ready).expect("wait");
+                b.receive(clock.read(), |r| got.push(r)).expect("receive");
+            }
+            let after = clock.read();
+            for (l, r) in left.iter().zip(&got[1..]) {
+                assert!(before <= l.at && l.at <= r.at && r.at <= after, "{before:?} {l:?} {:?} {after:?}", r.at);
+            }
+            // Too long for UDP: the kernel's numbers must not be mistaken afterwards.
+            a.send(&mut vec![out(to, 65_535, Some(timed(99)))]).expect("counted");
+            assert_eq!(a.counters.send_too_long, round + 1);
+        }
+        assert_eq!((a.counters.leaving_asked, a.counters.leaving_told), (6, 6));
+        assert_eq!(a.timestamps(), "arrival by the kernel, leaving by the kernel");
     }
 }

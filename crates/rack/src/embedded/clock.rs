@@ -57,6 +57,10 @@ impl Clock {
     pub fn now(&self) -> Time {
         self.now
     }
+    /// Machine time (CLOCK_BOOTTIME, ns) at time zero, if nothing was left out.
+    pub fn machine_at_zero(&self) -> u64 {
+        self.machine.saturating_sub(self.now.0)
+    }
     /// Time in which the rack did not run, since it was started.
     pub fn skipped(&self) -> Span {
         self.skipped

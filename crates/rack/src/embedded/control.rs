@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use rackweave_core::msg::Class;
 use rackweave_core::request::VolumeInfo;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,10 @@ pub enum Command {
     VolumeCreate {
         name: String,
         size: u64,
+    },
+    VolumeClass {
+        name: String,
+        offline: bool,
     },
     VolumeGrow {
         name: String,
@@ -66,6 +71,9 @@ pub struct Volume {
     pub attach: u32,
     pub stripe_bytes: u64,
     pub sets: Vec<u32>,
+    /// Traffic class of its I/O: `online` or `offline`.
+    #[serde(default)]
+    pub class: String,
 }
 
 impl From<&VolumeInfo> for Volume {
@@ -77,6 +85,7 @@ impl From<&VolumeInfo> for Volume {
             attach: v.attach,
             stripe_bytes: u64::from(v.stripe_blocks) * u64::from(rackweave_core::BLOCK),
             sets: v.sets.iter().map(|s| s.0).collect(),
+            class: if v.class == Class::Copper { "offline" } else { "online" }.into(),
         }
     }
 }
@@ -133,6 +142,54 @@ pub struct Process {
     pub keys: Vec<u8>,
     /// Why it does not answer, if so.
     pub error: Option<String>,
+    /// Whose clock times datagrams as they arrive and leave.
+    #[serde(default)]
+    pub timestamps: String,
+    /// The nodes it speaks with.
+    #[serde(default)]
+    pub peers: Vec<Peer>,
+    /// What its network counted, by name; those that are zero are left out.
+    #[serde(default)]
+    pub network: Vec<(String, u64)>,
+}
+
+/// One node as another one sees it through its network (docs/transport.md).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Peer {
+    pub node: String,
+    /// Silent over every path.
+    pub down: bool,
+    /// `datagrams`, `stream`, or `stream wanted` while one is opened.
+    pub carrier: String,
+    pub stream_uses: u64,
+    /// Number of the source port in use, how often it was changed, and those that are on the blacklist.
+    pub path: u16,
+    pub path_changes: u64,
+    pub bad_paths: Vec<u16>,
+    /// Largest datagram that gets through, as far as known.
+    pub datagram_bytes: u64,
+    pub queued_bytes: u64,
+    pub classes: Vec<PeerClass>,
+}
+
+/// One traffic class of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PeerClass {
+    /// `gold`, `silver` or `copper`.
+    pub class: String,
+    /// Smoothed and lowest round trip, without the hosts' time as far as the kernel tells it; zero before the first.
+    pub rtt_us: f64,
+    pub rtt_min_us: f64,
+    /// Round trips measured, and those of them by the kernel's time of leaving.
+    pub samples: u64,
+    pub samples_stamped: u64,
+    pub window_bytes: u64,
+    pub in_flight_bytes: u64,
+    /// Datagrams with data, those sent again, those taken for lost, and timeouts.
+    pub sent: u64,
+    pub sent_again: u64,
+    pub lost: u64,
+    pub timeouts: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

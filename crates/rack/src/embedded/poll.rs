@@ -51,6 +51,10 @@ impl Poll {
         Ok(Poll { fd, exact: true })
     }
 
+    /// Readable when something is ready: one poll can wait for another.
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
     pub fn add(&self, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
     }

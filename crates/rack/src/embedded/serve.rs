@@ -47,7 +47,8 @@ const READY_ASK: Span = Span::from_millis(5);
 const TOKEN_SYNCER: u64 = 1 << 32;
 const TOKEN_SIGNAL: u64 = 2 << 32;
 const TOKEN_NET: u64 = 3 << 32;
-const TOKEN_LISTENERS: u64 = 4 << 32;
+const TOKEN_STREAMS: u64 = 4 << 32;
+const TOKEN_LISTENERS: u64 = 5 << 32;
 
 /// Told where to connect.
 pub type Announce = Box<dyn FnOnce(&Facts)>;
@@ -157,7 +158,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     pub fn new(
         engine: Engine<N, F, M>,
         asked: Asked,
-        net: Option<Net>,
+        mut net: Option<Net>,
         mut facts: Facts,
         syncer: Syncer,
         signal: OwnedFd,
@@ -168,6 +169,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
         if let Some(net) = &net {
             poll.add(net.as_raw_fd(), TOKEN_NET, Interest::READ)?;
+            poll.add(net.streams_fd(), TOKEN_STREAMS, Interest::READ)?;
         }
         for (i, (l, _)) in listeners.iter().enumerate() {
             poll.add(l.as_raw_fd(), TOKEN_LISTENERS + i as u64, Interest::READ)?;
@@ -175,6 +177,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         facts.driver = format!("sockets by epoll, syncs by {}", syncer.name());
         let clock = if net.is_some() { Clock::of_one_node() } else { Clock::default() };
         let now = clock.now();
+        if let Some(net) = &mut net {
+            net.keep_time_of(&clock);
+        }
         Ok(Serve {
             engine,
             asked,
@@ -254,7 +259,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             self.send_touched();
             self.send_packets(now)?;
             self.go_on_stopping(now);
-            let planned = if quiet { self.sleep(now) } else { Span::ZERO };
+            let planned = if quiet && self.stage != Stage::Stopped { self.sleep(now) } else { Span::ZERO };
             self.poll.wait(Some(planned), &mut ready)?;
             now = self.clock.read_after(planned);
             for r in &ready {
@@ -299,6 +304,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             TOKEN_NET => {
                 if let Some(net) = &mut self.net {
                     net.receive(now, &mut self.engine)?;
+                }
+            }
+            TOKEN_STREAMS => {
+                if let Some(net) = &mut self.net {
+                    net.receive_streams(now, &mut self.engine)?;
                 }
             }
             t if t >= TOKEN_LISTENERS => self.accept(now, (t - TOKEN_LISTENERS) as usize)?,
@@ -380,6 +390,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn command(&mut self, place: Place, c: Command) {
         let op = match c {
             Command::VolumeCreate { name, size } => AdminOp::VolumeCreate { name: name.into(), size },
+            Command::VolumeClass { name, offline } => AdminOp::VolumeClass { name: name.into(), offline },
             Command::VolumeGrow { name, size } => AdminOp::VolumeGrow { name: name.into(), size },
             Command::VolumeDelete { name, force } => AdminOp::VolumeDelete { name: name.into(), force },
             Command::VolumeInfo { name } => AdminOp::VolumeInfo { name: name.into() },
@@ -504,7 +515,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             standstill: self.clock.skipped(),
             connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
             latencies: &self.latencies,
-            network: self.net.as_ref().map(Net::counters).into_iter().flatten().chain(self.refusals.all()).collect(),
+            network: self.net.as_ref(),
+            counted: self.net.as_ref().map(Net::counters).into_iter().flatten().chain(self.refusals.all()).collect(),
             keys: self.net.as_ref().map(Net::keys).unwrap_or_default(),
             rack,
             volumes,
@@ -643,21 +655,21 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     }
 
     fn go_on_stopping(&mut self, now: Time) {
-        match self.stage {
-            Stage::Draining { until } if now >= until || self.conns.iter().all(|(_, c)| c.1.in_flight() == 0) => {
-                let attached = std::mem::take(&mut self.attached);
-                if let Some(client) = self.asked.client {
-                    attached.into_iter().for_each(|volume| self.ask(client, RequestOp::Flush { volume }, Waiter::Stop));
-                }
-                self.stage = Stage::Flushing { until: now + STOP_WAIT };
+        if let Stage::Draining { until } = self.stage
+            && (now >= until || self.conns.iter().all(|(_, c)| c.1.in_flight() == 0))
+        {
+            let attached = std::mem::take(&mut self.attached);
+            if let Some(client) = self.asked.client {
+                attached.into_iter().for_each(|volume| self.ask(client, RequestOp::Flush { volume }, Waiter::Stop));
             }
-            Stage::Flushing { until } => {
-                let flushed = !self.waiting.iter().any(|(_, w)| matches!(w, Waiter::Stop));
-                if (flushed || now >= until) && self.engine.syncs_idle() {
-                    self.stage = Stage::Stopped;
-                }
+            self.stage = Stage::Flushing { until: now + STOP_WAIT };
+        }
+        // At once if there is nothing to flush: nothing else would wake the loop for it.
+        if let Stage::Flushing { until } = self.stage {
+            let flushed = !self.waiting.iter().any(|(_, w)| matches!(w, Waiter::Stop));
+            if (flushed || now >= until) && self.engine.syncs_idle() {
+                self.stage = Stage::Stopped;
             }
-            _ => {}
         }
     }
 }

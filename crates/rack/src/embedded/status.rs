@@ -3,10 +3,12 @@
 use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
+use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
-use super::control::{Member, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd};
+use super::control::{Member, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd};
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
+use crate::distributed::net::Net;
 use crate::file::FileIo;
 
 /// Nodes that can say what state their vSSDs are in.
@@ -31,6 +33,8 @@ pub struct Facts {
     pub http: Option<String>,
     /// Name and address of the node, if each has its own process.
     pub node: Option<(String, String)>,
+    /// Names of all nodes, by id, if each has its own process.
+    pub names: Vec<String>,
 }
 
 /// Everything a status is made of.
@@ -40,8 +44,10 @@ pub struct View<'a> {
     pub standstill: Span,
     pub connections: u64,
     pub latencies: &'a Latencies,
-    /// What the network counted, by name.
-    pub network: Vec<(String, u64)>,
+    /// The way to nodes in other processes.
+    pub network: Option<&'a Net>,
+    /// What network and listeners counted, by name.
+    pub counted: Vec<(String, u64)>,
     /// Ids of the cluster's keys, the one that is sent with first.
     pub keys: Vec<u8>,
     pub rack: &'a RackStatus,
@@ -81,7 +87,7 @@ impl View<'_> {
             sets: sets.collect(),
             volumes: self.volumes.iter().map(Volume::from).collect(),
             latency: Kind::ALL.iter().map(|&k| self.latencies.summary(k)).collect(),
-            network: self.network.clone(),
+            network: self.counted.clone(),
             switch: engine.nodes.switch(),
             processes: self.process().into_iter().collect(),
             counters: engine.counts().filter(|c| c.1 > 0).map(|(p, n)| (p.name().into(), n)).collect(),
@@ -92,8 +98,52 @@ impl View<'_> {
 impl View<'_> {
     fn process(&self) -> Option<Process> {
         let (name, address) = self.facts.node.clone()?;
-        let uptime_s = self.uptime.as_secs_f64();
-        Some(Process { name, address, pid: std::process::id(), uptime_s, keys: self.keys.clone(), error: None })
+        let net = self.network?;
+        let named = |n: NodeId| self.facts.names.get(n.0 as usize).cloned().unwrap_or_else(|| n.to_string());
+        Some(Process {
+            name,
+            address,
+            pid: std::process::id(),
+            uptime_s: self.uptime.as_secs_f64(),
+            error: None,
+            timestamps: net.timestamps(),
+            peers: net.peers().iter().map(|p| peer(named(p.peer), p)).collect(),
+            network: self.counted.clone(),
+            keys: self.keys.clone(),
+        })
+    }
+}
+
+fn peer(node: String, p: &PeerStatus) -> Peer {
+    let class = |(name, f): (&str, &FlowStatus)| PeerClass {
+        class: name.into(),
+        rtt_us: f.rtt.0 as f64 / 1e3,
+        rtt_min_us: f.rtt_min.0 as f64 / 1e3,
+        samples: f.counts.samples,
+        samples_stamped: f.counts.stamped,
+        window_bytes: f.window_bytes,
+        in_flight_bytes: f.in_flight_bytes,
+        sent: f.counts.sent,
+        sent_again: f.counts.sent_again,
+        lost: f.counts.lost,
+        timeouts: f.counts.timeouts,
+    };
+    let carrier = match p.carrier {
+        Carrier::Datagrams => "datagrams",
+        Carrier::StreamWanted => "stream wanted",
+        Carrier::Stream => "stream",
+    };
+    Peer {
+        node,
+        down: p.down,
+        carrier: carrier.into(),
+        stream_uses: p.stream_uses,
+        path: p.path,
+        path_changes: p.path_changes,
+        bad_paths: p.bad_paths.clone(),
+        datagram_bytes: p.datagram_bytes as u64,
+        queued_bytes: p.queued_bytes as u64,
+        classes: ["gold", "silver", "copper"].into_iter().zip(&p.flows).map(class).collect(),
     }
 }
 
@@ -112,6 +162,7 @@ impl Status {
         self.rack_samples(&mut all);
         self.vssd_samples(&mut all);
         self.latency_samples(&mut all);
+        self.network_samples(&mut all);
         for (name, n) in &self.counters {
             let help = "Situations inside the rack, by name, since the start";
             all.push(sample("rackweave_events_total", help, Metric::Counter, vec![("event", name.clone())], *n as f64));
@@ -183,6 +234,56 @@ impl Status {
         }
     }
 
+    /// Of the processes in this status: the one that is asked.
+    fn network_samples(&self, all: &mut Vec<Sample>) {
+        type Column<T> = (&'static str, &'static str, Metric, fn(&T) -> f64);
+        const PEERS: [Column<Peer>; 7] = [
+            ("rackweave_peer_down", "1 while the peer is silent over every path", Metric::Gauge, |p| {
+                f64::from(u8::from(p.down))
+            }),
+            ("rackweave_peer_stream", "1 while a stream is used instead of datagrams", Metric::Gauge, |p| {
+                f64::from(u8::from(p.carrier == "stream"))
+            }),
+            ("rackweave_peer_stream_uses_total", "Times a stream was used", Metric::Counter, |p| p.stream_uses as f64),
+            ("rackweave_peer_path_changes_total", "Changes of the source port", Metric::Counter, |p| {
+                p.path_changes as f64
+            }),
+            ("rackweave_peer_bad_paths", "Source ports on the blacklist", Metric::Gauge, |p| p.bad_paths.len() as f64),
+            ("rackweave_peer_datagram_bytes", "Largest datagram that gets through", Metric::Gauge, |p| {
+                p.datagram_bytes as f64
+            }),
+            ("rackweave_peer_queued_bytes", "Bytes that wait or are unacknowledged", Metric::Gauge, |p| {
+                p.queued_bytes as f64
+            }),
+        ];
+        const CLASSES: [Column<PeerClass>; 7] = [
+            ("rackweave_class_rtt_seconds", "Smoothed round trip", Metric::Gauge, |c| c.rtt_us / 1e6),
+            ("rackweave_class_rtt_min_seconds", "Lowest round trip", Metric::Gauge, |c| c.rtt_min_us / 1e6),
+            ("rackweave_class_window_bytes", "Congestion window", Metric::Gauge, |c| c.window_bytes as f64),
+            ("rackweave_class_sent_total", "Datagrams with data", Metric::Counter, |c| c.sent as f64),
+            ("rackweave_class_sent_again_total", "Those sent again", Metric::Counter, |c| c.sent_again as f64),
+            ("rackweave_class_lost_total", "Those taken for lost", Metric::Counter, |c| c.lost as f64),
+            ("rackweave_class_timeouts_total", "Timeouts", Metric::Counter, |c| c.timeouts as f64),
+        ];
+        let peers = || self.processes.iter().flat_map(|p| &p.peers);
+        for (name, help, kind, value) in PEERS {
+            all.extend(peers().map(|p| sample(name, help, kind, vec![("peer", p.node.clone())], value(p))));
+        }
+        for (name, help, kind, value) in CLASSES {
+            for p in peers() {
+                all.extend(p.classes.iter().map(|c| {
+                    let labels = vec![("peer", p.node.clone()), ("class", c.class.clone())];
+                    sample(name, help, kind, labels, value(c))
+                }));
+            }
+        }
+        for (counter, n) in self.processes.iter().flat_map(|p| &p.network) {
+            let help = "What the network of this process counted, by name";
+            let labels = vec![("counter", counter.clone())];
+            all.push(sample("rackweave_network_total", help, Metric::Counter, labels, *n as f64));
+        }
+    }
+
     fn latency_samples(&self, all: &mut Vec<Sample>) {
         for l in &self.latency {
             let labels = vec![("kind", l.kind.clone())];
@@ -221,9 +322,26 @@ mod tests {
                 2
             ],
             sets: vec![Set::default(); 2],
-            volumes: vec![Volume { id: 1, name: "a".into(), size: 1, attach: 0, stripe_bytes: 1, sets: vec![] }],
+            volumes: vec![Volume {
+                id: 1,
+                name: "a".into(),
+                size: 1,
+                attach: 0,
+                stripe_bytes: 1,
+                sets: vec![],
+                class: "online".into(),
+            }],
             latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
             counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],
+            processes: vec![Process {
+                peers: vec![Peer {
+                    node: "server-0".into(),
+                    classes: vec![PeerClass::default(); 3],
+                    ..Peer::default()
+                }],
+                network: vec![("drop_replay".into(), 2)],
+                ..Process::default()
+            }],
             ..Status::default()
         }
     }
@@ -233,6 +351,8 @@ mod tests {
         let text = full().metrics();
         assert!(text.contains("rackweave_events_total{event=\"Redirect\"} 3"), "{text}");
         assert!(text.contains("rackweave_request_seconds"));
+        assert!(text.contains("rackweave_peer_down{peer=\"server-0\"} 0"), "{text}");
+        assert!(text.contains("rackweave_network_total{counter=\"drop_replay\"} 2"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Servers with real metadata and switch nodes, on a small virtual-time loop.
 
+mod classes;
 mod faults;
 mod gc;
 mod rack;

@@ -1,7 +1,7 @@
 //! A rack in one struct: nodes, links of constant latency, devices in memory, and a client that asks again.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bytes::Bytes;
 use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceError, DeviceOp};
@@ -88,7 +88,10 @@ pub struct Rack {
     next: u64,
     timers: BTreeMap<NodeId, u64>,
     replies: BTreeMap<u64, IoReply>,
+    /// When what was sent by [`Rack::send_as`] was answered.
+    pub answered: BTreeMap<u64, Time>,
     controls: BTreeMap<u64, Control>,
+    timed: BTreeSet<u64>,
     request: u64,
     sequence: u64,
     /// Servers whose device fails every sync from now on.
@@ -126,7 +129,9 @@ impl Rack {
             next: 0,
             timers: BTreeMap::new(),
             replies: BTreeMap::new(),
+            answered: BTreeMap::new(),
             controls: BTreeMap::new(),
+            timed: BTreeSet::new(),
             request: 0,
             sequence: 0,
             broken: vec![false; n],
@@ -275,6 +280,11 @@ impl Rack {
     fn client_event(&mut self, e: Event) {
         let Event::Packet(p) = e else { return };
         match p.body {
+            Body::Reply(r) if self.timed.remove(&p.header.request) => {
+                let refused = matches!(r, IoReply::Failed(IoError::NotServing)) && p.header.class == Class::Copper;
+                assert!(refused || !matches!(r, IoReply::Failed(_)), "{r:?}");
+                self.answered.insert(p.header.request, if refused { Time::MAX } else { self.now });
+            }
             Body::Reply(r) => drop(self.replies.insert(p.header.request, r)),
             Body::Control(c) => drop(self.controls.insert(p.header.request, c)),
             _ => {}
@@ -313,6 +323,16 @@ impl Rack {
         self.now = end;
     }
 
+    /// Runs until something sent by [`Rack::send_as`] is answered, at most until then.
+    pub fn run_until_answer(&mut self, end: Time) {
+        while self.answered.is_empty() && self.queue.peek().is_some_and(|Reverse(e)| e.0 <= end) {
+            self.step();
+        }
+        if self.answered.is_empty() {
+            self.now = self.now.max(end);
+        }
+    }
+
     /// Runs until it holds.
     pub fn until(&mut self, at_most: Span, holds: impl Fn(&Rack) -> bool) {
         let end = self.now + at_most;
@@ -342,13 +362,23 @@ impl Rack {
         self.send_to(set, members[member % members.len()].0, io)
     }
     pub fn send_to(&mut self, set: u32, vssd: VssdId, io: IoRequest) -> u64 {
+        self.put(Class::Silver, set, vssd, io)
+    }
+    /// In that class; when it is answered is noted.
+    pub fn send_as(&mut self, class: Class, set: u32, member: usize, io: IoRequest) -> u64 {
+        let vssd = self.members(set)[member].0;
+        let request = self.put(class, set, vssd, io);
+        self.timed.insert(request);
+        request
+    }
+    fn put(&mut self, class: Class, set: u32, vssd: VssdId, io: IoRequest) -> u64 {
         self.request += 1;
         let op = if matches!(io, IoRequest::Read { .. }) { Op::Read } else { Op::Write };
         let header = Header {
             op,
             vssd,
             lat: 0,
-            class: Class::Silver,
+            class,
             original_vssd: vssd,
             set: SetId(set),
             // This client always knows the newest.

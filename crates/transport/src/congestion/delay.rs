@@ -41,6 +41,8 @@ pub struct Delay {
     stretch: Stretch,
     /// When the window was last reduced; what left before says nothing of the new window.
     reduced: Time,
+    /// Acknowledged since the last sample.
+    acked: u64,
     /// Whether the last sample was above the target: only then is a loss taken for a full queue.
     above: bool,
 }
@@ -57,6 +59,7 @@ impl Delay {
             floor_min: Span(u64::MAX),
             stretch: Stretch::default(),
             reduced: Time::ZERO,
+            acked: 0,
             above: false,
         }
     }
@@ -94,7 +97,9 @@ impl Delay {
 
 impl Congestion for Delay {
     fn acked(&mut self, a: &Acked) {
+        self.acked += a.bytes;
         let Some((rtt, turn)) = a.rtt else { return };
+        let bytes = std::mem::take(&mut self.acked);
         self.stretch.add(rtt, turn, a.limited);
         let (delay, target) = (rtt.0 as f64, self.target());
         self.above = delay > target;
@@ -104,7 +109,7 @@ impl Congestion for Delay {
             }
         } else if a.limited {
             // In units of the network's window: a turn's worth of bytes is one round trip, however long the host takes.
-            let acked = a.bytes as f64 / self.stretch.factor();
+            let acked = bytes as f64 / self.stretch.factor();
             let grow = if self.slow_start { acked } else { GROWTH * self.datagram as f64 * acked / self.window };
             self.window = (self.window + grow).min(WINDOW_MAX as f64);
         }

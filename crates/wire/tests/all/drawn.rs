@@ -310,7 +310,7 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> AdminOp {
-        match self.below(9) {
+        match self.below(10) {
             0 => AdminOp::VolumeCreate { name: self.text(), size: self.u64() },
             1 => AdminOp::VolumeGrow { name: self.text(), size: self.u64() },
             2 => AdminOp::VolumeDelete { name: self.text(), force: self.bool() },
@@ -319,6 +319,7 @@ impl Draw {
             5 => AdminOp::SetRecover { set: SetId(self.u32()), without: self.list(3, |d| NodeId(d.u32())).into() },
             6 => AdminOp::VolumeHold { name: self.text(), attach: self.u32() },
             7 => AdminOp::VolumeRelease { volume: VolumeId(self.u32()), attach: self.u32() },
+            8 => AdminOp::VolumeClass { name: self.text(), offline: self.bool() },
             _ => AdminOp::RackStatus,
         }
     }
@@ -329,7 +330,8 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32(),
+            stripe_blocks: self.u32() >> 1,
+            class: if self.bool() { Class::Copper } else { Class::Silver },
         }
     }
     fn data(&mut self) -> ReplyData {

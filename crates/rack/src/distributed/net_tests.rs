@@ -1,0 +1,346 @@
+//! Two nodes in one loop, with a relay between them that loses datagrams and holds up or cuts streams.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+
+use rackweave_core::msg::IoReply;
+use rackweave_core::node::StoreWrite;
+use rackweave_core::{Effects, Event as NodeEvent, Payload, VssdId};
+use rackweave_transport::{Carrier, KeyId};
+
+use super::*;
+use crate::embedded::store::StoreError;
+use crate::embedded::up::random_u64;
+use crate::file::MemFile;
+
+const A: u32 = 2;
+const B: u32 = 3;
+
+/// Notes what it is sent.
+#[derive(Default)]
+struct Sink {
+    node: u32,
+    got: BTreeMap<u64, u32>,
+}
+
+impl Nodes for Sink {
+    fn handle(&mut self, _: NodeId, _: Time, event: NodeEvent, _: &mut Effects) {
+        if let NodeEvent::Packet(p) = event {
+            *self.got.entry(p.header.request).or_default() += 1;
+        }
+    }
+    fn count(&self) -> u32 {
+        4
+    }
+    fn hosts(&self, node: NodeId) -> bool {
+        node.0 == self.node
+    }
+}
+
+struct NoStore;
+impl MetaStore for NoStore {
+    fn write(&mut self, _: &StoreWrite) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+fn host() -> std::net::IpAddr {
+    let r = random_u64().to_ne_bytes();
+    std::net::Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1).into()
+}
+
+/// Stands before one node: datagrams and connections to `at` go on to `to`.
+struct Relay {
+    udp: UdpSocket,
+    tcp: TcpListener,
+    to: SocketAddr,
+    pairs: Vec<(TcpStream, TcpStream)>,
+    /// Of a hundred datagrams.
+    loss: u64,
+    stuck: bool,
+    refuse: bool,
+}
+
+impl Relay {
+    fn new(at: SocketAddr, to: SocketAddr) -> Relay {
+        let (udp, tcp) = (UdpSocket::bind(at).expect("udp"), TcpListener::bind(at).expect("tcp"));
+        udp.set_nonblocking(true).expect("nonblocking");
+        tcp.set_nonblocking(true).expect("nonblocking");
+        Relay { udp, tcp, to, pairs: Vec::new(), loss: 0, stuck: false, refuse: false }
+    }
+    fn run(&mut self) {
+        let mut b = vec![0; 65_536];
+        while let Ok(n) = self.udp.recv(&mut b) {
+            if random_u64() % 100 >= self.loss {
+                let _ = self.udp.send_to(&b[..n], self.to);
+            }
+        }
+        while let Ok((from, _)) = self.tcp.accept() {
+            if self.refuse {
+                continue;
+            }
+            let to = TcpStream::connect(self.to).expect("the node listens");
+            from.set_nonblocking(true).expect("nonblocking");
+            to.set_nonblocking(true).expect("nonblocking");
+            self.pairs.push((from, to));
+        }
+        if !self.stuck {
+            self.pairs.retain_mut(|(x, y)| pass(x, y, &mut b) && pass(y, x, &mut b));
+        }
+    }
+}
+
+fn pass(from: &mut TcpStream, to: &mut TcpStream, b: &mut [u8]) -> bool {
+    loop {
+        match from.read(b) {
+            Ok(0) => {
+                let _ = to.shutdown(Shutdown::Write);
+                return true;
+            }
+            Ok(n) => {
+                let mut left = &b[..n];
+                while !left.is_empty() {
+                    match to.write(left) {
+                        Ok(n) => left = &left[n..],
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+                        Err(_) => return false,
+                    }
+                }
+            }
+            Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+struct End {
+    net: Net,
+    engine: Engine<Sink, MemFile, NoStore>,
+}
+
+impl End {
+    fn new(node: u32, addresses: Vec<SocketAddr>, keys: Keys, life: u64) -> End {
+        let sink = Sink { node, ..Sink::default() };
+        End {
+            net: Net::new(NodeId(node), addresses, keys, life, 7).expect("net"),
+            engine: Engine::new(sink, Vec::new(), NoStore),
+        }
+    }
+    fn peer(&self, node: u32) -> rackweave_transport::PeerStatus {
+        self.net.peers().into_iter().find(|p| p.peer.0 == node).expect("known")
+    }
+    fn count(&self, name: &str) -> u64 {
+        self.net.counters().iter().find(|(n, _)| n == name).map_or(0, |(_, n)| *n)
+    }
+}
+
+struct World {
+    clock: Clock,
+    a: End,
+    b: End,
+    relays: [Relay; 2],
+    sent: u64,
+    /// Addresses as B has them, to start it again.
+    of_b: Vec<SocketAddr>,
+    keys: Keys,
+}
+
+impl World {
+    fn new(keys: Keys) -> World {
+        let host = host();
+        let at = |n: u16| SocketAddr::new(host, 7400 + n);
+        let of_a = vec![at(0), at(1), at(2), at(13)];
+        let of_b = vec![at(0), at(1), at(12), at(3)];
+        World {
+            clock: Clock::of_one_node(),
+            a: End::new(A, of_a, keys.clone(), 1),
+            b: End::new(B, of_b.clone(), keys.clone(), 1),
+            relays: [Relay::new(at(12), at(2)), Relay::new(at(13), at(3))],
+            sent: 0,
+            of_b,
+            keys,
+        }
+    }
+    fn lose(&mut self, of_a_hundred: u64) {
+        self.relays.iter_mut().for_each(|r| r.loss = of_a_hundred);
+    }
+    fn turn(&mut self) {
+        let now = self.clock.read();
+        for end in [&mut self.a, &mut self.b] {
+            end.net.receive(now, &mut end.engine).expect("receive");
+            end.net.receive_streams(now, &mut end.engine).expect("streams");
+            end.engine.run(now);
+            end.net.send(now, &mut end.engine).expect("send");
+        }
+        self.relays.iter_mut().for_each(Relay::run);
+        // SAFETY: waits for nothing, a little.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+    }
+    fn say(&mut self, bytes: u32) {
+        let header = Header {
+            op: Op::Reply,
+            vssd: VssdId(1),
+            lat: 0,
+            class: Class::Silver,
+            original_vssd: VssdId(1),
+            set: SetId(0),
+            epoch: Epoch(0),
+            incarnation: Incarnation(1),
+            request: self.sent,
+        };
+        let body = Body::Reply(IoReply::Data(Payload::Bytes(vec![7; bytes as usize].into())));
+        let p = Packet { src: NodeId(A), dst: NodeId(B), header, body };
+        let now = self.clock.read();
+        self.a.net.send_packet(now, &p);
+        self.sent += 1;
+    }
+    /// Turns, with a message in each, until it is so.
+    fn load_until(&mut self, what: &str, limit: Span, until: impl Fn(&World) -> bool) {
+        let end = self.clock.read() + limit;
+        while !until(self) {
+            assert!(self.clock.read() < end, "{what}: {:?} {:?}", self.a.peer(B), self.a.net.counters());
+            self.say(4096);
+            self.turn();
+        }
+    }
+    fn turn_until(&mut self, what: &str, limit: Span, until: impl Fn(&World) -> bool) {
+        let end = self.clock.read() + limit;
+        while !until(self) {
+            assert!(self.clock.read() < end, "{what}: {:?} {:?}", self.a.peer(B), self.a.net.counters());
+            self.turn();
+        }
+    }
+    /// What is said from now on arrives, each once.
+    fn all_of(&mut self, n: u64, bytes: u32) {
+        let first = self.sent;
+        for _ in 0..n {
+            self.say(bytes);
+            self.turn();
+        }
+        let all = first..first + n;
+        let there = |w: &World| all.clone().all(|i| w.b.engine.nodes.got.get(&i) == Some(&1));
+        self.turn_until("all arrive", Span::from_secs(10), there);
+    }
+    fn carrier(&self) -> Carrier {
+        self.a.peer(B).carrier
+    }
+}
+
+fn keys() -> Keys {
+    Keys::one(KeyId(1), [9; 32]).expect("a key")
+}
+
+const LONG: Span = Span::from_secs(30);
+
+#[test]
+fn heavy_loss_moves_messages_to_a_stream_and_back() {
+    for keys in [keys(), Keys::none()] {
+        let mut w = World::new(keys);
+        w.all_of(20, 4096);
+        w.lose(40);
+        w.load_until("the stream", LONG, |w| w.carrier() == Carrier::Stream);
+        w.turn_until("both ends use it", LONG, |w| w.b.peer(A).carrier == Carrier::Stream);
+        let again = w.a.count("sent_again");
+        w.all_of(300, 16_384);
+        assert!(w.a.count("sent_again") - again < 30, "a stream loses nothing: {:?}", w.a.net.counters());
+        assert!(w.a.count("stream_frames_sent") >= 300);
+        assert_eq!(w.carrier(), Carrier::Stream, "the loss goes on");
+        w.lose(0);
+        w.turn_until("datagrams again", LONG, |w| w.carrier() == Carrier::Datagrams);
+        let frames = w.a.count("stream_frames_sent");
+        w.all_of(50, 4096);
+        assert_eq!(w.a.count("stream_frames_sent"), frames);
+        w.turn_until("both connections end", LONG, |w| w.a.net.streams.is_empty() && w.b.net.streams.is_empty());
+        assert_eq!(w.a.count("streams_stalled") + w.b.count("streams_stalled"), 0);
+    }
+}
+
+/// Something between the nodes takes every datagram away, for instance a firewall; the peer is not given up.
+#[test]
+fn without_any_datagram_messages_go_by_a_stream_even_to_another_life() {
+    let mut w = World::new(keys());
+    w.all_of(20, 4096);
+    w.lose(100);
+    w.load_until("the stream", LONG, |w| w.carrier() == Carrier::Stream);
+    w.all_of(100, 4096);
+    // B ends and starts again: nobody can prove a life by datagrams.
+    let (of_b, keys) = (w.of_b.clone(), w.keys.clone());
+    let old = std::mem::replace(&mut w.b, End::new(B, vec![host_port(1); 4], keys.clone(), 1));
+    drop(old);
+    w.b = End::new(B, of_b, keys, 2);
+    w.load_until("the stream to its next life", LONG, |w| !w.b.engine.nodes.got.is_empty());
+    w.turn_until("nothing waits", LONG, |w| w.a.peer(B).queued_bytes == 0);
+    w.all_of(100, 4096);
+}
+
+fn host_port(n: u16) -> SocketAddr {
+    SocketAddr::new(host(), 7400 + n)
+}
+
+#[test]
+fn a_stream_that_is_cut_or_held_up_is_left_in_bounded_memory() {
+    let mut w = World::new(keys());
+    w.all_of(20, 4096);
+    w.lose(40);
+    w.load_until("the stream", LONG, |w| w.carrier() == Carrier::Stream);
+    w.relays.iter_mut().for_each(|r| r.pairs.clear());
+    w.load_until("it is cut", LONG, |w| w.carrier() != Carrier::Stream);
+    w.load_until("another", LONG, |w| w.carrier() == Carrier::Stream);
+    // A receiver that stops reading: what waits for it has a bound, and the stream is left.
+    w.relays.iter_mut().for_each(|r| r.stuck = true);
+    let mut held = 0;
+    let end = w.clock.read() + LONG;
+    while w.carrier() == Carrier::Stream {
+        assert!(w.clock.read() < end, "{:?}", w.a.net.counters());
+        (0..20).for_each(|_| w.say(61_440));
+        w.turn();
+        held = held.max(w.a.net.streams.held_bytes() + w.a.net.endpoint.held_bytes());
+    }
+    assert!(held > 1 << 20 && held < 24 << 20, "{held} bytes");
+    assert_eq!(w.a.count("streams_stuck") + w.a.count("streams_stalled"), 1, "{:?}", w.a.net.counters());
+    w.relays.iter_mut().for_each(|r| (r.stuck, r.loss) = (false, 0));
+    w.load_until("messages arrive again", LONG, |w| w.b.engine.nodes.got.contains_key(&(w.sent - 2)));
+    w.turn_until("nothing waits", LONG, |w| w.a.peer(B).queued_bytes == 0);
+    w.all_of(50, 4096);
+}
+
+/// No connection can be made: datagrams go on as well as they can.
+#[test]
+fn without_a_stream_datagrams_go_on() {
+    let mut w = World::new(keys());
+    w.all_of(20, 4096);
+    w.lose(30);
+    w.relays.iter_mut().for_each(|r| r.refuse = true);
+    w.load_until("it is tried", LONG, |w| w.a.count("streams_opened") >= 1);
+    let first = w.b.engine.nodes.got.len();
+    w.load_until("messages arrive", LONG, |w| w.b.engine.nodes.got.len() > first + 200);
+}
+
+#[test]
+fn strangers_are_few_and_soon_forgotten() {
+    let mut w = World::new(keys());
+    w.all_of(1, 4096);
+    let to = w.relays[1].to;
+    let mut open: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(to).expect("connect")).collect();
+    w.turn_until("some are turned away", LONG, |w| w.b.count("streams_from_strangers") >= 16);
+    assert!(w.b.net.streams.len() <= 64);
+    // One says nothing of sense, one claims a frame longer than there are, the others are silent.
+    let _ = open[0].write_all(&[0, 0, 0, 4, 1, 2, 3, 4]);
+    let _ = open[1].write_all(&[255; 64]);
+    w.turn_until("two are closed", LONG, |w| w.b.net.streams.len() <= 62);
+    w.turn_until("all are", LONG, |w| w.b.net.streams.is_empty());
+    w.all_of(10, 4096);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let at = host_port(0);
+    let taken = TcpListener::bind(at).expect("bind");
+    let e = Net::new(NodeId(0), vec![at], Keys::none(), 1, 1).unwrap_err().to_string();
+    assert!(e.contains(&at.to_string()) && e.contains("in use"), "{e}");
+    drop(taken);
+    let other = UdpSocket::bind(at).expect("bind");
+    let e = Net::new(NodeId(0), vec![at], Keys::none(), 1, 1).unwrap_err().to_string();
+    assert!(e.contains(&at.to_string()) && e.contains("in use"), "{e}");
+    drop(other);
+}

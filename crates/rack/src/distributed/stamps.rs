@@ -1,0 +1,131 @@
+//! When datagrams leave, as the kernel saw it (SO_TIMESTAMPING): asked for by some of them, told on the socket's error
+//! queue. Without it the loop's time of sending counts, in which the host's own time is (PN8).
+
+use std::collections::VecDeque;
+use std::mem::zeroed;
+use std::os::fd::RawFd;
+
+use rackweave_core::msg::Class;
+use rackweave_core::{NodeId, Time};
+
+/// Value of the control message that asks for one datagram.
+pub const ASK: u32 = libc::SOF_TIMESTAMPING_TX_SOFTWARE;
+/// Times of arrival always; times of leaving without the datagram's bytes, with a number that counts them.
+const RECEIVE: u32 = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_RX_SOFTWARE;
+const LEAVE: u32 = RECEIVE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+/// Answers waited for; a network whose driver tells nothing is not asked for ever.
+const WAITING_MAX: usize = 256;
+const CONTROL: usize = 256;
+
+/// Whose datagram: what the transport wants back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    pub peer: NodeId,
+    pub class: Class,
+    pub stamp: u64,
+}
+
+/// When it left, on the loop's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    pub timed: Timed,
+    pub at: Time,
+}
+
+/// Of one socket.
+#[derive(Debug)]
+pub struct Stamps {
+    fd: RawFd,
+    on: bool,
+    /// Number of the first in `waiting`, as the kernel counts.
+    first: u32,
+    waiting: VecDeque<Timed>,
+}
+
+impl Stamps {
+    pub fn new(fd: RawFd) -> Stamps {
+        let on = set(fd, LEAVE);
+        if !on {
+            // Times of arrival alone, if this kernel has them.
+            set(fd, RECEIVE);
+        }
+        Stamps { fd, on, first: 0, waiting: VecDeque::new() }
+    }
+    /// Whether it can be asked.
+    pub fn on(&self) -> bool {
+        self.on && self.waiting.len() < WAITING_MAX
+    }
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+    /// A datagram that asks was taken by the kernel.
+    pub fn asked(&mut self, t: Timed) {
+        self.waiting.push_back(t);
+    }
+    /// A send failed: whether the kernel counted it is not known. It counts from zero again.
+    pub fn unsure(&mut self) {
+        self.take(|_, _| {});
+        self.waiting.clear();
+        self.first = 0;
+        self.on = self.on && set(self.fd, RECEIVE) && set(self.fd, LEAVE);
+    }
+
+    /// What the kernel has told; each with its wall clock's time, ns.
+    pub fn take(&mut self, mut each: impl FnMut(Timed, u64)) {
+        #[repr(align(8))]
+        struct Control([u8; CONTROL]);
+        while !self.waiting.is_empty() {
+            let mut control = Control([0; CONTROL]);
+            // SAFETY: all zero is a value of this plain structure.
+            let mut h: libc::msghdr = unsafe { zeroed() };
+            (h.msg_control, h.msg_controllen) = (control.0.as_mut_ptr().cast(), CONTROL as _);
+            // SAFETY: header and control buffer live through the call.
+            let r = unsafe { libc::recvmsg(self.fd, &mut h, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+            if r < 0 {
+                return;
+            }
+            let Some((number, stamp)) = told(&h) else { continue };
+            let place = number.wrapping_sub(self.first) as usize;
+            if place >= self.waiting.len() {
+                continue;
+            }
+            // Those before it were not told, and will not be.
+            self.waiting.drain(..place);
+            self.first = number.wrapping_add(1);
+            if let Some(t) = self.waiting.pop_front() {
+                each(t, stamp);
+            }
+        }
+    }
+}
+
+/// Number and time of a datagram that left; none if the message is about something else.
+fn told(h: &libc::msghdr) -> Option<(u32, u64)> {
+    let (mut number, mut stamp) = (None, None);
+    // SAFETY: the kernel filled the control buffer; the macros stay inside `msg_controllen`.
+    unsafe {
+        let mut c = libc::CMSG_FIRSTHDR(h);
+        while !c.is_null() {
+            let data = libc::CMSG_DATA(c);
+            match ((*c).cmsg_level, (*c).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
+                    let t = data.cast::<libc::timespec>().read_unaligned();
+                    stamp = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
+                }
+                (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
+                    let e = data.cast::<libc::sock_extended_err>().read_unaligned();
+                    if e.ee_origin == libc::SO_EE_ORIGIN_TIMESTAMPING {
+                        number = Some(e.ee_data);
+                    }
+                }
+                _ => {}
+            }
+            c = libc::CMSG_NXTHDR(h, c);
+        }
+    }
+    number.zip(stamp.filter(|&s| s > 0))
+}
+
+fn set(fd: RawFd, flags: u32) -> bool {
+    super::udp::set(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags as i32).is_ok()
+}

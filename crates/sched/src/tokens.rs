@@ -1,0 +1,186 @@
+//! Tokens for writes, fewer while reads are slow (PN10; paper C3 §5.3, "Interference Control").
+//!
+//! A bucket of bytes that fills at a rate between two bounds. Each late read takes a quarter of the rate away, each other
+//! one gives back so little that the two balance when as many are late as may be, whatever the rate; periods without reads
+//! give back faster.
+
+use rackweave_core::{Span, Time};
+
+/// Numbers of a [`WriteTokens`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenConfig {
+    /// A read that takes longer than this is late.
+    pub late_after: Span,
+    /// One read of so many may be late.
+    pub late_one_in: u64,
+    /// Bounds of the rate, bytes per second.
+    pub rate_min: u64,
+    pub rate_max: u64,
+    /// How often the rate is decided.
+    pub period: Span,
+}
+
+/// Periods without reads from the lowest rate to the highest.
+const STEPS: u64 = 32;
+/// Part of the rate that a late read takes away.
+const LATE_PART: u64 = 4;
+/// Late reads of one period that count.
+const LATE_MAX: u64 = 8;
+/// Unused tokens last so many periods.
+const BURST_PERIODS: u64 = 2;
+
+/// The bucket.
+#[derive(Clone, Debug)]
+pub struct WriteTokens {
+    cfg: TokenConfig,
+    rate: u64,
+    /// Bytes that may be written; below zero by what the last write took too much.
+    tokens: i64,
+    filled_at: Time,
+    period_ends: Time,
+    reads: u64,
+    late: u64,
+}
+
+impl WriteTokens {
+    pub fn new(cfg: TokenConfig) -> WriteTokens {
+        let period_ends = Time::ZERO + cfg.period;
+        WriteTokens { cfg, rate: cfg.rate_max, tokens: 0, filled_at: Time::ZERO, period_ends, reads: 0, late: 0 }
+    }
+    /// Bytes per second that are granted now.
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+    /// A read that must not suffer took so long.
+    pub fn read(&mut self, took: Span) {
+        self.reads += 1;
+        self.late += u64::from(took > self.cfg.late_after);
+    }
+    /// A write of so many bytes may go now. What is taken is taken.
+    pub fn take(&mut self, now: Time, bytes: u32) -> bool {
+        self.fill(now);
+        if self.tokens < 0 {
+            return false;
+        }
+        self.tokens -= i64::from(bytes);
+        true
+    }
+    /// When the next write may go, as far as known at `now`: a rate may rise before.
+    pub fn ready_at(&self, now: Time) -> Time {
+        if self.tokens >= 0 {
+            return now;
+        }
+        let wait = self.tokens.unsigned_abs().saturating_mul(1_000_000_000).div_ceil(self.rate.max(1));
+        (self.filled_at + Span(wait)).min(self.period_ends).max(now + Span(1))
+    }
+
+    fn fill(&mut self, now: Time) {
+        if now >= self.period_ends {
+            self.decide(now);
+        }
+        let passed = now.since(self.filled_at).0;
+        let added = u128::from(self.rate) * u128::from(passed) / 1_000_000_000;
+        if added > 0 {
+            let most = self.rate as u128 * u128::from((self.cfg.period * BURST_PERIODS).0) / 1_000_000_000;
+            let tokens = (i128::from(self.tokens) + added as i128).min(most as i128);
+            (self.tokens, self.filled_at) = (tokens as i64, now);
+        }
+    }
+    fn decide(&mut self, now: Time) {
+        let c = &self.cfg;
+        let step = if self.reads == 0 {
+            (c.rate_max - c.rate_min) / STEPS + 1
+        } else {
+            let quick = self.reads - self.late;
+            self.rate / LATE_PART * quick / c.late_one_in.max(1) + 1
+        };
+        let lost = (0..self.late.min(LATE_MAX)).fold(self.rate, |rate, _| rate - rate / LATE_PART);
+        self.rate = lost.saturating_add(step).clamp(c.rate_min, c.rate_max);
+        (self.reads, self.late, self.period_ends) = (0, 0, now + self.cfg.period);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CFG: TokenConfig = TokenConfig {
+        late_after: Span::from_micros(200),
+        late_one_in: 1000,
+        rate_min: 1_000_000,
+        rate_max: 100_000_000,
+        period: Span::from_millis(10),
+    };
+
+    /// Bytes written in so many milliseconds by somebody who always has more, while a read each 100 µs takes `took`.
+    fn run(t: &mut WriteTokens, from_ms: u64, ms: u64, took: Span) -> u64 {
+        let (mut now, end) = (Time(from_ms * 1_000_000), Time((from_ms + ms) * 1_000_000));
+        let (mut bytes, mut next_read) = (0, now);
+        while now < end {
+            while t.take(now, 65_536) {
+                bytes += 65_536;
+            }
+            if next_read <= now {
+                t.read(took);
+                next_read = now + Span::from_micros(100);
+            }
+            let ready = t.ready_at(now);
+            assert!(ready > now, "a write that must wait is told until when");
+            now = ready.min(next_read);
+        }
+        bytes
+    }
+
+    #[test]
+    fn writes_get_fewer_tokens_while_reads_are_late_and_more_again() {
+        let mut t = WriteTokens::new(CFG);
+        let quick = run(&mut t, 0, 1000, Span::from_micros(90));
+        assert!((95_000_000..105_000_000).contains(&quick), "{quick}");
+        run(&mut t, 1000, 200, Span::from_micros(300));
+        assert_eq!(t.rate(), CFG.rate_min, "twenty periods of late reads");
+        let slow = run(&mut t, 1200, 1000, Span::from_micros(300));
+        assert!((900_000..1_300_000).contains(&slow), "{slow}");
+        run(&mut t, 2200, 2000, Span::from_micros(90));
+        assert_eq!(t.rate(), CFG.rate_max, "twenty thousand quick ones");
+    }
+
+    /// As many reads are late as may be, when how many are follows from what is written.
+    #[test]
+    fn late_reads_settle_at_their_part() {
+        let mut t = WriteTokens::new(CFG);
+        let (mut late, mut reads, mut due) = (0, 0, 0.0);
+        for period in 0..20_000u64 {
+            t.take(Time(period * CFG.period.0), 1);
+            for _ in 0..50 {
+                // At the full rate one in fifty meets a write.
+                due += t.rate() as f64 / CFG.rate_max as f64 / 50.0;
+                let is_late = due >= 1.0;
+                due -= f64::from(u8::from(is_late));
+                t.read(if is_late { Span::from_millis(1) } else { Span::from_micros(90) });
+                (late, reads) = (late + u64::from(is_late), reads + 1);
+            }
+        }
+        let one_in = reads / late;
+        assert!((800..1200).contains(&one_in), "one read in {one_in} is late");
+    }
+
+    #[test]
+    fn nobody_is_slowed_down_for_reads_that_do_not_come() {
+        let mut t = WriteTokens::new(CFG);
+        run(&mut t, 0, 500, Span::from_micros(300));
+        assert!(t.rate() < CFG.rate_max / 10);
+        // Nothing for a second, then one write after the other.
+        let mut now = Time(1_500_000_000);
+        for _ in 0..40 {
+            t.take(now, 1);
+            now += CFG.period;
+        }
+        assert_eq!(t.rate(), CFG.rate_max);
+        // What was not used in a second is not kept for a burst.
+        let mut burst = 0;
+        while t.take(now + Span::from_secs(1), 65_536) {
+            burst += 65_536;
+        }
+        assert!(burst <= 2_100_000, "{burst} bytes at once");
+    }
+}

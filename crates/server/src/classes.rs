@@ -1,0 +1,153 @@
+//! Online I/O before offline I/O at one vSSD (PN10): a queue each for reads, and tokens for offline writes, fewer while
+//! online reads are late.
+//!
+//! The reads of a class wait behind each other; offline ones start while no online one waits, and only a few at a time,
+//! since a read that has begun at a die is not interrupted. What is under way in one vSSD stays there: its dies are its own.
+
+use std::collections::VecDeque;
+
+use rackweave_core::msg::{Body, Class, IoRequest, Packet};
+use rackweave_core::{BLOCK, Span, Time};
+use rackweave_flash::Profile;
+use rackweave_sched::{Fifo, Item, Kind, Scheduler, TokenConfig, WriteTokens, clamp_lat};
+
+/// Reads of a class that wait for their turn; more are turned away and ask another replica.
+pub const QUEUE_MAX: usize = 4_096;
+/// Offline writes wait for tokens so long at the most, by the rate of the time; more are turned away. Less than their
+/// clients' patience, lest they ask another member for the same.
+const WRITES_WAIT: Span = Span::from_secs(1);
+/// Offline reads at the flash at a time: this part of what all may be.
+const OFFLINE_SHARE: usize = 8;
+/// An online read is late after so many times what one alone takes, and one of so many may be: few enough for P99 to stay.
+const LATE_AFTER_READS: u64 = 2;
+const LATE_ONE_IN: u64 = 1000;
+/// Lowest rate of offline writes, as a part of what the vSSD's dies can program: they always go on.
+const RATE_MIN_PART: u64 = 1024;
+/// How often the rate is decided: a few erases' time.
+const PERIOD: Span = Span::from_millis(10);
+
+/// The waiting I/O of one vSSD.
+#[derive(Debug)]
+pub struct Classes {
+    online: Fifo<Packet>,
+    offline: Fifo<Packet>,
+    writes: VecDeque<Packet>,
+    /// Bytes of tokens that they need.
+    writes_bytes: u64,
+    tokens: WriteTokens,
+    pub writes_delayed: u64,
+}
+
+pub fn is_offline(p: &Packet) -> bool {
+    p.header.class == Class::Copper
+}
+
+impl Classes {
+    /// Of a vSSD with so many dies.
+    pub fn new(profile: &Profile, dies: usize) -> Classes {
+        let page = u64::from(profile.geometry.page_bytes);
+        let rate_max = (dies as u64 * page).saturating_mul(1_000_000_000) / profile.program.0.max(1);
+        let tokens = WriteTokens::new(TokenConfig {
+            late_after: (profile.read + Span(page * 1_000_000_000 / profile.bus_bytes_per_s.max(1))) * LATE_AFTER_READS,
+            late_one_in: LATE_ONE_IN,
+            rate_min: (rate_max / RATE_MIN_PART).max(page),
+            rate_max: rate_max.max(page),
+            period: PERIOD,
+        });
+        let queue = || Fifo::new(QUEUE_MAX);
+        Classes {
+            online: queue(),
+            offline: queue(),
+            writes: VecDeque::new(),
+            writes_bytes: 0,
+            tokens,
+            writes_delayed: 0,
+        }
+    }
+    /// Reads that wait.
+    pub fn reads(&self) -> usize {
+        self.online.len() + self.offline.len()
+    }
+    /// Writes that wait.
+    pub fn writes(&self) -> usize {
+        self.writes.len()
+    }
+    /// Bytes per second that offline writes get now.
+    pub fn rate(&self) -> u64 {
+        self.tokens.rate()
+    }
+
+    /// Whether a read may start while so many are at the flash, so many of them offline.
+    fn may_start(offline: bool, at_flash: (usize, usize), most: usize) -> bool {
+        at_flash.0 < most && (!offline || at_flash.1 < (most / OFFLINE_SHARE).max(1))
+    }
+    /// A read that has come may start at once.
+    pub fn at_once(&self, p: &Packet, at_flash: (usize, usize), most: usize) -> bool {
+        let first = self.online.is_empty() && (!is_offline(p) || self.offline.is_empty());
+        first && Classes::may_start(is_offline(p), at_flash, most)
+    }
+    /// Adds a read to its queue; gives it back if that is full.
+    pub fn push_read(&mut self, now: Time, p: Packet) -> Result<(), Packet> {
+        let queue = if is_offline(&p) { &mut self.offline } else { &mut self.online };
+        let item = Item { enqueued_at: now, net: clamp_lat(p.header.lat), kind: Kind::Read, what: p };
+        queue.push(item).map_err(|item| item.what)
+    }
+    /// The read that starts next, if one may, and when it came.
+    pub fn pop_read(&mut self, now: Time, at_flash: (usize, usize), most: usize) -> Option<(Packet, Time)> {
+        let offline = self.online.is_empty();
+        if !Classes::may_start(offline, at_flash, most) {
+            return None;
+        }
+        let queue = if offline { &mut self.offline } else { &mut self.online };
+        queue.pop(now).map(|item| (item.what, item.enqueued_at))
+    }
+    /// An online read took so long, waiting included.
+    pub fn read_took(&mut self, took: Span) {
+        self.tokens.read(took);
+    }
+
+    /// Takes the tokens of a mutation that has come. False: it must wait.
+    pub fn write_at_once(&mut self, now: Time, p: &Packet) -> bool {
+        match cost(p) {
+            Some(bytes) => self.writes.is_empty() && self.tokens.take(now, bytes),
+            None => true,
+        }
+    }
+    /// Adds a write to those that wait; gives it back if they are too many.
+    pub fn push_write(&mut self, p: Packet) -> Result<(), Packet> {
+        let most = self.tokens.rate() / (1_000_000_000 / WRITES_WAIT.0);
+        if !self.writes.is_empty() && self.writes_bytes >= most {
+            return Err(p);
+        }
+        self.writes_bytes += u64::from(cost(&p).unwrap_or(0));
+        self.writes_delayed += 1;
+        self.writes.push_back(p);
+        Ok(())
+    }
+    /// The write that goes next, if there are tokens for it.
+    pub fn pop_write(&mut self, now: Time) -> Option<Packet> {
+        let bytes = self.writes.front().and_then(cost)?;
+        if !self.tokens.take(now, bytes) {
+            return None;
+        }
+        self.writes_bytes -= u64::from(bytes);
+        self.writes.pop_front()
+    }
+    /// When the next write may go.
+    pub fn deadline(&self, now: Time) -> Time {
+        if self.writes.is_empty() { Time::MAX } else { self.tokens.ready_at(now) }
+    }
+}
+
+/// Bytes of tokens that a packet needs; none if it needs none. Flushes and fences are for what was written before.
+fn cost(p: &Packet) -> Option<u32> {
+    if !is_offline(p) {
+        return None;
+    }
+    match &p.body {
+        Body::Io(IoRequest::Write(w)) => Some(w.data.len()),
+        // A record of the range; not its blocks.
+        Body::Io(IoRequest::Zero { .. }) => Some(BLOCK),
+        _ => None,
+    }
+}
