@@ -64,6 +64,10 @@ pub fn status(s: &Status) -> String {
     if let Some(e) = &r.store_error {
         let _ = writeln!(out, "WARNING: the metadata service cannot write: {e}");
     }
+    let twins = s.processes.iter().flat_map(|p| &p.peers).filter(|p| p.twins).map(|p| p.node.as_str());
+    for name in twins.collect::<std::collections::BTreeSet<_>>() {
+        let _ = writeln!(out, "WARNING: two processes say they are {name}: stop one of them");
+    }
     for set in s.sets.iter().filter(|set| !set.waits_for.is_empty()) {
         let _ = writeln!(
             out,

@@ -151,6 +151,11 @@ pub enum Event {
         peer: NodeId,
         incarnation: u64,
     },
+    /// Two processes say they are this node: one whose life is over by the other's word goes on sending (no replay: its
+    /// datagrams are new). The younger one is believed.
+    Twins {
+        peer: NodeId,
+    },
     /// Silent for too long over every path. It is probed; messages to it are refused.
     PeerDown {
         peer: NodeId,

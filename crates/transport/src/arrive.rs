@@ -16,6 +16,10 @@ use crate::window::Window;
 /// A life is challenged once in this time.
 const CHALLENGE_EVERY: Span = Span::from_millis(1);
 const COUNTER_BITS: u32 = 56;
+/// Datagrams of a life that is over are no longer on the way.
+const TWINS_AFTER: Span = Span::from_secs(1);
+/// How often it is told of a node that it runs twice.
+const TWINS_EVERY: Span = Span::from_secs(10);
 
 /// What to count for a datagram.
 type Count = fn(&mut crate::Counters) -> &mut u64;
@@ -87,6 +91,7 @@ impl Endpoint {
         let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. });
         let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
         if peer.incarnation.is_some_and(|known| p.incarnation < known) {
+            self.find_twins(now, p);
             return |c| &mut c.drop_stale_incarnation;
         }
         *heard = Heard::Unproven(p.source);
@@ -95,7 +100,7 @@ impl Endpoint {
             let answers = matches!(p.kind, Kind::Proof { answer, .. }
                 if peer.challenge.is_some_and(|(life, token, _)| (life, token) == (p.incarnation, answer)));
             if !keyed || answers {
-                self.meet(p.source, p.incarnation);
+                self.meet(now, p.source, p.incarnation);
             } else if !handshake {
                 self.challenge(now, p.source, p.incarnation);
                 return |c| &mut c.drop_unproven;
@@ -125,6 +130,23 @@ impl Endpoint {
         |c| &mut c.accepted
     }
 
+    /// A life that was followed by another sends what it never sent before, long after its last datagrams can have been on
+    /// the way: its process lives, and another one has its name.
+    fn find_twins(&mut self, now: Time, p: &Parsed) {
+        let Some(peer) = self.peers.get_mut(&p.source) else { return };
+        let Some((life, top, met)) = peer.former.filter(|f| f.0 == p.incarnation) else { return };
+        let counter = p.counter & ((1 << COUNTER_BITS) - 1);
+        if counter < top || now.since(met) < TWINS_AFTER {
+            return;
+        }
+        peer.former = Some((life, counter + 1, met));
+        if peer.twins.is_none_or(|t| now.since(t) >= TWINS_EVERY) {
+            peer.twins = Some(now);
+            self.counters.twins_seen += 1;
+            self.event(Event::Twins { peer: p.source });
+        }
+    }
+
     fn say(&mut self, to: NodeId, c: Control) {
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.say(c);
@@ -132,11 +154,12 @@ impl Endpoint {
     }
 
     /// A life of the peer that was not known is accepted.
-    fn meet(&mut self, node: NodeId, incarnation: u64) {
+    fn meet(&mut self, now: Time, node: NodeId, incarnation: u64) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let before = peer.incarnation.replace(incarnation);
         peer.challenge = None;
-        if before.is_some() {
+        if let Some(before) = before {
+            peer.former = Some((before, peer.replay.top(), now));
             self.half_bytes -= peer.half_bytes();
             peer.replay = Window::new(REPLAY_SPAN);
             let size = peer.chunk_bytes();

@@ -47,7 +47,7 @@ counters! {
     messages_half,
     chunks_lost, chunks_lost_spuriously, timeouts,
     acks_sent, pings_sent, challenges_sent,
-    path_changes, peers_down, chunk_size_changes, stream_uses, streams_stuck,
+    path_changes, peers_down, twins_seen, chunk_size_changes, stream_uses, streams_stuck,
 }
 
 impl Counters {

@@ -66,6 +66,8 @@ pub struct PeerStatus {
     pub peer: NodeId,
     pub incarnation: Option<u64>,
     pub down: bool,
+    /// When it was last seen that two processes say they are this node.
+    pub twins: Option<Time>,
     pub path: u16,
     pub path_changes: u64,
     pub bad_paths: Vec<u16>,
@@ -397,6 +399,7 @@ fn status(p: &Peer) -> PeerStatus {
         peer: p.node,
         incarnation: p.incarnation,
         down: p.down,
+        twins: p.twins,
         path: p.paths.current,
         path_changes: p.paths.changes,
         bad_paths: p.paths.bad().collect(),

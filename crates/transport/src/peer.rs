@@ -73,6 +73,10 @@ pub(crate) struct Peer {
     /// When a challenge of the peer was heeded last.
     pub challenged: Time,
     pub replay: Window,
+    /// The life before this one: its last counter, and when this one was met.
+    pub former: Option<(u64, u64, Time)>,
+    /// When datagrams of the life before were last found to go on.
+    pub twins: Option<Time>,
     /// Newest version the peer speaks, as it said.
     pub newest: u8,
     pub heard: Time,
@@ -119,6 +123,8 @@ impl Peer {
             challenge: None,
             challenged: Time::ZERO,
             replay: Window::new(REPLAY_SPAN),
+            former: None,
+            twins: None,
             newest: crate::VERSION - 1,
             heard: now,
             owed: None,

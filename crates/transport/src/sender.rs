@@ -367,7 +367,8 @@ impl Sender {
         }
         let rtt = rtt.and_then(|(network, turn, stamped)| {
             self.turn.add(now, turn);
-            let sample = stamped || now >= self.stamps_until;
+            // The wall clock that stamps are in may be set between two of them.
+            let sample = network > Span::ZERO && (stamped || now >= self.stamps_until);
             self.counts.samples += u64::from(sample);
             self.counts.stamped += u64::from(stamped);
             sample.then_some((network, turn))

@@ -16,6 +16,10 @@ impl Window {
         debug_assert!(bits >= 64 && bits.is_power_of_two());
         Window { top: 0, words: Vec::new(), bits }
     }
+    /// One more than the highest number seen.
+    pub fn top(&self) -> u64 {
+        self.top
+    }
     fn place(&self, n: u64) -> (usize, u64) {
         let bit = n & (self.bits - 1);
         ((bit / 64) as usize, 1 << (bit % 64))

@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use rackweave_core::msg::{Body, Class, Header, Op, Packet};
+use rackweave_core::msg::{Body, Class, Header, Op, Packet, Peer};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time};
 use rackweave_transport::header::FLAG_EXTENDED;
 use rackweave_transport::route::{Routed, rewrite, routed};
@@ -32,6 +32,14 @@ const LOOPBACK_DATAGRAM: usize = 65_507;
 const LOOPBACK_RETRANSMIT: Span = Span::from_millis(20);
 /// Largest train of datagrams for GSO, bytes: what one send takes.
 const TRAIN: usize = 60_000;
+
+/// Acknowledgements by themselves wake a process that has nothing to do: on one machine, where the next message seldom is
+/// lost and the retransmission time is long, they wait longer for one to ride on.
+const LOOPBACK_ACK_DELAY: Span = Span::from_millis(4);
+const LOOPBACK_ACK_EVERY: u32 = 32;
+/// What may wait for company does so long at the most. Meanwhile a read of the block that was written stalls at the other
+/// replicas; writes after each other come sooner.
+const WAIT: Span = Span::from_micros(500);
 
 /// Class and flags in a long datagram (docs/transport.md).
 const CLASS_AT: usize = 10;
@@ -61,6 +69,11 @@ pub struct Net {
     addresses: Vec<SocketAddr>,
     out: Vec<Outgoing>,
     arrived: Vec<Received>,
+    /// Packets that may wait, until when the first may, and to whom others went in this turn.
+    waiting: Vec<Packet>,
+    wait_until: Time,
+    going: Vec<NodeId>,
+    twins: Vec<NodeId>,
     counters: Counters,
     capture: Option<Capture>,
 }
@@ -96,6 +109,7 @@ impl Net {
             (cfg.paths, cfg.datagram_bytes_max) = (1, LOOPBACK_DATAGRAM);
             // Nothing is lost here but when a process does not run for long enough, as happens with more of them than cores.
             (cfg.retransmit_min, cfg.retransmit_initial) = (LOOPBACK_RETRANSMIT, LOOPBACK_RETRANSMIT);
+            (cfg.ack_delay, cfg.ack_every) = (LOOPBACK_ACK_DELAY, LOOPBACK_ACK_EVERY);
         } else {
             cfg.train_bytes_max = TRAIN;
             cfg.paths = paths.unwrap_or(cfg.paths);
@@ -114,6 +128,10 @@ impl Net {
             addresses,
             out: Vec::new(),
             arrived: Vec::new(),
+            waiting: Vec::new(),
+            wait_until: Time::MAX,
+            going: Vec::new(),
+            twins: Vec::new(),
             counters,
             capture: None,
         })
@@ -150,7 +168,7 @@ impl Net {
     }
 
     pub fn deadline(&self) -> Time {
-        self.endpoint.next_deadline().min(self.streams.deadline())
+        self.endpoint.next_deadline().min(self.streams.deadline()).min(self.wait_until)
     }
 
     /// Takes in a batch of datagrams; the packets in them wait in the engine.
@@ -196,8 +214,17 @@ impl Net {
         engine: &mut Engine<N, F, M>,
     ) -> io::Result<()> {
         for p in engine.take_outbound() {
-            self.send_packet(now, &p);
+            if may_wait(&p) {
+                self.waiting.push(p);
+                self.wait_until = self.wait_until.min(now + WAIT);
+            } else {
+                self.send_packet(now, &p);
+            }
         }
+        if !self.waiting.is_empty() {
+            self.send_waiting(now);
+        }
+        self.going.clear();
         if self.endpoint.next_deadline() <= now {
             self.endpoint.handle_timeout(now);
         }
@@ -229,7 +256,7 @@ impl Net {
 
     fn hear_of_leaving(&mut self, now: Time) {
         let endpoint = &mut self.endpoint;
-        self.udp.left(now, |l| endpoint.transmitted(l.timed.peer, l.timed.class, l.timed.stamp, l.at));
+        self.udp.left(now, |l| endpoint.transmitted(l.timed.peer, l.timed.class, l.timed.stamp, l.at.min(now)));
     }
 
     fn put_into_stream(&mut self, now: Time, t: &Transmit) {
@@ -260,12 +287,29 @@ impl Net {
         capture.flush();
     }
 
+    /// Packets that may wait go when their time has come, or with others to the same node: one datagram more in a call
+    /// that is made anyway, and no wake-up more at the other end.
+    fn send_waiting(&mut self, now: Time) {
+        let due = now >= self.wait_until;
+        let (mut waiting, going) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.going));
+        for p in waiting.extract_if(.., |p| due || going.contains(&p.dst)) {
+            self.send_packet(now, &p);
+        }
+        (self.waiting, self.going) = (waiting, going);
+        if self.waiting.is_empty() {
+            self.wait_until = Time::MAX;
+        }
+    }
+
     fn send_packet(&mut self, now: Time, p: &Packet) {
         let mut head = Vec::with_capacity(rackweave_wire::HEADER_BYTES + 128);
         let how = SendOptions { deadline: now + DEADLINE, token: 0 };
         let taken = rackweave_wire::encode_apart(p, &mut head)
             .is_ok_and(|data| self.endpoint.send(now, p.dst, Message { head: head.into(), data }, how).is_ok());
         self.counters.unsent += u64::from(!taken);
+        if !self.going.contains(&p.dst) {
+            self.going.push(p.dst);
+        }
     }
 
     fn take_events<N: Nodes, F: FileIo, M: MetaStore>(&mut self, now: Time, engine: &mut Engine<N, F, M>) {
@@ -286,6 +330,10 @@ impl Net {
                 }
                 Event::PeerDown { peer } | Event::StreamStuck { peer } => {
                     self.streams.abort(peer);
+                    continue;
+                }
+                Event::Twins { peer } => {
+                    self.twins.push(peer);
                     continue;
                 }
                 Event::GaveUp { .. } | Event::PeerUp { .. } | Event::PathChanged { .. } => continue,
@@ -345,6 +393,11 @@ impl Net {
     pub fn keep_time_of(&mut self, clock: &Clock) {
         self.udp.keep_time_of(clock);
     }
+    /// Nodes that were found to run twice since the last time.
+    pub fn take_twins(&mut self) -> Vec<NodeId> {
+        std::mem::take(&mut self.twins)
+    }
+
     /// Where the times of round trips are taken.
     pub fn timestamps(&self) -> String {
         self.udp.timestamps()
@@ -386,6 +439,11 @@ fn class(byte: u8) -> Class {
         1 => Class::Silver,
         _ => Class::Copper,
     }
+}
+
+/// Nobody waits for it: that a write is valid everywhere, told after its client was answered.
+fn may_wait(p: &Packet) -> bool {
+    matches!(p.body, Body::Peer(Peer::Val { .. }))
 }
 
 /// A read or write as the switch's node sees it, with the latency of this hop alone to come. It looks at no body of

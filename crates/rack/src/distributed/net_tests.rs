@@ -58,6 +58,8 @@ struct Relay {
     pairs: Vec<(TcpStream, TcpStream)>,
     /// Of a hundred datagrams.
     loss: u64,
+    /// Longer ones vanish.
+    mtu: usize,
     stuck: bool,
     refuse: bool,
 }
@@ -67,12 +69,12 @@ impl Relay {
         let (udp, tcp) = (UdpSocket::bind(at).expect("udp"), TcpListener::bind(at).expect("tcp"));
         udp.set_nonblocking(true).expect("nonblocking");
         tcp.set_nonblocking(true).expect("nonblocking");
-        Relay { udp, tcp, to, pairs: Vec::new(), loss: 0, stuck: false, refuse: false }
+        Relay { udp, tcp, to, pairs: Vec::new(), loss: 0, mtu: usize::MAX, stuck: false, refuse: false }
     }
     fn run(&mut self) {
         let mut b = vec![0; 65_536];
         while let Ok(n) = self.udp.recv(&mut b) {
-            if random_u64() % 100 >= self.loss {
+            if n <= self.mtu && random_u64() % 100 >= self.loss {
                 let _ = self.udp.send_to(&b[..n], self.to);
             }
         }
@@ -147,7 +149,9 @@ struct World {
 
 impl World {
     fn new(keys: Keys) -> World {
-        let host = host();
+        World::at(host(), keys)
+    }
+    fn at(host: std::net::IpAddr, keys: Keys) -> World {
         let at = |n: u16| SocketAddr::new(host, 7400 + n);
         let of_a = vec![at(0), at(1), at(2), at(13)];
         let of_b = vec![at(0), at(1), at(12), at(3)];
@@ -343,4 +347,69 @@ fn a_port_in_use_is_named() {
     let e = Net::new(NodeId(0), vec![at], Keys::none(), 1, 1).unwrap_err().to_string();
     assert!(e.contains(&at.to_string()) && e.contains("in use"), "{e}");
     drop(other);
+}
+
+/// The path carries less than the nodes were told: smaller datagrams, no stream, and status says so.
+#[test]
+fn a_path_that_carries_less_gets_smaller_datagrams() {
+    let mut w = World::new(keys());
+    w.all_of(20, 4096);
+    assert_eq!(w.a.peer(B).datagram_bytes, LOOPBACK_DATAGRAM);
+    w.relays.iter_mut().for_each(|r| r.mtu = 4000);
+    w.all_of(50, 32_768);
+    assert!(w.a.peer(B).datagram_bytes <= 4000, "{:?}", w.a.peer(B));
+    assert!(w.a.count("chunk_size_changes") >= 4);
+    assert_eq!(w.a.count("stream_uses"), 0);
+}
+
+/// Runs it in a network namespace of its own; false if that is not allowed here.
+#[allow(clippy::disallowed_methods, reason = "a namespace is a thread's")]
+fn in_namespace(test: fn()) -> bool {
+    let there = std::thread::spawn(move || {
+        // SAFETY: this thread alone moves to another network.
+        let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+        if moved && ip("link set lo up") {
+            test();
+            return true;
+        }
+        false
+    });
+    there.join().unwrap_or_else(|e| std::panic::resume_unwind(e))
+}
+
+fn ip(args: &str) -> bool {
+    std::process::Command::new("ip").args(args.split(' ')).status().is_ok_and(|s| s.success())
+}
+
+fn plug_in() {
+    let commands =
+        ["link add v0 type veth peer name v1", "addr add 10.77.0.1/24 dev v0", "link set v0 up", "link set v1 up"];
+    for c in commands {
+        assert!(ip(c), "ip {c}");
+    }
+}
+
+/// The interface with the nodes' addresses goes away and comes back: nobody ends, and messages arrive again.
+#[test]
+fn an_interface_that_vanishes_and_comes_back() {
+    let ran = in_namespace(|| {
+        plug_in();
+        let mut w = World::at([10, 77, 0, 1].into(), keys());
+        w.all_of(20, 4096);
+        assert!(ip("link del v0"), "unplugged");
+        let end = w.clock.read() + Span::from_secs(2);
+        while w.clock.read() < end {
+            w.say(4096);
+            w.turn();
+        }
+        assert!(w.a.count("send_refused") > 0, "{:?}", w.a.net.counters());
+        plug_in();
+        let sent = w.sent;
+        w.load_until("messages arrive again", LONG, |w| w.b.engine.nodes.got.range(sent..).next().is_some());
+        w.turn_until("nothing waits", LONG, |w| w.a.peer(B).queued_bytes == 0);
+        w.all_of(50, 4096);
+    });
+    if !ran {
+        println!("SKIPPED: an interface that vanishes and comes back (no right to make a network namespace)");
+    }
 }

@@ -93,7 +93,9 @@ struct Clocks {
 impl Clocks {
     /// What turns a timestamp into the loop's time. Made anew for each batch: the wall clock may be set meanwhile.
     fn now(&mut self, now: Time) -> impl Fn(u64) -> Time + use<> {
-        let (wall, boot) = (nanos(libc::CLOCK_REALTIME), nanos(libc::CLOCK_BOOTTIME));
+        self.at(now, nanos(libc::CLOCK_REALTIME), nanos(libc::CLOCK_BOOTTIME))
+    }
+    fn at(&mut self, now: Time, wall: u64, boot: u64) -> impl Fn(u64) -> Time + use<> {
         self.boot_at_zero = self.boot_at_zero.min(boot.saturating_sub(now.0));
         let here = boot.saturating_sub(self.boot_at_zero);
         move |stamp| Time((here + stamp).saturating_sub(wall))
@@ -179,9 +181,8 @@ impl Udp {
         };
         if n < 0 {
             let e = io::Error::last_os_error();
-            // An ICMP error of something sent before is nothing to this socket.
-            let passing = matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECONNREFUSED));
-            return if passing { Ok(false) } else { Err(e) };
+            // An ICMP error of something sent before, an interface that went away: nothing to this socket.
+            return if fatal(&e) { Err(e) } else { Ok(false) };
         }
         for (i, h) in heads.iter().enumerate().take(n as usize) {
             let len = h.msg_len as usize;
@@ -467,6 +468,22 @@ mod tests {
     fn single_datagrams_and_trains_arrive_as_they_were_sent() {
         there_and_back("127.0.0.1");
         there_and_back("[::1]");
+    }
+
+    /// The wall clock is set between two batches: what arrives after is timed right, what was stamped before is out by as
+    /// much as it jumped, never ahead of the loop, and the next is right again.
+    #[test]
+    fn a_wall_clock_that_jumps_spoils_no_later_stamp() {
+        let mut c = Clocks { boot_at_zero: 5_000 };
+        let (wall, jump) = (1_700_000_000_000_000_000, 3_600_000_000_000);
+        let time = c.at(Time(1_000_000), wall, 1_005_000);
+        assert_eq!(time(wall - 250), Time(999_750));
+        for (wall, stale) in [(wall + jump, wall), (wall - jump, wall)] {
+            let time = c.at(Time(2_000_000), wall, 2_005_000);
+            assert_eq!(time(wall - 250), Time(1_999_750));
+            let t = time(stale).min(Time(2_000_000));
+            assert!(t == Time(0) || t == Time(2_000_000), "{t:?}");
+        }
     }
 
     #[test]

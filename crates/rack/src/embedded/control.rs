@@ -159,6 +159,9 @@ pub struct Peer {
     pub node: String,
     /// Silent over every path.
     pub down: bool,
+    /// Two processes say they are this node, of late.
+    #[serde(default)]
+    pub twins: bool,
     /// `datagrams`, `stream`, or `stream wanted` while one is opened.
     pub carrier: String,
     pub stream_uses: u64,

@@ -510,6 +510,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
 
     fn answer_report(&mut self, now: Time, place: Place, metrics: bool, rack: &RackStatus, volumes: &[VolumeInfo]) {
         let view = View {
+            now,
             facts: &self.facts,
             uptime: now.since(self.started),
             standstill: self.clock.skipped(),
@@ -559,7 +560,19 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     /// Packets of the nodes for other processes, and whatever else the network has to say.
     fn send_packets(&mut self, now: Time) -> io::Result<()> {
         match &mut self.net {
-            Some(net) => net.send(now, &mut self.engine),
+            Some(net) => {
+                net.send(now, &mut self.engine)?;
+                for n in net.take_twins() {
+                    let name =
+                        self.facts.names.get(n.0 as usize).map_or("a node that is not configured", String::as_str);
+                    let _ = writeln!(
+                        io::stderr(),
+                        "rackweave: two processes say they are {name} (node {}): stop one of them; the younger is believed",
+                        n.0
+                    );
+                }
+                Ok(())
+            }
             None => Ok(()),
         }
     }

@@ -37,8 +37,12 @@ pub struct Facts {
     pub names: Vec<String>,
 }
 
+/// How long it is shown that a node ran twice: longer than between two findings.
+const TWINS_SHOWN: Span = Span::from_secs(15);
+
 /// Everything a status is made of.
 pub struct View<'a> {
+    pub now: Time,
     pub facts: &'a Facts,
     pub uptime: Span,
     pub standstill: Span,
@@ -107,14 +111,14 @@ impl View<'_> {
             uptime_s: self.uptime.as_secs_f64(),
             error: None,
             timestamps: net.timestamps(),
-            peers: net.peers().iter().map(|p| peer(named(p.peer), p)).collect(),
+            peers: net.peers().iter().map(|p| peer(self.now, named(p.peer), p)).collect(),
             network: self.counted.clone(),
             keys: self.keys.clone(),
         })
     }
 }
 
-fn peer(node: String, p: &PeerStatus) -> Peer {
+fn peer(now: Time, node: String, p: &PeerStatus) -> Peer {
     let class = |(name, f): (&str, &FlowStatus)| PeerClass {
         class: name.into(),
         rtt_us: f.rtt.0 as f64 / 1e3,
@@ -136,6 +140,7 @@ fn peer(node: String, p: &PeerStatus) -> Peer {
     Peer {
         node,
         down: p.down,
+        twins: p.twins.is_some_and(|t| now.since(t) < TWINS_SHOWN),
         carrier: carrier.into(),
         stream_uses: p.stream_uses,
         path: p.path,

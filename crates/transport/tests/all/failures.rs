@@ -278,3 +278,54 @@ fn a_black_hole_for_answers_is_left_although_requests_come_in() {
     }
     assert!(w.delivered(2).any(|d| number(&d.message) == 1), "{:?}", w.state());
 }
+
+/// A second process with the id of a node: whoever hears both says so, and goes on with the younger one. What is played
+/// again of a life that is over is no second process.
+#[test]
+fn two_processes_with_one_id_are_named() {
+    for keyed in [false, true] {
+        let keys = if keyed { Keys::one(KeyId(1), [1; 32]).expect("a key") } else { Keys::none() };
+        let mut w = pair(Faults::default(), Config::default(), keys.clone());
+        w.send(2, 3, small(0), Time::MAX, 0).expect("taken");
+        w.settle(Span::from_millis(100));
+        let younger =
+            rackweave_transport::Endpoint::new(Config::default(), NodeId(2), 2, keys, 6).expect("configuration");
+        let mut elder = w.ends.insert(NodeId(2), younger).expect("there");
+        let twins = |w: &World| {
+            let named = |e: &Event| *e == Event::Twins { peer: NodeId(2) };
+            w.events.iter().filter(|(_, n, e)| n.0 == 3 && named(e)).count()
+        };
+        w.send(2, 3, small(1), Time::MAX, 1).expect("taken");
+        w.settle(Span::from_secs(1));
+        let later = w.now + Span::from_secs(2);
+        w.run_until(later);
+        assert_eq!(twins(&w), 0, "keyed {keyed}: a restart is none");
+        let mut recorded = Vec::new();
+        for n in 2..30 {
+            let now = w.now;
+            let how = rackweave_transport::SendOptions { deadline: Time::MAX, token: n };
+            elder.send(now, NodeId(3), small(n), how).expect("taken");
+            while let Some(t) = elder.poll_transmit(now) {
+                recorded.push(t.bytes.clone());
+                let datagram = bytes::BytesMut::from(&t.bytes[..]);
+                w.end(3).receive(now, rackweave_transport::Received { datagram, at: now, marked: false });
+            }
+            let next = now + Span::from_millis(100);
+            w.run_until(next);
+        }
+        assert_eq!(twins(&w), 1, "keyed {keyed}: once in ten seconds");
+        assert!(w.end(3).peers().iter().any(|p| p.peer == NodeId(2) && p.twins.is_some()));
+        let later = w.now + Span::from_secs(20);
+        w.run_until(later);
+        for bytes in recorded {
+            let (now, datagram) = (w.now, bytes::BytesMut::from(&bytes[..]));
+            w.end(3).receive(now, rackweave_transport::Received { datagram, at: now, marked: false });
+            w.pump();
+        }
+        assert_eq!(twins(&w), 1, "keyed {keyed}: a replay is none");
+        let before = w.delivered(3).count();
+        w.send(2, 3, small(40), Time::MAX, 40).expect("taken");
+        w.settle(Span::from_secs(1));
+        assert_eq!(w.delivered(3).count(), before + 1, "the younger one goes on");
+    }
+}
