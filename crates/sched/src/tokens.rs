@@ -22,6 +22,8 @@ pub struct TokenConfig {
 
 /// Periods without reads from the lowest rate to the highest.
 const STEPS: u64 = 32;
+/// Periods without reads after which nobody reads.
+const IDLE_PERIODS: u32 = 10;
 /// Part of the rate that a late read takes away.
 const LATE_PART: u64 = 4;
 /// Late reads of one period that count.
@@ -40,12 +42,23 @@ pub struct WriteTokens {
     period_ends: Time,
     reads: u64,
     late: u64,
+    /// Periods without reads, up to now.
+    idle: u32,
 }
 
 impl WriteTokens {
     pub fn new(cfg: TokenConfig) -> WriteTokens {
         let period_ends = Time::ZERO + cfg.period;
-        WriteTokens { cfg, rate: cfg.rate_max, tokens: 0, filled_at: Time::ZERO, period_ends, reads: 0, late: 0 }
+        WriteTokens {
+            cfg,
+            rate: cfg.rate_max,
+            tokens: 0,
+            filled_at: Time::ZERO,
+            period_ends,
+            reads: 0,
+            late: 0,
+            idle: 0,
+        }
     }
     /// Bytes per second that are granted now.
     pub fn rate(&self) -> u64 {
@@ -88,7 +101,8 @@ impl WriteTokens {
     }
     fn decide(&mut self, now: Time) {
         let c = &self.cfg;
-        let step = if self.reads == 0 {
+        self.idle = if self.reads == 0 { self.idle.saturating_add(1) } else { 0 };
+        let step = if self.idle >= IDLE_PERIODS {
             (c.rate_max - c.rate_min) / STEPS + 1
         } else {
             let quick = self.reads - self.late;
@@ -171,7 +185,7 @@ mod tests {
         assert!(t.rate() < CFG.rate_max / 10);
         // Nothing for a second, then one write after the other.
         let mut now = Time(1_500_000_000);
-        for _ in 0..40 {
+        for _ in 0..60 {
             t.take(now, 1);
             now += CFG.period;
         }
