@@ -20,6 +20,7 @@ fn volume() -> VolumeRecord {
         creator: (Incarnation(9), 10),
         stripe_blocks: 16,
         sets: vec![SetId(0), SetId(1)],
+        offline: false,
         deleting: true,
         to_clear: vec![SetId(1)],
         attaches: vec![AttachRecord { client: Incarnation(9), request: 11, attach: 2 }],
