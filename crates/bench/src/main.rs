@@ -52,6 +52,9 @@ enum Name {
     /// 4 KiB write and reply against protobuf RPC
     #[value(name = "pn-fig14a")]
     Fig14a,
+    /// Bytes moved by a receive
+    #[value(name = "pn-fig14c")]
+    Fig14c,
     /// Black holes on one of two equal-cost paths
     #[value(name = "pn-fig14d")]
     Fig14d,
@@ -76,6 +79,7 @@ fn run(name: Name, effort: Effort) -> io::Result<Report> {
     Ok(match name {
         Name::Fig6 => figures::fig67(effort)?,
         Name::Fig14a => figures::fig14ab(effort)?,
+        Name::Fig14c => figures::fig14c()?,
         Name::Bulk => figures::bulk(effort)?,
         Name::Fig14d => black_holes::report(Span::from_secs(10)),
         Name::Fig16 => shares::fig16(Span::from_millis(400)),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bulk;
 use super::node::{self, transport};
+use super::receive::{self, Receive};
 use super::requests::{CLIENT, Client, Load, Measured, SERVER};
 use super::tcp::Tcp;
 
@@ -48,6 +49,8 @@ impl Way {
 /// One end, in a process of its own; the experiments start these.
 #[derive(Debug, Subcommand)]
 pub enum End {
+    /// Receive messages from this process itself, to be counted
+    Receive { way: Receive, count: u64 },
     /// Answer until the process is ended
     Serve(Place),
     /// Send, and print what was measured as JSON
@@ -152,6 +155,10 @@ fn ready() {
 /// Runs one end.
 pub fn run(end: &End) -> io::Result<()> {
     match end {
+        End::Receive { way, count } => {
+            receive::receive(*way, *count);
+            Ok(())
+        }
         End::Serve(place) => {
             pin(place.cpu)?;
             serve(place)

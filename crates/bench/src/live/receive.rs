@@ -1,0 +1,87 @@
+//! What receiving 64 KiB costs in memory traffic: blocks and their CRCs in the receive step (PN3), or a whole message that
+//! is copied into blocks, of which the CRCs are computed then.
+
+use std::io::{self, BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use bytes::{Bytes, BytesMut};
+use clap::ValueEnum;
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{BLOCK, NodeId, Time};
+use rackweave_transport::{Algorithm, Config, Endpoint, Event, Keys, Received, SendOptions};
+
+use crate::model::message;
+
+const MESSAGE: usize = 65_536;
+const FROM: NodeId = NodeId(2);
+const TO: NodeId = NodeId(3);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Receive {
+    /// Only the sender's part, which is not counted.
+    Not,
+    InOneStep,
+    CopyThenCrc,
+}
+
+/// Receives so many messages; the sender's part is the same for all ways.
+pub fn receive(way: Receive, count: u64) {
+    // A window that needs no acknowledgement to go on.
+    let cfg = Config { algorithm: Algorithm::Fixed { window: 16 << 20 }, ..Config::default() };
+    let end = |n| Endpoint::new(cfg.clone(), n, 1, Keys::none(), 1).expect("a configuration");
+    let (mut from, mut to, now) = (end(FROM), end(TO), Time(1));
+    let data = Bytes::from(vec![7; MESSAGE]);
+    let mut kept = 0u32;
+    for n in 0..count {
+        let m = message(Op::Peer, Class::Silver, FROM, n, 40, data.clone());
+        from.send(now, TO, m, SendOptions { deadline: Time::MAX, token: n }).expect("room");
+        while let Some(t) = from.poll_transmit(now) {
+            let datagram = BytesMut::from(&t.bytes[..]);
+            if way != Receive::Not {
+                to.receive(now, Received { datagram, at: now, marked: false });
+            }
+        }
+        while to.poll_transmit(now).is_some() {}
+        while let Some(event) = to.poll_event() {
+            let Event::Delivered(d) = event else { continue };
+            kept ^= match way {
+                Receive::CopyThenCrc => copy_then_crc(&d.message.data),
+                _ => d.crcs.iter().fold(1, |a, c| a ^ c),
+            };
+        }
+    }
+    println!("{kept}");
+}
+
+fn copy_then_crc(data: &[u8]) -> u32 {
+    data.chunks(BLOCK as usize).map(|b| std::hint::black_box(b.to_vec())).fold(0, |a, b| a ^ crc32c::crc32c(&b))
+}
+
+/// Bytes of all loads and stores of a process that receives so many.
+pub fn counted(way: Receive, count: u64) -> io::Result<u64> {
+    let way = way.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
+    let mut child = Command::new("valgrind")
+        .args(["--tool=lackey", "--trace-mem=yes", "--log-fd=1"])
+        .arg(std::env::current_exe()?)
+        .args(["end", "receive", &way, &count.to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| io::Error::other(format!("valgrind: {e}")))?;
+    let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let mut bytes = 0;
+    for line in BufReader::with_capacity(1 << 20, out).lines() {
+        let line = line?;
+        let size = || line.rsplit(',').next().and_then(|s| s.parse::<u64>().ok()).unwrap_or(0);
+        // Loads, stores, and what is both.
+        bytes += match line.get(..3) {
+            Some(" L " | " S ") => size(),
+            Some(" M ") => 2 * size(),
+            _ => 0,
+        };
+    }
+    match child.wait()?.success() {
+        true => Ok(bytes),
+        false => Err(io::Error::other("valgrind ended with an error")),
+    }
+}
