@@ -11,7 +11,7 @@ use rackweave_core::Time;
 use rackweave_transport::Received;
 
 use super::stamps::{Left, Stamps, Timed};
-use crate::embedded::clock::Clock;
+use crate::embedded::clock::{Clock, nanos_of};
 
 /// Datagrams taken or sent by one call.
 const BATCH: usize = 32;
@@ -93,7 +93,7 @@ struct Clocks {
 impl Clocks {
     /// What turns a timestamp into the loop's time. Made anew for each batch: the wall clock may be set meanwhile.
     fn now(&mut self, now: Time) -> impl Fn(u64) -> Time + use<> {
-        self.at(now, nanos(libc::CLOCK_REALTIME), nanos(libc::CLOCK_BOOTTIME))
+        self.at(now, nanos_of(libc::CLOCK_REALTIME), nanos_of(libc::CLOCK_BOOTTIME))
     }
     fn at(&mut self, now: Time, wall: u64, boot: u64) -> impl Fn(u64) -> Time + use<> {
         self.boot_at_zero = self.boot_at_zero.min(boot.saturating_sub(now.0));
@@ -400,14 +400,6 @@ pub(super) fn put_address(a: SocketAddr, to: &mut libc::sockaddr_storage) -> u32
             size_of::<libc::sockaddr_in6>() as u32
         }
     }
-}
-
-/// CLOCK_REALTIME is what the kernel's timestamps are in, CLOCK_BOOTTIME the loop's.
-fn nanos(clock: libc::clockid_t) -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills the structure given.
-    unsafe { libc::clock_gettime(clock, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 #[cfg(test)]

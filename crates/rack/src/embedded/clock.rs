@@ -69,9 +69,14 @@ impl Clock {
 
 /// CLOCK_BOOTTIME: a suspended machine shows as a gap, too.
 fn machine_nanos() -> u64 {
+    nanos_of(libc::CLOCK_BOOTTIME)
+}
+
+/// What one of the kernel's clocks shows, in ns.
+pub(crate) fn nanos_of(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the structure given.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut t) };
+    unsafe { libc::clock_gettime(clock, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
