@@ -24,6 +24,7 @@ local CONTROL = {
   [0] = "server's hello", [1] = "welcome to a server", [2] = "heartbeat", [3] = "lease", [4] = "new view",
   [5] = "set recovered", [6] = "new epoch wanted", [7] = "client's hello", [8] = "welcome to a client", [9] = "map wanted",
   [10] = "map", [11] = "attach", [12] = "attached", [13] = "administration", [14] = "its answer", [15] = "volume changed",
+  [16] = "hello of an empty server", [17] = "server refused",
 }
 local GC = {
   [0] = "soft", [1] = "regular", [2] = "bg", [3] = "accept", [4] = "delay", [5] = "finish", [6] = "still collecting",
