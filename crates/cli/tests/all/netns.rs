@@ -171,7 +171,7 @@ fn netns_what_cannot_run_is_said() {
         &config,
         "servers = 3\n[hosts]\nmeta = \"10.0.0.1:21079\"\nswitch = \"10.0.0.2:21079\"\n\
          servers = [\"10.0.0.3:21079\", \"10.0.0.4:21079\", \"10.0.0.5:21079\"]\ngateways = [\"10.0.0.6:21079\"]\n\
-         key_file = \"k\"\n[[switch.ports]]\ninterfaces = [\"rw-none\"]\n\
+         key_file = \"k/cluster.key\"\n[[switch.ports]]\ninterfaces = [\"rw-none\"]\n\
          nodes = [\"server-0\", \"server-1\", \"server-2\", \"gateway-0\"]\n",
     )
     .expect("write");
@@ -185,7 +185,9 @@ fn netns_what_cannot_run_is_said() {
         let e = switch(None, plane);
         assert!(e.contains(&format!("({plane})")) && e.contains("\"rw-none\" of switch.ports"), "{e}");
     }
-    std::os::unix::fs::chown(&key, Some(NOBODY), None).expect("chown");
+    for owned in [key.clone(), key.join("cluster.key")] {
+        std::os::unix::fs::chown(&owned, Some(NOBODY), None).expect("chown");
+    }
     // Without root there is no BPF; the program must be where others can read it.
     let program = Path::new(env!("CARGO_BIN_EXE_rackweave"));
     if fs::metadata(program).is_ok() && std::process::Command::new(program).uid(NOBODY).arg("version").output().is_ok()

@@ -55,7 +55,7 @@ struct Relay {
     udp: UdpSocket,
     tcp: TcpListener,
     to: SocketAddr,
-    pairs: Vec<(TcpStream, TcpStream)>,
+    pairs: Vec<[Way; 2]>,
     /// Of a hundred datagrams.
     loss: u64,
     stuck: bool,
@@ -83,32 +83,41 @@ impl Relay {
             let to = TcpStream::connect(self.to).expect("the node listens");
             from.set_nonblocking(true).expect("nonblocking");
             to.set_nonblocking(true).expect("nonblocking");
-            self.pairs.push((from, to));
+            let (from2, to2) = (from.try_clone().expect("clone"), to.try_clone().expect("clone"));
+            self.pairs.push([Way { from, to, held: Vec::new() }, Way { from: to2, to: from2, held: Vec::new() }]);
         }
         if !self.stuck {
-            self.pairs.retain_mut(|(x, y)| pass(x, y, &mut b) && pass(y, x, &mut b));
+            self.pairs.retain_mut(|[there, back]| there.pass(&mut b) && back.pass(&mut b));
         }
     }
 }
 
-fn pass(from: &mut TcpStream, to: &mut TcpStream, b: &mut [u8]) -> bool {
-    loop {
-        match from.read(b) {
-            Ok(0) => {
-                let _ = to.shutdown(Shutdown::Write);
-                return true;
-            }
-            Ok(n) => {
-                let mut left = &b[..n];
-                while !left.is_empty() {
-                    match to.write(left) {
-                        Ok(n) => left = &left[n..],
-                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
-                        Err(_) => return false,
-                    }
+/// One direction of a connection.
+struct Way {
+    from: TcpStream,
+    to: TcpStream,
+    /// Read, and not taken by `to` yet: its reader runs in this same thread.
+    held: Vec<u8>,
+}
+
+impl Way {
+    /// Passes on what can be; false when the connection is broken.
+    fn pass(&mut self, b: &mut [u8]) -> bool {
+        loop {
+            while !self.held.is_empty() {
+                match self.to.write(&self.held) {
+                    Ok(n) => drop(self.held.drain(..n)),
+                    Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
                 }
             }
-            Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+            match self.from.read(b) {
+                Ok(0) => {
+                    let _ = self.to.shutdown(Shutdown::Write);
+                    return true;
+                }
+                Ok(n) => self.held.extend_from_slice(&b[..n]),
+                Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+            }
         }
     }
 }
