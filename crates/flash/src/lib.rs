@@ -6,6 +6,7 @@
 //! - [`Ssd`]: the drive and its channel-isolated virtual SSDs (FlashBlox's "high" isolation).
 //! - `vssd`: the page layer: block states and victims, page map, range records, collection, syncs, checkpoints,
 //!   recovery, ageing.
+//! - [`wear`]: when channels and dies trade places, and which.
 //! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
 //! - [`backend`]: contents in memory, or nowhere.
 //!
@@ -20,6 +21,7 @@ pub mod profile;
 mod ssd;
 pub mod timing;
 mod vssd;
+pub mod wear;
 
 pub use geometry::Geometry;
 pub use profile::{Profile, ProfileError, Source};

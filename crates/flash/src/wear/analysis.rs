@@ -1,0 +1,105 @@
+//! FlashBlox §3.1.4: how often channels must trade places so that wear stays even.
+//!
+//! σ_i is the wear of channel i, ξ = σ_max ÷ σ_avg the imbalance, and ξ ≤ 1 + δ is wanted from α of the lifetime L on.
+//! In the worst case one channel takes all writes. Swapped from channel to channel, after K rounds through all N
+//! every one has K shares, and ξ is greatest after the next: (K + 1) ÷ (K + 1/N). That is at most 1 + δ from
+//! K = (N − 1 − δ) ÷ (N δ) rounds on (at most 1/δ), which are N K swaps (at most N/δ) in α L.
+//!
+//! The paper's Table 2 (26, 12, 6 and 3 days for 8, 16, 32 and 64 channels, five years, δ = 0.1) follows with α = 1; its
+//! text says 0.9, with which the periods are a tenth shorter.
+
+use rackweave_core::Span;
+
+/// An imbalance to be held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Imbalance {
+    /// N: channels of the device, or dies of a channel, for which the same holds (§3.2).
+    pub units: u16,
+    /// δ: σ_max is at most 1 + δ times σ_avg.
+    pub delta: f64,
+    /// L: how long the device is to last.
+    pub life: Span,
+    /// α: part of its life after which the imbalance holds.
+    pub alpha: f64,
+}
+
+/// Why an imbalance cannot be held, or makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum AnalysisError {
+    #[error("wear imbalance {delta} must be greater than 0 and at most 1")]
+    Delta { delta: f64 },
+    #[error("the part of a lifetime, {alpha}, must be greater than 0 and at most 1")]
+    Alpha { alpha: f64 },
+    #[error("a device that lasts no time has no wear to level")]
+    Life,
+    #[error(
+        "a swap every {:.2} days cannot hold a wear imbalance of {delta} between {units} channels; every {:.2} days \
+         can", days(*period), days(*holds)
+    )]
+    Period { period: Span, units: u16, delta: f64, holds: Span },
+}
+
+fn days(s: Span) -> f64 {
+    s.as_secs_f64() / 86_400.0
+}
+
+impl Imbalance {
+    fn checked(&self) -> Result<(), AnalysisError> {
+        let part = |v: f64| v > 0.0 && v <= 1.0;
+        if !part(self.delta) {
+            return Err(AnalysisError::Delta { delta: self.delta });
+        }
+        if !part(self.alpha) {
+            return Err(AnalysisError::Alpha { alpha: self.alpha });
+        }
+        if self.life == Span::ZERO {
+            return Err(AnalysisError::Life);
+        }
+        Ok(())
+    }
+
+    /// K: rounds through all units after which the imbalance holds; 0 for one unit.
+    pub fn rounds(&self) -> f64 {
+        let n = f64::from(self.units);
+        ((n - 1.0 - self.delta) / (n * self.delta)).max(0.0)
+    }
+    /// N K: swaps in α L.
+    pub fn swaps(&self) -> f64 {
+        f64::from(self.units) * self.rounds()
+    }
+
+    /// 1/f: the longest time between swaps with which the imbalance holds; `None` if no swap is needed.
+    ///
+    /// # Errors
+    /// Values outside their range.
+    pub fn period(&self) -> Result<Option<Span>, AnalysisError> {
+        self.checked()?;
+        let swaps = self.swaps();
+        Ok((swaps > 0.0).then(|| Span((self.life.0 as f64 * self.alpha / swaps) as u64)))
+    }
+
+    /// Refuses a period that cannot hold the imbalance, and says which can.
+    ///
+    /// # Errors
+    /// As [`Imbalance::period`], and [`AnalysisError::Period`].
+    pub fn check(&self, period: Span) -> Result<(), AnalysisError> {
+        match self.period()? {
+            Some(holds) if period > holds => {
+                Err(AnalysisError::Period { period, units: self.units, delta: self.delta, holds })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// γ = M/f: bytes erased in one period at the rate the device is provisioned for, which wears it out in L (§3.1.5):
+    /// `device_life` bytes erased. All of a device's life if no swap is needed.
+    ///
+    /// # Errors
+    /// As [`Imbalance::period`].
+    pub fn gamma(&self, device_life: u64) -> Result<u64, AnalysisError> {
+        Ok(match self.period()? {
+            Some(period) => (device_life as f64 * (period.0 as f64 / self.life.0 as f64)) as u64,
+            None => device_life,
+        })
+    }
+}

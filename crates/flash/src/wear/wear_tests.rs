@@ -1,0 +1,196 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const DAY: u64 = 86_400;
+const FIVE_YEARS: Span = Span::from_secs(5 * 365 * DAY + DAY);
+
+fn held(units: u16, delta: f64, alpha: f64) -> Imbalance {
+    Imbalance { units, delta, life: FIVE_YEARS, alpha }
+}
+
+/// `(total, since)` of every die.
+fn leveler(policy: WearPolicy, dies_per_channel: u16, dies: &[(u64, u64)]) -> Leveler {
+    let dies = dies.iter().map(|&(total, since)| DieWear { total, since }).collect();
+    Leveler::resumed(policy, dies_per_channel, 1_000_000, dies, Time::ZERO)
+}
+
+fn planned(pairing: Pairing, dies_per_channel: u16, dies: &[(u64, u64)]) -> Vec<(u32, u32)> {
+    let policy = WearPolicy { trigger: Trigger::Period(Span(1)), pairing };
+    leveler(policy, dies_per_channel, dies).plan(Time(1)).map_or_else(Vec::new, |s| s.dies)
+}
+
+#[test]
+fn table_2s_periods() {
+    for (channels, days) in [(8, 26), (16, 12), (32, 6), (64, 3)] {
+        let at = |alpha| held(channels, 0.1, alpha).period().expect("in range").expect("several channels");
+        let period = at(1.0).as_secs_f64() / DAY as f64;
+        assert_eq!(period.round() as u64, days, "{channels} channels: {period} days");
+        let text = at(0.9).as_secs_f64() / DAY as f64;
+        assert!((text / period - 0.9).abs() < 1e-6);
+    }
+    assert_eq!(held(1, 0.1, 1.0).period(), Ok(None), "one channel is even with itself");
+}
+
+#[test]
+fn the_bound_is_where_the_imbalance_comes_under_the_limit() {
+    for (n, delta) in [(4u32, 0.1), (16, 0.1), (16, 0.0375), (64, 0.02)] {
+        let i = held(n as u16, delta, 1.0);
+        // One writer goes from channel to channel: after k rounds and one share more, ξ is at its greatest.
+        let xi = |k: f64| (k + 1.0) / (k + 1.0 / f64::from(n));
+        let k = i.rounds();
+        assert!(xi(k) <= 1.0 + delta + 1e-9 && xi(k - 0.1) > 1.0 + delta, "{n} channels: K = {k}");
+        assert!(k <= 1.0 / delta && i.swaps() <= f64::from(n) / delta);
+    }
+}
+
+#[test]
+fn gamma_is_a_periods_share_of_the_devices_life() {
+    // 16 channels, δ = 0.1: 149 swaps in a life.
+    let gamma = held(16, 0.1, 1.0).gamma(1_490_000).expect("in range");
+    assert!((9_999..=10_000).contains(&gamma), "{gamma}");
+    assert_eq!(held(1, 0.1, 1.0).gamma(77), Ok(77));
+}
+
+#[test]
+fn a_period_that_cannot_hold_the_imbalance_is_refused_with_one_that_can() {
+    let i = held(16, 0.1, 1.0);
+    let holds = i.period().expect("in range").expect("several channels");
+    assert_eq!(i.check(holds), Ok(()));
+    let period = Span::from_secs(28 * DAY);
+    let e = i.check(period).expect_err("four weeks are too long");
+    assert_eq!(e, AnalysisError::Period { period, units: 16, delta: 0.1, holds });
+    let said = e.to_string();
+    assert!(said.contains("28.00 days") && said.contains("12.26 days") && said.contains("16 channels"), "{said}");
+    assert!(i.check(holds + Span(1)).is_err());
+}
+
+#[test]
+fn imbalances_that_make_no_sense() {
+    for delta in [0.0, -0.1, 1.5, f64::NAN, f64::INFINITY] {
+        assert!(matches!(held(16, delta, 1.0).period(), Err(AnalysisError::Delta { .. })), "{delta}");
+    }
+    for alpha in [0.0, -1.0, 1.01, f64::NAN] {
+        assert!(matches!(held(16, 0.1, alpha).check(Span(1)), Err(AnalysisError::Alpha { .. })), "{alpha}");
+    }
+    let none = Imbalance { life: Span::ZERO, ..held(16, 0.1, 1.0) };
+    assert_eq!(none.gamma(1), Err(AnalysisError::Life));
+}
+
+#[test]
+fn the_most_worn_channel_trades_with_that_of_the_least_rate() {
+    let channels = [(50, 10), (90, 40), (20, 5), (60, 0)];
+    assert_eq!(planned(Pairing::LeastRate, 1, &channels), [(1, 3)]);
+    // Of channels without writes, the least worn.
+    assert_eq!(planned(Pairing::LeastRate, 1, &[(9, 9), (5, 0), (2, 0), (7, 0)]), [(0, 2)]);
+    // The most worn is the calmest already.
+    assert_eq!(planned(Pairing::LeastRate, 1, &[(9, 0), (5, 4)]), []);
+}
+
+#[test]
+fn die_swaps_ride_on_it() {
+    // Channel 0: die 1 is the most worn, die 0 the slowest. Channel 1: die 5 the most worn, die 7 the slowest.
+    let dies = [(10, 3), (90, 9), (50, 5), (40, 4), (10, 2), (30, 2), (10, 2), (20, 1)];
+    let pairs = planned(Pairing::LeastRate, 4, &dies);
+    assert_eq!(pairs.len(), 4);
+    assert!(pairs.contains(&(1, 7)), "the most worn die gets what is written least: {pairs:?}");
+    assert!(pairs.contains(&(0, 5)), "and so in the other channel: {pairs:?}");
+}
+
+#[test]
+fn what_is_hot_goes_to_the_least_worn() {
+    // Channel 1 was worn by what is on 0 now. The paper's rule would take it again, for it is the calmest.
+    let channels = [(90, 40), (80, 0), (20, 5), (60, 20)];
+    assert_eq!(planned(Pairing::LeastRate, 1, &channels), [(0, 1)]);
+    assert_eq!(planned(Pairing::LeastWorn, 1, &channels), [(0, 2)]);
+    // The most worn is calm: the next one is to be helped.
+    assert_eq!(planned(Pairing::LeastWorn, 1, &[(90, 0), (80, 40), (20, 5), (40, 1)]), [(1, 2)]);
+}
+
+#[test]
+fn nothing_is_moved_for_nothing() {
+    for even in [[(100, 50), (90, 49)], [(50, 50), (50, 50)], [(0, 0), (0, 0)]] {
+        assert_eq!(planned(Pairing::LeastWorn, 1, &even), [], "{even:?}");
+    }
+    // Less worn than the mean needs no help.
+    assert_eq!(planned(Pairing::LeastWorn, 1, &[(100, 0), (10, 9), (5, 1)]), []);
+}
+
+#[test]
+fn two_dies_of_a_channel_trade_alone() {
+    let dies = [(90, 9), (0, 0), (0, 0), (0, 0)];
+    assert_eq!(planned(Pairing::LeastWorn, 2, &dies), [(0, 1)], "a pair is cheaper than two channels");
+    // Its neighbour is as worn: another channel, the hot one to the least worn die there.
+    let dies = [(90, 9), (90, 0), (20, 0), (10, 0)];
+    assert_eq!(planned(Pairing::LeastWorn, 2, &dies), [(0, 3), (1, 2)]);
+}
+
+#[test]
+fn counters_start_again_at_a_swap() {
+    let mut l = Leveler::new(WearPolicy::flashblox_adaptive(40), 2, 2, 1_000);
+    assert_eq!(l.due_bytes(), Some(20));
+    l.erased(3, 19);
+    assert!(!l.due(Time::MAX));
+    l.erased(3, 1);
+    assert!(l.due(Time::ZERO), "a die has had its part of γ");
+    assert_eq!(l.plan(Time(5)).map(|s| s.dies.len()), Some(2));
+    assert!(!l.due(Time::MAX) && l.dies()[3] == DieWear { total: 20, since: 0 });
+    assert_eq!(l.imbalance(), 2.0);
+    assert_eq!(l.die_imbalance(), 4.0);
+
+    let mut l = Leveler::new(WearPolicy::flashblox_fixed(Span(10)), 2, 1, 1_000);
+    assert_eq!(l.due_at(), Some(Time(10)));
+    assert!(!l.due(Time(9)) && l.due(Time(10)));
+    assert_eq!(l.plan(Time(10)), None, "nothing was erased");
+    assert!(!l.due(Time(19)) && l.due(Time(20)), "a period without a swap is over as well");
+
+    let mut l = Leveler::new(WearPolicy::NO_SWAP, 2, 1, 1_000);
+    l.erased(0, 1_000);
+    assert!(!l.due(Time::MAX) && l.worn_out());
+}
+
+#[test]
+fn gamma_shrinks_towards_the_end() {
+    let mut l = Leveler::new(WearPolicy::adaptive(1_600), 2, 1, 10_000);
+    assert_eq!(l.due_bytes(), Some(1_600));
+    l.erased(0, 5_000);
+    assert_eq!(l.due_bytes(), Some(1_600), "as long as the counters run it stays");
+    let steps: Vec<_> = [(4_000, Some(200)), (900, Some(100)), (100, Some(100))]
+        .map(|(bytes, expected)| {
+            l.erased(0, bytes);
+            l.plan(Time::ZERO);
+            (l.due_bytes(), expected)
+        })
+        .into_iter()
+        .collect();
+    assert!(steps.iter().all(|(got, expected)| got == expected), "{steps:?}");
+}
+
+proptest! {
+    #[test]
+    fn a_swap_moves_two_whole_channels_or_two_dies_of_one(
+        n in 1u16..6,
+        channels in proptest::collection::vec(proptest::collection::vec((0u64..100, 0u64..20), 6), 1..8),
+        letter in any::<bool>(),
+    ) {
+        let dies: Vec<_> = channels.iter().flat_map(|c| c[..usize::from(n)].iter().copied()).collect();
+        let pairing = if letter { Pairing::LeastRate } else { Pairing::LeastWorn };
+        let pairs = planned(pairing, n, &dies);
+        let n = u32::from(n);
+        let mut moved: Vec<u32> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
+        moved.sort_unstable();
+        let mut in_channels: Vec<u32> = moved.iter().map(|d| d / n).collect();
+        in_channels.dedup();
+        moved.dedup();
+        prop_assert_eq!(moved.len(), pairs.len() * 2, "a die moved twice: {:?}", pairs);
+        match in_channels.len() {
+            0 => {}
+            1 => prop_assert_eq!(pairs.len(), 1),
+            2 => {
+                prop_assert_eq!(pairs.len() as u32, n);
+                prop_assert!(pairs.iter().all(|(a, b)| a / n == pairs[0].0 / n && b / n == pairs[0].1 / n));
+            }
+            _ => prop_assert!(false, "{:?}", pairs),
+        }
+    }
+}
