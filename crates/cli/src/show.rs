@@ -189,7 +189,7 @@ fn servers(all: &[Server]) -> String {
         for (i, v) in s.vssds.iter().enumerate() {
             let first = |x: String| if i == 0 { x } else { String::new() };
             t.add_row([
-                first(s.node.to_string()),
+                first(s.server.to_string()),
                 first(if s.alive { "yes" } else { "no" }.into()),
                 first(list(&s.ssds)),
                 v.id.to_string(),

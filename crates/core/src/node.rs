@@ -171,6 +171,10 @@ impl Layout {
     pub fn server(&self, i: u32) -> NodeId {
         NodeId(2 + i)
     }
+    /// The number that people and files know a server by: from 0, as in `server-0` and `ssd-0.rwk`.
+    pub fn server_number(server: NodeId) -> u32 {
+        server.0.saturating_sub(2)
+    }
     pub fn client(&self, i: u32) -> NodeId {
         NodeId(2 + self.servers + i)
     }

@@ -2,6 +2,7 @@
 
 use crate::id::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
 use crate::msg::Class;
+use crate::node::Layout;
 use crate::payload::Payload;
 use crate::time::{Span, Time};
 
@@ -224,13 +225,13 @@ pub enum RequestError {
     Busy { limit: u32 },
     #[error("there is no set {}", .set.0)]
     UnknownSet { set: SetId },
-    #[error("server {} was no complete member of set {} in its last epoch", .server.0, .set.0)]
+    #[error("server {} was no complete member of set {} in its last epoch", Layout::server_number(*.server), .set.0)]
     NotInSet { set: SetId, server: NodeId },
-    #[error("server {} of set {} is back, or its lease may still run: it is not lost", .server.0, .set.0)]
+    #[error("server {} of set {} is back, or its lease may still run: it is not lost", Layout::server_number(*.server), .set.0)]
     NotLost { set: SetId, server: NodeId },
-    #[error("set {} goes on with server {}: there is nothing to recover", .set.0, .server.0)]
+    #[error("set {} goes on with server {}: there is nothing to recover", .set.0, Layout::server_number(*.server))]
     Survives { set: SetId, server: NodeId },
-    #[error("set {} waits for server {} too: it comes back, or is given up as well", .set.0, .server.0)]
+    #[error("set {} waits for server {} too: it comes back, or is given up as well", .set.0, Layout::server_number(*.server))]
     StillMissing { set: SetId, server: NodeId },
     #[error("no complete member of set {} would remain: there is nothing to recover from", .set.0)]
     NothingLeft { set: SetId },

@@ -1,7 +1,8 @@
 //! A client of a running rack that remembers: several NBD connections read and write the same few sectors of 512 bytes; at the
 //! end the recorded history must have an order that explains every answer (protocol rule 11), as in the simulator.
 //!
-//! `live_history SOCKET VOLUME SECONDS [SEED]` prints one line of JSON; exit status 1 and the sector's trail if there is none.
+//! `live_history SOCKET VOLUME SECONDS [SEED [CONNECTIONS]]` prints one line of JSON; exit status 1 and the sector's trail if
+//! there is none.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a client: sockets, threads, clocks")]
 
 use std::error::Error;
@@ -14,9 +15,11 @@ use bytes::Bytes;
 use rackweave_core::{Payload, Rng, SECTOR, SetId, Time, VolumeId};
 use rackweave_rack::check::{History, OpId, Outcome};
 
+/// Connections if nobody says how many: each has one operation under way.
 const CONNECTIONS: u64 = 6;
-/// Few enough to be contended, over several stripes of 64 KiB.
-const SECTORS: u64 = 192;
+const CONNECTIONS_MAX: u64 = 256;
+/// For each connection: few enough to be contended, over several stripes of 64 KiB.
+const SECTORS_EACH: u64 = 32;
 /// Apart by so many sectors, in groups of eight: groups lie in blocks and replica sets of their own.
 const GROUP: u64 = 8;
 const GROUP_APART: u64 = 256;
@@ -93,6 +96,7 @@ struct Shared {
     export: String,
     begun: Instant,
     until: Instant,
+    sectors: u64,
     record: Mutex<Record>,
 }
 
@@ -131,7 +135,7 @@ impl Shared {
         let mut number = 0;
         while Instant::now() < self.until && self.record(|r| r.operations < OPERATIONS_MAX) {
             number += 1;
-            let at = rng.below(SECTORS);
+            let at = rng.below(self.sectors);
             let first = at / GROUP * GROUP_APART + at % GROUP;
             let count = 1 + rng.below(COUNT_MAX.min(GROUP - at % GROUP));
             let done = match rng.below(16) {
@@ -196,20 +200,25 @@ impl Shared {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [socket, export, seconds, seed @ ..] = &args[..] else {
-        return Err("live_history SOCKET VOLUME SECONDS [SEED]".into());
+    let [socket, export, seconds, more @ ..] = &args[..] else {
+        return Err("live_history SOCKET VOLUME SECONDS [SEED [CONNECTIONS]]".into());
     };
     let (begun, length) = (Instant::now(), Duration::from_secs_f64(seconds.parse()?));
-    let seed: u64 = seed.first().map_or(Ok(1), |s| s.parse())?;
+    let seed: u64 = more.first().map_or(Ok(1), |s| s.parse())?;
+    let connections: u64 = more.get(1).map_or(Ok(CONNECTIONS), |s| s.parse())?;
+    if !(1..=CONNECTIONS_MAX).contains(&connections) {
+        return Err(format!("{connections} connections: 1 to {CONNECTIONS_MAX}").into());
+    }
     let shared = Arc::new(Shared {
         socket: socket.clone(),
         export: export.clone(),
         begun,
         until: begun + length,
+        sectors: connections * SECTORS_EACH,
         record: Mutex::default(),
     });
     let mut threads = Vec::new();
-    for who in 0..CONNECTIONS {
+    for who in 0..connections {
         let (shared, rng) = (shared.clone(), Rng::stream(seed, who));
         threads.push(std::thread::spawn(move || shared.work(rng, who + 1)));
     }
@@ -218,7 +227,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     // What is there at the end is part of the history.
     let mut nbd = shared.connect()?;
-    for group in 0..SECTORS / GROUP {
+    for group in 0..shared.sectors / GROUP {
         shared.read(&mut nbd, group * GROUP_APART, GROUP)?;
     }
     let r = shared.record.lock().unwrap_or_else(PoisonError::into_inner);

@@ -70,6 +70,8 @@ pub struct PeerStatus {
     pub twins: Option<Time>,
     pub path: u16,
     pub path_changes: u64,
+    /// Longest time without an acknowledgement by the path in use until it was left for another.
+    pub path_change_max: Span,
     pub bad_paths: Vec<u16>,
     pub datagram_bytes: usize,
     pub carrier: Carrier,
@@ -402,6 +404,7 @@ fn status(p: &Peer) -> PeerStatus {
         twins: p.twins,
         path: p.paths.current,
         path_changes: p.paths.changes,
+        path_change_max: p.paths.change_max,
         bad_paths: p.paths.bad().collect(),
         datagram_bytes: p.datagram,
         carrier: p.carrier,

@@ -17,14 +17,24 @@ pub(crate) struct Paths {
     paths: Vec<Path>,
     pub current: u16,
     pub changes: u64,
+    /// When it became the current one.
+    since: Time,
+    /// Longest time that a path in use had brought no acknowledgement when it was left for another.
+    pub change_max: Span,
 }
 
 impl Paths {
     pub fn new(count: u16, first: u16) -> Paths {
-        Paths { paths: vec![Path::default(); usize::from(count)], current: first % count.max(1), changes: 0 }
+        Paths {
+            paths: vec![Path::default(); usize::from(count)],
+            current: first % count.max(1),
+            changes: 0,
+            since: Time::ZERO,
+            change_max: Span::ZERO,
+        }
     }
-    /// The current path does not work: another one, good if there is one, else the one that failed longest ago.
-    pub fn fail(&mut self, now: Time, blacklist: Span, rng: &mut Rng) -> Option<(u16, u16)> {
+    /// The current path has not worked since `quiet`: another one, good if there is one, else the one that failed longest ago.
+    pub fn fail(&mut self, now: Time, quiet: Time, blacklist: Span, rng: &mut Rng) -> Option<(u16, u16)> {
         let from = self.current;
         self.strike(from, now, blacklist);
         if self.paths.len() < 2 {
@@ -38,6 +48,8 @@ impl Paths {
             *rng.pick(&good)
         };
         self.current = to;
+        self.change_max = self.change_max.max(now.since(quiet.max(self.since)));
+        self.since = now;
         self.changes += 1;
         Some((from, to))
     }

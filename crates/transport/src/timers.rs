@@ -126,12 +126,13 @@ impl Endpoint {
         let since = peer.path_at;
         let late = |f: &&Flow| f.tx.in_flight() > 0 && now.since(f.tx.progress.max(since)) >= self.cfg.sla;
         let Some(times) = peer.flows.iter().filter(late).map(|f| f.tx.timed_out()).max() else { return };
+        let progress = peer.flows.iter().filter(late).map(|f| f.tx.progress).max().unwrap_or(now);
         peer.path_at = now;
         // What the peer sends says nothing of the way there. The switch is not asked for signs of life: what it forwards,
         // others acknowledge.
         let silent = now.since(peer.path_works) >= self.cfg.sla || node == self.cfg.switch;
         if times > 0 && silent {
-            self.change_path(now, node);
+            self.change_path(now, node, progress);
         }
         self.sign_of_life(node);
     }
@@ -141,13 +142,14 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if now.since(peer.path_at) >= self.cfg.sla {
             peer.path_at = now;
-            self.change_path(now, node);
+            // Since when is not known here.
+            self.change_path(now, node, now);
         }
     }
 
-    fn change_path(&mut self, now: Time, node: NodeId) {
+    fn change_path(&mut self, now: Time, node: NodeId, quiet: Time) {
         let Some(peer) = self.peers.get_mut(&node).filter(|p| p.carrier != Carrier::Stream) else { return };
-        let Some((from, to)) = peer.paths.fail(now, self.cfg.path_blacklist, &mut self.rng) else { return };
+        let Some((from, to)) = peer.paths.fail(now, quiet, self.cfg.path_blacklist, &mut self.rng) else { return };
         let lost = peer.flows.each_mut().map(|f| f.tx.path_changed(now));
         for (class, progress) in CLASSES.into_iter().zip(lost) {
             self.book(now, node, class, progress);

@@ -114,6 +114,65 @@ fn netns_xdp_serves_and_goes_on() {
     }
 }
 
+/// The cluster's key changes while reads, writes and `gc_op`s go by programs in the kernel: none of them is refused.
+fn the_key_changes(data_plane: &str) {
+    let r = Rack::with(&["--netns", "--data-plane", data_plane]);
+    r.volume("v", "16M");
+    let mut c = r.connect("v");
+    write_all(&mut c, 1);
+    let idles = |r: &Rack| counter(&r.status(), "gc_idles");
+    let heard = idles(&r);
+    wait_for("every vSSD is heard", || idles(&r) >= heard + 24);
+    let before = r.status();
+    for round in 2..5 {
+        let data = r.data().display().to_string();
+        let mut rotate = rackweave(&["keys", "rotate", "--data", &data]).spawn().expect("spawns");
+        let ended = loop {
+            write_all(&mut c, round);
+            check_all(&mut c, round);
+            if let Some(ended) = rotate.try_wait().expect("wait") {
+                break ended;
+            }
+        };
+        assert!(ended.success(), "{ended}");
+        let s = r.status();
+        let switch = s["processes"].as_array().expect("all").iter().find(|p| p["name"] == "switch").expect("switch");
+        assert_eq!(switch["keys"], serde_json::json!([round]), "{switch}");
+        // Heartbeats under the new key alone.
+        let heard = counter(&s, "gc_idles");
+        wait_for("every vSSD is heard", || idles(&r) >= heard + 24);
+    }
+    let after = r.status();
+    for name in ["drop_bad_mac", "drop_bad_checksum"] {
+        assert_eq!(counter(&after, name), counter(&before, name), "{name}: {}", after["switch"]);
+    }
+    assert_eq!(after["switch"]["error"], Value::Null);
+    // A life that begins now has only the new key.
+    signal(pid_of(&r, "server-1"), libc::SIGKILL);
+    wait_for("server-1 serves again", || {
+        let s = r.status();
+        let vssds = s["servers"][1]["vssds"].as_array().cloned().unwrap_or_default();
+        vssds.len() == 3 && vssds.iter().all(|v| v["serving"] == true)
+    });
+    let heard = idles(&r);
+    wait_for("every vSSD is heard", || idles(&r) >= heard + 24);
+    check_all(&mut c, 4);
+}
+
+#[test]
+fn netns_tc_goes_on_while_the_key_changes() {
+    if !skip("netns_tc_goes_on_while_the_key_changes") {
+        the_key_changes("tc");
+    }
+}
+
+#[test]
+fn netns_xdp_goes_on_while_the_key_changes() {
+    if !skip("netns_xdp_goes_on_while_the_key_changes") {
+        the_key_changes("xdp");
+    }
+}
+
 #[test]
 fn netns_programs_go_with_a_killed_process() {
     if skip("netns_programs_go_with_a_killed_process") {

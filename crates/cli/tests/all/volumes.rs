@@ -157,6 +157,8 @@ fn servers_are_given_up_only_where_that_is_needed() {
     assert!(e.contains("set 0"), "{e}");
     let e = r.fails(1, &["set", "recover", "99", "--without", "2", "--yes"]);
     assert!(e.contains("no set 99"), "{e}");
+    let e = r.fails(1, &["set", "recover", "0", "--without", "4294967295", "--yes"]);
+    assert!(e.contains("no server 4294967295") && e.contains("0 to 63"), "{e}");
     r.fails(2, &["set", "recover", "0", "--yes"]);
 }
 
@@ -179,13 +181,19 @@ fn a_set_goes_on_without_a_server_that_the_operator_gives_up() {
         sets.filter(waits).map(|s| s["set"].as_u64().expect("number")).collect()
     };
     wait_for("three sets wait for server 1", || waiting(&r) == [0, 1, 3]);
-    // Nodes are counted from the metadata service on.
-    assert!(r.ok(&["status"]).contains("waits for server 3"));
-    let e = r.fails(1, &["set", "recover", "0", "--without", "2", "--yes"]);
-    assert!(e.contains("server 2"), "it is there: {e}");
+    // Servers have one number everywhere.
+    assert!(r.ok(&["status"]).contains("waits for server 1 "));
+    let s = r.status();
+    let numbers: Vec<&serde_json::Value> =
+        s["servers"].as_array().expect("servers").iter().map(|s| &s["server"]).collect();
+    assert_eq!(numbers, [0, 1, 2, 3]);
+    assert_eq!((&s["servers"][1]["alive"], &s["servers"][0]["alive"]), (&false.into(), &true.into()));
+    assert_eq!(s["sets"][0]["waits_for"], serde_json::json!([1]));
+    let e = r.fails(1, &["set", "recover", "0", "--without", "0", "--yes"]);
+    assert!(e.contains("server 0 "), "it is there: {e}");
     for set in ["0", "1", "3"] {
-        r.fails(1, &["set", "recover", set, "--without", "3"]);
-        assert_eq!(r.ok(&["set", "recover", set, "--without", "3", "--yes", "--json"]).trim(), "{}");
+        r.fails(1, &["set", "recover", set, "--without", "1"]);
+        assert_eq!(r.ok(&["set", "recover", set, "--without", "1", "--yes", "--json"]).trim(), "{}");
     }
     wait_for("no set waits", || waiting(&r).is_empty());
     let mut c = r.connect("v");

@@ -116,7 +116,7 @@ fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
         });
     }
     for from in servers {
-        match whole.servers.iter_mut().find(|s| s.node == from.node) {
+        match whole.servers.iter_mut().find(|s| s.server == from.server) {
             Some(known) => known.vssds = from.vssds,
             None => whole.servers.push(from),
         }

@@ -125,13 +125,21 @@ impl KernelNode {
         Ok(())
     }
 
-    /// Follows changed keys of the cluster.
+    /// Follows changed keys of the cluster. The new ones are there before those that ended go: no `gc_op` falls between.
     pub fn set_keys(&mut self, keys: Keys) {
-        let lives = std::mem::take(&mut self.lives);
-        lives.iter().for_each(|(&node, &life)| self.forget(node, life));
-        self.keys = keys;
-        let result = lives.into_iter().try_for_each(|(node, life)| self.learn(node, life));
+        let before = std::mem::replace(&mut self.keys, keys);
+        let lives: Vec<_> = self.lives.iter().map(|(&node, &life)| (node, life)).collect();
+        let result = lives.iter().try_for_each(|&(node, life)| self.put_keys(node, life));
+        for ended in before.live().filter(|id| self.keys.live().all(|k| k != *id)) {
+            for &(node, life) in &lives {
+                // It may not be there: that is as well.
+                let _ = self.switch.remove_key(ended.0, node, life);
+            }
+        }
         self.note(result);
+    }
+    fn put_keys(&mut self, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
+        self.keys.of_gc(node, life.0).try_for_each(|(id, key)| self.switch.set_key(id.0, node, life, key))
     }
     fn learn(&mut self, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
         if self.lives.get(&node) == Some(&life) {
@@ -140,15 +148,12 @@ impl KernelNode {
         if let Some(before) = self.lives.remove(&node) {
             self.forget(node, before);
         }
-        for (id, key) in self.keys.of_gc(node, life.0) {
-            self.switch.set_key(id.0, node, life, key)?;
-        }
+        self.put_keys(node, life)?;
         self.lives.insert(node, life);
         Ok(())
     }
     fn forget(&mut self, node: NodeId, life: Incarnation) {
         for id in self.keys.live() {
-            // It may not be there: that is as well.
             let _ = self.switch.remove_key(id.0, node, life);
         }
     }

@@ -168,6 +168,9 @@ pub struct Peer {
     /// Number of the source port in use, how often it was changed, and those that are on the blacklist.
     pub path: u16,
     pub path_changes: u64,
+    /// Longest time without an acknowledgement by the path in use until it was left for another.
+    #[serde(default)]
+    pub path_change_max_us: f64,
     pub bad_paths: Vec<u16>,
     /// Largest datagram that gets through, as far as known.
     pub datagram_bytes: u64,
@@ -217,7 +220,8 @@ pub struct RackFacts {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Server {
-    pub node: u32,
+    /// Its number, from 0.
+    pub server: u32,
     pub alive: bool,
     pub ssds: Vec<u32>,
     pub vssds: Vec<Vssd>,
@@ -258,13 +262,14 @@ pub struct Set {
     pub set: u32,
     pub epoch: u32,
     pub members: Vec<Member>,
-    /// The whole set crashed, and it waits for these servers.
+    /// The whole set crashed, and it waits for these servers, by number.
     pub waits_for: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Member {
     pub vssd: u32,
+    /// Number of its server.
     pub server: u32,
     pub role: String,
 }

@@ -27,6 +27,7 @@ use super::refusals::Refusals;
 use super::secure::Renewing;
 use super::status::{Describe, Facts, View};
 use super::syncer::Syncer;
+use crate::config::SERVERS_MAX;
 use crate::distributed::key::{KeyChange, KeyFile, KeyFileError};
 use crate::distributed::net::Net;
 use crate::file::FileIo;
@@ -396,7 +397,14 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             Command::VolumeInfo { name } => AdminOp::VolumeInfo { name: name.into() },
             Command::VolumeList => AdminOp::VolumeList,
             Command::SetRecover { set, without } => {
-                AdminOp::SetRecover { set: SetId(set), without: without.into_iter().map(NodeId).collect() }
+                if let Some(server) = without.iter().find(|&&i| i >= SERVERS_MAX) {
+                    let message =
+                        format!("there is no server {server}: a rack's are 0 to {} at the most", SERVERS_MAX - 1);
+                    return self.answer(self.clock.now(), place, &Answer::Error { message });
+                }
+                let all = Layout { servers: SERVERS_MAX, clients: 0 };
+                let nodes = without.into_iter().map(|i| all.server(i));
+                AdminOp::SetRecover { set: SetId(set), without: nodes.collect() }
             }
             Command::Status => return self.report(place, false),
             Command::KeyChange { change } => {

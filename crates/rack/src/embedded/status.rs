@@ -1,7 +1,7 @@
 //! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
 
 use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo};
-use rackweave_core::{NodeId, Span, Time};
+use rackweave_core::{Layout, NodeId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
@@ -61,7 +61,7 @@ pub struct View<'a> {
 impl View<'_> {
     pub fn status<N: Nodes + Describe, F: FileIo, M: MetaStore>(&self, now: Time, engine: &Engine<N, F, M>) -> Status {
         let servers = self.rack.servers.iter().map(|s| Server {
-            node: s.node.0,
+            server: Layout::server_number(s.node),
             alive: s.alive,
             ssds: s.ssds.iter().map(|i| i.0).collect(),
             vssds: engine.nodes.vssds(s.node, now),
@@ -70,7 +70,7 @@ impl View<'_> {
             set: s.set.0,
             epoch: s.epoch.0,
             members: s.members.iter().map(member).collect(),
-            waits_for: s.waits_for.iter().map(|n| n.0).collect(),
+            waits_for: s.waits_for.iter().map(|n| Layout::server_number(*n)).collect(),
         });
         Status {
             rack: RackFacts {
@@ -145,6 +145,7 @@ fn peer(now: Time, node: String, p: &PeerStatus) -> Peer {
         stream_uses: p.stream_uses,
         path: p.path,
         path_changes: p.path_changes,
+        path_change_max_us: p.path_change_max.0 as f64 / 1e3,
         bad_paths: p.bad_paths.clone(),
         datagram_bytes: p.datagram_bytes as u64,
         queued_bytes: p.queued_bytes as u64,
@@ -157,7 +158,7 @@ fn member(m: &MemberStatus) -> Member {
         rackweave_core::msg::Role::Member => "member",
         rackweave_core::msg::Role::Shadow => "shadow",
     };
-    Member { vssd: m.vssd.0, server: m.server.0, role: role.into() }
+    Member { vssd: m.vssd.0, server: Layout::server_number(m.server), role: role.into() }
 }
 
 impl Status {
@@ -190,7 +191,7 @@ impl Status {
             f64::from(u8::from(r.store_error.is_some())),
         );
         for s in &self.servers {
-            let labels = vec![("server", s.node.to_string())];
+            let labels = vec![("server", s.server.to_string())];
             let help = "1 while the server's heartbeats arrive";
             all.push(sample("rackweave_server_alive", help, Metric::Gauge, labels, f64::from(u8::from(s.alive))));
         }
@@ -232,7 +233,7 @@ impl Status {
             for s in &self.servers {
                 for v in &s.vssds {
                     let labels =
-                        vec![("server", s.node.to_string()), ("vssd", v.id.to_string()), ("set", v.set.to_string())];
+                        vec![("server", s.server.to_string()), ("vssd", v.id.to_string()), ("set", v.set.to_string())];
                     all.push(sample(name, help, kind, labels, value(v)));
                 }
             }
@@ -242,7 +243,7 @@ impl Status {
     /// Of the processes in this status: the one that is asked.
     fn network_samples(&self, all: &mut Vec<Sample>) {
         type Column<T> = (&'static str, &'static str, Metric, fn(&T) -> f64);
-        const PEERS: [Column<Peer>; 7] = [
+        const PEERS: [Column<Peer>; 8] = [
             ("rackweave_peer_down", "1 while the peer is silent over every path", Metric::Gauge, |p| {
                 f64::from(u8::from(p.down))
             }),
@@ -252,6 +253,9 @@ impl Status {
             ("rackweave_peer_stream_uses_total", "Times a stream was used", Metric::Counter, |p| p.stream_uses as f64),
             ("rackweave_peer_path_changes_total", "Changes of the source port", Metric::Counter, |p| {
                 p.path_changes as f64
+            }),
+            ("rackweave_peer_path_change_max_seconds", "Longest silence until a path was left", Metric::Gauge, |p| {
+                p.path_change_max_us / 1e6
             }),
             ("rackweave_peer_bad_paths", "Source ports on the blacklist", Metric::Gauge, |p| p.bad_paths.len() as f64),
             ("rackweave_peer_datagram_bytes", "Largest datagram that gets through", Metric::Gauge, |p| {

@@ -30,6 +30,8 @@ fn a_black_hole_is_left_within_fifty_milliseconds() {
     assert!(w.now.since(start) < Span::from_millis(50), "{}", w.now.since(start));
     assert!(w.events.iter().any(|(_, _, e)| matches!(e, Event::PathChanged { from, .. } if *from == bad)));
     assert_eq!(w.end(2).peers()[0].bad_paths, [bad]);
+    let took = w.end(2).peers()[0].path_change_max;
+    assert!(took >= Config::default().sla && took < Span::from_millis(50), "{took}");
     // It is probed, and used again when it answers.
     w.black = None;
     let later = w.now + Span::from_secs(3);
