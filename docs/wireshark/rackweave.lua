@@ -74,6 +74,7 @@ field("ext.ack_now", flag("Acknowledge at once", 0x02))
 field("ext.acks", flag("Acknowledgements follow", 0x04))
 field("ext.encrypted", flag("Payload encrypted", 0x08))
 field("ext.unheard", flag("No acknowledgement heard", 0x10))
+field("ext.group", flag("To a group", 0x20))
 field("ext.attempt", u8("Attempt"))
 field("ext.newest", u8("Newest version"))
 field("ext.life", u64("Life of the sender"))
@@ -96,6 +97,7 @@ field("ack.entries", u8("Entries"))
 field("ack.transfer", u64("Transfer"))
 field("ack.routed", flag("By the switch", 0x01))
 field("ack.whole", flag("Whole", 0x02))
+field("ack.group", flag("To a group", 0x04))
 field("ack.attempt", u8("Attempt"))
 field("ack.base", u16("First missing chunk"))
 field("ack.bitmap", bytes("Chunks here after it"))
@@ -227,18 +229,15 @@ local function body_or_part(op, tvb, tree, whole)
   return whole and "malformed" or ""
 end
 
-local function acks(tvb, at, version, tree)
+local function acks(tvb, at, tree)
   local start = at
   local sub = tree:add(rw, tvb(at), "Acknowledgements")
   sub:add(f["ack.whose"], tvb(at, 4))
   sub:add(f["ack.echo"], tvb(at + 4, 8))
   sub:add(f["ack.hold"], tvb(at + 12, 4))
-  at = at + 16
-  if version >= 2 then
-    sub:add(f["ack.received"], tvb(at, 4))
-    sub:add(f["ack.marked"], tvb(at + 4, 4))
-    at = at + 8
-  end
+  sub:add(f["ack.received"], tvb(at + 16, 4))
+  sub:add(f["ack.marked"], tvb(at + 20, 4))
+  at = at + 24
   local entries = tvb(at, 1):uint()
   sub:add(f["ack.entries"], tvb(at, 1))
   at = at + 1
@@ -247,6 +246,7 @@ local function acks(tvb, at, version, tree)
     local e = sub:add(rw, tvb(at, 12 + 8 * words), "Transfer " .. tostring(tvb(at + 2, 8):uint64()))
     e:add(f["ack.routed"], tvb(at, 1))
     e:add(f["ack.whole"], tvb(at, 1))
+    e:add(f["ack.group"], tvb(at, 1))
     e:add(f["ack.attempt"], tvb(at + 1, 1))
     e:add(f["ack.transfer"], tvb(at + 2, 8))
     e:add(f["ack.base"], tvb(at + 10, 2))
@@ -269,11 +269,11 @@ local function extension(tvb, at, tree, chunk)
   local flags = tvb(at + 1, 1):uint()
   sub:add(f["ext.version"], tvb(at, 1))
   sub:add(f["ext.flags"], tvb(at + 1, 1))
-  for _, n in ipairs({ "routed", "ack_now", "acks", "encrypted", "unheard" }) do sub:add(f["ext." .. n], tvb(at + 1, 1)) end
+  for _, n in ipairs({ "routed", "ack_now", "acks", "encrypted", "unheard", "group" }) do sub:add(f["ext." .. n], tvb(at + 1, 1)) end
   sub:add(f["ext.attempt"], tvb(at + 2, 1))
   sub:add(f["ext.newest"], tvb(at + 3, 1))
   sub:add(f["ext.life"], tvb(at + 4, 8))
-  local x = { version = tvb(at, 1):uint(), acks = flags % 8 >= 4, encrypted = flags % 16 >= 8 }
+  local x = { acks = flags % 8 >= 4, encrypted = flags % 16 >= 8 }
   if not chunk then return at + BRIEF, x end
   sub:add(f["ext.transfer"], tvb(at + 12, 8))
   sub:add(f["ext.body"], tvb(at + 20, 4))
@@ -308,7 +308,7 @@ local function long(tvb, op, tree)
     return text .. body_or_part(op, tvb(HEADER):tvb(), tree, tvb:len() == HEADER + tvb(56, 4):uint())
   end
   local at, x = extension(tvb, HEADER, tree, true)
-  if x.acks then at = acks(tvb, at, x.version, tree) end
+  if x.acks then at = acks(tvb, at, tree) end
   if at >= tvb:len() then return text .. chunk_words(x) end
   if x.encrypted then
     tree:add(f["payload"], tvb(at)):append_text(" (encrypted)")
@@ -335,7 +335,7 @@ local function short(tvb, op, tree)
   local text = ""
   if x.acks then
     local entries
-    at, entries = acks(tvb, at, x.version, tree)
+    at, entries = acks(tvb, at, tree)
     text = string.format(" of %d transfers", entries)
   end
   if op == 17 then return text end
@@ -360,7 +360,7 @@ local function ours(tvb)
     end
     return flags <= 1 and HEADER + body_bytes >= len
   end
-  return op >= 16 and op <= 21 and tvb(11, 1):uint() == 0 and tvb(1, 4):uint() == 0 and tvb(SHORT, 1):uint() <= 2
+  return op >= 16 and op <= 21 and tvb(11, 1):uint() == 0 and tvb(1, 4):uint() == 0 and (tvb(SHORT, 1):uint() == 2 or tvb(SHORT, 1):uint() == 3)
 end
 
 function rw.dissector(tvb, pinfo, tree)

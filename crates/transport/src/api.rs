@@ -45,6 +45,41 @@ pub struct SendOptions {
     pub token: u64,
 }
 
+/// How the caller wants a message sent to a group.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupOptions {
+    /// Members that must have it whole for [`Event::GroupReached`]: all, or any so many (NICE's any-k).
+    pub quorum: usize,
+    /// When it is given up at the members that do not have it. [`Time::MAX`] never is.
+    pub deadline: Time,
+    /// Comes back in the events.
+    pub token: u64,
+}
+
+/// Why a member does not have a message to its group, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Not acknowledged whole by the deadline.
+    Late,
+    /// Silent for too long.
+    Down,
+    /// Too much waited for it: nothing was sent to it by itself.
+    Full,
+}
+
+/// Why a group was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    #[error("group {group}: {members} members; 1 to {} fit", crate::group::MEMBERS_MAX)]
+    Members { group: NodeId, members: usize },
+    #[error("group {group}: {member} is twice in it, or the switch, or this node")]
+    Member { group: NodeId, member: NodeId },
+    #[error("group {group}: that is a node's own address")]
+    Address { group: NodeId },
+    #[error("{limit} groups are known already")]
+    TooMany { limit: usize },
+}
+
 /// Why a message was not taken. It was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
@@ -64,6 +99,10 @@ pub enum SendError {
     NotAPacket { len: usize },
     #[error("its deadline is over")]
     Late,
+    #[error("{group} is no group")]
+    UnknownGroup { group: NodeId },
+    #[error("{quorum} members are to have it, of {members}; 1 to all can be asked for")]
+    Quorum { quorum: usize, members: usize },
 }
 
 /// One datagram that arrived.
@@ -145,6 +184,19 @@ pub enum Event {
     GaveUp {
         to: NodeId,
         token: u64,
+    },
+    /// So many members of the group as were asked for have the message whole: who.
+    GroupReached {
+        group: NodeId,
+        token: u64,
+        members: Vec<NodeId>,
+    },
+    /// Nothing more is sent of the message: who has it whole, and who may not.
+    GroupDone {
+        group: NodeId,
+        token: u64,
+        whole: Vec<NodeId>,
+        missing: Vec<(NodeId, Missing)>,
     },
     /// Heard of, first or again.
     PeerUp {

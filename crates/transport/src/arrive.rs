@@ -8,7 +8,7 @@ use rackweave_core::{NodeId, Span, Time};
 use crate::api::{Event, Heard, Message, Received};
 use crate::auth::OpenError;
 use crate::endpoint::Endpoint;
-use crate::header::{self, AckEntry, Kind, Malformed, Parsed, TransferId, restore, whose};
+use crate::header::{self, AckEntry, GROUP_VERSION, Kind, Malformed, Parsed, Space, restore, whose};
 use crate::peer::{Carrier, Control, REPLAY_SPAN, STREAM_PATH, TRIAL_TOKEN};
 use crate::receiver::{Arrival, Datagram, Outcome, Receiver, Room};
 use crate::window::Window;
@@ -49,6 +49,9 @@ impl Endpoint {
             Err(Malformed::Version { .. }) => return |c| &mut c.drop_version,
             Err(_) => return |c| &mut c.drop_malformed,
         };
+        if p.version > self.cfg.version {
+            return |c| &mut c.drop_version;
+        }
         if p.source == self.local {
             return |c| &mut c.drop_own_id;
         }
@@ -114,6 +117,9 @@ impl Endpoint {
             }
             *heard = Heard::Proven(p.source);
             peer.newest = p.newest.max(p.version);
+            if peer.newest < GROUP_VERSION {
+                self.leave_groups(p.source);
+            }
             self.heard(now, p.source);
         }
         if !p.acks.is_empty() {
@@ -242,20 +248,25 @@ impl Endpoint {
     }
 
     fn acks_arrived(&mut self, now: Time, p: &Parsed, r: &Received) {
-        let (head, entries) = header::acks(&r.datagram[p.acks.clone()], p.version);
+        let (head, entries) = header::acks(&r.datagram[p.acks.clone()]);
         if head.whose != whose(self.local, self.incarnation) {
             return;
         }
         let (mut mine, mut moved) = (Vec::new(), Vec::new());
         for e in entries {
-            match self.routed[p.class as usize].get(&e.number) {
-                Some(holder) if e.routed && *holder != p.source => moved.push((*holder, e)),
-                Some(holder) if e.routed => {
+            if e.id.space != Space::Routed {
+                if e.id.space == Space::Direct || self.expects(p.class, p.source, e.id) {
+                    mine.push(e);
+                }
+                continue;
+            }
+            match self.routed[p.class as usize].get(&e.id.number) {
+                Some(holder) if *holder != p.source => moved.push((*holder, e)),
+                Some(holder) => {
                     self.bind(*holder, p.class, &e);
                     mine.push(e);
                 }
-                None if e.routed => {}
-                _ => mine.push(e),
+                None => {}
             }
         }
         for (holder, e) in moved {
@@ -271,8 +282,7 @@ impl Endpoint {
 
     /// The first responder keeps the transfer (protocol rule 13).
     fn bind(&mut self, holder: NodeId, class: Class, e: &AckEntry) {
-        let id = TransferId { routed: true, number: e.number };
-        if let Some(o) = self.peers.get_mut(&holder).and_then(|p| p.flow(class).tx.transfers.get_mut(&id)) {
+        if let Some(o) = self.peers.get_mut(&holder).and_then(|p| p.flow(class).tx.transfers.get_mut(&e.id)) {
             o.bound = true;
         }
     }
@@ -280,7 +290,7 @@ impl Endpoint {
     /// Another server than expected answered first: what is left of the message goes to it. False if the message is
     /// bound to the one that holds it.
     fn move_routed(&mut self, now: Time, class: Class, from: NodeId, to: NodeId, e: &AckEntry) -> bool {
-        let id = TransferId { routed: true, number: e.number };
+        let id = e.id;
         let Some(holder) = self.peers.get_mut(&from) else { return false };
         let tx = &mut holder.flow(class).tx;
         if tx.transfers.get(&id).is_none_or(|o| o.bound) {
@@ -298,7 +308,7 @@ impl Endpoint {
             }
             self.hints.insert(o.vssd, to);
         }
-        self.routed[class as usize].insert(e.number, to);
+        self.routed[class as usize].insert(id.number, to);
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.flow(class).tx.adopt(o);
         }

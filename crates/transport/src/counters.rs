@@ -46,6 +46,11 @@ counters! {
     /// Half-received messages whose sender was silent for too long.
     messages_half,
     chunks_lost, chunks_lost_spuriously, timeouts,
+    /// Messages to groups; datagrams to whole groups; chunks of them to one member; members that did not get one; ways to a
+    /// group on which nothing arrived.
+    group_messages, group_chunks, group_repairs, group_members_missing, group_ways_lost,
+    /// Acknowledgements of messages to groups: with nothing new, of what is over, of what its sender was not sent.
+    acks_repeated, acks_late, acks_foreign,
     acks_sent, pings_sent, challenges_sent,
     path_changes, peers_down, twins_seen, chunk_size_changes, stream_uses, streams_stuck,
 }

@@ -11,7 +11,8 @@ use crate::api::{Delivered, Event, Message, SendError, SendOptions, Transmit};
 use crate::auth::{Auth, KeyError, Keys};
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
-use crate::header::{HEAD_BYTES, TransferId, u64_at};
+use crate::group::{Group, Multicast};
+use crate::header::{HEAD_BYTES, Space, TransferId, u64_at};
 use crate::peer::{Carrier, Control, Peer, STREAM_PATH};
 use crate::receiver::{DIRECT_SPAN, ROUTED_SPAN};
 use crate::sender::{FlowCounts, Outgoing, Progress};
@@ -49,6 +50,10 @@ pub struct Endpoint {
     /// Routed messages under way, by class and number: which peer's connection holds them.
     pub(crate) routed: [BTreeMap<u64, NodeId>; 3],
     routed_next: [u64; 3],
+    pub(crate) groups: Map<NodeId, Group>,
+    /// Messages to groups under way, by class and number.
+    pub(crate) multicasts: [BTreeMap<u64, Multicast>; 3],
+    pub(crate) group_next: [u64; 3],
     /// The server that answered for a vSSD last.
     pub(crate) hints: Map<VssdId, NodeId>,
     events: VecDeque<Event>,
@@ -111,6 +116,9 @@ impl Endpoint {
             bare: VecDeque::new(),
             routed: Default::default(),
             routed_next: [0; 3],
+            groups: map(),
+            multicasts: Default::default(),
+            group_next: [0; 3],
             hints: map(),
             events: VecDeque::new(),
             by_stream: false,
@@ -149,7 +157,7 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(&holder) else { return Err(SendError::PeerDown { to: holder }) };
         let chunk_bytes = peer.chunk_bytes();
         let tx = &mut peer.flow(class).tx;
-        let id = if routed { TransferId { routed, number } } else { tx.next_direct() };
+        let id = if routed { TransferId { space: Space::Routed, number } } else { tx.next_direct() };
         self.queued_bytes += message.len();
         tx.push(Outgoing::new(message, id, how.token, how.deadline, vssd, op == Op::Write as u8), chunk_bytes);
         peer.used = now;
@@ -162,7 +170,7 @@ impl Endpoint {
     }
 
     /// Operation and class, if the message is a packet of this node.
-    fn check(&self, m: &Message) -> Result<(u8, Class), SendError> {
+    pub(crate) fn check(&self, m: &Message) -> Result<(u8, Class), SendError> {
         let (len, limit) = (m.len(), self.cfg.message_bytes_max);
         if len > limit {
             return Err(SendError::TooLong { len, limit });
@@ -202,7 +210,7 @@ impl Endpoint {
         Ok(())
     }
 
-    fn check_room(&self, to: NodeId, class: Class, routed: bool, len: usize) -> Result<(), SendError> {
+    pub(crate) fn check_room(&self, to: NodeId, class: Class, routed: bool, len: usize) -> Result<(), SendError> {
         let Some(peer) = self.peers.get(&to) else { return Err(SendError::PeerDown { to }) };
         if peer.down {
             return Err(SendError::PeerDown { to });
@@ -256,7 +264,8 @@ impl Endpoint {
     }
     /// News beyond the bound is dropped: `peers` tells the same. What became of a message never is.
     pub(crate) fn event(&mut self, e: Event) {
-        if self.events.len() < NEWS_MAX || matches!(e, Event::GaveUp { .. }) {
+        let of_message = matches!(e, Event::GaveUp { .. } | Event::GroupReached { .. } | Event::GroupDone { .. });
+        if self.events.len() < NEWS_MAX || of_message {
             self.events.push_back(e);
         }
     }
@@ -277,11 +286,16 @@ impl Endpoint {
     pub(crate) fn book(&mut self, now: Time, node: NodeId, class: Class, p: Progress) {
         self.counters.chunks_lost += u64::from(p.lost);
         self.counters.chunks_lost_spuriously += u64::from(p.spurious);
+        self.counters.acks_repeated += u64::from(p.repeated);
+        self.book_group(now, class, &p);
         for o in &p.finished {
             self.counters.messages_acked += 1;
             self.queued_bytes -= o.message.len();
-            if o.id.routed {
+            if o.id.space == Space::Routed {
                 self.routed[class as usize].remove(&o.id.number);
+            }
+            if let Some(number) = o.group {
+                self.part_done(class, number, node, None);
             }
         }
         let Some(peer) = self.peers.get_mut(&node) else { return };
@@ -289,7 +303,7 @@ impl Endpoint {
             peer.path_works = now;
         }
         if peer.carrier != Carrier::Stream {
-            peer.loss_lost = peer.loss_lost.saturating_add(p.lost).saturating_sub(p.spurious);
+            peer.loss_lost = peer.loss_lost.saturating_add(p.lost - p.lost_shared).saturating_sub(p.spurious);
         }
         self.sizes(now, node, &p);
     }
@@ -329,7 +343,10 @@ impl Endpoint {
         {
             p.carrier = Carrier::Stream;
             (p.loss_sent, p.loss_lost, p.loss_at) = (0, 0, now);
-            p.flows.iter_mut().for_each(|f| f.tx.lose_all());
+            p.flows.iter_mut().for_each(|f| {
+                f.tx.lose_all();
+                f.tx.unshare_all();
+            });
             // The other end learns whose stream it is, and answers a peer that was taken for dead.
             p.say(Control::Ping { path: STREAM_PATH, token: self.rng.next_u64() | u64::from(STREAM_PATH) });
             p.stream_uses += 1;
@@ -373,6 +390,7 @@ impl Endpoint {
             peer.talking = true;
             self.talk.push_back(node);
         }
+        let held_up = std::mem::take(&mut peer.holds_up);
         let deadline = peer.next_deadline(&self.cfg);
         if deadline != peer.deadline {
             self.deadlines.remove(&(peer.deadline, node));
@@ -381,6 +399,7 @@ impl Endpoint {
                 self.deadlines.insert((deadline, node));
             }
         }
+        held_up.into_iter().for_each(|(group, class)| self.ready_group(group, class));
     }
 }
 

@@ -10,7 +10,7 @@ use rackweave_core::NodeId;
 use rackweave_core::msg::{Class, Op};
 
 /// Version of the datagram format: the newest. The one before is spoken with peers that do not know it.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Bytes of the packet's own header (`wire`).
 pub const HEAD_BYTES: usize = rackweave_wire::HEADER_BYTES;
@@ -30,7 +30,6 @@ pub const ACK_RESERVE: usize = ACK_HEAD_BYTES + ACKS_RIDING * ACK_ENTRY_BYTES;
 pub const ACKS_RIDING: usize = 3;
 /// Bytes of a set of acknowledgements before its entries.
 pub const ACK_HEAD_BYTES: usize = 25;
-const ACK_HEAD_BYTES_V1: usize = 17;
 /// Bytes of an entry without bitmap.
 pub const ACK_ENTRY_BYTES: usize = 12;
 /// Words of 64 chunks an entry's bitmap has at the most.
@@ -55,6 +54,15 @@ const ACKS: u8 = 4;
 const ENCRYPTED: u8 = 8;
 /// The sender has heard no acknowledgement for so long that it takes the way back for broken, if this is here already.
 const UNHEARD: u8 = 16;
+/// The transfer goes to all members of a group (version 3).
+const GROUP: u8 = 32;
+/// First version with groups.
+pub const GROUP_VERSION: u8 = 3;
+
+/// In an acknowledgement's entry: whose numbers, and that the message is whole. The high four bits count the bitmap's words.
+const ENTRY_ROUTED: u8 = 1;
+const ENTRY_DONE: u8 = 2;
+const ENTRY_GROUP: u8 = 4;
 
 /// First byte of the short form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +112,22 @@ pub const TAG_BYTES: usize = 16;
 /// What a switch may rewrite (protocol rule 18): vssd_id and lat, destination. Not covered by the tag.
 pub const REWRITTEN: [Range<usize>; 2] = [1..9, 16..20];
 
+/// Whose numbers a transfer's is among.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Space {
+    /// Those to one peer.
+    #[default]
+    Direct,
+    /// Those by the switch, whoever serves the vSSD.
+    Routed,
+    /// Those to groups: the same transfer to every member (NI3).
+    Group,
+}
+
 /// Number of a transfer, unique in its space, class, sender and life of the sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId {
-    pub routed: bool,
+    pub space: Space,
     pub number: u64,
 }
 
@@ -282,10 +302,17 @@ fn common(b: &[u8], p: &mut Parsed, allowed: u8) -> Result<u8, Malformed> {
 }
 
 fn chunk(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
-    let flags = common(b, &mut p, ROUTED | ACK_NOW | ACKS | ENCRYPTED | UNHEARD)?;
     let at = p.form.extension_at;
+    let newer = if b[at] >= GROUP_VERSION { GROUP } else { 0 };
+    let flags = common(b, &mut p, ROUTED | ACK_NOW | ACKS | ENCRYPTED | UNHEARD | newer)?;
+    let space = match flags & (ROUTED | GROUP) {
+        0 => Space::Direct,
+        ROUTED => Space::Routed,
+        GROUP => Space::Group,
+        _ => return Err(Malformed::Flags { flags }),
+    };
     let c = Chunk {
-        id: TransferId { routed: flags & ROUTED != 0, number: u64_at(b, at + 12) },
+        id: TransferId { space, number: u64_at(b, at + 12) },
         attempt: b[at + 2],
         ack_now: flags & ACK_NOW != 0,
         unheard: flags & UNHEARD != 0,
@@ -296,7 +323,7 @@ fn chunk(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
     };
     let mut from = at + EXTENSION_BYTES;
     if flags & ACKS != 0 {
-        let len = acks_len(&b[from..], p.version)?;
+        let len = acks_len(&b[from..])?;
         p.acks = from..from + len;
         from += len;
     }
@@ -327,7 +354,7 @@ fn brief(b: &[u8], op: u8, mut p: Parsed) -> Result<Parsed, Malformed> {
             if flags & ACKS == 0 {
                 return Err(Malformed::Acks);
             }
-            let len = acks_len(&b[from..], p.version)?;
+            let len = acks_len(&b[from..])?;
             p.acks = from..from + len;
             p.kind = Kind::Ack;
             len
@@ -368,17 +395,16 @@ pub struct AckHead {
     pub echo: u64,
     /// How long ago it arrived when this left, ns: time of the host, not of the network.
     pub hold_ns: u32,
-    /// Datagrams with chunks that arrived in this life of their sender, wrapping (version 2).
+    /// Datagrams with chunks that arrived in this life of their sender, wrapping.
     pub received: u32,
-    /// Those of them that a switch marked (version 2).
+    /// Those of them that a switch marked.
     pub marked: u32,
 }
 
 /// What has arrived of one transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AckEntry {
-    pub number: u64,
-    pub routed: bool,
+    pub id: TransferId,
     pub done: bool,
     pub attempt: u8,
     /// All chunks before this one are here, itself is not.
@@ -404,21 +430,17 @@ impl AckEntry {
     }
 }
 
-fn ack_head_bytes(version: u8) -> usize {
-    if version < 2 { ACK_HEAD_BYTES_V1 } else { ACK_HEAD_BYTES }
-}
-
 /// Bytes of the set at the front of `b`, all of which is checked to be there.
-fn acks_len(b: &[u8], version: u8) -> Result<usize, Malformed> {
-    let head = ack_head_bytes(version);
-    if b.len() < head {
+fn acks_len(b: &[u8]) -> Result<usize, Malformed> {
+    if b.len() < ACK_HEAD_BYTES {
         return Err(Malformed::Acks);
     }
-    let mut at = head;
-    for _ in 0..b[head - 1] {
+    let mut at = ACK_HEAD_BYTES;
+    for _ in 0..b[ACK_HEAD_BYTES - 1] {
         let Some(&flags) = b.get(at) else { return Err(Malformed::Acks) };
         let words = usize::from(flags >> 4);
-        if flags & 0x0c != 0 || words > ACK_WORDS_MAX {
+        let both = ENTRY_ROUTED | ENTRY_GROUP;
+        if flags & 0x08 != 0 || flags & both == both || words > ACK_WORDS_MAX {
             return Err(Malformed::Acks);
         }
         at += ACK_ENTRY_BYTES + 8 * words;
@@ -427,24 +449,30 @@ fn acks_len(b: &[u8], version: u8) -> Result<usize, Malformed> {
 }
 
 /// Takes a set apart that `parse` found.
-pub fn acks(b: &[u8], version: u8) -> (AckHead, impl Iterator<Item = AckEntry> + '_) {
-    let head_bytes = ack_head_bytes(version);
-    let mut head = AckHead { whose: u32_at(b, 0), echo: u64_at(b, 4), hold_ns: u32_at(b, 12), ..AckHead::default() };
-    if version >= 2 {
-        (head.received, head.marked) = (u32_at(b, 16), u32_at(b, 20));
-    }
-    let mut at = head_bytes;
-    let entries = (0..b[head_bytes - 1]).map(move |_| {
+pub fn acks(b: &[u8]) -> (AckHead, impl Iterator<Item = AckEntry> + '_) {
+    let head = AckHead {
+        whose: u32_at(b, 0),
+        echo: u64_at(b, 4),
+        hold_ns: u32_at(b, 12),
+        received: u32_at(b, 16),
+        marked: u32_at(b, 20),
+    };
+    let mut at = ACK_HEAD_BYTES;
+    let entries = (0..b[ACK_HEAD_BYTES - 1]).map(move |_| {
         let flags = b[at];
+        let space = match flags & (ENTRY_ROUTED | ENTRY_GROUP) {
+            ENTRY_ROUTED => Space::Routed,
+            ENTRY_GROUP => Space::Group,
+            _ => Space::Direct,
+        };
         let words = usize::from(flags >> 4);
         let mut bitmap = [0; ACK_WORDS_MAX];
         for (i, w) in bitmap[..words].iter_mut().enumerate() {
             *w = u64_at(b, at + ACK_ENTRY_BYTES + 8 * i);
         }
         let entry = AckEntry {
-            number: u64_at(b, at + 2),
-            routed: flags & 1 != 0,
-            done: flags & 2 != 0,
+            id: TransferId { space, number: u64_at(b, at + 2) },
+            done: flags & ENTRY_DONE != 0,
             attempt: b[at + 1],
             base: u16_at(b, at + 10),
             bitmap,
@@ -456,20 +484,23 @@ pub fn acks(b: &[u8], version: u8) -> (AckHead, impl Iterator<Item = AckEntry> +
 }
 
 /// Appends a set of acknowledgements.
-pub fn put_acks(to: &mut Vec<u8>, version: u8, head: &AckHead, entries: &[AckEntry]) {
+pub fn put_acks(to: &mut Vec<u8>, head: &AckHead, entries: &[AckEntry]) {
     to.extend_from_slice(&head.whose.to_be_bytes());
     to.extend_from_slice(&head.echo.to_be_bytes());
     to.extend_from_slice(&head.hold_ns.to_be_bytes());
-    if version >= 2 {
-        to.extend_from_slice(&head.received.to_be_bytes());
-        to.extend_from_slice(&head.marked.to_be_bytes());
-    }
+    to.extend_from_slice(&head.received.to_be_bytes());
+    to.extend_from_slice(&head.marked.to_be_bytes());
     to.push(entries.len() as u8);
     for e in entries {
         let words = e.words();
-        to.push(u8::from(e.routed) | u8::from(e.done) << 1 | (words as u8) << 4);
+        let space = match e.id.space {
+            Space::Direct => 0,
+            Space::Routed => ENTRY_ROUTED,
+            Space::Group => ENTRY_GROUP,
+        };
+        to.push(space | if e.done { ENTRY_DONE } else { 0 } | (words as u8) << 4);
         to.push(e.attempt);
-        to.extend_from_slice(&e.number.to_be_bytes());
+        to.extend_from_slice(&e.id.number.to_be_bytes());
         to.extend_from_slice(&e.base.to_be_bytes());
         e.bitmap[..words].iter().for_each(|w| to.extend_from_slice(&w.to_be_bytes()));
     }
@@ -517,7 +548,8 @@ pub fn restore(head: &mut [u8]) {
 /// Appends a chunk's extension.
 pub fn put_chunk(to: &mut Vec<u8>, from: &Sender, c: &Chunk, acks: bool) {
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-    let mut flags = flag(c.id.routed, ROUTED) | flag(c.ack_now, ACK_NOW) | flag(acks, ACKS) | flag(c.unheard, UNHEARD);
+    let mut flags = flag(c.ack_now, ACK_NOW) | flag(acks, ACKS) | flag(c.unheard, UNHEARD);
+    flags |= flag(c.id.space == Space::Routed, ROUTED) | flag(c.id.space == Space::Group, GROUP);
     if from.encrypt {
         flags |= ENCRYPTED;
     }

@@ -10,7 +10,7 @@
 //! `now` never goes back. The same calls with the same seed give the same bytes.
 //!
 //! `docs/transport.md` draws the bytes and lists parameters. Reading order: [`api`], [`header`], `endpoint`, `sender`,
-//! `receiver`, `arrive`, `transmit`, `timers`, [`congestion`], [`auth`].
+//! `receiver`, `arrive`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
 
 pub mod api;
 mod arrive;
@@ -20,6 +20,7 @@ pub mod congestion;
 mod counters;
 mod crc;
 mod endpoint;
+pub mod group;
 pub mod header;
 mod paths;
 mod peer;
@@ -33,7 +34,10 @@ mod timers;
 mod transmit;
 mod window;
 
-pub use api::{Delivered, Event, Heard, Message, Received, SendError, SendOptions, Transmit, Via, dscp};
+pub use api::{
+    Delivered, Event, GroupError, GroupOptions, Heard, Message, Missing, Received, SendError, SendOptions, Transmit,
+    Via, dscp,
+};
 pub use auth::{KeyError, KeyId, Keys};
 pub use config::{Algorithm, Config, ConfigError, Retransmission};
 pub use counters::Counters;

@@ -107,6 +107,8 @@ pub(crate) struct Peer {
     /// When the stream was first used, this time.
     pub stream_since: Time,
     pub controls: VecDeque<Control>,
+    /// Groups that wait for room in this peer's windows.
+    pub holds_up: Vec<(NodeId, Class)>,
     /// In the endpoint's queue of those with something to say.
     pub talking: bool,
     /// The endpoint's entry for this peer's next deadline.
@@ -145,6 +147,7 @@ impl Peer {
             stream_uses: 0,
             stream_since: Time::ZERO,
             controls: VecDeque::new(),
+            holds_up: Vec::new(),
             talking: false,
             deadline: Time::MAX,
         }

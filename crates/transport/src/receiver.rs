@@ -10,13 +10,13 @@ use crate::api::Message;
 use crate::config::Config;
 use crate::crc::{BLOCK_BYTES, parts};
 use crate::header::{
-    ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, TransferId, restore,
+    ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, Space, TransferId, restore,
 };
 use crate::window::Window;
 
 /// Direct messages a sender may have between its oldest unacknowledged and its newest.
 pub(crate) const DIRECT_SPAN: u64 = 4096;
-/// The same by the switch, where the numbers are shared by all servers.
+/// The same by the switch and to groups, where the numbers are shared by all servers.
 pub(crate) const ROUTED_SPAN: u64 = 65_536;
 /// Whole messages whose acknowledgement is remembered to be repeated.
 const RECENT_MAX: usize = 256;
@@ -69,6 +69,8 @@ struct Incoming {
     blocks: Blocks,
     got: Vec<u64>,
     left: u32,
+    /// One more than the highest chunk here.
+    top: u32,
     touched: Time,
 }
 
@@ -82,6 +84,7 @@ impl Incoming {
             blocks: Blocks::default(),
             got: vec![0; (c.count() as usize).div_ceil(64)],
             left: c.count(),
+            top: 0,
             touched: now,
         }
     }
@@ -127,8 +130,7 @@ impl Incoming {
         for i in 0..ACK_SPAN.min(count.saturating_sub(base + 1)) {
             bitmap[i as usize / 64] |= u64::from(self.has(base + 1 + i)) << (i % 64);
         }
-        let TransferId { routed, number } = self.like.id;
-        AckEntry { number, routed, done: false, attempt: self.like.attempt, base: base as u16, bitmap }
+        AckEntry { id: self.like.id, done: false, attempt: self.like.attempt, base: base as u16, bitmap }
     }
 }
 
@@ -180,6 +182,7 @@ pub(crate) struct Room {
 pub(crate) struct Receiver {
     direct: Window,
     routed: Window,
+    group: Window,
     incoming: BTreeMap<TransferId, Incoming>,
     /// Bytes that half-received messages take or will.
     pub bytes: usize,
@@ -193,6 +196,8 @@ pub(crate) struct Receiver {
     recent: VecDeque<(AckEntry, u8)>,
     /// Datagrams since the last acknowledgement, and when the next is due.
     waiting: u32,
+    /// The next one is due at once: a message to a group has a gap, or is whole.
+    urgent: bool,
     pub ack_at: Time,
     /// In the endpoint's queue of those whose acknowledgements are due.
     pub due: bool,
@@ -203,6 +208,7 @@ impl Receiver {
         Receiver {
             direct: Window::new(DIRECT_SPAN),
             routed: Window::new(ROUTED_SPAN),
+            group: Window::new(ROUTED_SPAN),
             incoming: BTreeMap::new(),
             bytes: 0,
             echo: 0,
@@ -212,6 +218,7 @@ impl Receiver {
             partial: Vec::new(),
             recent: VecDeque::new(),
             waiting: 0,
+            urgent: false,
             ack_at: Time::MAX,
             due: false,
         }
@@ -261,6 +268,8 @@ impl Receiver {
             return Outcome::Unread;
         }
         i.touched = now;
+        self.urgent |= c.id.space == Space::Group && u32::from(c.number) > i.top;
+        i.top = i.top.max(u32::from(c.number) + 1);
         i.add(c, header, &d.bytes[d.payload.clone()], d.known.as_deref());
         if i.left > 0 {
             self.pend(c.id);
@@ -289,7 +298,11 @@ impl Receiver {
     }
 
     fn window(&self, id: TransferId) -> &Window {
-        if id.routed { &self.routed } else { &self.direct }
+        match id.space {
+            Space::Direct => &self.direct,
+            Space::Routed => &self.routed,
+            Space::Group => &self.group,
+        }
     }
     fn forget(&mut self, id: TransferId) {
         if let Some(i) = self.incoming.remove(&id) {
@@ -298,14 +311,18 @@ impl Receiver {
         }
     }
     fn finish(&mut self, c: &Chunk) {
-        let window = if c.id.routed { &mut self.routed } else { &mut self.direct };
+        let window = match c.id.space {
+            Space::Direct => &mut self.direct,
+            Space::Routed => &mut self.routed,
+            Space::Group => &mut self.group,
+        };
         window.insert(c.id.number);
+        self.urgent |= c.id.space == Space::Group;
         self.done(c);
     }
     fn done(&mut self, c: &Chunk) {
-        let TransferId { routed, number } = c.id;
-        let entry = AckEntry { number, routed, done: true, attempt: c.attempt, ..AckEntry::default() };
-        self.recent.retain(|(e, _)| (e.number, e.routed) != (number, routed));
+        let entry = AckEntry { id: c.id, done: true, attempt: c.attempt, ..AckEntry::default() };
+        self.recent.retain(|(e, _)| e.id != c.id);
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
@@ -324,7 +341,7 @@ impl Receiver {
         self.received = self.received.wrapping_add(1);
         self.marked = self.marked.wrapping_add(u32::from(a.marked));
         self.waiting += 1;
-        let at_once = a.ack_now || self.waiting >= cfg.ack_every;
+        let at_once = a.ack_now || self.waiting >= cfg.ack_every || std::mem::take(&mut self.urgent);
         self.ack_at = self.ack_at.min(if at_once { now } else { now + cfg.ack_delay });
     }
     pub fn owes(&self) -> bool {
@@ -381,5 +398,5 @@ impl Receiver {
 }
 
 fn entries_has(entries: &[AckEntry], e: &AckEntry) -> bool {
-    entries.iter().any(|have| (have.number, have.routed) == (e.number, e.routed))
+    entries.iter().any(|have| have.id == e.id)
 }

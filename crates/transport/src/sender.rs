@@ -9,7 +9,7 @@ use rackweave_core::{Span, Time, VssdId};
 use crate::api::Message;
 use crate::config::{Config, Retransmission};
 use crate::congestion::{self, Acked, Congestion};
-use crate::header::{ACK_SPAN, AckEntry, AckHead, Chunk, HEAD_BYTES, TransferId};
+use crate::header::{ACK_SPAN, AckEntry, AckHead, Chunk, HEAD_BYTES, Space, TransferId};
 use crate::rtt::Rtt;
 
 /// Later datagrams that must have been sent before an unacknowledged one is lost (RFC 9002 §6.1.1).
@@ -29,6 +29,9 @@ const UNSENT: u64 = 0;
 const LOST: u64 = u64::MAX - 1;
 const ARRIVED: u64 = u64::MAX;
 
+/// The first id of messages to groups: all after it are of such.
+const GROUPS: TransferId = TransferId { space: Space::Group, number: 0 };
+
 /// One message on its way.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -42,6 +45,10 @@ pub(crate) struct Outgoing {
     pub bound: bool,
     /// Whether the vSSD's own server answers it: a read may be redirected.
     pub settles: bool,
+    /// Number of the message to a group that this is one member's part of.
+    pub group: Option<u64>,
+    /// Chunks never sent leave in the group's datagrams.
+    pub shared: bool,
     attempt: u8,
     chunk_bytes: usize,
     chunks: Vec<u64>,
@@ -55,7 +62,24 @@ impl Outgoing {
     pub fn new(message: Message, id: TransferId, token: u64, deadline: Time, vssd: VssdId, settles: bool) -> Outgoing {
         let (attempt, chunk_bytes, chunks) = (0, 0, Vec::new());
         let (next, base, left, bound) = (0, 0, 0, false);
-        Outgoing { message, id, token, deadline, vssd, bound, settles, attempt, chunk_bytes, chunks, next, base, left }
+        let (group, shared) = (None, false);
+        Outgoing {
+            message,
+            id,
+            token,
+            deadline,
+            vssd,
+            bound,
+            settles,
+            group,
+            shared,
+            attempt,
+            chunk_bytes,
+            chunks,
+            next,
+            base,
+            left,
+        }
     }
     pub fn body_bytes(&self) -> usize {
         self.message.len() - HEAD_BYTES
@@ -106,6 +130,8 @@ struct Sent {
     left: Time,
     stamped: bool,
     in_flight: bool,
+    /// Sent once to a whole group.
+    shared: bool,
 }
 
 /// What one class of a connection has counted.
@@ -127,10 +153,18 @@ pub struct FlowCounts {
 pub(crate) struct Progress {
     /// Messages that have arrived whole.
     pub finished: Vec<Outgoing>,
+    /// Datagrams to the peer alone.
     pub arrived: u32,
+    /// All, and those to whole groups.
     pub lost: u32,
+    pub lost_shared: u32,
     /// Lost ones that had arrived after all.
     pub spurious: u32,
+    /// Entries of messages to groups that said nothing new.
+    pub repeated: u32,
+    /// Message to a group of which a shared datagram arrived; was lost, and when that left.
+    pub shared_arrived: Option<u64>,
+    pub shared_lost: Option<(u64, Time)>,
     /// Bytes of the largest datagram that arrived, of the largest that was lost, and when a lost one left, the latest.
     pub largest_arrived: u32,
     pub largest_lost: u32,
@@ -160,9 +194,13 @@ pub(crate) struct Sender {
     /// The same with the hosts' time in it: what timeouts follow from, lest a busy host is taken for a loss.
     turn: Rtt,
     backoff: u32,
+    /// Lost chunks that leave whatever the window says: what is on the way may be lost, too (RFC 9002 §7.5).
+    probes: usize,
     /// When something last arrived, or began to be on its way.
     pub progress: Time,
     largest_echo: u64,
+    /// That datagram went to a whole group: another way than the peer's own.
+    echo_shared: bool,
     deadlines: BTreeSet<(Time, TransferId)>,
     limited: bool,
     received: u32,
@@ -192,8 +230,10 @@ impl Sender {
             rtt: Rtt::default(),
             turn: Rtt::default(),
             backoff: 0,
+            probes: 0,
             progress: Time::ZERO,
             largest_echo: 0,
+            echo_shared: false,
             deadlines: BTreeSet::new(),
             limited: false,
             received: 0,
@@ -206,26 +246,56 @@ impl Sender {
         }
     }
     pub fn next_direct(&self) -> TransferId {
-        TransferId { routed: false, number: self.next_number }
+        TransferId { space: Space::Direct, number: self.next_number }
     }
     /// How far the oldest unacknowledged direct message is behind the next.
     pub fn direct_span(&self) -> u64 {
-        let oldest = self.transfers.range(..TransferId { routed: true, number: 0 }).next();
+        let oldest = self.transfers.range(..TransferId { space: Space::Routed, number: 0 }).next();
         oldest.map_or(0, |(id, _)| self.next_number - id.number)
     }
-    pub fn push(&mut self, mut o: Outgoing, chunk_bytes: usize) {
-        if !o.id.routed {
+    /// Returns into how many chunks it was cut.
+    pub fn push(&mut self, mut o: Outgoing, chunk_bytes: usize) -> u32 {
+        if o.id.space == Space::Direct {
             self.next_number = o.id.number + 1;
         }
         o.cut(chunk_bytes);
+        let count = o.left;
         self.insert(o);
+        count
+    }
+    /// The rest of it leaves to this peer by itself.
+    pub fn unshare(&mut self, id: TransferId) {
+        if let Some(o) = self.transfers.get_mut(&id)
+            && std::mem::take(&mut o.shared)
+        {
+            self.waiting.push_back(id);
+        }
+    }
+    pub fn unshare_all(&mut self) {
+        let all: Vec<TransferId> = self.transfers.range(GROUPS..).map(|(id, _)| *id).collect();
+        all.into_iter().for_each(|id| self.unshare(id));
+    }
+    /// Parts of messages to groups become messages of this connection: (number, new id) of each.
+    pub fn make_direct(&mut self) -> Vec<(u64, TransferId)> {
+        let all: Vec<TransferId> = self.transfers.range(GROUPS..).map(|(id, _)| *id).collect();
+        let mut made = Vec::new();
+        for id in all {
+            let Some(mut o) = self.take(id) else { continue };
+            (o.id, o.shared) = (self.next_direct(), false);
+            made.push((id.number, o.id));
+            let chunk_bytes = o.chunk_bytes;
+            self.push(o, chunk_bytes);
+        }
+        made
     }
     fn insert(&mut self, o: Outgoing) {
         self.bytes += o.message.len();
         if o.deadline != Time::MAX {
             self.deadlines.insert((o.deadline, o.id));
         }
-        self.waiting.push_back(o.id);
+        if !o.shared {
+            self.waiting.push_back(o.id);
+        }
         self.transfers.insert(o.id, o);
     }
     /// A message that another peer's connection held, now bound to this one.
@@ -240,6 +310,10 @@ impl Sender {
     }
     pub fn in_flight(&self) -> u64 {
         self.in_flight
+    }
+    /// Whether something is on the way to this peer alone.
+    pub fn alone_in_flight(&self) -> bool {
+        self.sent.iter().any(|s| s.in_flight && !s.shared)
     }
     pub fn window(&self) -> u64 {
         self.congestion.window()
@@ -256,10 +330,11 @@ impl Sender {
                 self.lost.pop_front();
                 continue;
             };
-            if !self.room(bytes) {
+            if !self.room(bytes) && self.probes == 0 {
                 self.limited = true;
                 return None;
             }
+            self.probes = self.probes.saturating_sub(1);
             self.lost.pop_front();
             return Some(Pick { id, chunk, again: true });
         }
@@ -299,6 +374,14 @@ impl Sender {
         self.waiting.push_front(first.id);
         Some(Pick { id: first.id, chunk, again: false })
     }
+    /// Whether the window has room for a chunk of the group's; none if it does not come that way any more.
+    pub fn room_in_group(&mut self, id: TransferId, chunk: u32) -> Option<bool> {
+        let o = self.transfers.get(&id).filter(|o| o.shared)?;
+        let spoken_of = chunk <= o.base.saturating_add(ACK_SPAN);
+        let room = self.room(o.chunk_bytes);
+        self.limited |= !room;
+        Some(room && spoken_of)
+    }
     /// Whether nothing more could be sent after a datagram of `bytes`: its acknowledgement is waited for.
     pub fn full_after(&self, bytes: usize) -> bool {
         self.in_flight + 2 * bytes as u64 > self.congestion.window()
@@ -306,7 +389,6 @@ impl Sender {
     /// The chunk left in a datagram of that many bytes.
     pub fn sent(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize) {
         let Some(o) = self.transfers.get_mut(&pick.id) else { return };
-        o.chunks[pick.chunk as usize] = counter;
         if !pick.again {
             o.next = pick.chunk + 1;
             let whole = o.next as usize >= o.chunks.len();
@@ -317,6 +399,18 @@ impl Sender {
                 self.waiting.push_back(id);
             }
         }
+        self.on_the_way(now, pick, counter, bytes, false);
+    }
+    /// The chunk left in a datagram to the whole group.
+    pub fn sent_to_group(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize) {
+        if let Some(o) = self.transfers.get_mut(&pick.id) {
+            o.next = pick.chunk + 1;
+            self.on_the_way(now, pick, counter, bytes, true);
+        }
+    }
+    fn on_the_way(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize, shared: bool) {
+        let Some(o) = self.transfers.get_mut(&pick.id) else { return };
+        o.chunks[pick.chunk as usize] = counter;
         if self.in_flight == 0 && !pick.again {
             self.progress = now;
         }
@@ -324,7 +418,8 @@ impl Sender {
         self.counts.sent += 1;
         self.counts.sent_again += u64::from(pick.again);
         let (id, chunk, bytes) = (pick.id, pick.chunk, bytes as u32);
-        self.sent.push_back(Sent { counter, id, chunk, bytes, at: now, left: now, stamped: false, in_flight: true });
+        let (at, left, stamped, in_flight) = (now, now, false, true);
+        self.sent.push_back(Sent { counter, id, chunk, bytes, at, left, stamped, in_flight, shared });
     }
     /// Whether the kernel should say when the datagram that was just picked leaves: one a round trip of a busy
     /// connection, one in a while of others. Each costs a system call.
@@ -357,12 +452,13 @@ impl Sender {
         let newest = echoed.is_some() && head.echo > self.largest_echo;
         if newest {
             self.largest_echo = head.echo;
+            self.echo_shared = echoed.is_some_and(|i| self.sent[i].shared);
         }
         let mut bytes = 0;
         for e in entries {
             bytes += self.entry(e, &mut p);
             if self.forgotten(e, newest) {
-                self.recut(TransferId { routed: e.routed, number: e.number }, None);
+                self.recut(e.id, None);
             }
         }
         let rtt = rtt.and_then(|(network, turn, stamped)| {
@@ -401,12 +497,12 @@ impl Sender {
     }
 
     fn entry(&mut self, e: &AckEntry, p: &mut Progress) -> u64 {
-        let id = TransferId { routed: e.routed, number: e.number };
+        let id = e.id;
         let Some(o) = self.transfers.get_mut(&id) else { return 0 };
         if !e.done && e.attempt != o.attempt {
             return 0;
         }
-        let mut bytes = 0;
+        let (mut bytes, missing) = (0, o.left);
         for chunk in o.base..o.chunks.len() as u32 {
             let state = o.chunks[chunk as usize];
             if chunk > o.next.max(u32::from(e.base)).saturating_add(ACK_SPAN) && !e.done {
@@ -424,9 +520,14 @@ impl Sender {
                     if let Ok(i) = self.sent.binary_search_by_key(&counter, |s| s.counter)
                         && std::mem::take(&mut self.sent[i].in_flight)
                     {
-                        bytes += u64::from(self.sent[i].bytes);
-                        p.arrived += 1;
-                        p.largest_arrived = p.largest_arrived.max(self.sent[i].bytes);
+                        let s = self.sent[i];
+                        bytes += u64::from(s.bytes);
+                        if s.shared {
+                            p.shared_arrived = o.group;
+                        } else {
+                            p.arrived += 1;
+                            p.largest_arrived = p.largest_arrived.max(s.bytes);
+                        }
                     }
                 }
             }
@@ -435,6 +536,7 @@ impl Sender {
             o.base += 1;
         }
         self.in_flight -= bytes;
+        p.repeated += u32::from(o.group.is_some() && o.left == missing && !e.done);
         if e.done
             && let Some(o) = self.take(id)
         {
@@ -444,8 +546,7 @@ impl Sender {
     }
     /// Whether the receiver has dropped what it had of the message: it misses what it had, or has all and is not done.
     fn forgotten(&self, e: &AckEntry, newest: bool) -> bool {
-        let id = TransferId { routed: e.routed, number: e.number };
-        let Some(o) = self.transfers.get(&id).filter(|o| o.attempt == e.attempt && !e.done) else { return false };
+        let Some(o) = self.transfers.get(&e.id).filter(|o| o.attempt == e.attempt && !e.done) else { return false };
         let told = o.next.min(u32::from(e.base).saturating_add(ACK_SPAN));
         o.left == 0 || newest && (u32::from(e.base)..told).any(|c| o.chunks[c as usize] == ARRIVED && !e.has(c))
     }
@@ -456,7 +557,9 @@ impl Sender {
         let patience = self.rtt.reorder();
         for i in 0..later {
             let s = self.sent[i];
-            let overtaken = !self.unordered && later - 1 - i >= REORDER_DATAGRAMS;
+            // What takes different ways may overtake.
+            let ordered = !self.unordered && s.shared == self.echo_shared;
+            let overtaken = ordered && later - 1 - i >= REORDER_DATAGRAMS;
             if s.in_flight && i + 1 < later && (overtaken || s.at + patience <= now) {
                 self.lose(i, now, p);
                 if cfg.retransmission == Retransmission::GoBackN {
@@ -473,8 +576,14 @@ impl Sender {
         self.in_flight -= u64::from(s.bytes);
         self.counts.lost += 1;
         p.lost += 1;
-        p.largest_lost = p.largest_lost.max(s.bytes);
-        p.lost_sent = p.lost_sent.max(s.at);
+        if s.shared {
+            p.lost_shared += 1;
+            let number = self.transfers.get(&s.id).and_then(|o| o.group);
+            p.shared_lost = number.map(|n| (n, s.at)).or(p.shared_lost);
+        } else {
+            p.largest_lost = p.largest_lost.max(s.bytes);
+            p.lost_sent = p.lost_sent.max(s.at);
+        }
         self.again(s);
         self.congestion.lost(now, s.at);
     }
@@ -543,6 +652,7 @@ impl Sender {
     fn probe(&mut self, now: Time, p: &mut Progress) {
         let oldest = (0..self.sent.len()).filter(|i| self.sent[*i].in_flight);
         let oldest: Vec<usize> = oldest.take(PROBES).collect();
+        self.probes = oldest.len();
         oldest.into_iter().for_each(|i| self.lose(i, now, p));
     }
     /// The path has changed.
@@ -588,6 +698,7 @@ impl Sender {
     fn recut(&mut self, id: TransferId, chunk_bytes: Option<usize>) {
         let Some(mut o) = self.take(id) else { return };
         o.attempt = o.attempt.wrapping_add(1);
+        o.shared = false;
         o.cut(chunk_bytes.unwrap_or(o.chunk_bytes));
         self.waiting.retain(|w| *w != id);
         self.insert(o);
@@ -598,7 +709,7 @@ impl Sender {
     }
     /// The same of what went by the switch and was not answered yet.
     pub fn lose_unbound(&mut self) {
-        self.lose_those(|o| o.id.routed && !o.bound);
+        self.lose_those(|o| o.id.space == Space::Routed && !o.bound);
     }
     fn lose_those(&mut self, which: impl Fn(&Outgoing) -> bool) {
         for i in 0..self.sent.len() {

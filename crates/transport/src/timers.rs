@@ -3,9 +3,10 @@
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Span, Time};
 
-use crate::api::Event;
+use crate::api::{Event, Missing};
 use crate::config::{Config, DATAGRAM_BYTES_MIN};
 use crate::endpoint::{CLASSES, Endpoint};
+use crate::header::Space;
 use crate::peer::{Carrier, Control, Flow, IDLE_KEEP_ALIVES, Peer, TRIAL_TOKEN};
 use crate::sender::{Outgoing, Progress};
 
@@ -87,7 +88,7 @@ impl Endpoint {
             while let Some(o) = peer.flow(class).tx.expired(now) {
                 expired.push(o);
             }
-            expired.iter().for_each(|o| self.give_up(node, class, o));
+            expired.iter().for_each(|o| self.give_up(node, class, o, Missing::Late));
             let Some(peer) = self.peers.get_mut(&node) else { return };
             let mut progress = Progress::default();
             if peer.flow(class).tx.timer(now, &self.cfg, &mut progress) {
@@ -107,13 +108,16 @@ impl Endpoint {
         self.check_silence(now, node);
     }
 
-    fn give_up(&mut self, node: NodeId, class: Class, o: &Outgoing) {
+    fn give_up(&mut self, node: NodeId, class: Class, o: &Outgoing, why: Missing) {
         self.queued_bytes -= o.message.len();
         self.counters.messages_given_up += 1;
-        if o.id.routed {
+        if o.id.space == Space::Routed {
             self.routed[class as usize].remove(&o.id.number);
         }
-        self.event(Event::GaveUp { to: node, token: o.token });
+        match o.group {
+            Some(number) => self.part_done(class, number, node, Some(why)),
+            None => self.event(Event::GaveUp { to: node, token: o.token }),
+        }
     }
 
     /// PN4: no acknowledgement within the SLA's time, so another source port.
@@ -125,9 +129,14 @@ impl Endpoint {
         }
         let since = peer.path_at;
         let late = |f: &&Flow| f.tx.in_flight() > 0 && now.since(f.tx.progress.max(since)) >= self.cfg.sla;
-        let Some(times) = peer.flows.iter().filter(late).map(|f| f.tx.timed_out()).max() else { return };
+        if !peer.flows.iter().any(|f| late(&f)) {
+            return;
+        }
         let progress = peer.flows.iter().filter(late).map(|f| f.tx.progress).max().unwrap_or(now);
         peer.path_at = now;
+        // What went to a whole group says nothing of the peer's own path.
+        let own = peer.flows.iter().filter(late).filter(|f| f.tx.alone_in_flight());
+        let Some(times) = own.map(|f| f.tx.timed_out()).max() else { return self.sign_of_life(node) };
         // What the peer sends says nothing of the way there. The switch is not asked for signs of life: what it forwards,
         // others acknowledge.
         let silent = now.since(peer.path_works) >= self.cfg.sla || node == self.cfg.switch;
@@ -158,9 +167,13 @@ impl Endpoint {
         self.event(Event::PathChanged { peer: node, from, to });
     }
 
+    /// Of a ping that belongs to no trial, without the path's number.
+    pub(crate) fn sign_token(&mut self) -> u64 {
+        self.rng.next_u64() & !(0xffff | TRIAL_TOKEN)
+    }
     /// A ping on the current path: whether it is silent, or only large datagrams vanish, or only the receiver is slow.
     fn sign_of_life(&mut self, node: NodeId) {
-        let token = self.rng.next_u64() & !(0xffff | TRIAL_TOKEN);
+        let token = self.sign_token();
         if let Some(peer) = self.peers.get_mut(&node).filter(|p| p.node != self.cfg.switch) {
             let path = peer.paths.current;
             peer.say(Control::Ping { path, token: token | u64::from(path) });
@@ -200,7 +213,7 @@ impl Endpoint {
                 let Some(id) = tx.transfers.keys().next().copied() else { break };
                 let Some(o) = tx.take(id) else { break };
                 self.hints.remove(&o.vssd);
-                self.give_up(node, class, &o);
+                self.give_up(node, class, &o, Missing::Down);
             }
         }
     }

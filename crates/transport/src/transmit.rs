@@ -7,7 +7,7 @@ use crate::api::{Transmit, Via};
 use crate::endpoint::{CLASSES, Endpoint, single};
 use crate::header::{
     self, AckEntry, AckHead, Chunk, EXTENSION_BYTES, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender, ShortOp,
-    whose,
+    Space, whose,
 };
 use crate::peer::{Carrier, Control, STREAM_PATH};
 use crate::sender::Pick;
@@ -36,12 +36,12 @@ impl Endpoint {
         Some(single(to, self.via(to), class, d, 0))
     }
 
-    fn next_counter(&mut self) -> u64 {
+    pub(crate) fn next_counter(&mut self) -> u64 {
         self.counter += 1;
         u64::from(self.auth.sending()) << 56 | self.counter
     }
     /// How this endpoint speaks to a peer of that version.
-    fn sender(&self, newest: u8) -> Sender {
+    pub(crate) fn sender(&self, newest: u8) -> Sender {
         Sender {
             node: self.local,
             incarnation: self.incarnation,
@@ -62,13 +62,13 @@ impl Endpoint {
                 continue;
             };
             self.talk.push_front(node);
-            let (path, newest) = (peer.paths.current, peer.newest);
-            return Some(self.control(now, node, control, path, newest));
+            let path = peer.paths.current;
+            return Some(self.control(now, node, control, path));
         }
         None
     }
 
-    fn control(&mut self, now: Time, node: NodeId, control: Control, path: u16, newest: u8) -> Transmit {
+    fn control(&mut self, now: Time, node: NodeId, control: Control, path: u16) -> Transmit {
         let (op, words) = match control {
             Control::Ping { token, .. } => (ShortOp::Ping, [Some(token), None]),
             Control::Pong { token } => (ShortOp::Pong, [Some(token), None]),
@@ -87,7 +87,8 @@ impl Endpoint {
             Control::Challenge { by_stream: true, .. } => Via::Stream,
             _ => self.via(node),
         };
-        let (counter, from) = (self.next_counter(), self.sender(newest));
+        // In the older version: a peer may have gone back to it, and hears nothing newer.
+        let (counter, from) = (self.next_counter(), self.sender(crate::VERSION - 1));
         let mut d = Vec::with_capacity(80);
         header::put_short(&mut d, op, Class::Gold, &from, node, counter);
         header::put_brief(&mut d, &from, false);
@@ -108,7 +109,13 @@ impl Endpoint {
         for i in order {
             for _ in 0..self.ready[i].len() {
                 let Some(node) = self.ready[i].pop_front() else { break };
-                if let Some(t) = self.chunk_to(now, node, CLASSES[i]) {
+                let group = self.groups.contains_key(&node);
+                let t = if group {
+                    self.chunk_to_group(now, node, CLASSES[i])
+                } else {
+                    self.chunk_to(now, node, CLASSES[i])
+                };
+                if let Some(t) = t {
                     match i {
                         1 if !self.ready[2].is_empty() => self.silver_run += 1,
                         2 => self.silver_run = 0,
@@ -161,7 +168,7 @@ impl Endpoint {
         let flow = peer.flow(class);
         let Some(o) = flow.tx.transfers.get(&pick.id) else { return (node, counter) };
         // On the stream there is no switch: whoever served the vSSD last is asked itself.
-        let by_switch = pick.id.routed && !o.bound && !on_stream;
+        let by_switch = pick.id.space == Space::Routed && !o.bound && !on_stream;
         let to = if by_switch { self.cfg.switch } else { node };
         let long = pick.chunk == 0 || by_switch;
         let payload = o.chunk(pick.chunk, false).range().len();
@@ -173,7 +180,7 @@ impl Endpoint {
         let from = Sender {
             node: self.local,
             incarnation: self.incarnation,
-            version: newest.min(self.cfg.version),
+            version: if pick.id.space == Space::Group { self.cfg.version } else { newest.min(self.cfg.version) },
             newest: self.cfg.version,
             encrypt,
         };
@@ -186,7 +193,7 @@ impl Endpoint {
         };
         header::put_chunk(d, &from, &c, acks.is_some());
         debug_assert_eq!(d.len() - start, form.extension_at + EXTENSION_BYTES);
-        put_acks(d, from.version, acks);
+        put_acks(d, acks);
         let payload_at = d.len() - start;
         o.copy(&c, d);
         let bytes = d.len() - start;
@@ -198,6 +205,7 @@ impl Endpoint {
         }
         self.counters.sent_chunks += 1;
         self.counters.sent_again += u64::from(pick.again);
+        self.counters.group_repairs += u64::from(pick.id.space == Space::Group);
         let encrypted = encrypt.then_some(payload_at..bytes);
         self.auth.seal(self.local, self.incarnation, &mut d[start..], form, encrypted);
         (to, counter)
@@ -240,7 +248,7 @@ impl Endpoint {
             let mut d = Vec::with_capacity(128);
             header::put_short(&mut d, ShortOp::Ack, class, &from, node, counter);
             header::put_brief(&mut d, &from, true);
-            put_acks(&mut d, from.version, Some(acks));
+            put_acks(&mut d, Some(acks));
             self.auth.seal(self.local, self.incarnation, &mut d, SHORT, None);
             self.counters.acks_sent += 1;
             return Some(single(node, self.via(node), class, d, counter));
@@ -253,9 +261,9 @@ fn whose_of(incarnation: Option<u64>, node: NodeId) -> u32 {
     whose(node, incarnation.unwrap_or(0))
 }
 
-fn put_acks(d: &mut Vec<u8>, version: u8, acks: Option<(AckHead, Vec<AckEntry>)>) {
+fn put_acks(d: &mut Vec<u8>, acks: Option<(AckHead, Vec<AckEntry>)>) {
     if let Some((head, entries)) = acks {
-        header::put_acks(d, version, &head, &entries);
+        header::put_acks(d, &head, &entries);
     }
 }
 

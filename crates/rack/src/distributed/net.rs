@@ -336,7 +336,11 @@ impl Net {
                     self.twins.push(peer);
                     continue;
                 }
-                Event::GaveUp { .. } | Event::PeerUp { .. } | Event::PathChanged { .. } => continue,
+                Event::GaveUp { .. }
+                | Event::GroupReached { .. }
+                | Event::GroupDone { .. }
+                | Event::PeerUp { .. }
+                | Event::PathChanged { .. } => continue,
             };
             match rackweave_wire::decode_apart(&d.message.head, &d.message.data) {
                 // Who it is from is what was authenticated.

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use rackweave_core::msg::{Class, GcField, Op};
 use rackweave_core::{NodeId, Time};
-use rackweave_transport::header::{self, Kind};
-use rackweave_transport::{Config, Endpoint, KeyId, Keys, Received, SendOptions};
+use rackweave_transport::header::{self, Kind, Space};
+use rackweave_transport::{Config, Endpoint, GroupOptions, KeyId, Keys, Received, SendOptions};
 use rackweave_wire::pcap;
 
 use crate::world::message;
@@ -54,6 +54,35 @@ fn exchange(keys: &Keys, bytes: usize) -> Vec<Vec<u8>> {
     all
 }
 
+/// Datagrams that a message to a group makes, as its first member gets them.
+fn to_group(keys: &Keys) -> Vec<Vec<u8>> {
+    let cfg = Config { paths: 1, ..Config::default() };
+    let end = |n| Endpoint::new(cfg.clone(), NodeId(n), 7, keys.clone(), 1).expect("configuration");
+    let (mut ends, ring, now, mut all) = ([2, 3, 4].map(end), NodeId(0x000a_ffff), Time(1), Vec::new());
+    ends[0].set_group(now, ring, &[NodeId(3), NodeId(4)]).expect("a group");
+    let how = GroupOptions { quorum: 2, deadline: Time::MAX, token: 0 };
+    for turn in 0..20 {
+        if turn == 10 {
+            ends[0].send_group(now, ring, message(Op::Peer, Class::Silver, 2, 9, 5, 40, 9000), how).expect("taken");
+        }
+        for from in 0..3 {
+            while let Some(t) = ends[from].poll_transmit(now) {
+                let members = if t.to == ring { 3..5 } else { t.to.0..t.to.0 + 1 };
+                for to in members {
+                    let mut copy = t.bytes.to_vec();
+                    copy[16..20].copy_from_slice(&to.to_be_bytes());
+                    let r = Received { datagram: copy[..].into(), at: now, marked: false };
+                    ends[to as usize - 2].receive(now, r);
+                    all.push(copy);
+                }
+            }
+            ends[from].handle_timeout(now);
+        }
+    }
+    assert_eq!(ends[0].unacknowledged(), 0);
+    all
+}
+
 fn text(x: impl ToString) -> String {
     x.to_string()
 }
@@ -63,6 +92,7 @@ fn datagrams_are_shown_as_they_are_parsed() {
     let keyed = Keys::one(KeyId(3), [1; 32]).expect("a key");
     let mut datagrams = exchange(&Keys::none(), 9000);
     datagrams.extend(exchange(&keyed, 9000));
+    datagrams.extend(to_group(&keyed));
     let mut capture = pcap::file_header().to_vec();
     for (i, d) in datagrams.iter().enumerate() {
         // Ports of a user's choice, both families.
@@ -87,13 +117,15 @@ fn datagrams_are_shown_as_they_are_parsed() {
         "rackweave.ext.body",
         "rackweave.ext.payload",
         "rackweave.ext.encrypted",
+        "rackweave.ext.group",
         "rackweave.ack.echo",
         "rackweave.ack.entries",
+        "rackweave.ack.group",
         "rackweave.malformed",
     ];
     let Some(shown) = dissect("datagrams", &capture, &fields) else { return };
     assert_eq!(shown.len(), datagrams.len());
-    let (mut kinds, mut encrypted) = (std::collections::BTreeSet::new(), 0);
+    let (mut kinds, mut encrypted, mut groups) = (std::collections::BTreeSet::new(), 0, (0, 0));
     for (d, shown) in datagrams.iter().zip(&shown) {
         let p = header::parse(d).expect("a datagram");
         kinds.insert(d[0]);
@@ -119,11 +151,16 @@ fn datagrams_are_shown_as_they_are_parsed() {
             _ => want.extend(vec![String::new(); 5]),
         }
         want.push(text(u8::from(p.encrypted)));
+        let group = matches!(p.kind, Kind::Chunk(c) if c.id.space == Space::Group);
+        want.push(text(u8::from(group)));
+        groups.0 += u32::from(group);
         if p.acks.is_empty() {
-            want.extend([String::new(), String::new()]);
+            want.extend(vec![String::new(); 3]);
         } else {
-            let (head, entries) = header::acks(&d[p.acks.clone()], p.version);
-            want.extend([format!("0x{:016x}", head.echo), text(entries.count())]);
+            let (head, entries) = header::acks(&d[p.acks.clone()]);
+            let groups_of: Vec<String> = entries.map(|e| text(u8::from(e.id.space == Space::Group))).collect();
+            groups.1 += u32::from(groups_of.iter().any(|g| g == "1"));
+            want.extend([format!("0x{:016x}", head.echo), text(groups_of.len()), groups_of.join(",")]);
         }
         want.push(String::new());
         assert_eq!(shown, &want, "{p:?}");
@@ -131,6 +168,7 @@ fn datagrams_are_shown_as_they_are_parsed() {
     // Chunks in both forms, acknowledgements, and how two lives meet that have a key.
     assert!([7, 16, 17, 20, 21].iter().all(|op| kinds.contains(op)), "{kinds:?}");
     assert!(encrypted >= 7, "{encrypted}");
+    assert!(groups.0 >= 14 && groups.1 >= 2, "{groups:?}");
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn keys_rotate_without_a_pause() {
 
 #[test]
 fn both_versions_talk_to_each_other() {
-    for (a, b) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+    for (a, b) in [(2, 2), (2, 3), (3, 2), (3, 3)] {
         let mut w = World::new(2, Faults { loss: 0.02, ..Faults::default() });
         w.add(2, Config { version: a, ..Config::default() }, keys());
         w.add(3, Config { version: b, ..Config::default() }, keys());
@@ -187,7 +187,7 @@ fn both_versions_talk_to_each_other() {
     }
     let mut b = end(3, Keys::none());
     let mut d = send(&mut end(2, Keys::none()), 3, message(Op::Peer, Class::Silver, 2, 0, 1, 4, 512));
-    d[80] = 3;
+    d[80] = 4;
     receive(&mut b, &d);
     assert_eq!(b.counters().drop_version, 1);
 }

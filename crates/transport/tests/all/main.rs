@@ -6,6 +6,7 @@ mod delivery;
 mod dissector;
 mod failures;
 mod golden;
+mod group;
 mod hostile;
 mod packets;
 mod routed;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Rng, Span, Time, VssdId};
-use rackweave_transport::{Config, Endpoint, Event, Keys, Message, Received, SendError, SendOptions, Via, route};
+use rackweave_transport::{
+    Config, Endpoint, Event, GroupOptions, Keys, Message, Received, SendError, SendOptions, Via, route,
+};
 
 /// What the network does to a datagram, each with its probability.
 #[derive(Clone, Debug)]
@@ -77,6 +79,8 @@ pub struct World {
     pub black: Option<Black>,
     /// vSSD's server, as the switch has it; what is routed there is rewritten.
     pub routes: BTreeMap<u32, (u32, NodeId)>,
+    /// Members of each group, as the switch has them.
+    pub rings: BTreeMap<NodeId, Vec<NodeId>>,
     pub switch: NodeId,
     /// Whose events are not polled.
     pub deaf: Vec<NodeId>,
@@ -102,6 +106,7 @@ impl World {
             faults,
             black: None,
             routes: BTreeMap::new(),
+            rings: BTreeMap::new(),
             switch: NodeId(1),
             deaf: Vec::new(),
             queue: BTreeMap::new(),
@@ -131,7 +136,33 @@ impl World {
         self.pump();
         r
     }
+    /// Says who is behind a virtual address, to the switch and to one node.
+    pub fn set_group(&mut self, sender: u32, group: u32, members: &[u32]) {
+        let members: Vec<NodeId> = members.iter().map(|n| NodeId(*n)).collect();
+        let now = self.now;
+        self.end(sender).set_group(now, NodeId(group), &members).expect("a group");
+        self.rings.insert(NodeId(group), members);
+        self.pump();
+    }
+    pub fn send_group(&mut self, from: u32, to: u32, m: Message, how: GroupOptions) -> Result<(), SendError> {
+        let now = self.now;
+        let r = self.end(from).send_group(now, NodeId(to), m, how);
+        self.pump();
+        r
+    }
     fn fly(&mut self, from: NodeId, to: NodeId, port: u16, d: &[u8]) {
+        // Once on the sender's link, then once for each member.
+        let Some(members) = self.rings.get(&to).cloned() else { return self.fly_to(from, to, port, d) };
+        if self.rng.chance(self.faults.loss) || self.black.as_ref().is_some_and(|b| b(self.now, from, to, port)) {
+            return;
+        }
+        for member in members {
+            let mut copy = d.to_vec();
+            copy[16..20].copy_from_slice(&member.0.to_be_bytes());
+            self.fly_to(from, member, port, &copy);
+        }
+    }
+    fn fly_to(&mut self, from: NodeId, to: NodeId, port: u16, d: &[u8]) {
         let f = self.faults.clone();
         if d.len() > f.mtu
             || self.rng.chance(f.loss)
