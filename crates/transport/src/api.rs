@@ -108,11 +108,23 @@ pub enum SendError {
 /// One datagram that arrived.
 #[derive(Debug)]
 pub struct Received {
-    /// Its bytes; of a train that GRO put together, one segment. Kept, not copied, where it holds a whole message.
+    /// Its bytes.
     pub datagram: BytesMut,
     /// When the kernel or the card took it in, in the time of `now`; `now` if nothing better is known (PN8).
     pub at: Time,
     /// Whether a switch marked it (ECN: congestion experienced).
+    pub marked: bool,
+}
+
+/// Datagrams that arrived together: one, or a train that GRO put together.
+#[derive(Debug)]
+pub struct Train<'a> {
+    /// Opened in place.
+    pub bytes: &'a mut [u8],
+    /// Bytes of each datagram but the last.
+    pub segment: usize,
+    /// As of [`Received`].
+    pub at: Time,
     pub marked: bool,
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Span, Time};
 
-use crate::api::{Event, Heard, Message, Received};
+use crate::api::{Event, Heard, Message, Received, Train};
 use crate::auth::OpenError;
 use crate::endpoint::Endpoint;
 use crate::header::{self, AckEntry, GROUP_VERSION, Kind, Malformed, Parsed, Space, restore, whose};
@@ -23,16 +24,44 @@ const TWINS_EVERY: Span = Span::from_secs(10);
 
 /// What to count for a datagram.
 type Count = fn(&mut crate::Counters) -> &mut u64;
+const UNKNOWN_KEY: Count = |c| &mut c.drop_unknown_key;
+const TOO_MANY: Count = |c| &mut c.drop_too_many_peers;
+const BAD_TAG: Count = |c| &mut c.drop_bad_tag;
+
+/// What the network said of a datagram.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    at: Time,
+    marked: bool,
+}
 
 impl Endpoint {
     /// A datagram arrived. What follows from it is in `poll_event`, `poll_transmit` and `next_deadline`.
-    pub fn receive(&mut self, now: Time, r: Received) -> Heard {
-        self.counters.received += 1;
-        self.counters.received_bytes += r.datagram.len() as u64;
+    pub fn receive(&mut self, now: Time, mut r: Received) -> Heard {
         let mut heard = Heard::Nobody;
-        let count = self.arrive(now, r, &mut heard);
-        *count(&mut self.counters) += 1;
+        let note = Note { at: r.at, marked: r.marked };
+        if let Some(source) = self.take_in(now, &mut r.datagram, note, &mut heard) {
+            self.touch(now, source);
+        }
         heard
+    }
+
+    /// The same of all datagrams of a train. Nothing of it is kept but by a copy.
+    pub fn receive_train(&mut self, now: Time, t: Train<'_>) {
+        let note = Note { at: t.at, marked: t.marked };
+        let (mut heard, mut last) = (Heard::Nobody, None);
+        for d in t.bytes.chunks_mut(t.segment.max(1)) {
+            let source = self.take_in(now, d, note, &mut heard);
+            if let (Some(source), Some(before)) = (source, last)
+                && source != before
+            {
+                self.touch(now, before);
+            }
+            last = source.or(last);
+        }
+        if let Some(last) = last {
+            self.touch(now, last);
+        }
     }
 
     /// The same of a datagram that came out of a stream (PN5).
@@ -43,56 +72,64 @@ impl Endpoint {
         heard
     }
 
-    fn arrive(&mut self, now: Time, mut r: Received, heard: &mut Heard) -> Count {
-        let p = match header::parse(&r.datagram) {
+    /// Returns whose state may have changed: [`Endpoint::touch`] must follow.
+    fn take_in(&mut self, now: Time, d: &mut [u8], note: Note, heard: &mut Heard) -> Option<NodeId> {
+        self.counters.received += 1;
+        self.counters.received_bytes += d.len() as u64;
+        let (count, source) = self.arrive(now, d, note, heard);
+        *count(&mut self.counters) += 1;
+        source
+    }
+
+    fn arrive(&mut self, now: Time, d: &mut [u8], note: Note, heard: &mut Heard) -> (Count, Option<NodeId>) {
+        let p = match header::parse(d) {
             Ok(p) => p,
-            Err(Malformed::Version { .. }) => return |c| &mut c.drop_version,
-            Err(_) => return |c| &mut c.drop_malformed,
+            Err(Malformed::Version { .. }) => return (|c| &mut c.drop_version, None),
+            Err(_) => return (|c| &mut c.drop_malformed, None),
         };
         if p.version > self.cfg.version {
-            return |c| &mut c.drop_version;
+            return (|c| &mut c.drop_version, None);
         }
         if p.source == self.local {
-            return |c| &mut c.drop_own_id;
+            return (|c| &mut c.drop_own_id, None);
         }
         if p.destination != self.local {
-            return |c| &mut c.drop_not_for_us;
+            return (|c| &mut c.drop_not_for_us, None);
         }
         if p.kind == Kind::Bare {
-            return self.bare_arrived(&p, r);
+            return (self.bare_arrived(&p, d), None);
         }
-        let known = match self.auth.open(&p, &mut r.datagram) {
-            Ok(known) => known,
-            Err(OpenError::UnknownKey) => return |c| &mut c.drop_unknown_key,
-            Err(OpenError::BadTag) => return |c| &mut c.drop_bad_tag,
+        let mut known = std::mem::take(&mut self.known);
+        let opened = self.auth.open(&p, d, &mut known);
+        let result = match opened {
+            Ok(()) if self.make_peer(now, p.source).is_err() => (TOO_MANY, None),
+            Ok(()) => (self.of_peer(now, &p, d, note, &known, heard), Some(p.source)),
+            Err(OpenError::UnknownKey) => (UNKNOWN_KEY, None),
+            Err(OpenError::BadTag) => (BAD_TAG, None),
         };
-        if self.make_peer(now, p.source).is_err() {
-            return |c| &mut c.drop_too_many_peers;
-        }
-        let count = self.of_peer(now, &p, r, known, heard);
-        self.touch(now, p.source);
-        count
+        self.known = known;
+        result
     }
 
     /// `gc_op`: (incarnation, sequence) of the operation itself stop replays (protocol rule 16).
-    fn bare_arrived(&mut self, p: &Parsed, mut r: Received) -> Count {
+    fn bare_arrived(&mut self, p: &Parsed, d: &mut [u8]) -> Count {
         let owner = if p.source == self.cfg.switch { self.local } else { p.source };
-        match self.auth.open_gc(owner, p.incarnation, &r.datagram) {
+        match self.auth.open_gc(owner, p.incarnation, d) {
             Ok(()) => {}
-            Err(OpenError::UnknownKey) => return |c| &mut c.drop_unknown_key,
-            Err(OpenError::BadTag) => return |c| &mut c.drop_bad_tag,
+            Err(OpenError::UnknownKey) => return UNKNOWN_KEY,
+            Err(OpenError::BadTag) => return BAD_TAG,
         }
-        if self.unread_bytes + r.datagram.len() > self.cfg.unread_bytes_max {
+        if self.unread_bytes + d.len() > self.cfg.unread_bytes_max {
             return |c| &mut c.drop_unread;
         }
-        restore(&mut r.datagram);
-        self.deliver(p.source, p.class, Message::whole(r.datagram.freeze()), Vec::new());
+        restore(d);
+        self.deliver(p.source, p.class, Message::whole(Bytes::copy_from_slice(d)), Vec::new());
         |c| &mut c.accepted
     }
 
-    fn of_peer(&mut self, now: Time, p: &Parsed, r: Received, known: Option<Vec<u32>>, heard: &mut Heard) -> Count {
+    fn of_peer(&mut self, now: Time, p: &Parsed, d: &[u8], note: Note, known: &[u32], heard: &mut Heard) -> Count {
         let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. });
-        let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
+        let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
         if peer.incarnation.is_some_and(|known| p.incarnation < known) {
             self.find_twins(now, p);
             return |c| &mut c.drop_stale_incarnation;
@@ -109,7 +146,7 @@ impl Endpoint {
                 return |c| &mut c.drop_unproven;
             }
         }
-        let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
+        let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
         if peer.incarnation == Some(p.incarnation) {
             if !peer.replay.insert(p.counter & ((1 << COUNTER_BITS) - 1)) {
                 *heard = Heard::Nobody;
@@ -123,10 +160,10 @@ impl Endpoint {
             self.heard(now, p.source);
         }
         if !p.acks.is_empty() {
-            self.acks_arrived(now, p, &r);
+            self.acks_arrived(now, p, &d[p.acks.clone()], note.at);
         }
         match p.kind {
-            Kind::Chunk(_) => return self.chunk_arrived(now, p, r, known),
+            Kind::Chunk(_) => return self.chunk_arrived(now, p, d, note, known),
             Kind::Ping { token } => self.say(p.source, Control::Pong { token }),
             Kind::Pong { token } => self.pong(now, p.source, token),
             Kind::Challenge { token } => self.challenged(now, p, token),
@@ -247,8 +284,8 @@ impl Endpoint {
         }
     }
 
-    fn acks_arrived(&mut self, now: Time, p: &Parsed, r: &Received) {
-        let (head, entries) = header::acks(&r.datagram[p.acks.clone()]);
+    fn acks_arrived(&mut self, now: Time, p: &Parsed, acks: &[u8], at: Time) {
+        let (head, entries) = header::acks(acks);
         if head.whose != whose(self.local, self.incarnation) {
             return;
         }
@@ -276,7 +313,7 @@ impl Endpoint {
             self.touch(now, holder);
         }
         let Some(peer) = self.peers.get_mut(&p.source) else { return };
-        let progress = peer.flow(p.class).tx.acked(now, r.at, &head, &mine, &self.cfg);
+        let progress = peer.flow(p.class).tx.acked(now, at, &head, &mine, &self.cfg);
         self.book(now, p.source, p.class, progress);
     }
 
@@ -315,27 +352,27 @@ impl Endpoint {
         true
     }
 
-    fn chunk_arrived(&mut self, now: Time, p: &Parsed, r: Received, known: Option<Vec<u32>>) -> Count {
+    fn chunk_arrived(&mut self, now: Time, p: &Parsed, d: &[u8], note: Note, known: &[u32]) -> Count {
         let Kind::Chunk(c) = p.kind else { return |c| &mut c.drop_malformed };
-        let Some(peer) = self.peers.get_mut(&p.source) else { return |c| &mut c.drop_too_many_peers };
+        let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
         let half = peer.half_bytes();
         let room = Room {
             reassembly: (self.cfg.reassembly_bytes_max - half)
                 .min(self.cfg.reassembly_bytes_total.saturating_sub(self.half_bytes)),
             unread: self.cfg.unread_bytes_max.saturating_sub(self.unread_bytes),
         };
-        let d = Datagram { long: p.form == header::LONG, bytes: r.datagram, payload: p.payload.clone(), known };
+        let d = Datagram { long: p.form == header::LONG, bytes: d, payload: p.payload.clone(), known };
         let rx = &mut peer.flow(p.class).rx;
         let outcome = rx.chunk(now, &c, &d, room);
         let taken = !matches!(outcome, Outcome::Contradicts | Outcome::NoRoom | Outcome::Unread);
         if taken {
-            let arrival = Arrival { at: r.at, counter: p.counter, marked: r.marked, ack_now: c.ack_now };
+            let arrival = Arrival { at: note.at, counter: p.counter, marked: note.marked, ack_now: c.ack_now };
             rx.arrived(now, arrival, &self.cfg);
         }
         self.half_bytes = self.half_bytes + peer.half_bytes() - half;
         match outcome {
             Outcome::Single => {
-                let (message, crcs) = Receiver::whole(&c, d);
+                let (message, crcs) = Receiver::whole(&c, &d);
                 self.deliver(p.source, p.class, message, crcs);
             }
             Outcome::Whole(message, crcs) => self.deliver(p.source, p.class, message, crcs),

@@ -13,7 +13,7 @@ use rackweave_core::NodeId;
 use rackweave_core::map::{Map, map};
 use ring::{aead, hkdf};
 
-use crate::crc::{BLOCK_BYTES, combine, parts};
+use crate::crc::{combine, parts};
 use crate::header::{Form, HEAD_BYTES, Kind, Parsed, REWRITTEN, TAG_BYTES};
 
 /// Bytes of a cluster key.
@@ -251,8 +251,9 @@ impl Auth {
     }
 
     /// Checks the tag; decrypts the payload in place if it is encrypted. What the switch rewrote is as it came afterwards.
-    /// Gives the CRC32C of each part of the data that lies in one block, if they had to be computed for it.
-    pub fn open(&mut self, p: &Parsed, d: &mut [u8]) -> Result<Option<Vec<u32>>, OpenError> {
+    /// `known` gets the CRC32C of each part of the data that lies in one block, if they had to be computed for it.
+    pub fn open(&mut self, p: &Parsed, d: &mut [u8], known: &mut Vec<u32>) -> Result<(), OpenError> {
+        known.clear();
         let id = KeyId((p.counter >> 56) as u8);
         if (id.0 == 0) != self.keys.is_none() {
             return Err(OpenError::UnknownKey);
@@ -260,14 +261,14 @@ impl Auth {
         let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
         let tag = take::<TAG_BYTES>(d, p.form.tag_at);
         let result = if id.0 == 0 {
-            let (sum, known) = checksum(p, d);
+            let sum = checksum(p, d, known);
             let mut want = [0; TAG_BYTES];
             want[..4].copy_from_slice(&sum.to_be_bytes());
-            if !p.encrypted && want == tag { Ok(known) } else { Err(OpenError::BadTag) }
+            if !p.encrypted && want == tag { Ok(()) } else { Err(OpenError::BadTag) }
         } else {
             let owner = Owner { id, node: p.source, incarnation: p.incarnation, gc: false };
             let encrypted = p.encrypted.then(|| p.payload.clone());
-            self.open_keyed(owner, d, p.counter, tag, encrypted).map(|()| None)
+            self.open_keyed(owner, d, p.counter, tag, encrypted)
         };
         put_back(d, &rewritten);
         result
@@ -324,22 +325,16 @@ impl Auth {
     }
 }
 
-/// CRC32C of a datagram; of its data block by block, from which the whole is put together, if there is a block's worth.
-fn checksum(p: &Parsed, d: &[u8]) -> (u32, Option<Vec<u32>>) {
-    let Kind::Chunk(c) = p.kind else { return (crc32c::crc32c(d), None) };
+/// CRC32C of a datagram, put together from those of its data's parts, which `known` gets.
+fn checksum(p: &Parsed, d: &[u8], known: &mut Vec<u32>) -> u32 {
+    let Kind::Chunk(c) = p.kind else { return crc32c::crc32c(d) };
     let (cut, at) = c.data_at();
     let (head, data) = d.split_at(p.payload.start + cut);
-    if data.len() < BLOCK_BYTES {
-        return (crc32c::crc32c(d), None);
-    }
-    let mut sum = crc32c::crc32c(head);
-    let known = parts(at, data).map(|(_, part)| {
+    parts(at, data).fold(crc32c::crc32c(head), |sum, (_, part)| {
         let crc = crc32c::crc32c(part);
-        sum = combine(sum, crc, part.len());
-        crc
-    });
-    let known = known.collect();
-    (sum, Some(known))
+        known.push(crc);
+        combine(sum, crc, part.len())
+    })
 }
 
 fn nonce(counter: u64) -> aead::Nonce {

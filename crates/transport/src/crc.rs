@@ -28,23 +28,23 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// x to the power of 8 × 2^i.
-const POWERS: [u32; 32] = {
-    let mut powers = [0; 32];
-    // x^8.
-    powers[0] = 1 << 23;
+/// x to the power of 8 × i.
+static POWERS: [u32; BLOCK_BYTES + 1] = {
+    let mut powers = [0; BLOCK_BYTES + 1];
+    // x^0.
+    powers[0] = 1 << 31;
     let mut i = 1;
-    while i < 32 {
-        powers[i] = multiply(powers[i - 1], powers[i - 1]);
+    while i <= BLOCK_BYTES {
+        // x^8.
+        powers[i] = multiply(powers[i - 1], 1 << 23);
         i += 1;
     }
     powers
 };
 
-/// The CRC of two strings from the CRC of each and the second one's length.
+/// The CRC of two strings from the CRC of each and the second one's length, a block's at the most.
 pub(crate) fn combine(first: u32, second: u32, second_bytes: usize) -> u32 {
-    let bits = (0..32).filter(|i| second_bytes >> i & 1 == 1);
-    bits.fold(first, |crc, i| multiply(POWERS[i], crc)) ^ second
+    multiply(POWERS[second_bytes], first) ^ second
 }
 
 #[cfg(test)]

@@ -59,6 +59,8 @@ pub struct Endpoint {
     events: VecDeque<Event>,
     /// The datagram that is being received came out of a stream.
     pub(crate) by_stream: bool,
+    /// Memory for the CRCs of one datagram's data.
+    pub(crate) known: Vec<u32>,
     pub(crate) unread_bytes: usize,
     pub(crate) queued_bytes: usize,
     pub(crate) half_bytes: usize,
@@ -122,6 +124,7 @@ impl Endpoint {
             hints: map(),
             events: VecDeque::new(),
             by_stream: false,
+            known: Vec::new(),
             unread_bytes: 0,
             queued_bytes: 0,
             half_bytes: 0,

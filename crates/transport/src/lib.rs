@@ -2,7 +2,8 @@
 //! traffic classes, paths that change, authentication.
 //!
 //! No socket, no clock, no thread: an [`Endpoint`] is told what happened and asked what to do. The driver
-//! 1. gives it every packet a node sends ([`Endpoint::send`]) and every datagram that arrives ([`Endpoint::receive`]);
+//! 1. gives it every packet a node sends ([`Endpoint::send`]) and every datagram that arrives
+//!    ([`Endpoint::receive`], [`Endpoint::receive_train`]);
 //! 2. calls [`Endpoint::handle_timeout`] when [`Endpoint::next_deadline`] has come;
 //! 3. after any of these polls [`Endpoint::poll_transmit`] until it is empty and sends what it gets at once, and polls
 //!    [`Endpoint::poll_event`] until it is empty.
@@ -35,8 +36,8 @@ mod transmit;
 mod window;
 
 pub use api::{
-    Delivered, Event, GroupError, GroupOptions, Heard, Message, Missing, Received, SendError, SendOptions, Transmit,
-    Via, dscp,
+    Delivered, Event, GroupError, GroupOptions, Heard, Message, Missing, Received, SendError, SendOptions, Train,
+    Transmit, Via, dscp,
 };
 pub use auth::{KeyError, KeyId, Keys};
 pub use config::{Algorithm, Config, ConfigError, Retransmission};

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rackweave_core::Time;
 
 use crate::api::Message;
 use crate::config::Config;
-use crate::crc::{BLOCK_BYTES, parts};
+use crate::crc::{BLOCK_BYTES, combine, parts};
 use crate::header::{
     ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, Space, TransferId, restore,
 };
@@ -34,7 +34,7 @@ struct Blocks {
 
 impl Blocks {
     /// `known` has the CRC of each part that lies in one block, if checking the datagram gave them.
-    fn add(&mut self, at: usize, data: &[u8], known: Option<&[u32]>) {
+    fn add(&mut self, at: usize, data: &[u8], known: &[u32]) {
         for (i, (at, part)) in parts(at, data).enumerate() {
             let (block, from) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
             if self.done.len() <= block {
@@ -42,9 +42,10 @@ impl Blocks {
             }
             let (done, crc) = &mut self.done[block];
             if *done == from {
-                *crc = match known {
-                    Some(known) if from == 0 => known[i],
-                    _ => crc32c::crc32c_append(*crc, part),
+                *crc = match known.get(i) {
+                    Some(known) if from == 0 => *known,
+                    Some(known) => combine(*crc, *known, part.len()),
+                    None => crc32c::crc32c_append(*crc, part),
                 };
                 *done += part.len();
             }
@@ -95,7 +96,7 @@ impl Incoming {
     fn has(&self, chunk: u32) -> bool {
         self.got[chunk as usize / 64] >> (chunk % 64) & 1 == 1
     }
-    fn add(&mut self, c: &Chunk, header: Option<&[u8]>, payload: &[u8], known: Option<&[u32]>) {
+    fn add(&mut self, c: &Chunk, header: Option<&[u8]>, payload: &[u8], known: &[u32]) {
         if let (Some(header), false) = (header, self.have_header) {
             self.head[..HEAD_BYTES].copy_from_slice(header);
             self.have_header = true;
@@ -110,7 +111,7 @@ impl Incoming {
         self.left -= 1;
     }
     /// In order there is nothing to fill with zeros first.
-    fn put(&mut self, at: usize, data: &[u8], known: Option<&[u32]>) {
+    fn put(&mut self, at: usize, data: &[u8], known: &[u32]) {
         self.blocks.add(at, data, known);
         if self.data.is_empty() {
             self.data.reserve_exact((self.like.body_bytes - u32::from(self.like.prefix_bytes)) as usize);
@@ -163,12 +164,12 @@ pub(crate) struct Arrival {
 
 /// A datagram with a chunk and what is known of it.
 #[derive(Debug)]
-pub(crate) struct Datagram {
-    pub bytes: BytesMut,
+pub(crate) struct Datagram<'a> {
+    pub bytes: &'a [u8],
     pub payload: Range<usize>,
     pub long: bool,
-    /// CRC32C of each part of the data that lies in one block.
-    pub known: Option<Vec<u32>>,
+    /// CRC32C of each part of the data that lies in one block, or nothing.
+    pub known: &'a [u32],
 }
 
 /// Memory that is left for arriving messages.
@@ -225,7 +226,7 @@ impl Receiver {
     }
 
     /// A datagram with a chunk, checked.
-    pub fn chunk(&mut self, now: Time, c: &Chunk, d: &Datagram, room: Room) -> Outcome {
+    pub fn chunk(&mut self, now: Time, c: &Chunk, d: &Datagram<'_>, room: Room) -> Outcome {
         if self.window(c.id).seen(c.id.number) {
             if !self.window(c.id).forgotten(c.id.number) {
                 self.done(c);
@@ -270,7 +271,7 @@ impl Receiver {
         i.touched = now;
         self.urgent |= c.id.space == Space::Group && u32::from(c.number) > i.top;
         i.top = i.top.max(u32::from(c.number) + 1);
-        i.add(c, header, &d.bytes[d.payload.clone()], d.known.as_deref());
+        i.add(c, header, &d.bytes[d.payload.clone()], d.known);
         if i.left > 0 {
             self.pend(c.id);
             return Outcome::Stored;
@@ -284,16 +285,19 @@ impl Receiver {
         Outcome::Whole(Message { head: i.head.into(), data: i.data.into() }, crcs)
     }
 
-    /// The message of a datagram that holds all of it; data shares the datagram's memory.
-    pub fn whole(c: &Chunk, d: Datagram) -> (Message, Vec<u32>) {
+    /// The message of a datagram that holds all of it.
+    pub fn whole(c: &Chunk, d: &Datagram<'_>) -> (Message, Vec<u32>) {
         let (cut, _) = c.data_at();
         let data_at = d.payload.start + cut;
         let mut head = Vec::with_capacity(HEAD_BYTES + cut);
         head.extend_from_slice(&d.bytes[..HEAD_BYTES]);
         head.extend_from_slice(&d.bytes[d.payload.start..data_at]);
         restore(&mut head[..HEAD_BYTES]);
-        let data = if data_at == d.payload.end { Bytes::new() } else { d.bytes.freeze().slice(data_at..d.payload.end) };
-        let crcs = d.known.unwrap_or_else(|| data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect());
+        let data = Bytes::copy_from_slice(&d.bytes[data_at..d.payload.end]);
+        let crcs = match d.known {
+            [] => data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect(),
+            known => known.to_vec(),
+        };
         (Message { head: head.into(), data }, crcs)
     }
 

@@ -361,18 +361,33 @@ impl Sender {
         }
         None
     }
-    /// The next chunk of the same message, never sent, of at most `bytes`: for a train.
-    pub fn pick_like(&mut self, first: Pick, bytes: usize) -> Option<Pick> {
-        let o = self.transfers.get(&first.id)?;
-        let chunk = o.next;
-        let fresh = o.may_send_more() && o.chunks[chunk as usize] == UNSENT && self.lost.is_empty();
-        if !fresh || o.chunk(chunk, false).range().len() > bytes || !self.room(o.chunk_bytes) {
+    /// Whether there is anything for a train beside that chunk.
+    pub fn waits_beside(&self, pick: Pick) -> bool {
+        self.waiting.len() > 1 || self.transfers.get(&pick.id).is_some_and(|o| pick.chunk as usize + 1 < o.chunks.len())
+    }
+    /// Another chunk for a train that `last` is in, never sent: of the same message while it has any, then of the next. It must
+    /// fit, by its bytes.
+    pub fn pick_more(&mut self, last: TransferId, fits: impl Fn(&Outgoing, u32) -> bool) -> Option<Pick> {
+        if !self.lost.is_empty() {
             return None;
         }
-        let at = self.waiting.iter().position(|id| *id == first.id)?;
-        self.waiting.remove(at);
-        self.waiting.push_front(first.id);
-        Some(Pick { id: first.id, chunk, again: false })
+        // A message that is not whole yet has just had its turn.
+        let same = self.waiting.back() == Some(&last);
+        let id = if same { last } else { *self.waiting.front()? };
+        let o = self.transfers.get(&id)?;
+        let chunk = o.next;
+        let fresh = o.may_send_more() && o.chunks[chunk as usize] == UNSENT;
+        if !fresh || !fits(o, chunk) {
+            return None;
+        }
+        if !self.room(o.chunk_bytes) {
+            self.limited = true;
+            return None;
+        }
+        if same {
+            self.waiting.rotate_right(1);
+        }
+        Some(Pick { id, chunk, again: false })
     }
     /// Whether the window has room for a chunk of the group's; none if it does not come that way any more.
     pub fn room_in_group(&mut self, id: TransferId, chunk: u32) -> Option<bool> {

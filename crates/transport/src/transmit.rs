@@ -6,14 +6,16 @@ use rackweave_core::{NodeId, Time};
 use crate::api::{Transmit, Via};
 use crate::endpoint::{CLASSES, Endpoint, single};
 use crate::header::{
-    self, AckEntry, AckHead, Chunk, EXTENSION_BYTES, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender, ShortOp,
-    Space, whose,
+    self, AckEntry, AckHead, Chunk, EXTENSION_BYTES, Form, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender,
+    ShortOp, Space, whose,
 };
 use crate::peer::{Carrier, Control, STREAM_PATH};
-use crate::sender::Pick;
+use crate::sender::{Outgoing, Pick};
 
 /// Timeouts in a row after which the peer is told, lest its acknowledgements take a bad path.
 const UNHEARD_TIMEOUTS: u32 = 2;
+/// Datagrams of a train: what Linux takes at once (UDP_MAX_SEGMENTS before 6.9).
+const TRAIN_DATAGRAMS: usize = 64;
 /// Silver chunks for each copper one while both wait (PN10: offline work has what online work leaves, and a little).
 const SILVER_PER_COPPER: u32 = 8;
 
@@ -140,10 +142,15 @@ impl Endpoint {
         let datagram = peer.datagram;
         let timed = peer.carrier != Carrier::Stream && peer.flow(class).tx.wants_stamp(now, datagram);
         let chunk = peer.flow(class).tx.transfers.get(&pick.id).map_or(0, |o| o.chunk(pick.chunk, false).range().len());
-        let train = if pick.chunk > 0 { self.cfg.train_bytes_max } else { 0 };
-        let mut d = Vec::with_capacity((LONG_BYTES + header::ACK_RESERVE + chunk).max(train));
-        let (to, counter) = self.put_datagram(now, node, class, pick, &mut d);
-        let (segment, counter) = self.train(now, node, class, pick, counter, &mut d);
+        let one = LONG_BYTES + header::ACK_RESERVE + chunk;
+        let more = self.peers.get(&node).is_some_and(|p| p.flows[class as usize].tx.waits_beside(pick));
+        let mut d = Vec::with_capacity(if more { one.max(self.cfg.train_bytes_max) } else { one });
+        let (to, counter) = self.put_datagram(now, node, class, pick, None, &mut d);
+        let (segment, counter) = if more && to == node && !pick.again {
+            self.train(now, node, class, pick, counter, &mut d)
+        } else {
+            (None, counter)
+        };
         self.ready[class as usize].push_back(node);
         self.touch(now, node);
         let via = self.via(node);
@@ -157,8 +164,17 @@ impl Endpoint {
         }
     }
 
-    /// Appends the datagram of a picked chunk. Returns whose address it goes to, and its counter.
-    fn put_datagram(&mut self, now: Time, node: NodeId, class: Class, pick: Pick, d: &mut Vec<u8>) -> (NodeId, u64) {
+    /// Appends the datagram of a picked chunk. Returns whose address it goes to, and its counter. In a train it has the form of
+    /// the first, so that it is as long, and no acknowledgements.
+    fn put_datagram(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        class: Class,
+        pick: Pick,
+        like: Option<Form>,
+        d: &mut Vec<u8>,
+    ) -> (NodeId, u64) {
         let start = d.len();
         let counter = self.next_counter();
         let encrypt = self.encrypts();
@@ -170,11 +186,14 @@ impl Endpoint {
         // On the stream there is no switch: whoever served the vSSD last is asked itself.
         let by_switch = pick.id.space == Space::Routed && !o.bound && !on_stream;
         let to = if by_switch { self.cfg.switch } else { node };
-        let long = pick.chunk == 0 || by_switch;
+        let long = pick.chunk == 0 || by_switch || like == Some(LONG);
         let payload = o.chunk(pick.chunk, false).range().len();
         let fixed = if long { LONG_BYTES } else { SHORT_BYTES };
-        let acks =
-            if flow.rx.owes() { flow.rx.acks(now, named, datagram.saturating_sub(fixed + payload)) } else { None };
+        let acks = if like.is_none() && flow.rx.owes() {
+            flow.rx.acks(now, named, datagram.saturating_sub(fixed + payload))
+        } else {
+            None
+        };
         let last = flow.tx.full_after(fixed + payload);
         let c = Chunk { unheard: flow.tx.timed_out() >= UNHEARD_TIMEOUTS, ..o.chunk(pick.chunk, last) };
         let from = Sender {
@@ -211,7 +230,8 @@ impl Endpoint {
         (to, counter)
     }
 
-    /// Lengthens a datagram to a train: further chunks in the short form, all as long as the first but the last.
+    /// Lengthens a datagram to a train: chunks of this and of other messages in the same form, all as long as the first but the
+    /// last. Nothing in it goes by the switch, which would rewrite the first only.
     fn train(
         &mut self,
         now: Time,
@@ -222,16 +242,21 @@ impl Endpoint {
         d: &mut Vec<u8>,
     ) -> (Option<usize>, u64) {
         let one = d.len();
-        let mut last = counter;
-        if first.chunk == 0 || d[0] != ShortOp::Chunk as u8 {
-            return (None, last);
-        }
-        while d.len() + one <= self.cfg.train_bytes_max && d.len().is_multiple_of(one) {
+        let (form, fixed) = if d[0] == ShortOp::Chunk as u8 { (SHORT, SHORT_BYTES) } else { (LONG, LONG_BYTES) };
+        let (mut last, mut counter, mut count) = (first.id, counter, 1);
+        while d.len() == one * count && d.len() + one <= self.cfg.train_bytes_max && count < TRAIN_DATAGRAMS {
             let Some(peer) = self.peers.get_mut(&node) else { break };
-            let Some(pick) = peer.flow(class).tx.pick_like(first, one - SHORT_BYTES) else { break };
-            (_, last) = self.put_datagram(now, node, class, pick, d);
+            let on_stream = peer.carrier == Carrier::Stream;
+            let fits = |o: &Outgoing, chunk: u32| {
+                fixed + o.chunk(chunk, false).range().len() <= one
+                    && (form == LONG || chunk > 0)
+                    && (o.id.space != Space::Routed || o.bound || on_stream)
+            };
+            let Some(pick) = peer.flow(class).tx.pick_more(last, fits) else { break };
+            (_, counter) = self.put_datagram(now, node, class, pick, Some(form), d);
+            (last, count) = (pick.id, count + 1);
         }
-        (if d.len() > one { Some(one) } else { None }, last)
+        (if count > 1 { Some(one) } else { None }, counter)
     }
 
     fn poll_acks(&mut self, now: Time) -> Option<Transmit> {

@@ -9,12 +9,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
+use bytes::BytesMut;
 use rackweave_core::msg::{Body, Class, Header, Op, Packet, Peer};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time};
 use rackweave_transport::header::FLAG_EXTENDED;
 use rackweave_transport::route::{Routed, rewrite, routed};
 use rackweave_transport::{
-    Config, Endpoint, Event, KeyId, Keys, Message, PeerStatus, Received, SendOptions, Transmit, Via, dscp,
+    Config, Endpoint, Event, KeyId, Keys, Message, PeerStatus, Received, SendOptions, Train, Transmit, Via, dscp,
 };
 
 use super::stamps::Timed;
@@ -31,7 +32,7 @@ const DEADLINE: Span = Span::from_secs(1);
 const LOOPBACK_DATAGRAM: usize = 65_507;
 const LOOPBACK_RETRANSMIT: Span = Span::from_millis(20);
 /// Largest train of datagrams for GSO, bytes: what one send takes.
-const TRAIN: usize = 60_000;
+const TRAIN: usize = 65_507;
 
 /// Acknowledgements by themselves wake a process that has nothing to do: on one machine, where the next message seldom is
 /// lost and the retransmission time is long, they wait longer for one to ride on.
@@ -68,7 +69,8 @@ pub struct Net {
     /// By node.
     addresses: Vec<SocketAddr>,
     out: Vec<Outgoing>,
-    arrived: Vec<Received>,
+    /// What the switch here is to pass on, and whether it came marked.
+    to_forward: Vec<(Routed, BytesMut, bool)>,
     /// Packets that may wait, until when the first may, and to whom others went in this turn.
     waiting: Vec<Packet>,
     wait_until: Time,
@@ -103,7 +105,7 @@ impl Net {
         life: u64,
         seed: u64,
     ) -> Result<Net, NetError> {
-        let mut cfg = Config { version, ..Config::default() };
+        let mut cfg = Config { version, train_bytes_max: TRAIN, ..Config::default() };
         if addresses.iter().all(|a| a.ip().is_loopback()) {
             // One path, and nothing to measure.
             (cfg.paths, cfg.datagram_bytes_max) = (1, LOOPBACK_DATAGRAM);
@@ -111,7 +113,6 @@ impl Net {
             (cfg.retransmit_min, cfg.retransmit_initial) = (LOOPBACK_RETRANSMIT, LOOPBACK_RETRANSMIT);
             (cfg.ack_delay, cfg.ack_every) = (LOOPBACK_ACK_DELAY, LOOPBACK_ACK_EVERY);
         } else {
-            cfg.train_bytes_max = TRAIN;
             cfg.paths = paths.unwrap_or(cfg.paths);
         }
         let own = addresses[node.0 as usize];
@@ -127,7 +128,7 @@ impl Net {
             endpoint,
             addresses,
             out: Vec::new(),
-            arrived: Vec::new(),
+            to_forward: Vec::new(),
             waiting: Vec::new(),
             wait_until: Time::MAX,
             going: Vec::new(),
@@ -178,18 +179,28 @@ impl Net {
         engine: &mut Engine<N, F, M>,
     ) -> io::Result<()> {
         self.hear_of_leaving(now);
-        let mut arrived = std::mem::take(&mut self.arrived);
-        self.udp.receive(now, |r| arrived.push(r))?;
-        for r in arrived.drain(..) {
-            self.capture_arrived(&r);
-            match self.to_forward(&r.datagram) {
-                Some(by) => self.forward(now, by, r, engine),
-                None => {
-                    self.endpoint.receive(now, r);
+        let mut to_forward = std::mem::take(&mut self.to_forward);
+        let (endpoint, node) = (&mut self.endpoint, self.node);
+        let mut capture = self.capture.as_mut().map(|c| (c, &self.addresses[..]));
+        self.udp.receive(now, |t| {
+            if let Some((capture, addresses)) = &mut capture {
+                t.bytes.chunks(t.segment).for_each(|d| capture_arrived(capture, addresses, node, d, t.marked));
+            }
+            if node != Layout::SWITCH {
+                return endpoint.receive_train(now, t);
+            }
+            let Train { segment, at, marked, .. } = t;
+            for bytes in t.bytes.chunks_mut(segment) {
+                match by_switch(bytes) {
+                    Some(by) => to_forward.push((by, BytesMut::from(&*bytes), marked)),
+                    None => endpoint.receive_train(now, Train { bytes, segment, at, marked }),
                 }
             }
+        })?;
+        for (by, datagram, marked) in to_forward.drain(..) {
+            self.forward(now, by, datagram, marked, engine);
         }
-        self.arrived = arrived;
+        self.to_forward = to_forward;
         self.take_events(now, engine);
         Ok(())
     }
@@ -264,17 +275,6 @@ impl Net {
         for at in (0..t.bytes.len()).step_by(one) {
             self.streams.send(now, t.peer, t.bytes.slice(at..(at + one).min(t.bytes.len())));
         }
-    }
-
-    /// Where it came from is where its source lives: the port of its path is seen where it left.
-    fn capture_arrived(&mut self, r: &Received) {
-        let Some(capture) = &mut self.capture else { return };
-        let source = r.datagram.get(SOURCE_AT..SOURCE_AT + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
-        let own = self.addresses[self.node.0 as usize];
-        let from = source.and_then(|s| self.addresses.get(s as usize)).copied().unwrap_or(own);
-        let ecn = if r.marked { Ecn::Marked } else { Ecn::Capable };
-        let class = r.datagram.get(CLASS_AT).map_or(0, |c| dscp(class(*c)));
-        capture.datagram(from, own, class << 2 | ecn as u8, &r.datagram);
     }
 
     fn capture_leaving(&mut self) {
@@ -360,21 +360,15 @@ impl Net {
         }
     }
 
-    /// What the switch routes by, if it is here and the datagram was sent to it.
-    fn to_forward(&self, d: &[u8]) -> Option<Routed> {
-        let extended = || d[FLAGS_AT] & FLAG_EXTENDED != 0;
-        routed(d).filter(|r| self.node == Layout::SWITCH && r.destination == self.node && extended())
-    }
-
     /// Asks the switch where a datagram goes, and sends it there.
     fn forward<N: Nodes, F: FileIo, M: MetaStore>(
         &mut self,
         now: Time,
         by: Routed,
-        r: Received,
+        mut d: BytesMut,
+        marked: bool,
         engine: &mut Engine<N, F, M>,
     ) {
-        let mut d = r.datagram;
         engine.pass(now, summary(by, d[CLASS_AT]));
         let decided = engine.take_outbound().next_back();
         let to = decided.as_ref().and_then(|p| self.addresses.get(p.dst.0 as usize));
@@ -385,7 +379,7 @@ impl Net {
         rewrite(&mut d, p.dst, p.header.vssd, p.header.lat);
         self.counters.forwarded += 1;
         let (bytes, dscp) = (d.freeze(), dscp(p.header.class));
-        let ecn = if r.marked { Ecn::Marked } else { Ecn::Capable };
+        let ecn = if marked { Ecn::Marked } else { Ecn::Capable };
         self.out.push(Outgoing { to, path: 0, bytes, segment: None, dscp, ecn, timed: None });
     }
 
@@ -435,6 +429,22 @@ impl Net {
         let all = own.into_iter().chain(self.endpoint.counters().all());
         all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()
     }
+}
+
+/// Where it came from is where its source lives: the port of its path is seen where it left.
+fn capture_arrived(capture: &mut Capture, addresses: &[SocketAddr], node: NodeId, d: &[u8], marked: bool) {
+    let source = d.get(SOURCE_AT..SOURCE_AT + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+    let own = addresses[node.0 as usize];
+    let from = source.and_then(|s| addresses.get(s as usize)).copied().unwrap_or(own);
+    let ecn = if marked { Ecn::Marked } else { Ecn::Capable };
+    let class = d.get(CLASS_AT).map_or(0, |c| dscp(class(*c)));
+    capture.datagram(from, own, class << 2 | ecn as u8, d);
+}
+
+/// What the switch routes by, if the datagram was sent to it.
+fn by_switch(d: &[u8]) -> Option<Routed> {
+    let extended = || d[FLAGS_AT] & FLAG_EXTENDED != 0;
+    routed(d).filter(|r| r.destination == Layout::SWITCH && extended())
 }
 
 fn class(byte: u8) -> Class {

@@ -6,19 +6,18 @@ use std::mem::{size_of, zeroed};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rackweave_core::Time;
-use rackweave_transport::Received;
+use rackweave_transport::Train;
 
 use super::stamps::{Left, Stamps, Timed};
 use crate::embedded::clock::{Clock, nanos_of};
 
 /// Datagrams taken or sent by one call.
 const BATCH: usize = 32;
+const FEW: usize = 2;
 /// Room for one datagram, or for a train that GRO put together.
 const BUFFER: usize = 65_536;
-/// A datagram shorter than this is copied into memory of its size instead of keeping a whole buffer.
-const KEEP: usize = 32_768;
 /// Bytes the kernel may hold for a socket: a burst of messages from every server of a rack.
 const SOCKET_BYTES: i32 = 8 << 20;
 /// Room for the control messages of one datagram: a timestamp (64 bytes), a segment size, a traffic class.
@@ -76,7 +75,8 @@ pub struct Udp {
     paths: Vec<UdpSocket>,
     /// One for each path.
     stamps: Vec<Stamps>,
-    buffers: Vec<BytesMut>,
+    /// Room for a batch.
+    buffers: Vec<Box<[u8]>>,
     gso: bool,
     clocks: Clocks,
     pub counters: Counters,
@@ -161,9 +161,9 @@ impl Udp {
         self.gso
     }
 
-    /// Takes what has arrived, one batch at the most, each datagram by itself. True: there may be more.
-    pub fn receive(&mut self, now: Time, mut each: impl FnMut(Received)) -> io::Result<bool> {
-        self.buffers.resize_with(BATCH, || BytesMut::zeroed(BUFFER));
+    /// Takes what has arrived, one batch at the most. True: there may be more.
+    pub fn receive(&mut self, now: Time, mut each: impl FnMut(Train<'_>)) -> io::Result<bool> {
+        self.buffers.resize_with(BATCH, || vec![0; BUFFER].into());
         let mut controls = [Control([0; CONTROL]); BATCH];
         // SAFETY: all zero is a value of these plain structures.
         let (mut parts, mut heads): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
@@ -194,15 +194,7 @@ impl Udp {
             self.counters.received += 1;
             self.counters.received_stamped += u64::from(notes.wall.is_some());
             let segment = notes.segment.filter(|&s| s > 0).unwrap_or(len);
-            if len < KEEP || segment < len {
-                for d in self.buffers[i][..len].chunks(segment) {
-                    each(Received { datagram: BytesMut::from(d), at, marked: notes.marked });
-                }
-            } else {
-                let mut datagram = std::mem::replace(&mut self.buffers[i], BytesMut::zeroed(BUFFER));
-                datagram.truncate(len);
-                each(Received { datagram, at, marked: notes.marked });
-            }
+            each(Train { bytes: &mut self.buffers[i][..len], segment, at, marked: notes.marked });
         }
         Ok(n as usize == BATCH)
     }
@@ -217,7 +209,13 @@ impl Udp {
             let batch = &all[from..(from + until).min(all.len())];
             self.counters.send_calls += 1;
             let ask = self.stamps[path].on();
-            let sent = send_batch(self.paths[path].as_raw_fd(), batch, ask);
+            let fd = self.paths[path].as_raw_fd();
+            // Most batches are short: less to lay out.
+            let sent = if batch.len() <= FEW {
+                send_batch::<FEW>(fd, batch, ask)
+            } else {
+                send_batch::<BATCH>(fd, batch, ask)
+            };
             if !matches!(sent, Ok(n) if n == batch.len()) {
                 self.stamps[path].unsure();
             }
@@ -319,15 +317,12 @@ impl Notes {
     }
 }
 
-/// How many of `batch`, which all leave by `fd`, the kernel took.
-fn send_batch(fd: RawFd, batch: &[Outgoing], stamps: bool) -> io::Result<usize> {
-    let mut controls = [Control([0; CONTROL]); BATCH];
+/// How many of `batch`, which all leave by `fd`, the kernel took. `N` is the most there may be.
+fn send_batch<const N: usize>(fd: RawFd, batch: &[Outgoing], stamps: bool) -> io::Result<usize> {
+    let mut controls = [Control([0; CONTROL]); N];
     // SAFETY: all zero is a value of these plain structures.
-    let (mut parts, mut heads, mut names): (
-        [libc::iovec; BATCH],
-        [libc::mmsghdr; BATCH],
-        [libc::sockaddr_storage; BATCH],
-    ) = unsafe { (zeroed(), zeroed(), zeroed()) };
+    let (mut parts, mut heads, mut names): ([libc::iovec; N], [libc::mmsghdr; N], [libc::sockaddr_storage; N]) =
+        unsafe { (zeroed(), zeroed(), zeroed()) };
     for (i, o) in batch.iter().enumerate() {
         parts[i] = libc::iovec { iov_base: o.bytes.as_ptr().cast_mut().cast(), iov_len: o.bytes.len() };
         let h = &mut heads[i].msg_hdr;
@@ -417,15 +412,26 @@ mod tests {
         (a, b, to)
     }
 
-    fn take(b: &mut Udp, n: usize) -> Vec<Received> {
+    /// One datagram that arrived.
+    struct Got {
+        bytes: Vec<u8>,
+        at: Time,
+        marked: bool,
+    }
+
+    fn take(b: &mut Udp, n: usize) -> Vec<Got> {
         let (mut got, mut poll, mut ready) = (Vec::new(), Poll::new().expect("epoll"), Vec::new());
         poll.add(b.as_raw_fd(), 0, Interest::READ).expect("add");
         while got.len() < n {
             poll.wait(Some(Span::from_secs(5)), &mut ready).expect("wait");
             assert!(!ready.is_empty(), "{} of {n} datagrams within 5 s", got.len());
-            b.receive(Time(1 << 40), |r| got.push(r)).expect("receive");
+            b.receive(Time(1 << 40), |t| put(t, &mut got)).expect("receive");
         }
         got
+    }
+
+    fn put(t: Train<'_>, into: &mut Vec<Got>) {
+        into.extend(t.bytes.chunks(t.segment).map(|d| Got { bytes: d.to_vec(), at: t.at, marked: t.marked }));
     }
 
     fn there_and_back(host: &str) {
@@ -442,12 +448,12 @@ mod tests {
         let mut all = vec![out(100, 0, None), out(50_000, 1, None), out(2_500, 0, Some(1000))];
         a.send(&mut all).expect("sends");
         let mut got = take(&mut b, 5);
-        got.sort_by_key(|r| std::cmp::Reverse(r.datagram.len()));
-        let lens: Vec<usize> = got.iter().map(|r| r.datagram.len()).collect();
+        got.sort_by_key(|r| std::cmp::Reverse(r.bytes.len()));
+        let lens: Vec<usize> = got.iter().map(|r| r.bytes.len()).collect();
         assert_eq!(lens, [50_000, 1000, 1000, 500, 100]);
         for r in &got {
-            let first = r.datagram[0];
-            assert!(r.datagram.iter().enumerate().all(|(i, &b)| b == first.wrapping_add(i as u8)), "contents");
+            let first = r.bytes[0];
+            assert!(r.bytes.iter().enumerate().all(|(i, &b)| b == first.wrapping_add(i as u8)), "contents");
             assert!(!r.marked);
             let age = Time(1 << 40).since(r.at);
             assert!(age > Span::ZERO && age < Span::from_secs(10), "timestamp {age} ago");
@@ -520,7 +526,7 @@ mod tests {
             poll.add(b.as_raw_fd(), 0, Interest::READ).expect("add");
             while got.len() < 3 {
                 poll.wait(Some(Span::from_secs(5)), &mut ready).expect("wait");
-                b.receive(clock.read(), |r| got.push(r)).expect("receive");
+                b.receive(clock.read(), |t| put(t, &mut got)).expect("receive");
             }
             let after = clock.read();
             for (l, r) in left.iter().zip(&got[1..]) {

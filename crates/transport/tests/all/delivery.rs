@@ -134,3 +134,26 @@ fn bulk_leaves_in_trains() {
     assert!(longest >= Some(8), "{longest:?}");
     assert!(trains.iter().all(|t| t.bytes.len() <= 65_000));
 }
+
+/// Messages of one datagram share a train, too: sixteen answers take the first, with what it acknowledges, and a train. What goes
+/// by the switch is in none.
+#[test]
+fn short_messages_leave_in_trains_but_not_by_the_switch() {
+    let cfg = Config { train_bytes_max: 65_000, ..Config::default() };
+    let mut w = exchange(6, Faults::default(), cfg, keys(), 10, None);
+    let now = w.now;
+    for (to, op) in [(3, Op::Peer), (1, Op::Read)] {
+        for n in 0..16 {
+            let m = message(op, Class::Silver, 2, 0, 2000 + n, 40, 500);
+            w.end(2)
+                .send(now, rackweave_core::NodeId(to), m, SendOptions { deadline: Time::MAX, token: n })
+                .expect("taken");
+        }
+    }
+    let sent: Vec<_> = std::iter::from_fn(|| w.end(2).poll_transmit(now)).collect();
+    let (routed, direct): (Vec<_>, Vec<_>) = sent.iter().partition(|t| t.to.0 == 1);
+    assert!(direct.iter().any(|t| t.segment.is_some()) && direct.len() <= 3, "{} sends", direct.len());
+    assert!(routed.iter().all(|t| t.segment.is_none()) && routed.len() >= 10, "{} sends", routed.len());
+    let lens = |t: &&rackweave_transport::Transmit| t.segment.map_or(1, |s| t.bytes.len().div_ceil(s));
+    assert_eq!(direct.iter().map(lens).sum::<usize>(), 16);
+}
