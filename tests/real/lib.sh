@@ -98,11 +98,11 @@ v = [v for x in s["servers"] for v in x["vssds"]]
 sys.exit(not (v and all(v["serving"] for v in v) and all(p["error"] is None for p in s["processes"]) and len(v) == 3 * len(s["sets"])))'
 }
 
-black_hole() { # black_hole PERCENT: of all flows between the two racks, up to 50: those by u0, one of the two links, both ways
+black_hole() { # black_hole PERCENT: of all UDP and TCP flows between the two racks, up to 50: those by u0, one of the two links, both ways
     inside far nft -f - <<N
 table netdev hole {
-    chain in { type filter hook ingress device u0 priority -500; jhash ip saddr . ip daddr . udp sport mod 1000 seed 1 < $((20 * $1 - 1)) drop; }
-    chain out { type filter hook egress device u0 priority -500; jhash ip saddr . ip daddr . udp sport mod 1000 seed 2 < $((20 * $1 - 1)) drop; }
+    chain in { type filter hook ingress device u0 priority -500; meta l4proto { tcp, udp } jhash ip saddr . ip daddr . th sport mod 1000 seed 1 < $((20 * $1 - 1)) drop; }
+    chain out { type filter hook egress device u0 priority -500; meta l4proto { tcp, udp } jhash ip saddr . ip daddr . th sport mod 1000 seed 2 < $((20 * $1 - 1)) drop; }
 }
 N
 }

@@ -17,6 +17,7 @@ use rackweave_core::NodeId;
 
 use crate::frame::mac;
 use crate::netns::{Namespace, Star, address};
+use crate::ovs_dump::rings_in;
 use crate::rings::{Reach, Ring, RingError};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -39,8 +40,14 @@ fn arp_flow(to: &mut String, target: &str, owner: NodeId) {
     );
 }
 
-fn to_member(node: NodeId) -> String {
+/// What a bucket does to reach a node.
+pub(crate) fn to_member(node: NodeId) -> String {
     format!("set_field:{}->ip_dst,set_field:{}->eth_dst,output:{}", address(node), mac_text(node), port_of(node))
+}
+
+/// Of a prefix: the longest counts.
+pub(crate) fn priority(bits: u8) -> u32 {
+    30 + u32::from(bits)
 }
 
 /// OpenFlow ports are numbered like their nodes: port 0 is none.
@@ -71,9 +78,8 @@ pub fn program(switch: NodeId, hosts: &[NodeId], rings: &[Ring]) -> Result<Strin
         }
         let _ = writeln!(to);
         arp_flow(&mut to, &prefix, switch);
-        // The longest prefix counts.
-        let priority = 30 + u32::from(ring.prefix.bits);
-        let _ = writeln!(to, "flow add priority={priority},udp,nw_dst={prefix},actions=group:{group}");
+        let _ =
+            writeln!(to, "flow add priority={},udp,nw_dst={prefix},actions=group:{group}", priority(ring.prefix.bits));
     }
     Ok(to)
 }
@@ -139,17 +145,28 @@ impl OvsSwitch {
         let said = String::from_utf8_lossy(&output.stderr);
         Err(io::Error::other(format!("{program} {}: {}", args.join(" "), said.trim())))
     }
-    fn spawn(&mut self, net: &Namespace, program: &str, args: &[&str], ready: &str) -> io::Result<()> {
+    fn spawn(&self, net: &Namespace, program: &str, args: &[&str], ready: &str) -> io::Result<Child> {
         let mut command = self.tool(net, program, args);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.children.push(command.spawn()?);
         let (ready, end) = (self.directory.join(ready), Instant::now() + START_MAX);
+        // One that was killed leaves it behind.
+        let _ = std::fs::remove_file(&ready);
+        let mut child = command.spawn()?;
         while !ready.exists() {
-            if Instant::now() > end {
+            if Instant::now() > end || child.try_wait()?.is_some() {
+                let _ = child.kill();
+                let _ = child.wait();
                 return Err(io::Error::other(format!("{program} did not come up")));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        Ok(child)
+    }
+    fn start_switch(&mut self, net: &Namespace) -> io::Result<()> {
+        let (database, control) =
+            (format!("unix:{}", self.file("db.sock")), format!("--unixctl={}", self.file("vs.ctl")));
+        let child = self.spawn(net, "ovs-vswitchd", &[&database, &control], "vs.ctl")?;
+        self.children.push(child);
         Ok(())
     }
 
@@ -157,11 +174,11 @@ impl OvsSwitch {
         let (db, socket) = (self.file("conf.db"), self.file("db.sock"));
         self.run(net, "ovsdb-tool", &["create", &db, SCHEMA])?;
         let (remote, control) = (format!("--remote=punix:{socket}"), format!("--unixctl={}", self.file("db.ctl")));
-        self.spawn(net, "ovsdb-server", &[&db, &remote, &control], "db.sock")?;
-        let (database, control) = (format!("unix:{socket}"), format!("--unixctl={}", self.file("vs.ctl")));
-        let db = format!("--db={database}");
+        let child = self.spawn(net, "ovsdb-server", &[&db, &remote, &control], "db.sock")?;
+        self.children.push(child);
+        let db = format!("--db=unix:{socket}");
         self.run(net, "ovs-vsctl", &[&db, "--no-wait", "init"])?;
-        self.spawn(net, "ovs-vswitchd", &[&database, &control], "vs.ctl")?;
+        self.start_switch(net)?;
         let mut args: Vec<String> =
             [&db, "--timeout=15", "add-br", "br0", "--", "set", "bridge", "br0"].map(String::from).into();
         args.extend(["datapath_type=netdev", "protocols=OpenFlow13,OpenFlow15", "fail_mode=secure"].map(String::from));
@@ -188,11 +205,42 @@ impl OvsSwitch {
         Ok(())
     }
 
-    /// Flows and groups as the bridge has them.
-    pub fn dump(&self, net: &Namespace) -> io::Result<String> {
+    /// The rings that the bridge has, by prefix: read back from its groups and flows.
+    ///
+    /// # Errors
+    /// It does not answer, or does something else than rings ([`DumpError`]).
+    pub fn rings(&self, net: &Namespace) -> io::Result<Vec<Ring>> {
         let groups = self.run(net, "ovs-ofctl", &["-O", "OpenFlow15", "dump-groups", &self.bridge()])?;
         let flows = self.run(net, "ovs-ofctl", &["-O", "OpenFlow15", "--no-stats", "dump-flows", &self.bridge()])?;
-        Ok(groups + &flows)
+        rings_in(&groups, &flows).map_err(io::Error::other)
+    }
+
+    /// Makes it so that the bridge has these rings, which are sorted by prefix: a daemon that ended is started again, what
+    /// differs is written. True if anything was to do.
+    pub fn mend(&mut self, net: &Namespace, rings: &[Ring]) -> io::Result<bool> {
+        let ended = self.children.last_mut().is_some_and(|c| c.try_wait().is_ok_and(|ended| ended.is_some()));
+        if ended {
+            self.children.pop();
+            self.start_switch(net)?;
+            let end = Instant::now() + START_MAX;
+            // It makes its bridge anew from its data base.
+            loop {
+                match self.set_rings(net, rings) {
+                    Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+                    done => return done.map(|()| true),
+                }
+            }
+        }
+        if self.rings(net).is_ok_and(|has| has == rings) {
+            return Ok(false);
+        }
+        self.set_rings(net, rings)?;
+        Ok(true)
+    }
+
+    /// The daemon that switches.
+    pub fn process(&self) -> Option<u32> {
+        self.children.last().map(Child::id)
     }
 }
 

@@ -1,12 +1,15 @@
 //! Rings by OpenFlow: the bundle as text, and what Open vSwitch does with it.
 
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rackweave_core::{Layout, NodeId};
 use rackweave_dataplane::netns::{Star, address};
 use rackweave_dataplane::ovs::{OvsSwitch, program};
-use rackweave_dataplane::{Prefix, Reach, Ring};
+use rackweave_dataplane::{Prefix, Reach, Ring, rings_in};
 use rackweave_wire::pcap::UDP_PORT;
 
 use crate::namespaces::{receive, write_to_ring};
@@ -18,6 +21,13 @@ const SERVERS: [NodeId; 3] = [NodeId(2), NodeId(3), NodeId(4)];
 
 fn ring(address: &str, bits: u8, reach: Reach, members: &[NodeId]) -> Ring {
     Ring { prefix: Prefix { address: address.parse().unwrap(), bits }, reach, members: members.to_vec() }
+}
+
+/// In the order of a dump.
+fn by_prefix(rings: &[Ring]) -> Vec<Ring> {
+    let mut rings = rings.to_vec();
+    rings.sort_unstable_by_key(|r| r.prefix);
+    rings
 }
 
 #[test]
@@ -74,9 +84,10 @@ fn ovs_puts_reach_every_replica_and_gets_are_shared_by_client() {
         ring("10.10.8.0", 21, Reach::Share, &SERVERS[2..]),
     ];
     ovs.set_rings(&star.switch, &rings).unwrap();
-    let before = ovs.dump(&star.switch).unwrap();
-    ovs.set_rings(&star.switch, &rings).unwrap();
-    assert_eq!(ovs.dump(&star.switch).unwrap(), before, "the same again changes nothing");
+    for again in 0..2 {
+        assert_eq!(ovs.rings(&star.switch).unwrap(), by_prefix(&rings), "{again}");
+        ovs.set_rings(&star.switch, &rings).unwrap();
+    }
 
     for request in 0..30 {
         senders[0].send_to(&bytes(&write_to_ring(request)), ("10.11.3.7", UDP_PORT)).unwrap();
@@ -110,4 +121,156 @@ fn ovs_puts_reach_every_replica_and_gets_are_shared_by_client() {
     assert!(share.iter().all(|&n| n > 0), "{share:?}");
     let wrong: u64 = star.hosts.iter().map(|h| h.net.snmp("Udp", "InCsumErrors").unwrap()).sum();
     assert_eq!(wrong, 0);
+}
+
+/// Replicas fail, hand over and come back (NICE §4.4) while a client puts and gets: what the bridge has is what it was told at
+/// each step, every put reaches all members of the ring before the change or all after it, none is lost; and a daemon that is
+/// killed is started again and knows everything again.
+#[test]
+fn ovs_rings_change_under_traffic_and_come_back_after_a_crash() {
+    let name = "ovs_rings_change_under_traffic_and_come_back_after_a_crash";
+    if crate::namespaces::skip(name) {
+        return;
+    }
+    if let Some(why) = OvsSwitch::unavailable() {
+        println!("SKIP {name}: {why}");
+        return;
+    }
+    const CLIENT: NodeId = NodeId(FIRST_CLIENT);
+    let handoff = NodeId(5);
+    let nodes = [&[CLIENT], &SERVERS[..], &[handoff]].concat();
+    let star = Star::new(Layout::SWITCH, &nodes).unwrap();
+    let mut ovs = OvsSwitch::start(&star).unwrap();
+    star.host(CLIENT).net.sh("ip route add 10.10.0.0/15 dev eth0").unwrap();
+    let socket = |node| star.host(node).net.run(|| UdpSocket::bind((address(node), UDP_PORT))).unwrap().unwrap();
+    let client = socket(CLIENT);
+    let servers: Vec<(NodeId, UdpSocket)> = nodes[1..].iter().map(|&n| (n, socket(n))).collect();
+    let rings = |members: &[NodeId], readers: &[NodeId]| {
+        by_prefix(&[ring("10.11.0.0", 20, Reach::All, members), ring("10.10.0.0", 20, Reach::Share, readers)])
+    };
+    let [a, b, c] = SERVERS;
+    let steps = [
+        rings(&[a, b, c], &[a, b, c]),
+        // Hidden, and another node takes its puts, then its gets.
+        rings(&[a, b], &[a, b]),
+        rings(&[a, b, handoff], &[a, b]),
+        rings(&[a, b, handoff], &[a, b, handoff]),
+        // It rejoins: puts first.
+        rings(&[a, b, c], &[a, b]),
+        rings(&[a, b, c], &[a, b, c]),
+    ];
+    ovs.set_rings(&star.switch, &steps[0]).unwrap();
+    assert!(!ovs.mend(&star.switch, &steps[0]).unwrap(), "nothing to mend");
+
+    // Each server's puts and gets, noted as they come.
+    let (stop, taken) = (AtomicBool::new(false), Mutex::new(BTreeMap::<u64, Vec<NodeId>>::new()));
+    let put = |request: u64| client.send_to(&bytes(&write_to_ring(request)), ("10.11.3.7", UDP_PORT)).unwrap();
+    let got = |request: u64| taken.lock().unwrap().get(&request).map_or(0, Vec::len);
+    let until = |what: &str, done: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !done() {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::yield_now();
+        }
+    };
+    // Puts that were on their way while the bridge changed from one step to the next.
+    let mut during: Vec<(usize, std::ops::Range<u64>)> = Vec::new();
+    let mut next = 0u64;
+    std::thread::scope(|s| {
+        for (node, socket) in &servers {
+            let (stop, taken) = (&stop, &taken);
+            socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            s.spawn(move || {
+                let mut buffer = [0; 2048];
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok((len, _)) = socket.recv_from(&mut buffer) else { continue };
+                    let p = rackweave_wire::decode(&buffer[..len]).unwrap();
+                    taken.lock().unwrap().entry(p.header.request).or_default().push(*node);
+                }
+            });
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for (i, step) in steps.iter().enumerate().skip(1) {
+                let first = next;
+                std::thread::scope(|changing| {
+                    let changed = changing.spawn(|| ovs.set_rings(&star.switch, step));
+                    while !changed.is_finished() {
+                        put(next);
+                        // One at a time: no queue on the way overflows.
+                        until("a put that nobody took", &|| got(next) > 0);
+                        next += 1;
+                    }
+                    changed.join().unwrap().unwrap();
+                });
+                during.push((i, first..next));
+                assert_eq!(&ovs.rings(&star.switch).unwrap(), step, "step {i}");
+                put(next);
+                let members = steps[i].iter().find(|r| r.reach == Reach::All).unwrap().members.len();
+                until("a put reaches every member", &|| got(next) == members);
+                next += 1;
+                let get = 1_000_000 + i as u64;
+                client.send_to(&bytes(&write_to_ring(get)), ("10.10.1.1", UDP_PORT)).unwrap();
+                until("a get reaches one", &|| got(get) == 1);
+            }
+            // The daemon dies: nothing goes through until it is mended, and what it does then is what it was told.
+            let pid = ovs.process().expect("runs");
+            // SAFETY: a signal to our child.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            until("the daemon ends", &|| {
+                std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default().contains(") Z ")
+            });
+            assert!(ovs.rings(&star.switch).is_err());
+            let last = steps.last().unwrap();
+            assert!(ovs.mend(&star.switch, last).unwrap());
+            assert_eq!(&ovs.rings(&star.switch).unwrap(), last);
+            put(next);
+            until("a put after the crash", &|| got(next) == 3);
+            // Somebody else's hand in it is seen and taken back.
+            ovs.set_rings(&star.switch, &steps[1]).unwrap();
+            assert!(ovs.mend(&star.switch, last).unwrap() && !ovs.mend(&star.switch, last).unwrap());
+        }));
+        stop.store(true, Ordering::Relaxed);
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    let taken = taken.into_inner().unwrap();
+    for (i, requests) in during {
+        let members = |step: &[Ring]| {
+            let mut all = step.iter().find(|r| r.reach == Reach::All).unwrap().members.clone();
+            all.sort_unstable();
+            all
+        };
+        let (before, after) = (members(&steps[i - 1]), members(&steps[i]));
+        for request in requests {
+            let mut by = taken[&request].clone();
+            by.sort_unstable();
+            assert!(by == before || by == after, "put {request} at step {i}: {by:?}");
+        }
+    }
+    let wrong: u64 = star.hosts.iter().map(|h| h.net.snmp("Udp", "InCsumErrors").unwrap()).sum();
+    assert_eq!(wrong, 0);
+}
+
+#[test]
+fn a_bridge_that_does_something_else_is_said_to() {
+    let group = "group_id=1,type=all,bucket=bucket_id:0,actions=set_field:10.0.0.3->ip_dst,\
+                 set_field:02:00:0a:00:00:03->eth_dst,output:3";
+    let flow = "priority=50,udp,nw_dst=10.11.0.0/20 actions=group:1";
+    let want = [ring("10.11.0.0", 20, Reach::All, &SERVERS[..1])];
+    assert_eq!(rings_in(group, flow).unwrap(), want);
+    assert_eq!(rings_in("", "priority=20,arp,arp_op=1 actions=IN_PORT").unwrap(), []);
+    for (group, flow, why) in [
+        ("", flow, "no such group"),
+        (group, "", "behind no prefix"),
+        (group, "priority=49,udp,nw_dst=10.11.0.0/20 actions=group:1", "priority"),
+        (group, "priority=50,udp,in_port=3,nw_dst=10.11.0.0/20 actions=group:1", "more than UDP and"),
+        (group, "priority=50,ip,nw_dst=10.11.0.0/20 actions=group:1", "more than UDP"),
+        (&group.replace("output:3", "output:4"), flow, "more or less"),
+        (&group.replace("type=all", "type=ff"), flow, "neither all"),
+        (&group.replace("10.0.0.3", "192.0.2.3"), flow, "of no node"),
+    ] {
+        let e = rings_in(group, flow).unwrap_err().to_string();
+        assert!(e.contains(why), "{e}");
+    }
 }
