@@ -11,6 +11,13 @@ use crate::status::{self, STATUS_BLOCKS_MAX};
 
 const BLOCK_U64: u64 = BLOCK as u64;
 
+/// Whose request, and when it came.
+#[derive(Clone, Copy)]
+struct Asker {
+    now: Time,
+    id: RequestId,
+}
+
 impl VolumeClient {
     pub(super) fn on_request(&mut self, now: Time, r: Request, fx: &mut Effects) {
         self.stats.requests += 1;
@@ -18,25 +25,37 @@ impl VolumeClient {
             self.stats.busy += 1;
             return self.answer(r.id, Err(RequestError::Busy { limit: self.cfg.requests_max }), fx);
         }
-        let id = r.id;
+        let (id, who) = (r.id, Asker { now, id: r.id });
         let started = match r.op {
             RequestOp::Attach { name } => return self.start_attach(now, id, name, fx),
             RequestOp::Admin(op) => return self.start_admin(now, id, op, fx),
             RequestOp::Detach { volume } => self.start_detach(now, id, volume, fx),
-            RequestOp::Read { volume, offset, len } => self.start_read(now, id, volume, offset, len, fx),
-            RequestOp::Write { volume, offset, data, fua } => self.start_write(now, id, volume, offset, data, fua, fx),
-            RequestOp::Trim { volume, offset, len, fua } => self.start_trim(now, id, volume, offset, len, fua, fx),
+            RequestOp::Read { volume, offset, len } => self.start_read(who, volume, offset, len).map(Some),
+            RequestOp::Write { volume, offset, data, fua } => {
+                let len = match &data {
+                    Payload::Bytes(b) => b.len() as u64,
+                    other => u64::from(other.len()),
+                };
+                self.start_write(who, volume, offset, len, Some(data), fua).map(Some)
+            }
+            // Zeroes that take room are written.
             RequestOp::WriteZeroes { volume, offset, len, fua, allocate: true } => {
-                self.start_allocate(now, id, volume, offset, len, fua, fx)
+                self.start_write(who, volume, offset, len, None, fua).map(Some)
             }
             RequestOp::WriteZeroes { volume, offset, len, fua, allocate: false } => {
-                self.start_zeroes(now, id, volume, offset, len, fua, fx)
+                self.start_zeroes(who, volume, offset, len, fua, true).map(Some)
             }
-            RequestOp::Flush { volume } => self.start_flush(now, id, volume, fx),
-            RequestOp::BlockStatus { volume, offset, len } => self.start_status(now, id, volume, offset, len, fx),
+            // Whole blocks only: the sectors at the edges keep what they hold.
+            RequestOp::Trim { volume, offset, len, fua } => {
+                self.start_zeroes(who, volume, offset, len, fua, false).map(Some)
+            }
+            RequestOp::Flush { volume } => self.start_flush(who, volume, fx).map(Some),
+            RequestOp::BlockStatus { volume, offset, len } => self.start_status(who, volume, offset, len).map(Some),
         };
-        if let Err(e) = started {
-            self.answer(id, Err(e), fx);
+        match started {
+            Ok(Some(p)) => self.finish_if_done(p, fx),
+            Ok(None) => {}
+            Err(e) => self.answer(id, Err(e), fx),
         }
     }
 
@@ -70,109 +89,54 @@ impl VolumeClient {
         slot
     }
 
-    fn start_read(
-        &mut self,
-        now: Time,
-        id: RequestId,
-        volume: VolumeId,
-        offset: u64,
-        len: u32,
-        fx: &mut Effects,
-    ) -> Result<(), RequestError> {
+    fn start_read(&mut self, who: Asker, volume: VolumeId, offset: u64, len: u32) -> Result<u32, RequestError> {
         let v = self.volume(volume)?;
         self.volumes[v as usize].check(offset, u64::from(len))?;
         let end = offset + u64::from(len);
-        let p = self.open(now, id, v, Job::Read { at: offset, end, parts: Vec::new() });
+        let p = self.open(who.now, who.id, v, Job::Read { at: offset, end, parts: Vec::new() });
         self.cut(p);
-        self.finish_if_done(p, fx);
-        Ok(())
+        Ok(p)
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Of `data`, or zeroes.
     fn start_write(
         &mut self,
-        now: Time,
-        id: RequestId,
-        volume: VolumeId,
-        offset: u64,
-        data: Payload,
-        fua: bool,
-        fx: &mut Effects,
-    ) -> Result<(), RequestError> {
-        let len = match &data {
-            Payload::Bytes(b) => b.len() as u64,
-            other => u64::from(other.len()),
-        };
-        let v = self.writable(volume, offset, len)?;
-        let job = Job::Write { at: offset, end: offset + len, base: offset, data: Some(data), fua };
-        let p = self.open(now, id, v, job);
-        self.cut(p);
-        self.finish_if_done(p, fx);
-        Ok(())
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn start_allocate(
-        &mut self,
-        now: Time,
-        id: RequestId,
+        who: Asker,
         volume: VolumeId,
         offset: u64,
         len: u64,
+        data: Option<Payload>,
         fua: bool,
-        fx: &mut Effects,
-    ) -> Result<(), RequestError> {
+    ) -> Result<u32, RequestError> {
         let v = self.writable(volume, offset, len)?;
-        let job = Job::Write { at: offset, end: offset + len, base: offset, data: None, fua };
-        let p = self.open(now, id, v, job);
+        let job = Job::Write { at: offset, end: offset + len, base: offset, data, fua };
+        let p = self.open(who.now, who.id, v, job);
         self.cut(p);
-        self.finish_if_done(p, fx);
-        Ok(())
+        Ok(p)
     }
 
-    /// Whole blocks only: the sectors at the edges keep what they hold.
-    #[allow(clippy::too_many_arguments)]
-    fn start_trim(
-        &mut self,
-        now: Time,
-        id: RequestId,
-        volume: VolumeId,
-        offset: u64,
-        len: u64,
-        fua: bool,
-        fx: &mut Effects,
-    ) -> Result<(), RequestError> {
-        let v = self.writable(volume, offset, len)?;
-        let p = self.open(now, id, v, Job::Mutate);
-        self.zero_blocks(p, offset.div_ceil(BLOCK_U64), (offset + len) / BLOCK_U64, fua);
-        self.finish_if_done(p, fx);
-        Ok(())
-    }
-
-    #[allow(clippy::too_many_arguments)]
+    /// Whole blocks, and, with `edges`, the sectors before and after them.
     fn start_zeroes(
         &mut self,
-        now: Time,
-        id: RequestId,
+        who: Asker,
         volume: VolumeId,
         offset: u64,
         len: u64,
         fua: bool,
-        fx: &mut Effects,
-    ) -> Result<(), RequestError> {
+        edges: bool,
+    ) -> Result<u32, RequestError> {
         let v = self.writable(volume, offset, len)?;
-        let p = self.open(now, id, v, Job::Mutate);
+        let p = self.open(who.now, who.id, v, Job::Mutate);
         let end = offset + len;
         let (first, last) = (offset.div_ceil(BLOCK_U64), end / BLOCK_U64);
-        if first > last {
-            self.zero_sectors(p, offset, end, fua);
-        } else {
-            self.zero_sectors(p, offset, first * BLOCK_U64, fua);
-            self.zero_blocks(p, first, last, fua);
+        if edges {
+            self.zero_sectors(p, offset, end.min(first * BLOCK_U64), fua);
+        }
+        self.zero_blocks(p, first, last, fua);
+        if edges && first <= last {
             self.zero_sectors(p, last * BLOCK_U64, end, fua);
         }
-        self.finish_if_done(p, fx);
-        Ok(())
+        Ok(p)
     }
 
     /// Part of one block.
@@ -202,15 +166,9 @@ impl VolumeClient {
         (a < b).then(|| BlockRange { volume: vol.info.id, first: a as u32, count: (b - a) as u32 })
     }
 
-    fn start_flush(
-        &mut self,
-        now: Time,
-        id: RequestId,
-        volume: VolumeId,
-        fx: &mut Effects,
-    ) -> Result<(), RequestError> {
+    fn start_flush(&mut self, who: Asker, volume: VolumeId, fx: &mut Effects) -> Result<u32, RequestError> {
         let v = self.volume(volume)?;
-        let p = self.open(now, id, v, Job::Flush);
+        let p = self.open(who.now, who.id, v, Job::Flush);
         let vol = &self.volumes[v as usize];
         for share in 0..vol.striping.sets() {
             let vol = &self.volumes[v as usize];
@@ -221,19 +179,10 @@ impl VolumeClient {
             }
             self.flush_share(p, share, fx);
         }
-        self.finish_if_done(p, fx);
-        Ok(())
+        Ok(p)
     }
 
-    fn start_status(
-        &mut self,
-        now: Time,
-        id: RequestId,
-        volume: VolumeId,
-        offset: u64,
-        len: u64,
-        fx: &mut Effects,
-    ) -> Result<(), RequestError> {
+    fn start_status(&mut self, who: Asker, volume: VolumeId, offset: u64, len: u64) -> Result<u32, RequestError> {
         let v = self.volume(volume)?;
         let vol = &self.volumes[v as usize];
         vol.check(offset, len)?;
@@ -241,7 +190,7 @@ impl VolumeClient {
         let first = offset / BLOCK_U64;
         let last_block = (offset + len).div_ceil(BLOCK_U64).min(first + STATUS_BLOCKS_MAX);
         let answers = vec![Box::default(); sets as usize];
-        let p = self.open(now, id, v, Job::Status { offset, end: offset + len, last_block, answers });
+        let p = self.open(who.now, who.id, v, Job::Status { offset, end: offset + len, last_block, answers });
         if len > 0 {
             for share in 0..sets {
                 if let Some(range) = self.local_range(v, share, first, last_block) {
@@ -249,8 +198,7 @@ impl VolumeClient {
                 }
             }
         }
-        self.finish_if_done(p, fx);
-        Ok(())
+        Ok(p)
     }
 
     /// Tells the metadata service; generation and state stay, for an attach to go on with.
@@ -260,7 +208,7 @@ impl VolumeClient {
         id: RequestId,
         volume: VolumeId,
         fx: &mut Effects,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Option<u32>, RequestError> {
         let v = self.volume(volume)?;
         self.volumes[v as usize].lost = false;
         let info = &self.volumes[v as usize].info;
@@ -268,10 +216,10 @@ impl VolumeClient {
         // An attach under way may have told the service that the volume is in use already.
         if self.pending.iter().any(|(_, p)| matches!(&p.job, Job::Attach(a) if a.name == info.name)) {
             self.answer(id, Ok(ReplyData::Done), fx);
-            return Ok(());
+            return Ok(None);
         }
         self.start_admin(now, id, AdminOp::VolumeRelease { volume, attach }, fx);
-        Ok(())
+        Ok(None)
     }
 
     fn start_admin(&mut self, now: Time, id: RequestId, op: AdminOp, fx: &mut Effects) {
