@@ -54,6 +54,8 @@ pub enum Cmd {
     },
     /// Replay a block trace through a simulated rack, policy against policy
     Replay(Box<Replay>),
+    /// Run an experiment: a paper's numbers beside ours
+    Eval(Eval),
     /// Run one search for faults: a seed draws a rack, its workload and what goes wrong
     Sim(Sim),
     /// Print the version
@@ -341,6 +343,28 @@ pub struct Replay {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["experiment", "list"]))]
+pub struct Eval {
+    /// The experiment, as --list names it
+    pub experiment: Option<String>,
+    /// Print all experiments
+    #[arg(long)]
+    pub list: bool,
+    /// The short form: under a minute, held to the same bars
+    #[arg(long)]
+    pub quick: bool,
+    /// Names the run: the same seed gives the same numbers
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Write the numbers as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw them as bars
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["seed", "plan"]))]
 pub struct Sim {
     /// Draws the rack, its workload and its faults
@@ -414,6 +438,13 @@ mod tests {
         assert!(sim("--seed 1 --shrink --json --trace-request 3 --pcap f"));
         assert!(sim("--plan p.json --json"));
         assert!(!sim("--seed 1 --plan p.json") && !sim("--json"));
+    }
+
+    #[test]
+    fn an_experiment_is_named_or_all_are_listed() {
+        let eval = |words: &str| Cli::try_parse_from(["rackweave", "eval"].into_iter().chain(words.split(' '))).is_ok();
+        assert!(eval("fb-table5 --quick --seed 2 --json f --svg g") && eval("--list"));
+        assert!(!eval("--quick") && !eval("fb-table5 --list"));
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Commands that run a simulated rack: no data directory, no sockets.
+//! Commands that run a simulated rack, or a model: no data directory, no sockets.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
 use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
 use rackweave_rack::RackConfig;
@@ -13,7 +14,7 @@ use rackweave_rack::fault::{Plan, SimOptions, run_plan, shrink};
 use rackweave_rack::sim::Network;
 
 use crate::Failure;
-use crate::args::{BlockingUnit, Replay, Sim};
+use crate::args::{BlockingUnit, Eval, Replay, Sim};
 
 pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
     let mut cfg = ReplayConfig::new(&a.trace);
@@ -53,6 +54,26 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
     }
     // A void run has printed why; scripts see it by the status.
     Ok(if report.void().is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+pub fn eval(a: &Eval) -> Result<ExitCode, Failure> {
+    let mut out = std::io::stdout().lock();
+    let Some(id) = &a.experiment else {
+        for e in EXPERIMENTS {
+            writeln!(out, "{:<12} {}", e.id, e.about)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let figure = Experiment::named(id)?.run(Options { quick: a.quick, seed: a.seed })?;
+    writeln!(out, "{}", figure.table().trim_end())?;
+    if let Some(path) = &a.json {
+        write(path, &serde_json::to_string_pretty(&figure.json())?)?;
+    }
+    if let Some(path) = &a.svg {
+        write(path, &figure.svg())?;
+    }
+    // The table has named the rows that missed their bars; scripts see it by the status.
+    Ok(if figure.missed().next().is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -48,6 +48,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
         Cmd::Status { way, json } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),
+        Cmd::Eval(a) => return evaluate::eval(a),
         Cmd::Sim(a) => return evaluate::sim(a),
         Cmd::Version(j) => version(j.json)?,
     }

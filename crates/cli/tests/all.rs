@@ -5,6 +5,8 @@
 mod bad_input;
 #[path = "all/damage.rs"]
 mod damage;
+#[path = "all/eval.rs"]
+mod eval;
 #[path = "all/faults.rs"]
 mod faults;
 #[path = "all/harness.rs"]

@@ -1,9 +1,12 @@
 //! Evaluation: recorded workloads through the whole simulated rack, policy against policy.
 //!
 //! Reading order: [`trace`] (what is replayed), [`workload`] (the trace looped, scaled and laid on one volume),
-//! [`replay`] (the rack and its policies), [`report`] and [`stats`] (what is said of it), then the small ones.
+//! [`replay`] (the rack and its policies), [`report`] and [`stats`] (what is said of it); [`ageing`] (an SSD to its end of
+//! life), [`experiment`] (papers' figures); then the small ones.
 
+pub mod ageing;
 pub mod cpu;
+pub mod experiment;
 pub mod replay;
 pub mod report;
 pub mod stats;

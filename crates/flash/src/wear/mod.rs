@@ -37,12 +37,13 @@ pub enum Trigger {
 /// Which parts trade places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// §3.1.3 to the letter: the most worn channel and that with the least rate; in both the most worn die goes with
-    /// the die of the least rate (§3.2). With many unlike rates the channel that was made calm is taken again and
-    /// again, and those of small rates never.
+    /// §3.1.3: the most worn channel (that is not the calmest already) and the one with the least rate; in both the most
+    /// worn die goes with the die of the least rate (§3.2). With many unlike rates the channel that was made calm is
+    /// taken again and again, and those of small rates never.
     LeastRate,
     /// The most worn die that a slower one can be found for, and the least worn of those, with their channels if they
-    /// are in two; then hot dies go to the least worn ones. With one writer the same as the paper's.
+    /// are in two; then hot dies go to the least worn ones. Other dies that are as hot do so as well. With one writer
+    /// the same as the paper's.
     LeastWorn,
 }
 
@@ -87,9 +88,9 @@ pub struct Swap {
 }
 
 /// Closing: γ is at most this part of the most worn die's remaining life.
-const CLOSING_PARTS: u64 = 5;
+const CLOSING_PARTS: u64 = 4;
 /// It stays above this part of γ: each swap costs an erase of what it moves.
-const CLOSING_LEAST_PARTS: u64 = 16;
+const CLOSING_LEAST_PARTS: u64 = 12;
 
 /// Wear counters of a device and its policy.
 #[derive(Clone, Debug)]
@@ -102,13 +103,15 @@ pub struct Leveler {
     cleared: Time,
     /// Of a die's `since`: set when the counters are cleared.
     threshold: u64,
+    /// Planned and not yet handed out, the next one last.
+    planned: Vec<Swap>,
 }
 
 impl Leveler {
     /// Of a new device. `die_life`: bytes a die can be erased, its size times its blocks' endurance.
     ///
     /// # Panics
-    /// If a channel has no die.
+    /// As [`Leveler::resumed`].
     pub fn new(policy: WearPolicy, channels: u16, dies_per_channel: u16, die_life: u64) -> Leveler {
         let dies = vec![DieWear::default(); usize::from(channels) * usize::from(dies_per_channel)];
         Leveler::resumed(policy, dies_per_channel, die_life, dies, Time::ZERO)
@@ -116,11 +119,13 @@ impl Leveler {
     /// Of a device whose erase counts are known from its flash.
     ///
     /// # Panics
-    /// If a channel has no die.
+    /// If a channel has no die, or the policy a period of no time.
     pub fn resumed(policy: WearPolicy, dies_per_channel: u16, die_life: u64, dies: Vec<DieWear>, now: Time) -> Leveler {
         assert!(dies_per_channel > 0, "a channel has a die");
+        assert!(policy.trigger != Trigger::Period(Span::ZERO), "a period takes time");
         let dies_per_channel = u32::from(dies_per_channel);
-        let mut l = Leveler { policy, dies_per_channel, die_life, dies, cleared: now, threshold: 0 };
+        let mut l =
+            Leveler { policy, dies_per_channel, die_life, dies, cleared: now, threshold: 0, planned: Vec::new() };
         l.threshold = l.threshold_now();
         l
     }
@@ -132,7 +137,7 @@ impl Leveler {
     pub fn dies(&self) -> &[DieWear] {
         &self.dies
     }
-    /// Counts erases of a die of the device.
+    /// Counts erases of a die, but for those of a swap ([`Leveler::moved`]).
     ///
     /// # Panics
     /// If the device has no such die.
@@ -141,14 +146,27 @@ impl Leveler {
         d.total = d.total.saturating_add(bytes);
         d.since = d.since.saturating_add(bytes);
     }
+    /// Counts erases that a swap itself causes: wear, but none of the workload's.
+    ///
+    /// # Panics
+    /// As [`Leveler::erased`].
+    pub fn moved(&mut self, die: u32, bytes: u64) {
+        let d = &mut self.dies[die as usize];
+        d.total = d.total.saturating_add(bytes);
+    }
 
     /// Whether it is time for [`Leveler::plan`].
     pub fn due(&self, now: Time) -> bool {
-        match self.policy.trigger {
-            Trigger::Never => false,
-            Trigger::Period(period) => now.since(self.cleared) >= period,
-            Trigger::Adaptive { .. } => self.dies.iter().any(|d| d.since >= self.threshold),
-        }
+        self.planned()
+            || match self.policy.trigger {
+                Trigger::Never => false,
+                Trigger::Period(period) => now.since(self.cleared) >= period,
+                Trigger::Adaptive { .. } => self.dies.iter().any(|d| d.since >= self.threshold),
+            }
+    }
+    /// Whether swaps that belong to the last one are still to be made.
+    pub fn planned(&self) -> bool {
+        !self.planned.is_empty()
     }
     /// When a period ends.
     pub fn due_at(&self) -> Option<Time> {
@@ -162,16 +180,20 @@ impl Leveler {
         matches!(self.policy.trigger, Trigger::Adaptive { .. }).then_some(self.threshold)
     }
 
-    /// Decides what trades places, and clears the counters, whether there is anything to swap or not. What the swap
-    /// itself erases is to be counted after this.
+    /// Decides what trades places, and clears the counters, whether there is anything to swap or not. Where several
+    /// swaps are wanted at once it hands out one at a call: they are independent, and each is made before the next.
     pub fn plan(&mut self, now: Time) -> Option<Swap> {
-        let swap = pairing::choose(self.policy.pairing, &self.dies, self.dies_per_channel);
+        if let Some(next) = self.planned.pop() {
+            return Some(next);
+        }
+        self.planned = pairing::choose(self.policy.pairing, &self.dies, self.dies_per_channel);
+        self.planned.reverse();
         for d in &mut self.dies {
             d.since = 0;
         }
         self.cleared = now;
         self.threshold = self.threshold_now();
-        swap
+        self.planned.pop()
     }
 
     fn threshold_now(&self) -> u64 {

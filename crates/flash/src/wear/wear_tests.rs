@@ -15,6 +15,7 @@ fn leveler(policy: WearPolicy, dies_per_channel: u16, dies: &[(u64, u64)]) -> Le
     Leveler::resumed(policy, dies_per_channel, 1_000_000, dies, Time::ZERO)
 }
 
+/// The first swap's pairs.
 fn planned(pairing: Pairing, dies_per_channel: u16, dies: &[(u64, u64)]) -> Vec<(u32, u32)> {
     let policy = WearPolicy { trigger: Trigger::Period(Span(1)), pairing };
     leveler(policy, dies_per_channel, dies).plan(Time(1)).map_or_else(Vec::new, |s| s.dies)
@@ -83,8 +84,9 @@ fn the_most_worn_channel_trades_with_that_of_the_least_rate() {
     assert_eq!(planned(Pairing::LeastRate, 1, &channels), [(1, 3)]);
     // Of channels without writes, the least worn.
     assert_eq!(planned(Pairing::LeastRate, 1, &[(9, 9), (5, 0), (2, 0), (7, 0)]), [(0, 2)]);
-    // The most worn is the calmest already.
+    // The most worn is the calmest already: the next one.
     assert_eq!(planned(Pairing::LeastRate, 1, &[(9, 0), (5, 4)]), []);
+    assert_eq!(planned(Pairing::LeastRate, 1, &[(9, 0), (8, 4), (1, 1), (2, 2)]), [(1, 2)]);
 }
 
 #[test]
@@ -126,6 +128,19 @@ fn two_dies_of_a_channel_trade_alone() {
 }
 
 #[test]
+fn as_hot_dies_trade_at_once() {
+    let dies = [(90, 9), (90, 9), (0, 0), (1, 0), (80, 9), (70, 5)].map(|(total, since)| DieWear { total, since });
+    let policy = WearPolicy::adaptive(1);
+    let mut l = Leveler::resumed(policy, 1, 1_000, dies.into(), Time::ZERO);
+    assert_eq!(l.plan(Time(1)).map(|s| s.dies), Some(vec![(0, 2)]));
+    assert!(l.planned() && l.due(Time(1)));
+    assert_eq!(l.plan(Time(1)).map(|s| s.dies), Some(vec![(1, 3)]));
+    // For the third hot one there is none left that is less worn than the mean.
+    assert!(!l.planned() && !l.due(Time(1)));
+    assert_eq!(l.plan(Time(2)), None);
+}
+
+#[test]
 fn counters_start_again_at_a_swap() {
     let mut l = Leveler::new(WearPolicy::flashblox_adaptive(40), 2, 2, 1_000);
     assert_eq!(l.due_bytes(), Some(20));
@@ -135,8 +150,11 @@ fn counters_start_again_at_a_swap() {
     assert!(l.due(Time::ZERO), "a die has had its part of γ");
     assert_eq!(l.plan(Time(5)).map(|s| s.dies.len()), Some(2));
     assert!(!l.due(Time::MAX) && l.dies()[3] == DieWear { total: 20, since: 0 });
-    assert_eq!(l.imbalance(), 2.0);
-    assert_eq!(l.die_imbalance(), 4.0);
+    l.moved(1, 20);
+    assert!(!l.due(Time::MAX), "moving is no write");
+    assert_eq!((l.imbalance(), l.die_imbalance()), (1.0, 2.0));
+    l.moved(0, 40);
+    assert_eq!((l.imbalance(), l.die_imbalance()), (1.5, 2.0));
 
     let mut l = Leveler::new(WearPolicy::flashblox_fixed(Span(10)), 2, 1, 1_000);
     assert_eq!(l.due_at(), Some(Time(10)));
@@ -151,11 +169,11 @@ fn counters_start_again_at_a_swap() {
 
 #[test]
 fn gamma_shrinks_towards_the_end() {
-    let mut l = Leveler::new(WearPolicy::adaptive(1_600), 2, 1, 10_000);
-    assert_eq!(l.due_bytes(), Some(1_600));
+    let mut l = Leveler::new(WearPolicy::adaptive(800), 2, 1, 10_000);
+    assert_eq!(l.due_bytes(), Some(800));
     l.erased(0, 5_000);
-    assert_eq!(l.due_bytes(), Some(1_600), "as long as the counters run it stays");
-    let steps: Vec<_> = [(4_000, Some(200)), (900, Some(100)), (100, Some(100))]
+    assert_eq!(l.due_bytes(), Some(800), "as long as the counters run it stays");
+    let steps: Vec<_> = [(4_100, Some(225)), (800, Some(66)), (100, Some(66))]
         .map(|(bytes, expected)| {
             l.erased(0, bytes);
             l.plan(Time::ZERO);

@@ -1,0 +1,31 @@
+//! `rackweave eval`.
+
+use crate::harness::{Temp, rackweave, text};
+
+#[test]
+fn a_figure_is_printed_and_written() {
+    let dir = Temp::new();
+    let (json, svg) = (dir.path("f.json"), dir.path("f.svg"));
+    let args = ["eval", "fb-fig14", "--quick", "--seed", "3", "--json", &json.display().to_string(), "--svg"];
+    let o = rackweave(&args).arg(&svg).output().expect("runs");
+    assert!(o.status.success(), "{}", text(&o.stderr));
+    let table = text(&o.stdout);
+    assert!(table.contains("1 die killers: no swap") && table.contains("seed 3"), "{table}");
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).expect("written")).expect("JSON");
+    assert_eq!((&json["experiment"], &json["seed"]), (&"fb-fig14".into(), &3.into()));
+    assert!(std::fs::read_to_string(&svg).expect("written").starts_with("<svg"));
+}
+
+#[test]
+fn experiments_are_listed_and_unknown_ones_refused() {
+    let list = text(&rackweave(&["eval", "--list"]).output().expect("runs").stdout);
+    let o = rackweave(&["eval", "fb-fig99"]).output().expect("runs");
+    let said = text(&o.stderr);
+    assert_eq!(o.status.code(), Some(1));
+    assert!(said.contains("\"fb-fig99\""), "{said}");
+    for line in list.lines() {
+        let id = line.split(' ').next().unwrap_or_default();
+        assert!(id.starts_with("fb-") && said.contains(id), "{line}: {said}");
+    }
+    assert!(list.lines().count() >= 4, "{list}");
+}

@@ -1,0 +1,82 @@
+use std::sync::OnceLock;
+
+use super::*;
+
+/// The quick forms of all, with seed 1.
+fn figures() -> &'static [Figure] {
+    static ALL: OnceLock<Vec<Figure>> = OnceLock::new();
+    ALL.get_or_init(|| EXPERIMENTS.map(|e| e.run(Options { quick: true, seed: 1 }).expect("runs")).into())
+}
+
+fn quick(id: &str) -> &'static Figure {
+    figures().iter().find(|f| f.experiment == id).expect("there is one")
+}
+
+fn measured(f: &Figure, name: &str, unit: &str) -> f64 {
+    let row = f.rows.iter().find(|r| r.name == name && r.unit == unit);
+    row.unwrap_or_else(|| panic!("no row {name:?} of unit {unit:?}")).measured
+}
+
+#[test]
+fn every_experiment_holds_its_bars() {
+    for f in figures() {
+        let missed: Vec<_> = f.missed().collect();
+        assert!(missed.is_empty(), "{}: {missed:?}", f.experiment);
+        assert!(f.rows.iter().any(|r| r.bar.is_some()), "{} is held to nothing", f.experiment);
+    }
+}
+
+#[test]
+fn what_leveling_has_no_part_in_agrees_with_the_paper() {
+    // These numbers test the rates and the model, not the policies.
+    for r in &quick("fb-table5").rows {
+        let inputs = r.name.contains("no swap") || r.name.ends_with("ideal");
+        let (true, Some(paper)) = (inputs, r.paper) else { continue };
+        assert!((r.measured / paper - 1.0).abs() < 0.13, "{}: {} against the paper's {paper}", r.name, r.measured);
+    }
+    let f = quick("fb-fig15");
+    assert!((measured(f, "no swap: imbalance", "max ÷ mean") / 3.1 - 1.0).abs() < 0.06);
+    assert!((measured(f, "no swap: life", "years") - 1.2).abs() < 0.01);
+}
+
+#[test]
+fn json_is_as_documented() {
+    let f = quick("fb-fig16");
+    let json = f.json();
+    assert_eq!((&json["experiment"], &json["seed"]), (&json!("fb-fig16"), &json!(1)));
+    assert!(json["cpu_s"].is_number() && json["config"]["gamma_bytes"].is_number());
+    let rows = json["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), f.rows.len());
+    let held = rows.iter().find(|r| r["bar"].is_number()).expect("one has a bar");
+    assert_eq!((&held["better"], &held["held"], &held["paper"]), (&json!("lower"), &json!(true), &Value::Null));
+}
+
+#[test]
+fn a_row_is_missed_on_the_wrong_side_of_its_bar_only() {
+    let row = |better, measured| Row::new("a", "b", better, measured).bar(0.98);
+    assert!(!row(Better::Higher, 0.98).missed() && row(Better::Higher, 0.979).missed());
+    assert!(!row(Better::Lower, 0.98).missed() && row(Better::Lower, 0.981).missed());
+    assert!(row(Better::Higher, f64::NAN).missed() && row(Better::Lower, f64::NAN).missed());
+    assert!(!Row::new("a", "b", Better::Higher, 0.0).missed());
+    let f = |rows| Figure { experiment: "x", about: "<&>", seed: 1, config: Value::Null, cpu_s: 0.0, rows };
+    let missed = f(vec![row(Better::Higher, 0.5).paper(0.7)]);
+    assert!(missed.table().contains("MISSED") && missed.table().contains("≥ 0.9800"), "{}", missed.table());
+    assert!(missed.svg().contains("&lt;&amp;&gt;") && missed.svg().contains("#d55e00"));
+    let held = f(vec![row(Better::Higher, 0.99)]);
+    assert!(!held.table().contains("MISSED") && !held.svg().contains("#d55e00"));
+}
+
+#[test]
+fn an_unknown_experiment_is_told_which_there_are() {
+    let e = Experiment::named("fb-fig99").map(|e| e.id).expect_err("there is none");
+    assert!(e.to_string().contains("\"fb-fig99\"") && e.to_string().contains("fb-fig14"), "{e}");
+}
+
+#[test]
+fn numbers_have_four_digits_that_count() {
+    let shown =
+        [(0.0, "0"), (0.98, "0.9800"), (1.0 / 3.0, "0.3333"), (13.8, "13.80"), (9_999.4, "9999"), (1e6, "1000000")];
+    for (n, text) in shown {
+        assert_eq!(number(n), text);
+    }
+}

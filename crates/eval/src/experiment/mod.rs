@@ -1,0 +1,217 @@
+//! Experiments: a figure of a paper, run again. `rackweave eval ID` prints the paper's number beside ours.
+//!
+//! An experiment is a function from [`Options`] to a [`Figure`]; what it starts from is in files that name their source,
+//! and the same seed gives the same figure.
+
+mod ageing;
+mod svg;
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::ageing::RatesError;
+use crate::cpu::process_cpu;
+
+/// How an experiment is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The short form: under a minute, held to the same bars.
+    pub quick: bool,
+    pub seed: u64,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    Higher,
+    Lower,
+}
+
+impl Better {
+    pub fn name(self) -> &'static str {
+        match self {
+            Better::Higher => "higher",
+            Better::Lower => "lower",
+        }
+    }
+}
+
+/// One number of a figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub name: String,
+    pub unit: &'static str,
+    /// The paper's, where it tells one.
+    pub paper: Option<f64>,
+    pub measured: f64,
+    pub better: Better,
+    /// What it is held to.
+    pub bar: Option<f64>,
+}
+
+impl Row {
+    pub fn new(name: impl Into<String>, unit: &'static str, better: Better, measured: f64) -> Row {
+        Row { name: name.into(), unit, paper: None, measured, better, bar: None }
+    }
+    pub fn paper(mut self, number: f64) -> Row {
+        self.paper = Some(number);
+        self
+    }
+    pub fn bar(mut self, number: f64) -> Row {
+        self.bar = Some(number);
+        self
+    }
+    /// It has a bar and is on the wrong side of it.
+    pub fn missed(&self) -> bool {
+        // A number that is none is on no side.
+        self.bar.is_some_and(|bar| match self.better {
+            Better::Higher => self.measured.is_nan() || self.measured < bar,
+            Better::Lower => self.measured.is_nan() || self.measured > bar,
+        })
+    }
+}
+
+/// The result of an experiment.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    pub experiment: &'static str,
+    pub about: &'static str,
+    pub seed: u64,
+    pub config: Value,
+    pub cpu_s: f64,
+    pub rows: Vec<Row>,
+}
+
+impl Figure {
+    /// Rows that are not held to their bars.
+    pub fn missed(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|r| r.missed())
+    }
+
+    /// `{experiment, seed, config, cpu_s, rows: [{name, unit, paper, measured, better, bar, held}]}`.
+    pub fn json(&self) -> Value {
+        let row = |r: &Row| {
+            json!({
+                "name": r.name, "unit": r.unit, "paper": r.paper, "measured": r.measured, "better": r.better.name(),
+                "bar": r.bar, "held": r.bar.map(|_| !r.missed()),
+            })
+        };
+        json!({
+            "experiment": self.experiment, "seed": self.seed, "config": self.config, "cpu_s": self.cpu_s,
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The table a terminal shows.
+    pub fn table(&self) -> String {
+        let mut t = String::new();
+        let wide = self.rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0).max(4);
+        // Writing to a string cannot fail.
+        let _ = writeln!(t, "{}: {}; seed {}, {:.1} s of CPU", self.experiment, self.about, self.seed, self.cpu_s);
+        let _ = writeln!(t, "{:<wide$} {:>10} {:>10} {:>9}  unit", "", "paper", "measured", "bar");
+        for r in &self.rows {
+            let number = |n: Option<f64>| n.map_or_else(|| "–".into(), number);
+            let bar = r.bar.map_or_else(String::new, |b| match r.better {
+                Better::Higher => format!("≥ {}", self::number(b)),
+                Better::Lower => format!("≤ {}", self::number(b)),
+            });
+            let missed = if r.missed() { "  MISSED" } else { "" };
+            let _ = writeln!(
+                t,
+                "{:<wide$} {:>10} {:>10} {:>9}  {}{missed}",
+                r.name,
+                number(r.paper),
+                number(Some(r.measured)),
+                bar,
+                r.unit
+            );
+        }
+        t
+    }
+
+    /// The rows as bars, with the paper's numbers.
+    pub fn svg(&self) -> String {
+        svg::svg(self)
+    }
+}
+
+/// Four digits that count.
+fn number(n: f64) -> String {
+    let digits = if n == 0.0 { 0 } else { (3 - n.abs().log10().floor() as i32).clamp(0, 4) as usize };
+    format!("{n:.digits$}")
+}
+
+/// One that can be run.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    pub id: &'static str,
+    pub about: &'static str,
+    run: fn(Options) -> Result<Outcome, ExperimentError>,
+}
+
+/// What an experiment's function returns.
+struct Outcome {
+    config: Value,
+    rows: Vec<Row>,
+}
+
+/// Why there is no figure.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    #[error("no experiment is named {id:?}; there are {known}")]
+    Unknown { id: String, known: String },
+    #[error(transparent)]
+    Rates(#[from] RatesError),
+}
+
+/// All of them.
+pub const EXPERIMENTS: [Experiment; 4] = [
+    Experiment {
+        id: "fb-fig14",
+        about: "FlashBlox figure 14: life under channel and die killers",
+        run: ageing::killers,
+    },
+    Experiment {
+        id: "fb-fig15",
+        about: "FlashBlox figure 15: wear imbalance of fourteen workloads, by scheme",
+        run: ageing::imbalance,
+    },
+    Experiment {
+        id: "fb-fig16",
+        about: "FlashBlox figure 16: erases of each channel after three years",
+        run: ageing::erases,
+    },
+    Experiment {
+        id: "fb-table5",
+        about: "FlashBlox table 5: life of SSDs with randomly drawn workloads",
+        run: ageing::lifetimes,
+    },
+];
+
+impl Experiment {
+    /// # Errors
+    /// There is none of that name.
+    pub fn named(id: &str) -> Result<Experiment, ExperimentError> {
+        EXPERIMENTS
+            .into_iter()
+            .find(|e| e.id == id)
+            .ok_or_else(|| ExperimentError::Unknown { id: id.into(), known: EXPERIMENTS.map(|e| e.id).join(", ") })
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// What it starts from is not right.
+    pub fn run(&self, options: Options) -> Result<Figure, ExperimentError> {
+        let began = process_cpu();
+        let Outcome { config, rows } = (self.run)(options)?;
+        let cpu_s = process_cpu().as_secs_f64() - began.as_secs_f64();
+        Ok(Figure { experiment: self.id, about: self.about, seed: options.seed, config, cpu_s, rows })
+    }
+}
+
+#[cfg(test)]
+#[path = "experiment_tests.rs"]
+mod tests;
