@@ -102,6 +102,11 @@ pub enum DeviceOp {
     ReadSpares {
         block: u32,
     },
+    /// Out-of-band area of a block, and how many of its pages, from the first on, hold a complete program.
+    /// Answer: [`DeviceData::Oob`].
+    ReadOob {
+        block: u32,
+    },
     /// Writes `data` at byte `offset` of the checkpoint area (reserved blocks outside every vSSD).
     WriteMeta {
         offset: u64,
@@ -131,6 +136,7 @@ pub enum DeviceData {
     Slot(Slot),
     Page(Box<[Slot]>),
     Spares { oob: BlockOob, pages: Box<[PageSpare]> },
+    Oob { oob: BlockOob, pages: u16 },
     Meta(Bytes),
 }
 
@@ -143,6 +149,9 @@ pub enum DeviceError {
     /// The backend failed; what it was asked for may or may not have happened. Final for a `Sync` (protocol rule 12).
     #[error("the device's backend failed (OS error {os_error})")]
     Backend { os_error: i32 },
+    /// The block failed to program or to erase: what it held before can be read still, it takes nothing more.
+    #[error("erase block {block} failed to program or to erase")]
+    BadBlock { block: u32 },
     /// The host's disk is full.
     #[error("the device's backend has no space left")]
     NoSpace,

@@ -135,6 +135,12 @@ impl Memory {
         b.pages.clear();
         Ok(DeviceData::None)
     }
+    fn oob(&self, block: u32) -> Result<DeviceData, DeviceError> {
+        let page = PageAddr { block, page: 0 };
+        let b = self.blocks.get(block as usize).ok_or(DeviceError::Unwritten { page })?;
+        let pages = b.pages.iter().take_while(|p| p.is_some()).count() as u16;
+        Ok(DeviceData::Oob { oob: b.oob, pages })
+    }
     fn spares(&self, block: u32) -> Result<DeviceData, DeviceError> {
         let page = PageAddr { block, page: 0 };
         let b = self.blocks.get(block as usize).ok_or(DeviceError::Unwritten { page })?;
@@ -159,6 +165,7 @@ impl Backend for Memory {
             DeviceOp::Erase { block, oob } => self.erase(*block, *oob),
             DeviceOp::Sync => Ok(DeviceData::None),
             DeviceOp::ReadSpares { block } => self.spares(*block),
+            DeviceOp::ReadOob { block } => self.oob(*block),
             DeviceOp::WriteMeta { offset, data } => {
                 let at = *offset as usize;
                 if self.meta.len() < at + data.len() {
@@ -189,6 +196,7 @@ impl Backend for Discard {
             }
             DeviceOp::ReadPage { .. } => DeviceData::Page(Box::default()),
             DeviceOp::ReadSpares { .. } => DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() },
+            DeviceOp::ReadOob { .. } => DeviceData::Oob { oob: BlockOob::default(), pages: 0 },
             DeviceOp::ReadMeta { .. } => DeviceData::Meta(Bytes::new()),
             DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::Sync | DeviceOp::WriteMeta { .. } => {
                 DeviceData::None

@@ -8,6 +8,7 @@
 //!   recovery, ageing.
 //! - [`wear`]: when channels and dies trade places, and which.
 //! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
+//! - [`manager`]: FlashBlox's flash manager: vSSDs of all four kinds for programs that lay out their own log.
 //! - [`backend`]: contents in memory, or nowhere.
 //!
 //! What makes a power cut harmless: nothing is erased before everything that replaced it is durable, nothing is
@@ -16,6 +17,7 @@
 
 pub mod backend;
 pub mod geometry;
+pub mod manager;
 pub mod oob;
 pub mod profile;
 mod ssd;

@@ -130,6 +130,10 @@ impl Clock {
             _ => self.lane(charge).die_free[die as usize] = until,
         }
     }
+    /// Time of the transfer of `slots` 4 KiB slots.
+    pub(crate) fn transfer(&self, slots: u64) -> Span {
+        self.slot * slots
+    }
     /// Die, then the transfer of `slots` 4 KiB slots; the die's register is held until they are out.
     pub(crate) fn read(&mut self, now: Time, die: u32, slots: u64, charge: Charge) -> Time {
         if self.timing == Timing::None {

@@ -538,8 +538,11 @@ impl Vssd {
         let preparing = self.blocks.all[block as usize].state == State::Preparing;
         self.stats.erases += 1;
         if let Err(e) = result {
-            // Not worn flash but the backend under the whole drive: retiring block after block would only hide it.
-            io.failed.get_or_insert(e);
+            // Unless it is worn flash, it is the backend under the whole drive: retiring block after block would only
+            // hide it.
+            if !matches!(e, DeviceError::BadBlock { .. }) {
+                io.failed.get_or_insert(e);
+            }
             self.seal(block);
             self.blocks.all[block as usize].state = State::Retired;
             self.blocks.drop_table(block);

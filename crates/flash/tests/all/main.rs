@@ -1,8 +1,13 @@
 //! Tests of the flash crate.
 
+mod alloc;
+mod api;
+mod cut_search;
+mod cuts;
 mod device;
 mod formats;
 mod gc;
 mod power;
+mod power_disk;
 mod profiles;
 mod rig;

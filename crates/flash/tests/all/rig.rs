@@ -1,9 +1,11 @@
-//! A drive on a backend in memory that knows what a power cut may lose: commands that no later sync covers.
+//! A drive with the page layer on a backend that knows what a power cut may lose.
 
-use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceError, DeviceOp, PageAddr};
+use rackweave_core::device::{Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, Ssd, SsdConfig, Timing};
+
+use crate::power_disk::{PowerDisk, Ticket};
 
 pub const VSSD: VssdId = VssdId(1);
 
@@ -41,41 +43,20 @@ pub fn new_ssd(cfg: &SsdConfig) -> Ssd {
     ssd
 }
 
-/// A command executed and not yet covered by a sync.
-struct Unsynced {
-    id: u64,
-    op: DeviceOp,
-    completed: bool,
-}
-
 struct InFlight {
     completion: Completion,
-    id: u64,
-    /// Of a sync: the commands it makes durable.
-    covers: Option<Vec<u64>>,
-}
-
-fn block_of(op: &DeviceOp) -> Option<u32> {
-    match op {
-        DeviceOp::Program { page, .. } => Some(page.block),
-        DeviceOp::Erase { block, .. } => Some(*block),
-        _ => None,
-    }
+    ticket: Ticket,
 }
 
 pub struct Rig {
     pub ssd: Ssd,
-    pub disk: Memory,
-    /// What a power cut cannot take away.
-    durable: Memory,
-    unsynced: Vec<Unsynced>,
+    pub disk: PowerDisk,
     in_flight: Vec<InFlight>,
     pub done: Vec<FlashDone>,
     pub rng: Rng,
     pub now: Time,
     /// Fails the next program or sync.
     pub fail: Option<DeviceError>,
-    pub commands: u64,
     out: FlashOut,
     pub traces: Vec<rackweave_core::TracePoint>,
 }
@@ -88,15 +69,12 @@ impl Rig {
     pub fn on(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
         Rig {
             ssd: new_ssd(cfg),
-            durable: disk.clone(),
-            disk,
-            unsynced: Vec::new(),
+            disk: PowerDisk::on(disk),
             in_flight: Vec::new(),
             done: Vec::new(),
             rng: Rng::new(seed),
             now: Time::ZERO,
             fail: None,
-            commands: 0,
             out: FlashOut::new(),
             traces: Vec::new(),
         }
@@ -109,47 +87,10 @@ impl Rig {
         }
     }
     fn execute(&mut self, c: DeviceCommand) {
-        self.commands += 1;
-        let sync = matches!(c.op, DeviceOp::Sync);
         let failing = matches!(c.op, DeviceOp::Program { .. } | DeviceOp::Sync);
-        let result = match self.fail.take_if(|_| failing) {
-            Some(e) => {
-                if let DeviceOp::Program { page, .. } = &c.op {
-                    self.disk.tear_program(*page);
-                    self.durable_tear(*page);
-                }
-                Err(e)
-            }
-            None => self.disk.execute(&c.op),
-        };
-        let covers = sync.then(|| self.covered());
-        let changes = matches!(c.op, DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::WriteMeta { .. });
-        let id = self.commands;
-        if changes && result.is_ok() {
-            self.unsynced.push(Unsynced { id, op: c.op, completed: false });
-        }
+        let (result, ticket) = self.disk.submit(c.op, self.fail.take_if(|_| failing));
         let completion = Completion { ssd: c.ssd, tag: c.tag, result };
-        self.in_flight.push(InFlight { completion, id, covers });
-    }
-    /// What is complete, and what came before it in its erase block.
-    fn covered(&self) -> Vec<u64> {
-        let mut covered = Vec::new();
-        let mut blocks = std::collections::BTreeSet::new();
-        for u in self.unsynced.iter().rev() {
-            let block = block_of(&u.op);
-            if u.completed || block.is_some_and(|b| blocks.contains(&b)) {
-                blocks.extend(block);
-                covered.push(u.id);
-            }
-        }
-        covered
-    }
-    fn durable_tear(&mut self, page: PageAddr) {
-        // Everything of the block so far is taken as durable, so that the torn page follows in order.
-        for u in self.unsynced.extract_if(.., |u| block_of(&u.op) == Some(page.block)) {
-            self.durable.execute(&u.op).expect("in order");
-        }
-        self.durable.tear_program(page);
+        self.in_flight.push(InFlight { completion, ticket });
     }
     /// Delivers one completion, any of those in flight. False: none is.
     pub fn step(&mut self) -> bool {
@@ -158,16 +99,9 @@ impl Rig {
             return false;
         }
         let i = self.rng.below(self.in_flight.len() as u64) as usize;
-        let InFlight { completion, id, covers } = self.in_flight.swap_remove(i);
+        let InFlight { completion, ticket } = self.in_flight.swap_remove(i);
         self.now.0 += 1000;
-        if let Some(covers) = covers.filter(|_| completion.result.is_ok()) {
-            for u in self.unsynced.extract_if(.., |u| covers.contains(&u.id)) {
-                self.durable.execute(&u.op).expect("what the disk took, the durable one takes");
-            }
-        }
-        if let Some(u) = self.unsynced.iter_mut().find(|u| u.id == id) {
-            u.completed = true;
-        }
+        self.disk.delivered(ticket, completion.result.is_ok());
         self.ssd.handle(self.now, completion, &mut self.out);
         self.take();
         true
@@ -225,40 +159,7 @@ impl Rig {
             assert!(self.step(), "the read was not answered");
         }
     }
-
-    /// What could be on the flash after a power cut now: each command no sync covers happened, or not, or half.
     pub fn crash(&self, rng: &mut Rng) -> Memory {
-        let mut disk = self.durable.clone();
-        let mut dead = std::collections::BTreeSet::new();
-        let p = rng.unit();
-        for u in &self.unsynced {
-            let block = block_of(&u.op).unwrap_or(u32::MAX);
-            let lost = rng.chance(p);
-            if dead.contains(&block) {
-                continue;
-            }
-            match &u.op {
-                _ if !lost => {
-                    disk.execute(&u.op).expect("a prefix of what the disk took");
-                }
-                DeviceOp::Program { page, .. } if rng.chance(0.5) => disk.tear_program(*page),
-                DeviceOp::Erase { block, .. } => {
-                    if rng.chance(0.5) {
-                        let keep = rng.next_u64();
-                        disk.tear_erase(*block, |page| keep >> (page % 64) & 1 == 1);
-                    }
-                    dead.insert(*block);
-                }
-                DeviceOp::WriteMeta { offset, data } if rng.chance(0.5) && data.len() > 1 => {
-                    let data = data.slice(..rng.between(1, data.len() as u64 - 1) as usize);
-                    disk.execute(&DeviceOp::WriteMeta { offset: *offset, data }).expect("memory");
-                }
-                DeviceOp::WriteMeta { .. } => {}
-                _ => {
-                    dead.insert(block);
-                }
-            }
-        }
-        disk
+        self.disk.crash(rng)
     }
 }

@@ -465,6 +465,13 @@ impl<F: FileIo> FileSsd<F> {
         Ok(DeviceData::Spares { oob, pages: pages.into() })
     }
 
+    /// Of a block that was never used nothing is read.
+    fn read_oob(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
+        let DeviceData::Spares { oob, pages } = self.read_spares(block)? else { unreachable!("spares were asked for") };
+        let pages = pages.iter().zip(0..).take_while(|(p, n)| p.page == *n).count() as u16;
+        Ok(DeviceData::Oob { oob, pages })
+    }
+
     fn write_meta(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         let end = offset.checked_add(data.len() as u64).filter(|&e| e <= self.shape.meta_bytes);
         let end = end.ok_or(DeviceError::NoSpace)?;
@@ -501,6 +508,7 @@ impl<F: FileIo> Backend for FileSsd<F> {
             DeviceOp::Erase { block, oob } => self.erase(*block, *oob).map(|()| DeviceData::None),
             DeviceOp::Sync => self.sync_now().map(|()| DeviceData::None),
             DeviceOp::ReadSpares { block } => self.read_spares(*block),
+            DeviceOp::ReadOob { block } => self.read_oob(*block),
             DeviceOp::WriteMeta { offset, data } => self.write_meta(*offset, data).map(|()| DeviceData::None),
             DeviceOp::ReadMeta { offset, len } => self.read_meta(*offset, *len).map(DeviceData::Meta),
         }

@@ -390,6 +390,7 @@ impl FaultDisk {
             }
             DeviceOp::ReadPage { page } => Ok(DeviceData::Page(written(*page)?.slots.clone())),
             DeviceOp::ReadSpares { block } => Ok(self.spares(*block)),
+            DeviceOp::ReadOob { block } => Ok(self.oob(*block)),
             DeviceOp::ReadMeta { offset, len } => {
                 let meta = &self.live.meta;
                 let from = (*offset as usize).min(meta.len());
@@ -400,6 +401,14 @@ impl FaultDisk {
                 Ok(DeviceData::None)
             }
         }
+    }
+
+    fn oob(&self, block: u32) -> DeviceData {
+        let Some(b) = self.live.block(block) else {
+            return DeviceData::Oob { oob: BlockOob::default(), pages: 0 };
+        };
+        let pages = b.pages.iter().take_while(|p| matches!(p, PageState::Written(_))).count() as u16;
+        DeviceData::Oob { oob: b.oob, pages }
     }
 
     fn spares(&self, block: u32) -> DeviceData {

@@ -1,0 +1,487 @@
+//! The calls of Table 3 and their rules: vSSDs and blocks are allocated, written, read and freed.
+
+use rackweave_core::device::{PageImage, Slot, SlotRecord};
+use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Time, VssdId};
+
+use super::alloc::Isolation;
+use super::api::{AllocError, Block, BlockError};
+use super::io::{At, Kind, Op, Request, Who, Work};
+use super::record::{VSSDS_MAX, VssdRecord};
+use super::round::After;
+use super::space::{Logical, NONE, PhysState};
+use super::vssd::{Life, State, Superblock, Vssd, slot_record};
+use super::{Done, FlashManager, ManagerOut};
+
+impl FlashManager {
+    /// `AllocVirtualSSD`; answered by [`Done::VssdAllocated`] when that is durable.
+    pub fn alloc_vssd(
+        &mut self,
+        now: Time,
+        (isolation, level, capacity): (Isolation, u32, u64),
+        token: u64,
+        out: &mut ManagerOut,
+    ) -> Result<(), AllocError> {
+        self.now = self.now.max(now);
+        if !self.ready {
+            return Err(AllocError::NotReady);
+        }
+        if let Some(e) = self.failed {
+            return Err(AllocError::Failed(e));
+        }
+        if self.vssds.len() >= VSSDS_MAX {
+            return Err(AllocError::TooMany { max: VSSDS_MAX });
+        }
+        let id = VssdId(self.next_vssd);
+        let units = self.alloc.alloc(id, isolation, level, capacity)?.clone();
+        self.next_vssd += 1;
+        let cut = *self.alloc.cut();
+        self.install(Vssd::new(VssdRecord { id, level, capacity, units }, &cut));
+        self.unborn.push((id, token));
+        self.settle_unborn();
+        self.pump(out);
+        Ok(())
+    }
+    /// Writes down the vSSDs whose addresses no erase block bears any more from a vSSD that was there before: after a
+    /// power cut it would be found in them.
+    pub(super) fn settle_unborn(&mut self) {
+        for (vssd, token) in std::mem::take(&mut self.unborn) {
+            let v = &self.vssds[&vssd];
+            let borne = |l: Logical| self.logical[l.die as usize].claims[l.number as usize] > 0;
+            if self.failed.is_none() && (0..v.blocks.len() as u32).any(|i| v.lanes(i).any(borne)) {
+                self.unborn.push((vssd, token));
+                continue;
+            }
+            self.live_mut(vssd).life = Life::Live;
+            self.rounds.change_record();
+            self.rounds.want(After::VssdAllocated { vssd, token });
+        }
+    }
+    /// `DeallocVirtualSSD`; answered by [`Done::VssdFreed`] when that is durable.
+    pub fn dealloc_vssd(
+        &mut self,
+        now: Time,
+        vssd: VssdId,
+        token: u64,
+        out: &mut ManagerOut,
+    ) -> Result<(), BlockError> {
+        self.now = self.now.max(now);
+        let v = self.live(vssd)?;
+        if v.busy > 0 || !v.waiting.is_empty() {
+            return Err(BlockError::VssdInUse { vssd, requests: v.busy + v.waiting.len() as u32 });
+        }
+        if let Some(e) = self.failed {
+            return Err(e.into());
+        }
+        self.live_mut(vssd).life = Life::Dying;
+        self.rounds.change_record();
+        self.rounds.want(After::VssdFreed { vssd, token });
+        self.pump(out);
+        Ok(())
+    }
+    /// The record no longer has the vSSD.
+    pub(super) fn vssd_gone(&mut self, vssd: VssdId) {
+        let Some(v) = self.vssds.remove(&vssd) else { return };
+        let cut = *self.alloc.cut();
+        for (die, soft_planes) in v.shares(&cut) {
+            let home = self.logical[die as usize].home;
+            self.dies[home as usize].queue.leave(v.flow, soft_planes);
+        }
+        v.soft_planes(&cut).into_iter().for_each(|p| self.owners[p as usize] = None);
+        for (i, s) in v.blocks.iter().enumerate().filter(|(_, s)| s.state != State::Free) {
+            for lane in 0..v.width() {
+                self.unmap(v.lane(i as u32, lane), v.pages_in(s.written, lane) > 0);
+            }
+        }
+        self.alloc.free_vssd(vssd);
+    }
+    /// Takes the address out of the map. `programmed`: its erase block bears it.
+    fn unmap(&mut self, l: Logical, programmed: bool) {
+        let block = std::mem::replace(&mut self.logical[l.die as usize].to[l.number as usize], NONE);
+        if block == NONE {
+            return;
+        }
+        if self.phys[block as usize].state == PhysState::Moving {
+            self.abandon_move(block);
+        }
+        if programmed {
+            self.discard(block);
+        } else {
+            // Erased, and nothing programmed since.
+            self.phys[block as usize].state = PhysState::Clean;
+            self.put_free(block);
+        }
+    }
+
+    /// `AllocBlock`; answered by [`Done::BlockAllocated`]. Waits while blocks that were freed are being erased.
+    pub fn alloc_block(&mut self, now: Time, vssd: VssdId, token: u64, out: &mut ManagerOut) -> Result<(), BlockError> {
+        self.now = self.now.max(now);
+        let v = self.live(vssd)?;
+        self.writable(v)?;
+        let blocks = v.blocks.len() as u32;
+        if v.allocated + v.waiting.len() as u32 >= blocks {
+            return Err(BlockError::NoFreeBlock { vssd, blocks });
+        }
+        self.live_mut(vssd).waiting.push_back(token);
+        self.serve_waiting(out, vssd);
+        self.pump(out);
+        Ok(())
+    }
+    fn writable(&self, v: &Vssd) -> Result<(), BlockError> {
+        match (self.failed, v.worn) {
+            (Some(e), _) => Err(e.into()),
+            (_, Some(die)) => Err(BlockError::WornOut { vssd: v.id, die }),
+            _ => Ok(()),
+        }
+    }
+    /// Erase blocks have become free, or addresses.
+    pub(super) fn settle_waiting(&mut self, out: &mut ManagerOut) {
+        let waiting: Vec<VssdId> = self.vssds.values().filter(|v| !v.waiting.is_empty()).map(|v| v.id).collect();
+        waiting.into_iter().for_each(|v| self.serve_waiting(out, v));
+    }
+    fn serve_waiting(&mut self, out: &mut ManagerOut, vssd: VssdId) {
+        loop {
+            let v = &self.vssds[&vssd];
+            if v.waiting.is_empty() {
+                return;
+            }
+            if let Err(e) = self.writable(v) {
+                let waiting = std::mem::take(&mut self.live_mut(vssd).waiting);
+                let failed = |token| Done::BlockAllocated { token, result: Err(e) };
+                out.done.extend(waiting.into_iter().map(failed));
+                return;
+            }
+            let Some(&index) = v.ready.first() else {
+                return self.rounds.hurry();
+            };
+            match self.prepare(out, vssd, index) {
+                Ok(()) => {}
+                // Something is on its way to the die's free list.
+                Err(Short { coming: true, .. }) => return self.rounds.hurry(),
+                Err(Short { die, coming: false }) => self.live_mut(vssd).worn = Some(die),
+            }
+        }
+    }
+    /// Takes erase blocks for the superblock, for the first that waits.
+    fn prepare(&mut self, out: &mut ManagerOut, vssd: VssdId, index: u32) -> Result<(), Short> {
+        let lanes: Vec<Logical> = self.vssds[&vssd].lanes(index).collect();
+        for (i, &l) in lanes.iter().enumerate() {
+            let home = self.logical[l.die as usize].home;
+            if let Some(block) = self.take_free(home, l.number) {
+                let dirty = self.phys[block as usize].state == PhysState::Dirty;
+                self.map(l, block);
+                if dirty {
+                    self.phys[block as usize].state = PhysState::Dirty;
+                }
+                continue;
+            }
+            for &l in &lanes[..i] {
+                let block = std::mem::replace(&mut self.logical[l.die as usize].to[l.number as usize], NONE);
+                if self.phys[block as usize].state != PhysState::Dirty {
+                    self.phys[block as usize].state = PhysState::Clean;
+                }
+                self.put_free(block);
+            }
+            return Err(Short { die: home, coming: self.coming(home) });
+        }
+        let v = self.live_mut(vssd);
+        let token = v.waiting.pop_front().expect("somebody waits");
+        v.ready.remove(&index);
+        v.allocated += 1;
+        v.busy += 1;
+        v.blocks[index as usize] = Superblock { state: State::Preparing, busy: 1, ..Superblock::default() };
+        let flow = v.flow;
+        let block = Block { vssd, index };
+        let dirty: Vec<u32> = lanes
+            .iter()
+            .map(|l| self.mapped(*l))
+            .filter(|b| self.phys[*b as usize].state == PhysState::Dirty)
+            .collect();
+        let op = Op { token, block, kind: Kind::Alloc, left: dirty.len() as u32 + 1, error: None };
+        let op = self.ops.insert(op) as u32;
+        dirty.into_iter().for_each(|b| self.erase(b, flow, Who::Op(op)));
+        self.op_part_done(out, op, None);
+        Ok(())
+    }
+    /// Erase blocks of the die are on their way to its free list: nobody needs them, or they go to another die.
+    pub(super) fn coming(&self, die: u32) -> bool {
+        let n = self.geometry().blocks_per_die();
+        self.phys[(die * n) as usize..((die + 1) * n) as usize].iter().any(|p| match p.state {
+            PhysState::Stale | PhysState::Moving => true,
+            PhysState::Mapped => self.swapping() && self.logical[p.logical().die as usize].home != die,
+            _ => false,
+        })
+    }
+    /// An erase block of a superblock that is being prepared was erased, or failed to.
+    pub(super) fn prepared(&mut self, out: &mut ManagerOut, op: u32, block: u32, bad: bool) {
+        if !bad {
+            self.phys[block as usize].state = PhysState::Mapped;
+            self.note_erase(block);
+            return self.op_part_done(out, op, None);
+        }
+        let l = self.phys[block as usize].logical();
+        let home = self.logical[l.die as usize].home;
+        self.retire(block, None);
+        let Some(other) = self.take_free(home, l.number) else {
+            self.logical[l.die as usize].to[l.number as usize] = NONE;
+            let vssd = self.ops[op as usize].block.vssd;
+            self.live_mut(vssd).worn = Some(home);
+            return self.op_part_done(out, op, Some(BlockError::WornOut { vssd, die: home }));
+        };
+        let dirty = self.phys[other as usize].state == PhysState::Dirty;
+        self.map(l, other);
+        if dirty {
+            let flow = self.vssds[&self.ops[op as usize].block.vssd].flow;
+            self.phys[other as usize].state = PhysState::Dirty;
+            return self.erase(other, flow, Who::Op(op));
+        }
+        self.op_part_done(out, op, None);
+    }
+
+    /// `FreeBlock`: the block is erased some time after the next sync.
+    pub fn free_block(
+        &mut self,
+        now: Time,
+        vssd: VssdId,
+        block: Block,
+        out: &mut ManagerOut,
+    ) -> Result<(), BlockError> {
+        self.now = self.now.max(now);
+        let v = self.live(vssd)?;
+        let s = *v.allocated(block)?;
+        if s.busy > 0 {
+            return Err(BlockError::Busy { block, requests: s.busy });
+        }
+        if let Some(e) = self.failed {
+            return Err(e.into());
+        }
+        let lanes: Vec<(Logical, bool)> =
+            (0..v.width()).map(|l| (v.lane(block.index, l), v.pages_in(s.written, l) > 0)).collect();
+        let v = self.live_mut(vssd);
+        v.blocks[block.index as usize] = Superblock::default();
+        v.allocated -= 1;
+        lanes.into_iter().for_each(|(l, programmed)| self.unmap(l, programmed));
+        if self.usable(vssd, block.index) {
+            self.live_mut(vssd).now_ready(block.index);
+        }
+        self.settle_waiting(out);
+        self.pump(out);
+        Ok(())
+    }
+
+    /// `WriteData`: whole pages where the block's next ones go, which is at `offset` if one is given; answered by
+    /// [`Done::Written`].
+    pub fn write(
+        &mut self,
+        now: Time,
+        (vssd, block): (VssdId, Block),
+        offset: Option<u64>,
+        data: &Payload,
+        token: u64,
+        out: &mut ManagerOut,
+    ) -> Result<(), BlockError> {
+        self.now = self.now.max(now);
+        let v = self.live(vssd)?;
+        let s = *v.allocated(block)?;
+        let (page_bytes, bytes) = (self.geometry().page_bytes, u64::from(data.len()));
+        let (written, size) =
+            (u64::from(s.written) * u64::from(page_bytes), v.pages(self.geometry()) * u64::from(page_bytes));
+        if bytes == 0 || !bytes.is_multiple_of(u64::from(page_bytes)) {
+            return Err(BlockError::UnalignedLength { bytes, page_bytes });
+        }
+        let offset = offset.unwrap_or(written);
+        if !offset.is_multiple_of(u64::from(page_bytes)) {
+            return Err(BlockError::UnalignedOffset { offset, unit: page_bytes });
+        }
+        if offset < written {
+            return Err(BlockError::WrittenTwice { block, offset, written });
+        }
+        if s.state == State::Sealed {
+            return Err(BlockError::Sealed { block, written });
+        }
+        if offset.saturating_add(bytes) > size {
+            return Err(BlockError::PastEnd { block, offset, bytes, size });
+        }
+        if offset > written {
+            return Err(BlockError::OutOfOrder { block, offset, written });
+        }
+        if let Some(e) = self.failed {
+            return Err(e.into());
+        }
+        let pages = (bytes / u64::from(page_bytes)) as u32;
+        self.room_at_dies(v, block.index, s.written..s.written + pages)?;
+        let v = self.live_mut(vssd);
+        v.stats.pages_written += u64::from(pages);
+        v.blocks[block.index as usize].written += pages;
+        v.blocks[block.index as usize].busy += 1;
+        v.busy += 1;
+        let op = Op { token, block, kind: Kind::Write { pages }, left: pages, error: None };
+        let op = self.ops.insert(op) as u32;
+        self.writes.entry(block).or_default().push_back(op);
+        for i in 0..pages {
+            self.write_page(op, block, s.written + i, data, i);
+        }
+        self.pump(out);
+        Ok(())
+    }
+    fn write_page(&mut self, op: u32, block: Block, page: u32, data: &Payload, from: u32) {
+        let v = &self.vssds[&block.vssd];
+        let (logical, flow) = (v.lane(block.index, page % v.width()), v.flow);
+        let at = (page / v.width()) as u16;
+        let spp = self.geometry().slots_per_page() as u32;
+        let slots = (0..spp).map(|s| {
+            let data = data.slice((from * spp + s) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
+            let record = SlotRecord { crc: data.crc32c(), ..slot_record(block, page * spp + s) };
+            Slot { data, record }
+        });
+        let slots = slots.collect();
+        self.sequence += 1;
+        let image = Box::new(PageImage { sequence: self.sequence, oob: Default::default(), slots });
+        let work = Work::Program { page: at, image };
+        self.enqueue(Request { flow, who: Who::Op(op), at: At::Logical(logical), work }, false);
+    }
+    fn room_at_dies(&self, v: &Vssd, index: u32, pages: std::ops::Range<u32>) -> Result<(), BlockError> {
+        let depth = self.cfg.profile.queue_depth;
+        let mut more = vec![0; self.dies.len()];
+        for p in pages {
+            let block = self.mapped(v.lane(index, p % v.width()));
+            let die = self.die_of(block);
+            more[die as usize] += 1;
+            if self.dies[die as usize].queue.waiting() as u32 + more[die as usize] > depth {
+                return Err(BlockError::QueueFull { die, depth });
+            }
+        }
+        Ok(())
+    }
+
+    /// `ReadData`: `bytes` from `offset` of the block on, in units of 4096; answered by [`Done::Read`].
+    pub fn read(
+        &mut self,
+        now: Time,
+        (vssd, block): (VssdId, Block),
+        (offset, bytes): (u64, u64),
+        token: u64,
+        out: &mut ManagerOut,
+    ) -> Result<(), BlockError> {
+        self.now = self.now.max(now);
+        let unit = u64::from(BLOCK);
+        let v = self.live(vssd)?;
+        let s = *v.allocated(block)?;
+        if bytes == 0 || !bytes.is_multiple_of(unit) {
+            return Err(BlockError::UnalignedLength { bytes, page_bytes: BLOCK });
+        }
+        if !offset.is_multiple_of(unit) {
+            return Err(BlockError::UnalignedOffset { offset, unit: BLOCK });
+        }
+        let written = u64::from(s.readable) * u64::from(self.geometry().page_bytes);
+        if offset.saturating_add(bytes) > written {
+            return Err(BlockError::Unwritten { block, offset, bytes, written });
+        }
+        let spp = self.geometry().slots_per_page() as u64;
+        let (first, end) = (offset / unit, (offset + bytes) / unit);
+        let pages = (first / spp) as u32..end.div_ceil(spp) as u32;
+        self.room_at_dies(v, block.index, pages.clone())?;
+        let v = self.live_mut(vssd);
+        v.stats.reads += pages.len() as u64;
+        v.blocks[block.index as usize].busy += 1;
+        v.busy += 1;
+        let n = pages.len();
+        let op = Op { token, block, kind: Kind::Read { parts: vec![None; n] }, left: n as u32, error: None };
+        let op = self.ops.insert(op) as u32;
+        for (part, page) in pages.enumerate() {
+            let v = &self.vssds[&vssd];
+            let (l, flow, at) = (v.lane(block.index, page % v.width()), v.flow, (page / v.width()) as u16);
+            let begin = u64::from(page) * spp;
+            let slots = (first.max(begin) - begin) as u8..(end.min(begin + spp) - begin) as u8;
+            let work = Work::Read { page: at, slots, part: part as u32, superpage: page };
+            self.enqueue(Request { flow, who: Who::Op(op), at: At::Logical(l), work }, false);
+        }
+        self.pump(out);
+        Ok(())
+    }
+    /// Makes durable whatever was answered before; answered by [`Done::Synced`]. A failed one is final.
+    pub fn sync(&mut self, now: Time, token: u64, out: &mut ManagerOut) {
+        self.now = self.now.max(now);
+        self.rounds.want(After::Sync { token });
+        self.pump(out);
+    }
+
+    /// A part of the operation is done; the last one answers.
+    pub(super) fn op_part_done(&mut self, out: &mut ManagerOut, op: u32, error: Option<BlockError>) {
+        let o = &mut self.ops[op as usize];
+        o.error = o.error.or(error);
+        o.left -= 1;
+        if o.left > 0 {
+            return;
+        }
+        if !matches!(o.kind, Kind::Write { .. }) {
+            return self.op_done(out, op);
+        }
+        // Writes of a block are answered in order: what is answered can be read after a power cut, for no page before
+        // it is missing.
+        let block = o.block;
+        while let Some(&first) = self.writes.get(&block).and_then(|w| w.front())
+            && self.ops[first as usize].left == 0
+        {
+            self.writes.get_mut(&block).expect("it was there").pop_front();
+            self.op_done(out, first);
+        }
+        if self.writes.get(&block).is_some_and(std::collections::VecDeque::is_empty) {
+            self.writes.remove(&block);
+            self.cut_off(block);
+        }
+    }
+    /// A write of the block failed: it ends where what was answered ends.
+    fn cut_off(&mut self, block: Block) {
+        let v = self.live_mut(block.vssd);
+        let s = &mut v.blocks[block.index as usize];
+        if s.state != State::Sealed {
+            return;
+        }
+        s.written = s.readable;
+        let v = &self.vssds[&block.vssd];
+        let written = v.blocks[block.index as usize].written;
+        let beyond = (0..v.width()).filter(|l| v.pages_in(written, *l) == 0).map(|l| v.lane(block.index, l));
+        beyond.collect::<Vec<_>>().into_iter().for_each(|l| self.unmap(l, true));
+        self.leveling.go_on();
+    }
+    fn op_done(&mut self, out: &mut ManagerOut, op: u32) {
+        let Op { token, block, kind, mut error, .. } = self.ops.remove(op as usize);
+        let page_bytes = self.geometry().page_bytes;
+        let v = self.live_mut(block.vssd);
+        v.busy -= 1;
+        let s = &mut v.blocks[block.index as usize];
+        s.busy -= 1;
+        match kind {
+            Kind::Alloc if error.is_none() => s.state = State::Open,
+            Kind::Alloc => {
+                *s = Superblock::default();
+                v.allocated -= 1;
+                let lanes: Vec<Logical> = v.lanes(block.index).collect();
+                lanes.into_iter().for_each(|l| self.unmap(l, false));
+                self.live_mut(block.vssd).now_ready(block.index);
+            }
+            // Nothing behind a write that failed can be read.
+            Kind::Write { .. } if s.state == State::Sealed => {
+                let written = u64::from(s.readable) * u64::from(page_bytes);
+                error = error.or(Some(BlockError::Sealed { block, written }));
+            }
+            Kind::Write { .. } if error.is_some() => s.state = State::Sealed,
+            Kind::Write { pages } => s.readable += pages,
+            _ => {}
+        }
+        out.done.push(match kind {
+            Kind::Alloc => Done::BlockAllocated { token, result: error.map_or(Ok(block), Err) },
+            Kind::Write { .. } => Done::Written { token, result: error.map_or(Ok(()), Err) },
+            Kind::Read { parts } => {
+                let parts: Vec<Payload> = parts.into_iter().flatten().collect();
+                Done::Read { token, result: error.map_or_else(|| Ok(Payload::concat(&parts)), Err) }
+            }
+        });
+    }
+}
+
+/// A die has no free erase block.
+struct Short {
+    die: u32,
+    coming: bool,
+}

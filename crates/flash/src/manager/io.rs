@@ -1,0 +1,241 @@
+//! Requests: from the queue of a die to the device, and back.
+
+use rackweave_core::Span;
+use rackweave_core::device::{DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, Slot};
+
+use super::api::{Block, BlockError};
+use super::queue::Flow;
+use super::space::{Logical, PhysState};
+use super::vssd::slot_record;
+use super::{FlashManager, ManagerOut, Pending};
+use crate::timing::Charge;
+
+/// Something a user asked, of which several requests may be parts.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) token: u64,
+    pub(super) block: Block,
+    pub(super) kind: Kind,
+    pub(super) left: u32,
+    pub(super) error: Option<BlockError>,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Alloc,
+    Write { pages: u32 },
+    Read { parts: Vec<Option<rackweave_core::Payload>> },
+}
+
+/// On whose behalf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Op(u32),
+    /// The move of this erase block.
+    Move(u32),
+    /// A block that nobody needs is erased.
+    Stale,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    Logical(Logical),
+    Physical(u32),
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
+    /// `superpage` is the page's number in its superblock.
+    Read {
+        page: u16,
+        slots: std::ops::Range<u8>,
+        part: u32,
+        superpage: u32,
+    },
+    Program {
+        page: u16,
+        image: Box<PageImage>,
+    },
+    Erase,
+}
+
+/// What a die is to do.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) flow: Flow,
+    pub(super) who: Who,
+    pub(super) at: At,
+    pub(super) work: Work,
+}
+
+impl FlashManager {
+    fn cost(&self, work: &Work) -> Span {
+        let (p, slots) = (&self.cfg.profile, self.geometry().slots_per_page() as u64);
+        match work {
+            Work::Read { slots, .. } => p.read + self.clock.transfer(slots.len() as u64),
+            Work::Program { .. } => p.program + self.clock.transfer(slots),
+            Work::Erase => self.erase_cost(),
+        }
+    }
+    pub(super) fn enqueue(&mut self, r: Request, first: bool) {
+        let id = self.requests.insert(r) as u32;
+        self.enqueue_again(id, first);
+    }
+    /// To the queue of the die where it is to be done.
+    pub(super) fn enqueue_again(&mut self, id: u32, first: bool) {
+        let r = &self.requests[id as usize];
+        let block = self.block_of(r.at);
+        let (die, cost, flow) = (self.die_of(block), self.cost(&r.work), r.flow);
+        self.dies[die as usize].queue.push(flow, id, cost, self.now, first);
+        self.kick.push(die);
+    }
+    fn block_of(&self, at: At) -> u32 {
+        match at {
+            At::Logical(l) => self.mapped(l),
+            At::Physical(block) => block,
+        }
+    }
+
+    /// Does whatever can be done now.
+    pub(super) fn pump(&mut self, out: &mut ManagerOut) {
+        loop {
+            while let Some(die) = self.kick.pop() {
+                self.dispatch(out, die);
+            }
+            self.start_moves(out);
+            self.begin_round(out);
+            if self.kick.is_empty() {
+                return;
+            }
+        }
+    }
+    fn dispatch(&mut self, out: &mut ManagerOut, die: u32) {
+        while self.dies[die as usize].busy.is_none() {
+            let Some(id) = self.dies[die as usize].queue.pop(self.now) else { return };
+            let r = &self.requests[id as usize];
+            let block = self.block_of(r.at);
+            let program = matches!(r.work, Work::Program { .. });
+            let moving = matches!(r.at, At::Logical(_)) && self.phys[block as usize].state == PhysState::Moving;
+            if moving && program {
+                // The four-step migration: what changes the block waits until it is moved.
+                self.hold(block, id);
+                continue;
+            }
+            if self.die_of(block) != die {
+                self.enqueue_again(id, false);
+                continue;
+            }
+            if self.failed.is_some() && !matches!(r.work, Work::Read { .. }) {
+                let e = self.failed.unwrap_or(DeviceError::NoSpace);
+                self.settle(out, id, block, Err(e));
+                continue;
+            }
+            self.send(out, die, id, block);
+        }
+    }
+    fn send(&mut self, out: &mut ManagerOut, die: u32, id: u32, block: u32) {
+        let oob = match &self.requests[id as usize].work {
+            Work::Erase => self.erased_oob(block),
+            _ => self.phys[block as usize].oob(),
+        };
+        let (now, charge) = (self.now, Charge::Device);
+        let spp = self.geometry().slots_per_page() as u64;
+        let (op, done_at) = match &mut self.requests[id as usize].work {
+            Work::Erase => (DeviceOp::Erase { block, oob }, self.clock.erase(now, die, charge)),
+            Work::Program { page, image } => {
+                image.oob = oob;
+                // Kept here until it is done: a block that fails is moved, and this with it.
+                let op = DeviceOp::Program { page: PageAddr { block, page: *page }, image: image.clone() };
+                (op, self.clock.program(now, die, spp, charge))
+            }
+            Work::Read { page, slots, .. } => {
+                let page = PageAddr { block, page: *page };
+                let done_at = self.clock.read(now, die, slots.len() as u64, charge);
+                if slots.len() == 1 {
+                    (DeviceOp::ReadSlot { page, slot: slots.start }, done_at)
+                } else {
+                    (DeviceOp::ReadPage { page }, done_at)
+                }
+            }
+        };
+        self.dies[die as usize].busy = Some(id);
+        self.submit(out, Pending::Request { id, block }, op, done_at);
+    }
+    /// The device has answered.
+    pub(super) fn request_done(
+        &mut self,
+        out: &mut ManagerOut,
+        (id, block): (u32, u32),
+        result: Result<DeviceData, DeviceError>,
+    ) {
+        let die = self.die_of(block);
+        self.dies[die as usize].busy = None;
+        self.kick.push(die);
+        self.settle(out, id, block, result);
+    }
+    fn settle(&mut self, out: &mut ManagerOut, id: u32, block: u32, result: Result<DeviceData, DeviceError>) {
+        let r = &self.requests[id as usize];
+        let bad = matches!(result, Err(DeviceError::BadBlock { .. }));
+        if let (Work::Program { .. }, At::Logical(_), true) = (&r.work, r.at, bad) {
+            // First of what waits for the block, which moves to a good one.
+            return self.rescue(out, id, block);
+        }
+        let Request { who, work, .. } = self.requests.remove(id as usize);
+        match (who, work) {
+            (Who::Stale, _) => self.stale_erased(out, block, result.map(|_| ())),
+            (Who::Move(from), work) => self.moved_part(out, from, work, result),
+            (Who::Op(op), Work::Erase) => match result {
+                Ok(_) => self.prepared(out, op, block, false),
+                Err(DeviceError::BadBlock { .. }) => self.prepared(out, op, block, true),
+                Err(e) => {
+                    self.fail(e);
+                    self.op_part_done(out, op, Some(e.into()));
+                }
+            },
+            (Who::Op(op), Work::Program { .. }) => {
+                let error = result.err();
+                error.into_iter().for_each(|e| self.fail(e));
+                self.op_part_done(out, op, error.map(BlockError::Device));
+                self.drained(block);
+            }
+            (Who::Op(op), Work::Read { slots, part, superpage, .. }) => {
+                let error = self.take_read(op, slots, part, superpage, result).err();
+                self.op_part_done(out, op, error);
+            }
+        }
+    }
+    fn take_read(
+        &mut self,
+        op: u32,
+        slots: std::ops::Range<u8>,
+        part: u32,
+        superpage: u32,
+        result: Result<DeviceData, DeviceError>,
+    ) -> Result<(), BlockError> {
+        let block = self.ops[op as usize].block;
+        let corrupt = BlockError::Corrupt { block, page: superpage };
+        let found: Vec<Slot> = match result {
+            Ok(DeviceData::Slot(s)) => vec![s],
+            Ok(DeviceData::Page(all)) => {
+                let all = all.into_vec().into_iter();
+                all.skip(usize::from(slots.start)).take(slots.len()).collect()
+            }
+            Ok(_) | Err(DeviceError::Unwritten { .. }) => return Err(corrupt),
+            Err(e) => return Err(e.into()),
+        };
+        let spp = self.geometry().slots_per_page() as u32;
+        let sound = |(i, s): (u32, &Slot)| {
+            let record = slot_record(block, superpage * spp + i);
+            s.record.addr == record.addr && s.record.version == record.version && s.data.crc32c() == s.record.crc
+        };
+        let all_sound = (u32::from(slots.start)..).zip(&found).all(sound);
+        if found.len() != slots.len() || (self.cfg.verify && !all_sound) {
+            return Err(corrupt);
+        }
+        let data: Vec<rackweave_core::Payload> = found.into_iter().map(|s| s.data).collect();
+        if let Kind::Read { parts } = &mut self.ops[op as usize].kind {
+            parts[part as usize] = Some(rackweave_core::Payload::concat(&data));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! What is moved for wear's sake: dies that trade places, when [`crate::wear::Leveler`] says so (FB7, FB8), and inside
+//! a die blocks that rest while others age (FB6). A die's erase blocks are one pool, so they rotate between its
+//! soft-planes by being freed and taken, the least worn first; only data that nobody rewrites has to be moved.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use rackweave_core::Time;
+
+use super::moves::Why;
+use super::round::After;
+use super::space::{Logical, NONE, PhysState};
+use super::{Done, FlashManager, ManagerOut};
+use crate::wear::{DieWear, Leveler, Swap};
+
+#[derive(Debug)]
+pub(super) struct Leveling {
+    pub(super) leveler: Leveler,
+    /// Logical dies that have blocks elsewhere than at home, and the number to look at next.
+    away: Vec<(u32, u32)>,
+    /// Physical dies of the swap under way.
+    dies: BTreeSet<u32>,
+    /// The swap waits for its record.
+    recording: bool,
+    /// Moves that wait for the pace.
+    paced: VecDeque<u32>,
+    /// Moves that were given up while they waited.
+    pub(super) abandoned: Vec<u32>,
+    next_page: Time,
+    /// Moves go on when the calls under way are done.
+    again: bool,
+}
+
+impl Leveling {
+    pub(super) fn new(leveler: Leveler) -> Leveling {
+        Leveling {
+            leveler,
+            away: Vec::new(),
+            dies: BTreeSet::new(),
+            recording: false,
+            paced: VecDeque::new(),
+            abandoned: Vec::new(),
+            next_page: Time::ZERO,
+            again: false,
+        }
+    }
+    /// Moves that waited may go on.
+    pub(super) fn go_on(&mut self) {
+        self.again = true;
+    }
+    fn swapping(&self) -> bool {
+        self.recording || !self.away.is_empty()
+    }
+    pub(super) fn wake(&self, ready: bool) -> Option<Time> {
+        let due = self.leveler.due_at().filter(|_| ready && !self.swapping());
+        let paced = self.paced.front().map(|_| self.next_page);
+        due.into_iter().chain(paced).min()
+    }
+    /// Takes the move out of those that wait.
+    pub(super) fn unpace(&mut self, id: u32) -> Option<u32> {
+        let at = self.paced.iter().position(|p| *p == id)?;
+        self.paced.remove(at)
+    }
+}
+
+impl FlashManager {
+    /// A swap is under way.
+    pub fn swapping(&self) -> bool {
+        self.leveling.swapping()
+    }
+    /// Lets dies trade places now, whatever the policy says of the time. False: a swap is under way, or nothing would
+    /// be gained.
+    pub fn swap_now(&mut self, now: Time, out: &mut ManagerOut) -> bool {
+        self.now = self.now.max(now);
+        if !self.ready || self.failed.is_some() || self.leveling.swapping() {
+            return false;
+        }
+        let swap = self.leveling.leveler.plan(self.now);
+        let found = swap.is_some();
+        swap.into_iter().for_each(|s| self.start_swap(&s));
+        self.pump(out);
+        found
+    }
+    /// As [`FlashManager::swap_now`], with these pairs of physical dies.
+    ///
+    /// # Panics
+    /// If a die is in two pairs or not on the drive.
+    pub fn swap_dies(&mut self, now: Time, swap: &Swap, out: &mut ManagerOut) -> bool {
+        self.now = self.now.max(now);
+        if !self.ready || self.failed.is_some() || self.leveling.swapping() {
+            return false;
+        }
+        self.start_swap(swap);
+        self.pump(out);
+        true
+    }
+
+    pub(super) fn restore_wear(&mut self) {
+        let (g, policy) = (*self.geometry(), *self.leveling.leveler.policy());
+        let per_die = g.blocks_per_die() as usize;
+        let total = |blocks: &[super::space::Phys]| blocks.iter().map(|p| u64::from(p.count())).sum::<u64>();
+        let dies = self.phys.chunks(per_die).map(|d| DieWear { total: total(d) * g.block_bytes(), since: 0 });
+        let life = self.leveling.leveler.die_life();
+        self.leveling.leveler = Leveler::resumed(policy, g.dies_per_channel, life, dies.collect(), self.now);
+    }
+    /// The block has been erased.
+    pub(super) fn note_erase(&mut self, block: u32) {
+        let die = self.die_of(block);
+        let bytes = self.geometry().block_bytes();
+        self.leveling.leveler.erased(die, bytes);
+        let l = self.phys[block as usize].logical();
+        if let Some((vssd, _)) = self.owner(l) {
+            self.live_mut(vssd).stats.erases += 1;
+        }
+        let d = &mut self.dies[die as usize];
+        d.erases += 1;
+        if d.erases >= (self.geometry().blocks_per_die() / LOOKS_A_ROUND).max(1) {
+            self.dies[die as usize].erases = 0;
+            self.rotate(die);
+        }
+        self.level();
+        self.leveling.again = true;
+    }
+    /// Moves the block of the die that aged least to the most worn one that is free, if they are far apart.
+    fn rotate(&mut self, die: u32) {
+        if !self.ready || self.dies[die as usize].moving > 0 || self.leveling.dies.contains(&die) {
+            return;
+        }
+        let n = self.geometry().blocks_per_die();
+        let blocks = die * n..(die + 1) * n;
+        let written = |b: u32| {
+            let l = self.phys[b as usize].logical();
+            self.pages_of(l) > 0 && !self.failing(l)
+        };
+        let at_rest = blocks.filter(|b| self.phys[*b as usize].state == PhysState::Mapped && written(*b));
+        let Some(young) = at_rest.min_by_key(|b| (self.phys[*b as usize].count(), *b)) else { return };
+        let Some(worn) = self.most_worn_free(die) else { return };
+        let apart = self.phys[worn as usize].count().saturating_sub(self.phys[young as usize].count());
+        if apart > self.cfg.die_spread {
+            self.start_move(young, Why::Rotation, Vec::new());
+        }
+    }
+    /// Begins a swap that is due, and lets moves go on that waited for time.
+    pub(super) fn level(&mut self) {
+        while self.now >= self.leveling.next_page {
+            let Some(id) = self.leveling.paced.pop_front() else { break };
+            self.move_on(id);
+        }
+        if !self.ready || self.failed.is_some() || self.leveling.swapping() {
+            return;
+        }
+        if self.leveling.leveler.due(self.now)
+            && let Some(swap) = self.leveling.leveler.plan(self.now)
+        {
+            self.start_swap(&swap);
+        }
+    }
+    /// True: the move may read its next page now.
+    pub(super) fn pace(&mut self, id: u32) -> bool {
+        let Some(each) = self.page_pace() else { return true };
+        if self.now < self.leveling.next_page {
+            self.leveling.paced.push_back(id);
+            return false;
+        }
+        self.leveling.next_page = self.now.max(self.leveling.next_page) + each;
+        true
+    }
+    fn start_swap(&mut self, swap: &Swap) {
+        self.stats.swaps += 1;
+        for &(x, y) in &swap.dies {
+            for l in &mut self.logical {
+                l.home = if l.home == x {
+                    y
+                } else if l.home == y {
+                    x
+                } else {
+                    l.home
+                };
+            }
+            self.leveling.dies.extend([x, y]);
+            self.trade_shares(x as usize, y as usize);
+        }
+        // What a die lacked another may have.
+        self.vssds.values_mut().for_each(|v| v.worn = None);
+        self.leveling.recording = true;
+        self.rounds.change_record();
+        self.rounds.want(After::Swap);
+    }
+    fn trade_shares(&mut self, x: usize, y: usize) {
+        let of_x: Vec<_> = self.dies[x].queue.shares().collect();
+        let of_y: Vec<_> = self.dies[y].queue.shares().collect();
+        for (from, to, shares) in [(x, y, of_x), (y, x, of_y)] {
+            for (flow, soft_planes) in shares {
+                self.dies[from].queue.leave(flow, soft_planes);
+                self.dies[to].queue.join(flow, soft_planes, self.now);
+            }
+        }
+    }
+    /// The dies' new homes are durable.
+    pub(super) fn swap_recorded(&mut self, out: &mut ManagerOut) {
+        self.leveling.recording = false;
+        self.resume_swap(out);
+    }
+    /// Moves home whatever is away from it: after a start, what a swap left.
+    pub(super) fn resume_swap(&mut self, out: &mut ManagerOut) {
+        let away = |d: &u32| self.is_away(*d);
+        self.leveling.away = (0..self.logical.len() as u32).filter(away).map(|d| (d, 0)).collect();
+        let homes: Vec<u32> = self.leveling.away.iter().map(|(d, _)| self.logical[*d as usize].home).collect();
+        self.leveling.dies = homes.into_iter().collect();
+        if self.leveling.away.is_empty() && self.stats.swaps > 0 {
+            out.done.push(Done::Swapped);
+        }
+        self.leveling.again = true;
+    }
+    fn is_away(&self, logical: u32) -> bool {
+        let d = &self.logical[logical as usize];
+        d.to.iter().any(|b| *b != NONE && self.die_of(*b) != d.home)
+    }
+    pub(super) fn moves_wait(&self) -> bool {
+        !self.leveling.away.is_empty() && self.moves.is_empty()
+    }
+    /// Starts the moves that can be started: one at a time of each logical die.
+    pub(super) fn start_moves(&mut self, out: &mut ManagerOut) {
+        for id in std::mem::take(&mut self.leveling.abandoned) {
+            self.end_abandoned(id);
+        }
+        if !std::mem::take(&mut self.leveling.again) || !self.ready || self.failed.is_some() {
+            return;
+        }
+        let mut away = std::mem::take(&mut self.leveling.away);
+        let any = !away.is_empty();
+        away.retain_mut(|(die, at)| self.move_next(*die, at));
+        self.leveling.away = away;
+        if any && self.leveling.away.is_empty() {
+            self.leveling.dies.clear();
+            out.done.push(Done::Swapped);
+        }
+    }
+    /// A write of the superblock has failed and others of it are under way: how far it reaches is not known yet.
+    fn failing(&self, l: Logical) -> bool {
+        let Some((vssd, index)) = self.owner(l) else { return false };
+        let sealed = self.vssds[&vssd].blocks[index as usize].state == super::vssd::State::Sealed;
+        sealed && self.writes.contains_key(&super::api::Block { vssd, index })
+    }
+    /// False: all blocks of the logical die are at home.
+    fn move_next(&mut self, die: u32, at: &mut u32) -> bool {
+        let home = self.logical[die as usize].home;
+        if self.dies[home as usize].moving > 0 {
+            return true;
+        }
+        let n = self.logical[die as usize].to.len() as u32;
+        for i in 0..n {
+            let number = (*at + i) % n;
+            let block = self.mapped(Logical { die, number });
+            if block == NONE || self.die_of(block) == home || self.phys[block as usize].state != PhysState::Mapped {
+                continue;
+            }
+            if self.failing(Logical { die, number }) {
+                continue;
+            }
+            if self.start_move(block, Why::Swap, Vec::new()) {
+                *at = number + 1;
+                return true;
+            }
+            // A die that is worn out takes no more: what is elsewhere stays there.
+            return self.coming(home);
+        }
+        self.is_away(die)
+    }
+}
+
+/// Times a die is looked at for blocks that rest while it is erased once through.
+const LOOKS_A_ROUND: u32 = 64;

@@ -1,0 +1,428 @@
+//! FlashBlox's flash manager (§3): virtual SSDs of four kinds on one drive, each a log-structured user's set of blocks
+//! that are allocated, written once from the start to the end, read, and freed; beneath them a map of erase blocks a
+//! die, wear leveling, and recovery from out-of-band data.
+//!
+//! - [`alloc`]: which channels, dies and soft-planes a vSSD has (FB2, FB4).
+//! - [`api`]: the calls of Table 3 and what is wrong with each misuse (FB3); `driver`: the same, waiting for answers.
+//! - `calls`, `vssd`: the rules of the calls; `io`: requests at the dies.
+//! - `space`: erase blocks and the maps of dies (FB5); `queue`: who is next at a die.
+//! - `round`: syncs and the drive's [`record`]; `boot`: recovery (FB5).
+//! - `moves`: migration of erase blocks (FB9); `leveling`: what is moved for wear's sake (FB6–FB8).
+//!
+//! Blocks of a vSSD are *superblocks*: an erase block of every plane of every die of its units, striped by the page.
+//! Addresses of erase blocks are *logical*: a logical die, of which the vSSD has it, and a number in it. Logical dies
+//! begin on the physical dies of the same number; swaps move them.
+//!
+//! What makes a power cut harmless:
+//! - An erase block is erased only after a sync that began when nobody needed it any more: whatever replaced it is
+//!   durable.
+//! - A logical address is given out again only when every erase block that bore it is erased, durably. So all erase
+//!   blocks that bear an address at one time have the same contents, as far as they are written; the longest is taken.
+//! - An erase block that was partly written takes no more programs after a start; one that looks erased is erased again
+//!   before it is used.
+
+pub mod alloc;
+pub mod api;
+mod boot;
+mod calls;
+mod check;
+pub mod driver;
+mod io;
+mod leveling;
+mod moves;
+mod queue;
+pub mod record;
+mod round;
+mod space;
+mod vssd;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rackweave_core::device::{DeviceCommand, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::{Payload, Span, SsdId, Time, VssdId};
+use slab::Slab;
+
+use crate::geometry::Geometry;
+use crate::profile::{Profile, ProfileError};
+use crate::timing::{Clock, Timing};
+use crate::wear::{AnalysisError, Leveler, WearPolicy};
+use alloc::{Allocator, Cut, Free, Isolation, ThroughputLevels, Units};
+pub use check::ManagerViolation;
+
+use api::{AllocError, Block, BlockError, BlockInfo};
+use io::{Op, Request};
+use moves::Move;
+use record::VssdRecord;
+use space::{Die, LogicalDie, Phys};
+use vssd::{Life, Vssd};
+
+/// What a drive is and how it is shared.
+#[derive(Clone, Debug)]
+pub struct ManagerConfig {
+    pub id: SsdId,
+    pub profile: Profile,
+    pub timing: Timing,
+    /// Compare checksums of what is read.
+    pub verify: bool,
+    /// What a sync costs the modelled device.
+    pub sync_span: Span,
+    /// §3.3: 4 a die, of 4 GB.
+    pub soft_planes_per_die: u16,
+    pub levels: ThroughputLevels,
+    /// Dies a vSSD of soft-planes is striped over at the most (assumed: two channels of the default geometry, §4.2.1).
+    pub soft_stripe_dies: u32,
+    pub wear: WearPolicy,
+    /// Most bytes a second that wear leveling moves; `None`: as fast as the dies let it.
+    pub move_bytes_per_s: Option<u64>,
+    /// Erase counts of a die may differ by this before a block that rests is moved (§3.4; assumed: 1/100 of the
+    /// endurance).
+    pub die_spread: u16,
+    /// Erase before the sync: broken on purpose, for a checker to notice.
+    pub erase_early: bool,
+}
+
+impl ManagerConfig {
+    /// Real timing, verified reads, four soft-planes a die, no swaps.
+    pub fn new(id: SsdId, profile: Profile) -> ManagerConfig {
+        let soft_stripe_dies = 2 * u32::from(profile.geometry.dies_per_channel);
+        let die_spread = (profile.endurance / 100).clamp(4, 65_535) as u16;
+        ManagerConfig {
+            id,
+            profile,
+            timing: Timing::Real,
+            verify: true,
+            sync_span: Span::ZERO,
+            soft_planes_per_die: 4,
+            levels: ThroughputLevels::default(),
+            soft_stripe_dies,
+            wear: WearPolicy::NO_SWAP,
+            move_bytes_per_s: None,
+            die_spread,
+            erase_early: false,
+        }
+    }
+    /// How the drive is cut up.
+    pub fn cut(&self) -> Cut {
+        Cut::new(self.profile.geometry, self.soft_planes_per_die, self.profile.device_over_provisioning)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    #[error("a die of {blocks} erase blocks in {planes} planes cannot be split into {parts} soft-planes")]
+    SoftPlanes { blocks: u32, planes: u16, parts: u16 },
+    #[error("moves at 0 bytes a second never end")]
+    MoveRate,
+    #[error(transparent)]
+    Wear(#[from] AnalysisError),
+}
+
+/// Commands for the driver and answers for the user. Kept and reused by the caller.
+#[derive(Debug, Default)]
+pub struct ManagerOut {
+    pub commands: Vec<DeviceCommand>,
+    pub done: Vec<Done>,
+}
+
+impl ManagerOut {
+    pub fn new() -> ManagerOut {
+        ManagerOut::default()
+    }
+}
+
+/// An answer, by the token of its question.
+#[derive(Clone, Debug)]
+pub enum Done {
+    /// [`FlashManager::boot`] is done. After an error the drive is of no use.
+    Recovered {
+        result: Result<(), BootError>,
+    },
+    /// The vSSD is the user's, durably.
+    VssdAllocated {
+        token: u64,
+        result: Result<VssdId, AllocError>,
+    },
+    /// The vSSD is gone, durably.
+    VssdFreed {
+        token: u64,
+        result: Result<(), BlockError>,
+    },
+    BlockAllocated {
+        token: u64,
+        result: Result<Block, BlockError>,
+    },
+    /// Programmed; durable after the next sync. Writes of one block are answered in order.
+    Written {
+        token: u64,
+        result: Result<(), BlockError>,
+    },
+    Read {
+        token: u64,
+        result: Result<Payload, BlockError>,
+    },
+    /// Whatever was answered before this was asked is durable.
+    Synced {
+        token: u64,
+        result: Result<(), DeviceError>,
+    },
+    /// Every block of the dies that traded places is where it belongs.
+    Swapped,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BootError {
+    #[error("recovery could not read the device: {0}")]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Record(#[from] record::RecordError),
+}
+
+/// Counters of a vSSD since the drive was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VssdStats {
+    /// Pages its user wrote.
+    pub pages_written: u64,
+    /// Pages the drive programmed once more: moves for wear's sake and from blocks that failed.
+    pub pages_moved: u64,
+    pub reads: u64,
+    pub erases: u64,
+}
+
+impl VssdStats {
+    /// Pages programmed for each that was written; 1 before the first. What its user's log adds is not in it.
+    pub fn waf(&self) -> f64 {
+        if self.pages_written == 0 {
+            return 1.0;
+        }
+        (self.pages_written + self.pages_moved) as f64 / self.pages_written as f64
+    }
+}
+
+/// Counters of the drive since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriveStats {
+    /// Swaps begun, and erase blocks moved by them.
+    pub swaps: u64,
+    pub swap_moves: u64,
+    /// Erase blocks moved inside their die for even wear.
+    pub rotations: u64,
+    /// Erase blocks taken out of use since the drive was new.
+    pub retired: u64,
+    pub syncs: u64,
+}
+
+/// A command in flight, by its tag.
+#[derive(Debug)]
+enum Pending {
+    /// On this erase block, wherever its address is mapped when it is done.
+    Request {
+        id: u32,
+        block: u32,
+    },
+    RecordWrite,
+    Sync,
+    RecordRead {
+        copy: usize,
+    },
+    Oob {
+        block: u32,
+    },
+}
+
+/// A drive. A call that it answers at once with an error changes nothing.
+#[derive(Debug)]
+pub struct FlashManager {
+    cfg: ManagerConfig,
+    clock: Clock,
+    now: Time,
+    alloc: Allocator,
+    vssds: BTreeMap<VssdId, Vssd>,
+    next_vssd: u32,
+    /// vSSDs that wait to be written down, and who asked.
+    unborn: Vec<(VssdId, u64)>,
+    /// By logical soft-plane.
+    owners: Vec<Option<VssdId>>,
+    logical: Vec<LogicalDie>,
+    dies: Vec<Die>,
+    phys: Vec<Phys>,
+    pending: Slab<Pending>,
+    requests: Slab<Request>,
+    ops: Slab<Op>,
+    /// By block, its writes under way, in order.
+    writes: BTreeMap<Block, VecDeque<u32>>,
+    sequence: u64,
+    rounds: round::Rounds,
+    boot: Option<Box<boot::Boot>>,
+    ready: bool,
+    failed: Option<DeviceError>,
+    moves: Slab<Move>,
+    /// By the erase block that is moved, the number of its move.
+    moving: BTreeMap<u32, u32>,
+    leveling: leveling::Leveling,
+    /// Dies that may have something to do.
+    kick: Vec<u32>,
+    stats: DriveStats,
+}
+
+impl FlashManager {
+    pub fn new(cfg: ManagerConfig) -> Result<FlashManager, ConfigError> {
+        cfg.profile.validate()?;
+        let (cut, g) = (cfg.cut(), cfg.profile.geometry);
+        if cut.stripes(Isolation::Software) == 0 || cfg.soft_planes_per_die == 0 {
+            let (blocks, planes) = (g.blocks_per_die(), g.planes_per_die);
+            return Err(ConfigError::SoftPlanes { blocks, planes, parts: cfg.soft_planes_per_die });
+        }
+        if cfg.move_bytes_per_s == Some(0) {
+            return Err(ConfigError::MoveRate);
+        }
+        let die_life = u64::from(g.blocks_per_die()) * g.block_bytes() * u64::from(cfg.profile.endurance);
+        let leveler = Leveler::new(cfg.wear, g.channels, g.dies_per_channel, die_life);
+        let soft_planes = u32::from(cut.soft_planes_per_die);
+        Ok(FlashManager {
+            clock: Clock::new(&cfg.profile, cfg.timing),
+            now: Time::ZERO,
+            alloc: Allocator::new(cut, cfg.levels.clone(), cfg.soft_stripe_dies),
+            vssds: BTreeMap::new(),
+            next_vssd: 1,
+            unborn: Vec::new(),
+            owners: vec![None; (g.dies() * soft_planes) as usize],
+            logical: (0..g.dies()).map(|d| LogicalDie::new(d, &cut)).collect(),
+            dies: (0..g.dies()).map(|_| Die::new(&g, soft_planes)).collect(),
+            phys: vec![Phys::default(); g.blocks() as usize],
+            pending: Slab::new(),
+            requests: Slab::new(),
+            ops: Slab::new(),
+            writes: BTreeMap::new(),
+            sequence: 0,
+            rounds: round::Rounds::default(),
+            boot: None,
+            ready: false,
+            failed: None,
+            moves: Slab::new(),
+            moving: BTreeMap::new(),
+            leveling: leveling::Leveling::new(leveler),
+            kick: Vec::new(),
+            stats: DriveStats::default(),
+            cfg,
+        })
+    }
+    pub fn config(&self) -> &ManagerConfig {
+        &self.cfg
+    }
+    pub fn geometry(&self) -> &Geometry {
+        &self.cfg.profile.geometry
+    }
+    /// Bytes the checkpoint area must have.
+    pub fn meta_bytes(cut: &Cut) -> u64 {
+        record::record_bytes(cut)
+    }
+    /// What no vSSD has.
+    pub fn free(&self) -> Free {
+        self.alloc.free()
+    }
+    /// Every vSSD, by its id.
+    pub fn vssds(&self) -> impl Iterator<Item = VssdRecord> {
+        self.vssds.values().filter(|v| v.life == Life::Live).map(Vssd::record)
+    }
+    pub fn units(&self, vssd: VssdId) -> Option<&Units> {
+        self.vssds.get(&vssd).map(|v| &v.units)
+    }
+    pub fn stats(&self) -> DriveStats {
+        self.stats
+    }
+    pub fn vssd_stats(&self, vssd: VssdId) -> Result<VssdStats, BlockError> {
+        Ok(self.live(vssd)?.stats)
+    }
+    /// Bytes of a block of the vSSD (Table 3's `GetBlockSize`).
+    pub fn block_bytes(&self, vssd: VssdId) -> Result<u64, BlockError> {
+        Ok(self.live(vssd)?.pages(self.geometry()) * u64::from(self.geometry().page_bytes))
+    }
+    /// Blocks the vSSD can have at a time, and those it has.
+    pub fn blocks(&self, vssd: VssdId) -> Result<(u32, u32), BlockError> {
+        let v = self.live(vssd)?;
+        Ok((v.blocks.len() as u32, v.allocated))
+    }
+    /// A block that is allocated.
+    pub fn block(&self, block: Block) -> Result<BlockInfo, BlockError> {
+        let v = self.live(block.vssd)?;
+        let s = v.allocated(block)?;
+        let written = u64::from(s.written) * u64::from(self.geometry().page_bytes);
+        Ok(BlockInfo { block, written, sealed: s.state == vssd::State::Sealed })
+    }
+    /// The first allocated block whose index is at least `from`.
+    pub fn next_block(&self, vssd: VssdId, from: u32) -> Result<Option<Block>, BlockError> {
+        let v = self.live(vssd)?;
+        let rest = v.blocks.iter().enumerate().skip(from as usize);
+        let mut open = rest.filter(|(_, s)| matches!(s.state, vssd::State::Open | vssd::State::Sealed));
+        Ok(open.next().map(|(i, _)| Block { vssd, index: i as u32 }))
+    }
+    /// Erase count of every erase block of the drive.
+    pub fn erase_counts(&self) -> impl Iterator<Item = u16> {
+        self.phys.iter().map(Phys::count)
+    }
+    /// Bytes erased of every physical die, and the policy about them.
+    pub fn leveler(&self) -> &Leveler {
+        &self.leveling.leveler
+    }
+    /// A failure that is final: nothing is written any more, what is there can be read.
+    pub fn failed(&self) -> Option<DeviceError> {
+        self.failed
+    }
+    /// Bytes of memory that maps and out-of-band data take (FB5: 8 MB a TB).
+    pub fn state_bytes(&self) -> u64 {
+        let maps: usize = self.logical.iter().map(LogicalDie::bytes).sum();
+        let free: usize = self.dies.iter().map(Die::bytes).sum();
+        let blocks: usize = self.vssds.values().map(Vssd::bytes).sum();
+        (maps + free + blocks + self.phys.len() * size_of::<Phys>()) as u64
+    }
+
+    fn live(&self, vssd: VssdId) -> Result<&Vssd, BlockError> {
+        if !self.ready {
+            return Err(BlockError::NotReady);
+        }
+        match self.vssds.get(&vssd) {
+            Some(v) if v.life == Life::Live => Ok(v),
+            Some(v) if v.life == Life::Unborn => Err(BlockError::UnknownVssd { vssd }),
+            _ if vssd.0 != 0 && vssd.0 < self.next_vssd => Err(BlockError::DeadVssd { vssd }),
+            _ => Err(BlockError::UnknownVssd { vssd }),
+        }
+    }
+    fn live_mut(&mut self, vssd: VssdId) -> &mut Vssd {
+        self.vssds.get_mut(&vssd).expect("it was there")
+    }
+
+    fn submit(&mut self, out: &mut ManagerOut, pending: Pending, op: DeviceOp, done_at: Time) {
+        let tag = self.pending.insert(pending) as u64;
+        let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
+        out.commands.push(DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
+    }
+
+    /// Takes the completion of a command of this drive. One that is not in flight is ignored.
+    pub fn handle(&mut self, now: Time, c: rackweave_core::device::Completion, out: &mut ManagerOut) {
+        self.now = self.now.max(now);
+        let Some(p) = self.pending.try_remove(c.tag as usize) else { return };
+        match p {
+            Pending::Request { id, block } => self.request_done(out, (id, block), c.result),
+            Pending::RecordWrite => self.record_written(out, c.result.map(|_| ())),
+            Pending::Sync => self.synced(out, c.result.map(|_| ())),
+            Pending::RecordRead { copy } => {
+                let bytes = c.result.map(|d| if let DeviceData::Meta(b) = d { b } else { bytes::Bytes::new() });
+                self.boot_record(out, copy, bytes);
+            }
+            Pending::Oob { block } => self.boot_oob(out, block, c.result),
+        }
+        self.pump(out);
+    }
+    /// When [`FlashManager::tick`] has something to do.
+    pub fn wake(&self) -> Option<Time> {
+        self.leveling.wake(self.ready)
+    }
+    /// Time has passed.
+    pub fn tick(&mut self, now: Time, out: &mut ManagerOut) {
+        self.now = self.now.max(now);
+        self.level();
+        self.pump(out);
+    }
+}

@@ -1,0 +1,145 @@
+//! A die's queue (§3.3, §3.4.2): what its vSSDs ask, in the order of a weighted fair share behind token buckets, and
+//! background work when nobody else wants the die.
+//!
+//! Shares are of die time. A bucket fills at its vSSD's share of the die. Whoever has tokens goes first, in the order of
+//! start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996); while nobody who has tokens wants anything, the others
+//! go in the same order, so that no die rests that has work.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Span, Time};
+
+/// Whose work it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// Of the vSSD with this number.
+    Own(u32),
+    /// Of all unisolated vSSDs.
+    Shared,
+    /// Block moves and what wear leveling erases.
+    Background,
+}
+
+/// A bucket holds this part of a second's tokens of a whole die (assumed).
+const BURST: Span = Span::from_millis(10);
+/// Background work that waited this long goes first: a saturated die is leveled too (assumed).
+const BACKGROUND_WAIT_MAX: Span = Span::from_millis(100);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    request: u32,
+    cost: Span,
+    since: Time,
+}
+
+#[derive(Debug)]
+struct Lane {
+    flow: Flow,
+    /// Soft-planes of the die.
+    weight: u32,
+    entries: VecDeque<Entry>,
+    /// Start tag of its next request, in ns of die time a soft-plane.
+    start: u64,
+    /// ns of die time; below zero: borrowed.
+    tokens: i64,
+    filled: Time,
+}
+
+/// Requests that wait for one die.
+#[derive(Debug, Default)]
+pub(super) struct DieQueue {
+    lanes: Vec<Lane>,
+    background: VecDeque<Entry>,
+    virtual_time: u64,
+    soft_planes: u32,
+    /// Of vSSDs, not of the background.
+    waiting: usize,
+}
+
+impl DieQueue {
+    pub(super) fn new(soft_planes: u32) -> DieQueue {
+        DieQueue { soft_planes, ..DieQueue::default() }
+    }
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting == 0 && self.background.is_empty()
+    }
+    /// Gives the flow this many more of the die's soft-planes.
+    pub(super) fn join(&mut self, flow: Flow, soft_planes: u32, now: Time) {
+        if let Some(l) = self.lanes.iter_mut().find(|l| l.flow == flow) {
+            l.weight += soft_planes;
+            return;
+        }
+        let (start, entries) = (self.virtual_time, VecDeque::new());
+        self.lanes.push(Lane { flow, weight: soft_planes, entries, start, tokens: 0, filled: now });
+    }
+    pub(super) fn leave(&mut self, flow: Flow, soft_planes: u32) {
+        if let Some(l) = self.lanes.iter_mut().find(|l| l.flow == flow) {
+            l.weight = l.weight.saturating_sub(soft_planes);
+        }
+        self.lanes.retain(|l| l.weight > 0 || !l.entries.is_empty());
+    }
+    /// The flows and their soft-planes, to be handed to another die.
+    pub(super) fn shares(&self) -> impl Iterator<Item = (Flow, u32)> {
+        self.lanes.iter().map(|l| (l.flow, l.weight))
+    }
+
+    /// `first`: ahead of what the flow has waiting.
+    pub(super) fn push(&mut self, flow: Flow, request: u32, cost: Span, now: Time, first: bool) {
+        let entry = Entry { request, cost, since: now };
+        let put = |q: &mut VecDeque<Entry>| if first { q.push_front(entry) } else { q.push_back(entry) };
+        if flow == Flow::Background {
+            return put(&mut self.background);
+        }
+        self.waiting += 1;
+        let i = match self.lanes.iter().position(|l| l.flow == flow) {
+            Some(i) => i,
+            None => {
+                // Left in the meantime: what is under way still counts.
+                self.join(flow, 1, now);
+                self.lanes.len() - 1
+            }
+        };
+        let lane = &mut self.lanes[i];
+        if lane.entries.is_empty() {
+            lane.start = lane.start.max(self.virtual_time);
+        }
+        put(&mut lane.entries);
+    }
+    /// Takes out what vSSDs have waiting and `is_one` knows, in order.
+    pub(super) fn take(&mut self, is_one: impl Fn(u32) -> bool) -> Vec<u32> {
+        let mut taken = Vec::new();
+        for l in &mut self.lanes {
+            let (out, rest) = std::mem::take(&mut l.entries).into_iter().partition(|e| is_one(e.request));
+            l.entries = rest;
+            let out: VecDeque<Entry> = out;
+            taken.extend(out.into_iter().map(|e| e.request));
+        }
+        self.waiting -= taken.len();
+        taken
+    }
+    /// What the die does next.
+    pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
+        let late = self.background.front().is_some_and(|e| now.since(e.since) >= BACKGROUND_WAIT_MAX);
+        if self.waiting == 0 || late {
+            return self.background.pop_front().map(|e| e.request);
+        }
+        let total = u64::from(self.soft_planes.max(1));
+        for l in &mut self.lanes {
+            let share = u64::from(l.weight);
+            let most = (BURST.0 * share / total) as i64;
+            let more = (now.since(l.filled).0 * share / total) as i64;
+            (l.tokens, l.filled) = (l.tokens.saturating_add(more).min(most), now);
+        }
+        let wanting = self.lanes.iter_mut().filter(|l| !l.entries.is_empty());
+        let lane = wanting.min_by_key(|l| (l.tokens <= 0, l.start))?;
+        let e = lane.entries.pop_front()?;
+        self.virtual_time = self.virtual_time.max(lane.start);
+        lane.start += e.cost.0 / u64::from(lane.weight.max(1));
+        lane.tokens -= e.cost.0 as i64;
+        self.waiting -= 1;
+        Some(e.request)
+    }
+}

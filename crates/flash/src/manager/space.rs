@@ -1,0 +1,257 @@
+//! Erase blocks: what each physical one holds, the map of each logical die, free lists, erases.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rackweave_core::Span;
+use rackweave_core::device::{BlockOob, DeviceError};
+
+use super::alloc::Cut;
+use super::io::{At, Request, Who, Work};
+use super::queue::{DieQueue, Flow};
+use super::round::After;
+use super::{FlashManager, ManagerOut};
+use crate::geometry::Geometry;
+use crate::oob;
+
+/// No erase block.
+pub(super) const NONE: u32 = u32::MAX;
+/// Address of an erase block that bears none.
+pub(super) const NOWHERE: Logical = Logical { die: u16::MAX as u32, number: u32::MAX };
+/// What the out-of-band data of an erase block says that is erased.
+pub(super) const ERASED: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum PhysState {
+    /// To be erased before it is used.
+    #[default]
+    Dirty,
+    Clean,
+    /// In a map.
+    Mapped,
+    /// In a map, and being copied elsewhere.
+    Moving,
+    /// Filled by a move.
+    Target,
+    /// Nobody needs it; waits for a sync or its erase.
+    Stale,
+    /// Failed: never used again.
+    Bad,
+}
+
+/// A logical address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Logical {
+    pub(super) die: u32,
+    pub(super) number: u32,
+}
+
+/// A physical erase block: its out-of-band data, cached, and its state. 16 bytes, as there are many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Phys {
+    /// Erase timestamp in the upper 48 bits, erase count in the lower 16.
+    stamp: u64,
+    /// Logical number; the die is `die`.
+    number: u32,
+    die: u16,
+    pub(super) state: PhysState,
+}
+
+impl Phys {
+    pub(super) fn count(&self) -> u16 {
+        self.stamp as u16
+    }
+    pub(super) fn time(&self) -> u64 {
+        self.stamp >> 16
+    }
+    pub(super) fn set_erased(&mut self, count: u16, time: u64) {
+        self.stamp = (time & oob::ERASE_TIME_MAX) << 16 | u64::from(count);
+    }
+    /// What it is mapped for, or was last.
+    pub(super) fn logical(&self) -> Logical {
+        Logical { die: u32::from(self.die), number: self.number }
+    }
+    pub(super) fn set_logical(&mut self, l: Logical) {
+        (self.die, self.number) = (l.die as u16, l.number);
+    }
+    pub(super) fn oob(&self) -> BlockOob {
+        let l = self.logical();
+        BlockOob { logical: oob::logical(l.die, l.number), erase_count: self.count(), erase_time: self.time() }
+    }
+}
+
+/// A logical die: where it lies and where its erase blocks are.
+#[derive(Debug)]
+pub(super) struct LogicalDie {
+    /// Physical die that it belongs on.
+    pub(super) home: u32,
+    /// By number; [`NONE`].
+    pub(super) to: Vec<u32>,
+    /// By number: erase blocks that bear the address still and are not mapped. It is not given out before they are
+    /// erased, durably.
+    pub(super) claims: Vec<u8>,
+}
+
+impl LogicalDie {
+    pub(super) fn new(home: u32, cut: &Cut) -> LogicalDie {
+        let n = (cut.stripes_per_die * u32::from(cut.geometry.planes_per_die)) as usize;
+        LogicalDie { home, to: vec![NONE; n], claims: vec![0; n] }
+    }
+    pub(super) fn bytes(&self) -> usize {
+        self.to.len() * 4 + self.claims.len()
+    }
+}
+
+/// A physical die.
+#[derive(Debug)]
+pub(super) struct Die {
+    /// By plane, erased or to be erased: the least worn first.
+    free: Vec<BinaryHeap<Reverse<(u16, u32)>>>,
+    pub(super) queue: DieQueue,
+    /// Its request in flight: one at a time.
+    pub(super) busy: Option<u32>,
+    /// Erases since it was last looked at for a block that rests.
+    pub(super) erases: u32,
+    /// Blocks that are being moved to it.
+    pub(super) moving: u32,
+}
+
+impl Die {
+    pub(super) fn new(g: &Geometry, soft_planes: u32) -> Die {
+        let free = vec![BinaryHeap::new(); usize::from(g.planes_per_die)];
+        Die { free, queue: DieQueue::new(soft_planes), busy: None, erases: 0, moving: 0 }
+    }
+    pub(super) fn free_blocks(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().flat_map(|f| f.iter()).map(|Reverse((_, block))| *block)
+    }
+    pub(super) fn bytes(&self) -> usize {
+        self.free.iter().map(|f| f.capacity() * 8).sum()
+    }
+}
+
+impl FlashManager {
+    pub(super) fn die_of(&self, block: u32) -> u32 {
+        self.geometry().die_of(block)
+    }
+    fn plane_of(&self, block: u32) -> usize {
+        let g = self.geometry();
+        (block % g.blocks_per_die() / g.blocks_per_plane) as usize
+    }
+    pub(super) fn mapped(&self, l: Logical) -> u32 {
+        self.logical[l.die as usize].to[l.number as usize]
+    }
+    pub(super) fn map(&mut self, l: Logical, block: u32) {
+        self.logical[l.die as usize].to[l.number as usize] = block;
+        self.phys[block as usize].set_logical(l);
+        self.phys[block as usize].state = PhysState::Mapped;
+    }
+    /// To the free list of its die. A block whose counter is at its end would wear uncounted: it is retired.
+    pub(super) fn put_free(&mut self, block: u32) {
+        if self.phys[block as usize].count() == u16::MAX {
+            return self.retire(block, None);
+        }
+        let (die, plane) = (self.die_of(block) as usize, self.plane_of(block));
+        self.dies[die].free[plane].push(Reverse((self.phys[block as usize].count(), block)));
+    }
+    /// The least worn free erase block of the die, if there is one of the plane for which this number is.
+    pub(super) fn take_free(&mut self, die: u32, number: u32) -> Option<u32> {
+        let planes = usize::from(self.geometry().planes_per_die);
+        let free = &mut self.dies[die as usize].free;
+        let first = number as usize % planes;
+        let plane = (0..planes).map(|i| (first + i) % planes).find(|p| !free[*p].is_empty())?;
+        free[plane].pop().map(|Reverse((_, block))| block)
+    }
+    /// The most worn free erase block of the die: for data that rests.
+    pub(super) fn take_worn(&mut self, die: u32) -> Option<u32> {
+        let block = self.most_worn_free(die)?;
+        let plane = self.plane_of(block);
+        self.dies[die as usize].free[plane].retain(|Reverse((_, b))| *b != block);
+        Some(block)
+    }
+
+    /// The most worn free erase block of the die.
+    pub(super) fn most_worn_free(&self, die: u32) -> Option<u32> {
+        let all = self.dies[die as usize].free.iter().flat_map(|f| f.iter());
+        all.min_by_key(|Reverse((count, block))| (Reverse(*count), *block)).map(|Reverse((_, block))| *block)
+    }
+    /// µs the drive has run, over all its lives.
+    pub(super) fn device_time(&self) -> u64 {
+        self.rounds.time_base + self.now.0 / 1000
+    }
+    /// Erases the block, on behalf of the flow.
+    pub(super) fn erase(&mut self, block: u32, flow: Flow, who: Who) {
+        self.enqueue(Request { flow, who, at: At::Physical(block), work: Work::Erase }, false);
+    }
+    /// The erase is being submitted: what the out-of-band data will say.
+    pub(super) fn erased_oob(&mut self, block: u32) -> BlockOob {
+        let time = self.device_time() & oob::ERASE_TIME_MAX;
+        let p = &mut self.phys[block as usize];
+        p.set_erased(p.count().saturating_add(1), time);
+        BlockOob { logical: ERASED, erase_count: p.count(), erase_time: p.time() }
+    }
+    /// Nobody needs the block, which bears the address: it is erased when that is durable.
+    pub(super) fn discard(&mut self, block: u32) {
+        let l = self.phys[block as usize].logical();
+        if l != NOWHERE {
+            self.logical[l.die as usize].claims[l.number as usize] += 1;
+        }
+        self.phys[block as usize].state = PhysState::Stale;
+        if self.cfg.erase_early {
+            return self.erase_stale(block);
+        }
+        self.rounds.next.push(After::Erase { block });
+    }
+    pub(super) fn erase_stale(&mut self, block: u32) {
+        let l = self.phys[block as usize].logical();
+        let owner = self.owner(l).map(|o| o.0).and_then(|id| self.vssds.get(&id));
+        let flow = owner.map_or(Flow::Background, |v| v.flow);
+        self.erase(block, flow, Who::Stale);
+    }
+    /// The erase of a block that nobody needed is done.
+    pub(super) fn stale_erased(&mut self, out: &mut ManagerOut, block: u32, result: Result<(), DeviceError>) {
+        let l = self.phys[block as usize].logical();
+        match result {
+            Ok(()) => {
+                self.phys[block as usize].state = PhysState::Clean;
+                self.put_free(block);
+                self.rounds.next.push(After::Unclaim { logical: l });
+                self.note_erase(block);
+                self.settle_waiting(out);
+            }
+            Err(DeviceError::BadBlock { .. }) => self.retire(block, Some(l)),
+            Err(e) => self.fail(e),
+        }
+    }
+    /// Takes the block out of use; the address it bears is free of it when the drive's record says so.
+    pub(super) fn retire(&mut self, block: u32, bears: Option<Logical>) {
+        self.phys[block as usize].state = PhysState::Bad;
+        self.stats.retired += 1;
+        self.rounds.change_record();
+        if let Some(logical) = bears {
+            self.rounds.next.push(After::Unclaim { logical });
+        }
+    }
+    /// An erase block that bore the address is gone, durably.
+    pub(super) fn unclaim(&mut self, l: Logical) {
+        if l == NOWHERE {
+            return;
+        }
+        let claims = &mut self.logical[l.die as usize].claims[l.number as usize];
+        *claims -= 1;
+        if *claims > 0 {
+            return;
+        }
+        self.settle_unborn();
+        let Some((id, index)) = self.owner(l) else { return };
+        if self.usable(id, index) {
+            self.live_mut(id).now_ready(index);
+        }
+    }
+    pub(super) fn fail(&mut self, e: DeviceError) {
+        self.failed.get_or_insert(e);
+    }
+    /// Time a die is busy with an erase.
+    pub(super) fn erase_cost(&self) -> Span {
+        self.cfg.profile.erase
+    }
+}

@@ -1,0 +1,223 @@
+//! Virtual SSDs and their superblocks: which logical addresses they have, and what state they are in.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use rackweave_core::device::{SlotKind, SlotRecord};
+use rackweave_core::{BlockAddr, Timestamp, VolumeId, VssdId};
+
+use super::alloc::{Cut, Isolation, Units};
+use super::api::{Block, BlockError};
+use super::queue::Flow;
+use super::record::VssdRecord;
+use super::space::{Logical, NONE};
+use super::{FlashManager, VssdStats};
+use crate::geometry::Geometry;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    #[default]
+    Free,
+    /// Its erase blocks are being erased.
+    Preparing,
+    Open,
+    /// Takes no more writes.
+    Sealed,
+}
+
+/// What its user may do with a vSSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Waits until what was in its place is erased.
+    Unborn,
+    Live,
+    /// Deallocated, and in the record still.
+    Dying,
+}
+
+/// A superblock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Superblock {
+    pub(super) state: State,
+    /// Pages written, those under way included.
+    pub(super) written: u32,
+    /// Of those, pages whose writes were answered.
+    pub(super) readable: u32,
+    /// Operations under way.
+    pub(super) busy: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Vssd {
+    pub(super) id: VssdId,
+    pub(super) units: Units,
+    level: u32,
+    capacity: u64,
+    /// Logical addresses of superblock 0, in the order of its pages; superblock `i` has each `i` × `step` further.
+    lanes: Vec<Logical>,
+    step: u32,
+    pub(super) flow: Flow,
+    pub(super) blocks: Vec<Superblock>,
+    /// Free blocks whose addresses nothing bears.
+    pub(super) ready: BTreeSet<u32>,
+    pub(super) allocated: u32,
+    /// Allocations that wait for a block.
+    pub(super) waiting: VecDeque<u64>,
+    pub(super) busy: u32,
+    pub(super) life: Life,
+    /// The die that has nothing left for it: no block is allocated any more, what is written can be read and freed.
+    pub(super) worn: Option<u32>,
+    pub(super) stats: VssdStats,
+}
+
+impl Vssd {
+    pub(super) fn new(r: VssdRecord, cut: &Cut) -> Vssd {
+        let VssdRecord { id, level, capacity, units } = r;
+        let planes = u32::from(cut.geometry.planes_per_die);
+        let stripes = cut.stripes(units.isolation);
+        let parts = u32::from(cut.soft_planes_per_die);
+        let dies = u32::from(cut.geometry.dies_per_channel);
+        let mut lanes = Vec::new();
+        for plane in 0..planes {
+            match units.isolation {
+                Isolation::Channel => {
+                    let all = (0..dies).flat_map(|d| units.numbers.iter().map(move |c| c * dies + d));
+                    lanes.extend(all.map(|die| Logical { die, number: plane }));
+                }
+                Isolation::Die => lanes.extend(units.numbers.iter().map(|&die| Logical { die, number: plane })),
+                Isolation::Software | Isolation::None => lanes.extend(units.numbers.iter().map(|p| {
+                    let number = p % parts * stripes * planes + plane;
+                    Logical { die: p / parts, number }
+                })),
+            }
+        }
+        let flow = if units.isolation == Isolation::None { Flow::Shared } else { Flow::Own(id.0) };
+        Vssd {
+            id,
+            units,
+            level,
+            capacity,
+            lanes,
+            step: planes,
+            flow,
+            blocks: vec![Superblock::default(); stripes as usize],
+            ready: (0..stripes).collect(),
+            allocated: 0,
+            waiting: VecDeque::new(),
+            busy: 0,
+            life: Life::Unborn,
+            worn: None,
+            stats: VssdStats::default(),
+        }
+    }
+    pub(super) fn record(&self) -> VssdRecord {
+        VssdRecord { id: self.id, level: self.level, capacity: self.capacity, units: self.units.clone() }
+    }
+    pub(super) fn width(&self) -> u32 {
+        self.lanes.len() as u32
+    }
+    pub(super) fn lane(&self, index: u32, lane: u32) -> Logical {
+        let Logical { die, number } = self.lanes[lane as usize];
+        Logical { die, number: number + index * self.step }
+    }
+    pub(super) fn lanes(&self, index: u32) -> impl Iterator<Item = Logical> {
+        (0..self.width()).map(move |l| self.lane(index, l))
+    }
+    /// Soft-planes of each logical die that it has.
+    pub(super) fn shares(&self, cut: &Cut) -> Vec<(u32, u32)> {
+        let parts = u32::from(cut.soft_planes_per_die);
+        let whole = matches!(self.units.isolation, Isolation::Channel | Isolation::Die);
+        let mut dies: Vec<u32> = self.lanes.iter().take(self.lanes.len() / self.step as usize).map(|l| l.die).collect();
+        dies.sort_unstable();
+        let each = |c: &[u32]| (c[0], if whole { parts } else { c.len() as u32 });
+        dies.chunk_by(|a, b| a == b).map(each).collect()
+    }
+    /// Soft-planes of the drive that it has.
+    pub(super) fn soft_planes(&self, cut: &Cut) -> Vec<u32> {
+        let parts = u32::from(cut.soft_planes_per_die);
+        let per = match self.units.isolation {
+            Isolation::Channel => parts * u32::from(cut.geometry.dies_per_channel),
+            Isolation::Die => parts,
+            Isolation::Software | Isolation::None => 1,
+        };
+        self.units.numbers.iter().flat_map(|n| n * per..(n + 1) * per).collect()
+    }
+    /// Pages of a block.
+    pub(super) fn pages(&self, g: &Geometry) -> u64 {
+        u64::from(self.width()) * u64::from(g.pages_per_block)
+    }
+    /// Pages of an erase block that hold the first `written` of its superblock.
+    pub(super) fn pages_in(&self, written: u32, lane: u32) -> u32 {
+        (written + self.width() - 1 - lane) / self.width()
+    }
+    pub(super) fn allocated(&self, block: Block) -> Result<&Superblock, BlockError> {
+        if block.vssd != self.id {
+            return Err(BlockError::ForeignBlock { vssd: self.id, block });
+        }
+        let blocks = self.blocks.len() as u32;
+        let s = self.blocks.get(block.index as usize).ok_or(BlockError::NoSuchBlock { block, blocks })?;
+        match s.state {
+            State::Open | State::Sealed => Ok(s),
+            State::Free | State::Preparing => Err(BlockError::FreedBlock { block }),
+        }
+    }
+    pub(super) fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+    pub(super) fn now_ready(&mut self, index: u32) {
+        self.ready.insert(index);
+    }
+    /// As recovery found it.
+    pub(super) fn restore(&mut self, index: u32, written: u32, sealed: bool) {
+        let state = if sealed { State::Sealed } else { State::Open };
+        self.blocks[index as usize] = Superblock { state, written, readable: written, busy: 0 };
+        self.ready.remove(&index);
+        self.allocated += 1;
+    }
+    pub(super) fn not_ready(&mut self, index: u32) {
+        self.ready.remove(&index);
+    }
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.len() * size_of::<Superblock>() + self.ready.len() * 8 + self.lanes.len() * size_of::<Logical>()
+    }
+}
+
+impl FlashManager {
+    /// vSSD and superblock that the address belongs to.
+    pub(super) fn owner(&self, l: Logical) -> Option<(VssdId, u32)> {
+        let cut = self.alloc.cut();
+        let parts = u32::from(cut.soft_planes_per_die);
+        let stripe = l.number / u32::from(cut.geometry.planes_per_die);
+        let share = cut.stripes(Isolation::Software);
+        let part = (stripe / share).min(parts - 1);
+        let id = self.owners.get((l.die * parts + part) as usize).copied().flatten()?;
+        let v = self.vssds.get(&id)?;
+        let whole = matches!(v.units.isolation, Isolation::Channel | Isolation::Die);
+        let index = if whole { stripe } else { stripe - part * share };
+        (index < v.blocks.len() as u32).then_some((id, index))
+    }
+    /// No erase block bears an address of the superblock.
+    pub(super) fn usable(&self, id: VssdId, index: u32) -> bool {
+        let v = &self.vssds[&id];
+        v.blocks[index as usize].state == State::Free
+            && v.lanes(index).all(|l| {
+                let d = &self.logical[l.die as usize];
+                d.to[l.number as usize] == NONE && d.claims[l.number as usize] == 0
+            })
+    }
+    /// Gives the vSSD its units, and its share of the dies.
+    pub(super) fn install(&mut self, v: Vssd) {
+        let cut = *self.alloc.cut();
+        v.soft_planes(&cut).into_iter().for_each(|p| self.owners[p as usize] = Some(v.id));
+        for (die, soft_planes) in v.shares(&cut) {
+            let home = self.logical[die as usize].home;
+            self.dies[home as usize].queue.join(v.flow, soft_planes, self.now);
+        }
+        self.vssds.insert(v.id, v);
+    }
+}
+
+/// What is recorded of a 4 KiB slot of a block, but its checksum.
+pub(super) fn slot_record(block: Block, slot: u32) -> SlotRecord {
+    let addr = BlockAddr::new(VolumeId(block.vssd.0), slot);
+    SlotRecord { kind: SlotKind::Data, addr, version: Timestamp(u64::from(block.index)), crc: 0 }
+}

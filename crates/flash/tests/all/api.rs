@@ -1,0 +1,339 @@
+//! Table 3 on a drive that waits for its answers, and every misuse of it.
+
+use rackweave_core::device::{BlockOob, DeviceError};
+use rackweave_core::{SsdId, VssdId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::manager::alloc::{AllocVssdError, Isolation, ThroughputLevels};
+use rackweave_flash::manager::api::{AllocError, Block, BlockError, VirtualSsds};
+use rackweave_flash::manager::driver::{Drive, OpenError};
+use rackweave_flash::manager::{BootError, ConfigError, FlashManager, ManagerConfig, record};
+use rackweave_flash::{Geometry, Profile, Timing};
+
+pub const PAGE: u64 = 8192;
+
+/// 4 channels of 2 dies of 2 planes of 16 blocks of 4 pages of 8 KiB: a block is 32 KiB, a die has 15 stripes.
+pub fn small() -> ManagerConfig {
+    let mut p = Profile::builtin("p-ssd").expect("built in");
+    p.geometry = Geometry {
+        channels: 4,
+        dies_per_channel: 2,
+        planes_per_die: 2,
+        blocks_per_plane: 16,
+        pages_per_block: 4,
+        page_bytes: PAGE as u32,
+    };
+    let mut cfg = ManagerConfig::new(SsdId(0), p);
+    cfg.timing = Timing::None;
+    cfg.soft_planes_per_die = 3;
+    cfg
+}
+fn open(cfg: &ManagerConfig) -> Drive<Memory> {
+    Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a new drive")
+}
+fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
+    (0..bytes).map(|i| (rackweave_core::rng::mix64(seed ^ (i / 8)) >> (i % 8 * 8)) as u8).collect()
+}
+
+#[test]
+fn every_kind_stores_and_gives_back_what_was_written() {
+    let cfg = small();
+    let mut d = open(&cfg);
+    let sizes =
+        [(Isolation::Channel, 2, 8), (Isolation::Die, 1, 4), (Isolation::Software, 1, 4), (Isolation::None, 0, 2)];
+    let mut all = Vec::new();
+    for (isolation, level, blocks) in sizes {
+        // Two channels would be 4 dies × 2 planes: levels double.
+        let level = if isolation == Isolation::Channel { level - 1 } else { level };
+        let v = d.alloc_vssd(isolation, level, 1).expect("room");
+        assert_eq!(d.block_size(v), Ok(blocks * 4 * PAGE), "{isolation}");
+        all.push((v, blocks * 4 * PAGE));
+    }
+    let mut written = Vec::new();
+    for round in 0..3 {
+        for &(v, size) in &all {
+            let b = d.alloc_block(v).expect("free");
+            let data = pattern(u64::from(v.0) << 8 | round, size);
+            let half = (size / 2 / PAGE * PAGE) as usize;
+            d.write_data(v, b, &data[..half]).expect("in order");
+            d.write_data_at(v, b, half as u64, &data[half..]).expect("in order");
+            written.push((v, b, data));
+        }
+    }
+    for (v, b, data) in &written {
+        let size = d.block_size(*v).expect("live");
+        let mut whole = vec![0; data.len()];
+        d.read_data(*v, u64::from(b.index) * size, &mut whole).expect("written");
+        assert!(whole == *data, "{b}");
+        let mut part = vec![0; 12_345];
+        d.read_data(*v, u64::from(b.index) * size + 777, &mut part).expect("written");
+        assert!(part == data[777..777 + 12_345], "{b}");
+    }
+    assert_eq!(d.backend_mut().violations(), []);
+}
+
+#[test]
+fn each_misuse_has_its_own_error() {
+    let cfg = small();
+    let mut d = open(&cfg);
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let other = d.alloc_vssd(Isolation::Software, 0, 1).expect("room");
+    let size = d.block_size(v).expect("live");
+    let b = d.alloc_block(v).expect("free");
+    let page = pattern(1, PAGE);
+    d.write_data(v, b, &page).expect("first page");
+
+    let page_bytes = PAGE as u32;
+    let second = d.write_data_at(v, b, 0, &page);
+    assert_eq!(second, Err(BlockError::WrittenTwice { block: b, offset: 0, written: PAGE }));
+    assert_eq!(d.write_data(v, b, &page[..100]), Err(BlockError::UnalignedLength { bytes: 100, page_bytes }));
+    assert_eq!(d.write_data(v, b, &[]), Err(BlockError::UnalignedLength { bytes: 0, page_bytes }));
+    let off = d.write_data_at(v, b, PAGE + 1, &page);
+    assert_eq!(off, Err(BlockError::UnalignedOffset { offset: PAGE + 1, unit: page_bytes }));
+    let ahead = d.write_data_at(v, b, 2 * PAGE, &page);
+    assert_eq!(ahead, Err(BlockError::OutOfOrder { block: b, offset: 2 * PAGE, written: PAGE }));
+    let past = d.write_data(v, b, &pattern(1, size));
+    assert_eq!(past, Err(BlockError::PastEnd { block: b, offset: PAGE, bytes: size, size }));
+    assert_eq!(d.write_data(other, b, &page), Err(BlockError::ForeignBlock { vssd: other, block: b }));
+    assert_eq!(d.free_block(other, b), Err(BlockError::ForeignBlock { vssd: other, block: b }));
+    let beyond = Block { vssd: v, index: 99 };
+    assert_eq!(d.write_data(v, beyond, &page), Err(BlockError::NoSuchBlock { block: beyond, blocks: 15 }));
+    let never = Block { vssd: v, index: 7 };
+    assert_eq!(d.write_data(v, never, &page), Err(BlockError::FreedBlock { block: never }));
+    let mut to = vec![0; PAGE as usize];
+    let unwritten = d.read_data(v, PAGE - 10, &mut to);
+    assert_eq!(unwritten, Err(BlockError::Unwritten { block: b, offset: PAGE - 10, bytes: PAGE, written: PAGE }));
+    assert_eq!(
+        d.read_data(v, 15 * size, &mut to).unwrap_err().to_string(),
+        "block vssd1/15 is past the end of its vSSD, which has 15 blocks"
+    );
+    d.free_block(v, b).expect("allocated");
+    assert_eq!(d.write_data(v, b, &page), Err(BlockError::FreedBlock { block: b }));
+    assert_eq!(d.free_block(v, b), Err(BlockError::FreedBlock { block: b }));
+    assert_eq!(d.read_data(v, 0, &mut to), Err(BlockError::FreedBlock { block: b }));
+    assert_eq!(d.alloc_block(VssdId(77)), Err(BlockError::UnknownVssd { vssd: VssdId(77) }));
+    assert_eq!(d.block_size(VssdId(0)), Err(BlockError::UnknownVssd { vssd: VssdId(0) }));
+    d.dealloc_vssd(v).expect("idle");
+    for e in [d.alloc_block(v).unwrap_err(), d.dealloc_vssd(v).unwrap_err(), d.write_data(v, b, &page).unwrap_err()] {
+        assert_eq!(e, BlockError::DeadVssd { vssd: v });
+    }
+    assert_eq!(Isolation::from_level(4), None);
+    assert_eq!(Isolation::from_level(-1), None);
+    assert!(matches!(d.alloc_vssd(Isolation::Die, 9, 1), Err(AllocError::Room(AllocVssdError::Level { .. }))));
+    assert!(matches!(d.alloc_vssd(Isolation::Die, 0, 0), Err(AllocError::Room(AllocVssdError::NoCapacity))));
+    let next = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
+    assert!(next > other, "ids are not used again");
+    assert_eq!(d.backend_mut().violations(), []);
+}
+
+#[test]
+fn all_blocks_can_be_had_again_and_again() {
+    let cfg = small();
+    let mut d = open(&cfg);
+    let v = d.alloc_vssd(Isolation::Software, 0, 1).expect("room");
+    let (blocks, _) = d.manager().blocks(v).expect("live");
+    assert_eq!(blocks, 5);
+    let mut live = std::collections::VecDeque::new();
+    for i in 0..200u64 {
+        if live.len() as u32 == blocks {
+            assert_eq!(d.alloc_block(v), Err(BlockError::NoFreeBlock { vssd: v, blocks }));
+            let (b, seed) = live.pop_front().expect("full");
+            let mut to = vec![0; PAGE as usize];
+            d.read_data(v, u64::from(Block { vssd: v, ..b }.index) * 8 * PAGE, &mut to).expect("written");
+            assert!(to == pattern(seed, PAGE));
+            d.free_block(v, b).expect("live");
+        }
+        let b = d.alloc_block(v).expect("one was freed");
+        d.write_data(v, b, &pattern(i, PAGE)).expect("new");
+        live.push_back((b, i));
+    }
+    assert_eq!(d.backend_mut().violations(), []);
+    assert!(d.manager().vssd_stats(v).expect("live").erases > 150);
+}
+
+#[test]
+fn blocks_of_a_die_rotate_between_its_soft_planes() {
+    let mut cfg = small();
+    cfg.soft_stripe_dies = 1;
+    cfg.die_spread = 8;
+    let mut d = open(&cfg);
+    let busy = d.alloc_vssd(Isolation::Software, 0, 1).expect("room");
+    let calm = d.alloc_vssd(Isolation::Software, 0, 1).expect("room");
+    for v in [busy, calm] {
+        (0..5).for_each(|_| {
+            let b = d.alloc_block(v).expect("free");
+            d.write_data(v, b, &pattern(9, 2 * PAGE)).expect("new");
+        });
+    }
+    for i in 0..600 {
+        let b = Block { vssd: busy, index: i % 5 };
+        d.free_block(busy, b).expect("live");
+        let b = d.alloc_block(busy).expect("freed");
+        d.write_data(busy, b, &pattern(u64::from(i), 2 * PAGE)).expect("new");
+    }
+    d.settle();
+    let counts: Vec<u16> = d.manager().erase_counts().take(32).collect();
+    let (least, most) = (*counts.iter().min().expect("some"), *counts.iter().max().expect("some"));
+    assert!(d.manager().stats().rotations > 0, "nothing that rested was moved: {counts:?}");
+    assert!(most - least <= cfg.die_spread + 8, "{counts:?}");
+    for i in 0..5 {
+        let mut to = vec![0; 2 * PAGE as usize];
+        d.read_data(calm, i * 8 * PAGE, &mut to).expect("written");
+        assert!(to == pattern(9, 2 * PAGE));
+    }
+    assert_eq!(d.backend_mut().violations(), []);
+}
+
+#[test]
+fn a_drive_is_found_as_it_was_left() {
+    let cfg = small();
+    let mut d = open(&cfg);
+    let gone = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
+    let v = d.alloc_vssd(Isolation::Die, 1, 1).expect("room");
+    let b = d.alloc_block(gone).expect("free");
+    d.write_data(gone, b, &pattern(5, PAGE)).expect("new");
+    d.dealloc_vssd(gone).expect("idle");
+    let full = d.alloc_block(v).expect("free");
+    let size = d.block_size(v).expect("live");
+    d.write_data(v, full, &pattern(1, size)).expect("new");
+    let part = d.alloc_block(v).expect("free");
+    d.write_data(v, part, &pattern(2, 3 * PAGE)).expect("new");
+    let freed = d.alloc_block(v).expect("free");
+    d.write_data(v, freed, &pattern(3, PAGE)).expect("new");
+    d.free_block(v, freed).expect("live");
+    let before: Vec<u16> = d.manager().erase_counts().collect();
+    let disk = d.close().expect("no failure");
+
+    let mut d = Drive::open(cfg.clone(), disk).expect("whole");
+    let found: Vec<_> = d.manager().vssds().map(|v| (v.id, v.level, v.units.isolation)).collect();
+    assert_eq!(found, [(v, 1, Isolation::Die)]);
+    assert_eq!(d.alloc_block(gone), Err(BlockError::DeadVssd { vssd: gone }));
+    let first = d.next_block(v, 0).expect("live").expect("two");
+    let second = d.next_block(v, first.block.index + 1).expect("live").expect("two");
+    assert_eq!((first.block, first.written, first.sealed), (full, size, false));
+    assert_eq!((second.block, second.written, second.sealed), (part, 3 * PAGE, true));
+    assert_eq!(d.next_block(v, second.block.index + 1), Ok(None));
+    let mut to = vec![0; size as usize];
+    d.read_data(v, 0, &mut to).expect("written");
+    assert!(to == pattern(1, size));
+    let sealed = d.write_data(v, part, &pattern(4, PAGE));
+    assert_eq!(sealed, Err(BlockError::Sealed { block: part, written: 3 * PAGE }));
+    // A clean end: not one erase is guessed, those of the freed blocks apart.
+    let after: Vec<u16> = d.manager().erase_counts().collect();
+    assert!(before.iter().zip(&after).all(|(b, a)| (*b..=b + 1).contains(a)), "{before:?} {after:?}");
+    let truth: Vec<u16> = (0..256).map(|b| d.backend_mut().erases(b)).collect();
+    assert_eq!(after, truth);
+    assert_eq!(d.alloc_vssd(Isolation::Channel, 0, 1), Ok(VssdId(3)));
+}
+
+#[test]
+fn an_impossible_drive_is_refused() {
+    let mut cfg = small();
+    cfg.soft_planes_per_die = 40;
+    assert!(matches!(FlashManager::new(cfg).unwrap_err(), ConfigError::SoftPlanes { parts: 40, .. }));
+    let mut cfg = small();
+    cfg.move_bytes_per_s = Some(0);
+    assert_eq!(FlashManager::new(cfg).unwrap_err(), ConfigError::MoveRate);
+
+    let cfg = small();
+    let mut d = open(&cfg);
+    d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let mut disk = d.close().expect("no failure");
+    let mut other = cfg.clone();
+    other.soft_planes_per_die = 5;
+    let e = Drive::open(other, disk.clone()).expect_err("another cut");
+    assert!(matches!(e, OpenError::Boot(BootError::Record(record::RecordError::Shape { soft_planes: 3, .. }))), "{e}");
+    disk.meta_mut().iter_mut().for_each(|b| *b ^= 0x40);
+    let e = Drive::open(cfg, disk).expect_err("both copies damaged");
+    assert_eq!(e.to_string(), "neither copy of the drive's record is whole");
+}
+
+#[test]
+fn one_damaged_record_does_no_harm() {
+    let cfg = small();
+    let mut d = open(&cfg);
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let w = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let disk = d.close().expect("no failure");
+    let copy = record::copy_bytes(&cfg.cut()) as usize;
+    for at in [40, copy + 40] {
+        let mut disk = disk.clone();
+        if let Some(b) = disk.meta_mut().get_mut(at) {
+            *b ^= 1;
+        }
+        let d = Drive::open(cfg.clone(), disk).expect("the other copy");
+        assert!(d.manager().units(v).is_some() && d.manager().units(w).is_some());
+    }
+}
+
+#[test]
+fn random_out_of_band_data_is_nobodys() {
+    use rackweave_core::device::{Backend, DeviceOp, PageAddr, PageImage, Slot, SlotRecord};
+    let cfg = small();
+    for seed in 0..20 {
+        let mut rng = rackweave_core::Rng::new(seed);
+        let mut d = open(&cfg);
+        let v = d.alloc_vssd(Isolation::Channel, 1, 1).expect("room");
+        let b = d.alloc_block(v).expect("free");
+        let size = d.block_size(v).expect("live");
+        d.write_data(v, b, &pattern(seed, size)).expect("new");
+        let mut disk = d.close().expect("no failure");
+        let mut used = 0;
+        for block in 0..256 {
+            let logical = if rng.chance(0.5) { rng.next_u64() } else { rng.below(8) << 32 | 40 };
+            let oob = BlockOob { logical, erase_count: rng.next_u64() as u16, erase_time: rng.next_u64() >> 16 };
+            let slot = Slot { data: rackweave_core::Payload::zero(4096), record: SlotRecord::default() };
+            let image = PageImage { sequence: 1, oob, slots: vec![slot; 2].into() };
+            let op = DeviceOp::Program { page: PageAddr { block, page: 0 }, image: Box::new(image) };
+            used += u32::from(disk.execute(&op).is_err());
+        }
+        assert_eq!(used, 8, "the block that was written takes no more");
+        let mut d = Drive::open(cfg.clone(), disk).expect("a drive still");
+        let mut to = vec![0; size as usize];
+        d.read_data(v, u64::from(b.index) * size, &mut to).expect("whole");
+        assert!(to == pattern(seed, size));
+        let (blocks, allocated) = d.manager().blocks(v).expect("live");
+        for i in allocated..blocks {
+            let b = d.alloc_block(v).unwrap_or_else(|e| panic!("seed {seed}: block {i} of {blocks}: {e}"));
+            d.write_data(v, b, &pattern(seed, PAGE)).expect("new");
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_fails_stops_writes_and_not_reads() {
+    use rackweave_core::device::{Backend, DeviceData, DeviceOp};
+    #[derive(Debug)]
+    struct Failing(Memory, u32);
+    impl Backend for Failing {
+        fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
+            if matches!(op, DeviceOp::Program { .. }) {
+                self.1 = self.1.saturating_sub(1);
+                if self.1 == 0 {
+                    return Err(DeviceError::NoSpace);
+                }
+            }
+            self.0.execute(op)
+        }
+    }
+    let cfg = small();
+    let mut d = Drive::open(cfg.clone(), Failing(Memory::new(cfg.profile.geometry), 3)).expect("new");
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let b = d.alloc_block(v).expect("free");
+    d.write_data(v, b, &pattern(1, 2 * PAGE)).expect("room for two");
+    assert_eq!(d.write_data(v, b, &pattern(1, PAGE)), Err(BlockError::Device(DeviceError::NoSpace)));
+    assert_eq!(d.alloc_block(v), Err(BlockError::Device(DeviceError::NoSpace)));
+    assert_eq!(d.sync(), Err(BlockError::Device(DeviceError::NoSpace)));
+    assert_eq!(d.alloc_vssd(Isolation::Die, 0, 1), Err(AllocError::Failed(DeviceError::NoSpace)));
+    let mut to = vec![0; 2 * PAGE as usize];
+    d.read_data(v, 0, &mut to).expect("it can be read");
+    assert!(to == pattern(1, 2 * PAGE));
+}
+
+#[test]
+fn levels_are_configuration() {
+    let mut cfg = small();
+    cfg.levels = ThroughputLevels { channels: vec![1], dies: vec![3], soft_planes: vec![1, 2] };
+    let mut d = open(&cfg);
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    assert_eq!(d.block_size(v), Ok(3 * 2 * 4 * PAGE));
+}

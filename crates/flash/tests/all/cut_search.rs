@@ -1,0 +1,463 @@
+//! Search for power cuts that lose something, on a drive of the flash manager: random calls on vSSDs of all kinds,
+//! blocks that fail, dies that trade places, and power cuts at any time, in recovery too. A seed names a run.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::device::{Completion, DeviceError, DeviceOp};
+use rackweave_core::{Payload, Rng, SECTOR, SsdId, Time, VssdId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::manager::api::{Block, BlockError};
+use rackweave_flash::manager::{Done, DriveStats, FlashManager, ManagerConfig, ManagerOut};
+use rackweave_flash::wear::Swap;
+use rackweave_flash::{Geometry, Profile, Timing};
+
+use crate::power_disk::{PowerDisk, Ticket};
+
+const PAGE: u64 = 8192;
+const PAGE_SECTORS: u32 = PAGE as u32 / SECTOR;
+
+/// 3 channels of 2 dies of 2 planes of 8 blocks of 4 pages.
+pub fn config() -> ManagerConfig {
+    let mut p = Profile::builtin("p-ssd").expect("built in");
+    p.geometry = Geometry {
+        channels: 3,
+        dies_per_channel: 2,
+        planes_per_die: 2,
+        blocks_per_plane: 8,
+        pages_per_block: 4,
+        page_bytes: PAGE as u32,
+    };
+    let mut cfg = ManagerConfig::new(SsdId(7), p);
+    cfg.timing = Timing::None;
+    cfg.soft_planes_per_die = 2;
+    cfg.soft_stripe_dies = 2;
+    cfg.die_spread = 3;
+    cfg
+}
+
+/// What happened in the runs, so that a search that never came to something is noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub cuts: u64,
+    pub cuts_in_recovery: u64,
+    pub cuts_in_swaps: u64,
+    pub closed: u64,
+    /// Blocks found again that had been freed, and shorter ones than were written.
+    pub returned: u64,
+    pub shorter: u64,
+    pub swap_moves: u64,
+    pub rotations: u64,
+    pub failed_blocks: u64,
+    pub worn_out: u64,
+    pub verified: u64,
+    pub commands: u64,
+}
+
+impl Seen {
+    pub fn add(&mut self, o: &Seen) {
+        let pairs = [
+            (&mut self.cuts, o.cuts),
+            (&mut self.cuts_in_recovery, o.cuts_in_recovery),
+            (&mut self.cuts_in_swaps, o.cuts_in_swaps),
+            (&mut self.closed, o.closed),
+            (&mut self.returned, o.returned),
+            (&mut self.shorter, o.shorter),
+            (&mut self.swap_moves, o.swap_moves),
+            (&mut self.rotations, o.rotations),
+            (&mut self.failed_blocks, o.failed_blocks),
+            (&mut self.worn_out, o.worn_out),
+            (&mut self.verified, o.verified),
+            (&mut self.commands, o.commands),
+        ];
+        pairs.into_iter().for_each(|(a, b)| *a += b);
+    }
+}
+
+/// A block from its allocation on.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    seed: u64,
+    /// Pages handed over, those of them answered, those of them flushed.
+    pages: u32,
+    answered: u32,
+    flushed: u32,
+    freed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    AllocVssd,
+    FreeVssd { vssd: VssdId },
+    AllocBlock,
+    Write { block: Block, pages: u32 },
+    Read { block: Block, first: u32, pages: u32 },
+    Sync,
+    Close,
+}
+
+struct Run<'a> {
+    cfg: &'a ManagerConfig,
+    rng: Rng,
+    manager: FlashManager,
+    disk: PowerDisk,
+    in_flight: Vec<(Completion, Ticket)>,
+    out: ManagerOut,
+    now: Time,
+    /// Failures of blocks a program or erase.
+    failures: f64,
+    vssds: BTreeMap<VssdId, bool>,
+    lives: BTreeMap<Block, Life>,
+    asked: BTreeMap<u64, Asked>,
+    /// Flushed pages by the time a sync is answered: what was answered when it was asked.
+    covers: BTreeMap<u64, Vec<(Block, u64, u32)>>,
+    token: u64,
+    ready: bool,
+    seen: Seen,
+}
+
+/// Runs a seed. `Err`: what was lost or wrong.
+pub fn run(cfg: &ManagerConfig, seed: u64) -> Result<Seen, String> {
+    let mut rng = Rng::new(seed);
+    let failures = if rng.chance(0.3) { 0.004 } else { 0.0 };
+    let mut r = Run {
+        cfg,
+        manager: FlashManager::new(cfg.clone()).expect("a drive"),
+        disk: PowerDisk::on(Memory::new(cfg.profile.geometry)),
+        rng,
+        in_flight: Vec::new(),
+        out: ManagerOut::new(),
+        now: Time::ZERO,
+        failures,
+        vssds: BTreeMap::new(),
+        lives: BTreeMap::new(),
+        asked: BTreeMap::new(),
+        covers: BTreeMap::new(),
+        token: 0,
+        ready: false,
+        seen: Seen::default(),
+    };
+    for _ in 0..r.rng.between(2, 6) {
+        r.boot()?;
+        let acts = r.rng.between(20, 250);
+        for _ in 0..acts {
+            r.act()?;
+            for _ in 0..r.rng.below(6) {
+                r.step()?;
+            }
+        }
+        r.end()?;
+    }
+    r.boot()?;
+    r.settle()?;
+    r.manager.check().map_err(|e| e.to_string())?;
+    Ok(r.seen)
+}
+
+impl Run<'_> {
+    fn token(&mut self, asked: Asked) -> u64 {
+        self.token += 1;
+        self.asked.insert(self.token, asked);
+        self.token
+    }
+    /// Delivers one completion. False: none is under way.
+    fn step(&mut self) -> Result<bool, String> {
+        self.take()?;
+        if self.in_flight.is_empty() {
+            return Ok(false);
+        }
+        let i = self.rng.below(self.in_flight.len() as u64) as usize;
+        let (completion, ticket) = self.in_flight.swap_remove(i);
+        self.now.0 += self.rng.below(3_000_000);
+        self.disk.delivered(ticket, completion.result.is_ok());
+        self.manager.handle(self.now, completion, &mut self.out);
+        self.take()?;
+        if self.rng.chance(0.1) {
+            self.manager.check().map_err(|e| e.to_string())?;
+        }
+        Ok(true)
+    }
+    fn settle(&mut self) -> Result<(), String> {
+        let mut steps = 0;
+        while self.step()? {
+            steps += 1;
+            if steps > 200_000 {
+                return Err("it does not come to rest".into());
+            }
+        }
+        let waiting: Vec<_> = self.asked.values().collect();
+        if waiting.is_empty() { Ok(()) } else { Err(format!("at rest and not answered: {waiting:?}")) }
+    }
+    /// Executes what the manager asks for, and takes its answers.
+    fn take(&mut self) -> Result<(), String> {
+        for c in std::mem::take(&mut self.out.commands) {
+            self.seen.commands += 1;
+            let fails = match &c.op {
+                DeviceOp::Program { page, .. } => Some(page.block),
+                DeviceOp::Erase { block, .. } => Some(*block),
+                _ => None,
+            };
+            let fail = fails.filter(|b| self.disk.bad.contains(b) || self.rng.chance(self.failures));
+            if let Some(block) = fail {
+                self.seen.failed_blocks += u64::from(self.disk.bad.insert(block));
+            }
+            let fail = fail.map(|block| DeviceError::BadBlock { block });
+            let (result, ticket) = self.disk.submit(c.op, fail);
+            self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
+        }
+        for d in std::mem::take(&mut self.out.done) {
+            self.answer(d)?;
+        }
+        if self.disk.violations().is_empty() { Ok(()) } else { Err(format!("{:?}", self.disk.violations())) }
+    }
+    fn answer(&mut self, done: Done) -> Result<(), String> {
+        let token = match &done {
+            Done::Recovered { result } => {
+                self.ready = true;
+                return result.map_err(|e| e.to_string());
+            }
+            Done::Swapped => return Ok(()),
+            Done::VssdAllocated { token, .. }
+            | Done::VssdFreed { token, .. }
+            | Done::BlockAllocated { token, .. }
+            | Done::Written { token, .. }
+            | Done::Read { token, .. }
+            | Done::Synced { token, .. } => *token,
+        };
+        let asked = self.asked.remove(&token).ok_or_else(|| format!("{done:?} was not asked"))?;
+        match (done, asked) {
+            (Done::VssdAllocated { result, .. }, Asked::AllocVssd) => {
+                self.vssds.insert(result.map_err(|e| e.to_string())?, true);
+            }
+            (Done::VssdFreed { result, .. }, Asked::FreeVssd { vssd }) => {
+                result.map_err(|e| e.to_string())?;
+                self.vssds.remove(&vssd);
+                self.lives.retain(|b, _| b.vssd != vssd);
+            }
+            (Done::BlockAllocated { result: Ok(block), .. }, Asked::AllocBlock) => {
+                if self.lives.get(&block).is_some_and(|l| !l.freed) {
+                    return Err(format!("{block} was given twice"));
+                }
+                let life = Life { seed: self.rng.next_u64(), pages: 0, answered: 0, flushed: 0, freed: false };
+                self.lives.insert(block, life);
+            }
+            (Done::BlockAllocated { result: Err(BlockError::WornOut { .. }), .. }, _) => self.seen.worn_out += 1,
+            (Done::Written { result: Ok(()), .. }, Asked::Write { block, pages }) => {
+                let l = self.lives.get_mut(&block).expect("it was there");
+                l.answered = l.answered.max(pages);
+            }
+            (Done::Written { result: Err(BlockError::WornOut { .. } | BlockError::Sealed { .. }), .. }, _) => {
+                self.seen.worn_out += 1;
+            }
+            (Done::Read { result, .. }, Asked::Read { block, first, pages }) => {
+                let life = self.lives[&block];
+                let data = result.map_err(|e| format!("read of {block}: {e}"))?;
+                if data != contents(&life, first, pages) {
+                    return Err(format!("{block}, page {first}+{pages}: other contents"));
+                }
+            }
+            (Done::Synced { result, .. }, Asked::Sync) => {
+                result.map_err(|e| e.to_string())?;
+                for (block, seed, pages) in self.covers.remove(&token).unwrap_or_default() {
+                    if let Some(l) = self.lives.get_mut(&block).filter(|l| l.seed == seed) {
+                        l.flushed = l.flushed.max(pages);
+                    }
+                }
+            }
+            (Done::Synced { result: Ok(()), .. }, Asked::Close) => {}
+            (done, asked) => return Err(format!("{asked:?} was answered with {done:?}")),
+        }
+        Ok(())
+    }
+    fn act(&mut self) -> Result<(), String> {
+        let live: Vec<VssdId> = self.vssds.iter().filter(|v| *v.1).map(|v| *v.0).collect();
+        let open: Vec<Block> =
+            self.lives.iter().filter(|(b, l)| !l.freed && live.contains(&b.vssd)).map(|(b, _)| *b).collect();
+        match self.rng.below(100) {
+            _ if live.is_empty() => self.alloc_vssd(),
+            0..=3 if live.len() < 5 => self.alloc_vssd(),
+            4 => {
+                let vssd = *self.rng.pick(&live);
+                let token = self.token(Asked::FreeVssd { vssd });
+                match self.manager.dealloc_vssd(self.now, vssd, token, &mut self.out) {
+                    Ok(()) => _ = self.vssds.insert(vssd, false),
+                    Err(_) => _ = self.asked.remove(&token),
+                }
+            }
+            5..=24 => {
+                let vssd = *self.rng.pick(&live);
+                let token = self.token(Asked::AllocBlock);
+                if self.manager.alloc_block(self.now, vssd, token, &mut self.out).is_err() {
+                    self.asked.remove(&token);
+                }
+            }
+            25..=54 if !open.is_empty() => self.write(*self.rng.clone().pick(&open)),
+            55..=69 if !open.is_empty() => self.read(*self.rng.clone().pick(&open)),
+            70..=84 if !open.is_empty() => {
+                let block = *self.rng.pick(&open);
+                if self.manager.free_block(self.now, block.vssd, block, &mut self.out).is_ok() {
+                    self.lives.get_mut(&block).expect("open").freed = true;
+                }
+            }
+            85..=92 => {
+                let token = self.token(Asked::Sync);
+                let answered = self.lives.iter().map(|(b, l)| (*b, l.seed, l.answered));
+                self.covers.insert(token, answered.collect());
+                self.manager.sync(self.now, token, &mut self.out);
+            }
+            93..=95 => {
+                let mut dies: Vec<u32> = (0..6).collect();
+                self.rng.shuffle(&mut dies);
+                let pairs = self.rng.between(1, 3) as usize;
+                let dies = dies.chunks(2).take(pairs).map(|p| (p[0], p[1])).collect();
+                self.manager.swap_dies(self.now, &Swap { dies }, &mut self.out);
+            }
+            _ => {}
+        }
+        self.take()
+    }
+    fn alloc_vssd(&mut self) {
+        let isolation = *self.rng.pick(&Isolation::ALL);
+        let level = self.rng.below(2) as u32;
+        let token = self.token(Asked::AllocVssd);
+        if self.manager.alloc_vssd(self.now, (isolation, level, 1), token, &mut self.out).is_err() {
+            self.asked.remove(&token);
+        }
+    }
+    fn write(&mut self, block: Block) {
+        let size = self.manager.block_bytes(block.vssd).expect("live") / PAGE;
+        let life = self.lives[&block];
+        let n = self.rng.between(1, 6).min(size - u64::from(life.pages)) as u32;
+        if n == 0 {
+            return;
+        }
+        let token = self.token(Asked::Write { block, pages: life.pages + n });
+        let data = contents(&life, life.pages, n);
+        match self.manager.write(self.now, (block.vssd, block), None, &data, token, &mut self.out) {
+            Ok(()) => self.lives.get_mut(&block).expect("open").pages += n,
+            Err(_) => _ = self.asked.remove(&token),
+        }
+    }
+    fn read(&mut self, block: Block) {
+        let life = self.lives[&block];
+        if life.answered == 0 {
+            return;
+        }
+        let first = self.rng.below(u64::from(life.answered)) as u32;
+        let pages = self.rng.between(1, u64::from(life.answered - first).min(4)) as u32;
+        let token = self.token(Asked::Read { block, first, pages });
+        let at = (u64::from(first) * PAGE, u64::from(pages) * PAGE);
+        if self.manager.read(self.now, (block.vssd, block), at, token, &mut self.out).is_err() {
+            self.asked.remove(&token);
+        }
+    }
+
+    /// A power cut, or now and then an orderly end.
+    fn end(&mut self) -> Result<(), String> {
+        if self.rng.chance(0.2) {
+            self.settle()?;
+            let token = self.token(Asked::Close);
+            self.manager.close(self.now, token, &mut self.out);
+            self.settle()?;
+            self.seen.closed += 1;
+        } else {
+            self.seen.cuts += 1;
+            self.seen.cuts_in_swaps += u64::from(self.manager.swapping());
+        }
+        let DriveStats { swap_moves, rotations, .. } = self.manager.stats();
+        self.seen.swap_moves += swap_moves;
+        self.seen.rotations += rotations;
+        self.cut();
+        Ok(())
+    }
+    fn cut(&mut self) {
+        let disk = self.disk.crash(&mut self.rng);
+        let bad = std::mem::take(&mut self.disk.bad);
+        self.disk = PowerDisk::on(disk);
+        self.disk.bad = bad;
+        self.in_flight.clear();
+        self.out = ManagerOut::new();
+        self.manager = FlashManager::new(self.cfg.clone()).expect("a drive");
+        self.ready = false;
+        self.now = Time::ZERO;
+    }
+    fn boot(&mut self) -> Result<(), String> {
+        loop {
+            self.manager.boot(self.now, &mut self.out);
+            let most = if self.rng.chance(0.3) { self.rng.below(120) } else { u64::MAX };
+            for _ in 0..most {
+                if self.ready || !self.step()? {
+                    break;
+                }
+            }
+            if self.ready {
+                break;
+            }
+            if most == u64::MAX {
+                return Err("recovery does not end".into());
+            }
+            self.seen.cuts_in_recovery += 1;
+            self.cut();
+        }
+        self.verify()
+    }
+    /// What was durable is there.
+    fn verify(&mut self) -> Result<(), String> {
+        self.manager.check().map_err(|e| e.to_string())?;
+        for (block, count) in self.manager.erase_counts().enumerate() {
+            let truth = self.disk.erases(block as u32);
+            if count < truth {
+                return Err(format!("erase block {block} was erased {truth} times, {count} are counted"));
+            }
+        }
+        // A vSSD whose allocation or end was not answered may be there or not.
+        let found: Vec<VssdId> = self.manager.vssds().map(|v| v.id).collect();
+        if let Some((lost, _)) = self.vssds.iter().find(|(v, live)| **live && !found.contains(v)) {
+            return Err(format!("{lost} is gone"));
+        }
+        self.asked.clear();
+        self.covers.clear();
+        self.vssds = found.iter().map(|v| (*v, true)).collect();
+        let known = std::mem::take(&mut self.lives);
+        for vssd in found {
+            let mut from = 0;
+            while let Some(block) = self.manager.next_block(vssd, from).map_err(|e| e.to_string())? {
+                from = block.index + 1;
+                let life = known.get(&block).ok_or_else(|| format!("{block} was never written"))?;
+                let written = (self.manager.block(block).map_err(|e| e.to_string())?.written / PAGE) as u32;
+                if written > life.pages || (!life.freed && written < life.flushed) {
+                    return Err(format!("{block} has {written} pages: {life:?}"));
+                }
+                self.seen.returned += u64::from(life.freed);
+                self.seen.shorter += u64::from(written < life.pages);
+                let life = Life { pages: written, answered: written, flushed: written, freed: false, ..*life };
+                self.lives.insert(block, life);
+            }
+        }
+        let lost = |(b, l): &(&Block, &Life)| {
+            self.vssds.contains_key(&b.vssd) && !l.freed && l.flushed > 0 && !self.lives.contains_key(b)
+        };
+        if let Some((block, life)) = known.iter().find(lost) {
+            return Err(format!("{block} is gone: {life:?}"));
+        }
+        for (block, life) in self.lives.clone() {
+            self.seen.verified += 1;
+            let token = self.token(Asked::Read { block, first: 0, pages: life.pages });
+            let bytes = u64::from(life.pages) * PAGE;
+            self.manager
+                .read(self.now, (block.vssd, block), (0, bytes), token, &mut self.out)
+                .map_err(|e| e.to_string())?;
+            while self.asked.contains_key(&token) {
+                if !self.step()? {
+                    return Err(format!("a read of {block} is not answered"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn contents(life: &Life, first: u32, pages: u32) -> Payload {
+    let all = Payload::Elided { sectors: u32::MAX / 2, seed: life.seed };
+    all.slice(first * PAGE_SECTORS, pages * PAGE_SECTORS)
+}

@@ -1,0 +1,39 @@
+//! Power cuts on the flash manager, at any instant.
+
+use crate::cut_search::{Seen, config, run};
+
+const SEEDS: u64 = 2000;
+
+#[test]
+fn power_cuts_lose_nothing_that_was_flushed() {
+    let cfg = config();
+    let mut seen = Seen::default();
+    for seed in 0..SEEDS {
+        match run(&cfg, seed) {
+            Ok(s) => seen.add(&s),
+            Err(e) => panic!("seed {seed}: {e}; cargo run --release -p rackweave-flash --example cuts -- {seed} 1"),
+        }
+    }
+    let Seen { cuts_in_recovery, cuts_in_swaps, closed, returned, shorter, swap_moves, rotations, .. } = seen;
+    let Seen { failed_blocks, worn_out, verified, .. } = seen;
+    let counts = [
+        cuts_in_recovery,
+        cuts_in_swaps,
+        closed,
+        returned,
+        shorter,
+        swap_moves,
+        rotations,
+        failed_blocks,
+        worn_out,
+        verified,
+    ];
+    assert!(counts.iter().all(|n| *n > 0), "the search never came to something: {seen:?}");
+}
+
+#[test]
+fn an_erase_before_the_sync_is_caught() {
+    let mut cfg = config();
+    cfg.erase_early = true;
+    assert!((0..40).any(|seed| run(&cfg, seed).is_err()), "no run noticed");
+}
