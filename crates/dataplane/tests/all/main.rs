@@ -6,6 +6,7 @@
 mod control;
 mod fixtures;
 mod load;
+mod multicast;
 mod namespaces;
 mod ovs;
 mod random;
