@@ -6,7 +6,7 @@ use std::io;
 use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_bench::live::ends::{self, End};
 use rackweave_bench::live::figures::{self, Effort};
-use rackweave_bench::model::{black_holes, loss, qos, shares};
+use rackweave_bench::model::{black_holes, loss, multicast, qos, shares};
 use rackweave_bench::report::Report;
 use rackweave_core::Span;
 
@@ -70,6 +70,9 @@ enum Name {
     /// Goodput under loss
     #[value(name = "pn-loss")]
     Loss,
+    /// A put to three replicas, once to their group or to each
+    #[value(name = "pn-multicast")]
+    Multicast,
     /// Bulk against plain datagrams
     #[value(name = "pn-bulk")]
     Bulk,
@@ -86,6 +89,7 @@ fn run(name: Name, effort: Effort) -> io::Result<Report> {
         Name::Fig17 => shares::fig17(Span::from_millis(400)),
         Name::Fig18 => qos::report(Span::from_secs(1)),
         Name::Loss => loss::report(Span::from_millis(200)),
+        Name::Multicast => multicast::report(Span::from_millis(200)),
     })
 }
 

@@ -42,6 +42,15 @@ impl NodeId {
     pub fn ipv4(self) -> u32 {
         (10 << 24) | (self.0 + 1)
     }
+    /// Whether it is an address of NICE's virtual rings (NI1: 10.10.0.0/16, 10.11.0.0/16), behind which the switch knows
+    /// nodes.
+    pub fn is_ring(self) -> bool {
+        matches!(self.0.wrapping_add(1) >> 16, 10 | 11)
+    }
+    /// The node that a packet for this one goes to first.
+    pub fn first_hop(self) -> NodeId {
+        if self.is_ring() { crate::node::Layout::SWITCH } else { self }
+    }
     /// The node with this virtual address, if it is one.
     pub fn from_ipv4(ip: u32) -> Option<NodeId> {
         (ip >> 24 == 10 && ip & 0xff_ffff != 0).then(|| NodeId((ip & 0xff_ffff) - 1))

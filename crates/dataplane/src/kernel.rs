@@ -9,7 +9,7 @@ use aya::programs::{
 use aya::{Ebpf, EbpfLoader};
 use rackweave_core::msg::TableError;
 use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
-use rackweave_switch::control::{Change, DataPlane, Position, RowResult, check_row};
+use rackweave_switch::control::{Change, DataPlane, Position, RingChange, RowResult, check_row};
 use rackweave_switch::pipeline::Counters;
 use rackweave_switch::tables::{DestinationRow, Dump, PeerState, ReplicaRow};
 use rackweave_switch::{BITS_EXPIRE, ROWS_MAX};
@@ -18,7 +18,7 @@ use crate::layout::{
     COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, Own, PortKey, PortValue, READABLE,
     REPLICA_GC, RingValue, Row, change_bytes, counters,
 };
-use crate::rings::{Prefix, Reach, Ring, RingError};
+use rackweave_switch::rings::{Prefix, Reach, Ring, RingError};
 
 #[cfg(bpf_objects)]
 const OBJECTS: Option<[&[u8]; 2]> = Some([
@@ -302,6 +302,23 @@ impl KernelSwitch {
         let mut map: LpmTrie<_, u32, RingValue> = LpmTrie::try_from(self.map_mut("rings")?)?;
         Ok(map.insert(&ring_key(ring.prefix), value, 0)?)
     }
+    /// All rings, by prefix.
+    pub fn rings(&self) -> Result<Vec<Ring>, KernelFault> {
+        if self.cfg.hook == Hook::Xdp {
+            return Ok(Vec::new());
+        }
+        let map: LpmTrie<_, u32, RingValue> = LpmTrie::try_from(self.map("rings")?)?;
+        let mut all = Vec::new();
+        for entry in map.iter() {
+            let (key, value) = entry?;
+            let prefix = Prefix { address: u32::from_be(key.data()).into(), bits: key.prefix_len() as u8 };
+            let reach = if value.multicast == 0 { Reach::Share } else { Reach::All };
+            let members = value.members.iter().take(usize::from(value.count)).map(|&ip| node(ip)).collect();
+            all.push(Ring { prefix, reach, members });
+        }
+        all.sort_by_key(|r| r.prefix);
+        Ok(all)
+    }
     pub fn remove_ring(&mut self, prefix: Prefix) -> Result<(), KernelFault> {
         let mut map: LpmTrie<_, u32, RingValue> = LpmTrie::try_from(self.map_mut("rings")?)?;
         Ok(map.remove(&ring_key(prefix))?)
@@ -418,6 +435,19 @@ impl DataPlane for KernelSwitch {
         })
     }
 
+    fn change_ring(&mut self, change: &RingChange) -> Result<Result<(), RingError>, KernelFault> {
+        match change {
+            RingChange::Set(ring) => match self.set_ring(ring) {
+                Err(KernelFault::Ring(error)) => Ok(Err(error)),
+                result => result.map(Ok),
+            },
+            RingChange::Remove(prefix) if self.rings()?.iter().any(|r| r.prefix == *prefix) => {
+                self.remove_ring(*prefix).map(Ok)
+            }
+            RingChange::Remove(_) => Ok(Ok(())),
+        }
+    }
+
     fn dump(&self, now: Time) -> Result<Dump, KernelFault> {
         let control = self.control()?;
         let (destinations, rows) = (self.array::<Destination>("destinations")?, self.array::<Row>("rows")?);
@@ -439,7 +469,7 @@ impl DataPlane for KernelSwitch {
             let collecting = f & (REPLICA_GC | DESTINATION_GC) != 0;
             PeerState { vssd, server, readable: f & READABLE != 0, collecting }
         };
-        let mut dump = Dump { generation: control.changes, ..Dump::default() };
+        let mut dump = Dump { generation: control.changes, rings: self.rings()?, ..Dump::default() };
         for (d, r) in &all {
             let (vssd, f) = (VssdId(d.vssd), d.flags_at(now.0));
             let peers = r.peers[..usize::from(r.peer_count)].iter().map(peer).collect();

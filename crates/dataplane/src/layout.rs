@@ -84,7 +84,7 @@ pub struct KeyOf {
 }
 
 /// Most replicas of a ring's group.
-pub const REPLICAS_MAX: usize = 9;
+pub const REPLICAS_MAX: usize = rackweave_switch::rings::MEMBERS_MAX;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -169,8 +169,6 @@ pub struct Own {
     pub no_port: u64,
     /// Requests in trains of segments (GSO), which cannot be rewritten one by one.
     pub trains: u64,
-    /// Packets for a ring's address.
-    pub ring_packets: u64,
 }
 
 /// Length of `enum counter`.
@@ -200,8 +198,9 @@ pub fn counters(n: &[u64; COUNTERS]) -> (Counters, Own) {
         rows_refused: n[18],
         unknown_vssd: n[19],
         malformed: n[20],
+        ring_packets: n[25],
         ..Counters::default()
     };
-    let own = Own { bad_checksum: n[21], bad_mac: n[22], no_port: n[23], trains: n[24], ring_packets: n[25] };
+    let own = Own { bad_checksum: n[21], bad_mac: n[22], no_port: n[23], trains: n[24] };
     (counters, own)
 }

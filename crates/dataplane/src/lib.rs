@@ -17,10 +17,9 @@ mod layout;
 pub mod netns;
 pub mod ovs;
 mod ovs_dump;
-pub mod rings;
 pub mod testrack;
 
 pub use kernel::{Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, WAYS_MAX};
 pub use layout::{Own, REPLICAS_MAX};
 pub use ovs_dump::{DumpError, rings_in};
-pub use rings::{Prefix, Reach, Ring};
+pub use rackweave_switch::rings::{self, Prefix, Reach, Ring};

@@ -5,12 +5,12 @@
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
-use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, VssdId};
+use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 use rackweave_flash::{BlockingUnit, Profile, ProfileError, SsdConfig, Timing};
 use rackweave_meta::{Meta, MetaConfig, MetaError, SetConfig};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
-use rackweave_switch::{Switch, SwitchConfig};
+use rackweave_switch::{Switch, SwitchConfig, Update};
 
 use crate::config::{BlockingConfig, GcConfigPolicy, RackConfig, TimingConfig};
 
@@ -209,7 +209,13 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
 
 /// The switch.
 pub fn switch(cfg: &RackConfig) -> Switch {
-    Switch::new(switch_config(cfg))
+    let mut switch = Switch::new(switch_config(cfg));
+    let plans = cfg.switch.ring_plans(layout(cfg), &mut Vec::new());
+    let rings = plans.into_iter().map(|p| p.ring).collect();
+    // Its problems were found when the configuration was checked.
+    let applied = switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: Vec::new(), rings });
+    debug_assert!(applied.is_ok(), "{applied:?}");
+    switch
 }
 
 /// The configuration of the switch; [`switch`] makes the node.

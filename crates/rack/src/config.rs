@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rackweave_core::{BLOCK, Span};
+use rackweave_core::{BLOCK, Layout, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::distributed::channel::ControlSection;
@@ -417,7 +417,7 @@ impl RackConfig {
         if let Some(hosts) = &self.hosts {
             hosts.check(self.servers, &mut problems);
         }
-        self.switch.check(self.hosts.as_ref(), &mut problems);
+        self.switch.check(Layout { servers: self.servers, clients: 0 }, self.hosts.as_ref(), &mut problems);
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Rules(problems)) }
     }
 

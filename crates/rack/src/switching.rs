@@ -10,14 +10,18 @@
 //! nodes = ["server-1", "gateway-0"]
 //! interfaces = ["u0", "u1"]
 //! macs = ["02:00:00:00:01:00", "02:00:00:00:01:01"]
+//! [[switch.rings]]
+//! prefix = "10.11.0.0/24"
+//! members = ["server-0", "server-1", "server-2"]
 //! ```
 
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use rackweave_core::NodeId;
+use rackweave_core::{Layout, NodeId};
 use rackweave_dataplane::{WAYS_MAX, frame, interface};
+use rackweave_switch::{Prefix, Reach, Ring};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Problem;
@@ -60,6 +64,36 @@ pub struct PortSection {
     pub macs: Vec<String>,
 }
 
+/// Which members of a ring a packet reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReachKind {
+    #[default]
+    All,
+    Share,
+}
+
+/// A replica group behind addresses of NICE's rings (NI1).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RingSection {
+    /// For instance "10.11.0.0/24", within 10.10.0.0/15.
+    pub prefix: String,
+    #[serde(default)]
+    pub reach: ReachKind,
+    pub members: Vec<String>,
+    /// So many members must have a message whole (any k, NI3). Left out: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<usize>,
+}
+
+/// A ring section, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingPlan {
+    pub ring: Ring,
+    pub quorum: usize,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SwitchSection {
@@ -67,6 +101,9 @@ pub struct SwitchSection {
     /// Of a data plane in the kernel: which interface leads to which node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSection>,
+    /// Groups of servers behind virtual addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<RingSection>,
 }
 
 /// A port section, checked.
@@ -96,7 +133,8 @@ impl SwitchSection {
         *self == SwitchSection::default()
     }
 
-    pub(crate) fn check(&self, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
+    pub(crate) fn check(&self, layout: Layout, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
+        self.ring_plans(layout, out);
         if self.data_plane == DataPlaneKind::Process {
             return;
         }
@@ -114,6 +152,55 @@ impl SwitchSection {
             }
         }
         self.plan(hosts, out);
+    }
+
+    /// The rings, and what is wrong with them.
+    pub(crate) fn ring_plans(&self, layout: Layout, out: &mut Vec<Problem>) -> Vec<RingPlan> {
+        let mut all: Vec<RingPlan> = Vec::new();
+        for (i, section) in self.rings.iter().enumerate() {
+            let mut wrong = |part: &str, value: String, rule: String| {
+                out.push(Problem { key: format!("switch.rings[{i}].{part}").into(), value, rule });
+            };
+            let mut members = Vec::new();
+            for text in &section.members {
+                match text.parse::<NodeName>() {
+                    Ok(name @ NodeName::Server(n)) if n < layout.servers && !members.contains(&name.id(layout)) => {
+                        members.push(name.id(layout));
+                    }
+                    _ => wrong("members", format!("{text:?}"), "server-N of the rack, each once".into()),
+                }
+            }
+            let parsed = section.prefix.split_once('/').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+            let of_rings = |&(address, bits): &(Ipv4Addr, u8)| {
+                bits >= 15 && NodeId::from_ipv4(u32::from(address)).is_some_and(NodeId::is_ring)
+            };
+            let Some((address, bits)) = parsed.filter(of_rings) else {
+                let rule = "a prefix of addresses within 10.10.0.0/15, for instance 10.11.0.0/24".into();
+                wrong("prefix", format!("{:?}", section.prefix), rule);
+                continue;
+            };
+            let reach = match section.reach {
+                ReachKind::All => Reach::All,
+                ReachKind::Share => Reach::Share,
+            };
+            let quorum = section.quorum.unwrap_or(members.len());
+            let ring = Ring { prefix: Prefix { address, bits }, reach, members };
+            if let Err(e) = ring.check() {
+                wrong("prefix", section.prefix.clone(), format!("no such ring: {e}"));
+            }
+            if all.iter().any(|p| p.ring.prefix == ring.prefix) {
+                wrong("prefix", section.prefix.clone(), "each prefix once".into());
+            }
+            if quorum == 0 || quorum > ring.members.len() {
+                wrong("quorum", quorum.to_string(), format!("1 to the {} members", ring.members.len()));
+            }
+            all.push(RingPlan { ring, quorum });
+        }
+        if self.data_plane == DataPlaneKind::Xdp && !self.rings.is_empty() {
+            let rule = "none with data_plane = \"xdp\": a copy for each member needs a packet buffer".into();
+            out.push(Problem { key: "switch.rings".into(), value: format!("{} rings", self.rings.len()), rule });
+        }
+        all
     }
 
     /// The ports, and what is wrong with them.

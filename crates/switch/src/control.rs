@@ -12,6 +12,7 @@ use rackweave_core::msg::{PEERS_MAX, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, Time, VssdId};
 
 use crate::pipeline::Counters;
+use crate::rings::{Prefix, Ring, RingError};
 use crate::tables::Dump;
 
 /// A row as it is announced: `create_vssd` with what its header says.
@@ -34,13 +35,27 @@ pub enum Change {
     },
 }
 
+/// A change of NICE's rings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RingChange {
+    /// A ring that is there is replaced.
+    Set(Ring),
+    Remove(Prefix),
+}
+
 /// What a writer of the tables sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// All rows there are; every other one is deleted. Changes that follow are numbered from 1.
+    /// All rows and rings there are; every other one is deleted. Changes that follow are numbered from 1.
     Full {
         generation: u64,
         rows: Vec<Announcement>,
+        rings: Vec<Ring>,
+    },
+    Ring {
+        generation: u64,
+        number: u64,
+        change: RingChange,
     },
     Change {
         generation: u64,
@@ -88,6 +103,8 @@ pub enum UpdateError<F: std::error::Error + 'static> {
     Row { vssd: VssdId, error: TableError },
     #[error("{vssd} is twice in the full state")]
     Twice { vssd: VssdId },
+    #[error("ring {}/{}: {error}", prefix.address, prefix.bits)]
+    Ring { prefix: Prefix, error: RingError },
     #[error(transparent)]
     Fault(F),
 }
@@ -103,15 +120,18 @@ pub trait DataPlane {
     fn rows_max(&self) -> u32;
     /// Changes one row by the rules of `create_vssd` and `del_vssd`.
     fn change(&mut self, now: Time, change: &Change) -> Result<RowResult, Self::Fault>;
-    /// Both tables as they are at `now`.
+    /// Changes one ring.
+    fn change_ring(&mut self, change: &RingChange) -> Result<Result<(), RingError>, Self::Fault>;
+    /// All tables as they are at `now`.
     fn dump(&self, now: Time) -> Result<Dump, Self::Fault>;
     fn counters(&self) -> Result<Counters, Self::Fault>;
 
     /// Follows the writer of the tables.
     fn apply(&mut self, now: Time, update: &Update) -> Result<Applied, UpdateError<Self::Fault>> {
         match update {
-            Update::Full { generation, rows } => self.apply_full(now, *generation, rows),
+            Update::Full { generation, rows, rings } => self.apply_full(now, *generation, rows, rings),
             Update::Change { generation, number, change } => self.apply_change(now, *generation, *number, change),
+            Update::Ring { generation, number, change } => self.apply_ring(*generation, *number, change),
         }
     }
 
@@ -121,6 +141,7 @@ pub trait DataPlane {
         now: Time,
         generation: u64,
         rows: &[Announcement],
+        rings: &[Ring],
     ) -> Result<Applied, UpdateError<Self::Fault>> {
         let current = self.position().generation;
         if generation < current {
@@ -140,7 +161,22 @@ pub trait DataPlane {
                 return Err(UpdateError::Row { vssd: a.vssd, error });
             }
         }
-        for old in self.dump(now).map_err(UpdateError::Fault)?.destination {
+        let mut prefixes = set();
+        for r in rings {
+            let twice = if prefixes.insert(r.prefix) { Ok(()) } else { Err(RingError::Twice) };
+            let room = if prefixes.len() > crate::rings::RINGS_MAX as usize { Err(RingError::Full) } else { Ok(()) };
+            let checked = r.check().and(twice).and(room);
+            checked.map_err(|error| UpdateError::Ring { prefix: r.prefix, error })?;
+        }
+        let old = self.dump(now).map_err(UpdateError::Fault)?;
+        for gone in old.rings.iter().map(|r| r.prefix).filter(|p| !prefixes.contains(p)) {
+            let _ = self.change_ring(&RingChange::Remove(gone)).map_err(UpdateError::Fault)?;
+        }
+        for r in rings {
+            let set = self.change_ring(&RingChange::Set(r.clone())).map_err(UpdateError::Fault)?;
+            set.map_err(|error| UpdateError::Ring { prefix: r.prefix, error })?;
+        }
+        for old in old.destination {
             if !named.contains(&old.vssd) {
                 let gone = Change::Delete { vssd: old.vssd, incarnation: Incarnation(u64::MAX) };
                 self.change(now, &gone).map_err(UpdateError::Fault)?;
@@ -162,18 +198,8 @@ pub trait DataPlane {
         number: u64,
         change: &Change,
     ) -> Result<Applied, UpdateError<Self::Fault>> {
-        let Position { generation: current, number: last } = self.position();
-        if generation < current {
-            return Err(UpdateError::OldGeneration { given: generation, current });
-        }
-        if generation > current || current == 0 {
-            return Err(UpdateError::UnknownGeneration { given: generation, current });
-        }
-        if number <= last {
+        if !self.comes_next(generation, number)? {
             return Ok(Applied::Again);
-        }
-        if number != last + 1 {
-            return Err(UpdateError::Gap { generation, given: number, expected: last + 1 });
         }
         let result = self.change(now, change).map_err(UpdateError::Fault)?;
         let vssd = match change {
@@ -185,6 +211,39 @@ pub trait DataPlane {
         }
         self.set_position(Position { generation, number });
         Ok(if result == RowResult::Stale { Applied::Stale } else { Applied::Done })
+    }
+
+    #[doc(hidden)]
+    fn apply_ring(
+        &mut self,
+        generation: u64,
+        number: u64,
+        change: &RingChange,
+    ) -> Result<Applied, UpdateError<Self::Fault>> {
+        if !self.comes_next(generation, number)? {
+            return Ok(Applied::Again);
+        }
+        let (RingChange::Set(Ring { prefix, .. }) | RingChange::Remove(prefix)) = *change;
+        let result = self.change_ring(change).map_err(UpdateError::Fault)?;
+        result.map_err(|error| UpdateError::Ring { prefix, error })?;
+        self.set_position(Position { generation, number });
+        Ok(Applied::Done)
+    }
+
+    /// Whether the change is the next one; false if it was applied before.
+    #[doc(hidden)]
+    fn comes_next(&self, generation: u64, number: u64) -> Result<bool, UpdateError<Self::Fault>> {
+        let Position { generation: current, number: last } = self.position();
+        if generation < current {
+            return Err(UpdateError::OldGeneration { given: generation, current });
+        }
+        if generation > current || current == 0 {
+            return Err(UpdateError::UnknownGeneration { given: generation, current });
+        }
+        if number > last + 1 {
+            return Err(UpdateError::Gap { generation, given: number, expected: last + 1 });
+        }
+        Ok(number > last)
     }
 }
 

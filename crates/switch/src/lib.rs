@@ -12,10 +12,12 @@ pub mod config;
 pub mod control;
 pub mod node;
 pub mod pipeline;
+pub mod rings;
 pub mod tables;
 
 pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, SwitchConfig};
-pub use control::{Announcement, Applied, Change, DataPlane, Position, RowResult, Update, UpdateError};
+pub use control::{Announcement, Applied, Change, DataPlane, Position, RingChange, RowResult, Update, UpdateError};
 pub use node::Switch;
 pub use pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
+pub use rings::{Prefix, Reach, Ring, RingError, Rings};
 pub use tables::{CheckError, DestinationRow, Dump, PeerState, ReplicaRow, Told};

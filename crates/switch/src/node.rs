@@ -4,7 +4,7 @@ use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet};
 use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
 
 use crate::config::SwitchConfig;
-use crate::control::DataPlane;
+use crate::control::{Applied, DataPlane, Update, UpdateError};
 use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
 use crate::tables::{CheckError, Dump, Told};
 
@@ -58,7 +58,23 @@ impl Switch {
         }
     }
 
+    /// Follows the writer of the tables.
+    pub fn apply(&mut self, now: Time, update: &Update) -> Result<Applied, UpdateError<std::convert::Infallible>> {
+        self.pipeline.apply(now, update)
+    }
+
+    /// NICE §3: a copy to each of those behind the address.
+    fn copy(&mut self, mut p: Packet, fx: &mut Effects) {
+        p.header.lat = p.header.lat.saturating_add(self.hop_ns);
+        for &member in self.pipeline.to_ring(p.src, p.dst) {
+            fx.send(Packet { dst: member, ..p.clone() });
+        }
+    }
+
     fn packet(&mut self, now: Time, mut p: Packet, fx: &mut Effects) {
+        if p.dst.is_ring() {
+            return self.copy(p, fx);
+        }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         match verdict {

@@ -4,7 +4,8 @@ use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 use crate::config::SwitchConfig;
-use crate::control::{Announcement, Change, DataPlane, Position, RowResult};
+use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
+use crate::rings::{RingError, Rings};
 use crate::tables::{CheckError, Created, Dump, LastOp, Slot, Tables, Told};
 
 /// What becomes of a packet.
@@ -83,6 +84,9 @@ pub struct Counters {
     pub rows_refused: u64,
     pub unknown_vssd: u64,
     pub malformed: u64,
+    /// Packets for a ring's address, and for an address of the rings that nobody is behind.
+    pub ring_packets: u64,
+    pub unknown_ring: u64,
 }
 
 /// After so many expiry times a vSSD that has still not told its state no longer holds up the others' soft requests:
@@ -95,6 +99,7 @@ const START_GUARD_EXPIRIES: u64 = 2;
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     tables: Tables,
+    rings: Rings,
     redirect: bool,
     bits_expire: Span,
     ignore_sequence: bool,
@@ -121,6 +126,7 @@ impl Pipeline {
     pub fn new(cfg: &SwitchConfig) -> Pipeline {
         Pipeline {
             tables: Tables::new(cfg.rows_max),
+            rings: Rings::default(),
             redirect: cfg.redirect,
             bits_expire: cfg.bits_expire,
             ignore_sequence: cfg.ignore_sequence,
@@ -145,6 +151,20 @@ impl Pipeline {
             _ => {
                 self.counters.malformed += 1;
                 Verdict::Drop(DropReason::Malformed)
+            }
+        }
+    }
+
+    /// Whom a packet for an address of NICE's rings reaches.
+    pub fn to_ring(&mut self, from: NodeId, to: NodeId) -> &[NodeId] {
+        match self.rings.find(to.ipv4()) {
+            Some(ring) => {
+                self.counters.ring_packets += 1;
+                ring.reached(from)
+            }
+            None => {
+                self.counters.unknown_ring += 1;
+                &[]
             }
         }
     }
@@ -344,7 +364,7 @@ impl Pipeline {
         self.tables.told()
     }
     pub fn dump(&self) -> Dump {
-        self.tables.dump()
+        Dump { rings: self.rings.dump(), ..self.tables.dump() }
     }
     /// How many rows the tables hold.
     pub fn rows(&self) -> u32 {
@@ -385,8 +405,17 @@ impl DataPlane for Pipeline {
             Change::Delete { vssd, incarnation } => self.delete(*vssd, *incarnation),
         })
     }
+    fn change_ring(&mut self, change: &RingChange) -> Result<Result<(), RingError>, Self::Fault> {
+        Ok(match change {
+            RingChange::Set(ring) => self.rings.set(ring),
+            RingChange::Remove(prefix) => {
+                self.rings.remove(*prefix);
+                Ok(())
+            }
+        })
+    }
     fn dump(&self, _: Time) -> Result<Dump, Self::Fault> {
-        Ok(self.tables.dump())
+        Ok(Pipeline::dump(self))
     }
     fn counters(&self) -> Result<Counters, Self::Fault> {
         Ok(self.counters)

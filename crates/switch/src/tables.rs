@@ -309,6 +309,7 @@ impl Tables {
         let mut slots: Vec<Slot> = self.index.values().copied().collect();
         slots.sort_unstable_by_key(|&s| self.row(s).vssd);
         Dump {
+            rings: Vec::new(),
             generation: self.generation,
             replica: slots.iter().map(|&s| self.replica_row(s)).collect(),
             destination: slots.iter().map(|&s| self.destination_row(s)).collect(),
@@ -378,6 +379,8 @@ pub struct Dump {
     pub generation: u64,
     pub replica: Vec<ReplicaRow>,
     pub destination: Vec<DestinationRow>,
+    /// NICE's rings, by prefix.
+    pub rings: Vec<crate::rings::Ring>,
 }
 
 /// A row of the replica table: vSSD → collecting, its peers and their bits.

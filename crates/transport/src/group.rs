@@ -139,8 +139,9 @@ impl Endpoint {
             self.part(now, class, number);
         }
     }
-    pub fn groups(&self) -> impl Iterator<Item = (NodeId, &[NodeId])> {
-        self.groups.iter().map(|(id, g)| (*id, &g.members[..]))
+    /// Who is behind the address, if it is known.
+    pub fn group(&self, group: NodeId) -> Option<&[NodeId]> {
+        self.groups.get(&group).map(|g| &g.members[..])
     }
 
     /// Takes a packet's message for every member of a group. [`Event::GroupReached`] tells when `how.quorum` of them have

@@ -3,7 +3,7 @@
 use rackweave_core::msg::Op;
 use rackweave_core::{NodeId, VssdId};
 
-use crate::header::{HEAD_BYTES, u64_at};
+use crate::header::{HEAD_BYTES, SHORT_HEAD_BYTES, u64_at};
 
 /// A datagram that a switch routes by its tables: `read` or `write`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +32,25 @@ pub fn routed(datagram: &[u8]) -> Option<Routed> {
     })
 }
 
+/// A datagram, of either form, for an address of NICE's rings: a switch copies it to those behind the address.
+pub fn to_ring(datagram: &[u8]) -> Option<Routed> {
+    let ours = datagram.len() >= SHORT_HEAD_BYTES
+        && matches!(datagram[0], 1..=8 | 16)
+        && NodeId((u64_at(datagram, 16) >> 32) as u32).is_ring();
+    let word = |at: usize| (u64_at(datagram, at) >> 32) as u32;
+    ours.then(|| Routed {
+        read: false,
+        vssd: VssdId(word(1)),
+        source: NodeId(word(12)),
+        destination: NodeId(word(16)),
+        request: 0,
+    })
+}
+
 /// Rewrites what a switch may: vSSD, destination, and the latency, to which `latency_ns` is added.
 ///
 /// # Panics
-/// If [`routed`] finds nothing in the datagram.
+/// If neither [`routed`] nor [`to_ring`] finds anything in the datagram.
 pub fn rewrite(datagram: &mut [u8], to: NodeId, vssd: VssdId, latency_ns: u32) {
     let lat = (u64_at(datagram, 5) >> 32) as u32;
     datagram[1..5].copy_from_slice(&vssd.0.to_be_bytes());

@@ -8,7 +8,9 @@ use bytes::BytesMut;
 use rackweave_core::msg::Class;
 use rackweave_core::rng::mix64;
 use rackweave_core::{NodeId, Rng, Span, Time};
-use rackweave_transport::{Config, Endpoint, Event, Keys, Message, Received, SendError, SendOptions, Via};
+use rackweave_transport::{
+    Config, Endpoint, Event, GroupOptions, Keys, Message, Received, SendError, SendOptions, Via,
+};
 
 /// Ethernet, IP and UDP around a datagram, preamble and gap.
 const AROUND_BYTES: u64 = 66;
@@ -103,6 +105,8 @@ pub struct Fabric {
     links: Vec<Link>,
     routes: Routes,
     pub hole: Option<Hole>,
+    /// Members of groups. A datagram to one takes the group's route, then the rest of each member's.
+    groups: BTreeMap<NodeId, Vec<NodeId>>,
     /// How long each host takes to look at what its card has taken in; that is the host's time, not the network's.
     pub slow: BTreeMap<NodeId, Span>,
     queue: BinaryHeap<Reverse<(Time, u64, usize)>>,
@@ -129,6 +133,7 @@ impl Fabric {
             links: links.into_iter().map(link).collect(),
             routes,
             hole: None,
+            groups: BTreeMap::new(),
             slow: BTreeMap::new(),
             queue: BinaryHeap::new(),
             waiting: Vec::new(),
@@ -155,6 +160,20 @@ impl Fabric {
         let now = self.now;
         let token = super::request(&m);
         let sent = self.end(from).send(now, to, m, SendOptions { deadline, token });
+        self.touch(from);
+        sent
+    }
+    /// # Panics
+    /// If the transport refuses the group.
+    pub fn set_group(&mut self, sender: NodeId, group: NodeId, members: &[NodeId]) {
+        let now = self.now;
+        self.end(sender).set_group(now, group, members).expect("a group");
+        self.groups.insert(group, members.to_vec());
+        self.touch(sender);
+    }
+    pub fn send_group(&mut self, from: NodeId, to: NodeId, m: Message, how: GroupOptions) -> Result<(), SendError> {
+        let now = self.now;
+        let sent = self.end(from).send_group(now, to, m, how);
         self.touch(from);
         sent
     }
@@ -278,6 +297,15 @@ impl Fabric {
         self.push(crossed + latency, What::At(d));
     }
     fn land(&mut self, d: Datagram) {
+        if let Some(members) = self.groups.get(&d.to).cloned() {
+            for to in members {
+                let (route, mut bytes) = ((self.routes)(d.from, to, d.port), d.bytes.clone());
+                bytes[16..20].copy_from_slice(&to.0.to_be_bytes());
+                let (from, port, class, marked, hop) = (d.from, d.port, d.class, d.marked, d.hop);
+                self.arrive(Datagram { from, to, port, class, bytes, marked, route, hop });
+            }
+            return;
+        }
         let look = self.now + self.slow.get(&d.to).copied().unwrap_or(Span::ZERO);
         let r = Received { datagram: d.bytes, at: self.now, marked: d.marked };
         self.push(look, What::Look(d.to, r));

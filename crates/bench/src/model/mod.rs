@@ -3,6 +3,7 @@
 pub mod black_holes;
 pub mod fabric;
 pub mod loss;
+pub mod multicast;
 pub mod qos;
 pub mod shares;
 

@@ -1,5 +1,6 @@
 //! The experiments that run in virtual time hold their bars; the same seed gives the same figures.
 
+use rackweave_bench::model::multicast::{self, Way, puts};
 use rackweave_bench::model::shares::controls;
 use rackweave_bench::model::{black_holes, loss, qos};
 use rackweave_core::Span;
@@ -33,4 +34,27 @@ fn offline_work_in_its_class_leaves_online_reads_alone() {
     // What keeps it so is the class: without it the same work shows.
     let mixed = qos::run(5, qos::OFFLINE_SHARE, false, span);
     assert!(mixed.mean.0 - alone.mean.0 > 5 * beside.mean.0.saturating_sub(alone.mean.0), "{mixed:?}, {beside:?}");
+}
+
+#[test]
+fn a_put_to_a_group_leaves_the_client_once() {
+    let group = |quorum, loss, slow| {
+        puts(Way::Group { quorum }, 65_536, 4, loss, Span::from_millis(slow), Span::from_millis(30))
+    };
+    let each = puts(Way::Each, 65_536, 4, 0.0, Span::ZERO, Span::from_millis(30));
+    let all = group(3, 0.0, 0);
+    let a_put = |p: &multicast::Puts| p.sent_bytes as f64 / p.sent as f64;
+    assert!(a_put(&all) < multicast::BYTES_BAR * a_put(&each), "{all:?} {each:?}");
+    assert!(all.gbps > 2.0 * each.gbps, "{} and {}", all.gbps, each.gbps);
+    for (loss, bar) in multicast::BARS {
+        let lossy = group(3, loss, 0);
+        assert!(lossy.gbps >= bar * all.gbps, "{loss}: {} of {}", lossy.gbps, all.gbps);
+        assert_eq!(lossy.everywhere, lossy.sent, "{loss}");
+    }
+    // Any two do not wait for the third, which gets all of it in the end.
+    let (slow, two) = (group(3, 0.0, 5), group(2, 0.0, 5));
+    assert!(two.median_us() < multicast::ANY_BAR * group(2, 0.0, 0).median_us(), "{}", two.median_us());
+    assert!(slow.median_us() > 3.0 * two.median_us());
+    assert_eq!(two.everywhere, two.sent);
+    assert_eq!(two.took, group(2, 0.0, 5).took, "the same seed");
 }

@@ -15,6 +15,7 @@ fn tc_fixtures() {
 fn tc_control_interface() {
     if !skip("tc_control_interface") {
         crate::control::all_of_it(|rows| load(config(rows)));
+        crate::control::all_of_rings(load(config(4)));
     }
 }
 

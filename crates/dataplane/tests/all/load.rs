@@ -73,7 +73,7 @@ fn tc_vssds_that_share_a_slot_are_told_apart() {
 fn filled(rows: u32) -> KernelSwitch {
     let mut switch = load(KernelConfig { bits_expire: Span::from_secs(3600), ..config(rows) });
     let all: Vec<_> = (1..=rows).map(|v| announcement(v, 2 + v % 4, &[(v % rows + 1, 3)])).collect();
-    switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: all }).unwrap();
+    switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: all, rings: Vec::new() }).unwrap();
     switch
 }
 
@@ -97,7 +97,8 @@ fn tc_a_full_table_works_and_costs_no_more_to_look_up() {
     assert_eq!(dump.destination.len(), ROWS_MAX as usize);
     assert!(dump.destination.iter().all(|d| d.server == NodeId(2 + d.vssd.0 % 4)));
     let more = announcement(ROWS_MAX + 1, 2, &[]);
-    let refused = large.apply(Time::ZERO, &Update::Full { generation: 2, rows: vec![more; ROWS_MAX as usize + 1] });
+    let refused = large
+        .apply(Time::ZERO, &Update::Full { generation: 2, rows: vec![more; ROWS_MAX as usize + 1], rings: Vec::new() });
     assert!(refused.is_err());
     let (mut a, mut b) = (u128::MAX, u128::MAX);
     for _ in 0..ROUNDS {

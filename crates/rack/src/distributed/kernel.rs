@@ -84,6 +84,10 @@ impl KernelNode {
         let mut node = KernelNode { kind, switch, ports, interfaces, keys, lives, fault: None };
         // Whoever asks for the switch's own address learns its ports'; nothing is sent there.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
+        // Their problems were found when the configuration was checked.
+        for plan in cfg.switch.ring_plans(crate::build::layout(cfg), &mut Vec::new()) {
+            node.switch.set_ring(&plan.ring)?;
+        }
         node.look()?;
         match node.interfaces.iter().find(|(_, seen)| seen.index == 0) {
             Some((name, _)) => Err(PlaneError::NoInterface { name: name.clone() }),
@@ -257,7 +261,8 @@ pub fn counted(c: &Counters, own: &Own) -> Vec<(String, u64)> {
         ("drop_bad_mac", own.bad_mac),
         ("drop_no_port", own.no_port),
         ("drop_trains", own.trains),
-        ("ring_packets", own.ring_packets),
+        ("ring_packets", c.ring_packets),
+        ("drop_unknown_ring", c.unknown_ring),
     ];
     all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.into(), n)).collect()
 }

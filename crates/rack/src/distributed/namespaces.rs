@@ -67,7 +67,8 @@ impl Namespaces {
             interfaces: (0..UPLINKS).map(uplink_name).collect(),
             macs: (0..UPLINKS).map(|i| uplink_mac(1, i).map(|b| format!("{b:02x}")).join(":")).collect(),
         };
-        SwitchSection { data_plane, ports: near.chain([far].into_iter().filter(|f| !f.nodes.is_empty())).collect() }
+        let ports = near.chain([far].into_iter().filter(|f| !f.nodes.is_empty())).collect();
+        SwitchSection { data_plane, ports, rings: Vec::new() }
     }
 
     fn name(&self, id: NodeId) -> NodeName {

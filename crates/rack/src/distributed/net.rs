@@ -5,6 +5,7 @@
 //! switch's node as a packet, and goes on with what that decided written over its header. That is the whole data plane;
 //! one in the kernel does the same to the same bytes.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -12,10 +13,12 @@ use std::os::fd::RawFd;
 use bytes::BytesMut;
 use rackweave_core::msg::{Body, Class, Header, Op, Packet, Peer};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time};
+use rackweave_switch::{Prefix, Reach, Rings};
 use rackweave_transport::header::FLAG_EXTENDED;
-use rackweave_transport::route::{Routed, rewrite, routed};
+use rackweave_transport::route::{Routed, rewrite, routed, to_ring};
 use rackweave_transport::{
-    Config, Endpoint, Event, KeyId, Keys, Message, PeerStatus, Received, SendOptions, Train, Transmit, Via, dscp,
+    Config, Endpoint, Event, GroupOptions, KeyId, Keys, Message, PeerStatus, Received, SendOptions, Train, Transmit,
+    Via, dscp,
 };
 
 use super::stamps::Timed;
@@ -25,6 +28,7 @@ use crate::capture::Capture;
 use crate::embedded::clock::Clock;
 use crate::embedded::engine::{Engine, MetaStore, Nodes};
 use crate::file::FileIo;
+use crate::switching::{RingPlan, native_address};
 
 /// A message is given up after this: nodes ask again by themselves, and sooner.
 const DEADLINE: Span = Span::from_secs(1);
@@ -76,6 +80,11 @@ pub struct Net {
     wait_until: Time,
     going: Vec<NodeId>,
     twins: Vec<NodeId>,
+    rings: Rings,
+    /// Members of each ring that must have a message whole.
+    quorums: BTreeMap<Prefix, usize>,
+    /// The rings' addresses are real ones: the switch is in the kernel.
+    native_rings: bool,
     counters: Counters,
     capture: Option<Capture>,
 }
@@ -133,6 +142,9 @@ impl Net {
             wait_until: Time::MAX,
             going: Vec::new(),
             twins: Vec::new(),
+            rings: Rings::default(),
+            quorums: BTreeMap::new(),
+            native_rings: false,
             counters,
             capture: None,
         })
@@ -141,6 +153,16 @@ impl Net {
     /// Writes down every datagram from now on.
     pub fn capture(&mut self, capture: Capture) {
         self.capture = Some(capture);
+    }
+
+    /// Who is behind the addresses of NICE's rings, as the switch's tables say; `native`: they are addresses of the network.
+    pub fn set_rings(&mut self, plans: Vec<RingPlan>, native: bool) {
+        self.native_rings = native;
+        for plan in plans {
+            let set = self.rings.set(&plan.ring);
+            debug_assert!(set.is_ok(), "checked with the configuration: {set:?}");
+            self.quorums.insert(plan.ring.prefix, plan.quorum);
+        }
     }
 
     /// Ids of the cluster's keys, the one that is sent with first.
@@ -244,7 +266,7 @@ impl Net {
         }
         self.take_events(now, engine);
         while let Some(t) = self.endpoint.poll_transmit(now) {
-            let Some(&to) = self.addresses.get(t.to.0 as usize) else { continue };
+            let Some(to) = self.address(t.to) else { continue };
             let path = match t.via {
                 Via::Path(path) => path,
                 Via::Stream => {
@@ -301,15 +323,43 @@ impl Net {
         }
     }
 
+    /// Where datagrams for a node, or for an address of the rings, are sent.
+    fn address(&self, to: NodeId) -> Option<SocketAddr> {
+        if to.is_ring() && self.native_rings {
+            return Some(native_address(to));
+        }
+        self.addresses.get(to.first_hop().0 as usize).copied()
+    }
+
     fn send_packet(&mut self, now: Time, p: &Packet) {
         let mut head = Vec::with_capacity(rackweave_wire::HEADER_BYTES + 128);
-        let how = SendOptions { deadline: now + DEADLINE, token: 0 };
-        let taken = rackweave_wire::encode_apart(p, &mut head)
-            .is_ok_and(|data| self.endpoint.send(now, p.dst, Message { head: head.into(), data }, how).is_ok());
+        let taken = rackweave_wire::encode_apart(p, &mut head).is_ok_and(|data| {
+            let m = Message { head: head.into(), data };
+            if p.dst.is_ring() {
+                return self.send_to_ring(now, p.dst, m);
+            }
+            self.endpoint.send(now, p.dst, m, SendOptions { deadline: now + DEADLINE, token: 0 }).is_ok()
+        });
         self.counters.unsent += u64::from(!taken);
         if !self.going.contains(&p.dst) {
             self.going.push(p.dst);
         }
+    }
+
+    /// To all behind the address by one message; if one of them is to get it, the switch would choose that one.
+    fn send_to_ring(&mut self, now: Time, to: NodeId, m: Message) -> bool {
+        let Some(ring) = self.rings.find(to.ipv4()) else { return false };
+        let quorum = self.quorums.get(&ring.prefix).copied().unwrap_or(ring.members.len());
+        let deadline = now + DEADLINE;
+        if ring.reach == Reach::Share {
+            let one = ring.reached(self.node)[0];
+            return self.endpoint.send(now, one, m, SendOptions { deadline, token: 0 }).is_ok();
+        }
+        let known = self.endpoint.group(to).is_some();
+        let members: Vec<NodeId> = ring.members.iter().copied().filter(|n| *n != self.node).collect();
+        let quorum = quorum.min(members.len());
+        (known || self.endpoint.set_group(now, to, &members).is_ok())
+            && self.endpoint.send_group(now, to, m, GroupOptions { quorum, deadline, token: 0 }).is_ok()
     }
 
     fn take_events<N: Nodes, F: FileIo, M: MetaStore>(&mut self, now: Time, engine: &mut Engine<N, F, M>) {
@@ -360,7 +410,7 @@ impl Net {
         }
     }
 
-    /// Asks the switch where a datagram goes, and sends it there.
+    /// Asks the switch where a datagram goes, and sends it there: a copy to each if there are several.
     fn forward<N: Nodes, F: FileIo, M: MetaStore>(
         &mut self,
         now: Time,
@@ -370,17 +420,20 @@ impl Net {
         engine: &mut Engine<N, F, M>,
     ) {
         engine.pass(now, summary(by, d[CLASS_AT]));
-        let decided = engine.take_outbound().next_back();
-        let to = decided.as_ref().and_then(|p| self.addresses.get(p.dst.0 as usize));
-        let (Some(p), Some(&to)) = (decided, to) else {
-            self.counters.forward_dropped += 1;
-            return;
-        };
-        rewrite(&mut d, p.dst, p.header.vssd, p.header.lat);
-        self.counters.forwarded += 1;
-        let (bytes, dscp) = (d.freeze(), dscp(p.header.class));
-        let ecn = if marked { Ecn::Marked } else { Ecn::Capable };
-        self.out.push(Outgoing { to, path: 0, bytes, segment: None, dscp, ecn, timed: None });
+        let mut decided = engine.take_outbound();
+        self.counters.forward_dropped += u64::from(decided.len() == 0);
+        while let Some(p) = decided.next() {
+            let Some(&to) = self.addresses.get(p.dst.0 as usize) else {
+                self.counters.forward_dropped += 1;
+                continue;
+            };
+            let mut copy = if decided.len() == 0 { std::mem::take(&mut d) } else { d.clone() };
+            rewrite(&mut copy, p.dst, p.header.vssd, p.header.lat);
+            self.counters.forwarded += 1;
+            let (bytes, dscp) = (copy.freeze(), dscp(p.header.class));
+            let ecn = if marked { Ecn::Marked } else { Ecn::Capable };
+            self.out.push(Outgoing { to, path: 0, bytes, segment: None, dscp, ecn, timed: None });
+        }
     }
 
     /// What is known of the peers.
@@ -441,10 +494,10 @@ fn capture_arrived(capture: &mut Capture, addresses: &[SocketAddr], node: NodeId
     capture.datagram(from, own, class << 2 | ecn as u8, d);
 }
 
-/// What the switch routes by, if the datagram was sent to it.
+/// What the switch routes by, if the datagram was sent to it or to a ring.
 fn by_switch(d: &[u8]) -> Option<Routed> {
     let extended = || d[FLAGS_AT] & FLAG_EXTENDED != 0;
-    routed(d).filter(|r| r.destination == Layout::SWITCH && extended())
+    to_ring(d).or_else(|| routed(d).filter(|r| r.destination == Layout::SWITCH && extended()))
 }
 
 fn class(byte: u8) -> Class {

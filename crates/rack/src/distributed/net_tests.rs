@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 
 use rackweave_core::msg::IoReply;
 use rackweave_core::node::StoreWrite;
-use rackweave_core::{Effects, Event as NodeEvent, Payload, VssdId};
+use rackweave_core::{Effects, Event as NodeEvent, Payload, Rng, VssdId};
 use rackweave_transport::{Carrier, KeyId};
 
 use super::*;
@@ -50,29 +50,39 @@ fn host() -> std::net::IpAddr {
     std::net::Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1).into()
 }
 
+/// What is lost follows from it. Shown when a test fails; given back by the environment the same datagrams are lost, as far
+/// as the same are sent.
+fn seed() -> u64 {
+    let given = std::env::var("RACKWEAVE_LOSS_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = given.unwrap_or_else(random_u64);
+    println!("loss by RACKWEAVE_LOSS_SEED={seed}");
+    seed
+}
+
 /// Stands before one node: datagrams and connections to `at` go on to `to`.
 struct Relay {
     udp: UdpSocket,
     tcp: TcpListener,
     to: SocketAddr,
     pairs: Vec<[Way; 2]>,
-    /// Of a hundred datagrams.
+    /// Of a hundred datagrams, chosen by `rng`.
     loss: u64,
+    rng: Rng,
     stuck: bool,
     refuse: bool,
 }
 
 impl Relay {
-    fn new(at: SocketAddr, to: SocketAddr) -> Relay {
+    fn new(at: SocketAddr, to: SocketAddr, rng: Rng) -> Relay {
         let (udp, tcp) = (UdpSocket::bind(at).expect("udp"), TcpListener::bind(at).expect("tcp"));
         udp.set_nonblocking(true).expect("nonblocking");
         tcp.set_nonblocking(true).expect("nonblocking");
-        Relay { udp, tcp, to, pairs: Vec::new(), loss: 0, stuck: false, refuse: false }
+        Relay { udp, tcp, to, pairs: Vec::new(), loss: 0, rng, stuck: false, refuse: false }
     }
     fn run(&mut self) {
         let mut b = vec![0; 65_536];
         while let Ok(n) = self.udp.recv(&mut b) {
-            if random_u64() % 100 >= self.loss {
+            if self.rng.below(100) >= self.loss {
                 let _ = self.udp.send_to(&b[..n], self.to);
             }
         }
@@ -159,14 +169,14 @@ impl World {
         World::at(host(), keys)
     }
     fn at(host: std::net::IpAddr, keys: Keys) -> World {
-        let at = |n: u16| SocketAddr::new(host, 7400 + n);
+        let (at, seed) = (|n: u16| SocketAddr::new(host, 7400 + n), seed());
         let of_a = vec![at(0), at(1), at(2), at(13)];
         let of_b = vec![at(0), at(1), at(12), at(3)];
         World {
             clock: Clock::of_one_node(),
             a: End::new(A, of_a, keys.clone(), 1),
             b: End::new(B, of_b.clone(), keys.clone(), 1),
-            relays: [Relay::new(at(12), at(2)), Relay::new(at(13), at(3))],
+            relays: [Relay::new(at(12), at(2), Rng::stream(seed, 2)), Relay::new(at(13), at(3), Rng::stream(seed, 3))],
             sent: 0,
             of_b,
             keys,
@@ -409,3 +419,6 @@ fn an_interface_that_vanishes_and_comes_back() {
         println!("SKIPPED: an interface that vanishes and comes back (no right to make a network namespace)");
     }
 }
+
+#[path = "net_ring_tests.rs"]
+mod rings;

@@ -83,6 +83,10 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
         e => e.into(),
     })?;
+    net.set_rings(
+        cfg.switch.ring_plans(crate::build::layout(&cfg), &mut Vec::new()),
+        cfg.switch.data_plane != DataPlaneKind::Process,
+    );
     if let Some(path) = &options.pcap {
         net.capture(Capture::create(path).map_err(DistributedError::from)?);
     }

@@ -27,7 +27,7 @@ use crate::embedded::serve::NbdTls;
 use crate::embedded::status::Facts;
 use crate::embedded::up::{self, Options, UpError};
 use crate::hosts::{HostsSection, NodeName};
-use crate::switching::DataPlaneKind;
+use crate::switching::{DataPlaneKind, SwitchSection};
 
 /// The configuration that the processes read, in the data directory: the rack's, with this run's hosts and timing.
 pub(super) const NODES_FILE: &str = "nodes.toml";
@@ -139,13 +139,14 @@ fn namespaces(
             return Err(DistributedError::NoWayIn { option, address: tcp.to_string() }.into());
         }
     }
+    let rings = std::mem::take(&mut cfg.switch.rings);
     if cfg.hosts.is_some() || !cfg.switch.is_default() {
         return Err(DistributedError::NotOurs.into());
     }
     let key = make_key(dir)?;
     let namespaces = Namespaces::new(cfg.servers, data_plane)?;
     cfg.hosts = Some(namespaces.hosts(key));
-    cfg.switch = namespaces.switch(data_plane);
+    cfg.switch = SwitchSection { rings, ..namespaces.switch(data_plane) };
     cfg.validate().map_err(UpError::Options)?;
     dir.write(NAMESPACES_FILE, namespaces.listed().as_bytes())?;
     Ok(namespaces)

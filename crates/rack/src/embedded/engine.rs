@@ -163,16 +163,18 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
 
     /// A packet from another process; run it with [`Engine::run`]. One for a node that is not here is dropped.
     pub fn deliver(&mut self, packet: Packet) {
-        if self.nodes.hosts(packet.dst) {
-            self.queue.push_back((packet.dst, Event::Packet(packet)));
+        let node = packet.dst.first_hop();
+        if self.nodes.hosts(node) {
+            self.queue.push_back((node, Event::Packet(packet)));
         }
     }
 
     /// Gives a packet to its node at once, ahead of what waits: for a switch, whose packets must not wait behind others'
     /// work. What it sends is in [`Engine::take_outbound`].
     pub fn pass(&mut self, now: Time, packet: Packet) {
-        if self.nodes.hosts(packet.dst) {
-            self.handle(now, packet.dst, Event::Packet(packet));
+        let node = packet.dst.first_hop();
+        if self.nodes.hosts(node) {
+            self.handle(now, node, Event::Packet(packet));
         }
     }
 
@@ -212,9 +214,10 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
         let nodes = self.wakes.len() as u32;
         for p in fx.packets.drain(..) {
-            if self.nodes.hosts(p.dst) {
-                self.queue.push_back((p.dst, Event::Packet(p)));
-            } else if p.dst.0 < nodes {
+            let to = p.dst.first_hop();
+            if self.nodes.hosts(to) {
+                self.queue.push_back((to, Event::Packet(p)));
+            } else if to.0 < nodes {
                 self.outbound.push(p);
             }
         }

@@ -327,7 +327,7 @@ impl<N: Node> Engine<N> {
     }
 
     fn deliver(&mut self, packet: Packet, bytes: u32, received: bool, followed: bool) {
-        let dst = packet.dst;
+        let dst = packet.dst.first_hop();
         // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
         if !received && dst != Layout::SWITCH {
             let at = self.net.receive(self.now, dst, bytes);
@@ -453,7 +453,7 @@ impl<N: Node> Engine<N> {
         if let Some(capture) = &mut self.capture {
             capture.packet(self.now, &packet);
         }
-        let arrivals = self.net.send(self.now, n, packet.dst, bytes, n == Layout::SWITCH);
+        let arrivals = self.net.send(self.now, n, packet.dst.first_hop(), bytes, n == Layout::SWITCH);
         let [Some(first), second] = arrivals else { return };
         if let Some(at) = second {
             let what = What::Packet { packet: packet.clone(), bytes, received: false };

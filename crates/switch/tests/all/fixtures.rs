@@ -72,4 +72,5 @@ fn control_interface() {
     crate::control::all_of_it(|rows| {
         Pipeline::new(&SwitchConfig { rows_max: rows, ..SwitchConfig::new(Layout::SWITCH) })
     });
+    crate::control::all_of_rings(Pipeline::new(&SwitchConfig::new(Layout::SWITCH)));
 }

@@ -1,9 +1,12 @@
 //! The node around the pipeline: latency, timer, traces, counters, the baseline.
 
+use rackweave_core::NodeId;
 use rackweave_core::msg::{Body, GcField, IoReply, Op};
 use rackweave_core::{Effects, Event, Layout, Node, Span, Time, TracePoint};
-use rackweave_switch::{Switch, SwitchConfig};
+use rackweave_switch::rings::{RINGS_MAX, RingError, Rings};
+use rackweave_switch::{Prefix, Reach, Ring, Switch, SwitchConfig, Update};
 
+use crate::control::ring;
 use crate::support::{create, gc, packet, read, send, write};
 
 fn pair(cfg: SwitchConfig) -> Switch {
@@ -132,4 +135,58 @@ fn the_dump_shows_peers_with_their_bits_and_counts_changes() {
     assert_eq!((row.peers[0].vssd.0, row.peers[0].readable, row.peers[0].collecting), (2, true, true));
     assert_eq!((row.peers[1].vssd.0, row.peers[1].readable, row.peers[1].collecting), (3, false, false));
     assert!(!dump.destination[0].readable && dump.destination[1].collecting);
+}
+
+/// NICE §3: a put reaches every replica, a get the one of its client's share; the longest prefix counts.
+#[test]
+fn a_packet_for_a_ring_reaches_its_members() {
+    let mut s = pair(SwitchConfig::new(Layout::SWITCH));
+    let rings = vec![
+        ring([10, 11, 0, 0], 20, Reach::All, &[2, 3, 4]),
+        ring([10, 11, 8, 0], 21, Reach::All, &[5]),
+        ring([10, 10, 0, 0], 20, Reach::Share, &[2, 3, 4]),
+    ];
+    s.apply(Time::ZERO, &Update::Full { generation: 1, rows: Vec::new(), rings }).unwrap();
+    let mut to = |ip: [u8; 4], src: u32| -> Vec<u32> {
+        let dst = NodeId::from_ipv4(u32::from_be_bytes(ip)).unwrap();
+        let (mut p, mut fx) = (write(1), Effects::new());
+        (p.src, p.dst, p.header.lat) = (NodeId(src), dst, 7);
+        s.handle(Time::ZERO, Event::Packet(p.clone()), &mut fx);
+        let out: Vec<_> = fx.packets.drain(..).collect();
+        for copy in &out {
+            assert_eq!((&copy.body, copy.src, copy.header.vssd), (&p.body, p.src, p.header.vssd));
+            assert_eq!(copy.header.lat, 807);
+        }
+        out.iter().map(|p| p.dst.0).collect()
+    };
+    assert_eq!(to([10, 11, 3, 7], 100), [2, 3, 4]);
+    assert_eq!(to([10, 11, 9, 1], 100), [5]);
+    assert_eq!(to([10, 11, 16, 0], 100), [0; 0], "nobody is behind it");
+    let mut shares = [0; 3];
+    for client in 100..400 {
+        let got = to([10, 10, 1, 1], client);
+        assert_eq!(got, to([10, 10, 2, 9], client), "always the same one");
+        shares[got[0] as usize - 2] += 1;
+    }
+    assert!(shares.iter().all(|n| (80..120).contains(n)), "{shares:?}");
+    assert_eq!((s.counters().ring_packets, s.counters().unknown_ring), (602, 1));
+}
+
+#[test]
+fn as_many_rings_as_nice_counts_fit_and_no_more() {
+    let mut rings = Rings::default();
+    let one = |i: u32| Ring {
+        prefix: Prefix { address: (10 << 24 | i).into(), bits: 32 },
+        reach: Reach::All,
+        members: vec![NodeId(i)],
+    };
+    (0..RINGS_MAX).for_each(|i| rings.set(&one(i)).unwrap());
+    assert_eq!(rings.set(&one(RINGS_MAX)), Err(RingError::Full));
+    rings.set(&one(5)).expect("what is there may be replaced");
+    assert_eq!(rings.find(10 << 24 | 77).map(|r| r.members[0]), Some(NodeId(77)));
+    assert_eq!(rings.find(11 << 24), None);
+    rings.remove(one(5).prefix);
+    rings.remove(one(5).prefix);
+    rings.set(&one(RINGS_MAX)).expect("one place");
+    assert_eq!(rings.set(&one(5)), Err(RingError::Full));
 }

@@ -1,0 +1,168 @@
+//! `pn-multicast`: a put to three replicas, sent once to their group (NI3) and sent to each of them.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::msg::{Class, Op};
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_transport::{Config, Event, GroupOptions};
+use serde_json::json;
+
+use super::fabric::{Fabric, Happening, LinkConfig};
+use super::{message, request};
+use crate::report::{Bar, Report};
+
+const CLIENT: NodeId = NodeId(2);
+const MEMBERS: [NodeId; 3] = [NodeId(3), NodeId(4), NodeId(5)];
+const GROUP: NodeId = NodeId(0x000a_ffff);
+const CLASS: Class = Class::Silver;
+
+/// How a put goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// One message to the group, of which so many must have it.
+    Group { quorum: usize },
+    /// A message to each.
+    Each,
+}
+
+/// What a run of puts found.
+#[derive(Debug, Default)]
+pub struct Puts {
+    /// From sending a put until so many replicas as it takes had it whole, in order.
+    pub took: Vec<Span>,
+    /// Bytes of datagrams on the client's link.
+    pub sent_bytes: u64,
+    pub gbps: f64,
+    /// Puts that every replica has, of those that were sent.
+    pub everywhere: usize,
+    pub sent: usize,
+}
+
+impl Puts {
+    pub fn median_us(&self) -> f64 {
+        let mut all = self.took.clone();
+        all.sort_unstable();
+        all.get(all.len() / 2).map_or(f64::NAN, |s| s.0 as f64 / 1000.0)
+    }
+}
+
+/// Puts of `bytes`, `depth` of them under way, for `span`; then what is under way ends. Datagrams are lost with that
+/// chance on the way to each replica and back; `slow` is how long the last replica's host takes to look at them.
+pub fn puts(way: Way, bytes: usize, depth: usize, loss: f64, slow: Span, span: Span) -> Puts {
+    let link = |loss| LinkConfig { loss, ..LinkConfig::default() };
+    // A link to and from each host.
+    let links = [0.0, 0.0].into_iter().chain([loss; 6]).map(link).collect();
+    let up = |n: NodeId| 2 * (n.0 as usize - 2);
+    let routes = move |from: NodeId, to: NodeId, _: u16| match to {
+        GROUP => vec![up(from)],
+        to => vec![up(from), up(to) + 1],
+    };
+    let mut f = Fabric::new(7, links, Box::new(routes));
+    for node in [CLIENT].into_iter().chain(MEMBERS) {
+        f.add(node, Config::default());
+    }
+    f.slow.insert(MEMBERS[2], slow);
+    f.set_group(CLIENT, GROUP, &MEMBERS);
+    f.run_until(f.now + Span::from_millis(10), |_, _| {});
+    let needed = if let Way::Group { quorum } = way { quorum } else { MEMBERS.len() };
+    let (start, before) = (f.now, f.carried(up(CLIENT)));
+    let end = start + span;
+    // When each was sent, and how many have it.
+    let mut sent: BTreeMap<u64, (Time, usize)> = BTreeMap::new();
+    let mut out = Puts::default();
+    let put = |f: &mut Fabric, sent: &mut BTreeMap<u64, (Time, usize)>| {
+        let number = sent.len() as u64;
+        let m = message(Op::Write, CLASS, CLIENT, number, 40, Bytes::from(vec![number as u8; bytes]));
+        let taken = match way {
+            Way::Group { quorum } => {
+                f.send_group(CLIENT, GROUP, m, GroupOptions { quorum, deadline: Time::MAX, token: number }).is_ok()
+            }
+            Way::Each => MEMBERS.iter().all(|n| f.send(CLIENT, *n, m.clone(), Time::MAX).is_ok()),
+        };
+        if taken {
+            sent.insert(number, (f.now, 0));
+        }
+    };
+    (0..depth).for_each(|_| put(&mut f, &mut sent));
+    let mut done_in_time = 0;
+    // What is still under way at the end is waited for, so that all that was sent is known to arrive.
+    f.run_until(end + Span::from_secs(5), |f, h| {
+        let Happening::Event(node, Event::Delivered(d)) = h else { return };
+        let Some((at, have)) = sent.get_mut(&request(&d.message)).filter(|_| MEMBERS.contains(&node)) else { return };
+        *have += 1;
+        let (took, have) = (f.now.since(*at), *have);
+        out.everywhere += usize::from(have == MEMBERS.len());
+        if have == needed {
+            out.took.push(took);
+            if f.now < end {
+                done_in_time += 1;
+                put(f, &mut sent);
+            }
+        }
+    });
+    out.sent = sent.len();
+    out.sent_bytes = f.carried(up(CLIENT)) - before;
+    out.gbps = done_in_time as f64 * bytes as f64 * 8.0 / span.0 as f64;
+    out
+}
+
+/// Share of goodput that is to be left, as of one connection.
+pub const BARS: [(f64, f64); 3] = super::loss::BARS;
+/// Of three times the message: a third, and headers.
+pub const BYTES_BAR: f64 = 0.40;
+/// Any two of three with a slow third, of the same without one.
+pub const ANY_BAR: f64 = 1.1;
+const ALL: Way = Way::Group { quorum: 3 };
+
+pub fn report(span: Span) -> Report {
+    let mut r = Report::new(
+        "pn-multicast: a put to three replicas, once to their group or to each",
+        "1.7–3.5× fewer bytes on links, put of 1 MB 4.3× (NICE, figures 7 and 8, against systems of that time)",
+        &["put", "what", "to the group", "to each", "ratio"],
+    );
+    for kib in [4, 16, 64, 256, 1024] {
+        let (group, each) = (
+            puts(ALL, kib << 10, 1, 0.0, Span::ZERO, Span::from_micros(1)),
+            puts(Way::Each, kib << 10, 1, 0.0, Span::ZERO, Span::from_micros(1)),
+        );
+        let ratio = group.sent_bytes as f64 / each.sent_bytes as f64;
+        let name = format!("{kib} KiB");
+        r.row([
+            json!(name),
+            json!("bytes sent by the client"),
+            json!(group.sent_bytes),
+            json!(each.sent_bytes),
+            json!(ratio),
+        ]);
+        let took = (group.median_us(), each.median_us());
+        r.row([json!(name), json!("all have it after, µs"), json!(took.0), json!(took.1), json!(took.0 / took.1)]);
+        r.bars.push(Bar::at_most(format!("bytes of {name}, of those to each"), ratio, BYTES_BAR));
+    }
+    let lossless = puts(ALL, 65_536, 16, 0.0, Span::ZERO, span).gbps;
+    let lossless_each = puts(Way::Each, 65_536, 16, 0.0, Span::ZERO, span).gbps;
+    let row = |what: &str, a: f64, b: f64| [json!("64 KiB"), json!(what), json!(a), json!(b), json!(a / b)];
+    r.row(row("goodput, Gb/s", lossless, lossless_each));
+    for (loss, bar) in BARS {
+        let group = puts(ALL, 65_536, 16, loss, Span::ZERO, span).gbps;
+        let each = puts(Way::Each, 65_536, 16, loss, Span::ZERO, span).gbps;
+        r.row(row(&format!("goodput at {} % loss, Gb/s", loss * 100.0), group, each));
+        r.bars.push(Bar::at_least(
+            format!("goodput to the group at {} %, of lossless", loss * 100.0),
+            group / lossless,
+            bar,
+        ));
+    }
+    for kib in [64, 1024] {
+        let of =
+            |quorum, slow| puts(Way::Group { quorum }, kib << 10, 1, 0.0, slow, Span::from_millis(200)).median_us();
+        let slow = Span::from_millis(5);
+        let (two, all, quick) = (of(2, slow), of(3, slow), of(2, Span::ZERO));
+        let name = format!("{kib} KiB");
+        r.row([json!(name), json!("any two, one slow by 5 ms, µs; all"), json!(two), json!(all), json!(two / all)]);
+        r.bars.push(Bar::at_most(format!("any two of {name} with a slow third, of without"), two / quick, ANY_BAR));
+    }
+    r.note("virtual time; every host on a 10 Gb/s link of 5 µs to one switch; loss on the replicas' links, both ways");
+    r.note("goodput with 16 puts under way; \"to each\" is three messages of three connections");
+    r
+}

@@ -1,0 +1,130 @@
+//! NICE's virtual rings (NICE §3): addresses that stand for the replicas of a part of the keys, and the table of them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use rackweave_core::NodeId;
+use rackweave_core::map::{Map, map};
+
+/// Most prefixes a data plane holds: 64 Ki nodes with a unicast and a multicast entry each (NI8).
+pub const RINGS_MAX: u32 = 131_072;
+/// Most members of a ring's group: NICE's largest (§6.3).
+pub const MEMBERS_MAX: usize = 9;
+
+/// The first `bits` bits of a ring's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    pub address: Ipv4Addr,
+    pub bits: u8,
+}
+
+/// Which members a packet for a ring's address reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All (puts).
+    All,
+    /// The one whose share of the clients the sender's address is in (gets; NICE's client partitioning).
+    Share,
+}
+
+/// A prefix's replica group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ring {
+    pub prefix: Prefix,
+    pub reach: Reach,
+    pub members: Vec<NodeId>,
+}
+
+/// Why a ring was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    #[error("{members} members: 1 to {MEMBERS_MAX} fit")]
+    Members { members: usize },
+    #[error("{bits} bits are no prefix of an IPv4 address")]
+    Bits { bits: u8 },
+    #[error("{address}/{bits} has bits beyond its prefix")]
+    Beyond { address: Ipv4Addr, bits: u8 },
+    #[error("{RINGS_MAX} rings are there already")]
+    Full,
+    #[error("it is twice in the full state")]
+    Twice,
+}
+
+impl Prefix {
+    fn mask(self) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)
+    }
+}
+
+impl Ring {
+    /// What no data plane takes.
+    pub fn check(&self) -> Result<(), RingError> {
+        let Prefix { address, bits } = self.prefix;
+        if self.members.is_empty() || self.members.len() > MEMBERS_MAX {
+            return Err(RingError::Members { members: self.members.len() });
+        }
+        if bits > 32 {
+            return Err(RingError::Bits { bits });
+        }
+        if u32::from(address) & !self.prefix.mask() != 0 {
+            return Err(RingError::Beyond { address, bits });
+        }
+        Ok(())
+    }
+    /// Members that a packet of this sender reaches. Any data plane with a 32-bit multiplication chooses the same.
+    pub fn reached(&self, from: NodeId) -> &[NodeId] {
+        match self.reach {
+            Reach::All => &self.members,
+            Reach::Share => {
+                let hash = from.ipv4().wrapping_mul(0x9e37_79b9);
+                let share = (u64::from(hash) * self.members.len() as u64 >> 32) as usize;
+                &self.members[share..=share]
+            }
+        }
+    }
+}
+
+/// Rings by prefix. The longest that an address has counts.
+#[derive(Clone, Debug, Default)]
+pub struct Rings {
+    /// By bits, the most first, then by address.
+    all: BTreeMap<Reverse<u8>, Map<u32, Ring>>,
+    count: u32,
+}
+
+impl Rings {
+    /// A ring that is there is replaced.
+    pub fn set(&mut self, ring: &Ring) -> Result<(), RingError> {
+        ring.check()?;
+        let of_bits = self.all.entry(Reverse(ring.prefix.bits)).or_insert_with(map);
+        let address = u32::from(ring.prefix.address);
+        if !of_bits.contains_key(&address) {
+            if self.count >= RINGS_MAX {
+                return Err(RingError::Full);
+            }
+            self.count += 1;
+        }
+        of_bits.insert(address, ring.clone());
+        Ok(())
+    }
+    pub fn remove(&mut self, prefix: Prefix) {
+        let of_bits = self.all.get_mut(&Reverse(prefix.bits));
+        if of_bits.is_some_and(|r| r.remove(&u32::from(prefix.address)).is_some()) {
+            self.count -= 1;
+        }
+    }
+    /// Who is behind an address, if anyone.
+    pub fn find(&self, address: u32) -> Option<&Ring> {
+        self.all.iter().find_map(|(Reverse(bits), rings)| {
+            let mask = u32::MAX.checked_shl(32 - u32::from(*bits)).unwrap_or(0);
+            rings.get(&(address & mask))
+        })
+    }
+    /// All of them, by prefix.
+    pub fn dump(&self) -> Vec<Ring> {
+        let mut all: Vec<Ring> = self.all.values().flat_map(|r| r.values().cloned()).collect();
+        all.sort_by_key(|r| r.prefix);
+        all
+    }
+}
