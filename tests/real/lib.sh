@@ -26,7 +26,10 @@ need() { # need COMMAND...: skip by name when one is missing
     done
 }
 
-pause() { read -rt "$1" <> <(:) || true; } # pause SECONDS
+# Nothing ever comes out of it. One for all pauses: a process for each would use up the process ids of a long test, and bash
+# waits for ever for one that it takes for another's.
+exec {never}<> <(:)
+pause() { read -rt "$1" -u "$never" || true; } # pause SECONDS
 
 fail() { echo "$name: $*" >&2; exit 1; }
 
