@@ -10,7 +10,7 @@ pub mod config;
 pub mod distributed;
 pub mod embedded;
 pub mod fault;
-pub mod file;
+pub use rackweave_device as file;
 pub mod hosts;
 pub mod sim;
 pub mod switching;

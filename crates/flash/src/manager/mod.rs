@@ -82,9 +82,10 @@ pub struct ManagerConfig {
 }
 
 impl ManagerConfig {
-    /// Real timing, verified reads, four soft-planes a die, no swaps.
+    /// Real timing, verified reads, four soft-planes a die (fewer of a die too small for that), no swaps.
     pub fn new(id: SsdId, profile: Profile) -> ManagerConfig {
         let soft_stripe_dies = 2 * u32::from(profile.geometry.dies_per_channel);
+        let whole = Cut::new(profile.geometry, 1, profile.device_over_provisioning);
         let die_spread = (profile.endurance / 100).clamp(4, 65_535) as u16;
         ManagerConfig {
             id,
@@ -92,7 +93,7 @@ impl ManagerConfig {
             timing: Timing::Real,
             verify: true,
             sync_span: Span::ZERO,
-            soft_planes_per_die: 4,
+            soft_planes_per_die: whole.stripes_per_die.clamp(1, 4) as u16,
             levels: ThroughputLevels::default(),
             soft_stripe_dies,
             wear: WearPolicy::NO_SWAP,

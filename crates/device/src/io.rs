@@ -1,5 +1,5 @@
 //! Positioned file I/O as a layer: the operating system's file at the bottom, or memory; anything may be put between
-//! it and the device ([`super::layers`]).
+//! it and the device ([`crate::layers`]).
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
