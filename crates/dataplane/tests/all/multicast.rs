@@ -62,19 +62,18 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(star: &Star) -> Ends {
+    /// At hosts' sockets, in a `life` that grows.
+    fn new(sockets: &[(NodeId, UdpSocket)], life: u64) -> Ends {
         // Nothing is taken for lost because this thread did not run.
         let slow = Span::from_millis(100);
         let cfg =
             Config { paths: 1, retransmit_min: slow, retransmit_initial: slow, sla: slow * 4, ..Config::default() };
         let keys = Keys::one(KeyId(3), [3; 32]).unwrap();
-        let end = |node: NodeId| {
-            let socket = star.host(node).net.run(|| UdpSocket::bind((address(node), UDP_PORT))).unwrap().unwrap();
-            socket.set_nonblocking(true).unwrap();
-            let endpoint = Endpoint::new(cfg.clone(), node, 1, keys.clone(), 7).unwrap();
-            End { node, endpoint, socket, got: BTreeMap::new() }
+        let end = |(node, socket): &(NodeId, UdpSocket)| {
+            let endpoint = Endpoint::new(cfg.clone(), *node, life, keys.clone(), 7).unwrap();
+            End { node: *node, endpoint, socket: socket.try_clone().unwrap(), got: BTreeMap::new() }
         };
-        let ends = [CLIENT].into_iter().chain(SERVERS).map(end).collect();
+        let ends = sockets.iter().map(end).collect();
         Ends { ends, begun: Instant::now(), done: BTreeMap::new() }
     }
     fn now(&self) -> Time {
@@ -185,8 +184,14 @@ fn bytes_of_all() -> u64 {
 fn puts_reach_every_member_once(star: &Star) {
     let client = &star.host(CLIENT).net;
     client.sh("ip route add 10.10.0.0/15 dev eth0").unwrap();
+    let socket = |node: NodeId| {
+        let socket = star.host(node).net.run(|| UdpSocket::bind((address(node), UDP_PORT))).unwrap().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        (node, socket)
+    };
+    let sockets: Vec<(NodeId, UdpSocket)> = [CLIENT].into_iter().chain(SERVERS).map(socket).collect();
     let before = sent_bytes(client);
-    let mut ends = Ends::new(star);
+    let mut ends = Ends::new(&sockets, 1);
     ends.put_all();
     let sent = sent_bytes(client) - before;
     println!("{sent} bytes left the sender for {} of messages to {} members", bytes_of_all(), SERVERS.len());
@@ -201,8 +206,7 @@ fn puts_reach_every_member_once(star: &Star) {
         .unwrap();
     let others = |s: &Star| [0, 2].map(|i: usize| sent_bytes(&s.host(SERVERS[i]).net));
     let idle = others(star);
-    drop(ends);
-    let mut ends = Ends::new(star);
+    let mut ends = Ends::new(&sockets, 2);
     ends.put_all();
     let repairs = ends.client().counters().group_repairs;
     println!("{repairs} chunks were repaired; the others' answers took {:?} bytes", {
