@@ -13,7 +13,7 @@ use rackweave_core::NodeId;
 use rackweave_core::map::{Map, map};
 use ring::{aead, hkdf};
 
-use crate::crc::{combine, parts};
+use crate::crc::{combine, crc32c, parts};
 use crate::header::{Form, HEAD_BYTES, Kind, Parsed, REWRITTEN, TAG_BYTES};
 
 /// Bytes of a cluster key.
@@ -232,7 +232,7 @@ impl Auth {
         let owner = Owner { id: KeyId((counter >> 56) as u8), node, incarnation, gc: false };
         let Some(Derived::Datagram(key)) = self.derived(owner) else {
             let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
-            let sum = crc32c::crc32c(d);
+            let sum = crc32c(d);
             d[form.tag_at..form.tag_at + 4].copy_from_slice(&sum.to_be_bytes());
             put_back(d, &rewritten);
             return;
@@ -327,11 +327,11 @@ impl Auth {
 
 /// CRC32C of a datagram, put together from those of its data's parts, which `known` gets.
 fn checksum(p: &Parsed, d: &[u8], known: &mut Vec<u32>) -> u32 {
-    let Kind::Chunk(c) = p.kind else { return crc32c::crc32c(d) };
+    let Kind::Chunk(c) = p.kind else { return crc32c(d) };
     let (cut, at) = c.data_at();
     let (head, data) = d.split_at(p.payload.start + cut);
-    parts(at, data).fold(crc32c::crc32c(head), |sum, (_, part)| {
-        let crc = crc32c::crc32c(part);
+    parts(at, data).fold(crc32c(head), |sum, (_, part)| {
+        let crc = crc32c(part);
         known.push(crc);
         combine(sum, crc, part.len())
     })

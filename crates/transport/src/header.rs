@@ -383,7 +383,10 @@ fn brief(b: &[u8], op: u8, mut p: Parsed) -> Result<Parsed, Malformed> {
 
 /// Names one life of a node in a set of acknowledgements.
 pub fn whose(node: NodeId, incarnation: u64) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&node.0.to_be_bytes()), &incarnation.to_be_bytes())
+    let mut both = [0; 12];
+    both[..4].copy_from_slice(&node.0.to_be_bytes());
+    both[4..].copy_from_slice(&incarnation.to_be_bytes());
+    crate::crc::crc32c(&both)
 }
 
 /// A set of acknowledgements, of one class.

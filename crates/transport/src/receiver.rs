@@ -8,7 +8,7 @@ use rackweave_core::Time;
 
 use crate::api::Message;
 use crate::config::Config;
-use crate::crc::{BLOCK_BYTES, combine, parts};
+use crate::crc::{BLOCK_BYTES, combine, crc32c, parts};
 use crate::header::{
     ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, Space, TransferId, restore,
 };
@@ -45,7 +45,7 @@ impl Blocks {
                 *crc = match known.get(i) {
                     Some(known) if from == 0 => *known,
                     Some(known) => combine(*crc, *known, part.len()),
-                    None => crc32c::crc32c_append(*crc, part),
+                    None => combine(*crc, crc32c(part), part.len()),
                 };
                 *done += part.len();
             }
@@ -55,7 +55,7 @@ impl Blocks {
     fn finish(mut self, data: &[u8]) -> Vec<u32> {
         self.done.resize(data.len().div_ceil(BLOCK_BYTES), (0, 0));
         let blocks = data.chunks(BLOCK_BYTES).zip(self.done);
-        blocks.map(|(block, (done, crc))| crc32c::crc32c_append(crc, &block[done..])).collect()
+        blocks.map(|(block, (done, crc))| combine(crc, crc32c(&block[done..]), block.len() - done)).collect()
     }
 }
 
@@ -295,7 +295,7 @@ impl Receiver {
         restore(&mut head[..HEAD_BYTES]);
         let data = Bytes::copy_from_slice(&d.bytes[data_at..d.payload.end]);
         let crcs = match d.known {
-            [] => data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect(),
+            [] => data.chunks(BLOCK_BYTES).map(crc32c).collect(),
             known => known.to_vec(),
         };
         (Message { head: head.into(), data }, crcs)

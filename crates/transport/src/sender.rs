@@ -20,6 +20,8 @@ const PROBES: usize = 2;
 /// trip; and for so long after an answer what it did not time is no sample.
 const STAMP_EVERY: Span = Span::from_millis(1);
 const STAMP_BUSY_DATAGRAMS: u64 = 4;
+/// But no more often: a short round trip's worth of system calls.
+const STAMP_BUSY_EVERY: Span = Span::from_micros(100);
 const STAMPS_LAST: Span = Span::from_millis(100);
 /// Doublings of the timeout.
 const BACKOFF_MAX: u32 = 10;
@@ -190,6 +192,8 @@ pub(crate) struct Sender {
     in_flight: u64,
     pub bytes: usize,
     congestion: Box<dyn Congestion>,
+    /// What it says, as of its last change.
+    window: u64,
     pub rtt: Rtt,
     /// The same with the hosts' time in it: what timeouts follow from, lest a busy host is taken for a loss.
     turn: Rtt,
@@ -218,6 +222,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub fn new(cfg: &Config, unordered: bool) -> Sender {
+        let congestion = congestion::new(cfg.algorithm, cfg.datagram_bytes_max, cfg.base_rtt);
         Sender {
             transfers: BTreeMap::new(),
             next_number: 0,
@@ -226,7 +231,8 @@ impl Sender {
             sent: VecDeque::new(),
             in_flight: 0,
             bytes: 0,
-            congestion: congestion::new(cfg.algorithm, cfg.datagram_bytes_max, cfg.base_rtt),
+            window: congestion.window(),
+            congestion,
             rtt: Rtt::default(),
             turn: Rtt::default(),
             backoff: 0,
@@ -316,10 +322,10 @@ impl Sender {
         self.sent.iter().any(|s| s.in_flight && !s.shared)
     }
     pub fn window(&self) -> u64 {
-        self.congestion.window()
+        self.window
     }
     fn room(&self, bytes: usize) -> bool {
-        self.in_flight == 0 || self.in_flight + bytes as u64 <= self.congestion.window()
+        self.in_flight == 0 || self.in_flight + bytes as u64 <= self.window
     }
 
     /// What may be sent now, lost chunks first. [`Sender::sent`] must follow.
@@ -399,7 +405,7 @@ impl Sender {
     }
     /// Whether nothing more could be sent after a datagram of `bytes`: its acknowledgement is waited for.
     pub fn full_after(&self, bytes: usize) -> bool {
-        self.in_flight + 2 * bytes as u64 > self.congestion.window()
+        self.in_flight + 2 * bytes as u64 > self.window
     }
     /// The chunk left in a datagram of that many bytes.
     pub fn sent(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize) {
@@ -443,7 +449,7 @@ impl Sender {
             return false;
         }
         let busy = self.in_flight >= STAMP_BUSY_DATAGRAMS * datagram as u64;
-        self.stamp_at = now + if busy { self.rtt.smoothed().min(STAMP_EVERY) } else { STAMP_EVERY };
+        self.stamp_at = now + if busy { self.rtt.smoothed().clamp(STAMP_BUSY_EVERY, STAMP_EVERY) } else { STAMP_EVERY };
         true
     }
     /// The driver learned when the datagram really left.
@@ -504,6 +510,7 @@ impl Sender {
             marked: if newer { counted.1.min(counted.0) } else { 0 },
             limited: self.limited,
         });
+        self.window = self.congestion.window();
         if bytes > 0 {
             self.limited = false;
         }
@@ -601,6 +608,7 @@ impl Sender {
         }
         self.again(s);
         self.congestion.lost(now, s.at);
+        self.window = self.congestion.window();
     }
     /// Go-back-N: sent after a lost one, so sent again, arrived or not.
     fn lose_also(&mut self, i: usize) {
@@ -656,6 +664,7 @@ impl Sender {
         self.probe(now, p);
         if self.backoff > 0 {
             self.congestion.timed_out(now);
+            self.window = self.congestion.window();
         }
         self.backoff += 1;
         self.counts.timeouts += 1;
@@ -700,6 +709,7 @@ impl Sender {
     }
     /// Everything begins anew, in chunks of that size: the peer has restarted, or large datagrams vanish.
     pub fn restart(&mut self, chunk_bytes: usize, larger_only: bool) {
+        self.backoff = 0;
         let ids: Vec<TransferId> = self.transfers.keys().copied().collect();
         for id in ids {
             if larger_only && self.transfers.get(&id).is_some_and(|o| o.chunk_bytes.min(o.body_bytes()) <= chunk_bytes)

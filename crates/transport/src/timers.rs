@@ -4,7 +4,7 @@ use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Span, Time};
 
 use crate::api::{Event, Missing};
-use crate::config::{Config, DATAGRAM_BYTES_MIN};
+use crate::config::{Config, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN};
 use crate::endpoint::{CLASSES, Endpoint};
 use crate::header::Space;
 use crate::peer::{Carrier, Control, Flow, IDLE_KEEP_ALIVES, Peer, TRIAL_TOKEN};
@@ -12,6 +12,9 @@ use crate::sender::{Outgoing, Progress};
 
 /// Large datagrams lost in a row until smaller ones are tried.
 const LARGE_LOST_MAX: u32 = 6;
+/// Largest datagrams of common networks besides the least: Ethernet's, and with jumbo frames. Sizes go from one to the next, so
+/// that a message's deadline is not over before the right one is found.
+const SIZES: [usize; 3] = [DATAGRAM_BYTES_MIN, 1472, 8972];
 /// How long until a larger size is tried again.
 const LARGER_AFTER: Span = Span::from_secs(10);
 /// Half-received messages are dropped after so long without another chunk: longer than a sender's longest timeouts.
@@ -61,6 +64,13 @@ impl Peer {
         let since = waiting.map(|f| f.tx.progress.max(self.stream_since)).min();
         since.map_or(Time::MAX, |t| t + cfg.dead_after / 3 * 2)
     }
+}
+
+fn below(size: usize) -> usize {
+    SIZES.into_iter().rev().find(|s| *s < size).unwrap_or(DATAGRAM_BYTES_MIN)
+}
+fn above(size: usize) -> usize {
+    SIZES.into_iter().find(|s| *s > size).unwrap_or(DATAGRAM_BYTES_MAX)
 }
 
 impl Endpoint {
@@ -290,8 +300,23 @@ impl Endpoint {
         if !smaller && !larger {
             return;
         }
-        let size = if smaller { peer.datagram / 2 } else { peer.datagram * 2 };
-        peer.datagram = size.clamp(DATAGRAM_BYTES_MIN, max);
+        let size = if smaller { below(peer.datagram) } else { above(peer.datagram) };
+        self.set_size(now, node, size);
+    }
+
+    /// The driver's socket does not take datagrams of so many bytes to the peer: smaller ones at once.
+    pub fn too_long(&mut self, now: Time, node: NodeId, bytes: usize) {
+        if self.peers.get(&node).is_some_and(|p| bytes <= p.datagram && bytes > DATAGRAM_BYTES_MIN) {
+            self.set_size(now, node, below(bytes));
+            self.touch(now, node);
+        }
+    }
+
+    fn set_size(&mut self, now: Time, node: NodeId, size: usize) {
+        let max = self.cfg.datagram_bytes_max;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let smaller = size < peer.datagram;
+        peer.datagram = size.min(max);
         peer.large_lost = 0;
         peer.larger_at = if peer.datagram < max { now + LARGER_AFTER } else { Time::MAX };
         self.counters.chunk_size_changes += 1;

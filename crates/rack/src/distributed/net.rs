@@ -265,6 +265,19 @@ impl Net {
             self.streams.sweep(now);
         }
         self.take_events(now, engine);
+        self.transmit(now, engine)?;
+        // What was too long has been cut anew.
+        while self.too_long(now) {
+            self.transmit(now, engine)?;
+        }
+        Ok(())
+    }
+
+    fn transmit<N: Nodes, F: FileIo, M: MetaStore>(
+        &mut self,
+        now: Time,
+        engine: &mut Engine<N, F, M>,
+    ) -> io::Result<()> {
         while let Some(t) = self.endpoint.poll_transmit(now) {
             let Some(to) = self.address(t.to) else { continue };
             let path = match t.via {
@@ -277,7 +290,8 @@ impl Net {
             let (bytes, segment) = (t.bytes, t.segment);
             let ecn = if t.ecn { Ecn::Capable } else { Ecn::Not };
             let timed = t.timed.then_some(Timed { peer: t.peer, class: t.class, stamp: t.stamp });
-            self.out.push(Outgoing { to, path, bytes, segment, dscp: dscp(t.class), ecn, timed });
+            let peer = Some(t.peer);
+            self.out.push(Outgoing { to, path, bytes, segment, dscp: dscp(t.class), ecn, timed, peer });
         }
         self.take_events(now, engine);
         self.streams.flush(now);
@@ -285,6 +299,13 @@ impl Net {
         self.udp.send(&mut self.out)?;
         self.hear_of_leaving(now);
         Ok(())
+    }
+
+    /// Tells the transport what the sockets found too long; false if there was nothing.
+    fn too_long(&mut self, now: Time) -> bool {
+        let all = self.udp.take_too_long();
+        all.iter().for_each(|t| self.endpoint.too_long(now, t.peer, t.bytes));
+        !all.is_empty()
     }
 
     fn hear_of_leaving(&mut self, now: Time) {
@@ -432,7 +453,7 @@ impl Net {
             self.counters.forwarded += 1;
             let (bytes, dscp) = (copy.freeze(), dscp(p.header.class));
             let ecn = if marked { Ecn::Marked } else { Ecn::Capable };
-            self.out.push(Outgoing { to, path: 0, bytes, segment: None, dscp, ecn, timed: None });
+            self.out.push(Outgoing { to, path: 0, bytes, segment: None, dscp, ecn, timed: None, peer: None });
         }
     }
 

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
 use bytes::Bytes;
-use rackweave_core::Time;
+use rackweave_core::{NodeId, Time};
 use rackweave_transport::Train;
 
 use super::stamps::{Left, Stamps, Timed};
@@ -45,6 +45,15 @@ pub struct Outgoing {
     pub ecn: Ecn,
     /// Whose time of leaving the kernel is asked for.
     pub timed: Option<Timed>,
+    /// Whose connection it belongs to, if it has one here.
+    pub peer: Option<NodeId>,
+}
+
+/// A datagram, or those of a train, that were longer than the path carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong {
+    pub peer: NodeId,
+    pub bytes: usize,
 }
 
 /// Counts, since the sockets were opened.
@@ -79,6 +88,7 @@ pub struct Udp {
     buffers: Vec<Box<[u8]>>,
     gso: bool,
     clocks: Clocks,
+    too_long: Vec<TooLong>,
     pub counters: Counters,
 }
 
@@ -119,7 +129,15 @@ impl Udp {
         }
         let stamps = all.iter().map(|s| Stamps::new(s.as_raw_fd())).collect();
         let clocks = Clocks { boot_at_zero: u64::MAX };
-        Ok(Udp { paths: all, stamps, buffers: Vec::new(), gso: true, clocks, counters: Counters::default() })
+        Ok(Udp {
+            paths: all,
+            stamps,
+            buffers: Vec::new(),
+            gso: true,
+            clocks,
+            too_long: Vec::new(),
+            counters: Counters::default(),
+        })
     }
 
     pub fn as_raw_fd(&self) -> RawFd {
@@ -154,6 +172,11 @@ impl Udp {
                 each(Left { timed, at: time(stamp) });
             });
         }
+    }
+
+    /// What was too long since the last time.
+    pub fn take_too_long(&mut self) -> Vec<TooLong> {
+        std::mem::take(&mut self.too_long)
     }
 
     /// Whether trains can be sent.
@@ -240,7 +263,14 @@ impl Udp {
                 }
                 Err(e) => {
                     self.counters.send_refused += 1;
-                    self.counters.send_too_long += u64::from(e.raw_os_error() == Some(libc::EMSGSIZE));
+                    let o = &all[from];
+                    // Of a train whose datagrams are too long Linux said EINVAL before 6.15.
+                    let train = o.segment.is_some() && e.raw_os_error() == Some(libc::EINVAL);
+                    if train || e.raw_os_error() == Some(libc::EMSGSIZE) {
+                        self.counters.send_too_long += 1;
+                        let bytes = o.segment.unwrap_or(o.bytes.len());
+                        self.too_long.extend(o.peer.map(|peer| TooLong { peer, bytes }));
+                    }
                     from += 1;
                 }
             }
@@ -399,8 +429,8 @@ pub(super) fn put_address(a: SocketAddr, to: &mut libc::sockaddr_storage) -> u32
 
 #[cfg(test)]
 mod tests {
+    use rackweave_core::Span;
     use rackweave_core::msg::Class;
-    use rackweave_core::{NodeId, Span};
 
     use super::*;
     use crate::embedded::poll::{Interest, Poll};
@@ -444,6 +474,7 @@ mod tests {
             dscp: 18,
             ecn: Ecn::Capable,
             timed: None,
+            peer: None,
         };
         let mut all = vec![out(100, 0, None), out(50_000, 1, None), out(2_500, 0, Some(1000))];
         a.send(&mut all).expect("sends");
@@ -489,7 +520,7 @@ mod tests {
         let (mut a, mut b, to) = pair("127.0.0.1");
         for (ecn, seen) in [(Ecn::Not, false), (Ecn::Marked, true), (Ecn::Capable, false)] {
             let bytes = Bytes::from_static(b"x");
-            a.send(&mut vec![Outgoing { to, path: 0, bytes, segment: None, dscp: 18, ecn, timed: None }])
+            a.send(&mut vec![Outgoing { to, path: 0, bytes, segment: None, dscp: 18, ecn, timed: None, peer: None }])
                 .expect("send");
             assert_eq!(take(&mut b, 1)[0].marked, seen, "{ecn:?}");
         }
@@ -509,6 +540,7 @@ mod tests {
             dscp: 18,
             ecn: Ecn::Not,
             timed,
+            peer: Some(NodeId(3)),
         };
         let mut clock = Clock::of_one_node();
         a.keep_time_of(&clock);
@@ -535,6 +567,7 @@ mod tests {
             // Too long for UDP: the kernel's numbers must not be mistaken afterwards.
             a.send(&mut vec![out(to, 65_535, Some(timed(99)))]).expect("counted");
             assert_eq!(a.counters.send_too_long, round + 1);
+            assert_eq!(a.take_too_long(), [TooLong { peer: NodeId(3), bytes: 65_535 }]);
         }
         assert_eq!((a.counters.leaving_asked, a.counters.leaving_told), (6, 6));
         assert_eq!(a.timestamps(), "arrival by the kernel, leaving by the kernel");

@@ -112,6 +112,29 @@ fn large_datagrams_that_vanish_are_followed_by_smaller_ones() {
     assert_eq!(w.end(2).peers()[0].datagram_bytes, 8972);
 }
 
+/// The path carries less from one moment to the next: messages with the drivers' deadline of a second get there all the same.
+#[test]
+fn no_message_is_given_up_when_the_path_carries_less() {
+    for (datagram_bytes_max, mtu) in [(65_507, 1472), (65_507, 1200), (8972, 1472), (1472, 1200)] {
+        let cfg = Config { datagram_bytes_max, ..Config::default() };
+        let mut w = pair(Faults::default(), cfg, Keys::none());
+        for n in 0..16 {
+            if n == 8 {
+                w.settle(Span::from_secs(1));
+                assert_eq!(w.end(2).peers()[0].datagram_bytes, datagram_bytes_max);
+                w.faults.mtu = mtu;
+            }
+            let deadline = w.now + Span::from_secs(1);
+            let bytes = if n % 2 == 0 { 65_536 } else { 4096 };
+            w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, bytes), deadline, n).expect("taken");
+        }
+        w.settle(Span::from_secs(5));
+        assert_eq!(w.delivered(3).count(), 16, "{datagram_bytes_max} to {mtu}: {:?}", w.state());
+        assert!(!w.events.iter().any(|(_, _, e)| matches!(e, Event::GaveUp { .. })), "{datagram_bytes_max} to {mtu}");
+        assert!(w.end(2).peers()[0].datagram_bytes <= mtu);
+    }
+}
+
 #[test]
 fn a_receiver_that_does_not_read_holds_up_its_senders_in_bounded_memory() {
     let cfg = Config { unread_bytes_max: 6 << 20, queue_bytes_max: 6 << 20, ..Config::default() };
