@@ -78,7 +78,7 @@ impl Ring {
             Reach::All => &self.members,
             Reach::Share => {
                 let hash = from.ipv4().wrapping_mul(0x9e37_79b9);
-                let share = (u64::from(hash) * self.members.len() as u64 >> 32) as usize;
+                let share = ((u64::from(hash) * self.members.len() as u64) >> 32) as usize;
                 &self.members[share..=share]
             }
         }
