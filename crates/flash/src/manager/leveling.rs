@@ -218,7 +218,7 @@ impl FlashManager {
     pub(super) fn moves_wait(&self) -> bool {
         !self.leveling.away.is_empty() && self.moves.is_empty()
     }
-    /// Starts the moves that can be started: one at a time of each logical die.
+    /// Starts the moves that can be started: [`MOVES_A_DIE`] to each die.
     pub(super) fn start_moves(&mut self, out: &mut ManagerOut) {
         for id in std::mem::take(&mut self.leveling.abandoned) {
             self.end_abandoned(id);
@@ -244,29 +244,32 @@ impl FlashManager {
     /// False: all blocks of the logical die are at home.
     fn move_next(&mut self, die: u32, at: &mut u32) -> bool {
         let home = self.logical[die as usize].home;
-        if self.dies[home as usize].moving > 0 {
-            return true;
-        }
         let n = self.logical[die as usize].to.len() as u32;
-        for i in 0..n {
-            let number = (*at + i) % n;
-            let block = self.mapped(Logical { die, number });
-            if block == NONE || self.die_of(block) == home || self.phys[block as usize].state != PhysState::Mapped {
-                continue;
-            }
-            if self.failing(Logical { die, number }) {
-                continue;
-            }
-            if self.start_move(block, Why::Swap, Vec::new()) {
-                *at = number + 1;
+        let first = *at;
+        for number in (first..n).chain(0..first) {
+            if self.dies[home as usize].moving >= MOVES_A_DIE {
                 return true;
             }
-            // A die that is worn out takes no more: what is elsewhere stays there.
-            return self.coming(home);
+            let l = Logical { die, number };
+            let block = self.mapped(l);
+            let can_go = block != NONE
+                && self.die_of(block) != home
+                && self.phys[block as usize].state == PhysState::Mapped
+                && !self.failing(l);
+            if !can_go {
+                continue;
+            }
+            if !self.start_move(block, Why::Swap, Vec::new()) {
+                // A die that is worn out takes no more: what is elsewhere stays there.
+                return self.coming(home);
+            }
+            *at = (number + 1) % n;
         }
         self.is_away(die)
     }
 }
 
+/// Moves to a die at a time: one reads at the old die while the other programs.
+const MOVES_A_DIE: u32 = 2;
 /// Times a die is looked at for blocks that rest while it is erased once through.
 const LOOKS_A_ROUND: u32 = 64;

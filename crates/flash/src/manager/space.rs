@@ -118,7 +118,9 @@ pub(super) struct Die {
 
 impl Die {
     pub(super) fn new(g: &Geometry, soft_planes: u32) -> Die {
-        let free = vec![BinaryHeap::new(); usize::from(g.planes_per_die)];
+        // To the full size at once: growing would take up to twice the memory.
+        let heap = || BinaryHeap::with_capacity(g.blocks_per_plane as usize);
+        let free = (0..g.planes_per_die).map(|_| heap()).collect();
         Die { free, queue: DieQueue::new(soft_planes), busy: None, erases: 0, moving: 0 }
     }
     pub(super) fn free_blocks(&self) -> impl Iterator<Item = u32> {

@@ -63,3 +63,63 @@ fn range_group() {
     assert_eq!(format::decode_group(&b[..20]), None);
     assert_eq!(format::decode_group(&[0; 4096]), None);
 }
+
+#[test]
+fn the_drives_record_is_as_documented() {
+    use rackweave_core::VssdId;
+    use rackweave_flash::Geometry;
+    use rackweave_flash::manager::alloc::{Cut, Isolation, Units};
+    use rackweave_flash::manager::record::{self, DriveRecord, VssdRecord};
+    let geometry = Geometry {
+        channels: 1,
+        dies_per_channel: 2,
+        planes_per_die: 1,
+        blocks_per_plane: 8,
+        pages_per_block: 4,
+        page_bytes: 4096,
+    };
+    let cut = Cut::new(geometry, 3, 0.01);
+    let units = Units { isolation: Isolation::Software, numbers: vec![1, 4] };
+    let r = DriveRecord {
+        generation: 0x0102,
+        clean: true,
+        time: 0x0304,
+        next_vssd: 9,
+        cuts_before: 5,
+        cuts: vec![6, 7],
+        homes: vec![1, 0],
+        bad: vec![0, 15],
+        vssds: vec![VssdRecord { id: VssdId(8), level: 1, capacity: 0x1000, units }],
+    };
+    let b = record::encode(&r, &cut);
+    let head = b"RWFLBX\r\n\x01\0\x01\0\x02\0\x03\0\x08\0\0\0\x06\0\0\0\x02\x01\0\0\0\0\0\0\x04\x03\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\
+        \x09\0\0\0\x02\0\x01\0\x7a\0\0\0\0\0\0\0";
+    assert_eq!(b[..64], head[..]);
+    let rest = b"\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x01\0\0\0\x01\x80\
+        \x08\0\0\0\x01\0\0\0\0\x10\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0\x01\0\0\0\x04\0\0\0";
+    assert_eq!(b[64..b.len() - 4], rest[..]);
+    assert_eq!(b[b.len() - 4..], crc32c::crc32c(&b[..b.len() - 4]).to_le_bytes());
+    assert!(b.len() as u64 <= record::copy_bytes(&cut));
+    assert_eq!(record::decode(&b, &cut), Ok(Some(r)));
+    // Damage anywhere is noticed, and no bytes at all make it panic.
+    let mut rng = rackweave_core::Rng::new(5);
+    for at in 0..b.len() {
+        let mut damaged = b.clone();
+        damaged[at] ^= 1 << rng.below(8);
+        assert_eq!(record::decode(&damaged, &cut), Ok(None), "byte {at}");
+    }
+    for _ in 0..2000 {
+        let mut sealed = b.clone();
+        for _ in 0..rng.between(1, 6) {
+            let at = rng.between(8, b.len() as u64 - 5) as usize;
+            sealed[at] = rng.next_u64() as u8;
+        }
+        let len = u32::from_le_bytes([sealed[56], sealed[57], sealed[58], sealed[59]]) as usize;
+        if let Some(end) = len.checked_sub(4).filter(|e| *e >= 64 && *e + 4 <= sealed.len()) {
+            let crc = crc32c::crc32c(&sealed[..end]);
+            sealed[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        _ = record::decode(&sealed, &cut);
+        _ = record::decode(&sealed[..rng.below(sealed.len() as u64) as usize], &cut);
+    }
+}

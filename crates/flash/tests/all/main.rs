@@ -11,3 +11,4 @@ mod power;
 mod power_disk;
 mod profiles;
 mod rig;
+mod sharing;

@@ -1,0 +1,386 @@
+//! vSSDs that share a drive in virtual time: shares of dies, isolation, moves in the background; wear to the end.
+
+use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::{Payload, Span, SsdId, Time, VssdId};
+use rackweave_flash::backend::{Discard, Memory};
+use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
+use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};
+use rackweave_flash::wear::{Swap, WearPolicy};
+use rackweave_flash::{Geometry, Profile, Timing};
+
+const PAGE: u64 = 16_384;
+
+/// p-ssd's timing: 4 channels of 2 dies of 2 planes of 32 blocks of 16 pages.
+fn timed() -> ManagerConfig {
+    let mut p = Profile::builtin("p-ssd").expect("built in");
+    p.geometry = Geometry {
+        channels: 4,
+        dies_per_channel: 2,
+        planes_per_die: 2,
+        blocks_per_plane: 32,
+        pages_per_block: 16,
+        page_bytes: PAGE as u32,
+    };
+    let mut cfg = ManagerConfig::new(SsdId(0), p);
+    cfg.soft_stripe_dies = 1;
+    cfg
+}
+
+/// A drive in virtual time.
+struct Rig {
+    manager: FlashManager,
+    disk: Memory,
+    out: ManagerOut,
+    in_flight: Vec<(DeviceCommand, Completion)>,
+    now: Time,
+    token: u64,
+}
+
+impl Rig {
+    fn new(cfg: &ManagerConfig) -> Rig {
+        let manager = FlashManager::new(cfg.clone()).expect("a drive");
+        let disk = Memory::new(cfg.profile.geometry);
+        let mut r = Rig { manager, disk, out: ManagerOut::new(), in_flight: Vec::new(), now: Time::ZERO, token: 0 };
+        r.manager.boot(r.now, &mut r.out);
+        r.until(|d| matches!(d, Done::Recovered { result: Ok(()) }));
+        r
+    }
+    fn step(&mut self) -> Option<Vec<Done>> {
+        for c in self.out.commands.drain(..) {
+            let result = self.disk.execute(&c.op);
+            let completion = Completion { ssd: c.ssd, tag: c.tag, result };
+            self.in_flight.push((c, completion));
+        }
+        let i = (0..self.in_flight.len()).min_by_key(|i| (self.in_flight[*i].0.done_at, self.in_flight[*i].0.tag))?;
+        let (c, completion) = self.in_flight.remove(i);
+        self.now = self.now.max(c.done_at);
+        self.manager.handle(self.now, completion, &mut self.out);
+        Some(std::mem::take(&mut self.out.done))
+    }
+    fn until(&mut self, is: impl Fn(&Done) -> bool) -> Done {
+        loop {
+            let done = self.step().expect("it comes");
+            if let Some(d) = done.into_iter().find(&is) {
+                return d;
+            }
+        }
+    }
+    fn settle(&mut self) {
+        while self.step().is_some() {}
+    }
+    fn token(&mut self) -> u64 {
+        self.token += 1;
+        self.token
+    }
+    fn vssd(&mut self, isolation: Isolation, level: u32) -> VssdId {
+        let token = self.token();
+        self.manager.alloc_vssd(self.now, (isolation, level, 1), token, &mut self.out).expect("room");
+        match self.until(|d| matches!(d, Done::VssdAllocated { .. })) {
+            Done::VssdAllocated { result, .. } => result.expect("durable"),
+            _ => unreachable!(),
+        }
+    }
+    fn block(&mut self, vssd: VssdId) -> Block {
+        let token = self.token();
+        self.manager.alloc_block(self.now, vssd, token, &mut self.out).expect("free");
+        let mine = |d: &Done| matches!(d, Done::BlockAllocated { token: t, .. } if *t == token);
+        loop {
+            if let Some(i) = self.out.done.iter().position(mine) {
+                let Done::BlockAllocated { result, .. } = self.out.done.remove(i) else { unreachable!() };
+                return result.expect("free");
+            }
+            if let Some(Done::BlockAllocated { result, .. }) = self.step().expect("it comes").into_iter().find(mine) {
+                return result.expect("free");
+            }
+        }
+    }
+    fn write(&mut self, block: Block, pages: u64) -> u64 {
+        let token = self.token();
+        let data = Payload::elided((pages * PAGE) as u32, token);
+        self.manager.write(self.now, (block.vssd, block), None, &data, token, &mut self.out).expect("room");
+        token
+    }
+    fn read(&mut self, block: Block, page: u64) -> u64 {
+        let token = self.token();
+        self.manager.read(self.now, (block.vssd, block), (page * PAGE, 4096), token, &mut self.out).expect("written");
+        token
+    }
+    /// How long a read takes, with whatever else is going on.
+    fn read_time(&mut self, block: Block, page: u64) -> Span {
+        let (begin, token) = (self.now, self.read(block, page));
+        self.until(|d| matches!(d, Done::Read { token: t, result: Ok(_) } if *t == token));
+        self.now.since(begin)
+    }
+}
+
+#[test]
+fn two_soft_planes_get_twice_the_share_of_one_and_nobody_waits_for_an_idle_one() {
+    let mut r = Rig::new(&timed());
+    let (one, two) = (r.vssd(Isolation::Software, 0), r.vssd(Isolation::Software, 1));
+    let blocks = [r.block(one), r.block(two)];
+    let begin = r.now;
+    let tokens: Vec<(u64, usize)> = (0..30).flat_map(|_| [0, 1]).map(|i| (r.write(blocks[i], 1), i)).collect();
+    let mut done = [0u32; 2];
+    let mut when_two_was_through = None;
+    while done != [30, 30] {
+        for d in r.step().expect("under way") {
+            let Done::Written { token, .. } = d else { continue };
+            let i = tokens.iter().find(|t| t.0 == token).expect("ours").1;
+            done[i] += 1;
+            if done[1] == 30 {
+                when_two_was_through.get_or_insert(done[0]);
+            }
+        }
+    }
+    let shared = when_two_was_through.expect("both are through");
+    assert!((13..=17).contains(&shared), "while the one of two soft-planes wrote 30 pages, the other wrote {shared}");
+    // Alone, one soft-plane has the whole die.
+    let each = r.now.since(begin).0 / 60;
+    let (begin, last) = (r.now, r.block(one));
+    let begin = begin.max(r.now);
+    (0..20).for_each(|_| _ = r.write(last, 1));
+    r.settle();
+    let alone = r.now.since(begin).0 / 20;
+    assert!(alone < each + each / 4, "{alone} ns a page alone, {each} shared");
+}
+
+#[test]
+fn unisolated_vssds_share_one_queue() {
+    let mut r = Rig::new(&timed());
+    let (a, b) = (r.vssd(Isolation::None, 0), r.vssd(Isolation::None, 0));
+    let (x, y) = (r.block(a), r.block(b));
+    (0..20).for_each(|_| _ = r.write(x, 1));
+    let late = r.write(y, 1);
+    let mut before = 0;
+    'all: loop {
+        for d in r.step().expect("under way") {
+            match d {
+                Done::Written { token, .. } if token == late => break 'all,
+                Done::Written { .. } => before += 1,
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(before, 20, "first come, first served");
+}
+
+#[test]
+fn channels_of_ones_own_are_not_disturbed() {
+    let cfg = timed();
+    let time = |isolation: Isolation| {
+        let mut r = Rig::new(&cfg);
+        let (reader, writer) = (r.vssd(isolation, 0), r.vssd(isolation, 0));
+        let (b, w) = (r.block(reader), r.block(writer));
+        let done = r.write(b, 16);
+        r.until(|d| matches!(d, Done::Written { token, .. } if *token == done));
+        let alone = r.read_time(b, 3);
+        (0..8).for_each(|_| _ = r.write(w, 2));
+        (alone, r.read_time(b, 3))
+    };
+    let (alone, disturbed) = time(Isolation::Channel);
+    assert_eq!(alone, disturbed);
+    let (alone, disturbed) = time(Isolation::Software);
+    assert!(disturbed.0 > 3 * alone.0, "{alone:?} {disturbed:?}");
+}
+
+#[test]
+fn dies_that_trade_places_move_fast_and_give_way() {
+    let mut cfg = timed();
+    cfg.profile.geometry.pages_per_block = 128;
+    let mut r = Rig::new(&cfg);
+    let hot = r.vssd(Isolation::Channel, 0);
+    let mut blocks = Vec::new();
+    for _ in 0..20 {
+        let b = r.block(hot);
+        (0..4).for_each(|_| _ = r.write(b, 128));
+        r.settle();
+        blocks.push(b);
+    }
+    let alone = r.read_time(blocks[3], 5);
+    let swap = Swap { dies: vec![(0, 6), (1, 7)] };
+    let begin = r.now;
+    assert!(r.manager.swap_dies(r.now, &swap, &mut r.out));
+    let mut slowest = Span::ZERO;
+    for i in 0..60 {
+        slowest = slowest.max(r.read_time(blocks[i % 20], (i % 60) as u64));
+    }
+    assert!(r.manager.swapping(), "the reads came while blocks moved");
+    // One command may be in its way, and an erase at the most.
+    let p = r.manager.config().profile.clone();
+    assert!(slowest <= alone + p.erase + p.program, "{slowest:?}");
+    r.settle();
+    assert!(!r.manager.swapping());
+    let bytes = r.manager.stats().swap_moves * 128 * PAGE;
+    let rate = bytes as f64 / r.now.since(begin).as_secs_f64() / 1e6;
+    // Two dies in one direction, each a page in 49 + 750 µs, with reads between.
+    assert!(rate > 35.0, "{rate:.1} MB/s");
+    for b in blocks {
+        let done = r.read_time(b, 511);
+        assert_eq!(done, alone);
+    }
+    assert_eq!(r.disk.violations(), []);
+    r.manager.check().expect("whole");
+}
+
+#[test]
+fn moves_keep_to_their_rate() {
+    let mut cfg = timed();
+    cfg.move_bytes_per_s = Some(2_000_000);
+    let mut d = Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
+    let v = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
+    let size = d.block_size(v).expect("live");
+    for i in 0..4 {
+        let b = d.alloc_block(v).expect("free");
+        d.write(v, b, &Payload::elided(size as u32, i)).expect("new");
+    }
+    // What is worn most trades with what is worn least.
+    let begin = d.now();
+    for i in 0..4 {
+        d.free_block(v, Block { vssd: v, index: i }).expect("live");
+        let b = d.alloc_block(v).expect("free");
+        d.write(v, b, &Payload::elided(size as u32, 9)).expect("new");
+    }
+    let _ = begin;
+    let begin = d.now();
+    assert!(d.swap(), "a channel is worn more than others");
+    let moved = d.manager().stats().swap_moves * 16 * PAGE;
+    let least = moved as f64 / 2e6;
+    let took = d.now().since(begin).as_secs_f64();
+    assert!(took >= least * 0.95 && took < least * 1.5, "{moved} bytes in {took:.3} s, {least:.3} at the least");
+}
+
+/// Blocks that can be erased so many times.
+#[derive(Debug)]
+struct Wearing {
+    disk: Memory,
+    endurance: u16,
+}
+
+impl Backend for Wearing {
+    fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
+        match op {
+            DeviceOp::Erase { block, .. } if self.disk.erases(*block) >= self.endurance + (*block * 7 % 5) as u16 => {
+                Err(DeviceError::BadBlock { block: *block })
+            }
+            _ => self.disk.execute(op),
+        }
+    }
+}
+
+#[test]
+fn a_worn_out_vssd_can_be_read_to_the_end() {
+    let mut cfg = timed();
+    cfg.timing = Timing::None;
+    cfg.die_spread = 4;
+    let disk = Wearing { disk: Memory::new(cfg.profile.geometry), endurance: 30 };
+    let mut d = Drive::open(cfg.clone(), disk).expect("new");
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let other = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let size = d.block_size(v).expect("live");
+    let mut live = std::collections::VecDeque::new();
+    let mut written = 0u64;
+    let end = loop {
+        if live.len() > 25 {
+            let (b, _) = live.pop_front().expect("some");
+            d.free_block(v, b).expect("live");
+        }
+        match d.alloc_block(v) {
+            Ok(b) => {
+                written += 1;
+                d.write(v, b, &Payload::elided(size as u32, written)).expect("erased");
+                live.push_back((b, written));
+            }
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(end, BlockError::WornOut { die: 0, .. }), "{end}");
+    // 64 erase blocks of 30 to 34 erases, two of them a stripe: 95 % of that at the least was had.
+    assert!(written >= 64 * 30 / 2 * 95 / 100, "{written}");
+    let check = |d: &mut Drive<Wearing>| {
+        for &(b, seed) in &live {
+            assert_eq!(d.read(b, 0, size), Ok(Payload::elided(size as u32, seed)), "{b}");
+        }
+    };
+    check(&mut d);
+    let retired = d.manager().stats().retired;
+    assert!(retired > 0);
+    // The others of the drive go on, and after a start it is as it was.
+    let b = d.alloc_block(other).expect("its die is new");
+    d.write(other, b, &Payload::elided(size as u32, 5)).expect("erased");
+    let disk = d.close().expect("no failure");
+    let mut d = Drive::open(cfg, disk).expect("whole");
+    assert!(d.manager().stats().retired >= retired);
+    check(&mut d);
+    d.manager().check().expect("whole");
+}
+
+/// Erases of each channel with one vSSD that writes and three that rest.
+fn channel_killer(wear: WearPolicy) -> (f64, u64) {
+    let mut cfg = timed();
+    cfg.timing = Timing::None;
+    cfg.wear = wear;
+    let g = cfg.profile.geometry;
+    let mut d = Drive::open(cfg, Memory::new(g)).expect("new");
+    let vssds: Vec<VssdId> = (0..4).map(|_| d.alloc_vssd(Isolation::Channel, 0, 1).expect("room")).collect();
+    let size = d.block_size(vssds[0]).expect("live") as u32;
+    for &v in &vssds {
+        for i in 0..8 {
+            let b = d.alloc_block(v).expect("free");
+            d.write(v, b, &Payload::elided(size, i)).expect("new");
+        }
+    }
+    for i in 0..1500 {
+        let old = Block { vssd: vssds[0], index: d.next_block(vssds[0], 0).expect("live").expect("some").block.index };
+        d.free_block(vssds[0], old).expect("live");
+        let b = d.alloc_block(vssds[0]).expect("freed");
+        d.write(vssds[0], b, &Payload::elided(size, i)).expect("new");
+        if i % 16 == 0 {
+            d.settle();
+        }
+    }
+    d.settle();
+    d.manager().check().expect("whole");
+    for &v in &vssds[1..] {
+        for index in 0..8 {
+            let block = Block { vssd: v, index };
+            assert_eq!(d.read(block, 0, u64::from(size)), Ok(Payload::elided(size, u64::from(index))));
+        }
+    }
+    let swaps = d.manager().stats().swaps;
+    let blocks = g.blocks_per_channel();
+    let worn: Vec<u64> =
+        (0..4).map(|c| (c * blocks..(c + 1) * blocks).map(|b| u64::from(d.backend_mut().erases(b))).sum()).collect();
+    assert_eq!(d.backend_mut().violations(), []);
+    (*worn.iter().max().expect("four") as f64 * 4.0 / worn.iter().sum::<u64>() as f64, swaps)
+}
+
+#[test]
+fn a_channel_killer_wears_out_all_channels() {
+    let (alone, swaps) = channel_killer(WearPolicy::NO_SWAP);
+    assert_eq!(swaps, 0);
+    assert!(alone > 3.0, "without swaps one channel takes it all: {alone:.2}");
+    // γ: 100 rounds of a channel's blocks in all, a swap for each 8 of them.
+    let channel = 128 * 16 * PAGE;
+    for policy in [WearPolicy::flashblox_adaptive(channel * 4), WearPolicy::adaptive(channel * 4)] {
+        let (even, swaps) = channel_killer(policy);
+        assert!(swaps >= 4 && even < 1.35, "{policy:?}: imbalance {even:.2} with {swaps} swaps");
+    }
+}
+
+#[test]
+fn maps_take_8_mb_a_terabyte() {
+    let mut cfg = ManagerConfig::new(SsdId(0), Profile::builtin("p-ssd").expect("built in"));
+    (cfg.timing, cfg.verify) = (Timing::None, false);
+    let mut d = Drive::open(cfg, Discard).expect("new");
+    let most = 8 << 20;
+    assert!(d.manager().state_bytes() <= most, "{}", d.manager().state_bytes());
+    for isolation in Isolation::ALL {
+        d.alloc_vssd(isolation, 2, 1).expect("room");
+    }
+    let rest = d.manager().config().cut().unit_bytes(Isolation::Channel) * u64::from(d.manager().free().channels);
+    let v = d.alloc_vssd(Isolation::Channel, 0, rest).expect("room");
+    (0..200).for_each(|_| _ = d.alloc_block(v).expect("free"));
+    assert!(d.manager().state_bytes() <= most, "{}", d.manager().state_bytes());
+}
