@@ -82,6 +82,7 @@ fn run(
 ) -> io::Result<EndEngine> {
     let mut engine: EndEngine = Engine::new(end, Vec::new(), NoStore);
     let mut poll = Poll::new()?;
+    poll.look_first();
     poll.add(carrier.fd(), 0, Interest::READ)?;
     let (mut clock, mut ready) = (Clock::of_one_node(), Vec::new());
     let mut now = clock.read();

@@ -1,9 +1,16 @@
 //! Waiting for sockets: epoll, with the token of whoever is ready.
+//!
+//! To sleep and to be woken costs more than a short message's whole way through kernel and transport, at both ends: the
+//! one that sends pays for waking the other. A loop that expects an answer soon may therefore look for it a few times
+//! first ([`Poll::look_first`]). It is bounded, and stops where it does not pay, or where others want the core: there a
+//! thread that sleeps has its turn sooner than one that looks.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rackweave_core::Span;
+
+use super::clock::nanos_of;
 
 /// Ready events taken at once.
 const BATCH: usize = 256;
@@ -38,17 +45,99 @@ pub struct Ready {
     pub closed: bool,
 }
 
+/// How long it is looked before sleeping: about what falling asleep and being woken takes at both ends.
+const LOOK: Span = Span::from_micros(50);
+/// Hits that are remembered, and what a miss takes away from them.
+const HITS_MAX: u32 = 8;
+const MISS: u32 = 2;
+/// Waits without looking after the hits are used up, at first and at the most, and after others have wanted the core.
+const REST_MIN: u32 = 16;
+const REST_MAX: u32 = 4096;
+const REST_CONTENDED: u32 = 16_384;
+/// Hits in a row after which it is seen whether others want the core: this thread has not slept meanwhile, so they had the
+/// time that it has not. More than so much of it, and looking takes from them, and from this thread's turn when it matters.
+const RUN: u32 = 256;
+const OTHERS_SHARE: u64 = 8;
+/// A look that took so long was not one: others had the core meanwhile, for a turn of theirs.
+const TURN: Span = Span::from_millis(1);
+
+/// Whether looking pays.
+#[derive(Debug)]
+struct Looks {
+    hits: u32,
+    rest: u32,
+    rest_next: u32,
+    /// Hits in a row; the machine's clock and this thread's when the first began.
+    run: u32,
+    from: [u64; 2],
+}
+
+impl Looks {
+    fn new() -> Looks {
+        Looks { hits: MISS, rest: 0, rest_next: REST_MIN, run: 0, from: [0; 2] }
+    }
+    /// Whether to look in this wait.
+    fn look(&mut self, clocks: impl Fn() -> [u64; 2]) -> bool {
+        if self.hits == 0 {
+            self.rest -= 1;
+            self.hits = if self.rest == 0 { MISS } else { 0 };
+            return false;
+        }
+        if self.run == 0 {
+            self.from = clocks();
+        }
+        true
+    }
+    fn looked(&mut self, found: bool, took: Span, clocks: impl Fn() -> [u64; 2]) {
+        if took >= TURN {
+            return self.contended();
+        }
+        // Who was off the core for longer has not found it by looking.
+        if !found || took >= LOOK * 2 {
+            self.run = 0;
+            self.hits = self.hits.saturating_sub(MISS);
+            if self.hits == 0 {
+                (self.rest, self.rest_next) = (self.rest_next, (self.rest_next * 2).min(REST_MAX));
+            }
+            return;
+        }
+        (self.hits, self.rest_next, self.run) = ((self.hits + 1).min(HITS_MAX), REST_MIN, self.run + 1);
+        if self.run == RUN {
+            let [machine, own] = clocks();
+            let (machine, own) = (machine - self.from[0], own - self.from[1]);
+            self.run = 0;
+            if machine.saturating_sub(own) > machine / OTHERS_SHARE {
+                self.contended();
+            }
+        }
+    }
+    fn contended(&mut self) {
+        (self.hits, self.rest, self.run) = (0, REST_CONTENDED, 0);
+    }
+}
+
+/// The machine's clock, and this thread's time on a core.
+fn clocks() -> [u64; 2] {
+    [nanos_of(libc::CLOCK_MONOTONIC), nanos_of(libc::CLOCK_THREAD_CPUTIME_ID)]
+}
+
 #[derive(Debug)]
 pub struct Poll {
     fd: OwnedFd,
     exact: bool,
+    looks: Option<Looks>,
 }
 
 impl Poll {
     pub fn new() -> io::Result<Poll> {
         // SAFETY: a new descriptor, owned from here on.
         let fd = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
-        Ok(Poll { fd, exact: true })
+        Ok(Poll { fd, exact: true, looks: None })
+    }
+
+    /// From now on it is looked for a moment before sleeping, while that pays.
+    pub fn look_first(&mut self) {
+        self.looks = Some(Looks::new());
     }
 
     /// Readable when something is ready: one poll can wait for another.
@@ -75,7 +164,7 @@ impl Poll {
     pub fn wait(&mut self, timeout: Option<Span>, into: &mut Vec<Ready>) -> io::Result<()> {
         into.clear();
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-        let n = match self.wait_raw(&mut events, timeout) {
+        let n = match self.look_and_wait(&mut events, timeout) {
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
             Err(e) => return Err(e),
@@ -91,6 +180,27 @@ impl Poll {
             }
         }));
         Ok(())
+    }
+
+    fn look_and_wait(&mut self, events: &mut [libc::epoll_event], timeout: Option<Span>) -> io::Result<usize> {
+        let look = timeout.unwrap_or(LOOK).min(LOOK);
+        let mut looked = Span::ZERO;
+        if look > Span::ZERO && self.looks.as_mut().is_some_and(|l| l.look(clocks)) {
+            let from = nanos_of(libc::CLOCK_MONOTONIC);
+            let (mut n, mut past) = (0, 0);
+            while n == 0 && past < look.0 {
+                n = self.wait_raw(events, Some(Span::ZERO))?;
+                past = nanos_of(libc::CLOCK_MONOTONIC) - from;
+            }
+            if let Some(l) = &mut self.looks {
+                l.looked(n > 0, Span(past), clocks);
+            }
+            if n > 0 {
+                return Ok(n);
+            }
+            looked = look;
+        }
+        self.wait_raw(events, timeout.map(|t| Span(t.0 - looked.0)))
     }
 
     fn wait_raw(&mut self, events: &mut [libc::epoll_event], timeout: Option<Span>) -> io::Result<usize> {
@@ -156,4 +266,73 @@ pub(crate) fn drain_bytes(fd: RawFd) {
     let mut b = [0u8; 64];
     // SAFETY: the kernel writes at most as many bytes as there is room for.
     unsafe { libc::recv(fd, b.as_mut_ptr().cast(), b.len(), libc::MSG_DONTWAIT) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Span = Span::from_micros(5);
+
+    /// Looks go on while they hit, end soon after, and are tried ever more seldom.
+    #[test]
+    fn looks_stop_where_they_do_not_pay() {
+        let (mut l, still) = (Looks::new(), || [0, 0]);
+        for _ in 0..1000 {
+            assert!(l.look(still));
+            l.looked(true, SOON, still);
+        }
+        let mut looked = [0; 2];
+        for waits in 0..20_000 {
+            if l.look(still) {
+                l.looked(false, LOOK, still);
+                looked[usize::from(waits >= 10_000)] += 1;
+            }
+        }
+        assert!(looked[0] <= 16 && looked[1] <= 4, "{looked:?}");
+        // And again when they pay again.
+        while !l.look(still) {}
+        l.looked(true, SOON, still);
+        assert!(l.look(still));
+    }
+
+    /// They hit, but others had the core for a fifth of the time.
+    #[test]
+    fn looks_stop_where_others_want_the_core() {
+        let (mut l, time) = (Looks::new(), std::cell::Cell::new(0));
+        let clocks = || [time.get() * 10, time.get() * 8];
+        let mut looked = 0;
+        for _ in 0..REST_CONTENDED {
+            time.set(time.get() + 1);
+            if l.look(clocks) {
+                l.looked(true, SOON, clocks);
+                looked += 1;
+            }
+        }
+        assert_eq!(looked, RUN);
+        // And at once after a turn of theirs.
+        let mut l = Looks::new();
+        assert!(l.look(clocks));
+        l.looked(true, TURN, clocks);
+        assert!((1..REST_CONTENDED).all(|_| !l.look(clocks)));
+    }
+
+    /// What comes while it is looked is taken at once; what does not come is waited for, as long as was asked.
+    #[test]
+    fn a_wait_that_looks_is_as_long_as_any() {
+        let mut p = Poll::new().expect("epoll");
+        p.look_first();
+        let (e, mut ready) = (eventfd().expect("eventfd"), Vec::new());
+        p.add(e.as_raw_fd(), 7, Interest::READ).expect("add");
+        for span in [Span::from_millis(3), Span::from_micros(10)] {
+            let from = nanos_of(libc::CLOCK_MONOTONIC);
+            p.wait(Some(span), &mut ready).expect("wait");
+            assert!(ready.is_empty() && nanos_of(libc::CLOCK_MONOTONIC) - from >= span.0);
+        }
+        let one = 1u64;
+        // SAFETY: eight bytes, as an eventfd takes them.
+        unsafe { libc::write(e.as_raw_fd(), (&raw const one).cast(), 8) };
+        p.wait(None, &mut ready).expect("wait");
+        assert_eq!(ready.iter().map(|r| r.token).collect::<Vec<_>>(), [7]);
+    }
 }

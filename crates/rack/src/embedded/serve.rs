@@ -165,10 +165,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         signal: OwnedFd,
         listeners: Vec<(Listener, Speaks)>,
     ) -> io::Result<Self> {
-        let poll = Poll::new()?;
+        let mut poll = Poll::new()?;
         poll.add(syncer.event_fd(), TOKEN_SYNCER, Interest::READ)?;
         poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
         if let Some(net) = &net {
+            poll.look_first();
             poll.add(net.as_raw_fd(), TOKEN_NET, Interest::READ)?;
             poll.add(net.streams_fd(), TOKEN_STREAMS, Interest::READ)?;
         }
