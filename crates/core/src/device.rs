@@ -83,6 +83,12 @@ pub enum DeviceOp {
         page: PageAddr,
         slot: u8,
     },
+    /// Two or more slots of a page, side by side. Answer: [`DeviceData::Page`] with these.
+    ReadSlots {
+        page: PageAddr,
+        first: u8,
+        count: u8,
+    },
     /// A whole page. Answer: [`DeviceData::Page`].
     ReadPage {
         page: PageAddr,

@@ -25,6 +25,7 @@ use rackweave_core::device::{
 use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, SsdId};
 use std::collections::BTreeMap;
 use std::io as sys;
+use std::ops::Range;
 
 pub use io::{FileIo, MemFile, OsFile};
 use layout::{Repr, Row, SpareHead, State, Super};
@@ -425,20 +426,23 @@ impl<F: FileIo> FileSsd<F> {
         Ok(Slot { data, record })
     }
 
-    fn read_page(&mut self, page: PageAddr) -> Result<Box<[Slot]>, DeviceError> {
+    /// Those of the slots that are there.
+    fn read_slots(&mut self, page: PageAddr, wanted: Range<usize>) -> Result<Box<[Slot]>, DeviceError> {
         if let Some(slots) = self.held(page) {
-            return Ok(slots.into());
+            return Ok(slots.get(wanted).unwrap_or_default().into());
         }
         let row = self.load_spare(page)?;
-        let mut whole = BytesMut::zeroed(self.shape.page_bytes as usize);
-        self.file.read_at(&mut whole, self.shape.data_at(row.extent, page.page)).map_err(|e| device_error(&e))?;
-        let whole = whole.freeze();
-        let mut slots = Vec::with_capacity(self.shape.slots_per_page());
-        for i in 0..self.shape.slots_per_page() {
-            let Some((record, repr)) = self.record(&self.spare, i) else { break };
+        let wanted = wanted.start..wanted.end.min(self.shape.slots_per_page());
+        let mut bytes = BytesMut::zeroed(wanted.len() * SLOT);
+        let at = self.shape.data_at(row.extent, page.page) + (wanted.start * SLOT) as u64;
+        self.file.read_at(&mut bytes, at).map_err(|e| device_error(&e))?;
+        let bytes = bytes.freeze();
+        let mut slots = Vec::with_capacity(wanted.len());
+        for (i, slot) in wanted.enumerate() {
+            let Some((record, repr)) = self.record(&self.spare, slot) else { break };
             let data = match repr {
-                Repr::Bytes => Payload::Bytes(whole.slice(i * SLOT..(i + 1) * SLOT)),
-                other => self.payload(page, row.extent, i, other).map_err(|e| device_error(&e))?,
+                Repr::Bytes => Payload::Bytes(bytes.slice(i * SLOT..(i + 1) * SLOT)),
+                other => self.payload(page, row.extent, slot, other).map_err(|e| device_error(&e))?,
             };
             slots.push(Slot { data, record });
         }
@@ -494,7 +498,10 @@ impl<F: FileIo> Backend for FileSsd<F> {
     fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
         let outside = |page| Err(DeviceError::Unwritten { page });
         match op {
-            DeviceOp::ReadSlot { page, .. } | DeviceOp::ReadPage { page } | DeviceOp::Program { page, .. }
+            DeviceOp::ReadSlot { page, .. }
+            | DeviceOp::ReadSlots { page, .. }
+            | DeviceOp::ReadPage { page }
+            | DeviceOp::Program { page, .. }
                 if !self.shape.holds(*page) =>
             {
                 outside(*page)
@@ -503,7 +510,11 @@ impl<F: FileIo> Backend for FileSsd<F> {
                 outside(PageAddr { block: *block, page: 0 })
             }
             DeviceOp::ReadSlot { page, slot } => self.read_slot(*page, usize::from(*slot)).map(DeviceData::Slot),
-            DeviceOp::ReadPage { page } => self.read_page(*page).map(DeviceData::Page),
+            DeviceOp::ReadSlots { page, first, count } => {
+                let first = usize::from(*first);
+                self.read_slots(*page, first..first + usize::from(*count)).map(DeviceData::Page)
+            }
+            DeviceOp::ReadPage { page } => self.read_slots(*page, 0..self.shape.slots_per_page()).map(DeviceData::Page),
             DeviceOp::Program { page, image } => self.program(*page, image).map(|()| DeviceData::None),
             DeviceOp::Erase { block, oob } => self.erase(*block, *oob).map(|()| DeviceData::None),
             DeviceOp::Sync => self.sync_now().map(|()| DeviceData::None),

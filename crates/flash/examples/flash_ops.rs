@@ -151,7 +151,9 @@ impl Loop {
         for c in self.out.commands.drain(..) {
             let result = Discard.execute(&c.op);
             match c.op {
-                DeviceOp::ReadSlot { .. } | DeviceOp::ReadPage { .. } => self.device[0] += 1,
+                DeviceOp::ReadSlot { .. } | DeviceOp::ReadSlots { .. } | DeviceOp::ReadPage { .. } => {
+                    self.device[0] += 1
+                }
                 DeviceOp::Program { .. } => self.device[1] += 1,
                 DeviceOp::Erase { .. } => self.device[2] += 1,
                 _ => {}

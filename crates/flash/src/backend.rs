@@ -160,6 +160,10 @@ impl Backend for Memory {
                 let found = self.page(*page)?.slots.get(usize::from(*slot));
                 found.cloned().map(DeviceData::Slot).ok_or(DeviceError::Unwritten { page: *page })
             }
+            DeviceOp::ReadSlots { page, first, count } => {
+                let found = self.page(*page)?.slots.get(usize::from(*first)..usize::from(first + count));
+                found.map(|s| DeviceData::Page(s.into())).ok_or(DeviceError::Unwritten { page: *page })
+            }
             DeviceOp::ReadPage { page } => Ok(DeviceData::Page(self.page(*page)?.slots.clone())),
             DeviceOp::Program { page, image } => self.program(*page, image),
             DeviceOp::Erase { block, oob } => self.erase(*block, *oob),
@@ -194,7 +198,7 @@ impl Backend for Discard {
             DeviceOp::ReadSlot { .. } => {
                 DeviceData::Slot(Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() })
             }
-            DeviceOp::ReadPage { .. } => DeviceData::Page(Box::default()),
+            DeviceOp::ReadSlots { .. } | DeviceOp::ReadPage { .. } => DeviceData::Page(Box::default()),
             DeviceOp::ReadSpares { .. } => DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() },
             DeviceOp::ReadOob { .. } => DeviceData::Oob { oob: BlockOob::default(), pages: 0 },
             DeviceOp::ReadMeta { .. } => DeviceData::Meta(Bytes::new()),

@@ -1,17 +1,17 @@
 //! A drive and its virtual SSDs: what its user calls, and where completions go.
 
-use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError};
+use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, Slot};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::node::Trace;
-use rackweave_core::{BlockAddr, Payload, Span, SsdId, Time, Timestamp, TracePoint, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Span, SsdId, Time, Timestamp, TracePoint, VssdId};
 use slab::Slab;
 
 use crate::geometry::Geometry;
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Clock, Timing};
 use crate::vssd::sync::Waiter;
-use crate::vssd::{Io, Pending, Vssd, checkpoint};
+use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint};
 
 /// How long a collector keeps a read waiting (protocol rule 21).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,6 +214,8 @@ pub enum Violation {
     Total { vssd: VssdId, valid: u64, mapped: u64, groups: u64 },
     #[error("{vssd}: {counted} blocks are counted free, {listed} are")]
     FreeCount { vssd: VssdId, counted: u32, listed: u32 },
+    #[error("{vssd}: {counted} pages are counted open, {listed} are")]
+    OpenPages { vssd: VssdId, counted: u32, listed: u32 },
     #[error("{vssd}: range groups do not count their live records right")]
     Ranges { vssd: VssdId },
     #[error("{vssd}: block {addr} is mapped at a version older than the range record over it")]
@@ -348,19 +350,7 @@ impl Ssd {
     pub fn handle(&mut self, now: Time, c: Completion, out: &mut FlashOut) {
         let Some(p) = self.pending.try_remove(c.tag as usize) else { return };
         match p {
-            Pending::Read { vssd, token, slot, addr, version } => {
-                let result = self.check_read(usize::from(vssd), slot, addr, version, c.result, out);
-                out.done.push(FlashDone::Read {
-                    token,
-                    addr: BlockAddr::unpack(addr),
-                    version: Timestamp(version),
-                    result,
-                });
-                self.with(usize::from(vssd), now, out, |v, io| {
-                    v.read_done(slot);
-                    v.gc_read_left(io, v.blocks.block_of(slot));
-                });
-            }
+            Pending::Read { vssd, read } => self.host_read(now, usize::from(vssd), read, c.result, out),
             Pending::Program { vssd, block, page, epoch, by } => {
                 let result = c.result.map(|_| ());
                 self.with(usize::from(vssd), now, out, |v, io| v.programmed(io, (block, page), epoch, by, result));
@@ -386,34 +376,65 @@ impl Ssd {
             }
         }
     }
+    /// The slots of a command were read, `first` and what follows it.
+    fn host_read(
+        &mut self,
+        now: Time,
+        vssd: usize,
+        first: SlotRead,
+        result: Result<DeviceData, DeviceError>,
+        out: &mut FlashOut,
+    ) {
+        let error = result.as_ref().err().copied();
+        let (one, several) = match result {
+            Ok(DeviceData::Slot(slot)) => (Some(slot), Box::default()),
+            Ok(DeviceData::Page(slots)) => (None, slots),
+            _ => (None, Box::default()),
+        };
+        let mut slots = one.into_iter().chain(several.into_vec());
+        let mut read = first;
+        loop {
+            let result = self.check_read(vssd, &read, error.map_or_else(|| Ok(slots.next()), Err), out);
+            let SlotRead { token, addr, version, slot, next } = read;
+            let (addr, version) = (BlockAddr::unpack(addr), Timestamp(version));
+            out.done.push(FlashDone::Read { token, addr, version, result });
+            self.vssds[vssd].read_done(slot);
+            match self.pending.try_remove(next as usize) {
+                Some(Pending::Read { read: another, .. }) => read = another,
+                _ => break,
+            }
+        }
+        self.with(vssd, now, out, |v, io| v.gc_read_left(io, v.blocks.block_of(first.slot)));
+    }
+    /// `found` is nothing if the device has less than was asked for.
     fn check_read(
         &self,
         vssd: usize,
-        slot: u32,
-        addr: u64,
-        version: u64,
-        result: Result<DeviceData, DeviceError>,
+        read: &SlotRead,
+        found: Result<Option<Slot>, DeviceError>,
         out: &mut FlashOut,
     ) -> Result<Payload, ReadError> {
         let v = &self.vssds[vssd];
-        let (page, within) = v.blocks.page_of(slot);
-        let block = v.block0 + v.blocks.block_of(slot);
-        let corrupt = ReadError::Corrupt { block, page, slot: within };
-        let found = match result {
-            Ok(DeviceData::Slot(s)) => s,
-            Ok(_) => return Err(corrupt),
-            Err(DeviceError::Unwritten { .. }) => return Err(corrupt),
+        let corrupt = || {
+            let (page, slot) = v.blocks.page_of(read.slot);
+            ReadError::Corrupt { block: v.block0 + v.blocks.block_of(read.slot), page, slot }
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(DeviceError::Unwritten { .. }) => return Err(corrupt()),
             Err(e) => return Err(e.into()),
         };
-        let matches = || {
-            found.record.addr.pack() == addr
-                && found.record.version.0 == version
-                && found.data.crc32c() == found.record.crc
-        };
-        if self.cfg.verify && !matches() {
-            out.traces.push(Trace { point: TracePoint::CrcMismatch, a: u64::from(v.id.0), b: u64::from(block) });
-            return Err(corrupt);
+        if !self.cfg.verify {
+            return Ok(found.map_or_else(|| Payload::zero(BLOCK), |s| s.data));
         }
+        let intact = |s: &Slot| {
+            s.record.addr.pack() == read.addr && s.record.version.0 == read.version && s.data.crc32c() == s.record.crc
+        };
+        let Some(found) = found.filter(intact) else {
+            let block = v.block0 + v.blocks.block_of(read.slot);
+            out.traces.push(Trace { point: TracePoint::CrcMismatch, a: u64::from(v.id.0), b: u64::from(block) });
+            return Err(corrupt());
+        };
         Ok(found.data)
     }
 

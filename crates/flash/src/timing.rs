@@ -144,6 +144,19 @@ impl Clock {
         self.set_die(die, end, charge);
         end
     }
+    /// Transfer of one more slot of the page that a read, done at `end`, has brought into the die's register. `None`: the
+    /// die has something else to do then.
+    pub(crate) fn read_on(&mut self, now: Time, die: u32, end: Time) -> Option<Time> {
+        if self.timing == Timing::None {
+            return Some(now);
+        }
+        if self.device.die_free[die as usize] != end {
+            return None;
+        }
+        let end = self.reserve(now, die, end, self.slot, Charge::Device);
+        self.set_die(die, end, Charge::Device);
+        Some(end)
+    }
     /// Transfer of `slots` slots, then the die.
     pub(crate) fn program(&mut self, now: Time, die: u32, slots: u64, charge: Charge) -> Time {
         if self.timing == Timing::None {

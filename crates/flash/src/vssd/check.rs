@@ -41,6 +41,10 @@ impl Vssd {
         if free != self.blocks.free_count {
             return Err(Violation::FreeCount { vssd, counted: self.blocks.free_count, listed: free });
         }
+        let listed = self.count_open_pages();
+        if listed != self.space().open_pages {
+            return Err(Violation::OpenPages { vssd, counted: self.space().open_pages, listed });
+        }
         if !self.ranges.consistent() {
             return Err(Violation::Ranges { vssd });
         }

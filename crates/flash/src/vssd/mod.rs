@@ -14,7 +14,9 @@ pub(crate) mod sync;
 
 use std::collections::VecDeque;
 
-use rackweave_core::device::{BlockOob, DeviceError, DeviceOp, PageAddr, PageImage, Slot, SlotKind, SlotRecord};
+use rackweave_core::device::{
+    BlockOob, DeviceCommand, DeviceError, DeviceOp, PageAddr, PageImage, Slot, SlotKind, SlotRecord,
+};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::node::Trace;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, VssdId};
@@ -41,7 +43,7 @@ const BLOCKS_PER_RANGE_BLOCK: u32 = 256;
 /// A command in flight, by its tag.
 #[derive(Debug)]
 pub(crate) enum Pending {
-    Read { vssd: u8, token: u64, slot: u32, addr: u64, version: u64 },
+    Read { vssd: u8, read: SlotRead },
     Program { vssd: u8, block: u32, page: u16, epoch: u64, by: By },
     GcRead { vssd: u8, victim: u8, page: u16 },
     Erase { vssd: u8, block: u32 },
@@ -50,6 +52,17 @@ pub(crate) enum Pending {
     MetaRead { vssd: u8 },
     MetaWrite { vssd: u8, epoch: u64, piece: bool },
     RangeRead { vssd: u8, group: u32 },
+}
+
+/// A slot that the host reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotRead {
+    pub(crate) token: u64,
+    pub(crate) slot: u32,
+    pub(crate) addr: u64,
+    pub(crate) version: u64,
+    /// What its command reads next, by its place in the same table; [`NONE`]: nothing.
+    pub(crate) next: u32,
 }
 
 /// On whose behalf a page is programmed.
@@ -74,7 +87,34 @@ impl Io<'_> {
     pub(crate) fn submit(&mut self, pending: Pending, op: DeviceOp, done_at: Time) {
         let tag = self.pending.insert(pending) as u64;
         let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
-        self.out.commands.push(rackweave_core::device::DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
+        self.out.commands.push(DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
+    }
+    /// Adds a slot to the last command, if that reads the one before it of the same page: the die's register has the page
+    /// by then, and the slot is only one more to transfer.
+    fn read_on(&mut self, die: u32, page: PageAddr, within: u8, read: SlotRead) -> bool {
+        let Some(DeviceCommand { tag, op, done_at, .. }) = self.out.commands.last_mut() else { return false };
+        let (first, count) = match *op {
+            DeviceOp::ReadSlot { page: p, slot } if p == page => (slot, 1),
+            DeviceOp::ReadSlots { page: p, first, count } if p == page => (first, count),
+            _ => return false,
+        };
+        if within != first + count {
+            return false;
+        }
+        let mut last = *tag as usize;
+        while let Some(Pending::Read { read: SlotRead { next, .. }, .. }) = self.pending.get(last)
+            && *next != NONE
+        {
+            last = *next as usize;
+        }
+        let added = self.pending.vacant_key() as u32;
+        let Some(Pending::Read { vssd, read: before }) = self.pending.get_mut(last) else { return false };
+        let Some(end) = self.clock.read_on(self.now, die, *done_at) else { return false };
+        before.next = added;
+        let vssd = *vssd;
+        self.pending.insert(Pending::Read { vssd, read });
+        (*op, *done_at) = (DeviceOp::ReadSlots { page, first, count: count + 1 }, end);
+        true
     }
     pub(crate) fn trace(&mut self, point: TracePoint, a: u64, b: u64) {
         self.out.traces.push(Trace { point, a, b });
@@ -128,6 +168,8 @@ pub(crate) struct Vssd {
     pub(crate) map: PageMap,
     pub(crate) ranges: Ranges,
     host: Vec<Frontier>,
+    /// Pages left in the blocks of `host`.
+    open_pages: u32,
     collector: Vec<Frontier>,
     cursor: [usize; 2],
     open_on: Vec<u16>,
@@ -166,6 +208,7 @@ impl Vssd {
             map: PageMap::new(),
             ranges: Ranges::new(),
             host: vec![NO_FRONTIER; host as usize],
+            open_pages: 0,
             collector: vec![NO_FRONTIER; collector as usize],
             cursor: [0; 2],
             open_on: vec![0; dies as usize],
@@ -229,10 +272,12 @@ impl Vssd {
         let block = self.blocks.block_of(slot);
         let (page, within) = self.blocks.page_of(slot);
         self.blocks.all[block as usize].reads += 1;
-        let done_at = io.clock.read(io.now, self.die(block), 1, Charge::Device);
-        let version = self.blocks.version(slot);
-        let pending = Pending::Read { vssd: self.index, token, slot, addr, version };
-        io.submit(pending, DeviceOp::ReadSlot { page: self.page_addr(block, page), slot: within }, done_at);
+        let (die, page) = (self.die(block), self.page_addr(block, page));
+        let read = SlotRead { token, slot, addr, version: self.blocks.version(slot), next: NONE };
+        if !io.read_on(die, page, within, read) {
+            let done_at = io.clock.read(io.now, die, 1, Charge::Device);
+            io.submit(Pending::Read { vssd: self.index, read }, DeviceOp::ReadSlot { page, slot: within }, done_at);
+        }
     }
     pub(crate) fn read_done(&mut self, slot: u32) {
         let block = self.blocks.block_of(slot);
@@ -352,6 +397,7 @@ impl Vssd {
             self.collector[f] = frontier;
         } else {
             self.host[f] = frontier;
+            self.open_pages += u32::from(self.blocks.pages);
         }
         self.blocks.all[block as usize].state = if dirty { State::Preparing } else { State::Open };
         if dirty {
@@ -374,6 +420,7 @@ impl Vssd {
         let reserved = !matches!(by, By::Host { .. });
         let frontiers = if reserved { &mut self.collector } else { &mut self.host };
         let block = frontiers[f].block;
+        self.open_pages -= u32::from(!reserved);
         let sequence = self.sequence;
         self.sequence += 1;
         self.stats.pages_programmed += 1;
@@ -527,6 +574,9 @@ impl Vssd {
         }
     }
     fn seal(&mut self, block: u32) {
+        if self.host.iter().any(|f| f.block == block) {
+            self.open_pages -= u32::from(self.blocks.pages - self.blocks.all[block as usize].next_page);
+        }
         for f in self.host.iter_mut().chain(&mut self.collector).filter(|f| f.block == block) {
             *f = NO_FRONTIER;
             self.open_on[self.blocks.die_of(block) as usize] -= 1;
@@ -643,6 +693,12 @@ impl Vssd {
 
     // What others see.
 
+    /// Pages left in the host's open blocks, counted anew.
+    pub(crate) fn count_open_pages(&self) -> u32 {
+        let left = |f: &Frontier| u32::from(self.blocks.pages - self.blocks.all[f.block as usize].next_page);
+        self.host.iter().filter(|f| f.block != NONE).map(left).sum()
+    }
+
     /// Slots mapped, and the most that may be.
     pub(crate) fn room(&self) -> (u64, u64) {
         let extra = (self.ranges.group_count() as u64).saturating_sub(self.range_reserve);
@@ -652,12 +708,11 @@ impl Vssd {
         let total = self.blocks.all.len() as u32;
         let needed = self.blocks.valid.div_ceil(u64::from(self.blocks.spb)) as u32;
         let taken = self.collector.len() as u32 + GC_RESERVE;
-        let left = |f: &Frontier| u32::from(self.blocks.pages - self.blocks.all[f.block as usize].next_page);
         let (mapped_slots, exported_slots) = self.room();
         Space {
             blocks_total: total,
             blocks_free: self.blocks.free_count.saturating_sub(GC_RESERVE),
-            open_pages: self.host.iter().filter(|f| f.block != NONE).map(left).sum(),
+            open_pages: self.open_pages,
             spare_blocks: total.saturating_sub(needed).saturating_sub(taken).max(1),
             pages_per_block: self.blocks.pages,
             mapped_slots,

@@ -105,6 +105,7 @@ impl Vssd {
             Some(f) if page < self.blocks.pages => {
                 self.blocks.all[at.block as usize].next_page = page;
                 self.host[f] = super::Frontier { block: at.block, ..NO_FRONTIER };
+                self.open_pages += u32::from(self.blocks.pages - page);
                 self.open_on[self.blocks.die_of(at.block) as usize] += 1;
             }
             _ => self.close(at.block),

@@ -123,12 +123,42 @@ fn commands_take_the_profile_s_time() {
     ssd.prefill(VSSD, (0..64).map(|b| (addr(b), Timestamp(1))));
     let mut out = FlashOut::new();
     ssd.read(Time(1000), VSSD, addr(0), 1, &mut out);
-    ssd.read(Time(1000), VSSD, addr(1), 2, &mut out);
+    ssd.read(Time(1000), VSSD, addr(4), 2, &mut out);
     let transfer = 4096 * 1_000_000_000 / 333_000_000;
     let first = 1000 + 75_000 + transfer;
     assert_eq!(out.commands[0].done_at, Time(first));
     assert_eq!(out.commands[1].done_at, Time(first + 75_000 + transfer), "one die does one thing at a time");
     assert!(matches!(out.commands[0].op, DeviceOp::ReadSlot { .. }));
+    // Another slot of the page that is in the register: only its transfer.
+    ssd.read(Time(1000), VSSD, addr(5), 3, &mut out);
+    assert_eq!(out.commands.len(), 2);
+    assert_eq!(out.commands[1].done_at, Time(first + 75_000 + 2 * transfer));
+    assert!(matches!(out.commands[1].op, DeviceOp::ReadSlots { first: 0, count: 2, .. }));
+}
+
+#[test]
+fn neighbours_in_a_page_are_read_by_one_command() {
+    let mut rig = Rig::new(&small_config(), 1);
+    let version = |block: u32| 10 + u64::from(block);
+    for page in [[0, 1, 2, 3], [4, 5, 6, 7]] {
+        rig.program(&page.map(|b| (b, version(b))), 0).expect("room");
+        while rig.step() {}
+    }
+    let before = rig.commands;
+    rig.done.clear();
+    let blocks = [1, 2, 3, 4, 5, 5, 7];
+    rig.read_all(&blocks);
+    assert_eq!(rig.commands - before, 4, "1 to 3, the next page's 4 and 5, 5 again, and 7");
+    while rig.step() {}
+    let mut read: Vec<u32> = Vec::new();
+    for d in &rig.done {
+        let FlashDone::Read { addr, version: v, result, token } = d else { continue };
+        assert_eq!((v.0, u64::from(addr.block)), (version(addr.block), *token));
+        assert_eq!(result, &Ok(contents(version(addr.block))));
+        read.push(addr.block);
+    }
+    read.sort_unstable();
+    assert_eq!(read, blocks);
 }
 
 #[test]

@@ -388,6 +388,11 @@ impl FaultDisk {
                 let slot: &Slot = image.slots.get(usize::from(*slot)).ok_or(DeviceError::Unwritten { page: *page })?;
                 Ok(DeviceData::Slot(slot.clone()))
             }
+            DeviceOp::ReadSlots { page, first, count } => {
+                let wanted = usize::from(*first)..usize::from(first + count);
+                let slots = written(*page)?.slots.get(wanted).ok_or(DeviceError::Unwritten { page: *page })?;
+                Ok(DeviceData::Page(slots.into()))
+            }
             DeviceOp::ReadPage { page } => Ok(DeviceData::Page(written(*page)?.slots.clone())),
             DeviceOp::ReadSpares { block } => Ok(self.spares(*block)),
             DeviceOp::ReadOob { block } => Ok(self.oob(*block)),
