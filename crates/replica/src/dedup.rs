@@ -35,6 +35,9 @@ struct Record {
     edges: Vec<(u32, Edge)>,
 }
 
+/// Lists of edges kept for reuse: as many as a client's partial writes under way need.
+const SPARE_MAX: usize = 64;
+
 /// How far below the first block that came others of the same message may be.
 const BELOW: u32 = 24;
 
@@ -64,15 +67,21 @@ struct Client {
     floor: u64,
     /// By sequence.
     records: VecDeque<(u64, Record)>,
+    /// Lists of edges that are empty, kept for the next partial writes.
+    spare: Vec<Vec<(u32, Edge)>>,
     used: u64,
 }
 
 impl Client {
     fn find(&self, sequence: u64) -> Result<usize, usize> {
-        // Nearly every sequence is new.
-        match self.records.back() {
-            None => Err(0),
-            Some((last, _)) if *last < sequence => Err(self.records.len()),
+        // Nearly every sequence is new, or none is missing before it.
+        let (Some((first, _)), Some((last, _))) = (self.records.front(), self.records.back()) else { return Err(0) };
+        if *last < sequence {
+            return Err(self.records.len());
+        }
+        let place = sequence.wrapping_sub(*first) as usize;
+        match self.records.get(place) {
+            Some((found, _)) if *found == sequence => Ok(place),
             _ => self.records.binary_search_by_key(&sequence, |r| r.0),
         }
     }
@@ -158,7 +167,11 @@ impl Dedup {
         if m.floor > c.floor {
             c.floor = m.floor;
             while c.records.front().is_some_and(|r| r.0 < m.floor) {
-                c.records.pop_front();
+                let edges = c.records.pop_front().map(|r| r.1.edges).filter(|e| e.capacity() > 0);
+                c.spare.extend(edges.filter(|_| c.spare.len() < SPARE_MAX).map(|mut e| {
+                    e.clear();
+                    e
+                }));
             }
         }
         if m.sequence < c.floor {
@@ -186,7 +199,12 @@ impl Dedup {
             (Some(i), None) => {
                 edges.swap_remove(i);
             }
-            (None, Some(e)) => edges.push((block, e)),
+            (None, Some(e)) => {
+                if edges.capacity() == 0 {
+                    *edges = c.spare.pop().unwrap_or_default();
+                }
+                edges.push((block, e));
+            }
             (None, None) => {}
         }
     }

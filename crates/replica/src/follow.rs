@@ -38,7 +38,7 @@ impl Replica {
                 self.credit_came(cx, from, credit);
             }
             Peer::Val { volume, blocks } => {
-                for &(block, version) in &blocks {
+                for &(block, version) in &*blocks {
                     self.validate(BlockAddr::new(volume, block), version);
                 }
             }

@@ -107,6 +107,13 @@ pub(crate) struct BlockOp {
     pub fenced: Option<u32>,
 }
 
+impl BlockOp {
+    /// Blocks whose invalidations are out.
+    pub fn sent(&self) -> impl Iterator<Item = &OpBlock> {
+        self.blocks.iter().filter(|x| x.state == BlockState::Sent)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct RangeOp {
     pub range: BlockRange,

@@ -258,10 +258,12 @@ impl Replica {
         while let Some(t) = self.timers.pop(now) {
             if self.live(&t) {
                 self.timer(&mut cx, t);
-                self.run_woken(&mut cx);
+                self.settle(&mut cx);
             }
         }
         self.settle(&mut cx);
+        let (ops, active, waiters, loads) = (&self.ops, &self.active, &self.waiters, &self.loads);
+        self.timers.prune(|t| live(t, ops, active, waiters, loads));
     }
 
     fn live(&self, t: &Timer) -> bool {
@@ -295,14 +297,8 @@ impl Replica {
         }
     }
 
-    /// Runs what was woken, and forgets timers that are over.
+    /// Runs what was woken.
     pub(crate) fn settle<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
-        self.run_woken(cx);
-        let (ops, active, waiters, loads) = (&self.ops, &self.active, &self.waiters, &self.loads);
-        self.timers.prune(|t| live(t, ops, active, waiters, loads));
-    }
-
-    fn run_woken<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         while let Some(w) = self.woken.pop_front() {
             match w {
                 Waiting::Job { job, .. } => self.dispatch(cx, job),

@@ -221,16 +221,12 @@ impl Replica {
             self.credit_queue.pop_front();
             self.wake(r);
             // One at a time: what the next may have is known when this one has begun.
-            self.settle_woken(cx);
+            self.settle(cx);
         }
         if self.credit_queue.is_empty() {
             self.credit_ask = 0;
         }
         self.recovery_go_on(cx);
-    }
-
-    fn settle_woken<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
-        self.settle(cx);
     }
 
     /// A credit came from a member, alone or with an acknowledgement.

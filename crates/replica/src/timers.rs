@@ -1,5 +1,6 @@
 //! One deadline list: a queue per length of time, each in order because time does not go back. What a timer was
-//! for may be over by then; owners check.
+//! for may be over by then, and nearly always is; owners check when the time has come. Looking earlier would cost every
+//! message more than the idle call that it saves.
 
 use std::collections::VecDeque;
 
@@ -36,8 +37,10 @@ const BACKOFFS: usize = 5;
 #[derive(Debug)]
 pub(crate) struct Timers {
     queues: [VecDeque<(Time, Timer)>; BACKOFFS + 4],
-    /// Queues with something in them, as bits: most are empty most of the time, and every event asks.
+    /// Queues with something in them, as bits: most are empty most of the time.
     occupied: u16,
+    /// The first timer's time.
+    next: Time,
     spans: [Span; BACKOFFS + 4],
 }
 
@@ -58,7 +61,7 @@ impl Timers {
             *s = t.retransmit * (1 << i);
         }
         spans[BACKOFFS..].copy_from_slice(&[Span::ZERO, t.replay, t.stall, t.fill]);
-        Timers { queues: Default::default(), occupied: 0, spans }
+        Timers { queues: Default::default(), occupied: 0, next: Time::MAX, spans }
     }
     pub fn set(&mut self, now: Time, wait: Wait, timer: Timer) {
         let q = match wait {
@@ -68,11 +71,13 @@ impl Timers {
             Wait::Stall => BACKOFFS + 2,
             Wait::Fill => BACKOFFS + 3,
         };
-        self.queues[q].push_back((now + self.spans[q], timer));
+        let at = now + self.spans[q];
+        self.queues[q].push_back((at, timer));
         self.occupied |= 1 << q;
+        self.next = self.next.min(at);
     }
     pub fn deadline(&self) -> Time {
-        self.fronts().map(|(t, _)| t).min().unwrap_or(Time::MAX)
+        self.next
     }
     /// Time and queue of every queue's first timer, in order of the queues.
     fn fronts(&self) -> impl Iterator<Item = (Time, usize)> {
@@ -83,9 +88,10 @@ impl Timers {
         let (_, q) = self.fronts().filter(|&(t, _)| t <= now).min_by_key(|&(t, _)| t)?;
         let timer = self.queues[q].pop_front().map(|(_, t)| t);
         self.note_empty(q);
+        self.find_next();
         timer
     }
-    /// Drops timers at the front whose purpose is over, so that they wake nobody.
+    /// Drops timers at the front whose purpose is over.
     pub fn prune(&mut self, live: impl Fn(&Timer) -> bool) {
         for i in bits(self.occupied) {
             let q = &mut self.queues[i];
@@ -94,6 +100,10 @@ impl Timers {
             }
             self.note_empty(i);
         }
+        self.find_next();
+    }
+    fn find_next(&mut self) {
+        self.next = self.fronts().map(|(t, _)| t).min().unwrap_or(Time::MAX);
     }
     fn note_empty(&mut self, q: usize) {
         if self.queues[q].is_empty() {
@@ -102,7 +112,7 @@ impl Timers {
     }
     pub fn clear(&mut self) {
         self.queues.iter_mut().for_each(VecDeque::clear);
-        self.occupied = 0;
+        (self.occupied, self.next) = (0, Time::MAX);
     }
 }
 

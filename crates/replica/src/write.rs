@@ -1,5 +1,7 @@
 //! Coordinating writes: admission, rounds of invalidations, commit; read-modify-writes that lose and merge again.
 
+use std::sync::Arc;
+
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
 use rackweave_core::msg::{BlockRange, Control, IoError, IoReply, IoRequest, Mutation, Peer};
 use rackweave_core::{BlockAddr, Payload, SECTORS_PER_BLOCK, Timestamp, TracePoint, VolumeId};
@@ -218,10 +220,18 @@ impl Replica {
         let request = number(slot, op.round);
         match &op.kind {
             OpKind::Blocks(b) => {
+                let mut last: Option<(usize, Arc<Inv>)> = None;
                 for k in Self::bits(self.others()) {
-                    if let Some(inv) = invalidation(b, op.fua, k) {
-                        self.send_as(op.origin.class(), cx, k, request, Peer::Inv(Box::new(inv)));
-                    }
+                    let lacks_same = |j: usize| b.sent().all(|x| (x.missing >> j ^ x.missing >> k) & 1 == 0);
+                    let inv = match last.take().filter(|(j, _)| lacks_same(*j)) {
+                        Some((_, inv)) => inv,
+                        None => match invalidation(b, op.fua, k) {
+                            Some(inv) => Arc::new(inv),
+                            None => continue,
+                        },
+                    };
+                    self.send_as(op.origin.class(), cx, k, request, Peer::Inv(inv.clone()));
+                    last = Some((k, inv));
                 }
             }
             OpKind::Range(x) => {
@@ -266,12 +276,11 @@ impl Replica {
             OpKind::Blocks(b) => {
                 let mut valid: Vec<(u32, Timestamp)> = Vec::new();
                 let mut done = true;
+                let blocks = b.blocks.len();
                 for x in &mut b.blocks {
                     if x.state == BlockState::Sent && (x.missing == 0 || alone) && !own_pending {
                         x.state = BlockState::Done;
-                        if valid.is_empty() {
-                            valid.reserve_exact(1);
-                        }
+                        valid.reserve_exact(if valid.is_empty() { blocks } else { 0 });
                         valid.push((x.block, x.version));
                     }
                     done &= x.state == BlockState::Done;
@@ -285,7 +294,7 @@ impl Replica {
                             self.dedup.resolve(mutation, block, version, true);
                         }
                     }
-                    let blocks: Box<[(u32, Timestamp)]> = valid.into();
+                    let blocks: Arc<[(u32, Timestamp)]> = valid.into();
                     for k in Self::bits(self.others()) {
                         self.send(cx, k, 0, Peer::Val { volume, blocks: blocks.clone() });
                     }
@@ -625,17 +634,19 @@ fn part_of(first: u64, count: u32, b: u32) -> (u32, u32) {
 
 /// What member `k` has not acknowledged of an operation.
 fn invalidation(op: &BlockOp, fua: bool, k: usize) -> Option<Inv> {
-    let due = |x: &&OpBlock| x.state == BlockState::Sent && x.missing & 1 << k != 0;
-    let n = op.blocks.iter().filter(due).count();
+    let due = |x: &&OpBlock| x.missing & 1 << k != 0;
+    let n = op.sent().filter(due).count();
     if n == 0 {
         return None;
     }
     let describe = |x: &OpBlock| InvBlock { block: x.block, version: x.version, base: x.base, rmw: x.rmw };
-    let blocks: Box<[InvBlock]> = op.blocks.iter().filter(due).map(describe).collect();
+    let mut blocks = Vec::with_capacity(n);
+    blocks.extend(op.sent().filter(due).map(describe));
     let data = match &op.whole {
         Some(whole) if n == op.blocks.len() => whole.clone(),
-        _ if n == 1 => op.blocks.iter().find(due).map_or(Payload::zero(0), |x| x.data.clone()),
-        _ => Payload::concat(&op.blocks.iter().filter(due).map(|x| x.data.clone()).collect::<Vec<_>>()),
+        _ if n == 1 => op.sent().find(due).map_or(Payload::zero(0), |x| x.data.clone()),
+        _ => Payload::concat(&op.sent().filter(due).map(|x| x.data.clone()).collect::<Vec<_>>()),
     };
+    let blocks = blocks.into_boxed_slice();
     Some(Inv { volume: op.volume, blocks, data, mutation: op.mutation, attach: op.attach, fua })
 }

@@ -1,5 +1,7 @@
 //! Single transitions of one member: a message in, what it sends, what it holds.
 
+use std::sync::Arc;
+
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
@@ -101,7 +103,7 @@ impl One {
         let mutation = Mutation { client: Incarnation(9), sequence, floor: 0 };
         let data = Payload::elided(4096, sequence << 8);
         let inv = Inv { volume: V, blocks: [b].into(), data, mutation, attach: 0, fua: false };
-        self.peer(from, Peer::Inv(Box::new(inv)))
+        self.peer(from, Peer::Inv(Arc::new(inv)))
     }
     fn version(&self, b: u32) -> Timestamp {
         self.store.version(BlockAddr::new(V, b))

@@ -1,5 +1,7 @@
 //! How values are written and read. A type's two directions are generated from one line, so they cannot differ.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId};
 
@@ -310,6 +312,15 @@ impl<T: Wire> Wire for Box<T> {
     }
 }
 
+impl<T: Wire> Wire for Arc<T> {
+    fn put(&self, w: &mut Writer<'_>) {
+        T::put(self, w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Arc<T>, DecodeError> {
+        Ok(Arc::new(T::get(r)?))
+    }
+}
+
 impl<T: Wire> Wire for Option<T> {
     fn put(&self, w: &mut Writer<'_>) {
         self.is_some().put(w);
@@ -348,6 +359,15 @@ impl<T: Element> Wire for Vec<T> {
             list.push(T::get(r)?);
         }
         Ok(list)
+    }
+}
+
+impl<T: Element> Wire for Arc<[T]> {
+    fn put(&self, w: &mut Writer<'_>) {
+        put_list(self, w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Arc<[T]>, DecodeError> {
+        Ok(Vec::get(r)?.into())
     }
 }
 

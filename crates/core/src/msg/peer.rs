@@ -1,6 +1,8 @@
 //! Replica to replica: Hermes (RB11) with epochs, credits, flushes, and the fill of a shadow. The header carries set,
 //! vSSD of the receiver, the sender's epoch, and in `request` the operation's number at its coordinator.
 
+use std::sync::Arc;
+
 use crate::id::{BlockAddr, Incarnation, Timestamp, VolumeId, VssdId};
 use crate::msg::io::{BlockRange, Mutation};
 use crate::payload::Payload;
@@ -74,7 +76,8 @@ pub struct ClientRecord {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Peer {
-    Inv(Box<Inv>),
+    /// Shared: all members are sent the same.
+    Inv(Arc<Inv>),
     /// Invalidation of an extent by a range record (rule 10); an unallocated mutation sequence is never zero.
     InvRange {
         range: BlockRange,
@@ -95,7 +98,7 @@ pub enum Peer {
     /// Operation committed: these blocks are valid at these versions.
     Val {
         volume: VolumeId,
-        blocks: Box<[(u32, Timestamp)]>,
+        blocks: Arc<[(u32, Timestamp)]>,
     },
     ValRange {
         range: BlockRange,

@@ -194,7 +194,7 @@ impl Draw {
     }
     fn peer(&mut self) -> Peer {
         match self.below(21) {
-            0 => Peer::Inv(Box::new(self.inv())),
+            0 => Peer::Inv(Arc::new(self.inv())),
             1 => Peer::InvRange {
                 range: self.blocks(),
                 version: self.version(),

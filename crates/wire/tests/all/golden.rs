@@ -1,5 +1,7 @@
 //! Vectors: bytes that must never change within a version.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Credit, Inv, InvBlock};
@@ -73,7 +75,7 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("reply_fenced", packet(Op::Reply, Body::Reply(IoReply::Failed(IoError::Fenced { attach: 5 })))),
         ("reply_table", packet(Op::Reply, Body::Table(Ok(())))),
         ("reply_table_full", packet(Op::Reply, Body::Table(Err(TableError::Full { rows: 131_072 })))),
-        ("peer_inv", packet(Op::Peer, Body::Peer(Peer::Inv(Box::new(inv))))),
+        ("peer_inv", packet(Op::Peer, Body::Peer(Peer::Inv(Arc::new(inv))))),
         ("peer_ack", packet(Op::Peer, Body::Peer(Peer::Ack { credit }))),
         ("control_attach", packet(Op::Control, Body::Control(Control::Attach { name: "vm0".into() }))),
         ("control_view", view(ViewState::Normal, 0)),
