@@ -685,13 +685,18 @@ impl Node for Server {
             Event::Timer | Event::Stored { .. } => {}
         }
         self.settle(now, fx);
-        if self.next_deadline() <= now {
+        let mut at = self.next_deadline();
+        if at <= now {
             self.timers(now, fx);
             self.settle(now, fx);
+            at = self.next_deadline();
         }
-        fx.commands.append(&mut self.out.commands);
-        fx.traces.append(&mut self.out.traces);
-        let at = self.next_deadline();
+        if !self.out.commands.is_empty() {
+            fx.commands.append(&mut self.out.commands);
+        }
+        if !self.out.traces.is_empty() {
+            fx.traces.append(&mut self.out.traces);
+        }
         // A timer that is set too early costs one idle call; setting it anew for every request costs far more.
         if at < self.wake_at || self.wake_at <= now {
             self.wake_at = at;

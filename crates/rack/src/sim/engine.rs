@@ -48,7 +48,7 @@ enum What {
     },
     Request {
         node: NodeId,
-        request: Box<Request>,
+        request: Request,
     },
 }
 
@@ -252,8 +252,8 @@ impl<N: Node> Engine<N> {
 
     /// A request reaches `node` at `at` (not before now).
     pub fn submit(&mut self, at: Time, node: NodeId, request: Request) {
-        let what = What::Request { node, request: Box::new(request) };
-        self.queue.push(at.max(self.now), Pending { what, followed: false });
+        let what = What::Request { node, request };
+        self.queue.push_in_order(at.max(self.now), Pending { what, followed: false });
     }
     pub fn next_time(&self) -> Option<Time> {
         self.queue.next_time()
@@ -321,7 +321,7 @@ impl<N: Node> Engine<N> {
                 let timeline = self.timeline.as_mut().filter(|t| t.node.is_none() && t.request == request.id);
                 let follow = timeline.map(|t| t.node = Some(node)).is_some();
                 let id = request.id.0;
-                self.handle(node, EventKind::Request, id, Event::Request(*request), follow);
+                self.handle(node, EventKind::Request, id, Event::Request(request), follow);
             }
         }
     }
@@ -391,6 +391,7 @@ impl<N: Node> Engine<N> {
         self.apply(n, followed);
     }
 
+    #[cold]
     fn record(&mut self, node: NodeId, kind: EventKind, what: String) {
         let (now, fx) = (self.now, &self.fx);
         if let Some(t) = self.timeline.as_mut().filter(|t| !t.done && t.steps.len() < STEPS_MAX) {
@@ -493,6 +494,7 @@ fn apply_store(store: &mut BTreeMap<Bytes, Bytes>, w: StoreWrite) {
 }
 
 /// An event in a few words, for a timeline.
+#[cold]
 fn describe(event: &Event) -> String {
     let text = match event {
         Event::Packet(p) => {

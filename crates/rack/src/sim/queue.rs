@@ -1,6 +1,6 @@
 //! The event queue: a binary heap of (time, sequence, slot) with the events in a slab, first in first out on ties.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use rackweave_core::Time;
 use slab::Slab;
@@ -30,12 +30,15 @@ impl Key {
 pub struct EventQueue<T> {
     heap: BinaryHeap<Key>,
     events: Slab<T>,
+    /// What was known beforehand: a driver asks for many requests at a time, each later than the one before. They are in
+    /// order already, and the heap is the smaller without them.
+    agenda: VecDeque<(Key, T)>,
     sequence: u64,
 }
 
 impl<T> Default for EventQueue<T> {
     fn default() -> Self {
-        EventQueue { heap: BinaryHeap::new(), events: Slab::new(), sequence: 0 }
+        EventQueue { heap: BinaryHeap::new(), events: Slab::new(), agenda: VecDeque::new(), sequence: 0 }
     }
 }
 
@@ -48,18 +51,32 @@ impl<T> EventQueue<T> {
         self.sequence += 1;
         self.heap.push(Key::new(time, self.sequence << SLOT_BITS | slot));
     }
+    /// As [`EventQueue::push`], but cheaper for events that come in order of their times.
+    pub fn push_in_order(&mut self, time: Time, event: T) {
+        if self.agenda.back().is_some_and(|(last, _)| last.time() > time) {
+            return self.push(time, event);
+        }
+        self.sequence += 1;
+        self.agenda.push_back((Key::new(time, self.sequence << SLOT_BITS), event));
+    }
     pub fn pop(&mut self) -> Option<(Time, T)> {
+        let (planned, first) = (self.agenda.front().map(|(k, _)| *k), self.heap.peek().copied());
+        if planned > first {
+            return self.agenda.pop_front().map(|(k, event)| (k.time(), event));
+        }
         let key = self.heap.pop()?;
         Some((key.time(), self.events.remove(key.slot())))
     }
     pub fn next_time(&self) -> Option<Time> {
-        self.heap.peek().map(|k| k.time())
+        let planned = self.agenda.front().map(|(k, _)| *k);
+        // The greatest is the first.
+        planned.max(self.heap.peek().copied()).map(Key::time)
     }
     pub fn len(&self) -> usize {
-        self.heap.len()
+        self.heap.len() + self.agenda.len()
     }
     pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+        self.len() == 0
     }
 }
 
@@ -75,6 +92,19 @@ mod tests {
         }
         let out: String = std::iter::from_fn(|| q.pop()).map(|(_, c)| c).collect();
         assert_eq!(out, "ebdacf");
+        for (i, (t, name)) in
+            [(3, 'a'), (3, 'b'), (5, 'c'), (4, 'd'), (5, 'e'), (5, 'f'), (6, 'g')].into_iter().enumerate()
+        {
+            if i % 2 == 0 {
+                q.push_in_order(Time(t), name)
+            } else {
+                q.push(Time(t), name)
+            }
+            assert_eq!((q.next_time(), q.len()), (Some(Time(3)), i + 1));
+        }
+        q.push_in_order(Time(1), 'z');
+        let out: String = std::iter::from_fn(|| q.pop()).map(|(_, c)| c).collect();
+        assert_eq!(out, "zabdcefg");
         assert!(q.is_empty() && q.next_time().is_none());
     }
 }
