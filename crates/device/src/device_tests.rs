@@ -220,6 +220,9 @@ fn pages_go_to_the_file_in_runs_and_spare_areas_by_the_block() {
         program(&mut d, 0, page, &image(u64::from(page), page as u8)).expect("program");
         for back in 0..=page {
             assert_eq!(*read(&mut d, 0, back).expect("read"), *image(u64::from(back), back as u8).slots);
+            let two = DeviceOp::ReadSlots { page: PageAddr { block: 0, page: back }, first: 1, count: 2 };
+            let DeviceData::Page(s) = d.execute(&two).expect("read") else { panic!("slots were asked for") };
+            assert_eq!(*s, image(u64::from(back), back as u8).slots[1..3]);
         }
         let slot = DeviceOp::ReadSlot { page: PageAddr { block: 0, page }, slot: 3 };
         let DeviceData::Slot(s) = d.execute(&slot).expect("read") else { panic!("a slot was asked for") };

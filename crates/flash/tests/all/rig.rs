@@ -146,12 +146,14 @@ impl Rig {
         self.ssd.read(self.now, VSSD, addr(block), token, &mut self.out);
         self.take();
     }
-    /// Reads blocks in one go, each with its number as token.
-    pub fn read_all(&mut self, blocks: &[u32]) {
+    /// Reads blocks in one go, each with its number as token: how many commands that takes.
+    pub fn read_all(&mut self, blocks: &[u32]) -> usize {
         for &block in blocks {
             self.ssd.read(self.now, VSSD, addr(block), u64::from(block), &mut self.out);
         }
+        let commands = self.out.commands.len();
         self.take();
+        commands
     }
     /// Reads a block with nothing else going on: its version and contents.
     pub fn fetch(&mut self, block: u32) -> (Timestamp, Result<Payload, rackweave_flash::ReadError>) {
