@@ -38,6 +38,13 @@ pub enum Cmd {
         #[command(subcommand)]
         command: Volume,
     },
+    /// Create, list, show and delete virtual SSDs of a drive in a file
+    Vssd {
+        #[command(flatten)]
+        file: DriveFile,
+        #[command(subcommand)]
+        command: VssdCmd,
+    },
     /// Speak about the running rack's replica sets
     Set {
         #[command(flatten)]
@@ -215,6 +222,60 @@ pub enum BlockingUnit {
     Page,
     /// A whole block is moved and erased
     Block,
+}
+
+/// A drive in a file; it is opened with what it was made with.
+#[derive(Debug, Args)]
+pub struct DriveFile {
+    /// The file
+    #[arg(long, value_name = "FILE", global = true, default_value = "drive.rwk")]
+    pub drive: PathBuf,
+    /// Its device profile: p-ssd, intel-dc, optane or femu
+    #[arg(long, global = true, default_value = "p-ssd")]
+    pub profile: String,
+    /// Its flash, to which the profile is scaled; the file grows as it is used
+    #[arg(long, value_name = "SIZE", value_parser = size, global = true, default_value = "64G")]
+    pub drive_size: Size,
+}
+
+/// What a virtual SSD shares with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IsolationLevel {
+    /// Nothing: channels of its own
+    Channel,
+    /// The channel's bus: dies of its own
+    Die,
+    /// Dies, by fair shares: soft-planes
+    Software,
+    /// Dies and their queue
+    None,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VssdCmd {
+    /// Create a virtual SSD, and the drive if there is none
+    Create {
+        #[arg(long, value_enum)]
+        isolation: IsolationLevel,
+        /// Throughput level: 0 is one unit, each further one twice as many
+        #[arg(long, default_value_t = 0)]
+        level: u32,
+        /// Bytes, or a number with K, M, G or T (binary)
+        #[arg(long, value_parser = size)]
+        capacity: Size,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List the drive's virtual SSDs
+    List(Json),
+    /// Show one
+    Info {
+        id: u32,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Delete one and everything in it
+    Delete { id: u32 },
 }
 
 /// Traffic class of a volume's I/O.

@@ -7,6 +7,7 @@ mod ask;
 mod evaluate;
 mod show;
 mod up;
+mod vssd;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Node { node } => up::node(&data()?, node)?,
         Cmd::Keys { command } => keys(data, command)?,
         Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,
+        Cmd::Vssd { file, command } => vssd::vssd(file, command)?,
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
         Cmd::Status { way, json } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),

@@ -39,6 +39,24 @@ pub fn volumes(all: &[Volume]) -> String {
     trimmed(&t)
 }
 
+/// Virtual SSDs of a drive, and what of it is free.
+pub fn vssds(all: &[serde_json::Value], free: &str) -> String {
+    let mut t = table(&["vssd", "isolation", "level", "units", "capacity", "block", "allocated"], &[0, 2, 3, 4, 5, 6]);
+    for v in all {
+        let number = |k: &str| v[k].as_u64().unwrap_or_default();
+        t.add_row([
+            number("id").to_string(),
+            v["isolation"].as_str().unwrap_or_default().into(),
+            number("level").to_string(),
+            v["units"].as_array().map_or(0, Vec::len).to_string(),
+            Size(number("capacity")).to_string(),
+            Size(number("block_size")).to_string(),
+            format!("{} of {}", number("allocated"), number("blocks")),
+        ]);
+    }
+    format!("{}\nfree: {free}", trimmed(&t))
+}
+
 fn list<T: ToString>(all: &[T]) -> String {
     all.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
 }

@@ -27,5 +27,7 @@ mod security;
 mod tools;
 #[path = "all/volumes.rs"]
 mod volumes;
+#[path = "all/vssd.rs"]
+mod vssd;
 #[path = "all/world.rs"]
 mod world;

@@ -46,6 +46,17 @@ impl OsFile {
     }
 }
 
+impl OsFile {
+    /// Takes the file for this process until it is closed. False: another one has it.
+    pub fn lock(&self) -> io::Result<bool> {
+        match self.0.try_lock() {
+            Ok(()) => Ok(true),
+            Err(std::fs::TryLockError::WouldBlock) => Ok(false),
+            Err(std::fs::TryLockError::Error(e)) => Err(e),
+        }
+    }
+}
+
 impl FileIo for OsFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())

@@ -13,6 +13,7 @@
 //! - Rows and the file's state are kept twice and written in turn, so that a torn write leaves the older one.
 #![allow(clippy::disallowed_types, reason = "a driver's part: it opens files")]
 
+pub mod drive;
 pub mod io;
 pub mod layers;
 pub mod layout;

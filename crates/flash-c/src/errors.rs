@@ -3,25 +3,16 @@
 use std::ffi::c_int;
 
 use rackweave_core::device::DeviceError;
-use rackweave_flash::ProfileError;
+use rackweave_device::drive::DriveError;
 use rackweave_flash::manager::alloc::AllocVssdError;
 use rackweave_flash::manager::api::{AllocError, BlockError};
-use rackweave_flash::manager::driver::OpenError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("a pointer is null, or a text is not UTF-8")]
     Null,
-    #[error("no device profile is called {name}; there are {known}")]
-    NoProfile { name: String, known: String },
     #[error(transparent)]
-    Profile(#[from] ProfileError),
-    #[error("{path}: {error}")]
-    File { path: String, error: std::io::Error },
-    #[error(transparent)]
-    Format(#[from] rackweave_device::OpenError),
-    #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] DriveError),
     #[error(transparent)]
     Alloc(#[from] AllocError),
     #[error(transparent)]
@@ -37,9 +28,11 @@ impl Error {
     pub fn code(&self) -> c_int {
         match self {
             Error::Null => 1,
-            Error::NoProfile { .. } | Error::Profile(_) => 2,
-            Error::File { .. } | Error::Format(_) => 3,
-            Error::Open(_) => 4,
+            Error::Open(e) => match e {
+                DriveError::NoProfile { .. } | DriveError::Profile(_) => 2,
+                DriveError::File { .. } | DriveError::InUse { .. } | DriveError::Format { .. } => 3,
+                DriveError::Manager(_) => 4,
+            },
             Error::Alloc(e) => match e {
                 AllocError::Isolation { .. } => 5,
                 AllocError::Room(AllocVssdError::Level { .. }) => 6,

@@ -8,13 +8,11 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 
-use rackweave_core::{SsdId, VssdId};
-use rackweave_device::{FileSsd, OsFile, Shape};
+use rackweave_core::VssdId;
+use rackweave_device::{FileSsd, OsFile, drive};
 use rackweave_flash::manager::alloc::Isolation;
 use rackweave_flash::manager::api::{AllocError, Block, VirtualSsds};
 use rackweave_flash::manager::driver::Drive;
-use rackweave_flash::manager::{FlashManager, ManagerConfig};
-use rackweave_flash::{Profile, Timing};
 
 pub use errors::Error;
 
@@ -43,43 +41,26 @@ unsafe fn text<'a>(s: *const c_char) -> Result<&'a str, Error> {
     unsafe { CStr::from_ptr(s) }.to_str().map_err(|_| Error::Null)
 }
 
-/// Opens a drive, as `fbx_open` does.
-pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFile>>, Error> {
-    let known = || Profile::builtin_names().join(", ");
-    let base = Profile::builtin(profile).ok_or_else(|| Error::NoProfile { name: profile.into(), known: known() })?;
-    let mut cfg = ManagerConfig::new(SsdId(0), base.scaled_to(bytes)?);
-    cfg.timing = Timing::None;
-    let g = cfg.profile.geometry;
-    let shape = Shape {
-        blocks: g.blocks(),
-        pages_per_block: g.pages_per_block,
-        page_bytes: g.page_bytes,
-        meta_bytes: FlashManager::meta_bytes(&cfg.cut()),
-    };
-    let file = OsFile::open(path).map_err(|error| Error::File { path: path.display().to_string(), error })?;
-    Ok(Drive::open(cfg, FileSsd::open(file, SsdId(0), shape)?)?)
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fbx_open(
     path: *const c_char,
     profile: *const c_char,
     bytes: u64,
-    drive: *mut *mut FbxDrive,
+    opened: *mut *mut FbxDrive,
 ) -> c_int {
-    let opened = || {
-        if drive.is_null() {
+    let open = || {
+        if opened.is_null() {
             return Err(Error::Null);
         }
         // SAFETY: the header asks for strings.
         let (path, profile) = unsafe { (text(path)?, text(profile)?) };
-        open(Path::new(path), profile, bytes)
+        Ok(drive::open(Path::new(path), profile, bytes)?)
     };
-    match opened() {
+    match open() {
         Ok(d) => {
             let made = Box::new(FbxDrive { drive: d, error: CString::default() });
             // SAFETY: it is not null, and the caller's.
-            unsafe { *drive = Box::into_raw(made) };
+            unsafe { *opened = Box::into_raw(made) };
             0
         }
         Err(e) => {

@@ -38,7 +38,10 @@ fn a_c_program_keeps_a_log() {
     std::fs::write(&foreign, [7; 8192]).expect("a file");
     let other = Command::new(&program).arg(&foreign).output().expect("runs");
     let text = String::from_utf8_lossy(&other.stderr);
-    assert!(!other.status.success() && text.contains("3 the file is not a Rackweave device"), "{text}");
+    assert!(
+        !other.status.success() && text.contains(": 3 ") && text.contains("the file is not a Rackweave device"),
+        "{text}"
+    );
     std::fs::remove_dir_all(&dir).expect("ours");
 }
 

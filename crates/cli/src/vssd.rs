@@ -1,0 +1,75 @@
+//! `rackweave vssd`: virtual SSDs of a drive in a file.
+
+use std::io::{self, Write};
+
+use rackweave_core::VssdId;
+use rackweave_rack::Size;
+use rackweave_rack::file::drive;
+use rackweave_rack::flash::manager::FlashManager;
+use rackweave_rack::flash::manager::alloc::Isolation;
+use rackweave_rack::flash::manager::api::VirtualSsds;
+
+use crate::args::{DriveFile, IsolationLevel, Json, VssdCmd};
+use crate::{Failure, show};
+
+impl From<IsolationLevel> for Isolation {
+    fn from(l: IsolationLevel) -> Isolation {
+        match l {
+            IsolationLevel::Channel => Isolation::Channel,
+            IsolationLevel::Die => Isolation::Die,
+            IsolationLevel::Software => Isolation::Software,
+            IsolationLevel::None => Isolation::None,
+        }
+    }
+}
+
+/// A virtual SSD as `--json` shows it.
+fn facts(m: &FlashManager, id: VssdId) -> Result<serde_json::Value, Failure> {
+    let v = m.vssds().find(|v| v.id == id).ok_or_else(|| format!("{id} is not on the drive"))?;
+    let (blocks, allocated) = m.blocks(id)?;
+    let block_size = m.block_bytes(id)?;
+    Ok(serde_json::json!({
+        "id": id.0,
+        "isolation": v.units.isolation.to_string(),
+        "level": v.level,
+        "units": v.units.numbers,
+        "capacity": u64::from(blocks) * block_size,
+        "block_size": block_size,
+        "blocks": blocks,
+        "allocated": allocated,
+    }))
+}
+
+pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
+    let making = matches!(command, VssdCmd::Create { .. });
+    if !making && !file.drive.exists() {
+        return Err(format!("{}: there is no drive (rackweave vssd create makes one)", file.drive.display()).into());
+    }
+    let mut d = drive::open(&file.drive, &file.profile, file.drive_size.0)?;
+    let mut out = io::stdout();
+    let say = |out: &mut io::Stdout, all: &[serde_json::Value], m: &FlashManager, json: &Json| -> Result<(), Failure> {
+        if json.json {
+            writeln!(out, "{}", serde_json::to_string(all)?)?;
+        } else {
+            writeln!(out, "{}", show::vssds(all, &m.free().to_string()))?;
+        }
+        Ok(())
+    };
+    let done = match command {
+        VssdCmd::Create { isolation, level, capacity: Size(capacity), json } => {
+            let made = d.alloc_vssd((*isolation).into(), *level, *capacity);
+            made.map_err(Failure::from).and_then(|id| say(&mut out, &[facts(d.manager(), id)?], d.manager(), json))
+        }
+        VssdCmd::List(json) => {
+            let all: Result<Vec<_>, _> = d.manager().vssds().map(|v| facts(d.manager(), v.id)).collect();
+            all.and_then(|all| say(&mut out, &all, d.manager(), json))
+        }
+        VssdCmd::Info { id, json } => {
+            facts(d.manager(), VssdId(*id)).and_then(|one| say(&mut out, &[one], d.manager(), json))
+        }
+        VssdCmd::Delete { id } => d.dealloc_vssd(VssdId(*id)).map_err(Failure::from),
+    };
+    // Whatever it said, the drive is closed in order.
+    d.close()?.close()?;
+    done
+}

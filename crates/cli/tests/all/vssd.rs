@@ -1,0 +1,48 @@
+//! Virtual SSDs of a drive in a file.
+
+use serde_json::Value;
+
+use crate::harness::{Temp, rackweave, text};
+
+fn run(drive: &str, args: &[&str]) -> (bool, String, String) {
+    let mut all = vec!["vssd", "--drive", drive, "--profile", "femu", "--drive-size", "1G"];
+    all.extend(args);
+    let out = rackweave(&all).output().expect("runs");
+    (out.status.success(), text(&out.stdout), text(&out.stderr))
+}
+
+#[test]
+fn virtual_ssds_of_all_kinds_are_made_shown_and_deleted() {
+    let dir = Temp::new();
+    let path = dir.path("a.rwk");
+    let drive = path.to_str().expect("a name");
+    let (ok, _, why) = run(drive, &["list"]);
+    assert!(!ok && why.contains("there is no drive"), "{why}");
+    for (isolation, capacity) in [("channel", "200M"), ("die", "10M"), ("software", "1M"), ("none", "1M")] {
+        let (ok, said, why) = run(drive, &["create", "--isolation", isolation, "--capacity", capacity]);
+        assert!(ok && said.contains(isolation), "{said}{why}");
+    }
+    let (ok, said, _) = run(drive, &["list", "--json"]);
+    let all: Value = serde_json::from_str(&said).expect("JSON");
+    assert!(ok && all.as_array().map(Vec::len) == Some(4), "{said}");
+    // A channel has 8 dies of 14 blocks of 1 MiB: two hold 200 MiB.
+    assert_eq!(
+        (&all[0]["isolation"], &all[0]["units"], &all[0]["capacity"]),
+        (&"channel".into(), &serde_json::json!([0, 1]), &(224u64 << 20).into())
+    );
+    let (ok, said, _) = run(drive, &["list"]);
+    assert!(ok && said.contains("free: 5 channels, 6 dies and"), "{said}");
+    let (ok, _, why) = run(drive, &["create", "--isolation", "channel", "--capacity", "100G"]);
+    assert!(!ok && why.contains("5 can be had") && why.contains("would fit"), "{why}");
+    let (ok, _, why) = run(drive, &["delete", "9"]);
+    assert!(!ok && why.contains("vssd9 was never allocated"), "{why}");
+    assert!(run(drive, &["delete", "1"]).0);
+    let (ok, _, why) = run(drive, &["delete", "1"]);
+    assert!(!ok && why.contains("vssd1 was deallocated"), "{why}");
+    let (ok, _, why) = run(drive, &["info", "1"]);
+    assert!(!ok && why.contains("vssd1"), "{why}");
+    let (ok, said, _) = run(drive, &["info", "2", "--json"]);
+    assert!(ok && said.contains("\"isolation\":\"die\""), "{said}");
+    let other = rackweave(&["vssd", "--drive", drive, "list"]).output().expect("runs");
+    assert!(!other.status.success() && text(&other.stderr).contains("configured is"), "{}", text(&other.stderr));
+}

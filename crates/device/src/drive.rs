@@ -1,0 +1,47 @@
+//! A drive of the flash manager in a file: what the C library and the command open.
+
+use std::path::Path;
+
+use rackweave_core::SsdId;
+use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
+use rackweave_flash::manager::{FlashManager, ManagerConfig};
+use rackweave_flash::{Profile, ProfileError, Timing};
+
+use crate::{FileSsd, OpenError, OsFile, Shape};
+
+/// Why a drive was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    #[error("no device profile is called {name}; there are {known}")]
+    NoProfile { name: String, known: String },
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    #[error("{path}: {error}")]
+    File { path: String, error: std::io::Error },
+    #[error("{path} is in use by another process")]
+    InUse { path: String },
+    #[error("{path}: {error}")]
+    Format { path: String, error: OpenError },
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+}
+
+/// Opens the drive in the file, or makes it there: the built-in profile, scaled to at most `bytes`. Commands take no
+/// modelled time. One process at a time.
+pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFile>>, DriveError> {
+    let known = || Profile::builtin_names().join(", ");
+    let none = || DriveError::NoProfile { name: profile.into(), known: known() };
+    let base = Profile::builtin(profile).ok_or_else(none)?;
+    let mut cfg = ManagerConfig::new(SsdId(0), base.scaled_to(bytes)?);
+    cfg.timing = Timing::None;
+    let (g, meta_bytes) = (cfg.profile.geometry, FlashManager::meta_bytes(&cfg.cut()));
+    let (blocks, pages_per_block, page_bytes) = (g.blocks(), g.pages_per_block, g.page_bytes);
+    let name = || path.display().to_string();
+    let file = OsFile::open(path).map_err(|error| DriveError::File { path: name(), error })?;
+    if !file.lock().map_err(|error| DriveError::File { path: name(), error })? {
+        return Err(DriveError::InUse { path: name() });
+    }
+    let shape = Shape { blocks, pages_per_block, page_bytes, meta_bytes };
+    let device = FileSsd::open(file, SsdId(0), shape).map_err(|error| DriveError::Format { path: name(), error })?;
+    Ok(Drive::open(cfg, device)?)
+}
