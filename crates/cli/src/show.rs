@@ -126,13 +126,14 @@ fn switch(s: &SwitchState) -> String {
 }
 
 fn processes(all: &[Process]) -> String {
-    let mut t = table(&["process", "pid", "address", "up", "keys"], &[1, 3]);
+    let mut t = table(&["process", "pid", "address", "up", "keys", "peers", "sockets"], &[1, 3, 5, 6]);
     for p in all {
         let (pid, up) = match &p.error {
             None => (p.pid.to_string(), format!("{:.0} s", p.uptime_s)),
             Some(e) => (String::new(), format!("no answer: {e}")),
         };
-        t.add_row([p.name.clone(), pid, p.address.clone(), up, list(&p.keys)]);
+        let (peers, sockets) = (p.peers.len().to_string(), p.sockets.to_string());
+        t.add_row([p.name.clone(), pid, p.address.clone(), up, list(&p.keys), peers, sockets]);
     }
     trimmed(&t)
 }

@@ -65,3 +65,43 @@ fn a_data_plane_in_the_kernel_wants_native_addresses_and_a_port_for_each() {
     assert!(problems(alone).contains("[hosts] says where"), "{}", problems(alone));
     assert!(RackConfig::parse("[switch]\ndata_plane = \"p4\"\n").unwrap_err().to_string().contains("p4"));
 }
+
+const RINGS: &str = r#"
+[[switch.rings]]
+prefix = "10.11.0.0/24"
+members = ["server-0", "server-2"]
+quorum = 1
+[[switch.rings]]
+prefix = "10.10.0.0/24"
+reach = "share"
+members = ["server-1"]
+"#;
+
+#[test]
+fn rings_are_planned_and_read_back() {
+    // Without hosts, too: every driver has them.
+    let cfg = RackConfig::parse(&format!("version = 1\nservers = 3\n{RINGS}")).expect("right");
+    assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg.clone()));
+    let plans = cfg.switch.ring_plans(crate::build::layout(&cfg), &mut Vec::new());
+    assert_eq!((plans.len(), plans[0].quorum, plans[1].quorum), (2, 1, 1));
+    assert_eq!(plans[0].ring.members.iter().map(|n| n.0).collect::<Vec<_>>(), [2, 4]);
+    assert_eq!(crate::build::switch(&cfg).dump().rings.len(), 2);
+    let whole = format!("{HOSTS}{PORTS}{RINGS}");
+    RackConfig::parse(&whole).expect("right");
+    for (from, to, says) in [
+        ("\"server-2\"]\nquorum", "\"server-3\"]\nquorum", "\"server-3\": server-N of the rack, each once"),
+        ("\"server-2\"]\nquorum", "\"server-0\"]\nquorum", "\"server-0\": server-N of the rack, each once"),
+        ("\"server-2\"]\nquorum", "\"meta\"]\nquorum", "\"meta\": server-N of the rack"),
+        ("quorum = 1", "quorum = 3", "switch.rings[0].quorum = 3: 1 to the 2 members"),
+        ("quorum = 1", "quorum = 0", "switch.rings[0].quorum = 0: 1 to the 2 members"),
+        ("10.11.0.0/24", "10.12.0.0/24", "switch.rings[0].prefix = \"10.12.0.0/24\": a prefix of addresses within"),
+        ("10.11.0.0/24", "10.11.0.0", "a prefix of addresses within"),
+        ("10.11.0.0/24", "10.0.0.0/8", "a prefix of addresses within"),
+        ("10.11.0.0/24", "10.11.0.1/24", "10.11.0.1/24 has bits beyond its prefix"),
+        ("10.11.0.0/24", "10.10.0.0/24", "10.10.0.0/24: each prefix once"),
+        ("data_plane = \"tc\"", "data_plane = \"xdp\"", "switch.rings = 2 rings: none with data_plane"),
+    ] {
+        let said = problems(&whole.replace(from, to));
+        assert!(said.contains(says), "{to}: {said}");
+    }
+}

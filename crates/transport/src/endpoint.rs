@@ -13,9 +13,10 @@ use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
 use crate::group::{Group, Multicast};
 use crate::header::{HEAD_BYTES, Space, TransferId, u64_at};
+use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control, Peer, STREAM_PATH};
 use crate::receiver::{DIRECT_SPAN, ROUTED_SPAN};
-use crate::sender::{FlowCounts, Outgoing, Progress};
+use crate::sender::{FlowCounts, Progress};
 
 /// vSSDs whose server is remembered: as many as a rack has (RB1). Beyond it all are learned anew.
 pub(crate) const HINTS_MAX: usize = 131_072;

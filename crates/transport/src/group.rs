@@ -17,9 +17,10 @@ use rackweave_core::{NodeId, Span, Time, VssdId};
 use crate::api::{Event, GroupError, GroupOptions, Message, Missing, SendError, Transmit, Via};
 use crate::endpoint::{Endpoint, single};
 use crate::header::{self, GROUP_VERSION, LONG, LONG_BYTES, SHORT, SHORT_BYTES, ShortOp, Space, TransferId};
+use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control};
 use crate::receiver::ROUTED_SPAN;
-use crate::sender::{Outgoing, Pick, Progress};
+use crate::sender::{Pick, Progress};
 
 /// Members of a group at the most: what switches' tables hold, and NICE's largest (§6.3).
 pub const MEMBERS_MAX: usize = 9;

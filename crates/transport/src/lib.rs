@@ -10,7 +10,7 @@
 //!
 //! `now` never goes back. The same calls with the same seed give the same bytes.
 //!
-//! `docs/transport.md` draws the bytes and lists parameters. Reading order: [`api`], [`header`], `endpoint`, `sender`,
+//! `docs/transport.md` draws the bytes and lists parameters. Reading order: [`api`], [`header`], `endpoint`, `outgoing`, `sender`,
 //! `receiver`, `arrive`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
 
 pub mod api;
@@ -23,6 +23,7 @@ mod crc;
 mod endpoint;
 pub mod group;
 pub mod header;
+mod outgoing;
 mod paths;
 mod peer;
 mod receiver;

@@ -7,8 +7,9 @@ use crate::api::{Event, Missing};
 use crate::config::{Config, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN};
 use crate::endpoint::{CLASSES, Endpoint};
 use crate::header::Space;
+use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control, Flow, IDLE_KEEP_ALIVES, Peer, TRIAL_TOKEN};
-use crate::sender::{Outgoing, Progress};
+use crate::sender::Progress;
 
 /// Large datagrams lost in a row until smaller ones are tried.
 const LARGE_LOST_MAX: u32 = 6;

@@ -9,8 +9,9 @@ use crate::header::{
     self, AckEntry, AckHead, Chunk, EXTENSION_BYTES, Form, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender,
     ShortOp, Space, whose,
 };
+use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control, STREAM_PATH};
-use crate::sender::{Outgoing, Pick};
+use crate::sender::Pick;
 
 /// Timeouts in a row after which the peer is told, lest its acknowledgements take a bad path.
 const UNHEARD_TIMEOUTS: u32 = 2;

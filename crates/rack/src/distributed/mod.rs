@@ -1,6 +1,6 @@
 //! A process for each node: the loop of [`crate::embedded`] around one node, with a network to the others.
 //!
-//! Reading order: [`crate::hosts`] (who is where), [`net`], [`udp`], [`stamps`] and [`streams`] (packets between processes), [`node`] (one process),
+//! Reading order: [`crate::hosts`] (who is where), [`net`], [`udp`], [`stamps`], `notes` and [`streams`] (packets between processes), [`node`] (one process),
 //! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`namespaces`] (hosts for
 //! them), [`ask`] (their state put together), [`channel`] (from another host). Keys: [`key`], [`rotate`], [`authority`].
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
@@ -13,6 +13,7 @@ pub mod key;
 pub mod namespaces;
 pub mod net;
 pub mod node;
+mod notes;
 pub mod processes;
 pub mod rotate;
 pub mod stamps;

@@ -457,6 +457,10 @@ impl Net {
         }
     }
 
+    /// Open sockets: one a path, one that listens, and the streams. However many peers and users of this node there are.
+    pub fn sockets(&self) -> usize {
+        self.udp.sockets() + 1 + self.streams.len()
+    }
     /// What is known of the peers.
     pub fn peers(&self) -> Vec<PeerStatus> {
         self.endpoint.peers()

@@ -8,6 +8,8 @@ use std::os::fd::RawFd;
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Time};
 
+use super::notes::Notes;
+
 /// Value of the control message that asks for one datagram.
 pub const ASK: u32 = libc::SOF_TIMESTAMPING_TX_SOFTWARE;
 /// Times of arrival always; times of leaving without the datagram's bytes, with a number that counts them.
@@ -84,7 +86,7 @@ impl Stamps {
             if r < 0 {
                 return;
             }
-            let Some((number, stamp)) = told(&h) else { continue };
+            let Notes { number: Some(number), wall: Some(stamp), .. } = Notes::of(&h) else { continue };
             let place = number.wrapping_sub(self.first) as usize;
             if place >= self.waiting.len() {
                 continue;
@@ -97,33 +99,6 @@ impl Stamps {
             }
         }
     }
-}
-
-/// Number and time of a datagram that left; none if the message is about something else.
-fn told(h: &libc::msghdr) -> Option<(u32, u64)> {
-    let (mut number, mut stamp) = (None, None);
-    // SAFETY: the kernel filled the control buffer; the macros stay inside `msg_controllen`.
-    unsafe {
-        let mut c = libc::CMSG_FIRSTHDR(h);
-        while !c.is_null() {
-            let data = libc::CMSG_DATA(c);
-            match ((*c).cmsg_level, (*c).cmsg_type) {
-                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
-                    let t = data.cast::<libc::timespec>().read_unaligned();
-                    stamp = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
-                }
-                (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
-                    let e = data.cast::<libc::sock_extended_err>().read_unaligned();
-                    if e.ee_origin == libc::SO_EE_ORIGIN_TIMESTAMPING {
-                        number = Some(e.ee_data);
-                    }
-                }
-                _ => {}
-            }
-            c = libc::CMSG_NXTHDR(h, c);
-        }
-    }
-    number.zip(stamp.filter(|&s| s > 0))
 }
 
 fn set(fd: RawFd, flags: u32) -> bool {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use rackweave_core::{NodeId, Time};
 use rackweave_transport::Train;
 
+use super::notes::Notes;
 use super::stamps::{Left, Stamps, Timed};
 use crate::embedded::clock::{Clock, nanos_of};
 
@@ -142,6 +143,10 @@ impl Udp {
 
     pub fn as_raw_fd(&self) -> RawFd {
         self.paths[0].as_raw_fd()
+    }
+
+    pub fn sockets(&self) -> usize {
+        self.paths.len()
     }
 
     /// Where the path's datagrams leave.
@@ -302,49 +307,6 @@ pub(super) fn set(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()
     // SAFETY: `value` lives through the call, and its length is given.
     let r = unsafe { libc::setsockopt(fd, level, name, p, size_of::<i32>() as u32) };
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn marked(class: u8) -> bool {
-    class & 0b11 == Ecn::Marked as u8
-}
-
-/// What the kernel says of a datagram.
-#[derive(Default)]
-struct Notes {
-    /// When it arrived, by the wall clock.
-    wall: Option<u64>,
-    segment: Option<usize>,
-    marked: bool,
-}
-
-impl Notes {
-    fn of(h: &libc::msghdr) -> Notes {
-        let mut notes = Notes::default();
-        // SAFETY: the kernel filled the control buffer; the macros stay inside `msg_controllen`.
-        unsafe {
-            let mut c = libc::CMSG_FIRSTHDR(h);
-            while !c.is_null() {
-                let data = libc::CMSG_DATA(c);
-                match ((*c).cmsg_level, (*c).cmsg_type) {
-                    // The first of three: the kernel's own.
-                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
-                        let t = data.cast::<libc::timespec>().read_unaligned();
-                        notes.wall = Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
-                    }
-                    (libc::SOL_UDP, libc::UDP_GRO) => {
-                        notes.segment = usize::try_from(data.cast::<i32>().read_unaligned()).ok();
-                    }
-                    (libc::IPPROTO_IP, libc::IP_TOS) => notes.marked = marked(*data),
-                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                        notes.marked = marked(data.cast::<i32>().read_unaligned() as u8);
-                    }
-                    _ => {}
-                }
-                c = libc::CMSG_NXTHDR(h, c);
-            }
-        }
-        notes
-    }
 }
 
 /// How many of `batch`, which all leave by `fd`, the kernel took. `N` is the most there may be.

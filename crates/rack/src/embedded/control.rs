@@ -148,6 +148,9 @@ pub struct Process {
     /// The nodes it speaks with.
     #[serde(default)]
     pub peers: Vec<Peer>,
+    /// Its network's open sockets: they do not grow with its peers, nor with who works through it (PN6).
+    #[serde(default)]
+    pub sockets: u64,
     /// What its network counted, by name; those that are zero are left out.
     #[serde(default)]
     pub network: Vec<(String, u64)>,

@@ -112,6 +112,7 @@ impl View<'_> {
             error: None,
             timestamps: net.timestamps(),
             peers: net.peers().iter().map(|p| peer(self.now, named(p.peer), p)).collect(),
+            sockets: net.sockets() as u64,
             network: self.counted.clone(),
             keys: self.keys.clone(),
         })
@@ -274,6 +275,12 @@ impl Status {
             ("rackweave_class_lost_total", "Those taken for lost", Metric::Counter, |c| c.lost as f64),
             ("rackweave_class_timeouts_total", "Timeouts", Metric::Counter, |c| c.timeouts as f64),
         ];
+        for p in &self.processes {
+            let (connections, sockets) = (p.peers.len() as f64, p.sockets as f64);
+            let of = |name, help, value| sample(name, help, Metric::Gauge, vec![], value);
+            all.push(of("rackweave_network_peers", "Nodes this one has a connection with", connections));
+            all.push(of("rackweave_network_sockets", "Open sockets between nodes", sockets));
+        }
         let peers = || self.processes.iter().flat_map(|p| &p.peers);
         for (name, help, kind, value) in PEERS {
             all.extend(peers().map(|p| sample(name, help, kind, vec![("peer", p.node.clone())], value(p))));
@@ -348,6 +355,7 @@ mod tests {
                     classes: vec![PeerClass::default(); 3],
                     ..Peer::default()
                 }],
+                sockets: 9,
                 network: vec![("drop_replay".into(), 2)],
                 ..Process::default()
             }],
@@ -362,6 +370,7 @@ mod tests {
         assert!(text.contains("rackweave_request_seconds"));
         assert!(text.contains("rackweave_peer_down{peer=\"server-0\"} 0"), "{text}");
         assert!(text.contains("rackweave_network_total{counter=\"drop_replay\"} 2"), "{text}");
+        assert!(text.contains("rackweave_network_peers 1") && text.contains("rackweave_network_sockets 9"), "{text}");
     }
 
     #[test]

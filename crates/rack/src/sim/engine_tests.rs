@@ -149,3 +149,45 @@ fn time_that_stands_still_is_noticed() {
     e.start(SERVER, Loop);
     e.run_until(Time(1));
 }
+
+/// NICE's rings: what a node sends to an address of one reaches each member by the switch.
+#[test]
+fn a_packet_for_a_ring_reaches_each_member() {
+    use rackweave_switch::{Prefix, Reach, Ring, Switch, SwitchConfig, Update};
+    enum Party {
+        Switch(Box<Switch>),
+        Host(Vec<(Time, NodeId, u64)>),
+    }
+    let ring = NodeId((11 << 16 | 5) - 1);
+    struct At(NodeId, NodeId, Party);
+    impl Node for At {
+        fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+            match (&mut self.2, event) {
+                (Party::Switch(s), event) => s.handle(now, event, fx),
+                (Party::Host(_), Event::Request(r)) => fx.send(packet(self.0, self.1, r.id.0)),
+                (Party::Host(got), Event::Packet(p)) => got.push((now, p.dst, p.header.request)),
+                _ => {}
+            }
+        }
+    }
+    let layout = Layout { servers: 3, clients: 1 };
+    let mut e = Engine::new(layout, NetState::new(Network::constant(Span::from_micros(10)), layout.nodes(), 1), 1);
+    let mut switch = Switch::new(SwitchConfig::new(Layout::SWITCH));
+    let members: Vec<NodeId> = (0..3).map(|i| layout.server(i)).collect();
+    let prefix = Prefix { address: [10, 11, 0, 0].into(), bits: 16 };
+    let rings = vec![Ring { prefix, reach: Reach::All, members: members.clone() }];
+    switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: Vec::new(), rings }).unwrap();
+    e.start(Layout::SWITCH, At(Layout::SWITCH, ring, Party::Switch(Box::new(switch))));
+    for n in members.iter().copied().chain([layout.client(0)]) {
+        e.start(n, At(n, ring, Party::Host(Vec::new())));
+    }
+    for i in 0..5 {
+        e.submit(Time(1_000 + i * 50_000), layout.client(0), flush_request(i));
+    }
+    e.run_until(Time(900_000));
+    for &m in &members {
+        let Party::Host(got) = &e.node(m).unwrap().2 else { panic!("a host") };
+        assert_eq!(got.iter().map(|g| (g.1, g.2)).collect::<Vec<_>>(), (0..5).map(|i| (m, i)).collect::<Vec<_>>());
+        assert!(got[0].0 > Time(11_000), "by the switch: {:?}", got[0].0);
+    }
+}

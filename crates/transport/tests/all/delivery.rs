@@ -157,3 +157,34 @@ fn short_messages_leave_in_trains_but_not_by_the_switch() {
     let lens = |t: &&rackweave_transport::Transmit| t.segment.map_or(1, |s| t.bytes.len().div_ceil(s));
     assert_eq!(direct.iter().map(lens).sum::<usize>(), 16);
 }
+
+/// PN6: a connection a pair of hosts, whoever on them speaks; a connection a thread and host would be as many times more as
+/// there are threads.
+#[test]
+fn connections_grow_with_hosts_and_not_with_threads() {
+    let (hosts, threads) = (20, 16);
+    let run = |shared: bool| {
+        let mut w = World::new(5, Faults::default());
+        let ends = if shared { 1 } else { threads };
+        (0..hosts).for_each(|h| w.add(100 + h, Config::default(), Keys::none()));
+        (0..ends).for_each(|t| w.add(2 + t, Config::default(), Keys::none()));
+        for n in 0..3 {
+            for thread in 0..threads {
+                let from = if shared { 2 } else { 2 + thread };
+                for host in 0..hosts {
+                    let number = u64::from((n * threads + thread) * hosts + host);
+                    let class = CLASSES[n as usize];
+                    let m = message(Op::Peer, class, from, 0, number, 8, 700);
+                    w.send(from, 100 + host, m, Time::MAX, number).expect("taken");
+                }
+            }
+        }
+        w.settle(Span::from_secs(5));
+        assert!((0..hosts).all(|h| w.delivered(100 + h).count() == 3 * threads as usize));
+        let here: usize = (0..ends).map(|t| w.end(2 + t).peers().len()).sum();
+        let there = w.end(100).peers().len();
+        (here, there)
+    };
+    assert_eq!(run(true), (20, 1));
+    assert_eq!(run(false), (20 * 16, 16), "what sharing saves");
+}

@@ -1,0 +1,97 @@
+//! One message on its way to one peer: its chunks, and what is known of each.
+
+use rackweave_core::{Time, VssdId};
+
+use crate::api::Message;
+use crate::header::{ACK_SPAN, Chunk, HEAD_BYTES, TransferId};
+
+/// States of a chunk that are not the counter of its last datagram; counters are below both and not zero.
+pub(crate) const UNSENT: u64 = 0;
+pub(crate) const LOST: u64 = u64::MAX - 1;
+pub(crate) const ARRIVED: u64 = u64::MAX;
+
+/// One message on its way.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub message: Message,
+    pub id: TransferId,
+    pub token: u64,
+    pub deadline: Time,
+    /// What a routed message asks for; names whom it went to last.
+    pub vssd: VssdId,
+    /// The first responder of a routed message: the rest goes there directly (protocol rule 13).
+    pub bound: bool,
+    /// Whether the vSSD's own server answers it: a read may be redirected.
+    pub settles: bool,
+    /// Number of the message to a group that this is one member's part of.
+    pub group: Option<u64>,
+    /// Chunks never sent leave in the group's datagrams.
+    pub shared: bool,
+    pub attempt: u8,
+    pub chunk_bytes: usize,
+    pub chunks: Vec<u64>,
+    /// First chunk never sent; first not arrived; how many are not.
+    pub next: u32,
+    pub base: u32,
+    pub left: u32,
+}
+
+impl Outgoing {
+    pub fn new(message: Message, id: TransferId, token: u64, deadline: Time, vssd: VssdId, settles: bool) -> Outgoing {
+        let (attempt, chunk_bytes, chunks) = (0, 0, Vec::new());
+        let (next, base, left, bound) = (0, 0, 0, false);
+        let (group, shared) = (None, false);
+        Outgoing {
+            message,
+            id,
+            token,
+            deadline,
+            vssd,
+            bound,
+            settles,
+            group,
+            shared,
+            attempt,
+            chunk_bytes,
+            chunks,
+            next,
+            base,
+            left,
+        }
+    }
+    pub fn body_bytes(&self) -> usize {
+        self.message.len() - HEAD_BYTES
+    }
+    /// Cuts the message into chunks of the given size, as if nothing had been sent.
+    pub fn cut(&mut self, chunk_bytes: usize) {
+        let least = self.body_bytes().div_ceil(usize::from(u16::MAX - 1)).max(1);
+        self.chunk_bytes = chunk_bytes.clamp(least, usize::from(u16::MAX));
+        let count = self.body_bytes().div_ceil(self.chunk_bytes).max(1);
+        self.chunks.clear();
+        self.chunks.resize(count, UNSENT);
+        (self.next, self.base, self.left) = (0, 0, count as u32);
+    }
+    pub fn chunk(&self, number: u32, ack_now: bool) -> Chunk {
+        Chunk {
+            id: self.id,
+            attempt: self.attempt,
+            ack_now,
+            unheard: false,
+            body_bytes: self.body_bytes() as u32,
+            number: number as u16,
+            chunk_bytes: self.chunk_bytes as u16,
+            prefix_bytes: (self.message.head.len() - HEAD_BYTES).min(usize::from(u16::MAX)) as u16,
+        }
+    }
+    /// Appends the chunk's bytes.
+    pub fn copy(&self, c: &Chunk, to: &mut Vec<u8>) {
+        let range = c.range();
+        let prefix = &self.message.head[HEAD_BYTES..];
+        let split = prefix.len();
+        to.extend_from_slice(&prefix[range.start.min(split)..range.end.min(split)]);
+        to.extend_from_slice(&self.message.data[range.start.max(split) - split..range.end.max(split) - split]);
+    }
+    pub fn may_send_more(&self) -> bool {
+        (self.next as usize) < self.chunks.len() && self.next <= self.base.saturating_add(ACK_SPAN)
+    }
+}
