@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`trace`] (what is replayed), [`workload`] (the trace looped, scaled and laid on one volume),
 //! [`replay`] (the rack and its policies), [`report`] and [`stats`] (what is said of it); [`ageing`] (an SSD to its end of
-//! life), [`experiment`] (papers' figures); then the small ones.
+//! life), [`experiment`] (papers' figures), [`ycsb`]; then the small ones.
 
 pub mod ageing;
 pub mod cpu;
@@ -13,5 +13,6 @@ pub mod stats;
 pub mod svg;
 pub mod trace;
 pub mod workload;
+pub mod ycsb;
 
 pub use report::Report;

@@ -1,5 +1,6 @@
 //! All integration tests of `eval` in one binary.
 
+mod ageing;
 mod fuzz;
 mod malformed;
 mod readers;

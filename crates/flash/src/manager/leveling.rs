@@ -48,7 +48,8 @@ impl Leveling {
         self.again = true;
     }
     fn swapping(&self) -> bool {
-        self.recording || !self.away.is_empty()
+        // Not by what is away: that is in hand while moves are started.
+        self.recording || !self.dies.is_empty()
     }
     pub(super) fn wake(&self, ready: bool) -> Option<Time> {
         let due = self.leveler.due_at().filter(|_| ready && !self.swapping());

@@ -122,6 +122,8 @@ fn nothing_is_moved_for_nothing() {
 fn two_dies_of_a_channel_trade_alone() {
     let dies = [(90, 9), (0, 0), (0, 0), (0, 0)];
     assert_eq!(planned(Pairing::LeastWorn, 2, &dies), [(0, 1)], "a pair is cheaper than two channels");
+    // As good a place as the least worn die, if it is hardly more worn.
+    assert_eq!(planned(Pairing::LeastWorn, 2, &[(90, 9), (22, 0), (20, 0), (30, 0)]), [(0, 1)]);
     // Its neighbour is as worn: another channel, the hot one to the least worn die there.
     let dies = [(90, 9), (90, 0), (20, 0), (10, 0)];
     assert_eq!(planned(Pairing::LeastWorn, 2, &dies), [(0, 3), (1, 2)]);
@@ -138,6 +140,10 @@ fn as_hot_dies_trade_at_once() {
     // For the third hot one there is none left that is less worn than the mean.
     assert!(!l.planned() && !l.due(Time(1)));
     assert_eq!(l.plan(Time(2)), None);
+    // One that is not as hot waits.
+    let dies = [(90, 9), (90, 9), (0, 0), (1, 0), (80, 5), (2, 0)].map(|(total, since)| DieWear { total, since });
+    let mut l = Leveler::resumed(policy, 1, 1_000, dies.into(), Time::ZERO);
+    assert!(l.plan(Time(1)).is_some() && l.plan(Time(1)).is_some() && !l.planned());
 }
 
 #[test]
