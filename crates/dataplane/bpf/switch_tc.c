@@ -64,6 +64,11 @@ INLINE void readdress(struct __sk_buff *skb, struct head *h, struct header *ours
     __builtin_memcpy(ours, &to, REWRITTEN_BYTES);
 }
 
+/* Whose time behind a queue `behind_queue` adds: what goes to a host itself may have another operation and no stamp. */
+INLINE int stamped(__u8 op) {
+    return op == OP_READ || op == OP_WRITE || op == OP_GC;
+}
+
 /* NICE 3: a put reaches every replica of the group, a get the one of the client's share. */
 static __attribute__((noinline)) int to_ring(struct __sk_buff *skb, struct head *h, const struct ring *ring, __u64 start) {
     struct header ours;
@@ -85,7 +90,7 @@ static __attribute__((noinline)) int to_ring(struct __sk_buff *skb, struct head 
             count(NO_PORT);
             continue;
         }
-        readdress(skb, h, &ours, ring->members[i], stamp(lat, start, port));
+        readdress(skb, h, &ours, ring->members[i], stamped(ours.op) ? stamp(lat, start, port) : lat);
         if (i == (ring->multicast ? members - 1 : share))
             return send(skb, port, h->eth.to);
         put_ethernet(skb, port, h->eth.to);
@@ -194,7 +199,7 @@ int ingress(struct __sk_buff *skb) {
     }
     if (!is_ours(skb, &h) || bpf_skb_load_bytes(skb, AT_OURS, &op, 1))
         return TC_OK;
-    if (op != OP_READ && op != OP_WRITE && op != OP_GC)
+    if (!stamped(op))
         return TC_OK; /* rows and the like: the control plane's socket */
     /* A train is one packet here: only its first header would be rewritten. */
     if (skb->gso_size)
@@ -208,7 +213,7 @@ int behind_queue(struct __sk_buff *skb) {
     struct header ours, to;
     if (load_head(skb, &h) || !is_ours(skb, &h) || bpf_skb_load_bytes(skb, AT_OURS, &ours, REWRITTEN_BYTES))
         return TC_OK;
-    if (ours.op != OP_READ && ours.op != OP_WRITE && ours.op != OP_GC)
+    if (!stamped(ours.op))
         return TC_OK;
     __builtin_memcpy(&to, &ours, REWRITTEN_BYTES);
     to.lat = bpf_htonl(bpf_ntohl(ours.lat) + (__u32)bpf_ktime_get_ns());

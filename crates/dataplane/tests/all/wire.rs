@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
 use rackweave_core::{Incarnation, Layout, NodeId, Time};
-use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
+use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, Prefix, Reach, Ring, frame};
 use rackweave_switch::{Change, DataPlane};
 use rackweave_transport::KeyId;
 use rackweave_transport::auth::{gc_covered, gc_key};
@@ -68,6 +68,29 @@ fn tc_time_in_a_queue_is_in_the_stamp() {
     let (_, out, _) = s.test_run(&framed(&with_lat(write(1), u32::MAX)), 1).unwrap();
     let (_, out, _) = s.test_run_behind_queue(&out).unwrap();
     assert!(frame::parse(&out).unwrap().header.lat >= 0x7fff_ffff);
+}
+
+/// What `behind_queue` would not complete has no stamp to complete: a message to a ring whose operation is another.
+#[test]
+fn tc_a_ring_stamps_what_the_far_end_of_a_queue_completes() {
+    if skip("tc_a_ring_stamps_what_the_far_end_of_a_queue_completes") {
+        return;
+    }
+    let mut s = pair(config(16));
+    s.set_port(NodeId(2), Port { ifindex: 1, mac: frame::mac(NodeId(2)), place: PortPlace::Queue }).unwrap();
+    let address: std::net::Ipv4Addr = [10, 10, 0, 9].into();
+    let prefix = Prefix { address, bits: 32 };
+    s.set_ring(&Ring { prefix, reach: Reach::All, members: vec![NodeId(2)] }).unwrap();
+    let through = |s: &mut KernelSwitch, mut p: Packet| {
+        p.dst = NodeId((u32::from(address) & 0xff_ffff) - 1);
+        let (action, out, _) = s.test_run(&framed(&p), 1).unwrap();
+        assert_eq!(action, TC_REDIRECT);
+        let (_, out, _) = s.test_run_behind_queue(&out).unwrap();
+        frame::parse(&out).unwrap().header.lat
+    };
+    let answer = packet(Op::Reply, CLIENT.0, 1, Body::Reply(IoReply::Done));
+    assert_eq!(through(&mut s, with_lat(answer, 77)), 77);
+    assert!((78..500_000_000).contains(&through(&mut s, with_lat(write(1), 77))));
 }
 
 /// `frame::parse` checks both checksums: this asks every alignment and carry of the rewritten fields.
