@@ -356,3 +356,23 @@ fn two_processes_with_one_id_are_named() {
         assert_eq!(w.delivered(3).count(), before + 1, "the younger one goes on");
     }
 }
+
+/// What is lost is a window as a whole, and nothing comes back: the probes of a timeout leave whatever the window says
+/// (RFC 9002 §7.5), so that one timeout is enough.
+#[test]
+fn a_window_lost_as_a_whole_costs_one_timeout() {
+    let took = |hole: Span| {
+        let mut w = World::new(1, Faults::default());
+        w.add(2, Config::default(), Keys::none());
+        w.add(3, Config::default(), Keys::none());
+        w.send(2, 3, small(0), Time::MAX, 0).expect("taken");
+        w.settle(Span::from_secs(1));
+        let start = w.now;
+        w.black = Some(Box::new(move |now, _, _, _| now.since(start) < hole));
+        w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, 1, 40, 1 << 20), Time::MAX, 1).expect("taken");
+        w.settle(Span::from_secs(60));
+        w.now.since(start)
+    };
+    let (whole, lost) = (took(Span::ZERO), took(Span::from_micros(10)));
+    assert!(whole < Span::from_millis(1) && lost < Span::from_millis(10), "{whole}, with a window lost {lost}");
+}
