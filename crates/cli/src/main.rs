@@ -82,7 +82,7 @@ fn version(json: bool) -> Result<(), Failure> {
     let formats = serde_json::json!({
         "rackweave": version,
         "data": datadir::DATA_VERSION,
-        "device_file": rackweave_rack::file::VERSION,
+        "device_file": rackweave_device::VERSION,
         "configuration": rackweave_rack::config::CONFIG_VERSION,
     });
     let mut out = io::stdout().lock();

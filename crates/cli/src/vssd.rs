@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use rackweave_core::VssdId;
+use rackweave_device::drive;
+use rackweave_flash::manager::FlashManager;
+use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::manager::api::VirtualSsds;
 use rackweave_rack::Size;
-use rackweave_rack::file::drive;
-use rackweave_rack::flash::manager::FlashManager;
-use rackweave_rack::flash::manager::alloc::Isolation;
-use rackweave_rack::flash::manager::api::VirtualSsds;
 
 use crate::args::{DriveFile, IsolationLevel, Json, VssdCmd};
 use crate::{Failure, show};

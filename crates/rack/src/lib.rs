@@ -10,8 +10,6 @@ pub mod config;
 pub mod distributed;
 pub mod embedded;
 pub mod fault;
-pub use rackweave_device as file;
-pub use rackweave_flash as flash;
 pub mod hosts;
 pub mod sim;
 pub mod switching;

@@ -6,12 +6,12 @@ use std::os::fd::RawFd;
 
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{NodeId, Span, Time};
+use rackweave_device::OsFile;
 use rackweave_rack::distributed::net::Net;
 use rackweave_rack::embedded::clock::Clock;
 use rackweave_rack::embedded::engine::{Engine, MetaStore};
 use rackweave_rack::embedded::poll::{Interest, Poll};
 use rackweave_rack::embedded::store::StoreError;
-use rackweave_rack::file::OsFile;
 use rackweave_transport::Keys;
 
 use super::requests::{Client, End, Measured};

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp};
 use rackweave_core::{BLOCK, Payload, TracePoint, VolumeId};
-use rackweave_rack::file::MemFile;
-use rackweave_rack::file::layers::{Faults, Faulty};
+use rackweave_device::MemFile;
+use rackweave_device::layers::{Faults, Faulty};
 
 use crate::nbd::pattern;
 use crate::world::{Metadata, SERVERS, World};

@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use rackweave_core::request::{AdminOp, ReplyData, RequestOp};
 use rackweave_core::{BLOCK, Payload, Rng};
-use rackweave_rack::file::MemFile;
-use rackweave_rack::file::layers::{Journal, Recorder, Replay};
+use rackweave_device::MemFile;
+use rackweave_device::layers::{Journal, Recorder, Replay};
 
 use crate::world::{Metadata, SERVERS, World};
 

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
 use rackweave_core::{Layout, NodeId, SsdId, Time, VolumeId};
+use rackweave_device::layers::Journal;
+use rackweave_device::{FileIo, FileSsd};
 use rackweave_rack::config::TimingConfig;
 use rackweave_rack::embedded::engine::{ADMIN, Engine, MetaStore};
 use rackweave_rack::embedded::store::StoreError;
 use rackweave_rack::embedded::{RackNodes, shape};
-use rackweave_rack::file::layers::Journal;
-use rackweave_rack::file::{FileIo, FileSsd};
 use rackweave_rack::{RackConfig, Size};
 
 pub const SERVERS: u32 = 3;

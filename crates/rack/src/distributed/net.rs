@@ -27,8 +27,8 @@ use super::udp::{Ecn, Outgoing, Udp};
 use crate::capture::Capture;
 use crate::embedded::clock::Clock;
 use crate::embedded::engine::{Engine, MetaStore, Nodes};
-use crate::file::FileIo;
 use crate::switching::{RingPlan, native_address};
+use rackweave_device::FileIo;
 
 /// A message is given up after this: nodes ask again by themselves, and sooner.
 const DEADLINE: Span = Span::from_secs(1);

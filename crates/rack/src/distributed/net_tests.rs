@@ -12,7 +12,7 @@ use rackweave_transport::{Carrier, KeyId};
 use super::*;
 use crate::embedded::store::StoreError;
 use crate::embedded::up::random_u64;
-use crate::file::MemFile;
+use rackweave_device::MemFile;
 
 const A: u32 = 2;
 const B: u32 = 3;

@@ -20,9 +20,9 @@ use crate::embedded::store::StoreError;
 use crate::embedded::syncer::Syncer;
 use crate::embedded::up::{self, UpError};
 use crate::embedded::{Hosted, RackNodes};
-use crate::file::{FileSsd, OsFile};
 use crate::hosts::{HostsSection, NodeName};
 use crate::switching::DataPlaneKind;
+use rackweave_device::{FileSsd, OsFile};
 
 /// What the user asked for.
 #[derive(Clone, Debug)]

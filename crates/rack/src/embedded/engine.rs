@@ -17,7 +17,7 @@ use rackweave_core::request::{Reply, Request};
 use rackweave_core::{Effects, Event, Layout, NodeId, Span, SsdId, Time, TracePoint};
 
 use super::store::{Store, StoreError};
-use crate::file::{FileIo, FileSsd, SyncTicket};
+use rackweave_device::{FileIo, FileSsd, SyncTicket};
 
 /// Events handled before the loop looks at its sockets again.
 pub const EVENTS_PER_TURN: usize = 4096;

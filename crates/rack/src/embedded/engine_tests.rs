@@ -2,10 +2,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::*;
-use crate::file::layers::{Faults, Faulty};
-use crate::file::{MemFile, Shape};
 use bytes::Bytes;
 use rackweave_core::SsdId;
+use rackweave_device::layers::{Faults, Faulty};
+use rackweave_device::{MemFile, Shape};
 
 const SHAPE: Shape = Shape { blocks: 4, pages_per_block: 4, page_bytes: 4096, meta_bytes: 4096 };
 

@@ -17,8 +17,8 @@ use super::status::Describe;
 use crate::build::{self, BuildError};
 use crate::config::RackConfig;
 use crate::distributed::kernel::{KernelNode, counted};
-use crate::file::Shape;
 use crate::switching::DataPlaneKind;
+use rackweave_device::Shape;
 
 /// Which nodes of the rack run in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ use super::syncer::Syncer;
 use crate::config::SERVERS_MAX;
 use crate::distributed::key::{KeyChange, KeyFile, KeyFileError};
 use crate::distributed::net::Net;
-use crate::file::FileIo;
+use rackweave_device::FileIo;
 
 /// Connections at once: each may hold a session's bound of memory, and descriptors are limited.
 pub const CONNECTIONS_MAX: usize = 1 << CONN_BITS;

@@ -9,7 +9,7 @@ use super::control::{Member, Peer, PeerClass, Process, RackFacts, Server, Set, S
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
 use crate::distributed::net::Net;
-use crate::file::FileIo;
+use rackweave_device::FileIo;
 
 /// Nodes that can say what state their vSSDs are in.
 pub trait Describe {

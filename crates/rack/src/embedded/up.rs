@@ -21,8 +21,8 @@ use super::store::{Store, StoreError};
 use super::syncer::Syncer;
 use crate::config::{ConfigError, RackConfig, Size, TimingConfig};
 use crate::distributed::{DistributedError, refuse};
-use crate::file::{FileSsd, OpenError, OsFile, Shape};
 use crate::switching::DataPlaneKind;
+use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
 
 const CONFIG_FILE: &str = "rack.toml";
 pub(crate) const STORE_FILE: &str = "meta.redb";
