@@ -6,6 +6,7 @@
 //! - [`Ssd`]: the drive and its channel-isolated virtual SSDs (FlashBlox's "high" isolation).
 //! - `vssd`: the page layer: block states and victims, page map, range records, collection, syncs, checkpoints,
 //!   recovery, ageing.
+//! - [`gc_policy`]: which block a collector takes.
 //! - [`wear`]: when channels and dies trade places, and which.
 //! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
 //! - [`manager`]: FlashBlox's flash manager: vSSDs of all four kinds for programs that lay out their own log.
@@ -16,6 +17,7 @@
 //! newest complete checkpoint and the spare areas of the blocks that it does not describe; without a checkpoint, of all.
 
 pub mod backend;
+pub mod gc_policy;
 pub mod geometry;
 pub mod manager;
 pub mod oob;
@@ -25,6 +27,7 @@ pub mod timing;
 mod vssd;
 pub mod wear;
 
+pub use gc_policy::VictimPolicy;
 pub use geometry::Geometry;
 pub use profile::{Profile, ProfileError, Source};
 pub use ssd::{

@@ -7,6 +7,7 @@ use rackweave_core::node::Trace;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Span, SsdId, Time, Timestamp, TracePoint, VssdId};
 use slab::Slab;
 
+use crate::gc_policy::VictimPolicy;
 use crate::geometry::Geometry;
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Clock, Timing};
@@ -30,6 +31,8 @@ pub struct SsdConfig {
     pub profile: Profile,
     pub timing: Timing,
     pub blocking: BlockingUnit,
+    /// Which blocks are collected.
+    pub victims: VictimPolicy,
     /// Compute checksums of what is programmed, and compare record and checksum of what is read. Off for backends that
     /// keep nothing.
     pub verify: bool,
@@ -49,6 +52,7 @@ impl SsdConfig {
             profile,
             timing: Timing::Real,
             blocking: BlockingUnit::Page,
+            victims: VictimPolicy::Greedy,
             verify: true,
             checkpoint_blocks: Some(256),
             sync_span: Span::ZERO,
@@ -294,7 +298,8 @@ impl Ssd {
         }
         let first = found.ok_or(AllocError::NoChannels { asked: channels, free: longest })?;
         let index = self.vssds.len() as u8;
-        let v = Vssd::new(id, index, first as u32, u32::from(channels), &self.cfg.profile);
+        let mut v = Vssd::new(id, index, first as u32, u32::from(channels), &self.cfg.profile);
+        v.gc.policy = self.cfg.victims;
         if v.space().exported_slots == 0 {
             return Err(AllocError::TooSmall { channels, blocks: v.space().blocks_total });
         }
@@ -523,7 +528,7 @@ impl Ssd {
         self.vssds.iter().map(Vssd::state_bytes).sum()
     }
 
-    /// Collects, greedily, until [`Ssd::gc_stop`]. Does nothing while the drive recovers or after it failed.
+    /// Collects until [`Ssd::gc_stop`]. Does nothing while the drive recovers or after it failed.
     pub fn gc_start(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) {
         let i = self.index(vssd);
         self.with(i, now, out, |v, io| v.gc_start(io));

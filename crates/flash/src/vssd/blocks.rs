@@ -1,4 +1,6 @@
-//! Erase blocks of a vSSD: their state, what every slot was programmed with, and the greedy choice of a victim.
+//! Erase blocks of a vSSD: their state, what every slot was programmed with, and the choice of a victim.
+
+use crate::gc_policy::VictimPolicy;
 
 /// No block, slot or list entry.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -390,6 +392,24 @@ impl Blocks {
         let (rank, block) = candidates.min_by_key(|(r, _)| (r.valid, u64::MAX - r.changed))?;
         self.best[die as usize].block = block;
         Some((rank.valid, block))
+    }
+    /// The candidate with the highest score on these dies, if collecting it gains a page; of equal ones the first. Ages
+    /// are counted in changes of candidates: what nothing happens to grows old as the others are overwritten. Every
+    /// score changes with time, so all are looked at.
+    pub(crate) fn best_by(&self, policy: VictimPolicy, on: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut best: Option<(f64, u32)> = None;
+        for die in (0..self.dies()).filter(|&d| self.best[d as usize].candidates > 0 && on(d)) {
+            let first = die * self.blocks_per_die;
+            let ranks = &self.ranks[first as usize..][..self.blocks_per_die as usize];
+            for (rank, block) in ranks.iter().zip(first..).filter(|(r, _)| r.candidate && self.worth(r.valid)) {
+                let age = self.changes - rank.changed;
+                let score = policy.score(u64::from(rank.valid), u64::from(self.spb), age);
+                if best.is_none_or(|b| score > b.0) {
+                    best = Some((score, block));
+                }
+            }
+        }
+        best.map(|b| b.1)
     }
     /// Collecting a block with this many valid slots gains at least a page.
     pub(crate) fn worth(&self, valid: u32) -> bool {

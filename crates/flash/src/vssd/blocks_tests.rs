@@ -66,3 +66,50 @@ fn the_best_candidate_is_the_one_a_search_finds() {
         assert_eq!(blocks.next_valid(b, within), first);
     }
 }
+
+/// Against scores of blocks whose changes are written down: the oldest of two with as many valid slots, a fuller one that
+/// is old enough, and none that would gain no page.
+#[test]
+fn cost_benefit_weighs_what_is_gained_by_age() {
+    let (dies, per_die, pages, spp) = (2, 4, 4, 2);
+    let mut blocks = Blocks::new(dies, per_die, pages, spp);
+    let mut changed = vec![0u64; (dies * per_die) as usize];
+    let mut valid = vec![0u64; (dies * per_die) as usize];
+    let mut changes = 0;
+    for b in 0..dies * per_die {
+        blocks.claim(b);
+        (0..blocks.spb).for_each(|s| blocks.set_valid(b * blocks.spb + s));
+        blocks.list(b);
+        changes += 1;
+        (valid[b as usize], changed[b as usize]) = (u64::from(blocks.spb), changes);
+    }
+    assert_eq!(blocks.best_by(VictimPolicy::CostBenefit, |_| true), None, "nothing gains a page");
+    let mut rng = Rng::new(4);
+    let mut fuller = 0;
+    for _ in 0..400 {
+        let b = rng.below(u64::from(dies * per_die)) as u32;
+        let slot = b * blocks.spb + rng.below(u64::from(blocks.spb)) as u32;
+        if blocks.is_valid(b, slot - b * blocks.spb) {
+            blocks.clear_valid(slot);
+            valid[b as usize] -= 1;
+        } else {
+            blocks.set_valid(slot);
+            valid[b as usize] += 1;
+        }
+        changes += 1;
+        changed[b as usize] = changes;
+        let best = |policy: VictimPolicy, die: Option<u32>| {
+            let of = (0..dies * per_die).filter(|&b| die.is_none_or(|d| b / per_die == d));
+            let scored = of
+                .filter(|&b| valid[b as usize] + 2 <= 8)
+                .map(|b| (policy.score(valid[b as usize], 8, changes - changed[b as usize]), u32::MAX - b));
+            scored.max_by(|x, y| x.0.total_cmp(&y.0).then(x.1.cmp(&y.1))).map(|s| u32::MAX - s.1)
+        };
+        let found = blocks.best_by(VictimPolicy::CostBenefit, |_| true);
+        assert_eq!(found, best(VictimPolicy::CostBenefit, None));
+        assert_eq!(blocks.best_by(VictimPolicy::CostBenefit, |die| die == 1), best(VictimPolicy::CostBenefit, Some(1)));
+        let least = valid.iter().min();
+        fuller += u32::from(found.is_some_and(|b| Some(&valid[b as usize]) > least));
+    }
+    assert!(fuller > 20, "age never counted: {fuller}");
+}

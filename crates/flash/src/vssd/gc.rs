@@ -1,4 +1,4 @@
-//! Greedy garbage collection as a state machine: read a victim's valid slots page by page, program them to the
+//! Garbage collection as a state machine: read a victim's valid slots page by page, program them to the
 //! collector's own frontiers, make that durable, erase.
 //!
 //! The collector has at most one command at a die at a time (blocking unit page), so that a read waits for at most one
@@ -12,6 +12,7 @@ use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint};
 
 use super::blocks::{Record, State, is_range};
 use super::{GC_RESERVE, Io, Pending, Vssd, packed};
+use crate::gc_policy::VictimPolicy;
 use crate::ssd::{BlockingUnit, FlashDone};
 use crate::timing::{Charge, Timing};
 
@@ -69,6 +70,7 @@ struct Emptied {
 
 #[derive(Debug)]
 pub(crate) struct Gc {
+    pub(crate) policy: VictimPolicy,
     pub(crate) running: bool,
     victims: Vec<Option<Victim>>,
     active: u32,
@@ -90,6 +92,7 @@ impl Gc {
         // One victim's reads keep two frontiers busy, and often more: a read takes a tenth of a program's time.
         let parallel = frontiers.div_ceil(2).min(64);
         Gc {
+            policy: VictimPolicy::Greedy,
             running: false,
             victims: (0..parallel).map(|_| None).collect(),
             active: 0,
@@ -178,9 +181,13 @@ impl Vssd {
             self.gc_begin(io, i, block);
         }
     }
-    /// The candidate with the fewest valid slots, on a die without a victim.
+    /// The best candidate, on a die without a victim.
     pub(crate) fn gc_choose(&mut self) -> Option<u32> {
         let per_die = self.blocks.blocks_per_die;
+        if self.gc.policy != VictimPolicy::Greedy {
+            let free_of_victims = |die| self.gc.active == 0 || !self.gc.on_die(per_die, die);
+            return self.blocks.best_by(self.gc.policy, free_of_victims);
+        }
         let mut best: Option<(u32, u32)> = None;
         for die in 0..self.blocks.dies() {
             if self.gc.active > 0 && self.gc.on_die(per_die, die) {
