@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use rackweave_flash::VictimPolicy;
 use rackweave_rack::Size;
 use rackweave_rack::embedded::net::Address;
 
@@ -95,6 +96,9 @@ pub struct Up {
     /// Whether device commands take as long as the modelled flash would
     #[arg(long, value_enum)]
     pub timing: Option<Timing>,
+    /// Which blocks garbage collection takes [default: as configured; greedy]
+    #[arg(long, value_enum)]
+    pub gc_victims: Option<GcVictims>,
     /// Where Prometheus finds metrics: HOST:PORT or unix:PATH [default: nowhere]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
@@ -222,6 +226,23 @@ pub enum BlockingUnit {
     Page,
     /// A whole block is moved and erased
     Block,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GcVictims {
+    /// The blocks with the least to move
+    Greedy,
+    /// What is gained by how long it lasts and what it costs: cold blocks earlier
+    CostBenefit,
+}
+
+impl From<GcVictims> for VictimPolicy {
+    fn from(v: GcVictims) -> VictimPolicy {
+        match v {
+            GcVictims::Greedy => VictimPolicy::Greedy,
+            GcVictims::CostBenefit => VictimPolicy::CostBenefit,
+        }
+    }
 }
 
 /// A drive in a file; it is opened with what it was made with.
@@ -373,6 +394,9 @@ pub struct Replay {
     /// What a collection keeps reads of its die waiting for [default: page]
     #[arg(long, value_enum)]
     pub blocking_unit: Option<BlockingUnit>,
+    /// Which blocks garbage collection takes [default: greedy]
+    #[arg(long, value_enum)]
+    pub gc_victims: Option<GcVictims>,
     /// Format of the trace [default: found out]
     #[arg(long)]
     pub format: Option<String>,

@@ -40,6 +40,9 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
             BlockingUnit::Block => BlockingConfig::Block,
         };
     }
+    if let Some(victims) = a.gc_victims {
+        cfg.rack.gc.victims = victims.into();
+    }
     if let Some(u) = a.utilization {
         cfg.utilization = u;
     }

@@ -39,6 +39,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
             Timing::Real => TimingConfig::Real,
             Timing::None => TimingConfig::None,
         }),
+        victims: a.gc_victims.map(Into::into),
         netns: a.netns.then(|| kind(a.data_plane)),
         replace_ssd: a.replace_ssd.clone(),
         pcap: a.pcap.clone(),

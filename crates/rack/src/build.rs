@@ -111,6 +111,7 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
     Ok(SsdConfig {
         timing,
         blocking,
+        victims: cfg.gc.victims,
         verify: cfg.ssd.verify,
         checkpoint_blocks: Some(cfg.ssd.checkpoint_blocks),
         ..SsdConfig::new(SsdId(i), profile(cfg)?)

@@ -13,6 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rackweave_core::{BLOCK, Layout, Span};
+use rackweave_flash::VictimPolicy;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::distributed::channel::ControlSection;
@@ -192,11 +193,19 @@ pub struct GcSection {
     pub soft_percent: u32,
     /// Free ÷ spare, per cent, below which it collects without being denied (RB4).
     pub regular_percent: u32,
+    /// Which blocks are collected.
+    pub victims: VictimPolicy,
 }
 
 impl Default for GcSection {
     fn default() -> GcSection {
-        GcSection { policy: GcConfigPolicy::Coordinated, redirect: true, soft_percent: 35, regular_percent: 25 }
+        GcSection {
+            policy: GcConfigPolicy::Coordinated,
+            redirect: true,
+            soft_percent: 35,
+            regular_percent: 25,
+            victims: VictimPolicy::Greedy,
+        }
     }
 }
 

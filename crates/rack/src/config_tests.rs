@@ -32,11 +32,26 @@ fn an_error_names_key_value_and_rule() {
 
 #[test]
 fn unknown_keys_and_wrong_types_are_refused_with_their_line() {
-    for text in ["sevrers = 4", "servers = -1", "servers = \"4\"", "[ssd]\nsize = \"16Q\"", "[ssd]\nsize = -4", "x"] {
+    for text in [
+        "[gc]\nvictims = \"oldest\"",
+        "sevrers = 4",
+        "servers = -1",
+        "servers = \"4\"",
+        "[ssd]\nsize = \"16Q\"",
+        "[ssd]\nsize = -4",
+        "x",
+    ] {
         let e = RackConfig::parse(text).unwrap_err();
         assert!(matches!(e, ConfigError::Syntax(_)), "{text}: {e}");
         assert!(e.to_string().contains("line"), "{e}");
     }
+}
+
+#[test]
+fn what_the_flash_is_told_reaches_it() {
+    let cfg = RackConfig::parse("[gc]\nvictims = \"cost-benefit\"\n").unwrap();
+    assert_eq!(crate::build::ssd(&cfg, 0).unwrap().victims, VictimPolicy::CostBenefit);
+    assert_eq!(crate::build::ssd(&RackConfig::default(), 0).unwrap().victims, VictimPolicy::Greedy);
 }
 
 #[test]

@@ -627,6 +627,8 @@ impl Server {
             gc_unacknowledged: v.gc_unacknowledged,
             gc_runs: flash.gc_victims,
             waf: flash.waf(),
+            host_slots: flash.host_slots,
+            moved_slots: flash.gc_slots + flash.range_slots,
             cache_capacity: v.disk.cfg.capacity,
             cache_used: v.disk.used(),
             cache_dirty: v.disk.dirty() as u64,

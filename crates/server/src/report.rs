@@ -45,6 +45,9 @@ pub struct VssdStatus {
     pub gc_runs: u64,
     /// Slots programmed ÷ slots programmed for the host.
     pub waf: f64,
+    /// Slots programmed for the host, and beyond that: by collection and as range records.
+    pub host_slots: u64,
+    pub moved_slots: u64,
     pub cache_capacity: u64,
     pub cache_used: u64,
     pub cache_dirty: u64,

@@ -254,6 +254,9 @@ pub struct Vssd {
     pub cache_used: u64,
     pub cache_slots: u64,
     pub waf: f64,
+    /// 4 KiB slots programmed for the host, and beyond that: by collection and as range records.
+    pub host_slots: u64,
+    pub moved_slots: u64,
     /// Reads that the switch sent here instead of where the client had.
     pub redirected_reads: u64,
     /// Its device has failed for good.

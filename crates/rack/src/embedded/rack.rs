@@ -189,6 +189,8 @@ impl Describe for RackNodes {
                 cache_used: v.cache_used,
                 cache_slots: v.cache_capacity,
                 waf: v.waf,
+                host_slots: v.host_slots,
+                moved_slots: v.moved_slots,
                 redirected_reads: v.redirected_reads,
                 failed: report.failed,
             })

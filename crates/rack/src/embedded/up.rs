@@ -23,6 +23,7 @@ use crate::config::{ConfigError, RackConfig, Size, TimingConfig};
 use crate::distributed::{DistributedError, refuse};
 use crate::switching::DataPlaneKind;
 use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
+use rackweave_flash::VictimPolicy;
 
 const CONFIG_FILE: &str = "rack.toml";
 pub(crate) const STORE_FILE: &str = "meta.redb";
@@ -38,6 +39,8 @@ pub struct Options {
     pub ssd_size: Option<Size>,
     /// For this run only.
     pub timing: Option<TimingConfig>,
+    /// For this run only.
+    pub victims: Option<VictimPolicy>,
     /// Of a process for each node: each in a network namespace of its own, around a switch with this data plane.
     pub netns: Option<DataPlaneKind>,
     /// Servers whose SSD is gone and begins empty.
@@ -167,6 +170,7 @@ pub(crate) fn configure(
         dir.write(CONFIG_FILE, cfg.to_toml().as_bytes())?;
     }
     cfg.ssd.timing = options.timing.unwrap_or(cfg.ssd.timing);
+    cfg.gc.victims = options.victims.unwrap_or(cfg.gc.victims);
     Ok(cfg)
 }
 
@@ -340,6 +344,7 @@ mod tests {
             servers: None,
             ssd_size: None,
             timing: None,
+            victims: None,
             netns: None,
             replace_ssd: Vec::new(),
             pcap: None,
@@ -352,11 +357,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("rackweave-up-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let dir = DataDir::open(&path).expect("directory");
-        let first = Options { servers: Some(5), timing: Some(TimingConfig::None), ..options(&path) };
+        let victims = Some(VictimPolicy::CostBenefit);
+        let first = Options { servers: Some(5), timing: Some(TimingConfig::None), victims, ..options(&path) };
         let cfg = configure(&dir, &first, refuse).expect("new");
-        assert_eq!((cfg.servers, cfg.ssd.timing), (5, TimingConfig::None));
+        assert_eq!((cfg.servers, cfg.ssd.timing, cfg.gc.victims), (5, TimingConfig::None, VictimPolicy::CostBenefit));
         let cfg = configure(&dir, &options(&path), refuse).expect("stored");
-        assert_eq!((cfg.servers, cfg.ssd.timing), (5, TimingConfig::Real));
+        assert_eq!((cfg.servers, cfg.ssd.timing, cfg.gc.victims), (5, TimingConfig::Real, VictimPolicy::Greedy));
         let other = Options { servers: Some(4), ..options(&path) };
         let e = configure(&dir, &other, refuse).unwrap_err().to_string();
         assert!(e.contains("servers is 4") && e.contains("made with 5"), "{e}");
