@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`trace`] (what is replayed), [`workload`] (the trace looped, scaled and laid on one volume),
 //! [`replay`] (the rack and its policies), [`report`] and [`stats`] (what is said of it); [`ageing`] (an SSD to its end of
-//! life), [`experiment`] (papers' figures), [`ycsb`]; then the small ones.
+//! life), [`tenants`] (several on one drive), [`experiment`] (papers' figures), [`ycsb`]; then the small ones.
 
 pub mod ageing;
 pub mod cpu;
@@ -11,6 +11,7 @@ pub mod replay;
 pub mod report;
 pub mod stats;
 pub mod svg;
+pub mod tenants;
 pub mod trace;
 pub mod workload;
 pub mod ycsb;

@@ -1,0 +1,85 @@
+//! What a tenant did in the measured window.
+
+use rackweave_core::{Span, Time};
+
+use crate::stats::{Latencies, Summary};
+
+#[derive(Debug)]
+struct Kind {
+    name: &'static str,
+    latencies: Latencies,
+    bytes: u64,
+}
+
+/// Requests by their kind (read, write, scan …). Outside a window nothing is noted.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    open: bool,
+    kinds: Vec<Kind>,
+}
+
+impl Recorder {
+    pub fn new() -> Recorder {
+        Recorder::default()
+    }
+    /// A request of this kind that came at `came` is done. One that came before the window counts in it.
+    pub fn note(&mut self, kind: &'static str, came: Time, now: Time, bytes: u64) {
+        if !self.open {
+            return;
+        }
+        let at = self.kinds.iter().position(|k| k.name == kind).unwrap_or_else(|| {
+            self.kinds.push(Kind { name: kind, latencies: Latencies::new(), bytes: 0 });
+            self.kinds.len() - 1
+        });
+        let k = &mut self.kinds[at];
+        k.latencies.record(now.since(came));
+        k.bytes += bytes;
+    }
+    /// A window begins.
+    pub(super) fn open(&mut self) {
+        self.open = true;
+        self.kinds.clear();
+    }
+    pub(super) fn close(&mut self, window: Span, cpu: Span) -> TenantOutcome {
+        self.open = false;
+        let kind = |k: &Kind| KindOutcome {
+            kind: k.name,
+            latency: k.latencies.summary(),
+            ops_per_s: k.latencies.count() as f64 / window.as_secs_f64(),
+            bytes_per_s: k.bytes as f64 / window.as_secs_f64(),
+        };
+        TenantOutcome { window, cpu, kinds: self.kinds.iter().map(kind).collect() }
+    }
+}
+
+/// One kind of request of a tenant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KindOutcome {
+    pub kind: &'static str,
+    pub latency: Summary,
+    pub ops_per_s: f64,
+    pub bytes_per_s: f64,
+}
+
+/// A tenant in the measured window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TenantOutcome {
+    pub window: Span,
+    /// CPU time of the whole bench in the window.
+    pub cpu: Span,
+    pub kinds: Vec<KindOutcome>,
+}
+
+impl TenantOutcome {
+    /// Requests of all kinds a second.
+    pub fn ops_per_s(&self) -> f64 {
+        self.kinds.iter().map(|k| k.ops_per_s).sum()
+    }
+    pub fn bytes_per_s(&self) -> f64 {
+        self.kinds.iter().map(|k| k.bytes_per_s).sum()
+    }
+    /// Latencies of the kind; all zero of none.
+    pub fn latency(&self, kind: &str) -> Summary {
+        self.kinds.iter().find(|k| k.kind == kind).map(|k| k.latency).unwrap_or_default()
+    }
+}
