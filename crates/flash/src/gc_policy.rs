@@ -1,4 +1,5 @@
-//! Which block a garbage collector takes: one score for every log on flash.
+//! Which block a garbage collector takes, and what is kept apart so that it finds blocks with little to move: for every
+//! log on flash.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,51 @@ impl VictimPolicy {
     }
 }
 
+/// Which data share erase blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Separation {
+    /// What collection moves is apart from what the host writes: it has outlived its neighbours, and is cold.
+    #[default]
+    Moved,
+    /// And of what the host writes, that whose last copy lived shorter than blocks of such data do is apart from the
+    /// rest: it will be overwritten as soon again (SepBIT's classes 1 and 2: Wang et al., "Separating data via block
+    /// invalidation time inference for write amplification reduction in log-structured storage", FAST 2022).
+    Lifespans,
+}
+
+/// Blocks of short-lived data that are collected before their mean life is taken anew (SepBIT §3.4).
+const LIVES: u64 = 16;
+
+/// SepBIT's threshold: the mean life of blocks of short-lived data, in pages written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lifespan {
+    mean: u64,
+    sum: u64,
+    count: u64,
+}
+
+impl Default for Lifespan {
+    /// Whatever is overwritten counts as short-lived until blocks were collected.
+    fn default() -> Lifespan {
+        Lifespan { mean: u64::MAX, sum: 0, count: 0 }
+    }
+}
+
+impl Lifespan {
+    pub(crate) fn is_short(&self, lived: u64) -> bool {
+        lived < self.mean
+    }
+    /// A block of short-lived data is collected.
+    pub(crate) fn collected(&mut self, lived: u64) {
+        self.sum = self.sum.saturating_add(lived);
+        self.count += 1;
+        if self.count == LIVES {
+            *self = Lifespan { mean: self.sum / LIVES, sum: 0, count: 0 };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::VictimPolicy::{CostBenefit, Greedy};
@@ -67,6 +113,18 @@ mod tests {
         assert!(CostBenefit.score(31, 64, 0) > CostBenefit.score(32, 64, 0));
         assert!(CostBenefit.score(0, 64, 0) > CostBenefit.score(1, 64, u64::MAX));
         assert_eq!(CostBenefit.score(64, 64, u64::MAX), 0.0);
+    }
+
+    #[test]
+    fn what_is_short_follows_the_blocks_that_are_collected() {
+        let mut l = Lifespan::default();
+        assert!(l.is_short(1 << 40));
+        (0..LIVES).for_each(|i| l.collected(100 + i));
+        assert!(l.is_short(106) && !l.is_short(107));
+        (1..LIVES).for_each(|_| l.collected(10));
+        assert!(l.is_short(106), "not before there are as many again");
+        l.collected(10);
+        assert!(l.is_short(9) && !l.is_short(10));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub mod timing;
 mod vssd;
 pub mod wear;
 
-pub use gc_policy::VictimPolicy;
+pub use gc_policy::{Separation, VictimPolicy};
 pub use geometry::Geometry;
 pub use profile::{Profile, ProfileError, Source};
 pub use ssd::{

@@ -7,7 +7,7 @@ use rackweave_core::node::Trace;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Span, SsdId, Time, Timestamp, TracePoint, VssdId};
 use slab::Slab;
 
-use crate::gc_policy::VictimPolicy;
+use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Clock, Timing};
@@ -33,6 +33,8 @@ pub struct SsdConfig {
     pub blocking: BlockingUnit,
     /// Which blocks are collected.
     pub victims: VictimPolicy,
+    /// Which data share erase blocks.
+    pub separation: Separation,
     /// Compute checksums of what is programmed, and compare record and checksum of what is read. Off for backends that
     /// keep nothing.
     pub verify: bool,
@@ -53,6 +55,7 @@ impl SsdConfig {
             timing: Timing::Real,
             blocking: BlockingUnit::Page,
             victims: VictimPolicy::Greedy,
+            separation: Separation::Moved,
             verify: true,
             checkpoint_blocks: Some(256),
             sync_span: Span::ZERO,
@@ -300,6 +303,7 @@ impl Ssd {
         let index = self.vssds.len() as u8;
         let mut v = Vssd::new(id, index, first as u32, u32::from(channels), &self.cfg.profile);
         v.gc.policy = self.cfg.victims;
+        v.separate(self.cfg.separation);
         if v.space().exported_slots == 0 {
             return Err(AllocError::TooSmall { channels, blocks: v.space().blocks_total });
         }

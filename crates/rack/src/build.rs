@@ -112,6 +112,7 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
         timing,
         blocking,
         victims: cfg.gc.victims,
+        separation: cfg.gc.separation,
         verify: cfg.ssd.verify,
         checkpoint_blocks: Some(cfg.ssd.checkpoint_blocks),
         ..SsdConfig::new(SsdId(i), profile(cfg)?)

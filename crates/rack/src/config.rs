@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rackweave_core::{BLOCK, Layout, Span};
-use rackweave_flash::VictimPolicy;
+use rackweave_flash::{Separation, VictimPolicy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::distributed::channel::ControlSection;
@@ -195,6 +195,8 @@ pub struct GcSection {
     pub regular_percent: u32,
     /// Which blocks are collected.
     pub victims: VictimPolicy,
+    /// Which data share erase blocks.
+    pub separation: Separation,
 }
 
 impl Default for GcSection {
@@ -205,6 +207,7 @@ impl Default for GcSection {
             soft_percent: 35,
             regular_percent: 25,
             victims: VictimPolicy::Greedy,
+            separation: Separation::Moved,
         }
     }
 }

@@ -34,6 +34,7 @@ fn an_error_names_key_value_and_rule() {
 fn unknown_keys_and_wrong_types_are_refused_with_their_line() {
     for text in [
         "[gc]\nvictims = \"oldest\"",
+        "[gc]\nseparation = \"hot\"",
         "sevrers = 4",
         "servers = -1",
         "servers = \"4\"",
@@ -49,9 +50,13 @@ fn unknown_keys_and_wrong_types_are_refused_with_their_line() {
 
 #[test]
 fn what_the_flash_is_told_reaches_it() {
-    let cfg = RackConfig::parse("[gc]\nvictims = \"cost-benefit\"\n").unwrap();
-    assert_eq!(crate::build::ssd(&cfg, 0).unwrap().victims, VictimPolicy::CostBenefit);
-    assert_eq!(crate::build::ssd(&RackConfig::default(), 0).unwrap().victims, VictimPolicy::Greedy);
+    let told = |text| {
+        let ssd = crate::build::ssd(&RackConfig::parse(text).unwrap(), 0).unwrap();
+        (ssd.victims, ssd.separation)
+    };
+    let both = "[gc]\nvictims = \"cost-benefit\"\nseparation = \"lifespans\"\n";
+    assert_eq!(told(both), (VictimPolicy::CostBenefit, Separation::Lifespans));
+    assert_eq!(told(""), (VictimPolicy::Greedy, Separation::Moved));
 }
 
 #[test]

@@ -80,6 +80,17 @@ pub(crate) struct Block {
     pub(crate) programs: u16,
     /// Host reads under way: an erase waits for them.
     pub(crate) reads: u32,
+    pub(crate) holds: Holds,
+}
+
+/// What a block was opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Holds {
+    #[default]
+    Written,
+    /// Host data that replaced short-lived copies.
+    Short,
+    Moved,
 }
 
 /// How a block stands as a victim.
@@ -150,6 +161,7 @@ impl Blocks {
             next_page: 0,
             programs: 0,
             reads: 0,
+            holds: Holds::Written,
         };
         Blocks {
             all: (0..n).map(block).collect(),

@@ -203,6 +203,7 @@ impl Vssd {
     }
     fn gc_begin(&mut self, io: &mut Io, i: usize, block: u32) {
         self.blocks.unlist(block);
+        self.note_lifespan(block);
         self.blocks.all[block as usize].state = State::Victim;
         self.gc.active += 1;
         self.stats.gc_victims += 1;

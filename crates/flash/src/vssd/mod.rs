@@ -4,6 +4,7 @@
 pub(crate) mod blocks;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
+pub(crate) mod frontier;
 pub(crate) mod gc;
 pub(crate) mod map;
 pub(crate) mod prefill;
@@ -22,11 +23,13 @@ use rackweave_core::node::Trace;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, VssdId};
 use slab::Slab;
 
+use crate::gc_policy::Lifespan;
 use crate::oob;
 use crate::profile::Profile;
 use crate::ssd::{BlockWrite, FlashDone, FlashOut, FlashStats, NoFreeBlock, Space, SsdConfig};
 use crate::timing::{Charge, Clock, Timing};
 use blocks::{Blocks, NONE, PAD, RANGE_VOLUME, Record, State, is_range};
+use frontier::{Frontier, Lives, NO_FRONTIER, Place, Taker, Waiting};
 use map::PageMap;
 use ranges::Ranges;
 
@@ -121,40 +124,6 @@ impl Io<'_> {
     }
 }
 
-/// A block that is being filled.
-#[derive(Clone, Copy, Debug)]
-struct Frontier {
-    block: u32,
-    preparing: bool,
-}
-
-const NO_FRONTIER: Frontier = Frontier { block: NONE, preparing: false };
-
-/// A page that waits for the erase of its frontier.
-#[derive(Debug)]
-struct Waiting {
-    by: By,
-    epoch: u64,
-    slots: Box<[Slot]>,
-}
-
-/// Who asks for a frontier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taker {
-    Host,
-    Collector,
-    Ranges,
-}
-
-enum Place {
-    At {
-        frontier: usize,
-    },
-    /// A block is being erased for it.
-    Soon,
-    Nowhere,
-}
-
 #[derive(Debug)]
 pub(crate) struct Vssd {
     pub(crate) id: VssdId,
@@ -171,7 +140,11 @@ pub(crate) struct Vssd {
     /// Pages left in the blocks of `host`.
     open_pages: u32,
     collector: Vec<Frontier>,
-    cursor: [usize; 2],
+    /// Of the host's and of the collector's frontiers, those for short-lived data; with none, nothing is kept apart.
+    short: [usize; 2],
+    lifespan: Lifespan,
+    /// Where the search goes on, for the host and the collector and each of what lives any time, short and long.
+    cursor: [usize; 6],
     open_on: Vec<u16>,
     waiting: VecDeque<Waiting>,
     pub(crate) sequence: u64,
@@ -210,7 +183,9 @@ impl Vssd {
             host: vec![NO_FRONTIER; host as usize],
             open_pages: 0,
             collector: vec![NO_FRONTIER; collector as usize],
-            cursor: [0; 2],
+            short: [0; 2],
+            lifespan: Lifespan::default(),
+            cursor: [0; 6],
             open_on: vec![0; dies as usize],
             waiting: VecDeque::new(),
             sequence: 1,
@@ -294,7 +269,8 @@ impl Vssd {
         if self.recovery.is_some() {
             return Err(NoFreeBlock);
         }
-        let place = self.place(io, Taker::Host);
+        let lives = self.lives(writes);
+        let place = self.place(io, Taker::Host, lives);
         if matches!(place, Place::Nowhere) {
             return Err(NoFreeBlock);
         }
@@ -305,7 +281,7 @@ impl Vssd {
             Slot { data: w.data.clone(), record }
         }));
         self.stats.host_slots += writes.len() as u64;
-        self.program_slots(io, By::Host { token }, slots, place);
+        self.program_slots(io, (By::Host { token }, lives), slots, place);
         if self.ranges.pending_len() >= ranges::GROUP_RECORDS_MAX {
             self.flush_ranges(io);
         }
@@ -314,97 +290,30 @@ impl Vssd {
     }
 
     /// Programs up to a page of slots, filled up with padding.
-    fn program_slots(&mut self, io: &mut Io, by: By, mut slots: Vec<Slot>, place: Place) {
+    fn program_slots(&mut self, io: &mut Io, (by, lives): (By, Lives), mut slots: Vec<Slot>, place: Place) {
         let pad = || Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() };
         slots.resize_with(self.blocks.spp as usize, pad);
         let epoch = self.sync.enter();
         let slots = slots.into_boxed_slice();
         match place {
             Place::At { frontier } => self.submit_program(io, by, epoch, slots, frontier),
-            _ => self.waiting.push_back(Waiting { by, epoch, slots }),
+            _ => self.waiting.push_back(Waiting { by, lives, epoch, slots }),
         }
     }
     /// As [`Self::program_slots`] for range records, which may use the collector's reserve.
     fn program_ranges(&mut self, io: &mut Io, slots: Vec<Slot>) {
-        let place = self.place(io, Taker::Ranges);
-        self.program_slots(io, By::Ranges, slots, place);
+        let place = self.place(io, Taker::Ranges, Lives::Any);
+        self.program_slots(io, (By::Ranges, Lives::Any), slots, place);
     }
     /// Programs a page of the collector, on a die where it has no command: tells which. `None`: there is none now.
     pub(crate) fn program_moved(&mut self, io: &mut Io, victim: u8, slots: impl FnOnce() -> Vec<Slot>) -> Option<u32> {
-        let Place::At { frontier } = self.place(io, Taker::Collector) else { return None };
+        let lives = self.lives_on(self.gc.victim_block(victim));
+        let Place::At { frontier } = self.place(io, Taker::Collector, lives) else { return None };
         let die = self.blocks.die_of(self.collector[frontier].block);
-        self.program_slots(io, By::Gc { victim }, slots(), Place::At { frontier });
+        self.program_slots(io, (By::Gc { victim }, lives), slots(), Place::At { frontier });
         Some(die)
     }
 
-    /// Finds a frontier for the next page; opens or prepares blocks as needed.
-    fn place(&mut self, io: &mut Io, taker: Taker) -> Place {
-        let reserved = taker != Taker::Host;
-        let n = if reserved { self.collector.len() } else { self.host.len() };
-        let start = self.cursor[usize::from(reserved)];
-        let mut soon = 0;
-        for i in 0..n {
-            let f = if start + i < n { start + i } else { start + i - n };
-            let frontier = if reserved { self.collector[f] } else { self.host[f] };
-            if frontier.block != NONE && !frontier.preparing {
-                if taker == Taker::Collector && self.gc.works_on(self.blocks.die_of(frontier.block)) {
-                    continue;
-                }
-                self.cursor[usize::from(reserved)] = if f + 1 < n { f + 1 } else { 0 };
-                return Place::At { frontier: f };
-            }
-            if frontier.preparing {
-                soon += usize::from(self.blocks.pages);
-                continue;
-            }
-            if !self.may_open(reserved) {
-                continue;
-            }
-            match self.open(io, taker, f) {
-                Some(false) => {
-                    self.cursor[usize::from(reserved)] = if f + 1 < n { f + 1 } else { 0 };
-                    return Place::At { frontier: f };
-                }
-                Some(true) => {
-                    self.cursor[usize::from(reserved)] = if f + 1 < n { f + 1 } else { 0 };
-                    return Place::Soon;
-                }
-                None => {}
-            }
-        }
-        // No more wait for a block than it has pages; range records are few.
-        let waiting =
-            if reserved { 0 } else { self.waiting.iter().filter(|w| matches!(w.by, By::Host { .. })).count() };
-        if soon > waiting { Place::Soon } else { Place::Nowhere }
-    }
-    fn may_open(&self, reserved: bool) -> bool {
-        if !reserved {
-            return self.blocks.free_count > GC_RESERVE;
-        }
-        // With few blocks left, the collector fills what it has open before it takes another.
-        self.blocks.free_count > 2 || (self.blocks.free_count > 0 && self.collector.iter().all(|f| f.block == NONE))
-    }
-    /// Takes a free block, on the die with the fewest open ones, as frontier `f`. True: it has to be erased first.
-    fn open(&mut self, io: &mut Io, taker: Taker, f: usize) -> Option<bool> {
-        let die = (0..self.blocks.dies())
-            .filter(|&d| self.blocks.free_on(d) > 0 && !(taker == Taker::Collector && self.gc.works_on(d)))
-            .min_by_key(|&d| (self.open_on[d as usize], usize::MAX - self.blocks.free_on(d)))?;
-        let block = self.blocks.take_free(die)?;
-        self.open_on[die as usize] += 1;
-        let dirty = matches!(self.blocks.all[block as usize].state, State::Free { dirty: true });
-        let frontier = Frontier { block, preparing: dirty };
-        if taker != Taker::Host {
-            self.collector[f] = frontier;
-        } else {
-            self.host[f] = frontier;
-            self.open_pages += u32::from(self.blocks.pages);
-        }
-        self.blocks.all[block as usize].state = if dirty { State::Preparing } else { State::Open };
-        if dirty {
-            self.submit_erase(io, block, Charge::Device);
-        }
-        Some(dirty)
-    }
     pub(crate) fn submit_erase(&mut self, io: &mut Io, block: u32, charge: Charge) {
         let done_at = io.clock.erase(io.now, self.die(block), charge);
         let mut after = self.oob(block);
@@ -457,7 +366,7 @@ impl Vssd {
         for _ in 0..self.waiting.len() {
             let Some(w) = self.waiting.pop_front() else { break };
             let taker = if w.by == By::Ranges { Taker::Ranges } else { Taker::Host };
-            match self.place(io, taker) {
+            match self.place(io, taker, w.lives) {
                 Place::At { frontier } => self.submit_program(io, w.by, w.epoch, w.slots, frontier),
                 _ => self.waiting.push_back(w),
             }

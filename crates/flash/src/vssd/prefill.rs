@@ -2,8 +2,9 @@
 
 use rackweave_core::{BlockAddr, Timestamp};
 
-use super::blocks::{NONE, PAD, Record, State, is_range};
-use super::{NO_FRONTIER, Vssd};
+use super::Vssd;
+use super::blocks::{Holds, NONE, PAD, Record, State, is_range};
+use super::frontier::{Frontier, Lives, NO_FRONTIER};
 
 /// Collection during ageing keeps the free ratio (protocol rule 19) near RackBlox's soft threshold, so that a measured
 /// part begins close to it.
@@ -11,7 +12,8 @@ const FREE_RATIO: f64 = 0.35;
 
 impl Vssd {
     pub(crate) fn prefill(&mut self, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>) {
-        let (mut at, mut moved_to) = (Spot::default(), Spot::default());
+        let (mut at, mut short) = (Spot::new(Holds::Written), Spot::new(Holds::Short));
+        let mut moved_to = [Spot::new(Holds::Moved), Spot::new(Holds::Moved)];
         for (addr, version) in blocks {
             let addr = addr.pack();
             let mapped = self.map.get(addr);
@@ -21,19 +23,24 @@ impl Vssd {
             if mapped != NONE && self.blocks.version(mapped) > version.0 {
                 continue;
             }
+            let apart = self.separates() && self.replaces_short(addr);
+            let at = if apart { &mut short } else { &mut at };
             if at.left == 0 {
                 self.make_room(&mut moved_to);
             }
-            self.put(&mut at, addr, version.0);
+            self.put(at, addr, version.0);
             self.stats.host_slots += 1;
         }
         self.leave(at);
-        self.leave(moved_to);
+        self.leave(short);
+        moved_to.into_iter().for_each(|s| self.leave(s));
     }
-    fn make_room(&mut self, moved_to: &mut Spot) {
+    fn make_room(&mut self, moved_to: &mut [Spot; 2]) {
         while self.space().free_ratio() < FREE_RATIO || self.blocks.free_count <= super::GC_RESERVE {
             let Some(victim) = self.gc_choose() else { return };
             self.blocks.unlist(victim);
+            self.note_lifespan(victim);
+            let moved_to = &mut moved_to[usize::from(self.lives_on(victim) == Lives::Short)];
             self.blocks.all[victim as usize].state = State::Victim;
             let first = victim * self.blocks.spb;
             let mut from = 0;
@@ -72,7 +79,8 @@ impl Vssd {
             let die = (0..self.blocks.dies()).max_by_key(|&d| self.blocks.free_on(d)).unwrap_or(0);
             at.block = self.blocks.take_free(die).expect("ageing keeps the collector's reserve free");
             at.left = self.blocks.spb;
-            self.blocks.all[at.block as usize].state = State::Open;
+            let block = &mut self.blocks.all[at.block as usize];
+            (block.state, block.holds) = (State::Open, at.holds);
         }
         let within = self.blocks.spb - at.left;
         at.left -= 1;
@@ -104,7 +112,7 @@ impl Vssd {
         match frontier {
             Some(f) if page < self.blocks.pages => {
                 self.blocks.all[at.block as usize].next_page = page;
-                self.host[f] = super::Frontier { block: at.block, ..NO_FRONTIER };
+                self.host[f] = Frontier { block: at.block, ..NO_FRONTIER };
                 self.open_pages += u32::from(self.blocks.pages - page);
                 self.open_on[self.blocks.die_of(at.block) as usize] += 1;
             }
@@ -119,10 +127,11 @@ struct Spot {
     block: u32,
     /// Slots left in it.
     left: u32,
+    holds: Holds,
 }
 
-impl Default for Spot {
-    fn default() -> Spot {
-        Spot { block: NONE, left: 0 }
+impl Spot {
+    fn new(holds: Holds) -> Spot {
+        Spot { block: NONE, left: 0, holds }
     }
 }

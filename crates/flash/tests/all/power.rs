@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Payload, Rng, Timestamp, TracePoint, VolumeId};
-use rackweave_flash::{FlashDone, SsdConfig};
+use rackweave_flash::{FlashDone, Separation, SsdConfig, VictimPolicy};
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config};
 
@@ -214,6 +214,8 @@ fn power_cuts_at_any_instant_lose_nothing_synced() {
 #[test]
 fn power_cuts_while_emptied_blocks_share_syncs_lose_nothing_synced() {
     let mut cfg = small_config();
+    // More blocks are open, and others are collected.
+    (cfg.victims, cfg.separation) = (VictimPolicy::CostBenefit, Separation::Lifespans);
     (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (64, 4);
     cfg.checkpoint_blocks = Some(100);
     let mut seen = Vec::new();
