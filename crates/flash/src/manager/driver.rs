@@ -70,12 +70,22 @@ impl<B: Backend> Drive<B> {
         begun
     }
 
+    /// For a state machine that uses the manager: the time, the manager, and where its commands and answers go.
+    pub fn parts(&mut self) -> (Time, &mut FlashManager, &mut ManagerOut) {
+        (self.now, &mut self.manager, &mut self.out)
+    }
+    /// Answers there are, to the caller of [`Drive::parts`].
+    pub fn take_done(&mut self) -> Vec<Done> {
+        self.done.append(&mut self.out.done);
+        std::mem::take(&mut self.done)
+    }
+
     fn next_token(&mut self) -> u64 {
         self.token += 1;
         self.token
     }
     /// Executes what the manager asks for and delivers the answer that is due first. False: nothing is under way.
-    fn step(&mut self) -> bool {
+    pub fn step(&mut self) -> bool {
         for c in self.out.commands.drain(..) {
             let result = self.backend.execute(&c.op);
             let completion = Completion { ssd: c.ssd, tag: c.tag, result };

@@ -1,0 +1,125 @@
+//! A store on a backend, a call at a time: what the command and other programs that wait use.
+
+use bytes::Bytes;
+use rackweave_core::device::Backend;
+use rackweave_flash::manager::Done;
+use rackweave_flash::manager::api::BlockError;
+use rackweave_flash::manager::driver::Drive;
+
+use crate::store::{Answer, Durability, Flash, GetError, OpenError, PutError, Scan, Store, StoreConfig};
+
+/// A store and the drive it is on.
+#[derive(Debug)]
+pub struct KvDrive<B> {
+    drive: Drive<B>,
+    store: Store,
+    token: u64,
+}
+
+impl<B: Backend> KvDrive<B> {
+    /// Recovers the store of the vSSD; an empty vSSD is an empty store. On an error the drive is given back.
+    pub fn open(mut drive: Drive<B>, cfg: StoreConfig) -> Result<KvDrive<B>, Box<(Drive<B>, OpenError)>> {
+        let (now, manager, out) = drive.parts();
+        let store = match Store::open(cfg, &mut Flash { now, manager, out }) {
+            Ok(store) => store,
+            Err(e) => return Err(Box::new((drive, e))),
+        };
+        let mut kv = KvDrive { drive, store, token: 0 };
+        let opened = kv.wait(|a| if let Answer::Opened { result } = a { Some(*result) } else { None });
+        match opened {
+            Some(Ok(())) => Ok(kv),
+            Some(Err(e)) => Err(Box::new((kv.drive, e))),
+            None => Err(Box::new((kv.drive, BlockError::NotReady.into()))),
+        }
+    }
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+    /// Lets go of the store; what was forced is durable. The drive is to be closed.
+    pub fn into_drive(mut self) -> Drive<B> {
+        while self.step() {}
+        self.drive
+    }
+    /// Durable when it returns.
+    pub fn put(&mut self, key: &[u8], value: Bytes) -> Result<(), PutError> {
+        let token = self.next_token();
+        self.call(|s, fx| s.put(fx, key, value, Durability::Forced, token))?;
+        self.wait(|a| match a {
+            Answer::Put { token: t, result } if *t == token => Some(*result),
+            _ => None,
+        })
+        .expect("a put is answered")
+    }
+    /// Whether it was there; durable when it returns.
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool, PutError> {
+        let token = self.next_token();
+        self.call(|s, fx| s.delete(fx, key, Durability::Forced, token))?;
+        self.wait(|a| match a {
+            Answer::Deleted { token: t, result } if *t == token => Some(*result),
+            _ => None,
+        })
+        .expect("a delete is answered")
+    }
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Bytes>, GetError> {
+        let token = self.next_token();
+        self.call(|s, fx| s.get(fx, key, token))?;
+        self.wait(|a| match a {
+            Answer::Got { token: t, result } if *t == token => Some(result.clone()),
+            _ => None,
+        })
+        .expect("a get is answered")
+    }
+    pub fn scan(&mut self, from: &[u8], limit: usize) -> Result<Scan, GetError> {
+        let token = self.next_token();
+        self.call(|s, fx| s.scan(fx, from, limit, token))?;
+        self.wait(|a| match a {
+            Answer::Scanned { token: t, result } if *t == token => Some(result.clone()),
+            _ => None,
+        })
+        .expect("a scan is answered")
+    }
+
+    fn next_token(&mut self) -> u64 {
+        self.token += 1;
+        self.token
+    }
+    fn call<T>(&mut self, f: impl FnOnce(&mut Store, &mut Flash<'_>) -> T) -> T {
+        let (now, manager, out) = self.drive.parts();
+        f(&mut self.store, &mut Flash { now, manager, out })
+    }
+    fn step(&mut self) -> bool {
+        let went = self.drive.step();
+        for done in self.drive.take_done() {
+            if let Some(token) = token_of(&done)
+                && self.store.owns(token)
+            {
+                self.call(|s, fx| s.handle(fx, done));
+            }
+        }
+        if self.store.wants_poll() {
+            self.call(|s, fx| s.poll(fx));
+        }
+        went
+    }
+    fn wait<T>(&mut self, wanted: impl Fn(&Answer) -> Option<T>) -> Option<T> {
+        loop {
+            if let Some(found) = self.store.answers().find_map(|a| wanted(&a)) {
+                return Some(found);
+            }
+            if !self.step() {
+                return self.store.answers().find_map(|a| wanted(&a));
+            }
+        }
+    }
+}
+
+/// Whose answer it is.
+fn token_of(done: &Done) -> Option<u64> {
+    match done {
+        Done::BlockAllocated { token, .. }
+        | Done::Written { token, .. }
+        | Done::Read { token, .. }
+        | Done::Synced { token, .. } => Some(*token),
+        _ => None,
+    }
+}

@@ -1,0 +1,387 @@
+//! The head of the log: records are appended in memory, go to the drive by the page, and are forced by group commit.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use rackweave_core::Payload;
+use rackweave_flash::manager::api::{Block, BlockError};
+
+use super::format::{ENTRY_HEAD, Kind, Pos, SegmentHead, encode_head, encode_record, record_len};
+use super::{
+    Answer, Broken, Durability, Flash, HELD_BYTES_MAX, HELD_MAX, Io, Key, Loc, PutError, Segment, Store,
+    UNWRITTEN_BYTES_MAX, change_len,
+};
+
+/// Writes of the log under way: enough that every die of a channel has several.
+const WRITES_MAX: usize = 32;
+/// Pages of one write.
+const WRITE_PAGES_MAX: usize = 8;
+
+/// A put or delete.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) key: Key,
+    pub(super) value: Option<Bytes>,
+    pub(super) durability: Durability,
+    pub(super) token: u64,
+}
+
+impl Change {
+    fn bytes(&self) -> usize {
+        self.key.len() + self.value.as_ref().map_or(0, Bytes::len)
+    }
+    fn answer(&self, existed: bool) -> Answer {
+        match self.value {
+            Some(_) => Answer::Put { token: self.token, result: Ok(()) },
+            None => Answer::Deleted { token: self.token, result: Ok(existed) },
+        }
+    }
+    fn error(&self, e: PutError) -> Answer {
+        match self.value {
+            Some(_) => Answer::Put { token: self.token, result: Err(e) },
+            None => Answer::Deleted { token: self.token, result: Err(e) },
+        }
+    }
+}
+
+/// The block that is being filled.
+#[derive(Debug)]
+struct Head {
+    block: u32,
+    number: u64,
+    /// Where the next record goes.
+    at: u32,
+    /// The last bytes before that, which the drive does not have: less than a page after each append.
+    buf: Vec<u8>,
+}
+
+/// Pages on their way to the drive.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    block: u32,
+    offset: u32,
+    end: Pos,
+    data: Bytes,
+    token: u64,
+    done: bool,
+}
+
+/// A forced change that is not durable.
+#[derive(Debug)]
+struct Waiter {
+    end: Pos,
+    key: Key,
+    answer: Answer,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    head: Option<Head>,
+    /// The next head.
+    spare: Option<u32>,
+    allocating: bool,
+    pub(super) next_number: u64,
+    /// Changes that are not in the log.
+    pub(super) held: VecDeque<Change>,
+    held_bytes: usize,
+    /// Where the log ends; up to where it is cut into pages, programmed, durable.
+    pub(super) end: Pos,
+    cut: Pos,
+    pub(super) written: Pos,
+    synced: Pos,
+    /// Pages that wait for the drive, and those under way, in order.
+    pub(super) queue: VecDeque<Chunk>,
+    writing: VecDeque<Chunk>,
+    unwritten_bytes: usize,
+    /// Values that are not programmed, by the place where their record ends.
+    unwritten: BTreeMap<Pos, Bytes>,
+    waiting: VecDeque<Waiter>,
+    /// Keys with forced changes that are not durable, and the place behind the last of them.
+    locked: BTreeMap<Key, Pos>,
+    syncing: bool,
+    /// Up to where somebody wants the log programmed, and the flush under way.
+    wanted: Pos,
+    flushing: Pos,
+    /// Bytes appended since the store was opened.
+    pub(super) appended: u64,
+}
+
+impl Log {
+    pub(super) fn waiters(&self) -> usize {
+        self.waiting.len()
+    }
+    pub(super) fn spare_blocks(&self) -> u32 {
+        u32::from(self.spare.is_some()) + u32::from(self.allocating)
+    }
+    pub(super) fn allocated(&mut self, block: Block) {
+        self.allocating = false;
+        self.spare = Some(block.index);
+    }
+    /// The log begins behind whatever there is.
+    pub(super) fn begin(&mut self, number: u64) {
+        let here = Pos { segment: number, offset: 0 };
+        (self.next_number, self.end, self.cut, self.written) = (number, here, here, here);
+        (self.synced, self.wanted, self.flushing) = (here, here, here);
+    }
+    pub(super) fn head_number(&self) -> u64 {
+        self.head.as_ref().map_or(self.next_number, |h| h.number)
+    }
+    pub(super) fn is_head(&self, block: u32) -> bool {
+        self.head.as_ref().is_some_and(|h| h.block == block)
+    }
+    /// The value whose record ends at this place, if it is not programmed.
+    pub(super) fn unwritten(&self, end: Pos) -> Option<&Bytes> {
+        self.unwritten.get(&end)
+    }
+    /// Gets of the key wait until the log is durable up to here.
+    pub(super) fn locked(&self, key: &[u8]) -> Option<Pos> {
+        self.locked.get(key).copied()
+    }
+    pub(super) fn is_full(&self) -> bool {
+        self.unwritten_bytes > UNWRITTEN_BYTES_MAX
+    }
+    pub(super) fn synced(&self) -> Pos {
+        self.synced
+    }
+    /// Programs the log up to its end.
+    pub(super) fn flush_soon(&mut self) {
+        self.wanted = self.end;
+    }
+    pub(super) fn give_up(&mut self, e: PutError) -> Vec<Answer> {
+        let mut all: Vec<Answer> = self.waiting.drain(..).map(|w| with_error(w.answer, e)).collect();
+        all.extend(self.held.drain(..).map(|c| c.error(e)));
+        self.held_bytes = 0;
+        self.locked.clear();
+        all
+    }
+    /// Cuts whole pages off the head's buffer.
+    fn cut_pages(&mut self, page: u32) {
+        let Some(h) = &mut self.head else { return };
+        let page = page as usize;
+        while h.buf.len() >= page {
+            let n = (h.buf.len() / page).min(WRITE_PAGES_MAX) * page;
+            let offset = h.at - h.buf.len() as u32;
+            let rest = h.buf.split_off(n);
+            let data = Bytes::from(std::mem::replace(&mut h.buf, rest));
+            let end = Pos { segment: h.number, offset: offset + n as u32 };
+            self.cut = end;
+            self.queue.push_back(Chunk { block: h.block, offset, end, data, token: 0, done: false });
+        }
+    }
+    /// Fills the last page up and cuts it off.
+    fn flush(&mut self, page: u32) {
+        let Some(h) = &mut self.head else { return };
+        let fill = h.buf.len().next_multiple_of(page as usize) - h.buf.len();
+        h.buf.resize(h.buf.len() + fill, 0);
+        h.at += fill as u32;
+        self.unwritten_bytes += fill;
+        self.end.offset = h.at;
+        self.appended += fill as u64;
+        self.cut_pages(page);
+        self.flushing = self.cut;
+    }
+}
+
+fn with_error(a: Answer, e: PutError) -> Answer {
+    match a {
+        Answer::Put { token, .. } => Answer::Put { token, result: Err(e) },
+        Answer::Deleted { token, .. } => Answer::Deleted { token, result: Err(e) },
+        other => other,
+    }
+}
+
+impl Store {
+    pub(super) fn change(&mut self, fx: &mut Flash<'_>, c: Change) -> Result<(), PutError> {
+        self.now = self.now.max(fx.now);
+        if !self.open {
+            return Err(PutError::NotOpen);
+        }
+        if let Some(e) = self.failed {
+            return Err(PutError::Failed(e));
+        }
+        let (requests, bytes) = (self.log.held.len(), self.log.held_bytes);
+        if requests >= HELD_MAX || bytes + c.bytes() > HELD_BYTES_MAX {
+            return Err(PutError::Busy { requests, bytes });
+        }
+        self.log.held_bytes += c.bytes();
+        self.log.held.push_back(c);
+        self.pump(fx);
+        Ok(())
+    }
+    /// Appends what waits, as far as there is room.
+    pub(super) fn admit(&mut self, fx: &mut Flash<'_>) {
+        while let Some(c) = self.log.held.front() {
+            let len = change_len(&c.key, c.value.as_ref());
+            let old = self.index.get(&c.key).map_or(0, |l| l.len);
+            let grow = i64::from(len) - i64::from(old);
+            let entry = if old == 0 { (ENTRY_HEAD + c.key.len()) as u64 } else { 0 };
+            let missing = c.value.is_none() && old == 0;
+            if c.value.is_some()
+                && let Err(after_checkpoint) = self.fits(grow, entry)
+            {
+                if after_checkpoint && self.checkpoint.force(self.log.end) {
+                    break;
+                }
+                let error = PutError::Full { bytes: len, live: self.live, blocks: self.blocks };
+                let c = self.pop_held();
+                self.answers.push(c.error(error));
+                continue;
+            }
+            if !missing && (self.log.is_full() || !self.roomy()) {
+                break;
+            }
+            if !missing && !self.log_ready(fx, len) {
+                break;
+            }
+            let c = self.pop_held();
+            if !missing {
+                let kind = if c.value.is_some() { Kind::Put } else { Kind::Delete };
+                self.append(kind, c.key.clone(), c.value.clone().unwrap_or_default());
+                self.stats.record_bytes += u64::from(len);
+            }
+            self.appended_change(c, !missing);
+        }
+    }
+    fn pop_held(&mut self) -> Change {
+        let c = self.log.held.pop_front().expect("it was looked at");
+        self.log.held_bytes -= c.bytes();
+        c
+    }
+    fn appended_change(&mut self, c: Change, existed: bool) {
+        let end = self.log.end;
+        let answer = c.answer(existed);
+        let early = self.cfg.broken == Some(Broken::AckBeforeForce);
+        if c.durability == Durability::Buffered || early || end <= self.log.synced {
+            return self.answers.push(answer);
+        }
+        self.log.locked.insert(c.key.clone(), end);
+        self.log.waiting.push_back(Waiter { end, key: c.key, answer });
+    }
+    /// The head takes a record of this length; asks for a block if there is none.
+    pub(super) fn log_ready(&mut self, fx: &mut Flash<'_>, len: u32) -> bool {
+        let (size, page) = (self.size, self.page);
+        if self.log.head.as_ref().is_some_and(|h| h.at + len > size) {
+            self.log.flush(page);
+            self.log.head = None;
+        }
+        if self.log.head.is_none()
+            && let Some(block) = self.log.spare.take()
+        {
+            let number = self.log.next_number;
+            self.log.next_number += 1;
+            let buf = encode_head(&SegmentHead::Log { number }).to_vec();
+            let at = buf.len() as u32;
+            self.log.head = Some(Head { block, number, at, buf });
+            self.log.end = Pos { segment: number, offset: at };
+            self.log.unwritten_bytes += at as usize;
+            let s = Segment { number, end: at, live: 0, tombs: 0, changed: self.now, corrupt: false };
+            self.segments.insert(block, s);
+        }
+        let half_full = self.log.head.as_ref().is_none_or(|h| h.at > size / 2);
+        if half_full && self.log.spare.is_none() && !self.log.allocating {
+            self.allocate(fx);
+        }
+        self.log.head.is_some()
+    }
+    fn allocate(&mut self, fx: &mut Flash<'_>) {
+        if self.free_blocks() == 0 {
+            return;
+        }
+        let token = self.token(Io::Alloc);
+        match fx.manager.alloc_block(fx.now, self.cfg.vssd, token, fx.out) {
+            Ok(()) => self.log.allocating = true,
+            Err(e) => {
+                self.refused(token);
+                self.fail(e);
+            }
+        }
+    }
+    /// To the head, which is ready.
+    pub(super) fn append(&mut self, kind: Kind, key: Key, value: Bytes) {
+        let h = self.log.head.as_mut().expect("it is ready");
+        let (block, number, offset) = (h.block, h.number, h.at);
+        let len = record_len(key.len(), value.len());
+        encode_record(&mut h.buf, (number, offset), kind, &key, &value);
+        h.at += len;
+        self.log.end = Pos { segment: number, offset: h.at };
+        self.log.unwritten_bytes += len as usize;
+        self.log.appended += u64::from(len);
+        let s = self.segments.get_mut(&block).expect("the head is one");
+        (s.end, s.changed) = (h.at, self.now);
+        if kind == Kind::Put {
+            self.log.unwritten.insert(self.log.end, value);
+            self.index_set(key, Some(Loc { block, offset, len }));
+        } else {
+            s.tombs += u64::from(len);
+            self.tombs += u64::from(len);
+            self.index_set(key, None);
+        }
+        self.log.cut_pages(self.page);
+    }
+
+    /// Group commit: one flush and one sync at a time, each for all that wait by then.
+    pub(super) fn commit(&mut self, fx: &mut Flash<'_>) {
+        let wanted = self.log.waiting.back().map_or(self.log.wanted, |w| w.end.max(self.log.wanted));
+        if wanted > self.log.cut && self.log.flushing <= self.log.written {
+            self.log.flush(self.page);
+        }
+        let covers = self.log.written;
+        if !self.log.syncing && self.log.waiting.front().is_some_and(|w| w.end <= covers) {
+            let token = self.token(Io::CommitSync { covers, freed: self.freed });
+            self.log.syncing = true;
+            self.stats.commits += 1;
+            fx.manager.sync(fx.now, token, fx.out);
+        }
+    }
+    pub(super) fn committed(&mut self, covers: Pos) {
+        self.log.syncing = false;
+        self.log.synced = self.log.synced.max(covers);
+        while self.log.waiting.front().is_some_and(|w| w.end <= covers) {
+            let Some(w) = self.log.waiting.pop_front() else { break };
+            self.answers.push(w.answer);
+            if self.log.locked.get(&w.key).is_some_and(|p| *p <= covers) {
+                self.log.locked.remove(&w.key);
+            }
+        }
+        self.read_unlocked();
+    }
+    /// Hands pages to the drive.
+    pub(super) fn write(&mut self, fx: &mut Flash<'_>) {
+        while self.log.writing.len() < WRITES_MAX && self.failed.is_none() {
+            let Some(mut c) = self.log.queue.pop_front() else { return };
+            let token = self.token(Io::Write);
+            let at = (self.cfg.vssd, self.block(c.block));
+            let data = Payload::Bytes(c.data.clone());
+            match fx.manager.write(fx.now, at, Some(u64::from(c.offset)), &data, token, fx.out) {
+                Ok(()) => {
+                    self.stats.written_bytes += c.data.len() as u64;
+                    c.token = token;
+                    self.log.writing.push_back(c);
+                }
+                Err(e) => {
+                    self.refused(token);
+                    self.log.queue.push_front(c);
+                    if !matches!(e, BlockError::QueueFull { .. }) {
+                        self.fail(e);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+    pub(super) fn log_written(&mut self, token: u64) {
+        if let Some(c) = self.log.writing.iter_mut().find(|c| c.token == token) {
+            c.done = true;
+        }
+        while self.log.writing.front().is_some_and(|c| c.done) {
+            let Some(c) = self.log.writing.pop_front() else { break };
+            self.log.written = c.end;
+            self.log.unwritten_bytes -= c.data.len();
+        }
+        while let Some(first) = self.log.unwritten.first_entry()
+            && *first.key() <= self.log.written
+        {
+            first.remove();
+        }
+    }
+}

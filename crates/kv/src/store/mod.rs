@@ -1,0 +1,522 @@
+//! A log-structured key-value store on FlashBlox's calls (FB3, FB10): a log of the blocks of one vSSD, an ordered index
+//! in memory of where each key's record is, compaction by the erase block (§3.5), checkpoints of the index.
+//!
+//! - [`format`]: segments and records, byte by byte; [`error`]: what is wrong with requests and flash.
+//! - `log`: the head of the log, writes, group commit; `read`: gets and scans.
+//! - `space`: room that is kept for compaction and checkpoints; `compact`: compaction; `checkpoint`; `recover`: start.
+//!
+//! The order of the calls: [`Store::open`] on a drive that has recovered; then [`Store::handle`] with each of the
+//! drive's answers that [`Store::owns`], [`Store::poll`] after the drive did anything for others while
+//! [`Store::wants_poll`], and requests in between. Answers wait in [`Store::answers`]. Time never runs backwards.
+//!
+//! # What makes a power cut harmless
+//! - *Order.* Of two records of a key the one further on in the log counts. Compaction moves a record to the log's head
+//!   only while it is its key's newest, so that holds for moved records too.
+//! - *Force.* A forced put is answered after a sync that began when every byte of the log up to it was programmed. Until
+//!   then gets of its key wait, so that nothing is read that a power cut may still take away.
+//! - *Compaction.* A block is freed when every byte of the log up to the end of its compaction is programmed: the drive
+//!   erases it only after a later sync, so what replaced its records is durable first. Until it is erased it may be back
+//!   after a power cut, whole or its beginning. Then its records are older than what replaced them and change nothing.
+//!   Its space counts as free only after a sync, so that a block that is back takes away no space that was counted.
+//! - *Deletions.* A tombstone is moved like a record while older records of its key may be replayed: until a complete
+//!   checkpoint began behind it. Recovery replays nothing before the place where its checkpoint began, and
+//!   takes from the index only what a checkpoint has, so an older record that is still, or again, on flash before that
+//!   place cannot come back.
+//! - *Checkpoints.* Entries are written while the store goes on; what changed since the checkpoint began is replayed
+//!   from the log anyway. It is complete with its last record, which is written after a sync that covers all entries and
+//!   every record they refer to. The checkpoint before it is freed after a sync of that.
+//! - *Recovery* writes nothing. So it may be interrupted and begun again.
+//!
+//! Memory: the index takes about 60 bytes and the key (rounded up to 16 bytes) for each key.
+
+mod checkpoint;
+mod compact;
+pub mod error;
+pub mod format;
+mod log;
+mod read;
+mod recover;
+mod space;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::{Time, VssdId};
+use rackweave_flash::gc_policy::VictimPolicy;
+use rackweave_flash::manager::api::{Block, BlockError};
+use rackweave_flash::manager::{Done, FlashManager, ManagerOut};
+use slab::Slab;
+
+pub use error::{GetError, OpenError, PutError};
+use format::{KEY_MAX, Pos, RECORD_HEAD, VALUE_MAX, record_len, record_max};
+
+pub(crate) type Key = Box<[u8]>;
+
+/// Puts and deletes that wait for space or for the log: what a client may have outstanding, and more.
+pub const HELD_MAX: usize = 65_536;
+/// Bytes of their values.
+pub const HELD_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the log that are in memory only; puts wait beyond that (LevelDB's `write_buffer_size`).
+pub const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
+/// Gets and scans under way.
+pub const GETS_MAX: usize = 65_536;
+/// Keys a scan returns at a time.
+pub const SCAN_KEYS_MAX: usize = 4096;
+/// Bytes of values a scan returns at a time, but for the last.
+pub const SCAN_BYTES_MAX: usize = 16 << 20;
+
+/// When a put or delete is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is durable: one sync for all that wait.
+    #[default]
+    Forced,
+    /// When it is in memory; a power cut may take it away, unless a forced one after it was answered. For experiments,
+    /// and for data that can be had again.
+    Buffered,
+}
+
+/// A rule that is broken on purpose, for a checker to notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// Answers forced puts when they are in memory.
+    AckBeforeForce,
+    /// Compaction leaves every tombstone behind.
+    LoseTombstones,
+    /// Frees a block before what replaced its records is programmed.
+    FreeEarly,
+    /// Completes a checkpoint without waiting for what it refers to.
+    CheckpointEarly,
+}
+
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    pub vssd: VssdId,
+    /// Upper 16 bits of this store's tokens: another one for each user of the drive.
+    pub user: u16,
+    /// Which block is compacted.
+    pub victims: VictimPolicy,
+    pub broken: Option<Broken>,
+}
+
+impl StoreConfig {
+    pub fn new(vssd: VssdId, user: u16) -> StoreConfig {
+        StoreConfig { vssd, user, victims: VictimPolicy::Greedy, broken: None }
+    }
+}
+
+/// The drive, for the length of a call.
+#[derive(Debug)]
+pub struct Flash<'a> {
+    pub now: Time,
+    pub manager: &'a mut FlashManager,
+    pub out: &'a mut ManagerOut,
+}
+
+/// What a scan found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scan {
+    /// In the order of the keys.
+    pub entries: Vec<(Bytes, Bytes)>,
+    /// There may be more: from this key on.
+    pub more: Option<Bytes>,
+}
+
+/// An answer, by the token of its request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// After an error the store is of no use.
+    Opened {
+        result: Result<(), OpenError>,
+    },
+    Put {
+        token: u64,
+        result: Result<(), PutError>,
+    },
+    /// Whether the key was there.
+    Deleted {
+        token: u64,
+        result: Result<bool, PutError>,
+    },
+    Got {
+        token: u64,
+        result: Result<Option<Bytes>, GetError>,
+    },
+    Scanned {
+        token: u64,
+        result: Result<Scan, GetError>,
+    },
+}
+
+/// Counters since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Bytes of the records of puts and deletes.
+    pub record_bytes: u64,
+    /// Bytes written to the drive: records, moved ones, checkpoints, and what fills pages up.
+    pub written_bytes: u64,
+    pub moved_bytes: u64,
+    pub checkpoint_bytes: u64,
+    pub compactions: u64,
+    pub checkpoints: u64,
+    /// Syncs for forced puts and deletes.
+    pub commits: u64,
+    /// Gets answered from memory.
+    pub memory_hits: u64,
+    pub flash_reads: u64,
+    /// Blocks that cannot be compacted because something in them is corrupt.
+    pub corrupt_blocks: u64,
+}
+
+impl StoreStats {
+    /// Bytes written for each byte of a record; 1 before the first.
+    pub fn waf(&self) -> f64 {
+        if self.record_bytes == 0 { 1.0 } else { self.written_bytes as f64 / self.record_bytes as f64 }
+    }
+}
+
+/// Where a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loc {
+    block: u32,
+    offset: u32,
+    len: u32,
+}
+
+/// A block of the log.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    number: u64,
+    /// Bytes appended.
+    end: u32,
+    /// Bytes of records that the index refers to.
+    live: u64,
+    /// Bytes of tombstones that no complete checkpoint covers.
+    tombs: u64,
+    /// Last append or death of a record.
+    changed: Time,
+    /// Something in it cannot be read: it stays.
+    corrupt: bool,
+}
+
+/// Something asked of the drive.
+#[derive(Debug)]
+enum Io {
+    Recovery(recover::Asked),
+    Get(read::Get, Loc),
+    Write,
+    Piece,
+    Chunk,
+    Alloc,
+    PieceAlloc,
+    CommitSync { covers: Pos, freed: u64 },
+    PieceSync { freed: u64 },
+    FreedSync { freed: u64 },
+}
+
+/// A key-value store on a vSSD. See the [module](self).
+#[derive(Debug)]
+pub struct Store {
+    cfg: StoreConfig,
+    /// Bytes of a block and of a page; blocks of the vSSD.
+    size: u32,
+    page: u32,
+    blocks: u32,
+    now: Time,
+    recovery: Option<Box<recover::Recovery>>,
+    open: bool,
+    failed: Option<BlockError>,
+    index: BTreeMap<Key, Loc>,
+    /// Bytes of the index in a checkpoint.
+    index_bytes: u64,
+    live: u64,
+    tombs: u64,
+    segments: BTreeMap<u32, Segment>,
+    log: log::Log,
+    reads: read::Reads,
+    compaction: Option<compact::Compaction>,
+    /// Blocks that are freed when the log is programmed up to the place.
+    releasing: Vec<(Block, Pos)>,
+    /// Freed since the start, and of those durably.
+    freed: u64,
+    freed_durably: u64,
+    syncing_freed: bool,
+    checkpoint: checkpoint::Checkpoints,
+    io: Slab<Io>,
+    answers: Vec<Answer>,
+    stats: StoreStats,
+}
+
+impl Store {
+    /// Begins to recover what is on the vSSD; ends with [`Answer::Opened`].
+    pub fn open(cfg: StoreConfig, fx: &mut Flash<'_>) -> Result<Store, OpenError> {
+        let (blocks, _) = fx.manager.blocks(cfg.vssd)?;
+        let bytes = fx.manager.block_bytes(cfg.vssd)?;
+        let page = fx.manager.geometry().page_bytes;
+        let size = space::checked(blocks, bytes, page)?;
+        let mut s = Store {
+            cfg,
+            size,
+            page,
+            blocks,
+            now: fx.now,
+            recovery: None,
+            open: false,
+            failed: None,
+            index: BTreeMap::new(),
+            index_bytes: 0,
+            live: 0,
+            tombs: 0,
+            segments: BTreeMap::new(),
+            log: log::Log::default(),
+            reads: read::Reads::default(),
+            compaction: None,
+            releasing: Vec::new(),
+            freed: 0,
+            freed_durably: 0,
+            syncing_freed: false,
+            checkpoint: checkpoint::Checkpoints::default(),
+            io: Slab::new(),
+            answers: Vec::new(),
+            stats: StoreStats::default(),
+        };
+        s.recover(fx)?;
+        s.pump(fx);
+        Ok(s)
+    }
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+    pub fn vssd(&self) -> VssdId {
+        self.cfg.vssd
+    }
+    /// Keys there are.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+    pub fn stats(&self) -> StoreStats {
+        self.stats
+    }
+    /// A failure that is final: puts are refused, gets go on.
+    pub fn failed(&self) -> Option<BlockError> {
+        self.failed
+    }
+    /// Requests that are not answered.
+    pub fn pending(&self) -> usize {
+        self.log.held.len() + self.log.waiters() + self.reads.under_way
+    }
+    /// A block is being compacted.
+    pub fn compacting(&self) -> bool {
+        self.compaction.is_some() || !self.releasing.is_empty()
+    }
+    /// Takes the answers there are.
+    pub fn answers(&mut self) -> std::vec::Drain<'_, Answer> {
+        self.answers.drain(..)
+    }
+    /// The token is one of this store's.
+    pub fn owns(&self, token: u64) -> bool {
+        token >> 48 == u64::from(self.cfg.user)
+    }
+    /// Something waits that the drive had no room for in its queues.
+    pub fn wants_poll(&self) -> bool {
+        !self.reads.blocked.is_empty()
+            || !self.log.queue.is_empty()
+            || self.compaction.as_ref().is_some_and(|c| !c.reading)
+            || !self.releasing.is_empty()
+            || self.checkpoint.wants_poll()
+    }
+
+    /// Stores the value. Answered by [`Answer::Put`].
+    pub fn put(
+        &mut self,
+        fx: &mut Flash<'_>,
+        key: &[u8],
+        value: Bytes,
+        durability: Durability,
+        token: u64,
+    ) -> Result<(), PutError> {
+        check_key(key).map_err(|(len, max)| PutError::KeyLength { len, max })?;
+        let max = VALUE_MAX.min((record_max(self.size) - RECORD_HEAD) as usize - key.len() - 8);
+        if value.len() > max {
+            return Err(PutError::ValueTooLong { len: value.len(), max });
+        }
+        self.change(fx, log::Change { key: key.into(), value: Some(value), durability, token })
+    }
+    /// Removes the key. Answered by [`Answer::Deleted`]. It is never refused for want of space.
+    pub fn delete(
+        &mut self,
+        fx: &mut Flash<'_>,
+        key: &[u8],
+        durability: Durability,
+        token: u64,
+    ) -> Result<(), PutError> {
+        check_key(key).map_err(|(len, max)| PutError::KeyLength { len, max })?;
+        self.change(fx, log::Change { key: key.into(), value: None, durability, token })
+    }
+
+    /// Takes an answer of the drive to this store.
+    pub fn handle(&mut self, fx: &mut Flash<'_>, done: Done) {
+        self.now = self.now.max(fx.now);
+        let token = match &done {
+            Done::BlockAllocated { token, .. }
+            | Done::Written { token, .. }
+            | Done::Read { token, .. }
+            | Done::Synced { token, .. } => *token,
+            _ => return,
+        };
+        let id = (token & ((1 << 48) - 1)) as usize;
+        if !self.owns(token) || !self.io.contains(id) {
+            return;
+        }
+        self.settle(fx, token, id, done);
+        self.pump(fx);
+    }
+    fn settle(&mut self, fx: &mut Flash<'_>, token: u64, id: usize, done: Done) {
+        let io = self.io.remove(id);
+        match (io, done) {
+            (Io::Recovery(asked), Done::Read { result, .. }) => self.recovered(fx, asked, result),
+            (Io::Get(get, loc), Done::Read { result, .. }) => self.got(get, loc, result),
+            (Io::Chunk, Done::Read { result, .. }) => self.compaction_read(result),
+            (Io::Write, Done::Written { result, .. }) => match result {
+                Ok(()) => self.log_written(token),
+                Err(e) => self.fail(e),
+            },
+            (Io::Piece, Done::Written { result, .. }) => match result {
+                Ok(()) => self.checkpoint.piece_written(),
+                Err(e) => self.fail(e),
+            },
+            (Io::Alloc, Done::BlockAllocated { result, .. }) => match result {
+                Ok(block) => self.log.allocated(block),
+                Err(e) => self.fail(e),
+            },
+            (Io::PieceAlloc, Done::BlockAllocated { result, .. }) => match result {
+                Ok(block) => self.checkpoint.allocated(block),
+                Err(e) => self.fail(e),
+            },
+            (Io::CommitSync { covers, freed }, Done::Synced { result, .. }) => match result {
+                Ok(()) => {
+                    self.freed_durably = self.freed_durably.max(freed);
+                    self.committed(covers);
+                }
+                Err(e) => self.fail(e.into()),
+            },
+            (Io::PieceSync { freed }, Done::Synced { result, .. }) => match result {
+                Ok(()) => {
+                    self.freed_durably = self.freed_durably.max(freed);
+                    self.checkpoint_synced(fx);
+                }
+                Err(e) => self.fail(e.into()),
+            },
+            (Io::FreedSync { freed }, Done::Synced { result, .. }) => {
+                self.syncing_freed = false;
+                match result {
+                    Ok(()) => self.freed_durably = self.freed_durably.max(freed),
+                    Err(e) => self.fail(e.into()),
+                }
+            }
+            _ => {}
+        }
+    }
+    /// Tries again what the drive had no room for.
+    pub fn poll(&mut self, fx: &mut Flash<'_>) {
+        self.now = self.now.max(fx.now);
+        self.pump(fx);
+    }
+    fn pump(&mut self, fx: &mut Flash<'_>) {
+        if !self.open {
+            return self.recover_on(fx);
+        }
+        self.read_blocked(fx);
+        if self.failed.is_some() {
+            return;
+        }
+        self.admit(fx);
+        self.compact(fx);
+        self.write_checkpoint(fx);
+        self.commit(fx);
+        self.write(fx);
+        self.release(fx);
+    }
+    fn token(&mut self, io: Io) -> u64 {
+        u64::from(self.cfg.user) << 48 | self.io.insert(io) as u64
+    }
+    /// The drive did not take the request.
+    fn refused(&mut self, token: u64) -> Io {
+        self.io.remove((token & ((1 << 48) - 1)) as usize)
+    }
+    fn block(&self, index: u32) -> Block {
+        Block { vssd: self.cfg.vssd, index }
+    }
+    /// Nothing is written any more.
+    fn fail(&mut self, e: BlockError) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(e);
+        let error = PutError::Failed(e);
+        self.answers.extend(self.log.give_up(error));
+        self.read_all_locked();
+    }
+    /// The index refers to this place now, or to none; accounts for both.
+    fn index_set(&mut self, key: Key, to: Option<Loc>) {
+        let entry = (format::ENTRY_HEAD + key.len()) as u64;
+        let old = match to {
+            Some(loc) => {
+                self.live += u64::from(loc.len);
+                if let Some(s) = self.segments.get_mut(&loc.block) {
+                    s.live += u64::from(loc.len);
+                }
+                let old = self.index.insert(key, loc);
+                self.index_bytes += if old.is_none() { entry } else { 0 };
+                old
+            }
+            None => {
+                let old = self.index.remove(&key);
+                self.index_bytes -= if old.is_some() { entry } else { 0 };
+                old
+            }
+        };
+        let Some(old) = old else { return };
+        self.live -= u64::from(old.len);
+        if let Some(s) = self.segments.get_mut(&old.block) {
+            s.live -= u64::from(old.len);
+            s.changed = self.now;
+        }
+    }
+    /// The books agree with the index: for tests.
+    pub fn check(&self) -> Result<(), String> {
+        let mut live: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut entries = 0;
+        for (k, l) in &self.index {
+            *live.entry(l.block).or_default() += u64::from(l.len);
+            entries += (format::ENTRY_HEAD + k.len()) as u64;
+        }
+        for (block, s) in &self.segments {
+            let truth = live.remove(block).unwrap_or(0);
+            if truth != s.live {
+                return Err(format!("block {block} has {truth} live bytes, {} are counted", s.live));
+            }
+        }
+        let tombs: u64 = self.segments.values().map(|s| s.tombs).sum();
+        let sum: u64 = self.segments.values().map(|s| s.live).sum();
+        if !live.is_empty() || sum != self.live || tombs != self.tombs || entries != self.index_bytes {
+            return Err(format!(
+                "{live:?} in no segment, {sum} live and {} counted, {tombs} of tombstones and {} counted",
+                self.live, self.tombs
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<(), (usize, usize)> {
+    if key.is_empty() || key.len() > KEY_MAX { Err((key.len(), KEY_MAX)) } else { Ok(()) }
+}
+
+/// Bytes of the record of a change.
+fn change_len(key: &[u8], value: Option<&Bytes>) -> u32 {
+    record_len(key.len(), value.map_or(0, Bytes::len))
+}

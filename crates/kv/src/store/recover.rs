@@ -1,0 +1,340 @@
+//! Start: the heads of all blocks, the newest complete checkpoint, and the log from where that began. Writes nothing.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::{BLOCK, Payload};
+use rackweave_flash::manager::api::{Block, BlockError};
+
+use super::format::{Item, Kind, Pos, Record, Rule, SEGMENT_HEAD, Scanner, SegmentHead, decode_entries, decode_head};
+use super::{Answer, Flash, Io, Key, Loc, OpenError, Segment, Store};
+
+/// Heads that are read at a time: all dies have some.
+const HEADS_MAX: usize = 64;
+/// Number of the first segment: places of the log are greater than that of no checkpoint.
+const FIRST_NUMBER: u64 = 1;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asked {
+    Head { block: Block, written: u32 },
+    Chunk,
+}
+
+/// A block of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    part: u32,
+    block: Block,
+    written: u32,
+    from: Pos,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Heads,
+    /// The parts of the newest checkpoint that may be complete, this one now.
+    Checkpoint {
+        generation: u64,
+        parts: Vec<Part>,
+        at: usize,
+    },
+    /// Segments to replay after the one now, in order, the next last.
+    Replay {
+        rest: Vec<u64>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Recovery {
+    blocks: Vec<(Block, u32)>,
+    under_way: usize,
+    /// By number: block, bytes written.
+    log: BTreeMap<u64, (u32, u32)>,
+    checkpoints: BTreeMap<u64, Vec<Part>>,
+    /// Blocks of checkpoints that are not the newest complete one.
+    stale: Vec<Block>,
+    stage: Stage,
+    /// Block that is read now.
+    reading: u32,
+    scanner: Option<Scanner>,
+    from: Pos,
+    complete: Vec<Block>,
+    last_generation: u64,
+    entries: u64,
+    /// Of keys that are not in the index: their newest tombstone.
+    tombs: BTreeMap<Key, (u32, u32)>,
+    replayed: u64,
+    error: Option<OpenError>,
+}
+
+impl Store {
+    pub(super) fn recover(&mut self, fx: &mut Flash<'_>) -> Result<(), OpenError> {
+        let vssd = self.cfg.vssd;
+        let (mut blocks, mut from) = (Vec::new(), 0);
+        while let Some(block) = fx.manager.next_block(vssd, from)? {
+            from = block.index + 1;
+            blocks.push((block, fx.manager.block(block)?.written as u32));
+        }
+        self.recovery = Some(Box::new(Recovery {
+            blocks,
+            under_way: 0,
+            log: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
+            stale: Vec::new(),
+            stage: Stage::Heads,
+            reading: 0,
+            scanner: None,
+            from: Pos::default(),
+            complete: Vec::new(),
+            last_generation: 0,
+            entries: 0,
+            tombs: BTreeMap::new(),
+            replayed: 0,
+            error: None,
+        }));
+        Ok(())
+    }
+    /// The drive has answered.
+    pub(super) fn recovered(&mut self, _fx: &mut Flash<'_>, asked: Asked, result: Result<Payload, BlockError>) {
+        let Some(r) = &mut self.recovery else { return };
+        r.under_way -= 1;
+        let data = match result {
+            Ok(data) => data.to_bytes(),
+            Err(e) => {
+                r.error = r.error.or(Some(e.into()));
+                return;
+            }
+        };
+        match asked {
+            Asked::Chunk => {
+                if let Some(s) = &mut r.scanner {
+                    s.feed(data);
+                }
+            }
+            Asked::Head { block, written } => {
+                if let Err(e) = r.take_head(block, written, &data) {
+                    r.error = r.error.or(Some(e));
+                }
+            }
+        }
+    }
+    pub(super) fn recover_on(&mut self, fx: &mut Flash<'_>) {
+        let Some(mut r) = self.recovery.take() else { return };
+        match self.recover_steps(fx, &mut r) {
+            Ok(false) => self.recovery = Some(r),
+            Ok(true) => {
+                self.recovery_ends(fx, *r);
+                self.answers.push(Answer::Opened { result: Ok(()) });
+                self.pump(fx);
+            }
+            Err(e) => {
+                self.answers.push(Answer::Opened { result: Err(e) });
+            }
+        }
+    }
+    /// True: it is all known.
+    fn recover_steps(&mut self, fx: &mut Flash<'_>, r: &mut Recovery) -> Result<bool, OpenError> {
+        loop {
+            if let Some(e) = r.error {
+                return Err(e);
+            }
+            if matches!(r.stage, Stage::Heads) {
+                self.read_heads(fx, r)?;
+                if r.under_way > 0 || !r.blocks.is_empty() {
+                    return Ok(false);
+                }
+                r.next_checkpoint(self.page, self.size);
+                continue;
+            }
+            if r.under_way > 0 {
+                return Ok(false);
+            }
+            let Some(scanner) = &mut r.scanner else {
+                if !r.next_segment(self.page, self.size) {
+                    return self.checked(r).map(|()| true);
+                }
+                continue;
+            };
+            let replay = matches!(r.stage, Stage::Replay { .. });
+            match scanner.item() {
+                Item::Record(record) => {
+                    scanner.advance(&record);
+                    if replay {
+                        self.replay(r, record);
+                    } else {
+                        self.load(r, &record)?;
+                    }
+                }
+                Item::More { offset, bytes } => return self.read_chunk(fx, r, (offset, bytes)),
+                Item::End | Item::Torn if replay => r.scanner = None,
+                Item::End | Item::Torn => {
+                    if !r.next_part(self.page, self.size) {
+                        self.index.clear();
+                        r.next_checkpoint(self.page, self.size);
+                    }
+                }
+                Item::Corrupt { offset, rule } => {
+                    return Err(OpenError::Corrupt { block: self.block(r.reading), offset, rule });
+                }
+            }
+        }
+    }
+    fn read_heads(&mut self, fx: &mut Flash<'_>, r: &mut Recovery) -> Result<(), OpenError> {
+        while r.under_way < HEADS_MAX {
+            let Some(&(block, written)) = r.blocks.last() else { return Ok(()) };
+            let token = self.token(Io::Recovery(Asked::Head { block, written }));
+            match fx.manager.read(fx.now, (block.vssd, block), (0, u64::from(BLOCK)), token, fx.out) {
+                Ok(()) => _ = (r.blocks.pop(), r.under_way += 1),
+                Err(e) => {
+                    self.refused(token);
+                    return if matches!(e, BlockError::QueueFull { .. }) { Ok(()) } else { Err(e.into()) };
+                }
+            }
+        }
+        Ok(())
+    }
+    fn read_chunk(&mut self, fx: &mut Flash<'_>, r: &mut Recovery, at: (u32, u32)) -> Result<bool, OpenError> {
+        let token = self.token(Io::Recovery(Asked::Chunk));
+        let (block, range) = (self.block(r.reading), (u64::from(at.0), u64::from(at.1)));
+        match fx.manager.read(fx.now, (block.vssd, block), range, token, fx.out) {
+            Ok(()) => r.under_way += 1,
+            Err(e) => {
+                self.refused(token);
+                if !matches!(e, BlockError::QueueFull { .. }) {
+                    return Err(e.into());
+                }
+            }
+        }
+        Ok(false)
+    }
+    /// A record of the checkpoint.
+    fn load(&mut self, r: &mut Recovery, record: &Record) -> Result<(), OpenError> {
+        let corrupt = |rule| OpenError::Corrupt { block: self.block(r.reading), offset: record.offset, rule };
+        let Stage::Checkpoint { parts, at, .. } = &r.stage else { return Ok(()) };
+        match record.kind {
+            Kind::Entries => {
+                let entries = decode_entries(&record.value).ok_or_else(|| corrupt(Rule::Entry))?;
+                r.entries += entries.len() as u64;
+                let all = entries.into_iter();
+                self.index.extend(all.map(|(k, (block, offset, len))| (k.into(), Loc { block, offset, len })));
+            }
+            Kind::End => {
+                if record.value[..] != r.entries.to_le_bytes() || *at + 1 < parts.len() {
+                    return Err(corrupt(Rule::Entry));
+                }
+                r.from = parts[0].from;
+                r.complete = parts.iter().map(|p| p.block).collect();
+                r.begin_replay();
+            }
+            Kind::Put | Kind::Delete => return Err(corrupt(Rule::Place)),
+        }
+        Ok(())
+    }
+    fn replay(&mut self, r: &mut Recovery, record: Record) {
+        r.replayed += u64::from(record.len);
+        let key: Key = record.key[..].into();
+        match record.kind {
+            Kind::Put => {
+                r.tombs.remove(&key);
+                self.index.insert(key, Loc { block: r.reading, offset: record.offset, len: record.len });
+            }
+            Kind::Delete => {
+                self.index.remove(&key);
+                r.tombs.insert(key, (r.reading, record.len));
+            }
+            Kind::Entries | Kind::End => {}
+        }
+    }
+    /// Takes the segments over, if the index refers to nothing else.
+    fn checked(&mut self, r: &Recovery) -> Result<(), OpenError> {
+        for (&number, &(block, end)) in &r.log {
+            let s = Segment { number, end, live: 0, tombs: 0, changed: self.now, corrupt: false };
+            self.segments.insert(block, s);
+        }
+        for (key, l) in &self.index {
+            let there =
+                |s: &Segment| l.offset >= SEGMENT_HEAD && l.offset.checked_add(l.len).is_some_and(|e| e <= s.end);
+            let Some(s) = self.segments.get_mut(&l.block).filter(|s| there(s)) else {
+                let block = Block { vssd: self.cfg.vssd, index: l.block };
+                return Err(OpenError::Corrupt { block, offset: l.offset, rule: Rule::Reference });
+            };
+            s.live += u64::from(l.len);
+            self.live += u64::from(l.len);
+            self.index_bytes += (super::format::ENTRY_HEAD + key.len()) as u64;
+        }
+        for (block, len) in r.tombs.values() {
+            if let Some(s) = self.segments.get_mut(block) {
+                s.tombs += u64::from(*len);
+                self.tombs += u64::from(*len);
+            }
+        }
+        Ok(())
+    }
+    fn recovery_ends(&mut self, fx: &mut Flash<'_>, r: Recovery) {
+        let last = r.log.last_key_value().map_or(0, |(n, _)| *n).max(r.from.segment);
+        self.log.begin((last + 1).max(FIRST_NUMBER));
+        self.checkpoint.restore(r.from, r.complete, r.last_generation + 1, r.replayed);
+        self.open = true;
+        for block in r.stale {
+            match fx.manager.free_block(fx.now, block.vssd, block, fx.out) {
+                Ok(()) => self.freed += 1,
+                Err(e) => self.fail(e),
+            }
+        }
+    }
+}
+
+impl Recovery {
+    fn take_head(&mut self, block: Block, written: u32, data: &[u8]) -> Result<(), OpenError> {
+        match decode_head(data).map_err(|error| OpenError::Segment { block, error })? {
+            SegmentHead::Log { number } => {
+                if self.log.insert(number, (block.index, written)).is_some() {
+                    return Err(OpenError::Corrupt { block, offset: 0, rule: Rule::Number });
+                }
+            }
+            SegmentHead::Checkpoint { generation, part, from } => {
+                self.last_generation = self.last_generation.max(generation);
+                self.checkpoints.entry(generation).or_default().push(Part { part, block, written, from });
+            }
+        }
+        Ok(())
+    }
+    /// The newest checkpoint that was not looked at; the others are older and not needed if it is complete. Without one
+    /// the whole log is replayed.
+    fn next_checkpoint(&mut self, page: u32, size: u32) {
+        if let Stage::Checkpoint { parts, .. } = &self.stage {
+            self.stale.extend(parts.iter().map(|p| p.block));
+        }
+        self.entries = 0;
+        let Some((generation, mut parts)) = self.checkpoints.pop_last() else { return self.begin_replay() };
+        parts.sort_by_key(|p| p.part);
+        if (0..).zip(&parts).any(|(i, p)| p.part != i || p.from != parts[0].from) {
+            self.stale.extend(parts.iter().map(|p| p.block));
+            return self.next_checkpoint(page, size);
+        }
+        (self.reading, self.scanner) =
+            (parts[0].block.index, Some(Scanner::new(generation, page, (parts[0].written, size), 0)));
+        self.stage = Stage::Checkpoint { generation, parts, at: 0 };
+    }
+    /// False: it ends without its last record, so it is not complete.
+    fn next_part(&mut self, page: u32, size: u32) -> bool {
+        let Stage::Checkpoint { generation, parts, at } = &mut self.stage else { return false };
+        *at += 1;
+        let Some(p) = parts.get(*at) else { return false };
+        (self.reading, self.scanner) = (p.block.index, Some(Scanner::new(*generation, page, (p.written, size), 0)));
+        true
+    }
+    fn begin_replay(&mut self) {
+        self.scanner = None;
+        let older = std::mem::take(&mut self.checkpoints);
+        self.stale.extend(older.into_values().flatten().map(|p| p.block));
+        self.stage = Stage::Replay { rest: self.log.range(self.from.segment..).rev().map(|(n, _)| *n).collect() };
+    }
+    fn next_segment(&mut self, page: u32, size: u32) -> bool {
+        let Stage::Replay { rest } = &mut self.stage else { return false };
+        let Some(number) = rest.pop() else { return false };
+        let (block, written) = self.log[&number];
+        let at = if number == self.from.segment { self.from.offset } else { 0 };
+        (self.reading, self.scanner) = (block, Some(Scanner::new(number, page, (written, size), at)));
+        true
+    }
+}

@@ -1,0 +1,90 @@
+//! Room: what the store keeps free so that compaction and checkpoints can always go on, and when it is full.
+//!
+//! Compaction makes room as long as the blocks of the log hold less than they could, on average: then the block that
+//! holds least gains some. So puts are refused (`Full`) when what lives, packed into blocks, would need more blocks than
+//! there are beside the reserve, with a share left over; and they wait while no more blocks than the reserve are free,
+//! which compaction then changes. A tombstone is no longer than the record it removes, so deletions always fit.
+
+use super::format::{RECORD_HEAD, SEGMENT_HEAD, record_max};
+use super::{OpenError, Store};
+
+/// Blocks only compaction may take: one that it fills; the others stand in for heads that a power cut in the middle of
+/// a compaction left partly filled, three in a row.
+pub(super) const COMPACTION_BLOCKS: u32 = 4;
+/// The head of the log, and the block that is ready to be the next.
+const HEAD_BLOCKS: u32 = 2;
+/// Blocks that compaction keeps free beyond the reserve, so that puts seldom wait for it.
+const AHEAD_BLOCKS: u32 = 2;
+/// Fewest blocks of a vSSD: the reserve, two checkpoints, and some to hold data.
+const BLOCKS_MIN: u32 = 12;
+/// Smallest block: a record of the longest key fits its eighth.
+const BLOCK_BYTES_MIN: u64 = 16 << 10;
+/// Part of the blocks, in percent, that may hold what lives: the rest makes compaction cheaper (design of log-structured
+/// stores; 7 % as the rack's drives have).
+const LIVE_PERCENT: u64 = 93;
+
+pub(super) fn checked(blocks: u32, bytes: u64, page: u32) -> Result<u32, OpenError> {
+    let min = BLOCK_BYTES_MIN.max(8 * u64::from(page));
+    if blocks < BLOCKS_MIN {
+        return Err(OpenError::TooFewBlocks { blocks, min: BLOCKS_MIN });
+    }
+    match u32::try_from(bytes) {
+        Ok(size) if bytes >= min => Ok(size),
+        _ => Err(OpenError::BlockSize { bytes, min, max: u64::from(u32::MAX) }),
+    }
+}
+
+impl Store {
+    /// Bytes of records a block holds at the least when they are packed: what may be left over at its end, and pages
+    /// that a compaction filled up.
+    pub(super) fn packed(&self) -> u64 {
+        u64::from(self.size - SEGMENT_HEAD - record_max(self.size) - 2 * self.page)
+    }
+    /// Bytes of a record of checkpoint entries with its head, in whole pages.
+    pub(super) fn piece_max(&self) -> u32 {
+        let most = (self.size / 8).min(64 << 10).max(self.page);
+        most - most % self.page
+    }
+    /// Blocks of a checkpoint at the most: each piece may lack the length of an entry.
+    fn checkpoint_blocks(&self, index_bytes: u64) -> u32 {
+        let piece = u64::from(self.piece_max());
+        let useful = piece - u64::from(RECORD_HEAD + SEGMENT_HEAD) - (piece / 4).min(1040);
+        let pieces = u64::from(self.size) / piece;
+        // One more page for its end.
+        (index_bytes.div_ceil(useful) + 1).div_ceil(pieces) as u32 + 1
+    }
+    /// Blocks that are needed when this much lives.
+    fn needed(&self, live: u64, index_bytes: u64) -> u64 {
+        let blocks = (live * 100).div_ceil(LIVE_PERCENT * self.packed());
+        let new = self.checkpoint_blocks(index_bytes);
+        let old = new.max(self.checkpoint.blocks());
+        blocks + u64::from(new + old + COMPACTION_BLOCKS + HEAD_BLOCKS)
+    }
+    /// Blocks that are free, durably.
+    pub(super) fn free_blocks(&self) -> u32 {
+        let used = self.segments.len() as u32 + self.checkpoint.all_blocks() + self.log.spare_blocks();
+        self.blocks.saturating_sub(used + (self.freed - self.freed_durably) as u32)
+    }
+    fn reserve(&self) -> u32 {
+        let checkpoint = self.checkpoint_blocks(self.index_bytes);
+        COMPACTION_BLOCKS + checkpoint.saturating_sub(self.checkpoint.new_blocks())
+    }
+    /// Puts and deletes may use space.
+    pub(super) fn roomy(&self) -> bool {
+        self.free_blocks() > self.reserve()
+    }
+    pub(super) fn wants_compaction(&self) -> bool {
+        self.free_blocks() <= self.reserve() + AHEAD_BLOCKS
+    }
+    /// `grow` more bytes live, of which `entry` are of the index: does that fit? `Err(true)`: it will after a checkpoint.
+    pub(super) fn fits(&self, grow: i64, entry: u64) -> Result<(), bool> {
+        let live = (self.live as i64 + grow).max(0) as u64;
+        let index = self.index_bytes + entry;
+        let blocks = u64::from(self.blocks);
+        if self.needed(live + self.tombs, index) <= blocks {
+            Ok(())
+        } else {
+            Err(self.tombs > 0 && self.needed(live, index) <= blocks)
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! Search for power cuts after which a store has lost something, has something back, or reads what never was: random
+//! requests on one or two stores of a drive while they compact and make checkpoints, and power cuts at any time, in
+//! recovery too. A seed names a run.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::device::{Completion, DeviceError, DeviceOp};
+use rackweave_core::{Rng, SsdId, Time, VssdId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::gc_policy::VictimPolicy;
+use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};
+use rackweave_flash::{Geometry, Profile, Timing};
+use rackweave_kv::store::{Answer, Broken, Durability, Flash, PutError, Store, StoreConfig, StoreStats};
+
+use crate::power_disk::{PowerDisk, Ticket};
+
+/// 2 channels of 2 dies of 22 blocks of 4 pages of 8 KiB: a channel-isolated store has 19 blocks of 64 KiB.
+pub fn config() -> ManagerConfig {
+    let mut p = Profile::builtin("p-ssd").expect("built in");
+    p.geometry = Geometry {
+        channels: 2,
+        dies_per_channel: 2,
+        planes_per_die: 1,
+        blocks_per_plane: 22,
+        pages_per_block: 4,
+        page_bytes: 8192,
+    };
+    let mut cfg = ManagerConfig::new(SsdId(7), p);
+    cfg.timing = Timing::None;
+    cfg.soft_planes_per_die = 1;
+    cfg
+}
+
+/// What happened in the runs, so that a search that never came to something is noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub cuts: u64,
+    pub cuts_in_recovery: u64,
+    pub cuts_in_compaction: u64,
+    pub closed: u64,
+    pub compactions: u64,
+    pub checkpoints: u64,
+    pub moved_bytes: u64,
+    pub full: u64,
+    pub deleted: u64,
+    /// Keys found after a cut, and of those with something newer than what was last acknowledged.
+    pub verified: u64,
+    pub newer: u64,
+    pub failed_blocks: u64,
+    pub memory_hits: u64,
+    pub flash_reads: u64,
+}
+
+impl Seen {
+    pub fn counts(&self) -> [u64; 14] {
+        [
+            self.cuts,
+            self.cuts_in_recovery,
+            self.cuts_in_compaction,
+            self.closed,
+            self.compactions,
+            self.checkpoints,
+            self.moved_bytes,
+            self.full,
+            self.deleted,
+            self.verified,
+            self.newer,
+            self.failed_blocks,
+            self.memory_hits,
+            self.flash_reads,
+        ]
+    }
+    pub fn add(&mut self, o: &Seen) {
+        let Seen { cuts, cuts_in_recovery, cuts_in_compaction, closed, compactions, checkpoints, moved_bytes, .. } = o;
+        self.cuts += cuts;
+        self.cuts_in_recovery += cuts_in_recovery;
+        self.cuts_in_compaction += cuts_in_compaction;
+        self.closed += closed;
+        self.compactions += compactions;
+        self.checkpoints += checkpoints;
+        self.moved_bytes += moved_bytes;
+        self.full += o.full;
+        self.deleted += o.deleted;
+        self.verified += o.verified;
+        self.newer += o.newer;
+        self.failed_blocks += o.failed_blocks;
+        self.memory_hits += o.memory_hits;
+        self.flash_reads += o.flash_reads;
+    }
+    fn add_stats(&mut self, s: StoreStats) {
+        self.compactions += s.compactions;
+        self.checkpoints += s.checkpoints;
+        self.moved_bytes += s.moved_bytes;
+        self.memory_hits += s.memory_hits;
+        self.flash_reads += s.flash_reads;
+    }
+}
+
+/// A change of a key: what it is afterwards.
+#[derive(Clone, Debug)]
+struct Change {
+    value: Option<Bytes>,
+    forced: bool,
+    /// Refused: it never happened.
+    void: bool,
+}
+
+/// Changes of a key, in the order in which they were asked; the first is what it was in the beginning.
+#[derive(Clone, Debug)]
+struct History {
+    changes: Vec<Change>,
+    /// The last that is durable for certain.
+    durable: usize,
+    /// The last that was answered, durable or not.
+    answered: usize,
+}
+
+impl History {
+    fn of(value: Option<Bytes>) -> History {
+        History { changes: vec![Change { value, forced: true, void: false }], durable: 0, answered: 0 }
+    }
+    /// The newest change from `first` on that leaves this value.
+    fn find(&self, first: usize, value: Option<&Bytes>) -> Option<usize> {
+        (first..self.changes.len()).rev().find(|i| !self.changes[*i].void && self.changes[*i].value.as_ref() == value)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Asked {
+    Change { key: Vec<u8>, index: usize },
+    Get { key: Vec<u8>, from: usize },
+    Scan { from: Vec<u8>, limit: usize, before: BTreeMap<Vec<u8>, usize> },
+}
+
+struct Side {
+    vssd: VssdId,
+    user: u16,
+    victims: VictimPolicy,
+    store: Option<Store>,
+    open: bool,
+    keys: BTreeMap<Vec<u8>, History>,
+    asked: BTreeMap<u64, Asked>,
+    value_max: u64,
+}
+
+struct Run<'a> {
+    cfg: &'a ManagerConfig,
+    broken: Option<Broken>,
+    rng: Rng,
+    manager: FlashManager,
+    disk: PowerDisk,
+    in_flight: Vec<(Completion, Ticket)>,
+    out: ManagerOut,
+    now: Time,
+    failures: f64,
+    ready: bool,
+    /// vSSDs allocated at the start.
+    allocated: Vec<VssdId>,
+    sides: Vec<Side>,
+    token: u64,
+    seen: Seen,
+}
+
+/// Runs a seed. `Err`: what was lost or wrong.
+pub fn run(cfg: &ManagerConfig, broken: Option<Broken>, seed: u64) -> Result<Seen, String> {
+    let mut rng = Rng::new(seed);
+    let failures = if rng.chance(0.2) { 0.001 } else { 0.0 };
+    let mut r = Run {
+        cfg,
+        broken,
+        manager: FlashManager::new(cfg.clone()).expect("a drive"),
+        disk: PowerDisk::on(Memory::new(cfg.profile.geometry)),
+        rng,
+        in_flight: Vec::new(),
+        out: ManagerOut::new(),
+        now: Time::ZERO,
+        failures,
+        ready: false,
+        allocated: Vec::new(),
+        sides: Vec::new(),
+        token: 0,
+        seen: Seen::default(),
+    };
+    r.boot_drive()?;
+    r.make_stores()?;
+    for _ in 0..r.rng.between(2, 6) {
+        r.boot()?;
+        let acts = r.rng.between(50, 500);
+        for _ in 0..acts {
+            r.act()?;
+            for _ in 0..r.rng.below(5) {
+                r.step()?;
+            }
+        }
+        r.end()?;
+    }
+    r.boot()?;
+    r.settle()?;
+    Ok(r.seen)
+}
+
+impl Run<'_> {
+    fn make_stores(&mut self) -> Result<(), String> {
+        let two = self.rng.chance(0.3);
+        for user in 0..=u16::from(two) {
+            let isolation = *self.rng.pick(&Isolation::ALL);
+            let call = (isolation, u32::from(isolation != Isolation::Channel), 1);
+            self.manager.alloc_vssd(self.now, call, u64::from(user), &mut self.out).map_err(|e| e.to_string())?;
+            while self.allocated.len() <= usize::from(user) {
+                if !self.step()? {
+                    return Err("no vSSD".into());
+                }
+            }
+        }
+        for (i, &vssd) in self.allocated.clone().iter().enumerate() {
+            let value_max = *self.rng.pick(&[40, 2000, 6500]);
+            let most = *self.rng.pick(&[8, 60, 300]);
+            let keys = (0..most).map(|i| {
+                let len = self.rng.between(1, 40) as usize;
+                let mut key = format!("{i:03}").into_bytes();
+                key.resize(3 + len, b'k');
+                (key, History::of(None))
+            });
+            let keys = keys.collect();
+            let victims = *self.rng.pick(&VictimPolicy::ALL);
+            let user = i as u16 + 1;
+            let (store, open, asked) = (None, false, BTreeMap::new());
+            self.sides.push(Side { vssd, user, victims, store, open, keys, asked, value_max });
+        }
+        Ok(())
+    }
+    /// Delivers one completion. False: none is under way.
+    fn step(&mut self) -> Result<bool, String> {
+        self.take()?;
+        if self.in_flight.is_empty() {
+            return Ok(false);
+        }
+        let i = self.rng.below(self.in_flight.len() as u64) as usize;
+        let (completion, ticket) = self.in_flight.swap_remove(i);
+        self.now.0 += self.rng.below(1_000_000);
+        self.disk.delivered(ticket, completion.result.is_ok());
+        self.manager.handle(self.now, completion, &mut self.out);
+        self.take()?;
+        Ok(true)
+    }
+    fn settle(&mut self) -> Result<(), String> {
+        let mut steps = 0;
+        while self.step()? {
+            steps += 1;
+            if steps > 300_000 {
+                return Err("it does not come to rest".into());
+            }
+        }
+        for s in &self.sides {
+            if let Some(asked) = s.asked.values().next() {
+                return Err(format!("at rest and not answered: {asked:?} and {} more", s.asked.len() - 1));
+            }
+            s.store.as_ref().map_or(Ok(()), Store::check)?;
+        }
+        Ok(())
+    }
+    /// Executes what the manager asks for, hands its answers to the stores, and takes theirs.
+    fn take(&mut self) -> Result<(), String> {
+        loop {
+            for c in std::mem::take(&mut self.out.commands) {
+                let block = match &c.op {
+                    DeviceOp::Program { page, .. } => Some(page.block),
+                    DeviceOp::Erase { block, .. } => Some(*block),
+                    _ => None,
+                };
+                let fail = block.filter(|b| self.disk.bad.contains(b) || self.rng.chance(self.failures));
+                if let Some(block) = fail {
+                    self.seen.failed_blocks += u64::from(self.disk.bad.insert(block));
+                }
+                let fail = fail.map(|block| DeviceError::BadBlock { block });
+                let (result, ticket) = self.disk.submit(c.op, fail);
+                self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
+            }
+            let done = std::mem::take(&mut self.out.done);
+            if done.is_empty() {
+                break;
+            }
+            for d in done {
+                self.done(d)?;
+            }
+        }
+        for i in 0..self.sides.len() {
+            if self.sides[i].store.as_ref().is_some_and(Store::wants_poll) {
+                self.on(i, |s, fx| s.poll(fx));
+            }
+            self.answers(i)?;
+        }
+        if self.disk.violations().is_empty() { Ok(()) } else { Err(format!("{:?}", self.disk.violations())) }
+    }
+    fn done(&mut self, done: Done) -> Result<(), String> {
+        let token = match &done {
+            Done::Recovered { result } => {
+                self.ready = true;
+                return result.map_err(|e| e.to_string());
+            }
+            Done::VssdAllocated { result, .. } => {
+                self.allocated.push(result.clone().map_err(|e| e.to_string())?);
+                return Ok(());
+            }
+            Done::Swapped | Done::VssdFreed { .. } => return Ok(()),
+            Done::BlockAllocated { token, .. }
+            | Done::Written { token, .. }
+            | Done::Read { token, .. }
+            | Done::Synced { token, .. } => *token,
+        };
+        for i in 0..self.sides.len() {
+            if self.sides[i].store.as_ref().is_some_and(|s| s.owns(token)) {
+                self.on(i, |s, fx| s.handle(fx, done));
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+    fn on<T>(&mut self, side: usize, f: impl FnOnce(&mut Store, &mut Flash<'_>) -> T) -> T {
+        let mut fx = Flash { now: self.now, manager: &mut self.manager, out: &mut self.out };
+        f(self.sides[side].store.as_mut().expect("there"), &mut fx)
+    }
+    fn answers(&mut self, side: usize) -> Result<(), String> {
+        let s = &mut self.sides[side];
+        let Some(store) = &mut s.store else { return Ok(()) };
+        for a in store.answers().collect::<Vec<_>>() {
+            match a {
+                Answer::Opened { result } => {
+                    result.map_err(|e| format!("open: {e}"))?;
+                    s.open = true;
+                }
+                Answer::Put { token, result } => s.changed(token, result.map(|()| true), &mut self.seen)?,
+                Answer::Deleted { token, result } => s.changed(token, result, &mut self.seen)?,
+                Answer::Got { token, result } => {
+                    let Some(Asked::Get { key, from }) = s.asked.remove(&token) else {
+                        return Err("a get that was not asked is answered".into());
+                    };
+                    let value = result.map_err(|e| format!("get: {e}"))?;
+                    s.read(&key, from, value.as_ref())?;
+                }
+                Answer::Scanned { token, result } => {
+                    let Some(Asked::Scan { from, limit, before }) = s.asked.remove(&token) else {
+                        return Err("a scan that was not asked is answered".into());
+                    };
+                    let scan = result.map_err(|e| format!("scan: {e}"))?;
+                    if scan.entries.len() > limit || !scan.entries.is_sorted_by(|a, b| a.0 < b.0) {
+                        return Err("a scan is too long or out of order".into());
+                    }
+                    let found: BTreeMap<Vec<u8>, Bytes> =
+                        scan.entries.into_iter().map(|(k, v)| (k.to_vec(), v)).collect();
+                    if found.keys().any(|k| !s.keys.contains_key(k)) {
+                        return Err("a scan found a key that never was".into());
+                    }
+                    let end = scan.more.map(|k| k.to_vec());
+                    for (key, first) in before.range(from..) {
+                        if end.as_ref().is_some_and(|e| key >= e) {
+                            break;
+                        }
+                        // A deletion is seen before it is durable.
+                        let value = found.get(key);
+                        if s.keys[key].find(*first, value).is_none() {
+                            return Err(format!("scan: {} has {value:?}", String::from_utf8_lossy(key)));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+    fn act(&mut self) -> Result<(), String> {
+        let side = self.rng.below(self.sides.len() as u64) as usize;
+        let keys: Vec<Vec<u8>> = self.sides[side].keys.keys().cloned().collect();
+        let key = self.rng.pick(&keys).clone();
+        self.token += 1;
+        let token = self.token;
+        match self.rng.below(100) {
+            0..=54 => {
+                let value = if self.rng.chance(0.1) { 0 } else { self.rng.below(self.sides[side].value_max) };
+                let mut bytes = vec![0u8; value as usize];
+                bytes.chunks_mut(8).for_each(|c| c.copy_from_slice(&self.rng.next_u64().to_le_bytes()[..c.len()]));
+                self.change(side, key, Some(bytes.into()), token)?;
+            }
+            55..=74 => self.change(side, key, None, token)?,
+            75..=95 => {
+                let from = self.sides[side].keys[&key].answered;
+                self.sides[side].asked.insert(token, Asked::Get { key: key.clone(), from });
+                self.on(side, |s, fx| s.get(fx, &key, token)).map_err(|e| e.to_string())?;
+            }
+            _ => {
+                let limit = self.rng.between(1, 50) as usize;
+                let before = self.sides[side].keys.iter().map(|(k, h)| (k.clone(), h.answered)).collect();
+                self.sides[side].asked.insert(token, Asked::Scan { from: key.clone(), limit, before });
+                self.on(side, |s, fx| s.scan(fx, &key, limit, token)).map_err(|e| e.to_string())?;
+            }
+        }
+        self.take()
+    }
+    fn change(&mut self, side: usize, key: Vec<u8>, value: Option<Bytes>, token: u64) -> Result<(), String> {
+        let forced = self.rng.chance(0.6);
+        let durability = if forced { Durability::Forced } else { Durability::Buffered };
+        let h = self.sides[side].keys.get_mut(&key).expect("known");
+        h.changes.push(Change { value: value.clone(), forced, void: false });
+        let index = h.changes.len() - 1;
+        self.sides[side].asked.insert(token, Asked::Change { key: key.clone(), index });
+        let taken = match value {
+            Some(v) => self.on(side, |s, fx| s.put(fx, &key, v, durability, token)),
+            None => self.on(side, |s, fx| s.delete(fx, &key, durability, token)),
+        };
+        match taken {
+            Ok(()) => Ok(()),
+            Err(PutError::Failed(_)) => {
+                self.sides[side].asked.remove(&token);
+                self.sides[side].keys.get_mut(&key).expect("known").changes[index].void = true;
+                Ok(())
+            }
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    /// A power cut, or now and then an orderly end.
+    fn end(&mut self) -> Result<(), String> {
+        if self.rng.chance(0.2) {
+            self.settle()?;
+            self.manager.close(self.now, 0, &mut self.out);
+            self.settle()?;
+            self.seen.closed += 1;
+        } else {
+            self.seen.cuts += 1;
+            let busy = self.sides.iter().any(|s| s.store.as_ref().is_some_and(Store::compacting));
+            self.seen.cuts_in_compaction += u64::from(busy);
+        }
+        for s in &self.sides {
+            self.seen.add_stats(s.store.as_ref().expect("open").stats());
+        }
+        self.cut();
+        Ok(())
+    }
+    fn cut(&mut self) {
+        let disk = self.disk.crash(&mut self.rng);
+        let bad = std::mem::take(&mut self.disk.bad);
+        self.disk = PowerDisk::on(disk);
+        self.disk.bad = bad;
+        self.in_flight.clear();
+        self.out = ManagerOut::new();
+        self.manager = FlashManager::new(self.cfg.clone()).expect("a drive");
+        self.ready = false;
+        self.now = Time::ZERO;
+        for s in &mut self.sides {
+            (s.store, s.open) = (None, false);
+            s.asked.clear();
+        }
+    }
+    fn boot_drive(&mut self) -> Result<(), String> {
+        self.manager.boot(self.now, &mut self.out);
+        while !self.ready {
+            if !self.step()? {
+                return Err("the drive does not recover".into());
+            }
+        }
+        Ok(())
+    }
+    fn boot(&mut self) -> Result<(), String> {
+        loop {
+            if !self.ready {
+                self.boot_drive()?;
+            }
+            for i in 0..self.sides.len() {
+                let s = &mut self.sides[i];
+                let cfg = StoreConfig { victims: s.victims, broken: self.broken, ..StoreConfig::new(s.vssd, s.user) };
+                let mut fx = Flash { now: self.now, manager: &mut self.manager, out: &mut self.out };
+                s.store = Some(Store::open(cfg, &mut fx).map_err(|e| format!("open: {e}"))?);
+            }
+            let most = if self.rng.chance(0.3) { self.rng.below(60) } else { u64::MAX };
+            for _ in 0..most {
+                self.take()?;
+                if self.sides.iter().all(|s| s.open) || !self.step()? {
+                    break;
+                }
+            }
+            if self.sides.iter().all(|s| s.open) {
+                break;
+            }
+            if most == u64::MAX {
+                return Err("recovery does not end".into());
+            }
+            self.seen.cuts_in_recovery += 1;
+            self.cut();
+        }
+        for i in 0..self.sides.len() {
+            self.verify(i)?;
+        }
+        Ok(())
+    }
+    /// What was durable is there, and nothing that never was.
+    fn verify(&mut self, side: usize) -> Result<(), String> {
+        self.sides[side].store.as_ref().expect("open").check()?;
+        let keys: Vec<Vec<u8>> = self.sides[side].keys.keys().cloned().collect();
+        let tokens: BTreeMap<u64, Vec<u8>> = (1 << 32..).zip(keys).collect();
+        let mut found = BTreeMap::new();
+        for (token, key) in &tokens {
+            self.on(side, |s, fx| s.get(fx, key, *token)).map_err(|e| e.to_string())?;
+        }
+        while found.len() < tokens.len() {
+            // Not through `step`, which would take the answers.
+            for a in self.sides[side].store.as_mut().expect("open").answers().collect::<Vec<_>>() {
+                let Answer::Got { token, result } = a else { return Err(format!("{a:?} was not asked")) };
+                found.insert(tokens[&token].clone(), result.map_err(|e| format!("get: {e}"))?);
+            }
+            if found.len() < tokens.len() {
+                self.deliver()?;
+            }
+        }
+        let s = &mut self.sides[side];
+        for (key, value) in found {
+            let h = s.keys.get_mut(&key).expect("known");
+            let Some(i) = h.find(h.durable, value.as_ref()) else {
+                let len = |v: Option<&Bytes>| v.map(Bytes::len);
+                let known = h.changes[h.durable..].iter().map(|c| len(c.value.as_ref())).collect::<Vec<_>>();
+                return Err(format!(
+                    "{} of {} has {:?} bytes after a power cut; could be {known:?}",
+                    String::from_utf8_lossy(&key),
+                    s.vssd,
+                    len(value.as_ref())
+                ));
+            };
+            self.seen.verified += 1;
+            self.seen.newer += u64::from(i > h.durable);
+            *h = History::of(value);
+        }
+        Ok(())
+    }
+    /// As `step`, without taking the stores' answers.
+    fn deliver(&mut self) -> Result<(), String> {
+        for c in std::mem::take(&mut self.out.commands) {
+            let (result, ticket) = self.disk.submit(c.op, None);
+            self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
+        }
+        if self.in_flight.is_empty() {
+            return Err("a get is not answered".into());
+        }
+        let (completion, ticket) = self.in_flight.swap_remove(0);
+        self.disk.delivered(ticket, completion.result.is_ok());
+        self.manager.handle(self.now, completion, &mut self.out);
+        for d in std::mem::take(&mut self.out.done) {
+            self.done(d)?;
+        }
+        for i in 0..self.sides.len() {
+            self.on(i, |s, fx| s.poll(fx));
+        }
+        Ok(())
+    }
+}
+
+impl Side {
+    /// A put or delete is answered; of a delete, whether the key was there.
+    fn changed(&mut self, token: u64, result: Result<bool, PutError>, seen: &mut Seen) -> Result<(), String> {
+        let Some(Asked::Change { key, index }) = self.asked.remove(&token) else {
+            return Err("a change that was not asked is answered".into());
+        };
+        let h = self.keys.get_mut(&key).expect("known");
+        match result {
+            Ok(existed) => {
+                let before = h.changes[..index].iter().rfind(|c| !c.void).and_then(|c| c.value.as_ref());
+                if h.changes[index].value.is_none() && before.is_some() != existed {
+                    return Err(format!("delete: {existed}, but it had {before:?}"));
+                }
+                seen.deleted += u64::from(h.changes[index].value.is_none() && existed);
+                h.answered = h.answered.max(index);
+                if h.changes[index].forced {
+                    h.durable = h.durable.max(index);
+                }
+            }
+            Err(PutError::Full { .. }) if h.changes[index].value.is_some() => {
+                h.changes[index].void = true;
+                seen.full += 1;
+            }
+            // It may have happened.
+            Err(PutError::Failed(_)) => {}
+            Err(e) => return Err(e.to_string()),
+        }
+        Ok(())
+    }
+    /// A get that was asked when change `from` had been answered found this.
+    fn read(&mut self, key: &[u8], from: usize, value: Option<&Bytes>) -> Result<(), String> {
+        let h = self.keys.get_mut(key).expect("known");
+        let Some(i) = h.find(from, value) else {
+            return Err(format!("get: {} has {:?} bytes", String::from_utf8_lossy(key), value.map(Bytes::len)));
+        };
+        // Of a value that was written twice it may be the older one.
+        let oldest = (h.durable..=i).find(|i| !h.changes[*i].void && h.changes[*i].value.as_ref() == value);
+        if let Some(i) = oldest.filter(|i| h.changes[*i].forced) {
+            h.durable = h.durable.max(i);
+        }
+        Ok(())
+    }
+}
