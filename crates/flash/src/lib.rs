@@ -23,13 +23,14 @@ pub mod manager;
 pub mod oob;
 pub mod profile;
 mod ssd;
+mod suspend;
 pub mod timing;
 mod vssd;
 pub mod wear;
 
 pub use gc_policy::{Separation, VictimPolicy};
 pub use geometry::Geometry;
-pub use profile::{Profile, ProfileError, Source};
+pub use profile::{EraseSuspend, Profile, ProfileError, Source};
 pub use ssd::{
     AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,
     Space, Ssd, SsdConfig, Violation,

@@ -30,6 +30,8 @@ pub struct Profile {
     pub erase: Span,
     /// Of each channel, shared by its dies.
     pub bus_bytes_per_s: u64,
+    /// `None`: the drive cannot.
+    pub erase_suspend: Option<EraseSuspend>,
     /// Part of a vSSD's flash that is not exported.
     pub over_provisioning: f64,
     /// Part of the device kept for retired blocks and checkpoints (FB5: 1 %).
@@ -42,6 +44,17 @@ pub struct Profile {
     pub sources: Vec<(&'static str, Source)>,
 }
 
+/// What it takes to let a read interrupt an erase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EraseSuspend {
+    /// From the read's arrival until the die can begin with it.
+    pub suspend: Span,
+    /// What the erase loses each time.
+    pub resume: Span,
+    /// Reads that may go before one erase: then it is done.
+    pub reads_max: u32,
+}
+
 /// Why a profile was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProfileError {
@@ -50,6 +63,8 @@ pub enum ProfileError {
     Syntax { message: String },
     #[error("profile key {key} is {value}, but {rule}")]
     Value { key: &'static str, value: String, rule: &'static str },
+    #[error("profile {name} has no [erase_suspend]: reads cannot interrupt an erase of this drive")]
+    NoSuspend { name: String },
     #[error("{bytes} bytes are too few for the profile {name}: its smallest device has {least} bytes")]
     TooSmall { name: String, bytes: u64, least: u64 },
 }
@@ -66,6 +81,7 @@ struct Raw {
     name: String,
     geometry: RawGeometry,
     timing: RawTiming,
+    erase_suspend: Option<RawEraseSuspend>,
     device: RawDevice,
 }
 #[derive(Deserialize)]
@@ -85,6 +101,13 @@ struct RawTiming {
     program_ns: Tagged<i64>,
     erase_ns: Tagged<i64>,
     bus_bytes_per_s: Tagged<i64>,
+}
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEraseSuspend {
+    suspend_ns: Tagged<i64>,
+    resume_ns: Tagged<i64>,
+    reads_max: Tagged<i64>,
 }
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,7 +203,15 @@ impl Profile {
             within(key, v, lo, COMMAND_NS_MAX, rule).map(|n| Span::from_nanos(n as u64))
         };
         let part = "it must be 0 to 0.5";
-        let p = Profile {
+        let suspend = |s: &RawEraseSuspend| {
+            let reads = "it must be 1 to 65536";
+            Ok(EraseSuspend {
+                suspend: span("erase_suspend.suspend_ns", s.suspend_ns.value, 0)?,
+                resume: span("erase_suspend.resume_ns", s.resume_ns.value, 0)?,
+                reads_max: within("erase_suspend.reads_max", s.reads_max.value, 1, 65_536, reads)? as u32,
+            })
+        };
+        let mut p = Profile {
             geometry: g.checked()?,
             read: span("timing.read_ns", t.read_ns.value, 1)?,
             program: span("timing.program_ns", t.program_ns.value, 1)?,
@@ -192,6 +223,7 @@ impl Profile {
                 1_000_000_000_000,
                 "it must be 1000000 to 1000000000000",
             )? as u64,
+            erase_suspend: raw.erase_suspend.as_ref().map(suspend).transpose()?,
             over_provisioning: fraction("device.over_provisioning", d.over_provisioning.value, 0.5, part)?,
             device_over_provisioning: fraction(
                 "device.device_over_provisioning",
@@ -219,8 +251,22 @@ impl Profile {
             ],
             name: raw.name,
         };
+        if let Some(s) = &raw.erase_suspend {
+            p.sources.extend([
+                ("erase_suspend.suspend_ns", s.suspend_ns.source),
+                ("erase_suspend.resume_ns", s.resume_ns.source),
+                ("erase_suspend.reads_max", s.reads_max.source),
+            ]);
+        }
         p.validate()?;
         Ok(p)
+    }
+    /// What suspending erases takes.
+    ///
+    /// # Errors
+    /// The drive cannot.
+    pub fn suspends_erases(&self) -> Result<EraseSuspend, ProfileError> {
+        self.erase_suspend.ok_or_else(|| ProfileError::NoSuspend { name: self.name.clone() })
     }
 
     /// Rules that hold between values.

@@ -35,6 +35,8 @@ pub struct SsdConfig {
     pub victims: VictimPolicy,
     /// Which data share erase blocks.
     pub separation: Separation,
+    /// Host reads interrupt erases, as the profile says they may: with [`Timing::Real`] and [`BlockingUnit::Page`].
+    pub erase_suspend: bool,
     /// Compute checksums of what is programmed, and compare record and checksum of what is read. Off for backends that
     /// keep nothing.
     pub verify: bool,
@@ -56,6 +58,7 @@ impl SsdConfig {
             blocking: BlockingUnit::Page,
             victims: VictimPolicy::Greedy,
             separation: Separation::Moved,
+            erase_suspend: false,
             verify: true,
             checkpoint_blocks: Some(256),
             sync_span: Span::ZERO,
@@ -248,8 +251,15 @@ pub struct Ssd {
 impl Ssd {
     pub fn new(cfg: SsdConfig) -> Result<Ssd, ProfileError> {
         cfg.profile.validate()?;
+        let mut clock = Clock::new(&cfg.profile, cfg.timing);
+        if cfg.erase_suspend {
+            let how = cfg.profile.suspends_erases()?;
+            if cfg.blocking == BlockingUnit::Page {
+                clock.suspend_erases(&cfg.profile, how);
+            }
+        }
         Ok(Ssd {
-            clock: Clock::new(&cfg.profile, cfg.timing),
+            clock,
             pending: Slab::new(),
             vssds: Vec::new(),
             used_channels: vec![false; usize::from(cfg.profile.geometry.channels)],
@@ -357,6 +367,10 @@ impl Ssd {
 
     /// Takes the completion of a command of this drive. One that is not in flight is ignored.
     pub fn handle(&mut self, now: Time, c: Completion, out: &mut FlashOut) {
+        let c = match self.clock.finish(now, c) {
+            Ok(c) => c,
+            Err(wait) => return out.commands.push(wait),
+        };
         let Some(p) = self.pending.try_remove(c.tag as usize) else { return };
         match p {
             Pending::Read { vssd, read } => self.host_read(now, usize::from(vssd), read, c.result, out),

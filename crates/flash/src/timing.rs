@@ -3,9 +3,11 @@
 
 use std::collections::VecDeque;
 
+use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
 use rackweave_core::{Span, Time};
 
-use crate::profile::Profile;
+use crate::profile::{EraseSuspend, Profile};
+use crate::suspend::Suspension;
 
 /// How long commands take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +79,7 @@ pub(crate) struct Clock {
     erase: Span,
     slot: Span,
     ns_per_kib: u64,
+    suspension: Option<Box<Suspension>>,
 }
 
 /// What a reservation is charged to.
@@ -108,7 +111,32 @@ impl Clock {
             erase: p.erase,
             slot: Span(ns(4096)),
             ns_per_kib: ns(1024).max(1),
+            suspension: None,
         }
+    }
+    /// Lets host reads interrupt erases. Only where these keep the host waiting: with [`Timing::Real`].
+    pub(crate) fn suspend_erases(&mut self, p: &Profile, how: EraseSuspend) {
+        let g = &p.geometry;
+        if self.timing == Timing::Real && self.erase > Span::ZERO {
+            self.suspension = Some(Box::new(Suspension::new(how, self.erase, g.dies(), g.blocks_per_die())));
+        }
+    }
+    /// The command was given its time.
+    pub(crate) fn submitted(&mut self, tag: u64, op: &DeviceOp, done_at: Time) {
+        if let Some(s) = &mut self.suspension {
+            s.submitted(tag, op, done_at);
+        }
+    }
+    /// A completion has come. `Err`: the device is not done yet, and this is to be submitted in its stead.
+    pub(crate) fn finish(&mut self, now: Time, c: Completion) -> Result<Completion, DeviceCommand> {
+        match &mut self.suspension {
+            None => Ok(c),
+            Some(s) => s.finish(now, c),
+        }
+    }
+    /// A read asked for now may go before an erase of the die.
+    pub(crate) fn may_pass(&self, now: Time, die: u32) -> bool {
+        self.suspension.as_ref().is_some_and(|s| s.pass(now, die).is_some())
     }
     fn lane(&mut self, charge: Charge) -> &mut Lane {
         let beside = charge != Charge::Device && self.timing == Timing::IdealGc;
@@ -144,6 +172,28 @@ impl Clock {
         self.set_die(die, end, charge);
         end
     }
+    /// As [`Self::read`] of the device, for the host: an erase may be interrupted for it.
+    pub(crate) fn host_read(&mut self, now: Time, die: u32, slots: u64) -> Time {
+        let pass = self.suspension.as_ref().and_then(|s| s.pass(now, die));
+        let Some(pass) = pass else { return self.read(now, die, slots, Charge::Device) };
+        let sensed = pass.begin + self.read;
+        let end = self.reserve(now, die, sensed, self.slot * slots, Charge::Device);
+        if let Some(s) = &mut self.suspension {
+            let shift = s.passed(die, pass, end);
+            self.device.die_free[die as usize] = self.device.die_free[die as usize] + shift;
+        }
+        end
+    }
+    /// [`Self::read_on`] of a read that has passed an erase.
+    fn passing_read_on(&mut self, now: Time, die: u32, end: Time) -> Option<Time> {
+        if !self.suspension.as_ref()?.may_read_on(now, die, end) {
+            return None;
+        }
+        let to = self.reserve(now, die, end, self.slot, Charge::Device);
+        self.suspension.as_mut()?.reads_on(now, die, end, to);
+        self.device.die_free[die as usize] = self.device.die_free[die as usize] + to.since(end);
+        Some(to)
+    }
     /// Transfer of one more slot of the page that a read, done at `end`, has brought into the die's register. `None`: the
     /// die has something else to do then.
     pub(crate) fn read_on(&mut self, now: Time, die: u32, end: Time) -> Option<Time> {
@@ -151,7 +201,7 @@ impl Clock {
             return Some(now);
         }
         if self.device.die_free[die as usize] != end {
-            return None;
+            return self.passing_read_on(now, die, end);
         }
         let end = self.reserve(now, die, end, self.slot, Charge::Device);
         self.set_die(die, end, Charge::Device);

@@ -30,6 +30,8 @@ pub enum BuildError {
     UnknownProfile { name: String, known: String },
     #[error("ssd.size: {0}")]
     Profile(#[from] ProfileError),
+    #[error("ssd.erase_suspend: {0}")]
+    EraseSuspend(ProfileError),
     #[error("ssd.profile {name:?} has {channels} channels at this size, fewer than the {replicas} vSSDs of a server")]
     Channels { name: String, channels: u16, replicas: u32 },
     #[error("server {server}: {error}")]
@@ -71,6 +73,9 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
     let name = &cfg.ssd.profile;
     let base = Profile::builtin(name)
         .ok_or_else(|| BuildError::UnknownProfile { name: name.clone(), known: Profile::builtin_names().join(", ") })?;
+    if cfg.ssd.erase_suspend {
+        base.suspends_erases().map_err(BuildError::EraseSuspend)?;
+    }
     let profile = base.scaled_to(cfg.ssd.size.0)?;
     let channels = profile.geometry.channels;
     if u32::from(channels) < cfg.replicas {
@@ -111,6 +116,7 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
     Ok(SsdConfig {
         timing,
         blocking,
+        erase_suspend: cfg.ssd.erase_suspend,
         victims: cfg.gc.victims,
         separation: cfg.gc.separation,
         verify: cfg.ssd.verify,

@@ -164,6 +164,8 @@ pub struct SsdSection {
     pub size: Size,
     pub timing: TimingConfig,
     pub blocking_unit: BlockingConfig,
+    /// Host reads interrupt erases, where the profile says what that takes.
+    pub erase_suspend: bool,
     /// Check record and CRC32C of every slot read.
     pub verify: bool,
     /// A vSSD's map is checkpointed whenever this many erase blocks were filled.
@@ -177,6 +179,7 @@ impl Default for SsdSection {
             size: Size::gib(16),
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,
+            erase_suspend: false,
             verify: true,
             checkpoint_blocks: 256,
         }
@@ -497,6 +500,12 @@ impl RackConfig {
             format!("{} to {}, a multiple of 4096", Size(SSD_BYTES_MIN), Size(SSD_BYTES_MAX)),
         );
         need(self.ssd.checkpoint_blocks > 0, "ssd.checkpoint_blocks", &self.ssd.checkpoint_blocks, "at least 1".into());
+        need(
+            !self.ssd.erase_suspend || self.ssd.blocking_unit == BlockingConfig::Page,
+            "ssd.erase_suspend",
+            &self.ssd.erase_suspend,
+            "only with ssd.blocking_unit = \"page\": with \"block\" nothing interrupts a collection".into(),
+        );
         need(
             (2..=89).contains(&self.gc.soft_percent),
             "gc.soft_percent",

@@ -57,6 +57,11 @@ fn what_the_flash_is_told_reaches_it() {
     let both = "[gc]\nvictims = \"cost-benefit\"\nseparation = \"lifespans\"\n";
     assert_eq!(told(both), (VictimPolicy::CostBenefit, Separation::Lifespans));
     assert_eq!(told(""), (VictimPolicy::Greedy, Separation::Moved));
+    let suspends = |text| crate::build::ssd(&RackConfig::parse(text).unwrap(), 0).map(|s| s.erase_suspend);
+    assert!(suspends("[ssd]\nerase_suspend = true\n").unwrap() && !suspends("").unwrap());
+    let e = suspends("[ssd]\nerase_suspend = true\nprofile = \"femu\"\n").unwrap_err().to_string();
+    assert!(e.contains("ssd.erase_suspend: profile femu"), "{e}");
+    assert_eq!(problems("[ssd]\nerase_suspend = true\nblocking_unit = \"block\"\n")[0].0, "ssd.erase_suspend");
 }
 
 #[test]

@@ -110,6 +110,7 @@ impl FlashManager {
         }
     }
     fn dispatch(&mut self, out: &mut ManagerOut, die: u32) {
+        self.pass_erase(out, die);
         while self.dies[die as usize].busy.is_none() {
             let Some(id) = self.dies[die as usize].queue.pop(self.now) else { return };
             let r = &self.requests[id as usize];
@@ -133,6 +134,28 @@ impl FlashManager {
             self.send(out, die, id, block);
         }
     }
+    /// While the die erases, the next read of a user goes first, if it may. Not one that a program of the same block
+    /// waits before.
+    fn pass_erase(&mut self, out: &mut ManagerOut, die: u32) {
+        let d = &self.dies[die as usize];
+        let erases = d.busy.is_some_and(|id| matches!(self.requests[id as usize].work, Work::Erase));
+        if !erases || d.passing.is_some() || !self.clock.may_pass(self.now, die) {
+            return;
+        }
+        let requests = &self.requests;
+        let is_read = |id: u32| matches!(requests[id as usize].work, Work::Read { .. });
+        let same = |a: u32, b: u32| requests[a as usize].at == requests[b as usize].at;
+        let Some(id) = self.dies[die as usize].queue.pop_read(self.now, is_read, same) else { return };
+        let block = self.block_of(self.requests[id as usize].at);
+        if self.die_of(block) != die {
+            return self.enqueue_again(id, false);
+        }
+        let Work::Read { page, slots, .. } = &self.requests[id as usize].work else { return };
+        let (page, slots) = (PageAddr { block, page: *page }, slots.clone());
+        let done_at = self.clock.host_read(self.now, die, slots.len() as u64);
+        self.dies[die as usize].passing = Some(id);
+        self.submit(out, Pending::Request { id, block }, read_op(page, &slots), done_at);
+    }
     fn send(&mut self, out: &mut ManagerOut, die: u32, id: u32, block: u32) {
         let oob = match &self.requests[id as usize].work {
             Work::Erase => self.erased_oob(block),
@@ -150,12 +173,7 @@ impl FlashManager {
             }
             Work::Read { page, slots, .. } => {
                 let page = PageAddr { block, page: *page };
-                let done_at = self.clock.read(now, die, slots.len() as u64, charge);
-                if slots.len() == 1 {
-                    (DeviceOp::ReadSlot { page, slot: slots.start }, done_at)
-                } else {
-                    (DeviceOp::ReadPage { page }, done_at)
-                }
+                (read_op(page, slots), self.clock.read(now, die, slots.len() as u64, charge))
             }
         };
         self.dies[die as usize].busy = Some(id);
@@ -169,7 +187,9 @@ impl FlashManager {
         result: Result<DeviceData, DeviceError>,
     ) {
         let die = self.die_of(block);
-        self.dies[die as usize].busy = None;
+        let d = &mut self.dies[die as usize];
+        let of = if d.passing == Some(id) { &mut d.passing } else { &mut d.busy };
+        *of = None;
         self.kick.push(die);
         self.settle(out, id, block, result);
     }
@@ -238,4 +258,8 @@ impl FlashManager {
         }
         Ok(())
     }
+}
+
+fn read_op(page: PageAddr, slots: &std::ops::Range<u8>) -> DeviceOp {
+    if slots.len() == 1 { DeviceOp::ReadSlot { page, slot: slots.start } } else { DeviceOp::ReadPage { page } }
 }

@@ -66,6 +66,8 @@ pub struct ManagerConfig {
     pub verify: bool,
     /// What a sync costs the modelled device.
     pub sync_span: Span,
+    /// Reads of users interrupt erases, as the profile says they may: with [`Timing::Real`].
+    pub erase_suspend: bool,
     /// §3.3: 4 a die, of 4 GB.
     pub soft_planes_per_die: u16,
     pub levels: ThroughputLevels,
@@ -93,6 +95,7 @@ impl ManagerConfig {
             timing: Timing::Real,
             verify: true,
             sync_span: Span::ZERO,
+            erase_suspend: false,
             soft_planes_per_die: whole.stripes_per_die.clamp(1, 4) as u16,
             levels: ThroughputLevels::default(),
             soft_stripe_dies,
@@ -281,8 +284,12 @@ impl FlashManager {
         let die_life = u64::from(g.blocks_per_die()) * g.block_bytes() * u64::from(cfg.profile.endurance);
         let leveler = Leveler::new(cfg.wear, g.channels, g.dies_per_channel, die_life);
         let soft_planes = u32::from(cut.soft_planes_per_die);
+        let mut clock = Clock::new(&cfg.profile, cfg.timing);
+        if cfg.erase_suspend {
+            clock.suspend_erases(&cfg.profile, cfg.profile.suspends_erases()?);
+        }
         Ok(FlashManager {
-            clock: Clock::new(&cfg.profile, cfg.timing),
+            clock,
             now: Time::ZERO,
             alloc: Allocator::new(cut, cfg.levels.clone(), cfg.soft_stripe_dies),
             vssds: BTreeMap::new(),
@@ -397,12 +404,17 @@ impl FlashManager {
     fn submit(&mut self, out: &mut ManagerOut, pending: Pending, op: DeviceOp, done_at: Time) {
         let tag = self.pending.insert(pending) as u64;
         let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
+        self.clock.submitted(tag, &op, done_at);
         out.commands.push(DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
     }
 
     /// Takes the completion of a command of this drive. One that is not in flight is ignored.
     pub fn handle(&mut self, now: Time, c: rackweave_core::device::Completion, out: &mut ManagerOut) {
         self.now = self.now.max(now);
+        let c = match self.clock.finish(now, c) {
+            Ok(c) => c,
+            Err(wait) => return out.commands.push(wait),
+        };
         let Some(p) = self.pending.try_remove(c.tag as usize) else { return };
         match p {
             Pending::Request { id, block } => self.request_done(out, (id, block), c.result),

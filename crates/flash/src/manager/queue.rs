@@ -25,6 +25,9 @@ const BURST: Span = Span::from_millis(10);
 /// Background work that waited this long goes first: a saturated die is leveled too (assumed).
 const BACKGROUND_WAIT_MAX: Span = Span::from_millis(100);
 
+/// Reads of a flow that are looked at for one that waits for nothing.
+const READS_LOOKED_AT: usize = 16;
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     request: u32,
@@ -43,6 +46,14 @@ struct Lane {
     /// ns of die time; below zero: borrowed.
     tokens: i64,
     filled: Time,
+}
+
+impl Lane {
+    fn charge(&mut self, e: Entry) -> u32 {
+        self.start += e.cost.0 / u64::from(self.weight.max(1));
+        self.tokens -= e.cost.0 as i64;
+        e.request
+    }
 }
 
 /// Requests that wait for one die.
@@ -126,6 +137,41 @@ impl DieQueue {
         if self.waiting == 0 || late {
             return self.background.pop_front().map(|e| e.request);
         }
+        self.fill(now);
+        let wanting = self.lanes.iter_mut().filter(|l| !l.entries.is_empty());
+        let lane = wanting.min_by_key(|l| (l.tokens <= 0, l.start))?;
+        let e = lane.entries.pop_front()?;
+        self.virtual_time = self.virtual_time.max(lane.start);
+        self.waiting -= 1;
+        Some(lane.charge(e))
+    }
+    /// The next that `is_read`, of those that wait for nothing else of the `same` block.
+    pub(super) fn pop_read(
+        &mut self,
+        now: Time,
+        is_read: impl Fn(u32) -> bool,
+        same: impl Fn(u32, u32) -> bool,
+    ) -> Option<u32> {
+        if self.waiting == 0 {
+            return None;
+        }
+        self.fill(now);
+        let next = |l: &Lane| {
+            let reads = (0..l.entries.len()).filter(|&i| is_read(l.entries[i].request));
+            let waits = |i: usize| {
+                let mut before = l.entries.range(..i).filter(|e| !is_read(e.request));
+                before.any(|e| same(e.request, l.entries[i].request))
+            };
+            reads.take(READS_LOOKED_AT).find(|&i| !waits(i))
+        };
+        let wanting = self.lanes.iter_mut().filter_map(|l| Some((next(l)?, l)));
+        let (i, lane) = wanting.min_by_key(|(_, l)| (l.tokens <= 0, l.start))?;
+        let e = lane.entries.remove(i)?;
+        self.virtual_time = self.virtual_time.max(lane.start);
+        self.waiting -= 1;
+        Some(lane.charge(e))
+    }
+    fn fill(&mut self, now: Time) {
         let total = u64::from(self.soft_planes.max(1));
         for l in &mut self.lanes {
             let share = u64::from(l.weight);
@@ -133,13 +179,5 @@ impl DieQueue {
             let more = (now.since(l.filled).0 * share / total) as i64;
             (l.tokens, l.filled) = (l.tokens.saturating_add(more).min(most), now);
         }
-        let wanting = self.lanes.iter_mut().filter(|l| !l.entries.is_empty());
-        let lane = wanting.min_by_key(|l| (l.tokens <= 0, l.start))?;
-        let e = lane.entries.pop_front()?;
-        self.virtual_time = self.virtual_time.max(lane.start);
-        lane.start += e.cost.0 / u64::from(lane.weight.max(1));
-        lane.tokens -= e.cost.0 as i64;
-        self.waiting -= 1;
-        Some(e.request)
     }
 }

@@ -110,6 +110,8 @@ pub(super) struct Die {
     pub(super) queue: DieQueue,
     /// Its request in flight: one at a time.
     pub(super) busy: Option<u32>,
+    /// A read for which that, an erase, is interrupted.
+    pub(super) passing: Option<u32>,
     /// Erases since it was last looked at for a block that rests.
     pub(super) erases: u32,
     /// Blocks that are being moved to it.
@@ -121,7 +123,7 @@ impl Die {
         // To the full size at once: growing would take up to twice the memory.
         let heap = || BinaryHeap::with_capacity(g.blocks_per_plane as usize);
         let free = (0..g.planes_per_die).map(|_| heap()).collect();
-        Die { free, queue: DieQueue::new(soft_planes), busy: None, erases: 0, moving: 0 }
+        Die { free, queue: DieQueue::new(soft_planes), busy: None, passing: None, erases: 0, moving: 0 }
     }
     pub(super) fn free_blocks(&self) -> impl Iterator<Item = u32> {
         self.free.iter().flat_map(|f| f.iter()).map(|Reverse((_, block))| *block)

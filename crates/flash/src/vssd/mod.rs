@@ -90,6 +90,7 @@ impl Io<'_> {
     pub(crate) fn submit(&mut self, pending: Pending, op: DeviceOp, done_at: Time) {
         let tag = self.pending.insert(pending) as u64;
         let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
+        self.clock.submitted(tag, &op, done_at);
         self.out.commands.push(DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
     }
     /// Adds a slot to the last command, if that reads the one before it of the same page: the die's register has the page
@@ -250,7 +251,7 @@ impl Vssd {
         let (die, page) = (self.die(block), self.page_addr(block, page));
         let read = SlotRead { token, slot, addr, version: self.blocks.version(slot), next: NONE };
         if !io.read_on(die, page, within, read) {
-            let done_at = io.clock.read(io.now, die, 1, Charge::Device);
+            let done_at = io.clock.host_read(io.now, die, 1);
             io.submit(Pending::Read { vssd: self.index, read }, DeviceOp::ReadSlot { page, slot: within }, done_at);
         }
     }

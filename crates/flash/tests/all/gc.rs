@@ -7,7 +7,7 @@ use rackweave_core::msg::BlockRange;
 use rackweave_core::{Payload, Rng, Span, SsdId, Time, Timestamp, TracePoint, VolumeId};
 use rackweave_flash::backend::{Discard, Memory};
 use rackweave_flash::{
-    BlockWrite, BlockingUnit, FlashDone, FlashOut, ReadError, Separation, Ssd, SsdConfig, Timing, VictimPolicy,
+    BlockWrite, BlockingUnit, FlashDone, FlashOut, Profile, ReadError, Separation, Ssd, SsdConfig, Timing, VictimPolicy,
 };
 
 use crate::rig::{Rig, VSSD, addr, contents, new_ssd, small_config, small_profile};
@@ -242,10 +242,16 @@ fn ideal_collection_keeps_nobody_waiting_and_its_own_pace() {
 
 /// 256 erase blocks, four frontiers of the collector and more, under rewriting that keeps it at work.
 fn busy() -> Timed {
+    busy_with(false)
+}
+fn busy_with(erase_suspend: bool) -> Timed {
     let mut profile = small_profile();
     profile.geometry.blocks_per_plane = 64;
+    // One read after the other, and few dies: every read of an erase's time may come to its die.
+    profile.erase_suspend.as_mut().expect("p-ssd can").reads_max = 1_000;
     // Contents are not kept: prefilling has none.
-    let cfg = SsdConfig { checkpoint_blocks: None, verify: false, ..SsdConfig::new(SsdId(3), profile) };
+    let base = SsdConfig::new(SsdId(3), profile);
+    let cfg = SsdConfig { checkpoint_blocks: None, verify: false, erase_suspend, ..base };
     let mut t = Timed::on(&cfg, Box::new(Discard));
     let n = t.ssd.space(VSSD).exported_slots / 4 * 4 / 10 * 8;
     t.ssd.prefill(VSSD, (0..n).map(|b| (addr(b as u32), Timestamp(1))));
@@ -273,6 +279,40 @@ fn a_read_waits_for_one_command_of_the_collector_at_the_most() {
     }
     assert!(t.ssd.stats(VSSD).gc_victims > 20 && beside_program > 100, "reads met the collector");
     assert!(longest <= p.erase + own, "a read waited for more than one command: {longest}");
+}
+
+#[test]
+fn with_erase_suspension_no_read_waits_for_an_erase() {
+    let p = small_profile();
+    let suspend = p.erase_suspend.expect("p-ssd can").suspend;
+    let times = |erase_suspend| {
+        let (mut t, mut rng) = (busy_with(erase_suspend), Rng::new(6));
+        let n = t.ssd.space(VSSD).mapped_slots;
+        t.ssd.gc_start(t.now, VSSD, &mut t.out);
+        t.take();
+        let mut all: Vec<Span> = (0..4_000).map(|_| t.read(rng.below(n) as u32)).collect();
+        t.ssd.gc_stop(VSSD);
+        t.settle();
+        t.ssd.check().expect("invariants");
+        assert!(t.ssd.stats(VSSD).erases > 20 && !t.ssd.gc_running(VSSD));
+        all.sort_unstable();
+        (all[all.len() * 999 / 1000], all[all.len() - 1])
+    };
+    let ((waits, longest), (passes, most)) = (times(false), times(true));
+    assert!(longest > p.erase / 2 && waits > p.program + p.read, "{waits}, {longest}");
+    // A page program of the collector, which cannot be interrupted, or the suspension.
+    let own = (p.read + Span(4096 * 1_000_000_000 / p.bus_bytes_per_s) * 16) * 2;
+    assert!(most < p.program.max(suspend) + own && passes < waits, "{passes}, {most} against {waits}, {longest}");
+}
+
+#[test]
+fn a_profile_that_cannot_suspend_is_refused() {
+    for name in ["femu", "optane"] {
+        let profile = Profile::builtin(name).expect("built in");
+        let cfg = SsdConfig { erase_suspend: true, ..SsdConfig::new(SsdId(3), profile) };
+        let e = Ssd::new(cfg).expect_err("it has no values").to_string();
+        assert!(e.contains(name) && e.contains("[erase_suspend]"), "{e}");
+    }
 }
 
 #[test]

@@ -28,6 +28,9 @@ fn impossible_values_are_refused_by_name() {
         ("read_ns = { value = 75_000", "read_ns = { value = 0", "timing.read_ns"),
         ("bus_bytes_per_s = { value = 333_000_000", "bus_bytes_per_s = { value = 7", "timing.bus_bytes_per_s"),
         ("over_provisioning = { value = 0.07", "over_provisioning = { value = 1.5", "device.over_provisioning"),
+        ("suspend_ns = { value = 700_000", "suspend_ns = { value = -1", "erase_suspend.suspend_ns"),
+        ("resume_ns = { value = 0", "resume_ns = { value = 20_000_000_000", "erase_suspend.resume_ns"),
+        ("reads_max = { value = 8", "reads_max = { value = 0", "erase_suspend.reads_max"),
         ("endurance = { value = 10_000", "endurance = { value = 0", "device.endurance"),
     ] {
         match refused(from, to) {

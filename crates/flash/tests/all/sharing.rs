@@ -146,6 +146,33 @@ fn two_soft_planes_get_twice_the_share_of_one_and_nobody_waits_for_an_idle_one()
     assert!(alone < each + each / 4, "{alone} ns a page alone, {each} shared");
 }
 
+/// Two vSSDs on one die: one reads while blocks are erased for the other.
+#[test]
+fn a_read_interrupts_the_erases_of_others_where_the_drive_lets_it() {
+    let read_beside_erases = |erase_suspend| {
+        let cfg = ManagerConfig { erase_suspend, ..timed() };
+        let mut r = Rig::new(&cfg);
+        let (reader, writer) = (r.vssd(Isolation::Software, 0), r.vssd(Isolation::Software, 0));
+        let b = r.block(reader);
+        r.write(b, 8);
+        r.settle();
+        let begun = r.now;
+        let token = r.token();
+        r.manager.alloc_block(r.now, writer, token, &mut r.out).expect("free");
+        let times: Vec<Span> = (0..8).map(|page| r.read_time(b, page)).collect();
+        r.settle();
+        (times, r.now.since(begun))
+    };
+    let p = timed().profile;
+    let (waits, erased) = read_beside_erases(false);
+    // One plane's erase block is erased after the other.
+    assert!(waits[0] > p.erase && erased >= p.erase * 2, "{waits:?}");
+    let (passes, held_up) = read_beside_erases(true);
+    let suspend = p.erase_suspend.expect("p-ssd can").suspend;
+    assert!(passes.iter().all(|&t| t < suspend + p.read * 2), "{passes:?}");
+    assert!(held_up > erased + suspend * 7, "what the reads took, the erases did not get: {held_up}, {erased}");
+}
+
 #[test]
 fn unisolated_vssds_share_one_queue() {
     let mut r = Rig::new(&timed());

@@ -1,0 +1,118 @@
+use rackweave_core::device::{BlockOob, Completion, DeviceData, DeviceOp, PageAddr};
+use rackweave_core::{Span, SsdId, Time};
+
+use crate::profile::{EraseSuspend, Profile};
+use crate::timing::{Charge, Clock, Timing};
+
+const HOW: EraseSuspend = EraseSuspend { suspend: Span::from_micros(100), resume: Span::from_micros(50), reads_max: 3 };
+
+fn at(us: u64) -> Time {
+    Time::ZERO + Span::from_micros(us)
+}
+
+struct Die {
+    clock: Clock,
+    p: Profile,
+    tag: u64,
+}
+
+impl Die {
+    fn new() -> Die {
+        let p = Profile::builtin("p-ssd").expect("built in");
+        let mut clock = Clock::new(&p, Timing::Real);
+        clock.suspend_erases(&p, HOW);
+        Die { clock, p, tag: 0 }
+    }
+    fn submit(&mut self, op: &DeviceOp, end: Time) -> (u64, Time) {
+        self.tag += 1;
+        self.clock.submitted(self.tag, op, end);
+        (self.tag, end)
+    }
+    fn erase(&mut self, now: Time) -> (u64, Time) {
+        let end = self.clock.erase(now, 0, Charge::Device);
+        self.submit(&DeviceOp::Erase { block: 0, oob: BlockOob::default() }, end)
+    }
+    /// A command of the die other than a host's read: what kind matters to nobody.
+    fn program(&mut self, now: Time) -> (u64, Time) {
+        let end = self.clock.program(now, 0, 4, Charge::Device);
+        self.submit(&DeviceOp::ReadPage { page: PageAddr { block: 1, page: 0 } }, end)
+    }
+    fn read(&mut self, now: Time) -> Time {
+        let end = self.clock.host_read(now, 0, 1);
+        self.submit(&DeviceOp::ReadSlot { page: PageAddr { block: 2, page: 0 }, slot: 0 }, end).1
+    }
+    fn one_read(&self) -> Span {
+        self.p.read + self.clock.transfer(1)
+    }
+    /// When the command, promised then, is done, and whether it had to be waited for. Its first answer is the one given.
+    fn done(&mut self, (tag, promised): (u64, Time)) -> (Time, bool) {
+        let first = Ok(DeviceData::Meta(bytes::Bytes::from_static(b"first")));
+        let waited = self.clock.finish(promised, Completion { ssd: SsdId(7), tag, result: first });
+        let Err(wait) = waited else { return (promised, false) };
+        assert!(wait.tag == tag && wait.ssd == SsdId(7) && wait.done_at > promised);
+        let again = Completion { ssd: SsdId(7), tag, result: Ok(DeviceData::None) };
+        let c = self.clock.finish(wait.done_at, again).expect("done then");
+        assert!(matches!(c.result, Ok(DeviceData::Meta(b)) if b == b"first"[..]));
+        (wait.done_at, true)
+    }
+}
+
+#[test]
+fn a_read_interrupts_an_erase_that_takes_as_long_all_the_same() {
+    let mut d = Die::new();
+    let (erase, program) = (d.erase(at(0)), d.program(at(10)));
+    let one = d.one_read();
+    let first = d.read(at(1_000));
+    assert_eq!(first, at(1_000) + HOW.suspend + one);
+    let second = d.read(at(1_050));
+    assert_eq!(second, first + one, "the die is suspended still");
+    let third = d.read(at(3_000));
+    assert_eq!(third, at(3_000) + HOW.suspend + one);
+    let held_up = second.since(at(1_000)) + third.since(at(3_000)) + HOW.resume * 2;
+    // No more may pass: it waits for the erase and what came before.
+    let last = d.read(at(3_300));
+    assert_eq!(last, program.1 + held_up + one);
+    assert_eq!(d.done(erase), (erase.1 + held_up, true));
+    assert_eq!(erase.1, at(0) + d.p.erase, "what it works is what an erase takes");
+    assert_eq!(d.done(program), (program.1 + held_up, true));
+    assert!(program.1 + held_up >= erase.1 + held_up + d.p.program, "the program begins when the erase has ended");
+}
+
+#[test]
+fn a_read_goes_before_an_erase_that_waits() {
+    let mut d = Die::new();
+    let (program, erase) = (d.program(at(0)), d.erase(at(1)));
+    let read = d.read(at(100));
+    assert_eq!(read, program.1 + d.one_read(), "nothing is interrupted, and nothing lost");
+    assert_eq!(d.done(program), (program.1, false));
+    let begun = read + Span::from_micros(200);
+    let interrupts = d.read(begun);
+    assert_eq!(interrupts, begun + HOW.suspend + d.one_read());
+    let held_up = d.one_read() + interrupts.since(begun) + HOW.resume;
+    assert_eq!(d.done(erase), (erase.1 + held_up, true));
+    // And of two erases the second is held up with the first.
+    let later = d.erase(erase.1 + held_up);
+    let second = d.erase(erase.1 + held_up);
+    let now = later.1 - Span::from_micros(10);
+    let read = d.read(now);
+    let shift = read.since(now) + HOW.resume;
+    assert_eq!((d.done(later).0, d.done(second).0), (later.1 + shift, second.1 + shift));
+}
+
+#[test]
+fn more_slots_of_a_page_are_read_while_the_erase_is_suspended() {
+    let mut d = Die::new();
+    let erase = d.erase(at(0));
+    let read = d.read(at(500));
+    let both = d.clock.read_on(at(500), 0, read).expect("the page is in the register");
+    assert_eq!(both, read + d.clock.transfer(1));
+    assert_eq!(d.done(erase).0, erase.1 + both.since(at(500)) + HOW.resume);
+}
+
+#[test]
+fn without_it_reads_wait() {
+    let p = Profile::builtin("p-ssd").expect("built in");
+    let mut clock = Clock::new(&p, Timing::Real);
+    let end = clock.erase(at(0), 0, Charge::Device);
+    assert_eq!(clock.host_read(at(1_000), 0, 1), end + p.read + clock.transfer(1));
+}
