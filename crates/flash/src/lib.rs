@@ -10,6 +10,7 @@
 //! - [`wear`]: when channels and dies trade places, and which.
 //! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
 //! - [`manager`]: FlashBlox's flash manager: vSSDs of all four kinds for programs that lay out their own log.
+//! - [`blockmap`]: a volume of 4 KiB blocks on the flash manager's calls.
 //! - [`backend`]: contents in memory, or nowhere.
 //!
 //! What makes a power cut harmless: nothing is erased before everything that replaced it is durable, nothing is
@@ -17,6 +18,7 @@
 //! newest complete checkpoint and the spare areas of the blocks that it does not describe; without a checkpoint, of all.
 
 pub mod backend;
+pub mod blockmap;
 pub mod gc_policy;
 pub mod geometry;
 pub mod manager;

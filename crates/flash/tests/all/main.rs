@@ -2,6 +2,7 @@
 
 mod alloc;
 mod api;
+mod blockmap;
 mod cut_search;
 mod cuts;
 mod device;

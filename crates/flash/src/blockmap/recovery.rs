@@ -1,0 +1,153 @@
+//! The map, from the log: of each block the last summary, then the one before it, and so on. The last page of a full
+//! block is one; of a block that was being written when the power went, pages are looked at from its end on.
+
+use rackweave_core::Payload;
+
+use super::summary::{self, NONE, Summary};
+use super::{Answer, BlockMap, Held, Io, MapDone, MapError, Op, State};
+use crate::manager::api::{Block, BlockError};
+
+/// Blocks whose summaries are read at a time.
+const BLOCKS_AT_ONCE: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Recovery {
+    /// Blocks not looked at yet, and their pages.
+    blocks: Vec<(Block, u32)>,
+    under_way: usize,
+    /// By logical block: sequence of the entry that counts.
+    newest: Vec<u64>,
+    error: Option<MapError>,
+}
+
+impl BlockMap {
+    /// Finds out what is on the flash; ends with [`MapDone::Recovered`].
+    pub fn recover(&mut self, io: &mut Io) {
+        let mut blocks = Vec::new();
+        let mut from = 0;
+        while let Ok(Some(block)) = io.manager.next_block(self.cfg.vssd, from) {
+            from = block.index + 1;
+            let written = io.manager.block(block).map_or(0, |b| b.written);
+            blocks.push((block, (written / u64::from(self.page_bytes)) as u32));
+        }
+        self.taken = blocks.len() as u32;
+        blocks.reverse();
+        let newest = vec![0; self.map.len()];
+        self.recovery = Some(Box::new(Recovery { blocks, under_way: 0, newest, error: None }));
+        self.recover_more(io);
+    }
+    fn recover_more(&mut self, io: &mut Io) {
+        loop {
+            let Some(r) = self.recovery.as_mut() else { return };
+            if r.under_way >= BLOCKS_AT_ONCE || r.error.is_some() {
+                break;
+            }
+            let Some((block, pages)) = r.blocks.pop() else { break };
+            self.held[block.index as usize].state = State::Full;
+            self.held[block.index as usize].lbas = vec![NONE; self.slots as usize];
+            if pages > 0 {
+                r.under_way += 1;
+                self.read_summary(io, block, pages - 1, false);
+            }
+        }
+        if self.recovery.as_ref().is_some_and(|r| r.under_way == 0) {
+            self.recovered(io);
+        }
+    }
+    fn read_summary(&mut self, io: &mut Io, block: Block, page: u32, known: bool) {
+        let range = (u64::from(page) * u64::from(self.page_bytes), u64::from(self.page_bytes));
+        let token = self.token(Op::Chain { block, page, known });
+        if let Err(e) = io.manager.read(io.now, (self.cfg.vssd, block), range, token, io.out) {
+            self.forget(token);
+            self.chain_ends(io, Some(e.into()));
+        }
+    }
+    pub(super) fn chained(
+        &mut self,
+        io: &mut Io,
+        (block, page, known): (Block, u32, bool),
+        result: Result<Answer, BlockError>,
+    ) {
+        let data = match result {
+            Ok(Answer::Data(d)) => d,
+            Ok(_) => return,
+            Err(e) => return self.chain_ends(io, Some(e.into())),
+        };
+        let own = |s: &Summary| s.vssd == self.cfg.vssd.0 && s.block == block.index && s.page == page;
+        let found = bytes_of(&data).and_then(|b| summary::decode(&b)).filter(own);
+        let previous = match found {
+            Some(s) if s.exported != u64::from(self.cfg.blocks) => {
+                let e = MapError::OtherSize { found: s.exported, asked: self.cfg.blocks };
+                return self.chain_ends(io, Some(e));
+            }
+            Some(s) => {
+                s.entries.iter().for_each(|e| self.take_entry(block, e));
+                (s.previous != NONE).then_some((s.previous, true))
+            }
+            None if known => return self.chain_ends(io, Some(MapError::Corrupt { block, page })),
+            None => page.checked_sub(1).map(|p| (p, false)),
+        };
+        match previous {
+            // A summary that names itself or a later page would be read for ever.
+            Some((p, true)) if p >= page => self.chain_ends(io, Some(MapError::Corrupt { block, page })),
+            Some((p, known)) => self.read_summary(io, block, p, known),
+            None => self.chain_ends(io, None),
+        }
+    }
+    fn take_entry(&mut self, block: Block, e: &summary::Entry) {
+        let Some(r) = self.recovery.as_mut() else { return };
+        if e.lba >= self.cfg.blocks || (e.slot != NONE && e.slot >= self.slots) {
+            return;
+        }
+        let h = &mut self.held[block.index as usize];
+        if e.slot == NONE {
+            h.trims.push(e.lba);
+        } else {
+            h.lbas[e.slot as usize] = e.lba;
+        }
+        h.changed = h.changed.max(e.sequence);
+        self.sequence = self.sequence.max(e.sequence);
+        if e.sequence <= r.newest[e.lba as usize] {
+            return;
+        }
+        r.newest[e.lba as usize] = e.sequence;
+        self.map[e.lba as usize] = if e.slot == NONE { NONE } else { block.index * self.slots + e.slot };
+    }
+    fn chain_ends(&mut self, io: &mut Io, error: Option<MapError>) {
+        if let Some(r) = self.recovery.as_mut() {
+            r.under_way -= 1;
+            r.error = r.error.or(error);
+        }
+        self.recover_more(io);
+    }
+    fn recovered(&mut self, io: &mut Io) {
+        let Some(r) = self.recovery.take() else { return };
+        if let Some(e) = r.error {
+            return self.done.push(MapDone::Recovered { result: Err(e) });
+        }
+        for &l in self.map.iter().filter(|l| **l != NONE) {
+            self.held[(l / self.slots) as usize].valid += 1;
+        }
+        // Blocks of which nothing was kept hold no trim either.
+        for b in 0..self.held.len() {
+            let h = &self.held[b];
+            let kept = h.valid > 0 || !h.trims.is_empty();
+            let at = self.block(b as u32);
+            if h.state == State::Full && !kept && io.manager.free_block(io.now, self.cfg.vssd, at, io.out).is_ok() {
+                self.held[b] = Held::default();
+                self.taken -= 1;
+            }
+        }
+        self.ready = true;
+        self.done.push(MapDone::Recovered { result: Ok(()) });
+        self.go_on(io);
+    }
+}
+
+/// The bytes; `None` of contents that have none, which are no summary.
+fn bytes_of(data: &Payload) -> Option<bytes::Bytes> {
+    match data {
+        Payload::Bytes(b) => Some(b.clone()),
+        _ => None,
+    }
+}

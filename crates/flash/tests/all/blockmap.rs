@@ -1,0 +1,554 @@
+//! The page-mapped block layer on the flash manager's calls: random requests and power cuts against a model.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::device::{Completion, DeviceError, DeviceOp};
+use rackweave_core::{BLOCK, Payload, Rng, SsdId, Time, VssdId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::blockmap::summary::{self, Entry, MAGIC, NONE, Summary};
+use rackweave_flash::blockmap::{BlockMap, BlockMapConfig, Io, MapDone, MapError, SPARE_BLOCKS};
+use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};
+use rackweave_flash::{Geometry, Profile, Timing, VictimPolicy};
+
+use crate::power_disk::{PowerDisk, Ticket};
+
+const BASE: u64 = 1 << 48;
+
+/// One channel of 2 dies of 40 blocks of 8 pages of 8 KiB: superblocks of 16 pages.
+fn config() -> ManagerConfig {
+    let mut p = Profile::builtin("p-ssd").expect("built in");
+    p.geometry = Geometry {
+        channels: 1,
+        dies_per_channel: 2,
+        planes_per_die: 1,
+        blocks_per_plane: 40,
+        pages_per_block: 8,
+        page_bytes: 8192,
+    };
+    let mut cfg = ManagerConfig::new(SsdId(1), p);
+    cfg.timing = Timing::None;
+    cfg
+}
+
+/// Values a block may read as, the oldest first; those before `floor` are gone for good.
+#[derive(Clone, Debug, Default)]
+struct History {
+    values: Vec<u64>,
+    answered: usize,
+    floor: usize,
+}
+
+enum Asked {
+    Write {
+        lba: u32,
+        blocks: u32,
+        at: Vec<usize>,
+    },
+    Read {
+        lba: u32,
+        at: Vec<usize>,
+    },
+    Flush {
+        at: Vec<usize>,
+    },
+    /// A read after a start.
+    Verify {
+        lba: u32,
+    },
+}
+
+struct Run {
+    cfg: ManagerConfig,
+    rng: Rng,
+    manager: FlashManager,
+    disk: PowerDisk,
+    vssd: VssdId,
+    map: BlockMap,
+    victims: VictimPolicy,
+    in_flight: Vec<(Completion, Ticket)>,
+    out: ManagerOut,
+    now: Time,
+    failures: f64,
+    history: Vec<History>,
+    asked: BTreeMap<u64, Asked>,
+    token: u64,
+    value: u64,
+    recovered: bool,
+    /// Errors of a drive that is worn out.
+    worn_out: u64,
+    /// Of the next recovery.
+    expect_error: Option<MapError>,
+}
+
+/// What a value looks like; every seventh like a summary at its start.
+fn contents(value: u64) -> Payload {
+    if value == 0 {
+        return Payload::zero(BLOCK);
+    }
+    let mut b = vec![value as u8; BLOCK as usize];
+    if value.is_multiple_of(7) {
+        b[..8].copy_from_slice(&MAGIC);
+    }
+    b[8..16].copy_from_slice(&value.to_le_bytes());
+    Payload::Bytes(b.into())
+}
+
+fn new_map(manager: &FlashManager, vssd: VssdId, blocks: u32, victims: VictimPolicy) -> Result<BlockMap, MapError> {
+    BlockMap::new(BlockMapConfig { vssd, blocks, victims, token_base: BASE }, manager)
+}
+
+impl Run {
+    /// A new drive with a volume of this part of the most that fit.
+    fn new(seed: u64, part: f64, failures: f64) -> Run {
+        let cfg = config();
+        let mut rng = Rng::new(seed);
+        let mut manager = FlashManager::new(cfg.clone()).expect("a drive");
+        let mut disk = PowerDisk::on(Memory::new(cfg.profile.geometry));
+        let mut out = ManagerOut::new();
+        manager.boot(Time::ZERO, &mut out);
+        let mut vssd = None;
+        while vssd.is_none() {
+            for c in std::mem::take(&mut out.commands) {
+                let (result, ticket) = disk.submit(c.op, None);
+                disk.delivered(ticket, true);
+                manager.handle(Time::ZERO, Completion { ssd: c.ssd, tag: c.tag, result }, &mut out);
+            }
+            for d in std::mem::take(&mut out.done) {
+                match d {
+                    Done::Recovered { result } => {
+                        result.expect("new");
+                        manager.alloc_vssd(Time::ZERO, (Isolation::Channel, 0, 1), 1, &mut out).expect("free");
+                    }
+                    Done::VssdAllocated { result, .. } => vssd = Some(result.expect("free")),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let vssd = vssd.expect("allocated");
+        let most = BlockMap::blocks_max(&manager, vssd).expect("live");
+        let blocks = ((most as f64 * part) as u32).max(1);
+        let victims = *rng.pick(&VictimPolicy::ALL);
+        let map = new_map(&manager, vssd, blocks, victims).expect("it fits");
+        let history = vec![History { values: vec![0], answered: 0, floor: 0 }; blocks as usize];
+        let mut r = Run {
+            cfg,
+            rng,
+            manager,
+            disk,
+            vssd,
+            map,
+            victims,
+            in_flight: Vec::new(),
+            out,
+            now: Time::ZERO,
+            failures,
+            history,
+            asked: BTreeMap::new(),
+            token: 0,
+            value: 0,
+            recovered: false,
+            worn_out: 0,
+            expect_error: None,
+        };
+        r.call(|m, io| m.recover(io));
+        r.settle();
+        assert!(r.recovered);
+        r
+    }
+    fn call<T>(&mut self, f: impl FnOnce(&mut BlockMap, &mut Io) -> T) -> T {
+        let mut io = Io { now: self.now, manager: &mut self.manager, out: &mut self.out };
+        let t = f(&mut self.map, &mut io);
+        self.take();
+        t
+    }
+    fn take(&mut self) {
+        loop {
+            for c in std::mem::take(&mut self.out.commands) {
+                let fails = match &c.op {
+                    DeviceOp::Program { page, .. } => Some(page.block),
+                    DeviceOp::Erase { block, .. } => Some(*block),
+                    _ => None,
+                };
+                let fail = fails.filter(|b| self.disk.bad.contains(b) || self.rng.chance(self.failures));
+                if let Some(block) = fail {
+                    self.disk.bad.insert(block);
+                }
+                let fail = fail.map(|block| DeviceError::BadBlock { block });
+                let (result, ticket) = self.disk.submit(c.op, fail);
+                self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
+            }
+            for d in self.map.take_done() {
+                self.answer(d);
+            }
+            let done = std::mem::take(&mut self.out.done);
+            if done.is_empty() && self.out.commands.is_empty() {
+                break;
+            }
+            for d in done {
+                let mut io = Io { now: self.now, manager: &mut self.manager, out: &mut self.out };
+                self.map.handle(&mut io, d);
+            }
+        }
+        assert_eq!(self.disk.violations(), []);
+    }
+    fn step(&mut self) -> bool {
+        self.take();
+        if self.in_flight.is_empty() {
+            return false;
+        }
+        let i = self.rng.below(self.in_flight.len() as u64) as usize;
+        let (completion, ticket) = self.in_flight.swap_remove(i);
+        self.now.0 += 1000;
+        self.disk.delivered(ticket, completion.result.is_ok());
+        self.manager.handle(self.now, completion, &mut self.out);
+        self.take();
+        true
+    }
+    fn settle(&mut self) {
+        loop {
+            while self.step() {}
+            let Some(at) = self.map.wake() else { break };
+            self.now = self.now.max(at);
+            self.call(|m, io| m.tick(io));
+        }
+        assert!(self.asked.is_empty(), "{} requests are not answered", self.asked.len());
+        self.map.check().expect("a bijection");
+    }
+    fn answer(&mut self, done: MapDone) {
+        let (token, result) = match done {
+            MapDone::Recovered { result } => {
+                assert_eq!(result.err(), self.expect_error.take());
+                self.recovered = true;
+                return;
+            }
+            MapDone::Written { token, result } | MapDone::Trimmed { token, result } => (token, result.map(|()| None)),
+            MapDone::Flushed { token, result } => (token, result.map(|()| None)),
+            MapDone::Read { token, result } => (token, result.map(Some)),
+        };
+        let asked = self.asked.remove(&token).expect("it was asked");
+        let data = match result {
+            Ok(data) => data,
+            Err(e) => {
+                assert!(self.failures > 0.0, "{e}");
+                self.worn_out += 1;
+                return;
+            }
+        };
+        match asked {
+            Asked::Write { lba, blocks, at } => {
+                for (i, at) in (lba..lba + blocks).zip(at) {
+                    let h = &mut self.history[i as usize];
+                    h.answered = h.answered.max(at);
+                }
+            }
+            Asked::Read { lba, at } => {
+                let data = data.expect("data");
+                assert_eq!(data.len(), at.len() as u32 * BLOCK);
+                for (i, at) in (0..).zip(at) {
+                    let h = &self.history[(lba + i) as usize];
+                    let found = h.values[at..].iter().any(|v| contents(*v) == data.block(i));
+                    assert!(found, "block {} is none of {:?}", lba + i, &h.values[at..]);
+                }
+            }
+            Asked::Verify { lba } => {
+                let (data, h) = (data.expect("data"), &mut self.history[lba as usize]);
+                let found = h.values[h.floor..].iter().copied().find(|v| contents(*v) == data);
+                let v = found.unwrap_or_else(|| panic!("block {lba} is none of {:?}", &h.values[h.floor..]));
+                *h = History { values: vec![v], answered: 0, floor: 0 };
+            }
+            Asked::Flush { at } => {
+                for (h, at) in self.history.iter_mut().zip(at) {
+                    h.floor = h.floor.max(at);
+                }
+            }
+        }
+    }
+    fn next(&mut self, asked: Asked) -> u64 {
+        self.token += 1;
+        self.asked.insert(self.token, asked);
+        self.token
+    }
+    fn put(&mut self, lba: u32, values: Vec<u64>, trim: bool) {
+        let at = (lba..).zip(&values).map(|(i, v)| {
+            let h = &mut self.history[i as usize];
+            h.values.push(*v);
+            h.values.len() - 1
+        });
+        let at = at.collect();
+        let n = values.len() as u32;
+        let token = self.next(Asked::Write { lba, blocks: n, at });
+        let data = Payload::concat(&values.into_iter().map(contents).collect::<Vec<_>>());
+        let r = self.call(|m, io| if trim { m.trim(io, lba, n, token) } else { m.write(io, lba, &data, token) });
+        if let Err(e) = r {
+            // Refused: it changed nothing.
+            assert!(matches!(e, MapError::Full { .. }) || self.failures > 0.0, "{e}");
+            self.asked.remove(&token);
+            for i in lba..lba + n {
+                self.history[i as usize].values.pop();
+            }
+        }
+    }
+    fn act(&mut self) {
+        let size = self.map.blocks();
+        let lba = self.rng.below(u64::from(size)) as u32;
+        let n = self.rng.between(1, 9).min(u64::from(size - lba)) as u32;
+        match self.rng.below(100) {
+            0..=59 => {
+                let values = (0..n).map(|i| self.value + 1 + u64::from(i)).collect();
+                self.value += u64::from(n);
+                self.put(lba, values, false);
+            }
+            60..=66 => {
+                let n = if self.rng.chance(0.1) { (size - lba).min(200) } else { n };
+                self.put(lba, vec![0; n as usize], true);
+            }
+            67..=91 => {
+                let at = (lba..lba + n).map(|i| self.history[i as usize].answered).collect();
+                let token = self.next(Asked::Read { lba, at });
+                self.call(|m, io| m.read(io, lba, n, token)).expect("in range");
+            }
+            _ => self.act_flush(),
+        }
+    }
+    fn act_flush(&mut self) {
+        let at = self.history.iter().map(|h| h.answered).collect();
+        let token = self.next(Asked::Flush { at });
+        if self.call(|m, io| m.flush(io, token)).is_err() {
+            assert!(self.failures > 0.0);
+            self.asked.remove(&token);
+        }
+    }
+    /// Starts again from what the power cut left.
+    fn restart(&mut self) {
+        let left = self.disk.crash(&mut self.rng);
+        let bad = std::mem::take(&mut self.disk.bad);
+        self.disk = PowerDisk::on(left);
+        self.disk.bad = bad;
+        self.in_flight.clear();
+        self.asked.clear();
+        self.out = ManagerOut::new();
+        self.manager = FlashManager::new(self.cfg.clone()).expect("a drive");
+        self.manager.boot(self.now, &mut self.out);
+        let mut ready = false;
+        while !ready {
+            for c in std::mem::take(&mut self.out.commands) {
+                let (result, ticket) = self.disk.submit(c.op, None);
+                self.disk.delivered(ticket, result.is_ok());
+                self.manager.handle(self.now, Completion { ssd: c.ssd, tag: c.tag, result }, &mut self.out);
+            }
+            ready = self.out.done.drain(..).any(|d| matches!(d, Done::Recovered { result: Ok(()) }));
+        }
+        self.map = new_map(&self.manager, self.vssd, self.history.len() as u32, self.victims).expect("it fits");
+        self.recovered = false;
+        self.call(|m, io| m.recover(io));
+    }
+    /// Every block reads as what was flushed last, or as something newer; which is the model's from now on.
+    fn verify(&mut self) {
+        for lba in 0..self.map.blocks() {
+            let token = self.next(Asked::Verify { lba });
+            self.call(|m, io| m.read(io, lba, 1, token)).expect("in range");
+        }
+        self.settle();
+    }
+}
+
+#[test]
+fn power_cuts_lose_nothing_that_was_flushed() {
+    let (mut victims, mut moved, mut in_recovery, mut worn_out) = (0, 0, 0, 0);
+    for seed in 0..60 {
+        let failures = if seed % 4 == 3 { 0.004 } else { 0.0 };
+        // Nearly full half of the time: then collection has much to move.
+
+        let mut r = Run::new(seed, if seed % 2 == 0 { 0.97 } else { 0.5 }, failures);
+        for _ in 0..3 {
+            for _ in 0..r.rng.between(50, 400) {
+                r.act();
+                for _ in 0..r.rng.below(8) {
+                    r.step();
+                }
+            }
+            if r.rng.chance(0.3) {
+                r.settle();
+            }
+            (victims, moved) = (victims + r.map.stats().victims, moved + r.map.stats().moved);
+            worn_out += r.worn_out;
+            r.restart();
+            // Another power cut while the first one is recovered from, and what that begins.
+            for _ in 0..r.rng.below(40) {
+                r.step();
+            }
+            if !r.recovered {
+                in_recovery += 1;
+                r.restart();
+            }
+            r.settle();
+            assert!(r.recovered, "seed {seed}");
+            r.verify();
+        }
+    }
+    let seen = (victims, moved, in_recovery, worn_out);
+    assert!(victims > 100 && moved > 1000 && in_recovery > 10 && worn_out > 0, "it never came to something: {seen:?}");
+}
+
+#[test]
+fn a_full_volume_takes_rewrites_for_ever() {
+    for seed in 0..4 {
+        let mut r = Run::new(seed, 1.0, 0.0);
+        let size = r.map.blocks();
+        for round in 0..8 {
+            for i in 0..size {
+                let lba = if round == 0 { i } else { r.rng.below(u64::from(size)) as u32 };
+                r.value += 1;
+                r.put(lba, vec![r.value], false);
+                while r.asked.len() > 16 {
+                    assert!(r.step(), "it does not come to rest");
+                }
+            }
+        }
+        r.settle();
+        let s = r.map.stats();
+        assert_eq!(s.written, 8 * u64::from(size));
+        assert_eq!(r.map.mapped(), u64::from(size));
+        assert!(s.programmed > s.written + s.moved && s.waf() < 16.0, "{s:?}");
+        r.restart();
+        r.settle();
+        r.verify();
+        assert_eq!(r.map.mapped(), u64::from(size));
+    }
+}
+
+#[test]
+fn writes_in_order_cost_summaries_alone() {
+    let mut r = Run::new(1, 0.9, 0.0);
+    let size = r.map.blocks() / 8 * 8;
+    for at in (0..5).flat_map(|_| (0..size).step_by(8)) {
+        r.value += 8;
+        r.put(at, (r.value - 7..=r.value).collect(), false);
+        while r.asked.len() > 8 {
+            r.step();
+        }
+    }
+    r.settle();
+    // A page of sixteen is a summary, and values that look like one take a filler beside them.
+    let s = r.map.stats();
+    assert_eq!(s.moved, 0);
+    assert!(s.waf() < 1.35, "{} {s:?}", s.waf());
+}
+
+#[test]
+fn what_was_trimmed_stays_so() {
+    let mut r = Run::new(5, 0.9, 0.0);
+    let size = r.map.blocks();
+    r.put(0, vec![1; 200], false);
+    r.settle();
+    r.put(10, vec![0; 150], true);
+    r.act_flush();
+    r.settle();
+    assert_eq!(r.map.mapped(), 50);
+    // The records of it are collected too.
+    for i in 0..6 * size {
+        r.value += 1;
+        r.put(200 + i % (size - 200), vec![r.value], false);
+        while r.asked.len() > 16 {
+            r.step();
+        }
+    }
+    r.settle();
+    assert!(r.map.stats().victims > 20);
+    for _ in 0..3 {
+        r.restart();
+        r.settle();
+    }
+    r.verify();
+    assert!(r.history[10..160].iter().all(|h| h.values == [0]));
+}
+
+#[test]
+fn data_that_looks_like_a_summary_is_none() {
+    for seed in 0..8 {
+        let mut r = Run::new(seed, 0.5, 0.0);
+        let size = r.map.blocks();
+        for page in 0..12 {
+            // What the next page would have to hold to map the last block to the first slot.
+            let entries = vec![Entry { sequence: u64::MAX / 2, lba: size - 1, slot: 0 }];
+            let s = Summary { vssd: r.vssd.0, block: 0, page, previous: NONE, exported: u64::from(size), entries };
+            let forged = Payload::Bytes(summary::encode(&s, 8192));
+            r.call(|m, io| m.write(io, 2 * page, &forged, u64::MAX)).expect("in range");
+            while !r.in_flight.is_empty() {
+                let (completion, ticket) = r.in_flight.remove(0);
+                r.disk.delivered(ticket, true);
+                r.manager.handle(r.now, completion, &mut r.out);
+                r.asked.insert(u64::MAX, Asked::Write { lba: 0, blocks: 0, at: Vec::new() });
+                r.take();
+            }
+            r.asked.clear();
+        }
+        r.restart();
+        r.settle();
+        let token = r.next(Asked::Verify { lba: size - 1 });
+        r.call(|m, io| m.read(io, size - 1, 1, token)).expect("in range");
+        r.settle();
+    }
+}
+
+#[test]
+fn bad_requests_are_refused_with_the_rule() {
+    let mut r = Run::new(1, 0.5, 0.0);
+    let size = r.map.blocks();
+    let asked = [
+        r.call(|m, io| m.read(io, size - 1, 2, 1)),
+        r.call(|m, io| m.write(io, size, &Payload::zero(BLOCK), 1)),
+        r.call(|m, io| m.trim(io, 0, size + 1, 1)),
+        r.call(|m, io| m.read(io, 0, 0, 1)),
+        r.call(|m, io| m.read(io, u32::MAX, u32::MAX, 1)),
+    ];
+    for a in asked {
+        assert!(matches!(a, Err(MapError::OutOfRange { size: s, .. }) if s == size), "{a:?}");
+    }
+    let odd = r.call(|m, io| m.write(io, 0, &Payload::zero(512), 1));
+    assert_eq!(odd, Err(MapError::Unaligned { bytes: 512 }));
+    let none = r.call(|m, io| m.write(io, 0, &Payload::zero(0), 1));
+    assert_eq!(none, Err(MapError::Unaligned { bytes: 0 }));
+    let most = BlockMap::blocks_max(&r.manager, r.vssd).expect("live");
+    assert_eq!(most, u64::from(38 - SPARE_BLOCKS) * 15 * 2);
+    for asked in [0, most as u32 + 1, u32::MAX] {
+        let e = new_map(&r.manager, r.vssd, asked, VictimPolicy::Greedy).err();
+        assert_eq!(e, Some(MapError::Size { asked, most }));
+    }
+    let unknown = new_map(&r.manager, VssdId(9), 10, VictimPolicy::Greedy).err();
+    assert!(matches!(unknown, Some(MapError::Drive(_))), "{unknown:?}");
+    let mut cold = new_map(&r.manager, r.vssd, 10, VictimPolicy::Greedy).expect("it fits");
+    let mut io = Io { now: r.now, manager: &mut r.manager, out: &mut r.out };
+    assert_eq!(cold.read(&mut io, 0, 1, 1), Err(MapError::NotReady));
+    // The log of a volume of another size is not taken for this one's.
+    r.put(0, vec![1, 2, 3], false);
+    r.act_flush();
+    r.settle();
+    r.map = new_map(&r.manager, r.vssd, size - 1, VictimPolicy::Greedy).expect("it fits");
+    r.call(|m, io| m.recover(io));
+    r.expect_error = Some(MapError::OtherSize { found: u64::from(size), asked: size - 1 });
+    while r.step() {}
+    assert_eq!(r.expect_error, None);
+}
+
+#[test]
+fn summaries_have_a_fixed_form() {
+    let entries =
+        vec![Entry { sequence: 0x0102_0304_0506_0708, lba: 9, slot: 4 }, Entry { sequence: 2, lba: 3, slot: NONE }];
+    let s = Summary { vssd: 1, block: 2, page: 15, previous: 7, exported: 900, entries };
+    let b = summary::encode(&s, 4096);
+    assert_eq!(&b[..12], b"RWBKMAP\n\x01\0\0\0");
+    assert_eq!(b[12..32], [1, 0, 0, 0, 2, 0, 0, 0, 15, 0, 0, 0, 7, 0, 0, 0, 2, 0, 0, 0]);
+    assert_eq!(b[32..48], [0x84, 3, 0, 0, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(b[48..56], [9, 0, 0, 0, 4, 0, 0, 0]);
+    assert_eq!(summary::decode(&b), Some(s));
+    // No changed byte is taken, no shortened page, nor a count that does not fit.
+    for at in 0..b.len() {
+        let mut bad = b.to_vec();
+        bad[at] ^= 1;
+        assert_eq!(summary::decode(&bad), None, "byte {at}");
+        assert_eq!(summary::decode(&b[..at]), None);
+    }
+    assert_eq!(summary::entries_max(4096), 253);
+}
