@@ -7,7 +7,7 @@ use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
 use rackweave_flash::manager::{FlashManager, ManagerConfig};
 use rackweave_flash::{Profile, ProfileError, Timing};
 
-use crate::{FileSsd, OpenError, OsFile, Shape};
+use crate::{FileSsd, Made, OpenError, OsFile, Shape};
 
 /// Why a drive was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,8 @@ pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFi
         return Err(DriveError::InUse { path: name() });
     }
     let shape = Shape { blocks, pages_per_block, page_bytes, meta_bytes };
-    let device = FileSsd::open(file, SsdId(0), shape).map_err(|error| DriveError::Format { path: name(), error })?;
+    let made = Some(Made::new(profile, bytes));
+    let device =
+        FileSsd::open_as(file, SsdId(0), shape, made).map_err(|error| DriveError::Format { path: name(), error })?;
     Ok(Drive::open(cfg, device)?)
 }

@@ -92,6 +92,31 @@ impl Shape {
     }
 }
 
+/// What a device was made as: kept so that an error can name it. Files made before this was kept say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Name of the profile, filled up with zeroes.
+    profile: [u8; 16],
+    /// Bytes of flash it was scaled to.
+    bytes: u64,
+}
+
+impl Made {
+    /// Of a longer name the first 16 bytes are kept.
+    pub fn new(profile: &str, bytes: u64) -> Made {
+        let mut name = [0; 16];
+        name.iter_mut().zip(profile.bytes()).for_each(|(to, b)| *to = b);
+        Made { profile: name, bytes }
+    }
+}
+
+impl std::fmt::Display for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.profile.split(|&b| b == 0).next().unwrap_or_default();
+        write!(f, "{} scaled to {} bytes", String::from_utf8_lossy(name), self.bytes)
+    }
+}
+
 fn round_up(n: u64) -> u64 {
     n.next_multiple_of(SLOT)
 }
@@ -126,7 +151,7 @@ fn sealed(b: &[u8], place: u64) -> bool {
     u32_at(b, 0) == sum(b, place)
 }
 
-pub(super) fn encode_super(s: &Shape, ssd: u32) -> [u8; SUPER_LEN] {
+pub(super) fn encode_super(s: &Shape, ssd: u32, made: Option<Made>) -> [u8; SUPER_LEN] {
     let mut b = [0; SUPER_LEN];
     Put(&mut b, 0)
         .bytes(&MAGIC)
@@ -137,6 +162,9 @@ pub(super) fn encode_super(s: &Shape, ssd: u32) -> [u8; SUPER_LEN] {
         .bytes(&s.page_bytes.to_le_bytes())
         .bytes(&u32::from(s.pages_per_block).to_le_bytes())
         .bytes(&s.meta_bytes.to_le_bytes());
+    if let Some(made) = made {
+        Put(&mut b, 40).bytes(&made.profile).bytes(&made.bytes.to_le_bytes());
+    }
     let c = crc32c::crc32c(&b);
     b[12..16].copy_from_slice(&c.to_le_bytes());
     b
@@ -153,6 +181,7 @@ pub(super) enum Super {
     Found {
         shape: Shape,
         ssd: u32,
+        made: Option<Made>,
     },
 }
 
@@ -171,7 +200,10 @@ pub(super) fn decode_super(b: &[u8; SUPER_LEN]) -> Super {
     if crc32c::crc32c(&copy) != u32_at(b, 12) {
         return Super::Damaged;
     }
+    let mut profile = [0; 16];
+    profile.copy_from_slice(&b[40..56]);
     Super::Found {
+        made: (profile[0] != 0).then(|| Made { profile, bytes: u64_at(b, 56) }),
         ssd: u32_at(b, 16),
         shape: Shape {
             blocks: u32_at(b, 20),

@@ -6,7 +6,14 @@ const PAGE: PageAddr = PageAddr { block: 3, page: 5 };
 #[test]
 fn first_block_has_its_documented_bytes() {
     let shape = Shape { blocks: 0x0102, pages_per_block: 256, page_bytes: 16_384, meta_bytes: 0x10_0000 };
-    let b = encode_super(&shape, 7);
+    let plain = encode_super(&shape, 7, None);
+    assert_eq!(plain[40..], [0; 24], "as before there was a profile");
+    assert_eq!(decode_super(&plain), Super::Found { shape, ssd: 7, made: None });
+    let made = Made::new("p-ssd", 64 << 30);
+    assert_eq!(made.to_string(), "p-ssd scaled to 68719476736 bytes");
+    let b = encode_super(&shape, 7, Some(made));
+    assert_eq!(&b[40..56], b"p-ssd\0\0\0\0\0\0\0\0\0\0\0");
+    assert_eq!(b[56..], [0, 0, 0, 0, 16, 0, 0, 0]);
     assert_eq!(&b[..8], b"RWKSSD\r\n");
     assert_eq!(b[8..12], [2, 0, 0, 0]);
     assert_eq!(b[16..20], [7, 0, 0, 0]);
@@ -14,7 +21,7 @@ fn first_block_has_its_documented_bytes() {
     assert_eq!(b[24..28], [0, 0x40, 0, 0]);
     assert_eq!(b[28..32], [0, 1, 0, 0]);
     assert_eq!(b[32..40], [0, 0, 0x10, 0, 0, 0, 0, 0]);
-    assert_eq!(decode_super(&b), Super::Found { shape, ssd: 7 });
+    assert_eq!(decode_super(&b), Super::Found { shape, ssd: 7, made: Some(made) });
     for i in 0..b.len() {
         let mut bad = b;
         bad[i] ^= 0x40;

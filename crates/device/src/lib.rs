@@ -29,8 +29,8 @@ use std::io as sys;
 use std::ops::Range;
 
 pub use io::{FileIo, MemFile, OsFile};
+pub use layout::{Made, STEP_BYTES, Shape, VERSION};
 use layout::{Repr, Row, SpareHead, State, Super};
-pub use layout::{STEP_BYTES, Shape, VERSION};
 pub use tail::RUN_BYTES;
 use tail::Tail;
 
@@ -51,6 +51,8 @@ pub enum OpenError {
     NoState,
     #[error("the device file is {found:?} of device {found_ssd}, configured is {wanted:?} of device {wanted_ssd}")]
     Shape { found: Shape, found_ssd: u32, wanted: Shape, wanted_ssd: u32 },
+    #[error("the drive was made as {found}; it cannot be opened as {wanted}")]
+    Made { found: Made, wanted: Made },
     #[error("page size {page_bytes} is not a positive multiple of 4096")]
     PageSize { page_bytes: u32 },
     #[error("{0}")]
@@ -98,6 +100,10 @@ pub struct FileSsd<F> {
 impl<F: FileIo> FileSsd<F> {
     /// Opens the device in `file`, formatting it if it is blank, and repairs what a power cut left.
     pub fn open(file: F, ssd: SsdId, shape: Shape) -> Result<FileSsd<F>, OpenError> {
+        FileSsd::open_as(file, ssd, shape, None)
+    }
+    /// As [`FileSsd::open`]; a new device keeps what it was made as, and is opened as nothing else.
+    pub fn open_as(file: F, ssd: SsdId, shape: Shape, made: Option<Made>) -> Result<FileSsd<F>, OpenError> {
         if shape.page_bytes == 0 || !shape.page_bytes.is_multiple_of(BLOCK) {
             return Err(OpenError::PageSize { page_bytes: shape.page_bytes });
         }
@@ -117,11 +123,14 @@ impl<F: FileIo> FileSsd<F> {
             spare: vec![0; shape.spare_len()],
         };
         match layout::decode_super(&first) {
-            Super::Blank => dev.format(ssd)?,
+            Super::Blank => dev.format(ssd, made)?,
             Super::Foreign => return Err(OpenError::Foreign),
             Super::Version(found) => return Err(OpenError::Version { found }),
             Super::Damaged => return Err(OpenError::Damaged),
-            Super::Found { shape: found, ssd: found_ssd } if found != shape || found_ssd != ssd.0 => {
+            Super::Found { made: Some(found), .. } if made.is_some_and(|wanted| wanted != found) => {
+                return Err(OpenError::Made { found, wanted: made.unwrap_or(found) });
+            }
+            Super::Found { shape: found, ssd: found_ssd, .. } if found != shape || found_ssd != ssd.0 => {
                 return Err(OpenError::Shape { found, found_ssd, wanted: shape, wanted_ssd: ssd.0 });
             }
             Super::Found { .. } => dev.load()?,
@@ -131,11 +140,11 @@ impl<F: FileIo> FileSsd<F> {
     }
 
     /// The state is durable before the first block: a file with a first block has a state.
-    fn format(&mut self, ssd: SsdId) -> Result<(), OpenError> {
+    fn format(&mut self, ssd: SsdId, made: Option<Made>) -> Result<(), OpenError> {
         self.state = State { clean: true, ..State::default() };
         self.write_state()?;
         self.file.sync()?;
-        self.file.write_at(&[&layout::encode_super(&self.shape, ssd.0)], layout::SUPER_AT)?;
+        self.file.write_at(&[&layout::encode_super(&self.shape, ssd.0, made)], layout::SUPER_AT)?;
         Ok(())
     }
 

@@ -123,9 +123,9 @@ impl Suspension {
     }
     fn delay(items: &mut [Item], at: usize, by: Span) {
         for (i, item) in items.iter_mut().enumerate().skip(at) {
-            item.end = item.end + by;
+            item.end += by;
             if let Some(e) = item.erase.as_mut().filter(|_| i > at) {
-                e.start = e.start + by;
+                e.start += by;
             }
         }
     }

@@ -180,7 +180,7 @@ impl Clock {
         let end = self.reserve(now, die, sensed, self.slot * slots, Charge::Device);
         if let Some(s) = &mut self.suspension {
             let shift = s.passed(die, pass, end);
-            self.device.die_free[die as usize] = self.device.die_free[die as usize] + shift;
+            self.device.die_free[die as usize] += shift;
         }
         end
     }
@@ -191,7 +191,7 @@ impl Clock {
         }
         let to = self.reserve(now, die, end, self.slot, Charge::Device);
         self.suspension.as_mut()?.reads_on(now, die, end, to);
-        self.device.die_free[die as usize] = self.device.die_free[die as usize] + to.since(end);
+        self.device.die_free[die as usize] += to.since(end);
         Some(to)
     }
     /// Transfer of one more slot of the page that a read, done at `end`, has brought into the die's register. `None`: the

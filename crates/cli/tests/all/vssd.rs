@@ -43,6 +43,13 @@ fn virtual_ssds_of_all_kinds_are_made_shown_and_deleted() {
     assert!(!ok && why.contains("vssd1"), "{why}");
     let (ok, said, _) = run(drive, &["info", "2", "--json"]);
     assert!(ok && said.contains("\"isolation\":\"die\""), "{said}");
-    let other = rackweave(&["vssd", "--drive", drive, "list"]).output().expect("runs");
-    assert!(!other.status.success() && text(&other.stderr).contains("configured is"), "{}", text(&other.stderr));
+    for (args, as_what) in [
+        (vec![], "p-ssd scaled to 68719476736 bytes"),
+        (vec!["--profile", "femu", "--drive-size", "1100M"], "femu scaled to 1153433600 bytes"),
+    ] {
+        let other = rackweave(&[vec!["vssd", "--drive", drive], args, vec!["list"]].concat()).output().expect("runs");
+        let why = text(&other.stderr);
+        let found = why.contains("made as femu scaled to 1073741824 bytes") && why.contains(as_what);
+        assert!(!other.status.success() && found, "{why}");
+    }
 }

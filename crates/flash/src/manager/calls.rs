@@ -6,6 +6,7 @@ use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Time, VssdId};
 use super::alloc::Isolation;
 use super::api::{AllocError, Block, BlockError};
 use super::io::{At, Kind, Op, Request, Who, Work};
+use super::leveling::For;
 use super::record::{VSSDS_MAX, VssdRecord};
 use super::round::After;
 use super::space::{Logical, NONE, PhysState};
@@ -215,7 +216,7 @@ impl FlashManager {
     pub(super) fn prepared(&mut self, out: &mut ManagerOut, op: u32, block: u32, bad: bool) {
         if !bad {
             self.phys[block as usize].state = PhysState::Mapped;
-            self.note_erase(block);
+            self.note_erase(block, For::User);
             return self.op_part_done(out, op, None);
         }
         let l = self.phys[block as usize].logical();

@@ -12,6 +12,13 @@ use super::space::{Logical, NONE, PhysState};
 use super::{Done, FlashManager, ManagerOut};
 use crate::wear::{DieWear, Leveler, Swap};
 
+/// For whose sake a block is erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    User,
+    Wear,
+}
+
 #[derive(Debug)]
 pub(super) struct Leveling {
     pub(super) leveler: Leveler,
@@ -103,11 +110,14 @@ impl FlashManager {
         let life = self.leveling.leveler.die_life();
         self.leveling.leveler = Leveler::resumed(policy, g.dies_per_channel, life, dies.collect(), self.now);
     }
-    /// The block has been erased.
-    pub(super) fn note_erase(&mut self, block: u32) {
+    /// The block has been erased. What wear leveling itself erases is wear, but no rate of the workload's.
+    pub(super) fn note_erase(&mut self, block: u32, why: For) {
         let die = self.die_of(block);
         let bytes = self.geometry().block_bytes();
-        self.leveling.leveler.erased(die, bytes);
+        match why {
+            For::User => self.leveling.leveler.erased(die, bytes),
+            For::Wear => self.leveling.leveler.moved(die, bytes),
+        }
         let l = self.phys[block as usize].logical();
         if let Some((vssd, _)) = self.owner(l) {
             self.live_mut(vssd).stats.erases += 1;

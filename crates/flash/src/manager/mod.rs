@@ -45,7 +45,7 @@ use slab::Slab;
 use crate::geometry::Geometry;
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Clock, Timing};
-use crate::wear::{AnalysisError, Leveler, WearPolicy};
+use crate::wear::{AnalysisError, Imbalance, Leveler, Trigger, WearPolicy};
 use alloc::{Allocator, Cut, Free, Isolation, ThroughputLevels, Units};
 pub use check::ManagerViolation;
 
@@ -74,6 +74,8 @@ pub struct ManagerConfig {
     /// Dies a vSSD of soft-planes is striped over at the most (assumed: two channels of the default geometry, §4.2.1).
     pub soft_stripe_dies: u32,
     pub wear: WearPolicy,
+    /// What a fixed period between swaps must hold between the channels (§3.1.4); its units are the drive's channels.
+    pub goal: Imbalance,
     /// Most bytes a second that wear leveling moves; `None`: as fast as the dies let it.
     pub move_bytes_per_s: Option<u64>,
     /// Erase counts of a die may differ by this before a block that rests is moved (§3.4; assumed: 1/100 of the
@@ -88,6 +90,7 @@ impl ManagerConfig {
     pub fn new(id: SsdId, profile: Profile) -> ManagerConfig {
         let soft_stripe_dies = 2 * u32::from(profile.geometry.dies_per_channel);
         let whole = Cut::new(profile.geometry, 1, profile.device_over_provisioning);
+        let channels = profile.geometry.channels;
         let die_spread = (profile.endurance / 100).clamp(4, 65_535) as u16;
         ManagerConfig {
             id,
@@ -100,10 +103,26 @@ impl ManagerConfig {
             levels: ThroughputLevels::default(),
             soft_stripe_dies,
             wear: WearPolicy::NO_SWAP,
+            goal: Imbalance { units: channels, delta: 0.1, life: LIFE, alpha: 1.0 },
             move_bytes_per_s: None,
             die_spread,
             erase_early: false,
         }
+    }
+    /// The policy of swaps can do what it is for.
+    fn check_wear(&self) -> Result<(), ConfigError> {
+        let g = &self.profile.geometry;
+        match self.wear.trigger {
+            Trigger::Never => {}
+            Trigger::Period(period) => Imbalance { units: g.channels, ..self.goal }.check(period)?,
+            Trigger::Adaptive { gamma, .. } => {
+                let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
+                if gamma < channel {
+                    return Err(ConfigError::Gamma { gamma, channel });
+                }
+            }
+        }
+        Ok(())
     }
     /// How the drive is cut up.
     pub fn cut(&self) -> Cut {
@@ -121,7 +140,15 @@ pub enum ConfigError {
     MoveRate,
     #[error(transparent)]
     Wear(#[from] AnalysisError),
+    #[error(
+        "a swap after {gamma} bytes erased of a channel erases more than the workload: it moves two channels of \
+         {channel} bytes; at least as many must be erased between two swaps"
+    )]
+    Gamma { gamma: u64, channel: u64 },
 }
+
+/// How long the paper's drives are to last (Table 2: five years).
+const LIFE: Span = Span::from_secs(5 * 365 * 86_400);
 
 /// Commands for the driver and answers for the user. Kept and reused by the caller.
 #[derive(Debug, Default)]
@@ -281,6 +308,7 @@ impl FlashManager {
         if cfg.move_bytes_per_s == Some(0) {
             return Err(ConfigError::MoveRate);
         }
+        cfg.check_wear()?;
         let die_life = u64::from(g.blocks_per_die()) * g.block_bytes() * u64::from(cfg.profile.endurance);
         let leveler = Leveler::new(cfg.wear, g.channels, g.dies_per_channel, die_life);
         let soft_planes = u32::from(cut.soft_planes_per_die);

@@ -7,6 +7,7 @@ use rackweave_core::device::{BlockOob, DeviceData, DeviceError, PageImage, Slot}
 use rackweave_core::{BLOCK, Payload, Span};
 
 use super::io::{At, Request, Who, Work};
+use super::leveling::For;
 use super::queue::Flow;
 use super::round::After;
 use super::space::{Logical, PhysState};
@@ -172,7 +173,8 @@ impl FlashManager {
                 self.move_on(id);
             }
             (Work::Erase, Ok(_)) => {
-                self.note_erase(to);
+                let why = if self.moves[id as usize].why == Why::Rescue { For::User } else { For::Wear };
+                self.note_erase(to, why);
                 self.move_on(id);
             }
             (Work::Program { .. } | Work::Erase, Err(DeviceError::BadBlock { .. })) => {
@@ -255,7 +257,10 @@ impl FlashManager {
                 self.phys[from as usize].state = PhysState::Clean;
                 self.put_free(from);
             }
-            _ => self.discard(from),
+            _ => {
+                self.phys[from as usize].moved_away = true;
+                self.discard(from);
+            }
         }
         match why {
             Why::Swap => self.stats.swap_moves += 1,

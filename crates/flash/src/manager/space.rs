@@ -8,6 +8,7 @@ use rackweave_core::device::{BlockOob, DeviceError};
 
 use super::alloc::Cut;
 use super::io::{At, Request, Who, Work};
+use super::leveling::For;
 use super::queue::{DieQueue, Flow};
 use super::round::After;
 use super::{FlashManager, ManagerOut};
@@ -55,6 +56,8 @@ pub(super) struct Phys {
     number: u32,
     die: u16,
     pub(super) state: PhysState,
+    /// Stale because wear leveling moved what it held.
+    pub(super) moved_away: bool,
 }
 
 impl Phys {
@@ -219,7 +222,8 @@ impl FlashManager {
                 self.phys[block as usize].state = PhysState::Clean;
                 self.put_free(block);
                 self.rounds.next.push(After::Unclaim { logical: l });
-                self.note_erase(block);
+                let why = if std::mem::take(&mut self.phys[block as usize].moved_away) { For::Wear } else { For::User };
+                self.note_erase(block, why);
                 self.settle_waiting(out);
             }
             Err(DeviceError::BadBlock { .. }) => self.retire(block, Some(l)),

@@ -1,12 +1,13 @@
 //! Table 3 on a drive that waits for its answers, and every misuse of it.
 
 use rackweave_core::device::{BlockOob, DeviceError};
-use rackweave_core::{SsdId, VssdId};
+use rackweave_core::{Span, SsdId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::manager::alloc::{AllocVssdError, Isolation, ThroughputLevels};
 use rackweave_flash::manager::api::{AllocError, Block, BlockError, VirtualSsds};
 use rackweave_flash::manager::driver::{Drive, OpenError};
 use rackweave_flash::manager::{BootError, ConfigError, FlashManager, ManagerConfig, record};
+use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{Geometry, Profile, Timing};
 
 pub const PAGE: u64 = 8192;
@@ -233,6 +234,24 @@ fn an_impossible_drive_is_refused() {
     let mut cfg = small();
     cfg.move_bytes_per_s = Some(0);
     assert_eq!(FlashManager::new(cfg).unwrap_err(), ConfigError::MoveRate);
+
+    let mut cfg = small();
+    let g = cfg.profile.geometry;
+    let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
+    cfg.wear = WearPolicy::adaptive(channel - 1);
+    let e = FlashManager::new(cfg.clone()).unwrap_err();
+    assert_eq!(e, ConfigError::Gamma { gamma: channel - 1, channel });
+    assert!(e.to_string().contains(&format!("after {} bytes", channel - 1)), "{e}");
+    cfg.wear = WearPolicy::adaptive(channel);
+    assert!(FlashManager::new(cfg.clone()).is_ok());
+    // The paper's Table 2: 16 channels hold 10 % for five years with a swap every 12 days.
+    cfg.profile.geometry.channels = 16;
+    let days = |n: u64| WearPolicy::flashblox_fixed(Span::from_secs(n * 86_400));
+    cfg.wear = days(12);
+    assert!(FlashManager::new(cfg.clone()).is_ok());
+    cfg.wear = days(14);
+    let e = FlashManager::new(cfg).unwrap_err().to_string();
+    assert!(e.contains("every 14.00 days cannot hold") && e.contains("16 channels; every 12.2"), "{e}");
 
     let cfg = small();
     let mut d = open(&cfg);

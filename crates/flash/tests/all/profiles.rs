@@ -22,6 +22,22 @@ fn built_in_profiles_are_those_of_the_parameters() {
 fn impossible_values_are_refused_by_name() {
     for (from, to, key) in [
         ("channels = { value = 16", "channels = { value = 0", "geometry.channels"),
+        ("channels = { value = 16", "channels = { value = 257", "geometry.channels"),
+        ("dies_per_channel = { value = 4", "dies_per_channel = { value = 0", "geometry.dies_per_channel"),
+        ("planes_per_die = { value = 4", "planes_per_die = { value = -4", "geometry.planes_per_die"),
+        ("blocks_per_plane = { value = 1024", "blocks_per_plane = { value = 0", "geometry.blocks_per_plane"),
+        ("page_bytes = { value = 16384", "page_bytes = { value = 0", "geometry.page_bytes"),
+        ("page_bytes = { value = 16384", "page_bytes = { value = 131072", "geometry.page_bytes"),
+        ("program_ns = { value = 750_000", "program_ns = { value = 0", "timing.program_ns"),
+        ("erase_ns = { value = 3_800_000", "erase_ns = { value = -1", "timing.erase_ns"),
+        ("erase_ns = { value = 3_800_000", "erase_ns = { value = 3_800_000_000_000", "timing.erase_ns"),
+        ("over_provisioning = { value = 0.07", "over_provisioning = { value = nan", "device.over_provisioning"),
+        (
+            "over_provisioning = { value = 0.01",
+            "over_provisioning = { value = -0.01",
+            "device.device_over_provisioning",
+        ),
+        ("queue_depth = { value = 256", "queue_depth = { value = 0", "device.queue_depth"),
         ("page_bytes = { value = 16384", "page_bytes = { value = 5000", "geometry.page_bytes"),
         ("pages_per_block = { value = 256", "pages_per_block = { value = -1", "geometry.pages_per_block"),
         ("blocks_per_plane = { value = 1024", "blocks_per_plane = { value = 1048576", "geometry"),

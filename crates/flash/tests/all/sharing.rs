@@ -343,6 +343,48 @@ fn a_worn_out_vssd_can_be_read_to_the_end() {
     d.manager().check().expect("whole");
 }
 
+/// A period that passes in virtual time: swaps happen when it ends, and what they erase is not the workload's rate.
+#[test]
+fn dies_trade_places_at_the_end_of_each_period() {
+    let period = Span::from_secs(2);
+    let cfg = ManagerConfig { wear: WearPolicy::flashblox_fixed(period), ..timed() };
+    let mut r = Rig::new(&cfg);
+    let (writer, rests) = (r.vssd(Isolation::Channel, 0), r.vssd(Isolation::Channel, 0));
+    let block = r.block(rests);
+    let pages = r.manager.block_bytes(rests).expect("live") / PAGE;
+    let token = r.write(block, pages);
+    r.settle();
+    let mut user = 0;
+    while r.now < Time::ZERO + period * 2 + period / 2 {
+        if let Some(wake) = r.manager.wake().filter(|w| *w <= r.now) {
+            assert!(wake >= Time::ZERO + period, "not before the period has passed");
+            r.manager.tick(r.now, &mut r.out);
+        }
+        let before = r.manager.stats().swaps;
+        let b = r.block(writer);
+        r.write(b, pages);
+        r.settle();
+        r.manager.free_block(r.now, writer, b, &mut r.out).expect("live");
+        r.settle();
+        user += pages * PAGE;
+        assert!(r.manager.stats().swaps <= before + 1);
+        if r.now < Time::ZERO + period {
+            assert_eq!(r.manager.stats().swaps, 0);
+        }
+    }
+    assert_eq!(r.manager.stats().swaps, 2, "one at the end of each period");
+    let dies = r.manager.leveler().dies();
+    let (total, since): (u64, u64) = dies.iter().fold((0, 0), |(t, s), d| (t + d.total, s + d.since));
+    assert!(total > user, "swaps are wear: {total} bytes erased, {user} by the user");
+    assert!(since <= user / 2, "and no rate: {since} bytes since the second swap, {user} by the user in all");
+    let (data, at) = (Payload::elided((pages * PAGE) as u32, token), r.token());
+    r.manager.read(r.now, (rests, block), (0, pages * PAGE), at, &mut r.out).expect("written");
+    let got = r.until(|d| matches!(d, Done::Read { token, .. } if *token == at));
+    let Done::Read { result: Ok(got), .. } = got else { panic!("{got:?}") };
+    assert_eq!(got.crc32c(), data.crc32c(), "what was moved twice is what was written");
+    r.manager.check().expect("whole");
+}
+
 /// Erases of each channel with one vSSD that writes and three that rest.
 fn channel_killer(wear: WearPolicy) -> (f64, u64) {
     let mut cfg = timed();
