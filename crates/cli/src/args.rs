@@ -46,6 +46,16 @@ pub enum Cmd {
         #[command(subcommand)]
         command: VssdCmd,
     },
+    /// Put, get, delete and list the pairs of a key-value store on a virtual SSD of a drive in a file
+    Kv {
+        #[command(flatten)]
+        file: DriveFile,
+        /// The virtual SSD, by its id; an empty one is an empty store
+        #[arg(long, value_name = "ID", global = true, default_value_t = 1)]
+        vssd: u32,
+        #[command(subcommand)]
+        command: KvCmd,
+    },
     /// Speak about the running rack's replica sets
     Set {
         #[command(flatten)]
@@ -270,6 +280,35 @@ pub enum IsolationLevel {
     Software,
     /// Dies and their queue
     None,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KvCmd {
+    /// Store a value, durably
+    Put {
+        key: String,
+        /// Standard input to its end, if it is left out
+        value: Option<String>,
+    },
+    /// Store a pair for each line of standard input, KEY TAB VALUE; prints each key when its value is durable
+    Load,
+    /// Write a key's value to standard output
+    Get { key: String },
+    /// Remove a key, durably
+    Delete { key: String },
+    /// List keys and values in the order of the keys, KEY TAB VALUE
+    Scan {
+        /// The key to begin with; default: the first
+        #[arg(long, value_name = "KEY", default_value = "")]
+        from: String,
+        /// Most pairs to list
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: usize,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Show how many keys there are, and what space
+    Info(Json),
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,6 +5,7 @@
 mod args;
 mod ask;
 mod evaluate;
+mod kv;
 mod show;
 mod up;
 mod vssd;
@@ -47,6 +48,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Keys { command } => keys(data, command)?,
         Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,
         Cmd::Vssd { file, command } => vssd::vssd(file, command)?,
+        Cmd::Kv { file, vssd, command } => kv::kv(file, *vssd, command)?,
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
         Cmd::Status { way, json } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),

@@ -11,6 +11,8 @@ mod eval;
 mod faults;
 #[path = "all/harness.rs"]
 mod harness;
+#[path = "all/kv.rs"]
+mod kv;
 #[path = "all/nbd.rs"]
 mod nbd;
 #[path = "all/netns.rs"]

@@ -370,7 +370,8 @@ impl Store {
         }
     }
     pub(super) fn log_written(&mut self, token: u64) {
-        if let Some(c) = self.log.writing.iter_mut().find(|c| c.token == token) {
+        // The token of one that is done may be in use again.
+        if let Some(c) = self.log.writing.iter_mut().find(|c| !c.done && c.token == token) {
             c.done = true;
         }
         while self.log.writing.front().is_some_and(|c| c.done) {

@@ -48,6 +48,8 @@ use rackweave_flash::manager::{Done, FlashManager, ManagerOut};
 use slab::Slab;
 
 pub use error::{GetError, OpenError, PutError};
+pub use space::Space;
+
 use format::{KEY_MAX, Pos, RECORD_HEAD, VALUE_MAX, record_len, record_max};
 
 pub(crate) type Key = Box<[u8]>;

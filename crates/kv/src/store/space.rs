@@ -23,6 +23,18 @@ const BLOCK_BYTES_MIN: u64 = 16 << 10;
 /// stores; 7 % as the rack's drives have).
 const LIVE_PERCENT: u64 = 93;
 
+/// Room of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Blocks of the vSSD; free ones; those of them that are kept for compaction and checkpoints.
+    pub blocks: u32,
+    pub free: u32,
+    pub reserve: u32,
+    /// Bytes of records that are current, and of tombstones that must be kept.
+    pub live: u64,
+    pub tombstones: u64,
+}
+
 pub(super) fn checked(blocks: u32, bytes: u64, page: u32) -> Result<u32, OpenError> {
     let min = BLOCK_BYTES_MIN.max(8 * u64::from(page));
     if blocks < BLOCKS_MIN {
@@ -35,6 +47,10 @@ pub(super) fn checked(blocks: u32, bytes: u64, page: u32) -> Result<u32, OpenErr
 }
 
 impl Store {
+    pub fn space(&self) -> Space {
+        let (free, reserve) = (self.free_blocks(), self.reserve());
+        Space { blocks: self.blocks, free, reserve, live: self.live, tombstones: self.tombs }
+    }
     /// Bytes of records a block holds at the least when they are packed: what may be left over at its end, and pages
     /// that a compaction filled up.
     pub(super) fn packed(&self) -> u64 {

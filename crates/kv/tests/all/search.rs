@@ -255,7 +255,8 @@ impl Run<'_> {
         }
         for s in &self.sides {
             if let Some(asked) = s.asked.values().next() {
-                return Err(format!("at rest and not answered: {asked:?} and {} more", s.asked.len() - 1));
+                let space = s.store.as_ref().map(Store::space);
+                return Err(format!("at rest and not answered: {asked:?} and {} more; {space:?}", s.asked.len() - 1));
             }
             s.store.as_ref().map_or(Ok(()), Store::check)?;
         }

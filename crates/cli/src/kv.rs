@@ -1,0 +1,123 @@
+//! `rackweave kv`: a key-value store on a virtual SSD of a drive in a file.
+
+use std::io::{self, BufRead, Read, Write};
+
+use bytes::Bytes;
+use rackweave_core::VssdId;
+use rackweave_device::drive;
+use rackweave_flash::manager::driver::Drive;
+use rackweave_kv::driver::KvDrive;
+use rackweave_kv::store::{SCAN_KEYS_MAX, Scan, Space, StoreConfig};
+
+use crate::Failure;
+use crate::args::{DriveFile, KvCmd};
+
+/// Tokens of the drive's own calls are those of user 0.
+const USER: u16 = 1;
+
+type File = rackweave_device::FileSsd<rackweave_device::OsFile>;
+
+pub fn kv(file: &DriveFile, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
+    if !file.drive.exists() {
+        return Err(format!("{}: there is no drive (rackweave vssd create makes one)", file.drive.display()).into());
+    }
+    let d = drive::open(&file.drive, &file.profile, file.drive_size.0)?;
+    let (d, done) = match KvDrive::open(d, StoreConfig::new(VssdId(vssd), USER)) {
+        Ok(mut kv) => {
+            let done = run(&mut kv, vssd, command);
+            (kv.into_drive(), done)
+        }
+        Err(refused) => {
+            let (d, e) = *refused;
+            (d, Err(e.into()))
+        }
+    };
+    // Whatever it said, the drive is closed in order.
+    close(d).and(done)
+}
+
+fn close(d: Drive<File>) -> Result<(), Failure> {
+    Ok(d.close()?.close()?)
+}
+
+fn run(kv: &mut KvDrive<File>, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    match command {
+        KvCmd::Put { key, value: Some(value) } => kv.put(key.as_bytes(), Bytes::from(value.clone().into_bytes()))?,
+        KvCmd::Put { key, value: None } => {
+            let mut value = Vec::new();
+            io::stdin().read_to_end(&mut value)?;
+            kv.put(key.as_bytes(), value.into())?;
+        }
+        KvCmd::Load => {
+            for (line, number) in io::stdin().lock().split(b'\n').zip(1..) {
+                let line = line?;
+                let tab = line.iter().position(|b| *b == b'\t');
+                let (key, value) = tab.map(|t| (&line[..t], &line[t + 1..])).ok_or_else(|| no_tab(number))?;
+                kv.put(key, Bytes::copy_from_slice(value)).map_err(|e| format!("line {number}: {e}"))?;
+                out.write_all(&[key, b"\n"].concat())?;
+                out.flush()?;
+            }
+        }
+        KvCmd::Get { key } => match kv.get(key.as_bytes())? {
+            Some(value) => out.write_all(&value)?,
+            None => return Err(format!("{key:?} is not in the store").into()),
+        },
+        KvCmd::Delete { key } => {
+            if !kv.delete(key.as_bytes())? {
+                return Err(format!("{key:?} is not in the store").into());
+            }
+        }
+        KvCmd::Scan { from, limit, json } => {
+            let found = scan(kv, from.as_bytes(), *limit)?;
+            if json.json {
+                writeln!(out, "{}", shown(&found))?;
+            } else {
+                for (key, value) in &found.entries {
+                    out.write_all(&[&key[..], b"\t", value, b"\n"].concat())?;
+                }
+            }
+        }
+        KvCmd::Info(json) => info(kv, vssd, json.json, &mut out)?,
+    }
+    Ok(())
+}
+
+fn no_tab(number: u64) -> Failure {
+    format!("line {number} has no tab: a line is a key, a tab, a value").into()
+}
+
+/// As many pairs as asked for, however many the store returns at a time.
+fn scan(kv: &mut KvDrive<File>, from: &[u8], limit: usize) -> Result<Scan, Failure> {
+    let mut all = kv.scan(from, limit.min(SCAN_KEYS_MAX))?;
+    while let Some(from) = all.more.clone().filter(|_| all.entries.len() < limit) {
+        let next = kv.scan(&from, (limit - all.entries.len()).min(SCAN_KEYS_MAX))?;
+        all.entries.extend(next.entries);
+        all.more = next.more;
+    }
+    Ok(all)
+}
+
+fn shown(found: &Scan) -> serde_json::Value {
+    let text = |b: &Bytes| String::from_utf8_lossy(b).into_owned();
+    let entry = |(k, v): &(Bytes, Bytes)| serde_json::json!({ "key": text(k), "value": text(v) });
+    serde_json::json!({
+        "entries": found.entries.iter().map(entry).collect::<Vec<_>>(),
+        "more": found.more.as_ref().map(text),
+    })
+}
+
+fn info(kv: &KvDrive<File>, vssd: u32, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let Space { blocks, free, reserve, live, tombstones } = kv.store().space();
+    let keys = kv.store().len();
+    if json {
+        let all = serde_json::json!({
+            "vssd": vssd, "keys": keys, "blocks": blocks, "free": free, "reserve": reserve, "live": live,
+            "tombstones": tombstones,
+        });
+        writeln!(out, "{all}")?;
+    } else {
+        writeln!(out, "{keys} keys, {live} bytes; {free} of {blocks} blocks are free, {reserve} of them kept")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! A key-value store on a virtual SSD of a drive in a file.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::harness::{Temp, rackweave, text};
+
+/// A drive with a virtual SSD of 1 MiB blocks.
+struct Drive {
+    _dir: Temp,
+    path: String,
+}
+
+impl Drive {
+    fn new() -> Drive {
+        let dir = Temp::new();
+        let path = dir.path("a.rwk").to_str().expect("a name").to_string();
+        let d = Drive { _dir: dir, path };
+        let (ok, _, why) = d.run("vssd", &["create", "--isolation", "channel", "--capacity", "10M"], b"");
+        assert!(ok, "{why}");
+        d
+    }
+    fn args<'a>(&'a self, command: &'a str, args: &[&'a str]) -> Vec<&'a str> {
+        let mut all = vec![command, "--drive", &self.path, "--profile", "femu", "--drive-size", "1G"];
+        all.extend(args);
+        all
+    }
+    fn run(&self, command: &str, args: &[&str], input: &[u8]) -> (bool, String, String) {
+        let mut child = rackweave(&self.args(command, args))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("runs");
+        let mut stdin = child.stdin.take().expect("piped");
+        // It may end before it has read all.
+        _ = stdin.write_all(input);
+        drop(stdin);
+        let out = child.wait_with_output().expect("ends");
+        (out.status.success(), text(&out.stdout), text(&out.stderr))
+    }
+    fn kv(&self, args: &[&str]) -> (bool, String, String) {
+        self.run("kv", args, b"")
+    }
+}
+
+#[test]
+fn pairs_are_put_read_listed_and_deleted() {
+    let d = Drive::new();
+    assert!(d.kv(&["put", "b", "two"]).0);
+    assert!(d.run("kv", &["put", "a"], b"one\nand more").0);
+    assert!(d.run("kv", &["load"], b"c\tthree\nd\t\n").0);
+    assert_eq!(d.kv(&["get", "a"]).1, "one\nand more");
+    assert_eq!(d.kv(&["scan", "--from", "b"]).1, "b\ttwo\nc\tthree\nd\t\n");
+    assert!(d.kv(&["delete", "b"]).0);
+    let (ok, _, why) = d.kv(&["get", "b"]);
+    assert!(!ok && why.contains("\"b\" is not in the store"), "{why}");
+    let (ok, _, why) = d.kv(&["delete", "b"]);
+    assert!(!ok && why.contains("\"b\" is not in the store"), "{why}");
+    let (_, said, _) = d.kv(&["scan", "--limit", "2", "--json"]);
+    let all: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(all["entries"][1], serde_json::json!({ "key": "c", "value": "three" }));
+    assert_eq!(all["more"], "d");
+    let (_, said, _) = d.kv(&["info", "--json"]);
+    let info: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!((&info["keys"], &info["vssd"]), (&3.into(), &1.into()));
+}
+
+#[test]
+fn bad_input_is_told() {
+    let d = Drive::new();
+    let refused = |args: &[&str], input: &[u8], what: &str| {
+        let (ok, _, why) = d.run("kv", args, input);
+        assert!(!ok && why.contains(what), "{args:?}: {why}");
+    };
+    refused(&["put", &"k".repeat(1025), "v"], b"", "a key of 1025 bytes: a key has 1 to 1024");
+    refused(&["put", "", "v"], b"", "a key of 0 bytes");
+    // An eighth of a block of 1 MiB.
+    refused(
+        &["put", "k"],
+        &[b'v'; 131_048],
+        "a value of 131048 bytes: with this key and blocks of this size a value has at most 131047",
+    );
+    refused(&["load"], b"a\tb\nno tab\n", "line 2 has no tab");
+    refused(&["scan", "--limit", "0"], b"", "a scan of 0 keys");
+    refused(&["--vssd", "7", "get", "k"], b"", "vssd7 was never allocated");
+    assert!(d.run("vssd", &["create", "--isolation", "software", "--capacity", "1M"], b"").0);
+    refused(&["--vssd", "2", "get", "k"], b"", "a store needs 12");
+    // Nothing of that did any harm.
+    assert_eq!(d.kv(&["get", "a"]).1, "b");
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    let d = Drive::new();
+    let mut child =
+        rackweave(&d.args("kv", &["load"])).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+    let mut stdin = child.stdin.take().expect("piped");
+    let writer = std::thread::scope(|s| {
+        s.spawn(move || {
+            // Until it is killed.
+            (0..).take_while(|i| writeln!(stdin, "key{i:06}\tvalue of {i} {}", "x".repeat(500)).is_ok()).count()
+        });
+        let mut said = BufReader::new(child.stdout.take().expect("piped"));
+        let mut lines = Vec::new();
+        for _ in 0..200 {
+            let mut line = String::new();
+            said.read_line(&mut line).expect("lines");
+            lines.push(line);
+        }
+        child.kill().expect("kills");
+        child.wait().expect("ends");
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).expect("reads");
+        lines.len() + rest.lines().count()
+    });
+    let (ok, said, why) = d.kv(&["scan", "--limit", "1000000"]);
+    assert!(ok, "{why}");
+    let found: Vec<&str> = said.lines().collect();
+    assert!(found.len() >= writer, "{} pairs found, {writer} acknowledged", found.len());
+    for (i, line) in found.iter().enumerate() {
+        assert_eq!(*line, format!("key{i:06}\tvalue of {i} {}", "x".repeat(500)));
+    }
+    assert!(d.kv(&["put", "more", "goes"]).0);
+    assert_eq!(d.kv(&["get", "more"]).1, "goes");
+}
