@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::{Temp, rackweave, text};
 
-/// A drive with a virtual SSD of 1 MiB blocks.
+/// A drive with a virtual SSD of 8 MiB blocks.
 struct Drive {
     _dir: Temp,
     path: String,
@@ -77,11 +77,11 @@ fn bad_input_is_told() {
     };
     refused(&["put", &"k".repeat(1025), "v"], b"", "a key of 1025 bytes: a key has 1 to 1024");
     refused(&["put", "", "v"], b"", "a key of 0 bytes");
-    // An eighth of a block of 1 MiB.
+    // An eighth of a block of 8 MiB.
     refused(
         &["put", "k"],
-        &[b'v'; 131_048],
-        "a value of 131048 bytes: with this key and blocks of this size a value has at most 131047",
+        &[b'v'; 1_048_552],
+        "a value of 1048552 bytes: with this key and blocks of this size a value has at most 1048551",
     );
     refused(&["load"], b"a\tb\nno tab\n", "line 2 has no tab");
     refused(&["scan", "--limit", "0"], b"", "a scan of 0 keys");
