@@ -1,7 +1,7 @@
 //! The experiments that run in virtual time hold their bars; the same seed gives the same figures.
 
 use rackweave_bench::model::multicast::{self, Way, puts};
-use rackweave_bench::model::shares::{controls, unlike_hosts};
+use rackweave_bench::model::shares::controls;
 use rackweave_bench::model::{black_holes, loss, qos};
 use rackweave_core::Span;
 
@@ -22,13 +22,6 @@ fn loss_costs_little_goodput_and_go_back_n_much() {
             let (selective, back) = loss::of_lossless(&cfg, loss, Span::from_millis(60));
             assert!(selective >= bar && back < selective, "{name} at {loss}: {selective}, go-back-N {back}");
         }
-    }
-}
-
-#[test]
-fn hosts_of_unlike_speed_get_equal_shares() {
-    for s in unlike_hosts(Span::from_millis(120)) {
-        assert!(s.jain >= 0.98, "{s:?}");
     }
 }
 
