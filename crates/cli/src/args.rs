@@ -56,6 +56,8 @@ pub enum Cmd {
         #[command(subcommand)]
         command: KvCmd,
     },
+    /// Mount the file system of a virtual SSD until it is unmounted or interrupted; a new virtual SSD gets one
+    Mount(Mount),
     /// Speak about the running rack's replica sets
     Set {
         #[command(flatten)]
@@ -267,6 +269,16 @@ pub struct DriveFile {
     /// Its flash, to which the profile is scaled; the file grows as it is used
     #[arg(long, value_name = "SIZE", value_parser = size, global = true, default_value = "64G")]
     pub drive_size: Size,
+}
+
+#[derive(Debug, Args)]
+pub struct Mount {
+    #[command(flatten)]
+    pub file: DriveFile,
+    /// The virtual SSD's number, as `vssd list` shows it
+    pub vssd: u32,
+    /// The directory
+    pub dir: PathBuf,
 }
 
 /// What a virtual SSD shares with others.

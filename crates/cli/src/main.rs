@@ -1,11 +1,13 @@
 //! `rackweave`: the command. Exit status 0: done; 1: it failed, and standard error says why; 2: the command line is
 //! wrong.
-#![allow(clippy::disallowed_types, reason = "the outermost program: it reads and writes files")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "the outermost program: files, time, threads")]
 
 mod args;
 mod ask;
 mod evaluate;
+mod fuse;
 mod kv;
+mod mount;
 mod show;
 mod up;
 mod vssd;
@@ -49,6 +51,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,
         Cmd::Vssd { file, command } => vssd::vssd(file, command)?,
         Cmd::Kv { file, vssd, command } => kv::kv(file, *vssd, command)?,
+        Cmd::Mount(a) => mount::mount(a)?,
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
         Cmd::Status { way, json } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),

@@ -18,8 +18,8 @@ pub enum DriveError {
     Profile(#[from] ProfileError),
     #[error("{path}: {error}")]
     File { path: String, error: std::io::Error },
-    #[error("{path} is in use by another process")]
-    InUse { path: String },
+    #[error("{path} is in use by {by}")]
+    InUse { path: String, by: String },
     #[error("{path}: {error}")]
     Format { path: String, error: OpenError },
     #[error(transparent)]
@@ -39,11 +39,28 @@ pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFi
     let name = || path.display().to_string();
     let file = OsFile::open(path).map_err(|error| DriveError::File { path: name(), error })?;
     if !file.lock().map_err(|error| DriveError::File { path: name(), error })? {
-        return Err(DriveError::InUse { path: name() });
+        return Err(DriveError::InUse { path: name(), by: holder(path) });
     }
     let shape = Shape { blocks, pages_per_block, page_bytes, meta_bytes };
     let made = Some(Made::new(profile, bytes));
     let device =
         FileSsd::open_as(file, SsdId(0), shape, made).map_err(|error| DriveError::Format { path: name(), error })?;
     Ok(Drive::open(cfg, device)?)
+}
+
+/// Who has the lock of the file, as far as `/proc/locks` tells.
+fn holder(path: &Path) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let inode = std::fs::metadata(path).map_or(0, |m| m.ino());
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    // N: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE FROM TO
+    let pid = locks.lines().find_map(|l| {
+        let mut words = l.split_whitespace().skip(1);
+        let (kind, pid, file) = (words.next()?, words.nth(2)?, words.next()?);
+        (kind == "FLOCK" && file.rsplit(':').next()?.parse() == Ok(inode)).then(|| pid.to_string())
+    });
+    match pid.and_then(|p| Some((std::fs::read_to_string(format!("/proc/{p}/comm")).ok()?, p))) {
+        Some((command, pid)) => format!("process {pid} ({})", command.trim()),
+        None => "another process".into(),
+    }
 }

@@ -10,5 +10,4 @@ mod group;
 mod hostile;
 mod packets;
 mod routed;
-mod trains;
 mod world;

@@ -1,0 +1,143 @@
+//! `rackweave mount`: the file system of a virtual SSD, until it is unmounted.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use rackweave_core::VssdId;
+use rackweave_device::drive;
+use rackweave_vlfs::{Disk, Owner, Stamp, Vlfs};
+
+use crate::Failure;
+use crate::args::Mount;
+use crate::fuse::{Fuse, SharedFs};
+
+/// What was written is durable after this at the latest, as on the kernel's own file systems.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+pub fn now() -> Stamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Stamp { s: since.as_secs() as i64, ns: since.subsec_nanos() }
+}
+
+pub fn lock(fs: &SharedFs) -> MutexGuard<'_, crate::fuse::Fs> {
+    fs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Serves the file system in the foreground until `DIR` is unmounted or a signal comes.
+pub fn mount(a: &Mount) -> Result<(), Failure> {
+    let (file, dir) = (&a.file.drive, &a.dir);
+    if !file.exists() {
+        return Err(format!("{}: there is no drive (rackweave vssd create makes one)", file.display()).into());
+    }
+    check_dir(dir)?;
+    if !Path::new("/dev/fuse").exists() {
+        return Err("/dev/fuse is not there: this kernel has no FUSE, or this container may not use it".into());
+    }
+    let d = drive::open(file, &a.file.profile, a.file.drive_size.0)?;
+    let vssd = VssdId(a.vssd);
+    let blocks = match d.manager().blocks(vssd) {
+        Ok((blocks, _)) => blocks,
+        Err(e) => {
+            d.close()?.close()?;
+            return Err(e.into());
+        }
+    };
+    let disk = Disk { vssd, blocks, page_bytes: d.manager().geometry().page_bytes };
+    // SAFETY: neither call has conditions.
+    let owner = unsafe { Owner { uid: libc::geteuid(), gid: libc::getegid() } };
+    let fs = match Vlfs::mount(d, disk, owner, now()) {
+        Ok(fs) => Arc::new(Mutex::new(fs)),
+        Err((d, e)) => {
+            d.close()?.close()?;
+            return Err(e.into());
+        }
+    };
+    let served = serve(&fs, a, owner.uid == 0);
+    let fs = Arc::try_unwrap(fs).map_err(|_| "the file system is still in use")?;
+    let (d, synced) = fs.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).unmount();
+    d.close()?.close()?;
+    served?;
+    Ok(synced?)
+}
+
+fn check_dir(dir: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(dir) {
+        Ok(m) if m.is_dir() => Ok(()),
+        Ok(_) => Err(format!("{}: not a directory", dir.display()).into()),
+        // A mount whose server died: what is left of it answers so.
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+            let dir = dir.display();
+            Err(format!(
+                "{dir}: the process that served what is mounted here is gone; fusermount3 -u {dir} unmounts it"
+            )
+            .into())
+        }
+        Err(e) => Err(format!("{}: {e}", dir.display()).into()),
+    }
+}
+
+fn serve(fs: &SharedFs, a: &Mount, root: bool) -> Result<(), Failure> {
+    let mut config = Config::default();
+    let name = format!("{}#{}", a.file.drive.display(), a.vssd);
+    config.mount_options = vec![
+        MountOption::FSName(name),
+        MountOption::Subtype("vlfs".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoAtime,
+    ];
+    // Permissions are the kernel's business; whoever is not root may let nobody else in.
+    config.acl = if root { SessionACL::All } else { SessionACL::Owner };
+    let mut session = Session::new(Fuse(fs.clone()), &a.dir, &config).map_err(|e| {
+        let how = if root { "" } else { " (without root, fusermount3 is needed)" };
+        format!("{}: {e}{how}", a.dir.display())
+    })?;
+    let (ended, end) = channel::<()>();
+    let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
+    let stop = signals.handle();
+    let (unmounter, dir, of) = (session.unmount_callable(), a.dir.clone(), fs.clone());
+    let watcher = std::thread::spawn(move || watch(&mut signals, unmounter, &dir, &of));
+    let of = fs.clone();
+    let syncer = std::thread::spawn(move || sync_now_and_then(&of, &end));
+    let mut out = io::stdout();
+    // Whoever started us may have closed our output: the file system is served on.
+    let _ = writeln!(out, "vssd{} of {} is mounted on {}", a.vssd, a.file.drive.display(), a.dir.display())
+        .and_then(|()| writeln!(out, "ready (Ctrl-C or fusermount3 -u unmounts)"))
+        .and_then(|()| out.flush());
+    let served = session.run();
+    drop(ended);
+    stop.close();
+    let _ = (watcher.join(), syncer.join());
+    Ok(served?)
+}
+
+fn sync_now_and_then(fs: &SharedFs, end: &Receiver<()>) {
+    while end.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Timeout) {
+        let mut fs = lock(fs);
+        // A failure is final and everybody's next answer.
+        if fs.is_dirty() {
+            let _ = fs.sync();
+        }
+    }
+}
+
+/// The first signal unmounts; where files are open, as soon as they are closed. A second one does not wait for that.
+fn watch(signals: &mut signal_hook::iterator::Signals, mut unmounter: SessionUnmounter, dir: &Path, fs: &SharedFs) {
+    let mut detached = false;
+    for _ in signals.forever() {
+        if detached {
+            let synced = lock(fs).sync().is_ok();
+            std::process::exit(if synced { 0 } else { 1 });
+        }
+        let Err(e) = unmounter.unmount() else { continue };
+        let _ =
+            writeln!(io::stderr(), "{}: {e}; it ends when its files are closed, or with another signal", dir.display());
+        let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).expect("it was mounted by this name");
+        // SAFETY: the path ends with a zero byte.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        detached = true;
+    }
+}

@@ -1,0 +1,102 @@
+//! Cleaning: what lives is moved out of the blocks that have least of it.
+
+use rackweave_flash::manager::api::{Block, VirtualSsds};
+
+use crate::format::{Addr, EXTENT_BYTES, Record};
+use crate::{FsError, SLOT, Vlfs};
+
+impl<D: VirtualSsds> Vlfs<D> {
+    /// Before a block is taken: sees to it that only the reserve is left if nothing more can be had.
+    pub(crate) fn collect(&mut self) -> Result<(), FsError> {
+        if self.free_blocks() > self.reserve(0) {
+            return Ok(());
+        }
+        self.collecting = true;
+        let done = self.clean();
+        self.collecting = false;
+        done?;
+        // What is left of the reserve is for a checkpoint and a block to move into.
+        if self.head.is_none() && self.free_blocks() <= self.checkpoint_blocks(0) + 1 {
+            return Err(FsError::NoSpace { free: 0 });
+        }
+        Ok(())
+    }
+    fn clean(&mut self) -> Result<(), FsError> {
+        for _ in 0..self.disk.blocks {
+            self.write_checkpoint()?;
+            if self.free_blocks() >= self.clean_to() {
+                break;
+            }
+            let victims = self.victims();
+            if victims.is_empty() {
+                break;
+            }
+            victims.into_iter().try_for_each(|v| self.move_out(v))?;
+        }
+        self.flush()
+    }
+    /// The blocks with least live data (greedy), as many as can be moved before the next checkpoint: none, if that
+    /// would not free more than it takes.
+    fn victims(&self) -> Vec<u32> {
+        let head = self.head.map(|h| h.block.index);
+        let live = |b: u32| u64::from(self.tree.live.get(&b).copied().unwrap_or(0));
+        let mut all: Vec<u32> = self.blocks.keys().copied().filter(|b| Some(*b) != head && live(*b) > 0).collect();
+        all.sort_by_key(|b| (live(*b), *b));
+        let size = u64::from(self.block_slots);
+        let free = u64::from(self.free_blocks().saturating_sub(self.checkpoint_blocks(0)));
+        // Headers and records take a part of what is written.
+        let room = (free * size + self.head.map_or(0, |h| size - u64::from(h.at))) * 15 / 16;
+        let wanted = u64::from(self.clean_to().saturating_sub(self.free_blocks())) * size;
+        let (mut moved, mut taken) = (0, 0);
+        for b in &all {
+            let gain = (taken as u64 * size).saturating_sub(moved);
+            if moved + live(*b) > room || live(*b) > size * 15 / 16 || gain > wanted {
+                break;
+            }
+            moved += live(*b);
+            taken += 1;
+        }
+        all.truncate(taken);
+        let cost = moved * 17 / 16 + u64::from(self.page_slots);
+        if cost < taken as u64 * size { all } else { Vec::new() }
+    }
+    /// Free blocks at which cleaning ends.
+    fn clean_to(&self) -> u32 {
+        self.reserve(0) + (self.disk.blocks / 32).max(1)
+    }
+    /// Moves what lives in the block to the log's end. What of the block is a file's is in the records of its batches.
+    fn move_out(&mut self, index: u32) -> Result<(), FsError> {
+        let block = Block { vssd: self.disk.vssd, index };
+        for (header, _) in self.batches(block, 0)? {
+            for r in self.records_of(&header)?.unwrap_or_default() {
+                let Record::Extent { inode, first, count, at } = r else { continue };
+                if at.block() == index {
+                    self.move_extent(inode, first, count, at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Moves what still lies there.
+    fn move_extent(&mut self, inode: u64, first: u64, count: u32, at: Addr) -> Result<(), FsError> {
+        let mut i = 0;
+        while i < count {
+            let slot = first + u64::from(i);
+            let lies = self.tree.extents(inode).and_then(|e| e.get(slot));
+            let Some((_, run)) = lies.filter(|(a, _)| *a == at.plus(i)) else {
+                i += 1;
+                continue;
+            };
+            let n = self.room(EXTENT_BYTES, run.min(count - i))?;
+            let mut data = vec![0; n as usize * SLOT as usize];
+            self.read_slots(at.plus(i), &mut data)?;
+            let b = self.batch.as_mut().expect("room was made");
+            let to = b.next();
+            b.data.extend(&data);
+            self.note(&Record::Extent { inode, first: slot, count: n, at: to });
+            self.stats.moved_slots += u64::from(n);
+            i += n;
+        }
+        Ok(())
+    }
+}

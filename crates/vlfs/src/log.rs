@@ -1,0 +1,286 @@
+//! The open batch, how it gets into the log, and how slots are read.
+
+use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
+
+use crate::format::{Addr, EXTENT_BYTES, HEADER, Header, INLINE, Place, Record, record_slots};
+use crate::{Broken, FsError, Head, SLOT, Vlfs};
+
+/// Slots of a batch at the most: 1 MiB, what is buffered and lost with a crash.
+pub const BATCH_SLOTS_MAX: u32 = 256;
+/// Records of an operation, in bytes, at the most: a rename that replaces, with three inodes and two names.
+pub const OPERATION_BYTES: usize = 2048;
+/// Inodes whose attributes a batch carries at the most (assumed): they need not fit the room of a small block.
+const DIRTY_MAX: usize = 512;
+
+/// What is going to be written as one.
+#[derive(Debug)]
+pub struct Batch {
+    /// Its header's place; data follow it.
+    pub at: Addr,
+    pub records: Vec<u8>,
+    pub data: Vec<u8>,
+    /// Bytes that the records of dirty inodes will take.
+    pub inode_bytes: usize,
+    pub flags: u16,
+    /// Where in `records` the last extent is.
+    last_extent: Option<usize>,
+}
+
+impl Batch {
+    fn data_slots(&self) -> u32 {
+        (self.data.len() / SLOT as usize) as u32
+    }
+    /// Where the next slot of data lies.
+    pub fn next(&self) -> Addr {
+        self.at.plus(1 + self.data_slots())
+    }
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.data.is_empty() && self.inode_bytes == 0
+    }
+}
+
+impl<D: VirtualSsds> Vlfs<D> {
+    fn slots_of(&self, record_bytes: usize, data_slots: u32) -> u32 {
+        (record_slots(record_bytes) + data_slots).next_multiple_of(self.page_slots)
+    }
+    /// Room in the open batch for records and as many of these slots of data as fit, at least one of them. Writes the
+    /// batch and begins another where it must; whatever the caller knows of places in the log may be old afterwards.
+    pub(crate) fn room(&mut self, record_bytes: usize, data_slots: u32) -> Result<u32, FsError> {
+        self.writable()?;
+        loop {
+            if let Some(b) = &self.batch {
+                let max = BATCH_SLOTS_MAX.min(self.block_slots - b.at.slot()) / self.page_slots * self.page_slots;
+                let bytes = b.records.len() + b.inode_bytes + record_bytes;
+                let used = record_slots(bytes) + b.data_slots();
+                let fit = max.checked_sub(used).filter(|f| *f > 0 || data_slots == 0);
+                if let Some(fit) = fit.filter(|_| self.dirty.len() < DIRTY_MAX) {
+                    return Ok(fit.min(data_slots));
+                }
+                if b.is_empty() {
+                    // Begun too near to the end of the block.
+                    self.batch = None;
+                    self.head = None;
+                } else {
+                    self.flush()?;
+                }
+            }
+            self.begin(record_bytes, data_slots.min(1))?;
+        }
+    }
+    fn begin(&mut self, record_bytes: usize, data_slots: u32) -> Result<(), FsError> {
+        if !self.fenced && !self.collecting {
+            self.fence()?;
+        }
+        let need = self.slots_of(record_bytes, data_slots);
+        if self.head.is_none_or(|h| h.at + need > self.block_slots) {
+            self.head = None;
+            if !self.collecting {
+                self.collect()?;
+            }
+            if self.head.is_none_or(|h| h.at + need > self.block_slots) {
+                self.new_head()?;
+            }
+        }
+        let head = self.head.expect("there is one");
+        self.batch = Some(Batch {
+            at: Addr::new(head.block.index, head.at),
+            records: Vec::new(),
+            data: Vec::new(),
+            inode_bytes: 0,
+            flags: 0,
+            last_extent: None,
+        });
+        Ok(())
+    }
+    /// Takes a block of the vSSD to be filled.
+    pub(crate) fn new_head(&mut self) -> Result<(), FsError> {
+        match self.d.alloc_block(self.disk.vssd) {
+            Ok(block) => {
+                self.blocks.insert(block.index, (self.epoch, self.sequence));
+                self.head = Some(Head { block, at: 0 });
+                Ok(())
+            }
+            Err(BlockError::NoFreeBlock { .. }) => Err(FsError::NoSpace { free: 0 }),
+            Err(e) => Err(self.fail(e)),
+        }
+    }
+    /// Nothing is written any more.
+    pub(crate) fn fail(&mut self, e: BlockError) -> FsError {
+        self.failed.get_or_insert(e);
+        FsError::ReadOnly(e)
+    }
+
+    /// Applies the record and puts it into the open batch, which has room.
+    pub(crate) fn note(&mut self, r: &Record) {
+        self.tree.apply(r);
+        let b = self.batch.as_mut().expect("room was made");
+        if let Record::Extent { inode, first, count, at } = r
+            && let Some(place) = b.last_extent
+            && let Ok((Record::Extent { inode: i, first: f, count: c, at: a }, _)) = Record::decode(&b.records[place..])
+            && (i, f + u64::from(c), a.plus(c)) == (*inode, *first, *at)
+        {
+            b.records.truncate(place);
+            Record::Extent { inode: i, first: f, count: c + count, at: a }.encode(&mut b.records);
+            return;
+        }
+        let place = b.records.len();
+        r.encode(&mut b.records);
+        b.last_extent = matches!(r, Record::Extent { .. }).then_some(place);
+    }
+    /// The inode's attributes have changed, or will before the batch is written.
+    pub(crate) fn touch(&mut self, inode: u64) {
+        let bytes = self.tree.inodes.get(&inode).map_or(0, |i| crate::format::inode_bytes(i.target_bytes()));
+        if self.dirty.insert(inode) {
+            self.batch.as_mut().expect("room was made").inode_bytes += bytes;
+        }
+    }
+    /// Appends a slot of data to the open batch as this slot of the file.
+    pub(crate) fn put_slot(&mut self, inode: u64, slot: u64, data: &[u8]) {
+        let b = self.batch.as_mut().expect("room was made");
+        let at = b.next();
+        b.data.extend(data);
+        self.note(&Record::Extent { inode, first: slot, count: 1, at });
+    }
+    /// The slot's contents in the open batch, if it is there: not written yet, they may be changed.
+    pub(crate) fn buffered(&mut self, at: Addr) -> Option<&mut [u8]> {
+        let b = self.batch.as_mut()?;
+        let offset = at.0.checked_sub(b.at.0 + 1)? as usize * SLOT as usize;
+        b.data.get_mut(offset..offset + SLOT as usize)
+    }
+    /// Reads slots that lie together.
+    pub(crate) fn read_slots(&mut self, at: Addr, to: &mut [u8]) -> Result<(), BlockError> {
+        if let Some(b) = &self.batch
+            && at.block() == b.at.block()
+            && at.slot() > b.at.slot()
+        {
+            let from = (at.0 - b.at.0 - 1) as usize * SLOT as usize;
+            to.copy_from_slice(&b.data[from..from + to.len()]);
+            return Ok(());
+        }
+        let block_bytes = u64::from(self.block_slots) * u64::from(SLOT);
+        let offset = u64::from(at.block()) * block_bytes + u64::from(at.slot()) * u64::from(SLOT);
+        self.d.read_data(self.disk.vssd, offset, to)
+    }
+
+    /// Appends the open batch to the log.
+    pub(crate) fn flush(&mut self) -> Result<(), FsError> {
+        self.writable()?;
+        let Some(mut b) = self.batch.take() else { return Ok(()) };
+        let mut all = Vec::with_capacity(b.inode_bytes + b.records.len());
+        for inode in std::mem::take(&mut self.dirty) {
+            if let Some(i) = self.tree.inodes.get(&inode) {
+                i.record(inode).encode(&mut all);
+            }
+        }
+        all.append(&mut b.records);
+        b.records = all;
+        if b.records.is_empty() && b.data.is_empty() && b.flags == 0 {
+            return Ok(());
+        }
+        let bytes = self.image(&b);
+        let head = self.head.expect("a batch is open");
+        let offset = u64::from(head.at) * u64::from(SLOT);
+        self.d.write_data_at(self.disk.vssd, head.block, offset, &bytes).map_err(|e| self.fail(e))?;
+        self.written(&b, (bytes.len() / SLOT as usize) as u32);
+        Ok(())
+    }
+    fn written(&mut self, b: &Batch, slots: u32) {
+        let head = self.head.as_mut().expect("a batch is open");
+        head.at += slots;
+        self.last_batch = b.at;
+        self.blocks.insert(head.block.index, (self.epoch, self.sequence));
+        self.sequence += 1;
+        self.since += u64::from(slots);
+        self.unsynced = true;
+        self.stats.batches += 1;
+        self.stats.log_slots += u64::from(slots);
+        if head.at >= self.block_slots {
+            self.head = None;
+        }
+    }
+    /// The batch as it lies in the log.
+    fn image(&self, b: &Batch) -> Vec<u8> {
+        let slots = self.slots_of(b.records.len(), b.data_slots());
+        let header = Header {
+            flags: b.flags,
+            place: Place { epoch: self.epoch, sequence: self.sequence, at: b.at },
+            slots,
+            data_slots: b.data_slots(),
+            record_bytes: b.records.len() as u32,
+            record_crc: crc32c::crc32c(&b.records),
+            data_crc: crc32c::crc32c(&b.data),
+            next_inode: self.tree.next_inode,
+            checkpoint: self.checkpoint,
+            durable: self.durable,
+        };
+        let mut bytes = Vec::with_capacity(slots as usize * SLOT as usize);
+        let (inline, rest) = b.records.split_at(b.records.len().min(INLINE));
+        bytes.extend(header.encode());
+        bytes.extend(inline);
+        bytes.resize(HEADER + INLINE, 0);
+        bytes.extend(&b.data);
+        bytes.extend(rest);
+        bytes.resize(slots as usize * SLOT as usize, 0);
+        bytes
+    }
+
+    /// Everything that was done is durable afterwards.
+    pub fn sync(&mut self) -> Result<(), FsError> {
+        if self.batch.as_ref().is_none_or(Batch::is_empty) && !self.unsynced {
+            return self.writable();
+        }
+        self.flush()?;
+        self.sync_drive()?;
+        if self.since >= self.checkpoint_interval() {
+            self.write_checkpoint()?;
+        }
+        Ok(())
+    }
+    pub(crate) fn sync_drive(&mut self) -> Result<(), FsError> {
+        if self.broken != Broken::NoSync
+            && let Err(e) = self.d.sync()
+        {
+            return Err(self.fail(e));
+        }
+        self.unsynced = false;
+        self.durable = self.sequence - 1;
+        Ok(())
+    }
+    /// Whether something would be lost with a crash now.
+    pub fn is_dirty(&self) -> bool {
+        self.unsynced || self.batch.as_ref().is_some_and(|b| !b.is_empty())
+    }
+
+    /// Slots of data there may be when a checkpoint has this many bytes more than now: what the reserve of cleaning and
+    /// the checkpoints leave, less an eighth, without which cleaning costs more and more (Rosenblum & Ousterhout §3.4).
+    pub(crate) fn room_max(&self, more_bytes: u64) -> u64 {
+        let blocks = u64::from(self.disk.blocks.saturating_sub(self.reserve(more_bytes)));
+        blocks * u64::from(self.block_slots) / 8 * 7
+    }
+    /// Blocks that only cleaning and checkpoints use: two checkpoints, one block to move into, one for each of a few
+    /// crashes in the middle of that.
+    pub(crate) fn reserve(&self, more_bytes: u64) -> u32 {
+        4 + 2 * self.checkpoint_blocks(more_bytes)
+    }
+    pub(crate) fn checkpoint_blocks(&self, more_bytes: u64) -> u32 {
+        let slots = (self.tree.record_bytes + more_bytes) / u64::from(SLOT) * 17 / 16 + u64::from(self.page_slots);
+        slots.div_ceil(u64::from(self.block_slots)) as u32
+    }
+    /// Refuses what would leave too little room for cleaning.
+    pub(crate) fn grow(&self, slots: u64, record_bytes: usize) -> Result<(), FsError> {
+        let max = self.room_max(record_bytes as u64 + EXTENT_BYTES as u64 * 2);
+        if self.tree.mapped + slots > max {
+            let free = max.saturating_sub(self.tree.mapped) * u64::from(SLOT);
+            return Err(FsError::NoSpace { free });
+        }
+        Ok(())
+    }
+    /// The block is not needed any more.
+    pub(crate) fn release_block(&mut self, index: u32) -> Result<(), FsError> {
+        let vssd = self.disk.vssd;
+        self.d.free_block(vssd, Block { vssd, index }).map_err(|e| self.fail(e))?;
+        self.blocks.remove(&index);
+        self.stats.blocks_freed += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,10 @@
+//! The file system on modelled drives.
+
+mod cuts;
+mod formats;
+mod model;
+#[path = "../../../flash/tests/all/power_disk.rs"]
+mod power_disk;
+mod random;
+mod rig;
+mod rules;

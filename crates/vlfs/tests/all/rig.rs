@@ -1,0 +1,113 @@
+//! A file system on a small drive of the flash manager, in memory, that may lose its power.
+
+use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::{Rng, SsdId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::manager::ManagerConfig;
+use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::manager::api::VirtualSsds;
+use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::{Geometry, Profile, Timing};
+use rackweave_vlfs::{Disk, Owner, Stamp, Vlfs};
+
+use crate::power_disk::PowerDisk;
+
+pub const PAGE: u32 = 8192;
+pub const SLOT: u64 = 4096;
+
+/// A power cut at a command: what it may leave.
+pub struct Cut {
+    pub at: u64,
+    pub rng: Rng,
+    pub left: Option<Memory>,
+}
+
+/// Executes at once, and knows what a power cut would leave.
+pub struct Disk2 {
+    pub disk: PowerDisk,
+    pub commands: u64,
+    pub cut: Option<Cut>,
+    /// The program after so many more fails, and its erase block with it.
+    pub fail_in: Option<u64>,
+}
+
+impl Disk2 {
+    pub fn on(memory: Memory) -> Disk2 {
+        Disk2 { disk: PowerDisk::on(memory), commands: 0, cut: None, fail_in: None }
+    }
+}
+
+impl Backend for Disk2 {
+    fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
+        self.commands += 1;
+        if let Some(c) = self.cut.as_mut().filter(|c| c.at == self.commands) {
+            c.left = Some(self.disk.crash(&mut c.rng));
+        }
+        let mut fail = None;
+        if let DeviceOp::Program { page, .. } | DeviceOp::ReadSlot { page, .. } = op
+            && self.disk.bad.contains(&page.block)
+            && matches!(op, DeviceOp::Program { .. })
+        {
+            fail = Some(DeviceError::BadBlock { block: page.block });
+        }
+        if let DeviceOp::Program { page, .. } = op
+            && let Some(n) = self.fail_in.as_mut()
+        {
+            if *n == 0 {
+                self.fail_in = None;
+                self.disk.bad.insert(page.block);
+                fail = Some(DeviceError::BadBlock { block: page.block });
+            } else {
+                *n -= 1;
+            }
+        }
+        let (result, ticket) = self.disk.submit(op.clone(), fail);
+        self.disk.delivered(ticket, result.is_ok());
+        result
+    }
+}
+
+pub type Fs = Vlfs<Drive<Disk2>>;
+
+/// One die of two planes, `blocks` erase blocks each, of 8 pages of 8 KiB: blocks of 32 slots.
+pub fn config(blocks: u32) -> ManagerConfig {
+    let mut p = Profile::builtin("p-ssd").expect("built in");
+    p.geometry = Geometry {
+        channels: 1,
+        dies_per_channel: 1,
+        planes_per_die: 2,
+        blocks_per_plane: blocks,
+        pages_per_block: 8,
+        page_bytes: PAGE,
+    };
+    p.device_over_provisioning = 0.1;
+    let mut cfg = ManagerConfig::new(SsdId(0), p);
+    cfg.timing = Timing::None;
+    cfg.die_spread = 60_000;
+    cfg
+}
+
+pub fn stamp(s: i64) -> Stamp {
+    Stamp { s, ns: 7 }
+}
+
+/// Mounts what is on the memory; a new drive gets a vSSD first.
+pub fn mount(cfg: &ManagerConfig, memory: Memory) -> Result<Fs, String> {
+    let mut d = Drive::open(cfg.clone(), Disk2::on(memory)).map_err(|e| e.to_string())?;
+    let known = d.manager().vssds().next().map(|v| v.id);
+    let vssd = match known {
+        Some(v) => v,
+        None => {
+            let v = d.alloc_vssd(Isolation::Channel, 0, 1).map_err(|e| e.to_string())?;
+            d.sync().map_err(|e| e.to_string())?;
+            v
+        }
+    };
+    let blocks = d.manager().blocks(vssd).map_err(|e| e.to_string())?.0;
+    let disk = Disk { vssd, blocks, page_bytes: PAGE };
+    Vlfs::mount(d, disk, Owner::default(), stamp(1)).map_err(|(_, e)| e.to_string())
+}
+
+pub fn new(cfg: &ManagerConfig) -> Fs {
+    mount(cfg, Memory::new(cfg.profile.geometry)).expect("a new file system")
+}
