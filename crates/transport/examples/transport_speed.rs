@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::{NodeId, Span, Time};
-use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions};
+use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, SendOptions, Train};
 
 /// The quickest of so many: others may be using the machine.
-const TRIES: usize = 15;
+const TRIES: usize = 200;
 
 fn message(from: u32, op: u8, prefix: usize, data: &Bytes) -> Message {
     let mut head = vec![0; 80 + prefix];
@@ -40,10 +40,8 @@ impl Pair {
                 while let Some(t) = self.ends[from].poll_transmit(self.now) {
                     let mut train = BytesMut::from(&t.bytes[..]);
                     let segment = t.segment.unwrap_or(train.len());
-                    while !train.is_empty() {
-                        let datagram = train.split_to(segment.min(train.len()));
-                        self.ends[1 - from].receive(self.now, Received { datagram, at: self.now, marked: false });
-                    }
+                    let train = Train { bytes: &mut train, segment, at: self.now, marked: false };
+                    self.ends[1 - from].receive_train(self.now, train);
                 }
             }
             while let Some(e) = self.ends[to].poll_event() {
@@ -77,14 +75,14 @@ fn main() {
         for mtu in [1472, 8972, 65_507] {
             let cfg = Config { encrypt, ..plain(mtu) };
             let mut p = Pair::new(&cfg, &keys);
-            let request = best(2000, || {
+            let request = best(100, || {
                 p.send(0, message(2, 7, 51, &block));
                 p.carry(1, 1);
                 p.send(1, message(3, 6, 2, &Bytes::new()));
                 p.carry(0, 1);
             });
             let mut p = Pair::new(&cfg, &keys);
-            let bulk = best(50, || {
+            let bulk = best(4, || {
                 (0..16).for_each(|_| p.send(0, message(2, 7, 51, &large)));
                 p.carry(1, 16);
             }) / 16.0;

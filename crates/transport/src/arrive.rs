@@ -16,7 +16,7 @@ use crate::window::Window;
 
 /// A life is challenged once in this time.
 const CHALLENGE_EVERY: Span = Span::from_millis(1);
-const COUNTER_BITS: u32 = 56;
+pub(crate) const COUNTER_BITS: u32 = 56;
 /// Datagrams of a life that is over are no longer on the way.
 const TWINS_AFTER: Span = Span::from_secs(1);
 /// How often it is told of a node that it runs twice.
@@ -30,9 +30,9 @@ const BAD_TAG: Count = |c| &mut c.drop_bad_tag;
 
 /// What the network said of a datagram.
 #[derive(Clone, Copy, Debug)]
-struct Note {
-    at: Time,
-    marked: bool,
+pub(crate) struct Note {
+    pub at: Time,
+    pub marked: bool,
 }
 
 impl Endpoint {
@@ -49,15 +49,19 @@ impl Endpoint {
     /// The same of all datagrams of a train. Nothing of it is kept but by a copy.
     pub fn receive_train(&mut self, now: Time, t: Train<'_>) {
         let note = Note { at: t.at, marked: t.marked };
-        let (mut heard, mut last) = (Heard::Nobody, None);
-        for d in t.bytes.chunks_mut(t.segment.max(1)) {
-            let source = self.take_in(now, d, note, &mut heard);
+        let (mut heard, mut last, mut rest) = (Heard::Nobody, None, t.bytes);
+        let segment = t.segment.max(1);
+        while !rest.is_empty() {
+            let one = segment.min(rest.len());
+            let source = self.take_in(now, &mut rest[..one], note, &mut heard);
             if let (Some(source), Some(before)) = (source, last)
                 && source != before
             {
                 self.touch(now, before);
             }
             last = source.or(last);
+            let more = if source.is_some() { self.take_run(now, rest, one, note) } else { 0 };
+            rest = &mut rest[one * (1 + more)..];
         }
         if let Some(last) = last {
             self.touch(now, last);
@@ -366,7 +370,8 @@ impl Endpoint {
         let outcome = rx.chunk(now, &c, &d, room);
         let taken = !matches!(outcome, Outcome::Contradicts | Outcome::NoRoom | Outcome::Unread);
         if taken {
-            let arrival = Arrival { at: note.at, counter: p.counter, marked: note.marked, ack_now: c.ack_now };
+            let (at, counter, marked) = (note.at, p.counter, note.marked);
+            let arrival = Arrival { at, datagrams: 1, counter, marked, ack_now: c.ack_now };
             rx.arrived(now, arrival, &self.cfg);
         }
         self.half_bytes = self.half_bytes + peer.half_bytes() - half;

@@ -13,7 +13,7 @@ use rackweave_core::NodeId;
 use rackweave_core::map::{Map, map};
 use ring::{aead, hkdf};
 
-use crate::crc::{combine, crc32c, parts};
+use crate::crc::{append, combine, crc32c, parts};
 use crate::header::{Form, HEAD_BYTES, Kind, Parsed, REWRITTEN, TAG_BYTES};
 
 /// Bytes of a cluster key.
@@ -226,51 +226,93 @@ impl Auth {
         }))
     }
 
-    /// Adds the tag to a finished datagram whose counter names the key; encrypts `payload` if that is asked for.
-    pub fn seal(&mut self, node: NodeId, incarnation: u64, d: &mut [u8], form: Form, payload: Option<Range<usize>>) {
-        let counter = crate::header::u64_at(d, form.counter_at);
+    /// Ends the datagram that begins at `start` and whose counter names the key: appends `data`, adds the tag, encrypts what is
+    /// from `payload_at` on if that is asked for.
+    pub fn seal(
+        &mut self,
+        (node, incarnation): (NodeId, u64),
+        d: &mut Vec<u8>,
+        start: usize,
+        form: Form,
+        payload_at: Option<usize>,
+        data: &[u8],
+    ) {
+        let counter = crate::header::u64_at(&d[start..], form.counter_at);
         let owner = Owner { id: KeyId((counter >> 56) as u8), node, incarnation, gc: false };
-        let Some(Derived::Datagram(key)) = self.derived(owner) else {
-            let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
-            let sum = crc32c(d);
-            d[form.tag_at..form.tag_at + 4].copy_from_slice(&sum.to_be_bytes());
-            put_back(d, &rewritten);
-            return;
-        };
-        let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
-        let tag = match payload {
-            None => key.seal_in_place_separate_tag(nonce(counter), aead::Aad::from(&*d), &mut []),
-            Some(range) => {
-                let (head, body) = d.split_at_mut(range.start);
-                key.seal_in_place_separate_tag(nonce(counter), aead::Aad::from(&*head), body)
-            }
-        };
-        let tag = tag.expect("a datagram is shorter than GCM allows");
-        d[form.tag_at..form.tag_at + TAG_BYTES].copy_from_slice(tag.as_ref());
-        put_back(d, &rewritten);
+        let h = &mut d[start..];
+        let rewritten = (take::<8>(h, REWRITTEN[0].start), take::<4>(h, REWRITTEN[1].start));
+        let key = if owner.id.0 == 0 { None } else { self.derived(owner) };
+        if let Some(Derived::Datagram(key)) = key {
+            d.extend_from_slice(data);
+            let bytes = d.len() - start;
+            let (head, body) = d[start..].split_at_mut(payload_at.unwrap_or(bytes));
+            let tag = key.seal_in_place_separate_tag(nonce(counter), aead::Aad::from(&*head), body);
+            let tag = tag.expect("a datagram is shorter than GCM allows");
+            d[start + form.tag_at..][..TAG_BYTES].copy_from_slice(tag.as_ref());
+        } else {
+            let head = crc32c(&d[start..]);
+            let sum = append(d, 0, data, head, |_, _, _| {});
+            d[start + form.tag_at..][..4].copy_from_slice(&sum.to_be_bytes());
+        }
+        put_back(&mut d[start..], &rewritten);
     }
 
     /// Checks the tag; decrypts the payload in place if it is encrypted. What the switch rewrote is as it came afterwards.
     /// `known` gets the CRC32C of each part of the data that lies in one block, if they had to be computed for it.
     pub fn open(&mut self, p: &Parsed, d: &mut [u8], known: &mut Vec<u32>) -> Result<(), OpenError> {
         known.clear();
-        let id = KeyId((p.counter >> 56) as u8);
+        let encrypted = p.encrypted.then(|| p.payload.clone());
+        self.check(p, p.counter, d, encrypted, |d| checksum(p, d, known))
+    }
+
+    /// The same of a chunk that differs from the opened `like` in counter and number only and has nothing but data from
+    /// `payload_at` on. `put` takes the CRC of what is before the data, and the data, for which it has a place, and returns the CRC
+    /// of both: it is called once, unless the datagram is encrypted and not what it should be. After an error the datagram is as it
+    /// was, unless it is encrypted: then its tag fits no more.
+    pub fn open_onto(
+        &mut self,
+        like: &Parsed,
+        d: &mut [u8],
+        payload_at: usize,
+        mut put: impl FnMut(u32, &[u8]) -> u32,
+    ) -> Result<(), OpenError> {
+        let counter = crate::header::u64_at(d, like.form.counter_at);
+        if self.keys.is_none() {
+            return self.check(like, counter, d, None, |d| put(crc32c(&d[..payload_at]), &d[payload_at..]));
+        }
+        let encrypted = like.encrypted.then_some(payload_at..d.len());
+        self.check(like, counter, d, encrypted, |_| 0)?;
+        put(0, &d[payload_at..]);
+        Ok(())
+    }
+
+    /// `sum` is what checks a datagram without a key.
+    fn check(
+        &mut self,
+        p: &Parsed,
+        counter: u64,
+        d: &mut [u8],
+        encrypted: Option<Range<usize>>,
+        sum: impl FnOnce(&[u8]) -> u32,
+    ) -> Result<(), OpenError> {
+        let id = KeyId((counter >> 56) as u8);
         if (id.0 == 0) != self.keys.is_none() {
             return Err(OpenError::UnknownKey);
         }
         let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
         let tag = take::<TAG_BYTES>(d, p.form.tag_at);
         let result = if id.0 == 0 {
-            let sum = checksum(p, d, known);
             let mut want = [0; TAG_BYTES];
-            want[..4].copy_from_slice(&sum.to_be_bytes());
+            want[..4].copy_from_slice(&sum(d).to_be_bytes());
             if !p.encrypted && want == tag { Ok(()) } else { Err(OpenError::BadTag) }
         } else {
             let owner = Owner { id, node: p.source, incarnation: p.incarnation, gc: false };
-            let encrypted = p.encrypted.then(|| p.payload.clone());
-            self.open_keyed(owner, d, p.counter, tag, encrypted)
+            self.open_keyed(owner, d, counter, tag, encrypted)
         };
         put_back(d, &rewritten);
+        if result.is_err() {
+            d[p.form.tag_at..][..TAG_BYTES].copy_from_slice(&tag);
+        }
         result
     }
 
@@ -344,6 +386,7 @@ fn nonce(counter: u64) -> aead::Nonce {
 }
 
 /// What is at `at`, which becomes zero.
+#[inline]
 fn take<const N: usize>(d: &mut [u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&d[at..at + N]);
@@ -351,6 +394,7 @@ fn take<const N: usize>(d: &mut [u8], at: usize) -> [u8; N] {
     out
 }
 
+#[inline]
 fn put_back(d: &mut [u8], rewritten: &([u8; 8], [u8; 4])) {
     d[REWRITTEN[0].clone()].copy_from_slice(&rewritten.0);
     d[REWRITTEN[1].clone()].copy_from_slice(&rewritten.1);

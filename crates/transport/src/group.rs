@@ -17,7 +17,7 @@ use rackweave_core::{NodeId, Span, Time, VssdId};
 use crate::api::{Event, GroupError, GroupOptions, Message, Missing, SendError, Transmit, Via};
 use crate::endpoint::{Endpoint, single};
 use crate::header::{self, GROUP_VERSION, LONG, LONG_BYTES, SHORT, SHORT_BYTES, ShortOp, Space, TransferId};
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Outgoing, pieces};
 use crate::peer::{Carrier, Control};
 use crate::receiver::ROUTED_SPAN;
 use crate::sender::{Pick, Progress};
@@ -311,8 +311,7 @@ impl Endpoint {
         let o = first.flow(class).tx.transfers.get(&id)?;
         let bytes = o.chunk(chunk, false).range().len() + if long { LONG_BYTES } else { SHORT_BYTES };
         // The message is the same to all of them, and so are its chunks.
-        let (mut c, mut payload) = (o.chunk(chunk, false), Vec::with_capacity(bytes));
-        o.copy(&c, &mut payload);
+        let mut c = o.chunk(chunk, false);
         for (node, _) in takers {
             c.ack_now |= self.peers.get_mut(node).is_some_and(|p| p.flow(class).tx.full_after(bytes));
         }
@@ -326,8 +325,9 @@ impl Endpoint {
         }
         header::put_chunk(&mut d, &from, &c, false);
         let payload_at = d.len();
-        d.extend_from_slice(&payload);
-        self.auth.seal(self.local, self.incarnation, &mut d, form, from.encrypt.then_some(payload_at..bytes));
+        let (prefix, data) = pieces(&m.message, &c);
+        d.extend_from_slice(prefix);
+        self.auth.seal((self.local, self.incarnation), &mut d, 0, form, from.encrypt.then_some(payload_at), data);
         for (node, _) in takers {
             let Some(peer) = self.peers.get_mut(node) else { continue };
             peer.flow(class).tx.sent_to_group(now, Pick { id, chunk, again: false }, counter, bytes);

@@ -43,6 +43,8 @@ const FLAGS_AT: usize = 11;
 const SOURCE_AT: usize = 12;
 const DESTINATION_AT: usize = 16;
 const WIRE_LENGTH_AT: usize = 56;
+/// A chunk's number in its extension.
+const NUMBER_AT: usize = 24;
 
 /// The transfer went by the switch: whoever serves the vSSD answers.
 const ROUTED: u8 = 1;
@@ -208,15 +210,40 @@ pub struct Parsed {
     pub payload: Range<usize>,
 }
 
+#[inline]
 fn u16_at(b: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([b[at], b[at + 1]])
 }
+#[inline]
 fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
+#[inline]
 pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from(u32_at(b, at)) << 32 | u64::from(u32_at(b, at + 4))
 }
+
+/// The number of a chunk in `b` that is like that in `first`, which `parse` knows, in all but counter, tag, number, vSSD and
+/// latency, and has as many bytes.
+#[inline]
+pub(crate) fn continued(first: &[u8], form: Form, b: &[u8]) -> Option<u16> {
+    let same = b.len() == first.len()
+        && if form == LONG { same::<48, 64, HEAD_BYTES>(first, b) } else { same::<20, 28, SHORT_HEAD_BYTES>(first, b) };
+    same.then(|| u16_at(b, form.extension_at + NUMBER_AT))
+}
+
+/// With a form's places known beforehand these are comparisons of words.
+#[inline]
+fn same<const COUNTER_AT: usize, const TAG_AT: usize, const EXTENSION_AT: usize>(a: &[u8], b: &[u8]) -> bool {
+    let number = EXTENSION_AT + NUMBER_AT;
+    a[0] == b[0]
+        && a[REWRITTEN[0].end..COUNTER_AT] == b[REWRITTEN[0].end..COUNTER_AT]
+        && a[COUNTER_AT + 8..TAG_AT] == b[COUNTER_AT + 8..TAG_AT]
+        && a[TAG_AT + TAG_BYTES..number] == b[TAG_AT + TAG_BYTES..number]
+        && a[number + 2..EXTENSION_AT + EXTENSION_BYTES] == b[number + 2..EXTENSION_AT + EXTENSION_BYTES]
+}
+
+const _: () = assert!(LONG.counter_at == 48 && LONG.tag_at == 64 && SHORT.counter_at == 20 && SHORT.tag_at == 28);
 
 fn need(b: &[u8], need: usize) -> Result<(), Malformed> {
     if b.len() < need { Err(Malformed::Truncated { len: b.len(), need }) } else { Ok(()) }
@@ -317,7 +344,7 @@ fn chunk(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
         ack_now: flags & ACK_NOW != 0,
         unheard: flags & UNHEARD != 0,
         body_bytes: u32_at(b, at + 20),
-        number: u16_at(b, at + 24),
+        number: u16_at(b, at + NUMBER_AT),
         chunk_bytes: u16_at(b, at + 26),
         prefix_bytes: u16_at(b, at + 28),
     };
@@ -564,6 +591,16 @@ pub fn put_chunk(to: &mut Vec<u8>, from: &Sender, c: &Chunk, acks: bool) {
     to.extend_from_slice(&c.chunk_bytes.to_be_bytes());
     to.extend_from_slice(&c.prefix_bytes.to_be_bytes());
     to.extend_from_slice(&(c.range().len() as u16).to_be_bytes());
+}
+
+/// Appends header and extension of a chunk that follows the one before it, which is as long and whose datagram begins at `like`.
+pub(crate) fn put_continued(to: &mut Vec<u8>, like: usize, form: Form, counter: u64, number: u16) {
+    let start = to.len();
+    to.extend_from_within(like..like + form.extension_at + EXTENSION_BYTES);
+    let h = &mut to[start..];
+    h[form.counter_at..form.counter_at + 8].copy_from_slice(&counter.to_be_bytes());
+    h[form.tag_at..form.tag_at + TAG_BYTES].fill(0);
+    h[form.extension_at + NUMBER_AT..][..2].copy_from_slice(&number.to_be_bytes());
 }
 
 /// Appends the extension of what carries no chunk.

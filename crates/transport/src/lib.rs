@@ -11,7 +11,7 @@
 //! `now` never goes back. The same calls with the same seed give the same bytes.
 //!
 //! `docs/transport.md` draws the bytes and lists parameters. Reading order: [`api`], [`header`], `endpoint`, `outgoing`, `sender`,
-//! `receiver`, `arrive`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
+//! `receiver`, `arrive`, `run`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
 
 pub mod api;
 mod arrive;
@@ -29,6 +29,7 @@ mod peer;
 mod receiver;
 pub mod route;
 mod rtt;
+mod run;
 mod sender;
 pub mod siphash;
 pub mod stream;

@@ -59,6 +59,9 @@ impl Outgoing {
             left,
         }
     }
+    pub fn prefix_bytes(&self) -> usize {
+        self.message.head.len() - HEAD_BYTES
+    }
     pub fn body_bytes(&self) -> usize {
         self.message.len() - HEAD_BYTES
     }
@@ -80,18 +83,21 @@ impl Outgoing {
             body_bytes: self.body_bytes() as u32,
             number: number as u16,
             chunk_bytes: self.chunk_bytes as u16,
-            prefix_bytes: (self.message.head.len() - HEAD_BYTES).min(usize::from(u16::MAX)) as u16,
+            prefix_bytes: self.prefix_bytes().min(usize::from(u16::MAX)) as u16,
         }
-    }
-    /// Appends the chunk's bytes.
-    pub fn copy(&self, c: &Chunk, to: &mut Vec<u8>) {
-        let range = c.range();
-        let prefix = &self.message.head[HEAD_BYTES..];
-        let split = prefix.len();
-        to.extend_from_slice(&prefix[range.start.min(split)..range.end.min(split)]);
-        to.extend_from_slice(&self.message.data[range.start.max(split) - split..range.end.max(split) - split]);
     }
     pub fn may_send_more(&self) -> bool {
         (self.next as usize) < self.chunks.len() && self.next <= self.base.saturating_add(ACK_SPAN)
     }
+}
+
+/// A chunk's bytes: those before the data, those of it.
+pub(crate) fn pieces<'a>(m: &'a Message, c: &Chunk) -> (&'a [u8], &'a [u8]) {
+    let range = c.range();
+    let prefix = &m.head[HEAD_BYTES..];
+    let split = prefix.len();
+    (
+        &prefix[range.start.min(split)..range.end.min(split)],
+        &m.data[range.start.max(split) - split..range.end.max(split) - split],
+    )
 }

@@ -8,7 +8,7 @@ use rackweave_core::Time;
 
 use crate::api::Message;
 use crate::config::Config;
-use crate::crc::{BLOCK_BYTES, combine, crc32c, parts};
+use crate::crc::{BLOCK_BYTES, append, combine, crc32c, parts};
 use crate::header::{
     ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, Space, TransferId, restore,
 };
@@ -36,19 +36,35 @@ impl Blocks {
     /// `known` has the CRC of each part that lies in one block, if checking the datagram gave them.
     fn add(&mut self, at: usize, data: &[u8], known: &[u32]) {
         for (i, (at, part)) in parts(at, data).enumerate() {
-            let (block, from) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
-            if self.done.len() <= block {
-                self.done.resize(block + 1, (0, 0));
-            }
-            let (done, crc) = &mut self.done[block];
-            if *done == from {
-                *crc = match known.get(i) {
-                    Some(known) if from == 0 => *known,
-                    Some(known) => combine(*crc, *known, part.len()),
-                    None => combine(*crc, crc32c(part), part.len()),
-                };
-                *done += part.len();
-            }
+            self.add_part(at, part.len(), || known.get(i).copied().unwrap_or_else(|| crc32c(part)));
+        }
+    }
+    /// A part that lies in one block.
+    #[inline]
+    fn add_part(&mut self, at: usize, len: usize, part: impl FnOnce() -> u32) {
+        let (block, from) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+        if self.done.len() <= block {
+            self.done.resize(block + 1, (0, 0));
+        }
+        let (done, crc) = &mut self.done[block];
+        if *done == from {
+            *crc = if from == 0 { part() } else { combine(*crc, part(), len) };
+            *done += len;
+        }
+    }
+    /// Appends data to `to`, all that is there so far. Returns the CRC of what has `before` and then the data.
+    #[inline]
+    fn append(&mut self, to: &mut Vec<u8>, data: &[u8], before: u32) -> u32 {
+        append(to, to.len(), data, before, |at, len, crc| self.add_part(at, len, || crc))
+    }
+    /// How it is before something is appended at that place; [`Blocks::back`] makes it so again.
+    fn before(&self, at: usize) -> (usize, Option<(usize, u32)>) {
+        (self.done.len(), self.done.get(at / BLOCK_BYTES).copied())
+    }
+    fn back(&mut self, at: usize, (blocks, block): (usize, Option<(usize, u32)>)) {
+        self.done.truncate(blocks);
+        if let Some(block) = block {
+            self.done[at / BLOCK_BYTES] = block;
         }
     }
     /// What came out of order is read now.
@@ -153,10 +169,12 @@ pub(crate) enum Outcome {
     Unread,
 }
 
-/// A datagram with a chunk, as it came in.
+/// Datagrams with chunks, as they came in together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub at: Time,
+    /// How many, and the latest one's counter.
+    pub datagrams: u32,
     pub counter: u64,
     pub marked: bool,
     pub ack_now: bool,
@@ -285,6 +303,37 @@ impl Receiver {
         Outcome::Whole(Message { head: i.head.into(), data: i.data.into() }, crcs)
     }
 
+    /// Chunks that follow `first`, which is here, and have nothing but data: `next` has the chunk of that number put behind the data
+    /// by what it is given, a CRC and the chunk for the CRC of both; it says whether the chunk was right. It ends before the
+    /// message's last chunk, and before the last one missing. How many.
+    pub fn run(
+        &mut self,
+        now: Time,
+        first: &Chunk,
+        mut next: impl FnMut(u16, &mut dyn FnMut(u32, &[u8]) -> u32) -> bool,
+    ) -> u32 {
+        let Some(i) = self.incoming.get_mut(&first.id).filter(|i| i.same(first)) else { return 0 };
+        let (mut count, after) = (0, first.range().end);
+        let Some(mut at) = after.checked_sub(usize::from(first.prefix_bytes)) else { return 0 };
+        for number in first.number + 1..(first.count() - 1) as u16 {
+            if at != i.data.len() || i.has(u32::from(number)) || i.left == 1 {
+                break;
+            }
+            let before = i.blocks.before(at);
+            if !next(number, &mut |sum, chunk| i.blocks.append(&mut i.data, chunk, sum)) {
+                i.data.truncate(at);
+                i.blocks.back(at, before);
+                break;
+            }
+            i.got[usize::from(number) / 64] |= 1 << (number % 64);
+            i.left -= 1;
+            i.top = i.top.max(u32::from(number) + 1);
+            (at, count) = (i.data.len(), count + 1);
+        }
+        i.touched = now;
+        count
+    }
+
     /// The message of a datagram that holds all of it.
     pub fn whole(c: &Chunk, d: &Datagram<'_>) -> (Message, Vec<u32>) {
         let (cut, _) = c.data_at();
@@ -337,14 +386,14 @@ impl Receiver {
             self.partial.push(id);
         }
     }
-    /// A datagram with a chunk is to be acknowledged: soon, or when `ack_every` wait.
+    /// Datagrams with chunks are to be acknowledged: soon, or when `ack_every` wait.
     pub fn arrived(&mut self, now: Time, a: Arrival, cfg: &Config) {
         if a.counter > self.echo {
             (self.echo, self.echo_at) = (a.counter, a.at);
         }
-        self.received = self.received.wrapping_add(1);
-        self.marked = self.marked.wrapping_add(u32::from(a.marked));
-        self.waiting += 1;
+        self.received = self.received.wrapping_add(a.datagrams);
+        self.marked = self.marked.wrapping_add(if a.marked { a.datagrams } else { 0 });
+        self.waiting += a.datagrams;
         let at_once = a.ack_now || self.waiting >= cfg.ack_every || std::mem::take(&mut self.urgent);
         self.ack_at = self.ack_at.min(if at_once { now } else { now + cfg.ack_delay });
     }

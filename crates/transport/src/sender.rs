@@ -331,6 +331,38 @@ impl Sender {
         }
         self.on_the_way(now, pick, counter, bytes, false);
     }
+    /// Chunks behind `last`, which was just sent, leave in datagrams of `bytes` each: those with nothing but data, as long as `last`,
+    /// while there is room for another behind them. `put` gives each its counter. How many, `most` at the most.
+    pub fn sent_run(
+        &mut self,
+        now: Time,
+        last: TransferId,
+        bytes: usize,
+        most: usize,
+        mut put: impl FnMut(&Outgoing, u32) -> u64,
+    ) -> usize {
+        let turn = self.lost.is_empty() && self.waiting.back() == Some(&last);
+        let Some(o) = self.transfers.get_mut(&last).filter(|_| turn) else { return 0 };
+        let (id, bytes) = (last, bytes as u64);
+        let mut count = 0;
+        while count < most
+            && (o.next as usize) + 1 < o.chunks.len()
+            && o.chunks[o.next as usize] == UNSENT
+            && o.may_send_more()
+            && o.next as usize * o.chunk_bytes >= o.prefix_bytes()
+            && self.in_flight + 2 * bytes <= self.window
+        {
+            let (chunk, counter) = (o.next, put(o, o.next));
+            o.chunks[chunk as usize] = counter;
+            o.next += 1;
+            self.in_flight += bytes;
+            let (at, left, stamped, in_flight, shared) = (now, now, false, true, false);
+            self.sent.push_back(Sent { counter, id, chunk, bytes: bytes as u32, at, left, stamped, in_flight, shared });
+            count += 1;
+        }
+        self.counts.sent += count as u64;
+        count
+    }
     /// The chunk left in a datagram to the whole group.
     pub fn sent_to_group(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize) {
         if let Some(o) = self.transfers.get_mut(&pick.id) {

@@ -7,9 +7,9 @@ use crate::api::{Transmit, Via};
 use crate::endpoint::{CLASSES, Endpoint, single};
 use crate::header::{
     self, AckEntry, AckHead, Chunk, EXTENSION_BYTES, Form, HEAD_BYTES, LONG, LONG_BYTES, SHORT, SHORT_BYTES, Sender,
-    ShortOp, Space, whose,
+    ShortOp, Space, TransferId, whose,
 };
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Outgoing, pieces};
 use crate::peer::{Carrier, Control, STREAM_PATH};
 use crate::sender::Pick;
 
@@ -41,6 +41,9 @@ impl Endpoint {
 
     pub(crate) fn next_counter(&mut self) -> u64 {
         self.counter += 1;
+        self.last_counter()
+    }
+    fn last_counter(&self) -> u64 {
         u64::from(self.auth.sending()) << 56 | self.counter
     }
     /// How this endpoint speaks to a peer of that version.
@@ -96,7 +99,7 @@ impl Endpoint {
         header::put_short(&mut d, op, Class::Gold, &from, node, counter);
         header::put_brief(&mut d, &from, false);
         words.into_iter().flatten().for_each(|w| d.extend_from_slice(&w.to_be_bytes()));
-        self.auth.seal(self.local, self.incarnation, &mut d, SHORT, None);
+        self.auth.seal((self.local, self.incarnation), &mut d, 0, SHORT, None, &[]);
         if op == ShortOp::Ping
             && let Some(peer) = self.peers.get_mut(&node)
         {
@@ -215,7 +218,9 @@ impl Endpoint {
         debug_assert_eq!(d.len() - start, form.extension_at + EXTENSION_BYTES);
         put_acks(d, acks);
         let payload_at = d.len() - start;
-        o.copy(&c, d);
+        let (prefix, data) = pieces(&o.message, &c);
+        d.extend_from_slice(prefix);
+        self.auth.seal((self.local, self.incarnation), d, start, form, encrypt.then_some(payload_at), data);
         let bytes = d.len() - start;
         flow.tx.sent(now, pick, counter, bytes);
         peer.owed.get_or_insert(now);
@@ -226,8 +231,6 @@ impl Endpoint {
         self.counters.sent_chunks += 1;
         self.counters.sent_again += u64::from(pick.again);
         self.counters.group_repairs += u64::from(pick.id.space == Space::Group);
-        let encrypted = encrypt.then_some(payload_at..bytes);
-        self.auth.seal(self.local, self.incarnation, &mut d[start..], form, encrypted);
         (to, counter)
     }
 
@@ -256,8 +259,50 @@ impl Endpoint {
             let Some(pick) = peer.flow(class).tx.pick_more(last, fits) else { break };
             (_, counter) = self.put_datagram(now, node, class, pick, Some(form), d);
             (last, count) = (pick.id, count + 1);
+            if d.len() == one * count {
+                count += self.put_run(now, (node, class, last), form, one, TRAIN_DATAGRAMS - count, d);
+                counter = self.last_counter();
+            }
         }
         (if count > 1 { Some(one) } else { None }, counter)
+    }
+
+    /// Lengthens a train by chunks that follow the message's chunk in its last datagram, of `one` bytes and without
+    /// acknowledgements: what they share is copied from it. How many, `most` at the most.
+    fn put_run(
+        &mut self,
+        now: Time,
+        (node, class, id): (NodeId, Class, TransferId),
+        form: Form,
+        one: usize,
+        most: usize,
+        d: &mut Vec<u8>,
+    ) -> usize {
+        let fixed = form.extension_at + EXTENSION_BYTES;
+        let (encrypt, like) = (self.encrypts(), d.len() - one);
+        let most = most.min((self.cfg.train_bytes_max - d.len()) / one);
+        let Some(peer) = self.peers.get_mut(&node) else { return 0 };
+        let on_stream = peer.carrier == Carrier::Stream;
+        let (auth, last, sender) = (&mut self.auth, &mut self.counter, (self.local, self.incarnation));
+        let key = u64::from(auth.sending()) << 56;
+        let put = |o: &Outgoing, chunk: u32| {
+            *last += 1;
+            let (start, counter) = (d.len(), key | *last);
+            header::put_continued(d, like, form, counter, chunk as u16);
+            let (_, data) = pieces(&o.message, &o.chunk(chunk, false));
+            auth.seal(sender, d, start, form, encrypt.then_some(fixed), data);
+            counter
+        };
+        let tx = &mut peer.flow(class).tx;
+        if tx.transfers.get(&id).is_none_or(|o| fixed + o.chunk_bytes != one) {
+            return 0;
+        }
+        let count = tx.sent_run(now, id, one, most, put);
+        if !on_stream {
+            peer.loss_sent = peer.loss_sent.saturating_add(count as u32);
+        }
+        self.counters.sent_chunks += count as u64;
+        count
     }
 
     fn poll_acks(&mut self, now: Time) -> Option<Transmit> {
@@ -275,7 +320,7 @@ impl Endpoint {
             header::put_short(&mut d, ShortOp::Ack, class, &from, node, counter);
             header::put_brief(&mut d, &from, true);
             put_acks(&mut d, Some(acks));
-            self.auth.seal(self.local, self.incarnation, &mut d, SHORT, None);
+            self.auth.seal((self.local, self.incarnation), &mut d, 0, SHORT, None, &[]);
             self.counters.acks_sent += 1;
             return Some(single(node, self.via(node), class, d, counter));
         }

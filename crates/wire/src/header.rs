@@ -17,7 +17,8 @@
 //!  40     8    request
 //!  48     8    sequence on the way between two nodes: reserved, zero
 //!  56     4    bytes of the body
-//!  60     4    checksum: CRC32C of bytes 0–63, with 1–8, 16–19 and 60–63 as zero, and the body
+//!  60     4    checksum: CRC32C of bytes 0–63, with 1–8, 16–19 and 60–63 as zero, and the body; zero in the transport's
+//!                datagrams
 //!  64    16    tag of the authenticated packet: reserved, zero
 //!  80          body
 //! ```
@@ -72,16 +73,18 @@ pub(crate) fn put(packet: &Packet, w: &mut Writer<'_>) {
     w.bytes(&[0; HEADER_BYTES - 48]);
 }
 
-/// `data` follows the packet's bytes.
-pub(crate) fn seal(packet: &mut [u8], data: &[u8], elided: bool) -> Result<(), EncodeError> {
-    let len = packet.len() + data.len() - HEADER_BYTES;
+/// So many bytes of data follow the packet's; a checksum is only put over what is whole.
+pub(crate) fn seal(packet: &mut [u8], data_bytes: usize, elided: bool, sum: bool) -> Result<(), EncodeError> {
+    let len = packet.len() + data_bytes - HEADER_BYTES;
     if len > BODY_MAX as usize {
         return Err(EncodeError::BodyTooLong { len, limit: BODY_MAX });
     }
     packet[FLAGS_AT] = if elided { FLAG_ELIDED } else { 0 };
     packet[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&(len as u32).to_be_bytes());
-    let sum = crc32c::crc32c_append(checksum(packet), data);
-    packet[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_be_bytes());
+    if sum {
+        let sum = checksum(packet);
+        packet[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_be_bytes());
+    }
     Ok(())
 }
 

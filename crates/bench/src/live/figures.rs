@@ -165,6 +165,6 @@ pub fn fig14c() -> io::Result<Report> {
     r.row([json!("message, copied into blocks, then CRC"), json!(apart), json!(1.0)]);
     r.row([json!("blocks and CRC in the receive step"), json!(once), json!(once / apart)]);
     r.bars.push(Bar::at_most("bytes moved, of copy-then-CRC", once / apart, 0.5));
-    r.note("counted: every load and store of the process (valgrind's lackey), datagrams of 1,472 bytes, CRC32C only");
+    r.note("counted: every load and store of the process (valgrind's lackey), datagrams of 1,472 bytes in trains, CRC32C only");
     Ok(r)
 }

@@ -8,11 +8,13 @@ use bytes::{Bytes, BytesMut};
 use clap::ValueEnum;
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{BLOCK, NodeId, Time};
-use rackweave_transport::{Algorithm, Config, Endpoint, Event, Keys, Received, SendOptions};
+use rackweave_transport::{Algorithm, Config, Endpoint, Event, Keys, SendOptions, Train};
 
 use crate::model::message;
 
 const MESSAGE: usize = 65_536;
+/// What a socket takes at once.
+const TRAIN: usize = 65_507;
 const FROM: NodeId = NodeId(2);
 const TO: NodeId = NodeId(3);
 
@@ -26,8 +28,9 @@ pub enum Receive {
 
 /// Receives so many messages; the sender's part is the same for all ways.
 pub fn receive(way: Receive, count: u64) {
-    // A window that needs no acknowledgement to go on.
-    let cfg = Config { algorithm: Algorithm::Fixed { window: 16 << 20 }, ..Config::default() };
+    // A window that needs no acknowledgement to go on; trains as GSO takes them and GRO gives them.
+    let algorithm = Algorithm::Fixed { window: 16 << 20 };
+    let cfg = Config { algorithm, train_bytes_max: TRAIN, ..Config::default() };
     let end = |n| Endpoint::new(cfg.clone(), n, 1, Keys::none(), 1).expect("a configuration");
     let (mut from, mut to, now) = (end(FROM), end(TO), Time(1));
     let data = Bytes::from(vec![7; MESSAGE]);
@@ -36,9 +39,10 @@ pub fn receive(way: Receive, count: u64) {
         let m = message(Op::Peer, Class::Silver, FROM, n, 40, data.clone());
         from.send(now, TO, m, SendOptions { deadline: Time::MAX, token: n }).expect("room");
         while let Some(t) = from.poll_transmit(now) {
-            let datagram = BytesMut::from(&t.bytes[..]);
+            let mut bytes = BytesMut::from(&t.bytes[..]);
+            let segment = t.segment.unwrap_or(bytes.len());
             if way != Receive::Not {
-                to.receive(now, Received { datagram, at: now, marked: false });
+                to.receive_train(now, Train { bytes: &mut bytes, segment, at: now, marked: false });
             }
         }
         while to.poll_transmit(now).is_some() {}

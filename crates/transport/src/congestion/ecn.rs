@@ -1,14 +1,15 @@
 //! Control by the share of marked datagrams: DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257).
 //!
-//! Otherwise than there, a loss counts only beside marks: a switch that marks does so long before it drops, so what is lost
-//! without marks is the network's fault, not a queue's. Much of it is taken for a switch that does not mark.
+//! Otherwise than there,
+//! - a round trip's marks shrink the window by their own share, not by the smoothed one: with that, any mark costs the same, and the
+//!   longer turns of slow hosts seldom are without one, so that these get less (PN9);
+//! - a loss counts only beside marks: a switch that marks does so long before it drops, so what is lost without marks is the
+//!   network's fault, not a queue's. Much of it is taken for a switch that does not mark.
 
 use rackweave_core::{Span, Time};
 
 use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, Stretch, WINDOW_MAX};
 
-/// Weight of the newest round trip in the estimate of the marked share (RFC 8257 §4.2).
-const GAIN: f64 = 1.0 / 16.0;
 /// Losses that count without marks: more than one in so many, of so many datagrams.
 const LOSS_HEAVY: u32 = 5;
 const LOSS_JUDGED: u32 = 64;
@@ -19,8 +20,6 @@ pub struct Ecn {
     window: f64,
     slow_start: bool,
     stretch: Stretch,
-    /// Estimated share of marked datagrams; 1 at first, as RFC 8257 asks.
-    alpha: f64,
     received: u32,
     marked: u32,
     /// Arrived and lost since the losses were judged last.
@@ -39,7 +38,6 @@ impl Ecn {
             window: (DATAGRAMS_INITIAL * datagram) as f64,
             slow_start: true,
             stretch: Stretch::default(),
-            alpha: 1.0,
             received: 0,
             marked: 0,
             arrived: 0,
@@ -59,13 +57,10 @@ impl Ecn {
         self.scale(0.5);
     }
     fn round(&mut self, a: &Acked) {
-        if self.received > 0 {
-            let share = f64::from(self.marked) / f64::from(self.received);
-            self.alpha = (1.0 - GAIN) * self.alpha + GAIN * share.min(1.0);
-        }
         if self.marked > 0 {
+            let share = f64::from(self.marked) / f64::from(self.received.max(self.marked));
             self.slow_start = false;
-            self.scale(1.0 - self.alpha / 2.0);
+            self.scale(1.0 - share / 2.0);
         }
         if self.arrived + self.lost >= LOSS_JUDGED {
             if self.lost > (self.arrived + self.lost) / LOSS_HEAVY {

@@ -472,3 +472,23 @@ fn copies_are_authenticated_as_all_datagrams_are() {
         assert_eq!(give(&mut w, 9, &copy).drop_bad_tag, before.drop_bad_tag + 1);
     }
 }
+
+/// A gap, and a message that is whole, are told at once; what comes in order waits for company.
+#[test]
+fn a_gap_and_the_end_are_acknowledged_at_once() {
+    let (mut w, _) = world(15, 2, &config(), &keys(), Faults::default());
+    let now = w.now;
+    // Five chunks: fewer than are acknowledged together.
+    w.end(2).send_group(now, NodeId(RING), put(1, 6000), how(2, 1)).expect("taken");
+    let copies: Vec<_> = std::iter::from_fn(|| w.end(2).poll_transmit(now)).collect();
+    assert_eq!(copies.len(), 5);
+    let mut acknowledged = |chunk: usize| {
+        let mut datagram = bytes::BytesMut::from(&copies[chunk].bytes[..]);
+        datagram[16..20].copy_from_slice(&3u32.to_be_bytes());
+        w.end(3).receive(now, rackweave_transport::Received { datagram, at: now, marked: false });
+        let told: Vec<_> = std::iter::from_fn(|| w.end(3).poll_transmit(now)).collect();
+        assert!(told.iter().all(|t| parse(&t.bytes).expect("a datagram").kind == Kind::Ack), "{told:?}");
+        !told.is_empty()
+    };
+    assert_eq!([0, 1, 3, 2, 4].map(&mut acknowledged), [false, false, true, false, true]);
+}

@@ -10,4 +10,5 @@ mod group;
 mod hostile;
 mod packets;
 mod routed;
+mod trains;
 mod world;

@@ -34,8 +34,9 @@ proptest! {
         let packet = Draw::new(seed).packet();
         let mut head = Vec::new();
         let data = encode_apart(&packet, &mut head).expect("drawn within the bounds");
-        let joined = [&head[..], &data].concat();
-        prop_assert_eq!(&joined, &bytes_of(&packet));
+        let mut whole = bytes_of(&packet);
+        whole[60..64].fill(0);
+        prop_assert_eq!([&head[..], &data].concat(), whole);
         let head = Bytes::from(head);
         assert_same(&decode_apart(&head, &data).unwrap(), &packet);
         if !data.is_empty() {
