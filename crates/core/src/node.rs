@@ -178,6 +178,10 @@ impl Layout {
     pub fn client(&self, i: u32) -> NodeId {
         NodeId(2 + self.servers + i)
     }
+    /// The number that people know a client, a gateway of theirs, by: from 0, as in `gateway-0`.
+    pub fn client_number(&self, client: NodeId) -> u32 {
+        client.0.saturating_sub(2 + self.servers)
+    }
     pub fn nodes(&self) -> u32 {
         2 + self.servers + self.clients
     }

@@ -219,8 +219,8 @@ pub enum RequestError {
     Lost { volume: VolumeId },
     #[error("the rack did not answer within {waited}")]
     TimedOut { waited: Span },
-    #[error("volume {name:?} is in use by client {by}: let it disconnect first, or force the deletion")]
-    InUse { name: Box<str>, by: NodeId },
+    #[error("volume {name:?} is in use by gateway {gateway}: let it disconnect first, or force the deletion")]
+    InUse { name: Box<str>, gateway: u32 },
     #[error("all {limit} requests that may wait here do")]
     Busy { limit: u32 },
     #[error("there is no set {}", .set.0)]

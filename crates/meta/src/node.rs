@@ -552,7 +552,7 @@ impl Meta {
                 Ok(ReplyData::Volume(info))
             }
             AdminOp::VolumeDelete { name, force } => {
-                let v = self.volumes.delete(name, *force)?;
+                let v = self.volumes.delete(name, *force, &self.cfg.layout)?;
                 let (id, sets) = (v.id, v.to_clear.clone());
                 self.clearing.add(id, &sets);
                 self.put_volume(id);

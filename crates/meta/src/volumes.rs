@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rackweave_core::msg::Class;
 use rackweave_core::request::{RequestError, VolumeInfo};
-use rackweave_core::{BLOCK, Incarnation, NodeId, SetId, VolumeId};
+use rackweave_core::{BLOCK, Incarnation, Layout, NodeId, SetId, VolumeId};
 
 use crate::codec::{AttachRecord, VolumeRecord};
 
@@ -151,10 +151,10 @@ impl Volumes {
         Ok(v)
     }
     /// The name is free at once; the record stays until every set has dropped the blocks.
-    pub fn delete(&mut self, name: &str, force: bool) -> Result<&VolumeRecord, RequestError> {
+    pub fn delete(&mut self, name: &str, force: bool, layout: &Layout) -> Result<&VolumeRecord, RequestError> {
         let v = self.find_mut(name)?;
         if let Some(by) = v.writer.filter(|_| !force) {
-            return Err(RequestError::InUse { name: name.into(), by });
+            return Err(RequestError::InUse { name: name.into(), gateway: layout.client_number(by) });
         }
         v.deleting = true;
         v.to_clear = v.sets.clone();

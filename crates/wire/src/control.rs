@@ -148,7 +148,7 @@ wire_enum!(RequestError, "request error", {
     11 => Io,
     12 => Corrupt,
     13 => TimedOut { waited },
-    14 => InUse { name, by },
+    14 => InUse { name, gateway },
     15 => Busy { limit },
     16 => UnknownSet { set },
     17 => NotInSet { set, server },

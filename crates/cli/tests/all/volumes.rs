@@ -123,7 +123,7 @@ fn a_volume_somebody_uses_is_deleted_by_force_alone() {
     drop(first);
     wait_for("one connection", || r.status()["rack"]["connections"] == 1);
     let e = r.fails(1, &["volume", "delete", "vm0"]);
-    assert!(e.contains("\"vm0\" is in use by client"), "{e}");
+    assert!(e.contains("\"vm0\" is in use by gateway 0:"), "{e}");
     // With the last connection it is not in use any more, and a new one uses it again.
     drop(second);
     wait_for("no connection", || r.status()["rack"]["connections"] == 0);

@@ -180,7 +180,7 @@ fn a_volume_in_use_is_deleted_only_by_force() {
     let v = volume(r.admin(1, create("a", GIB)));
     let one = r.cfg.layout.client(0);
     let delete = |force| AdminOp::VolumeDelete { name: "a".into(), force };
-    let in_use = Err(RequestError::InUse { name: "a".into(), by: one });
+    let in_use = Err(RequestError::InUse { name: "a".into(), gateway: 0 });
     assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
     assert_eq!(r.admin(2, delete(false)), in_use);
     // The last of its users left; an older generation's word counts for nothing.

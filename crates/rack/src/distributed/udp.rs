@@ -87,6 +87,8 @@ pub struct Udp {
     stamps: Vec<Stamps>,
     /// Room for a batch.
     buffers: Vec<Box<[u8]>>,
+    /// The last batch was no short one.
+    busy: bool,
     gso: bool,
     clocks: Clocks,
     too_long: Vec<TooLong>,
@@ -134,6 +136,7 @@ impl Udp {
             paths: all,
             stamps,
             buffers: Vec::new(),
+            busy: false,
             gso: true,
             clocks,
             too_long: Vec::new(),
@@ -190,12 +193,23 @@ impl Udp {
     }
 
     /// Takes what has arrived, one batch at the most. True: there may be more.
-    pub fn receive(&mut self, now: Time, mut each: impl FnMut(Train<'_>)) -> io::Result<bool> {
-        self.buffers.resize_with(BATCH, || vec![0; BUFFER].into());
-        let mut controls = [Control([0; CONTROL]); BATCH];
+    pub fn receive(&mut self, now: Time, each: impl FnMut(Train<'_>)) -> io::Result<bool> {
+        // Most batches are short: less to lay out.
+        let room = if self.busy { BATCH } else { FEW };
+        let n = if self.busy { self.take_batch::<BATCH>(now, each)? } else { self.take_batch::<FEW>(now, each)? };
+        self.busy = n >= FEW;
+        Ok(n == room)
+    }
+
+    /// How many have arrived, `N` at the most.
+    fn take_batch<const N: usize>(&mut self, now: Time, mut each: impl FnMut(Train<'_>)) -> io::Result<usize> {
+        if self.buffers.len() < N {
+            self.buffers.resize_with(N, || vec![0; BUFFER].into());
+        }
+        let mut controls = [Control([0; CONTROL]); N];
         // SAFETY: all zero is a value of these plain structures.
-        let (mut parts, mut heads): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
-        for i in 0..BATCH {
+        let (mut parts, mut heads): ([libc::iovec; N], [libc::mmsghdr; N]) = unsafe { (zeroed(), zeroed()) };
+        for i in 0..N {
             parts[i] = libc::iovec { iov_base: self.buffers[i].as_mut_ptr().cast(), iov_len: BUFFER };
             let h = &mut heads[i].msg_hdr;
             (h.msg_iov, h.msg_iovlen) = (&mut parts[i], 1);
@@ -205,12 +219,12 @@ impl Udp {
         let time = self.clocks.now(now);
         // SAFETY: buffers, parts and controls live through the call, and lengths are theirs.
         let n = unsafe {
-            libc::recvmmsg(self.as_raw_fd(), heads.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
+            libc::recvmmsg(self.as_raw_fd(), heads.as_mut_ptr(), N as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
         };
         if n < 0 {
             let e = io::Error::last_os_error();
             // An ICMP error of something sent before, an interface that went away: nothing to this socket.
-            return if fatal(&e) { Err(e) } else { Ok(false) };
+            return if fatal(&e) { Err(e) } else { Ok(0) };
         }
         for (i, h) in heads.iter().enumerate().take(n as usize) {
             let len = h.msg_len as usize;
@@ -224,7 +238,7 @@ impl Udp {
             let segment = notes.segment.filter(|&s| s > 0).unwrap_or(len);
             each(Train { bytes: &mut self.buffers[i][..len], segment, at, marked: notes.marked });
         }
-        Ok(n as usize == BATCH)
+        Ok(n as usize)
     }
 
     /// Sends all of them, in order; what the kernel does not take now is dropped and counted.

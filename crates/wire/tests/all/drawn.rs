@@ -379,7 +379,7 @@ impl Draw {
             11 => RequestError::Io,
             12 => RequestError::Corrupt,
             13 => RequestError::TimedOut { waited: Span(self.u64()) },
-            14 => RequestError::InUse { name: self.text(), by: NodeId(self.u32()) },
+            14 => RequestError::InUse { name: self.text(), gateway: self.u32() },
             15 => RequestError::UnknownSet { set: SetId(self.u32()) },
             16 => RequestError::NotInSet { set: SetId(self.u32()), server: NodeId(self.u32()) },
             17 => RequestError::NotLost { set: SetId(self.u32()), server: NodeId(self.u32()) },
