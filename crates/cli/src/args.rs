@@ -279,6 +279,9 @@ pub struct Mount {
     pub vssd: u32,
     /// The directory
     pub dir: PathBuf,
+    /// Which blocks cleaning takes
+    #[arg(long, value_enum, default_value_t = GcVictims::Greedy)]
+    pub gc_victims: GcVictims,
 }
 
 /// What a virtual SSD shares with others.

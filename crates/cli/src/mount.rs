@@ -50,7 +50,10 @@ pub fn mount(a: &Mount) -> Result<(), Failure> {
     // SAFETY: neither call has conditions.
     let owner = unsafe { Owner { uid: libc::geteuid(), gid: libc::getegid() } };
     let fs = match Vlfs::mount(d, disk, owner, now()) {
-        Ok(fs) => Arc::new(Mutex::new(fs)),
+        Ok(mut fs) => {
+            fs.set_policy(a.gc_victims.into());
+            Arc::new(Mutex::new(fs))
+        }
         Err((d, e)) => {
             d.close()?.close()?;
             return Err(e.into());

@@ -1,4 +1,4 @@
-//! Cleaning: what lives is moved out of the blocks that have least of it.
+//! Cleaning: what lives is moved out of the blocks that are the best victims.
 
 use rackweave_flash::manager::api::{Block, VirtualSsds};
 
@@ -35,30 +35,32 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         self.flush()
     }
-    /// The blocks with least live data (greedy), as many as can be moved before the next checkpoint: none, if that
-    /// would not free more than it takes.
+    /// The blocks that the policy takes first, as many as can be moved before the next checkpoint and are needed. Those
+    /// that would give less than what moving them adds are none.
     fn victims(&self) -> Vec<u32> {
         let head = self.head.map(|h| h.block.index);
-        let live = |b: u32| u64::from(self.tree.live.get(&b).copied().unwrap_or(0));
-        let mut all: Vec<u32> = self.blocks.keys().copied().filter(|b| Some(*b) != head && live(*b) > 0).collect();
-        all.sort_by_key(|b| (live(*b), *b));
         let size = u64::from(self.block_slots);
+        let live = |b: u32| u64::from(self.tree.live.get(&b).copied().unwrap_or(0));
+        let age = |b: u32| self.stats.log_slots - self.written_at.get(&b).copied().unwrap_or(0);
+        let score = |b: u32| self.policy.score(live(b), size, age(b));
+        let worth = |b: &u32| Some(*b) != head && (1..=size * 15 / 16).contains(&live(*b));
+        let mut all: Vec<(f64, u32)> = self.blocks.keys().copied().filter(worth).map(|b| (score(b), b)).collect();
+        all.sort_by(|(s, a), (t, b)| t.total_cmp(s).then(a.cmp(b)));
         let free = u64::from(self.free_blocks().saturating_sub(self.checkpoint_blocks(0)));
         // Headers and records take a part of what is written.
         let room = (free * size + self.head.map_or(0, |h| size - u64::from(h.at))) * 15 / 16;
         let wanted = u64::from(self.clean_to().saturating_sub(self.free_blocks())) * size;
-        let (mut moved, mut taken) = (0, 0);
-        for b in &all {
-            let gain = (taken as u64 * size).saturating_sub(moved);
-            if moved + live(*b) > room || live(*b) > size * 15 / 16 || gain > wanted {
+        let (mut moved, mut gain, mut victims) = (0, 0, Vec::new());
+        for (_, b) in all {
+            if moved + live(b) > room || gain > wanted {
                 break;
             }
-            moved += live(*b);
-            taken += 1;
+            moved += live(b);
+            gain += size - live(b);
+            victims.push(b);
         }
-        all.truncate(taken);
         let cost = moved * 17 / 16 + u64::from(self.page_slots);
-        if cost < taken as u64 * size { all } else { Vec::new() }
+        if cost < victims.len() as u64 * size { victims } else { Vec::new() }
     }
     /// Free blocks at which cleaning ends.
     fn clean_to(&self) -> u32 {

@@ -26,6 +26,7 @@ mod tree;
 use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::VssdId;
+use rackweave_flash::VictimPolicy;
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
 
 pub use data::SetAttr;
@@ -167,6 +168,9 @@ pub struct Vlfs<D> {
     tree: Tree,
     /// Blocks that are allocated: epoch and number of the newest batch in each that recovery may need.
     blocks: BTreeMap<u32, (u64, u64)>,
+    /// Slots logged when each block was written last, by this start.
+    written_at: BTreeMap<u32, u64>,
+    policy: VictimPolicy,
     head: Option<Head>,
     batch: Option<Batch>,
     /// Inodes whose attributes the open batch is to have.
@@ -200,6 +204,10 @@ impl<D: VirtualSsds> Vlfs<D> {
     }
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.d
+    }
+    /// Which blocks are cleaned first; greedy if nobody says.
+    pub fn set_policy(&mut self, policy: VictimPolicy) {
+        self.policy = policy;
     }
     /// Breaks a rule from now on.
     pub fn break_rule(&mut self, broken: Broken) {

@@ -194,6 +194,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.unsynced = true;
         self.stats.batches += 1;
         self.stats.log_slots += u64::from(slots);
+        self.written_at.insert(b.at.block(), self.stats.log_slots);
         if head.at >= self.block_slots {
             self.head = None;
         }
@@ -280,6 +281,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let vssd = self.disk.vssd;
         self.d.free_block(vssd, Block { vssd, index }).map_err(|e| self.fail(e))?;
         self.blocks.remove(&index);
+        self.written_at.remove(&index);
         self.stats.blocks_freed += 1;
         Ok(())
     }

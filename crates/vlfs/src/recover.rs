@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::VssdId;
+use rackweave_flash::VictimPolicy;
 use rackweave_flash::manager::api::{Block, BlockError, BlockInfo, VirtualSsds};
 
 use crate::format::{Addr, BEGIN, CHECKPOINT, END, HEADER, Header, HeaderError, INLINE, Place, Record, records};
@@ -44,6 +45,8 @@ impl<D: VirtualSsds> Vlfs<D> {
             page_slots: disk.page_bytes / SLOT,
             tree: Tree::default(),
             blocks: BTreeMap::new(),
+            written_at: BTreeMap::new(),
+            policy: VictimPolicy::default(),
             head: None,
             batch: None,
             dirty: BTreeSet::new(),

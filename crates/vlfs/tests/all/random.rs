@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rackweave_core::Rng;
+use rackweave_flash::VictimPolicy;
 use rackweave_vlfs::{FsError, Made, Owner, RenameHow, SetAttr};
 
 use crate::model::{Body, Model, digest, resolve};
@@ -326,6 +327,8 @@ fn whatever_is_done_it_is_as_its_model_while_blocks_are_cleaned() {
         // From a drive that is always nearly full to one with room.
         let cfg = config(13 + 3 * seed as u32);
         let mut r = Run::new(new(&cfg), Rng::new(seed));
+        let policy = VictimPolicy::ALL[(seed % 2) as usize];
+        r.fs.set_policy(policy);
         let mut moved = 0;
         for i in 0..6000 {
             r.act().unwrap_or_else(|e| panic!("seed {seed}, operation {i}: {e}"));
@@ -339,6 +342,7 @@ fn whatever_is_done_it_is_as_its_model_while_blocks_are_cleaned() {
                 let disk = drive.close().expect("closed");
                 assert_eq!(disk.disk.violations(), []);
                 r.fs = mount(&cfg, (*disk.disk).clone()).expect("mounted again");
+                r.fs.set_policy(policy);
                 r.compare().unwrap_or_else(|e| panic!("seed {seed}, after mount {i}: {e}"));
             }
         }

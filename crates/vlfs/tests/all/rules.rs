@@ -1,6 +1,7 @@
 //! Each refusal has its own error, at its bound; what is wrong with a vSSD is said at the mount.
 
 use rackweave_core::VssdId;
+use rackweave_flash::VictimPolicy;
 use rackweave_flash::manager::api::{Block, VirtualSsds};
 use rackweave_flash::manager::driver::Drive;
 use rackweave_vlfs::{
@@ -172,4 +173,29 @@ fn a_full_file_system_gives_back_what_is_deleted() {
     let (d, done) = fs.unmount();
     done.expect("synced");
     mount(&cfg, (*d.close().expect("closed").disk).clone()).expect("mounted").check().expect("sound");
+}
+
+/// Rosenblum & Ousterhout §3.5: where a tenth of the data takes nine tenths of the writes, cost-benefit moves less.
+#[test]
+fn cost_benefit_moves_less_than_greedy_where_some_data_are_hot() {
+    let moved = |policy| {
+        let mut fs = new(&config(72));
+        fs.set_policy(policy);
+        let mut rng = rackweave_core::Rng::new(3);
+        let f = file(&mut fs, "f");
+        let slots = fs.space().slots * 85 / 100;
+        for i in 0..slots {
+            fs.write(f, i * 4096, &[1; 4096], stamp(1)).expect("room");
+        }
+        for _ in 0..slots * 20 {
+            let hot = rng.chance(0.9);
+            let slot = if hot { rng.below(slots / 10) } else { slots / 10 + rng.below(slots - slots / 10) };
+            fs.write(f, slot * 4096, &[2; 4096], stamp(1)).expect("no more than it has");
+        }
+        fs.check().expect("sound");
+        fs.stats().moved_slots
+    };
+    let (greedy, cost_benefit) = (moved(VictimPolicy::Greedy), moved(VictimPolicy::CostBenefit));
+    eprintln!("moved: greedy {greedy}, cost-benefit {cost_benefit}");
+    assert!(cost_benefit < greedy, "{cost_benefit} and {greedy}");
 }
