@@ -69,7 +69,7 @@ impl<D: VirtualSsds> Vlfs<D> {
     /// Moves what lives in the block to the log's end. What of the block is a file's is in the records of its batches.
     fn move_out(&mut self, index: u32) -> Result<(), FsError> {
         let block = Block { vssd: self.disk.vssd, index };
-        for (header, _) in self.batches(block, 0)? {
+        for header in self.batches(block, 0)?.0 {
             for r in self.records_of(&header)?.unwrap_or_default() {
                 let Record::Extent { inode, first, count, at } = r else { continue };
                 if at.block() == index {

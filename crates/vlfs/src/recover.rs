@@ -25,6 +25,8 @@ pub enum MountError {
     NoCheckpoint { vssd: VssdId },
     #[error("batch {sequence} of epoch {epoch} on {vssd} was durable and cannot be read: its file system is damaged")]
     Lost { vssd: VssdId, epoch: u64, sequence: u64 },
+    #[error("slot {slot} of {block} was written and begins no batch: its file system is damaged")]
+    Damaged { block: Block, slot: u32 },
     #[error("the file system on {vssd} contradicts itself: it is damaged")]
     Inconsistent { vssd: VssdId },
     #[error(transparent)]
@@ -134,7 +136,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
     }
     /// Every batch from the newest checkpoint on that is known to have been durable.
-    fn log_to_read(&mut self, found: &[(BlockInfo, Header)]) -> Result<Batches, BlockError> {
+    fn log_to_read(&mut self, found: &[(BlockInfo, Header)]) -> Result<Batches, MountError> {
         let number = |h: &Header| (h.place.epoch, h.place.sequence);
         let newest = found.iter().map(|(_, h)| h).max_by_key(|h| number(h));
         let from = newest.and_then(|h| h.checkpoint);
@@ -146,28 +148,31 @@ impl<D: VirtualSsds> Vlfs<D> {
             if from.is_some_and(|c| number(h) < (c.epoch, c.sequence)) && inside.is_none() {
                 continue;
             }
-            for (h, _) in self.batches(info.block, inside.map_or(0, |c| c.at.slot()))? {
-                log.insert(number(&h), h);
+            let (all, end) = self.batches(info.block, inside.map_or(0, |c| c.at.slot()))?;
+            log.extend(all.into_iter().map(|h| (number(&h), h)));
+            // A power cut leaves the beginning of a batch, in whole pages, and nothing behind it.
+            if let Some(slot) = end {
+                return Err(MountError::Damaged { block: info.block, slot });
             }
         }
         Ok(log)
     }
-    /// The headers of the block's batches, from this slot on.
-    pub(crate) fn batches(&mut self, block: Block, from: u32) -> Result<Vec<(Header, u32)>, BlockError> {
+    /// The headers of the block's whole batches, from this slot on; and where there should be one more and is none.
+    pub(crate) fn batches(&mut self, block: Block, from: u32) -> Result<(Vec<Header>, Option<u32>), BlockError> {
         let (mut all, mut slot) = (Vec::new(), from);
         let Some(info) = self.d.next_block(block.vssd, block.index)?.filter(|i| i.block == block) else {
-            return Ok(all);
+            return Ok((all, None));
         };
         let written = (info.written / u64::from(SLOT)) as u32;
-        while slot < written
-            && let Ok(h) = self.header(info, slot)?
-            && h.slots > 0
-            && slot + h.slots <= written
-        {
-            all.push((h, slot));
+        while slot < written {
+            let Some(h) = self.header(info, slot)?.ok().filter(|h| h.slots > 0) else { return Ok((all, Some(slot))) };
+            if slot + h.slots > written {
+                break;
+            }
+            all.push(h);
             slot += h.slots;
         }
-        Ok(all)
+        Ok((all, None))
     }
     fn header(&mut self, info: BlockInfo, slot: u32) -> Result<Result<Header, HeaderError>, BlockError> {
         let mut b = [0; HEADER];
