@@ -119,9 +119,9 @@ fn a_damaged_checkpoint_or_batch_is_not_passed_over() {
     mount(&cfg, disk.clone()).expect("sound");
     let pages = |erase_block| (0..8).map(move |page| rackweave_core::device::PageAddr { block: erase_block, page });
     let (mut refused, mut mounted) = (0, 0);
-    for page in (0..32).flat_map(pages) {
+    for (page, slot) in (0..32).flat_map(pages).flat_map(|p| [(p, 0), (p, 1)]) {
         let mut bad = disk.clone();
-        if !bad.damage(page, 0, rackweave_core::Payload::elided(4096, 5)) {
+        if !bad.damage(page, slot, rackweave_core::Payload::elided(4096, 5)) {
             continue;
         }
         match mount(&cfg, bad) {
@@ -132,7 +132,7 @@ fn a_damaged_checkpoint_or_batch_is_not_passed_over() {
                 let f = fs.lookup(ROOT, b"f").expect("it was durable");
                 let mut to = [0; 1];
                 fs.read(f, 0, &mut to).expect("readable");
-                assert!(to[0] >= 4, "{page:?}: contents {}", to[0]);
+                assert!(to[0] >= 4, "{page:?}, {slot}: contents {}", to[0]);
             }
         }
     }
