@@ -4,6 +4,7 @@
 //! and the same seed gives the same figure.
 
 mod ageing;
+mod kv;
 mod svg;
 
 use std::fmt::Write as _;
@@ -164,10 +165,19 @@ pub enum ExperimentError {
     Unknown { id: String, known: String },
     #[error(transparent)]
     Rates(#[from] RatesError),
+    #[error(transparent)]
+    Bench(#[from] crate::tenants::BenchError),
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 4] = [
+pub const EXPERIMENTS: [Experiment; 7] = [
+    Experiment { id: "fb-fig8", about: "FlashBlox figures 8 and 9: two key-value stores on a drive", run: kv::two },
+    Experiment { id: "fb-fig10", about: "FlashBlox figure 10: four key-value stores on a drive", run: kv::four },
+    Experiment {
+        id: "fb-fig12",
+        about: "FlashBlox figure 12: a key-value store while its channel is migrated",
+        run: kv::migration,
+    },
     Experiment {
         id: "fb-fig14",
         about: "FlashBlox figure 14: life under channel and die killers",

@@ -10,6 +10,7 @@
 //! [`Bench::measure`].
 
 mod arrivals;
+pub mod kv;
 mod recorder;
 
 use std::cmp::Reverse;
@@ -18,7 +19,7 @@ use std::collections::BinaryHeap;
 use rackweave_core::device::{Backend, Completion, DeviceCommand};
 use rackweave_core::{Span, Time, VssdId};
 use rackweave_flash::manager::alloc::{Isolation, ThroughputLevels};
-use rackweave_flash::manager::api::AllocError;
+use rackweave_flash::manager::api::{AllocError, BlockError};
 use rackweave_flash::manager::{BootError, ConfigError, Done, FlashManager, ManagerConfig, ManagerOut};
 use slab::Slab;
 
@@ -79,6 +80,8 @@ pub enum BenchError {
     Boot(#[from] BootError),
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    #[error(transparent)]
+    Dealloc(#[from] BlockError),
     #[error("tenant {tenant} waits for nothing and has not laid out its data")]
     Stalled { tenant: usize },
 }
@@ -127,6 +130,18 @@ impl<B: Backend> Bench<B> {
         match self.wait_own() {
             Some(Done::VssdAllocated { result, .. }) => Ok(result?),
             other => unreachable!("an allocation is answered, not {other:?}"),
+        }
+    }
+    /// Gives back the vSSD, which nobody uses.
+    ///
+    /// # Errors
+    /// The drive has failed.
+    pub fn dealloc(&mut self, vssd: VssdId) -> Result<(), BenchError> {
+        let token = u64::from(BENCH) << TENANT_SHIFT;
+        self.manager.dealloc_vssd(self.now, vssd, token, &mut self.out)?;
+        match self.wait_own() {
+            Some(Done::VssdFreed { result, .. }) => Ok(result?),
+            other => unreachable!("a deallocation is answered, not {other:?}"),
         }
     }
     /// The tenant's number.

@@ -1,0 +1,35 @@
+use super::*;
+
+/// Smaller than the short form of the experiments.
+const SMALL: Scale = Scale { pages_per_block: 4, warm_up: Span::from_millis(50), window: Span::from_millis(300) };
+
+fn beside(isolation: Isolation) -> Seen {
+    let mut s = Stores::new(SMALL.drive(2).expect("a drive"), isolation, 2, SMALL.load(1)).expect("two stores");
+    let first = seen(&s.run(&[Workload::C, Workload::A], &SMALL)[0]);
+    // Every read is compared with what was put. The neighbour's log has gone round.
+    let stats = s.clients[1].borrow().stats();
+    assert!(stats.compactions > 0 && stats.checkpoints > 0, "{stats:?}");
+    first
+}
+
+#[test]
+fn a_reader_feels_its_neighbours_writes_only_where_it_shares_dies() {
+    let [channel, software] = [Isolation::Channel, Isolation::Software].map(beside);
+    let (a, b) = (channel.read_p99_us, software.read_p99_us);
+    assert!(a * 1.5 < b, "{channel:?}, {software:?}");
+    // Sixteen reads at four dies: some are behind others, none behind a program.
+    assert!(a > 124.0 && a < 1500.0, "{channel:?}");
+    assert_eq!(format!("{channel:?}"), format!("{:?}", beside(Isolation::Channel)), "the same seed, the same figures");
+}
+
+#[test]
+fn a_store_goes_on_while_its_channel_is_migrated_and_a_replica_has_all_it_has() {
+    let small = KvLoad { records: 4000, ..SMALL.load(1) };
+    let mut cfg = SMALL.drive(3).expect("a drive");
+    cfg.move_bytes_per_s = Some(MOVE_BYTES_PER_S);
+    let found = migrate_on(&SMALL, cfg, small, true).expect("two stores");
+    assert_eq!(found.len(), MIGRATED.len());
+    for (before, during) in found {
+        assert!(during.ops_per_s > before.ops_per_s * 0.5, "{before:?}, {during:?}");
+    }
+}
