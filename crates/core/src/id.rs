@@ -112,15 +112,17 @@ impl Timestamp {
     pub const EPOCH_MAX: u32 = (1 << 20) - 1;
     pub const VERSION_MAX: u64 = (1 << 38) - 1;
     pub const MEMBER_MAX: u8 = 63;
+    /// Bits below the epoch.
+    pub const EPOCH_SHIFT: u32 = 44;
 
     /// # Panics
     /// If a part is over its maximum: the caller asks for a new epoch long before.
     pub fn new(epoch: Epoch, version: u64, member: u8) -> Timestamp {
         assert!(epoch.0 <= Self::EPOCH_MAX && version <= Self::VERSION_MAX && member <= Self::MEMBER_MAX);
-        Timestamp(u64::from(epoch.0) << 44 | version << 6 | u64::from(member))
+        Timestamp(u64::from(epoch.0) << Self::EPOCH_SHIFT | version << 6 | u64::from(member))
     }
     pub fn epoch(self) -> Epoch {
-        Epoch((self.0 >> 44) as u32)
+        Epoch((self.0 >> Self::EPOCH_SHIFT) as u32)
     }
     pub fn version(self) -> u64 {
         self.0 >> 6 & Self::VERSION_MAX

@@ -216,7 +216,9 @@ impl FlashStats {
 /// A rule of the page layer found broken by [`Ssd::check`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    #[error("{vssd}: block {addr} is mapped to slot {slot}, which was programmed with another address or is not valid")]
+    #[error(
+        "{vssd}: block {addr} is mapped to slot {slot}, which was programmed with another address or version, or is not valid"
+    )]
     MapReverse { vssd: VssdId, addr: BlockAddr, slot: u32 },
     #[error("{vssd}: erase block {block} counts {counted} valid slots and has {marked}")]
     ValidCount { vssd: VssdId, block: u32, counted: u32, marked: u32 },
@@ -502,11 +504,6 @@ impl Ssd {
     pub fn held(&self, vssd: VssdId, addr: BlockAddr) -> (Timestamp, bool) {
         let (version, mapped) = self.get(vssd).held(addr.pack());
         (Timestamp(version), mapped)
-    }
-    /// These blocks are about to be looked up.
-    pub fn foresee(&self, vssd: VssdId, range: BlockRange) {
-        let blocks = range.first..range.end();
-        self.get(vssd).foresee(blocks.map(|block| BlockAddr::new(range.volume, block).pack()));
     }
     /// No block of the range has a higher version.
     pub fn max_version(&self, vssd: VssdId, range: BlockRange) -> Timestamp {

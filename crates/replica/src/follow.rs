@@ -1,7 +1,7 @@
 //! Following: other members' messages, invalidations of blocks, and replays when they stay unresolved.
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
-use rackweave_core::msg::{BlockRange, Mutation, Peer, Role};
+use rackweave_core::msg::{Mutation, Peer, Role};
 use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
 
 use crate::active::Entry;
@@ -120,12 +120,6 @@ impl Replica {
         }
         if inv.attach > self.fences.get(&inv.volume).copied().unwrap_or(0) {
             self.fences.insert(inv.volume, inv.attach);
-        }
-        if let [first, .., last] = &*inv.blocks
-            && last.block.wrapping_sub(first.block) as usize == inv.blocks.len() - 1
-        {
-            let count = inv.blocks.len() as u32;
-            cx.store.foresee(BlockRange { volume: inv.volume, first: first.block, count });
         }
         for (i, b) in inv.blocks.iter().enumerate() {
             let a = BlockAddr::new(inv.volume, b.block);

@@ -69,7 +69,6 @@ impl Replica {
             }
             return;
         }
-        cx.store.foresee(BlockRange { volume: range.volume, first, count: last + 1 - first });
         self.gather(cx, job, range.volume, first..last + 1);
     }
 

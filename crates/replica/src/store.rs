@@ -8,8 +8,6 @@ use rackweave_core::{BlockAddr, Payload, Timestamp};
 pub trait Store {
     /// The newest version held of `a`; [`Timestamp::ZERO`] if there is no trace of it.
     fn version(&self, a: BlockAddr) -> Timestamp;
-    /// The range's few blocks are about to be looked up, one after another: a store may get ready for that.
-    fn foresee(&self, _range: BlockRange) {}
     /// At least the highest version in the range.
     fn max_version(&self, r: BlockRange) -> Timestamp;
     fn mapped(&self, a: BlockAddr) -> bool;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
-use rackweave_core::msg::{BlockRange, Control, IoError, IoReply, IoRequest, Mutation, Peer};
+use rackweave_core::msg::{Control, IoError, IoReply, IoRequest, Mutation, Peer};
 use rackweave_core::{BlockAddr, Payload, SECTORS_PER_BLOCK, Timestamp, TracePoint, VolumeId};
 
 use crate::active::Entry;
@@ -84,9 +84,6 @@ impl Replica {
         let again = seen == Seen::Yes;
         if again && (first..=last).all(|b| self.dedup.edge(m, b).is_none()) {
             return self.answer_again(cx, &job, m, fua);
-        }
-        if first < last {
-            cx.store.foresee(BlockRange { volume: range.volume, first, count: last + 1 - first });
         }
         let wanted = |r: &Replica, b: u32| !again || r.dedup.edge(m, b).is_some();
         let mut missing: [Option<u32>; 2] = [None, None];

@@ -478,7 +478,13 @@ impl Server {
     }
 
     /// Until nothing is left to pass on: flash to cache, cache to replica, replica to cache.
+    #[inline]
     fn settle(&mut self, now: Time, fx: &mut Effects) {
+        if self.touched != 0 || !self.out.done.is_empty() || self.ssd.failed().is_some() {
+            self.pass_on(now, fx);
+        }
+    }
+    fn pass_on(&mut self, now: Time, fx: &mut Effects) {
         loop {
             while !self.out.done.is_empty() {
                 std::mem::swap(&mut self.out.done, &mut self.finished);

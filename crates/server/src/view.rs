@@ -91,9 +91,6 @@ impl Store for CacheOverFlash<'_> {
     fn version(&self, a: BlockAddr) -> Timestamp {
         self.held(a).0
     }
-    fn foresee(&self, r: BlockRange) {
-        self.ssd.foresee(self.disk.cfg.vssd, r);
-    }
     fn max_version(&self, r: BlockRange) -> Timestamp {
         let cached = self.cached_in(r).into_iter().map(|(_, v)| v).max().unwrap_or(Timestamp::ZERO);
         cached.max(self.ssd.max_version(self.disk.cfg.vssd, r))

@@ -11,11 +11,12 @@ impl Vssd {
     pub(crate) fn check(&self) -> Result<(), Violation> {
         let vssd = self.id;
         for (k, chunk) in self.map.starting_at(0) {
-            for (i, &slot) in chunk.slots.iter().enumerate().filter(|s| *s.1 != NONE) {
+            for (i, slot) in chunk.slots().enumerate().filter(|s| s.1 != NONE) {
                 let packed = k * u64::from(CHUNK_BLOCKS) + i as u64;
                 let addr = BlockAddr::unpack(packed);
                 if !self.blocks.is_valid(self.blocks.block_of(slot), slot % self.blocks.spb)
                     || self.blocks.addr(slot) != packed
+                    || self.map.held(packed).1.is_some_and(|v| v != self.blocks.version(slot))
                 {
                     return Err(Violation::MapReverse { vssd, addr, slot });
                 }

@@ -34,6 +34,7 @@ enum Step {
 #[derive(Debug)]
 struct Victim {
     block: u32,
+    die: u32,
     step: Step,
     /// Slot inside the block from which on valid ones are to be read.
     next: u32,
@@ -78,6 +79,8 @@ pub(crate) struct Gc {
     /// Of those, the ones that wait for a sync, and how many start one.
     waiting: usize,
     share: usize,
+    /// And the ones that may be erased.
+    durable: usize,
     batch: u64,
     /// Dies with a command of the collector.
     works_on: Box<[bool]>,
@@ -98,6 +101,7 @@ impl Gc {
             active: 0,
             emptied: Vec::new(),
             waiting: 0,
+            durable: 0,
             share: (blocks / BLOCKS_PER_EMPTIED).clamp(1, EMPTIED_MAX) as usize,
             batch: 0,
             works_on: vec![false; dies as usize].into(),
@@ -108,17 +112,8 @@ impl Gc {
     pub(crate) fn victim_block(&self, victim: u8) -> u32 {
         self.victims[usize::from(victim)].as_ref().map_or(super::blocks::NONE, |v| v.block)
     }
-    fn on_die(&self, blocks_per_die: u32, die: u32) -> bool {
-        self.victims.iter().flatten().any(|v| v.block / blocks_per_die == die)
-    }
-    /// Whether there is anything to do for the victim; of many, most wait for a command or a frontier.
-    fn can_move(&self, i: usize, spp: usize) -> bool {
-        let Some(v) = &self.victims[i] else { return false };
-        let moving = v.step == Step::Moving;
-        let programs = !self.full && !v.moved.is_empty() && (v.moved.len() >= spp || !moving);
-        let reads = moving && !v.reading && v.moved.len() < PAGES_AHEAD * spp;
-        let drained = !moving && v.programs == 0 && v.moved.is_empty();
-        v.failed || programs || reads || drained
+    fn on_die(&self, die: u32) -> bool {
+        self.victims.iter().flatten().any(|v| v.die == die)
     }
     pub(crate) fn works_on(&self, die: u32) -> bool {
         self.works_on[die as usize]
@@ -150,7 +145,7 @@ impl Vssd {
         self.gc.full = false;
         self.gc_erase(io);
         for i in 0..self.gc.victims.len() {
-            if self.gc.can_move(i, self.blocks.spp as usize) {
+            if self.gc_can_move(i) {
                 self.gc_move(io, i as u8);
             }
         }
@@ -159,6 +154,21 @@ impl Vssd {
         if self.gc.waiting > 0 && (short || self.gc.active == 0 || self.gc.waiting >= self.gc.share) {
             self.stats.gc_syncs += 1;
             self.want_gc_sync(io);
+        }
+    }
+    /// Whether there is anything to do for the victim; of many, most wait for a command, a frontier, or their die.
+    fn gc_can_move(&self, i: usize) -> bool {
+        let Some(v) = &self.gc.victims[i] else { return false };
+        let (held, spp) = (v.moved.len(), self.blocks.spp as usize);
+        let programs = !self.gc.full && held > 0 && (held >= spp || v.step == Step::Draining);
+        if v.failed || programs {
+            return true;
+        }
+        match v.step {
+            Step::Draining => held == 0 && v.programs == 0,
+            Step::Moving if v.reading || held >= PAGES_AHEAD * spp => false,
+            // That nothing is left to read is seen without the die.
+            Step::Moving => !self.gc.works_on(v.die) || self.blocks.next_valid(v.block, v.next).is_none(),
         }
     }
     /// Starts victims while there is room for what they hold.
@@ -183,14 +193,13 @@ impl Vssd {
     }
     /// The best candidate, on a die without a victim.
     pub(crate) fn gc_choose(&mut self) -> Option<u32> {
-        let per_die = self.blocks.blocks_per_die;
         if self.gc.policy != VictimPolicy::Greedy {
-            let free_of_victims = |die| self.gc.active == 0 || !self.gc.on_die(per_die, die);
+            let free_of_victims = |die| self.gc.active == 0 || !self.gc.on_die(die);
             return self.blocks.best_by(self.gc.policy, free_of_victims);
         }
         let mut best: Option<(u32, u32)> = None;
         for die in 0..self.blocks.dies() {
-            if self.gc.active > 0 && self.gc.on_die(per_die, die) {
+            if self.gc.active > 0 && self.gc.on_die(die) {
                 continue;
             }
             if let Some(c) = self.blocks.least_on(die)
@@ -214,8 +223,10 @@ impl Vssd {
             let reads = valid.min(u64::from(self.blocks.pages));
             Cell::new(io.clock.stretch(io.now, self.die(block), reads, valid.div_ceil(spp), spp))
         });
+        let die = self.blocks.die_of(block);
         self.gc.victims[i] = Some(Victim {
             block,
+            die,
             step: Step::Moving,
             next: 0,
             reading: false,
@@ -244,13 +255,12 @@ impl Vssd {
         if v.step != Step::Moving || v.reading || v.moved.len() >= PAGES_AHEAD * spp as usize {
             return;
         }
-        let block = v.block;
+        let (block, die) = (v.block, v.die);
         let next = if v.failed { None } else { self.blocks.next_valid(block, v.next) };
         let Some(slot) = next else {
             v.step = Step::Draining;
             return;
         };
-        let die = self.blocks.die_of(block);
         if self.gc.works_on[die as usize] {
             return;
         }
@@ -267,13 +277,13 @@ impl Vssd {
     pub(crate) fn gc_read(&mut self, io: &mut Io, i: u8, page: u16, result: Result<Box<[Slot]>, DeviceError>) {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         v.reading = false;
-        let block = v.block;
+        let die = v.die;
         if let Ok(slots) = result {
             self.gc_take(io, i, page, slots);
         } else {
             (v.failed, v.unreadable) = (true, true);
         }
-        self.gc.set_works(self.blocks.die_of(block), false);
+        self.gc.set_works(die, false);
         self.gc_pump(io);
     }
     /// Takes the valid slots of a page that was read.
@@ -321,8 +331,9 @@ impl Vssd {
         let mut moved = std::mem::take(&mut v.moved);
         let slots = moved.len().min(spp);
         let page = || {
-            let rest = moved.split_off(slots);
-            std::mem::replace(&mut moved, rest)
+            let mut page = Vec::with_capacity(spp);
+            page.extend(moved.drain(..slots));
+            page
         };
         let die = self.program_moved(io, i, page);
         let v = self.gc.victims[usize::from(i)].as_mut().expect("it was there");
@@ -358,6 +369,7 @@ impl Vssd {
         if io.cfg.erase_early {
             self.journal_erase(io, v.block);
             self.gc.emptied.push(Emptied { block: v.block, stage: Stage::Durable, stretch: v.stretch });
+            self.gc.durable += 1;
             return self.gc_erase(io);
         }
         self.gc.emptied.push(Emptied { block: v.block, stage: Stage::Waiting, stretch: v.stretch });
@@ -383,7 +395,7 @@ impl Vssd {
     pub(crate) fn gc_synced(&mut self, io: &mut Io, batch: u64, ok: bool) {
         if ok {
             let mine = self.gc.emptied.iter_mut().filter(|e| e.stage == Stage::Syncing { batch });
-            mine.for_each(|e| e.stage = Stage::Durable);
+            self.gc.durable += mine.map(|e| e.stage = Stage::Durable).count();
             return self.gc_pump(io);
         }
         // Those that wait would only meet the same failure.
@@ -401,6 +413,9 @@ impl Vssd {
     }
     /// Erases what nobody needs any more.
     fn gc_erase(&mut self, io: &mut Io) {
+        if self.gc.durable == 0 {
+            return;
+        }
         for k in 0..self.gc.emptied.len() {
             let Emptied { block, stage, .. } = self.gc.emptied[k];
             let die = self.blocks.die_of(block);
@@ -408,6 +423,7 @@ impl Vssd {
                 continue;
             }
             self.gc.emptied[k].stage = Stage::Erasing;
+            self.gc.durable -= 1;
             self.gc.set_works(die, true);
             self.blocks.all[block as usize].state = State::Erasing;
             let stretch = self.gc.emptied[k].stretch.clone();
@@ -417,7 +433,7 @@ impl Vssd {
     }
     /// A host read of the block is done.
     pub(crate) fn gc_read_left(&mut self, io: &mut Io, block: u32) {
-        if self.gc.emptied.iter().any(|e| e.block == block && e.stage == Stage::Durable) {
+        if self.gc.durable > 0 && self.gc.emptied.iter().any(|e| e.block == block && e.stage == Stage::Durable) {
             self.gc_erase(io);
         }
     }

@@ -220,22 +220,26 @@ impl Vssd {
     }
     /// Version of the block, and whether it is mapped.
     pub(crate) fn held(&self, addr: u64) -> (u64, bool) {
-        match self.map.get(addr) {
-            NONE => (self.ranges.version(addr), false),
-            slot => (self.blocks.version(slot), true),
+        match self.map.held(addr) {
+            (NONE, _) => (self.ranges.version(addr), false),
+            (slot, version) => (self.version_in(slot, version), true),
         }
     }
-    /// Touches what the map has of these blocks, all at once: the memory is then waited for once, not block by block.
-    pub(crate) fn foresee(&self, addrs: impl Iterator<Item = u64>) {
-        let touched = addrs.fold(0, |t, addr| match self.map.get(addr) {
-            NONE => t,
-            slot => t ^ self.blocks.version(slot) ^ self.blocks.valid_word(slot),
+    /// The version in a slot, which the map may have told.
+    fn version_in(&self, slot: u32, told: Option<u64>) -> u64 {
+        told.unwrap_or_else(|| self.blocks.version(slot))
+    }
+    /// Touches what is about to change of these blocks, all at once: the memory is then waited for once, not block by block.
+    fn foresee(&self, addrs: impl Iterator<Item = u64>) {
+        let touched = addrs.fold(0, |t, addr| match self.map.held(addr) {
+            (NONE, _) => t,
+            (slot, version) => t ^ self.version_in(slot, version) ^ self.blocks.valid_word(slot),
         });
         std::hint::black_box(touched);
     }
     pub(crate) fn read(&mut self, io: &mut Io, addr: u64, token: u64) {
         self.stats.reads += 1;
-        let slot = self.map.get(addr);
+        let (slot, version) = self.map.held(addr);
         if slot == NONE {
             io.out.done.push(FlashDone::Read {
                 token,
@@ -249,7 +253,7 @@ impl Vssd {
         let (page, within) = self.blocks.page_of(slot);
         self.blocks.all[block as usize].reads += 1;
         let (die, page) = (self.die(block), self.page_addr(block, page));
-        let read = SlotRead { token, slot, addr, version: self.blocks.version(slot), next: NONE };
+        let read = SlotRead { token, slot, addr, version: self.version_in(slot, version), next: NONE };
         if !io.read_on(die, page, within, read) {
             let done_at = io.clock.host_read(io.now, die, 1);
             io.submit(Pending::Read { vssd: self.index, read }, DeviceOp::ReadSlot { page, slot: within }, done_at);
@@ -424,14 +428,14 @@ impl Vssd {
     }
     /// Maps the slot, of which this is the record, unless the block has a newer copy or a newer range record.
     pub(crate) fn map_newer(&mut self, Record { addr, version }: Record, slot: u32) {
-        let held = self.map.get(addr);
+        let (held, held_version) = self.map.held(addr);
         if held == NONE {
             if version < self.ranges.version(addr) {
                 self.ranges.saw(addr, version);
                 return;
             }
         } else {
-            let held_version = self.blocks.version(held);
+            let held_version = self.version_in(held, held_version);
             let older = version < held_version
                 || (version == held_version && self.blocks.sequence(slot) < self.blocks.sequence(held));
             if older {
@@ -448,13 +452,14 @@ impl Vssd {
         if addr == PAD {
             return;
         }
-        let held = if is_range(addr) { self.ranges.slot_of(addr as u32) } else { self.map.get(addr) };
+        let (held, held_version) =
+            if is_range(addr) { (self.ranges.slot_of(addr as u32), None) } else { self.map.held(addr) };
         if held == NONE || self.blocks.block_of(held) != victim {
             // Zeroed or overwritten on the way: one more older copy.
             self.ranges.saw(addr, version);
             return;
         }
-        if self.blocks.version(held) != version {
+        if self.version_in(held, held_version) != version {
             return;
         }
         self.blocks.clear_valid(held);
@@ -538,7 +543,7 @@ impl Vssd {
         let mut older = Vec::new();
         for (k, chunk) in self.map.over(range).filter(|c| c.1.mapped > 0) {
             let first = k * u64::from(rackweave_core::msg::peer::CHUNK_BLOCKS);
-            for (i, &slot) in chunk.slots.iter().enumerate() {
+            for (i, slot) in chunk.slots().enumerate() {
                 let addr = first + i as u64;
                 if slot != NONE && range.contains((addr - volume) as u32) && self.blocks.version(slot) < version {
                     older.push(addr);

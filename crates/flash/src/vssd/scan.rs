@@ -39,7 +39,7 @@ impl Vssd {
             at = at.max(first);
             let stop = end.min(first + CHUNK);
             while at < stop {
-                if (chunk.slots[(at - first) as usize] != NONE) != state {
+                if (chunk.slot((at - first) as usize) != NONE) != state {
                     return ((at - u64::from(range.first)) as u32, state);
                 }
                 at += 1;
@@ -92,7 +92,7 @@ impl Vssd {
             while zeroed.peek().is_some_and(|z| z.1 <= addr as u32) {
                 zeroed.next();
             }
-            let slot = chunk.map_or(NONE, |c| c.slots[i as usize]);
+            let slot = chunk.map_or(NONE, |c| c.slot(i as usize));
             if slot != NONE {
                 let version = Timestamp(self.blocks.version(slot));
                 into.push(ScanEntry { addr: BlockAddr::unpack(addr), version, mapped: true });

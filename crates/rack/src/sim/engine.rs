@@ -24,36 +24,36 @@ const SAME_INSTANT_MAX: u32 = 4_000_000;
 /// Lines of a timeline that are kept.
 const STEPS_MAX: usize = 4096;
 
-enum What {
+/// Whom an event is for, and what the driver does before the node is told.
+#[derive(Clone, Copy)]
+enum For {
     /// `received`: it has waited for the receiver's link already.
-    Packet {
-        packet: Packet,
+    Receiver {
         bytes: u32,
         received: bool,
     },
-    Completion {
+    Submitter {
         node: NodeId,
         life: u32,
         disk_id: u64,
         sync: bool,
-        completion: Completion,
     },
-    Stored {
+    Writer {
         node: NodeId,
         life: u32,
-        tag: u64,
     },
-    Wake {
+    Sleeper {
         node: NodeId,
     },
-    Request {
+    Asked {
         node: NodeId,
-        request: Request,
     },
 }
 
+/// The event is kept as the node is told it: taken apart and put together again, it would be copied each time.
 struct Pending {
-    what: What,
+    event: Event,
+    to: For,
     /// Descends from the request whose way is recorded.
     followed: bool,
 }
@@ -212,7 +212,7 @@ impl<N: Node> Engine<N> {
         slot.life += 1;
         slot.wake = self.now;
         slot.queued = self.now;
-        self.queue.push(self.now, Pending { what: What::Wake { node: n }, followed: false });
+        self.queue.push(self.now, Pending { event: Event::Timer, to: For::Sleeper { node: n }, followed: false });
     }
 
     /// A node's life ends: its state, timer and pending completions are gone; what its devices were told is done.
@@ -252,8 +252,8 @@ impl<N: Node> Engine<N> {
 
     /// A request reaches `node` at `at` (not before now).
     pub fn submit(&mut self, at: Time, node: NodeId, request: Request) {
-        let what = What::Request { node, request };
-        self.queue.push_in_order(at.max(self.now), Pending { what, followed: false });
+        let event = Event::Request(request);
+        self.queue.push_in_order(at.max(self.now), Pending { event, to: For::Asked { node }, followed: false });
     }
     pub fn next_time(&self) -> Option<Time> {
         self.queue.next_time()
@@ -291,10 +291,11 @@ impl<N: Node> Engine<N> {
     }
 
     fn dispatch(&mut self, pending: Pending) {
-        let followed = pending.followed;
-        match pending.what {
-            What::Packet { packet, bytes, received } => self.deliver(packet, bytes, received, followed),
-            What::Completion { node, life, disk_id, sync, completion } => {
+        let Pending { event, to, followed } = pending;
+        match to {
+            For::Receiver { bytes, received } => self.deliver(event, bytes, received, followed),
+            For::Submitter { node, life, disk_id, sync } => {
+                let Event::Completion(completion) = &event else { return };
                 if self.nodes[node.0 as usize].life != life {
                     return;
                 }
@@ -304,9 +305,10 @@ impl<N: Node> Engine<N> {
                     d.complete(disk_id, sync && completion.result.is_ok());
                 }
                 let tag = completion.tag;
-                self.handle(node, EventKind::Completion, tag, Event::Completion(completion), followed);
+                self.handle(node, EventKind::Completion, tag, event, followed);
             }
-            What::Stored { node, life, tag } => {
+            For::Writer { node, life } => {
+                let Event::Stored { tag } = event else { return };
                 let slot = &mut self.nodes[node.0 as usize];
                 if slot.life != life {
                     return;
@@ -314,31 +316,32 @@ impl<N: Node> Engine<N> {
                 if let Some(w) = slot.stores_under_way.pop_front() {
                     apply_store(&mut slot.store, w);
                 }
-                self.handle(node, EventKind::Stored, tag, Event::Stored { tag }, followed);
+                self.handle(node, EventKind::Stored, tag, event, followed);
             }
-            What::Wake { node } => self.wake(node),
-            What::Request { node, request } => {
-                let timeline = self.timeline.as_mut().filter(|t| t.node.is_none() && t.request == request.id);
+            For::Sleeper { node } => self.wake(node),
+            For::Asked { node } => {
+                let Event::Request(request) = &event else { return };
+                let id = request.id;
+                let timeline = self.timeline.as_mut().filter(|t| t.node.is_none() && t.request == id);
                 let follow = timeline.map(|t| t.node = Some(node)).is_some();
-                let id = request.id.0;
-                self.handle(node, EventKind::Request, id, Event::Request(request), follow);
+                self.handle(node, EventKind::Request, id.0, event, follow);
             }
         }
     }
 
-    fn deliver(&mut self, packet: Packet, bytes: u32, received: bool, followed: bool) {
+    fn deliver(&mut self, event: Event, bytes: u32, received: bool, followed: bool) {
+        let Event::Packet(packet) = &event else { return };
         let dst = packet.dst.first_hop();
         // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
         if !received && dst != Layout::SWITCH {
             let at = self.net.receive(self.now, dst, bytes);
             if at > self.now {
-                let what = What::Packet { packet, bytes, received: true };
-                self.queue.push(at, Pending { what, followed });
+                self.queue.push(at, Pending { event, to: For::Receiver { bytes, received: true }, followed });
                 return;
             }
         }
         let mark = packet.header.request ^ u64::from(packet.src.0) << 48 ^ (packet.header.op as u64) << 56;
-        self.handle(dst, EventKind::Packet, mark, Event::Packet(packet), followed);
+        self.handle(dst, EventKind::Packet, mark, event, followed);
     }
 
     fn wake(&mut self, node: NodeId) {
@@ -363,7 +366,7 @@ impl<N: Node> Engine<N> {
         }
         if slot.wake < slot.queued {
             slot.queued = slot.wake;
-            self.queue.push(slot.wake, Pending { what: What::Wake { node }, followed: false });
+            self.queue.push(slot.wake, Pending { event: Event::Timer, to: For::Sleeper { node }, followed: false });
         }
     }
 
@@ -431,9 +434,9 @@ impl<N: Node> Engine<N> {
     fn store_and_reply(&mut self, n: NodeId, followed: bool) {
         for w in self.fx.stores.drain(..) {
             let slot = &mut self.nodes[n.0 as usize];
-            let what = What::Stored { node: n, life: slot.life, tag: w.tag };
+            let (event, to) = (Event::Stored { tag: w.tag }, For::Writer { node: n, life: slot.life });
             slot.stores_under_way.push_back(w);
-            self.queue.push(self.now + STORE_TIME, Pending { what, followed });
+            self.queue.push(self.now + STORE_TIME, Pending { event, to, followed });
         }
         for r in self.fx.replies.drain(..) {
             self.hash.add(r.id.0 ^ u64::from(r.result.is_ok()) << 63);
@@ -456,16 +459,16 @@ impl<N: Node> Engine<N> {
         }
         let arrivals = self.net.send(self.now, n, packet.dst.first_hop(), bytes, n == Layout::SWITCH);
         let [Some(first), second] = arrivals else { return };
+        let to = For::Receiver { bytes, received: false };
         if let Some(at) = second {
-            let what = What::Packet { packet: packet.clone(), bytes, received: false };
-            self.queue.push(at, Pending { what, followed });
+            self.queue.push(at, Pending { event: Event::Packet(packet.clone()), to, followed });
         }
         // The switch adds its own hop.
         if n != Layout::SWITCH && matches!(packet.body, Body::Io(_)) {
             let way = u32::try_from(first.since(self.now).0).unwrap_or(u32::MAX);
             packet.header.lat = packet.header.lat.saturating_add(way);
         }
-        self.queue.push(first, Pending { what: What::Packet { packet, bytes, received: false }, followed });
+        self.queue.push(first, Pending { event: Event::Packet(packet), to, followed });
     }
 
     fn command(&mut self, n: NodeId, c: DeviceCommand, followed: bool) {
@@ -473,14 +476,9 @@ impl<N: Node> Engine<N> {
         let Some(Some(disk)) = self.disks.get_mut(c.ssd.0 as usize) else { return };
         let (result, disk_id) = disk.submit(&c.op);
         let at = slot.clock.true_time(c.done_at).max(self.now);
-        let what = What::Completion {
-            node: n,
-            life: slot.life,
-            disk_id,
-            sync: matches!(c.op, DeviceOp::Sync),
-            completion: Completion { ssd: c.ssd, tag: c.tag, result },
-        };
-        self.queue.push(at, Pending { what, followed });
+        let to = For::Submitter { node: n, life: slot.life, disk_id, sync: matches!(c.op, DeviceOp::Sync) };
+        let event = Event::Completion(Completion { ssd: c.ssd, tag: c.tag, result });
+        self.queue.push(at, Pending { event, to, followed });
     }
 }
 
