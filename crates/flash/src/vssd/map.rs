@@ -208,7 +208,8 @@ mod tests {
             for _ in 0..200 {
                 let addr = rng.below(3 * CHUNK as u64);
                 let epoch = Epoch(epoch - rng.below(u64::from(epoch) + 1).min(3) as u32);
-                let number = if rng.chance(0.1) { Timestamp::VERSION_MAX - rng.below(9) } else { rng.below(1 << 22) };
+                let number =
+                    if rng.chance(0.1) { (1 << rng.between(22, 37)) + rng.below(9) } else { rng.below(1 << 22) };
                 let version = Timestamp::new(epoch, number, rng.below(64) as u8);
                 let slot = rng.below(1 << 20) as u32;
                 map.set(addr, slot, version.0);
