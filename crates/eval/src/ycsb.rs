@@ -62,6 +62,12 @@ pub fn key(record: u64) -> u64 {
     (hash as i64).unsigned_abs()
 }
 
+/// One of `n`, by the benchmark's law of scattered popularity.
+pub fn popular(rng: &mut Rng, n: u64) -> u64 {
+    let z = Zipf { n: SCATTERED, zeta: SCATTERED_ZETA, zeta_2: term(1) + term(2) };
+    key(z.rank(rng)) % n
+}
+
 /// Zipf-distributed ranks, by Gray et al. ("Quickly generating billion-record synthetic databases", SIGMOD 1994).
 #[derive(Clone, Debug)]
 struct Zipf {

@@ -4,6 +4,7 @@
 //! and the same seed gives the same figure.
 
 mod ageing;
+mod block;
 mod kv;
 mod svg;
 
@@ -167,16 +168,34 @@ pub enum ExperimentError {
     Rates(#[from] RatesError),
     #[error(transparent)]
     Bench(#[from] crate::tenants::BenchError),
+    #[error(transparent)]
+    Volume(#[from] rackweave_flash::blockmap::MapError),
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 7] = [
+pub const EXPERIMENTS: [Experiment; 11] = [
+    Experiment {
+        id: "fb-fig1",
+        about: "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",
+        run: block::four_tenants,
+    },
+    Experiment {
+        id: "fb-fig7",
+        about: "FlashBlox figure 7: write amplification of two volumes, by isolation",
+        run: block::amplification,
+    },
     Experiment { id: "fb-fig8", about: "FlashBlox figures 8 and 9: two key-value stores on a drive", run: kv::two },
     Experiment { id: "fb-fig10", about: "FlashBlox figure 10: four key-value stores on a drive", run: kv::four },
+    Experiment { id: "fb-fig11", about: "FlashBlox figure 11: web search beside MapReduce", run: block::search },
     Experiment {
         id: "fb-fig12",
         about: "FlashBlox figure 12: a key-value store while its channel is migrated",
         run: kv::migration,
+    },
+    Experiment {
+        id: "fb-fig13",
+        about: "FlashBlox figure 13: web search and MapReduce while their channels trade places",
+        run: block::migration,
     },
     Experiment {
         id: "fb-fig14",

@@ -10,6 +10,7 @@
 //! [`Bench::measure`].
 
 mod arrivals;
+pub mod block;
 pub mod kv;
 mod recorder;
 

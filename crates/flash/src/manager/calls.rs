@@ -428,6 +428,9 @@ impl FlashManager {
         }
         if self.writes.get(&block).is_some_and(std::collections::VecDeque::is_empty) {
             self.writes.remove(&block);
+            if self.swapping() {
+                self.leveling.go_on();
+            }
             self.cut_off(block);
         }
     }

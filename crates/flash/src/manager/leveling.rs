@@ -252,6 +252,13 @@ impl FlashManager {
         let sealed = self.vssds[&vssd].blocks[index as usize].state == super::vssd::State::Sealed;
         sealed && self.writes.contains_key(&super::api::Block { vssd, index })
     }
+    /// There is room in the erase block, and its superblock is written just now: the writer would have to wait for the
+    /// move. It will be full soon, or left alone.
+    fn being_written(&self, l: Logical) -> bool {
+        let Some((vssd, index)) = self.owner(l) else { return false };
+        self.writes.contains_key(&super::api::Block { vssd, index })
+            && self.pages_of(l) < u32::from(self.geometry().pages_per_block)
+    }
     /// False: all blocks of the logical die are at home.
     fn move_next(&mut self, die: u32, at: &mut u32) -> bool {
         let home = self.logical[die as usize].home;
@@ -266,7 +273,8 @@ impl FlashManager {
             let can_go = block != NONE
                 && self.die_of(block) != home
                 && self.phys[block as usize].state == PhysState::Mapped
-                && !self.failing(l);
+                && !self.failing(l)
+                && !self.being_written(l);
             if !can_go {
                 continue;
             }

@@ -78,6 +78,9 @@ pub struct ManagerConfig {
     pub goal: Imbalance,
     /// Most bytes a second that wear leveling moves; `None`: as fast as the dies let it.
     pub move_bytes_per_s: Option<u64>,
+    /// Background work that waited so long for a die goes before what vSSDs want: a saturated die is leveled too, and
+    /// the shorter this is, the faster (assumed: 100 ms).
+    pub background_wait_max: Span,
     /// Erase counts of a die may differ by this before a block that rests is moved (§3.4; assumed: 1/100 of the
     /// endurance).
     pub die_spread: u16,
@@ -105,6 +108,7 @@ impl ManagerConfig {
             wear: WearPolicy::NO_SWAP,
             goal: Imbalance { units: channels, delta: 0.1, life: LIFE, alpha: 1.0 },
             move_bytes_per_s: None,
+            background_wait_max: Span::from_millis(100),
             die_spread,
             erase_early: false,
         }
@@ -325,7 +329,7 @@ impl FlashManager {
             unborn: Vec::new(),
             owners: vec![None; (g.dies() * soft_planes) as usize],
             logical: (0..g.dies()).map(|d| LogicalDie::new(d, &cut)).collect(),
-            dies: (0..g.dies()).map(|_| Die::new(&g, soft_planes)).collect(),
+            dies: (0..g.dies()).map(|_| Die::new(&g, soft_planes, cfg.background_wait_max)).collect(),
             phys: vec![Phys::default(); g.blocks() as usize],
             pending: Slab::new(),
             requests: Slab::new(),

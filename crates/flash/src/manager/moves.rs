@@ -62,6 +62,10 @@ impl FlashManager {
     pub(super) fn hold(&mut self, block: u32, request: u32) {
         let id = self.moving[&block];
         self.moves[id as usize].held.push(request);
+        // Somebody waits for it now: it waits for no pace any more.
+        if let Some(id) = self.leveling.unpace(id) {
+            self.move_on(id);
+        }
     }
     /// A program of the block failed: the block is moved, and the program is the first to go on there.
     pub(super) fn rescue(&mut self, out: &mut ManagerOut, request: u32, block: u32) {
@@ -95,8 +99,9 @@ impl FlashManager {
         self.move_on(id);
     }
     fn move_flow(&self, id: u32) -> Flow {
-        let Move { why, logical, .. } = self.moves[id as usize];
-        let owner = self.owner(logical).filter(|_| why == Why::Rescue);
+        let Move { why, logical, ref held, .. } = self.moves[id as usize];
+        // What its writes wait for is no background.
+        let owner = self.owner(logical).filter(|_| why == Why::Rescue || !held.is_empty());
         owner.map_or(Flow::Background, |(vssd, _)| self.vssds[&vssd].flow)
     }
     /// Pages of the erase block at this address that its user wrote.
@@ -127,7 +132,8 @@ impl FlashManager {
     }
     /// Does the next thing for the move; nothing of it is under way.
     pub(super) fn move_on(&mut self, id: u32) {
-        let Move { from, to, logical, pages, next, abandoned, why, .. } = self.moves[id as usize];
+        let Move { from, to, logical, pages, next, abandoned, why, ref held, .. } = self.moves[id as usize];
+        let hurried = why == Why::Rescue || !held.is_empty();
         if self.failed.is_some() {
             return;
         }
@@ -142,7 +148,7 @@ impl FlashManager {
         if next >= pages {
             return self.arrive(id);
         }
-        if why != Why::Rescue && !self.pace(id) {
+        if !hurried && !self.pace(id) {
             return;
         }
         let _ = to;

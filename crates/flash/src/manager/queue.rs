@@ -22,8 +22,6 @@ pub(super) enum Flow {
 
 /// A bucket holds this part of a second's tokens of a whole die (assumed).
 const BURST: Span = Span::from_millis(10);
-/// Background work that waited this long goes first: a saturated die is leveled too (assumed).
-const BACKGROUND_WAIT_MAX: Span = Span::from_millis(100);
 
 /// Reads of a flow that are looked at for one that waits for nothing.
 const READS_LOOKED_AT: usize = 16;
@@ -63,13 +61,17 @@ pub(super) struct DieQueue {
     background: VecDeque<Entry>,
     virtual_time: u64,
     soft_planes: u32,
+    /// Background work that waited this long goes first.
+    background_wait_max: Span,
+    /// When background work that went first was done.
+    preferred: Time,
     /// Of vSSDs, not of the background.
     waiting: usize,
 }
 
 impl DieQueue {
-    pub(super) fn new(soft_planes: u32) -> DieQueue {
-        DieQueue { soft_planes, ..DieQueue::default() }
+    pub(super) fn new(soft_planes: u32, background_wait_max: Span) -> DieQueue {
+        DieQueue { soft_planes, background_wait_max, ..DieQueue::default() }
     }
     pub(super) fn waiting(&self) -> usize {
         self.waiting
@@ -133,9 +135,15 @@ impl DieQueue {
     }
     /// What the die does next.
     pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
-        let late = self.background.front().is_some_and(|e| now.since(e.since) >= BACKGROUND_WAIT_MAX);
+        // Since it was last preferred the others had their turn.
+        let waited = |e: &Entry| now.since(e.since.max(self.preferred));
+        let late = self.background.front().is_some_and(|e| waited(e) >= self.background_wait_max);
         if self.waiting == 0 || late {
-            return self.background.pop_front().map(|e| e.request);
+            let e = self.background.pop_front()?;
+            if self.waiting > 0 {
+                self.preferred = now + e.cost;
+            }
+            return Some(e.request);
         }
         self.fill(now);
         let wanting = self.lanes.iter_mut().filter(|l| !l.entries.is_empty());
@@ -179,5 +187,30 @@ impl DieQueue {
             let more = (now.since(l.filled).0 * share / total) as i64;
             (l.tokens, l.filled) = (l.tokens.saturating_add(more).min(most), now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_background_work_and_the_others_take_turns() {
+        let (work, wait) = (Span::from_micros(800), Span::from_micros(300));
+        let mut q = DieQueue::new(1, wait);
+        q.join(Flow::Own(1), 1, Time::ZERO);
+        for i in 0..20 {
+            q.push(Flow::Own(1), i, work, Time::ZERO, false);
+            q.push(Flow::Background, 100 + i, work, Time::ZERO, false);
+        }
+        let mut now = Time::ZERO;
+        let mut order = Vec::new();
+        for _ in 0..20 {
+            order.push(q.pop(now).expect("there is work") >= 100);
+            now += work;
+        }
+        // The others first, for none is late; then one after the other: background waits from its last turn's end.
+        let expected: Vec<bool> = (0..20).map(|i| i % 2 == 1).collect();
+        assert_eq!(order, expected);
     }
 }

@@ -122,11 +122,18 @@ pub(super) struct Die {
 }
 
 impl Die {
-    pub(super) fn new(g: &Geometry, soft_planes: u32) -> Die {
+    pub(super) fn new(g: &Geometry, soft_planes: u32, background_wait_max: Span) -> Die {
         // To the full size at once: growing would take up to twice the memory.
         let heap = || BinaryHeap::with_capacity(g.blocks_per_plane as usize);
         let free = (0..g.planes_per_die).map(|_| heap()).collect();
-        Die { free, queue: DieQueue::new(soft_planes), busy: None, passing: None, erases: 0, moving: 0 }
+        Die {
+            free,
+            queue: DieQueue::new(soft_planes, background_wait_max),
+            busy: None,
+            passing: None,
+            erases: 0,
+            moving: 0,
+        }
     }
     pub(super) fn free_blocks(&self) -> impl Iterator<Item = u32> {
         self.free.iter().flat_map(|f| f.iter()).map(|Reverse((_, block))| *block)
