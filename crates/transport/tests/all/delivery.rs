@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{Rng, Span, Time};
-use rackweave_transport::{Config, Event, KeyId, Keys, SendOptions};
+use rackweave_transport::header::{Kind, parse};
+use rackweave_transport::{Algorithm, Config, Event, KeyId, Keys, SendOptions};
 
 use crate::world::{Faults, World, message, number};
 
@@ -133,6 +134,24 @@ fn bulk_leaves_in_trains() {
     let longest = trains.iter().filter_map(|t| t.segment.map(|s| t.bytes.len().div_ceil(s))).max();
     assert!(longest >= Some(8), "{longest:?}");
     assert!(trains.iter().all(|t| t.bytes.len() <= 65_000));
+}
+
+/// A train ends with the window, and its last datagram asks for the acknowledgement that opens it again.
+#[test]
+fn trains_end_with_the_window() {
+    let algorithm = Algorithm::Fixed { window: 20_000 };
+    let cfg = Config { train_bytes_max: 65_000, algorithm, ..Config::default() };
+    let mut w = exchange(5, Faults::default(), cfg, keys(), 10, None);
+    let now = w.now;
+    let m = message(Op::Peer, Class::Silver, 2, 0, 1000, 40, 65_536);
+    w.end(2).send(now, rackweave_core::NodeId(3), m, SendOptions { deadline: Time::MAX, token: 0 }).expect("taken");
+    let trains: Vec<_> = std::iter::from_fn(|| w.end(2).poll_transmit(now)).collect();
+    let datagrams: Vec<_> = trains.iter().flat_map(|t| t.bytes.chunks(t.segment.unwrap_or(t.bytes.len()))).collect();
+    let asks = |d: &&[u8]| matches!(parse(d).expect("a datagram").kind, Kind::Chunk(c) if c.ack_now);
+    let bytes: usize = datagrams.iter().map(|d| d.len()).sum();
+    assert!((17_000..=20_000).contains(&bytes), "{bytes} bytes on the way");
+    assert_eq!(datagrams.iter().filter(|d| asks(d)).count(), 1);
+    assert!(datagrams.last().is_some_and(asks));
 }
 
 /// Messages of one datagram share a train, too: sixteen answers take the first, with what it acknowledges, and a train. What goes

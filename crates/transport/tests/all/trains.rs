@@ -48,9 +48,20 @@ fn harm(rng: &mut Rng, bytes: &[u8], segment: usize) -> Vec<u8> {
     all.concat()
 }
 
+/// Two trains that cross on the way: some datagrams change places.
+fn cross(rng: &mut Rng, one: &mut [u8], other: &mut [u8], segment: usize) {
+    for (a, b) in one.chunks_exact_mut(segment).zip(other.chunks_exact_mut(segment)).skip(1) {
+        if rng.chance(0.2) {
+            a.swap_with_slice(b);
+        }
+    }
+}
+
 fn send(from: &mut Endpoint, rng: &mut Rng, now: Time, number: u64) {
-    let (prefix, data) = (rng.below(3000) as usize, rng.below(90_000) as usize);
-    let m = message(Op::Peer, [Class::Silver, Class::Copper][rng.below(2) as usize], SENDER.0, 0, number, prefix, data);
+    // Two after each other have as much before the data: their chunks differ in little.
+    let (prefix, data) = (number as usize / 2 * 97 % 3000, rng.below(90_000) as usize);
+    let class = [Class::Silver, Class::Copper][number as usize / 2 % 2];
+    let m = message(Op::Peer, class, SENDER.0, 0, number, prefix, data);
     // What does not fit is not sent.
     let _ = from.send(now, RECEIVER, m, SendOptions { deadline: Time::MAX, token: number });
 }
@@ -63,14 +74,22 @@ fn as_one_by_one(seed: u64, keys: &Keys, encrypt: bool) -> u64 {
     let [mut by_train, mut one_by_one] = [(); 2].map(|()| end(&cfg, RECEIVER, keys));
     let (mut now, mut delivered) = (Time(1_000_000), 0);
     for number in 0..60 {
-        send(&mut from, &mut rng, now, number);
-        let mut back = Vec::new();
+        send(&mut from, &mut rng, now, 2 * number);
+        send(&mut from, &mut rng, now, 2 * number + 1);
+        let mut trains: Vec<(usize, Vec<u8>)> = Vec::new();
         while let Some(t) = from.poll_transmit(now) {
-            let (segment, marked) = (t.segment.unwrap_or(t.bytes.len()), rng.chance(0.1));
+            let segment = t.segment.unwrap_or(t.bytes.len());
             let mut bytes = harm(&mut rng, &t.bytes, segment);
+            if let Some((_, before)) = trains.last_mut().filter(|(s, _)| *s == segment && number % 3 == 0) {
+                cross(&mut rng, before, &mut bytes, segment);
+            }
+            trains.push((segment, bytes));
+        }
+        let mut back = Vec::new();
+        for (segment, mut bytes) in trains {
+            let marked = rng.chance(0.1);
             for d in bytes.chunks(segment) {
-                let datagram = BytesMut::from(d);
-                one_by_one.receive(now, Received { datagram, at: now, marked });
+                one_by_one.receive(now, Received { datagram: BytesMut::from(d), at: now, marked });
             }
             by_train.receive_train(now, Train { bytes: &mut bytes, segment, at: now, marked });
             // Both say the same: to the sender goes what one of them says.
@@ -96,11 +115,11 @@ fn as_one_by_one(seed: u64, keys: &Keys, encrypt: bool) -> u64 {
 #[test]
 fn a_train_is_taken_as_its_datagrams() {
     let keys = Keys::one(KeyId(1), [3; 32]).expect("a key");
-    let all = (0..20).map(|seed| {
+    let all = (0..8).map(|seed| {
         as_one_by_one(seed, &Keys::none(), true)
             + as_one_by_one(seed, &keys, true)
-            + if seed < 5 { as_one_by_one(seed, &keys, false) } else { 0 }
+            + if seed < 2 { as_one_by_one(seed, &keys, false) } else { 0 }
     });
     let delivered: u64 = all.sum();
-    assert!(delivered > 1500, "{delivered} messages arrived");
+    assert!(delivered > 800, "{delivered} messages arrived");
 }
