@@ -371,6 +371,9 @@ pub enum Volume {
         /// Traffic class of its I/O: offline I/O goes behind online I/O, and its writes get less the slower reads are
         #[arg(long, value_enum, default_value_t = VolumeClass::Online)]
         class: VolumeClass,
+        /// What the virtual SSDs it lies on share with others of their drive [default: what the rack has]
+        #[arg(long, value_enum)]
+        isolation: Option<IsolationLevel>,
         #[command(flatten)]
         json: Json,
     },

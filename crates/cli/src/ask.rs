@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rackweave_flash::manager::alloc::Isolation;
 use rackweave_rack::distributed::ask::Way;
 use rackweave_rack::embedded::control::{Answer, Command};
 
@@ -42,7 +43,10 @@ fn classify(name: &str, class: VolumeClass) -> Command {
 
 pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
-        Volume::Create { name, size, json, .. } => (Command::VolumeCreate { name: name.clone(), size: size.0 }, json),
+        Volume::Create { name, size, isolation, json, .. } => {
+            let isolation = isolation.map(|i| Isolation::from(i).to_string());
+            (Command::VolumeCreate { name: name.clone(), size: size.0, isolation }, json)
+        }
         Volume::Class { name, class, json } => (classify(name, *class), json),
         Volume::Grow { name, size, json } => (Command::VolumeGrow { name: name.clone(), size: size.0 }, json),
         Volume::Delete { name, force, json } => (Command::VolumeDelete { name: name.clone(), force: *force }, json),

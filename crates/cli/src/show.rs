@@ -25,7 +25,7 @@ pub fn volumes(all: &[Volume]) -> String {
     if all.is_empty() {
         return "no volumes (rackweave volume create NAME --size SIZE makes one)".into();
     }
-    let mut t = table(&["volume", "size", "id", "writer generation", "class", "sets"], &[1, 2, 3]);
+    let mut t = table(&["volume", "size", "id", "writer generation", "class", "isolation", "sets"], &[1, 2, 3]);
     for v in all {
         t.add_row([
             v.name.clone(),
@@ -33,6 +33,7 @@ pub fn volumes(all: &[Volume]) -> String {
             v.id.to_string(),
             v.attach.to_string(),
             v.class.clone(),
+            v.isolation.clone(),
             list(&v.sets),
         ]);
     }

@@ -3,7 +3,7 @@
 //! completions back.
 //!
 //! - [`profile`], [`geometry`], [`timing`]: what the drive is made of and how long its commands take.
-//! - [`Ssd`]: the drive and its channel-isolated virtual SSDs (FlashBlox's "high" isolation).
+//! - [`Ssd`]: the drive and its channel- or die-isolated virtual SSDs (FlashBlox's "high" and "medium" isolation).
 //! - `vssd`: the page layer: block states and victims, page map, range records, collection, syncs, checkpoints,
 //!   recovery, ageing.
 //! - [`gc_policy`]: which block a collector takes.
@@ -35,7 +35,7 @@ pub use geometry::Geometry;
 pub use profile::{EraseSuspend, Profile, ProfileError, Source};
 pub use ssd::{
     AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,
-    Space, Ssd, SsdConfig, Violation,
+    Share, Space, Ssd, SsdConfig, Violation,
 };
 pub use timing::Timing;
 

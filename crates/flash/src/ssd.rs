@@ -140,12 +140,41 @@ pub enum AllocError {
     Duplicate { vssd: VssdId },
     #[error("{asked} adjoining channels asked for, the longest free run has {free}")]
     NoChannels { asked: u16, free: u16 },
-    #[error("a vSSD has at least one channel")]
+    #[error("{asked} adjoining dies asked for, the longest free run has {free}")]
+    NoDies { asked: u32, free: u32 },
+    #[error("a vSSD has at least one channel or die")]
     Zero,
     #[error("a drive has at most {max} vSSDs")]
     TooMany { max: u16 },
-    #[error("{channels} channels have {blocks} erase blocks, too few for frontiers, the collector's reserve and data")]
-    TooSmall { channels: u16, blocks: u32 },
+    #[error("{share} have {blocks} erase blocks, too few for frontiers, the collector's reserve and data")]
+    TooSmall { share: Share, blocks: u32 },
+}
+
+/// What a vSSD of the page layer has of its drive for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// FB2's "high" isolation.
+    Channels(u16),
+    /// "Medium": the buses of their channels may be shared.
+    Dies(u32),
+}
+
+impl Share {
+    pub fn dies(self, g: &Geometry) -> u32 {
+        match self {
+            Share::Channels(n) => u32::from(n) * u32::from(g.dies_per_channel),
+            Share::Dies(n) => n,
+        }
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Share::Channels(n) => write!(f, "{n} channels"),
+            Share::Dies(n) => write!(f, "{n} dies"),
+        }
+    }
 }
 
 /// No erased block for host data now: wait for [`FlashDone::BlockFreed`].
@@ -244,7 +273,7 @@ pub struct Ssd {
     clock: Clock,
     pending: Slab<Pending>,
     vssds: Vec<Vssd>,
-    used_channels: Vec<bool>,
+    used_dies: Vec<bool>,
     failed: Option<DeviceError>,
     recovering: u32,
     recovery_error: Option<RecoveryError>,
@@ -264,7 +293,7 @@ impl Ssd {
             clock,
             pending: Slab::new(),
             vssds: Vec::new(),
-            used_channels: vec![false; usize::from(cfg.profile.geometry.channels)],
+            used_dies: vec![false; cfg.profile.geometry.dies() as usize],
             failed: None,
             recovering: 0,
             recovery_error: None,
@@ -277,9 +306,13 @@ impl Ssd {
     pub fn geometry(&self) -> &Geometry {
         &self.cfg.profile.geometry
     }
-    /// Bytes the checkpoint area must have.
+    /// Bytes the checkpoint area must have for vSSDs of channels.
     pub fn meta_bytes(g: &Geometry) -> u64 {
-        checkpoint::channel_bytes(g) * u64::from(g.channels)
+        checkpoint::unit_bytes(g, g.blocks_per_channel()) * u64::from(g.channels)
+    }
+    /// And where vSSDs may be of dies: theirs is behind the channels'.
+    pub fn meta_bytes_by_die(g: &Geometry) -> u64 {
+        Ssd::meta_bytes(g) + checkpoint::unit_bytes(g, g.blocks_per_die()) * u64::from(g.dies())
     }
     /// 4 KiB slots of a page: the most blocks of one [`Ssd::program`].
     pub fn slots_per_page(&self) -> usize {
@@ -293,33 +326,46 @@ impl Ssd {
     /// Gives the vSSD the first run of free channels that is long enough (FB2 "high", FB4's linear search). A drive
     /// that is recovered must be given the same vSSDs in the same order as before.
     pub fn alloc_vssd(&mut self, id: VssdId, channels: u16) -> Result<(), AllocError> {
+        self.alloc_share(id, Share::Channels(channels))
+    }
+    /// The same of channels or dies.
+    pub fn alloc_share(&mut self, id: VssdId, share: Share) -> Result<(), AllocError> {
         if self.vssds.iter().any(|v| v.id == id) {
             return Err(AllocError::Duplicate { vssd: id });
         }
-        if channels == 0 {
+        let g = *self.geometry();
+        let dies = share.dies(&g);
+        if dies == 0 {
             return Err(AllocError::Zero);
         }
         if self.vssds.len() >= VSSDS_MAX {
             return Err(AllocError::TooMany { max: VSSDS_MAX as u16 });
         }
+        let per_channel = u32::from(g.dies_per_channel);
+        let unit = if matches!(share, Share::Channels(_)) { per_channel } else { 1 };
         let (mut run, mut longest, mut found) = (0, 0, None);
-        for (c, used) in self.used_channels.iter().enumerate() {
-            run = if *used { 0 } else { run + 1 };
+        for (k, used) in self.used_dies.chunks(unit as usize).enumerate() {
+            run = if used.contains(&true) { 0 } else { run + unit };
             longest = longest.max(run);
-            if run == channels {
-                found = Some(c + 1 - usize::from(channels));
+            if run == dies {
+                found = Some((k as u32 + 1) * unit - dies);
                 break;
             }
         }
-        let first = found.ok_or(AllocError::NoChannels { asked: channels, free: longest })?;
-        let index = self.vssds.len() as u8;
-        let mut v = Vssd::new(id, index, first as u32, u32::from(channels), &self.cfg.profile);
+        let first = found.ok_or(match share {
+            Share::Channels(asked) => AllocError::NoChannels { asked, free: (longest / per_channel) as u16 },
+            Share::Dies(asked) => AllocError::NoDies { asked, free: longest },
+        })?;
+        let each = checkpoint::unit_bytes(&g, unit * g.blocks_per_die());
+        let behind = if unit == 1 && per_channel > 1 { Ssd::meta_bytes(&g) } else { 0 };
+        let area = (behind + u64::from(first / unit) * each, u64::from(dies / unit) * each);
+        let mut v = Vssd::new(id, self.vssds.len() as u8, (first, dies), area, &self.cfg.profile);
         v.gc.policy = self.cfg.victims;
         v.separate(self.cfg.separation);
         if v.space().exported_slots == 0 {
-            return Err(AllocError::TooSmall { channels, blocks: v.space().blocks_total });
+            return Err(AllocError::TooSmall { share, blocks: v.space().blocks_total });
         }
-        self.used_channels[first..first + usize::from(channels)].fill(true);
+        self.used_dies[first as usize..(first + dies) as usize].fill(true);
         self.vssds.push(v);
         Ok(())
     }

@@ -1,18 +1,18 @@
 //! The nodes of a rack, made from its configuration. Every driver uses these.
 //!
 //! Shape: server `i` of `S` hosts one vSSD of each of the sets `i`, `i − 1`, … (mod `S`), so that set `k` has members on
-//! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels equally.
+//! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels, or its dies, equally.
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
-use rackweave_flash::{BlockingUnit, Profile, ProfileError, SsdConfig, Timing};
+use rackweave_flash::{BlockingUnit, Profile, ProfileError, Share, Ssd, SsdConfig, Timing};
 use rackweave_meta::{Meta, MetaConfig, MetaError, SetConfig};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
 use rackweave_switch::{Switch, SwitchConfig, Update};
 
-use crate::config::{BlockingConfig, GcConfigPolicy, RackConfig, TimingConfig};
+use crate::config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
 
 /// Ids of a server's vSSDs begin at 1 + 16 × its number.
 const VSSD_IDS_PER_SERVER: u32 = 16;
@@ -32,8 +32,11 @@ pub enum BuildError {
     Profile(#[from] ProfileError),
     #[error("ssd.erase_suspend: {0}")]
     EraseSuspend(ProfileError),
-    #[error("ssd.profile {name:?} has {channels} channels at this size, fewer than the {replicas} vSSDs of a server")]
-    Channels { name: String, channels: u16, replicas: u32 },
+    #[error(
+        "ssd.profile {name:?} has {units} {isolation}s at this size, fewer than the {replicas} {isolation}-isolated vSSDs \
+         of a server"
+    )]
+    Units { name: String, units: u32, isolation: &'static str, replicas: u32 },
     #[error("server {server}: {error}")]
     Server { server: u32, error: ServerError },
     #[error("metadata service: {0}")]
@@ -77,15 +80,35 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
         base.suspends_erases().map_err(BuildError::EraseSuspend)?;
     }
     let profile = base.scaled_to(cfg.ssd.size.0)?;
-    let channels = profile.geometry.channels;
-    if u32::from(channels) < cfg.replicas {
-        return Err(BuildError::Channels { name: name.clone(), channels, replicas: cfg.replicas });
+    let units = match cfg.ssd.isolation {
+        IsolationConfig::Channel => u32::from(profile.geometry.channels),
+        IsolationConfig::Die => profile.geometry.dies(),
+    };
+    if units < cfg.replicas {
+        let (name, isolation) = (name.clone(), cfg.ssd.isolation.name());
+        return Err(BuildError::Units { name, units, isolation, replicas: cfg.replicas });
     }
     Ok(profile)
 }
 
-fn channels_per_vssd(cfg: &RackConfig, profile: &Profile) -> u16 {
-    profile.geometry.channels / cfg.replicas as u16
+/// What each vSSD of a drive has for itself.
+fn share(cfg: &RackConfig, profile: &Profile) -> Share {
+    match cfg.ssd.isolation {
+        IsolationConfig::Channel => Share::Channels(profile.geometry.channels / cfg.replicas as u16),
+        IsolationConfig::Die => Share::Dies(profile.geometry.dies() / cfg.replicas),
+    }
+}
+
+/// Bytes of the checkpoint area of every drive.
+///
+/// # Errors
+/// As [`profile`].
+pub fn meta_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
+    let g = profile(cfg)?.geometry;
+    Ok(match cfg.ssd.isolation {
+        IsolationConfig::Channel => Ssd::meta_bytes(&g),
+        IsolationConfig::Die => Ssd::meta_bytes_by_die(&g),
+    })
 }
 
 /// Bytes of live data that all sets together hold, one copy counted.
@@ -95,7 +118,7 @@ fn channels_per_vssd(cfg: &RackConfig, profile: &Profile) -> u16 {
 pub fn capacity_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     let profile = profile(cfg)?;
     let g = &profile.geometry;
-    let slots = g.slots() / u64::from(g.channels) * u64::from(channels_per_vssd(cfg, &profile));
+    let slots = g.slots() / u64::from(g.dies()) * u64::from(share(cfg, &profile).dies(g));
     Ok(slots * EXPORTED_PER_MILLE / 1000 * u64::from(BLOCK) * u64::from(cfg.sets()))
 }
 
@@ -131,13 +154,13 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
 /// As [`profile`].
 pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfig, BuildError> {
     let ssd = ssd(cfg, i)?;
-    let channels = channels_per_vssd(cfg, &ssd.profile);
+    let share = share(cfg, &ssd.profile);
     let vssds = (0..cfg.replicas)
         .map(|slot| {
             let set = (i + cfg.servers - slot) % cfg.servers;
             let id = vssd_id(i, slot);
             let peers = members(cfg, set).into_iter().filter(|m| m.0 != id).collect();
-            VssdConfig { id, set: SetId(set), channels, peers }
+            VssdConfig { id, set: SetId(set), share, peers }
         })
         .collect();
     let mut c = ServerConfig::new(layout(cfg).server(i), layout(cfg), ssd, vssds);

@@ -144,6 +144,26 @@ pub enum BlockingConfig {
     Block,
 }
 
+/// What the vSSDs of a drive do not share with each other (FB2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IsolationConfig {
+    /// Channels.
+    #[default]
+    Channel,
+    /// Dies: the bus of a channel may be shared.
+    Die,
+}
+
+impl IsolationConfig {
+    pub fn name(self) -> &'static str {
+        match self {
+            IsolationConfig::Channel => "channel",
+            IsolationConfig::Die => "die",
+        }
+    }
+}
+
 /// When a vSSD collects garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -162,6 +182,8 @@ pub struct SsdSection {
     pub profile: String,
     /// Bytes of the modelled device; its geometry is scaled to the nearest that is not larger.
     pub size: Size,
+    /// What each vSSD has for itself.
+    pub isolation: IsolationConfig,
     pub timing: TimingConfig,
     pub blocking_unit: BlockingConfig,
     /// Host reads interrupt erases, where the profile says what that takes.
@@ -177,6 +199,7 @@ impl Default for SsdSection {
         SsdSection {
             profile: "p-ssd".into(),
             size: Size::gib(16),
+            isolation: IsolationConfig::Channel,
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,
             erase_suspend: false,

@@ -1,4 +1,5 @@
 use super::*;
+use rackweave_flash::Share;
 
 fn problems(text: &str) -> Vec<(&'static str, String)> {
     match RackConfig::parse(text) {
@@ -34,6 +35,7 @@ fn an_error_names_key_value_and_rule() {
 fn unknown_keys_and_wrong_types_are_refused_with_their_line() {
     for text in [
         "[gc]\nvictims = \"oldest\"",
+        "[ssd]\nisolation = \"software\"",
         "[gc]\nseparation = \"hot\"",
         "sevrers = 4",
         "servers = -1",
@@ -57,6 +59,19 @@ fn what_the_flash_is_told_reaches_it() {
     let both = "[gc]\nvictims = \"cost-benefit\"\nseparation = \"lifespans\"\n";
     assert_eq!(told(both), (VictimPolicy::CostBenefit, Separation::Lifespans));
     assert_eq!(told(""), (VictimPolicy::Greedy, Separation::Moved));
+    let shape = |text| {
+        let cfg = RackConfig::parse(text).unwrap();
+        let server = crate::build::server_config(&cfg, 0, 1).unwrap();
+        (server.vssds[0].share, crate::build::meta_bytes(&cfg).unwrap(), crate::build::capacity_bytes(&cfg).unwrap())
+    };
+    let (channels, dies) = (shape(""), shape("[ssd]\nisolation = \"die\"\n"));
+    assert_eq!((channels.0, dies.0), (Share::Channels(5), Share::Dies(21)));
+    assert!(dies.1 > channels.1 && dies.2 > channels.2, "21 dies are more than 5 channels of 4");
+    let few = |isolation| {
+        let text = format!("replicas = 4\nservers = 4\n[ssd]\nisolation = \"{isolation}\"\nprofile = \"optane\"\n");
+        crate::build::server_config(&RackConfig::parse(&text).unwrap(), 0, 1).map(|c| c.vssds[3].share)
+    };
+    assert_eq!((few("channel").unwrap(), few("die").unwrap()), (Share::Channels(2), Share::Dies(8)));
     let suspends = |text| crate::build::ssd(&RackConfig::parse(text).unwrap(), 0).map(|s| s.erase_suspend);
     assert!(suspends("[ssd]\nerase_suspend = true\n").unwrap() && !suspends("").unwrap());
     let e = suspends("[ssd]\nerase_suspend = true\nprofile = \"femu\"\n").unwrap_err().to_string();

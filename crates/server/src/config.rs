@@ -1,7 +1,7 @@
 //! What a server is told when it is made.
 
 use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
-use rackweave_flash::SsdConfig;
+use rackweave_flash::{Share, SsdConfig};
 use rackweave_replica::{Faults, Timeouts};
 
 /// One vSSD of the server's drive and its place in a set.
@@ -9,8 +9,8 @@ use rackweave_replica::{Faults, Timeouts};
 pub struct VssdConfig {
     pub id: VssdId,
     pub set: SetId,
-    /// Flash channels of its own.
-    pub channels: u16,
+    /// Flash of its own.
+    pub share: Share,
     /// Other members of the set as configured.
     pub peers: Vec<(VssdId, NodeId)>,
 }

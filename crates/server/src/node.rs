@@ -85,8 +85,8 @@ impl Server {
         let slots_per_page = g.slots_per_page();
         let mut vssds = Vec::new();
         for (index, v) in cfg.vssds.iter().enumerate() {
-            ssd.alloc_vssd(v.id, v.channels).map_err(|error| ServerError::Alloc { vssd: v.id, error })?;
-            let dies = usize::from(v.channels) * usize::from(g.dies_per_channel);
+            ssd.alloc_share(v.id, v.share).map_err(|error| ServerError::Alloc { vssd: v.id, error })?;
+            let dies = v.share.dies(g) as usize;
             let disk = DiskConfig {
                 vssd: v.id,
                 index,

@@ -1,6 +1,6 @@
 //! Volumes and the commands about them.
 
-use crate::harness::{Rack, rackweave, text, wait_for};
+use crate::harness::{Rack, Temp, rackweave, text, wait_for};
 use crate::nbd::pattern;
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ fn a_volumes_life() {
     assert!(r.ok(&["volume", "list"]).contains("no volumes"));
     r.volume("vm0", "64M");
     let info: Value = serde_json::from_str(&r.ok(&["volume", "info", "vm0", "--json"])).expect("JSON");
-    assert_eq!(info["size"], 64 << 20);
+    assert_eq!((&info["size"], &info["isolation"]), (&(64 << 20).into(), &"channel".into()));
     let mut c = r.connect("vm0");
     assert_eq!(c.size, 64 << 20);
     assert_eq!(c.read(0, 4096), vec![0; 4096]);
@@ -39,6 +39,10 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         (vec!["volume", "create", "vm0", "--size", "1M"], vec!["vm0", "exists"]),
         (vec!["volume", "create", "a/b", "--size", "1M"], vec!["a/b"]),
         (vec!["volume", "create", "big", "--size", "900T"], vec!["promise"]),
+        (
+            vec!["volume", "create", "v", "--size", "1M", "--isolation", "die"],
+            vec!["isolation die", "no replica sets of that level", "channel-isolated"],
+        ),
         (vec!["volume", "info", "nope"], vec!["nope"]),
         (vec!["volume", "delete", "nope"], vec!["nope"]),
         (vec!["volume", "grow", "vm0", "--size", "32M"], vec!["only grow"]),
@@ -217,4 +221,26 @@ fn a_set_goes_on_without_a_server_that_the_operator_gives_up() {
             assert!(c.read(b * 4096, 4096) == pattern(b, 2), "block {b}: what came back is overwritten");
         }
     }
+}
+
+#[test]
+fn volumes_lie_on_dies_of_their_own_where_the_rack_has_those() {
+    let dir = Temp::new();
+    let config = dir.path("rack.toml");
+    std::fs::write(&config, "[ssd]\nisolation = \"die\"\n").expect("writes");
+    let mut r = Rack::with(&["--config", config.to_str().expect("a name")]);
+    let e = r.fails(1, &["volume", "create", "v", "--size", "16M", "--isolation", "channel"]);
+    assert!(e.contains("isolation channel") && e.contains("die-isolated"), "{e}");
+    let said = r.ok(&["volume", "create", "v", "--size", "16M", "--isolation", "die"]);
+    assert!(said.contains("ISOLATION") && said.contains("die"), "{said}");
+    let mut c = r.connect("v");
+    (0..64).for_each(|i| c.write(i * 65_536, &pattern(16, i)));
+    c.flush();
+    drop(c);
+    r.kill();
+    // What it was made with is kept: no --config this time.
+    r.again_with(&[]);
+    let mut c = r.connect("v");
+    (0..64).for_each(|i| assert_eq!(c.read(i * 65_536, 65_536), pattern(16, i), "stripe {i}"));
+    assert_eq!(r.status()["volumes"][0]["isolation"], "die");
 }

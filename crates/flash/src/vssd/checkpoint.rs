@@ -153,9 +153,9 @@ fn piece_bytes(g: &Geometry) -> usize {
 fn journal_bytes(blocks: u64) -> u64 {
     (blocks * 2 * ENTRY as u64).next_multiple_of(4096)
 }
-/// Bytes of the checkpoint area for each channel.
-pub(crate) fn channel_bytes(g: &Geometry) -> u64 {
-    let blocks = u64::from(g.blocks_per_channel());
+/// Bytes of the checkpoint area for each unit of so many blocks: a channel, or a die.
+pub(crate) fn unit_bytes(g: &Geometry, blocks: u32) -> u64 {
+    let blocks = u64::from(blocks);
     let piece = piece_bytes(g);
     let pieces = blocks.div_ceil(((piece - PIECE_HEAD) / described(g)) as u64) + counts_pieces(blocks, piece);
     2 * HEADER_STRIDE + 2 * journal_bytes(blocks) + 2 * pieces * piece as u64
@@ -176,8 +176,8 @@ enum Step {
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     blocks: u32,
-    channel_bytes: u64,
-    channels: u64,
+    /// Bytes of its part of the checkpoint area.
+    area: u64,
     pub(crate) piece: usize,
     described: usize,
     /// The newest complete one; zero: none.
@@ -198,11 +198,10 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub(crate) fn new(blocks: u32, channels: u32, g: &Geometry) -> Checkpoint {
+    pub(crate) fn new(blocks: u32, area: u64, g: &Geometry) -> Checkpoint {
         Checkpoint {
             blocks,
-            channel_bytes: channel_bytes(g),
-            channels: u64::from(channels),
+            area,
             piece: piece_bytes(g),
             described: described(g),
             generation: 0,
@@ -228,7 +227,7 @@ impl Checkpoint {
     }
     pub(crate) fn body_at(&self, generation: u64) -> u64 {
         let start = 2 * HEADER_STRIDE + 2 * self.journal_len();
-        start + (generation % 2) * ((self.channels * self.channel_bytes - start) / 2)
+        start + (generation % 2) * ((self.area - start) / 2)
     }
 }
 

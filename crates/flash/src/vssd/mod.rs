@@ -1,4 +1,4 @@
-//! A virtual SSD of whole channels (FB2 "high") with a page-mapped layer on it: frontiers striped over its dies, a map
+//! A virtual SSD of whole channels (FB2 "high") or dies ("medium") with a page-mapped layer on it: frontiers striped over its dies, a map
 //! of 4 KiB slots, range records.
 
 pub(crate) mod blocks;
@@ -160,9 +160,9 @@ pub(crate) struct Vssd {
 }
 
 impl Vssd {
-    pub(crate) fn new(id: VssdId, index: u8, first_channel: u32, channels: u32, p: &Profile) -> Vssd {
+    /// On `dies` from `die0` on; `area`: where its part of the checkpoint area is, and how long.
+    pub(crate) fn new(id: VssdId, index: u8, (die0, dies): (u32, u32), area: (u64, u64), p: &Profile) -> Vssd {
         let g = &p.geometry;
-        let dies = channels * u32::from(g.dies_per_channel);
         let n = dies * g.blocks_per_die();
         let blocks = Blocks::new(dies, g.blocks_per_die(), g.pages_per_block, g.slots_per_page() as u32);
         let host = (n / BLOCKS_PER_HOST_FRONTIER).clamp(1, dies);
@@ -175,9 +175,9 @@ impl Vssd {
         Vssd {
             id,
             index,
-            die0: first_channel * u32::from(g.dies_per_channel),
-            block0: first_channel * g.blocks_per_channel(),
-            meta0: u64::from(first_channel) * checkpoint::channel_bytes(g),
+            die0,
+            block0: die0 * g.blocks_per_die(),
+            meta0: area.0,
             blocks,
             map: PageMap::new(),
             ranges: Ranges::new(),
@@ -194,7 +194,7 @@ impl Vssd {
             range_reserve: u64::from(range_blocks) * spb,
             gc: gc::Gc::new(n, dies, collector),
             sync: sync::Syncs::new(),
-            checkpoint: checkpoint::Checkpoint::new(n, channels, g),
+            checkpoint: checkpoint::Checkpoint::new(n, area.1, g),
             recovery: None,
             sweep_at: 0,
             stats: FlashStats::default(),

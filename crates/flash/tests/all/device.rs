@@ -1,9 +1,9 @@
 //! Full devices, failures, damage, timing, scans.
 
-use rackweave_core::device::{DeviceError, DeviceOp, PageAddr};
+use rackweave_core::device::{Completion, DeviceData, DeviceError, DeviceOp, PageAddr};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Payload, SsdId, Time, Timestamp, VolumeId, VssdId};
-use rackweave_flash::{AllocError, BlockWrite, FlashDone, FlashOut, Profile, ReadError, Ssd, SsdConfig};
+use rackweave_flash::{AllocError, BlockWrite, FlashDone, FlashOut, Profile, ReadError, Share, Ssd, SsdConfig, Timing};
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config, small_profile};
 
@@ -168,4 +168,51 @@ fn channels_are_given_once() {
     assert_eq!(ssd.alloc_vssd(VssdId(4), 5), Err(AllocError::NoChannels { asked: 5, free: 1 }));
     assert_eq!(ssd.alloc_vssd(VssdId(3), 1), Err(AllocError::Duplicate { vssd: VssdId(3) }));
     assert_eq!(ssd.alloc_vssd(VssdId(4), 0), Err(AllocError::Zero));
+}
+
+#[test]
+fn channels_and_dies_of_one_drive_are_given_once() {
+    let mut profile = Profile::builtin("p-ssd").expect("built in");
+    profile.geometry.blocks_per_plane = 16;
+    let g = profile.geometry;
+    let mut cfg = SsdConfig::new(SsdId(0), profile);
+    (cfg.timing, cfg.checkpoint_blocks, cfg.verify) = (Timing::None, Some(1), false);
+    let mut ssd = Ssd::new(cfg).expect("valid");
+    // A channel has four dies: the first six are two vSSDs', which share the second channel with the third.
+    let shares = [Share::Dies(3), Share::Dies(3), Share::Channels(13), Share::Dies(2), Share::Dies(4)];
+    for (i, share) in shares.into_iter().enumerate() {
+        ssd.alloc_share(VssdId(i as u32), share).expect("free");
+    }
+    assert_eq!(ssd.alloc_share(VssdId(7), Share::Dies(2)), Err(AllocError::NoDies { asked: 2, free: 0 }));
+    let mut ranges = Vec::new();
+    for (i, share) in shares.into_iter().enumerate() {
+        let vssd = VssdId(i as u32);
+        let (first, blocks) = (ssd.first_block(vssd), share.dies(&g) * g.blocks_per_die());
+        assert_eq!(ssd.space(vssd).blocks_total, blocks);
+        // Writes until its checkpoints have been everywhere: where its blocks are, and its part of the area.
+        let (mut out, mut meta) = (FlashOut::new(), (u64::MAX, 0));
+        for version in 1..=u64::from(g.pages_per_block) * u64::from(share.dies(&g)) * 6 {
+            let write = |i: u32| BlockWrite { addr: addr(i), version: Timestamp(version), data: contents(version) };
+            ssd.program(Time::ZERO, vssd, &[0, 1, 2, 3].map(write), 1, &mut out).expect("room");
+            while let Some(c) = (!out.commands.is_empty()).then(|| out.commands.remove(0)) {
+                match &c.op {
+                    DeviceOp::Erase { block, .. } => assert!((first..first + blocks).contains(block)),
+                    DeviceOp::Program { page, .. } => assert!((first..first + blocks).contains(&page.block)),
+                    DeviceOp::WriteMeta { offset, data } => {
+                        meta = (meta.0.min(*offset), meta.1.max(offset + data.len() as u64));
+                    }
+                    _ => {}
+                }
+                let done = Completion { ssd: c.ssd, tag: c.tag, result: Ok(DeviceData::None) };
+                ssd.handle(Time::ZERO, done, &mut out);
+            }
+        }
+        assert!(ssd.stats(vssd).checkpoints > 2, "{vssd}");
+        ranges.push(meta);
+        ranges.push((u64::from(first) + (1 << 40), u64::from(first + blocks) + (1 << 40)));
+    }
+    ranges.sort_unstable();
+    assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0), "{ranges:?}");
+    let ends = ranges.iter().map(|r| r.1).filter(|end| *end < 1 << 40).max();
+    assert!(ends.is_some_and(|end| end <= Ssd::meta_bytes_by_die(&g)));
 }

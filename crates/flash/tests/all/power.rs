@@ -255,3 +255,17 @@ fn spare_areas_alone_are_enough() {
         run(&cfg, seed, 2_000, |_, _| {});
     }
 }
+
+/// Three of the four dies of a channel, checkpoints behind those of the other vSSD.
+#[test]
+fn power_cuts_lose_nothing_synced_on_dies_of_ones_own() {
+    let mut cfg = small_config();
+    let g = &mut cfg.profile.geometry;
+    (g.channels, g.dies_per_channel, g.blocks_per_plane) = (1, 4, 16);
+    let mut seen = Vec::new();
+    for seed in 400..404 {
+        seen.append(&mut run(&cfg, seed, 2_000, |_, _| {}));
+    }
+    let count = |point| seen.iter().filter(|&&p| p == point).count();
+    assert!(count(TracePoint::BlockErased) > 20 && count(TracePoint::CheckpointWritten) > 2);
+}

@@ -3,7 +3,7 @@
 use rackweave_core::device::{Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
-use rackweave_flash::{BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, Ssd, SsdConfig, Timing};
+use rackweave_flash::{BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, Share, Ssd, SsdConfig, Timing};
 
 use crate::power_disk::{PowerDisk, Ticket};
 
@@ -37,9 +37,16 @@ pub fn small_config() -> SsdConfig {
     cfg
 }
 
+/// The vSSD on all channels; of a drive with one channel, on all its dies but the first, which is another's.
 pub fn new_ssd(cfg: &SsdConfig) -> Ssd {
     let mut ssd = Ssd::new(cfg.clone()).expect("valid profile");
-    ssd.alloc_vssd(VSSD, cfg.profile.geometry.channels).expect("channels are free");
+    let g = &cfg.profile.geometry;
+    if g.channels > 1 {
+        ssd.alloc_vssd(VSSD, g.channels).expect("channels are free");
+    } else {
+        ssd.alloc_share(VssdId(9), Share::Dies(1)).expect("dies are free");
+        ssd.alloc_share(VSSD, Share::Dies(g.dies() - 1)).expect("dies are free");
+    }
     ssd
 }
 

@@ -92,10 +92,9 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     }
     let mut facts = Facts {
         data: std::path::absolute(dir.path())?.display().to_string(),
-        timing: cfg.ssd.timing.name().into(),
         node: Some((name.to_string(), address.to_string())),
         names: hosts.names().map(|n| n.to_string()).collect(),
-        ..Facts::default()
+        ..Facts::of(&cfg)
     };
     let mut listeners = match &options.nbd {
         Some(nbd) => up::listen(&cfg, nbd, options.http.as_ref(), &mut facts)?,

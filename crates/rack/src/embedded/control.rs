@@ -9,6 +9,7 @@ use rackweave_core::msg::Class;
 use rackweave_core::request::VolumeInfo;
 use serde::{Deserialize, Serialize};
 
+use crate::config::IsolationConfig;
 use crate::distributed::key::KeyChange;
 
 /// Name of the socket in the data directory.
@@ -23,6 +24,9 @@ pub enum Command {
     VolumeCreate {
         name: String,
         size: u64,
+        /// Of the vSSDs it is to lie on: `channel`, `die`, `software` or `none`; any, if not given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        isolation: Option<String>,
     },
     VolumeClass {
         name: String,
@@ -74,10 +78,13 @@ pub struct Volume {
     /// Traffic class of its I/O: `online` or `offline`.
     #[serde(default)]
     pub class: String,
+    /// Of the vSSDs it lies on: `channel` or `die`.
+    #[serde(default)]
+    pub isolation: String,
 }
 
-impl From<&VolumeInfo> for Volume {
-    fn from(v: &VolumeInfo) -> Volume {
+impl Volume {
+    pub fn of(v: &VolumeInfo, isolation: IsolationConfig) -> Volume {
         Volume {
             id: v.id.0,
             name: v.name.to_string(),
@@ -86,6 +93,7 @@ impl From<&VolumeInfo> for Volume {
             stripe_bytes: u64::from(v.stripe_blocks) * u64::from(rackweave_core::BLOCK),
             sets: v.sets.iter().map(|s| s.0).collect(),
             class: if v.class == Class::Copper { "offline" } else { "online" }.into(),
+            isolation: isolation.name().into(),
         }
     }
 }

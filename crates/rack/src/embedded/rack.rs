@@ -5,7 +5,7 @@ use rackweave_block::VolumeClient;
 use rackweave_core::msg::Role;
 use rackweave_core::{BLOCK, Effects, Event, Layout, Node, NodeId, Time};
 use rackweave_dataplane::Own;
-use rackweave_flash::{Profile, Ssd};
+use rackweave_flash::Profile;
 use rackweave_meta::Meta;
 use rackweave_server::Server;
 use rackweave_switch::Switch;
@@ -219,6 +219,6 @@ pub fn shape(cfg: &RackConfig) -> Result<Shape, BuildError> {
         blocks: g.blocks(),
         pages_per_block: g.pages_per_block,
         page_bytes: g.page_bytes,
-        meta_bytes: Ssd::meta_bytes(&g).next_multiple_of(u64::from(BLOCK)),
+        meta_bytes: build::meta_bytes(cfg)?.next_multiple_of(u64::from(BLOCK)),
     })
 }

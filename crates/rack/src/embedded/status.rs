@@ -8,6 +8,7 @@ use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 use super::control::{Member, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd};
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
+use crate::config::{IsolationConfig, RackConfig};
 use crate::distributed::net::Net;
 use rackweave_device::FileIo;
 
@@ -28,6 +29,8 @@ pub trait Describe {
 pub struct Facts {
     pub data: String,
     pub timing: String,
+    /// Of every vSSD.
+    pub isolation: IsolationConfig,
     pub driver: String,
     pub nbd: Vec<String>,
     pub http: Option<String>,
@@ -35,6 +38,12 @@ pub struct Facts {
     pub node: Option<(String, String)>,
     /// Names of all nodes, by id, if each has its own process.
     pub names: Vec<String>,
+}
+
+impl Facts {
+    pub fn of(cfg: &RackConfig) -> Facts {
+        Facts { timing: cfg.ssd.timing.name().into(), isolation: cfg.ssd.isolation, ..Facts::default() }
+    }
 }
 
 /// How long it is shown that a node ran twice: longer than between two findings.
@@ -89,7 +98,7 @@ impl View<'_> {
             },
             servers: servers.collect(),
             sets: sets.collect(),
-            volumes: self.volumes.iter().map(Volume::from).collect(),
+            volumes: self.volumes.iter().map(|v| Volume::of(v, self.facts.isolation)).collect(),
             latency: Kind::ALL.iter().map(|&k| self.latencies.summary(k)).collect(),
             network: self.counted.clone(),
             switch: engine.nodes.switch(),
@@ -352,6 +361,7 @@ mod tests {
                 stripe_bytes: 1,
                 sets: vec![],
                 class: "online".into(),
+                isolation: "channel".into(),
             }],
             latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
             counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],

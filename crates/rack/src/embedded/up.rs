@@ -123,8 +123,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
         nodes.leave_out(server);
     }
     let asked = Asked { client: nodes.client(), admin: nodes.admin() };
-    let mut facts =
-        Facts { data: data.display().to_string(), timing: cfg.ssd.timing.name().into(), ..Facts::default() };
+    let mut facts = Facts { data: data.display().to_string(), ..Facts::of(&cfg) };
     let mut listeners = listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
     listeners.push(listen_control(&dir)?);
     let engine = Engine::new(nodes, devices, store);
@@ -185,12 +184,13 @@ pub(crate) fn read_config(path: &Path) -> Result<RackConfig, UpError> {
 
 fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {
     type Key = (&'static str, fn(&RackConfig) -> String);
-    let keys: [Key; 5] = [
+    let keys: [Key; 6] = [
         ("servers", |c| c.servers.to_string()),
         ("replicas", |c| c.replicas.to_string()),
         ("stripe_blocks", |c| c.stripe_blocks.to_string()),
         ("ssd.profile", |c| c.ssd.profile.clone()),
         ("ssd.size", |c| c.ssd.size.to_string()),
+        ("ssd.isolation", |c| c.ssd.isolation.name().into()),
     ];
     for (key, of) in keys {
         let (stored, asked) = (of(stored), of(asked));

@@ -15,7 +15,7 @@ use rackweave_core::{
     Time, TracePoint, VolumeId, VssdId,
 };
 use rackweave_flash::backend::Memory;
-use rackweave_flash::{Profile, SsdConfig, Timing};
+use rackweave_flash::{Profile, Share, SsdConfig, Timing};
 use rackweave_meta::{Meta, MetaConfig, SetConfig};
 use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig};
 use rackweave_switch::{Switch, SwitchConfig};
@@ -189,7 +189,7 @@ impl Rack {
             let set = (server + s - slot) % s;
             let id = vssd_of(s, set, server).expect("by construction");
             let peers = self.members(set).into_iter().filter(|&(v, _)| v != id).collect();
-            VssdConfig { id, set: SetId(set), channels, peers }
+            VssdConfig { id, set: SetId(set), share: Share::Channels(channels), peers }
         });
         let mut ssd = SsdConfig::new(SsdId(server), profile);
         ssd.timing = self.options.timing;
