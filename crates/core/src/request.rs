@@ -72,6 +72,12 @@ pub enum AdminOp {
         name: Box<str>,
         size: u64,
     },
+    /// The same on replica sets of one level of isolation (FlashBlox's `isolationLevel`).
+    VolumeCreateOn {
+        name: Box<str>,
+        size: u64,
+        level: u8,
+    },
     /// Online or offline ([`VolumeInfo::class`]): counts from the next attach on.
     VolumeClass {
         name: Box<str>,
@@ -223,6 +229,8 @@ pub enum RequestError {
     InUse { name: Box<str>, gateway: u32 },
     #[error("all {limit} requests that may wait here do")]
     Busy { limit: u32 },
+    #[error("the rack has no replica sets of isolation level {level}")]
+    NoLevel { level: u8 },
     #[error("there is no set {}", .set.0)]
     UnknownSet { set: SetId },
     #[error("server {} was no complete member of set {} in its last epoch", Layout::server_number(*.server), .set.0)]

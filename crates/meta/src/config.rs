@@ -9,6 +9,16 @@ pub struct SetConfig {
     pub members: Vec<(VssdId, NodeId)>,
 }
 
+/// Sets whose vSSDs are of one level of isolation. A volume lies on sets of one level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LevelConfig {
+    /// FlashBlox's `isolationLevel`.
+    pub level: u8,
+    pub sets: Vec<SetId>,
+    /// Bytes they hold together, one copy counted.
+    pub capacity_bytes: u64,
+}
+
 /// Configuration of [`crate::Meta`].
 #[derive(Clone, Debug)]
 pub struct MetaConfig {
@@ -22,8 +32,8 @@ pub struct MetaConfig {
     pub min_copies: u8,
     /// Blocks of a stripe unit.
     pub stripe_blocks: u32,
-    /// Bytes all sets together hold, one copy counted.
-    pub capacity_bytes: u64,
+    /// Sets by the isolation of their vSSDs, the level first that volumes get which ask for none. Every set has one.
+    pub levels: Vec<LevelConfig>,
     /// Volumes may promise this many times the capacity.
     pub overcommit: f64,
     /// Broken on purpose, for a checker to notice: take a lease for ended at half its time (protocol rule 2).
@@ -48,6 +58,10 @@ pub enum MetaError {
     NotAServer { set: SetId, vssd: VssdId, node: NodeId },
     #[error("a rack needs at least one replica set")]
     NoSets,
+    #[error("set {set} has {levels} levels of isolation: it has one")]
+    Levels { set: SetId, levels: usize },
+    #[error("level {level} is configured twice, or has no set")]
+    Level { level: u8 },
     #[error("a lease of {lease} is no lease")]
     Lease { lease: Span },
     #[error("a drift of {ppm} ppm is above {DRIFT_PPM_MAX}")]
@@ -86,11 +100,20 @@ impl MetaConfig {
         if !(self.overcommit.is_finite() && self.overcommit > 0.0) {
             return Err(MetaError::Overcommit);
         }
+        for (i, l) in self.levels.iter().enumerate() {
+            if l.sets.is_empty() || self.levels[..i].iter().any(|o| o.level == l.level) {
+                return Err(MetaError::Level { level: l.level });
+            }
+        }
         let mut sets = rackweave_core::map::set();
         let mut vssds = rackweave_core::map::set();
         for s in &self.sets {
             if !sets.insert(s.set) {
                 return Err(MetaError::DuplicateSet { set: s.set });
+            }
+            let levels = self.levels.iter().flat_map(|l| &l.sets).filter(|set| **set == s.set).count();
+            if levels != 1 {
+                return Err(MetaError::Levels { set: s.set, levels });
             }
             if s.members.is_empty() || s.members.len() > MEMBERS_MAX {
                 return Err(MetaError::Members { set: s.set, members: s.members.len() });
@@ -118,14 +141,14 @@ impl MetaConfig {
         self.lease.scale(million + drift, million - drift) + Span::from_nanos(1)
     }
 
-    /// Bytes that all volumes together may promise.
-    pub fn promise_limit(&self) -> u64 {
-        (self.capacity_bytes as f64 * self.overcommit) as u64
+    /// Bytes that all volumes of a level together may promise.
+    pub fn promise_limit(&self, level: &LevelConfig) -> u64 {
+        (level.capacity_bytes as f64 * self.overcommit) as u64
     }
 
     /// Bytes of the largest volume that addresses can name: a set's share has less than 2³² blocks.
-    pub fn volume_max(&self) -> u64 {
+    pub fn volume_max(&self, level: &LevelConfig) -> u64 {
         let share = u64::from(u32::MAX - self.stripe_blocks) / u64::from(self.stripe_blocks);
-        share * u64::from(self.stripe_blocks) * self.sets.len() as u64 * u64::from(BLOCK)
+        share * u64::from(self.stripe_blocks) * level.sets.len() as u64 * u64::from(BLOCK)
     }
 }

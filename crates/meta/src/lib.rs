@@ -17,7 +17,7 @@ mod node;
 mod outbox;
 mod volumes;
 
-pub use config::{DRIFT_PPM_MAX, MEMBERS_MAX, MetaConfig, MetaError, SetConfig};
+pub use config::{DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, SetConfig};
 pub use node::Meta;
 pub use volumes::{NAME_MAX, VOLUMES_MAX};
 

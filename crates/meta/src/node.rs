@@ -55,7 +55,8 @@ type Answer = Result<Box<ReplyData>, Box<RequestError>>;
 /// The metadata service.
 pub struct Meta {
     cfg: MetaConfig,
-    limits: Limits,
+    /// By level, the first for volumes that ask for none.
+    limits: Vec<Limits>,
     me: Incarnation,
     rack: RackRecord,
     sets: Vec<Set>,
@@ -89,12 +90,14 @@ impl Meta {
             let view = View { set: s.set, epoch, state: ViewState::Normal, recovered: epoch, members };
             sets.push(Set { places, view });
         }
-        let limits = Limits {
-            promise: cfg.promise_limit(),
-            volume: cfg.volume_max(),
+        let limits = cfg.levels.iter().map(|l| Limits {
+            level: l.level,
+            promise: cfg.promise_limit(l),
+            volume: cfg.volume_max(l),
             stripe_blocks: cfg.stripe_blocks,
-            sets: cfg.sets.iter().map(|s| s.set).collect(),
-        };
+            sets: l.sets.clone(),
+        });
+        let limits = limits.collect();
         let mut meta = Meta {
             limits,
             me: Incarnation(0),
@@ -180,7 +183,7 @@ impl Meta {
         RackStatus {
             servers: servers.into_values().collect(),
             sets: self.sets.iter().map(set).collect(),
-            promise_limit: self.limits.promise,
+            promise_limit: self.limits.iter().map(|l| l.promise).sum(),
             promised: self.volumes.promised(),
         }
     }
@@ -517,6 +520,25 @@ impl Meta {
         answer
     }
 
+    /// `limits`: of which level.
+    fn create(
+        &mut self,
+        name: &str,
+        size: u64,
+        by: (Incarnation, u64),
+        limits: usize,
+    ) -> Result<ReplyData, RequestError> {
+        if self.volumes.created_by(name, by) {
+            return Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?)));
+        }
+        let id = VolumeId(self.rack.next_volume);
+        let info = volumes::info(self.volumes.create(id, name, size, by, &self.limits[limits])?);
+        self.rack.next_volume += 1;
+        self.put_rack();
+        self.put_volume(id);
+        Ok(ReplyData::Volume(info))
+    }
+
     fn admin(
         &mut self,
         now: Time,
@@ -526,16 +548,10 @@ impl Meta {
         fx: &mut Effects,
     ) -> Result<ReplyData, RequestError> {
         match op {
-            AdminOp::VolumeCreate { name, size } => {
-                if self.volumes.created_by(name, by) {
-                    return Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?)));
-                }
-                let id = VolumeId(self.rack.next_volume);
-                let info = volumes::info(self.volumes.create(id, name, *size, by, &self.limits)?);
-                self.rack.next_volume += 1;
-                self.put_rack();
-                self.put_volume(id);
-                Ok(ReplyData::Volume(info))
+            AdminOp::VolumeCreate { name, size } => self.create(name, *size, by, 0),
+            AdminOp::VolumeCreateOn { name, size, level } => {
+                let found = self.limits.iter().position(|l| l.level == *level);
+                self.create(name, *size, by, found.ok_or(RequestError::NoLevel { level: *level })?)
             }
             AdminOp::VolumeClass { name, offline } => {
                 let info = volumes::info(self.volumes.classify(name, *offline)?);

@@ -21,7 +21,8 @@ pub const FENCE_ALL: u32 = u32::MAX;
 /// What every answer about volumes needs of the configuration.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes all volumes together may promise.
+    pub level: u8,
+    /// Bytes all volumes of the level together may promise.
     pub promise: u64,
     /// Bytes of the largest volume that can be addressed.
     pub volume: u64,
@@ -85,7 +86,8 @@ impl Volumes {
         Ok(self.by_id.get_mut(id).expect("every name has its volume"))
     }
     fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), RequestError> {
-        let promised = self.promised - freed;
+        let mine = |v: &&VolumeRecord| !v.deleting && v.sets.first().is_some_and(|s| limits.sets.contains(s));
+        let promised = self.by_id.values().filter(mine).map(|v| v.size).sum::<u64>() - freed;
         if size > limits.volume || size > limits.promise.saturating_sub(promised) {
             let limit = limits.promise.min(limits.volume);
             return Err(RequestError::OverPromise { size, promised, limit });
@@ -138,8 +140,10 @@ impl Volumes {
         Ok(v)
     }
     /// Growing to the present size changes nothing and succeeds, so that a repeated request does.
-    pub fn grow(&mut self, name: &str, size: u64, limits: &Limits) -> Result<&VolumeRecord, RequestError> {
-        let current = self.find(name)?.size;
+    pub fn grow(&mut self, name: &str, size: u64, limits: &[Limits]) -> Result<&VolumeRecord, RequestError> {
+        let VolumeRecord { size: current, ref sets, .. } = *self.find(name)?;
+        let level = limits.iter().find(|l| sets.first().is_some_and(|s| l.sets.contains(s)));
+        let limits = level.unwrap_or(&limits[0]);
         checked_size(size)?;
         if size < current {
             return Err(RequestError::Shrink { size, current });

@@ -1,13 +1,14 @@
 //! The nodes of a rack, made from its configuration. Every driver uses these.
 //!
 //! Shape: server `i` of `S` hosts one vSSD of each of the sets `i`, `i − 1`, … (mod `S`), so that set `k` has members on
-//! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels, or its dies, equally.
+//! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels, or its dies, equally. With several levels of isolation
+//! all that is there once for each, on an equal part of the drive: set `l S + k`, vSSDs `l R + slot`.
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 use rackweave_flash::{BlockingUnit, Profile, ProfileError, Share, Ssd, SsdConfig, Timing};
-use rackweave_meta::{Meta, MetaConfig, MetaError, SetConfig};
+use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, SetConfig};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
 use rackweave_switch::{Switch, SwitchConfig, Update};
@@ -60,10 +61,12 @@ pub fn server_of(vssd: VssdId) -> u32 {
 
 /// Members of set `k`: vSSD and server.
 pub fn members(cfg: &RackConfig, k: u32) -> Vec<(VssdId, NodeId)> {
+    // Sets are numbered level by level, and so are the vSSDs of a server.
+    let (level, first) = (k / cfg.servers, k % cfg.servers);
     (0..cfg.replicas)
         .map(|slot| {
-            let i = (k + slot) % cfg.servers;
-            (vssd_id(i, slot), layout(cfg).server(i))
+            let i = (first + slot) % cfg.servers;
+            (vssd_id(i, level * cfg.replicas + slot), layout(cfg).server(i))
         })
         .collect()
 }
@@ -80,22 +83,35 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
         base.suspends_erases().map_err(BuildError::EraseSuspend)?;
     }
     let profile = base.scaled_to(cfg.ssd.size.0)?;
-    let units = match cfg.ssd.isolation {
-        IsolationConfig::Channel => u32::from(profile.geometry.channels),
-        IsolationConfig::Die => profile.geometry.dies(),
-    };
-    if units < cfg.replicas {
-        let (name, isolation) = (name.clone(), cfg.ssd.isolation.name());
-        return Err(BuildError::Units { name, units, isolation, replicas: cfg.replicas });
+    for &level in cfg.ssd.isolation.all() {
+        let units = units(cfg, &profile, level);
+        if units < cfg.replicas {
+            return Err(BuildError::Units {
+                name: name.clone(),
+                units,
+                isolation: level.name(),
+                replicas: cfg.replicas,
+            });
+        }
     }
     Ok(profile)
 }
 
-/// What each vSSD of a drive has for itself.
-fn share(cfg: &RackConfig, profile: &Profile) -> Share {
-    match cfg.ssd.isolation {
-        IsolationConfig::Channel => Share::Channels(profile.geometry.channels / cfg.replicas as u16),
-        IsolationConfig::Die => Share::Dies(profile.geometry.dies() / cfg.replicas),
+/// Channels or dies that the level's vSSDs have of a drive: of an equal part for each level.
+fn units(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> u32 {
+    let channels = u32::from(profile.geometry.channels) / cfg.ssd.isolation.count();
+    match level {
+        IsolationConfig::Channel => channels,
+        IsolationConfig::Die => channels * u32::from(profile.geometry.dies_per_channel),
+    }
+}
+
+/// What each vSSD of the level has for itself.
+fn share(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> Share {
+    let each = units(cfg, profile, level) / cfg.replicas;
+    match level {
+        IsolationConfig::Channel => Share::Channels(each as u16),
+        IsolationConfig::Die => Share::Dies(each),
     }
 }
 
@@ -105,10 +121,8 @@ fn share(cfg: &RackConfig, profile: &Profile) -> Share {
 /// As [`profile`].
 pub fn meta_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     let g = profile(cfg)?.geometry;
-    Ok(match cfg.ssd.isolation {
-        IsolationConfig::Channel => Ssd::meta_bytes(&g),
-        IsolationConfig::Die => Ssd::meta_bytes_by_die(&g),
-    })
+    let by_die = cfg.ssd.isolation.all().contains(&IsolationConfig::Die);
+    Ok(if by_die { Ssd::meta_bytes_by_die(&g) } else { Ssd::meta_bytes(&g) })
 }
 
 /// Bytes of live data that all sets together hold, one copy counted.
@@ -117,9 +131,14 @@ pub fn meta_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
 /// As [`profile`].
 pub fn capacity_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     let profile = profile(cfg)?;
+    Ok(cfg.ssd.isolation.all().iter().map(|&l| level_bytes(cfg, &profile, l)).sum())
+}
+
+/// Bytes of live data that the sets of the level together hold, one copy counted.
+fn level_bytes(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> u64 {
     let g = &profile.geometry;
-    let slots = g.slots() / u64::from(g.dies()) * u64::from(share(cfg, &profile).dies(g));
-    Ok(slots * EXPORTED_PER_MILLE / 1000 * u64::from(BLOCK) * u64::from(cfg.sets()))
+    let slots = g.slots() / u64::from(g.dies()) * u64::from(share(cfg, profile, level).dies(g));
+    slots * EXPORTED_PER_MILLE / 1000 * u64::from(BLOCK) * u64::from(cfg.servers)
 }
 
 /// The drive of server `i`.
@@ -154,11 +173,12 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
 /// As [`profile`].
 pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfig, BuildError> {
     let ssd = ssd(cfg, i)?;
-    let share = share(cfg, &ssd.profile);
-    let vssds = (0..cfg.replicas)
-        .map(|slot| {
-            let set = (i + cfg.servers - slot) % cfg.servers;
-            let id = vssd_id(i, slot);
+    let levels = (0..).zip(cfg.ssd.isolation.all());
+    let vssds = levels
+        .flat_map(|(l, &level)| (0..cfg.replicas).map(move |slot| (l, level, slot)))
+        .map(|(l, level, slot)| {
+            let set = l * cfg.servers + (i + cfg.servers - slot) % cfg.servers;
+            let (id, share) = (vssd_id(i, l * cfg.replicas + slot), share(cfg, &ssd.profile, level));
             let peers = members(cfg, set).into_iter().filter(|m| m.0 != id).collect();
             VssdConfig { id, set: SetId(set), share, peers }
         })
@@ -224,6 +244,13 @@ pub fn meta(cfg: &RackConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, BuildE
 /// # Errors
 /// As [`profile`].
 pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
+    let profile = profile(cfg)?;
+    let level = |(l, &level): (u32, &IsolationConfig)| LevelConfig {
+        level: level.level(),
+        sets: (l * cfg.servers..(l + 1) * cfg.servers).map(SetId).collect(),
+        capacity_bytes: level_bytes(cfg, &profile, level),
+    };
+    let levels = (0..).zip(cfg.ssd.isolation.all()).map(level).collect();
     let sets = (0..cfg.sets()).map(|k| SetConfig { set: SetId(k), members: members(cfg, k) }).collect();
     Ok(MetaConfig {
         layout: layout(cfg),
@@ -232,7 +259,7 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         drift_ppm: cfg.lease.drift_ppm,
         min_copies: cfg.min_copies as u8,
         stripe_blocks: cfg.stripe_blocks,
-        capacity_bytes: capacity_bytes(cfg)?,
+        levels,
         overcommit: cfg.overcommit,
         remove_early: false,
     })

@@ -156,11 +156,45 @@ pub enum IsolationConfig {
 }
 
 impl IsolationConfig {
+    /// FlashBlox's `isolationLevel`.
+    pub fn level(self) -> u8 {
+        match self {
+            IsolationConfig::Channel => 3,
+            IsolationConfig::Die => 2,
+        }
+    }
     pub fn name(self) -> &'static str {
         match self {
             IsolationConfig::Channel => "channel",
             IsolationConfig::Die => "die",
         }
+    }
+}
+
+/// The levels of isolation that a rack has replica sets of: one, or a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected \"channel\", \"die\", or a list of these")]
+pub enum Levels {
+    One(IsolationConfig),
+    Several(Vec<IsolationConfig>),
+}
+
+impl Levels {
+    /// The first is that of volumes which ask for none.
+    pub fn all(&self) -> &[IsolationConfig] {
+        match self {
+            Levels::One(one) => std::slice::from_ref(one),
+            Levels::Several(all) => all,
+        }
+    }
+    pub fn count(&self) -> u32 {
+        self.all().len() as u32
+    }
+}
+
+impl fmt::Display for Levels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.all().iter().map(|l| l.name()).collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -182,8 +216,8 @@ pub struct SsdSection {
     pub profile: String,
     /// Bytes of the modelled device; its geometry is scaled to the nearest that is not larger.
     pub size: Size,
-    /// What each vSSD has for itself.
-    pub isolation: IsolationConfig,
+    /// What each vSSD has for itself: with several levels, each has an equal part of the drive and sets of its own.
+    pub isolation: Levels,
     pub timing: TimingConfig,
     pub blocking_unit: BlockingConfig,
     /// Host reads interrupt erases, where the profile says what that takes.
@@ -199,7 +233,7 @@ impl Default for SsdSection {
         SsdSection {
             profile: "p-ssd".into(),
             size: Size::gib(16),
-            isolation: IsolationConfig::Channel,
+            isolation: Levels::One(IsolationConfig::Channel),
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,
             erase_suspend: false,
@@ -502,10 +536,14 @@ impl RackConfig {
             "0.01 to 1000".into(),
         );
         need(
-            (CACHE_SLOTS_MIN * u64::from(self.replicas)..=1 << 28).contains(&self.cache_slots),
+            (CACHE_SLOTS_MIN * u64::from(self.replicas * self.ssd.isolation.count())..=1 << 28)
+                .contains(&self.cache_slots),
             "cache_slots",
             &self.cache_slots,
-            format!("{CACHE_SLOTS_MIN} for each of a server's vSSDs (replicas), at most {}", 1u32 << 28),
+            format!(
+                "{CACHE_SLOTS_MIN} for each of a server's vSSDs (replicas, times the levels of ssd.isolation), at most {}",
+                1u32 << 28
+            ),
         );
     }
 
@@ -521,6 +559,13 @@ impl RackConfig {
             "ssd.size",
             &self.ssd.size,
             format!("{} to {}, a multiple of 4096", Size(SSD_BYTES_MIN), Size(SSD_BYTES_MAX)),
+        );
+        let levels = self.ssd.isolation.all();
+        need(
+            !levels.is_empty() && levels.iter().enumerate().all(|(i, l)| !levels[..i].contains(l)),
+            "ssd.isolation",
+            &self.ssd.isolation,
+            "one level or a list of different ones, of \"channel\" and \"die\"".into(),
         );
         need(self.ssd.checkpoint_blocks > 0, "ssd.checkpoint_blocks", &self.ssd.checkpoint_blocks, "at least 1".into());
         need(
@@ -566,9 +611,9 @@ impl RackConfig {
     pub fn lease(&self) -> Span {
         Span::from_millis(self.lease.span_ms)
     }
-    /// Replica sets of the rack: one begins at each server.
+    /// Replica sets of the rack: of each level of isolation, one begins at each server.
     pub fn sets(&self) -> u32 {
-        self.servers
+        self.servers * self.ssd.isolation.count()
     }
 }
 

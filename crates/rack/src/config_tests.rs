@@ -72,6 +72,26 @@ fn what_the_flash_is_told_reaches_it() {
         crate::build::server_config(&RackConfig::parse(&text).unwrap(), 0, 1).map(|c| c.vssds[3].share)
     };
     assert_eq!((few("channel").unwrap(), few("die").unwrap()), (Share::Channels(2), Share::Dies(8)));
+    let both = RackConfig::parse("[ssd]\nisolation = [\"channel\", \"die\"]\n").unwrap();
+    assert_eq!(RackConfig::parse(&both.to_toml()).unwrap(), both);
+    let server = crate::build::server_config(&both, 1, 1).unwrap();
+    let shares: Vec<Share> = server.vssds.iter().map(|v| v.share).collect();
+    assert_eq!(shares, [[Share::Channels(2); 3], [Share::Dies(10); 3]].concat());
+    // Each vSSD is a member of the set that its server's configuration names, with the peers of that.
+    for v in &server.vssds {
+        let members = crate::build::members(&both, v.set.0);
+        assert!(members.iter().any(|m| m.0 == v.id) && v.peers.iter().all(|p| members.contains(p)), "{v:?}");
+    }
+    let meta = crate::build::meta_config(&both).unwrap();
+    meta.validate().unwrap();
+    assert_eq!((meta.sets.len(), meta.levels[0].level, meta.levels[1].level), (8, 3, 2));
+    let sum = meta.levels.iter().map(|l| l.capacity_bytes).sum::<u64>();
+    assert_eq!(sum, crate::build::capacity_bytes(&both).unwrap());
+    let e = RackConfig::parse("[ssd]\nisolation = \"software\"\n").unwrap_err().to_string();
+    assert!(e.contains("isolation = \"software\"") && e.contains("expected \"channel\", \"die\""), "{e}");
+    for twice in ["[]", "[\"die\", \"die\"]"] {
+        assert_eq!(problems(&format!("[ssd]\nisolation = {twice}\n"))[0].0, "ssd.isolation");
+    }
     let suspends = |text| crate::build::ssd(&RackConfig::parse(text).unwrap(), 0).map(|s| s.erase_suspend);
     assert!(suspends("[ssd]\nerase_suspend = true\n").unwrap() && !suspends("").unwrap());
     let e = suspends("[ssd]\nerase_suspend = true\nprofile = \"femu\"\n").unwrap_err().to_string();

@@ -277,6 +277,14 @@ macro_rules! wire_list {
 }
 pub(crate) use wire_list;
 
+impl Wire for u8 {
+    fn put(&self, w: &mut Writer<'_>) {
+        w.u8(*self);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
+        r.u8()
+    }
+}
 impl Wire for bool {
     fn put(&self, w: &mut Writer<'_>) {
         w.u8(u8::from(*self));

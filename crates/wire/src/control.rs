@@ -88,6 +88,7 @@ wire_enum!(AdminOp, "administration", {
     7 => VolumeHold { name, attach },
     8 => VolumeRelease { volume, attach },
     9 => VolumeClass { name, offline },
+    10 => VolumeCreateOn { name, size, level },
 });
 
 wire_enum!(ReplyData, "answer's data", {
@@ -157,4 +158,5 @@ wire_enum!(RequestError, "request error", {
     20 => StillMissing { set, server },
     21 => NothingLeft { set },
     22 => Lost { volume },
+    23 => NoLevel { level },
 });

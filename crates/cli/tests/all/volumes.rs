@@ -41,7 +41,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         (vec!["volume", "create", "big", "--size", "900T"], vec!["promise"]),
         (
             vec!["volume", "create", "v", "--size", "1M", "--isolation", "die"],
-            vec!["isolation die", "no replica sets of that level", "channel-isolated"],
+            vec!["isolation die", "no replica sets of that level", "it has: channel"],
         ),
         (vec!["volume", "info", "nope"], vec!["nope"]),
         (vec!["volume", "delete", "nope"], vec!["nope"]),
@@ -224,23 +224,35 @@ fn a_set_goes_on_without_a_server_that_the_operator_gives_up() {
 }
 
 #[test]
-fn volumes_lie_on_dies_of_their_own_where_the_rack_has_those() {
+fn volumes_lie_on_sets_of_the_isolation_they_ask_for() {
     let dir = Temp::new();
     let config = dir.path("rack.toml");
-    std::fs::write(&config, "[ssd]\nisolation = \"die\"\n").expect("writes");
+    std::fs::write(&config, "[ssd]\nisolation = [\"die\", \"channel\"]\n").expect("writes");
     let mut r = Rack::with(&["--config", config.to_str().expect("a name")]);
-    let e = r.fails(1, &["volume", "create", "v", "--size", "16M", "--isolation", "channel"]);
-    assert!(e.contains("isolation channel") && e.contains("die-isolated"), "{e}");
-    let said = r.ok(&["volume", "create", "v", "--size", "16M", "--isolation", "die"]);
-    assert!(said.contains("ISOLATION") && said.contains("die"), "{said}");
-    let mut c = r.connect("v");
-    (0..64).for_each(|i| c.write(i * 65_536, &pattern(16, i)));
-    c.flush();
-    drop(c);
+    let e = r.fails(1, &["volume", "create", "v", "--size", "16M", "--isolation", "software"]);
+    assert!(e.contains("isolation software") && e.contains("it has: die, channel"), "{e}");
+    let make = |name: &str, more: &[&str]| -> Value {
+        let said = r.ok(&[&["volume", "create", name, "--size", "16M", "--json"], more].concat());
+        serde_json::from_str(&said).expect("JSON")
+    };
+    let all = [make("any", &[]), make("die", &["--isolation", "die"]), make("channel", &["--isolation", "channel"])];
+    let (dies, channels) = (serde_json::json!([0, 1, 2, 3]), serde_json::json!([4, 5, 6, 7]));
+    for (v, level, sets) in [(&all[0], "die", &dies), (&all[1], "die", &dies), (&all[2], "channel", &channels)] {
+        assert_eq!((&v["isolation"], &v["sets"]), (&level.into(), sets), "{v}");
+    }
+    assert!(r.ok(&["volume", "info", "channel"]).contains("ISOLATION"));
+    for (k, name) in ["die", "channel"].into_iter().enumerate() {
+        let mut c = r.connect(name);
+        (0..64).for_each(|i| c.write(i * 65_536, &pattern(i, k as u64 + 1)));
+        c.flush();
+    }
     r.kill();
-    // What it was made with is kept: no --config this time.
     r.again_with(&[]);
-    let mut c = r.connect("v");
-    (0..64).for_each(|i| assert_eq!(c.read(i * 65_536, 65_536), pattern(16, i), "stripe {i}"));
-    assert_eq!(r.status()["volumes"][0]["isolation"], "die");
+    for (k, name) in ["die", "channel"].into_iter().enumerate() {
+        let mut c = r.connect(name);
+        (0..64).for_each(|i| assert!(c.read(i * 65_536, 4096) == pattern(i, k as u64 + 1), "{name}, stripe {i}"));
+    }
+    assert_eq!(r.status()["volumes"][1]["isolation"], "channel", "by name: any, channel, die");
+    r.ok(&["volume", "grow", "channel", "--size", "32M"]);
+    r.ok(&["volume", "delete", "die"]);
 }

@@ -8,7 +8,7 @@ use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, View, 
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VolumeId, VssdId};
-use rackweave_meta::{Meta, MetaConfig, SetConfig};
+use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
 
 pub const LEASE: Span = Span::from_millis(1_000);
 pub const GIB: u64 = 1 << 30;
@@ -23,7 +23,7 @@ pub fn config() -> MetaConfig {
         drift_ppm: 1_000,
         min_copies: 2,
         stripe_blocks: 16,
-        capacity_bytes: GIB,
+        levels: vec![LevelConfig { level: 3, sets: vec![SetId(0)], capacity_bytes: GIB }],
         overcommit: 8.0,
         remove_early: false,
     }

@@ -2,6 +2,8 @@ use rackweave_core::msg::{Body, Class, Control, Header, IoError, IoReply, IoRequ
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, VolumeInfo};
 use rackweave_core::{Epoch, Event, Incarnation, Layout, NodeId, SetId, Span, VolumeId, VssdId};
 
+use rackweave_meta::{LevelConfig, MetaError, SetConfig};
+
 use super::harness::{GIB, LEASE, Rack, config};
 
 fn create(name: &str, size: u64) -> AdminOp {
@@ -213,4 +215,34 @@ fn a_client_that_died_has_nothing_in_use() {
     assert!(matches!(r.admin(2, delete.clone()), Err(RequestError::InUse { .. })), "the same life asks again");
     r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 10 });
     assert_eq!(r.admin(3, delete), Ok(ReplyData::Done));
+}
+
+#[test]
+fn volumes_lie_on_sets_of_one_level_and_promise_its_room() {
+    let mut cfg = config();
+    let members = cfg.sets[0].members.iter().map(|&(vssd, node)| (VssdId(vssd.0 + 1), node)).collect();
+    cfg.sets.push(SetConfig { set: SetId(1), members });
+    let missing = cfg.clone();
+    assert_eq!(missing.validate(), Err(MetaError::Levels { set: SetId(1), levels: 0 }));
+    cfg.levels.push(LevelConfig { level: 2, sets: vec![SetId(1)], capacity_bytes: GIB / 2 });
+    let mut twice = cfg.clone();
+    twice.levels[1].level = 3;
+    assert_eq!(twice.validate(), Err(MetaError::Level { level: 3 }));
+    let mut r = Rack::new(cfg);
+    let on = |name: &str, size, level| AdminOp::VolumeCreateOn { name: name.into(), size, level };
+    assert_eq!(volume(r.admin(1, create("any", GIB))).sets, [SetId(0)]);
+    assert_eq!(volume(r.admin(2, on("high", GIB, 3))).sets, [SetId(0)]);
+    assert_eq!(volume(r.admin(3, on("medium", GIB, 2))).sets, [SetId(1)]);
+    assert_eq!(r.admin(4, on("low", GIB, 1)), Err(RequestError::NoLevel { level: 1 }));
+    // Overcommitted eight times: 8 GiB of the one, 4 of the other.
+    let over = Err(RequestError::OverPromise { size: 4 * GIB, promised: GIB, limit: 4 * GIB });
+    assert_eq!(r.admin(5, on("more", 4 * GIB, 2)), over);
+    volume(r.admin(6, on("more", 3 * GIB, 2)));
+    let grow = |name: &str, size| AdminOp::VolumeGrow { name: name.into(), size };
+    assert!(
+        matches!(r.admin(7, grow("medium", 2 * GIB)), Err(RequestError::OverPromise { promised, .. }) if promised == 3 * GIB)
+    );
+    assert_eq!(volume(r.admin(8, grow("any", 7 * GIB))).size, 7 * GIB);
+    r.restart_meta();
+    assert_eq!(volume(r.admin(9, AdminOp::VolumeInfo { name: "medium".into() })).sets, [SetId(1)]);
 }

@@ -9,6 +9,7 @@ use rackweave_core::msg::Class;
 use rackweave_core::request::VolumeInfo;
 use serde::{Deserialize, Serialize};
 
+use super::status::Facts;
 use crate::config::IsolationConfig;
 use crate::distributed::key::KeyChange;
 
@@ -84,7 +85,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    pub fn of(v: &VolumeInfo, isolation: IsolationConfig) -> Volume {
+    pub fn of(v: &VolumeInfo, facts: &Facts) -> Volume {
+        let level = v.sets.first().and_then(|&s| facts.level_of(s));
         Volume {
             id: v.id.0,
             name: v.name.to_string(),
@@ -93,7 +95,7 @@ impl Volume {
             stripe_bytes: u64::from(v.stripe_blocks) * u64::from(rackweave_core::BLOCK),
             sets: v.sets.iter().map(|s| s.0).collect(),
             class: if v.class == Class::Copper { "offline" } else { "online" }.into(),
-            isolation: isolation.name().into(),
+            isolation: level.map_or("", IsolationConfig::name).into(),
         }
     }
 }

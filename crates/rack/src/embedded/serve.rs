@@ -27,7 +27,7 @@ use super::refusals::Refusals;
 use super::secure::Renewing;
 use super::status::{Describe, Facts, View};
 use super::syncer::Syncer;
-use crate::config::{IsolationConfig, SERVERS_MAX};
+use crate::config::SERVERS_MAX;
 use crate::distributed::key::{KeyChange, KeyFile, KeyFileError};
 use crate::distributed::net::Net;
 use rackweave_device::FileIo;
@@ -392,15 +392,20 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn command(&mut self, place: Place, c: Command) {
         let op = match c {
             Command::VolumeCreate { name, size, isolation } => {
-                let has = self.facts.isolation.name();
-                if let Some(asked) = isolation.filter(|asked| asked != has) {
+                let levels = &self.facts.isolation;
+                let level = isolation.as_ref().map(|asked| levels.iter().find(|l| l.name() == asked));
+                if let (Some(asked), Some(None)) = (&isolation, level) {
+                    let has = levels.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ");
                     let message = format!(
-                        "isolation {asked}: the rack has no replica sets of that level, all are {has}-isolated \
-                         (ssd.isolation of its configuration)"
+                        "isolation {asked}: the rack has no replica sets of that level; it has: {has} (ssd.isolation of \
+                         its configuration)"
                     );
                     return self.answer(self.clock.now(), place, &Answer::Error { message });
                 }
-                AdminOp::VolumeCreate { name: name.into(), size }
+                match level.flatten() {
+                    Some(level) => AdminOp::VolumeCreateOn { name: name.into(), size, level: level.level() },
+                    None => AdminOp::VolumeCreate { name: name.into(), size },
+                }
             }
             Command::VolumeClass { name, offline } => AdminOp::VolumeClass { name: name.into(), offline },
             Command::VolumeGrow { name, size } => AdminOp::VolumeGrow { name: name.into(), size },
@@ -514,7 +519,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn answer_own(&mut self, now: Time, r: Reply) {
         let Some(waiter) = self.waiting.try_remove(r.id.0 as u32 as usize) else { return };
         match (waiter, r.result) {
-            (Waiter::Control(place), result) => self.answer(now, place, &answer(result, self.facts.isolation)),
+            (Waiter::Control(place), result) => self.answer(now, place, &answer(result, &self.facts)),
             (Waiter::Report { place, metrics, rack: None }, Ok(ReplyData::Rack(rack))) => {
                 let waiter = Waiter::Report { place, metrics, rack: Some(rack) };
                 self.ask_admin(AdminOp::VolumeList, waiter);
@@ -522,7 +527,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             (Waiter::Report { place, metrics, rack: Some(rack) }, Ok(ReplyData::Volumes(volumes))) => {
                 self.answer_report(now, place, metrics, &rack, &volumes);
             }
-            (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result, self.facts.isolation)),
+            (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result, &self.facts)),
             (Waiter::Stop | Waiter::Detach, _) => {}
         }
     }
@@ -706,11 +711,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     }
 }
 
-fn answer(result: Result<ReplyData, RequestError>, isolation: IsolationConfig) -> Answer {
+fn answer(result: Result<ReplyData, RequestError>, facts: &Facts) -> Answer {
     match result {
         Ok(ReplyData::Done) => Answer::Done,
-        Ok(ReplyData::Volume(v) | ReplyData::Attached(v)) => Answer::Volume(Volume::of(&v, isolation)),
-        Ok(ReplyData::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(v, isolation)).collect()),
+        Ok(ReplyData::Volume(v) | ReplyData::Attached(v)) => Answer::Volume(Volume::of(&v, facts)),
+        Ok(ReplyData::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(v, facts)).collect()),
         Ok(_) => Answer::Error { message: "the rack answered another question".into() },
         Err(e) => Answer::Error { message: e.to_string() },
     }

@@ -1,7 +1,7 @@
 //! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
 
 use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo};
-use rackweave_core::{Layout, NodeId, Span, Time};
+use rackweave_core::{Layout, NodeId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
@@ -29,8 +29,9 @@ pub trait Describe {
 pub struct Facts {
     pub data: String,
     pub timing: String,
-    /// Of every vSSD.
-    pub isolation: IsolationConfig,
+    /// Levels of the replica sets, and sets of each.
+    pub isolation: Vec<IsolationConfig>,
+    pub sets_per_level: u32,
     pub driver: String,
     pub nbd: Vec<String>,
     pub http: Option<String>,
@@ -42,7 +43,12 @@ pub struct Facts {
 
 impl Facts {
     pub fn of(cfg: &RackConfig) -> Facts {
-        Facts { timing: cfg.ssd.timing.name().into(), isolation: cfg.ssd.isolation, ..Facts::default() }
+        let isolation = cfg.ssd.isolation.all().to_vec();
+        Facts { timing: cfg.ssd.timing.name().into(), isolation, sets_per_level: cfg.servers, ..Facts::default() }
+    }
+    /// Isolation of the vSSDs of a set.
+    pub fn level_of(&self, set: SetId) -> Option<IsolationConfig> {
+        self.isolation.get(set.0.checked_div(self.sets_per_level)? as usize).copied()
     }
 }
 
@@ -98,7 +104,7 @@ impl View<'_> {
             },
             servers: servers.collect(),
             sets: sets.collect(),
-            volumes: self.volumes.iter().map(|v| Volume::of(v, self.facts.isolation)).collect(),
+            volumes: self.volumes.iter().map(|v| Volume::of(v, self.facts)).collect(),
             latency: Kind::ALL.iter().map(|&k| self.latencies.summary(k)).collect(),
             network: self.counted.clone(),
             switch: engine.nodes.switch(),

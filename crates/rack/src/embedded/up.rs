@@ -190,7 +190,7 @@ fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<()
         ("stripe_blocks", |c| c.stripe_blocks.to_string()),
         ("ssd.profile", |c| c.ssd.profile.clone()),
         ("ssd.size", |c| c.ssd.size.to_string()),
-        ("ssd.isolation", |c| c.ssd.isolation.name().into()),
+        ("ssd.isolation", |c| c.ssd.isolation.to_string()),
     ];
     for (key, of) in keys {
         let (stored, asked) = (of(stored), of(asked));

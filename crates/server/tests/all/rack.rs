@@ -16,7 +16,7 @@ use rackweave_core::{
 };
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{Profile, Share, SsdConfig, Timing};
-use rackweave_meta::{Meta, MetaConfig, SetConfig};
+use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
 use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig};
 use rackweave_switch::{Switch, SwitchConfig};
 
@@ -163,6 +163,7 @@ impl Rack {
 
     pub fn start_meta(&mut self) {
         let sets = (0..self.options.servers).map(|k| SetConfig { set: SetId(k), members: self.members(k) }).collect();
+        let ids = (0..self.options.servers).map(SetId).collect();
         let cfg = MetaConfig {
             layout: self.layout,
             sets,
@@ -170,7 +171,7 @@ impl Rack {
             drift_ppm: 500,
             min_copies: 2,
             stripe_blocks: 16,
-            capacity_bytes: self.options.ssd_bytes,
+            levels: vec![LevelConfig { level: 3, sets: ids, capacity_bytes: self.options.ssd_bytes }],
             overcommit: 8.0,
             remove_early: false,
         };

@@ -310,7 +310,7 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> AdminOp {
-        match self.below(10) {
+        match self.below(11) {
             0 => AdminOp::VolumeCreate { name: self.text(), size: self.u64() },
             1 => AdminOp::VolumeGrow { name: self.text(), size: self.u64() },
             2 => AdminOp::VolumeDelete { name: self.text(), force: self.bool() },
@@ -319,6 +319,7 @@ impl Draw {
             5 => AdminOp::SetRecover { set: SetId(self.u32()), without: self.list(3, |d| NodeId(d.u32())).into() },
             6 => AdminOp::VolumeHold { name: self.text(), attach: self.u32() },
             7 => AdminOp::VolumeRelease { volume: VolumeId(self.u32()), attach: self.u32() },
+            9 => AdminOp::VolumeCreateOn { name: self.text(), size: self.u64(), level: self.below(256) as u8 },
             8 => AdminOp::VolumeClass { name: self.text(), offline: self.bool() },
             _ => AdminOp::RackStatus,
         }
@@ -364,7 +365,7 @@ impl Draw {
         }
     }
     fn error(&mut self) -> RequestError {
-        match self.below(23) {
+        match self.below(24) {
             0 => RequestError::UnknownVolume { name: self.text() },
             1 => RequestError::DuplicateVolume { name: self.text() },
             2 => RequestError::BadName { name: self.text() },
@@ -386,6 +387,7 @@ impl Draw {
             18 => RequestError::Survives { set: SetId(self.u32()), server: NodeId(self.u32()) },
             19 => RequestError::StillMissing { set: SetId(self.u32()), server: NodeId(self.u32()) },
             20 => RequestError::NothingLeft { set: SetId(self.u32()) },
+            22 => RequestError::NoLevel { level: self.below(256) as u8 },
             21 => RequestError::Lost { volume: VolumeId(self.u32()) },
             _ => RequestError::Busy { limit: self.u32() },
         }
