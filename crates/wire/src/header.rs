@@ -17,8 +17,8 @@
 //!  40     8    request
 //!  48     8    sequence on the way between two nodes: reserved, zero
 //!  56     4    bytes of the body
-//!  60     4    checksum: CRC32C of bytes 0–63, with 1–8, 16–19 and 60–63 as zero, and the body; zero in the transport's
-//!                datagrams
+//!  60     4    checksum: CRC32C of bytes 0–63, with 1–8, 16–19 and 60–63 as zero, and the body; zero where
+//!                contents are sent apart
 //!  64    16    tag of the authenticated packet: reserved, zero
 //!  80          body
 //! ```
@@ -73,15 +73,16 @@ pub(crate) fn put(packet: &Packet, w: &mut Writer<'_>) {
     w.bytes(&[0; HEADER_BYTES - 48]);
 }
 
-/// So many bytes of data follow the packet's; a checksum is only put over what is whole.
-pub(crate) fn seal(packet: &mut [u8], data_bytes: usize, elided: bool, sum: bool) -> Result<(), EncodeError> {
+/// So many bytes of data follow the packet's; a checksum is only put over what is whole, as a `gc_op` always is: the
+/// switch's programs check it.
+pub(crate) fn seal(packet: &mut [u8], data_bytes: usize, elided: bool) -> Result<(), EncodeError> {
     let len = packet.len() + data_bytes - HEADER_BYTES;
     if len > BODY_MAX as usize {
         return Err(EncodeError::BodyTooLong { len, limit: BODY_MAX });
     }
     packet[FLAGS_AT] = if elided { FLAG_ELIDED } else { 0 };
     packet[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&(len as u32).to_be_bytes());
-    if sum {
+    if data_bytes == 0 {
         let sum = checksum(packet);
         packet[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_be_bytes());
     }

@@ -31,7 +31,7 @@ pub fn encode(packet: &Packet, to: &mut Vec<u8>) -> Result<(), EncodeError> {
 }
 
 /// As [`encode`], but the bytes of contents at the packet's end are not copied: they are returned, and belong behind what
-/// was appended. The checksum is zero. For transports, which send both without joining them and check all bytes themselves.
+/// was appended; the checksum is then zero. For transports, which send both without joining them and check all bytes themselves.
 pub fn encode_apart(packet: &Packet, to: &mut Vec<u8>) -> Result<Bytes, EncodeError> {
     encode_with(packet, to, true)
 }
@@ -44,7 +44,7 @@ fn encode_with(packet: &Packet, to: &mut Vec<u8>, apart: bool) -> Result<Bytes, 
     let written = w.finish();
     let result = match written.error {
         Some(e) => Err(e),
-        None => header::seal(&mut to[start..], written.data.len(), written.elided, !apart),
+        None => header::seal(&mut to[start..], written.data.len(), written.elided),
     };
     if result.is_err() {
         to.truncate(start);
