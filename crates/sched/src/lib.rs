@@ -1,12 +1,27 @@
-//! Storage I/O schedulers of a server: which of the waiting requests of one vSSD starts next.
+//! Storage I/O schedulers of a server: which of the waiting requests of one vSSD starts next (RackBlox §3.4, §4.5.1).
 //!
-//! A server holds back requests beyond a limit in flight, and asks a [`Scheduler`] whenever one may start. [`Fifo`] is
-//! the no-op scheduler of RackBlox (RB7); [`WriteTokens`] limits writes while reads are slow (PN10).
+//! A server holds back what its dies cannot work at yet, and asks a [`Scheduler`] whenever one may start. A read waits in
+//! the *lane* of the die that has its block; a write may go to any die, so all writes of the vSSD wait together.
+//!
+//! Three schedulers, after Linux's: [`Fifo`] (no-op), [`Deadline`] (mq-deadline) and [`Kyber`]. Each exists plain and
+//! *coordinated*: then each of its queues goes by Prio = Net + Storage + Predict, largest first (RB6). All that wait age
+//! alike, so the order is that of the instants at which requests would have begun had they not been on the way
+//! ([`Item::began`]), and nothing is sorted again. [`Predictor`] gives Predict. [`Sched`] is one of the three, by
+//! configuration. [`WriteTokens`] limits offline writes while reads are slow (PN10).
 
+mod deadline;
+mod fifo;
+mod kyber;
+mod predict;
+mod queue;
+#[cfg(test)]
+mod scheduler_tests;
 mod tokens;
 
-use std::collections::VecDeque;
-
+pub use deadline::Deadline;
+pub use fifo::Fifo;
+pub use kyber::Kyber;
+pub use predict::{Predictor, WINDOW};
 pub use tokens::{TokenConfig, WriteTokens};
 
 use rackweave_core::{Span, Time};
@@ -23,10 +38,43 @@ pub enum Kind {
 pub struct Item<T> {
     /// When the server got it.
     pub enqueued_at: Time,
-    /// Network latency so far (untrusted; [`clamp_lat`] first).
+    /// On the network: the way here (untrusted; [`clamp_lat`] first), and the way back as predicted.
     pub net: Span,
     pub kind: Kind,
+    /// Where a read has to go. Of a write it says nothing.
+    pub lane: u32,
+    /// Address, for a scheduler that goes by it.
+    pub place: u64,
     pub what: T,
+}
+
+impl<T> Item<T> {
+    /// When it would have come had the network taken no time: the earlier, the larger its Prio at any instant.
+    pub fn began(&self) -> Time {
+        self.enqueued_at - self.net
+    }
+}
+
+/// A request that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub kind: Kind,
+    /// As its [`Item`] had them.
+    pub enqueued_at: Time,
+    pub net: Span,
+    /// When it was taken from the scheduler.
+    pub started_at: Time,
+}
+
+/// What a lane has room for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub reads: bool,
+    pub writes: bool,
+}
+
+impl Room {
+    pub const ANY: Room = Room { reads: true, writes: true };
 }
 
 /// Longest network latency that is believed: a sender could otherwise put itself before everybody.
@@ -37,79 +85,125 @@ pub fn clamp_lat(lat_ns: u32) -> Span {
     Span::from_nanos(u64::from(lat_ns)).min(NET_MAX)
 }
 
-/// Chooses among waiting requests.
+/// Chooses among waiting requests. Time never goes back from call to call.
 pub trait Scheduler<T> {
-    /// Adds one; gives it back if the scheduler's bound is reached (the sender asks again).
+    /// Adds one; gives it back if the scheduler's bound is reached.
     fn push(&mut self, item: Item<T>) -> Result<(), Item<T>>;
-    /// Takes the one that goes next.
-    fn pop(&mut self, now: Time) -> Option<Item<T>>;
+    /// Takes the one that goes next to a lane, of a kind that it has room for.
+    fn pop(&mut self, now: Time, lane: u32, room: Room) -> Option<Item<T>>;
+    /// One may start without waiting, which none of its kind does there. What starts so is told to [`Scheduler::done`]
+    /// as well.
+    fn at_once(&mut self, kind: Kind) -> bool;
+    /// One that was taken is done. True: what waits in other lanes may go now that did not before.
+    fn done(&mut self, now: Time, done: Done) -> bool;
+    /// Most requests of a kind under way, and those that are, if the scheduler limits them.
+    fn depth(&self, kind: Kind) -> Option<(u32, u32)>;
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Requests of a kind that a lane could start.
+    fn waiting(&self, lane: u32, kind: Kind) -> usize;
 }
 
-/// First in, first out (RB7, "no-op").
-#[derive(Debug)]
-pub struct Fifo<T> {
-    queue: VecDeque<Item<T>>,
-    limit: usize,
+/// The schedulers there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchedKind {
+    Fifo,
+    Deadline,
+    #[default]
+    Kyber,
 }
 
-impl<T> Fifo<T> {
-    /// At most `limit` requests wait.
-    pub fn new(limit: usize) -> Fifo<T> {
-        Fifo { queue: VecDeque::new(), limit }
+/// Numbers of a scheduler (RB7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedConfig {
+    pub kind: SchedKind,
+    /// Whether network time counts.
+    pub coordinated: bool,
+    /// Deadline: a request older than this is late. Kyber: latency that is aimed at. The FIFO has none.
+    pub read_target: Span,
+    pub write_target: Span,
+    /// Most requests that wait.
+    pub limit: usize,
+}
+
+/// Targets of coordinated schedulers allow so much more for the network (RackBlox §4.5.1).
+const COORDINATED_MORE: Span = Span::from_millis(1);
+/// Requests that wait, unless another bound is set: many times what the devices of the papers take at a time.
+const LIMIT: usize = 8_192;
+
+impl SchedConfig {
+    /// With the targets of RackBlox §4.5.1.
+    pub fn new(kind: SchedKind, coordinated: bool) -> SchedConfig {
+        let (read, write) = match kind {
+            SchedKind::Fifo => (Span::ZERO, Span::ZERO),
+            SchedKind::Deadline => (Span::from_micros(500), Span::from_micros(1_750)),
+            SchedKind::Kyber => (Span::from_micros(750), Span::from_millis(3)),
+        };
+        let more = if coordinated && kind != SchedKind::Fifo { COORDINATED_MORE } else { Span::ZERO };
+        SchedConfig { kind, coordinated, read_target: read + more, write_target: write + more, limit: LIMIT }
     }
-}
-
-impl<T> Scheduler<T> for Fifo<T> {
-    fn push(&mut self, item: Item<T>) -> Result<(), Item<T>> {
-        if self.queue.len() >= self.limit {
-            return Err(item);
+    pub(crate) fn target(&self, kind: Kind) -> Span {
+        match kind {
+            Kind::Read => self.read_target,
+            Kind::Write => self.write_target,
         }
-        self.queue.push_back(item);
-        Ok(())
     }
-    fn pop(&mut self, _now: Time) -> Option<Item<T>> {
-        self.queue.pop_front()
+    /// What of the network counts.
+    pub(crate) fn net(&self, net: Span) -> Span {
+        if self.coordinated { net } else { Span::ZERO }
+    }
+}
+
+/// A scheduler, by configuration.
+#[derive(Debug)]
+pub enum Sched<T> {
+    Fifo(Fifo<T>),
+    Deadline(Deadline<T>),
+    Kyber(Box<Kyber<T>>),
+}
+
+macro_rules! each {
+    ($s:expr, $inner:ident => $call:expr) => {
+        match $s {
+            Sched::Fifo($inner) => $call,
+            Sched::Deadline($inner) => $call,
+            Sched::Kyber($inner) => $call,
+        }
+    };
+}
+
+impl<T> Sched<T> {
+    pub fn new(cfg: SchedConfig, lanes: u32) -> Sched<T> {
+        match cfg.kind {
+            SchedKind::Fifo => Sched::Fifo(Fifo::new(cfg, lanes)),
+            SchedKind::Deadline => Sched::Deadline(Deadline::new(cfg, lanes)),
+            SchedKind::Kyber => Sched::Kyber(Box::new(Kyber::new(cfg, lanes))),
+        }
+    }
+}
+
+impl<T> Scheduler<T> for Sched<T> {
+    fn push(&mut self, item: Item<T>) -> Result<(), Item<T>> {
+        each!(self, s => s.push(item))
+    }
+    fn pop(&mut self, now: Time, lane: u32, room: Room) -> Option<Item<T>> {
+        each!(self, s => s.pop(now, lane, room))
+    }
+    fn at_once(&mut self, kind: Kind) -> bool {
+        each!(self, s => s.at_once(kind))
+    }
+    fn done(&mut self, now: Time, done: Done) -> bool {
+        each!(self, s => s.done(now, done))
+    }
+    fn depth(&self, kind: Kind) -> Option<(u32, u32)> {
+        each!(self, s => s.depth(kind))
     }
     fn len(&self) -> usize {
-        self.queue.len()
+        each!(self, s => s.len())
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn item(what: u32) -> Item<u32> {
-        Item { enqueued_at: Time(u64::from(what)), net: Span::ZERO, kind: Kind::Read, what }
-    }
-
-    #[test]
-    fn fifo_keeps_the_order() {
-        let mut f = Fifo::new(8);
-        for i in 0..8 {
-            f.push(item(i)).expect("room");
-        }
-        for i in 0..8 {
-            assert_eq!(f.pop(Time::ZERO).map(|x| x.what), Some(i));
-        }
-        assert!(f.pop(Time::ZERO).is_none());
-    }
-
-    #[test]
-    fn a_full_queue_gives_the_request_back() {
-        let mut f = Fifo::new(1);
-        f.push(item(0)).expect("room");
-        assert_eq!(f.push(item(7)).map_err(|i| i.what), Err(7));
-        assert_eq!(f.len(), 1);
-    }
-
-    #[test]
-    fn an_absurd_latency_is_clamped() {
-        assert_eq!(clamp_lat(1_000), Span::from_micros(1));
-        assert_eq!(clamp_lat(u32::MAX), NET_MAX);
+    fn waiting(&self, lane: u32, kind: Kind) -> usize {
+        each!(self, s => s.waiting(lane, kind))
     }
 }

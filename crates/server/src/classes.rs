@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use rackweave_core::msg::{Body, Class, IoRequest, Packet};
 use rackweave_core::{BLOCK, Span, Time};
 use rackweave_flash::Profile;
-use rackweave_sched::{Fifo, Item, Kind, Scheduler, TokenConfig, WriteTokens, clamp_lat};
+use rackweave_sched::{TokenConfig, WriteTokens};
 
 /// Reads of a class that wait for their turn; more are turned away and ask another replica.
 pub const QUEUE_MAX: usize = 4_096;
@@ -29,8 +29,8 @@ const PERIOD: Span = Span::from_millis(10);
 /// The waiting I/O of one vSSD.
 #[derive(Debug)]
 pub struct Classes {
-    online: Fifo<Packet>,
-    offline: Fifo<Packet>,
+    online: VecDeque<(Packet, Time)>,
+    offline: VecDeque<(Packet, Time)>,
     writes: VecDeque<Packet>,
     /// Bytes of tokens that they need.
     writes_bytes: u64,
@@ -54,10 +54,9 @@ impl Classes {
             rate_max: rate_max.max(page),
             period: PERIOD,
         });
-        let queue = || Fifo::new(QUEUE_MAX);
         Classes {
-            online: queue(),
-            offline: queue(),
+            online: VecDeque::new(),
+            offline: VecDeque::new(),
             writes: VecDeque::new(),
             writes_bytes: 0,
             tokens,
@@ -89,17 +88,20 @@ impl Classes {
     /// Adds a read to its queue; gives it back if that is full.
     pub fn push_read(&mut self, now: Time, p: Packet) -> Result<(), Packet> {
         let queue = if is_offline(&p) { &mut self.offline } else { &mut self.online };
-        let item = Item { enqueued_at: now, net: clamp_lat(p.header.lat), kind: Kind::Read, what: p };
-        queue.push(item).map_err(|item| item.what)
+        if queue.len() >= QUEUE_MAX {
+            return Err(p);
+        }
+        queue.push_back((p, now));
+        Ok(())
     }
     /// The read that starts next, if one may, and when it came.
-    pub fn pop_read(&mut self, now: Time, at_flash: (usize, usize), most: usize) -> Option<(Packet, Time)> {
+    pub fn pop_read(&mut self, at_flash: (usize, usize), most: usize) -> Option<(Packet, Time)> {
         let offline = self.online.is_empty();
         if !Classes::may_start(offline, at_flash, most) {
             return None;
         }
         let queue = if offline { &mut self.offline } else { &mut self.online };
-        queue.pop(now).map(|item| (item.what, item.enqueued_at))
+        queue.pop_front()
     }
     /// An online read took so long, waiting included.
     pub fn read_took(&mut self, took: Span) {

@@ -263,7 +263,7 @@ impl Server {
         let most = self.cfg.reads_in_flight as usize;
         loop {
             let v = &mut self.vssds[i];
-            let Some((p, came)) = v.classes.pop_read(now, v.disk.reads_at_flash(), most) else { return };
+            let Some((p, came)) = v.classes.pop_read(v.disk.reads_at_flash(), most) else { return };
             self.start_read(now, i, p, came, fx);
         }
     }

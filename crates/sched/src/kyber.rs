@@ -1,0 +1,188 @@
+//! Kyber, as Linux has it (RB7): reads and writes are two domains, each with so many tokens; a request takes one of its
+//! domain when it starts and gives it back when it is done. Domains are served in turn, in batches.
+//!
+//! Of each domain two histograms are kept, in quarters of its latency target: of the whole time from coming to being
+//! done, and of the time at the device. Ten times a second the domains are looked at. If the 90th percentile at the
+//! device misses the target in any, the device is congested. Then, and for a domain whose whole time misses its target
+//! at the 99th percentile, the number of tokens is scaled by that percentile over the target: domains that are well get
+//! fewer, those that are late get more. Coordinated, network time is part of the whole time.
+
+use rackweave_core::{Span, Time};
+
+use crate::queue::{Order, Queues};
+use crate::{Done, Item, Kind, Room, SchedConfig, Scheduler};
+
+/// Buckets of a histogram; the target lies in their middle.
+const BUCKETS: usize = 8;
+const GOOD_BUCKETS: usize = 4;
+/// How often the depths are decided.
+const PERIOD: Span = Span::from_millis(100);
+/// A percentile is taken of so many samples, or of those of so long a time.
+const SAMPLES: u32 = 500;
+const SAMPLES_WITHIN: Span = Span::from_secs(1);
+
+/// Tokens, at first and at most, and requests of a batch: of reads and of writes.
+const DEPTH: [u32; 2] = [256, 128];
+const BATCH: [u32; 2] = [16, 8];
+const KINDS: [Kind; 2] = [Kind::Read, Kind::Write];
+
+/// Latencies in quarters of a target.
+#[derive(Clone, Debug, Default)]
+struct Histogram {
+    buckets: [u32; BUCKETS],
+    samples: u32,
+    /// When the samples are taken even if they are few.
+    until: Option<Time>,
+}
+
+impl Histogram {
+    fn add(&mut self, took: Span, target: Span) {
+        let quarter = (target.0 / GOOD_BUCKETS as u64).max(1);
+        let bucket = took.0.saturating_sub(1) / quarter;
+        self.buckets[(bucket as usize).min(BUCKETS - 1)] += 1;
+        self.samples += 1;
+    }
+    /// The bucket of a percentile, and begins anew; none if there are too few samples yet.
+    fn percentile(&mut self, now: Time, percent: u32) -> Option<usize> {
+        if self.samples == 0 {
+            return None;
+        }
+        let until = *self.until.get_or_insert(now + SAMPLES_WITHIN);
+        if self.samples < SAMPLES && now < until {
+            return None;
+        }
+        let mut left = (u64::from(self.samples) * u64::from(percent)).div_ceil(100);
+        let mut found = BUCKETS - 1;
+        for (i, &n) in self.buckets[..BUCKETS - 1].iter().enumerate() {
+            if u64::from(n) >= left {
+                found = i;
+                break;
+            }
+            left -= u64::from(n);
+        }
+        *self = Histogram::default();
+        Some(found)
+    }
+}
+
+/// Reads, or writes.
+#[derive(Clone, Debug, Default)]
+struct Domain {
+    depth: u32,
+    in_flight: u32,
+    total: Histogram,
+    device: Histogram,
+    /// The last 99th percentile that was not acted on.
+    p99: Option<usize>,
+}
+
+/// The Kyber scheduler.
+#[derive(Debug)]
+pub struct Kyber<T> {
+    queues: Queues<T>,
+    domains: [Domain; 2],
+    /// Whose turn it is, and how many of the batch went.
+    current: usize,
+    batched: u32,
+    decides_at: Option<Time>,
+    /// Something could not start for want of a token.
+    short: bool,
+}
+
+impl<T> Kyber<T> {
+    pub fn new(cfg: SchedConfig, lanes: u32) -> Kyber<T> {
+        let domain = |i: usize| Domain { depth: DEPTH[i], ..Domain::default() };
+        Kyber {
+            queues: Queues::new(cfg, lanes, Order::Arrival),
+            domains: [domain(0), domain(1)],
+            current: 0,
+            batched: 0,
+            decides_at: None,
+            short: false,
+        }
+    }
+
+    fn start(&mut self, lane: u32, room: Room) -> Option<Item<T>> {
+        let kind = KINDS[self.current];
+        let has_room = if kind == Kind::Read { room.reads } else { room.writes };
+        if !has_room || self.queues.of(lane, kind).is_empty() || !self.take_token(kind) {
+            return None;
+        }
+        self.batched += 1;
+        self.queues.take_first(lane, kind)
+    }
+    fn take_token(&mut self, kind: Kind) -> bool {
+        let d = &mut self.domains[kind as usize];
+        let free = d.in_flight < d.depth;
+        d.in_flight += u32::from(free);
+        self.short |= !free;
+        free
+    }
+
+    /// Scales the depths.
+    fn decide(&mut self, now: Time) {
+        // Of all domains: percentiles that are taken begin anew.
+        let congested = self.domains.iter_mut().fold(false, |bad, d| {
+            let p90 = d.device.percentile(now, 90);
+            bad | p90.is_some_and(|p| p >= GOOD_BUCKETS)
+        });
+        for (d, most) in self.domains.iter_mut().zip(DEPTH) {
+            let mut p99 = d.total.percentile(now, 99);
+            if congested {
+                // The domains do not have enough samples at the same time: what was found before counts, once.
+                p99 = p99.or(d.p99);
+                d.p99 = None;
+            } else if p99.is_some() {
+                d.p99 = p99;
+            }
+            let Some(p99) = p99 else { continue };
+            if congested || p99 >= GOOD_BUCKETS {
+                d.depth = (d.depth * (p99 as u32 + 1) / GOOD_BUCKETS as u32).clamp(1, most);
+            }
+        }
+    }
+}
+
+impl<T> Scheduler<T> for Kyber<T> {
+    fn push(&mut self, item: Item<T>) -> Result<(), Item<T>> {
+        self.queues.push(item)
+    }
+    fn pop(&mut self, _now: Time, lane: u32, room: Room) -> Option<Item<T>> {
+        if self.batched < BATCH[self.current]
+            && let Some(item) = self.start(lane, room)
+        {
+            return Some(item);
+        }
+        self.batched = 0;
+        KINDS.iter().find_map(|_| {
+            self.current = 1 - self.current;
+            self.start(lane, room)
+        })
+    }
+    fn at_once(&mut self, kind: Kind) -> bool {
+        self.take_token(kind)
+    }
+    fn done(&mut self, now: Time, done: Done) -> bool {
+        let (target, net) = (self.queues.cfg.target(done.kind), self.queues.cfg.net(done.net));
+        let d = &mut self.domains[done.kind as usize];
+        d.in_flight = d.in_flight.saturating_sub(1);
+        d.total.add(now.since(done.enqueued_at) + net, target);
+        d.device.add(now.since(done.started_at), target);
+        let at = *self.decides_at.get_or_insert(now + PERIOD);
+        if now >= at {
+            self.decides_at = None;
+            self.decide(now);
+        }
+        std::mem::take(&mut self.short)
+    }
+    fn depth(&self, kind: Kind) -> Option<(u32, u32)> {
+        let d = &self.domains[kind as usize];
+        Some((d.depth, d.in_flight))
+    }
+    fn len(&self) -> usize {
+        self.queues.len()
+    }
+    fn waiting(&self, lane: u32, kind: Kind) -> usize {
+        self.queues.of(lane, kind).len()
+    }
+}
