@@ -121,8 +121,8 @@ trace_points! {
     /// A repeated gc_op answered again; an older one ignored; bits that expired.
     GcOpDuplicate, GcOpStale, GcBitsExpired,
     /// Server: collection began/ended (a: vSSD, b: free ratio in per mille), collected unasked after lost answers,
-    /// collected at once because programs wait for a free block.
-    GcStart, GcEnd, GcUnacknowledged, GcForced,
+    /// collected at once because programs wait for a free block, collected because the vSSD is idle.
+    GcStart, GcEnd, GcUnacknowledged, GcForced, GcWhileIdle,
     /// Page layer: a: vSSD, b: erase block.
     BlockErased, BlockMoved,
     /// Replication. a: block address or op id.

@@ -199,6 +199,9 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
         },
         soft_threshold: f64::from(cfg.gc.soft_percent) / 100.0,
         gc_threshold: f64::from(cfg.gc.regular_percent) / 100.0,
+        background: cfg.gc.background,
+        idle_alpha: cfg.gc.idle_alpha,
+        idle_over: Span::from_millis(cfg.gc.idle_over_ms),
         ..GcConfig::default()
     };
     Ok(c)

@@ -253,6 +253,12 @@ pub struct GcSection {
     pub soft_percent: u32,
     /// Free ÷ spare, per cent, below which it collects without being denied (RB4).
     pub regular_percent: u32,
+    /// A vSSD collects while it is idle, asking nobody (RB5).
+    pub background: bool,
+    /// Weight of the last gap between a vSSD's requests in the prediction of the next (RB5's α).
+    pub idle_alpha: f64,
+    /// A gap that is predicted to be longer is idle.
+    pub idle_over_ms: u64,
     /// Which blocks are collected.
     pub victims: VictimPolicy,
     /// Which data share erase blocks.
@@ -266,6 +272,9 @@ impl Default for GcSection {
             redirect: true,
             soft_percent: 35,
             regular_percent: 25,
+            background: true,
+            idle_alpha: 0.5,
+            idle_over_ms: 30,
             victims: VictimPolicy::Greedy,
             separation: Separation::Moved,
         }
@@ -585,6 +594,18 @@ impl RackConfig {
             "gc.regular_percent",
             &self.gc.regular_percent,
             format!("at least 1, below gc.soft_percent ({})", self.gc.soft_percent),
+        );
+        need(
+            self.gc.idle_alpha > 0.0 && self.gc.idle_alpha <= 1.0,
+            "gc.idle_alpha",
+            &self.gc.idle_alpha,
+            "more than 0, at most 1 (the weight of the last gap between requests)".into(),
+        );
+        need(
+            (1..=60_000).contains(&self.gc.idle_over_ms),
+            "gc.idle_over_ms",
+            &self.gc.idle_over_ms,
+            "1 to 60000".into(),
         );
         need((5..=60_000).contains(&self.lease.span_ms), "lease.span_ms", &self.lease.span_ms, "5 to 60000".into());
         need(

@@ -26,6 +26,17 @@ fn every_broken_rule_is_named_at_once() {
 }
 
 #[test]
+fn what_idle_means_is_checked_and_reaches_the_servers() {
+    for (text, value) in [("idle_alpha = 0.0", "0"), ("idle_alpha = 1.5", "1.5"), ("idle_alpha = nan", "NaN")] {
+        assert_eq!(problems(&format!("[gc]\n{text}\n")), [("gc.idle_alpha", value.to_string())]);
+    }
+    assert_eq!(problems("[gc]\nidle_over_ms = 0\n"), [("gc.idle_over_ms", "0".to_string())]);
+    let cfg = RackConfig::parse("[gc]\nbackground = false\nidle_alpha = 1.0\nidle_over_ms = 7\n").unwrap();
+    let gc = crate::build::server_config(&cfg, 0, 1).unwrap().gc;
+    assert_eq!((gc.background, gc.idle_alpha, gc.idle_over), (false, 1.0, Span::from_millis(7)));
+}
+
+#[test]
 fn an_error_names_key_value_and_rule() {
     let e = RackConfig::parse("servers = 100").unwrap_err().to_string();
     assert!(e.contains("servers = 100") && e.contains("at most 64"), "{e}");

@@ -9,8 +9,6 @@ use rackweave_rack::sim::Coverage;
 
 /// Situations that need not occur, and why. Every other one must: "a suite in which one stays zero fails".
 const NEED_NOT_OCCUR: &[T] = &[
-    // The monitor asks softly and regularly; no policy of this version asks for background collection.
-    T::GcBackground,
     // What is sent again in a new epoch meets a full cache about once in two thousand seeds; the replica's own tests have it.
     T::InvNoRoom,
 ];

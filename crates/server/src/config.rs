@@ -45,6 +45,24 @@ pub struct GcConfig {
     pub delayed_again: Span,
     /// State is told to the switch again so often, so that bits do not expire and a restarted switch learns them.
     pub announce_every: Span,
+    /// Collects while the vSSD is idle (RB5).
+    pub background: bool,
+    /// Weight of the last gap between requests in the prediction of the next one.
+    pub idle_alpha: f64,
+    /// A gap that is predicted to be longer is idle.
+    pub idle_over: Span,
+}
+
+impl GcConfig {
+    /// An episode ends at this free ratio, and an idle vSSD collects below it.
+    pub fn episode_ends(&self) -> f64 {
+        self.soft_threshold + self.hysteresis
+    }
+    /// Background collection ends at this free ratio: 0.55 by default, as in the published code. The paper names no bound;
+    /// with more blocks free, victims are collected that the next writes would have emptied, and only wear is gained.
+    pub fn background_ends(&self) -> f64 {
+        (self.episode_ends() + self.hysteresis).min(1.0)
+    }
 }
 
 impl Default for GcConfig {
@@ -59,6 +77,9 @@ impl Default for GcConfig {
             retries: 3,
             delayed_again: Span::from_millis(100),
             announce_every: Span::from_millis(200),
+            background: true,
+            idle_alpha: 0.5,
+            idle_over: Span::from_millis(30),
         }
     }
 }
@@ -128,6 +149,8 @@ pub enum ServerError {
     CacheSlots { slots: u64, vssds: usize },
     #[error("thresholds 0 < gc {gc} < soft {soft} and soft + hysteresis {hysteresis} < 1 do not hold")]
     Thresholds { gc: f64, soft: f64, hysteresis: f64 },
+    #[error("gc.idle_alpha is {alpha}, not in (0, 1]")]
+    Alpha { alpha: f64 },
     #[error("{key} is zero")]
     Zero { key: &'static str },
     #[error(transparent)]
@@ -150,12 +173,17 @@ impl ServerConfig {
         if !(0.0 < gc && gc < soft && hysteresis >= 0.0 && soft + hysteresis < 1.0) {
             return Err(ServerError::Thresholds { gc, soft, hysteresis });
         }
+        let alpha = self.gc.idle_alpha;
+        if !(alpha > 0.0 && alpha <= 1.0) {
+            return Err(ServerError::Alpha { alpha });
+        }
         let spans = [
             ("heartbeat_every", self.heartbeat_every),
             ("gc.monitor_every", self.gc.monitor_every),
             ("gc.answer_within", self.gc.answer_within),
             ("gc.delayed_again", self.gc.delayed_again),
             ("gc.announce_every", self.gc.announce_every),
+            ("gc.idle_over", self.gc.idle_over),
         ];
         if let Some((key, _)) = spans.iter().find(|(_, s)| *s == Span::ZERO) {
             return Err(ServerError::Zero { key });

@@ -6,6 +6,7 @@ use rackweave_core::msg::{GcField, GcOp};
 use rackweave_core::{Span, Time};
 
 use crate::config::{GcConfig, GcPolicy};
+use crate::idle::Idle;
 
 /// Collection that found nothing to free is not tried again before this.
 const BARREN_FOR: Span = Span::from_secs(1);
@@ -45,6 +46,8 @@ pub enum GcAction {
     StartUnacknowledged,
     /// It collects without having asked: programs wait.
     StartForced,
+    /// It collects without having asked: nobody uses the vSSD (RB5).
+    StartIdle,
 }
 
 /// The monitor.
@@ -58,6 +61,13 @@ pub struct GcMonitor {
     announce_at: Time,
     barren_until: Time,
     force_from: Time,
+    idle: Idle,
+    /// What is collected is collected because the vSSD is idle.
+    background: bool,
+    /// This gap was looked at: there was too little to gain.
+    idle_seen: Time,
+    /// That it collects, the switch was told and has not answered: what, and when it is told again.
+    untold: Option<(GcField, Time)>,
     /// Actions in order; taken by the server.
     pub actions: Vec<GcAction>,
 }
@@ -72,6 +82,10 @@ impl GcMonitor {
             announce_at: Time::ZERO,
             barren_until: Time::ZERO,
             force_from: Time::ZERO,
+            idle: Idle::new(cfg.idle_alpha, cfg.idle_over),
+            background: false,
+            idle_seen: Time::MAX,
+            untold: None,
             actions: Vec::new(),
         }
     }
@@ -87,6 +101,7 @@ impl GcMonitor {
 
     fn tell(&mut self, now: Time, field: GcField) {
         self.sequence += 1;
+        self.untold = None;
         self.announce_at = now + self.cfg.announce_every;
         self.repeat(field);
     }
@@ -99,11 +114,22 @@ impl GcMonitor {
         self.tell(now, field);
         self.state = GcState::Asking { field, tries: 0, again_at: now + self.cfg.answer_within };
     }
+    /// Tells that it collects, until that is answered.
+    fn insist(&mut self, now: Time, field: GcField) {
+        self.tell(now, field);
+        self.untold = self.coordinated().then(|| (field, now + self.cfg.answer_within));
+    }
     fn start(&mut self, action: GcAction) {
         self.state = GcState::Collecting;
+        self.background = action == GcAction::StartIdle;
         self.actions.push(action);
     }
+    fn stop(&mut self) {
+        self.actions.push(GcAction::Stop);
+        self.state = GcState::Ending;
+    }
     fn finish(&mut self, now: Time) {
+        self.background = false;
         if self.coordinated() {
             self.tell(now, GcField::Finish);
             self.state = GcState::Finishing { again_at: now + self.cfg.answer_within };
@@ -127,6 +153,7 @@ impl GcMonitor {
                 } else if soft && self.state == GcState::Idle {
                     self.ask(now, GcField::Soft);
                 }
+                self.look_idle(now, ratio);
             }
             GcState::Asking { field: GcField::Soft, .. } => {
                 if hard {
@@ -144,17 +171,51 @@ impl GcMonitor {
                     self.state = GcState::Idle;
                 }
             }
+            GcState::Collecting if self.background => {
+                if hard {
+                    self.no_background(now);
+                } else if ratio >= self.cfg.background_ends() {
+                    self.stop();
+                }
+            }
             GcState::Collecting => {
-                if ratio >= self.cfg.soft_threshold + self.cfg.hysteresis {
-                    self.actions.push(GcAction::Stop);
-                    self.state = GcState::Ending;
+                if ratio >= self.cfg.episode_ends() {
+                    self.stop();
                 }
             }
             GcState::Ending => {
-                if soft {
+                if self.background && hard {
+                    self.no_background(now);
+                } else if soft && !self.background {
                     self.start(GcAction::Start);
                 }
             }
+        }
+    }
+    /// What began as background collection must go on.
+    fn no_background(&mut self, now: Time) {
+        self.insist(now, GcField::Regular);
+        self.start(GcAction::Start);
+    }
+    /// Collects while nobody uses the vSSD: where an episode would have ended, and more.
+    fn look_idle(&mut self, now: Time, ratio: f64) {
+        let may = self.state == GcState::Idle && self.cfg.background && now >= self.barren_until;
+        if !may || now < self.idle.from() {
+            return;
+        }
+        if ratio < self.cfg.episode_ends() {
+            self.insist(now, GcField::Background);
+            self.start(GcAction::StartIdle);
+        } else {
+            self.idle_seen = self.idle.from();
+        }
+    }
+    /// A request of the vSSD came: it is not idle.
+    #[inline]
+    pub fn request(&mut self, now: Time) {
+        self.idle.request(now);
+        if self.background && self.collecting() {
+            self.stop();
         }
     }
 
@@ -168,7 +229,7 @@ impl GcMonitor {
     /// Programs wait for a free block: collects at once, and tells the switch so.
     pub fn force(&mut self, now: Time) {
         if !self.collecting() && now >= self.force_from {
-            self.tell(now, GcField::Regular);
+            self.insist(now, GcField::Regular);
             self.start(GcAction::StartForced);
         }
     }
@@ -188,13 +249,14 @@ impl GcMonitor {
         if op.sequence != self.sequence {
             return;
         }
+        self.untold = None;
         match (self.state, op.field) {
             (GcState::Asking { .. }, GcField::Accept) => self.start(GcAction::Start),
             (GcState::Asking { field: GcField::Soft, .. }, GcField::Delay) => {
                 self.state = GcState::Delayed { again_at: now + self.cfg.delayed_again };
             }
             (GcState::Finishing { .. }, GcField::Finish) => self.state = GcState::Idle,
-            // Accept of a forced regular request, answers to announcements, repeated answers.
+            // Accept of what was only told, answers to announcements, repeated answers.
             _ => {}
         }
     }
@@ -208,7 +270,16 @@ impl GcMonitor {
             GcState::Idle | GcState::Collecting | GcState::Ending => Time::MAX,
         };
         let announce = if self.coordinated() { self.announce_at } else { Time::MAX };
-        state.min(self.check_at).min(announce)
+        let untold = self.untold.map_or(Time::MAX, |u| u.1);
+        state.min(self.check_at).min(announce).min(untold).min(self.idle_deadline())
+    }
+    fn idle_deadline(&self) -> Time {
+        let from = self.idle.from();
+        if self.state == GcState::Idle && self.cfg.background && self.idle_seen != from {
+            from.max(self.barren_until)
+        } else {
+            Time::MAX
+        }
     }
 
     /// Repeats what is unanswered, asks again what was delayed, announces, and looks at the ratio.
@@ -217,6 +288,7 @@ impl GcMonitor {
             GcState::Asking { field, tries, again_at } if now >= again_at => {
                 if field == GcField::Regular && tries >= self.cfg.retries {
                     self.start(GcAction::StartUnacknowledged);
+                    self.untold = Some((field, now + self.cfg.answer_within));
                 } else {
                     let again_at = now + self.cfg.answer_within;
                     self.state = GcState::Asking { field, tries: tries.saturating_add(1), again_at };
@@ -231,8 +303,15 @@ impl GcMonitor {
             }
             _ => {}
         }
+        if let Some((field, again_at)) = self.untold
+            && now >= again_at
+        {
+            self.untold = Some((field, now + self.cfg.answer_within));
+            self.repeat(field);
+        }
         if now >= self.announce_at && self.coordinated() {
             match self.state {
+                _ if self.untold.is_some() => self.announce_at = now + self.cfg.announce_every,
                 GcState::Collecting | GcState::Ending => self.tell(now, GcField::Heartbeat),
                 GcState::Idle | GcState::Delayed { .. } => self.tell(now, GcField::Idle),
                 // What is being asked is repeated anyway, and must stay the last operation.
@@ -245,6 +324,7 @@ impl GcMonitor {
             self.check_at = now + self.cfg.monitor_every;
             self.check(now, ratio);
         }
+        self.look_idle(now, ratio);
     }
 }
 

@@ -7,7 +7,16 @@ use crate::config::{GcConfig, GcPolicy};
 const MS: u64 = 1_000_000;
 
 fn monitor() -> GcMonitor {
-    GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), ..GcConfig::default() })
+    GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), background: false, ..GcConfig::default() })
+}
+
+/// In use until 100 ms, and looked at already.
+fn with_background() -> GcMonitor {
+    let mut m = GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), ..GcConfig::default() });
+    (0..=100).for_each(|ms| m.request(Time(ms * MS)));
+    m.timer(Time(100 * MS), 0.44);
+    assert_eq!(told(&mut m), [GcField::Idle]);
+    m
 }
 
 fn told(m: &mut GcMonitor) -> Vec<GcField> {
@@ -160,4 +169,72 @@ fn a_collecting_vssd_refreshes_its_bits() {
     told(&mut m);
     m.timer(Time(300 * MS), 0.3);
     assert_eq!(told(&mut m), [GcField::Heartbeat]);
+}
+
+#[test]
+fn an_idle_vssd_collects_without_approval_and_tells_until_it_is_heard() {
+    let mut m = with_background();
+    assert!((150 * MS..160 * MS).contains(&m.deadline().0), "60 ms of a gap make 30 predicted: {:?}", m.deadline());
+    m.timer(Time(150 * MS), 0.44);
+    assert!(m.actions.is_empty());
+    m.timer(Time(160 * MS), 0.44);
+    assert_eq!(m.actions.last(), Some(&GcAction::StartIdle));
+    assert_eq!(told(&mut m), [GcField::Background]);
+    for i in 1..=5 {
+        m.timer(Time((160 + 10 * i) * MS), 0.44);
+        assert_eq!(told(&mut m), [GcField::Background], "nobody has answered");
+    }
+    answer(&mut m, 215 * MS, GcField::Accept);
+    m.timer(Time(300 * MS), 0.44);
+    assert!(m.actions.is_empty() && m.collecting());
+    // It goes on to where victims are worth little.
+    m.check(Time(301 * MS), 0.54);
+    assert!(m.actions.is_empty());
+    m.check(Time(302 * MS), 0.56);
+    assert_eq!(m.actions, [GcAction::Stop]);
+}
+
+#[test]
+fn a_request_stops_background_collection_and_a_gap_is_looked_at_once() {
+    let mut m = with_background();
+    m.timer(Time(160 * MS), 0.44);
+    answer(&mut m, 161 * MS, GcField::Accept);
+    m.actions.clear();
+    m.request(Time(162 * MS));
+    assert_eq!(m.actions, [GcAction::Stop]);
+    // Still ending, below the soft threshold: begun without approval, it must not go on without.
+    m.actions.clear();
+    m.check(Time(163 * MS), 0.30);
+    assert!(m.actions.is_empty());
+    m.ended(Time(164 * MS));
+    assert_eq!(told(&mut m), [GcField::Finish]);
+    answer(&mut m, 165 * MS, GcField::Finish);
+    let from = m.deadline();
+    m.timer(from, 0.50);
+    assert!(m.actions.is_empty(), "there is enough");
+    assert!(m.deadline() > Time(1000 * MS), "and the timer has nothing more to do in this gap");
+}
+
+#[test]
+fn an_episode_is_not_stopped_by_requests_and_background_becomes_one_below_the_hard_threshold() {
+    let mut m = with_background();
+    m.check(Time(110 * MS), 0.34);
+    answer(&mut m, 110 * MS, GcField::Accept);
+    m.actions.clear();
+    m.request(Time(111 * MS));
+    assert!(m.actions.is_empty() && m.collecting());
+
+    for ending in [false, true] {
+        let mut m = with_background();
+        m.timer(Time(160 * MS), 0.44);
+        m.actions.clear();
+        if ending {
+            m.request(Time(161 * MS));
+        }
+        m.check(Time(162 * MS), 0.24);
+        assert_eq!(m.actions.last(), Some(&GcAction::Start));
+        assert_eq!(told(&mut m), [GcField::Regular]);
+        m.request(Time(163 * MS));
+        assert!(m.actions.is_empty() && m.collecting());
+    }
 }

@@ -13,6 +13,7 @@ pub mod config;
 pub mod control;
 pub mod disk;
 pub mod gc;
+mod idle;
 pub mod node;
 pub mod report;
 pub mod view;

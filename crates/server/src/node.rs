@@ -2,8 +2,8 @@
 
 use rackweave_core::device::Completion;
 use rackweave_core::msg::{
-    Body, Class, Control, GcOp, Header, IoError, IoReply, IoRequest, Op, Packet, Role, TableError, View, ViewState,
-    VssdRow,
+    Body, Class, Control, GcOp, Header, IoError, IoReply, IoRequest, Op, Packet, Peer, Role, TableError, View,
+    ViewState, VssdRow,
 };
 use rackweave_core::request::{Reply, RequestError};
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, SetId, Span, Time, TracePoint, VssdId};
@@ -55,6 +55,7 @@ struct Vssd {
     queue_full: u64,
     gc_episodes: u64,
     gc_unacknowledged: u64,
+    gc_background: u64,
 }
 
 /// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive), then anything.
@@ -113,6 +114,7 @@ impl Server {
                 queue_full: 0,
                 gc_episodes: 0,
                 gc_unacknowledged: 0,
+                gc_background: 0,
             });
         }
         Ok(Server {
@@ -204,6 +206,9 @@ impl Server {
             Body::Io(_) => self.io(now, p, fx),
             Body::Peer(_) => {
                 if let Some(i) = self.place(p.header.vssd, p.header.set) {
+                    if matches!(p.body, Body::Peer(Peer::Inv(_) | Peer::InvRange { .. })) {
+                        self.vssds[i].gc.request(now);
+                    }
                     self.with(now, i, |r, store| r.handle_peer(now, p, store, fx));
                 }
             }
@@ -222,6 +227,10 @@ impl Server {
             return;
         }
         let v = &mut self.vssds[i];
+        v.gc.request(now);
+        if !v.gc.actions.is_empty() {
+            self.touched |= 1 << i;
+        }
         if !matches!(p.body, Body::Io(IoRequest::Read { .. })) {
             if v.classes.write_at_once(now, &p) {
                 return self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
@@ -377,13 +386,17 @@ impl Server {
                     let header = self.header(Op::GcOp, i, op.sequence);
                     self.to_switch(header, Body::Gc(op), fx);
                 }
-                GcAction::Start | GcAction::StartUnacknowledged | GcAction::StartForced => {
+                GcAction::Start | GcAction::StartUnacknowledged | GcAction::StartForced | GcAction::StartIdle => {
                     self.vssds[i].gc_episodes += 1;
                     let permille = (self.free_ratio(i) * 1000.0) as u64;
                     fx.trace(TracePoint::GcStart, name, permille);
                     if action == GcAction::StartUnacknowledged {
                         self.vssds[i].gc_unacknowledged += 1;
                         fx.trace(TracePoint::GcUnacknowledged, name, permille);
+                    }
+                    if action == GcAction::StartIdle {
+                        self.vssds[i].gc_background += 1;
+                        fx.trace(TracePoint::GcWhileIdle, name, permille);
                     }
                     if action == GcAction::StartForced {
                         fx.trace(TracePoint::GcForced, name, permille);
@@ -631,6 +644,7 @@ impl Server {
             erases: flash.erases,
             gc_episodes: v.gc_episodes,
             gc_unacknowledged: v.gc_unacknowledged,
+            gc_background: v.gc_background,
             gc_runs: flash.gc_victims,
             waf: flash.waf(),
             host_slots: flash.host_slots,

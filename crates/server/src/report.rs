@@ -41,6 +41,8 @@ pub struct VssdStatus {
     pub gc_episodes: u64,
     /// Of those, begun though the switch did not answer.
     pub gc_unacknowledged: u64,
+    /// And those begun because the vSSD was idle.
+    pub gc_background: u64,
     /// Victim blocks collected.
     pub gc_runs: u64,
     /// Slots programmed ÷ slots programmed for the host.

@@ -33,6 +33,8 @@ impl Policy {
         let mut rack = rack.clone();
         rack.gc.policy = self.gc;
         rack.gc.redirect = self.redirect;
+        // RB5 is a part of RackBlox.
+        rack.gc.background &= self.gc == GcConfigPolicy::Coordinated;
         rack.ssd.timing = self.timing;
         rack
     }

@@ -53,7 +53,7 @@ impl Bounds {
     pub fn event(&mut self, sim: &mut Sim) -> Result<(), String> {
         self.traces.clear();
         std::mem::swap(&mut self.traces, sim.engine_mut().tapped());
-        let unasked = |p| matches!(p, TracePoint::GcUnacknowledged | TracePoint::GcForced);
+        let unasked = |p| matches!(p, TracePoint::GcUnacknowledged | TracePoint::GcForced | TracePoint::GcWhileIdle);
         let unasked = self.traces.iter().any(|t| unasked(t.1.point));
         for &(_, t) in &self.traces {
             match t.point {
@@ -65,6 +65,10 @@ impl Bounds {
                         "vssd{} collects, {} per mille free, and the switch has not accepted",
                         t.a, t.b
                     ));
+                }
+                // Below the hard threshold it tells rather than asks, and may go on as if accepted.
+                TracePoint::GcStart if t.b < self.hard_permille => {
+                    self.accepted.insert(t.a, last_told(sim, t.a));
                 }
                 _ => {}
             }

@@ -88,3 +88,27 @@ fn reads_of_a_collecting_replica_are_served_elsewhere() {
     }
     assert!(sum(&r, |v| v.redirected_reads) > 0 && r.count(TracePoint::Redirect) > 0);
 }
+
+#[test]
+fn an_idle_vssd_collects_in_the_background_until_it_is_used() {
+    let mut r = Rack::serving(small(GcPolicy::Coordinated));
+    churn(&mut r, |r| r.count(TracePoint::GcEnd) >= 3);
+    let lowest = |r: &Rack| {
+        let all = r.servers.iter().flatten().flat_map(|s| s.status(r.now).vssds);
+        all.filter(|v| v.set.0 == 0).map(|v| v.free_ratio).fold(1.0, f64::min)
+    };
+    let before = lowest(&r);
+    assert!(before < 0.45 && r.count(TracePoint::GcWhileIdle) == 0, "{before} free while it was written");
+    r.run(Span::from_millis(100));
+    assert!(r.count(TracePoint::GcWhileIdle) > 0 && r.count(TracePoint::GcBackground) > 0);
+    let collects =
+        |r: &Rack| r.servers.iter().flatten().flat_map(|s| s.status(r.now).vssds).any(|v| v.gc == GcState::Collecting);
+    assert!(collects(&r));
+    let ends = r.count(TracePoint::GcEnd);
+    assert_eq!(r.write(0, 0, contents(1)), Some(IoReply::Done));
+    assert!(r.count(TracePoint::GcEnd) > ends, "it was used");
+    r.run(Span::from_secs(5));
+    assert!(lowest(&r) >= 0.45 && !collects(&r), "{} free after {before}", lowest(&r));
+    assert!(sum(&r, |v| v.gc_background) > 0);
+    r.assert_nand();
+}
