@@ -17,6 +17,7 @@
 
 pub mod client;
 pub mod config;
+mod limit;
 mod set;
 mod status;
 pub mod stripe;

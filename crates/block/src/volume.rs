@@ -1,8 +1,9 @@
 //! A volume as this client has it attached.
 
-use rackweave_core::request::{RequestError, VolumeInfo};
+use rackweave_core::request::{RequestError, VolumeInfo, VolumeLimits};
 use rackweave_core::{BLOCK, SECTOR};
 
+use crate::limit::Limiter;
 use crate::stripe::Striping;
 use crate::unflushed::Unflushed;
 
@@ -18,6 +19,7 @@ pub struct Volume {
     pub fenced: Option<u32>,
     /// Unflushed writes were lost since it came in use here.
     pub lost: bool,
+    pub limiter: Limiter,
 }
 
 /// What one set holds of the volume.
@@ -54,7 +56,8 @@ impl Volume {
             return None;
         }
         let shares = sets.into_iter().map(Share::new).collect();
-        Some(Volume { info, striping, shares, ready: false, fenced: None, lost: false })
+        let limiter = Limiter::new(info.limits);
+        Some(Volume { info, striping, shares, ready: false, fenced: None, lost: false, limiter })
     }
     /// The volume is larger now; volumes never shrink.
     pub fn grow(&mut self, size: u64) {
@@ -62,11 +65,17 @@ impl Volume {
             self.info.size = size;
         }
     }
+    /// What its I/O may do from now on.
+    pub fn limit(&mut self, limits: VolumeLimits) {
+        self.info.limits = limits;
+        self.limiter.set(limits);
+    }
     /// Attached again: the next flush goes to every set, as another writer may have been here.
     pub fn renew(&mut self, new: Volume) {
         let size = self.info.size;
         self.info = VolumeInfo { size, ..new.info };
         self.grow(new.info.size);
+        self.limit(new.info.limits);
         self.shares.iter_mut().for_each(|s| s.mutated += 1);
     }
     /// The share in `set`, an index in the client's table.

@@ -384,6 +384,19 @@ pub enum Volume {
         #[command(flatten)]
         json: Json,
     },
+    /// Limit what all I/O of a volume may do, from now on
+    #[command(group = ArgGroup::new("limit").required(true).multiple(true).args(["iops", "mbps"]))]
+    Set {
+        name: String,
+        /// Requests a second: reads, writes and trims; `none` or 0 is no limit
+        #[arg(long, value_name = "N", value_parser = |t: &str| limit(t, IOPS_MAX))]
+        iops: Option<u64>,
+        /// Megabytes (10^6 bytes) read and written a second; `none` or 0 is no limit
+        #[arg(long, value_name = "N", value_parser = |t: &str| limit(t, MBPS_MAX))]
+        mbps: Option<u64>,
+        #[command(flatten)]
+        json: Json,
+    },
     /// List the volumes
     List(Json),
     /// Show one volume
@@ -529,6 +542,18 @@ pub struct Sim {
     pub pcap: Option<PathBuf>,
 }
 
+/// More than any rack does.
+const IOPS_MAX: u64 = 1_000_000_000;
+const MBPS_MAX: u64 = 1_000_000;
+
+/// A volume's limit; zero is none.
+fn limit(text: &str, most: u64) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        _ => text.parse().ok().filter(|&n| n <= most).ok_or(format!("{text:?} is no limit: 1 to {most}, or none")),
+    }
+}
+
 fn size(text: &str) -> Result<Size, String> {
     let s = Size::parse(text).map_err(|e| e.to_string())?;
     if s.0 == 0 {
@@ -572,6 +597,18 @@ mod tests {
             let e = size(bad).unwrap_err();
             assert!(e.contains(&format!("{bad:?}")), "{bad}: {e}");
         }
+    }
+
+    #[test]
+    fn limits_are_numbers_or_none_and_one_at_least() {
+        assert_eq!((limit("none", 10), limit("0", 10), limit("10", 10)), (Ok(0), Ok(0), Ok(10)));
+        for bad in ["11", "-1", "1.5", "fast", "", "99999999999999999999"] {
+            let e = limit(bad, 10).unwrap_err();
+            assert!(e.contains(&format!("{bad:?}")) && e.contains("1 to 10"), "{bad}: {e}");
+        }
+        let set = |words: &str| Cli::try_parse_from(["rackweave", "volume", "set"].into_iter().chain(words.split(' ')));
+        assert!(set("v --iops 10").is_ok() && set("v --mbps none --iops 0 --json").is_ok());
+        assert!(set("v").is_err() && set("v --iops 1000000001").is_err() && set("v --mbps -1").is_err());
     }
 
     #[test]

@@ -48,6 +48,10 @@ pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
             (Command::VolumeCreate { name: name.clone(), size: size.0, isolation }, json)
         }
         Volume::Class { name, class, json } => (classify(name, *class), json),
+        Volume::Set { name, iops, mbps, json } => {
+            let bytes_per_s = mbps.map(|m| m * 1_000_000);
+            (Command::VolumeLimit { name: name.clone(), iops: *iops, bytes_per_s }, json)
+        }
         Volume::Grow { name, size, json } => (Command::VolumeGrow { name: name.clone(), size: size.0 }, json),
         Volume::Delete { name, force, json } => (Command::VolumeDelete { name: name.clone(), force: *force }, json),
         Volume::Info { name, json } => (Command::VolumeInfo { name: name.clone() }, json),

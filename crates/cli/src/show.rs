@@ -25,7 +25,8 @@ pub fn volumes(all: &[Volume]) -> String {
     if all.is_empty() {
         return "no volumes (rackweave volume create NAME --size SIZE makes one)".into();
     }
-    let mut t = table(&["volume", "size", "id", "writer generation", "class", "isolation", "sets"], &[1, 2, 3]);
+    let head = ["volume", "size", "id", "writer generation", "class", "isolation", "limits", "sets"];
+    let mut t = table(&head, &[1, 2, 3]);
     for v in all {
         t.add_row([
             v.name.clone(),
@@ -34,10 +35,18 @@ pub fn volumes(all: &[Volume]) -> String {
             v.attach.to_string(),
             v.class.clone(),
             v.isolation.clone(),
+            limits(v),
             list(&v.sets),
         ]);
     }
     trimmed(&t)
+}
+
+fn limits(v: &Volume) -> String {
+    let iops = (v.iops > 0).then(|| format!("{} IOPS", v.iops));
+    let bytes = (v.bytes_per_s > 0).then(|| format!("{} MB/s", v.bytes_per_s as f64 / 1e6));
+    let both: Vec<String> = iops.into_iter().chain(bytes).collect();
+    if both.is_empty() { "none".into() } else { both.join(", ") }
 }
 
 /// Virtual SSDs of a drive, and what of it is free.

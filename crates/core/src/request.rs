@@ -83,6 +83,12 @@ pub enum AdminOp {
         name: Box<str>,
         offline: bool,
     },
+    /// What all I/O of the volume may do, from now on. What is `None` stays; zero is no limit.
+    VolumeLimit {
+        name: Box<str>,
+        iops: Option<u64>,
+        bytes_per_s: Option<u64>,
+    },
     /// New size in bytes; only growing is possible.
     VolumeGrow {
         name: Box<str>,
@@ -156,6 +162,20 @@ pub struct VolumeInfo {
     pub stripe_blocks: u32,
     /// Traffic class of its I/O (PN10): [`Class::Silver`] online, [`Class::Copper`] offline.
     pub class: Class,
+    pub limits: VolumeLimits,
+}
+
+/// What all I/O of a volume may do, over all connections, reads and writes together. Zero is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeLimits {
+    /// Requests a second: reads, writes, trims.
+    pub iops: u64,
+    /// Bytes read and written a second.
+    pub bytes_per_s: u64,
+}
+
+impl VolumeLimits {
+    pub const NONE: VolumeLimits = VolumeLimits { iops: 0, bytes_per_s: 0 };
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! The bytes of the service's durable state, format version 1. Integers are little-endian; lists are a count and the
+//! The bytes of the service's durable state, format version 1 (or 2, where it says so).
+//! Integers are little-endian; lists are a count and the
 //! items. Keys are a kind of four bytes and a big-endian number, so that a dump is in order.
 //!
 //! | key | record |
@@ -6,16 +7,19 @@
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
 //! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last |
 //! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
-//! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte) |
+//! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); of one that was ever limited version 2, and iops u64, bytes per second u64 follow (0: no limit) |
 
 use bytes::Bytes;
 use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::request::VolumeLimits;
 use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
 
 use crate::MetaError;
 
-/// Format version of every record.
+/// Format version of every record …
 pub const VERSION: u8 = 1;
+/// … but of a volume that was ever limited: a program that does not know limits refuses it.
+pub const VERSION_LIMITED: u8 = 2;
 
 /// `rack`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,8 @@ pub struct VolumeRecord {
     pub sets: Vec<SetId>,
     /// Its I/O is of the offline class (PN10).
     pub offline: bool,
+    /// Unless nobody ever said anything about them.
+    pub limits: Option<VolumeLimits>,
     pub deleting: bool,
     /// Of a volume being deleted: sets that have not confirmed yet that they dropped it.
     pub to_clear: Vec<SetId>,
@@ -136,7 +142,8 @@ pub fn encode_view(v: &View) -> Bytes {
 
 /// Bytes of [`VolumeRecord`].
 pub fn encode_volume(v: &VolumeRecord) -> Bytes {
-    let mut w = vec![VERSION, u8::from(v.deleting) | u8::from(v.offline) << 1];
+    let version = if v.limits.is_some() { VERSION_LIMITED } else { VERSION };
+    let mut w = vec![version, u8::from(v.deleting) | u8::from(v.offline) << 1];
     w.extend_from_slice(&v.size.to_le_bytes());
     w.extend_from_slice(&v.attach.to_le_bytes());
     w.extend_from_slice(&v.writer.map_or(NO_NODE, |n| n.0).to_le_bytes());
@@ -157,6 +164,10 @@ pub fn encode_volume(v: &VolumeRecord) -> Bytes {
     }
     w.push(v.name.len() as u8);
     w.extend_from_slice(v.name.as_bytes());
+    if let Some(limits) = v.limits {
+        w.extend_from_slice(&limits.iops.to_le_bytes());
+        w.extend_from_slice(&limits.bytes_per_s.to_le_bytes());
+    }
     w.into()
 }
 
@@ -211,7 +222,8 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     };
     let mut r = Reader { key, data: value, at: 0 };
     let version = r.u8()?;
-    if version != VERSION {
+    let limited = version == VERSION_LIMITED && &kind == b"vol/";
+    if version != VERSION && !limited {
         return Err(MetaError::Version { key: key.into(), found: version, expected: VERSION });
     }
     let record = match &kind {
@@ -222,7 +234,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
             Record::Server(NodeId(number), ServerRecord { incarnation, nonces })
         }
         b"set/" => Record::Set(decode_view(SetId(number), &mut r)?),
-        b"vol/" => Record::Volume(decode_volume(VolumeId(number), &mut r)?),
+        b"vol/" => Record::Volume(decode_volume(VolumeId(number), limited, &mut r)?),
         _ => return Err(MetaError::UnknownKey { key: key.into() }),
     };
     if r.at != value.len() {
@@ -251,7 +263,7 @@ fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {
     Ok(View { set, epoch, state, recovered, members })
 }
 
-fn decode_volume(id: VolumeId, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {
+fn decode_volume(id: VolumeId, limited: bool, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {
     let state = r.u8()?;
     if state > 3 {
         return Err(r.malformed());
@@ -275,6 +287,10 @@ fn decode_volume(id: VolumeId, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaE
     let bytes = r.data.get(r.at..r.at + len).ok_or_else(|| r.malformed())?;
     let name = std::str::from_utf8(bytes).map_err(|_| r.malformed())?.into();
     r.at += len;
+    let limits = match limited {
+        true => Some(VolumeLimits { iops: r.u64()?, bytes_per_s: r.u64()? }),
+        false => None,
+    };
     Ok(VolumeRecord {
         id,
         name,
@@ -285,6 +301,7 @@ fn decode_volume(id: VolumeId, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaE
         stripe_blocks,
         sets,
         offline,
+        limits,
         deleting,
         to_clear,
         attaches,

@@ -248,6 +248,10 @@ impl Meta {
                 self.remember_client(src, 0, header.incarnation);
                 let map = Box::new(self.map());
                 self.say(src, header.request, Control::Map(map));
+                // What it was told before may have been lost.
+                for (volume, limits) in self.volumes.limited(src) {
+                    self.say(src, 0, Control::VolumeLimited { volume, limits });
+                }
             }
             Body::Control(Control::Recovered { set, epoch }) => self.recovered(src, header.incarnation, set, epoch, fx),
             Body::Control(Control::EpochAsk { set, epoch }) => self.epoch_ask(src, header.incarnation, set, epoch, fx),
@@ -556,6 +560,15 @@ impl Meta {
             AdminOp::VolumeClass { name, offline } => {
                 let info = volumes::info(self.volumes.classify(name, *offline)?);
                 self.put_volume(info.id);
+                Ok(ReplyData::Volume(info))
+            }
+            AdminOp::VolumeLimit { name, iops, bytes_per_s } => {
+                let v = self.volumes.limit(name, *iops, *bytes_per_s)?;
+                let (info, writer) = (volumes::info(v), v.writer);
+                self.put_volume(info.id);
+                if let Some(writer) = writer {
+                    self.say(writer, 0, Control::VolumeLimited { volume: info.id, limits: info.limits });
+                }
                 Ok(ReplyData::Volume(info))
             }
             AdminOp::VolumeGrow { name, size } => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::msg::Class;
-use rackweave_core::request::{RequestError, VolumeInfo};
+use rackweave_core::request::{RequestError, VolumeInfo, VolumeLimits};
 use rackweave_core::{BLOCK, Incarnation, Layout, NodeId, SetId, VolumeId};
 
 use crate::codec::{AttachRecord, VolumeRecord};
@@ -125,6 +125,7 @@ impl Volumes {
             stripe_blocks: limits.stripe_blocks,
             sets: limits.sets.clone(),
             offline: false,
+            limits: None,
             deleting: false,
             to_clear: Vec::new(),
             attaches: Vec::new(),
@@ -138,6 +139,25 @@ impl Volumes {
         let v = self.find_mut(name)?;
         v.offline = offline;
         Ok(v)
+    }
+    /// What the volume's I/O may do from now on; what is `None` stays.
+    pub fn limit(
+        &mut self,
+        name: &str,
+        iops: Option<u64>,
+        bytes_per_s: Option<u64>,
+    ) -> Result<&VolumeRecord, RequestError> {
+        let v = self.find_mut(name)?;
+        let old = v.limits.unwrap_or_default();
+        let limits =
+            VolumeLimits { iops: iops.unwrap_or(old.iops), bytes_per_s: bytes_per_s.unwrap_or(old.bytes_per_s) };
+        v.limits = Some(limits);
+        Ok(v)
+    }
+    /// Limits that the volumes of this writer have, or had.
+    pub fn limited(&self, writer: NodeId) -> Vec<(VolumeId, VolumeLimits)> {
+        let of = |v: &VolumeRecord| Some((v.id, v.limits.filter(|_| v.writer == Some(writer))?));
+        self.by_id.values().filter_map(of).collect()
     }
     /// Growing to the present size changes nothing and succeeds, so that a repeated request does.
     pub fn grow(&mut self, name: &str, size: u64, limits: &[Limits]) -> Result<&VolumeRecord, RequestError> {
@@ -224,5 +244,6 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         sets: v.sets.clone(),
         stripe_blocks: v.stripe_blocks,
         class: if v.offline { Class::Copper } else { Class::Silver },
+        limits: v.limits.unwrap_or_default(),
     }
 }

@@ -9,6 +9,7 @@
 //! ([`Item::began`]), and nothing is sorted again. [`Predictor`] gives Predict. [`Sched`] is one of the three, by
 //! configuration. [`WriteTokens`] limits offline writes while reads are slow (PN10).
 
+mod bucket;
 mod deadline;
 mod fifo;
 mod kyber;
@@ -18,6 +19,7 @@ mod queue;
 mod scheduler_tests;
 mod tokens;
 
+pub use bucket::{Bucket, tokens_in};
 pub use deadline::Deadline;
 pub use fifo::Fifo;
 pub use kyber::Kyber;

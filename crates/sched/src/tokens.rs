@@ -6,6 +6,8 @@
 
 use rackweave_core::{Span, Time};
 
+use crate::bucket::{Bucket, tokens_in};
+
 /// Numbers of a [`WriteTokens`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenConfig {
@@ -35,10 +37,8 @@ const BURST_PERIODS: u64 = 2;
 #[derive(Clone, Debug)]
 pub struct WriteTokens {
     cfg: TokenConfig,
-    rate: u64,
-    /// Bytes that may be written; below zero by what the last write took too much.
-    tokens: i64,
-    filled_at: Time,
+    /// Of bytes that may be written.
+    bucket: Bucket,
     period_ends: Time,
     reads: u64,
     late: u64,
@@ -51,9 +51,7 @@ impl WriteTokens {
         let period_ends = Time::ZERO + cfg.period;
         WriteTokens {
             cfg,
-            rate: cfg.rate_max,
-            tokens: 0,
-            filled_at: Time::ZERO,
+            bucket: Bucket::new(cfg.rate_max, burst(&cfg, cfg.rate_max), 0),
             period_ends,
             reads: 0,
             late: 0,
@@ -62,7 +60,7 @@ impl WriteTokens {
     }
     /// Bytes per second that are granted now.
     pub fn rate(&self) -> u64 {
-        self.rate
+        self.bucket.rate()
     }
     /// A read that must not suffer took so long.
     pub fn read(&mut self, took: Span) {
@@ -71,47 +69,39 @@ impl WriteTokens {
     }
     /// A write of so many bytes may go now. What is taken is taken.
     pub fn take(&mut self, now: Time, bytes: u32) -> bool {
-        self.fill(now);
-        if self.tokens < 0 {
-            return false;
-        }
-        self.tokens -= i64::from(bytes);
-        true
-    }
-    /// When the next write may go, as far as known at `now`: a rate may rise before.
-    pub fn ready_at(&self, now: Time) -> Time {
-        if self.tokens >= 0 {
-            return now;
-        }
-        let wait = self.tokens.unsigned_abs().saturating_mul(1_000_000_000).div_ceil(self.rate.max(1));
-        (self.filled_at + Span(wait)).min(self.period_ends).max(now + Span(1))
-    }
-
-    fn fill(&mut self, now: Time) {
         if now >= self.period_ends {
             self.decide(now);
         }
-        let passed = now.since(self.filled_at).0;
-        let added = u128::from(self.rate) * u128::from(passed) / 1_000_000_000;
-        if added > 0 {
-            let most = self.rate as u128 * u128::from((self.cfg.period * BURST_PERIODS).0) / 1_000_000_000;
-            let tokens = (i128::from(self.tokens) + added as i128).min(most as i128);
-            (self.tokens, self.filled_at) = (tokens as i64, now);
+        let ready = self.bucket.ready(now);
+        if ready {
+            self.bucket.take(u64::from(bytes));
         }
+        ready
     }
+    /// When the next write may go, as far as known at `now`: a rate may rise before.
+    pub fn ready_at(&self, now: Time) -> Time {
+        let at = self.bucket.ready_at();
+        if at <= now { now } else { at.min(self.period_ends).max(now + Span(1)) }
+    }
+
     fn decide(&mut self, now: Time) {
-        let c = &self.cfg;
+        let (c, rate) = (&self.cfg, self.bucket.rate());
         self.idle = if self.reads == 0 { self.idle.saturating_add(1) } else { 0 };
         let step = if self.idle >= IDLE_PERIODS {
             (c.rate_max - c.rate_min) / STEPS + 1
         } else {
             let quick = self.reads - self.late;
-            self.rate / LATE_PART * quick / c.late_one_in.max(1) + 1
+            rate / LATE_PART * quick / c.late_one_in.max(1) + 1
         };
-        let lost = (0..self.late.min(LATE_MAX)).fold(self.rate, |rate, _| rate - rate / LATE_PART);
-        self.rate = lost.saturating_add(step).clamp(c.rate_min, c.rate_max);
+        let lost = (0..self.late.min(LATE_MAX)).fold(rate, |rate, _| rate - rate / LATE_PART);
+        let rate = lost.saturating_add(step).clamp(c.rate_min, c.rate_max);
+        self.bucket.set_rate(rate, burst(c, rate));
         (self.reads, self.late, self.period_ends) = (0, 0, now + self.cfg.period);
     }
+}
+
+fn burst(c: &TokenConfig, rate: u64) -> u64 {
+    tokens_in(rate, c.period * BURST_PERIODS)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{Control, Member, RackMap, Role, SetRoute, View, ViewState, VssdReport};
 use rackweave_core::request::{
-    AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo,
+    AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo, VolumeLimits,
 };
 use rackweave_core::{Epoch, NodeId, SetId, SsdId, VssdId};
 
@@ -75,6 +75,7 @@ wire_enum!(Control, "control message", {
     15 => VolumeChanged { volume, size },
     16 => EmptyServerHello { nonce, vssds },
     17 => ServerRefused { nonce },
+    18 => VolumeLimited { volume, limits },
 });
 
 wire_enum!(AdminOp, "administration", {
@@ -89,6 +90,7 @@ wire_enum!(AdminOp, "administration", {
     8 => VolumeRelease { volume, attach },
     9 => VolumeClass { name, offline },
     10 => VolumeCreateOn { name, size, level },
+    11 => VolumeLimit { name, iops, bytes_per_s },
 });
 
 wire_enum!(ReplyData, "answer's data", {
@@ -105,6 +107,9 @@ wire_list!(SetId, "sets", SETS_MAX, 4);
 /// In the stripe's word: the volume is offline (PN10). Stripes are far below it, and nodes that do not know it are told
 /// of no such volume until somebody makes one.
 const OFFLINE: u32 = 1 << 31;
+/// In the same way: limits follow.
+const LIMITED: u32 = 1 << 30;
+wire_struct!(VolumeLimits { iops, bytes_per_s });
 
 impl Wire for VolumeInfo {
     fn put(&self, w: &mut Writer<'_>) {
@@ -113,14 +118,25 @@ impl Wire for VolumeInfo {
         self.size.put(w);
         self.attach.put(w);
         self.sets.put(w);
-        (self.stripe_blocks & !OFFLINE | if self.class == Class::Copper { OFFLINE } else { 0 }).put(w);
+        let limited = self.limits != VolumeLimits::NONE;
+        let flags = if self.class == Class::Copper { OFFLINE } else { 0 } | if limited { LIMITED } else { 0 };
+        (self.stripe_blocks & !(OFFLINE | LIMITED) | flags).put(w);
+        if limited {
+            self.limits.put(w);
+        }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
         let (id, name, size, attach, sets) =
             (Wire::get(r)?, Wire::get(r)?, Wire::get(r)?, Wire::get(r)?, Wire::get(r)?);
         let word = u32::get(r)?;
         let class = if word & OFFLINE != 0 { Class::Copper } else { Class::Silver };
-        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks: word & !OFFLINE, class })
+        let offset = r.offset();
+        let limits = match word & LIMITED != 0 {
+            true => Some(Wire::get(r)?).filter(|&l| l != VolumeLimits::NONE),
+            false => Some(VolumeLimits::NONE),
+        };
+        let limits = limits.ok_or(DecodeError::UnknownKind { what: "volume limits", kind: 0, offset })?;
+        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks: word & !(OFFLINE | LIMITED), class, limits })
     }
 }
 wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);

@@ -50,6 +50,11 @@ impl VolumeClient {
                     self.volumes[v as usize].grow(size);
                 }
             }
+            Control::VolumeLimited { volume, limits } => {
+                if let Some(&v) = self.volume_index.get(&volume) {
+                    self.volumes[v as usize].limit(limits);
+                }
+            }
             _ => {}
         }
     }
@@ -126,6 +131,7 @@ impl VolumeClient {
                 if let Some(v) = held {
                     pending.volume = v;
                     self.volumes[v as usize].grow(info.size);
+                    self.volumes[v as usize].limit(info.limits);
                     return self.finish_if_done(p, fx);
                 }
                 let Job::Attach(a) = &mut pending.job else { return };
@@ -199,6 +205,7 @@ impl VolumeClient {
             {
                 continue;
             }
+            self.limited.retain(|&l| l as usize != v);
             let gone = self.volumes.remove(v);
             self.kept -= gone.shares.iter().map(|s| s.unflushed.bytes()).sum::<u64>();
             self.volume_index.remove(&gone.info.id);

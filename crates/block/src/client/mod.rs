@@ -4,6 +4,7 @@
 //! `recovery` sends again what a set may have lost; `control` talks to the metadata service.
 
 mod control;
+mod limits;
 mod messages;
 mod recovery;
 mod requests;
@@ -52,6 +53,8 @@ pub struct ClientStats {
     pub failed: u64,
     /// Refused because `requests_max` were waiting.
     pub busy: u64,
+    /// Held back by their volume's limits.
+    pub limited: u64,
     pub messages: u64,
     /// Messages sent again, and why: no answer in time, or the member did not serve.
     pub timeouts: u64,
@@ -72,7 +75,7 @@ struct Pending {
     started: Time,
     serial: u32,
     volume: u32,
-    /// Messages unanswered.
+    /// Messages unanswered; one also while it waits for what its volume may do.
     live: u32,
     error: Option<RequestError>,
     job: Job,
@@ -93,6 +96,13 @@ enum Job {
         base: u64,
         data: Option<Payload>,
         fua: bool,
+    },
+    /// Whole blocks of these bytes are to be zeroes; with `edges`, also the sectors before and after them.
+    Zeroes {
+        offset: u64,
+        end: u64,
+        fua: bool,
+        edges: bool,
     },
     /// All its messages are made.
     Mutate,
@@ -210,6 +220,8 @@ pub struct VolumeClient {
     timers: Timers,
     /// Deadlines of requests, by slot and serial, in order.
     deadlines: VecDeque<(Time, u32, u32)>,
+    /// Volumes of which requests wait for what they may do.
+    limited: Vec<u32>,
     /// Sets whose lanes may move.
     due: Vec<u32>,
     /// Sets for which a [`Job::Resend`] has ended, and jobs that have not.
@@ -251,6 +263,7 @@ impl VolumeClient {
             serial: 0,
             timers: Timers::default(),
             deadlines: VecDeque::new(),
+            limited: Vec::new(),
             due: Vec::new(),
             resent: Vec::new(),
             resending: 0,
@@ -323,6 +336,7 @@ impl VolumeClient {
 
     /// Sends what may be sent now, then sets the timer if it must ring earlier than it is set to.
     fn settle(&mut self, now: Time, fx: &mut Effects) {
+        let limited_until = self.admit_due(now, fx);
         loop {
             if let Some(set) = self.resent.pop() {
                 self.after_resend(now, set, fx);
@@ -335,7 +349,7 @@ impl VolumeClient {
         }
         let messages = &self.messages;
         let mut next = self.timers.next(|tag| messages.get(slot_of(tag) as usize).is_some_and(|m| m.tag == tag));
-        next = next.min(self.control_at);
+        next = next.min(self.control_at).min(limited_until);
         while let Some(&(at, slot, serial)) = self.deadlines.front() {
             if self.pending.get(slot as usize).is_some_and(|p| p.serial == serial) {
                 next = next.min(at);

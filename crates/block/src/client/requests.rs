@@ -94,7 +94,7 @@ impl VolumeClient {
         self.volumes[v as usize].check(offset, u64::from(len))?;
         let end = offset + u64::from(len);
         let p = self.open(who.now, who.id, v, Job::Read { at: offset, end, parts: Vec::new() });
-        self.cut(p);
+        self.admit(who.now, p, u64::from(len));
         Ok(p)
     }
 
@@ -111,11 +111,11 @@ impl VolumeClient {
         let v = self.writable(volume, offset, len)?;
         let job = Job::Write { at: offset, end: offset + len, base: offset, data, fua };
         let p = self.open(who.now, who.id, v, job);
-        self.cut(p);
+        self.admit(who.now, p, len);
         Ok(p)
     }
 
-    /// Whole blocks, and, with `edges`, the sectors before and after them.
+    /// Contents are neither read nor sent for them.
     fn start_zeroes(
         &mut self,
         who: Asker,
@@ -126,8 +126,24 @@ impl VolumeClient {
         edges: bool,
     ) -> Result<u32, RequestError> {
         let v = self.writable(volume, offset, len)?;
-        let p = self.open(who.now, who.id, v, Job::Mutate);
-        let end = offset + len;
+        let p = self.open(who.now, who.id, v, Job::Zeroes { offset, end: offset + len, fua, edges });
+        self.admit(who.now, p, 0);
+        Ok(p)
+    }
+
+    /// The request may be made messages of.
+    pub(super) fn begin(&mut self, p: u32) {
+        let pending = &mut self.pending[p as usize];
+        match pending.job {
+            Job::Zeroes { offset, end, fua, edges } if pending.error.is_none() => {
+                pending.job = Job::Mutate;
+                self.zero(p, offset, end, fua, edges);
+            }
+            _ => self.cut(p),
+        }
+    }
+
+    fn zero(&mut self, p: u32, offset: u64, end: u64, fua: bool, edges: bool) {
         let (first, last) = (offset.div_ceil(BLOCK_U64), end / BLOCK_U64);
         if edges {
             self.zero_sectors(p, offset, end.min(first * BLOCK_U64), fua);
@@ -136,7 +152,6 @@ impl VolumeClient {
         if edges && first <= last {
             self.zero_sectors(p, last * BLOCK_U64, end, fua);
         }
-        Ok(p)
     }
 
     /// Part of one block.

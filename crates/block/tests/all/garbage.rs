@@ -1,7 +1,7 @@
 //! Packets that make no sense: the client neither panics nor takes them for answers.
 
 use rackweave_core::msg::{Body, Control, IoError, IoReply, Packet, RackMap, SetRoute};
-use rackweave_core::request::{Extent, ReplyData, RequestError, RequestOp, VolumeInfo};
+use rackweave_core::request::{Extent, ReplyData, RequestError, RequestOp, VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Incarnation, Payload, Rng, SetId, Span, VolumeId};
 
 use super::rack::{Faults, Rack, VOLUME, vssd};
@@ -29,10 +29,18 @@ fn control(rng: &mut Rng) -> Control {
         sets: (0..rng.below(4)).map(|_| SetId(rng.below(2) as u32)).collect(),
         stripe_blocks: rng.below(20) as u32,
         class: rackweave_core::msg::Class::Silver,
+        limits: VolumeLimits { iops: rng.below(3), bytes_per_s: rng.below(3) },
     };
     let set = SetId(rng.below(5) as u32);
     let members = (0..rng.below(5)).map(|_| vssd(set.0, rng.below(5) as u32)).collect();
-    match rng.below(7) {
+    match rng.below(8) {
+        6 => Control::VolumeLimited {
+            volume: VOLUME,
+            limits: VolumeLimits {
+                iops: rng.next_u64() >> rng.below(64),
+                bytes_per_s: rng.next_u64() >> rng.below(64),
+            },
+        },
         0 => Control::Attached(Ok(Box::new(info))),
         1 => Control::Attached(Err(Box::new(RequestError::Io))),
         2 => Control::AdminReply(Ok(Box::new(ReplyData::Volume(info)))),

@@ -4,6 +4,7 @@ mod control;
 mod faults;
 mod flush;
 mod garbage;
+mod limits;
 mod model;
 mod order;
 mod rack;

@@ -101,6 +101,7 @@ impl Rack {
             sets: (0..sets).map(SetId).collect(),
             stripe_blocks,
             class: rackweave_core::msg::Class::Silver,
+            limits: Default::default(),
         };
         let mut rack = Rack {
             client: VolumeClient::new(cfg),
@@ -414,7 +415,9 @@ impl Rack {
                     set.mapped.extend(a / 8..b.div_ceil(8));
                 }
                 if w.fua {
-                    let now = (0..w.range.count).map(|i| w.range.first + u64::from(i)).map(|i| (i, set.sectors[&i]));
+                    // A late copy may find that they were zeroed since.
+                    let all = (0..w.range.count).map(|i| w.range.first + u64::from(i));
+                    let now = all.filter_map(|i| Some((i, *set.sectors.get(&i)?)));
                     set.durable.0.extend(now);
                 }
                 IoReply::Done

@@ -1,7 +1,7 @@
 //! With the metadata service: registration, leases, views, volumes.
 
 use crate::id::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
-use crate::request::{AdminOp, ReplyData, RequestError, VolumeInfo};
+use crate::request::{AdminOp, ReplyData, RequestError, VolumeInfo, VolumeLimits};
 use crate::time::Span;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,6 +138,11 @@ pub enum Control {
     EmptyServerHello {
         nonce: u64,
         vssds: Vec<VssdReport>,
+    },
+    /// To the volume's writer: what it may do from now on. Said again whenever it asks for the map.
+    VolumeLimited {
+        volume: VolumeId,
+        limits: VolumeLimits,
     },
     /// The answer, if the server has lived before: what it held is gone, and would be taken for a copy.
     ServerRefused {

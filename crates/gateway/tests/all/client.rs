@@ -18,6 +18,7 @@ pub fn volume(name: &str) -> VolumeInfo {
         sets: vec![SetId(0)],
         stripe_blocks: 16,
         class: Class::Silver,
+        limits: Default::default(),
     }
 }
 

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::request::VolumeLimits;
 use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
 use rackweave_meta::codec::{
     AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, encode_rack, encode_server, encode_view,
@@ -21,10 +22,15 @@ fn volume() -> VolumeRecord {
         stripe_blocks: 16,
         sets: vec![SetId(0), SetId(1)],
         offline: false,
+        limits: None,
         deleting: true,
         to_clear: vec![SetId(1)],
         attaches: vec![AttachRecord { client: Incarnation(9), request: 11, attach: 2 }],
     }
+}
+
+fn limited() -> VolumeRecord {
+    VolumeRecord { limits: Some(VolumeLimits { iops: 500, bytes_per_s: 20_000_000 }), ..volume() }
 }
 
 fn view() -> View {
@@ -68,6 +74,16 @@ fn golden_vectors() {
              09000000000000000b000000000000000200000003766d30",
             Record::Volume(volume()),
         ),
+        (
+            volume_key(VolumeId(7)),
+            encode_volume(&limited()),
+            "766f6c2f00000007",
+            "02010010000000000000020000000600000009000000000000000a000000000000001000000002000000000001000000\
+             01000100000001\
+             09000000000000000b000000000000000200000003766d30\
+             f401000000000000002d310100000000",
+            Record::Volume(limited()),
+        ),
     ];
     for (key, value, key_hex, value_hex, record) in golden {
         assert_eq!(hex(&key), key_hex);
@@ -87,8 +103,8 @@ proptest! {
     }
 
     #[test]
-    fn every_prefix_of_a_record_is_refused(cut in 0usize..70) {
-        let bytes = encode_volume(&volume());
+    fn every_prefix_of_a_record_is_refused(cut in 0usize..100) {
+        let bytes = encode_volume(&limited());
         prop_assume!(cut < bytes.len());
         prop_assert!(decode(&volume_key(VolumeId(7)), &bytes[..cut]).is_err());
     }

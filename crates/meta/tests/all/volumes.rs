@@ -1,5 +1,5 @@
 use rackweave_core::msg::{Body, Class, Control, Header, IoError, IoReply, IoRequest, Op, Packet};
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, VolumeInfo};
+use rackweave_core::request::{AdminOp, ReplyData, RequestError, VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Event, Incarnation, Layout, NodeId, SetId, Span, VolumeId, VssdId};
 
 use rackweave_meta::{LevelConfig, MetaError, SetConfig};
@@ -93,6 +93,45 @@ fn each_attach_is_a_new_generation_and_a_late_copy_is_not() {
     assert!(r.heard.iter().any(
         |p| p.dst == two && matches!(p.body, Body::Control(Control::VolumeChanged { size, .. }) if size == 2 * GIB)
     ));
+}
+
+/// What the client was told that the volume may do.
+fn told(r: &mut Rack, client: NodeId) -> Vec<VolumeLimits> {
+    let heard = r.heard.drain(..).filter(|p| p.dst == client);
+    let limits = |p: Packet| match p.body {
+        Body::Control(Control::VolumeLimited { limits, .. }) => Some(limits),
+        _ => None,
+    };
+    heard.filter_map(limits).collect()
+}
+
+#[test]
+fn limits_are_kept_and_told_the_writer_until_it_knows() {
+    let mut r = Rack::new(config());
+    volume(r.admin(1, create("a", GIB)));
+    volume(r.admin(2, create("b", GIB)));
+    let one = r.cfg.layout.client(0);
+    attach(&mut r, one, 5, 1);
+    let ask_map = |r: &mut Rack| r.control(one, Incarnation(5), 0, Control::MapAsk { generation: 0 });
+    ask_map(&mut r);
+    assert_eq!(told(&mut r, one), [], "nobody ever limited it");
+    let limit = |name: &str, iops, bytes_per_s| AdminOp::VolumeLimit { name: name.into(), iops, bytes_per_s };
+    assert_eq!(r.admin(3, limit("none", None, None)), Err(RequestError::UnknownVolume { name: "none".into() }));
+    let both = VolumeLimits { iops: 500, bytes_per_s: 7 };
+    volume(r.admin(4, limit("a", Some(500), None)));
+    assert_eq!(told(&mut r, one), [VolumeLimits { bytes_per_s: 0, ..both }]);
+    assert_eq!(volume(r.admin(5, limit("a", None, Some(7)))).limits, both);
+    volume(r.admin(6, limit("b", Some(1), None)));
+    assert_eq!(told(&mut r, one), [], "what others have in use is theirs");
+    ask_map(&mut r);
+    assert_eq!(told(&mut r, one), [both], "also when that was lost");
+    r.restart_meta();
+    assert_eq!(volume(r.admin(7, AdminOp::VolumeInfo { name: "a".into() })).limits, both, "durably");
+    assert_eq!(attach(&mut r, one, 5, 2).limits, both);
+    volume(r.admin(8, limit("a", Some(0), Some(0))));
+    told(&mut r, one);
+    ask_map(&mut r);
+    assert_eq!(told(&mut r, one), [VolumeLimits::NONE], "that there are none any more has to arrive, too");
 }
 
 fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {

@@ -33,6 +33,14 @@ pub enum Command {
         name: String,
         offline: bool,
     },
+    /// What is not given stays; zero is no limit.
+    VolumeLimit {
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        iops: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_per_s: Option<u64>,
+    },
     VolumeGrow {
         name: String,
         size: u64,
@@ -82,6 +90,11 @@ pub struct Volume {
     /// Of the vSSDs it lies on: `channel` or `die`.
     #[serde(default)]
     pub isolation: String,
+    /// What all its I/O may do, requests and bytes a second; zero is no limit.
+    #[serde(default)]
+    pub iops: u64,
+    #[serde(default)]
+    pub bytes_per_s: u64,
 }
 
 impl Volume {
@@ -96,6 +109,8 @@ impl Volume {
             sets: v.sets.iter().map(|s| s.0).collect(),
             class: if v.class == Class::Copper { "offline" } else { "online" }.into(),
             isolation: level.map_or("", IsolationConfig::name).into(),
+            iops: v.limits.iops,
+            bytes_per_s: v.limits.bytes_per_s,
         }
     }
 }

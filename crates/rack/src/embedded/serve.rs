@@ -408,6 +408,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 }
             }
             Command::VolumeClass { name, offline } => AdminOp::VolumeClass { name: name.into(), offline },
+            Command::VolumeLimit { name, iops, bytes_per_s } => {
+                AdminOp::VolumeLimit { name: name.into(), iops, bytes_per_s }
+            }
             Command::VolumeGrow { name, size } => AdminOp::VolumeGrow { name: name.into(), size },
             Command::VolumeDelete { name, force } => AdminOp::VolumeDelete { name: name.into(), force },
             Command::VolumeInfo { name } => AdminOp::VolumeInfo { name: name.into() },

@@ -225,6 +225,16 @@ impl Status {
             let labels = vec![("volume", v.name.clone())];
             all.push(sample("rackweave_volume_size_bytes", "Size of the volume", Metric::Gauge, labels, v.size as f64));
         }
+        type Limit = (&'static str, &'static str, fn(&Volume) -> u64);
+        const LIMITS: [Limit; 2] = [
+            ("rackweave_volume_limit_iops", "Requests a second that the volume may do", |v| v.iops),
+            ("rackweave_volume_limit_bytes", "Bytes a second that the volume may do", |v| v.bytes_per_s),
+        ];
+        for (name, help, of) in LIMITS {
+            for v in self.volumes.iter().filter(|v| of(v) > 0) {
+                all.push(sample(name, help, Metric::Gauge, vec![("volume", v.name.clone())], of(v) as f64));
+            }
+        }
     }
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
@@ -368,6 +378,8 @@ mod tests {
                 sets: vec![],
                 class: "online".into(),
                 isolation: "channel".into(),
+                iops: 500,
+                bytes_per_s: 1_000_000,
             }],
             latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
             counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],

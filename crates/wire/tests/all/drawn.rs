@@ -12,6 +12,7 @@ use rackweave_core::msg::{
 };
 use rackweave_core::request::{
     AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo,
+    VolumeLimits,
 };
 use rackweave_core::{
     BlockAddr, Epoch, Incarnation, NodeId, Payload, Rng, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId,
@@ -306,11 +307,12 @@ impl Draw {
             }
             15 => Control::EmptyServerHello { nonce: self.u64(), vssds: self.reports() },
             16 => Control::ServerRefused { nonce: self.u64() },
+            17 => Control::VolumeLimited { volume: VolumeId(self.u32()), limits: self.limits() },
             _ => Control::VolumeChanged { volume: VolumeId(self.u32()), size: self.u64() },
         }
     }
     fn admin(&mut self) -> AdminOp {
-        match self.below(11) {
+        match self.below(12) {
             0 => AdminOp::VolumeCreate { name: self.text(), size: self.u64() },
             1 => AdminOp::VolumeGrow { name: self.text(), size: self.u64() },
             2 => AdminOp::VolumeDelete { name: self.text(), force: self.bool() },
@@ -320,9 +322,18 @@ impl Draw {
             6 => AdminOp::VolumeHold { name: self.text(), attach: self.u32() },
             7 => AdminOp::VolumeRelease { volume: VolumeId(self.u32()), attach: self.u32() },
             9 => AdminOp::VolumeCreateOn { name: self.text(), size: self.u64(), level: self.below(256) as u8 },
+            10 => AdminOp::VolumeLimit {
+                name: self.text(),
+                iops: self.bool().then(|| self.u64()),
+                bytes_per_s: self.bool().then(|| self.u64()),
+            },
             8 => AdminOp::VolumeClass { name: self.text(), offline: self.bool() },
             _ => AdminOp::RackStatus,
         }
+    }
+    fn limits(&mut self) -> VolumeLimits {
+        let draw = |d: &mut Self| if d.bool() { d.u64() } else { 0 };
+        VolumeLimits { iops: draw(self), bytes_per_s: draw(self) }
     }
     fn volume(&mut self) -> VolumeInfo {
         VolumeInfo {
@@ -331,8 +342,9 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32() >> 1,
+            stripe_blocks: self.u32() >> 2,
             class: if self.bool() { Class::Copper } else { Class::Silver },
+            limits: self.limits(),
         }
     }
     fn data(&mut self) -> ReplyData {
