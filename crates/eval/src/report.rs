@@ -54,16 +54,27 @@ pub struct PolicyReport {
     pub erases: u64,
     /// Slots programmed ÷ slots the servers wrote, in the measured window.
     pub waf: f64,
+    /// How busy the drives were while requests came.
+    pub busy: BusyShare,
     /// CPU time of the measured window.
     pub cpu: Span,
-    /// Virtual time of the measured window.
+    /// Virtual time of the measured window, up to the last answer, and up to the last request.
     pub took: Span,
+    pub offered_for: Span,
     /// Events of the simulation in the measured window.
     pub events: u64,
     /// How often the nodes reported each situation ([`rackweave_core::TracePoint`]) in the measured window.
     pub situations: Vec<(&'static str, u64)>,
     /// The first error of a failed request.
     pub first_failure: Option<Box<str>>,
+}
+
+/// Part of the time that dies and buses worked (1: always; what is reserved beyond the window counts too).
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct BusyShare {
+    pub dies_mean: f64,
+    pub die_max: f64,
+    pub bus_max: f64,
 }
 
 impl PolicyReport {
@@ -91,6 +102,7 @@ impl PolicyReport {
             "gc_ran": self.gc_runs > 0,
             "erases": self.erases,
             "waf": self.waf,
+            "busy": self.busy,
             "cpu_s": self.cpu.as_secs_f64(),
             "requests_per_cpu_s": self.requests_per_cpu_s(),
             "virtual_s": self.took.as_secs_f64(),

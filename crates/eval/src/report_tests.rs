@@ -20,6 +20,8 @@ fn policy(name: &'static str, erases: u64) -> PolicyReport {
         gc_runs: 4,
         erases,
         waf: 1.5,
+        busy: BusyShare::default(),
+        offered_for: Span::ZERO,
         cpu: Span::from_millis(1),
         took: Span::from_secs(2),
         events: 9,

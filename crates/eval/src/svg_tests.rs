@@ -28,6 +28,8 @@ fn drawn(policies: &[(&'static str, f64)], writes: bool) -> String {
                 gc_runs: 1,
                 erases: 1,
                 waf: 1.0,
+                busy: crate::report::BusyShare::default(),
+                offered_for: Span::ZERO,
                 cpu: Span(1),
                 took: Span(1),
                 events: 9,

@@ -13,6 +13,8 @@ const THETA: f64 = 0.99;
 const SCATTERED: u64 = 10_000_000_000;
 /// … and Σ 1/i^θ over them, as it has it.
 const SCATTERED_ZETA: f64 = 26.469_028_201_783_02;
+/// The part of all that [`popular`] draws which goes to the most popular one.
+pub const HOTTEST: f64 = 1.0 / SCATTERED_ZETA;
 
 /// One of the six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

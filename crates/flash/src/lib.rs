@@ -37,7 +37,7 @@ pub use ssd::{
     AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,
     Share, Space, Ssd, SsdConfig, Violation,
 };
-pub use timing::Timing;
+pub use timing::{Busy, Timing};
 
 /// Bytes of what the page layer keeps on flash beside data.
 pub mod format {

@@ -10,7 +10,7 @@ use slab::Slab;
 use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
 use crate::profile::{Profile, ProfileError};
-use crate::timing::{Clock, Timing};
+use crate::timing::{Busy, Clock, Timing};
 use crate::vssd::sync::Waiter;
 use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint};
 
@@ -571,6 +571,10 @@ impl Ssd {
     }
     pub fn stats(&self, vssd: VssdId) -> FlashStats {
         self.get(vssd).stats
+    }
+    /// How long dies and buses have worked.
+    pub fn busy(&self) -> Busy {
+        self.clock.busy()
     }
     /// Erase count of every block of the vSSD.
     pub fn erase_counts(&self, vssd: VssdId) -> impl Iterator<Item = u16> {

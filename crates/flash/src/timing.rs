@@ -32,10 +32,13 @@ const GAPS_MAX: usize = 16;
 struct Bus {
     /// Reserved intervals, in order, that end in the future.
     reserved: VecDeque<(Time, Time)>,
+    /// All that was ever reserved.
+    busy: Span,
 }
 
 impl Bus {
     fn reserve(&mut self, now: Time, earliest: Time, span: Span) -> Time {
+        self.busy += span;
         while self.reserved.front().is_some_and(|r| r.1 <= now) {
             self.reserved.pop_front();
         }
@@ -63,7 +66,16 @@ impl Bus {
 #[derive(Debug)]
 struct Lane {
     die_free: Vec<Time>,
+    die_busy: Vec<Span>,
     bus: Vec<Bus>,
+}
+
+/// How long the parts of a drive have worked since it was made, what is reserved for later included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Busy {
+    pub dies: Vec<Span>,
+    /// One for each channel.
+    pub buses: Vec<Span>,
 }
 
 /// When commands are done.
@@ -99,6 +111,7 @@ impl Clock {
         let ns = |bytes: u64| bytes * 1_000_000_000 / p.bus_bytes_per_s;
         let lane = || Lane {
             die_free: vec![Time::ZERO; g.dies() as usize],
+            die_busy: vec![Span::ZERO; g.dies() as usize],
             bus: (0..g.channels).map(|_| Bus::default()).collect(),
         };
         Clock {
@@ -152,11 +165,20 @@ impl Clock {
             _ => self.lane(charge).die_free[die as usize].max(now),
         }
     }
-    fn set_die(&mut self, die: u32, until: Time, charge: Charge) {
+    /// The die works from `since` until then.
+    fn set_die(&mut self, die: u32, since: Time, until: Time, charge: Charge) {
         match charge {
             Charge::Stretch(c) => c.set(until),
-            _ => self.lane(charge).die_free[die as usize] = until,
+            _ => {
+                let (lane, die) = (self.lane(charge), die as usize);
+                lane.die_free[die] = until;
+                lane.die_busy[die] += until.since(since);
+            }
         }
+    }
+    /// Of the device itself: not what runs beside it.
+    pub(crate) fn busy(&self) -> Busy {
+        Busy { dies: self.device.die_busy.clone(), buses: self.device.bus.iter().map(|b| b.busy).collect() }
     }
     /// Time of the transfer of `slots` 4 KiB slots.
     pub(crate) fn transfer(&self, slots: u64) -> Span {
@@ -167,9 +189,9 @@ impl Clock {
         if self.timing == Timing::None {
             return now;
         }
-        let sensed = self.die(die, now, charge) + self.read;
-        let end = self.reserve(now, die, sensed, self.slot * slots, charge);
-        self.set_die(die, end, charge);
+        let begin = self.die(die, now, charge);
+        let end = self.reserve(now, die, begin + self.read, self.slot * slots, charge);
+        self.set_die(die, begin, end, charge);
         end
     }
     /// As [`Self::read`] of the device, for the host: an erase may be interrupted for it.
@@ -181,6 +203,7 @@ impl Clock {
         if let Some(s) = &mut self.suspension {
             let shift = s.passed(die, pass, end);
             self.device.die_free[die as usize] += shift;
+            self.device.die_busy[die as usize] += shift;
         }
         end
     }
@@ -192,6 +215,7 @@ impl Clock {
         let to = self.reserve(now, die, end, self.slot, Charge::Device);
         self.suspension.as_mut()?.reads_on(now, die, end, to);
         self.device.die_free[die as usize] += to.since(end);
+        self.device.die_busy[die as usize] += to.since(end);
         Some(to)
     }
     /// Transfer of one more slot of the page that a read, done at `end`, has brought into the die's register. `None`: the
@@ -203,9 +227,9 @@ impl Clock {
         if self.device.die_free[die as usize] != end {
             return self.passing_read_on(now, die, end);
         }
-        let end = self.reserve(now, die, end, self.slot, Charge::Device);
-        self.set_die(die, end, Charge::Device);
-        Some(end)
+        let to = self.reserve(now, die, end, self.slot, Charge::Device);
+        self.set_die(die, end, to, Charge::Device);
+        Some(to)
     }
     /// Transfer of `slots` slots, then the die.
     pub(crate) fn program(&mut self, now: Time, die: u32, slots: u64, charge: Charge) -> Time {
@@ -216,17 +240,18 @@ impl Clock {
         let span = self.slot * slots;
         // The register takes the data only when the die is done with what it had.
         let earliest = Time(free.0.saturating_sub(span.0)).max(now);
-        let sent = self.reserve(now, die, earliest, span, charge);
-        let end = sent.max(free) + self.program;
-        self.set_die(die, end, charge);
+        let begin = self.reserve(now, die, earliest, span, charge).max(free);
+        let end = begin + self.program;
+        self.set_die(die, begin, end, charge);
         end
     }
     pub(crate) fn erase(&mut self, now: Time, die: u32, charge: Charge) -> Time {
         if self.timing == Timing::None {
             return now;
         }
-        let end = self.die(die, now, charge) + self.erase;
-        self.set_die(die, end, charge);
+        let begin = self.die(die, now, charge);
+        let end = begin + self.erase;
+        self.set_die(die, begin, end, charge);
         end
     }
     /// Spare areas of a block: one read, and the transfer of `bytes` (assumed: a multi-page operation).
@@ -234,10 +259,10 @@ impl Clock {
         if self.timing == Timing::None {
             return now;
         }
-        let sensed = self.die(die, now, Charge::Device) + self.read;
+        let begin = self.die(die, now, Charge::Device);
         let span = Span(self.ns_per_kib * bytes.div_ceil(1024));
-        let end = self.reserve(now, die, sensed, span, Charge::Device);
-        self.set_die(die, end, Charge::Device);
+        let end = self.reserve(now, die, begin + self.read, span, Charge::Device);
+        self.set_die(die, begin, end, Charge::Device);
         end
     }
     /// The checkpoint area has dies of its own (assumed): a program or read of 16 KiB pages one after another.
@@ -251,7 +276,31 @@ impl Clock {
         let begin = self.die(die, now, Charge::Collector);
         let transfer = self.slot * slots;
         let span = (self.read + transfer) * read + (self.program + transfer) * written + self.erase;
-        self.set_die(die, begin + span, Charge::Collector);
+        self.set_die(die, begin, begin + span, Charge::Collector);
         begin
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_is_the_sum_of_what_was_reserved() {
+        let p = Profile::builtin("p-ssd").expect("built in").scaled_to(1 << 30).expect("large enough");
+        for (timing, collectors) in [(Timing::Real, 1), (Timing::IdealGc, 0)] {
+            let mut c = Clock::new(&p, timing);
+            let slot = c.transfer(1);
+            let end = c.read(Time::ZERO, 0, 1, Charge::Device);
+            c.read_on(Time::ZERO, 0, end);
+            c.program(Time::ZERO, 0, 4, Charge::Device);
+            c.erase(Time::ZERO, 0, Charge::Collector);
+            c.program(Time::ZERO, 5, 4, Charge::Device);
+            let b = c.busy();
+            // The second die waits for the data of its program before it works.
+            assert_eq!(b.dies[0], p.read + slot * 2 + p.program + p.erase * collectors);
+            assert_eq!((b.dies[5], b.dies[1]), (p.program, Span::ZERO));
+            assert_eq!((b.buses[0], b.buses[1]), (slot * 6, slot * 4));
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! collection runs in the measured part and finds pages worth moving.
 //!
 //! Every member of a set gets the same blocks at the same versions. First each block once, in order; then blocks
-//! drawn at random, as many as it takes until every member's free ratio is down to [`FREE_AFTER`].
+//! drawn at random, as many as it takes until every member's free ratio is down to where it should be.
 
 use rackweave_core::request::VolumeInfo;
 use rackweave_core::{BLOCK, BlockAddr, Epoch, Rng, Timestamp};
@@ -11,7 +11,7 @@ use rackweave_rack::sim::Sim;
 use super::run::Members;
 
 /// Free ÷ spare blocks when measuring begins (RB16: half of the free blocks are consumed).
-const FREE_AFTER: f64 = 0.5;
+pub(crate) const FREE_AFTER: f64 = 0.5;
 /// Blocks overwritten between two looks at the free ratio: 1 MiB, a small part of any device's spare blocks.
 const OVERWRITE_STEP: u64 = 256;
 /// Times the volume is overwritten at the most: spare blocks that are still free then cannot be used up at all.
@@ -20,7 +20,7 @@ const OVERWRITES_MAX: u64 = 4;
 const STREAM: u64 = 2;
 
 /// Bytes the smallest member of the sets may map.
-pub(super) fn set_room(sim: &Sim, sets: &[Members]) -> u64 {
+pub(crate) fn set_room(sim: &Sim, sets: &[Members]) -> u64 {
     let slots = sets
         .iter()
         .flat_map(|m| &m.0)
@@ -28,17 +28,20 @@ pub(super) fn set_room(sim: &Sim, sets: &[Members]) -> u64 {
     slots.min().unwrap_or(0) * u64::from(BLOCK)
 }
 
-/// Fills the volume on every member and consumes half of their spare blocks.
-pub(super) fn age(sim: &mut Sim, volume: &VolumeInfo, sets: &[Members], seed: u64) {
-    let blocks = volume.size / u64::from(BLOCK) / sets.len() as u64;
+/// Fills the volumes on every member and consumes spare blocks until `free_after` of them are free.
+pub(crate) fn age(sim: &mut Sim, volumes: &[VolumeInfo], sets: &[Members], free_after: f64, seed: u64) {
+    // Blocks that a set holds of each volume: they are equally large.
+    let each = volumes.first().map_or(0, |v| v.size) / u64::from(BLOCK) / sets.len() as u64;
+    let blocks = each * volumes.len() as u64;
+    let entry = |b: u64, version| entry(&volumes[(b / each) as usize], b % each, version);
     for (i, members) in sets.iter().enumerate() {
         let mut rng = Rng::stream(seed, STREAM + i as u64);
         let mut version = 0;
-        let fill: Vec<_> = (0..blocks).map(|b| entry(volume, b, 0)).collect();
+        let fill: Vec<_> = (0..blocks).map(|b| entry(b, 0)).collect();
         write(sim, members, &fill);
-        while free_most(sim, members) > FREE_AFTER && version * OVERWRITE_STEP < OVERWRITES_MAX * blocks {
+        while free_most(sim, members) > free_after && version * OVERWRITE_STEP < OVERWRITES_MAX * blocks {
             version += 1;
-            let step: Vec<_> = (0..OVERWRITE_STEP).map(|_| entry(volume, rng.below(blocks), version)).collect();
+            let step: Vec<_> = (0..OVERWRITE_STEP).map(|_| entry(rng.below(blocks), version)).collect();
             write(sim, members, &step);
         }
     }

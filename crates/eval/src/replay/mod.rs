@@ -4,10 +4,10 @@
 //! ([`age`]), and the trace is played at the volume's one writer ([`run`]) at the times it names, whether or not
 //! earlier requests are answered. Latency is from the time a request should have been sent to its answer.
 
-mod age;
+pub(crate) mod age;
 mod config;
 mod policy;
-mod run;
+pub(crate) mod run;
 pub mod size;
 
 use rackweave_core::Span;
@@ -21,12 +21,12 @@ use crate::report::{RackFacts, Report};
 use crate::workload::Workload;
 
 /// Messages the replay's client may have in flight: the most there is, for an open loop waits for nothing.
-const WINDOW: u32 = 65_536;
+pub(crate) const WINDOW: u32 = 65_536;
 /// What the client offers beyond its link's rate waits at the link (and counts as latency) instead of being dropped
 /// there, which would make the retry timeout the latency that is measured …
-const LINK_QUEUE_MAX: Span = Span::from_secs(10);
+pub(crate) const LINK_QUEUE_MAX: Span = Span::from_secs(10);
 /// … and is not sent twice for having waited.
-const TIMEOUT_MS: u64 = 5_000;
+pub(crate) const TIMEOUT_MS: u64 = 5_000;
 
 /// Replays `cfg.trace` under each policy.
 ///

@@ -1,4 +1,4 @@
-//! One policy's run: bring a rack up, age it, play the trace, count.
+//! One policy's run: bring a rack up, age it, play requests, count. Traces and generated loads share it.
 
 use rackweave_core::msg::Role;
 use rackweave_core::request::{
@@ -13,14 +13,13 @@ use slab::Slab;
 use super::config::{ReplayConfig, ReplayError};
 use super::{LINK_QUEUE_MAX, age};
 use crate::cpu::thread_cpu;
-use crate::report::PolicyReport;
+use crate::report::{BusyShare, PolicyReport};
 use crate::stats::Latencies;
 use crate::trace::TraceOp;
-use crate::workload::{Plan, Planned, Player, STRIPE_BYTES, Workload};
+use crate::workload::{Plan, Planned, STRIPE_BYTES, Workload};
 
-/// The one volume's name, and the one client.
+/// Volume names begin so; the client's number follows.
 const VOLUME: &str = "replay";
-const CLIENT: u32 = 0;
 
 /// Virtual time a rack may take to come up: many lease spans.
 const UP_WITHIN: Span = Span::from_secs(120);
@@ -38,10 +37,29 @@ pub(super) struct Outcome {
     pub volume_bytes: u64,
 }
 
-/// What was asked and when.
+/// What was asked, and when it came.
 struct Asked {
-    at: Time,
+    came: Time,
     op: TraceOp,
+    measured: bool,
+}
+
+/// One request for a rack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub client: u32,
+    /// When it came, since the run began: its latency counts from here.
+    pub came: Span,
+    /// What is sent, and when: not before it came, later if something held it back.
+    pub planned: Planned,
+}
+
+/// How much is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Length {
+    /// Requests before the measured ones.
+    pub warm_up: u64,
+    pub measured: u64,
 }
 
 pub(super) fn run(
@@ -50,27 +68,26 @@ pub(super) fn run(
     policy: &'static str,
     workload: &Workload,
 ) -> Result<Outcome, ReplayError> {
-    let mut run = Run::up(cfg, rack, policy)?;
+    let mut run = Run::up(rack, &cfg.network, 1, cfg.seed, policy)?;
     let sets = run.sets(rack)?;
-    let room = age::set_room(&run.sim, &sets);
-    let volume_bytes = volume_bytes(room, sets.len() as u64, cfg.utilization);
-    if volume_bytes == 0 {
-        return Err(ReplayError::NoRoom { ssd_bytes: rack.ssd.size.0 });
-    }
-    let volume = run.volume(volume_bytes)?;
-    age::age(&mut run.sim, &volume, &sets, cfg.seed);
+    let volumes = run.volumes(&sets, 1, cfg.utilization)?;
+    let volume_bytes = volumes[0].size;
+    age::age(&mut run.sim, &volumes, &sets, age::FREE_AFTER, cfg.seed);
     let plan = Plan { volume_bytes, speed: cfg.speed, rate: cfg.rate, seed: cfg.seed };
-    let report = run.measure(cfg, &volume, &sets, workload.play(plan)?)?;
+    let mut player = workload.play(plan)?;
+    if let Some(path) = &cfg.pcap {
+        run.sim.engine_mut().capture(Capture::create(path)?);
+    }
+    let length = Length { warm_up: 0, measured: cfg.requests };
+    let report = run.measure(length, &volumes, &sets, || {
+        let planned = player.advance()?;
+        Ok(Sent { client: 0, came: planned.at, planned })
+    })?;
     Ok(Outcome { report, volume_bytes })
 }
 
-/// `utilization` of `sets` × `room` bytes, in whole stripes of every set.
-fn volume_bytes(room: u64, sets: u64, utilization: f64) -> u64 {
-    (room as f64 * utilization) as u64 / STRIPE_BYTES * STRIPE_BYTES * sets
-}
-
-struct Run {
-    sim: Sim,
+pub(crate) struct Run {
+    pub(crate) sim: Sim,
     policy: &'static str,
     asked: Slab<Asked>,
     read: Latencies,
@@ -83,10 +100,16 @@ struct Run {
 }
 
 impl Run {
-    /// A rack from scratch, until its metadata service answers and every member of every set serves.
-    fn up(cfg: &ReplayConfig, rack: &RackConfig, policy: &'static str) -> Result<Run, ReplayError> {
-        let network = Network { queue_max: LINK_QUEUE_MAX, ..cfg.network.clone() };
-        let sim_config = SimConfig { clients: 1, contents: Contents::Discard, network, ..SimConfig::new(cfg.seed) };
+    /// A rack from scratch. Replies wait at links instead of being dropped there.
+    pub(crate) fn up(
+        rack: &RackConfig,
+        network: &Network,
+        clients: u32,
+        seed: u64,
+        policy: &'static str,
+    ) -> Result<Run, ReplayError> {
+        let network = Network { queue_max: LINK_QUEUE_MAX, ..network.clone() };
+        let sim_config = SimConfig { clients, contents: Contents::Discard, network, ..SimConfig::new(seed) };
         let sim = Sim::new(rack, sim_config).map_err(|e| ReplayError::Build { reason: e.to_string().into() })?;
         Ok(Run {
             sim,
@@ -103,10 +126,10 @@ impl Run {
     }
 
     /// Runs until `op` is answered.
-    fn ask(&mut self, op: RequestOp) -> Result<Result<ReplyData, RequestError>, ReplayError> {
+    fn ask(&mut self, client: u32, op: RequestOp) -> Result<Result<ReplyData, RequestError>, ReplayError> {
         let id = RequestId(u64::MAX);
         let start = self.sim.now();
-        self.sim.submit(start, CLIENT, Request { id, op });
+        self.sim.submit(start, client, Request { id, op });
         loop {
             if let Some((_, _, reply)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id == id) {
                 return Ok(reply.result);
@@ -120,9 +143,9 @@ impl Run {
     }
 
     /// The members of every set, once each of them is one.
-    fn sets(&mut self, rack: &RackConfig) -> Result<Vec<Members>, ReplayError> {
+    pub(crate) fn sets(&mut self, rack: &RackConfig) -> Result<Vec<Members>, ReplayError> {
         while self.sim.now() < Time::ZERO + UP_WITHIN {
-            if let Ok(ReplyData::Rack(status)) = self.ask(RequestOp::Admin(AdminOp::RackStatus))? {
+            if let Ok(ReplyData::Rack(status)) = self.ask(0, RequestOp::Admin(AdminOp::RackStatus))? {
                 let up = status.sets.iter().all(|s| {
                     s.members.len() == rack.replicas as usize && s.members.iter().all(|m| m.role == Role::Member)
                 });
@@ -135,40 +158,74 @@ impl Run {
         Err(ReplayError::NotUp { waited: UP_WITHIN })
     }
 
-    /// Makes and attaches the volume; a flush proves that every set serves it.
-    fn volume(&mut self, size: u64) -> Result<VolumeInfo, ReplayError> {
-        let create = AdminOp::VolumeCreate { name: VOLUME.into(), size };
-        self.ask(RequestOp::Admin(create))?.map_err(ReplayError::Volume)?;
-        match self.ask(RequestOp::Attach { name: VOLUME.into() })?.map_err(ReplayError::Volume)? {
+    /// A volume for each client, all of them together `utilization` of the rack's room.
+    pub(crate) fn volumes(
+        &mut self,
+        sets: &[Members],
+        clients: u32,
+        utilization: f64,
+    ) -> Result<Vec<VolumeInfo>, ReplayError> {
+        let room = age::set_room(&self.sim, sets) / u64::from(clients);
+        // Whole stripes of every set.
+        let size = (room as f64 * utilization) as u64 / STRIPE_BYTES * STRIPE_BYTES * sets.len() as u64;
+        if size == 0 {
+            return Err(ReplayError::NoRoom { ssd_bytes: self.sim.config().ssd.size.0 });
+        }
+        (0..clients).map(|client| self.volume(client, size)).collect()
+    }
+
+    /// Makes a volume and attaches it to the client; a flush proves that every set serves it.
+    fn volume(&mut self, client: u32, size: u64) -> Result<VolumeInfo, ReplayError> {
+        let name: Box<str> = format!("{VOLUME}-{client}").into();
+        let create = AdminOp::VolumeCreate { name: name.clone(), size };
+        self.ask(client, RequestOp::Admin(create))?.map_err(ReplayError::Volume)?;
+        match self.ask(client, RequestOp::Attach { name })?.map_err(ReplayError::Volume)? {
             ReplyData::Attached(volume) => {
-                self.ask(RequestOp::Flush { volume: volume.id })?.map_err(ReplayError::Volume)?;
+                self.ask(client, RequestOp::Flush { volume: volume.id })?.map_err(ReplayError::Volume)?;
                 Ok(volume)
             }
             other => unreachable!("attach answered with {other:?}"),
         }
     }
 
-    fn measure(
+    /// Plays what `next` gives, in order of when it came, and counts what the measured part took.
+    pub(crate) fn measure(
         mut self,
-        cfg: &ReplayConfig,
-        volume: &VolumeInfo,
+        length: Length,
+        volumes: &[VolumeInfo],
         sets: &[Members],
-        mut player: Player<'_>,
+        mut next: impl FnMut() -> Result<Sent, ReplayError>,
     ) -> Result<PolicyReport, ReplayError> {
-        if let Some(path) = &cfg.pcap {
-            self.sim.engine_mut().capture(Capture::create(path)?);
-        }
         let start = self.sim.now() + UP_LOOK;
-        let before = Counters::of(&self.sim, sets);
-        let cpu = thread_cpu();
-        let mut left = cfg.requests;
+        self.play(start, length.warm_up, false, volumes, &mut next)?;
+        let (before, cpu) = (Counters::of(&self.sim, sets), thread_cpu());
+        self.play(start, length.measured, true, volumes, &mut next)?;
+        let under_load = Counters::of(&self.sim, sets);
+        self.drain()?;
+        if let Some(c) = self.sim.engine_mut().take_capture() {
+            c.finish()?;
+        }
+        let cpu = Span(thread_cpu().0 - cpu.0);
+        let after = Counters::of(&self.sim, sets);
+        Ok(self.report(&before, &under_load, &after, cpu))
+    }
+
+    fn play(
+        &mut self,
+        start: Time,
+        requests: u64,
+        measured: bool,
+        volumes: &[VolumeInfo],
+        next: &mut impl FnMut() -> Result<Sent, ReplayError>,
+    ) -> Result<(), ReplayError> {
+        let mut left = requests;
         while left > 0 {
             let batch = left.min(BATCH as u64);
             let mut until = start;
             for _ in 0..batch {
-                let planned = player.advance()?;
-                until = start + planned.at;
-                self.submit(until, volume, &planned);
+                let sent = next()?;
+                until = start + sent.came;
+                self.submit(start, volumes, &sent, measured);
             }
             left -= batch;
             self.sim.run_until(until);
@@ -178,20 +235,15 @@ impl Run {
                 return Err(ReplayError::Overloaded { policy: self.policy, outstanding: self.asked.len(), at });
             }
         }
-        self.drain()?;
-        if let Some(c) = self.sim.engine_mut().take_capture() {
-            c.finish()?;
-        }
-        let cpu = Span(thread_cpu().0 - cpu.0);
-        let after = Counters::of(&self.sim, sets);
-        let took = self.sim.now().since(start);
-        Ok(self.report(&before, &after, cpu, took))
+        Ok(())
     }
 
-    fn submit(&mut self, at: Time, volume: &VolumeInfo, p: &Planned) {
-        self.rounded += u64::from(p.rounded);
-        let id = RequestId(self.asked.insert(Asked { at, op: p.op }) as u64);
-        let volume = volume.id;
+    fn submit(&mut self, start: Time, volumes: &[VolumeInfo], sent: &Sent, measured: bool) {
+        let (p, at) = (&sent.planned, start + sent.planned.at);
+        self.rounded += u64::from(p.rounded && measured);
+        let asked = Asked { came: start + sent.came, op: p.op, measured };
+        let id = RequestId(self.asked.insert(asked) as u64);
+        let volume = volumes[sent.client as usize].id;
         let op = match p.op {
             TraceOp::Read => RequestOp::Read { volume, offset: p.offset, len: p.len as u32 },
             TraceOp::Write => {
@@ -202,7 +254,7 @@ impl Run {
             TraceOp::Trim => RequestOp::Trim { volume, offset: p.offset, len: p.len, fua: p.fua },
             TraceOp::Flush => RequestOp::Flush { volume },
         };
-        self.sim.submit(at, CLIENT, Request { id, op });
+        self.sim.submit(at, sent.client, Request { id, op });
     }
 
     fn take(&mut self) {
@@ -218,7 +270,10 @@ impl Run {
             self.first_failure.get_or_insert_with(|| e.to_string().into());
             return;
         }
-        let latency = at.since(asked.at);
+        if !asked.measured {
+            return;
+        }
+        let latency = at.since(asked.came);
         match asked.op {
             TraceOp::Read => self.read.record(latency),
             TraceOp::Write => self.write.record(latency),
@@ -239,7 +294,8 @@ impl Run {
         Ok(())
     }
 
-    fn report(self, before: &Counters, after: &Counters, cpu: Span, took: Span) -> PolicyReport {
+    /// `under_load`: when the last request had come.
+    fn report(self, before: &Counters, under_load: &Counters, after: &Counters, cpu: Span) -> PolicyReport {
         let host = after.host_slots - before.host_slots;
         let moved = after.gc_slots - before.gc_slots;
         PolicyReport {
@@ -254,8 +310,10 @@ impl Run {
             gc_runs: after.gc_runs - before.gc_runs,
             erases: after.erases - before.erases,
             waf: if host == 0 { 1.0 } else { (host + moved) as f64 / host as f64 },
+            busy: under_load.busy.share_since(&before.busy, under_load.at.since(before.at)),
             cpu,
-            took,
+            took: after.at.since(before.at),
+            offered_for: under_load.at.since(before.at),
             events: after.events - before.events,
             situations: after
                 .coverage
@@ -268,9 +326,28 @@ impl Run {
     }
 }
 
+/// How long every die and bus of the rack has worked.
+#[derive(Clone, Debug, Default)]
+struct DriveBusy {
+    dies: Vec<Span>,
+    buses: Vec<Span>,
+}
+
+impl DriveBusy {
+    fn share_since(&self, before: &DriveBusy, window: Span) -> BusyShare {
+        let part = |now: &[Span], then: &[Span]| -> Vec<f64> {
+            now.iter().zip(then).map(|(n, t)| (n.0 - t.0) as f64 / window.0.max(1) as f64).collect()
+        };
+        let (dies, buses) = (part(&self.dies, &before.dies), part(&self.buses, &before.buses));
+        let most = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
+        let mean = dies.iter().sum::<f64>() / dies.len().max(1) as f64;
+        BusyShare { dies_mean: mean, die_max: most(&dies), bus_max: most(&buses) }
+    }
+}
+
 /// The members of one set: vSSD and the number of its server.
 #[derive(Clone, Debug)]
-pub(super) struct Members(pub Vec<(VssdId, u32)>);
+pub(crate) struct Members(pub Vec<(VssdId, u32)>);
 
 impl Members {
     fn of(status: &SetStatus) -> Members {
@@ -282,6 +359,9 @@ impl Members {
 /// Sums over all vSSDs since the rack began.
 #[derive(Clone, Debug, Default)]
 struct Counters {
+    at: Time,
+    /// Of all drives, one after another.
+    busy: DriveBusy,
     coverage: Coverage,
     events: u64,
     gc_runs: u64,
@@ -293,7 +373,17 @@ struct Counters {
 impl Counters {
     fn of(sim: &Sim, sets: &[Members]) -> Counters {
         let engine = sim.engine();
-        let mut c = Counters { coverage: engine.coverage().clone(), events: engine.events(), ..Counters::default() };
+        let mut c = Counters {
+            at: sim.now(),
+            coverage: engine.coverage().clone(),
+            events: engine.events(),
+            ..Counters::default()
+        };
+        for server in (0..sim.config().servers).filter_map(|i| sim.server(i)) {
+            let b = server.ssd().busy();
+            c.busy.dies.extend(b.dies);
+            c.busy.buses.extend(b.buses);
+        }
         for &(vssd, server) in sets.iter().flat_map(|m| &m.0) {
             let Some(server) = sim.server(server) else { continue };
             let s = server.ssd().stats(vssd);

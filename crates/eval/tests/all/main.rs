@@ -4,6 +4,7 @@ mod ageing;
 mod fuzz;
 mod malformed;
 mod readers;
+mod rack;
 mod real_data;
 mod replay;
 mod round_trip;

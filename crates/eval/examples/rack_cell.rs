@@ -1,0 +1,91 @@
+//! Cells of RackBlox's figures by hand, to look at one or to tune a policy:
+//!
+//! ```text
+//! cargo run --release -p rackweave-eval --example rack_cell -- [policies=baseline,rackblox,ideal] [writes=0.5]
+//!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [seed=1]
+//! ```
+
+use std::process::ExitCode;
+
+use rackweave_eval::rack::{Cell, Load, run_all, void};
+use rackweave_eval::replay::Policy;
+use rackweave_rack::config::BlockingConfig;
+use rackweave_rack::sim::Network;
+
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("rack_cell: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let mut policies = "baseline,rackblox,ideal".to_string();
+    let (mut cell, mut reads) = (Cell::new(Policy::BASELINE, Load::ycsb(0.5)), 200_000);
+    for a in std::env::args().skip(1) {
+        let (key, value) = a.split_once('=').ok_or_else(|| format!("{a:?} is not key=value"))?;
+        match key {
+            "policies" => policies = value.into(),
+            "writes" => cell.load.writes = value.parse()?,
+            "utilization" => cell.utilization = value.parse()?,
+            "reads" => reads = value.parse()?,
+            "seed" => cell.seed = value.parse()?,
+            "network" => cell.network = Network::parse(value)?,
+            "blocking" => {
+                cell.blocking = match value {
+                    "page" => BlockingConfig::Page,
+                    "block" => BlockingConfig::Block,
+                    _ => return Err(format!("{value:?} is neither page nor block").into()),
+                };
+            }
+            "profile" => cell.profile = value.into(),
+            _ => return Err(format!("no setting is named {key:?}").into()),
+        }
+    }
+    let policies: Vec<Policy> = policies.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    let cells: Vec<Cell> = policies.into_iter().map(|policy| Cell { policy, ..cell.clone() }.reads(reads)).collect();
+    let reports = run_all(&cells)?;
+    println!(
+        "{:<10} {:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",
+        "policy", "op", "count", "mean µs", "p50", "p99", "p99.9", "max"
+    );
+    for c in &reports {
+        let Some(r) = &c.result else {
+            println!("{:<10} {}", c.policy, c.overloaded.as_deref().unwrap_or_default());
+            continue;
+        };
+        for (op, l) in [("read", r.read.summary()), ("write", r.write.summary())] {
+            println!(
+                "{:<10} {op:<5} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>10.1}",
+                c.policy, l.count, l.mean_us, l.p50_us, l.p99_us, l.p999_us, l.max_us
+            );
+        }
+        println!(
+            "{:<10} {:.0}/s offered, {:.0}/s; dies {:.3} busy, busiest {:.3}, bus {:.3}; {} erases, WAF {:.3}, {} redirects, \
+             {} episodes; {:.2} s of {:.1} CPU s",
+            "",
+            c.rate,
+            c.iops(),
+            r.busy.dies_mean,
+            r.busy.die_max,
+            r.busy.bus_max,
+            r.erases,
+            r.waf,
+            r.redirects,
+            r.gc_runs,
+            r.took.as_secs_f64(),
+            r.cpu.as_secs_f64()
+        );
+    }
+    if let Some(why) = void(reports.iter(), 0) {
+        println!("VOID: {why}");
+    }
+    Ok(())
+}

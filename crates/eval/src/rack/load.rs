@@ -1,0 +1,142 @@
+//! The requests of a cell: 4 KiB each, Poisson arrivals that wait for nothing, popular blocks by YCSB's law, a share of
+//! writes (RB16, Table 2); and how many a second make a drive so busy.
+
+use rackweave_core::{BLOCK, Rng, Span};
+use rackweave_rack::build;
+use rackweave_rack::config::RackConfig;
+
+use super::CLIENTS;
+use crate::replay::ReplayError;
+use crate::replay::run::Sent;
+use crate::trace::TraceOp;
+use crate::workload::Planned;
+use crate::ycsb::{HOTTEST, popular};
+
+/// In which order reads and writes come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pattern {
+    /// Each request is drawn.
+    Mixed,
+    /// A run of writes, then one of reads; both together have so many requests.
+    Runs { requests: u64 },
+}
+
+/// A workload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    pub name: &'static str,
+    /// Part of the requests that write.
+    pub writes: f64,
+    pub pattern: Pattern,
+}
+
+/// AuctionMark's "long sequence of writes followed by a sequence of reads" (§4.3); how long is not told.
+const RUN: u64 = 20_000;
+
+impl Load {
+    /// YCSB with a share of writes.
+    pub const fn ycsb(writes: f64) -> Load {
+        Load { name: "YCSB", writes, pattern: Pattern::Mixed }
+    }
+    pub const TPC_H: Load = Load { name: "TPC-H", writes: 0.0227, pattern: Pattern::Mixed };
+    pub const SEATS: Load = Load { name: "Seats", writes: 0.1034, pattern: Pattern::Mixed };
+    pub const AUCTIONMARK: Load =
+        Load { name: "AuctionMark", writes: 0.5376, pattern: Pattern::Runs { requests: RUN } };
+    pub const TPC_C: Load = Load { name: "TPC-C", writes: 0.5995, pattern: Pattern::Mixed };
+    pub const TWITTER: Load = Load { name: "Twitter", writes: 0.9786, pattern: Pattern::Mixed };
+    /// Table 2; of YCSB, workload A.
+    pub const SIX: [Load; 6] =
+        [Load::ycsb(0.5), Load::TPC_H, Load::SEATS, Load::AUCTIONMARK, Load::TPC_C, Load::TWITTER];
+}
+
+/// Write amplification that a rate is computed with: what the baseline shows at this fill, measured once; cells report
+/// how busy drives were, so an error here is seen.
+const WAF: f64 = 1.6;
+/// A block that is written again within this is still in the write cache: reads of it ask no die.
+const CACHED_FOR: Span = Span::from_millis(5);
+/// A load is lowered until the die of the hottest block that no cache holds is less busy than this.
+const HOT_DIE_MAX: f64 = 0.75;
+
+/// Requests a second that keep the rack's dies busy for `utilization` of the time, the work of collection included, or
+/// fewer if a single popular block would keep its die busier than [`HOT_DIE_MAX`].
+///
+/// # Errors
+/// The rack has no such device.
+pub fn rate(rack: &RackConfig, load: &Load, utilization: f64) -> Result<f64, ReplayError> {
+    let p = build::profile(rack).map_err(|e| ReplayError::Build { reason: e.to_string().into() })?;
+    let g = &p.geometry;
+    let dies = f64::from(rack.servers) * f64::from(g.dies());
+    let slot_s = f64::from(BLOCK) / p.bus_bytes_per_s as f64;
+    let (spp, slots) = (g.slots_per_page() as f64, f64::from(g.slots_per_block()));
+    let (read, program) = (p.read.as_secs_f64(), p.program.as_secs_f64());
+    let a_read = read + slot_s;
+    let moved = (program + read) / spp + slot_s;
+    let a_copy = program / spp + (WAF - 1.0) * moved + WAF * p.erase.as_secs_f64() / slots;
+    let (r, w) = (1.0 - load.writes, load.writes);
+    let each = r * a_read + w * a_copy * f64::from(rack.replicas);
+    let even = utilization * dies / each;
+    // Reads a second of the most popular block that is not in a cache, by the rate.
+    let hot = |rate: f64| {
+        let hottest = HOTTEST / f64::from(CLIENTS);
+        let cached_above = 1.0 / (rate * w * CACHED_FOR.as_secs_f64()).max(f64::MIN_POSITIVE);
+        rate * r * hottest.min(cached_above)
+    };
+    let busiest = |rate: f64| rate * each / dies + hot(rate) * a_read;
+    let fits = |rate: f64| busiest(rate) <= HOT_DIE_MAX.max(utilization);
+    if fits(even) {
+        return Ok(even);
+    }
+    let (mut low, mut high) = (0.0, even);
+    for _ in 0..60 {
+        let middle = (low + high) / 2.0;
+        if fits(middle) { low = middle } else { high = middle }
+    }
+    Ok(low)
+}
+
+/// The requests, without end, in order of time.
+#[derive(Debug)]
+pub struct Source {
+    load: Load,
+    gap_ns: f64,
+    blocks: u64,
+    clock_ns: f64,
+    drawn: u64,
+    rng: Rng,
+}
+
+/// Stream of the seed that requests are drawn from.
+const STREAM: u64 = 0x6c6f_6164;
+
+impl Source {
+    /// `rate` requests a second to volumes of `bytes` each.
+    pub fn new(load: &Load, rate: f64, bytes: u64, seed: u64) -> Source {
+        Source {
+            load: *load,
+            gap_ns: 1e9 / rate,
+            blocks: bytes / u64::from(BLOCK),
+            clock_ns: 0.0,
+            drawn: 0,
+            rng: Rng::stream(seed, STREAM),
+        }
+    }
+
+    fn writes(&mut self) -> bool {
+        match self.load.pattern {
+            Pattern::Mixed => self.rng.chance(self.load.writes),
+            Pattern::Runs { requests } => ((self.drawn % requests) as f64) < requests as f64 * self.load.writes,
+        }
+    }
+
+    /// There is always one.
+    pub(crate) fn next(&mut self) -> Sent {
+        self.clock_ns += self.rng.exponential(self.gap_ns);
+        let at = Span(self.clock_ns as u64);
+        let op = if self.writes() { TraceOp::Write } else { TraceOp::Read };
+        self.drawn += 1;
+        let client = self.rng.below(u64::from(CLIENTS)) as u32;
+        let offset = popular(&mut self.rng, self.blocks) * u64::from(BLOCK);
+        let planned = Planned { at, op, offset, len: u64::from(BLOCK), fua: false, rounded: false };
+        Sent { client, came: at, planned }
+    }
+}

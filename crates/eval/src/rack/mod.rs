@@ -1,0 +1,207 @@
+//! Cells: a rack under one policy and one generated load, in virtual time, and what came of it. RackBlox's figures (§4)
+//! are made of cells.
+//!
+//! [`load`] draws the requests, [`super::replay`]'s rack answers them; [`run_all`] takes cells to all cores. Equal cells
+//! give equal numbers.
+
+pub mod load;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rackweave_rack::config::{BlockingConfig, RackConfig, Size};
+use rackweave_rack::sim::Network;
+use serde_json::{Value, json};
+
+pub use load::{Load, Pattern};
+
+use crate::replay::run::{Length, Run};
+use crate::replay::{LINK_QUEUE_MAX, Policy, ReplayError, TIMEOUT_MS, WINDOW, age, size};
+use crate::report::{ERASES_DIFFER_MAX, PolicyReport};
+
+/// Reads (or writes, where nothing is read) that a counted cell of a full form has at the least.
+pub const READS_MIN: u64 = 1_000_000;
+/// A cell whose busiest die or bus works more than this part of the time shows a queue, not a policy.
+pub const BUSY_MAX: f64 = 0.90;
+/// The testbed: one of five servers is the clients' (§3.7).
+pub const SERVERS: u32 = 4;
+/// §3.1: two replicas in the rack; its third is in another.
+pub const REPLICAS: u32 = 2;
+/// Client nodes, each with a volume, as where four compete (§4.5.2).
+pub const CLIENTS: u32 = 4;
+/// Bytes of a modelled drive: enough erase blocks for a collector on many dies; a fraction of the paper's 1 TB.
+pub const SSD_BYTES: u64 = 4 << 30;
+/// Free ÷ spare blocks when a cell begins. RB16 consumes half of the free blocks and lets the workload run until
+/// collection does; this is where it then is: a little above the soft threshold.
+pub const FREE_AFTER: f64 = 0.37;
+
+/// What a cell is.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    pub policy: Policy,
+    /// The name of a built-in device profile.
+    pub profile: String,
+    pub network: Network,
+    pub load: Load,
+    /// Part of the time that dies are to be busy, all together ([`load::rate`]).
+    pub utilization: f64,
+    pub seed: u64,
+    /// Requests before the measured ones, and measured.
+    pub warm_up: u64,
+    pub requests: u64,
+    /// What a read waits for while its die collects (protocol rule 21).
+    pub blocking: BlockingConfig,
+}
+
+impl Cell {
+    /// P-SSD, the fast network, half of the dies' time; as many requests as it takes for [`READS_MIN`] reads.
+    pub fn new(policy: Policy, load: Load) -> Cell {
+        Cell {
+            policy,
+            profile: "p-ssd".into(),
+            network: Network::fast(Network::excerpt()),
+            load,
+            utilization: 0.5,
+            seed: 1,
+            warm_up: 0,
+            requests: 0,
+            blocking: BlockingConfig::Page,
+        }
+        .reads(READS_MIN)
+    }
+    /// As many requests as it takes for so many reads (writes, if nothing is read), a tenth more before them.
+    pub fn reads(mut self, reads: u64) -> Cell {
+        let share = 1.0 - self.load.writes;
+        // One in a thousand more, for reads are drawn.
+        self.requests = (reads as f64 * 1.001 / if share > 0.0 { share } else { 1.0 }).ceil() as u64;
+        self.warm_up = self.requests / 10;
+        self
+    }
+
+    /// The rack, before the policy.
+    fn rack(&self) -> RackConfig {
+        let mut rack = RackConfig { servers: SERVERS, replicas: REPLICAS, ..RackConfig::default() };
+        rack.ssd.profile.clone_from(&self.profile);
+        rack.ssd.size = Size(SSD_BYTES);
+        rack.ssd.blocking_unit = self.blocking;
+        rack.ssd.verify = false;
+        rack.client.window = WINDOW;
+        rack.client.keep_kib = 0;
+        rack.client.timeout_ms = TIMEOUT_MS;
+        rack
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The rack cannot be built, or a request was never answered. (One that cannot keep up is a void cell.)
+    pub fn run(&self) -> Result<CellReport, ReplayError> {
+        let rack = self.policy.apply(&self.rack());
+        rack.validate()?;
+        let network = Network { queue_max: LINK_QUEUE_MAX, ..self.network.clone() };
+        let mut run = Run::up(&rack, &network, CLIENTS, self.seed, self.policy.name)?;
+        let sets = run.sets(&rack)?;
+        let volumes = run.volumes(&sets, CLIENTS, size::UTILIZATION)?;
+        age::age(&mut run.sim, &volumes, &sets, FREE_AFTER, self.seed);
+        let rate = load::rate(&rack, &self.load, self.utilization)?;
+        let mut source = load::Source::new(&self.load, rate, volumes[0].size, self.seed);
+        let length = Length { warm_up: self.warm_up, measured: self.requests };
+        let (result, overloaded) = match run.measure(length, &volumes, &sets, || Ok(source.next())) {
+            Ok(report) => (Some(report), None),
+            Err(e @ ReplayError::Overloaded { .. }) => (None, Some(e.to_string().into())),
+            Err(e) => return Err(e),
+        };
+        Ok(CellReport { policy: self.policy.name, rate, result, overloaded })
+    }
+}
+
+/// What came of a cell.
+#[derive(Clone, Debug)]
+pub struct CellReport {
+    pub policy: &'static str,
+    /// Requests a second that were offered.
+    pub rate: f64,
+    /// None: the rack could not keep up.
+    pub result: Option<PolicyReport>,
+    pub overloaded: Option<Box<str>>,
+}
+
+impl CellReport {
+    /// Requests answered a second of virtual time.
+    pub fn iops(&self) -> f64 {
+        self.result.as_ref().map_or(f64::NAN, |r| r.requests() as f64 / r.took.as_secs_f64().max(1e-9))
+    }
+    /// A percentile of the reads' latency, µs; not a number if there is none.
+    pub fn read_us(&self, part: f64) -> f64 {
+        let reads = self.result.as_ref().map(|r| &r.read).filter(|l| l.count() > 0);
+        reads.map_or(f64::NAN, |l| l.quantile(part).as_micros_f64())
+    }
+    /// The same of the writes'.
+    pub fn write_us(&self, part: f64) -> f64 {
+        let writes = self.result.as_ref().map(|r| &r.write).filter(|l| l.count() > 0);
+        writes.map_or(f64::NAN, |l| l.quantile(part).as_micros_f64())
+    }
+    /// Why it must not be counted, alone.
+    pub fn void(&self, reads_min: u64) -> Option<Box<str>> {
+        if let Some(why) = &self.overloaded {
+            return Some(why.clone());
+        }
+        let r = self.result.as_ref()?;
+        if r.failed > 0 {
+            let first = r.first_failure.as_deref().unwrap_or_default();
+            return Some(format!("{} requests failed; the first: {first}", r.failed).into());
+        }
+        let busiest = r.busy.die_max.max(r.busy.bus_max);
+        if busiest >= BUSY_MAX {
+            return Some(format!("the busiest die or bus worked {:.0} % of the time", busiest * 100.0).into());
+        }
+        let counted = if r.read.count() > 0 { r.read.count() } else { r.write.count() };
+        (counted < reads_min).then(|| format!("{counted} requests counted, fewer than {reads_min}").into())
+    }
+    pub fn json(&self) -> Value {
+        let Some(r) = &self.result else {
+            return json!({"policy": self.policy, "rate": self.rate, "overloaded": self.overloaded});
+        };
+        json!({
+            "policy": self.policy, "rate": self.rate, "iops": self.iops(),
+            "read": r.read.summary(), "write": r.write.summary(),
+            "erases": r.erases, "waf": r.waf, "redirects": r.redirects, "gc_episodes": r.gc_runs,
+            "busy": r.busy, "failed": r.failed, "cpu_s": r.cpu.as_secs_f64(), "virtual_s": r.took.as_secs_f64(),
+        })
+    }
+}
+
+/// Why cells of one load under several policies must not be compared: any of them is void, or they did not do the same
+/// work.
+pub fn void<'a>(cells: impl Iterator<Item = &'a CellReport> + Clone, reads_min: u64) -> Option<Box<str>> {
+    if let Some((c, why)) = cells.clone().find_map(|c| c.void(reads_min).map(|why| (c, why))) {
+        return Some(format!("{}: {why}", c.policy).into());
+    }
+    let erases = cells.filter_map(|c| c.result.as_ref().map(|r| (r.erases, c.policy)));
+    let (least, most) = (erases.clone().min()?, erases.max()?);
+    (most.0 as f64 > least.0 as f64 * (1.0 + ERASES_DIFFER_MAX))
+        .then(|| format!("{} erased {} blocks, {} {}", most.1, most.0, least.1, least.0).into())
+}
+
+/// Runs cells on all cores; answers are in the cells' order.
+///
+/// # Errors
+/// As [`Cell::run`], of the first cell that has one.
+pub fn run_all(cells: &[Cell]) -> Result<Vec<CellReport>, ReplayError> {
+    let next = AtomicUsize::new(0);
+    let answers: Vec<Mutex<Option<_>>> = cells.iter().map(|_| Mutex::new(None)).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores.min(cells.len()) {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(cell) = cells.get(i) else { return };
+                    *answers[i].lock().expect("nobody panics with it") = Some(cell.run());
+                }
+            });
+        }
+    });
+    let answer = |a: Mutex<Option<_>>| a.into_inner().expect("no thread is left").expect("every cell was run");
+    answers.into_iter().map(answer).collect()
+}

@@ -1,0 +1,55 @@
+//! Cells: a generated load on the whole rack, policy by policy.
+
+use rackweave_eval::rack::{Cell, CellReport, Load, READS_MIN, run_all, void};
+use rackweave_eval::replay::Policy;
+
+/// Small enough for a test, long enough for collection to run.
+fn tiny(policy: Policy, load: Load) -> Cell {
+    Cell { seed: 3, utilization: 0.4, ..Cell::new(policy, load) }.reads(12_000)
+}
+
+/// What must not depend on the machine.
+fn comparable(c: &CellReport) -> serde_json::Value {
+    let mut json = c.json();
+    json.as_object_mut().unwrap().remove("cpu_s");
+    json
+}
+
+#[test]
+fn every_policy_answers_all_and_the_same_cell_gives_the_same_numbers() {
+    let cells: Vec<Cell> = Policy::ALL.iter().map(|p| tiny(*p, Load::ycsb(0.5))).collect();
+    let twice = [cells.clone(), cells.clone()].concat();
+    let reports = run_all(&twice).unwrap();
+    let (first, second) = reports.split_at(cells.len());
+    for ((cell, a), b) in cells.iter().zip(first).zip(second) {
+        let r = a.result.as_ref().expect("the rack keeps up");
+        assert_eq!((r.requests(), r.failed), (cell.requests, 0), "{}", a.policy);
+        assert!(r.read.count() > 11_000 && r.write.count() > 11_000, "{}", a.policy);
+        assert!(r.busy.dies_mean > 0.1 && r.busy.die_max >= r.busy.dies_mean, "{}: {:?}", a.policy, r.busy);
+        assert_eq!(comparable(a), comparable(b), "{}", a.policy);
+        assert!(a.void(READS_MIN).is_some(), "a million reads are asked for");
+        assert_eq!(a.void(10_000), None);
+    }
+    let other = Cell { seed: 4, ..cells[0].clone() }.run().unwrap();
+    assert_ne!(comparable(&first[0])["read"], comparable(&other)["read"]);
+}
+
+#[test]
+fn cells_that_must_not_be_compared_say_why() {
+    let mut report = tiny(Policy::BASELINE, Load::ycsb(0.5)).run().unwrap();
+    let with = |change: &dyn Fn(&mut rackweave_eval::report::PolicyReport)| {
+        let mut c = report.clone();
+        change(c.result.as_mut().unwrap());
+        c
+    };
+    let (busy, failed) = (with(&|r| r.busy.die_max = 0.91), with(&|r| r.failed = 2));
+    let (few, more) = (with(&|r| r.erases = 100), with(&|r| r.erases = 106));
+    assert!(busy.void(0).unwrap().contains("91 %"), "{:?}", busy.void(0));
+    assert!(failed.void(0).unwrap().starts_with("2 requests failed"));
+    assert!(void([&few, &more].into_iter(), 0).unwrap().contains("erased 106"));
+    let same = with(&|r| r.erases = 105);
+    assert_eq!(void([&few, &same].into_iter(), 0), None);
+    report.result = None;
+    report.overloaded = Some("too much".into());
+    assert_eq!(void([&few, &report].into_iter(), 0).as_deref(), Some("baseline: too much"));
+}
