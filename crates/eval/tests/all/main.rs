@@ -3,8 +3,8 @@
 mod ageing;
 mod fuzz;
 mod malformed;
-mod readers;
 mod rack;
+mod readers;
 mod real_data;
 mod replay;
 mod round_trip;
