@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut policies = "baseline,rackblox,ideal".to_string();
-    let (mut cell, mut reads) = (Cell::new(Policy::BASELINE, Load::ycsb(0.5)), 200_000);
+    let (mut cell, mut reads) = (Cell::new(Policy::Baseline, Load::ycsb(0.5)), 200_000);
     for a in std::env::args().skip(1) {
         let (key, value) = a.split_once('=').ok_or_else(|| format!("{a:?} is not key=value"))?;
         match key {

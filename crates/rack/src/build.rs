@@ -14,6 +14,7 @@ use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, Vs
 use rackweave_switch::{Switch, SwitchConfig, Update};
 
 use crate::config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
+use crate::switching::RedirectKind;
 
 /// Ids of a server's vSSDs begin at 1 + 16 × its number.
 const VSSD_IDS_PER_SERVER: u32 = 16;
@@ -281,7 +282,7 @@ pub fn switch(cfg: &RackConfig) -> Switch {
 
 /// The configuration of the switch; [`switch`] makes the node.
 pub fn switch_config(cfg: &RackConfig) -> SwitchConfig {
-    SwitchConfig { redirect: cfg.gc.redirect, ..SwitchConfig::new(Layout::SWITCH) }
+    SwitchConfig { redirect: cfg.switch.redirect == RedirectKind::Gc, ..SwitchConfig::new(Layout::SWITCH) }
 }
 
 /// Volume client `i`. `nonce` must differ in each of its lives.

@@ -11,7 +11,9 @@ pub mod distributed;
 pub mod embedded;
 pub mod fault;
 pub mod hosts;
+pub mod policy;
 pub mod sim;
 pub mod switching;
 
 pub use config::{ConfigError, RackConfig, Size};
+pub use policy::{Policy, UnknownPolicy};

@@ -53,6 +53,17 @@ impl fmt::Display for DataPlaneKind {
     }
 }
 
+/// Where the switch sends a read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RedirectKind {
+    /// Where its client sent it.
+    Off,
+    /// To an idle replica, if the one it was sent to collects (RB3).
+    #[default]
+    Gc,
+}
+
 /// Nodes behind one interface of the switch's host, or behind several of equal cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -98,6 +109,7 @@ pub struct RingPlan {
 #[serde(default, deny_unknown_fields)]
 pub struct SwitchSection {
     pub data_plane: DataPlaneKind,
+    pub redirect: RedirectKind,
     /// Of a data plane in the kernel: which interface leads to which node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSection>,
@@ -129,10 +141,6 @@ fn mac(text: &str) -> Option<[u8; 6]> {
 }
 
 impl SwitchSection {
-    pub(crate) fn is_default(&self) -> bool {
-        *self == SwitchSection::default()
-    }
-
     pub(crate) fn check(&self, layout: Layout, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
         self.ring_plans(layout, out);
         if self.data_plane == DataPlaneKind::Process {

@@ -99,7 +99,7 @@ impl Cell {
         let rack = self.policy.apply(&self.rack());
         rack.validate()?;
         let network = Network { queue_max: LINK_QUEUE_MAX, ..self.network.clone() };
-        let mut run = Run::up(&rack, &network, CLIENTS, self.seed, self.policy.name)?;
+        let mut run = Run::up(&rack, &network, CLIENTS, self.seed, self.policy.name())?;
         let sets = run.sets(&rack)?;
         let volumes = run.volumes(&sets, CLIENTS, size::UTILIZATION)?;
         age::age(&mut run.sim, &volumes, &sets, FREE_AFTER, self.seed);
@@ -111,7 +111,7 @@ impl Cell {
             Err(e @ ReplayError::Overloaded { .. }) => (None, Some(e.to_string().into())),
             Err(e) => return Err(e),
         };
-        Ok(CellReport { policy: self.policy.name, rate, result, overloaded })
+        Ok(CellReport { policy: self.policy.name(), rate, result, overloaded })
     }
 }
 

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use rackweave_core::Span;
 use rackweave_core::request::RequestError;
+use rackweave_rack::Policy;
 use rackweave_rack::capture::CaptureError;
 use rackweave_rack::config::{ConfigError, RackConfig};
 use rackweave_rack::sim::Network;
 
-use super::policy::Policy;
 use super::size::UTILIZATION;
 use crate::trace::Format;
 use crate::workload::WorkloadError;
@@ -71,8 +71,8 @@ impl ReplayConfig {
             return bad("policies", String::new(), "at least one");
         }
         for (i, p) in self.policies.iter().enumerate() {
-            if self.policies[..i].iter().any(|q| q.name == p.name) {
-                return bad("policies", p.name.into(), "each at most once");
+            if self.policies[..i].contains(p) {
+                return bad("policies", p.name().into(), "each at most once");
             }
         }
         if let Some(path) = self.pcap.as_ref().filter(|_| self.policies.len() > 1) {

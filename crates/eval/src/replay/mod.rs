@@ -6,7 +6,6 @@
 
 pub(crate) mod age;
 mod config;
-mod policy;
 pub(crate) mod run;
 pub mod size;
 
@@ -15,7 +14,7 @@ use rackweave_flash::Profile;
 use rackweave_rack::config::{RackConfig, Size};
 
 pub use config::{RATE_MAX, REQUESTS_DEFAULT, ReplayConfig, ReplayError, SPEED_MAX};
-pub use policy::{Policy, UnknownPolicy};
+pub use rackweave_rack::{Policy, UnknownPolicy};
 
 use crate::report::{RackFacts, Report};
 use crate::workload::Workload;
@@ -41,7 +40,7 @@ pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
         let (rack, workload) = (&rack, &workload);
         let start = |policy: &Policy| {
             let policy = *policy;
-            scope.spawn(move || run::run(cfg, &policy.apply(rack), policy.name, workload))
+            scope.spawn(move || run::run(cfg, &policy.apply(rack), policy.name(), workload))
         };
         let running: Vec<_> = cfg.policies.iter().map(start).collect();
         running.into_iter().map(|r| r.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()

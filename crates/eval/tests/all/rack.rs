@@ -36,7 +36,7 @@ fn every_policy_answers_all_and_the_same_cell_gives_the_same_numbers() {
 
 #[test]
 fn cells_that_must_not_be_compared_say_why() {
-    let mut report = tiny(Policy::BASELINE, Load::ycsb(0.5)).run().unwrap();
+    let mut report = tiny(Policy::Baseline, Load::ycsb(0.5)).run().unwrap();
     let with = |change: &dyn Fn(&mut rackweave_eval::report::PolicyReport)| {
         let mut c = report.clone();
         change(c.result.as_mut().unwrap());

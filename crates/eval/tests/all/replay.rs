@@ -52,7 +52,7 @@ fn rackblox_redirects_and_its_read_tail_is_not_above_the_baselines() {
 
 #[test]
 fn the_same_seed_gives_the_same_report() {
-    let cfg = small("tpcc-head.trace", &[Policy::RACKBLOX], 12_000);
+    let cfg = small("tpcc-head.trace", &[Policy::Rackblox], 12_000);
     let first = comparable(&replay(&cfg).unwrap());
     assert_eq!(first, comparable(&replay(&cfg).unwrap()));
     let other = comparable(&replay(&ReplayConfig { seed: 8, ..cfg }).unwrap());
@@ -61,7 +61,7 @@ fn the_same_seed_gives_the_same_report() {
 
 #[test]
 fn a_read_only_trace_says_that_nothing_was_collected() {
-    let report = replay(&small("wsrch-head.trace", &[Policy::BASELINE, Policy::RACKBLOX], 5_000)).unwrap();
+    let report = replay(&small("wsrch-head.trace", &[Policy::Baseline, Policy::Rackblox], 5_000)).unwrap();
     assert!(report.policies.iter().all(|p| p.requests() == 5_000));
     assert_eq!(report.without_gc().count(), 2);
     assert!(report.table().contains("no garbage collection ran"));
@@ -70,7 +70,7 @@ fn a_read_only_trace_says_that_nothing_was_collected() {
 
 #[test]
 fn settings_that_make_no_sense_are_refused() {
-    let good = small("tpcc-head.trace", &[Policy::BASELINE], 1);
+    let good = small("tpcc-head.trace", &[Policy::Baseline], 1);
     let setting = |cfg: ReplayConfig| match replay(&cfg) {
         Err(ReplayError::Setting { name, .. }) => name,
         other => panic!("{other:?}"),
@@ -84,7 +84,7 @@ fn settings_that_make_no_sense_are_refused() {
     assert_eq!(setting(ReplayConfig { requests: 0, ..good.clone() }), "requests");
     assert_eq!(setting(ReplayConfig { utilization: 1.0, ..good.clone() }), "utilization");
     assert_eq!(setting(ReplayConfig { policies: vec![], ..good.clone() }), "policies");
-    let twice = vec![Policy::IDEAL, Policy::IDEAL];
+    let twice = vec![Policy::Ideal, Policy::Ideal];
     assert_eq!(setting(ReplayConfig { policies: twice, ..good.clone() }), "policies");
     let tiny = ReplayConfig { ssd_bytes: Some(4096), ..good.clone() };
     assert!(matches!(replay(&tiny), Err(ReplayError::Config(_))), "{:?}", replay(&tiny).err());
@@ -95,7 +95,7 @@ fn settings_that_make_no_sense_are_refused() {
 #[test]
 fn policies_have_names() {
     for p in Policy::ALL {
-        assert_eq!(p.name.parse::<Policy>(), Ok(p));
+        assert_eq!(p.name().parse::<Policy>(), Ok(p));
     }
     let e = "vdc".parse::<Policy>().unwrap_err().to_string();
     assert!(e.contains("\"vdc\"") && e.contains("baseline, rackblox, ideal"), "{e}");
@@ -111,7 +111,7 @@ fn public_traces_are_replayed() {
         ("opencas/ycsb-a-rocksdb-optane-p4800x.csv.zst", 4_000),
     ] {
         let Some(path) = shared("public_traces_are_replayed", name) else { continue };
-        let policies = vec![Policy::BASELINE, Policy::RACKBLOX];
+        let policies = vec![Policy::Baseline, Policy::Rackblox];
         let ssd_bytes = Some(1 << 30);
         let report = replay(&ReplayConfig { policies, requests, ssd_bytes, ..ReplayConfig::new(path) }).unwrap();
         println!("{}", report.table());

@@ -16,7 +16,7 @@ use rackweave_transport::Keys;
 
 use crate::config::RackConfig;
 use crate::embedded::control::SwitchState;
-use crate::switching::{DataPlaneKind, PortPlan};
+use crate::switching::{DataPlaneKind, PortPlan, RedirectKind};
 
 /// How often the interfaces are looked at: a link that goes down takes its flows with it for so long at the most.
 const WATCH: Span = Span::from_millis(200);
@@ -75,7 +75,7 @@ impl KernelNode {
         let own = Layout::SWITCH;
         let switch = KernelSwitch::load(KernelConfig {
             hook,
-            redirect: cfg.gc.redirect,
+            redirect: cfg.switch.redirect == RedirectKind::Gc,
             require_mac: !keys.is_none(),
             ..KernelConfig::new(own)
         })

@@ -6,7 +6,7 @@ use rackweave_dataplane::testrack::{TestRack, UPLINKS, port_name, uplink_mac, up
 
 use super::DistributedError;
 use crate::hosts::{HostsSection, NodeName};
-use crate::switching::{DataPlaneKind, PortSection, SwitchSection, native_address};
+use crate::switching::{DataPlaneKind, PortSection, native_address};
 
 /// The nodes' hosts. They are gone when this process is.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Namespaces {
     }
 
     /// The switch's interfaces.
-    pub fn switch(&self, data_plane: DataPlaneKind) -> SwitchSection {
+    pub fn ports(&self) -> Vec<PortSection> {
         let near = self.rack.near_hosts.iter().map(|h| PortSection {
             nodes: vec![self.name(h.node).to_string()],
             interfaces: vec![port_name(h.node)],
@@ -67,8 +67,7 @@ impl Namespaces {
             interfaces: (0..UPLINKS).map(uplink_name).collect(),
             macs: (0..UPLINKS).map(|i| uplink_mac(1, i).map(|b| format!("{b:02x}")).join(":")).collect(),
         };
-        let ports = near.chain([far].into_iter().filter(|f| !f.nodes.is_empty())).collect();
-        SwitchSection { data_plane, ports, rings: Vec::new() }
+        near.chain([far].into_iter().filter(|f| !f.nodes.is_empty())).collect()
     }
 
     fn name(&self, id: NodeId) -> NodeName {

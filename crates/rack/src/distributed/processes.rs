@@ -27,7 +27,7 @@ use crate::embedded::serve::NbdTls;
 use crate::embedded::status::Facts;
 use crate::embedded::up::{self, Options, UpError};
 use crate::hosts::{HostsSection, NodeName};
-use crate::switching::{DataPlaneKind, SwitchSection};
+use crate::switching::DataPlaneKind;
 
 /// The configuration that the processes read, in the data directory: the rack's, with this run's hosts and timing.
 pub(super) const NODES_FILE: &str = "nodes.toml";
@@ -139,14 +139,13 @@ fn namespaces(
             return Err(DistributedError::NoWayIn { option, address: tcp.to_string() }.into());
         }
     }
-    let rings = std::mem::take(&mut cfg.switch.rings);
-    if cfg.hosts.is_some() || !cfg.switch.is_default() {
+    if cfg.hosts.is_some() || cfg.switch.data_plane != DataPlaneKind::default() || !cfg.switch.ports.is_empty() {
         return Err(DistributedError::NotOurs.into());
     }
     let key = make_key(dir)?;
     let namespaces = Namespaces::new(cfg.servers, data_plane)?;
     cfg.hosts = Some(namespaces.hosts(key));
-    cfg.switch = SwitchSection { rings, ..namespaces.switch(data_plane) };
+    (cfg.switch.data_plane, cfg.switch.ports) = (data_plane, namespaces.ports());
     cfg.validate().map_err(UpError::Options)?;
     dir.write(NAMESPACES_FILE, namespaces.listed().as_bytes())?;
     Ok(namespaces)

@@ -1,5 +1,7 @@
+use rackweave_flash::{Separation, Share, VictimPolicy};
+
 use super::*;
-use rackweave_flash::Share;
+use crate::switching::RedirectKind;
 
 fn problems(text: &str) -> Vec<(&'static str, String)> {
     match RackConfig::parse(text) {
@@ -108,6 +110,38 @@ fn what_the_flash_is_told_reaches_it() {
     let e = suspends("[ssd]\nerase_suspend = true\nprofile = \"femu\"\n").unwrap_err().to_string();
     assert!(e.contains("ssd.erase_suspend: profile femu"), "{e}");
     assert_eq!(problems("[ssd]\nerase_suspend = true\nblocking_unit = \"block\"\n")[0].0, "ssd.erase_suspend");
+}
+
+#[test]
+fn a_policy_sets_what_is_not_written() {
+    for policy in Policy::ALL {
+        let cfg = RackConfig::parse(&format!("policy = \"{policy}\"\n")).expect("a policy is a configuration");
+        assert_eq!(cfg, policy.apply(&RackConfig::default()), "{policy}");
+        assert_eq!(RackConfig::parse(&cfg.to_toml()).as_ref(), Ok(&cfg), "{policy}");
+        assert_eq!(policy.apply(&cfg), cfg, "{policy}");
+        for other in Policy::ALL.into_iter().filter(|&o| o != policy) {
+            let changed = other.apply(&cfg);
+            assert_ne!((&changed.gc, &changed.switch, &changed.ssd), (&cfg.gc, &cfg.switch, &cfg.ssd), "{other}");
+            assert_eq!(changed, other.apply(&RackConfig::default()), "nothing of {policy} is left in {other}");
+            // The kept form has no key of the policy's: one word changes it all.
+            let kept = cfg.to_toml().replacen(policy.name(), other.name(), 1);
+            assert_eq!(RackConfig::parse(&kept).as_ref(), Ok(&changed), "{kept}");
+        }
+    }
+    let e = RackConfig::parse("servers = 4\npolicy = \"fastest\"").unwrap_err().to_string();
+    assert!(e.contains("line 2") && e.contains("fastest") && e.contains("rackblox"), "{e}");
+}
+
+#[test]
+fn what_is_written_wins_over_the_policy() {
+    let cfg = RackConfig::parse("policy = \"baseline\"\n[switch]\nredirect = \"gc\"\n").expect("no contradiction");
+    assert_eq!((cfg.gc.policy, cfg.switch.redirect), (GcConfigPolicy::Uncoordinated, RedirectKind::Gc));
+    assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg));
+    // As the data directories of earlier versions have it.
+    let older = RackConfig::parse("[gc]\nredirect = false\nsoft_percent = 40\n").expect("an earlier form");
+    assert_eq!((older.switch.redirect, older.gc.soft_percent), (RedirectKind::Off, 40));
+    assert!(!older.to_toml().contains("redirect = false"), "{}", older.to_toml());
+    assert!(RackConfig::parse("[gc]\nredirect = 1\n").is_err());
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! `[gc]`: when virtual SSDs collect garbage, and what.
+
+use rackweave_flash::{Separation, VictimPolicy};
+use serde::{Deserialize, Serialize};
+
+use super::{Problem, need};
+
+/// When a vSSD collects garbage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GcConfigPolicy {
+    /// RackBlox: asks the switch first.
+    #[default]
+    Coordinated,
+    /// The baseline: below the soft threshold, asking nobody.
+    Uncoordinated,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GcSection {
+    pub policy: GcConfigPolicy,
+    /// Free ÷ spare, per cent, below which a vSSD asks softly (RB4).
+    pub soft_percent: u32,
+    /// Free ÷ spare, per cent, below which it collects without being denied (RB4).
+    pub regular_percent: u32,
+    /// A vSSD collects while it is idle, asking nobody (RB5).
+    pub background: bool,
+    /// Weight of the last gap between a vSSD's requests in the prediction of the next (RB5's α).
+    pub idle_alpha: f64,
+    /// A gap that is predicted to be longer is idle.
+    pub idle_over_ms: u64,
+    /// Which blocks are collected.
+    pub victims: VictimPolicy,
+    /// Which data share erase blocks.
+    pub separation: Separation,
+}
+
+impl Default for GcSection {
+    fn default() -> GcSection {
+        GcSection {
+            policy: GcConfigPolicy::Coordinated,
+            soft_percent: 35,
+            regular_percent: 25,
+            background: true,
+            idle_alpha: 0.5,
+            idle_over_ms: 30,
+            victims: VictimPolicy::Greedy,
+            separation: Separation::Moved,
+        }
+    }
+}
+
+impl GcSection {
+    pub(super) fn check(&self, out: &mut Vec<Problem>) {
+        let soft = self.soft_percent;
+        let rule = "2 to 89 (collection ends 10 points above)";
+        need(out, (2..=89).contains(&soft), "gc.soft_percent", &soft, rule);
+        let below = self.regular_percent >= 1 && self.regular_percent < soft;
+        let rule = format!("at least 1, below gc.soft_percent ({soft})");
+        need(out, below, "gc.regular_percent", &self.regular_percent, rule);
+        let rule = "more than 0, at most 1 (the weight of the last gap between requests)";
+        need(out, self.idle_alpha > 0.0 && self.idle_alpha <= 1.0, "gc.idle_alpha", &self.idle_alpha, rule);
+        need(out, (1..=60_000).contains(&self.idle_over_ms), "gc.idle_over_ms", &self.idle_over_ms, "1 to 60000");
+    }
+}

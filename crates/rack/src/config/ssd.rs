@@ -1,0 +1,147 @@
+//! `[ssd]`: the modelled devices.
+
+use std::fmt;
+
+use rackweave_core::BLOCK;
+use serde::{Deserialize, Serialize};
+
+use super::{Problem, SSD_BYTES_MAX, SSD_BYTES_MIN, Size, need};
+
+/// How long device commands take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TimingConfig {
+    /// As the profile says.
+    #[default]
+    Real,
+    /// No time at all: what the program itself costs.
+    None,
+    /// As the profile says, but collection is free: the limit of every policy.
+    IdealGc,
+}
+
+impl TimingConfig {
+    pub fn name(self) -> &'static str {
+        match self {
+            TimingConfig::Real => "real",
+            TimingConfig::None => "none",
+            TimingConfig::IdealGc => "ideal-gc",
+        }
+    }
+}
+
+/// What a read waits for while its die collects (protocol rule 21).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BlockingConfig {
+    /// One page move.
+    #[default]
+    Page,
+    /// A whole victim block.
+    Block,
+}
+
+/// What the vSSDs of a drive do not share with each other (FB2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IsolationConfig {
+    /// Channels.
+    #[default]
+    Channel,
+    /// Dies: the bus of a channel may be shared.
+    Die,
+}
+
+impl IsolationConfig {
+    /// FlashBlox's `isolationLevel`.
+    pub fn level(self) -> u8 {
+        match self {
+            IsolationConfig::Channel => 3,
+            IsolationConfig::Die => 2,
+        }
+    }
+    pub fn name(self) -> &'static str {
+        match self {
+            IsolationConfig::Channel => "channel",
+            IsolationConfig::Die => "die",
+        }
+    }
+}
+
+/// The levels of isolation that a rack has replica sets of: one, or a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected \"channel\", \"die\", or a list of these")]
+pub enum Levels {
+    One(IsolationConfig),
+    Several(Vec<IsolationConfig>),
+}
+
+impl Levels {
+    /// The first is that of volumes which ask for none.
+    pub fn all(&self) -> &[IsolationConfig] {
+        match self {
+            Levels::One(one) => std::slice::from_ref(one),
+            Levels::Several(all) => all,
+        }
+    }
+    pub fn count(&self) -> u32 {
+        self.all().len() as u32
+    }
+}
+
+impl fmt::Display for Levels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.all().iter().map(|l| l.name()).collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SsdSection {
+    /// A built-in device profile: `p-ssd`, `intel-dc`, `optane`, `femu`.
+    pub profile: String,
+    /// Bytes of the modelled device; its geometry is scaled to the nearest that is not larger.
+    pub size: Size,
+    /// What each vSSD has for itself: with several levels, each has an equal part of the drive and sets of its own.
+    pub isolation: Levels,
+    pub timing: TimingConfig,
+    pub blocking_unit: BlockingConfig,
+    /// Host reads interrupt erases, where the profile says what that takes.
+    pub erase_suspend: bool,
+    /// Check record and CRC32C of every slot read.
+    pub verify: bool,
+    /// A vSSD's map is checkpointed whenever this many erase blocks were filled.
+    pub checkpoint_blocks: u32,
+}
+
+impl Default for SsdSection {
+    fn default() -> SsdSection {
+        SsdSection {
+            profile: "p-ssd".into(),
+            size: Size::gib(16),
+            isolation: Levels::One(IsolationConfig::Channel),
+            timing: TimingConfig::Real,
+            blocking_unit: BlockingConfig::Page,
+            erase_suspend: false,
+            verify: true,
+            checkpoint_blocks: 256,
+        }
+    }
+}
+
+impl SsdSection {
+    pub(super) fn check(&self, out: &mut Vec<Problem>) {
+        let size = self.size.0;
+        let fits = (SSD_BYTES_MIN..=SSD_BYTES_MAX).contains(&size) && size.is_multiple_of(u64::from(BLOCK));
+        let rule = format!("{} to {}, a multiple of 4096", Size(SSD_BYTES_MIN), Size(SSD_BYTES_MAX));
+        need(out, fits, "ssd.size", &self.size, rule);
+        let levels = self.isolation.all();
+        let different = !levels.is_empty() && levels.iter().enumerate().all(|(i, l)| !levels[..i].contains(l));
+        let rule = "one level or a list of different ones, of \"channel\" and \"die\"";
+        need(out, different, "ssd.isolation", &self.isolation, rule);
+        need(out, self.checkpoint_blocks > 0, "ssd.checkpoint_blocks", &self.checkpoint_blocks, "at least 1");
+        let interruptible = !self.erase_suspend || self.blocking_unit == BlockingConfig::Page;
+        let rule = "only with ssd.blocking_unit = \"page\": with \"block\" nothing interrupts a collection";
+        need(out, interruptible, "ssd.erase_suspend", &self.erase_suspend, rule);
+    }
+}

@@ -1,0 +1,85 @@
+//! Policies as data: each is a name for what the keys of a configuration are that decide about garbage collection and
+//! order. The keys are the mechanisms; a policy has no code of its own.
+//!
+//! In a configuration `policy = "…"` sets these keys where they are not written; a key that is written wins, also when it
+//! contradicts the policy's name. An evaluation applies each policy it compares to the same rack, over every key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{GcConfigPolicy, RackConfig, TimingConfig};
+use crate::switching::RedirectKind;
+
+/// How a rack treats garbage collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// No coordination: each vSSD collects on its own, the switch only forwards.
+    Baseline,
+    /// RackBlox §3.5: reads go to an idle replica, replicas do not collect together.
+    #[default]
+    Rackblox,
+    /// The limit: collection as in `baseline`, at its pace, but nobody waits for its commands.
+    Ideal,
+}
+
+impl Policy {
+    pub const ALL: [Policy; 3] = [Policy::Baseline, Policy::Rackblox, Policy::Ideal];
+
+    /// As configurations and command lines write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Baseline => "baseline",
+            Policy::Rackblox => "rackblox",
+            Policy::Ideal => "ideal",
+        }
+    }
+
+    /// `rack` under this policy: every key that belongs to policies is set.
+    pub fn apply(self, rack: &RackConfig) -> RackConfig {
+        let mut rack = rack.clone();
+        rack.policy = self;
+        // What RackBlox does; each of the others says in what it differs.
+        rack.gc.policy = GcConfigPolicy::Coordinated;
+        rack.gc.background = true;
+        rack.switch.redirect = RedirectKind::Gc;
+        rack.ssd.timing = TimingConfig::Real;
+        match self {
+            Policy::Rackblox => {}
+            Policy::Baseline => {
+                rack.gc.policy = GcConfigPolicy::Uncoordinated;
+                rack.gc.background = false;
+                rack.switch.redirect = RedirectKind::Off;
+            }
+            Policy::Ideal => {
+                rack.gc.policy = GcConfigPolicy::Uncoordinated;
+                rack.gc.background = false;
+                rack.switch.redirect = RedirectKind::Off;
+                rack.ssd.timing = TimingConfig::IdealGc;
+            }
+        }
+        rack
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is no policy (known: {known})", known = Policy::ALL.map(Policy::name).join(", "))]
+pub struct UnknownPolicy {
+    pub name: Box<str>,
+}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+    fn from_str(s: &str) -> Result<Policy, UnknownPolicy> {
+        Policy::ALL.into_iter().find(|p| p.name() == s).ok_or_else(|| UnknownPolicy { name: s.into() })
+    }
+}
