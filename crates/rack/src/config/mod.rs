@@ -178,6 +178,7 @@ impl RackConfig {
         let default = RackConfig::default();
         let policies = Policy::ALL.map(|p| p.apply(&default).table());
         without_what_differs(&mut table, &self.policy.apply(&default).table(), &policies.each_ref());
+        table.insert("policy".into(), self.policy.name().into());
         toml::to_string(&table).expect("every field has a TOML form")
     }
 
@@ -281,7 +282,6 @@ fn merge(table: &mut Table, written: Table) {
 /// Removes the keys in which `policies` differ from each other, and `table` does not from its own, `policy`.
 fn without_what_differs(table: &mut Table, policy: &Table, policies: &[&Table]) {
     table.retain(|key, value| match (value, policy.get(key)) {
-        _ if key == "policy" => true,
         (Value::Table(part), Some(Value::Table(policy))) => {
             let parts: Vec<&Table> = policies.iter().filter_map(|p| p.get(key)?.as_table()).collect();
             without_what_differs(part, policy, &parts);
