@@ -1,12 +1,14 @@
 //! Configuration of a volume client.
 
-use rackweave_core::{NodeId, Span};
+use rackweave_core::{Layout, NodeId, Span};
 
 /// How a [`crate::VolumeClient`] behaves. Start from [`ClientConfig::new`], which sets the stated defaults. A zero is
 /// taken as the least that works: one message, one request, one microsecond.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     pub node: NodeId,
+    /// Where the racks' switches are. Default: one rack.
+    pub layout: Layout,
     /// Tells this life of the client from others until the metadata service has given it an incarnation.
     pub nonce: u64,
     /// Messages in flight to one set: so many reads, and so many mutations. Default 128: enough to keep a set's dies
@@ -37,6 +39,7 @@ impl ClientConfig {
     pub fn new(node: NodeId, nonce: u64) -> ClientConfig {
         ClientConfig {
             node,
+            layout: Layout::new(0, 0),
             nonce,
             window: 128,
             requests_max: 65_536,

@@ -23,6 +23,8 @@ pub struct SetState {
     /// Of the newest map: what messages to the set are stamped with.
     pub epoch: Epoch,
     members: Vec<Route>,
+    /// The first so many members are in the set's home rack.
+    near: usize,
     pub reads: Lane,
     pub writes: Lane,
     /// Whether the sequences from `floor` on are answered; the first never is.
@@ -55,6 +57,7 @@ impl SetState {
             set,
             epoch: Epoch(0),
             members: Vec::new(),
+            near: 0,
             reads: Lane::default(),
             writes: Lane::default(),
             answered: VecDeque::new(),
@@ -68,8 +71,13 @@ impl SetState {
         }
     }
     pub fn set_members(&mut self, members: &[VssdId]) {
+        // The home rack has most of them; at a tie none is farther than another.
+        let near = |m: &&VssdId| 2 * members.iter().filter(|o| o.rack() == m.rack()).count() >= members.len();
+        let far = |m: &&VssdId| !near(m);
+        let in_order = members.iter().filter(near).chain(members.iter().filter(far));
+        self.near = members.iter().filter(near).count();
         self.members.clear();
-        self.members.extend(members.iter().map(|&vssd| Route { vssd, suspect_until: Time::ZERO }));
+        self.members.extend(in_order.map(|&vssd| Route { vssd, suspect_until: Time::ZERO }));
     }
     pub fn members(&self) -> usize {
         self.members.len()
@@ -81,16 +89,20 @@ impl SetState {
     pub fn all_in(&self, of: &[VssdId]) -> bool {
         !self.members.is_empty() && self.members.iter().all(|m| of.contains(&m.vssd))
     }
-    /// The member for `key`: the same for the same key while all are healthy, keys spread evenly. `turn` counts the
-    /// members tried before.
+    /// The member for `key`: the same for the same key while all are healthy, keys spread evenly over the home rack.
+    /// `turn` counts the members tried before.
     pub fn pick(&self, now: Time, key: u64, turn: u32) -> Option<VssdId> {
         let n = self.members.len();
         if n == 0 {
             return None;
         }
-        let base = ((key + u64::from(turn)) % n as u64) as usize;
-        let fit = (0..n).map(|k| &self.members[(base + k) % n]).find(|m| m.suspect_until <= now);
-        Some(fit.unwrap_or(&self.members[base]).vssd)
+        let near = self.near;
+        let in_turn = |k: usize| {
+            let k = (turn as usize + k) % n;
+            &self.members[if k < near { ((key % near as u64) as usize + k) % near } else { k }]
+        };
+        let fit = (0..n).map(in_turn).find(|m| m.suspect_until <= now);
+        Some(fit.unwrap_or(in_turn(0)).vssd)
     }
     pub fn suspect(&mut self, vssd: VssdId, now: Time, span: Span) {
         if let Some(m) = self.members.iter_mut().find(|m| m.vssd == vssd) {
@@ -144,6 +156,23 @@ mod tests {
             s.next_sequence();
         }
         assert_eq!(s.answered.len(), SEQUENCE_SPAN);
+    }
+
+    #[test]
+    fn a_member_in_another_rack_is_asked_when_those_at_home_are_suspect() {
+        let mut s = SetState::new(SetId(0));
+        let (a, b, far) = (VssdId::in_rack(1, 1), VssdId::in_rack(1, 2), VssdId(3));
+        s.set_members(&[far, a, b]);
+        let picks: Vec<_> = (0..4).filter_map(|key| s.pick(Time(1), key, 0)).collect();
+        assert_eq!(picks, [a, b, a, b]);
+        let turns: Vec<_> = (0..3).filter_map(|turn| s.pick(Time(1), 1, turn)).collect();
+        assert_eq!(turns, [b, a, far]);
+        s.suspect(a, Time(1), Span(10));
+        s.suspect(b, Time(1), Span(10));
+        assert_eq!(s.pick(Time(5), 0, 0), Some(far));
+        s.set_members(&[a, far]);
+        let picks: Vec<_> = (0..2).filter_map(|key| s.pick(Time(20), key, 0)).collect();
+        assert_eq!(picks, [a, far], "at a tie both are near");
     }
 
     #[test]

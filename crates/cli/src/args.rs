@@ -525,6 +525,9 @@ pub struct Sim {
     /// Draws the rack, its workload and its faults
     #[arg(long)]
     pub seed: Option<u64>,
+    /// Racks to draw, each with a switch: 1 or 2
+    #[arg(long, value_name = "N", conflicts_with = "plan", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub racks: u32,
     /// Run this plan instead: the `plan` of a report, perhaps edited (JSON)
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,

@@ -110,7 +110,10 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
             let text = read(path)?;
             serde_json::from_str(&text).map_err(|error| PlanError { path: path.display().to_string(), error })?
         }
-        (None, seed) => Plan::draw(seed.unwrap_or_default()),
+        (None, seed) => {
+            let draw = if a.racks == 1 { Plan::draw } else { Plan::draw_two_racks };
+            draw(seed.unwrap_or_default())
+        }
     };
     let mut report = run_plan(&plan, &options);
     if a.shrink

@@ -22,7 +22,7 @@ id!(
     /// One solid-state drive of one server; unique in the rack.
     SsdId(u32), "ssd");
 id!(
-    /// A virtual SSD; unique in the rack. Zero names none.
+    /// A virtual SSD; unique in all racks, and says in which it lies. Zero names none.
     VssdId(u32), "vssd");
 id!(
     /// A replica set: the vSSDs, one a server, that hold the same blocks.
@@ -36,6 +36,23 @@ id!(
 id!(
     /// One life of a node. A restarted node has a greater one.
     Incarnation(u64), "i");
+
+impl VssdId {
+    /// Bits below the rack.
+    const RACK_SHIFT: u32 = 24;
+
+    /// The vSSD numbered `number`, below 2²⁴, of a rack below 256.
+    pub fn in_rack(rack: u32, number: u32) -> VssdId {
+        VssdId(rack << Self::RACK_SHIFT | number)
+    }
+    pub fn rack(self) -> u32 {
+        self.0 >> Self::RACK_SHIFT
+    }
+    /// Within its rack.
+    pub fn number(self) -> u32 {
+        self.0 & ((1 << Self::RACK_SHIFT) - 1)
+    }
+}
 
 impl NodeId {
     /// The node's virtual IPv4 address (the tables of RB1 hold these): 10.0.0.0 + id + 1.

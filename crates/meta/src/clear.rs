@@ -54,6 +54,7 @@ impl Clearing {
         &mut self,
         now: Time,
         me: Incarnation,
+        layout: &Layout,
         member: impl Fn(SetId, u32) -> Option<(VssdId, Epoch)>,
         mut send: impl FnMut(Packet),
     ) {
@@ -72,7 +73,7 @@ impl Clearing {
             }
             j.again_at = now + RETRY_AFTER;
             if let Some(to) = member(j.set, j.attempt) {
-                send(packet(j, me, floor, to));
+                send(packet(j, me, layout, floor, to));
             }
             j.attempt = j.attempt.wrapping_add(1);
         }
@@ -105,7 +106,7 @@ impl Clearing {
     }
 }
 
-fn packet(j: &Job, me: Incarnation, floor: u64, (vssd, epoch): (VssdId, Epoch)) -> Packet {
+fn packet(j: &Job, me: Incarnation, layout: &Layout, floor: u64, (vssd, epoch): (VssdId, Epoch)) -> Packet {
     let mutation = Mutation { client: me, sequence: j.sequence, floor };
     let io = if j.fenced {
         IoRequest::Zero { range: BlockRange::whole(j.volume), fua: true, attach: FENCE_ALL, mutation }
@@ -123,5 +124,5 @@ fn packet(j: &Job, me: Incarnation, floor: u64, (vssd, epoch): (VssdId, Epoch)) 
         incarnation: me,
         request: j.request,
     };
-    Packet { src: Layout::META, dst: Layout::SWITCH, header, body: Body::Io(io) }
+    Packet { src: Layout::META, dst: layout.switch_of(vssd), header, body: Body::Io(io) }
 }

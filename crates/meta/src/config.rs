@@ -9,11 +9,13 @@ pub struct SetConfig {
     pub members: Vec<(VssdId, NodeId)>,
 }
 
-/// Sets whose vSSDs are of one level of isolation. A volume lies on sets of one level.
+/// Sets of one home rack whose vSSDs are of one level of isolation. A volume lies on such sets only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelConfig {
     /// FlashBlox's `isolationLevel`.
     pub level: u8,
+    /// The rack that holds most replicas of each of the sets.
+    pub home: u32,
     pub sets: Vec<SetId>,
     /// Bytes they hold together, one copy counted.
     pub capacity_bytes: u64,
@@ -101,7 +103,7 @@ impl MetaConfig {
             return Err(MetaError::Overcommit);
         }
         for (i, l) in self.levels.iter().enumerate() {
-            if l.sets.is_empty() || self.levels[..i].iter().any(|o| o.level == l.level) {
+            if l.sets.is_empty() || self.levels[..i].iter().any(|o| (o.level, o.home) == (l.level, l.home)) {
                 return Err(MetaError::Level { level: l.level });
             }
         }

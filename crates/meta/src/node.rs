@@ -524,19 +524,18 @@ impl Meta {
         answer
     }
 
-    /// `limits`: of which level.
-    fn create(
-        &mut self,
-        name: &str,
-        size: u64,
-        by: (Incarnation, u64),
-        limits: usize,
-    ) -> Result<ReplyData, RequestError> {
+    /// Volumes get the racks as their homes in turn; the next one that has room.
+    fn create(&mut self, name: &str, size: u64, by: (Incarnation, u64), level: u8) -> Result<ReplyData, RequestError> {
         if self.volumes.created_by(name, by) {
             return Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?)));
         }
         let id = VolumeId(self.rack.next_volume);
-        let info = volumes::info(self.volumes.create(id, name, size, by, &self.limits[limits])?);
+        let homes: Vec<&Limits> = self.limits.iter().filter(|l| l.level == level).collect();
+        let turn = id.0 as usize;
+        let home = |i: usize| homes[(turn + i) % homes.len()];
+        let room = (0..homes.len()).map(home).find(|l| self.volumes.room(l) >= size);
+        let limits = room.or(homes.first().copied()).ok_or(RequestError::NoLevel { level })?;
+        let info = volumes::info(self.volumes.create(id, name, size, by, limits)?);
         self.rack.next_volume += 1;
         self.put_rack();
         self.put_volume(id);
@@ -552,11 +551,8 @@ impl Meta {
         fx: &mut Effects,
     ) -> Result<ReplyData, RequestError> {
         match op {
-            AdminOp::VolumeCreate { name, size } => self.create(name, *size, by, 0),
-            AdminOp::VolumeCreateOn { name, size, level } => {
-                let found = self.limits.iter().position(|l| l.level == *level);
-                self.create(name, *size, by, found.ok_or(RequestError::NoLevel { level: *level })?)
-            }
+            AdminOp::VolumeCreate { name, size } => self.create(name, *size, by, self.limits[0].level),
+            AdminOp::VolumeCreateOn { name, size, level } => self.create(name, *size, by, *level),
             AdminOp::VolumeClass { name, offline } => {
                 let info = volumes::info(self.volumes.classify(name, *offline)?);
                 self.put_volume(info.id);
@@ -664,7 +660,7 @@ impl Meta {
             let serving: Vec<VssdId> = view.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect();
             serving.get(attempt as usize % serving.len().max(1)).map(|&vssd| (vssd, view.epoch))
         };
-        self.clearing.run(now, self.me, member, |p| out.send(p));
+        self.clearing.run(now, self.me, &self.cfg.layout, member, |p| out.send(p));
     }
 }
 

@@ -85,9 +85,16 @@ impl Volumes {
         let id = self.names.get(name).ok_or_else(|| RequestError::UnknownVolume { name: name.into() })?;
         Ok(self.by_id.get_mut(id).expect("every name has its volume"))
     }
-    fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), RequestError> {
+    fn promised_on(&self, limits: &Limits) -> u64 {
         let mine = |v: &&VolumeRecord| !v.deleting && v.sets.first().is_some_and(|s| limits.sets.contains(s));
-        let promised = self.by_id.values().filter(mine).map(|v| v.size).sum::<u64>() - freed;
+        self.by_id.values().filter(mine).map(|v| v.size).sum()
+    }
+    /// Bytes of the largest volume that could be made there now.
+    pub fn room(&self, limits: &Limits) -> u64 {
+        limits.promise.saturating_sub(self.promised_on(limits)).min(limits.volume)
+    }
+    fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), RequestError> {
+        let promised = self.promised_on(limits) - freed;
         if size > limits.volume || size > limits.promise.saturating_sub(promised) {
             let limit = limits.promise.min(limits.volume);
             return Err(RequestError::OverPromise { size, promised, limit });

@@ -15,6 +15,7 @@ use rackweave_switch::{Switch, SwitchConfig, Update};
 
 use crate::config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
 use crate::switching::RedirectKind;
+use crate::racks::{self, Placement};
 
 /// Ids of a server's vSSDs begin at 1 + 16 × its number.
 const VSSD_IDS_PER_SERVER: u32 = 16;
@@ -47,17 +48,17 @@ pub enum BuildError {
 
 /// Addresses as the nodes know them.
 pub fn layout(cfg: &RackConfig) -> Layout {
-    Layout { servers: cfg.servers, clients: LAYOUT_CLIENTS }
+    racks::layout(cfg, LAYOUT_CLIENTS)
 }
 
 /// vSSD in `slot` of server `i`.
-pub fn vssd_id(i: u32, slot: u32) -> VssdId {
-    VssdId(1 + i * VSSD_IDS_PER_SERVER + slot)
+pub fn vssd_id(cfg: &RackConfig, i: u32, slot: u32) -> VssdId {
+    VssdId::in_rack(Placement::of(cfg).rack(i), 1 + i * VSSD_IDS_PER_SERVER + slot)
 }
 
 /// The server whose drive holds `vssd`.
 pub fn server_of(vssd: VssdId) -> u32 {
-    (vssd.0 - 1) / VSSD_IDS_PER_SERVER
+    (vssd.number() - 1) / VSSD_IDS_PER_SERVER
 }
 
 /// Members of set `k`: vSSD and server.
@@ -66,8 +67,8 @@ pub fn members(cfg: &RackConfig, k: u32) -> Vec<(VssdId, NodeId)> {
     let (level, first) = (k / cfg.servers, k % cfg.servers);
     (0..cfg.replicas)
         .map(|slot| {
-            let i = (first + slot) % cfg.servers;
-            (vssd_id(i, level * cfg.replicas + slot), layout(cfg).server(i))
+            let i = Placement::of(cfg).server(first, slot);
+            (vssd_id(cfg, i, level * cfg.replicas + slot), layout(cfg).server(i))
         })
         .collect()
 }
@@ -178,8 +179,8 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     let vssds = levels
         .flat_map(|(l, &level)| (0..cfg.replicas).map(move |slot| (l, level, slot)))
         .map(|(l, level, slot)| {
-            let set = l * cfg.servers + (i + cfg.servers - slot) % cfg.servers;
-            let (id, share) = (vssd_id(i, l * cfg.replicas + slot), share(cfg, &ssd.profile, level));
+            let set = l * cfg.servers + Placement::of(cfg).first(i, slot);
+            let (id, share) = (vssd_id(cfg, i, l * cfg.replicas + slot), share(cfg, &ssd.profile, level));
             let peers = members(cfg, set).into_iter().filter(|m| m.0 != id).collect();
             VssdConfig { id, set: SetId(set), share, peers }
         })
@@ -249,12 +250,19 @@ pub fn meta(cfg: &RackConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, BuildE
 /// As [`profile`].
 pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     let profile = profile(cfg)?;
-    let level = |(l, &level): (u32, &IsolationConfig)| LevelConfig {
-        level: level.level(),
-        sets: (l * cfg.servers..(l + 1) * cfg.servers).map(SetId).collect(),
-        capacity_bytes: level_bytes(cfg, &profile, level),
+    // A volume lies on the sets of one level that begin in one rack, its home.
+    let (racks, in_rack) = (cfg.racks.count, cfg.servers / cfg.racks.count);
+    let level = |(l, &level): (u32, &IsolationConfig)| {
+        let from = move |home| l * cfg.servers + home * in_rack;
+        let capacity_bytes = level_bytes(cfg, &profile, level) / u64::from(racks);
+        (0..racks).map(move |home| LevelConfig {
+            level: level.level(),
+            home,
+            sets: (from(home)..from(home + 1)).map(SetId).collect(),
+            capacity_bytes,
+        })
     };
-    let levels = (0..).zip(cfg.ssd.isolation.all()).map(level).collect();
+    let levels = (0..).zip(cfg.ssd.isolation.all()).flat_map(level).collect();
     let sets = (0..cfg.sets()).map(|k| SetConfig { set: SetId(k), members: members(cfg, k) }).collect();
     Ok(MetaConfig {
         layout: layout(cfg),
@@ -269,9 +277,9 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     })
 }
 
-/// The switch.
-pub fn switch(cfg: &RackConfig) -> Switch {
-    let mut switch = Switch::new(switch_config(cfg));
+/// The switch of a rack.
+pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
+    let mut switch = Switch::new(switch_config(cfg, rack));
     let plans = cfg.switch.ring_plans(layout(cfg), &mut Vec::new());
     let rings = plans.into_iter().map(|p| p.ring).collect();
     // Its problems were found when the configuration was checked.
@@ -280,15 +288,16 @@ pub fn switch(cfg: &RackConfig) -> Switch {
     switch
 }
 
-/// The configuration of the switch; [`switch`] makes the node.
-pub fn switch_config(cfg: &RackConfig) -> SwitchConfig {
-    SwitchConfig { redirect: cfg.switch.redirect == RedirectKind::Gc, ..SwitchConfig::new(Layout::SWITCH) }
+/// The configuration of a rack's switch; [`switch`] makes the node.
+pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
+    SwitchConfig { redirect: cfg.switch.redirect == RedirectKind::Gc, ..SwitchConfig::new(layout(cfg).switch(rack)) }
 }
 
 /// Volume client `i`. `nonce` must differ in each of its lives.
 pub fn client(cfg: &RackConfig, i: u32, nonce: u64) -> VolumeClient {
     let timeout = Span::from_millis(cfg.client.timeout_ms);
     let mut c = ClientConfig::new(layout(cfg).client(i), nonce);
+    c.layout = layout(cfg);
     c.window = cfg.client.window;
     c.keep = cfg.client.keep_kib << 10;
     c.timeout = timeout;

@@ -89,7 +89,7 @@ impl FromStr for NodeName {
 
 impl HostsSection {
     pub fn layout(&self) -> Layout {
-        Layout { servers: self.servers.len() as u32, clients: self.gateways.len() as u32 }
+        Layout::new(self.servers.len() as u32, self.gateways.len() as u32)
     }
 
     /// Every node, in the order of their ids.

@@ -12,6 +12,7 @@ pub mod embedded;
 pub mod fault;
 pub mod hosts;
 pub mod policy;
+pub mod racks;
 pub mod sim;
 pub mod switching;
 

@@ -85,7 +85,7 @@ fn rings_are_planned_and_read_back() {
     let plans = cfg.switch.ring_plans(crate::build::layout(&cfg), &mut Vec::new());
     assert_eq!((plans.len(), plans[0].quorum, plans[1].quorum), (2, 1, 1));
     assert_eq!(plans[0].ring.members.iter().map(|n| n.0).collect::<Vec<_>>(), [2, 4]);
-    assert_eq!(crate::build::switch(&cfg).dump().rings.len(), 2);
+    assert_eq!(crate::build::switch(&cfg, 0).dump().rings.len(), 2);
     let whole = format!("{HOSTS}{PORTS}{RINGS}");
     RackConfig::parse(&whole).expect("right");
     for (from, to, says) in [

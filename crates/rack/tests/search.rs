@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rackweave_core::TracePoint as T;
-use rackweave_rack::fault::{SimOptions, SimReport, run_seed};
+use rackweave_rack::fault::{Plan, SimOptions, SimReport, run_plan, run_seed};
 use rackweave_rack::sim::Coverage;
 
 /// Situations that need not occur, and why. Every other one must: "a suite in which one stays zero fails".
@@ -35,8 +35,8 @@ const MUST_OCCUR_IN_100: &[T] = &[
     T::DeviceFailed,
 ];
 
-/// Runs the seeds on two threads; reports in order of seed.
-fn run(first: u64, count: u64) -> Vec<SimReport> {
+/// Runs the plans of the seeds on two threads; reports in order of seed.
+fn run(first: u64, count: u64, draw: fn(u64) -> Plan) -> Vec<SimReport> {
     let next = AtomicU64::new(first);
     let work = || {
         let mut out = Vec::new();
@@ -45,7 +45,7 @@ fn run(first: u64, count: u64) -> Vec<SimReport> {
             if seed >= first + count {
                 return out;
             }
-            out.push(run_seed(seed, &SimOptions::default()));
+            out.push(run_plan(&draw(seed), &SimOptions::default()));
         }
     };
     let mut reports = std::thread::scope(|s| {
@@ -61,7 +61,7 @@ fn run(first: u64, count: u64) -> Vec<SimReport> {
 #[test]
 fn every_seed_passes_and_together_they_meet_every_situation() {
     let count = number("RACKWEAVE_SEEDS", 300);
-    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count);
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, Plan::draw);
     let mut coverage = Coverage::default();
     for r in &reports {
         coverage.merge(&r.coverage);
@@ -81,6 +81,26 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
         assert!(reports.iter().map(|r| r.history.set_crashes).sum::<u64>() > 0, "no set ever crashed whole");
         assert!(reports.iter().map(|r| r.history.unanswered).sum::<u64>() > 0, "no request was ever cut off");
     }
+}
+
+/// Two racks: what must occur beside what one rack sees.
+const MUST_OCCUR_IN_TWO_RACKS: &[T] = &[T::Redirect, T::MemberRemoved, T::ShadowComplete, T::LeaseExpired];
+
+#[test]
+fn two_racks_pass_every_seed_and_meet_what_one_rack_cannot() {
+    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, Plan::draw_two_racks);
+    let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+    if let Some(first) = failed.first() {
+        panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
+    }
+    let mut coverage = Coverage::default();
+    reports.iter().for_each(|r| coverage.merge(&r.coverage));
+    let missing = MUST_OCCUR_IN_TWO_RACKS.iter().filter(|&&p| coverage.get(p) == 0);
+    let missing: Vec<&str> = missing.map(|p| p.name()).collect();
+    assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    let again = run_plan(&reports[0].plan, &SimOptions::default());
+    assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }
 
 #[test]

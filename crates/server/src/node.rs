@@ -336,7 +336,8 @@ impl Server {
     }
 
     fn to_switch(&self, header: Header, body: Body, fx: &mut Effects) {
-        fx.send(Packet { src: self.cfg.node, dst: Layout::SWITCH, header, body });
+        let dst = self.cfg.layout.switch_of(header.vssd);
+        fx.send(Packet { src: self.cfg.node, dst, header, body });
     }
 
     fn announce_row(&mut self, now: Time, i: usize, fx: &mut Effects) {

@@ -5,7 +5,7 @@ use rackweave_core::msg::{
     BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
 };
 use rackweave_core::request::RequestError;
-use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, Layout, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
 
 use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, serial_of, slot_of};
 
@@ -222,7 +222,8 @@ impl VolumeClient {
         let class = self.volumes[volume].info.class;
         let header = Header { epoch, class, ..self.header(op, target, set_id, tag) };
         self.stats.messages += 1;
-        fx.send(Packet { src: self.cfg.node, dst: Layout::SWITCH, header, body });
+        let dst = self.cfg.layout.switch_of(target);
+        fx.send(Packet { src: self.cfg.node, dst, header, body });
         if class == Class::Copper {
             // Its servers let others go first.
             self.timers.add(now + self.backoff(self.cfg.timeout * OFFLINE_PATIENCE, tries), tag);

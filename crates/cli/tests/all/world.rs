@@ -68,7 +68,7 @@ impl<F: FileIo> World<F> {
             nonce += 1;
             nonce
         });
-        let client = Layout { servers: SERVERS, clients: 1 }.client(0);
+        let client = Layout::new(SERVERS, 1).client(0);
         World { engine: Engine::new(nodes.expect("nodes"), devices, metadata), now: Time(1), next: 1, client }
     }
 

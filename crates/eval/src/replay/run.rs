@@ -351,7 +351,7 @@ pub(crate) struct Members(pub Vec<(VssdId, u32)>);
 
 impl Members {
     fn of(status: &SetStatus) -> Members {
-        let first = Layout { servers: 0, clients: 0 }.server(0).0;
+        let first = Layout::new(0, 0).server(0).0;
         Members(status.members.iter().map(|m| (m.vssd, m.server.0 - first)).collect())
     }
 }

@@ -14,7 +14,7 @@ pub const LEASE: Span = Span::from_millis(1_000);
 pub const GIB: u64 = 1 << 30;
 
 pub fn config() -> MetaConfig {
-    let layout = Layout { servers: 3, clients: 2 };
+    let layout = Layout::new(3, 2);
     let member = |i: u32| (VssdId(1 + i * 16), layout.server(i));
     MetaConfig {
         layout,
@@ -23,7 +23,7 @@ pub fn config() -> MetaConfig {
         drift_ppm: 1_000,
         min_copies: 2,
         stripe_blocks: 16,
-        levels: vec![LevelConfig { level: 3, sets: vec![SetId(0)], capacity_bytes: GIB }],
+        levels: vec![LevelConfig { level: 3, home: 0, sets: vec![SetId(0)], capacity_bytes: GIB }],
         overcommit: 8.0,
         remove_early: false,
     }

@@ -263,7 +263,7 @@ fn volumes_lie_on_sets_of_one_level_and_promise_its_room() {
     cfg.sets.push(SetConfig { set: SetId(1), members });
     let missing = cfg.clone();
     assert_eq!(missing.validate(), Err(MetaError::Levels { set: SetId(1), levels: 0 }));
-    cfg.levels.push(LevelConfig { level: 2, sets: vec![SetId(1)], capacity_bytes: GIB / 2 });
+    cfg.levels.push(LevelConfig { level: 2, home: 0, sets: vec![SetId(1)], capacity_bytes: GIB / 2 });
     let mut twice = cfg.clone();
     twice.levels[1].level = 3;
     assert_eq!(twice.validate(), Err(MetaError::Level { level: 3 }));

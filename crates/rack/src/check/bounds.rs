@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::node::Trace;
-use rackweave_core::{Incarnation, Layout, NodeId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{Incarnation, NodeId, Span, Time, TracePoint, VssdId};
 
 use crate::sim::Sim;
 
@@ -22,7 +22,8 @@ pub struct Bounds {
     until_look: u32,
     /// vSSDs whose request to collect the switch has accepted (or that nobody answered), and that have not told it of an end since.
     accepted: BTreeMap<u64, (Incarnation, u64)>,
-    last_ops: BTreeMap<VssdId, (Incarnation, u64)>,
+    /// By the rack of the switch that was told.
+    last_ops: BTreeMap<(u32, VssdId), (Incarnation, u64)>,
     /// The switch was down: what it is told until then may be from before.
     hearsay_until: Time,
     traces: Vec<(NodeId, Trace)>,
@@ -96,8 +97,13 @@ impl Bounds {
                 s.check().map_err(|e| e.to_string())?;
             }
         }
-        let Some(switch) = sim.switch() else {
-            self.last_ops.clear();
+        let layout = sim.engine().layout();
+        (0..layout.racks).try_for_each(|rack| self.look_at_switch(sim, rack))
+    }
+
+    fn look_at_switch(&mut self, sim: &Sim, rack: u32) -> Result<(), String> {
+        let Some(switch) = sim.switch(rack) else {
+            self.last_ops.retain(|k, _| k.0 != rack);
             self.hearsay_until = sim.now() + HEARSAY;
             return Ok(());
         };
@@ -106,14 +112,14 @@ impl Bounds {
         for t in switch.told() {
             let name = u64::from(t.vssd.0);
             let since = self.accepted.get(&name).is_some_and(|&at| (t.incarnation, t.sequence) > at);
-            if told && since && t.heard && !t.collecting {
+            if told && t.vssd.rack() == rack && since && t.heard && !t.collecting {
                 self.accepted.remove(&name);
             }
             let (vssd, life, sequence) = (t.vssd, t.incarnation, t.sequence);
             if sequence == 0 {
                 continue;
             }
-            let last = self.last_ops.entry(vssd).or_insert((life, sequence));
+            let last = self.last_ops.entry((rack, vssd)).or_insert((life, sequence));
             if (life, sequence) < *last {
                 let (was, is) = (last.1, sequence);
                 return Err(format!(
@@ -128,18 +134,22 @@ impl Bounds {
 
 /// Life and sequence of the operation that the switch took last for the vSSD.
 fn last_told(sim: &Sim, vssd: u64) -> (Incarnation, u64) {
-    let found = sim.switch().and_then(|s| s.told().find(|t| u64::from(t.vssd.0) == vssd));
+    let switch = sim.switch(VssdId(vssd as u32).rack());
+    let found = switch.and_then(|s| s.told().find(|t| u64::from(t.vssd.0) == vssd));
     found.map_or((Incarnation(0), 0), |t| (t.incarnation, t.sequence))
 }
 
 /// Protocol rules 15 and 17: another readable replica is idle, and known to be.
 fn accepted(sim: &Sim, vssd: VssdId) -> Result<(), String> {
-    let Some(switch) = sim.switch() else { return Ok(()) };
+    let Some(switch) = sim.switch(vssd.rack()) else { return Ok(()) };
     let dump = switch.dump();
     let Some(row) = dump.replica.iter().find(|r| r.vssd == vssd) else { return Ok(()) };
     let idle = |v: VssdId| dump.destination.iter().any(|d| d.vssd == v && d.readable && d.heard && !d.collecting);
     if row.peers.iter().any(|p| p.vssd != vssd && idle(p.vssd)) {
         return Ok(());
     }
-    Err(format!("{}: {vssd} may collect softly though no other replica is idle: {row:?}", Layout::SWITCH))
+    Err(format!(
+        "{}: {vssd} may collect softly though no other replica is idle: {row:?}",
+        sim.engine().layout().switch_of(vssd)
+    ))
 }

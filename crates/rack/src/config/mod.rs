@@ -20,6 +20,7 @@ use toml::{Table, Value};
 use crate::distributed::channel::ControlSection;
 use crate::hosts::HostsSection;
 use crate::policy::Policy;
+use crate::racks::RacksSection;
 use crate::switching::SwitchSection;
 
 mod client;
@@ -89,6 +90,8 @@ pub struct RackConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<HostsSection>,
     pub switch: SwitchSection,
+    #[serde(skip_serializing_if = "RacksSection::is_default")]
+    pub racks: RacksSection,
 }
 
 impl Default for RackConfig {
@@ -112,6 +115,7 @@ impl Default for RackConfig {
             control: None,
             hosts: None,
             switch: SwitchSection::default(),
+            racks: RacksSection::default(),
         };
         rack.policy.apply(&rack)
     }
@@ -213,7 +217,8 @@ impl RackConfig {
         if let Some(hosts) = &self.hosts {
             hosts.check(self.servers, &mut problems);
         }
-        self.switch.check(Layout { servers: self.servers, clients: 0 }, self.hosts.as_ref(), &mut problems);
+        self.racks.check(self, &mut problems);
+        self.switch.check(Layout::new(self.servers, 0), self.hosts.as_ref(), &mut problems);
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Rules(problems)) }
     }
 

@@ -118,7 +118,7 @@ impl Channel {
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(pair)?;
         let mut config = builder.with_root_certificates(roots).with_client_auth_cert(chain, key).map_err(pair)?;
         config.resumption = rustls::client::Resumption::disabled();
-        let layout = Layout { servers: cfg.servers, clients: hosts.gateways.len() as u32 };
+        let layout = Layout::new(cfg.servers, hosts.gateways.len() as u32);
         let mut nodes = Vec::new();
         for (name, at) in hosts.names().zip(addresses(hosts)?) {
             let text = hosts.text(name).and_then(|t| t.rsplit_once(':')).map_or("", |(host, _)| host);

@@ -21,7 +21,7 @@ impl Namespaces {
     /// # Errors
     /// No root, or a tool is missing.
     pub fn new(servers: u32, data_plane: DataPlaneKind) -> Result<Namespaces, DistributedError> {
-        let layout = Layout { servers, clients: 1 };
+        let layout = Layout::new(servers, 1);
         let near = |i: &u32| *i < servers.div_ceil(2);
         let node = |i| layout.server(i);
         let first = (0..servers).filter(near).map(node);

@@ -72,7 +72,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     refuse_together(&options.data)?;
     let dir = DataDir::open(&options.data.join(name.to_string()))?;
     let gateways = hosts.gateways.len() as u32;
-    let node = name.id(Layout { servers: cfg.servers, clients: gateways });
+    let node = name.id(Layout::new(cfg.servers, gateways));
     let address = addresses[node.0 as usize];
     let in_kernel = (name == NodeName::Switch && cfg.switch.data_plane != DataPlaneKind::Process)
         .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))

@@ -76,7 +76,7 @@ impl RackNodes {
             Hosted::All => 1,
             Hosted::One { gateways, .. } => gateways,
         };
-        let layout = Layout { servers: cfg.servers, clients };
+        let layout = Layout::new(cfg.servers, clients);
         let mut server = |i| hosted.has(layout.server(i)).then(|| one_server(cfg, i, nonce(), hosted)).transpose();
         let servers = (0..cfg.servers).map(&mut server).collect::<Result<_, _>>()?;
         let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
@@ -89,7 +89,7 @@ impl RackNodes {
             layout,
             hosted,
             meta: hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?,
-            switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg)))),
+            switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg, 0)))),
             servers,
             client: client.map(|i| (layout.client(i), build::client(&of_client, i, nonce()))),
         })

@@ -421,7 +421,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                         format!("there is no server {server}: a rack's are 0 to {} at the most", SERVERS_MAX - 1);
                     return self.answer(self.clock.now(), place, &Answer::Error { message });
                 }
-                let all = Layout { servers: SERVERS_MAX, clients: 0 };
+                let all = Layout::new(SERVERS_MAX, 0);
                 let nodes = without.into_iter().map(|i| all.server(i));
                 AdminOp::SetRecover { set: SetId(set), without: nodes.collect() }
             }

@@ -4,6 +4,7 @@ use rackweave_core::{Rng, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{RackConfig, Size};
+use crate::racks::RacksSection;
 use crate::sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
 /// Fewest operations and faults of a seed ("How they are searched").
@@ -13,6 +14,8 @@ pub const FAULTS_MIN: usize = 3;
 const FULL_SHARE: f64 = 0.2;
 /// Share of seeds whose clients keep little of what is not flushed.
 const SMALL_KEEP_SHARE: f64 = 0.25;
+/// Share of seeds of two racks that hold more copies away from home than there.
+const FAR_SHARE: f64 = 0.3;
 /// Blocks of all volumes in each set of such a rack; its devices hold 448.
 const FULL_BLOCKS_PER_SET: (u64, u64) = (480, 620);
 
@@ -52,6 +55,18 @@ pub struct Params {
     pub broken_end: bool,
     /// What a client keeps of unflushed writes.
     pub keep_kib: u64,
+    /// With more than one, so many of each set's copies lie in another rack than the rest.
+    #[serde(default = "one_rack")]
+    pub racks: u32,
+    #[serde(default = "one_rack")]
+    pub far_copies: u32,
+    /// What the way from rack to rack takes beyond that within one.
+    #[serde(default)]
+    pub between_racks_us: u64,
+}
+
+fn one_rack() -> u32 {
+    1
 }
 
 fn usual_copies() -> u32 {
@@ -157,6 +172,25 @@ pub enum Fault {
     CrashCollecting {
         down_ms: u64,
     },
+    /// A rack's switch ends, and with it every way to the rack's servers.
+    SwitchLost {
+        rack: u32,
+        down_ms: u64,
+    },
+    /// A rack's servers and its switch lose power.
+    OneRackPowerCut {
+        rack: u32,
+        down_ms: u64,
+    },
+    /// The link between the racks is cut; clients and the metadata service reach both.
+    CutRacks {
+        ms: u64,
+    },
+    /// A rack's servers reach neither the other rack nor the metadata service; clients reach them.
+    SeverRack {
+        rack: u32,
+        ms: u64,
+    },
     /// Not a fault: another client attaches the shared volume and fences its writer.
     Steal {
         client: u32,
@@ -215,6 +249,36 @@ impl Plan {
         Plan { seed, params, faults }
     }
 
+    /// The plan of a seed with two racks.
+    pub fn draw_two_racks(seed: u64) -> Plan {
+        let mut rng = Rng::stream(seed, 0x7261_636b);
+        let mut plan = Plan::draw(seed);
+        let p = &mut plan.params;
+        if p.full {
+            // Volumes that fill a rack are drawn for its sets.
+            *p = Params { full: false, keep_kib: p.keep_kib, ..draw_usual_params(&mut rng) };
+        }
+        // Devices fail at home before the far copy hears of a write: alone, it rightly waits (rule 4).
+        p.broken_end = false;
+        (p.racks, p.servers) = (2, 2 * rng.between(2, 3) as u32);
+        p.far_copies = if rng.chance(FAR_SHARE) { 2 } else { 1 };
+        p.between_racks_us = rng.between(10, 2_000);
+        let count = rng.between(FAULTS_MIN as u64 + 1, 8);
+        let slice = p.span_ms * 1000 / count;
+        let usual = (0..count).map(|i| (slice * i, slice, draw_fault(p, &mut rng))).collect::<Vec<_>>();
+        let count = rng.between(2, 4);
+        let slice = p.span_ms * 1000 / count;
+        let of_racks = (0..count).map(|i| (slice * i, slice, draw_rack_fault(&mut rng))).collect::<Vec<_>>();
+        plan.faults.retain(|f| matches!(f.fault, Fault::Steal { .. }));
+        for (from, slice, fault) in usual.into_iter().chain(of_racks) {
+            plan.faults.push(FaultAt { at_us: from + rng.below(slice), fault });
+        }
+        let p = &plan.params;
+        draw_rarer(p, &mut rng, &mut plan.faults);
+        plan.faults.sort_by_key(|f| f.at_us);
+        plan
+    }
+
     /// The rack of this plan.
     pub fn rack(&self) -> RackConfig {
         let p = &self.params;
@@ -228,6 +292,9 @@ impl Plan {
         c.lease.drift_ppm = p.drift_ppm;
         c.client.timeout_ms = p.timeout_ms;
         c.client.keep_kib = p.keep_kib;
+        if p.racks > 1 {
+            c.racks = RacksSection { count: p.racks, far_replicas: Some(p.far_copies) };
+        }
         c
     }
 
@@ -235,7 +302,8 @@ impl Plan {
         let p = &self.params;
         let latency =
             Latency::Exponential { base: Span::from_micros(p.latency_us), mean: Span::from_micros(p.jitter_us) };
-        Network { name: "drawn", latency, faults: p.links, ..Network::constant(Span::ZERO) }
+        let between_racks = Span::from_micros(p.between_racks_us);
+        Network { name: "drawn", latency, faults: p.links, between_racks, ..Network::constant(Span::ZERO) }
     }
 
     /// Plans with a part of the faults left out: halves first, then quarters, down to single ones.
@@ -306,6 +374,9 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         full: false,
         broken_end: rng.chance(0.1),
         keep_kib: 65_536,
+        racks: 1,
+        far_copies: 1,
+        between_racks_us: 0,
     }
 }
 
@@ -319,8 +390,19 @@ fn draw_ms(rng: &mut Rng) -> u64 {
     (5.0 * 128f64.powf(rng.unit())) as u64
 }
 
+/// What goes wrong with a rack as a whole.
+fn draw_rack_fault(rng: &mut Rng) -> Fault {
+    let (rack, ms) = (rng.below(2) as u32, 2 * draw_ms(rng));
+    match rng.below(8) {
+        0..3 => Fault::SwitchLost { rack, down_ms: ms },
+        3..5 => Fault::CutRacks { ms },
+        5..7 => Fault::SeverRack { rack, ms: 200 + ms },
+        _ => Fault::OneRackPowerCut { rack, down_ms: ms },
+    }
+}
+
 fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
-    let nodes = u64::from(2 + p.servers + p.clients);
+    let nodes = u64::from(1 + p.racks + p.servers + p.clients);
     let server = rng.below(u64::from(p.servers)) as u32;
     let ms = draw_ms(rng);
     match rng.below(38) {
@@ -397,9 +479,9 @@ mod tests {
 
     #[test]
     fn a_plan_is_its_seed_and_survives_being_written_out() {
-        for seed in 0..200 {
-            let p = Plan::draw(seed);
-            assert_eq!(p, Plan::draw(seed));
+        for (seed, draw) in (0..200).flat_map(|s| [(s, Plan::draw as fn(u64) -> Plan), (s, Plan::draw_two_racks)]) {
+            let p = draw(seed);
+            assert_eq!(p, draw(seed));
             assert!(p.faults.iter().filter(|f| f.fault.is_fault()).count() >= FAULTS_MIN);
             assert!(p.params.operations >= OPERATIONS_MIN);
             p.rack().validate().unwrap();

@@ -89,7 +89,8 @@ impl SimReport {
     }
     /// The one command that repeats this run.
     pub fn repeat_command(&self) -> String {
-        format!("rackweave sim --seed {}", self.plan.seed)
+        let racks = if self.plan.params.racks == 1 { "" } else { " --racks 2" };
+        format!("rackweave sim --seed {}{racks}", self.plan.seed)
     }
 }
 

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use rackweave_core::request::{AdminOp, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{BLOCK, NodeId, Rng, Span, Time, VolumeId};
+use rackweave_core::{BLOCK, NodeId, Rng, SetId, Span, Time, VolumeId};
 use rackweave_replica::{Faults, Timeouts};
 
 use crate::capture::Capture;
@@ -148,6 +148,10 @@ struct Volume {
 impl Volume {
     fn id(&self) -> VolumeId {
         self.info.as_ref().map_or(VolumeId(0), |i| i.id)
+    }
+    /// That its stripes lie on in turn.
+    fn sets(&self) -> &[SetId] {
+        self.info.as_ref().map_or(&[], |i| &i.sets)
     }
 }
 

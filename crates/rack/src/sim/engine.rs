@@ -333,7 +333,7 @@ impl<N: Node> Engine<N> {
         let Event::Packet(packet) = &event else { return };
         let dst = packet.dst.first_hop();
         // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
-        if !received && dst != Layout::SWITCH {
+        if !received && self.layout.kind(dst) != NodeKind::Switch {
             let at = self.net.receive(self.now, dst, bytes);
             if at > self.now {
                 self.queue.push(at, Pending { event, to: For::Receiver { bytes, received: true }, followed });
@@ -457,14 +457,15 @@ impl<N: Node> Engine<N> {
         if let Some(capture) = &mut self.capture {
             capture.packet(self.now, &packet);
         }
-        let arrivals = self.net.send(self.now, n, packet.dst.first_hop(), bytes, n == Layout::SWITCH);
+        let from_switch = self.nodes[n.0 as usize].kind == NodeKind::Switch;
+        let arrivals = self.net.send(self.now, n, packet.dst.first_hop(), bytes, from_switch);
         let [Some(first), second] = arrivals else { return };
         let to = For::Receiver { bytes, received: false };
         if let Some(at) = second {
             self.queue.push(at, Pending { event: Event::Packet(packet.clone()), to, followed });
         }
         // The switch adds its own hop.
-        if n != Layout::SWITCH && matches!(packet.body, Body::Io(_)) {
+        if !from_switch && matches!(packet.body, Body::Io(_)) {
             let way = u32::try_from(first.since(self.now).0).unwrap_or(u32::MAX);
             packet.header.lat = packet.header.lat.saturating_add(way);
         }

@@ -67,9 +67,9 @@ const SERVER: NodeId = NodeId(2);
 const CLIENT: NodeId = NodeId(3);
 
 fn engine(seed: u64, faults: LinkFaults) -> Engine<Echo> {
-    let layout = Layout { servers: 1, clients: 1 };
+    let layout = Layout::new(1, 1);
     let net = Network { faults, ..Network::constant(Span::from_micros(10)) };
-    let mut e = Engine::new(layout, NetState::new(net, layout.nodes(), seed), seed);
+    let mut e = Engine::new(layout, NetState::new(net, layout, seed), seed);
     e.put_disk(SsdId(0), Disk::Fault(Box::new(FaultDisk::new())));
     e.start(SERVER, Echo { me: SERVER, peer: CLIENT, waiting: VecDeque::new(), timers: 0 });
     e.start(CLIENT, Echo { me: CLIENT, peer: SERVER, waiting: VecDeque::new(), timers: 0 });
@@ -143,8 +143,8 @@ fn time_that_stands_still_is_noticed() {
             fx.wake_at(now);
         }
     }
-    let layout = Layout { servers: 1, clients: 0 };
-    let net = NetState::new(Network::constant(Span::ZERO), layout.nodes(), 1);
+    let layout = Layout::new(1, 0);
+    let net = NetState::new(Network::constant(Span::ZERO), layout, 1);
     let mut e = Engine::new(layout, net, 1);
     e.start(SERVER, Loop);
     e.run_until(Time(1));
@@ -170,8 +170,8 @@ fn a_packet_for_a_ring_reaches_each_member() {
             }
         }
     }
-    let layout = Layout { servers: 3, clients: 1 };
-    let mut e = Engine::new(layout, NetState::new(Network::constant(Span::from_micros(10)), layout.nodes(), 1), 1);
+    let layout = Layout::new(3, 1);
+    let mut e = Engine::new(layout, NetState::new(Network::constant(Span::from_micros(10)), layout, 1), 1);
     let mut switch = Switch::new(SwitchConfig::new(Layout::SWITCH));
     let members: Vec<NodeId> = (0..3).map(|i| layout.server(i)).collect();
     let prefix = Prefix { address: [10, 11, 0, 0].into(), bits: 16 };

@@ -3,11 +3,15 @@
 //!
 //! A packet pays its one-way delay where it enters the rack's network; what leaves the switch (forwarded, or the
 //! switch's own answers) pays a hop. Packets that do not name the switch still cross it: one delay covers both legs.
+//!
+//! With several racks a packet between two of them takes `between_racks` more. Servers are behind their rack's switch: while
+//! it is down they reach nobody. Clients and the metadata service have ways to every switch; client `i` is near rack `i`
+//! modulo their number, the metadata service near all. The racks' own link may be cut ([`NetState::cut_between_racks`]).
 
 use std::sync::Arc;
 
 use rackweave_core::msg::{Body, IoReply, IoRequest, Packet, Peer};
-use rackweave_core::{NodeId, Rng, Span, Time};
+use rackweave_core::{Layout, NodeId, NodeKind, Rng, Span, Time};
 
 /// Bytes of Ethernet, IP, UDP and Rackweave headers of a packet.
 const HEADER_BYTES: u32 = 150;
@@ -41,7 +45,12 @@ pub struct Network {
     /// A packet that would wait longer for its sender's link is dropped.
     pub queue_max: Span,
     pub faults: LinkFaults,
+    /// What the way from rack to rack takes beyond that within one.
+    pub between_racks: Span,
 }
+
+/// Longer by two more switches and some hundred metres of fibre; an assumption.
+const BETWEEN_RACKS: Span = Span::from_micros(20);
 
 /// Probabilities of one packet's mishaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -173,6 +182,7 @@ impl Network {
             bytes_per_s: 25_000_000_000 / 8,
             queue_max: Span::from_millis(5),
             faults: LinkFaults::NONE,
+            between_racks: BETWEEN_RACKS,
         }
     }
 }
@@ -199,6 +209,10 @@ pub fn packet_bytes(p: &Packet) -> u32 {
 }
 
 struct Link {
+    /// The rack whose switch the node is behind, or is; none of clients and the metadata service.
+    rack: Option<u32>,
+    /// The rack it is near.
+    near: Option<u32>,
     up_busy: Time,
     down_busy: Time,
     /// Where this link is in the recorded delays.
@@ -212,6 +226,11 @@ pub struct NetState {
     /// `blocked[from × nodes + to]`, used while `partitioned`.
     blocked: Vec<bool>,
     partitioned: bool,
+    layout: Layout,
+    /// By rack: its switch is down.
+    lost: Vec<bool>,
+    /// Between racks nothing passes but what clients and the metadata service send and get.
+    cut: bool,
     rng: Rng,
     /// What a packet without contents takes to cross a link: most are such, and a division costs more than the rest.
     header_time: Span,
@@ -223,18 +242,56 @@ pub struct NetState {
 pub type Arrivals = [Option<Time>; 2];
 
 impl NetState {
-    pub fn new(config: Network, nodes: u32, seed: u64) -> NetState {
+    pub fn new(config: Network, layout: Layout, seed: u64) -> NetState {
+        let nodes = layout.nodes();
         let mut rng = Rng::stream(seed, 0x6e65_7477);
         let places = match &config.latency {
             Latency::Recorded { delays_ns, .. } => delays_ns.len() as u64,
             _ => 1,
         };
-        let links = (0..nodes)
-            .map(|_| Link { up_busy: Time::ZERO, down_busy: Time::ZERO, place: rng.below(places) as usize })
-            .collect();
+        let link = |i| {
+            let n = NodeId(i);
+            let of_client = (layout.kind(n) == NodeKind::Client).then(|| layout.client_number(n) % layout.racks);
+            let (rack, place) = (layout.rack(n), rng.below(places) as usize);
+            Link { rack, near: rack.or(of_client), up_busy: Time::ZERO, down_busy: Time::ZERO, place }
+        };
+        let links = (0..nodes).map(link).collect();
         let blocked = vec![false; (nodes * nodes) as usize];
         let header_time = link_time(&config, HEADER_BYTES);
-        NetState { config, links, blocked, partitioned: false, rng, header_time, dropped: 0, duplicated: 0 }
+        NetState {
+            config,
+            links,
+            blocked,
+            partitioned: false,
+            layout,
+            lost: vec![false; layout.racks as usize],
+            cut: false,
+            rng,
+            header_time,
+            dropped: 0,
+            duplicated: 0,
+        }
+    }
+    /// Says whether a rack's switch works. In a single rack servers keep their ways to each other without it.
+    pub fn switch_works(&mut self, switch: NodeId, works: bool) {
+        if let Some(rack) = self.layout.rack(switch).filter(|_| self.layout.racks > 1) {
+            self.lost[rack as usize] = !works;
+        }
+    }
+    /// Cuts or mends the link between the racks.
+    pub fn cut_between_racks(&mut self, cut: bool) {
+        self.cut = cut;
+    }
+
+    /// What the way takes longer for going from rack to rack; none: there is no way.
+    fn between(&self, src: NodeId, dst: NodeId) -> Option<Span> {
+        let (from, to) = (&self.links[src.0 as usize], &self.links[dst.0 as usize]);
+        let lost = |l: &Link| l.rack.is_some_and(|r| self.lost[r as usize]);
+        let apart = |a: Option<u32>, b: Option<u32>| a.is_some() && b.is_some() && a != b;
+        if lost(from) || lost(to) || self.cut && apart(from.rack, to.rack) {
+            return None;
+        }
+        Some(if apart(from.near, to.near) { self.config.between_racks } else { Span::ZERO })
     }
     pub fn set_faults(&mut self, faults: LinkFaults) {
         self.config.faults = faults;
@@ -250,7 +307,7 @@ impl NetState {
     }
     pub fn heal(&mut self) {
         self.blocked.fill(false);
-        self.partitioned = false;
+        (self.partitioned, self.cut) = (false, false);
     }
 
     fn serialize_time(&self, bytes: u32) -> Span {
@@ -276,6 +333,14 @@ impl NetState {
             self.dropped += 1;
             return [None, None];
         }
+        let mut farther = Span::ZERO;
+        if self.layout.racks > 1 {
+            let Some(more) = self.between(src, dst) else {
+                self.dropped += 1;
+                return [None, None];
+            };
+            farther = more;
+        }
         let start = now.max(self.links[src.0 as usize].up_busy);
         if start.since(now) > self.config.queue_max {
             self.dropped += 1;
@@ -287,7 +352,7 @@ impl NetState {
             // The switch has a link per node; what it forwards waits at the receiver's.
             self.links[src.0 as usize].up_busy = sent;
         }
-        let arrival = sent + delay;
+        let arrival = sent + delay + farther;
         if self.config.faults.any() { self.mishaps(arrival) } else { [Some(arrival), None] }
     }
 

@@ -4,7 +4,7 @@ const A: NodeId = NodeId(2);
 const B: NodeId = NodeId(3);
 
 fn state(n: Network) -> NetState {
-    NetState::new(n, 4, 7)
+    NetState::new(n, Layout::new(2, 0), 7)
 }
 
 #[test]

@@ -14,6 +14,7 @@ use rackweave_switch::Switch;
 
 use crate::build::{self, BuildError};
 use crate::config::RackConfig;
+use crate::racks;
 use crate::sim::clock::NodeClock;
 use crate::sim::disk::{CutOdds, CutReport, Disk, FaultDisk};
 use crate::sim::engine::Engine;
@@ -111,8 +112,8 @@ impl Sim {
     /// # Errors
     /// The configuration does not fit together.
     pub fn new(cfg: &RackConfig, sim: SimConfig) -> Result<Sim, BuildError> {
-        let layout = Layout { servers: cfg.servers, clients: sim.clients };
-        let net = NetState::new(sim.network.clone(), layout.nodes(), sim.seed);
+        let layout = racks::layout(cfg, sim.clients);
+        let net = NetState::new(sim.network.clone(), layout, sim.seed);
         let mut engine = Engine::new(layout, net, sim.seed);
         let mut rng = Rng::stream(sim.seed, 0x636c_6f63);
         let drift_ppm = if sim.rack_faults.drift_beyond { DRIFT_BEYOND_PPM } else { sim.drift_ppm };
@@ -142,7 +143,7 @@ impl Sim {
                 RackNode::Meta(Box::new(Meta::new(c, self.engine.saved(n))?))
             }
             NodeKind::Switch => {
-                let mut c = build::switch_config(&self.cfg);
+                let mut c = build::switch_config(&self.cfg, layout.rack(n).unwrap_or(0));
                 c.ignore_sequence = self.sim.rack_faults.ignore_sequence;
                 RackNode::Switch(Box::new(Switch::new(c)))
             }
@@ -165,10 +166,15 @@ impl Sim {
         })
     }
 
-    /// Ends a node's life (if it lives) without ending what its devices were told.
+    /// Ends a node's life (if it lives) without ending what its devices were told. With one of several switches goes
+    /// every way to its rack's servers.
     pub fn crash(&mut self, n: NodeId) {
         let layout = self.engine.layout();
         match layout.kind(n) {
+            NodeKind::Switch => {
+                self.engine.net().switch_works(n, false);
+                drop(self.engine.crash(n, &[]));
+            }
             NodeKind::Server => drop(self.engine.crash(n, &[SsdId(n.0 - layout.server(0).0)])),
             _ => drop(self.engine.crash(n, &[])),
         }
@@ -180,6 +186,9 @@ impl Sim {
     /// What the node saved does not fit the configuration.
     pub fn restart(&mut self, n: NodeId) -> Result<(), BuildError> {
         let node = self.make(n)?;
+        if self.engine.layout().kind(n) == NodeKind::Switch {
+            self.engine.net().switch_works(n, true);
+        }
         self.engine.start(n, node);
         Ok(())
     }
@@ -242,8 +251,8 @@ impl Sim {
             _ => None,
         }
     }
-    pub fn switch(&self) -> Option<&Switch> {
-        match self.engine.node(Layout::SWITCH) {
+    pub fn switch(&self, rack: u32) -> Option<&Switch> {
+        match self.engine.node(self.engine.layout().switch(rack)) {
             Some(RackNode::Switch(s)) => Some(s),
             _ => None,
         }

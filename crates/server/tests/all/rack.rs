@@ -114,7 +114,7 @@ fn profile(ssd_bytes: u64) -> Profile {
 
 impl Rack {
     pub fn new(options: Options) -> Rack {
-        let layout = Layout { servers: options.servers, clients: 1 };
+        let layout = Layout::new(options.servers, 1);
         let n = options.servers as usize;
         let mut rack = Rack {
             layout,
@@ -171,7 +171,7 @@ impl Rack {
             drift_ppm: 500,
             min_copies: 2,
             stripe_blocks: 16,
-            levels: vec![LevelConfig { level: 3, sets: ids, capacity_bytes: self.options.ssd_bytes }],
+            levels: vec![LevelConfig { level: 3, home: 0, sets: ids, capacity_bytes: self.options.ssd_bytes }],
             overcommit: 8.0,
             remove_early: false,
         };

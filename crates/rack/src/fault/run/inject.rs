@@ -24,8 +24,17 @@ impl Run<'_> {
             }
             Fault::RackPowerCut { down_ms } => {
                 self.servers_down(&self.fault_servers(i), true);
-                self.node_down(Layout::SWITCH);
+                self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
                 self.node_down(Layout::META);
+                Some(down_ms)
+            }
+            Fault::OneRackPowerCut { rack, down_ms } => {
+                self.servers_down(&self.fault_servers(i), true);
+                self.node_down(self.switch_node(rack));
+                Some(down_ms)
+            }
+            Fault::SwitchLost { rack, down_ms } => {
+                self.node_down(self.switch_node(rack));
                 Some(down_ms)
             }
             Fault::SwitchRestart { down_ms } => {
@@ -52,7 +61,11 @@ impl Run<'_> {
     fn begin_on_links(&mut self, i: usize) -> Option<u64> {
         let fault = self.plan.faults[i].fault;
         match fault {
-            Fault::Isolate { ms, .. } | Fault::Cut { ms, .. } | Fault::Sever { ms, .. } => {
+            Fault::Isolate { ms, .. }
+            | Fault::Cut { ms, .. }
+            | Fault::Sever { ms, .. }
+            | Fault::SeverRack { ms, .. }
+            | Fault::CutRacks { ms } => {
                 self.cut(fault, true);
                 Some(ms)
             }
@@ -125,17 +138,28 @@ impl Run<'_> {
             }
             Fault::RackPowerCut { .. } => {
                 self.node_up(Layout::META)?;
-                self.node_up(Layout::SWITCH)?;
+                for switch in self.sim.engine().layout().switches() {
+                    self.node_up(switch)?;
+                }
                 for s in self.fault_servers(i) {
                     self.node_up(self.sim.engine().layout().server(s))?;
                 }
             }
+            Fault::OneRackPowerCut { rack, .. } => {
+                self.node_up(self.switch_node(rack))?;
+                for s in self.fault_servers(i) {
+                    self.node_up(self.sim.engine().layout().server(s))?;
+                }
+            }
+            Fault::SwitchLost { rack, .. } => self.node_up(self.switch_node(rack))?,
             Fault::SwitchRestart { .. } => self.node_up(Layout::SWITCH)?,
             Fault::MetaRestart { .. } => self.node_up(Layout::META)?,
             Fault::ClientRestart { client, .. } => self.client_up(client)?,
             f @ (Fault::Isolate { .. }
             | Fault::Cut { .. }
             | Fault::Sever { .. }
+            | Fault::SeverRack { .. }
+            | Fault::CutRacks { .. }
             | Fault::Mute { .. }
             | Fault::BlindPowerCut { .. }) => self.cut(f, false),
             Fault::BreakDevice { how, .. } => self.mend_device(i, how)?,
@@ -158,8 +182,18 @@ impl Run<'_> {
                 crate::build::members(self.sim.config(), set % n).iter().map(|m| crate::build::server_of(m.0)).collect()
             }
             Fault::CrashCollecting { .. } => self.trapped.get(&i).copied().into_iter().collect(),
+            Fault::OneRackPowerCut { rack, .. } => self.servers_of(rack),
             _ => (0..n).collect(),
         }
+    }
+
+    fn switch_node(&self, rack: u32) -> NodeId {
+        let layout = self.sim.engine().layout();
+        layout.switch(rack % layout.racks)
+    }
+    fn servers_of(&self, rack: u32) -> Vec<u32> {
+        let layout = self.sim.engine().layout();
+        (0..layout.servers).filter(|&i| layout.rack(layout.server(i)) == Some(rack % layout.racks)).collect()
     }
 
     pub(super) fn servers_down(&mut self, servers: &[u32], power: bool) {
@@ -258,6 +292,10 @@ impl Run<'_> {
     fn cut(&mut self, fault: Fault, blocked: bool) {
         let layout = self.sim.engine().layout();
         let nodes = layout.nodes();
+        let of_rack = match fault {
+            Fault::SeverRack { rack, .. } => self.servers_of(rack),
+            _ => Vec::new(),
+        };
         let net = self.sim.engine_mut().net();
         match fault {
             Fault::Isolate { node, .. } => {
@@ -283,7 +321,19 @@ impl Run<'_> {
                 }
             }
             Fault::Mute { server, .. } => {
-                net.block(layout.server(server % layout.servers), Layout::SWITCH, blocked);
+                let n = layout.server(server % layout.servers);
+                net.block(n, layout.switch(layout.rack(n).unwrap_or(0)), blocked);
+            }
+            Fault::CutRacks { .. } => net.cut_between_racks(blocked),
+            Fault::SeverRack { .. } => {
+                let others = (0..layout.servers).filter(|i| !of_rack.contains(i)).map(|i| layout.server(i));
+                let others: Vec<NodeId> = others.chain([Layout::META]).collect();
+                for n in of_rack.iter().map(|&i| layout.server(i)) {
+                    for &other in &others {
+                        net.block(n, other, blocked);
+                        net.block(other, n, blocked);
+                    }
+                }
             }
             Fault::HalfCrash { server, peer, .. } => {
                 let (n, to) = (layout.server(server % layout.servers), layout.server(peer % layout.servers));

@@ -12,11 +12,13 @@ const FILL_VERSION_MAX: u64 = 1;
 
 impl Run<'_> {
     pub(super) fn check_history(&mut self) -> Result<(), Failure> {
-        let sets = u64::from(self.plan.params.servers);
         let sectors_per_stripe = u64::from(self.sim.config().stripe_blocks * (BLOCK / SECTOR));
         let stats = self
             .history
-            .check(|_, sector| SetId((sector / sectors_per_stripe % sets) as u32))
+            .check(|v, sector| {
+                let sets = self.volumes.iter().find(|o| o.id() == v).map_or(&[][..], Volume::sets);
+                sets[(sector / sectors_per_stripe % sets.len() as u64) as usize]
+            })
             .map_err(|v| Failure::History(v.to_string()))?;
         self.stats.history = stats;
         Ok(())
@@ -33,7 +35,7 @@ impl Run<'_> {
             }
         }
         self.copies_agree()?;
-        if let Some(s) = self.sim.switch() {
+        for s in (0..self.sim.engine().layout().racks).filter_map(|r| self.sim.switch(r)) {
             s.check().map_err(|e| Failure::Invariant(format!("switch: {e}")))?;
         }
         Ok(())
@@ -42,10 +44,12 @@ impl Run<'_> {
     /// After the last flush every member of a set has the same blocks mapped at the same versions.
     fn copies_agree(&self) -> Result<(), Failure> {
         let cfg = self.sim.config();
-        let per_set = |v: &Volume| v.blocks.div_ceil(cfg.stripe_blocks * cfg.servers) * cfg.stripe_blocks;
+        let per_set =
+            |v: &Volume| v.blocks.div_ceil(cfg.stripe_blocks * v.sets().len().max(1) as u32) * cfg.stripe_blocks;
         for set in 0..cfg.sets() {
             let members = crate::build::members(cfg, set);
             for v in &self.volumes {
+                let Some(share) = v.sets().iter().position(|s| s.0 == set) else { continue };
                 for block in 0..per_set(v) {
                     let addr = BlockAddr::new(v.id(), block);
                     let held = members.iter().filter_map(|&(vssd, _)| {
@@ -57,7 +61,7 @@ impl Run<'_> {
                     let written = held.iter().filter_map(|h| h.1).filter(|t| t.version() > FILL_VERSION_MAX);
                     let written: BTreeSet<Timestamp> = written.collect();
                     if (mapped != 0 && mapped != held.len()) || written.len() > 1 {
-                        let stripe = u64::from(block / cfg.stripe_blocks * cfg.servers + set);
+                        let stripe = u64::from(block / cfg.stripe_blocks) * v.sets().len() as u64 + share as u64;
                         let at = stripe * u64::from(cfg.stripe_blocks) + u64::from(block % cfg.stripe_blocks);
                         let sectors = u64::from(BLOCK / SECTOR);
                         let trails = (0..sectors).map(|i| self.history.trail(v.id(), at * sectors + i, SetId(set)));
