@@ -136,7 +136,7 @@ pub struct Status {
     pub processes: Vec<Process>,
 }
 
-/// The switch's tables and what its program counted.
+/// The switch's tables and what its program counted; with several racks, all switches' together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SwitchState {
     /// `process`, `tc` or `xdp`.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rackweave_block::VolumeClient;
 use rackweave_core::msg::Role;
-use rackweave_core::{BLOCK, Effects, Event, Layout, Node, NodeId, Time};
+use rackweave_core::{BLOCK, Effects, Event, Layout, Node, NodeId, NodeKind, Time};
 use rackweave_dataplane::Own;
 use rackweave_flash::Profile;
 use rackweave_meta::Meta;
@@ -17,6 +17,7 @@ use super::status::Describe;
 use crate::build::{self, BuildError};
 use crate::config::RackConfig;
 use crate::distributed::kernel::{KernelNode, counted};
+use crate::racks;
 use crate::switching::DataPlaneKind;
 use rackweave_device::Shape;
 
@@ -50,6 +51,8 @@ pub struct RackNodes {
     hosted: Hosted,
     meta: Option<Meta>,
     switch: Option<Plane>,
+    /// Of the other racks.
+    far_switches: Vec<Switch>,
     servers: Vec<Option<Server>>,
     /// With its id.
     client: Option<(NodeId, VolumeClient)>,
@@ -76,7 +79,7 @@ impl RackNodes {
             Hosted::All => 1,
             Hosted::One { gateways, .. } => gateways,
         };
-        let layout = Layout::new(cfg.servers, clients);
+        let layout = racks::layout(cfg, clients);
         let mut server = |i| hosted.has(layout.server(i)).then(|| one_server(cfg, i, nonce(), hosted)).transpose();
         let servers = (0..cfg.servers).map(&mut server).collect::<Result<_, _>>()?;
         let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
@@ -90,6 +93,7 @@ impl RackNodes {
             hosted,
             meta: hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?,
             switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg, 0)))),
+            far_switches: (1..cfg.racks.count).map(|rack| build::switch(cfg, rack)).collect(),
             servers,
             client: client.map(|i| (layout.client(i), build::client(&of_client, i, nonce()))),
         })
@@ -130,6 +134,10 @@ impl Nodes for RackNodes {
                 Plane::Process(n) => n.as_mut() as _,
                 Plane::Kernel(n) => n.as_mut() as _,
             }),
+            n if self.layout.kind(n) == NodeKind::Switch => {
+                let rack = self.layout.rack(n).unwrap_or(0) as usize;
+                self.far_switches.get_mut(rack - 1).map(|s| s as _)
+            }
             n => match self.servers.get_mut(n.0 as usize - 2) {
                 Some(server) => server.as_mut().map(|n| n as _),
                 None => self.client.as_mut().map(|c| &mut c.1 as _),
@@ -200,14 +208,31 @@ impl Describe for RackNodes {
     fn switch(&self) -> Option<SwitchState> {
         Some(match self.switch.as_ref()? {
             Plane::Kernel(n) => n.state(),
-            Plane::Process(s) => SwitchState {
-                data_plane: DataPlaneKind::Process.to_string(),
-                rows: s.rows(),
-                rows_max: s.rows_max(),
-                counters: counted(s.counters(), &Own::default()),
-                ..SwitchState::default()
-            },
+            Plane::Process(s) => {
+                let mut state = of_process(s);
+                for far in self.far_switches.iter().map(of_process) {
+                    state.rows += far.rows;
+                    state.rows_max += far.rows_max;
+                    for (name, n) in far.counters {
+                        match state.counters.iter_mut().find(|c| c.0 == name) {
+                            Some(sum) => sum.1 += n,
+                            None => state.counters.push((name, n)),
+                        }
+                    }
+                }
+                state
+            }
         })
+    }
+}
+
+fn of_process(s: &Switch) -> SwitchState {
+    SwitchState {
+        data_plane: DataPlaneKind::Process.to_string(),
+        rows: s.rows(),
+        rows_max: s.rows_max(),
+        counters: counted(s.counters(), &Own::default()),
+        ..SwitchState::default()
     }
 }
 

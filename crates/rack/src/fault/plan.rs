@@ -270,6 +270,9 @@ impl Plan {
         let slice = p.span_ms * 1000 / count;
         let of_racks = (0..count).map(|i| (slice * i, slice, draw_rack_fault(&mut rng))).collect::<Vec<_>>();
         plan.faults.retain(|f| matches!(f.fault, Fault::Steal { .. }));
+        for f in &mut plan.faults {
+            f.fault = Fault::Steal { client: rng.below(u64::from(p.clients)) as u32 };
+        }
         for (from, slice, fault) in usual.into_iter().chain(of_racks) {
             plan.faults.push(FaultAt { at_us: from + rng.below(slice), fault });
         }
