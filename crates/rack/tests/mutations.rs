@@ -182,6 +182,11 @@ fn a_switch_that_obeys_older_operations_is_caught() {
 }
 
 #[test]
+fn a_collection_that_the_switch_is_told_of_once_is_caught() {
+    rack_fault_is_caught("tell_once", RackFaults { tell_once: true, ..RackFaults::default() }, Plan::draw);
+}
+
+#[test]
 fn a_member_removed_before_its_lease_ended_is_caught() {
     rack_fault_is_caught("remove_early", RackFaults { remove_early: true, ..RackFaults::default() }, severed);
 }

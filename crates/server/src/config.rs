@@ -51,6 +51,8 @@ pub struct GcConfig {
     pub idle_alpha: f64,
     /// A gap that is predicted to be longer is idle.
     pub idle_over: Span,
+    /// Broken on purpose by tests: what the switch is told without asking is told once, and taken to be known.
+    pub tell_once: bool,
 }
 
 impl GcConfig {
@@ -80,6 +82,7 @@ impl Default for GcConfig {
             background: true,
             idle_alpha: 0.5,
             idle_over: Span::from_millis(30),
+            tell_once: false,
         }
     }
 }

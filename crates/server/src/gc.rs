@@ -68,6 +68,8 @@ pub struct GcMonitor {
     idle_seen: Time,
     /// That it collects, the switch was told and has not answered: what, and when it is told again.
     untold: Option<(GcField, Time)>,
+    /// The switch has answered this life of the server.
+    answered: bool,
     /// Actions in order; taken by the server.
     pub actions: Vec<GcAction>,
 }
@@ -86,6 +88,7 @@ impl GcMonitor {
             background: false,
             idle_seen: Time::MAX,
             untold: None,
+            answered: false,
             actions: Vec::new(),
         }
     }
@@ -94,6 +97,16 @@ impl GcMonitor {
     }
     pub fn collecting(&self) -> bool {
         self.state == GcState::Collecting
+    }
+    /// Whether it collects, as the switch has confirmed: `None` while an exchange with the switch is under way, and before
+    /// the first. What the switch knows of this life agrees with it.
+    pub fn confirmed(&self) -> Option<bool> {
+        match self.state {
+            _ if !self.answered || self.untold.is_some() => None,
+            GcState::Asking { .. } | GcState::Finishing { .. } => None,
+            GcState::Collecting | GcState::Ending => Some(true),
+            GcState::Idle | GcState::Delayed { .. } => Some(false),
+        }
     }
     fn coordinated(&self) -> bool {
         self.cfg.policy == GcPolicy::Coordinated
@@ -250,6 +263,7 @@ impl GcMonitor {
             return;
         }
         self.untold = None;
+        self.answered = true;
         match (self.state, op.field) {
             (GcState::Asking { .. }, GcField::Accept) => self.start(GcAction::Start),
             (GcState::Asking { field: GcField::Soft, .. }, GcField::Delay) => {
@@ -306,8 +320,10 @@ impl GcMonitor {
         if let Some((field, again_at)) = self.untold
             && now >= again_at
         {
-            self.untold = Some((field, now + self.cfg.answer_within));
-            self.repeat(field);
+            self.untold = (!self.cfg.tell_once).then(|| (field, now + self.cfg.answer_within));
+            if !self.cfg.tell_once {
+                self.repeat(field);
+            }
         }
         if now >= self.announce_at && self.coordinated() {
             match self.state {

@@ -168,6 +168,11 @@ impl Server {
         }
         Ok(())
     }
+    /// [`GcMonitor::confirmed`] of each vSSD, in this life of the server.
+    pub fn gc_confirmed(&self) -> impl Iterator<Item = (VssdId, Incarnation, bool)> {
+        let life = self.registration.incarnation;
+        self.vssds.iter().filter_map(move |v| Some((v.cfg.id, life?, v.gc.confirmed()?)))
+    }
     /// Whether the metadata service took this life in, once it has said so: a server whose device began empty, though it
     /// has lived before, is refused.
     pub fn admitted(&self) -> Option<bool> {

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use rackweave_core::node::Trace;
 use rackweave_core::{Incarnation, NodeId, Span, Time, TracePoint, VssdId};
 
+use rackweave_switch::Told;
+
 use crate::sim::Sim;
 
 /// Events between two looks at counters and tables: a prime, so that no cycle of messages hides between two looks.
@@ -109,6 +111,17 @@ impl Bounds {
         };
         switch.check().map_err(|e| format!("switch: {e}"))?;
         let told = sim.now() > self.hearsay_until;
+        for (vssd, life, collects) in
+            (0..sim.config().servers).filter_map(|i| sim.server(i)).flat_map(|s| s.gc_confirmed())
+        {
+            // Between two exchanges the switch and the server agree: what is lost is repeated, what is late ignored.
+            let contradicts = |t: &Told| t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects;
+            if let Some(t) = switch.told().find(contradicts) {
+                return Err(format!(
+                    "{vssd} collects: {collects}, and no exchange is under way, but the switch has {t:?}"
+                ));
+            }
+        }
         for t in switch.told() {
             let name = u64::from(t.vssd.0);
             let since = self.accepted.get(&name).is_some_and(|&at| (t.incarnation, t.sequence) > at);

@@ -72,6 +72,8 @@ pub struct RackFaults {
     pub erase_early: bool,
     /// The switch obeys a `gc_op` older than the last (protocol rule 16).
     pub ignore_sequence: bool,
+    /// Servers tell the switch once that they collect unasked (protocol rule 16).
+    pub tell_once: bool,
     /// The metadata service removes a member when half its lease is over (rule 2).
     pub remove_early: bool,
     /// Clocks drift up to [`DRIFT_BEYOND_PPM`] (rule 2: leases allow for less).
@@ -152,6 +154,7 @@ impl Sim {
                 let mut c = build::server_config(&self.cfg, i, nonce)?;
                 c.timeouts = self.sim.timeouts;
                 c.faults = self.sim.faults;
+                c.gc.tell_once = self.sim.rack_faults.tell_once;
                 c.ssd.erase_early = self.sim.rack_faults.erase_early;
                 if self.sim.contents == Contents::Discard {
                     c.ssd.verify = false;
