@@ -14,8 +14,8 @@ use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, Vs
 use rackweave_switch::{Switch, SwitchConfig, Update};
 
 use crate::config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
-use crate::switching::RedirectKind;
 use crate::racks::{self, Placement};
+use crate::switching::RedirectKind;
 
 /// Ids of a server's vSSDs begin at 1 + 16 × its number.
 const VSSD_IDS_PER_SERVER: u32 = 16;

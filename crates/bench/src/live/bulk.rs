@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::ends::{Figures, cpu_seconds};
 
-/// Ethernet's payload without IP and UDP headers.
-const DATAGRAM: usize = 1472;
-/// What one send takes.
-const TRAIN: usize = 44 * DATAGRAM;
+/// Headers of IP and UDP in a packet.
+const HEADERS: usize = 28;
+/// What one send takes: 64 KiB with its headers, in whole datagrams.
+const TRAIN_MAX: usize = 65_507;
+/// What is shorter is no data but an ask.
+const ASK_BYTES_MAX: usize = 8;
 const SOCKET_BYTES: i32 = 8 << 20;
 /// How often the sender asks what has arrived, in trains.
 const ASK_EVERY: u64 = 16;
@@ -31,7 +33,7 @@ pub fn sink(at: SocketAddr, ready: impl FnOnce()) -> io::Result<()> {
     ready();
     loop {
         let (n, from) = s.recv_from(&mut buffer)?;
-        if n < DATAGRAM {
+        if n <= ASK_BYTES_MAX {
             s.send_to(&bytes.to_be_bytes(), from)?;
         } else {
             bytes += n as u64;
@@ -40,12 +42,14 @@ pub fn sink(at: SocketAddr, ready: impl FnOnce()) -> io::Result<()> {
 }
 
 /// Sends `trains`, never more than two asks ahead of the sink.
-pub fn blast(to: SocketAddr, trains: u64, server_pid: u32) -> io::Result<Figures> {
+pub fn blast(to: SocketAddr, mtu: u16, trains: u64, server_pid: u32) -> io::Result<Figures> {
     let s = UdpSocket::bind(SocketAddr::new(if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() }, 0))?;
     s.connect(to)?;
     s.set_read_timeout(Some(Duration::from_millis(100)))?;
-    set(&s, libc::SOL_UDP, libc::UDP_SEGMENT, DATAGRAM as i32)?;
-    let (train, mut answer, mut arrived, mut asked) = (vec![7u8; TRAIN], [0; 8], 0u64, 0u64);
+    let datagram = usize::from(mtu) - HEADERS;
+    let bytes = TRAIN_MAX / datagram * datagram;
+    set(&s, libc::SOL_UDP, libc::UDP_SEGMENT, datagram as i32)?;
+    let (train, mut answer, mut arrived, mut asked) = (vec![7u8; bytes], [0; 8], 0u64, 0u64);
     let before = (cpu_seconds(std::process::id())?, cpu_seconds(server_pid)?);
     let start = Instant::now();
     for n in 1..=trains {
@@ -60,7 +64,7 @@ pub fn blast(to: SocketAddr, trains: u64, server_pid: u32) -> io::Result<Figures
     }
     while let Ok(8) = s.recv(&mut answer) {
         arrived = u64::from_be_bytes(answer);
-        if arrived >= trains / ASK_EVERY * ASK_EVERY * TRAIN as u64 {
+        if arrived >= trains / ASK_EVERY * ASK_EVERY * bytes as u64 {
             break;
         }
     }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use clap::{Args, Subcommand, ValueEnum};
+use rackweave_rack::distributed::net::MTU_DEFAULT;
 use rackweave_transport::{KeyId, Keys};
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +51,7 @@ impl Way {
 #[derive(Debug, Subcommand)]
 pub enum End {
     /// Receive messages from this process itself, to be counted
-    Receive { way: Receive, count: u64 },
+    Receive { way: Receive, datagram: usize, count: u64 },
     /// Answer until the process is ended
     Serve(Place),
     /// Send, and print what was measured as JSON
@@ -76,6 +77,9 @@ pub struct Place {
     /// The core to stay on
     #[arg(long)]
     pub cpu: usize,
+    /// Bytes of the largest IP packet between the two
+    #[arg(long)]
+    pub mtu: u16,
 }
 
 /// How much is sent.
@@ -155,8 +159,8 @@ fn ready() {
 /// Runs one end.
 pub fn run(end: &End) -> io::Result<()> {
     match end {
-        End::Receive { way, count } => {
-            receive::receive(*way, *count);
+        End::Receive { way, datagram, count } => {
+            receive::receive(*way, *datagram, *count);
             Ok(())
         }
         End::Serve(place) => {
@@ -175,7 +179,7 @@ pub fn run(end: &End) -> io::Result<()> {
 fn serve(p: &Place) -> io::Result<()> {
     match p.way {
         Way::Transport | Way::Encrypted => {
-            let mut net = transport(SERVER, p.server, p.client, p.way.keys())?;
+            let mut net = transport(SERVER, p.server, p.client, p.way.keys(), p.mtu)?;
             ready();
             node::serve(&mut net)
         }
@@ -211,7 +215,7 @@ fn drive(p: &Place, w: &Work, server_pid: u32) -> io::Result<Figures> {
     let load = Load::new(w.bytes, w.warm_up, w.count);
     let m = match p.way {
         Way::Transport | Way::Encrypted => {
-            let mut net = transport(CLIENT, p.server, p.client, p.way.keys())?;
+            let mut net = transport(CLIENT, p.server, p.client, p.way.keys(), p.mtu)?;
             node::drive(Client::new(load, w.depth), &mut net, at_begin)?
         }
         Way::Tcp => {
@@ -219,7 +223,7 @@ fn drive(p: &Place, w: &Work, server_pid: u32) -> io::Result<Figures> {
             node::drive(Client::new(load, w.depth), &mut tcp, at_begin)?
         }
         Way::Rpc => drive_rpc(p.server, load, w.depth, at_begin)?,
-        Way::Udp => return bulk::blast(p.server, w.count, server_pid),
+        Way::Udp => return bulk::blast(p.server, p.mtu, w.count, server_pid),
     };
     let (client, server) = both();
     let (client_before, server_before) = begin.get();
@@ -240,6 +244,7 @@ fn drive_rpc(_: SocketAddr, _: Load, _: u64, _: impl FnMut() + 'static) -> io::R
 pub struct Site {
     pub server: IpAddr,
     pub client: IpAddr,
+    pub mtu: u16,
     /// Network namespaces of server and client.
     pub namespaces: Option<(String, String)>,
 }
@@ -247,7 +252,7 @@ pub struct Site {
 impl Site {
     pub fn loopback() -> Site {
         let here = IpAddr::from([127, 0, 0, 1]);
-        Site { server: here, client: here, namespaces: None }
+        Site { server: here, client: here, mtu: MTU_DEFAULT, namespaces: None }
     }
     fn command(&self, client: bool) -> io::Result<Command> {
         let program = std::env::current_exe()?;
@@ -282,7 +287,7 @@ pub fn once(site: &Site, way: Way, w: &Work) -> io::Result<Figures> {
     let place = |c: &mut Command, what: &str, cpu: usize| {
         let way = way.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
         c.args(["end", what, "--way", &way, "--server", &server.to_string(), "--client", &client.to_string()]);
-        c.args(["--cpu", &cpu.to_string()]);
+        c.args(["--cpu", &cpu.to_string(), "--mtu", &site.mtu.to_string()]);
     };
     let mut serve = site.command(false)?;
     place(&mut serve, "serve", 0);

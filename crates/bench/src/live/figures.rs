@@ -121,22 +121,25 @@ pub fn fig67(e: Effort) -> io::Result<Report> {
 /// Bulk over a veth pair of two namespaces: 1 MiB under way as messages of 64 KiB.
 pub fn bulk(e: Effort) -> io::Result<Report> {
     let mut r = Report::new(
-        "pn-bulk: 64 KiB messages, 1 MiB under way, over veth (MTU 1,500)",
+        "pn-bulk: 64 KiB messages, 1 MiB under way, over veth",
         "no figure; the bar is plain UDP with GSO and GRO on the same veth",
-        &["way", "GB/s", "CPU, µs a MiB"],
+        &["MTU", "way", "GB/s", "CPU, µs a MiB"],
     );
     let before = load();
-    let veth = Veth::new()?;
-    let site = veth.site();
     let ways = [Way::Transport, Way::Encrypted, Way::Tcp, Way::Udp];
     let w = Work { bytes: 65_536, depth: 16, warm_up: e.count / 40, count: e.count / 4 };
-    let all = rounds(&site, &ways, &w, e.rounds)?;
-    for (way, f) in ways.iter().zip(&all) {
-        let mib = |f: &Figures| (f.client_cpu_s + f.server_cpu_s) * 1e6 / (f.bytes_per_s * f.seconds / 1048576.0);
-        r.row([json!(way.name()), json!(middle(f, |f| f.bytes_per_s / 1e9)), json!(middle(f, mib))]);
+    for mtu in MTUS {
+        let veth = Veth::new(mtu)?;
+        let all = rounds(&veth.site(), &ways, &w, e.rounds)?;
+        for (way, f) in ways.iter().zip(&all) {
+            let mib = |f: &Figures| (f.client_cpu_s + f.server_cpu_s) * 1e6 / (f.bytes_per_s * f.seconds / 1048576.0);
+            let rate = middle(f, |f| f.bytes_per_s / 1e9);
+            r.row([json!(mtu), json!(way.name()), json!(rate), json!(middle(f, mib))]);
+        }
+        let rate = |f: &Figures| f.bytes_per_s;
+        let of_udp = ratio(&all[0], &all[3], rate);
+        r.bars.push(Bar::at_least(format!("bandwidth of plain UDP, MTU {mtu}"), of_udp, 0.9));
     }
-    let rate = |f: &Figures| f.bytes_per_s;
-    r.bars.push(Bar::at_least("bandwidth of plain UDP", ratio(&all[0], &all[3], rate), 0.9));
     r.note(format!(
         "live: two namespaces, a process on a core in each, {} alternating rounds; load before {before}, after {}",
         e.rounds,
@@ -144,6 +147,11 @@ pub fn bulk(e: Effort) -> io::Result<Report> {
     ));
     Ok(r)
 }
+
+/// Ethernet's, without and with jumbo frames.
+const MTUS: [u16; 2] = [1_500, 9_000];
+/// Headers of IP and UDP in a packet.
+const HEADERS: u16 = 28;
 
 /// Receives that are counted, beyond those of a first run that brings everything up.
 const RECEIVES: u64 = 8;
@@ -153,18 +161,22 @@ pub fn fig14c() -> io::Result<Report> {
     let mut r = Report::new(
         "pn-fig14c: bytes moved while 64 KiB are received into blocks with their CRCs",
         "memory bandwidth −30 % (slices), −50 % (slices and CRC) at 64 KB",
-        &["way", "KiB moved a receive", "of copy, then CRC"],
+        &["MTU", "way", "KiB moved a receive", "of copy, then CRC"],
     );
-    let per_receive = |way: receive::Receive| -> io::Result<f64> {
-        let (few, many) = (receive::counted(way, 2)?, receive::counted(way, 2 + RECEIVES)?);
-        Ok((many - few) as f64 / RECEIVES as f64 / 1024.0)
-    };
-    let sent = per_receive(receive::Receive::Not)?;
-    let apart = per_receive(receive::Receive::CopyThenCrc)? - sent;
-    let once = per_receive(receive::Receive::InOneStep)? - sent;
-    r.row([json!("message, copied into blocks, then CRC"), json!(apart), json!(1.0)]);
-    r.row([json!("blocks and CRC in the receive step"), json!(once), json!(once / apart)]);
-    r.bars.push(Bar::at_most("bytes moved, of copy-then-CRC", once / apart, 0.5));
-    r.note("counted: every load and store of the process (valgrind's lackey), datagrams of 1,472 bytes in trains, CRC32C only");
+    for mtu in MTUS {
+        let datagram = usize::from(mtu - HEADERS);
+        let per_receive = |way: receive::Receive| -> io::Result<f64> {
+            let counted = |receives| receive::counted(way, datagram, receives);
+            let (few, many) = (counted(2)?, counted(2 + RECEIVES)?);
+            Ok((many - few) as f64 / RECEIVES as f64 / 1024.0)
+        };
+        let sent = per_receive(receive::Receive::Not)?;
+        let apart = per_receive(receive::Receive::CopyThenCrc)? - sent;
+        let once = per_receive(receive::Receive::InOneStep)? - sent;
+        r.row([json!(mtu), json!("message, copied into blocks, then CRC"), json!(apart), json!(1.0)]);
+        r.row([json!(mtu), json!("blocks and CRC in the receive step"), json!(once), json!(once / apart)]);
+        r.bars.push(Bar::at_most(format!("bytes moved, of copy-then-CRC, MTU {mtu}"), once / apart, 0.5));
+    }
+    r.note("counted: every load and store of the process (valgrind's lackey), datagrams in trains, CRC32C only");
     Ok(r)
 }

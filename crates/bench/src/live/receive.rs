@@ -26,11 +26,11 @@ pub enum Receive {
     CopyThenCrc,
 }
 
-/// Receives so many messages; the sender's part is the same for all ways.
-pub fn receive(way: Receive, count: u64) {
+/// Receives so many messages in datagrams of so many bytes; the sender's part is the same for all ways.
+pub fn receive(way: Receive, datagram: usize, count: u64) {
     // A window that needs no acknowledgement to go on; trains as GSO takes them and GRO gives them.
     let algorithm = Algorithm::Fixed { window: 16 << 20 };
-    let cfg = Config { algorithm, train_bytes_max: TRAIN, ..Config::default() };
+    let cfg = Config { algorithm, train_bytes_max: TRAIN, datagram_bytes_max: datagram, ..Config::default() };
     let end = |n| Endpoint::new(cfg.clone(), n, 1, Keys::none(), 1).expect("a configuration");
     let (mut from, mut to, now) = (end(FROM), end(TO), Time(1));
     let data = Bytes::from(vec![7; MESSAGE]);
@@ -62,12 +62,12 @@ fn copy_then_crc(data: &[u8]) -> u32 {
 }
 
 /// Bytes of all loads and stores of a process that receives so many.
-pub fn counted(way: Receive, count: u64) -> io::Result<u64> {
+pub fn counted(way: Receive, datagram: usize, count: u64) -> io::Result<u64> {
     let way = way.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
     let mut child = Command::new("valgrind")
         .args(["--tool=lackey", "--trace-mem=yes", "--log-fd=1"])
         .arg(std::env::current_exe()?)
-        .args(["end", "receive", &way, &count.to_string()])
+        .args(["end", "receive", &way, &datagram.to_string(), &count.to_string()])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

@@ -8,6 +8,7 @@ use super::ends::Site;
 #[derive(Debug)]
 pub struct Veth {
     names: [String; 2],
+    mtu: u16,
 }
 
 fn ip(words: &str) -> io::Result<()> {
@@ -19,11 +20,13 @@ fn ip(words: &str) -> io::Result<()> {
 }
 
 impl Veth {
+    /// Whose packets have so many bytes at the most.
+    ///
     /// # Errors
     /// Without root, or without namespaces.
-    pub fn new() -> io::Result<Veth> {
+    pub fn new(mtu: u16) -> io::Result<Veth> {
         let names = ["a", "b"].map(|end| format!("rwbench-{}{end}", id()));
-        let veth = Veth { names };
+        let veth = Veth { names, mtu };
         for n in &veth.names {
             ip(&format!("netns add {n}"))?;
         }
@@ -31,13 +34,13 @@ impl Veth {
         ip(&format!("-n {a} link add rwb0 type veth peer name rwb1 netns {b}"))?;
         for (n, device, address) in [(a, "rwb0", "10.99.0.1"), (b, "rwb1", "10.99.0.2")] {
             ip(&format!("-n {n} addr add {address}/24 dev {device}"))?;
-            ip(&format!("-n {n} link set {device} up"))?;
+            ip(&format!("-n {n} link set {device} mtu {mtu} up"))?;
         }
         Ok(veth)
     }
     pub fn site(&self) -> Site {
         let [a, b] = self.names.clone();
-        Site { server: [10, 99, 0, 1].into(), client: [10, 99, 0, 2].into(), namespaces: Some((a, b)) }
+        Site { server: [10, 99, 0, 1].into(), client: [10, 99, 0, 2].into(), mtu: self.mtu, namespaces: Some((a, b)) }
     }
 }
 

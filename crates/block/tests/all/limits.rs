@@ -41,12 +41,9 @@ fn answered(r: &mut Rack, ms: u64, depth: usize, len: u32) -> u64 {
 
 #[test]
 fn no_more_than_its_limit_and_no_less() {
-    for (iops, bytes_per_s, len, each_s) in [
-        (500, 0, 4096, 500),
-        (0, 20_480_000, 4096, 5000),
-        (500, 20_480_000, 65_536, 312),
-        (500, 20_480_000, 4096, 500),
-    ] {
+    for (iops, bytes_per_s, len, each_s) in
+        [(500, 0, 4096, 500), (0, 20_480_000, 4096, 5000), (500, 20_480_000, 65_536, 312), (500, 20_480_000, 4096, 500)]
+    {
         let mut r = limited(iops, bytes_per_s);
         let done = answered(&mut r, 4_000, 64, len);
         let most = each_s * 41 / 10 + 3;

@@ -18,10 +18,11 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::distributed::channel::ControlSection;
+use crate::distributed::net::{MTU_DEFAULT, MTUS};
 use crate::hosts::HostsSection;
 use crate::policy::Policy;
 use crate::racks::RacksSection;
-use crate::switching::SwitchSection;
+use crate::switching::{DataPlaneKind, SwitchSection};
 
 mod client;
 mod gc;
@@ -52,6 +53,10 @@ pub const PATHS_MAX: u16 = 256;
 /// Fewest write cache slots for each vSSD of a server.
 pub const CACHE_SLOTS_MIN: u64 = rackweave_server::config::CACHE_SLOTS_MIN;
 
+fn is_mtu_default(mtu: &u16) -> bool {
+    *mtu == MTU_DEFAULT
+}
+
 /// A rack: servers with one SSD each, a switch, a metadata service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -78,6 +83,10 @@ pub struct RackConfig {
     /// another path (PN4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paths: Option<u16>,
+    /// Bytes of the largest packet (IP's header included) on the network between hosts: 9000 with jumbo frames, which
+    /// spare much of what a datagram costs. Where a path takes less, nodes find out and send smaller ones there.
+    #[serde(skip_serializing_if = "is_mtu_default")]
+    pub mtu: u16,
     pub ssd: SsdSection,
     pub gc: GcSection,
     pub lease: LeaseSection,
@@ -112,6 +121,7 @@ impl Default for RackConfig {
             nbd: NbdSection::default(),
             protocol_version: None,
             paths: None,
+            mtu: MTU_DEFAULT,
             control: None,
             hosts: None,
             switch: SwitchSection::default(),
@@ -211,6 +221,12 @@ impl RackConfig {
             let rule = format!("1 to {PATHS_MAX}");
             problems.push(Problem { key: "paths".into(), value: paths.to_string(), rule });
         }
+        // A packet that an XDP program sees lies in one page.
+        let in_xdp = self.switch.data_plane == DataPlaneKind::Xdp;
+        let (least, most) = (*MTUS.start(), if in_xdp { MTU_DEFAULT } else { *MTUS.end() });
+        let why = if in_xdp { " (switch.data_plane is xdp)" } else { "" };
+        let fits = (least..=most).contains(&self.mtu);
+        need(&mut problems, fits, "mtu", &self.mtu, format!("{least} to {most} bytes{why}"));
         if let Some(control) = &self.control {
             control.check(self.hosts.as_ref(), &mut problems);
         }

@@ -187,3 +187,19 @@ fn what_security_needs_is_checked_whole() {
     assert_eq!(control.certificates, std::path::Path::new("/etc/rack/keys"));
     assert_eq!(RackConfig::parse(&cfg.to_toml()).expect("reads back"), cfg);
 }
+
+#[test]
+fn packets_are_as_large_as_the_network_takes_and_the_program_sees() {
+    for (mtu, plane, fits) in [
+        (1280, "tc", true),
+        (9000, "tc", true),
+        (1279, "tc", false),
+        (9217, "tc", false),
+        (1500, "xdp", true),
+        (9000, "xdp", false),
+    ] {
+        let text = format!("version = 1\nmtu = {mtu}\n[switch]\ndata_plane = \"{plane}\"\n");
+        let said = RackConfig::parse(&text).err().map(|e| e.to_string()).unwrap_or_default();
+        assert_eq!(!said.contains("mtu"), fits, "{mtu} {plane}: {said}");
+    }
+}

@@ -35,6 +35,10 @@ const DEADLINE: Span = Span::from_secs(1);
 /// Largest datagram between addresses of one machine: the loopback carries 64 KiB in one piece.
 const LOOPBACK_DATAGRAM: usize = 65_507;
 const LOOPBACK_RETRANSMIT: Span = Span::from_millis(20);
+/// Ethernet without jumbo frames.
+pub const MTU_DEFAULT: u16 = 1500;
+/// MTUs that can be used: IPv6's least, and the largest that Ethernet cards take.
+pub const MTUS: std::ops::RangeInclusive<u16> = 1280..=9216;
 /// Largest train of datagrams for GSO, bytes: what one send takes.
 const TRAIN: usize = 65_507;
 
@@ -98,16 +102,38 @@ pub enum NetError {
     Transport(#[from] rackweave_transport::ConfigError),
 }
 
+/// The network between hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct Links {
+    /// Source ports of a node; the transport's number unless told.
+    pub paths: Option<u16>,
+    /// Bytes of the largest IP packet.
+    pub mtu: u16,
+}
+
+impl Default for Links {
+    fn default() -> Links {
+        Links { paths: None, mtu: MTU_DEFAULT }
+    }
+}
+
+/// UDP's payload of an IP packet as long as the network takes.
+fn datagram_bytes(mtu: u16, addresses: &[SocketAddr]) -> usize {
+    let ip = if addresses.iter().any(SocketAddr::is_ipv6) { 40 } else { 20 };
+    usize::from(mtu) - ip - 8
+}
+
 impl Net {
     /// `addresses` are by node; `life` grows from life to life of `node`.
     pub fn new(node: NodeId, addresses: Vec<SocketAddr>, keys: Keys, life: u64, seed: u64) -> Result<Net, NetError> {
-        Net::speaking(rackweave_transport::VERSION, None, node, addresses, keys, life, seed)
+        let version = rackweave_transport::VERSION;
+        Net::speaking(version, Links::default(), node, addresses, keys, life, seed)
     }
 
-    /// With `version` as the newest of the datagram format that it speaks, and so many source ports.
+    /// With `version` as the newest of the datagram format that it speaks.
     pub fn speaking(
         version: u8,
-        paths: Option<u16>,
+        links: Links,
         node: NodeId,
         addresses: Vec<SocketAddr>,
         keys: Keys,
@@ -122,7 +148,8 @@ impl Net {
             (cfg.retransmit_min, cfg.retransmit_initial) = (LOOPBACK_RETRANSMIT, LOOPBACK_RETRANSMIT);
             (cfg.ack_delay, cfg.ack_every) = (LOOPBACK_ACK_DELAY, LOOPBACK_ACK_EVERY);
         } else {
-            cfg.paths = paths.unwrap_or(cfg.paths);
+            cfg.paths = links.paths.unwrap_or(cfg.paths);
+            cfg.datagram_bytes_max = datagram_bytes(links.mtu, &addresses);
         }
         let own = addresses[node.0 as usize];
         let failed = |error| NetError::Bind { address: own, error };

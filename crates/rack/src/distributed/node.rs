@@ -7,7 +7,7 @@ use rackweave_core::{Layout, SsdId};
 use rackweave_transport::Keys;
 
 use super::kernel::KernelNode;
-use super::net::{Net, NetError};
+use super::net::{Links, Net, NetError};
 use super::{DistributedError, addresses, channel, key, refuse_together};
 use crate::capture::Capture;
 use crate::config::RackConfig;
@@ -78,7 +78,8 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
         .transpose()?;
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
-    let net = Net::speaking(version, cfg.paths, node, addresses, keys, life(), up::random_u64());
+    let links = Links { paths: cfg.paths, mtu: cfg.mtu };
+    let net = Net::speaking(version, links, node, addresses, keys, life(), up::random_u64());
     let mut net = net.map_err(|e| match e {
         NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
         e => e.into(),
