@@ -111,6 +111,9 @@ pub struct ServerConfig {
     /// The device began empty, and nobody said that it was replaced: refused if the server has lived before.
     pub empty: bool,
     pub timeouts: Timeouts,
+    /// While a vSSD collects, its server forwards its reads to the replica that the grant named (RackBlox in software,
+    /// §4.1).
+    pub forwards_reads: bool,
     /// Rules broken on purpose by tests; all off otherwise.
     pub faults: Faults,
 }
@@ -133,6 +136,7 @@ impl ServerConfig {
             nonce: 1,
             empty: false,
             timeouts: Timeouts::default(),
+            forwards_reads: false,
             faults: Faults::default(),
         }
     }

@@ -12,6 +12,7 @@ mod classes;
 pub mod config;
 pub mod control;
 pub mod disk;
+mod forward;
 pub mod gc;
 mod idle;
 pub mod node;

@@ -2,7 +2,7 @@
 
 use rackweave_core::device::Completion;
 use rackweave_core::msg::{
-    Body, Class, Control, GcOp, Header, IoError, IoReply, IoRequest, Op, Packet, Peer, Role, TableError, View,
+    Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Op, Packet, Peer, Role, TableError, View,
     ViewState, VssdRow,
 };
 use rackweave_core::request::{Reply, RequestError};
@@ -15,6 +15,7 @@ use crate::classes::{Classes, QUEUE_MAX, is_offline};
 use crate::config::{ServerConfig, ServerError, VSSDS_MAX, VssdConfig};
 use crate::control::Registration;
 use crate::disk::{Disk, DiskConfig, FlashRead, token_owner};
+use crate::forward::Forwarding;
 use crate::gc::{GcAction, GcMonitor};
 use crate::report::{ServerReport, VssdStatus};
 use crate::view::{CacheOverFlash, Recent};
@@ -42,6 +43,7 @@ struct Vssd {
     replica: Replica,
     disk: Disk,
     gc: GcMonitor,
+    forwarding: Forwarding,
     classes: Classes,
     row: RowState,
     /// Newest view seen: its epoch, and whether this life serves reads in it.
@@ -103,6 +105,7 @@ impl Server {
                 replica: Replica::new(replica),
                 disk: Disk::new(disk),
                 gc: GcMonitor::new(cfg.gc),
+                forwarding: Forwarding::default(),
                 classes: Classes::new(&cfg.ssd.profile, dies),
                 row: RowState::default(),
                 epoch: Epoch(0),
@@ -246,6 +249,10 @@ impl Server {
             }
             return;
         }
+        if let Some(p) = v.forwarding.forwarded(v.gc.state(), &p) {
+            fx.trace(TracePoint::Redirect, u64::from(p.header.original_vssd.0), u64::from(p.header.vssd.0));
+            return fx.send(p);
+        }
         if p.header.original_vssd != p.header.vssd {
             v.redirected_reads += 1;
         }
@@ -371,7 +378,11 @@ impl Server {
         let me = self.incarnation();
         let Some(i) = self.vssds.iter().position(|v| v.cfg.id == header.vssd) else { return };
         if header.incarnation == me {
-            self.vssds[i].gc.answer(now, op);
+            let v = &mut self.vssds[i];
+            if self.cfg.forwards_reads && op.field == GcField::Accept {
+                v.forwarding.granted(header.original_vssd, &v.cfg.peers);
+            }
+            v.gc.answer(now, op);
             self.touched |= 1 << i;
         }
     }
@@ -394,6 +405,9 @@ impl Server {
                 }
                 GcAction::Start | GcAction::StartUnacknowledged | GcAction::StartForced | GcAction::StartIdle => {
                     self.vssds[i].gc_episodes += 1;
+                    if action != GcAction::Start {
+                        self.vssds[i].forwarding = Forwarding::default();
+                    }
                     let permille = (self.free_ratio(i) * 1000.0) as u64;
                     fx.trace(TracePoint::GcStart, name, permille);
                     if action == GcAction::StartUnacknowledged {

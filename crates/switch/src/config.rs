@@ -24,6 +24,9 @@ pub struct SwitchConfig {
     pub bits_expire: Span,
     /// Added to a packet's `lat` here.
     pub hop: Span,
+    /// A request to collect that is granted is answered with an idle replica in `original_vssd`: the sender forwards its
+    /// reads there itself (RackBlox in software, §4.1, where no switch can).
+    pub names_idle: bool,
     /// Broken on purpose, for a checker to notice: obey a `gc_op` older than the last (protocol rule 16).
     pub ignore_sequence: bool,
 }
@@ -37,6 +40,7 @@ impl SwitchConfig {
             rows_max: ROWS_MAX,
             bits_expire: BITS_EXPIRE,
             hop: HOP,
+            names_idle: false,
             ignore_sequence: false,
         }
     }

@@ -12,6 +12,7 @@ use crate::tables::{CheckError, Dump, Told};
 #[derive(Debug)]
 pub struct Switch {
     node: NodeId,
+    names_idle: bool,
     hop_ns: u32,
     pipeline: Pipeline,
     /// What the driver's timer is set to: the pipeline's deadline.
@@ -22,6 +23,7 @@ impl Switch {
     pub fn new(cfg: SwitchConfig) -> Switch {
         Switch {
             node: cfg.node,
+            names_idle: cfg.names_idle,
             hop_ns: u32::try_from(cfg.hop.0).unwrap_or(u32::MAX),
             pipeline: Pipeline::new(&cfg),
             wake: Time::MAX,
@@ -101,7 +103,7 @@ impl Switch {
         }
     }
 
-    fn answer_gc(&mut self, p: Packet, answer: GcField, how: GcHow, fx: &mut Effects) {
+    fn answer_gc(&mut self, mut p: Packet, answer: GcField, how: GcHow, fx: &mut Effects) {
         let Body::Gc(GcOp { field: asked, sequence }) = p.body else { return };
         let point = match (how, asked, answer) {
             (GcHow::Duplicate, ..) => Some(TracePoint::GcOpDuplicate),
@@ -113,6 +115,9 @@ impl Switch {
         };
         if let Some(point) = point {
             fx.trace(point, u64::from(p.header.vssd.0), sequence);
+        }
+        if self.names_idle && answer == GcField::Accept {
+            p.header.original_vssd = self.pipeline.idle_peer(p.header.vssd).unwrap_or(p.header.vssd);
         }
         self.answer(p, Body::Gc(GcOp { field: answer, sequence }), fx);
     }

@@ -195,6 +195,12 @@ impl Pipeline {
         Verdict::Redirect { to: to.server, vssd }
     }
 
+    /// A readable replica of the vSSD that does not collect.
+    pub fn idle_peer(&self, vssd: VssdId) -> Option<VssdId> {
+        let slot = self.tables.find(vssd)?;
+        self.tables.peers(slot).find(|(_, to)| to.word.idle()).map(|(peer, _)| peer)
+    }
+
     /// Lines 2 and 3.
     #[inline]
     pub fn write(&mut self, vssd: VssdId) -> Verdict {

@@ -218,6 +218,7 @@ impl<'a> Run<'a> {
             timeouts: Timeouts::default(),
             faults: options.faults,
             rack_faults: options.rack_faults,
+            controller: false,
         };
         let rack = plan.rack();
         let mut sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;

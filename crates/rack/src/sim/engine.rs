@@ -96,6 +96,8 @@ pub struct Engine<N> {
     events: u64,
     same_instant: u32,
     timeline: Option<Timeline>,
+    /// Answers to `gc_op`s are a controller's: see [`Engine::set_controller`].
+    controller: bool,
     /// What nodes reported since it was last taken, for a checker that asked.
     tap: Option<Vec<(NodeId, Trace)>>,
     capture: Option<Capture>,
@@ -129,6 +131,7 @@ impl<N: Node> Engine<N> {
             events: 0,
             same_instant: 0,
             timeline: None,
+            controller: false,
             tap: None,
             capture: None,
         }
@@ -168,6 +171,10 @@ impl<N: Node> Engine<N> {
     }
     pub fn tapped(&mut self) -> &mut Vec<(NodeId, Trace)> {
         self.tap.get_or_insert_default()
+    }
+    /// Who answers `gc_op`s is as far from the servers as hosts are from each other, not on their packets' way.
+    pub fn set_controller(&mut self, controller: bool) {
+        self.controller = controller;
     }
     /// Every packet is written down as it is sent, lost or not. The run is the same with a capture and without.
     pub fn capture(&mut self, capture: Capture) {
@@ -458,7 +465,8 @@ impl<N: Node> Engine<N> {
             capture.packet(self.now, &packet);
         }
         let from_switch = self.nodes[n.0 as usize].kind == NodeKind::Switch;
-        let arrivals = self.net.send(self.now, n, packet.dst.first_hop(), bytes, from_switch);
+        let hop = from_switch && !(self.controller && matches!(packet.body, Body::Gc(_)));
+        let arrivals = self.net.send(self.now, n, packet.dst.first_hop(), bytes, hop);
         let [Some(first), second] = arrivals else { return };
         let to = For::Receiver { bytes, received: false };
         if let Some(at) = second {

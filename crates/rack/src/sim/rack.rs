@@ -63,6 +63,9 @@ pub struct SimConfig {
     /// Rules broken on purpose; none by default.
     pub faults: Faults,
     pub rack_faults: RackFaults,
+    /// Collection is granted by a controller that is a host of its own, not by the switch on the way: its answers take a
+    /// one-way delay as well, and servers forward the reads of a collecting vSSD (RackBlox in software, §4.1).
+    pub controller: bool,
 }
 
 /// Rules that other nodes than the replicas break on purpose, each to show that a checker catches it.
@@ -96,6 +99,7 @@ impl SimConfig {
             timeouts: Timeouts::default(),
             faults: Faults::default(),
             rack_faults: RackFaults::default(),
+            controller: false,
         }
     }
 }
@@ -117,6 +121,7 @@ impl Sim {
         let layout = racks::layout(cfg, sim.clients);
         let net = NetState::new(sim.network.clone(), layout, sim.seed);
         let mut engine = Engine::new(layout, net, sim.seed);
+        engine.set_controller(sim.controller);
         let mut rng = Rng::stream(sim.seed, 0x636c_6f63);
         let drift_ppm = if sim.rack_faults.drift_beyond { DRIFT_BEYOND_PPM } else { sim.drift_ppm };
         for i in 0..layout.nodes() {
@@ -147,6 +152,7 @@ impl Sim {
             NodeKind::Switch => {
                 let mut c = build::switch_config(&self.cfg, layout.rack(n).unwrap_or(0));
                 c.ignore_sequence = self.sim.rack_faults.ignore_sequence;
+                c.names_idle = self.sim.controller;
                 RackNode::Switch(Box::new(Switch::new(c)))
             }
             NodeKind::Server => {
@@ -155,6 +161,7 @@ impl Sim {
                 c.timeouts = self.sim.timeouts;
                 c.faults = self.sim.faults;
                 c.gc.tell_once = self.sim.rack_faults.tell_once;
+                c.forwards_reads = self.sim.controller;
                 c.ssd.erase_early = self.sim.rack_faults.erase_early;
                 if self.sim.contents == Contents::Discard {
                     c.ssd.verify = false;

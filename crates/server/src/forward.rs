@@ -1,0 +1,31 @@
+//! Reads that a server forwards to another replica while its own vSSD collects: RackBlox in software (§4.1), where the
+//! switch only forwards and the controller's grant names the replica. Off unless the configuration asks for it.
+
+use rackweave_core::msg::Packet;
+use rackweave_core::{NodeId, VssdId};
+
+use crate::gc::GcState;
+
+/// Where a vSSD's reads go meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Forwarding {
+    to: Option<(VssdId, NodeId)>,
+}
+
+impl Forwarding {
+    /// The controller has answered and named `peer` (or the vSSD itself: nobody is idle).
+    pub(crate) fn granted(&mut self, peer: VssdId, peers: &[(VssdId, NodeId)]) {
+        self.to = peers.iter().copied().find(|p| p.0 == peer);
+    }
+
+    /// The read as it goes on to the other replica; none: it is served here. A read that was sent here from another
+    /// replica stays.
+    pub(crate) fn forwarded(&self, gc: GcState, p: &Packet) -> Option<Packet> {
+        let (vssd, server) = self.to.filter(|_| matches!(gc, GcState::Collecting | GcState::Ending))?;
+        let mut header = p.header;
+        (header.original_vssd == header.vssd).then(|| {
+            header.vssd = vssd;
+            Packet { dst: server, header, ..p.clone() }
+        })
+    }
+}
