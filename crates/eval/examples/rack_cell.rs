@@ -1,14 +1,13 @@
 //! Cells of RackBlox's figures by hand, to look at one or to tune a policy:
 //!
 //! ```text
-//! cargo run --release -p rackweave-eval --example rack_cell -- [policies=baseline,rackblox,ideal] [writes=0.5]
+//! cargo run --release -p rackweave-eval --example rack_cell -- [policies=vdc,software,rackblox,ideal] [writes=0.5]
 //!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [seed=1]
 //! ```
 
 use std::process::ExitCode;
 
-use rackweave_eval::rack::{Cell, Load, run_all, void};
-use rackweave_eval::replay::Policy;
+use rackweave_eval::rack::{Cell, Load, Scheme, run_all, void};
 use rackweave_rack::config::BlockingConfig;
 use rackweave_rack::sim::Network;
 
@@ -27,8 +26,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
-    let mut policies = "baseline,rackblox,ideal".to_string();
-    let (mut cell, mut reads) = (Cell::new(Policy::Baseline, Load::ycsb(0.5)), 200_000);
+    let mut policies = "vdc,software,rackblox,ideal".to_string();
+    let (mut cell, mut reads) = (Cell::new(Scheme::VDC, Load::ycsb(0.5)), 200_000);
     for a in std::env::args().skip(1) {
         let (key, value) = a.split_once('=').ok_or_else(|| format!("{a:?} is not key=value"))?;
         match key {
@@ -49,7 +48,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             _ => return Err(format!("no setting is named {key:?}").into()),
         }
     }
-    let policies: Vec<Policy> = policies.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    let policies: Vec<Scheme> = policies.split(',').map(Scheme::named).collect::<Result<_, _>>()?;
     let cells: Vec<Cell> = policies.into_iter().map(|policy| Cell { policy, ..cell.clone() }.reads(reads)).collect();
     let reports = run_all(&cells)?;
     println!(

@@ -16,7 +16,7 @@ const TOP: f64 = 40.0;
 const BETWEEN: f64 = 110.0;
 const BOTTOM: f64 = 60.0;
 /// Colours that stay apart for colour-blind eyes (Okabe and Ito).
-const COLOURS: [&str; 4] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7"];
+const COLOURS: [&str; 6] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 /// Points of a curve closer than this many pixels to the last one drawn are left out.
 const STEP_MIN: f64 = 0.7;
 /// Points further apart than this are joined by a step.
@@ -26,19 +26,21 @@ const FEW_DECADES: i32 = 2;
 
 /// Both panels of `report`.
 pub fn svg(report: &Report) -> String {
+    let named: Vec<_> = report.policies.iter().map(|p| (p.policy, &p.read, &p.write)).collect();
+    curves(&report.trace, &named)
+}
+
+/// Reads and writes of each, by its name.
+pub fn curves(title: &str, named: &[(&str, &Latencies, &Latencies)]) -> String {
     let (w, h) = (LEFT + 2.0 * WIDTH + BETWEEN + 20.0, TOP + HEIGHT + BOTTOM);
     let mut s = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} {h}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     for (i, op) in ["reads", "writes"].into_iter().enumerate() {
-        let curves: Vec<_> = report
-            .policies
-            .iter()
-            .map(|p| (p.policy, if i == 0 { &p.read } else { &p.write }))
-            .filter(|(_, l)| l.count() > 0)
-            .collect();
-        panel(&mut s, LEFT + i as f64 * (WIDTH + BETWEEN), op, &report.trace, &curves);
+        let all = named.iter().map(|&(name, read, write)| (name, if i == 0 { read } else { write }));
+        let curves: Vec<_> = all.filter(|(_, l)| l.count() > 0).collect();
+        panel(&mut s, LEFT + i as f64 * (WIDTH + BETWEEN), op, title, &curves);
     }
     s.push_str("</svg>\n");
     s

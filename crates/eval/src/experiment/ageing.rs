@@ -94,7 +94,7 @@ pub(super) fn killers(_: Options) -> Result<Outcome, ExperimentError> {
             }
         }
     }
-    Ok(Outcome { config: config(&rates), rows })
+    Ok(Outcome::new(config(&rates), rows))
 }
 
 /// Figure 15: fourteen vSSDs, one for each workload.
@@ -119,7 +119,7 @@ pub(super) fn imbalance(_: Options) -> Result<Outcome, ExperimentError> {
             rows.push(Row::new(format!("{scheme}: a swap every"), "days", Better::Higher, days_between(&aged)));
         }
     }
-    Ok(Outcome { config: config(&rates), rows })
+    Ok(Outcome::new(config(&rates), rows))
 }
 
 /// Figure 16: how often a block of each channel was erased after three years, and how many swaps that took.
@@ -146,7 +146,7 @@ pub(super) fn erases(_: Options) -> Result<Outcome, ExperimentError> {
             rows.push(Row::new(cost, "of ideal", Better::Lower, mean / ideal).bar(1.02));
         }
     }
-    Ok(Outcome { config: config(&rates), rows })
+    Ok(Outcome::new(config(&rates), rows))
 }
 
 /// What is said of many lives.
@@ -234,7 +234,7 @@ pub(super) fn lifetimes(o: Options) -> Result<Outcome, ExperimentError> {
     let mut config = config(&rates);
     config["runs"] = json!(runs);
     config["held_out"] = json!({ "sets": HELD_OUT_SETS, "runs": held_out_runs });
-    Ok(Outcome { config, rows })
+    Ok(Outcome::new(config, rows))
 }
 
 /// Rates of fourteen workloads that nobody looked at: some write nothing, the others' rates are log-normal, their spread

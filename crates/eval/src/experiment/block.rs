@@ -212,7 +212,7 @@ pub(super) fn four_tenants(o: Options) -> Result<Outcome, ExperimentError> {
     rows.push(Row::new("P99, software ÷ channel, best tenant", "×", Better::Higher, best).paper(1.7).bar(1.7));
     let gain = total(channel) / total(software);
     rows.push(Row::new("throughput of all, channel ÷ software", "×", Better::Higher, gain).paper(1.108));
-    Ok(Outcome { config: said(&cfg, json!({"window_s": window.as_secs_f64()})), rows })
+    Ok(Outcome::new(said(&cfg, json!({"window_s": window.as_secs_f64()})), rows))
 }
 
 /// What a tenant of figure 7 does.
@@ -306,7 +306,7 @@ pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
         }
         rows.push(Row::new(format!("{name}: CPU, isolated ÷ shared"), "×", Better::Lower, cpu / shared.us).paper(1.06));
     }
-    Ok(Outcome { config: said(&cfg, json!({"exported": c.volume.exported})), rows })
+    Ok(Outcome::new(said(&cfg, json!({"exported": c.volume.exported})), rows))
 }
 
 struct Amplification {
@@ -417,7 +417,7 @@ pub(super) fn search(o: Options) -> Result<Outcome, ExperimentError> {
     rows.push(Row::new("MapReduce lost, channel", "of unisolated", Better::Lower, lost).paper(0.36));
     let cost = bandwidth(0) / bandwidth(1);
     rows.push(Row::new("MapReduce, unisolated ÷ software", "×", Better::Lower, cost).paper(4.0).bar(4.0));
-    Ok(Outcome { config: said(&cfg, json!({"window_s": window.as_secs_f64()})), rows })
+    Ok(Outcome::new(said(&cfg, json!({"window_s": window.as_secs_f64()})), rows))
 }
 
 /// Figure 13: the channels of both tenants trade places. `replicas`: each has one, that takes its reads meanwhile.
@@ -473,5 +473,5 @@ pub(super) fn migration(o: Options) -> Result<Outcome, ExperimentError> {
     let c = config();
     let (cfg, mut rows) = migrate(&c, o, false)?;
     rows.extend(migrate(&c, o, true)?.1);
-    Ok(Outcome { config: said(&cfg, json!({"bytes_per_s": c.migration.bytes_per_s})), rows })
+    Ok(Outcome::new(said(&cfg, json!({"bytes_per_s": c.migration.bytes_per_s})), rows))
 }

@@ -219,7 +219,7 @@ pub(super) fn two(o: Options) -> Result<Outcome, ExperimentError> {
         let update = |a: &Seen, b: &Seen| b.update_p99_us / a.update_p99_us;
         ratios(&mut rows, &all, (2, against), ("P99 of updates", p99, bar(2.6)), update);
     }
-    Ok(Outcome { config: Scale::of(o).config(2), rows })
+    Ok(Outcome::new(Scale::of(o).config(2), rows))
 }
 
 /// Figure 10: four stores.
@@ -231,7 +231,7 @@ pub(super) fn four(o: Options) -> Result<Outcome, ExperimentError> {
         let update = |a: &Seen, b: &Seen| b.update_p99_us / a.update_p99_us;
         ratios(&mut rows, &all, (4, against), ("P99 of updates", 3.1, bar), update);
     }
-    Ok(Outcome { config: Scale::of(o).config(4), rows })
+    Ok(Outcome::new(Scale::of(o).config(4), rows))
 }
 
 /// Bytes a second at which the paper's migration goes, single-threaded (§4.3.1).
@@ -296,7 +296,7 @@ pub(super) fn migration(o: Options) -> Result<Outcome, ExperimentError> {
         let (before, during) = replicated[i];
         push(w, "P99 of reads from the replica, more", (None, Some(5.0)), more(before.read_p99_us, during.read_p99_us));
     }
-    Ok(Outcome { config: Scale::of(o).config(3), rows })
+    Ok(Outcome::new(Scale::of(o).config(3), rows))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod ageing;
 mod block;
 mod kv;
+mod rack;
 mod svg;
 
 use std::fmt::Write as _;
@@ -50,11 +51,13 @@ pub struct Row {
     pub better: Better,
     /// What it is held to.
     pub bar: Option<f64>,
+    /// What must be said with it: why a cell does not count.
+    pub note: Option<Box<str>>,
 }
 
 impl Row {
     pub fn new(name: impl Into<String>, unit: &'static str, better: Better, measured: f64) -> Row {
-        Row { name: name.into(), unit, paper: None, measured, better, bar: None }
+        Row { name: name.into(), unit, paper: None, measured, better, bar: None, note: None }
     }
     pub fn paper(mut self, number: f64) -> Row {
         self.paper = Some(number);
@@ -62,6 +65,10 @@ impl Row {
     }
     pub fn bar(mut self, number: f64) -> Row {
         self.bar = Some(number);
+        self
+    }
+    pub fn note(mut self, note: Option<Box<str>>) -> Row {
+        self.note = note;
         self
     }
     /// It has a bar and is on the wrong side of it.
@@ -83,6 +90,8 @@ pub struct Figure {
     pub config: Value,
     pub cpu_s: f64,
     pub rows: Vec<Row>,
+    /// A drawing of its own, in place of the rows as bars.
+    drawing: Option<String>,
 }
 
 impl Figure {
@@ -91,12 +100,12 @@ impl Figure {
         self.rows.iter().filter(|r| r.missed())
     }
 
-    /// `{experiment, seed, config, cpu_s, rows: [{name, unit, paper, measured, better, bar, held}]}`.
+    /// `{experiment, seed, config, cpu_s, rows: [{name, unit, paper, measured, better, bar, held, note}]}`.
     pub fn json(&self) -> Value {
         let row = |r: &Row| {
             json!({
                 "name": r.name, "unit": r.unit, "paper": r.paper, "measured": r.measured, "better": r.better.name(),
-                "bar": r.bar, "held": r.bar.map(|_| !r.missed()),
+                "bar": r.bar, "held": r.bar.map(|_| !r.missed()), "note": r.note,
             })
         };
         json!({
@@ -119,9 +128,10 @@ impl Figure {
                 Better::Lower => format!("≤ {}", self::number(b)),
             });
             let missed = if r.missed() { "  MISSED" } else { "" };
+            let note = r.note.as_ref().map_or_else(String::new, |n| format!("  ({n})"));
             let _ = writeln!(
                 t,
-                "{:<wide$} {:>10} {:>10} {:>9}  {}{missed}",
+                "{:<wide$} {:>10} {:>10} {:>9}  {}{missed}{note}",
                 r.name,
                 number(r.paper),
                 number(Some(r.measured)),
@@ -132,9 +142,9 @@ impl Figure {
         t
     }
 
-    /// The rows as bars, with the paper's numbers.
+    /// The rows as bars, with the paper's numbers, or curves where the figure has such.
     pub fn svg(&self) -> String {
-        svg::svg(self)
+        self.drawing.clone().unwrap_or_else(|| svg::svg(self))
     }
 }
 
@@ -156,6 +166,13 @@ pub struct Experiment {
 struct Outcome {
     config: Value,
     rows: Vec<Row>,
+    drawing: Option<String>,
+}
+
+impl Outcome {
+    fn new(config: Value, rows: Vec<Row>) -> Outcome {
+        Outcome { config, rows, drawing: None }
+    }
 }
 
 /// Why there is no figure.
@@ -168,12 +185,14 @@ pub enum ExperimentError {
     Rates(#[from] RatesError),
     #[error(transparent)]
     Bench(#[from] crate::tenants::BenchError),
+    #[error("cell: {reason}")]
+    Cell { reason: Box<str> },
     #[error(transparent)]
     Volume(#[from] rackweave_flash::blockmap::MapError),
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 11] = [
+pub const EXPERIMENTS: [Experiment; 21] = [
     Experiment {
         id: "fb-fig1",
         about: "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",
@@ -217,6 +236,32 @@ pub const EXPERIMENTS: [Experiment; 11] = [
         about: "FlashBlox table 5: life of SSDs with randomly drawn workloads",
         run: ageing::lifetimes,
     },
+    Experiment {
+        id: "rb-fig9",
+        about: "RackBlox figure 9: P99.9 of reads and writes, by share of writes",
+        run: rack::fig9,
+    },
+    Experiment {
+        id: "rb-fig10",
+        about: "RackBlox figure 10: P99 of reads and writes, by share of writes",
+        run: rack::fig10,
+    },
+    Experiment { id: "rb-fig11", about: "RackBlox figure 11: mean latency, by share of writes", run: rack::fig11 },
+    Experiment { id: "rb-fig12", about: "RackBlox figure 12: throughput, by share of writes", run: rack::fig12 },
+    Experiment { id: "rb-fig13", about: "RackBlox figure 13: P99.9 of six workloads", run: rack::fig13 },
+    Experiment { id: "rb-fig14", about: "RackBlox figure 14: throughput of six workloads", run: rack::fig14 },
+    Experiment {
+        id: "rb-fig15",
+        about: "RackBlox figure 15: P99.9, the storage's part and all of it",
+        run: rack::fig15,
+    },
+    Experiment { id: "rb-fig16", about: "RackBlox figure 16: distribution of latency", run: rack::fig16 },
+    Experiment { id: "rb-fig19", about: "RackBlox figure 19: read latency, by device and network", run: rack::fig19 },
+    Experiment {
+        id: "rb-fig20",
+        about: "RackBlox figure 20: gain, by device, network and share of writes",
+        run: rack::fig20,
+    },
 ];
 
 impl Experiment {
@@ -235,9 +280,9 @@ impl Experiment {
     /// What it starts from is not right.
     pub fn run(&self, options: Options) -> Result<Figure, ExperimentError> {
         let began = process_cpu();
-        let Outcome { config, rows } = (self.run)(options)?;
+        let Outcome { config, rows, drawing } = (self.run)(options)?;
         let cpu_s = process_cpu().as_secs_f64() - began.as_secs_f64();
-        Ok(Figure { experiment: self.id, about: self.about, seed: options.seed, config, cpu_s, rows })
+        Ok(Figure { experiment: self.id, about: self.about, seed: options.seed, config, cpu_s, rows, drawing })
     }
 }
 

@@ -1,11 +1,14 @@
 //! The requests of a cell: 4 KiB each, Poisson arrivals that wait for nothing, popular blocks by YCSB's law, a share of
 //! writes (RB16, Table 2); and how many a second make a drive so busy.
 
-use rackweave_core::{BLOCK, Rng, Span};
+use rackweave_core::{BLOCK, NodeId, Rng, Span, Time};
 use rackweave_rack::build;
 use rackweave_rack::config::RackConfig;
+use rackweave_rack::sim::Network;
+use rackweave_rack::sim::net::NetState;
 
 use super::CLIENTS;
+use super::vdc::Vdc;
 use crate::replay::ReplayError;
 use crate::replay::run::Sent;
 use crate::trace::TraceOp;
@@ -57,45 +60,68 @@ const CACHED_FOR: Span = Span::from_millis(5);
 /// A load is lowered until the die of the hottest block that no cache holds is less busy than this.
 const HOT_DIE_MAX: f64 = 0.75;
 
+/// What requests cost a rack.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// Dies of the whole rack.
+    dies: f64,
+    /// Seconds of a die for each read, and for each write: all its copies, and their part of collection.
+    read: f64,
+    write: f64,
+}
+
+impl Costs {
+    /// By the service times of the rack's device.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn of(rack: &RackConfig) -> Result<Costs, ReplayError> {
+        let p = build::profile(rack).map_err(|e| ReplayError::Build { reason: e.to_string().into() })?;
+        let g = &p.geometry;
+        let slot = f64::from(BLOCK) / p.bus_bytes_per_s as f64;
+        let (per_page, per_block) = (g.slots_per_page() as f64, f64::from(g.slots_per_block()));
+        let (read, program, erase) = (p.read.as_secs_f64(), p.program.as_secs_f64(), p.erase.as_secs_f64());
+        let moved = (program + read) / per_page + slot;
+        let copy = program / per_page + (WAF - 1.0) * moved + WAF * erase / per_block;
+        Ok(Costs {
+            dies: f64::from(rack.servers) * f64::from(g.dies()),
+            read: read + slot,
+            write: copy * f64::from(rack.replicas),
+        })
+    }
+    fn mean(&self, load: &Load) -> f64 {
+        (1.0 - load.writes) * self.read + load.writes * self.write
+    }
+}
+
 /// Requests a second that keep the rack's dies busy for `utilization` of the time, the work of collection included, or
 /// fewer if a single popular block would keep its die busier than [`HOT_DIE_MAX`].
-///
-/// # Errors
-/// The rack has no such device.
-pub fn rate(rack: &RackConfig, load: &Load, utilization: f64) -> Result<f64, ReplayError> {
-    let p = build::profile(rack).map_err(|e| ReplayError::Build { reason: e.to_string().into() })?;
-    let g = &p.geometry;
-    let dies = f64::from(rack.servers) * f64::from(g.dies());
-    let slot_s = f64::from(BLOCK) / p.bus_bytes_per_s as f64;
-    let (spp, slots) = (g.slots_per_page() as f64, f64::from(g.slots_per_block()));
-    let (read, program) = (p.read.as_secs_f64(), p.program.as_secs_f64());
-    let a_read = read + slot_s;
-    let moved = (program + read) / spp + slot_s;
-    let a_copy = program / spp + (WAF - 1.0) * moved + WAF * p.erase.as_secs_f64() / slots;
-    let (r, w) = (1.0 - load.writes, load.writes);
-    let each = r * a_read + w * a_copy * f64::from(rack.replicas);
-    let even = utilization * dies / each;
-    // Reads a second of the most popular block that is not in a cache, by the rate.
+pub fn rate(costs: &Costs, load: &Load, utilization: f64) -> f64 {
+    let each = costs.mean(load) / costs.dies;
+    // Reads a second of the most popular block that is in no cache.
     let hot = |rate: f64| {
         let hottest = HOTTEST / f64::from(CLIENTS);
-        let cached_above = 1.0 / (rate * w * CACHED_FOR.as_secs_f64()).max(f64::MIN_POSITIVE);
-        rate * r * hottest.min(cached_above)
+        let cached_above = 1.0 / (rate * load.writes * CACHED_FOR.as_secs_f64()).max(f64::MIN_POSITIVE);
+        rate * (1.0 - load.writes) * hottest.min(cached_above)
     };
-    let busiest = |rate: f64| rate * each / dies + hot(rate) * a_read;
-    let fits = |rate: f64| busiest(rate) <= HOT_DIE_MAX.max(utilization);
+    let fits = |rate: f64| rate * each + hot(rate) * costs.read <= HOT_DIE_MAX.max(utilization);
+    let even = utilization / each;
     if fits(even) {
-        return Ok(even);
+        return even;
     }
     let (mut low, mut high) = (0.0, even);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        if fits(middle) { low = middle } else { high = middle }
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
     }
-    Ok(low)
+    low
 }
 
-/// The requests, without end, in order of time.
-#[derive(Debug)]
+/// The requests, without end, in order of when they come.
 pub struct Source {
     load: Load,
     gap_ns: f64,
@@ -103,8 +129,20 @@ pub struct Source {
     clock_ns: f64,
     drawn: u64,
     rng: Rng,
+    vdc: Option<Controlled>,
 }
 
+/// What VDC needs to know.
+struct Controlled {
+    vdc: Vdc,
+    read: f64,
+    write: f64,
+    /// One-way delays between a client and the controller.
+    delays: NetState,
+}
+
+/// A report of demand, or an allocation, on the wire.
+const CONTROL_BYTES: u32 = 200;
 /// Stream of the seed that requests are drawn from.
 const STREAM: u64 = 0x6c6f_6164;
 
@@ -118,7 +156,18 @@ impl Source {
             clock_ns: 0.0,
             drawn: 0,
             rng: Rng::stream(seed, STREAM),
+            vdc: None,
         }
+    }
+
+    /// Requests wait for VDC's tokens: of each client's link, and of the dies' time.
+    pub fn through_vdc(mut self, costs: &Costs, network: &Network, seed: u64) -> Source {
+        // Unlimited: more than any flow asks for.
+        let links = if network.bytes_per_s == 0 { 1e15 } else { network.bytes_per_s as f64 };
+        let vdc = Vdc::new([links * f64::from(CLIENTS), costs.dies], CLIENTS as usize);
+        let delays = NetState::new(network.clone(), 2, seed ^ STREAM);
+        self.vdc = Some(Controlled { vdc, read: costs.read, write: costs.write, delays });
+        self
     }
 
     fn writes(&mut self) -> bool {
@@ -136,7 +185,24 @@ impl Source {
         self.drawn += 1;
         let client = self.rng.below(u64::from(CLIENTS)) as u32;
         let offset = popular(&mut self.rng, self.blocks) * u64::from(BLOCK);
-        let planned = Planned { at, op, offset, len: u64::from(BLOCK), fua: false, rounded: false };
+        let mut planned = Planned { at, op, offset, len: u64::from(BLOCK), fua: false, rounded: false };
+        if let Some(c) = &mut self.vdc {
+            let die = if op == TraceOp::Write { c.write } else { c.read };
+            let now = Time::ZERO + at;
+            let delays = &mut c.delays;
+            let go = c.vdc.admit(now, client as usize, [f64::from(BLOCK), die], || round_trip(delays, now));
+            planned.at = go.since(Time::ZERO);
+        }
         Sent { client, came: at, planned }
     }
+}
+
+/// To the controller and back; what is lost is sent again.
+fn round_trip(delays: &mut NetState, now: Time) -> Span {
+    let mut one_way = |from, to| loop {
+        if let Some(at) = delays.send(now, NodeId(from), NodeId(to), CONTROL_BYTES, false)[0] {
+            return at.since(now);
+        }
+    };
+    one_way(0, 1) + one_way(1, 0)
 }

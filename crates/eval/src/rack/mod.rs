@@ -1,22 +1,25 @@
-//! Cells: a rack under one policy and one generated load, in virtual time, and what came of it. RackBlox's figures (§4)
+//! Cells: a rack under one policy or baseline and one generated load, in virtual time, and what came of it. RackBlox's figures (§4)
 //! are made of cells.
 //!
 //! [`load`] draws the requests, [`super::replay`]'s rack answers them; [`run_all`] takes cells to all cores. Equal cells
 //! give equal numbers.
 
 pub mod load;
+mod scheme;
+mod vdc;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rackweave_rack::config::{BlockingConfig, RackConfig, Size};
-use rackweave_rack::sim::Network;
+use rackweave_rack::sim::{Network, SimConfig};
 use serde_json::{Value, json};
 
 pub use load::{Load, Pattern};
+pub use scheme::Scheme;
 
 use crate::replay::run::{Length, Run};
-use crate::replay::{LINK_QUEUE_MAX, Policy, ReplayError, TIMEOUT_MS, WINDOW, age, size};
+use crate::replay::{ReplayError, TIMEOUT_MS, WINDOW, age, size};
 use crate::report::{ERASES_DIFFER_MAX, PolicyReport};
 
 /// Reads (or writes, where nothing is read) that a counted cell of a full form has at the least.
@@ -38,7 +41,7 @@ pub const FREE_AFTER: f64 = 0.37;
 /// What a cell is.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    pub policy: Policy,
+    pub policy: Scheme,
     /// The name of a built-in device profile.
     pub profile: String,
     pub network: Network,
@@ -55,9 +58,9 @@ pub struct Cell {
 
 impl Cell {
     /// P-SSD, the fast network, half of the dies' time; as many requests as it takes for [`READS_MIN`] reads.
-    pub fn new(policy: Policy, load: Load) -> Cell {
+    pub fn new(policy: impl Into<Scheme>, load: Load) -> Cell {
         Cell {
-            policy,
+            policy: policy.into(),
             profile: "p-ssd".into(),
             network: Network::fast(Network::excerpt()),
             load,
@@ -98,20 +101,29 @@ impl Cell {
     pub fn run(&self) -> Result<CellReport, ReplayError> {
         let rack = self.policy.apply(&self.rack());
         rack.validate()?;
-        let network = Network { queue_max: LINK_QUEUE_MAX, ..self.network.clone() };
-        let mut run = Run::up(&rack, &network, CLIENTS, self.seed, self.policy.name())?;
+        let sim = SimConfig {
+            clients: CLIENTS,
+            network: self.network.clone(),
+            controller: self.policy.controller,
+            ..SimConfig::new(self.seed)
+        };
+        let mut run = Run::up(&rack, sim, self.policy.name)?;
         let sets = run.sets(&rack)?;
         let volumes = run.volumes(&sets, CLIENTS, size::UTILIZATION)?;
         age::age(&mut run.sim, &volumes, &sets, FREE_AFTER, self.seed);
-        let rate = load::rate(&rack, &self.load, self.utilization)?;
+        let costs = load::Costs::of(&rack)?;
+        let rate = load::rate(&costs, &self.load, self.utilization);
         let mut source = load::Source::new(&self.load, rate, volumes[0].size, self.seed);
+        if self.policy.tokens {
+            source = source.through_vdc(&costs, &self.network, self.seed);
+        }
         let length = Length { warm_up: self.warm_up, measured: self.requests };
         let (result, overloaded) = match run.measure(length, &volumes, &sets, || Ok(source.next())) {
             Ok(report) => (Some(report), None),
             Err(e @ ReplayError::Overloaded { .. }) => (None, Some(e.to_string().into())),
             Err(e) => return Err(e),
         };
-        Ok(CellReport { policy: self.policy.name(), rate, result, overloaded })
+        Ok(CellReport { policy: self.policy.name, rate, result, overloaded })
     }
 }
 

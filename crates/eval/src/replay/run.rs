@@ -68,7 +68,8 @@ pub(super) fn run(
     policy: &'static str,
     workload: &Workload,
 ) -> Result<Outcome, ReplayError> {
-    let mut run = Run::up(rack, &cfg.network, 1, cfg.seed, policy)?;
+    let sim = SimConfig { network: cfg.network.clone(), ..SimConfig::new(cfg.seed) };
+    let mut run = Run::up(rack, sim, policy)?;
     let sets = run.sets(rack)?;
     let volumes = run.volumes(&sets, 1, cfg.utilization)?;
     let volume_bytes = volumes[0].size;
@@ -100,16 +101,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A rack from scratch. Replies wait at links instead of being dropped there.
-    pub(crate) fn up(
-        rack: &RackConfig,
-        network: &Network,
-        clients: u32,
-        seed: u64,
-        policy: &'static str,
-    ) -> Result<Run, ReplayError> {
-        let network = Network { queue_max: LINK_QUEUE_MAX, ..network.clone() };
-        let sim_config = SimConfig { clients, contents: Contents::Discard, network, ..SimConfig::new(seed) };
+    /// A rack from scratch. What is offered beyond a link's rate waits there instead of being dropped, and contents are
+    /// not kept.
+    pub(crate) fn up(rack: &RackConfig, sim: SimConfig, policy: &'static str) -> Result<Run, ReplayError> {
+        let network = Network { queue_max: LINK_QUEUE_MAX, ..sim.network };
+        let sim_config = SimConfig { contents: Contents::Discard, network, ..sim };
         let sim = Sim::new(rack, sim_config).map_err(|e| ReplayError::Build { reason: e.to_string().into() })?;
         Ok(Run {
             sim,

@@ -1,11 +1,16 @@
 //! Cells: a generated load on the whole rack, policy by policy.
 
-use rackweave_eval::rack::{Cell, CellReport, Load, READS_MIN, run_all, void};
+use rackweave_eval::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_all, void};
 use rackweave_eval::replay::Policy;
 
 /// Small enough for a test, long enough for collection to run.
-fn tiny(policy: Policy, load: Load) -> Cell {
+fn tiny(policy: impl Into<Scheme>, load: Load) -> Cell {
     Cell { seed: 3, utilization: 0.4, ..Cell::new(policy, load) }.reads(12_000)
+}
+
+/// Every policy and baseline.
+fn all() -> Vec<Scheme> {
+    Policy::ALL.into_iter().map(Scheme::from).chain(Scheme::BASELINES).collect()
 }
 
 /// What must not depend on the machine.
@@ -17,7 +22,7 @@ fn comparable(c: &CellReport) -> serde_json::Value {
 
 #[test]
 fn every_policy_answers_all_and_the_same_cell_gives_the_same_numbers() {
-    let cells: Vec<Cell> = Policy::ALL.iter().map(|p| tiny(*p, Load::ycsb(0.5))).collect();
+    let cells: Vec<Cell> = all().into_iter().map(|p| tiny(p, Load::ycsb(0.5))).collect();
     let twice = [cells.clone(), cells.clone()].concat();
     let reports = run_all(&twice).unwrap();
     let (first, second) = reports.split_at(cells.len());
@@ -52,4 +57,16 @@ fn cells_that_must_not_be_compared_say_why() {
     report.result = None;
     report.overloaded = Some("too much".into());
     assert_eq!(void([&few, &report].into_iter(), 0).as_deref(), Some("baseline: too much"));
+}
+
+#[test]
+fn the_controller_s_servers_forward_reads_and_its_switch_none() {
+    let cell = |policy| Cell { seed: 3, ..Cell::new(policy, Load::ycsb(0.5)) }.reads(30_000);
+    let reports = run_all(&[cell(Scheme::SOFTWARE), cell(Scheme::VDC), cell(Policy::Rackblox.into())]).unwrap();
+    let [software, vdc, rackblox] = &reports[..] else { unreachable!("three were run") };
+    let result = |c: &CellReport| c.result.clone().expect("the rack keeps up");
+    assert!(result(software).redirects > 1_000, "{}", software.json());
+    assert_eq!(result(vdc).redirects, 0);
+    // A forwarded read goes one way more.
+    assert!(software.read_us(0.5) >= rackblox.read_us(0.5), "{} {}", software.json(), rackblox.json());
 }

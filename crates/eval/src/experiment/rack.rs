@@ -1,0 +1,414 @@
+//! RackBlox §4.2 to §4.5: latency and throughput of a rack under load, with cells of [`crate::rack`].
+//!
+//! A *point* is one load at one utilization under every scheme, by one seed or several; figures show medians over the seeds.
+//! A point that must not be counted is shown, says why, and is left out of what is held to a bar.
+
+use rackweave_core::Span;
+use rackweave_rack::config::BlockingConfig;
+use rackweave_rack::sim::Network;
+use serde_json::{Value, json};
+
+use super::{Better, ExperimentError, Options, Outcome, Row};
+use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_all, void};
+use crate::svg::curves;
+
+/// Reads of a cell of the short forms.
+const READS_QUICK: u64 = 100_000;
+/// YCSB's shares of writes: P99.9 … of reads first, of writes last.
+const SHARES: [f64; 5] = [0.0, 0.2, 0.5, 0.8, 1.0];
+const SHARES_QUICK: [f64; 3] = [0.2, 0.5, 0.8];
+const UTILIZATIONS: [f64; 3] = [0.3, 0.5, 0.7];
+/// Seeds whose median counts.
+const SEEDS: u64 = 3;
+/// P99s of two seeds may be so far apart; more, and the run was too short.
+const SEEDS_DIFFER_MAX: f64 = 0.05;
+
+/// What is compared: the baselines, and all policies but the one that only VDC's buckets are missing from.
+fn schemes() -> Vec<Scheme> {
+    let policies = ["coord-io", "rackblox", "rackweave", "ideal"].into_iter();
+    // A policy that the rack does not have is in no figure.
+    Scheme::BASELINES.into_iter().chain(policies.filter_map(|n| Scheme::named(n).ok())).collect()
+}
+
+/// One load under all schemes.
+struct Point {
+    load: Load,
+    utilization: f64,
+    schemes: Vec<&'static str>,
+    /// By seed, then by scheme.
+    seeds: Vec<Vec<CellReport>>,
+    void: Option<Box<str>>,
+}
+
+impl Point {
+    fn name(&self) -> String {
+        let kind = match self.load.name {
+            "YCSB" => format!("{:.0} % writes", self.load.writes * 100.0),
+            other => other.to_owned(),
+        };
+        format!("{kind}, {:.0} % busy", self.utilization * 100.0)
+    }
+    /// The median over the seeds; not a number if there is no such scheme.
+    fn median(&self, scheme: &str, value: impl Fn(&CellReport) -> f64) -> f64 {
+        let Some(i) = self.schemes.iter().position(|s| *s == scheme) else { return f64::NAN };
+        let mut values: Vec<f64> = self.seeds.iter().map(|s| value(&s[i])).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+    /// One scheme over another.
+    fn ratio(&self, over: &str, under: &str, value: impl Fn(&CellReport) -> f64) -> f64 {
+        self.median(over, &value) / self.median(under, &value)
+    }
+    /// Largest part by which two seeds' P99 differ.
+    fn seeds_differ(&self) -> f64 {
+        let apart = |i: usize, value: &dyn Fn(&CellReport) -> f64| {
+            let values = self.seeds.iter().map(|s| value(&s[i])).filter(|v| v.is_finite());
+            values.clone().fold(0.0, f64::max) / values.fold(f64::INFINITY, f64::min) - 1.0
+        };
+        let all =
+            (0..self.schemes.len()).flat_map(|i| [apart(i, &|c| c.read_us(0.99)), apart(i, &|c| c.write_us(0.99))]);
+        all.filter(|a| a.is_finite()).fold(0.0, f64::max)
+    }
+}
+
+/// What a figure is made of.
+struct Sweep {
+    loads: Vec<Load>,
+    utilizations: Vec<f64>,
+    schemes: Vec<Scheme>,
+    seeds: u64,
+    reads: u64,
+    profile: &'static str,
+    network: Network,
+    blocking: BlockingConfig,
+}
+
+impl Sweep {
+    fn new(o: Options, loads: Vec<Load>) -> Sweep {
+        Sweep {
+            loads,
+            utilizations: vec![0.5],
+            schemes: schemes(),
+            seeds: 1,
+            reads: if o.quick { READS_QUICK } else { READS_MIN },
+            profile: "p-ssd",
+            network: Network::fast(Network::excerpt()),
+            blocking: BlockingConfig::Page,
+        }
+    }
+    /// YCSB by share of writes: the full form at all utilizations with three seeds.
+    fn ycsb(o: Options) -> Sweep {
+        let shares: &[f64] = if o.quick { &SHARES_QUICK } else { &SHARES };
+        let mut s = Sweep::new(o, shares.iter().map(|w| Load::ycsb(*w)).collect());
+        if !o.quick {
+            (s.utilizations, s.seeds) = (UTILIZATIONS.to_vec(), SEEDS);
+        }
+        s
+    }
+    fn run(&self, seed: u64) -> Result<Vec<Point>, ExperimentError> {
+        let points = || self.utilizations.iter().flat_map(|u| self.loads.iter().map(move |l| (*u, *l)));
+        let cell = |utilization, load, seed, scheme: &Scheme| {
+            let mut c = Cell::new(*scheme, load).reads(self.reads);
+            (c.utilization, c.seed, c.blocking) = (utilization, seed, self.blocking);
+            (c.profile, c.network) = (self.profile.into(), self.network.clone());
+            c
+        };
+        let cells: Vec<Cell> = points()
+            .flat_map(|(u, l)| (0..self.seeds).map(move |k| (u, l, seed + k)))
+            .flat_map(|(u, l, seed)| self.schemes.iter().map(move |s| cell(u, l, seed, s)))
+            .collect();
+        let reports = run_all(&cells).map_err(|e| ExperimentError::Cell { reason: e.to_string().into() })?;
+        let mut seeds = reports.chunks(self.schemes.len()).map(<[_]>::to_vec);
+        let point = |(utilization, load)| {
+            let seeds: Vec<_> = seeds.by_ref().take(self.seeds as usize).collect();
+            let void = seeds.iter().find_map(|s| void(s.iter(), self.reads));
+            Point { load, utilization, schemes: self.schemes.iter().map(|s| s.name).collect(), seeds, void }
+        };
+        Ok(points().map(point).collect())
+    }
+    fn config(&self, points: &[Point]) -> Value {
+        let cells = |p: &Point| -> Vec<Value> { p.seeds.iter().flatten().map(CellReport::json).collect() };
+        json!({
+            "profile": self.profile, "network": self.network.name, "seeds": self.seeds, "reads": self.reads,
+            "blocking_unit": format!("{:?}", self.blocking).to_lowercase(),
+            "servers": crate::rack::SERVERS, "replicas": crate::rack::REPLICAS, "clients": crate::rack::CLIENTS,
+            "ssd_bytes": crate::rack::SSD_BYTES, "free_after": crate::rack::FREE_AFTER,
+            "points": points.iter().map(|p| json!({
+                "load": p.load.name, "writes": p.load.writes, "utilization": p.utilization, "void": p.void, "cells": cells(p),
+            })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+type Value1 = fn(&CellReport) -> f64;
+
+fn ms(us: f64) -> f64 {
+    us / 1e3
+}
+const READ_P999: Value1 = |c| ms(c.read_us(0.999));
+const WRITE_P999: Value1 = |c| ms(c.write_us(0.999));
+const READ_P99: Value1 = |c| ms(c.read_us(0.99));
+const WRITE_P99: Value1 = |c| ms(c.write_us(0.99));
+const READ_MEAN: Value1 =
+    |c| c.result.as_ref().filter(|r| r.read.count() > 0).map_or(f64::NAN, |r| ms(r.read.summary().mean_us));
+const WRITE_MEAN: Value1 =
+    |c| c.result.as_ref().filter(|r| r.write.count() > 0).map_or(f64::NAN, |r| ms(r.write.summary().mean_us));
+const IOPS: Value1 = CellReport::iops;
+const WAF: Value1 = |c| c.result.as_ref().map_or(f64::NAN, |r| r.waf);
+
+/// Every scheme's value at every point.
+fn values(points: &[Point], what: &str, unit: &'static str, better: Better, value: Value1, rows: &mut Vec<Row>) {
+    for p in points {
+        let mut note = p.void.as_ref().map(|why| format!("VOID: {why}").into());
+        for s in &p.schemes {
+            let v = p.median(s, value);
+            if v.is_finite() {
+                rows.push(Row::new(format!("{}: {what}{s}", p.name()), unit, better, v).note(note.take()));
+            }
+        }
+    }
+}
+
+/// The counted point whose ratio is greatest (`Higher` is better) or least.
+fn best(points: &[Point], better: Better, ratio: impl Fn(&Point) -> f64) -> Option<(f64, String)> {
+    let counted = points.iter().filter(|p| p.void.is_none()).map(|p| (ratio(p), p.name()));
+    let finite = counted.filter(|r| r.0.is_finite());
+    match better {
+        Better::Higher => finite.max_by(|a, b| a.0.total_cmp(&b.0)),
+        Better::Lower => finite.min_by(|a, b| a.0.total_cmp(&b.0)),
+    }
+}
+
+/// A row of the best ratio of one scheme over another; the note says where.
+fn gain(points: &[Point], name: &str, over: &str, under: &str, value: Value1) -> Row {
+    let (ratio, at) =
+        best(points, Better::Higher, |p| p.ratio(over, under, value)).unwrap_or((f64::NAN, "no point counts".into()));
+    Row::new(format!("{name}: {over} ÷ {under}, best"), "×", Better::Higher, ratio).note(Some(at.into()))
+}
+
+/// Where a scheme is worst against another.
+fn worst(points: &[Point], name: &str, over: &str, under: &str, better: Better, value: Value1) -> Row {
+    let other = if better == Better::Lower { Better::Higher } else { Better::Lower };
+    let (ratio, at) =
+        best(points, other, |p| p.ratio(over, under, value)).unwrap_or((f64::NAN, "no point counts".into()));
+    Row::new(format!("{name}: {over} ÷ {under}, worst"), "×", better, ratio).note(Some(at.into()))
+}
+
+/// What policy `rackweave` is held to, where the rack has it.
+fn past_the_paper(points: &[Point], rows: &mut Vec<Row>) {
+    if !points.iter().any(|p| p.schemes.contains(&"rackweave")) {
+        return;
+    }
+    rows.push(worst(points, "read P99.9", "rackweave", "ideal", Better::Lower, READ_P999).bar(1.10));
+    let closed = |p: &Point| {
+        let at = |scheme| p.median(scheme, READ_P999);
+        let gap = at("rackblox") - at("ideal");
+        // Where there is no gap there is nothing to close.
+        if gap > at("ideal") * 0.02 { (at("rackblox") - at("rackweave")) / gap } else { f64::NAN }
+    };
+    let (part, at) = best(points, Better::Lower, closed).unwrap_or((f64::NAN, "no gap anywhere".into()));
+    let row = Row::new("read P99.9: gap of rackblox to ideal closed, least", "of it", Better::Higher, part);
+    rows.push(row.bar(0.8).note(Some(at.into())));
+    for (name, value) in [("read P99.9", READ_P999), ("write P99.9", WRITE_P999)] {
+        rows.push(worst(points, name, "rackweave", "rackblox", Better::Lower, value).bar(1.02));
+    }
+    rows.push(worst(points, "WAF", "rackweave", "rackblox", Better::Lower, WAF).bar(1.01));
+}
+
+/// Whether the run was long enough, where there are several seeds.
+fn length(points: &[Point], rows: &mut Vec<Row>) {
+    if points.iter().all(|p| p.seeds.len() < 2) {
+        return;
+    }
+    let (most, at) = best(points, Better::Higher, Point::seeds_differ).unwrap_or((f64::NAN, "no point counts".into()));
+    let row = Row::new("P99 of two seeds apart, most", "of it", Better::Lower, most);
+    rows.push(row.bar(SEEDS_DIFFER_MAX).note(Some(at.into())));
+}
+
+/// Figure 9.
+pub(super) fn fig9(o: Options) -> Result<Outcome, ExperimentError> {
+    let sweep = Sweep::ycsb(o);
+    let points = sweep.run(o.seed)?;
+    let mut rows = Vec::new();
+    values(&points, "read P99.9, ", "ms", Better::Lower, READ_P999, &mut rows);
+    values(&points, "write P99.9, ", "ms", Better::Lower, WRITE_P999, &mut rows);
+    let reads = |over, under| gain(&points, "read P99.9", over, under, READ_P999);
+    rows.push(reads("vdc", "rackblox").paper(4.4).bar(4.4));
+    rows.push(reads("vdc", "software").paper(2.4));
+    rows.push(reads("software", "rackblox").paper(1.84).bar(1.5));
+    rows.push(gain(&points, "write P99.9", "vdc", "rackblox", WRITE_P999).paper(1.4).bar(1.3));
+    past_the_paper(&points, &mut rows);
+    length(&points, &mut rows);
+    rows.extend(whole_blocks(o)?);
+    Ok(Outcome::new(sweep.config(&points), rows))
+}
+
+/// The other blocking unit (protocol rule 21), where a die is taken until its victim is erased.
+fn whole_blocks(o: Options) -> Result<Vec<Row>, ExperimentError> {
+    let mut sweep = Sweep::new(o, vec![Load::ycsb(0.5)]);
+    (sweep.blocking, sweep.utilizations) = (BlockingConfig::Block, vec![0.1]);
+    let points = sweep.run(o.seed)?;
+    let mut rows = Vec::new();
+    values(&points, "by whole blocks, read P99.9, ", "ms", Better::Lower, READ_P999, &mut rows);
+    rows.push(gain(&points, "by whole blocks, read P99.9", "vdc", "rackblox", READ_P999).paper(4.4));
+    rows.push(gain(&points, "by whole blocks, read P99.9", "software", "rackblox", READ_P999).paper(1.84));
+    Ok(rows)
+}
+
+/// Figure 10.
+pub(super) fn fig10(o: Options) -> Result<Outcome, ExperimentError> {
+    let sweep = Sweep::ycsb(o);
+    let points = sweep.run(o.seed)?;
+    let mut rows = Vec::new();
+    values(&points, "read P99, ", "ms", Better::Lower, READ_P99, &mut rows);
+    values(&points, "write P99, ", "ms", Better::Lower, WRITE_P99, &mut rows);
+    rows.push(gain(&points, "read P99", "vdc", "rackblox", READ_P99).paper(2.1).bar(2.1));
+    rows.push(gain(&points, "write P99", "vdc", "rackblox", WRITE_P99).paper(1.3).bar(1.3));
+    length(&points, &mut rows);
+    Ok(Outcome::new(sweep.config(&points), rows))
+}
+
+/// Figure 11.
+pub(super) fn fig11(o: Options) -> Result<Outcome, ExperimentError> {
+    let sweep = Sweep::ycsb(o);
+    let points = sweep.run(o.seed)?;
+    let mut rows = Vec::new();
+    values(&points, "mean read, ", "ms", Better::Lower, READ_MEAN, &mut rows);
+    values(&points, "mean write, ", "ms", Better::Lower, WRITE_MEAN, &mut rows);
+    for (name, value) in [("mean read", READ_MEAN), ("mean write", WRITE_MEAN)] {
+        rows.push(worst(&points, name, "rackblox", "vdc", Better::Lower, value).paper(1.0).bar(1.03));
+    }
+    Ok(Outcome::new(sweep.config(&points), rows))
+}
+
+/// Figures 12 and 14.
+fn throughput(o: Options, sweep: &Sweep) -> Result<Outcome, ExperimentError> {
+    let points = sweep.run(o.seed)?;
+    let mut rows = Vec::new();
+    values(&points, "", "requests/s", Better::Higher, IOPS, &mut rows);
+    rows.push(worst(&points, "requests/s", "rackblox", "vdc", Better::Higher, IOPS).paper(1.0).bar(0.97));
+    Ok(Outcome::new(sweep.config(&points), rows))
+}
+pub(super) fn fig12(o: Options) -> Result<Outcome, ExperimentError> {
+    throughput(o, &Sweep::ycsb(o))
+}
+pub(super) fn fig14(o: Options) -> Result<Outcome, ExperimentError> {
+    throughput(o, &six(o))
+}
+
+/// Table 2; Twitter, which reads once in fifty requests, is in the long form only.
+fn six(o: Options) -> Sweep {
+    let loads = Load::SIX.into_iter().filter(|l| !o.quick || l.writes < 0.9);
+    let mut sweep = Sweep::new(o, loads.collect());
+    sweep.reads = if o.quick { 60_000 } else { READS_MIN };
+    sweep
+}
+
+/// Figure 13.
+pub(super) fn fig13(o: Options) -> Result<Outcome, ExperimentError> {
+    let sweep = six(o);
+    let points = sweep.run(o.seed)?;
+    let mut rows = Vec::new();
+    values(&points, "read P99.9, ", "ms", Better::Lower, READ_P999, &mut rows);
+    values(&points, "write P99.9, ", "ms", Better::Lower, WRITE_P999, &mut rows);
+    rows.push(gain(&points, "read P99.9", "vdc", "rackblox", READ_P999).paper(7.9).bar(5.8));
+    rows.push(gain(&points, "read P99.9", "software", "rackblox", READ_P999).bar(1.5));
+    rows.push(gain(&points, "read P99", "vdc", "rackblox", READ_P99).paper(2.9));
+    rows.push(gain(&points, "write P99.9", "vdc", "rackblox", WRITE_P999).bar(1.3));
+    past_the_paper(&points, &mut rows);
+    Ok(Outcome::new(sweep.config(&points), rows))
+}
+
+/// Figure 15: the storage's part is what is left over a network without delay.
+pub(super) fn fig15(o: Options) -> Result<Outcome, ExperimentError> {
+    let shares: &[f64] = if o.quick { &SHARES_QUICK } else { &SHARES };
+    let mut sweep = Sweep::new(o, shares.iter().map(|w| Load::ycsb(*w)).collect());
+    let total = sweep.run(o.seed)?;
+    let config = sweep.config(&total);
+    sweep.network = Network::constant(Span::ZERO);
+    let storage = sweep.run(o.seed)?;
+    let mut rows = Vec::new();
+    for (points, part) in [(&storage, "storage"), (&total, "total")] {
+        values(points, &format!("read P99.9, {part}, "), "ms", Better::Lower, READ_P999, &mut rows);
+        values(points, &format!("write P99.9, {part}, "), "ms", Better::Lower, WRITE_P999, &mut rows);
+    }
+    if total.iter().any(|p| p.schemes.contains(&"coord-io")) {
+        rows.push(gain(&total, "read P99.9", "vdc", "coord-io", READ_P999).paper(1.23));
+        rows.push(gain(&total, "write P99.9", "vdc", "coord-io", WRITE_P999).paper(1.4));
+        rows.push(gain(&total, "read P99.9", "coord-io", "rackblox", READ_P999).paper(4.3));
+    }
+    Ok(Outcome::new(config, rows))
+}
+
+/// Figure 16.
+pub(super) fn fig16(o: Options) -> Result<Outcome, ExperimentError> {
+    let sweep = Sweep::new(o, vec![Load::ycsb(0.5)]);
+    let points = sweep.run(o.seed)?;
+    let mut rows = Vec::new();
+    let parts: [(&str, Value1); 5] = [
+        ("P50", |c| ms(c.read_us(0.5))),
+        ("P90", |c| ms(c.read_us(0.9))),
+        ("P99", READ_P99),
+        ("P99.9", READ_P999),
+        ("P99.99", |c| ms(c.read_us(0.9999))),
+    ];
+    for (name, value) in parts {
+        values(&points, &format!("read {name}, "), "ms", Better::Lower, value, &mut rows);
+    }
+    rows.push(gain(&points, "read P99.9", "vdc", "rackblox", READ_P999).paper(4.3));
+    let results = points[0].seeds[0].iter().filter_map(|c| Some((c.policy, c.result.as_ref()?)));
+    let named: Vec<_> = results.map(|(name, r)| (name, &r.read, &r.write)).collect();
+    let drawing = Some(curves("YCSB, 50 % writes", &named));
+    Ok(Outcome { config: sweep.config(&points), rows, drawing })
+}
+
+/// Every device on every network.
+fn matrix(o: Options, shares: &[f64]) -> Result<(Value, Vec<(String, Vec<Point>)>), ExperimentError> {
+    let delays = Network::excerpt();
+    let networks = [Network::fast(delays.clone()), Network::medium(delays.clone()), Network::slow(delays)];
+    let mut all = Vec::new();
+    let mut config = Vec::new();
+    for profile in ["optane", "intel-dc", "p-ssd"] {
+        for network in &networks {
+            let mut sweep = Sweep::new(o, shares.iter().map(|w| Load::ycsb(*w)).collect());
+            (sweep.profile, sweep.network) = (profile, network.clone());
+            sweep.schemes.retain(|s| matches!(s.name, "vdc" | "rackblox"));
+            if o.quick {
+                sweep.reads = READS_QUICK / 2;
+            }
+            let points = sweep.run(o.seed)?;
+            config.push(sweep.config(&points));
+            all.push((format!("{profile}, {}", network.name), points));
+        }
+    }
+    Ok((Value::Array(config), all))
+}
+
+/// Figure 19.
+pub(super) fn fig19(o: Options) -> Result<Outcome, ExperimentError> {
+    let (config, all) = matrix(o, &[0.5])?;
+    let parts: [(&str, Value1); 3] = [("P50", |c| ms(c.read_us(0.5))), ("P99", READ_P99), ("P99.9", READ_P999)];
+    let mut rows = Vec::new();
+    for (name, points) in &all {
+        for (part, value) in parts {
+            values(points, &format!("{name}, read {part}, "), "ms", Better::Lower, value, &mut rows);
+        }
+    }
+    Ok(Outcome::new(config, rows))
+}
+
+/// Figure 20.
+pub(super) fn fig20(o: Options) -> Result<Outcome, ExperimentError> {
+    let shares: &[f64] = if o.quick { &[0.5] } else { &[0.2, 0.5, 0.8] };
+    let (config, all) = matrix(o, shares)?;
+    let mut rows = Vec::new();
+    for (name, points) in &all {
+        for p in points {
+            let ratio = p.ratio("vdc", "rackblox", READ_P999);
+            let note = p.void.as_ref().map(|why| format!("VOID: {why}").into());
+            let row = Row::new(format!("{name}, {}: read P99.9, vdc ÷ rackblox", p.name()), "×", Better::Higher, ratio);
+            rows.push(row.note(note));
+        }
+    }
+    Ok(Outcome::new(config, rows))
+}

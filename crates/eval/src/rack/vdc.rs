@@ -1,0 +1,147 @@
+//! VDC, the baseline that isolates tenants and knows nothing of garbage collection (RB15; Angel et al., OSDI 2014): each
+//! flow passes token buckets for every resource it uses, and a central controller sets their rates from what the flows
+//! asked for.
+//!
+//! Pure: it decides when each request may go. Rates follow demand one round trip late, as the controller is a node
+//! apart.
+
+use rackweave_core::{Span, Time};
+
+/// What a request needs tokens of: bytes on the flow's link, and time of dies.
+pub const RESOURCES: usize = 2;
+pub type Amounts = [f64; RESOURCES];
+
+/// Flows tell the controller what they asked for this often (assumed; VDC's own is not told for such short flows).
+pub const PERIOD: Span = Span::from_millis(50);
+/// A bucket holds the tokens of so long (assumed): bursts shorter than it pass.
+const DEPTH: Span = Span::from_millis(10);
+
+/// Max-min fair parts of each resource: who asks for less than an equal part gets it, the others share what is left;
+/// what nobody asked for is shared equally on top, so that a flow may grow.
+pub fn allocate(capacity: Amounts, demands: &[Amounts]) -> Vec<Amounts> {
+    let mut out = vec![[0.0; RESOURCES]; demands.len()];
+    for r in 0..RESOURCES {
+        let mut order: Vec<usize> = (0..demands.len()).collect();
+        order.sort_by(|&a, &b| demands[a][r].total_cmp(&demands[b][r]));
+        let mut left = capacity[r];
+        for (done, &f) in order.iter().enumerate() {
+            out[f][r] = demands[f][r].min(left / (demands.len() - done) as f64);
+            left -= out[f][r];
+        }
+        let more = left / demands.len().max(1) as f64;
+        out.iter_mut().for_each(|f| f[r] += more);
+    }
+    out
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    /// Tokens a second.
+    rate: f64,
+    tokens: f64,
+    at: Time,
+}
+
+impl Bucket {
+    fn fill(&mut self, now: Time) {
+        let most = self.rate * DEPTH.as_secs_f64();
+        self.tokens = (self.tokens + self.rate * now.since(self.at).as_secs_f64()).min(most);
+        self.at = self.at.max(now);
+    }
+    /// Takes the tokens, owing them if there are too few, and returns when there would have been enough.
+    fn take(&mut self, now: Time, tokens: f64) -> Time {
+        self.fill(now);
+        self.tokens -= tokens;
+        if self.tokens >= 0.0 { now } else { now + Span((-self.tokens / self.rate * 1e9) as u64) }
+    }
+    fn set_rate(&mut self, now: Time, rate: f64) {
+        self.fill(now);
+        self.rate = rate;
+    }
+}
+
+/// One client's traffic.
+#[derive(Clone, Debug)]
+struct Flow {
+    buckets: [Bucket; RESOURCES],
+    /// Asked for in this period.
+    asked: Amounts,
+    last: Time,
+}
+
+/// All flows and their controller.
+#[derive(Clone, Debug)]
+pub struct Vdc {
+    capacity: Amounts,
+    flows: Vec<Flow>,
+    next_period: Time,
+    /// Rates on their way from the controller, and when they arrive.
+    coming: Option<(Time, Vec<Amounts>)>,
+}
+
+impl Vdc {
+    /// `capacity`: of each resource, a second, of all flows together. Each begins with an equal part.
+    pub fn new(capacity: Amounts, flows: usize) -> Vdc {
+        let equal = capacity.map(|c| c / flows.max(1) as f64);
+        let bucket = |rate: f64| Bucket { rate, tokens: rate * DEPTH.as_secs_f64(), at: Time::ZERO };
+        let flow = Flow { buckets: equal.map(bucket), asked: [0.0; RESOURCES], last: Time::ZERO };
+        Vdc { capacity, flows: vec![flow; flows], next_period: Time::ZERO + PERIOD, coming: None }
+    }
+
+    /// When a request of `flow` that came now and needs so much may go; flows are first in, first out. `round_trip` is
+    /// asked how long the controller's answer takes. Call in order of time.
+    pub fn admit(&mut self, now: Time, flow: usize, needs: Amounts, mut round_trip: impl FnMut() -> Span) -> Time {
+        if now >= self.next_period {
+            let period = PERIOD.as_secs_f64();
+            let demands: Vec<Amounts> = self.flows.iter().map(|f| f.asked.map(|a| a / period)).collect();
+            self.coming = Some((now + round_trip(), allocate(self.capacity, &demands)));
+            self.flows.iter_mut().for_each(|f| f.asked = [0.0; RESOURCES]);
+            self.next_period = now + PERIOD;
+        }
+        if let Some((_, rates)) = self.coming.take_if(|(at, _)| *at <= now) {
+            for (f, rates) in self.flows.iter_mut().zip(rates) {
+                f.buckets.iter_mut().zip(rates).for_each(|(b, rate)| b.set_rate(now, rate));
+            }
+        }
+        let f = &mut self.flows[flow];
+        let mut at = f.last.max(now);
+        for ((bucket, asked), need) in f.buckets.iter_mut().zip(&mut f.asked).zip(needs) {
+            *asked += need;
+            at = at.max(bucket.take(now, need));
+        }
+        f.last = at;
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_little_gets_it_and_the_others_share_the_rest() {
+        let got = allocate([90.0, 90.0], &[[10.0, 0.0], [100.0, 0.0], [60.0, 30.0]]);
+        assert_eq!(got.iter().map(|g| g[0]).collect::<Vec<_>>(), [10.0, 40.0, 40.0]);
+        // 60 of the second are asked for by nobody.
+        assert_eq!(got.iter().map(|g| g[1]).collect::<Vec<_>>(), [20.0, 20.0, 50.0]);
+    }
+
+    #[test]
+    fn a_flow_beyond_its_part_waits_and_gets_more_a_round_trip_after_the_others_fall_silent() {
+        let mut vdc = Vdc::new([2_000.0, 1e9], 2);
+        let trip = || Span::from_millis(7);
+        // 2,000 a second where 1,000 are its part: ten are in the bucket, the rest come at half of the pace.
+        let ask = |vdc: &mut Vdc, ms: f64| {
+            let now = Time((ms * 1e6) as u64);
+            vdc.admit(now, 0, [1.0, 0.0], trip).since(now).as_micros_f64() / 1e3
+        };
+        let waits: Vec<f64> = (0..114).map(|i| ask(&mut vdc, f64::from(i) / 2.0)).collect();
+        assert!(waits[..15].iter().all(|w| *w == 0.0), "{waits:?}");
+        assert!((waits[100] - 41.0).abs() < 1.0, "{}", waits[100]);
+        // The controller was told at 50 ms, its answer is here at 57: twice the rate, and debts melt in half the time.
+        let later = ask(&mut vdc, 57.0);
+        assert!(later < waits[113] * 0.6, "{later} after {}", waits[113]);
+        // The other flow is not held back by it.
+        assert_eq!(vdc.admit(Time(60_000_000), 1, [1.0, 0.0], trip), Time(60_000_000));
+    }
+}
