@@ -82,6 +82,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             r.took.as_secs_f64(),
             r.cpu.as_secs_f64()
         );
+        println!("{:<10} {:?}", "", r.situations);
     }
     if let Some(why) = void(reports.iter(), 0) {
         println!("VOID: {why}");

@@ -14,10 +14,10 @@ use crate::svg::curves;
 
 /// Reads of a cell of the short forms.
 const READS_QUICK: u64 = 100_000;
-/// YCSB's shares of writes: P99.9 … of reads first, of writes last.
+/// YCSB's shares of writes.
 const SHARES: [f64; 5] = [0.0, 0.2, 0.5, 0.8, 1.0];
 const SHARES_QUICK: [f64; 3] = [0.2, 0.5, 0.8];
-const UTILIZATIONS: [f64; 3] = [0.3, 0.5, 0.7];
+const OTHER_UTILIZATIONS: [f64; 2] = [0.3, 0.7];
 /// Seeds whose median counts.
 const SEEDS: u64 = 3;
 /// P99s of two seeds may be so far apart; more, and the run was too short.
@@ -96,15 +96,6 @@ impl Sweep {
             blocking: BlockingConfig::Page,
         }
     }
-    /// YCSB by share of writes: the full form at all utilizations with three seeds.
-    fn ycsb(o: Options) -> Sweep {
-        let shares: &[f64] = if o.quick { &SHARES_QUICK } else { &SHARES };
-        let mut s = Sweep::new(o, shares.iter().map(|w| Load::ycsb(*w)).collect());
-        if !o.quick {
-            (s.utilizations, s.seeds) = (UTILIZATIONS.to_vec(), SEEDS);
-        }
-        s
-    }
     fn run(&self, seed: u64) -> Result<Vec<Point>, ExperimentError> {
         let points = || self.utilizations.iter().flat_map(|u| self.loads.iter().map(move |l| (*u, *l)));
         let cell = |utilization, load, seed, scheme: &Scheme| {
@@ -132,12 +123,29 @@ impl Sweep {
             "profile": self.profile, "network": self.network.name, "seeds": self.seeds, "reads": self.reads,
             "blocking_unit": format!("{:?}", self.blocking).to_lowercase(),
             "servers": crate::rack::SERVERS, "replicas": crate::rack::REPLICAS, "clients": crate::rack::CLIENTS,
-            "ssd_bytes": crate::rack::SSD_BYTES, "free_after": crate::rack::FREE_AFTER,
+            "ssd_bytes": crate::rack::SSD_BYTES, "free_after": [crate::rack::FREE_AFTER.0, crate::rack::FREE_AFTER.1],
             "points": points.iter().map(|p| json!({
                 "load": p.load.name, "writes": p.load.writes, "utilization": p.utilization, "void": p.void, "cells": cells(p),
             })).collect::<Vec<_>>(),
         })
     }
+}
+
+/// YCSB by share of writes; in the full form with three seeds, and with one at the other utilizations. The sweep is for
+/// what is said of the configuration.
+fn ycsb(o: Options) -> Result<(Sweep, Vec<Point>), ExperimentError> {
+    let shares: &[f64] = if o.quick { &SHARES_QUICK } else { &SHARES };
+    let mut sweep = Sweep::new(o, shares.iter().map(|w| Load::ycsb(*w)).collect());
+    if o.quick {
+        let points = sweep.run(o.seed)?;
+        return Ok((sweep, points));
+    }
+    sweep.utilizations = OTHER_UTILIZATIONS.to_vec();
+    let others = sweep.run(o.seed)?;
+    (sweep.utilizations, sweep.seeds) = (vec![0.5], SEEDS);
+    let mut points = sweep.run(o.seed)?;
+    points.extend(others);
+    Ok((sweep, points))
 }
 
 type Value1 = fn(&CellReport) -> f64;
@@ -227,8 +235,7 @@ fn length(points: &[Point], rows: &mut Vec<Row>) {
 
 /// Figure 9.
 pub(super) fn fig9(o: Options) -> Result<Outcome, ExperimentError> {
-    let sweep = Sweep::ycsb(o);
-    let points = sweep.run(o.seed)?;
+    let (sweep, points) = ycsb(o)?;
     let mut rows = Vec::new();
     values(&points, "read P99.9, ", "ms", Better::Lower, READ_P999, &mut rows);
     values(&points, "write P99.9, ", "ms", Better::Lower, WRITE_P999, &mut rows);
@@ -257,8 +264,7 @@ fn whole_blocks(o: Options) -> Result<Vec<Row>, ExperimentError> {
 
 /// Figure 10.
 pub(super) fn fig10(o: Options) -> Result<Outcome, ExperimentError> {
-    let sweep = Sweep::ycsb(o);
-    let points = sweep.run(o.seed)?;
+    let (sweep, points) = ycsb(o)?;
     let mut rows = Vec::new();
     values(&points, "read P99, ", "ms", Better::Lower, READ_P99, &mut rows);
     values(&points, "write P99, ", "ms", Better::Lower, WRITE_P99, &mut rows);
@@ -270,8 +276,7 @@ pub(super) fn fig10(o: Options) -> Result<Outcome, ExperimentError> {
 
 /// Figure 11.
 pub(super) fn fig11(o: Options) -> Result<Outcome, ExperimentError> {
-    let sweep = Sweep::ycsb(o);
-    let points = sweep.run(o.seed)?;
+    let (sweep, points) = ycsb(o)?;
     let mut rows = Vec::new();
     values(&points, "mean read, ", "ms", Better::Lower, READ_MEAN, &mut rows);
     values(&points, "mean write, ", "ms", Better::Lower, WRITE_MEAN, &mut rows);
@@ -282,18 +287,19 @@ pub(super) fn fig11(o: Options) -> Result<Outcome, ExperimentError> {
 }
 
 /// Figures 12 and 14.
-fn throughput(o: Options, sweep: &Sweep) -> Result<Outcome, ExperimentError> {
-    let points = sweep.run(o.seed)?;
+fn throughput(sweep: &Sweep, points: &[Point]) -> Result<Outcome, ExperimentError> {
     let mut rows = Vec::new();
-    values(&points, "", "requests/s", Better::Higher, IOPS, &mut rows);
-    rows.push(worst(&points, "requests/s", "rackblox", "vdc", Better::Higher, IOPS).paper(1.0).bar(0.97));
-    Ok(Outcome::new(sweep.config(&points), rows))
+    values(points, "", "requests/s", Better::Higher, IOPS, &mut rows);
+    rows.push(worst(points, "requests/s", "rackblox", "vdc", Better::Higher, IOPS).paper(1.0).bar(0.97));
+    Ok(Outcome::new(sweep.config(points), rows))
 }
 pub(super) fn fig12(o: Options) -> Result<Outcome, ExperimentError> {
-    throughput(o, &Sweep::ycsb(o))
+    let (sweep, points) = ycsb(o)?;
+    throughput(&sweep, &points)
 }
 pub(super) fn fig14(o: Options) -> Result<Outcome, ExperimentError> {
-    throughput(o, &six(o))
+    let sweep = six(o);
+    throughput(&sweep, &sweep.run(o.seed)?)
 }
 
 /// Table 2; Twitter, which reads once in fifty requests, is in the long form only.

@@ -30,13 +30,14 @@ pub const BUSY_MAX: f64 = 0.90;
 pub const SERVERS: u32 = 4;
 /// §3.1: two replicas in the rack; its third is in another.
 pub const REPLICAS: u32 = 2;
-/// Client nodes, each with a volume, as where four compete (§4.5.2).
-pub const CLIENTS: u32 = 4;
+/// Client nodes, each with a volume: tenants. With few of them a single popular block would limit the load, for its
+/// writes go one after another and its reads to one die.
+pub const CLIENTS: u32 = 16;
 /// Bytes of a modelled drive: enough erase blocks for a collector on many dies; a fraction of the paper's 1 TB.
 pub const SSD_BYTES: u64 = 4 << 30;
-/// Free ÷ spare blocks when a cell begins. RB16 consumes half of the free blocks and lets the workload run until
-/// collection does; this is where it then is: a little above the soft threshold.
-pub const FREE_AFTER: f64 = 0.37;
+/// Free ÷ spare blocks when a cell begins, from the first set to the last. RB16 consumes half of the free blocks and runs
+/// the workload until collection does; then the sets are anywhere between the soft threshold and the end of an episode.
+pub const FREE_AFTER: (f64, f64) = (0.36, 0.45);
 
 /// What a cell is.
 #[derive(Clone, Debug)]
@@ -72,11 +73,13 @@ impl Cell {
         }
         .reads(READS_MIN)
     }
-    /// As many requests as it takes for so many reads (writes, if nothing is read), a tenth more before them.
+    /// As many requests as it takes for so many reads and half as many writes, if there are any; a tenth more before them.
     pub fn reads(mut self, reads: u64) -> Cell {
-        let share = 1.0 - self.load.writes;
-        // One in a thousand more, for reads are drawn.
-        self.requests = (reads as f64 * 1.001 / if share > 0.0 { share } else { 1.0 }).ceil() as u64;
+        let needs = |count: f64, share: f64| if share > 0.0 { count / share } else { 0.0 };
+        let reads = reads as f64;
+        let requests = needs(reads, 1.0 - self.load.writes).max(needs(reads / 2.0, self.load.writes));
+        // One in a hundred more, for they are drawn.
+        self.requests = (requests * 1.01).ceil() as u64;
         self.warm_up = self.requests / 10;
         self
     }
@@ -110,7 +113,9 @@ impl Cell {
         let mut run = Run::up(&rack, sim, self.policy.name)?;
         let sets = run.sets(&rack)?;
         let volumes = run.volumes(&sets, CLIENTS, size::UTILIZATION)?;
-        age::age(&mut run.sim, &volumes, &sets, FREE_AFTER, self.seed);
+        let step = (FREE_AFTER.1 - FREE_AFTER.0) / sets.len() as f64;
+        let free_after = |set: usize| FREE_AFTER.0 + step * (set as f64 + 0.5);
+        age::age(&mut run.sim, &volumes, &sets, free_after, self.seed);
         let costs = load::Costs::of(&rack)?;
         let rate = load::rate(&costs, &self.load, self.utilization);
         let mut source = load::Source::new(&self.load, rate, volumes[0].size, self.seed);
@@ -167,7 +172,7 @@ impl CellReport {
         if busiest >= BUSY_MAX {
             return Some(format!("the busiest die or bus worked {:.0} % of the time", busiest * 100.0).into());
         }
-        let counted = if r.read.count() > 0 { r.read.count() } else { r.write.count() };
+        let counted = if r.read.count() > 0 { r.read.count() } else { r.write.count() * 2 };
         (counted < reads_min).then(|| format!("{counted} requests counted, fewer than {reads_min}").into())
     }
     pub fn json(&self) -> Value {

@@ -28,8 +28,14 @@ pub(crate) fn set_room(sim: &Sim, sets: &[Members]) -> u64 {
     slots.min().unwrap_or(0) * u64::from(BLOCK)
 }
 
-/// Fills the volumes on every member and consumes spare blocks until `free_after` of them are free.
-pub(crate) fn age(sim: &mut Sim, volumes: &[VolumeInfo], sets: &[Members], free_after: f64, seed: u64) {
+/// Fills the volumes on every member and consumes spare blocks until `free_after` of the set's are free.
+pub(crate) fn age(
+    sim: &mut Sim,
+    volumes: &[VolumeInfo],
+    sets: &[Members],
+    free_after: impl Fn(usize) -> f64,
+    seed: u64,
+) {
     // Blocks that a set holds of each volume: they are equally large.
     let each = volumes.first().map_or(0, |v| v.size) / u64::from(BLOCK) / sets.len() as u64;
     let blocks = each * volumes.len() as u64;
@@ -39,7 +45,7 @@ pub(crate) fn age(sim: &mut Sim, volumes: &[VolumeInfo], sets: &[Members], free_
         let mut version = 0;
         let fill: Vec<_> = (0..blocks).map(|b| entry(b, 0)).collect();
         write(sim, members, &fill);
-        while free_most(sim, members) > free_after && version * OVERWRITE_STEP < OVERWRITES_MAX * blocks {
+        while free_most(sim, members) > free_after(i) && version * OVERWRITE_STEP < OVERWRITES_MAX * blocks {
             version += 1;
             let step: Vec<_> = (0..OVERWRITE_STEP).map(|_| entry(rng.below(blocks), version)).collect();
             write(sim, members, &step);

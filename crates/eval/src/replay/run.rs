@@ -73,7 +73,7 @@ pub(super) fn run(
     let sets = run.sets(rack)?;
     let volumes = run.volumes(&sets, 1, cfg.utilization)?;
     let volume_bytes = volumes[0].size;
-    age::age(&mut run.sim, &volumes, &sets, age::FREE_AFTER, cfg.seed);
+    age::age(&mut run.sim, &volumes, &sets, |_| age::FREE_AFTER, cfg.seed);
     let plan = Plan { volume_bytes, speed: cfg.speed, rate: cfg.rate, seed: cfg.seed };
     let mut player = workload.play(plan)?;
     if let Some(path) = &cfg.pcap {
