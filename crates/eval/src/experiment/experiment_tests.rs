@@ -84,7 +84,8 @@ fn a_row_is_missed_on_the_wrong_side_of_its_bar_only() {
     assert!(!row(Better::Lower, 0.98).missed() && row(Better::Lower, 0.981).missed());
     assert!(row(Better::Higher, f64::NAN).missed() && row(Better::Lower, f64::NAN).missed());
     assert!(!Row::new("a", "b", Better::Higher, 0.0).missed());
-    let f = |rows| Figure { experiment: "x", about: "<&>", seed: 1, config: Value::Null, cpu_s: 0.0, rows };
+    let f =
+        |rows| Figure { experiment: "x", about: "<&>", seed: 1, config: Value::Null, cpu_s: 0.0, rows, drawing: None };
     let missed = f(vec![row(Better::Higher, 0.5).paper(0.7)]);
     assert!(missed.table().contains("MISSED") && missed.table().contains("≥ 0.9800"), "{}", missed.table());
     assert!(missed.svg().contains("&lt;&amp;&gt;") && missed.svg().contains("#d55e00"));

@@ -1,7 +1,7 @@
 //! The requests of a cell: 4 KiB each, Poisson arrivals that wait for nothing, popular blocks by YCSB's law, a share of
 //! writes (RB16, Table 2); and how many a second make a drive so busy.
 
-use rackweave_core::{BLOCK, NodeId, Rng, Span, Time};
+use rackweave_core::{BLOCK, Layout, Rng, Span, Time};
 use rackweave_rack::build;
 use rackweave_rack::config::RackConfig;
 use rackweave_rack::sim::Network;
@@ -165,7 +165,7 @@ impl Source {
         // Unlimited: more than any flow asks for.
         let links = if network.bytes_per_s == 0 { 1e15 } else { network.bytes_per_s as f64 };
         let vdc = Vdc::new([links * f64::from(CLIENTS), costs.dies], CLIENTS as usize);
-        let delays = NetState::new(network.clone(), 2, seed ^ STREAM);
+        let delays = NetState::new(network.clone(), control(), seed ^ STREAM);
         self.vdc = Some(Controlled { vdc, read: costs.read, write: costs.write, delays });
         self
     }
@@ -197,10 +197,15 @@ impl Source {
     }
 }
 
+/// A client and the controller, as two hosts of a rack.
+fn control() -> Layout {
+    Layout::new(2, 0)
+}
+
 /// To the controller and back; what is lost is sent again.
 fn round_trip(delays: &mut NetState, now: Time) -> Span {
     let mut one_way = |from, to| loop {
-        if let Some(at) = delays.send(now, NodeId(from), NodeId(to), CONTROL_BYTES, false)[0] {
+        if let Some(at) = delays.send(now, control().server(from), control().server(to), CONTROL_BYTES, false)[0] {
             return at.since(now);
         }
     };
