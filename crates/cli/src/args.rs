@@ -65,6 +65,20 @@ pub enum Cmd {
         #[command(subcommand)]
         command: Set,
     },
+    /// End a server of the running rack as a crash would, and start it again, to see what happens
+    Server {
+        #[command(flatten)]
+        way: Way,
+        #[command(subcommand)]
+        command: Server,
+    },
+    /// Cut links between nodes of the running rack, and mend them, to see what happens
+    Link {
+        #[command(flatten)]
+        way: Way,
+        #[command(subcommand)]
+        command: Link,
+    },
     /// Show servers, vSSDs, garbage collection, volumes and latencies of the running rack
     Status {
         #[command(flatten)]
@@ -440,6 +454,41 @@ pub enum Set {
         #[command(flatten)]
         json: Json,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Server {
+    /// End a server without a word: what its memory held is gone
+    Kill {
+        /// Its number, as `status` shows it
+        server: u32,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Start it again: it comes back with what its SSD held, and is brought up to date before it serves
+    Start {
+        server: u32,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Link {
+    /// From now on nothing gets through
+    Cut(Ends),
+    /// Packets get through again
+    Mend(Ends),
+}
+
+#[derive(Debug, Args)]
+pub struct Ends {
+    /// A node: meta, switch, server-N or gateway-N
+    pub a: String,
+    /// The other; the switch: all that the node has
+    pub b: String,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Debug, Args)]

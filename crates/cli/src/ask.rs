@@ -8,7 +8,7 @@ use rackweave_flash::manager::alloc::Isolation;
 use rackweave_rack::distributed::ask::Way;
 use rackweave_rack::embedded::control::{Answer, Command};
 
-use crate::args::{self, Set, Volume, VolumeClass};
+use crate::args::{self, Link, Server, Set, Volume, VolumeClass};
 use crate::{Failure, show};
 
 /// A rack that does not answer administration by then has lost its majority, or hangs.
@@ -91,6 +91,36 @@ pub fn set(way: &Way, command: &Set) -> Result<(), Failure> {
     let done = format!("set {set} recovers from its other members");
     writeln!(out, "{}", if json.json { "{}" } else { &done })?;
     Ok(())
+}
+
+/// Asks for something that is done or not, and says what was.
+fn done(way: &Way, command: &Command, json: &args::Json, what: &str) -> Result<(), Failure> {
+    let Answer::Done = ask(way, command)? else { return Err(Refused::Unexpected.into()) };
+    writeln!(std::io::stdout(), "{}", if json.json { "{}" } else { what })?;
+    Ok(())
+}
+
+pub fn server(way: &Way, command: &Server) -> Result<(), Failure> {
+    match command {
+        Server::Kill { server, json } => {
+            let what = format!("server {server} has crashed (rackweave server start {server} starts it again)");
+            done(way, &Command::ServerKill { server: *server }, json, &what)
+        }
+        Server::Start { server, json } => {
+            let what = format!("server {server} starts (rackweave status shows when it serves)");
+            done(way, &Command::ServerStart { server: *server }, json, &what)
+        }
+    }
+}
+
+pub fn link(way: &Way, command: &Link) -> Result<(), Failure> {
+    let (Link::Cut(e) | Link::Mend(e)) = command;
+    let (a, b) = (e.a.clone(), e.b.clone());
+    let (asked, what) = match command {
+        Link::Cut(_) => (Command::LinkCut { a, b }, format!("nothing gets through between {} and {}", e.a, e.b)),
+        Link::Mend(_) => (Command::LinkMend { a, b }, format!("packets get through between {} and {}", e.a, e.b)),
+    };
+    done(way, &asked, &e.json, &what)
 }
 
 pub fn status(way: &Way, json: bool) -> Result<(), Failure> {

@@ -53,6 +53,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Kv { file, vssd, command } => kv::kv(file, *vssd, command)?,
         Cmd::Mount(a) => mount::mount(a)?,
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
+        Cmd::Server { way, command } => ask::server(&ask::way(data, way)?.0, command)?,
+        Cmd::Link { way, command } => ask::link(&ask::way(data, way)?.0, command)?,
         Cmd::Status { way, json } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),
         Cmd::Eval(a) => return evaluate::eval(a),

@@ -89,6 +89,9 @@ pub fn status(s: &Status) -> String {
     if r.standstill_s > 0.0 {
         let _ = writeln!(out, "stood still for {:.1} s (machine suspended or process stopped)", r.standstill_s);
     }
+    for link in &r.links_cut {
+        let _ = writeln!(out, "WARNING: the link {} is cut (rackweave link mend {link})", link.replace(' ', " – "));
+    }
     if let Some(e) = &r.store_error {
         let _ = writeln!(out, "WARNING: the metadata service cannot write: {e}");
     }
@@ -110,9 +113,9 @@ pub fn status(s: &Status) -> String {
     if !s.processes.is_empty() {
         let _ = write!(out, "\n{}\n", processes(&s.processes));
         let _ = write!(out, "\n{}\n", peers(&s.processes));
-        for (name, n) in s.network.iter().filter(|(name, n)| *n > 0 && name.starts_with("drop_")) {
-            let _ = writeln!(out, "{n} datagrams dropped: {}", name["drop_".len()..].replace('_', " "));
-        }
+    }
+    for (name, n) in s.network.iter().filter(|(name, n)| *n > 0 && name.starts_with("drop_")) {
+        let _ = writeln!(out, "{n} packets dropped: {}", name["drop_".len()..].replace('_', " "));
     }
     let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
     if s.latency.iter().any(|l| l.count > 0) {

@@ -40,6 +40,8 @@ pub enum BuildError {
          of a server"
     )]
     Units { name: String, units: u32, isolation: &'static str, replicas: u32 },
+    #[error("node {node} does not run in this process")]
+    NotHere { node: NodeId },
     #[error("server {server}: {error}")]
     Server { server: u32, error: ServerError },
     #[error("metadata service: {0}")]

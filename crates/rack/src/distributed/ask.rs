@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::channel::Channel;
-use super::processes::NODES_FILE;
+use super::processes::{self, NODES_FILE};
 use crate::embedded::control::{self, Answer, AskError, Command, Process, Server, Status};
 use crate::embedded::up::{self, UpError};
 use crate::hosts::NodeName;
@@ -37,12 +37,12 @@ impl Way {
     /// Names of the nodes, in the order of their ids; none if the rack runs in one process.
     pub fn names(&self) -> Vec<String> {
         match self {
-            Way::Data(data) => processes(data),
+            Way::Data(data) => nodes_in(data),
             Way::Channel(_, channel) => channel.names().map(|n| n.to_string()).collect(),
         }
     }
     /// What is asked, in messages.
-    fn place(&self) -> &Path {
+    pub(super) fn place(&self) -> &Path {
         match self {
             Way::Data(path) | Way::Channel(path, _) => path,
         }
@@ -66,7 +66,22 @@ pub fn ask(way: &Way, command: &Command, timeout: Duration) -> Result<Answer, As
         let status = gather(way, &all)?;
         return Ok(Answer::Status(Box::new(status)));
     }
-    match way.ask_node(&NodeName::Meta.to_string(), command, timeout) {
+    let to = match command {
+        Command::ServerKill { server } => return processes::hold_server(way, *server),
+        Command::ServerStart { server } => return processes::let_server_start(way, *server),
+        // Either end lets nothing through; the switch may be in the kernel.
+        Command::LinkCut { a, b } | Command::LinkMend { a, b } => {
+            let end = if *a == NodeName::Switch.to_string() { b } else { a };
+            if !all.contains(end) {
+                let message = format!("there is no node {end}: the rack's are {}", all.join(", "));
+                return Ok(Answer::Error { message });
+            }
+            end.clone()
+        }
+        _ => NodeName::Meta.to_string(),
+    };
+    match way.ask_node(&to, command, timeout) {
+        answer if to != NodeName::Meta.to_string() => answer,
         Err(AskError::NotRunning { .. }) => Err(match gather(way, &all) {
             Ok(_) => AskError::NoMeta { data: way.place().into() },
             Err(e) => e,
@@ -76,7 +91,7 @@ pub fn ask(way: &Way, command: &Command, timeout: Duration) -> Result<Answer, As
 }
 
 /// Names of the nodes that have a directory in `data`, in the order of their ids.
-fn processes(data: &Path) -> Vec<String> {
+fn nodes_in(data: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(data) else { return Vec::new() };
     let mut all: Vec<(u8, u32, String)> = entries
         .filter_map(|e| e.ok()?.file_name().into_string().ok())
@@ -132,14 +147,18 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
     whole.switch = s.switch.or(whole.switch.take());
     if name == NodeName::Meta.to_string() {
         let nbd = std::mem::take(&mut whole.rack.nbd);
+        let links = std::mem::take(&mut whole.rack.links_cut);
         whole.rack = s.rack;
         whole.rack.nbd = nbd;
+        whole.rack.links_cut.extend(links);
         (whole.servers, whole.sets, whole.volumes) = (s.servers, s.sets, s.volumes);
     } else if name.starts_with("server-") {
         servers.extend(s.servers);
+        whole.rack.links_cut.extend(s.rack.links_cut);
         whole.rack.timing = s.rack.timing;
     } else if name.starts_with("gateway-") {
         whole.rack.nbd.extend(s.rack.nbd);
+        whole.rack.links_cut.extend(s.rack.links_cut);
         whole.rack.http = s.rack.http.or(whole.rack.http.take());
         whole.rack.connections += s.rack.connections;
         // Percentiles of several gateways cannot be added: those of the busiest are shown.

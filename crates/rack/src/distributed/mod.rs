@@ -8,6 +8,7 @@
 pub mod ask;
 pub mod authority;
 pub mod channel;
+mod held;
 pub mod kernel;
 pub mod key;
 pub mod namespaces;

@@ -15,6 +15,8 @@ use std::time::Duration;
 use rackweave_core::{Span, Time};
 use rackweave_dataplane::netns::enter;
 
+use super::held::is_held;
+pub(super) use super::held::{hold_server, let_server_start};
 use super::namespaces::Namespaces;
 use super::{DistributedError, addresses, ask, key, node, refuse_together};
 use crate::config::RackConfig;
@@ -46,6 +48,8 @@ const STARTED_WELL: Span = Span::from_secs(10);
 /// How often a rack that comes up is asked whether it serves; and how long for an answer.
 const READY_ASK: Span = Span::from_millis(20);
 const READY_WAIT: Duration = Duration::from_secs(2);
+/// How often a server that was killed is looked after.
+const HELD_LOOK: Span = Span::from_millis(200);
 /// A stopping node is ended after this: longer than its own bounds of waiting.
 const STOP_WAIT: Span = Span::from_secs(15);
 /// A process of the run before that still ends.
@@ -105,6 +109,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).collect();
     check(&dir, &cfg, &config, &names, namespaces.is_none())?;
     replaced(&dir, &cfg, &options.replace_ssd)?;
+    (0..cfg.servers).for_each(|i| super::held::release(dir.path(), i));
     let poll = Poll::new()?;
     poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
     let mut all = Processes {
@@ -314,7 +319,12 @@ impl Processes {
 
     fn start_due(&mut self, now: Time) -> Result<(), UpError> {
         for i in 0..self.nodes.len() {
-            if self.nodes[i].child.is_none() && self.nodes[i].again <= now {
+            if self.nodes[i].child.is_some() || self.nodes[i].again > now {
+                continue;
+            }
+            if is_held(&self.data, self.nodes[i].name) {
+                self.nodes[i].again = now + HELD_LOOK;
+            } else {
                 self.start(now, i)?;
             }
         }
@@ -397,6 +407,11 @@ impl Processes {
             let Some((name, status, last)) = self.ended(now, i)? else { continue };
             if starting {
                 return Err(DistributedError::Child { name, status: status.to_string(), last }.into());
+            }
+            if is_held(&self.data, name) {
+                (self.nodes[i].again, self.nodes[i].delay) = (now + HELD_LOOK, RESTART);
+                let _ = writeln!(io::stderr(), "rackweave: {name} was killed, and waits for `server start`");
+                continue;
             }
             let delay = self.nodes[i].again.since(now);
             let last = if last.is_empty() { last } else { format!(": {last}") };

@@ -58,6 +58,22 @@ pub enum Command {
         without: Vec<u32>,
     },
     Status,
+    /// Ends a server without a word, as a crash of its process would.
+    ServerKill {
+        server: u32,
+    },
+    ServerStart {
+        server: u32,
+    },
+    /// From now on nothing gets through between these nodes, named as in `status`.
+    LinkCut {
+        a: String,
+        b: String,
+    },
+    LinkMend {
+        a: String,
+        b: String,
+    },
     /// Changes the cluster's keys in this process, and in its file of them.
     KeyChange {
         change: KeyChange,
@@ -242,6 +258,9 @@ pub struct RackFacts {
     pub promise_limit: u64,
     pub promised: u64,
     pub connections: u64,
+    /// Links that were cut and not mended, the names of both ends.
+    #[serde(default)]
+    pub links_cut: Vec<String>,
     /// Why the metadata service cannot write, if so.
     pub store_error: Option<String>,
 }

@@ -4,6 +4,10 @@
 //! [`Engine`] is told the time and runs what is due; the loop around it ([`super::serve`]) waits, polls sockets and
 //! finishes syncs. A test drives it by itself, in virtual time, over recording files.
 
+mod faults;
+
+use faults::Links;
+pub use faults::Stopped;
 use rackweave_transport::Keys;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,6 +21,7 @@ use rackweave_core::request::{Reply, Request};
 use rackweave_core::{Effects, Event, Layout, NodeId, Span, SsdId, Time, TracePoint};
 
 use super::store::{Store, StoreError};
+use crate::build::BuildError;
 use rackweave_device::{FileIo, FileSsd, SyncTicket};
 
 /// Events handled before the loop looks at its sockets again.
@@ -28,6 +33,12 @@ const STORE_RETRY: Span = Span::from_secs(1);
 pub trait Nodes {
     /// Called for nodes that are hosted here.
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects);
+    /// A node ends without a word, as if its process had been killed.
+    fn end(&mut self, _node: NodeId) {}
+    /// A new life of a node that ended, with what it kept on its device.
+    fn begin(&mut self, node: NodeId) -> Result<(), BuildError> {
+        Err(BuildError::NotHere { node })
+    }
     /// The cluster's keys have changed.
     fn set_keys(&mut self, _keys: &Keys) {}
     /// How many the rack has, wherever they run: their ids are below.
@@ -92,8 +103,17 @@ struct SyncQueue {
 
 #[derive(Debug)]
 struct Device<F> {
-    file: FileSsd<F>,
+    /// None while its server has ended.
+    file: Option<FileSsd<F>>,
     syncs: SyncQueue,
+    /// Its server has ended.
+    dead: bool,
+}
+
+impl<F> Device<F> {
+    fn new(file: FileSsd<F>) -> Device<F> {
+        Device { file: Some(file), syncs: SyncQueue::default(), dead: false }
+    }
 }
 
 /// An fdatasync that the loop is to run on the side.
@@ -124,6 +144,7 @@ pub struct Engine<N, F, M> {
     store_retry: Time,
     store_error: Option<StoreError>,
     counts: [u64; TracePoint::ALL.len()],
+    links: Links,
 }
 
 impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
@@ -139,7 +160,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         Engine {
             nodes,
             store,
-            devices: devices.into_iter().map(|file| Device { file, syncs: SyncQueue::default() }).collect(),
+            devices: devices.into_iter().map(Device::new).collect(),
             first_ssd: first.0,
             queue,
             outbound: Vec::new(),
@@ -153,6 +174,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             store_retry: Time::MAX,
             store_error: None,
             counts: [0; TracePoint::ALL.len()],
+            links: Links::default(),
         }
     }
 
@@ -164,7 +186,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     /// A packet from another process; run it with [`Engine::run`]. One for a node that is not here is dropped.
     pub fn deliver(&mut self, packet: Packet) {
         let node = packet.dst.first_hop();
-        if self.nodes.hosts(node) {
+        if self.nodes.hosts(node) && !self.links.lose(&packet) {
             self.queue.push_back((node, Event::Packet(packet)));
         }
     }
@@ -173,7 +195,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     /// work. What it sends is in [`Engine::take_outbound`].
     pub fn pass(&mut self, now: Time, packet: Packet) {
         let node = packet.dst.first_hop();
-        if self.nodes.hosts(node) {
+        if self.nodes.hosts(node) && !self.links.lose(&packet) {
             self.handle(now, node, Event::Packet(packet));
         }
     }
@@ -214,6 +236,9 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
         let nodes = self.wakes.len() as u32;
         for p in fx.packets.drain(..) {
+            if self.links.lose(&p) {
+                continue;
+            }
             let to = p.dst.first_hop();
             if self.nodes.hosts(to) {
                 self.queue.push_back((to, Event::Packet(p)));
@@ -247,7 +272,9 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             device.syncs.next.push(Waiting { node, command });
             return self.start_syncs(now);
         }
-        let result = device.file.execute(&command.op);
+        // Who has ended says nothing any more.
+        let Some(file) = &mut device.file else { return };
+        let result = file.execute(&command.op);
         self.complete(now, node, &command, result);
     }
 
@@ -268,14 +295,15 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             if d.syncs.running.is_some() || d.syncs.next.is_empty() {
                 continue;
             }
+            let Some(file) = &mut d.file else { continue };
             let waiting = std::mem::take(&mut d.syncs.next);
-            match (d.file.begin_sync(), d.file.sync_fd()) {
+            match (file.begin_sync(), file.sync_fd()) {
                 (Ok(ticket), Some(fd)) => {
                     d.syncs.running = Some((ticket, waiting));
                     self.jobs.push(SyncJob { device: i, fd });
                 }
                 (Ok(ticket), None) => {
-                    let result = d.file.sync_blocking(ticket);
+                    let result = file.sync_blocking(ticket);
                     self.answer_syncs(now, waiting, result);
                 }
                 (Err(e), _) => self.answer_syncs(now, waiting, Err(e)),
@@ -297,7 +325,12 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     pub fn sync_finished(&mut self, now: Time, device: usize, result: io::Result<()>) {
         let Some(d) = self.devices.get_mut(device) else { return };
         let Some((ticket, waiting)) = d.syncs.running.take() else { return };
-        let result = d.file.finish_sync(ticket, result);
+        if d.dead {
+            d.file = None;
+            return;
+        }
+        let Some(file) = &mut d.file else { return };
+        let result = file.finish_sync(ticket, result);
         self.answer_syncs(now, waiting, result);
         self.start_syncs(now);
     }
@@ -347,8 +380,8 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     /// Hands the file system what the devices still hold back, so that only a power cut can lose it. A device that
     /// cannot keeps it; its next sync answers for that.
     pub fn write_back(&mut self) {
-        for d in &mut self.devices {
-            let _ = d.file.write_tails();
+        for file in self.devices.iter_mut().filter(|d| !d.dead).filter_map(|d| d.file.as_mut()) {
+            let _ = file.write_tails();
         }
     }
 
@@ -357,9 +390,11 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         self.devices.iter().all(|d| d.syncs.running.is_none())
     }
 
-    /// Closes the devices: everything is durable, and the next start need not check anything.
+    /// Closes the devices: everything is durable, and the next start need not check anything. Those of servers that have
+    /// ended stay as they are.
     pub fn close(self) -> Vec<Result<(), DeviceError>> {
-        self.devices.into_iter().map(|d| d.file.close()).collect()
+        let close = |d: Device<F>| d.file.filter(|_| !d.dead).map_or(Ok(()), FileSsd::close);
+        self.devices.into_iter().map(close).collect()
     }
 }
 

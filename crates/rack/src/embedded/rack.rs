@@ -14,6 +14,7 @@ use rackweave_transport::Keys;
 use super::control::{SwitchState, Vssd};
 use super::engine::Nodes;
 use super::status::Describe;
+use super::up::random_u64;
 use crate::build::{self, BuildError};
 use crate::config::RackConfig;
 use crate::distributed::kernel::{KernelNode, counted};
@@ -49,6 +50,8 @@ enum Plane {
 pub struct RackNodes {
     layout: Layout,
     hosted: Hosted,
+    /// For servers that begin again.
+    cfg: RackConfig,
     meta: Option<Meta>,
     switch: Option<Plane>,
     /// Of the other racks.
@@ -91,6 +94,7 @@ impl RackNodes {
         Ok(RackNodes {
             layout,
             hosted,
+            cfg: cfg.clone(),
             meta: hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?,
             switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg, 0)))),
             far_switches: (1..cfg.racks.count).map(|rack| build::switch(cfg, rack)).collect(),
@@ -103,9 +107,10 @@ impl RackNodes {
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
         self.switch = self.switch.take().map(|_| Plane::Kernel(Box::new(node)));
     }
-    /// Server `i` does not run: the others see it as one that crashed.
-    pub fn leave_out(&mut self, i: u32) {
-        self.servers[i as usize] = None;
+    /// Place of a server that runs here, or ran.
+    fn place(&self, node: NodeId) -> Option<usize> {
+        let i = node.0.checked_sub(self.layout.server(0).0)?;
+        (i < self.layout.servers && self.hosted.has(node)).then_some(i as usize)
     }
     pub fn server(&self, i: usize) -> Option<&Server> {
         self.servers.get(i)?.as_ref()
@@ -150,6 +155,18 @@ impl Nodes for RackNodes {
 
     fn count(&self) -> u32 {
         self.layout.nodes()
+    }
+
+    fn end(&mut self, node: NodeId) {
+        if let Some(s) = self.place(node) {
+            self.servers[s] = None;
+        }
+    }
+
+    fn begin(&mut self, node: NodeId) -> Result<(), BuildError> {
+        let s = self.place(node).ok_or(BuildError::NotHere { node })?;
+        self.servers[s] = Some(one_server(&self.cfg, s as u32, random_u64(), self.hosted)?);
+        Ok(())
     }
 
     fn set_keys(&mut self, keys: &Keys) {

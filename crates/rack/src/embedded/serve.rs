@@ -2,6 +2,10 @@
 //! quiet; sends everything that came of it. Of a rack in several processes each runs this loop over the node it hosts,
 //! with a network to the others ([`Net`]).
 
+mod faults;
+
+pub use faults::Reopen;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -152,6 +156,10 @@ pub struct Serve<N, F, M> {
     refused: bool,
     replies: Vec<Reply>,
     piece: BytesMut,
+    /// Opens the device of a server that begins again; none where servers are not ended this way.
+    reopen: Option<Reopen<F>>,
+    /// Servers that begin again when their devices' last syncs have ended, and who asked.
+    starting: Vec<(u32, Place)>,
 }
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
@@ -210,6 +218,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             refused: false,
             replies: Vec::new(),
             piece: BytesMut::new(),
+            reopen: None,
+            starting: Vec::new(),
         })
     }
 
@@ -301,6 +311,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 for (device, result) in done {
                     self.engine.sync_finished(now, device as usize, result);
                 }
+                self.start_waiting();
             }
             TOKEN_SIGNAL => self.begin_stop(now),
             TOKEN_NET => {
@@ -426,6 +437,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 AdminOp::SetRecover { set: SetId(set), without: nodes.collect() }
             }
             Command::Status => return self.report(place, false),
+            Command::ServerKill { server } => return self.kill_server(place, server),
+            Command::ServerStart { server } => return self.start_server(place, server),
+            Command::LinkCut { a, b } => return self.cut_link(place, &a, &b, true),
+            Command::LinkMend { a, b } => return self.cut_link(place, &a, &b, false),
             Command::KeyChange { change } => {
                 let answer = match self.change_keys(&change) {
                     Ok(()) => Answer::Done,
@@ -544,7 +559,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
             latencies: &self.latencies,
             network: self.net.as_ref(),
-            counted: self.net.as_ref().map(Net::counters).into_iter().flatten().chain(self.refusals.all()).collect(),
+            counted: self.counted(),
             keys: self.net.as_ref().map(Net::keys).unwrap_or_default(),
             rack,
             volumes,
@@ -557,6 +572,13 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             c.metrics(&status.metrics());
             self.touched.push(place.key);
         }
+    }
+
+    /// What network, links and listeners counted.
+    fn counted(&self) -> Vec<(String, u64)> {
+        let lost = self.engine.lost_on_links();
+        let lost = (lost > 0).then(|| ("drop_link_cut".into(), lost));
+        self.net.as_ref().map(Net::counters).into_iter().flatten().chain(self.refusals.all()).chain(lost).collect()
     }
 
     /// Announces the rack once every set has enough members that serve.

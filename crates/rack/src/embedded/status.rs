@@ -10,6 +10,7 @@ use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
 use crate::config::{IsolationConfig, RackConfig};
 use crate::distributed::net::Net;
+use crate::hosts::NodeName;
 use rackweave_device::FileIo;
 
 /// Nodes that can say what state their vSSDs are in.
@@ -37,14 +38,28 @@ pub struct Facts {
     pub http: Option<String>,
     /// Name and address of the node, if each has its own process.
     pub node: Option<(String, String)>,
-    /// Names of all nodes, by id, if each has its own process.
+    /// Names of all nodes, by id.
     pub names: Vec<String>,
 }
 
 impl Facts {
     pub fn of(cfg: &RackConfig) -> Facts {
         let isolation = cfg.ssd.isolation.all().to_vec();
-        Facts { timing: cfg.ssd.timing.name().into(), isolation, sets_per_level: cfg.servers, ..Facts::default() }
+        let servers = (0..cfg.servers).map(NodeName::Server);
+        let names = [NodeName::Meta, NodeName::Switch].into_iter().chain(servers).chain([NodeName::Gateway(0)]);
+        Facts {
+            timing: cfg.ssd.timing.name().into(),
+            isolation,
+            sets_per_level: cfg.servers,
+            names: names.map(|n| n.to_string()).collect(),
+            ..Facts::default()
+        }
+    }
+    pub fn name(&self, n: NodeId) -> String {
+        self.names.get(n.0 as usize).cloned().unwrap_or_else(|| n.to_string())
+    }
+    pub fn node_named(&self, name: &str) -> Option<NodeId> {
+        self.names.iter().position(|n| n == name).map(|i| NodeId(i as u32))
     }
     /// Isolation of the vSSDs of a set.
     pub fn level_of(&self, set: SetId) -> Option<IsolationConfig> {
@@ -100,6 +115,7 @@ impl View<'_> {
                 promise_limit: self.rack.promise_limit,
                 promised: self.rack.promised,
                 connections: self.connections,
+                links_cut: engine.links_cut().map(|(a, b)| [a, b].map(|n| self.facts.name(n)).join(" ")).collect(),
                 store_error: engine.store_error().map(ToString::to_string),
             },
             servers: servers.collect(),
@@ -118,7 +134,7 @@ impl View<'_> {
     fn process(&self) -> Option<Process> {
         let (name, address) = self.facts.node.clone()?;
         let net = self.network?;
-        let named = |n: NodeId| self.facts.names.get(n.0 as usize).cloned().unwrap_or_else(|| n.to_string());
+        let named = |n| self.facts.name(n);
         Some(Process {
             name,
             address,

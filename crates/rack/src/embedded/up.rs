@@ -115,19 +115,20 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
         None => {}
     }
     let devices = devices(&dir, &cfg, 0..cfg.servers)?;
-    let mut nodes = RackNodes::new(&cfg, saved, random_u64)?;
-    for &server in &options.absent {
-        if server >= cfg.servers {
-            return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
-        }
-        nodes.leave_out(server);
+    let nodes = RackNodes::new(&cfg, saved, random_u64)?;
+    if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
+        return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
     }
     let asked = Asked { client: nodes.client(), admin: nodes.admin() };
     let mut facts = Facts { data: data.display().to_string(), ..Facts::of(&cfg) };
     let mut listeners = listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
     listeners.push(listen_control(&dir)?);
-    let engine = Engine::new(nodes, devices, store);
+    let mut engine = Engine::new(nodes, devices, store);
+    let layout = crate::build::layout(&cfg);
+    options.absent.iter().for_each(|&s| engine.end_server(layout.server(s), s as usize));
     let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
+    let (shape, paths) = (shape(&cfg)?, (0..cfg.servers).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
+    serve.reopen_by(Box::new(move |i| open_device(&paths[i as usize], i, shape).map_err(|e| e.to_string())));
     serve.when_ready(cfg.min_copies as usize, Box::new(ready));
     serve.run()?;
     for (i, closed) in serve.close().into_iter().enumerate() {
