@@ -83,6 +83,12 @@ pub enum Cmd {
     Status {
         #[command(flatten)]
         way: Way,
+        /// Show what happens, until SIGINT or the rack's end
+        #[arg(long)]
+        watch: bool,
+        /// With --watch: after so many seconds each [default: 1]
+        #[arg(long, value_name = "SECONDS", requires = "watch", value_parser = interval)]
+        every: Option<f64>,
         #[command(flatten)]
         json: Json,
     },
@@ -597,6 +603,12 @@ pub struct Sim {
 /// More than any rack does.
 const IOPS_MAX: u64 = 1_000_000_000;
 const MBPS_MAX: u64 = 1_000_000;
+
+/// Seconds between two looks.
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s| (0.1..=3600.0).contains(s));
+    seconds.ok_or_else(|| format!("{text:?} is no interval: 0.1 to 3600 seconds"))
+}
 
 /// A volume's limit; zero is none.
 fn limit(text: &str, most: u64) -> Result<u64, String> {

@@ -11,6 +11,7 @@ mod mount;
 mod show;
 mod up;
 mod vssd;
+mod watch;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -55,7 +56,10 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
         Cmd::Server { way, command } => ask::server(&ask::way(data, way)?.0, command)?,
         Cmd::Link { way, command } => ask::link(&ask::way(data, way)?.0, command)?,
-        Cmd::Status { way, json } => ask::status(&ask::way(data, way)?.0, json.json)?,
+        Cmd::Status { way, watch: true, every, json } => {
+            watch::watch(&ask::way(data, way)?.0, every.unwrap_or(1.0), json.json)?;
+        }
+        Cmd::Status { way, json, .. } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),
         Cmd::Eval(a) => return evaluate::eval(a),
         Cmd::Sim(a) => return evaluate::sim(a),

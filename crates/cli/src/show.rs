@@ -6,6 +6,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use rackweave_rack::Size;
 use rackweave_rack::embedded::control::{Latency, Process, Server, Set, Status, SwitchState, Volume};
 
+use crate::watch::Span;
+
 fn table(head: &[&str], right: &[usize]) -> Table {
     let mut t = Table::new();
     t.load_preset(presets::NOTHING).set_header(head.iter().map(|h| h.to_uppercase()));
@@ -122,6 +124,47 @@ pub fn status(s: &Status) -> String {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));
     }
     out.trim_end().to_owned()
+}
+
+/// What happened between two looks.
+pub fn span(s: &Span) -> String {
+    let mut out = format!(
+        "{:.1} s: {:.0} reads/s P99 {:.0} us, {:.0} writes/s P99 {:.0} us, {:.0} redirected/s; collections: {} granted, {} \
+         delayed, {} regular, {} background",
+        s.at_s,
+        s.reads_per_s,
+        s.read_p99_us,
+        s.writes_per_s,
+        s.write_p99_us,
+        s.redirected_per_s,
+        s.granted,
+        s.delayed,
+        s.regular,
+        s.background
+    );
+    for server in &s.away {
+        let _ = write!(out, "; server {server} away");
+    }
+    for link in &s.links_cut {
+        let _ = write!(out, "; link {} cut", link.replace(' ', " – "));
+    }
+    for (name, n) in &s.refused {
+        let _ = write!(out, "; {n} {}", name.replace('_', " "));
+    }
+    let mut t = table(&["vssd", "server", "set", "gc", "collected", "free", "queue", "redirected/s"], &[4, 5, 6, 7]);
+    for v in &s.vssds {
+        t.add_row([
+            v.vssd.id.to_string(),
+            v.server.to_string(),
+            v.vssd.set.to_string(),
+            if v.vssd.serving { v.vssd.gc.clone() } else { "not serving".into() },
+            v.collected.to_string(),
+            format!("{:.0}%", v.vssd.free_ratio * 100.0),
+            v.vssd.queued.to_string(),
+            format!("{:.0}", v.redirected_per_s),
+        ]);
+    }
+    format!("{out}\n{}\n", trimmed(&t))
 }
 
 fn switch(s: &SwitchState) -> String {

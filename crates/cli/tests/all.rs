@@ -13,6 +13,8 @@ mod faults;
 mod harness;
 #[path = "all/kv.rs"]
 mod kv;
+#[path = "all/live.rs"]
+mod live;
 #[path = "all/nbd.rs"]
 mod nbd;
 #[path = "all/netns.rs"]

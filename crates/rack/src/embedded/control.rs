@@ -303,6 +303,9 @@ pub struct Vssd {
     pub moved_slots: u64,
     /// Reads that the switch sent here instead of where the client had.
     pub redirected_reads: u64,
+    /// Requests that wait for their turn.
+    #[serde(default)]
+    pub queued: u64,
     /// Its device has failed for good.
     pub failed: bool,
 }
@@ -335,6 +338,11 @@ pub struct Latency {
     pub p99_us: f64,
     pub p999_us: f64,
     pub max_us: f64,
+    /// Of the last whole second.
+    #[serde(default)]
+    pub last_count: u64,
+    #[serde(default)]
+    pub last_p99_us: f64,
 }
 
 /// Why a running rack could not be asked.

@@ -44,20 +44,33 @@ impl Kind {
 
 /// One histogram a kind.
 #[derive(Debug)]
-pub struct Latencies([Histogram<u64>; 4]);
+pub struct Latencies {
+    all: [Histogram<u64>; 4],
+    /// Since the last [`Latencies::turn`], and between the two before.
+    now: [Histogram<u64>; 4],
+    before: [Histogram<u64>; 4],
+}
 
 impl Default for Latencies {
     fn default() -> Latencies {
-        Latencies(std::array::from_fn(|_| Histogram::new_with_bounds(1, MAX_NANOS, 2).expect("constant bounds")))
+        let new = || std::array::from_fn(|_| Histogram::new_with_bounds(1, MAX_NANOS, 2).expect("constant bounds"));
+        Latencies { all: new(), now: new(), before: new() }
     }
 }
 
 impl Latencies {
     pub fn record(&mut self, kind: Kind, took: Span) {
-        self.0[kind as usize].saturating_record(took.0.max(1));
+        for h in [&mut self.all, &mut self.now] {
+            h[kind as usize].saturating_record(took.0.max(1));
+        }
+    }
+    /// A second is over.
+    pub fn turn(&mut self) {
+        std::mem::swap(&mut self.now, &mut self.before);
+        self.now.iter_mut().for_each(Histogram::reset);
     }
     pub fn summary(&self, kind: Kind) -> control::Latency {
-        let h = &self.0[kind as usize];
+        let (h, last) = (&self.all[kind as usize], &self.before[kind as usize]);
         let us = |n: u64| n as f64 / 1e3;
         control::Latency {
             kind: kind.name().into(),
@@ -68,6 +81,8 @@ impl Latencies {
             p99_us: us(h.value_at_quantile(0.99)),
             p999_us: us(h.value_at_quantile(0.999)),
             max_us: us(h.max()),
+            last_count: last.len(),
+            last_p99_us: us(last.value_at_quantile(0.99)),
         }
     }
 }
@@ -87,5 +102,14 @@ mod tests {
         assert!((495.0..510.0).contains(&s.p50_us), "{s:?}");
         assert!((985.0..1000.0).contains(&s.p99_us), "{s:?}");
         assert_eq!(l.summary(Kind::Write).count, 0);
+        assert_eq!((s.last_count, s.last_p99_us), (0, 0.0), "that second is not over");
+        l.turn();
+        l.record(Kind::Read, Span::from_micros(5_000));
+        let s = l.summary(Kind::Read);
+        assert_eq!((s.count, s.last_count), (1001, 1000));
+        assert!((985.0..1000.0).contains(&s.last_p99_us), "{s:?}");
+        l.turn();
+        let s = l.summary(Kind::Read);
+        assert!(s.last_count == 1 && (4_900.0..5_100.0).contains(&s.last_p99_us), "{s:?}");
     }
 }

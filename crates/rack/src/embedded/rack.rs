@@ -217,6 +217,7 @@ impl Describe for RackNodes {
                 host_slots: v.host_slots,
                 moved_slots: v.moved_slots,
                 redirected_reads: v.redirected_reads,
+                queued: v.queued,
                 failed: report.failed,
             })
             .collect()

@@ -680,6 +680,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
 
     fn sweep(&mut self, now: Time) {
         self.next_sweep = now + SWEEP;
+        self.latencies.turn();
         self.engine.write_back();
         self.renew_certificates();
         let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();

@@ -255,12 +255,13 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 12] = [
+        const COLUMNS: [Column; 13] = [
             ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
             ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
             ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
                 v.redirected_reads as f64
             }),
+            ("rackweave_vssd_queued", "Requests that wait for their turn", Metric::Gauge, |v| v.queued as f64),
             ("rackweave_vssd_serving", "1 while it serves", Metric::Gauge, |v| f64::from(u8::from(v.serving))),
             ("rackweave_vssd_erases_total", "Blocks erased", Metric::Counter, |v| v.erases as f64),
             ("rackweave_vssd_collecting", "1 while it collects", Metric::Gauge, |v| {

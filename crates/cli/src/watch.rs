@@ -1,0 +1,209 @@
+//! `status --watch`: what happened between two looks at a rack.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rackweave_rack::distributed::ask::{self, Way};
+use rackweave_rack::embedded::control::{Answer, AskError, Command, Status, Vssd};
+use serde_json::{Value, json};
+
+use crate::{Failure, show};
+
+/// A rack that does not say how it is by then hangs.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// What vSSD did between two looks.
+pub struct VssdSpan {
+    pub server: u32,
+    pub vssd: Vssd,
+    pub redirected_per_s: f64,
+    /// Victim blocks.
+    pub collected: u64,
+}
+
+/// What a rack did between two looks.
+pub struct Span {
+    /// Since the rack's start, at the second look.
+    pub at_s: f64,
+    pub interval_s: f64,
+    pub reads_per_s: f64,
+    pub read_p99_us: f64,
+    pub writes_per_s: f64,
+    pub write_p99_us: f64,
+    pub redirected_per_s: f64,
+    /// Requests for collection, by what the switch said.
+    pub granted: u64,
+    pub delayed: u64,
+    pub regular: u64,
+    pub background: u64,
+    /// Servers whose heartbeats do not arrive.
+    pub away: Vec<u32>,
+    pub links_cut: Vec<String>,
+    /// What was refused or dropped, by reason.
+    pub refused: Vec<(String, u64)>,
+    pub vssds: Vec<VssdSpan>,
+}
+
+/// Looks `every` so many seconds until SIGINT, or until the rack ends.
+pub fn watch(way: &Way, every: f64, json: bool) -> Result<(), Failure> {
+    let mut interrupts = interrupts()?;
+    interrupts.set_read_timeout(Some(Duration::from_secs_f64(every)))?;
+    let mut before = look(way)?;
+    loop {
+        match interrupts.read(&mut [0]) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            ended => return Ok(ended.map(drop)?),
+        }
+        let now = match look(way) {
+            Ok(now) => now,
+            Err(AskError::NotRunning { .. } | AskError::Io { .. }) => {
+                writeln!(io::stderr(), "rackweave: the rack has ended")?;
+                return Ok(());
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let span = Span::between(&before, &now);
+        let text = if json { span.json().to_string() } else { show::span(&span) };
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}")?;
+        out.flush()?;
+        before = now;
+    }
+}
+
+/// Becomes readable with the first SIGINT or SIGTERM.
+fn interrupts() -> io::Result<UnixStream> {
+    let (read, write) = UnixStream::pair()?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(read)
+}
+
+fn look(way: &Way) -> Result<Status, AskError> {
+    match ask::ask(way, &Command::Status, ANSWER_WAIT)? {
+        Answer::Status(s) => Ok(*s),
+        // It answers questions about its state with its state, or not at all.
+        _ => Ok(Status::default()),
+    }
+}
+
+fn count(all: &[(String, u64)], name: &str) -> u64 {
+    all.iter().find(|c| c.0 == name).map_or(0, |c| c.1)
+}
+
+/// Counters that say that something was not done, or not listened to.
+fn is_refusal(name: &str) -> bool {
+    ["drop_", "refused_"].iter().any(|p| name.starts_with(p))
+        || ["gc_stale", "gc_foreign", "rows_stale", "rows_refused"].contains(&name)
+}
+
+impl Span {
+    /// Counters of a process that was started again begin at zero: what they counted since then is shown.
+    pub fn between(a: &Status, b: &Status) -> Span {
+        let interval_s = (b.rack.uptime_s - a.rack.uptime_s).max(1e-3);
+        let grown = |a: u64, b: u64| if b < a { b } else { b - a };
+        let per_s = |n: u64| n as f64 / interval_s;
+        let counters = |s: &Status| s.switch.as_ref().map(|w| w.counters.clone()).unwrap_or_default();
+        let (switch_a, switch_b) = (counters(a), counters(b));
+        let of_switch = |name: &str| grown(count(&switch_a, name), count(&switch_b, name));
+        let io = |kind: &str| {
+            let of = |s: &Status| s.latency.iter().find(|l| l.kind == kind).cloned().unwrap_or_default();
+            (per_s(grown(of(a).count, of(b).count)), of(b).last_p99_us)
+        };
+        let ((reads_per_s, read_p99_us), (writes_per_s, write_p99_us)) = (io("read"), io("write"));
+        let refused = [(&switch_a, &switch_b), (&a.network, &b.network)].into_iter().flat_map(|(a, b)| {
+            let of = |(name, n): &(String, u64)| Some((name.clone(), grown(count(a, name), *n))).filter(|r| r.1 > 0);
+            b.iter().filter(|c| is_refusal(&c.0)).filter_map(of).collect::<Vec<_>>()
+        });
+        let vssds = b.servers.iter().flat_map(|s| s.vssds.iter().map(|v| (s.server, v))).map(|(server, v)| {
+            let old = a.servers.iter().flat_map(|s| &s.vssds).find(|o| o.id == v.id).cloned().unwrap_or_default();
+            VssdSpan {
+                server,
+                redirected_per_s: per_s(grown(old.redirected_reads, v.redirected_reads)),
+                collected: grown(old.gc_runs, v.gc_runs),
+                vssd: v.clone(),
+            }
+        });
+        Span {
+            at_s: b.rack.uptime_s,
+            interval_s,
+            reads_per_s,
+            read_p99_us,
+            writes_per_s,
+            write_p99_us,
+            redirected_per_s: per_s(of_switch("redirects")),
+            granted: of_switch("gc_accepted"),
+            delayed: of_switch("gc_delayed"),
+            regular: of_switch("gc_regular"),
+            background: of_switch("gc_background"),
+            away: b.servers.iter().filter(|s| !s.alive).map(|s| s.server).collect(),
+            links_cut: b.rack.links_cut.clone(),
+            refused: refused.collect(),
+            vssds: vssds.collect(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let vssd = |v: &VssdSpan| {
+            json!({
+                "vssd": v.vssd.id, "server": v.server, "set": v.vssd.set, "serving": v.vssd.serving, "gc": v.vssd.gc,
+                "free_ratio": v.vssd.free_ratio, "queued": v.vssd.queued, "redirected_per_s": v.redirected_per_s,
+                "collected": v.collected,
+            })
+        };
+        json!({
+            "at_s": self.at_s, "interval_s": self.interval_s,
+            "reads_per_s": self.reads_per_s, "read_p99_us": self.read_p99_us,
+            "writes_per_s": self.writes_per_s, "write_p99_us": self.write_p99_us,
+            "redirected_per_s": self.redirected_per_s, "granted": self.granted, "delayed": self.delayed,
+            "regular": self.regular, "background": self.background, "away": self.away,
+            "links_cut": self.links_cut, "refused": self.refused,
+            "vssds": self.vssds.iter().map(vssd).collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rackweave_rack::embedded::control::{Latency, Server, SwitchState};
+
+    fn status(uptime_s: f64, reads: u64, switch: &[(&str, u64)], runs: u64) -> Status {
+        let counters = switch.iter().map(|(n, c)| ((*n).into(), *c)).collect();
+        let mut s = Status {
+            latency: vec![Latency { kind: "read".into(), count: reads, last_p99_us: 77.0, ..Latency::default() }],
+            switch: Some(SwitchState { counters, ..SwitchState::default() }),
+            servers: vec![Server {
+                server: 3,
+                vssds: vec![Vssd { id: 9, gc_runs: runs, redirected_reads: 2 * runs, ..Vssd::default() }],
+                ..Server::default()
+            }],
+            ..Status::default()
+        };
+        s.rack.uptime_s = uptime_s;
+        s
+    }
+
+    #[test]
+    fn what_happened_is_the_difference_of_two_looks() {
+        let a = status(10.0, 1_000, &[("redirects", 5), ("gc_accepted", 1), ("gc_stale", 3)], 4);
+        let b = status(12.0, 3_000, &[("redirects", 25), ("gc_accepted", 3), ("gc_delayed", 1), ("gc_stale", 4)], 7);
+        let s = Span::between(&a, &b);
+        assert_eq!((s.reads_per_s, s.read_p99_us, s.writes_per_s), (1_000.0, 77.0, 0.0));
+        assert_eq!((s.redirected_per_s, s.granted, s.delayed, s.regular), (10.0, 2, 1, 0));
+        assert_eq!((s.vssds[0].collected, s.vssds[0].redirected_per_s), (3, 3.0));
+        assert_eq!(s.refused, [("gc_stale".to_string(), 1)]);
+        assert_eq!(s.away, [3], "it says nothing of heartbeats");
+        let text = show::span(&s);
+        assert!(
+            text.contains("1000 reads/s") && text.contains("server 3 away") && text.contains("1 gc stale"),
+            "{text}"
+        );
+        assert_eq!(s.json()["vssds"][0]["vssd"], 9);
+        // Of a switch that was started again.
+        assert_eq!(Span::between(&b, &a).granted, 1);
+    }
+}
