@@ -72,6 +72,13 @@ pub enum Cmd {
         #[command(subcommand)]
         command: Server,
     },
+    /// Show how the running rack treats garbage collection, and change it
+    Policy {
+        #[command(flatten)]
+        way: Way,
+        #[command(subcommand)]
+        command: PolicyCmd,
+    },
     /// Cut links between nodes of the running rack, and mend them, to see what happens
     Link {
         #[command(flatten)]
@@ -474,6 +481,19 @@ pub enum Server {
     /// Start it again: it comes back with what its SSD held, and is brought up to date before it serves
     Start {
         server: u32,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCmd {
+    /// Show the policy, and what is otherwise
+    Show(Json),
+    /// Another policy from now on, without a pause
+    Set {
+        /// Its name: docs/cli.md lists them
+        name: String,
         #[command(flatten)]
         json: Json,
     },

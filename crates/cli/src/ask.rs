@@ -8,7 +8,7 @@ use rackweave_flash::manager::alloc::Isolation;
 use rackweave_rack::distributed::ask::Way;
 use rackweave_rack::embedded::control::{Answer, Command};
 
-use crate::args::{self, Link, Server, Set, Volume, VolumeClass};
+use crate::args::{self, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
 use crate::{Failure, show};
 
 /// A rack that does not answer administration by then has lost its majority, or hangs.
@@ -111,6 +111,33 @@ pub fn server(way: &Way, command: &Server) -> Result<(), Failure> {
             done(way, &Command::ServerStart { server: *server }, json, &what)
         }
     }
+}
+
+pub fn policy(way: &Way, command: &PolicyCmd) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match command {
+        PolicyCmd::Show(json) => {
+            let Answer::Policy(p) = ask(way, &Command::PolicyShow)? else { return Err(Refused::Unexpected.into()) };
+            if json.json {
+                writeln!(out, "{}", serde_json::to_string(&p)?)?;
+            } else {
+                writeln!(out, "{}", p.policy)?;
+                p.otherwise.iter().try_for_each(|key| writeln!(out, "but {key}"))?;
+            }
+        }
+        PolicyCmd::Set { name, json } => {
+            let asked = Command::PolicySet { policy: name.clone() };
+            let Answer::Changed(changes) = ask(way, &asked)? else { return Err(Refused::Unexpected.into()) };
+            if json.json {
+                writeln!(out, "{}", serde_json::json!({ "policy": name, "changed": changes }))?;
+            } else if changes.is_empty() {
+                writeln!(out, "{name}: nothing differs")?;
+            } else {
+                changes.iter().try_for_each(|c| writeln!(out, "{c}"))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 pub fn link(way: &Way, command: &Link) -> Result<(), Failure> {

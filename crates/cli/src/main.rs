@@ -55,6 +55,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Mount(a) => mount::mount(a)?,
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
         Cmd::Server { way, command } => ask::server(&ask::way(data, way)?.0, command)?,
+        Cmd::Policy { way, command } => ask::policy(&ask::way(data, way)?.0, command)?,
         Cmd::Link { way, command } => ask::link(&ask::way(data, way)?.0, command)?,
         Cmd::Status { way, watch: true, every, json } => {
             watch::watch(&ask::way(data, way)?.0, every.unwrap_or(1.0), json.json)?;

@@ -196,7 +196,13 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     }
     c.drift_ppm = cfg.lease.drift_ppm;
     c.heartbeat_every = cfg.lease() / HEARTBEATS_PER_LEASE;
-    c.gc = GcConfig {
+    c.gc = gc(cfg);
+    Ok(c)
+}
+
+/// Numbers of the collection monitors.
+pub fn gc(cfg: &RackConfig) -> GcConfig {
+    GcConfig {
         policy: match cfg.gc.policy {
             GcConfigPolicy::Coordinated => GcPolicy::Coordinated,
             GcConfigPolicy::Uncoordinated => GcPolicy::Uncoordinated,
@@ -207,8 +213,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
         idle_alpha: cfg.gc.idle_alpha,
         idle_over: Span::from_millis(cfg.gc.idle_over_ms),
         ..GcConfig::default()
-    };
-    Ok(c)
+    }
 }
 
 /// Between processes the transport sends again what was lost, and queues what is slow: repeating it as often as over a

@@ -112,6 +112,23 @@ impl GcMonitor {
         self.cfg.policy == GcPolicy::Coordinated
     }
 
+    /// Other numbers, perhaps another policy, from now on. Who asked asks by the new policy; who collects goes on.
+    pub fn set_config(&mut self, now: Time, cfg: GcConfig) {
+        let was_coordinated = self.coordinated();
+        self.cfg = cfg;
+        self.idle.set(cfg.idle_alpha, cfg.idle_over);
+        self.check_at = now;
+        if self.coordinated() == was_coordinated {
+            return;
+        }
+        self.untold = None;
+        if matches!(self.state, GcState::Asking { .. } | GcState::Delayed { .. } | GcState::Finishing { .. }) {
+            self.state = GcState::Idle;
+        }
+        // A switch that is told nothing forgets; one that is told again must know at once.
+        self.announce_at = now;
+    }
+
     fn tell(&mut self, now: Time, field: GcField) {
         self.sequence += 1;
         self.untold = None;

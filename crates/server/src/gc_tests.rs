@@ -238,3 +238,35 @@ fn an_episode_is_not_stopped_by_requests_and_background_becomes_one_below_the_ha
         assert!(m.actions.is_empty() && m.collecting());
     }
 }
+
+#[test]
+fn another_policy_takes_over_where_the_last_one_stood() {
+    let coordinated = GcConfig { announce_every: Span::from_secs(1000), background: false, ..GcConfig::default() };
+    let alone = GcConfig { policy: GcPolicy::Uncoordinated, ..coordinated };
+    // Was denied: nobody is asked any more, and it collects.
+    let mut m = monitor();
+    m.check(Time(0), 0.34);
+    answer(&mut m, 1, GcField::Delay);
+    m.actions.clear();
+    m.set_config(Time(2), alone);
+    assert_eq!(m.deadline(), Time(2), "at once");
+    m.timer(Time(2), 0.34);
+    assert_eq!(m.actions, [GcAction::Start]);
+    m.actions.clear();
+    // Goes on, and tells the switch, which knows nothing of it, at once.
+    m.set_config(Time(3), coordinated);
+    m.timer(Time(3), 0.40);
+    assert!(m.collecting());
+    assert_eq!(told(&mut m), [GcField::Heartbeat]);
+    m.check(Time(4), 0.46);
+    m.actions.clear();
+    m.ended(Time(5));
+    assert_eq!(told(&mut m), [GcField::Finish]);
+    // An end that nobody will answer is the end.
+    m.set_config(Time(6), alone);
+    assert_eq!(m.state(), GcState::Idle);
+    // Other thresholds alone disturb nothing.
+    m.set_config(Time(7), GcConfig { soft_threshold: 0.30, ..alone });
+    m.timer(Time(7), 0.34);
+    assert_eq!((m.state(), m.actions.len()), (GcState::Idle, 0));
+}

@@ -21,6 +21,10 @@ impl Idle {
     pub fn new(alpha: f64, over: Span) -> Idle {
         Idle { alpha, over, last: Time::ZERO, predicted: 0.0 }
     }
+    /// As in [`Idle::new`], from now on.
+    pub fn set(&mut self, alpha: f64, over: Span) {
+        (self.alpha, self.over) = (alpha, over);
+    }
     /// A request came.
     #[inline]
     pub fn request(&mut self, now: Time) {

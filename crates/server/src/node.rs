@@ -137,6 +137,14 @@ impl Server {
         })
     }
 
+    /// How its vSSDs collect, from now on; they look at once when the timer rings.
+    pub fn set_gc(&mut self, now: Time, gc: crate::config::GcConfig) {
+        self.cfg.gc = gc;
+        for (i, v) in self.vssds.iter_mut().enumerate() {
+            v.gc.set_config(now, gc);
+            self.due[i] = now;
+        }
+    }
     pub fn ssd(&self) -> &Ssd {
         &self.ssd
     }

@@ -43,6 +43,10 @@ impl Switch {
     pub fn counters(&self) -> &Counters {
         self.pipeline.counters()
     }
+    /// Whether reads avoid collecting replicas, from now on.
+    pub fn set_redirect(&mut self, redirect: bool) {
+        self.pipeline.set_redirect(redirect);
+    }
     /// What every row's server told last.
     pub fn told(&self) -> impl Iterator<Item = Told> {
         self.pipeline.told()

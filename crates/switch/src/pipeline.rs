@@ -372,6 +372,10 @@ impl Pipeline {
     pub fn dump(&self) -> Dump {
         Dump { rings: self.rings.dump(), ..self.tables.dump() }
     }
+    /// Whether reads avoid collecting replicas, from now on.
+    pub fn set_redirect(&mut self, redirect: bool) {
+        self.redirect = redirect;
+    }
     /// How many rows the tables hold.
     pub fn rows(&self) -> u32 {
         self.tables.rows()

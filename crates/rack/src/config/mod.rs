@@ -196,7 +196,7 @@ impl RackConfig {
         toml::to_string(&table).expect("every field has a TOML form")
     }
 
-    fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         Table::try_from(self).expect("every field has a TOML form")
     }
 

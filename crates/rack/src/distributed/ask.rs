@@ -69,6 +69,8 @@ pub fn ask(way: &Way, command: &Command, timeout: Duration) -> Result<Answer, As
     let to = match command {
         Command::ServerKill { server } => return processes::hold_server(way, *server),
         Command::ServerStart { server } => return processes::let_server_start(way, *server),
+        Command::PolicySet { policy } => return super::policy::set(way, policy, timeout),
+        Command::PolicyShow => NodeName::Switch.to_string(),
         // Either end lets nothing through; the switch may be in the kernel.
         Command::LinkCut { a, b } | Command::LinkMend { a, b } => {
             let end = if *a == NodeName::Switch.to_string() { b } else { a };

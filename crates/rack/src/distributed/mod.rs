@@ -15,6 +15,7 @@ pub mod namespaces;
 pub mod net;
 pub mod node;
 mod notes;
+mod policy;
 pub mod processes;
 pub mod rotate;
 pub mod stamps;

@@ -74,6 +74,11 @@ pub enum Command {
         a: String,
         b: String,
     },
+    PolicyShow,
+    /// Another policy for the nodes here.
+    PolicySet {
+        policy: String,
+    },
     /// Changes the cluster's keys in this process, and in its file of them.
     KeyChange {
         change: KeyChange,
@@ -88,7 +93,12 @@ pub enum Answer {
     Volume(Volume),
     Volumes(Vec<Volume>),
     Status(Box<Status>),
-    Error { message: String },
+    Policy(PolicyState),
+    /// What differs from before, key by key.
+    Changed(Vec<String>),
+    Error {
+        message: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -150,6 +160,14 @@ pub struct Status {
     /// The rack's processes, if each node has its own.
     #[serde(default)]
     pub processes: Vec<Process>,
+}
+
+/// How a rack treats garbage collection and order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PolicyState {
+    pub policy: String,
+    /// Keys that are not as the policy says, with their values.
+    pub otherwise: Vec<String>,
 }
 
 /// The switch's tables and what its program counted; with several racks, all switches' together.

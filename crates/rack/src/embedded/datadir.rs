@@ -115,7 +115,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
     Ok(f)
 }
 
-fn write_durably(dir: &Path, name: &str, contents: &[u8]) -> io::Result<()> {
+pub(crate) fn write_durably(dir: &Path, name: &str, contents: &[u8]) -> io::Result<()> {
     let new = dir.join(format!("{name}.new"));
     let mut f = File::create(&new)?;
     f.write_all(contents)?;

@@ -20,8 +20,11 @@ use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request};
 use rackweave_core::{Effects, Event, Layout, NodeId, Span, SsdId, Time, TracePoint};
 
+use super::control::PolicyState;
+use super::policy::PolicyError;
 use super::store::{Store, StoreError};
 use crate::build::BuildError;
+use crate::policy::Policy;
 use rackweave_device::{FileIo, FileSsd, SyncTicket};
 
 /// Events handled before the loop looks at its sockets again.
@@ -43,6 +46,18 @@ pub trait Nodes {
     fn set_keys(&mut self, _keys: &Keys) {}
     /// How many the rack has, wherever they run: their ids are below.
     fn count(&self) -> u32;
+    /// What they are.
+    fn layout(&self) -> Layout {
+        Layout::new(0, self.count())
+    }
+    /// The policy that the nodes here go by, and where they do otherwise.
+    fn policy(&self) -> Option<PolicyState> {
+        None
+    }
+    /// Another policy from now on; says what differs. Those of the nodes that this concerns are woken afterwards.
+    fn set_policy(&mut self, _now: Time, _policy: Policy) -> Result<Vec<String>, PolicyError> {
+        Err(PolicyError::Nobody)
+    }
     /// Whether `node` runs here.
     fn hosts(&self, node: NodeId) -> bool {
         node.0 < self.count()
@@ -155,7 +170,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
 
     /// As [`Engine::new`], but `devices[i]` is the device of SSD `first + i`.
     pub fn with_ssds_from(first: SsdId, nodes: N, devices: Vec<FileSsd<F>>, store: M) -> Engine<N, F, M> {
-        let n = nodes.count();
+        let (n, layout) = (nodes.count(), nodes.layout());
         let queue = (0..n).map(NodeId).filter(|&i| nodes.hosts(i)).map(|i| (i, Event::Timer)).collect();
         Engine {
             nodes,
@@ -174,7 +189,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             store_retry: Time::MAX,
             store_error: None,
             counts: [0; TracePoint::ALL.len()],
-            links: Links::default(),
+            links: Links::new(layout),
         }
     }
 
@@ -198,6 +213,14 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         if self.nodes.hosts(node) && !self.links.lose(&packet) {
             self.handle(now, node, Event::Packet(packet));
         }
+    }
+
+    /// Another policy for the nodes here from now on; says what differs.
+    pub fn set_policy(&mut self, now: Time, policy: Policy) -> Result<Vec<String>, PolicyError> {
+        let changes = self.nodes.set_policy(now, policy)?;
+        let here = (0..self.nodes.count()).map(NodeId).filter(|&n| self.nodes.hosts(n));
+        self.queue.extend(here.map(|n| (n, Event::Timer)));
+        Ok(changes)
     }
 
     /// Packets for nodes that are not here.

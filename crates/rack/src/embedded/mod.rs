@@ -9,6 +9,7 @@ pub mod datadir;
 pub mod engine;
 mod latency;
 pub mod net;
+pub mod policy;
 pub mod poll;
 mod rack;
 mod refusals;

@@ -11,13 +11,15 @@ use rackweave_server::Server;
 use rackweave_switch::Switch;
 use rackweave_transport::Keys;
 
-use super::control::{SwitchState, Vssd};
+use super::control::{PolicyState, SwitchState, Vssd};
 use super::engine::Nodes;
+use super::policy::{self, PolicyError};
 use super::status::Describe;
 use super::up::random_u64;
 use crate::build::{self, BuildError};
 use crate::config::RackConfig;
 use crate::distributed::kernel::{KernelNode, counted};
+use crate::policy::Policy;
 use crate::racks;
 use crate::switching::DataPlaneKind;
 use rackweave_device::Shape;
@@ -155,6 +157,31 @@ impl Nodes for RackNodes {
 
     fn count(&self) -> u32 {
         self.layout.nodes()
+    }
+
+    fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn policy(&self) -> Option<PolicyState> {
+        Some(PolicyState { policy: self.cfg.policy.name().into(), otherwise: policy::otherwise(&self.cfg) })
+    }
+
+    fn set_policy(&mut self, now: Time, policy: Policy) -> Result<Vec<String>, PolicyError> {
+        let (cfg, changes) = policy::change(&self.cfg, policy)?;
+        let redirect = build::switch_config(&cfg, 0).redirect;
+        match &mut self.switch {
+            Some(Plane::Kernel(_)) if cfg.switch.redirect != self.cfg.switch.redirect => {
+                return Err(PolicyError::InKernel { policy });
+            }
+            Some(Plane::Process(s)) => s.set_redirect(redirect),
+            Some(Plane::Kernel(_)) | None => {}
+        }
+        self.far_switches.iter_mut().for_each(|s| s.set_redirect(redirect));
+        let gc = build::gc(&cfg);
+        self.servers.iter_mut().flatten().for_each(|s| s.set_gc(now, gc));
+        self.cfg = cfg;
+        Ok(changes)
     }
 
     fn end(&mut self, node: NodeId) {

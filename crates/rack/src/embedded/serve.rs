@@ -3,8 +3,10 @@
 //! with a network to the others ([`Net`]).
 
 mod faults;
+mod policy;
 
 pub use faults::Reopen;
+pub use policy::Keep;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -158,6 +160,8 @@ pub struct Serve<N, F, M> {
     piece: BytesMut,
     /// Opens the device of a server that begins again; none where servers are not ended this way.
     reopen: Option<Reopen<F>>,
+    /// Keeps the policy for the next start, if that is done here.
+    keep: Option<Keep>,
     /// Servers that begin again when their devices' last syncs have ended, and who asked.
     starting: Vec<(u32, Place)>,
 }
@@ -219,6 +223,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             replies: Vec::new(),
             piece: BytesMut::new(),
             reopen: None,
+            keep: None,
             starting: Vec::new(),
         })
     }
@@ -441,6 +446,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             Command::ServerStart { server } => return self.start_server(place, server),
             Command::LinkCut { a, b } => return self.cut_link(place, &a, &b, true),
             Command::LinkMend { a, b } => return self.cut_link(place, &a, &b, false),
+            Command::PolicyShow => return self.show_policy(place),
+            Command::PolicySet { policy } => return self.set_policy(place, &policy),
             Command::KeyChange { change } => {
                 let answer = match self.change_keys(&change) {
                     Ok(()) => Answer::Done,

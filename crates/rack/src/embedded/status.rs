@@ -1,7 +1,7 @@
 //! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
 
 use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo};
-use rackweave_core::{Layout, NodeId, SetId, Span, Time};
+use rackweave_core::{Layout, NodeId, NodeKind, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
@@ -45,13 +45,19 @@ pub struct Facts {
 impl Facts {
     pub fn of(cfg: &RackConfig) -> Facts {
         let isolation = cfg.ssd.isolation.all().to_vec();
-        let servers = (0..cfg.servers).map(NodeName::Server);
-        let names = [NodeName::Meta, NodeName::Switch].into_iter().chain(servers).chain([NodeName::Gateway(0)]);
+        let layout = crate::racks::layout(cfg, 1);
+        let name = |n: NodeId| match layout.kind(n) {
+            NodeKind::Meta => NodeName::Meta.to_string(),
+            NodeKind::Switch if n == Layout::SWITCH => NodeName::Switch.to_string(),
+            NodeKind::Switch => format!("{}-{}", NodeName::Switch, layout.rack(n).unwrap_or(0)),
+            NodeKind::Server => NodeName::Server(Layout::server_number(n)).to_string(),
+            NodeKind::Client => NodeName::Gateway(layout.client_number(n)).to_string(),
+        };
         Facts {
             timing: cfg.ssd.timing.name().into(),
             isolation,
             sets_per_level: cfg.servers,
-            names: names.map(|n| n.to_string()).collect(),
+            names: (0..layout.nodes()).map(|i| name(NodeId(i))).collect(),
             ..Facts::default()
         }
     }

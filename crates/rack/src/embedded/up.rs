@@ -10,7 +10,7 @@ use rackweave_core::SsdId;
 use rackweave_core::device::DeviceError;
 
 use super::control::{SOCKET, short_path};
-use super::datadir::{DataDir, DataDirError};
+use super::datadir::{DataDir, DataDirError, write_durably};
 use super::engine::Engine;
 use super::net::{Address, ListenError, Listener};
 use super::rack::{RackNodes, shape};
@@ -21,11 +21,12 @@ use super::store::{Store, StoreError};
 use super::syncer::Syncer;
 use crate::config::{ConfigError, RackConfig, Size, TimingConfig};
 use crate::distributed::{DistributedError, refuse};
+use crate::policy::Policy;
 use crate::switching::DataPlaneKind;
 use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
 use rackweave_flash::VictimPolicy;
 
-const CONFIG_FILE: &str = "rack.toml";
+pub(crate) const CONFIG_FILE: &str = "rack.toml";
 pub(crate) const STORE_FILE: &str = "meta.redb";
 
 /// What the user asked for.
@@ -128,6 +129,8 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     options.absent.iter().for_each(|&s| engine.end_server(layout.server(s), s as usize));
     let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
     let (shape, paths) = (shape(&cfg)?, (0..cfg.servers).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
+    let data = options.data.clone();
+    serve.keep_policy_by(Box::new(move |p| keep_policy(&data, CONFIG_FILE, p).map_err(|e| e.to_string())));
     serve.reopen_by(Box::new(move |i| open_device(&paths[i as usize], i, shape).map_err(|e| e.to_string())));
     serve.when_ready(cfg.min_copies as usize, Box::new(ready));
     serve.run()?;
@@ -172,6 +175,14 @@ pub(crate) fn configure(
     cfg.ssd.timing = options.timing.unwrap_or(cfg.ssd.timing);
     cfg.gc.victims = options.victims.unwrap_or(cfg.gc.victims);
     Ok(cfg)
+}
+
+/// The kept configuration gets another policy: every key that belongs to one.
+pub(crate) fn keep_policy(data: &Path, file: &str, policy: Policy) -> Result<(), UpError> {
+    let cfg = RackConfig::clone(&read_config(&data.join(file))?);
+    let cfg = super::policy::with(&cfg, policy);
+    write_durably(data, file, cfg.to_toml().as_bytes())
+        .map_err(|error| UpError::ConfigFile { path: data.join(file), error })
 }
 
 pub(crate) fn read_config(path: &Path) -> Result<RackConfig, UpError> {

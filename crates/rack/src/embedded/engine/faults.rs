@@ -9,9 +9,11 @@ use rackweave_device::{FileIo, FileSsd};
 use super::{Device, Engine, MetaStore, Nodes, Reverse};
 use crate::build::BuildError;
 
-/// Links through which nothing gets. The nodes are a star around the switch: that to the switch is all a node has.
-#[derive(Debug, Default)]
+/// Links through which nothing gets. The nodes of a rack are a star around its switch: that to the switch is all a node
+/// has, and that between two switches all that racks have.
+#[derive(Debug)]
 pub(super) struct Links {
+    layout: Layout,
     cut: BTreeSet<(NodeId, NodeId)>,
     lost: u64,
 }
@@ -21,13 +23,21 @@ fn both(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 }
 
 impl Links {
+    pub fn new(layout: Layout) -> Links {
+        Links { layout, cut: BTreeSet::new(), lost: 0 }
+    }
+    /// Of the rack that the node belongs to; metadata service and gateways are beside the first.
+    fn switch_of(&self, n: NodeId) -> NodeId {
+        self.layout.switch(self.layout.rack(n).unwrap_or(0))
+    }
     /// Whether the packet is lost, which is counted.
     pub fn lose(&mut self, p: &Packet) -> bool {
         if self.cut.is_empty() {
             return false;
         }
         let (from, to) = (p.src, p.dst.first_hop());
-        let ways = [both(from, to), both(from, Layout::SWITCH), both(to, Layout::SWITCH)];
+        let (a, b) = (self.switch_of(from), self.switch_of(to));
+        let ways = [both(from, to), both(from, a), both(to, b), both(a, b)];
         let lost = ways.iter().any(|w| self.cut.contains(w));
         self.lost += u64::from(lost);
         lost
