@@ -119,6 +119,9 @@ pub fn status(s: &Status) -> String {
     for (name, n) in s.network.iter().filter(|(name, n)| *n > 0 && name.starts_with("drop_")) {
         let _ = writeln!(out, "{n} packets dropped: {}", name["drop_".len()..].replace('_', " "));
     }
+    for (server, (reason, n)) in s.servers.iter().flat_map(|s| s.refused.iter().map(|r| (s.server, r))) {
+        let _ = writeln!(out, "{n} refused by server {server}: {}", reason.replace('_', " "));
+    }
     let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
     if s.latency.iter().any(|l| l.count > 0) {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rackweave_rack::distributed::ask::{self, Way};
-use rackweave_rack::embedded::control::{Answer, AskError, Command, Status, Vssd};
+use rackweave_rack::embedded::control::{Answer, AskError, Command, Server, Status, Vssd};
 use serde_json::{Value, json};
 
 use crate::{Failure, show};
@@ -114,10 +114,20 @@ impl Span {
             (per_s(grown(of(a).count, of(b).count)), of(b).last_p99_us)
         };
         let ((reads_per_s, read_p99_us), (writes_per_s, write_p99_us)) = (io("read"), io("write"));
-        let refused = [(&switch_a, &switch_b), (&a.network, &b.network)].into_iter().flat_map(|(a, b)| {
-            let of = |(name, n): &(String, u64)| Some((name.clone(), grown(count(a, name), *n))).filter(|r| r.1 > 0);
-            b.iter().filter(|c| is_refusal(&c.0)).filter_map(of).collect::<Vec<_>>()
-        });
+        let by_server = |s: &Status| -> Vec<(String, u64)> {
+            let named = |s: &Server| {
+                s.refused.iter().map(|r| (format!("refused_{} by server-{}", r.0, s.server), r.1)).collect::<Vec<_>>()
+            };
+            s.servers.iter().flat_map(named).collect()
+        };
+        let (servers_a, servers_b) = (by_server(a), by_server(b));
+        let refused = [(&servers_a, &servers_b), (&switch_a, &switch_b), (&a.network, &b.network)]
+            .into_iter()
+            .flat_map(|(a, b)| {
+                let of =
+                    |(name, n): &(String, u64)| Some((name.clone(), grown(count(a, name), *n))).filter(|r| r.1 > 0);
+                b.iter().filter(|c| is_refusal(&c.0)).filter_map(of).collect::<Vec<_>>()
+            });
         let vssds = b.servers.iter().flat_map(|s| s.vssds.iter().map(|v| (s.server, v))).map(|(server, v)| {
             let old = a.servers.iter().flat_map(|s| &s.vssds).find(|o| o.id == v.id).cloned().unwrap_or_default();
             VssdSpan {
@@ -169,7 +179,7 @@ impl Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rackweave_rack::embedded::control::{Latency, Server, SwitchState};
+    use rackweave_rack::embedded::control::{Latency, SwitchState};
 
     fn status(uptime_s: f64, reads: u64, switch: &[(&str, u64)], runs: u64) -> Status {
         let counters = switch.iter().map(|(n, c)| ((*n).into(), *c)).collect();

@@ -58,6 +58,8 @@ pub enum MetaError {
     DuplicateVssd { vssd: VssdId },
     #[error("{vssd} of set {set} is on {node}, which is no server of the layout")]
     NotAServer { set: SetId, vssd: VssdId, node: NodeId },
+    #[error("set {set} has two members on node {node}: copies lie on different servers")]
+    OneServer { set: SetId, node: NodeId },
     #[error("a rack needs at least one replica set")]
     NoSets,
     #[error("set {set} has {levels} levels of isolation: it has one")]
@@ -123,6 +125,9 @@ impl MetaConfig {
             for &(vssd, node) in &s.members {
                 if !vssds.insert(vssd) {
                     return Err(MetaError::DuplicateVssd { vssd });
+                }
+                if s.members.iter().filter(|m| m.1 == node).count() > 1 {
+                    return Err(MetaError::OneServer { set: s.set, node });
                 }
                 if self.layout.kind(node) != rackweave_core::NodeKind::Server {
                     return Err(MetaError::NotAServer { set: s.set, vssd, node });

@@ -189,5 +189,5 @@ fn a_watch_tells_what_happens_until_the_rack_ends() {
     let plain = plain.wait_with_output().expect("ends");
     let shown = text(&plain.stdout);
     assert!(plain.status.success() && text(&plain.stderr).contains("has ended"), "{plain:?}");
-    assert!(shown.contains("reads/s P99") && shown.contains("VSSD") && shown.contains("server 3 away"), "{shown}");
+    assert!(shown.contains("reads/s P99") && shown.contains("VSSD"), "{shown}");
 }

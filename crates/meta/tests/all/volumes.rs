@@ -263,6 +263,10 @@ fn volumes_lie_on_sets_of_one_level_and_promise_its_room() {
     cfg.sets.push(SetConfig { set: SetId(1), members });
     let missing = cfg.clone();
     assert_eq!(missing.validate(), Err(MetaError::Levels { set: SetId(1), levels: 0 }));
+    let mut together = missing.clone();
+    together.sets[0].members[1].1 = together.sets[0].members[0].1;
+    let node = together.sets[0].members[0].1;
+    assert_eq!(together.validate(), Err(MetaError::OneServer { set: together.sets[0].set, node }));
     cfg.levels.push(LevelConfig { level: 2, home: 0, sets: vec![SetId(1)], capacity_bytes: GIB / 2 });
     let mut twice = cfg.clone();
     twice.levels[1].level = 3;

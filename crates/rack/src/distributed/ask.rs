@@ -134,7 +134,7 @@ fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
     }
     for from in servers {
         match whole.servers.iter_mut().find(|s| s.server == from.server) {
-            Some(known) => known.vssds = from.vssds,
+            Some(known) => (known.vssds, known.refused) = (from.vssds, from.refused),
             None => whole.servers.push(from),
         }
     }

@@ -290,6 +290,9 @@ pub struct Server {
     pub alive: bool,
     pub ssds: Vec<u32>,
     pub vssds: Vec<Vssd>,
+    /// What it did not do that it was asked, by reason; those that are zero are left out.
+    #[serde(default)]
+    pub refused: Vec<(String, u64)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

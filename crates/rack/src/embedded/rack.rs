@@ -7,7 +7,7 @@ use rackweave_core::{BLOCK, Effects, Event, Layout, Node, NodeId, NodeKind, Time
 use rackweave_dataplane::Own;
 use rackweave_flash::Profile;
 use rackweave_meta::Meta;
-use rackweave_server::Server;
+use rackweave_server::{Server, VssdStatus};
 use rackweave_switch::Switch;
 use rackweave_transport::Keys;
 
@@ -248,6 +248,22 @@ impl Describe for RackNodes {
                 failed: report.failed,
             })
             .collect()
+    }
+
+    fn refused(&self, server: NodeId, now: Time) -> Vec<(String, u64)> {
+        let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.server(i)) else { return Vec::new() };
+        type Reason = (&'static str, fn(&VssdStatus) -> u64);
+        const REASONS: [Reason; 5] = [
+            ("stale_epoch", |v| v.stale_epochs),
+            ("not_serving", |v| v.not_serving),
+            ("repeated", |v| v.duplicates),
+            ("queue_full", |v| v.queue_full),
+            ("no_space", |v| v.no_space),
+        ];
+        let report = s.status(now);
+        let sum = |of: fn(&VssdStatus) -> u64| report.vssds.iter().map(of).sum();
+        let all = REASONS.map(|(reason, of)| (reason, sum(of))).into_iter().chain([("unknown_vssd", s.misrouted())]);
+        all.filter(|r| r.1 > 0).map(|(reason, n)| (reason.into(), n)).collect()
     }
 
     fn switch(&self) -> Option<SwitchState> {

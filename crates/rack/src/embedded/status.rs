@@ -17,6 +17,10 @@ use rackweave_device::FileIo;
 pub trait Describe {
     /// The vSSDs of a server, in order; empty for any other node.
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd>;
+    /// What a server refused, by reason.
+    fn refused(&self, _server: NodeId, _now: Time) -> Vec<(String, u64)> {
+        Vec::new()
+    }
     /// The switch, if it is here.
     fn switch(&self) -> Option<SwitchState>;
     /// Whether the metadata service has taken the server in that runs here alone, once it has said so.
@@ -101,6 +105,7 @@ impl View<'_> {
             alive: s.alive,
             ssds: s.ssds.iter().map(|i| i.0).collect(),
             vssds: engine.nodes.vssds(s.node, now),
+            refused: engine.nodes.refused(s.node, now),
         });
         let sets = self.rack.sets.iter().map(|s| Set {
             set: s.set.0,
@@ -232,6 +237,20 @@ impl Status {
             let labels = vec![("server", s.server.to_string())];
             let help = "1 while the server's heartbeats arrive";
             all.push(sample("rackweave_server_alive", help, Metric::Gauge, labels, f64::from(u8::from(s.alive))));
+        }
+        for s in &self.servers {
+            for (reason, n) in &s.refused {
+                let labels = vec![("server", s.server.to_string()), ("reason", reason.clone())];
+                let help = "What the server was asked and did not do";
+                all.push(sample("rackweave_server_refused_total", help, Metric::Counter, labels, *n as f64));
+            }
+        }
+        if let Some(w) = &self.switch {
+            let help = "What the switch's program counted, by name";
+            for (name, n) in &w.counters {
+                let labels = vec![("counter", name.clone())];
+                all.push(sample("rackweave_switch_total", help, Metric::Counter, labels, *n as f64));
+            }
         }
         for s in &self.sets {
             let labels = vec![("set", s.set.to_string())];
@@ -388,9 +407,14 @@ mod tests {
     fn full() -> Status {
         Status {
             servers: vec![
-                Server { vssds: vec![Vssd { gc: "idle".into(), ..Vssd::default() }; 2], ..Server::default() };
-                2
+                Server {
+                    vssds: vec![Vssd { gc: "idle".into(), ..Vssd::default() }; 2],
+                    refused: vec![("stale_epoch".into(), 4)],
+                    ..Server::default()
+                };
+                1
             ],
+            switch: Some(SwitchState { counters: vec![("gc_foreign".into(), 5)], ..SwitchState::default() }),
             sets: vec![Set::default(); 2],
             volumes: vec![Volume {
                 id: 1,
@@ -425,6 +449,8 @@ mod tests {
         let text = full().metrics();
         assert!(text.contains("rackweave_events_total{event=\"Redirect\"} 3"), "{text}");
         assert!(text.contains("rackweave_request_seconds"));
+        assert!(text.contains("rackweave_server_refused_total{server=\"0\",reason=\"stale_epoch\"} 4"), "{text}");
+        assert!(text.contains("rackweave_switch_total{counter=\"gc_foreign\"} 5"), "{text}");
         assert!(text.contains("rackweave_peer_down{peer=\"server-0\"} 0"), "{text}");
         assert!(text.contains("rackweave_network_total{counter=\"drop_replay\"} 2"), "{text}");
         assert!(text.contains("rackweave_network_peers 1") && text.contains("rackweave_network_sockets 9"), "{text}");

@@ -190,3 +190,27 @@ fn as_many_rings_as_nice_counts_fit_and_no_more() {
     rings.set(&one(RINGS_MAX)).expect("one place");
     assert_eq!(rings.set(&one(5)), Err(RingError::Full));
 }
+
+#[test]
+fn what_is_not_for_it_to_obey_is_counted_and_changes_nothing() {
+    let mut s = pair(SwitchConfig { rows_max: 2, ..SwitchConfig::new(Layout::SWITCH) });
+    let before = s.dump();
+    // Of a vSSD that nobody announced, and of a server that the vSSD is not on.
+    send(&mut s, Time::ZERO, gc(GcField::Regular, 7, 2, 1, 1));
+    send(&mut s, Time::ZERO, gc(GcField::Regular, 1, 3, 1, 1));
+    let c = *s.counters();
+    assert_eq!((c.unknown_vssd, c.gc_foreign, c.gc_regular), (1, 1, 0));
+    // Late, and once more.
+    send(&mut s, Time::ZERO, gc(GcField::Soft, 1, 2, 1, 1));
+    send(&mut s, Time::ZERO, gc(GcField::Finish, 1, 2, 1, 2));
+    send(&mut s, Time::ZERO, gc(GcField::Soft, 1, 2, 1, 1));
+    send(&mut s, Time::ZERO, gc(GcField::Finish, 1, 2, 1, 2));
+    let c = *s.counters();
+    assert_eq!((c.gc_accepted, c.gc_stale, c.gc_duplicates), (1, 1, 1));
+    // One more than there is room for.
+    send(&mut s, Time::ZERO, create(3, 4, true, &[]));
+    assert_eq!((s.counters().rows_refused, s.rows()), (1, 2));
+    let after = s.dump();
+    assert_eq!(after.replica.len(), before.replica.len());
+    assert!(after.replica.iter().all(|r| !r.collecting), "{after:?}");
+}
