@@ -147,6 +147,12 @@ trace_points! {
     InvNoRoom, CreditRecalled,
     /// A device failed for good. a: SSD (or, told by a replica, vSSD).
     DeviceFailed,
+    /// A read left its rack, where no replica was idle (also counted as `Redirect`). a: asked vSSD, b: serving vSSD.
+    RedirectFar,
+    /// The other rack's switch told the state of a vSSD; it was older than what is known, or its row is not. a: vSSD, b: sequence.
+    FarState, FarStateStale,
+
+
 }
 
 /// Which node an address belongs to, for drivers and reports.

@@ -180,6 +180,9 @@ pub fn counters(n: &[u64; COUNTERS]) -> (Counters, Own) {
         reads: n[0],
         writes: n[1],
         redirects: n[2],
+        // Several racks have switches that are processes.
+        redirects_far: 0,
+        far_states: 0,
         all_collecting: n[3],
         gc_accepted: n[4],
         gc_delayed: n[5],

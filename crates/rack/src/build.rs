@@ -297,7 +297,13 @@ pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
 
 /// The configuration of a rack's switch; [`switch`] makes the node.
 pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
-    SwitchConfig { redirect: cfg.switch.redirect == RedirectKind::Gc, ..SwitchConfig::new(layout(cfg).switch(rack)) }
+    let far = (cfg.racks.count > 1).then(|| layout(cfg).switch((rack + 1) % cfg.racks.count));
+    SwitchConfig {
+        redirect: cfg.switch.redirect == RedirectKind::Gc,
+        rack,
+        far,
+        ..SwitchConfig::new(layout(cfg).switch(rack))
+    }
 }
 
 /// Volume client `i`. `nonce` must differ in each of its lives.

@@ -3,4 +3,5 @@
 mod limits;
 mod mutations;
 mod search;
+mod two_racks;
 mod whole_set;

@@ -99,6 +99,37 @@ fn single_copies(seed: u64) -> Plan {
     plan
 }
 
+/// Racks whose servers reach only clients and each other, and a client that reaches only those, while others write by the
+/// rest of each set.
+fn severed_racks(seed: u64) -> Plan {
+    let mut plan = Plan::draw_two_racks(seed);
+    let p = &mut plan.params;
+    (p.timeout_ms, p.far_copies) = (20, 1);
+    let (servers, clients, step) = (p.servers, p.clients, p.span_ms * 1000 / 6);
+    let (client, switch) = (|c: u32| 3 + servers + c, |rack: u32| if rack == 0 { 1 } else { 2 + servers });
+    plan.faults.clear();
+    for i in 0..6u32 {
+        let (at_us, rack, ms) = (u64::from(i) * step, i % 2, 450);
+        plan.faults.push(FaultAt { at_us, fault: Fault::SeverRack { rack, ms } });
+        plan.faults.push(FaultAt { at_us, fault: Fault::Cut { from: client(1), to: switch(1 - rack), ms } });
+        for c in 0..clients {
+            plan.faults.push(FaultAt { at_us, fault: Fault::Cut { from: 0, to: client(c), ms } });
+        }
+    }
+    plan
+}
+
+#[test]
+fn a_rack_s_copies_that_are_done_without_before_their_leases_end_are_caught() {
+    rack_fault_is_caught("remove_early", RackFaults { remove_early: true, ..RackFaults::default() }, severed_racks);
+}
+
+#[test]
+fn believing_old_news_of_the_other_rack_is_caught() {
+    let faults = RackFaults { ignore_far_sequence: true, ..RackFaults::default() };
+    rack_fault_is_caught("ignore_far_sequence", faults, Plan::draw_two_racks);
+}
+
 #[test]
 fn serving_without_a_lease_is_caught() {
     is_caught_by("skip_lease", Faults { skip_lease: true, ..Faults::default() }, severed);

@@ -11,6 +11,10 @@ use rackweave_rack::sim::Coverage;
 const NEED_NOT_OCCUR: &[T] = &[
     // What is sent again in a new epoch meets a full cache about once in two thousand seeds; the replica's own tests have it.
     T::InvNoRoom,
+    // With two racks only; those are searched apart.
+    T::RedirectFar,
+    T::FarState,
+    T::FarStateStale,
 ];
 
 fn number(name: &str, default: u64) -> u64 {
@@ -84,7 +88,8 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
 }
 
 /// Two racks: what must occur beside what one rack sees.
-const MUST_OCCUR_IN_TWO_RACKS: &[T] = &[T::Redirect, T::MemberRemoved, T::ShadowComplete, T::LeaseExpired];
+const MUST_OCCUR_IN_TWO_RACKS: &[T] =
+    &[T::RedirectFar, T::FarState, T::FarStateStale, T::MemberRemoved, T::ShadowComplete, T::LeaseExpired];
 
 #[test]
 fn two_racks_pass_every_seed_and_meet_what_one_rack_cannot() {

@@ -14,6 +14,10 @@ pub const HOP: Span = Span::from_nanos(800);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
     pub node: NodeId,
+    /// The rack whose servers announce their vSSDs here.
+    pub rack: u32,
+    /// The other rack's switch, if there is one: each tells the other what it knows of the vSSDs of sets that lie in both.
+    pub far: Option<NodeId>,
     /// Reads avoid collecting replicas. Off: every read goes where it was sent (the baseline); requests to collect are
     /// answered all the same.
     pub redirect: bool,
@@ -29,6 +33,8 @@ pub struct SwitchConfig {
     pub names_idle: bool,
     /// Broken on purpose, for a checker to notice: obey a `gc_op` older than the last (protocol rule 16).
     pub ignore_sequence: bool,
+    /// Likewise: believe the other rack's switch though something newer is known.
+    pub ignore_far_sequence: bool,
 }
 
 impl SwitchConfig {
@@ -36,12 +42,15 @@ impl SwitchConfig {
     pub fn new(node: NodeId) -> SwitchConfig {
         SwitchConfig {
             node,
+            rack: 0,
+            far: None,
             redirect: true,
             rows_max: ROWS_MAX,
             bits_expire: BITS_EXPIRE,
             hop: HOP,
             names_idle: false,
             ignore_sequence: false,
+            ignore_far_sequence: false,
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::tables::{CheckError, Dump, Told};
 pub struct Switch {
     node: NodeId,
     names_idle: bool,
+    rack: u32,
+    /// The other rack's switch.
+    far: Option<NodeId>,
     hop_ns: u32,
     pipeline: Pipeline,
     /// What the driver's timer is set to: the pipeline's deadline.
@@ -24,6 +27,8 @@ impl Switch {
         Switch {
             node: cfg.node,
             names_idle: cfg.names_idle,
+            rack: cfg.rack,
+            far: cfg.far,
             hop_ns: u32::try_from(cfg.hop.0).unwrap_or(u32::MAX),
             pipeline: Pipeline::new(&cfg),
             wake: Time::MAX,
@@ -81,7 +86,11 @@ impl Switch {
         if p.dst.is_ring() {
             return self.copy(p, fx);
         }
+        if self.far == Some(p.src) {
+            return self.from_far(now, &p, fx);
+        }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
+        self.tell_far(&p, verdict, fx);
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         match verdict {
             Verdict::Forward { to } => {
@@ -90,6 +99,9 @@ impl Switch {
             }
             Verdict::Redirect { to, vssd } => {
                 fx.trace(TracePoint::Redirect, u64::from(p.header.vssd.0), u64::from(vssd.0));
+                if vssd.rack() != p.header.vssd.rack() {
+                    fx.trace(TracePoint::RedirectFar, u64::from(p.header.vssd.0), u64::from(vssd.0));
+                }
                 p.dst = to;
                 p.header.vssd = vssd;
                 fx.send(p);
@@ -104,6 +116,46 @@ impl Switch {
                     fx.trace(TracePoint::GcOpStale, u64::from(p.header.vssd.0), op.sequence);
                 }
             }
+        }
+    }
+
+    /// The other rack's switch learns what this one was told: rows as they were announced, and after each `gc_op` of a vSSD
+    /// whether it collects. Nothing is repeated: servers announce all of it again and again, and what is told twice, late or
+    /// in another order is known by its life and sequence.
+    fn tell_far(&self, p: &Packet, verdict: Verdict, fx: &mut Effects) {
+        let Some(far) = self.far else { return };
+        let body = match (&p.body, verdict) {
+            (Body::CreateVssd(row), Verdict::Table(Ok(()))) if row.peers.iter().any(|m| m.0.rack() != self.rack) => {
+                p.body.clone()
+            }
+            (Body::DelVssd, Verdict::Table(Ok(()))) => Body::DelVssd,
+            (Body::Gc(GcOp { sequence, .. }), Verdict::Gc { .. }) => {
+                let Some(collecting) = self.pipeline.told_far(p.header.vssd) else { return };
+                let field = if collecting { GcField::Heartbeat } else { GcField::Idle };
+                Body::Gc(GcOp { field, sequence: *sequence })
+            }
+            _ => return,
+        };
+        fx.send(Packet { src: self.node, dst: far, header: p.header, body });
+    }
+
+    /// What the other rack's switch tells is of vSSDs there, and gets no answer.
+    fn from_far(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
+        let header = &p.header;
+        match &p.body {
+            _ if header.vssd.rack() == self.rack => self.pipeline.refuse_far(),
+            Body::Gc(op) => {
+                let point = if self.pipeline.far_state(now, header, *op) {
+                    TracePoint::FarState
+                } else {
+                    TracePoint::FarStateStale
+                };
+                fx.trace(point, u64::from(header.vssd.0), op.sequence);
+            }
+            Body::CreateVssd(_) | Body::DelVssd => {
+                self.pipeline.process(now, p.src, header, &p.body);
+            }
+            _ => self.pipeline.refuse_far(),
         }
     }
 

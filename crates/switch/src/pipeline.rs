@@ -61,6 +61,10 @@ pub struct Counters {
     pub reads: u64,
     pub writes: u64,
     pub redirects: u64,
+    /// Of these: to another rack, since no readable replica in this one was idle.
+    pub redirects_far: u64,
+    /// States that the other rack's switch told.
+    pub far_states: u64,
     /// Reads of a collecting vSSD forwarded as they were, since no readable peer was idle.
     pub all_collecting: u64,
     pub gc_accepted: u64,
@@ -100,9 +104,11 @@ const START_GUARD_EXPIRIES: u64 = 2;
 pub struct Pipeline {
     tables: Tables,
     rings: Rings,
+    rack: u32,
     redirect: bool,
     bits_expire: Span,
     ignore_sequence: bool,
+    ignore_far_sequence: bool,
     start: StartGuard,
     counters: Counters,
     position: Position,
@@ -127,9 +133,11 @@ impl Pipeline {
         Pipeline {
             tables: Tables::new(cfg.rows_max),
             rings: Rings::default(),
+            rack: cfg.rack,
             redirect: cfg.redirect,
             bits_expire: cfg.bits_expire,
             ignore_sequence: cfg.ignore_sequence,
+            ignore_far_sequence: cfg.ignore_far_sequence,
             start: StartGuard::Unstarted,
             counters: Counters::default(),
             position: Position::default(),
@@ -183,15 +191,20 @@ impl Pipeline {
 
     #[cold]
     fn read_of_collecting(&mut self, slot: Slot, server: NodeId, request: u64) -> Verdict {
-        let idle = self.tables.peers(slot).filter(|(_, to)| to.word.idle());
-        let count = idle.count();
+        let rack = self.rack;
+        let idle = |here: bool| {
+            let peers = self.tables.peers(slot);
+            peers.filter(move |(v, to)| (v.rack() == rack) == here && to.word.idle())
+        };
+        let (near, far) = (idle(true).count(), idle(false).count());
+        let (here, count) = if near > 0 { (true, near) } else { (false, far) };
         if count == 0 {
             self.counters.all_collecting += 1;
             return Verdict::Forward { to: server };
         }
+        let (vssd, to) = idle(here).nth(spread(request, count)).expect("fewer than were counted");
         self.counters.redirects += 1;
-        let mut idle = self.tables.peers(slot).filter(|(_, to)| to.word.idle());
-        let (vssd, to) = idle.nth(spread(request, count)).expect("fewer than were counted");
+        self.counters.redirects_far += u64::from(!here);
         Verdict::Redirect { to: to.server, vssd }
     }
 
@@ -220,7 +233,8 @@ impl Pipeline {
     /// Lines 10 to 25.
     fn gc_op(&mut self, now: Time, src: NodeId, header: &Header, op: GcOp) -> Verdict {
         let Some(slot) = self.tables.find(header.vssd) else { return self.unknown() };
-        if self.tables.destination(slot).server != src {
+        // What lies in the other rack is judged by that rack's switch.
+        if self.tables.destination(slot).server != src || header.vssd.rack() != self.rack {
             self.counters.gc_foreign += 1;
             return Verdict::Drop(DropReason::ForeignGcOp);
         }
@@ -282,13 +296,68 @@ impl Pipeline {
             self.counters.gc_delayed_after_start += 1;
             return (GcField::Delay, false);
         }
-        if self.tables.peers(slot).any(|(_, to)| to.word.idle()) {
+        if self.may_collect(slot) {
             self.counters.gc_accepted += 1;
             (GcField::Accept, true)
         } else {
             self.counters.gc_delayed += 1;
             (GcField::Delay, false)
         }
+    }
+
+    /// Of the peers in this rack one must be idle: what is known of the other rack is a moment old, and there as many may
+    /// rely on these. Without a readable peer in this rack, one in the other is relied on, if two are readable there: they
+    /// will not rely on this one. Of two that are left, one in each rack, only the one in the lower rack relies on the other.
+    fn may_collect(&self, slot: Slot) -> bool {
+        let peers = |here: bool| self.tables.peers(slot).filter(move |(v, _)| (v.rack() == self.rack) == here);
+        let readable = |here: bool| peers(here).filter(|(_, to)| to.word.readable()).count();
+        let idle = |here: bool| peers(here).any(|(_, to)| to.word.idle());
+        if readable(true) > 0 {
+            return idle(true);
+        }
+        let first = peers(false).all(|(v, _)| self.rack < v.rack());
+        idle(false) && (readable(false) > 1 || first)
+    }
+
+    /// Whether the set of this rack's vSSD lies in more racks than one, and whether it collects.
+    pub fn told_far(&self, vssd: VssdId) -> Option<bool> {
+        let slot = self.tables.find(vssd).filter(|&s| vssd.rack() == self.rack && self.tables.spans_racks(s))?;
+        Some(self.tables.destination(slot).word.collecting())
+    }
+
+    /// The other rack's switch told what is not its to tell.
+    pub fn refuse_far(&mut self) {
+        self.counters.gc_foreign += 1;
+    }
+
+    /// The other rack's switch tells whether a vSSD there collects, with the life and sequence of the operation that its
+    /// server told last: older than what is known is ignored, and all expires as it does for this rack's own. False: ignored.
+    pub fn far_state(&mut self, now: Time, header: &Header, op: GcOp) -> bool {
+        let Some(slot) = self.tables.find(header.vssd) else {
+            self.unknown();
+            return false;
+        };
+        let collecting = match op.field {
+            GcField::Heartbeat => true,
+            GcField::Idle => false,
+            _ => {
+                self.counters.malformed += 1;
+                return false;
+            }
+        };
+        let row = self.tables.row(slot);
+        let (life, older) = (row.incarnation, row.last.is_some_and(|last| op.sequence < last.sequence));
+        if header.incarnation < life || header.incarnation == life && older && !self.ignore_far_sequence {
+            self.counters.gc_stale += 1;
+            return false;
+        }
+        if header.incarnation > life {
+            self.tables.begin_life(slot, header.incarnation);
+        }
+        self.counters.far_states += 1;
+        let last = LastOp { sequence: op.sequence, answer: op.field, expired: false };
+        self.tables.set_state(slot, collecting, last, now + self.bits_expire);
+        true
     }
 
     /// The first moment of this switch's life; later calls change nothing.

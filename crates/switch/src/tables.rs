@@ -139,6 +139,11 @@ impl Tables {
             .filter(|&&(v, _)| v != row.vssd)
             .filter_map(|&(v, _)| self.find(v).map(|s| (v, self.destination(s))))
     }
+    /// Whether the set of `slot` lies in more racks than one.
+    pub fn spans_racks(&self, slot: Slot) -> bool {
+        let row = self.row(slot);
+        row.peers().iter().any(|&(v, _)| v.rack() != row.vssd.rack())
+    }
     /// Rows ever used, holes included: slots are below this.
     pub fn slots(&self) -> u32 {
         self.rows.len() as u32

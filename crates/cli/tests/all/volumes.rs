@@ -256,3 +256,35 @@ fn volumes_lie_on_sets_of_the_isolation_they_ask_for() {
     r.ok(&["volume", "grow", "channel", "--size", "32M"]);
     r.ok(&["volume", "delete", "die"]);
 }
+
+#[test]
+fn with_two_racks_volumes_have_homes_in_turn_and_outlive_the_process() {
+    let dir = Temp::new();
+    let config = dir.path("rack.toml");
+    std::fs::write(&config, "servers = 4\n[racks]\ncount = 2\n").expect("writes");
+    let mut r = Rack::with(&["--config", config.to_str().expect("a name")]);
+    let sets = |name: &str| -> Value {
+        let said = r.ok(&["volume", "create", name, "--size", "16M", "--json"]);
+        serde_json::from_str::<Value>(&said).expect("JSON")["sets"].clone()
+    };
+    assert_eq!([sets("a"), sets("b")], [serde_json::json!([2, 3]), serde_json::json!([0, 1])]);
+    for (k, name) in ["a", "b"].into_iter().enumerate() {
+        let mut c = r.connect(name);
+        (0..64).for_each(|i| c.write(i * 65_536, &pattern(i, k as u64 + 1)));
+        c.flush();
+    }
+    wait_for("both switches know all twelve vSSDs", || r.status()["switch"]["rows"] == 24);
+    r.kill();
+    r.again_with(&[]);
+    for (k, name) in ["a", "b"].into_iter().enumerate() {
+        let mut c = r.connect(name);
+        (0..64).for_each(|i| assert!(c.read(i * 65_536, 4096) == pattern(i, k as u64 + 1), "{name}, stripe {i}"));
+    }
+    r.stop();
+    std::fs::write(&config, "servers = 4\n").expect("writes");
+    let data = r.data().display().to_string();
+    let other = ["up", "--ssd-size", "256M", "--data", &data, "--config", config.to_str().expect("a name")];
+    let o = rackweave(&other).output().expect("runs");
+    let e = text(&o.stderr);
+    assert!(!o.status.success() && e.contains("racks.count"), "{e}");
+}

@@ -114,8 +114,9 @@ impl Bounds {
         for (vssd, life, collects) in
             (0..sim.config().servers).filter_map(|i| sim.server(i)).flat_map(|s| s.gc_confirmed())
         {
-            // Between two exchanges the switch and the server agree: what is lost is repeated, what is late ignored.
-            let contradicts = |t: &Told| t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects;
+            // Between two exchanges the rack's switch and the server agree: what is lost is repeated, what is late ignored.
+            let here = vssd.rack() == rack;
+            let contradicts = |t: &Told| here && t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects;
             if let Some(t) = switch.told().find(contradicts) {
                 return Err(format!(
                     "{vssd} collects: {collects}, and no exchange is under way, but the switch has {t:?}"

@@ -237,6 +237,8 @@ pub fn counted(c: &Counters, own: &Own) -> Vec<(String, u64)> {
         ("reads", c.reads),
         ("writes", c.writes),
         ("redirects", c.redirects),
+        ("redirects_far", c.redirects_far),
+        ("far_states", c.far_states),
         ("all_collecting", c.all_collecting),
         ("gc_accepted", c.gc_accepted),
         ("gc_delayed", c.gc_delayed),

@@ -447,6 +447,13 @@ impl<'a> Run<'a> {
             let at = self.sim.now() + WHOLE_POLL;
             self.run_to(at)?;
         }
+        while let Err(what) = self.tables_agree() {
+            if self.sim.now() > end {
+                return Err(Failure::Liveness(format!("tables not filled {QUIET_MAX} after the last fault: {what}")));
+            }
+            let at = self.sim.now() + WHOLE_POLL;
+            self.run_to(at)?;
+        }
         Ok(())
     }
 

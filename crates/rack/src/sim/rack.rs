@@ -77,6 +77,8 @@ pub struct RackFaults {
     pub ignore_sequence: bool,
     /// Servers tell the switch once that they collect unasked (protocol rule 16).
     pub tell_once: bool,
+    /// A switch believes what the other rack's told though something newer is known.
+    pub ignore_far_sequence: bool,
     /// The metadata service removes a member when half its lease is over (rule 2).
     pub remove_early: bool,
     /// Clocks drift up to [`DRIFT_BEYOND_PPM`] (rule 2: leases allow for less).
@@ -153,6 +155,7 @@ impl Sim {
                 let mut c = build::switch_config(&self.cfg, layout.rack(n).unwrap_or(0));
                 c.ignore_sequence = self.sim.rack_faults.ignore_sequence;
                 c.names_idle = self.sim.controller;
+                c.ignore_far_sequence = self.sim.rack_faults.ignore_far_sequence;
                 RackNode::Switch(Box::new(Switch::new(c)))
             }
             NodeKind::Server => {

@@ -5,6 +5,7 @@ mod control;
 mod fixtures;
 mod model;
 mod node;
+mod racks;
 mod random;
 #[path = "../../fixtures/runner.rs"]
 mod runner;

@@ -41,6 +41,24 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Every switch that a set's members are behind knows each of them: where it is, that it is readable, and whether it
+    /// collects.
+    pub(super) fn tables_agree(&self) -> Result<(), String> {
+        let layout = self.sim.engine().layout();
+        let dumps: Vec<_> =
+            (0..layout.racks).map(|r| self.sim.switch(r).map(|s| s.dump()).unwrap_or_default()).collect();
+        let views = (0..self.sim.config().sets()).filter_map(|k| self.sim.meta()?.view(SetId(k)));
+        for view in views {
+            for (m, of) in view.members.iter().flat_map(|m| view.members.iter().map(move |of| (m, of.vssd.rack()))) {
+                let row = dumps[of as usize].destination.iter().find(|d| d.vssd == m.vssd);
+                if !row.is_some_and(|d| d.server == m.server && d.readable && d.heard) {
+                    return Err(format!("the switch of rack {of} has {row:?} for {m:?} of {}", view.set));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// After the last flush every member of a set has the same blocks mapped at the same versions.
     fn copies_agree(&self) -> Result<(), Failure> {
         let cfg = self.sim.config();

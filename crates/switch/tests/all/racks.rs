@@ -1,0 +1,194 @@
+//! Two racks' switches: what each tells the other, and what they decide by it.
+
+use rackweave_core::msg::{Body, GcField, Packet};
+use rackweave_core::{Effects, Event, Node, NodeId, Span, Time, VssdId};
+use rackweave_switch::{Switch, SwitchConfig};
+
+use crate::support::{create, gc, packet, read};
+
+/// Of the first rack, and of the second with server 5.
+const SWITCHES: [NodeId; 2] = [NodeId(1), NodeId(7)];
+/// Two at home in the first rack, and the far one.
+const A: u32 = 1;
+const B: u32 = 17;
+const FAR: u32 = 1 << 24 | 49;
+const ON: [(u32, u32); 3] = [(A, 2), (B, 3), (FAR, 5)];
+
+struct Racks {
+    switches: [Switch; 2],
+    now: Time,
+    /// What one switch has sent the other is lost.
+    cut: bool,
+    /// What they sent each other, in order.
+    between: Vec<Packet>,
+}
+
+impl Racks {
+    fn new() -> Racks {
+        let config = |rack: usize| SwitchConfig {
+            rack: rack as u32,
+            far: Some(SWITCHES[1 - rack]),
+            bits_expire: Span::from_millis(100),
+            ..SwitchConfig::new(SWITCHES[rack])
+        };
+        let switches = [Switch::new(config(0)), Switch::new(config(1))];
+        let mut r = Racks { switches, now: Time::ZERO, cut: false, between: Vec::new() };
+        r.announce(1);
+        r
+    }
+    /// Every server announces its row, and that it does not collect.
+    fn announce(&mut self, sequence: u64) {
+        for (v, server) in ON {
+            let peers: Vec<_> = ON.into_iter().filter(|p| p.0 != v).collect();
+            self.to_own(create(v, server, true, &peers));
+            self.to_own(gc(GcField::Idle, v, server, 1, sequence));
+        }
+    }
+    fn to_own(&mut self, p: Packet) -> Option<Packet> {
+        let rack = p.header.vssd.rack() as usize;
+        self.to(rack, p)
+    }
+    /// What the switch of `rack` answers; what it tells the other one arrives first.
+    fn to(&mut self, rack: usize, p: Packet) -> Option<Packet> {
+        let mut fx = Effects::new();
+        self.switches[rack].handle(self.now, Event::Packet(p), &mut fx);
+        self.switches[rack].check().expect("tables agree");
+        let (between, mut rest): (Vec<_>, Vec<_>) = fx.packets.drain(..).partition(|p| p.dst == SWITCHES[1 - rack]);
+        for p in between {
+            self.between.push(p.clone());
+            if !self.cut {
+                assert!(self.to(1 - rack, p).is_none(), "what a switch tells gets no answer");
+            }
+        }
+        assert!(rest.len() <= 1);
+        rest.pop()
+    }
+    fn gc(&mut self, field: GcField, vssd: u32, sequence: u64) -> GcField {
+        let server = ON.iter().find(|p| p.0 == vssd).expect("one of them").1;
+        match self.to_own(gc(field, vssd, server, 1, sequence)).expect("answered").body {
+            Body::Gc(op) => op.field,
+            other => panic!("{other:?}"),
+        }
+    }
+    fn read_goes_to(&mut self, vssd: u32) -> (u32, u32) {
+        let p = self.to_own(read(vssd, 0)).expect("forwarded");
+        (p.header.vssd.0, p.dst.0)
+    }
+    fn expire(&mut self) {
+        self.now += Span::from_millis(101);
+        for s in &mut self.switches {
+            s.handle(self.now, Event::Timer, &mut Effects::new());
+        }
+    }
+}
+
+#[test]
+fn a_read_stays_in_its_rack_until_all_there_collect_and_then_goes_to_the_other() {
+    let mut r = Racks::new();
+    assert_eq!(r.gc(GcField::Soft, A, 2), GcField::Accept);
+    assert_eq!(r.read_goes_to(A), (B, 3));
+    assert_eq!(r.gc(GcField::Regular, B, 2), GcField::Accept);
+    assert_eq!((r.read_goes_to(A), r.read_goes_to(B)), ((FAR, 5), (FAR, 5)));
+    assert_eq!(r.switches[0].counters().redirects_far, 2);
+    // The far one collects, too: where the read was sent is as good as any.
+    assert_eq!(r.gc(GcField::Regular, FAR, 2), GcField::Accept);
+    assert_eq!((r.read_goes_to(A), r.read_goes_to(FAR)), ((A, 2), (FAR, 5)));
+    // And its own switch sends its reads to this rack as soon as one ends.
+    assert_eq!(r.gc(GcField::Finish, B, 3), GcField::Finish);
+    assert_eq!(r.read_goes_to(FAR), (B, 3));
+}
+
+#[test]
+fn the_far_one_may_not_collect_while_both_at_home_do_nor_one_at_home_while_the_other_does() {
+    let mut r = Racks::new();
+    assert_eq!(r.gc(GcField::Soft, A, 2), GcField::Accept);
+    assert_eq!(r.gc(GcField::Soft, B, 2), GcField::Delay, "the far one being idle is hearsay");
+    assert_eq!(r.gc(GcField::Regular, B, 3), GcField::Accept);
+    assert_eq!(r.gc(GcField::Soft, FAR, 2), GcField::Delay);
+    assert_eq!(r.gc(GcField::Finish, A, 3), GcField::Finish);
+    assert_eq!(r.gc(GcField::Soft, FAR, 3), GcField::Accept, "one at home is idle");
+}
+
+#[test]
+fn of_two_that_are_left_in_different_racks_only_one_relies_on_the_other() {
+    let mut r = Racks::new();
+    let mut unreadable = create(B, 3, false, &[(A, 2), (FAR, 5)]);
+    unreadable.header.request = 1;
+    r.to_own(unreadable);
+    assert_eq!(r.gc(GcField::Soft, FAR, 2), GcField::Delay);
+    assert_eq!(r.gc(GcField::Soft, A, 2), GcField::Accept);
+    assert_eq!(r.read_goes_to(A), (FAR, 5));
+}
+
+#[test]
+fn what_the_other_switch_told_expires_unless_it_is_told_again() {
+    let mut r = Racks::new();
+    r.gc(GcField::Soft, A, 2);
+    r.gc(GcField::Regular, B, 2);
+    r.cut = true;
+    r.expire();
+    // The servers go on telling their own switch, which hears nothing from the other rack.
+    r.gc(GcField::Heartbeat, A, 3);
+    r.gc(GcField::Heartbeat, B, 3);
+    assert_eq!(r.read_goes_to(A), (A, 2), "whether the far one is idle is not known any more");
+    assert_eq!(r.gc(GcField::Soft, FAR, 2), GcField::Delay, "nor here");
+    r.cut = false;
+    r.gc(GcField::Idle, FAR, 3);
+    assert_eq!(r.read_goes_to(A), (FAR, 5));
+}
+
+#[test]
+fn what_is_late_or_repeated_between_the_switches_changes_nothing() {
+    let mut r = Racks::new();
+    r.gc(GcField::Soft, A, 2);
+    let collecting = r.between.last().expect("told").clone();
+    r.gc(GcField::Finish, A, 3);
+    let before = r.switches[1].dump();
+    let stale = r.switches[1].counters().gc_stale;
+    assert!(r.to(1, collecting).is_none());
+    assert_eq!((r.switches[1].dump(), r.switches[1].counters().gc_stale), (before, stale + 1));
+    for p in r.between.clone() {
+        r.to(usize::from(p.dst == SWITCHES[1]), p);
+    }
+    let state = |s: &Switch| {
+        s.dump().destination.iter().map(|d| (d.vssd, d.server, d.collecting, d.readable, d.heard)).collect::<Vec<_>>()
+    };
+    assert_eq!(state(&r.switches[0]), state(&r.switches[1]));
+}
+
+#[test]
+fn a_switch_is_believed_about_its_own_rack_only_and_judges_no_other() {
+    let mut r = Racks::new();
+    let before = [r.switches[0].dump(), r.switches[1].dump()];
+    // The other switch about a vSSD of this rack; a server of the other rack here.
+    let mut forged = gc(GcField::Heartbeat, A, SWITCHES[1].0, 1, 9);
+    forged.src = SWITCHES[1];
+    assert!(r.to(0, forged).is_none());
+    let mut row = create(A, 5, true, &[]);
+    row.src = SWITCHES[1];
+    assert!(r.to(0, row).is_none());
+    let mut deleted = packet(rackweave_core::msg::Op::DelVssd, SWITCHES[1].0, A, Body::DelVssd);
+    deleted.src = SWITCHES[1];
+    assert!(r.to(0, deleted).is_none());
+    assert!(r.to(0, gc(GcField::Soft, FAR, 5, 1, 9)).is_none());
+    assert_eq!([r.switches[0].dump(), r.switches[1].dump()], before);
+    assert_eq!(r.switches[0].counters().gc_foreign, 4);
+}
+
+#[test]
+fn a_restarted_switch_is_filled_by_its_servers_and_the_other_switch_and_delays_until_then() {
+    let mut r = Racks::new();
+    let far = Some(SWITCHES[1]);
+    r.switches[0] = Switch::new(SwitchConfig { far, ..SwitchConfig::new(SWITCHES[0]) });
+    let peers = [(B, 3), (FAR, 5)];
+    r.to_own(create(A, 2, true, &peers));
+    r.to_own(gc(GcField::Idle, A, 2, 1, 2));
+    r.to_own(create(B, 3, true, &[(A, 2), (FAR, 5)]));
+    r.to_own(gc(GcField::Idle, B, 3, 1, 2));
+    assert_eq!(r.gc(GcField::Soft, A, 3), GcField::Delay, "nothing is known of the far one");
+    r.to_own(create(FAR, 5, true, &[(A, 2), (B, 3)]));
+    r.to_own(gc(GcField::Idle, FAR, 5, 1, 2));
+    assert_eq!(r.gc(GcField::Soft, A, 4), GcField::Accept);
+    let rows: Vec<VssdId> = r.switches[0].dump().destination.iter().map(|d| d.vssd).collect();
+    assert_eq!(rows, [VssdId(A), VssdId(B), VssdId(FAR)]);
+}
