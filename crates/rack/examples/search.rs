@@ -24,11 +24,12 @@ fn broken(rule: &str) -> SimOptions {
         "copies" => f.acknowledge_alone = true,
         "erase" => rack.erase_early = true,
         "sequence" => rack.ignore_sequence = true,
+        "far-sequence" => rack.ignore_far_sequence = true,
         "telling" => rack.tell_once = true,
         "removal" => rack.remove_early = true,
         "drift" => rack.drift_beyond = true,
         _ => panic!(
-            "--break lease|replay|dedup|shadow|fence|tombstone|recovery|merge|credit|flush|silence|copies|erase|sequence|\
+            "--break lease|replay|dedup|shadow|fence|tombstone|recovery|merge|credit|flush|silence|copies|erase|sequence|far-sequence|\
              telling|removal|drift, not {rule:?}"
         ),
     }

@@ -116,7 +116,8 @@ impl Bounds {
         {
             // Between two exchanges the rack's switch and the server agree: what is lost is repeated, what is late ignored.
             let here = vssd.rack() == rack;
-            let contradicts = |t: &Told| here && t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects;
+            let contradicts =
+                |t: &Told| here && t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects;
             if let Some(t) = switch.told().find(contradicts) {
                 return Err(format!(
                     "{vssd} collects: {collects}, and no exchange is under way, but the switch has {t:?}"
