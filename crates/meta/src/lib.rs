@@ -16,6 +16,7 @@ mod members;
 mod node;
 mod outbox;
 mod volumes;
+pub mod wear;
 
 pub use config::{DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, SetConfig};
 pub use node::Meta;

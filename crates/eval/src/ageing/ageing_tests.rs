@@ -61,7 +61,7 @@ fn a_period_that_the_analysis_allows_holds_what_it_promises() {
     for (channels, delta) in [(8, 0.1), (16, 0.1), (16, 0.05)] {
         let d = Device { channels, dies_per_channel: 4, die_bytes: 16_000_000_000, endurance: 10_000 };
         let life = Span::from_secs((5.0 * YEAR_S) as u64);
-        let held = Imbalance { units: channels, delta, life, alpha: 1.0 };
+        let held = Imbalance { units: f64::from(channels), delta, life, alpha: 1.0 };
         let period = held.period().expect("in range").expect("several channels");
         let mut load = Load::none(&d);
         load.add_channels(&d, 0..1, d.die_life() as f64 * f64::from(d.dies()) / life.as_secs_f64());

@@ -5,14 +5,20 @@
 //! What is left out: a swap takes no time (the paper's: a quarter of an hour every few weeks), and the rates do not
 //! change. Within a die wear is even, as blocks rotate (§3.4), so that software-isolated and unisolated vSSDs simply add
 //! up on the dies they share. A swap erases every block that it moves once, on both sides, whether in use or not.
+//!
+//! The same for the SSDs of a rack, with RackBlox's balancers: [`age_rack`].
 
 mod monte_carlo;
+mod rack;
+mod rack_rates;
 mod rates;
 
 use rackweave_core::{Span, Time};
 use rackweave_flash::wear::{Leveler, WearPolicy};
 
 pub use monte_carlo::{Run, monte_carlo, parallel};
+pub use rack::{Change, RackAged, RackLoad, age_rack};
+pub use rack_rates::{ChangeShape, RackRates, RackShape, RackWorkload};
 pub use rates::{Rates, RatesError, WorkloadRate};
 
 /// Seconds of a year, as lifetimes are told.

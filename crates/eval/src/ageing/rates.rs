@@ -64,7 +64,7 @@ struct RawWorkload {
 
 const TPCC: &str = "TPC-C";
 
-fn within(key: &str, value: f64, least: f64, most: f64, rule: &'static str) -> Result<f64, RatesError> {
+pub(super) fn within(key: &str, value: f64, least: f64, most: f64, rule: &'static str) -> Result<f64, RatesError> {
     if (least..=most).contains(&value) { Ok(value) } else { Err(RatesError::Value { key: key.into(), value, rule }) }
 }
 

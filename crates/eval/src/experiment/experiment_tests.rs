@@ -7,12 +7,15 @@ const LONG: [&str; 3] = ["fb-fig8", "fb-fig10", "fb-fig12"];
 
 /// Those of a rack under load: cells have tests of their own.
 const RACK: &str = "rb-";
+/// Of a rack as well, but of its wear alone.
+const WEAR: [&str; 2] = ["rb-fig22", "rb-fig23"];
 
 /// The quick forms of all others, with seed 1.
 fn figures() -> &'static [Figure] {
     static ALL: OnceLock<Vec<Figure>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let short = EXPERIMENTS.iter().filter(|e| !LONG.contains(&e.id) && !e.id.starts_with(RACK));
+        let loaded = |id: &str| id.starts_with(RACK) && !WEAR.contains(&id);
+        let short = EXPERIMENTS.iter().filter(|e| !LONG.contains(&e.id) && !loaded(e.id));
         short.map(|e| e.run(Options { quick: true, seed: 1 }).expect("runs")).collect()
     })
 }
@@ -63,6 +66,17 @@ fn what_leveling_has_no_part_in_agrees_with_the_paper() {
     let f = quick("fb-fig15");
     assert!((measured(f, "no swap: imbalance", "max ÷ mean") / 3.1 - 1.0).abs() < 0.06);
     assert!((measured(f, "no swap: life", "years") - 1.2).abs() < 0.01);
+}
+
+#[test]
+fn the_rack_is_the_more_even_the_more_is_swapped() {
+    let f = quick("rb-fig23");
+    let year = |scheme: &str| measured(f, &format!("{scheme}: after a year, over SSDs"), "max ÷ mean");
+    let [none, paper, both] = ["no swap", "paper's rule, local", "paper's rule, local and global"].map(year);
+    let [local, ours] = ["ours, local", "ours, local and global"].map(year);
+    assert!(none > 1.3 * paper && paper >= both && both > 1.1 * local && local > 1.1 * ours && ours > 1.0);
+    let servers = quick("rb-fig22");
+    assert_eq!(servers.rows.iter().filter(|r| r.name.starts_with("server ")).count(), 64);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod ageing;
 mod block;
 mod kv;
 mod rack;
+mod rack_wear;
 mod svg;
 
 use std::fmt::Write as _;
@@ -192,7 +193,7 @@ pub enum ExperimentError {
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 21] = [
+pub const EXPERIMENTS: [Experiment; 23] = [
     Experiment {
         id: "fb-fig1",
         about: "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",
@@ -261,6 +262,16 @@ pub const EXPERIMENTS: [Experiment; 21] = [
         id: "rb-fig20",
         about: "RackBlox figure 20: gain, by device, network and share of writes",
         run: rack::fig20,
+    },
+    Experiment {
+        id: "rb-fig22",
+        about: "RackBlox figure 22: wear of each server's SSDs after a year",
+        run: rack_wear::servers,
+    },
+    Experiment {
+        id: "rb-fig23",
+        about: "RackBlox figure 23: wear of a rack's SSDs after one and five years",
+        run: rack_wear::whole_rack,
     },
 ];
 

@@ -4,6 +4,7 @@ mod ageing;
 mod fuzz;
 mod malformed;
 mod rack;
+mod rack_ageing;
 mod readers;
 mod real_data;
 mod replay;

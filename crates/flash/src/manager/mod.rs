@@ -106,7 +106,7 @@ impl ManagerConfig {
             levels: ThroughputLevels::default(),
             soft_stripe_dies,
             wear: WearPolicy::NO_SWAP,
-            goal: Imbalance { units: channels, delta: 0.1, life: LIFE, alpha: 1.0 },
+            goal: Imbalance { units: f64::from(channels), delta: 0.1, life: LIFE, alpha: 1.0 },
             move_bytes_per_s: None,
             background_wait_max: Span::from_millis(100),
             die_spread,
@@ -118,7 +118,7 @@ impl ManagerConfig {
         let g = &self.profile.geometry;
         match self.wear.trigger {
             Trigger::Never => {}
-            Trigger::Period(period) => Imbalance { units: g.channels, ..self.goal }.check(period)?,
+            Trigger::Period(period) => Imbalance { units: f64::from(g.channels), ..self.goal }.check(period)?,
             Trigger::Adaptive { gamma, .. } => {
                 let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
                 if gamma < channel {

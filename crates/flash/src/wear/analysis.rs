@@ -13,8 +13,10 @@ use rackweave_core::Span;
 /// An imbalance to be held.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Imbalance {
-    /// N: channels of the device, or dies of a channel, for which the same holds (§3.2).
-    pub units: u16,
+    /// N: channels of the device, or dies of a channel, for which the same holds (§3.2). That is the worst case, one that
+    /// takes all writes: generally it is how many times as fast as the mean the fastest wears (a rack's servers share
+    /// their load, RackBlox §3.6).
+    pub units: f64,
     /// δ: σ_max is at most 1 + δ times σ_avg.
     pub delta: f64,
     /// L: how long the device is to last.
@@ -33,10 +35,10 @@ pub enum AnalysisError {
     #[error("a device that lasts no time has no wear to level")]
     Life,
     #[error(
-        "a swap every {:.2} days cannot hold a wear imbalance of {delta} between {units} channels; every {:.2} days \
-         can", days(*period), days(*holds)
+        "a swap every {:.2} days cannot hold a wear imbalance of {delta} between {units} units; every {:.2} days can",
+        days(*period), days(*holds)
     )]
-    Period { period: Span, units: u16, delta: f64, holds: Span },
+    Period { period: Span, units: f64, delta: f64, holds: Span },
 }
 
 fn days(s: Span) -> f64 {
@@ -60,12 +62,12 @@ impl Imbalance {
 
     /// K: rounds through all units after which the imbalance holds; 0 for one unit.
     pub fn rounds(&self) -> f64 {
-        let n = f64::from(self.units);
+        let n = self.units;
         ((n - 1.0 - self.delta) / (n * self.delta)).max(0.0)
     }
     /// N K: swaps in α L.
     pub fn swaps(&self) -> f64 {
-        f64::from(self.units) * self.rounds()
+        self.units * self.rounds()
     }
 
     /// 1/f: the longest time between swaps with which the imbalance holds; `None` if no swap is needed.

@@ -218,22 +218,23 @@ impl Leveler {
     /// ξ = σ_max ÷ σ_avg over channels (§3.1.4); 1 for a new device.
     pub fn imbalance(&self) -> f64 {
         let channels = self.dies.chunks(self.dies_per_channel as usize).map(|c| c.iter().map(|d| d.total).sum());
-        imbalance(channels)
+        imbalance(channels.map(|c: u64| c as f64))
     }
     /// The same over dies.
     pub fn die_imbalance(&self) -> f64 {
-        imbalance(self.dies.iter().map(|d| d.total))
+        imbalance(self.dies.iter().map(|d| d.total as f64))
     }
 }
 
-fn imbalance(wear: impl Iterator<Item = u64>) -> f64 {
-    let (mut n, mut sum, mut most) = (0u64, 0u128, 0);
+/// The most worn ÷ the mean (FlashBlox's ξ, RackBlox's λ); 1 where nothing is worn.
+pub fn imbalance(wear: impl Iterator<Item = f64>) -> f64 {
+    let (mut n, mut sum, mut most) = (0u64, 0.0, 0.0f64);
     for w in wear {
         n += 1;
-        sum += u128::from(w);
-        most = w.max(most);
+        sum += w;
+        most = most.max(w);
     }
-    if sum == 0 { 1.0 } else { most as f64 * n as f64 / sum as f64 }
+    if sum > 0.0 { most * n as f64 / sum } else { 1.0 }
 }
 
 #[cfg(test)]
