@@ -145,6 +145,9 @@ trace_points! {
     /// An invalidation without credit found no slot and is left to be sent again; a member was asked to give back the
     /// page credit it does not use. a: member's place in the view, b: slots (0).
     InvNoRoom, CreditRecalled,
+    /// A vSSD is to move to another server, has moved (a: set, b: the new vSSD), or the move was given up; its server gave
+    /// the old one back (a: vSSD, b: set).
+    MoveStarted, MoveDone, MoveCancelled, VssdReleased,
     /// A device failed for good. a: SSD (or, told by a replica, vSSD).
     DeviceFailed,
     /// A read left its rack, where no replica was idle (also counted as `Redirect`). a: asked vSSD, b: serving vSSD.

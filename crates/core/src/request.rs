@@ -122,6 +122,24 @@ pub enum AdminOp {
         set: SetId,
         without: Box<[NodeId]>,
     },
+    /// The vSSD's data and its place in the set move to another server (protocol rule 24), which is chosen if not named.
+    /// Answered when the move is decided, not when it is done.
+    VssdMove {
+        vssd: VssdId,
+        to: Option<NodeId>,
+    },
+    /// All servers, with what they hold and have room for.
+    Servers,
+    /// A server more, with an empty drive: answered with its number, before it runs.
+    ServerAdd,
+    /// Every vSSD of the server moves elsewhere, and it gets no other one.
+    ServerDrain {
+        server: NodeId,
+    },
+    /// The server belongs to the rack no more; it holds no vSSD that a set needs.
+    ServerRemove {
+        server: NodeId,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -139,6 +157,36 @@ pub enum ReplyData {
     Volume(VolumeInfo),
     Volumes(Vec<VolumeInfo>),
     Rack(Box<RackStatus>),
+    Servers(Vec<ServerInfo>),
+}
+
+/// Whether a server is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ServerState {
+    #[default]
+    In = 0,
+    /// Its vSSDs are on their way to others.
+    Draining = 1,
+    /// Its number is not used again.
+    Removed = 2,
+}
+
+/// A server as the metadata service has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    pub node: NodeId,
+    pub state: ServerState,
+    /// It holds a lease.
+    pub alive: bool,
+    /// vSSDs it has a part in, and those on their way to it and away from it.
+    pub vssds: u32,
+    pub coming: u32,
+    pub leaving: u32,
+    /// vSSDs its drive has room for beside those.
+    pub free: u32,
+    /// Sets that lost the copy it had and have no other place for it.
+    pub homeless: u32,
 }
 
 /// A stretch of a volume that is wholly mapped to flash (or the write cache), or wholly not (reads as zeroes).
@@ -263,4 +311,12 @@ pub enum RequestError {
     StillMissing { set: SetId, server: NodeId },
     #[error("no complete member of set {} would remain: there is nothing to recover from", .set.0)]
     NothingLeft { set: SetId },
+    #[error("there is no vSSD {} in any set", .vssd.0)]
+    UnknownVssd { vssd: VssdId },
+    #[error("vSSD {} of set {} is moving already", .vssd.0, .set.0)]
+    Moving { vssd: VssdId, set: SetId },
+    #[error("there is no server {}", Layout::server_number(*.server))]
+    UnknownServer { server: NodeId },
+    #[error("server {}: {why}", Layout::server_number(*.server))]
+    ServerUnfit { server: NodeId, why: Box<str> },
 }

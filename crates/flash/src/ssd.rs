@@ -113,6 +113,11 @@ pub enum FlashDone {
     BlockFreed {
         vssd: VssdId,
     },
+    /// [`Ssd::clear`] is done, durably. After an error it is to be asked for again.
+    Cleared {
+        vssd: VssdId,
+        result: Result<(), DeviceError>,
+    },
     /// Collecting, but no victim would free anything, or nothing can be moved now.
     GcIdle {
         vssd: VssdId,
@@ -606,6 +611,26 @@ impl Ssd {
     /// Collection is on, or a victim is still being finished.
     pub fn gc_running(&self, vssd: VssdId) -> bool {
         self.get(vssd).gc_running()
+    }
+
+    /// Gives the vSSD's flash to another: it has this name from now on.
+    pub fn rename(&mut self, vssd: VssdId, to: VssdId) {
+        let i = self.index(vssd);
+        self.vssds[i].id = to;
+    }
+    /// Forgets everything in the vSSD now, and erases it in the background; answered by [`FlashDone::Cleared`]. Nothing
+    /// may be programmed until then.
+    pub fn clear(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) {
+        let i = self.index(vssd);
+        self.with(i, now, out, Vssd::clear);
+    }
+    /// Nothing is programmed in the vSSD that a start could find.
+    pub fn is_clear(&self, vssd: VssdId) -> bool {
+        self.get(vssd).is_clear()
+    }
+    /// Erase blocks of the vSSD that failed for good.
+    pub fn retired(&self, vssd: VssdId) -> u32 {
+        self.get(vssd).retired()
     }
 
     /// Appends at most `limit` chunks that hold an entry, from the chunk of `from` on in address order, each with a

@@ -7,14 +7,18 @@
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
 //! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last |
 //! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
+//! | `vids` | version u8, number of the next vSSD that is made u32 |
+//! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 made for another, 4 which was lost), that other vssd u32 or 0]); only of a set whose places are not the configured ones |
+//! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only of a server that was added, drained or removed |
 //! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); of one that was ever limited version 2, and iops u64, bytes per second u64 follow (0: no limit) |
 
 use bytes::Bytes;
 use rackweave_core::msg::{Member, Role, View, ViewState};
-use rackweave_core::request::VolumeLimits;
+use rackweave_core::request::{ServerState, VolumeLimits};
 use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
 
 use crate::MetaError;
+use crate::members::{Place, Replaces};
 
 /// Format version of every record …
 pub const VERSION: u8 = 1;
@@ -70,6 +74,9 @@ pub struct VolumeRecord {
 /// One durable record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
+    NextVssd(u32),
+    Places(SetId, Vec<Place>),
+    Node(NodeId, ServerState),
     Rack(RackRecord),
     Server(NodeId, ServerRecord),
     Set(View),
@@ -99,6 +106,45 @@ pub fn set_key(s: SetId) -> Bytes {
 /// Key of a volume.
 pub fn volume_key(v: VolumeId) -> Bytes {
     key(b"vol/", v.0)
+}
+
+/// Key of the number of the next vSSD.
+pub fn next_vssd_key() -> Bytes {
+    Bytes::from_static(b"vids")
+}
+/// Key of a set's places.
+pub fn places_key(s: SetId) -> Bytes {
+    key(b"plc/", s.0)
+}
+/// Key of a server's state.
+pub fn node_key(n: NodeId) -> Bytes {
+    key(b"nod/", n.0)
+}
+
+/// Bytes of the number of the next vSSD.
+pub fn encode_next_vssd(n: u32) -> Bytes {
+    let mut w = vec![VERSION];
+    w.extend_from_slice(&n.to_le_bytes());
+    w.into()
+}
+
+/// Bytes of a set's places.
+pub fn encode_places(places: &[Place]) -> Bytes {
+    let mut w = vec![VERSION, places.len() as u8];
+    for p in places {
+        w.extend_from_slice(&p.vssd.0.to_le_bytes());
+        w.extend_from_slice(&p.node.0.to_le_bytes());
+        let lost = p.replaces.is_some_and(|r| r.lost);
+        w.push(p.slot);
+        w.push(u8::from(p.leaving) | u8::from(p.replaces.is_some()) << 1 | u8::from(lost) << 2);
+        w.extend_from_slice(&p.replaces.map_or(0, |r| r.vssd.0).to_le_bytes());
+    }
+    w.into()
+}
+
+/// Bytes of a server's state.
+pub fn encode_node(s: ServerState) -> Bytes {
+    vec![VERSION, s as u8].into()
 }
 
 /// Bytes of [`RackRecord`].
@@ -214,6 +260,7 @@ impl Reader<'_> {
 pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     let (kind, number) = match key {
         b"rack" => (*b"rack", 0),
+        b"vids" => (*b"vids", 0),
         k if k.len() == 8 => {
             let (kind, n) = k.split_at(4);
             (kind.try_into().expect("4 bytes"), u32::from_be_bytes(n.try_into().expect("4 bytes")))
@@ -233,6 +280,17 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
             let nonces = (0..r.u8()?).map(|_| r.u64()).collect::<Result<_, _>>()?;
             Record::Server(NodeId(number), ServerRecord { incarnation, nonces })
         }
+        b"vids" => Record::NextVssd(r.u32()?),
+        b"plc/" => Record::Places(SetId(number), decode_places(&mut r)?),
+        b"nod/" => Record::Node(
+            NodeId(number),
+            match r.u8()? {
+                0 => ServerState::In,
+                1 => ServerState::Draining,
+                2 => ServerState::Removed,
+                _ => return Err(r.malformed()),
+            },
+        ),
         b"set/" => Record::Set(decode_view(SetId(number), &mut r)?),
         b"vol/" => Record::Volume(decode_volume(VolumeId(number), limited, &mut r)?),
         _ => return Err(MetaError::UnknownKey { key: key.into() }),
@@ -241,6 +299,22 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
         return Err(r.malformed());
     }
     Ok(record)
+}
+
+fn decode_places(r: &mut Reader<'_>) -> Result<Vec<Place>, MetaError> {
+    let mut places = Vec::new();
+    for _ in 0..r.u8()? {
+        let mut p = Place::new(VssdId(r.u32()?), NodeId(r.u32()?), r.u8()?);
+        let state = r.u8()?;
+        let other = VssdId(r.u32()?);
+        if state > 7 || (state & 2 == 0 && (state & 4 != 0 || other != VssdId(0))) {
+            return Err(r.malformed());
+        }
+        p.leaving = state & 1 != 0;
+        p.replaces = (state & 2 != 0).then_some(Replaces { vssd: other, lost: state & 4 != 0 });
+        places.push(p);
+    }
+    Ok(places)
 }
 
 fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {

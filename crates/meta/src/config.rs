@@ -25,6 +25,15 @@ pub struct LevelConfig {
 #[derive(Clone, Debug)]
 pub struct MetaConfig {
     pub layout: Layout,
+    /// Servers that the rack begins with; the layout may have room for more.
+    pub servers: u32,
+    /// Slots of a server's drive for each level of isolation: those of its vSSDs, in the order of their sets' members,
+    /// then free ones.
+    pub slots: u8,
+    /// A server whose lease has ended is taken for lost after this, and its vSSDs are made anew elsewhere; zero: never.
+    pub replace_after: Span,
+    /// vSSDs that are made anew or moved at a time.
+    pub moves: u32,
     pub sets: Vec<SetConfig>,
     /// How long a server may serve after it sent a heartbeat, by its own clock.
     pub lease: Span,
@@ -40,6 +49,10 @@ pub struct MetaConfig {
     pub overcommit: f64,
     /// Broken on purpose, for a checker to notice: take a lease for ended at half its time (protocol rule 2).
     pub remove_early: bool,
+    /// Likewise: a vSSD that moves leaves its set before the new one has everything (rule 24).
+    pub leave_early: bool,
+    /// Likewise: a new vSSD gets the id of one that left (rule 5).
+    pub reuse_ids: bool,
 }
 
 /// Largest drift that a configuration may allow: one in a hundred. Above it the bound on foreign leases means nothing.
@@ -66,6 +79,8 @@ pub enum MetaError {
     Levels { set: SetId, levels: usize },
     #[error("level {level} is configured twice, or has no set")]
     Level { level: u8 },
+    #[error("a level has {slots} slots on a drive, and sets of {members} members need as many")]
+    Slots { slots: u8, members: usize },
     #[error("a lease of {lease} is no lease")]
     Lease { lease: Span },
     #[error("a drift of {ppm} ppm is above {DRIFT_PPM_MAX}")]
@@ -122,6 +137,9 @@ impl MetaConfig {
             if s.members.is_empty() || s.members.len() > MEMBERS_MAX {
                 return Err(MetaError::Members { set: s.set, members: s.members.len() });
             }
+            if s.members.len() > usize::from(self.slots) {
+                return Err(MetaError::Slots { slots: self.slots, members: s.members.len() });
+            }
             for &(vssd, node) in &s.members {
                 if !vssds.insert(vssd) {
                     return Err(MetaError::DuplicateVssd { vssd });
@@ -135,6 +153,25 @@ impl MetaConfig {
             }
         }
         Ok(())
+    }
+
+    /// Place of the set's level of isolation among the levels, in order.
+    pub fn level_place(&self, set: SetId) -> u8 {
+        let of = |l: &LevelConfig| l.sets.contains(&set);
+        let level = self.levels.iter().find(|l| of(l)).map(|l| l.level);
+        self.distinct_levels().iter().position(|l| Some(*l) == level).unwrap_or(0) as u8
+    }
+    pub fn level_count(&self) -> u32 {
+        self.distinct_levels().len() as u32
+    }
+    fn distinct_levels(&self) -> Vec<u8> {
+        let mut all: Vec<u8> = Vec::new();
+        for l in &self.levels {
+            if !all.contains(&l.level) {
+                all.push(l.level);
+            }
+        }
+        all
     }
 
     /// How long the service must take a lease for held, by its own clock: the holder's clock may be the slowest and

@@ -7,18 +7,22 @@
 //! Rules (protocol.md 1–6, 14): a lease is taken for held until it has ended by the slowest clock ([`MetaConfig::lease_bound`]);
 //! a member is removed only then and only on the word of a survivor heard after the loss; a restarted server comes back
 //! as a shadow; a set without survivors recovers when all members of its last epoch are back; a service that starts
-//! takes every lease of its life before for held.
+//! takes every lease of its life before for held. vSSDs move and are made anew ([`moves`], rule 24): a new one is filled
+//! as a shadow, then the old one leaves.
 
 mod clear;
 pub mod codec;
 mod config;
 mod members;
+mod moves;
 mod node;
 mod outbox;
 mod volumes;
 pub mod wear;
 
 pub use config::{DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, SetConfig};
+pub use members::{Place, Replaces};
+pub use moves::FIRST_MOVED;
 pub use node::Meta;
 pub use volumes::{NAME_MAX, VOLUMES_MAX};
 

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::request::RequestError;
-use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
+use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 /// What the service knows of one server.
 #[derive(Clone, Debug, Default)]
@@ -20,19 +20,42 @@ pub struct Server {
 }
 
 impl Server {
-    fn present(&self, now: Time) -> bool {
+    pub fn present(&self, now: Time) -> bool {
         self.incarnation != Incarnation(0) && now < self.lease_ends
     }
 }
 
-/// One configured place of a set, and what its server last said of it.
-#[derive(Clone, Copy, Debug)]
+/// One place of a set, and what its server last said of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub vssd: VssdId,
     pub node: NodeId,
+    /// Of its server's drive.
+    pub slot: u8,
+    /// The place that this one is made for; that one leaves when this one has everything.
+    pub replaces: Option<Replaces>,
+    /// Not wanted any more. It is a member of no further view, but as a shadow until it is known to serve nothing.
+    pub leaving: bool,
+    /// Epoch it has installed.
+    pub epoch: Epoch,
     /// Complete in the epoch named.
-    pub complete_in: Option<rackweave_core::Epoch>,
+    pub complete_in: Option<Epoch>,
     pub failed: bool,
+}
+
+impl Place {
+    pub fn new(vssd: VssdId, node: NodeId, slot: u8) -> Place {
+        let (replaces, leaving, epoch, complete_in, failed) = (None, false, Epoch(0), None, false);
+        Place { vssd, node, slot, replaces, leaving, epoch, complete_in, failed }
+    }
+}
+
+/// Why a place was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaces {
+    pub vssd: VssdId,
+    /// That one was lost: if it comes back first, it stays.
+    pub lost: bool,
 }
 
 /// How long is waited for those who may only be late.
@@ -129,13 +152,14 @@ pub fn decide<S: Servers>(
 
 /// Nothing was ever written: whoever is there begins.
 fn first_view<S: Servers>(judge: &Judge<'_, S>) -> Option<(ViewState, Vec<Member>)> {
+    let first = |p: &Place| !p.leaving && p.replaces.is_none();
     let there: Vec<Member> = judge
         .places
         .iter()
-        .filter(|p| judge.usable(p.vssd, p.node))
+        .filter(|p| first(p) && judge.usable(p.vssd, p.node))
         .map(|p| judge.reborn(p.vssd, p.node, Role::Member))
         .collect();
-    let enough = there.len() == judge.places.len()
+    let enough = there.len() == judge.places.iter().filter(|p| first(p)).count()
         || (judge.now >= judge.patience.first_view_until
             && !there.is_empty()
             && there.len() >= usize::from(judge.patience.min_copies));
@@ -160,7 +184,16 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, V
     }
     let mut next = Vec::with_capacity(judge.places.len());
     for m in &view.members {
+        let leaves = judge.place(m.vssd).filter(|p| p.leaving);
         match judge.life(m) {
+            // As a shadow it serves nothing, and no write completes without its word. Once it has installed that, the
+            // others can do without: it does not take itself for a member under the lease it has.
+            Life::Live | Life::Unheard if leaves.is_some() => {
+                if m.role == Role::Member || leaves.is_some_and(|p| p.epoch < view.epoch) {
+                    next.push(Member { role: Role::Shadow, ..*m });
+                }
+            }
+            Life::Restarted if leaves.is_some() => {}
             Life::Live | Life::Unheard => {
                 let complete = judge.place(m.vssd).is_some_and(|p| p.complete_in == Some(view.epoch));
                 let role = if complete { Role::Member } else { m.role };
@@ -173,7 +206,7 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, V
         }
     }
     for p in judge.places {
-        if !view.members.iter().any(|m| m.vssd == p.vssd) && judge.usable(p.vssd, p.node) {
+        if !p.leaving && !view.members.iter().any(|m| m.vssd == p.vssd) && judge.usable(p.vssd, p.node) {
             next.push(judge.reborn(p.vssd, p.node, Role::Shadow));
         }
     }

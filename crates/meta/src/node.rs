@@ -9,7 +9,8 @@ use rackweave_core::msg::{
     Body, Class, Control, Header, IoReply, Member, Op, Packet, RackMap, Role, SetRoute, View, ViewState,
 };
 use rackweave_core::request::{
-    AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
+    AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerState, ServerStatus,
+    SetStatus,
 };
 use rackweave_core::{
     Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, SsdId, Time, Timestamp, TracePoint, VolumeId,
@@ -19,6 +20,7 @@ use rackweave_core::{
 use crate::clear::Clearing;
 use crate::codec::{self, RackRecord, Record, ServerRecord};
 use crate::members::{self, Patience, Place, Server, Servers};
+use crate::moves::Moves;
 use crate::outbox::Outbox;
 use crate::volumes::{self, Limits, Volumes};
 use crate::{MetaConfig, MetaError};
@@ -29,17 +31,20 @@ const NONCES_MAX: usize = 16;
 const CLIENTS_MAX: usize = 4_096;
 /// Answers to administration remembered, so that a repeated request is answered and not done again.
 const ANSWERS_MAX: usize = 1_024;
+/// Steps of a set's moves and views that one event may take.
+const STEPS_MAX: u32 = 4;
 /// Looks at leases so often within a lease's time.
 const TICKS_A_LEASE: u64 = 4;
 
-struct Set {
-    places: Vec<Place>,
-    view: View,
+#[derive(Debug)]
+pub(crate) struct Set {
+    pub(crate) places: Vec<Place>,
+    pub(crate) view: View,
 }
 
 /// Servers by node id; a rack has few.
 #[derive(Default)]
-struct ServerTable {
+pub(crate) struct ServerTable {
     unknown: Server,
     known: BTreeMap<NodeId, Server>,
 }
@@ -54,22 +59,23 @@ type Answer = Result<Box<ReplyData>, Box<RequestError>>;
 
 /// The metadata service.
 pub struct Meta {
-    cfg: MetaConfig,
+    pub(crate) cfg: MetaConfig,
     /// By level, the first for volumes that ask for none.
     limits: Vec<Limits>,
-    me: Incarnation,
+    pub(crate) me: Incarnation,
     rack: RackRecord,
-    sets: Vec<Set>,
+    pub(crate) sets: Vec<Set>,
     by_set: Map<SetId, usize>,
-    by_vssd: Map<VssdId, (usize, usize)>,
-    servers: ServerTable,
+    pub(crate) by_vssd: Map<VssdId, (usize, usize)>,
+    pub(crate) servers: ServerTable,
+    pub(crate) moves: Moves,
     lives: BTreeMap<NodeId, ServerRecord>,
     clients: BTreeMap<NodeId, (u64, Incarnation)>,
     volumes: Volumes,
     clearing: Clearing,
     answers: VecDeque<((Incarnation, u64), Answer)>,
-    out: Outbox,
-    booted_at: Option<Time>,
+    pub(crate) out: Outbox,
+    pub(crate) booted_at: Option<Time>,
     tick_at: Time,
 }
 
@@ -78,14 +84,12 @@ impl Meta {
     pub fn new(cfg: MetaConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, MetaError> {
         cfg.validate()?;
         let mut sets = Vec::new();
-        let (mut by_set, mut by_vssd) = (map::map(), map::map());
+        let mut by_set = map::map();
         for (i, s) in cfg.sets.iter().enumerate() {
             by_set.insert(s.set, i);
-            let place = |&(vssd, node): &_| Place { vssd, node, complete_in: None, failed: false };
-            let places: Vec<Place> = s.members.iter().map(place).collect();
-            places.iter().enumerate().for_each(|(k, p)| {
-                by_vssd.insert(p.vssd, (i, k));
-            });
+            let slots = cfg.level_place(s.set) * cfg.slots..;
+            let place = |(&(vssd, node), slot): (&_, u8)| Place::new(vssd, node, slot);
+            let places: Vec<Place> = s.members.iter().zip(slots).map(place).collect();
             let (epoch, members) = (Epoch(0), Vec::new());
             let view = View { set: s.set, epoch, state: ViewState::Normal, recovered: epoch, members };
             sets.push(Set { places, view });
@@ -104,8 +108,9 @@ impl Meta {
             rack: RackRecord { next_incarnation: 1, next_volume: 1 },
             sets,
             by_set,
-            by_vssd,
+            by_vssd: map::map(),
             servers: ServerTable::default(),
+            moves: Moves::new(&cfg.layout, cfg.servers),
             lives: BTreeMap::new(),
             clients: BTreeMap::new(),
             volumes: Volumes::new(Vec::new()),
@@ -117,27 +122,29 @@ impl Meta {
             cfg,
         };
         meta.load(saved)?;
+        meta.index_places();
         Ok(meta)
     }
 
     fn load(&mut self, saved: Vec<(Bytes, Bytes)>) -> Result<(), MetaError> {
         let mut records = Vec::new();
+        let mut views = Vec::new();
         for (key, value) in saved {
             match codec::decode(&key, &value)? {
+                Record::NextVssd(n) => self.moves.next_vssd = n,
+                Record::Places(set, places) => {
+                    let i = *self.by_set.get(&set).ok_or(MetaError::UnknownSet { set })?;
+                    self.sets[i].places = places;
+                }
+                Record::Node(node, state) => {
+                    self.moves.nodes.insert(node, state);
+                }
                 Record::Rack(r) => self.rack = r,
                 Record::Server(node, r) => {
                     self.servers.known.insert(node, Server { incarnation: r.incarnation, ..Server::default() });
                     self.lives.insert(node, r);
                 }
-                Record::Set(view) => {
-                    let i = *self.by_set.get(&view.set).ok_or(MetaError::UnknownSet { set: view.set })?;
-                    for m in &view.members {
-                        if !self.sets[i].places.iter().any(|p| p.vssd == m.vssd && p.node == m.server) {
-                            return Err(MetaError::Moved { set: view.set, vssd: m.vssd });
-                        }
-                    }
-                    self.sets[i].view = view;
-                }
+                Record::Set(view) => views.push(view),
                 Record::Volume(v) => {
                     if let Some(&set) = v.sets.iter().find(|s| !self.by_set.contains_key(*s)) {
                         return Err(MetaError::UnknownSet { set });
@@ -145,6 +152,15 @@ impl Meta {
                     records.push(v);
                 }
             }
+        }
+        for view in views {
+            let i = *self.by_set.get(&view.set).ok_or(MetaError::UnknownSet { set: view.set })?;
+            for m in &view.members {
+                if !self.sets[i].places.iter().any(|p| p.vssd == m.vssd && p.node == m.server) {
+                    return Err(MetaError::Moved { set: view.set, vssd: m.vssd });
+                }
+            }
+            self.sets[i].view = view;
         }
         records.sort_by_key(|v| v.id);
         for v in records.iter().filter(|v| v.deleting) {
@@ -161,16 +177,16 @@ impl Meta {
 
     /// What `status` shows.
     pub fn status(&self, now: Time) -> RackStatus {
-        let mut servers: BTreeMap<NodeId, ServerStatus> = BTreeMap::new();
-        for p in self.sets.iter().flat_map(|s| &s.places) {
-            let s = self.servers.server(p.node);
-            servers.entry(p.node).or_insert_with(|| ServerStatus {
-                node: p.node,
+        let server = |node: NodeId| {
+            let s = self.servers.server(node);
+            ServerStatus {
+                node,
                 alive: s.heard_at.is_some() && now < s.lease_ends,
                 last_heartbeat: s.heard_at.unwrap_or(Time::ZERO),
-                ssds: vec![SsdId(p.node.0 - self.cfg.layout.server(0).0)],
-            });
-        }
+                ssds: vec![SsdId(Layout::server_number(node))],
+            }
+        };
+        let servers = self.servers().into_iter().map(|i| server(self.cfg.layout.server(i))).collect();
         let member = |m: &Member| MemberStatus { vssd: m.vssd, server: m.server, role: m.role };
         let set = |s: &Set| SetStatus {
             set: s.view.set,
@@ -181,7 +197,7 @@ impl Meta {
                 .unwrap_or_default(),
         };
         RackStatus {
-            servers: servers.into_values().collect(),
+            servers,
             sets: self.sets.iter().map(set).collect(),
             promise_limit: self.limits.iter().map(|l| l.promise).sum(),
             promised: self.volumes.promised(),
@@ -225,7 +241,7 @@ impl Meta {
             request,
         }
     }
-    fn say(&mut self, dst: NodeId, request: u64, body: Control) {
+    pub(crate) fn say(&mut self, dst: NodeId, request: u64, body: Control) {
         let header = self.header(request, SetId(0), Epoch(0));
         self.out.send(Packet { src: Layout::META, dst, header, body: Body::Control(body) });
     }
@@ -263,6 +279,8 @@ impl Meta {
                 let answer = self.admin_once(now, src, (header.incarnation, header.request), &op, fx);
                 self.say(src, header.request, Control::AdminReply(answer));
             }
+            Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
+            Body::Table(Ok(())) => self.row_deleted(header.vssd),
             Body::Reply(reply) => self.cleared(now, header.request, &reply),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
@@ -270,8 +288,10 @@ impl Meta {
     }
 
     fn server_hello(&mut self, now: Time, src: NodeId, nonce: u64, reports: &[VssdReport], fx: &mut Effects) {
-        if !self.sets.iter().any(|s| s.places.iter().any(|p| p.node == src)) {
-            return;
+        match self.moves.nodes.get(&src) {
+            None => return,
+            Some(ServerState::Removed) => return self.say(src, 0, Control::ServerRefused { nonce }),
+            Some(ServerState::In | ServerState::Draining) => {}
         }
         let life = self.lives.entry(src).or_default();
         if life.nonces.last() == Some(&nonce) {
@@ -299,12 +319,14 @@ impl Meta {
         };
         self.servers.known.insert(src, server);
         for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
-            (p.complete_in, p.failed) = (None, false);
+            (p.complete_in, p.failed, p.epoch) = (None, false, Epoch(0));
         }
         for r in reports {
             self.note(src, r);
         }
         self.welcome(src, nonce, incarnation);
+        self.forget_plan(src);
+        self.remind(now, src);
         self.review_server(now, src, fx);
     }
 
@@ -322,8 +344,8 @@ impl Meta {
             return false;
         }
         let complete_in = r.complete.then_some(r.epoch);
-        let news = p.failed != r.failed || p.complete_in != complete_in;
-        (p.failed, p.complete_in) = (p.failed || r.failed, complete_in);
+        let news = p.failed != r.failed || p.complete_in != complete_in || p.epoch != r.epoch;
+        (p.failed, p.complete_in, p.epoch) = (p.failed || r.failed, complete_in, r.epoch);
         news || r.epoch != s.view.epoch
     }
 
@@ -355,6 +377,7 @@ impl Meta {
         if news {
             self.review_server(now, src, fx);
         }
+        self.remind(now, src);
         let mut views = Vec::new();
         for r in reports {
             if let Some(&(i, _)) = self.by_vssd.get(&r.vssd)
@@ -419,6 +442,26 @@ impl Meta {
     }
 
     fn review(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
+        let mut changed = false;
+        // What a view makes of a move may call for the next view at once; there are few steps.
+        for _ in 0..STEPS_MAX {
+            let stepped = self.step_moves(now, i, fx);
+            let renewed = self.renew(now, i, fx);
+            changed |= renewed;
+            if !stepped && !renewed {
+                break;
+            }
+        }
+        changed
+    }
+    /// After a place came or went.
+    pub(crate) fn look_again(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        if self.review(now, i, fx) {
+            self.push_map();
+        }
+    }
+
+    fn renew(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
         let s = &self.sets[i];
         let patience = Patience {
             first_view_until: self.booted_at.unwrap_or(now) + self.cfg.lease_bound(),
@@ -427,7 +470,12 @@ impl Meta {
         };
         let next = members::decide(&s.view, &s.places, &self.servers, now, patience);
         match next {
-            Some((state, members)) => self.new_view(i, state, members, fx),
+            Some((state, members)) => {
+                let before: Vec<VssdId> = s.view.members.iter().map(|m| m.vssd).collect();
+                let renewed = self.new_view(i, state, members, fx);
+                self.left(now, i, &before);
+                renewed
+            }
             None => false,
         }
     }
@@ -510,7 +558,7 @@ impl Meta {
     }
 
     fn admin_once(&mut self, now: Time, src: NodeId, by: (Incarnation, u64), op: &AdminOp, fx: &mut Effects) -> Answer {
-        if matches!(op, AdminOp::VolumeInfo { .. } | AdminOp::VolumeList | AdminOp::RackStatus) {
+        if matches!(op, AdminOp::VolumeInfo { .. } | AdminOp::VolumeList | AdminOp::RackStatus | AdminOp::Servers) {
             return self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
         }
         if let Some((_, answer)) = self.answers.iter().find(|(known, _)| *known == by) {
@@ -605,6 +653,11 @@ impl Meta {
                 }
                 Ok(ReplyData::Done)
             }
+            AdminOp::VssdMove { vssd, to } => self.move_vssd(now, *vssd, *to, fx),
+            AdminOp::Servers => Ok(ReplyData::Servers(self.server_infos(now))),
+            AdminOp::ServerAdd => self.add_server(now),
+            AdminOp::ServerDrain { server } => self.drain(now, *server, fx),
+            AdminOp::ServerRemove { server } => self.remove(now, *server),
             AdminOp::VolumeInfo { name } => Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?))),
             AdminOp::VolumeList => Ok(ReplyData::Volumes(self.volumes.list())),
             AdminOp::RackStatus => Ok(ReplyData::Rack(Box::new(self.status(now)))),
@@ -641,6 +694,7 @@ impl Meta {
             return;
         }
         self.tick_at = now + self.cfg.lease / TICKS_A_LEASE;
+        self.begin_moves(now, fx);
         let mut changed = false;
         for i in 0..self.sets.len() {
             changed |= self.review(now, i, fx);
@@ -700,7 +754,8 @@ impl Node for Meta {
         }
         self.tick(now, fx);
         self.clear(now);
+        self.delete_rows(now);
         self.out.flush(fx);
-        fx.wake_at(self.tick_at.min(self.clearing.deadline()));
+        fx.wake_at(self.tick_at.min(self.clearing.deadline()).min(self.rows_deadline()));
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Shape: server `i` of `S` hosts one vSSD of each of the sets `i`, `i − 1`, … (mod `S`), so that set `k` has members on
 //! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels, or its dies, equally. With several levels of isolation
-//! all that is there once for each, on an equal part of the drive: set `l S + k`, vSSDs `l R + slot`.
+//! all that is there once for each, on an equal part of the drive: set `l S + k`, vSSDs `l R + slot`. A drive may have free
+//! slots behind those of its vSSDs, and a server that was added has nothing else: where vSSDs are by now, the metadata
+//! service knows.
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
@@ -36,10 +38,10 @@ pub enum BuildError {
     #[error("ssd.erase_suspend: {0}")]
     EraseSuspend(ProfileError),
     #[error(
-        "ssd.profile {name:?} has {units} {isolation}s at this size, fewer than the {replicas} {isolation}-isolated vSSDs \
-         of a server"
+        "ssd.profile {name:?} has {units} {isolation}s at this size, fewer than the {slots} {isolation}-isolated vSSDs \
+         that a server has room for (replicas + ssd.spare)"
     )]
-    Units { name: String, units: u32, isolation: &'static str, replicas: u32 },
+    Units { name: String, units: u32, isolation: &'static str, slots: u32 },
     #[error("node {node} does not run in this process")]
     NotHere { node: NodeId },
     #[error("server {server}: {error}")]
@@ -89,13 +91,8 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
     let profile = base.scaled_to(cfg.ssd.size.0)?;
     for &level in cfg.ssd.isolation.all() {
         let units = units(cfg, &profile, level);
-        if units < cfg.replicas {
-            return Err(BuildError::Units {
-                name: name.clone(),
-                units,
-                isolation: level.name(),
-                replicas: cfg.replicas,
-            });
+        if units < cfg.slots() {
+            return Err(BuildError::Units { name: name.clone(), units, isolation: level.name(), slots: cfg.slots() });
         }
     }
     Ok(profile)
@@ -112,7 +109,7 @@ fn units(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> u32 {
 
 /// What each vSSD of the level has for itself.
 fn share(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> Share {
-    let each = units(cfg, profile, level) / cfg.replicas;
+    let each = units(cfg, profile, level) / cfg.slots();
     match level {
         IsolationConfig::Channel => Share::Channels(each as u16),
         IsolationConfig::Die => Share::Dies(each),
@@ -179,10 +176,14 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     let ssd = ssd(cfg, i)?;
     let levels = (0..).zip(cfg.ssd.isolation.all());
     let vssds = levels
-        .flat_map(|(l, &level)| (0..cfg.replicas).map(move |slot| (l, level, slot)))
+        .flat_map(|(l, &level)| (0..cfg.slots()).map(move |slot| (l, level, slot)))
         .map(|(l, level, slot)| {
+            let share = share(cfg, &ssd.profile, level);
+            if slot >= cfg.replicas || i >= cfg.servers {
+                return VssdConfig::free((l * cfg.slots() + slot) as usize, share);
+            }
             let set = l * cfg.servers + Placement::of(cfg).first(i, slot);
-            let (id, share) = (vssd_id(cfg, i, l * cfg.replicas + slot), share(cfg, &ssd.profile, level));
+            let id = vssd_id(cfg, i, l * cfg.replicas + slot);
             let peers = members(cfg, set).into_iter().filter(|m| m.0 != id).collect();
             VssdConfig { id, set: SetId(set), share, peers }
         })
@@ -191,6 +192,8 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     c.cache_slots = cfg.cache_slots;
     c.min_copies = cfg.min_copies as u8;
     c.nonce = nonce;
+    c.scrub_every = cfg.scrub.every();
+    c.fill_rate = cfg.repair.mib_per_s << 20;
     if cfg.hosts.is_some() {
         c.timeouts = over_a_transport();
     }
@@ -273,6 +276,10 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     let sets = (0..cfg.sets()).map(|k| SetConfig { set: SetId(k), members: members(cfg, k) }).collect();
     Ok(MetaConfig {
         layout: layout(cfg),
+        servers: cfg.servers,
+        slots: cfg.slots() as u8,
+        replace_after: cfg.repair.replace_after(),
+        moves: cfg.repair.moves,
         sets,
         lease: cfg.lease(),
         drift_ppm: cfg.lease.drift_ppm,
@@ -281,6 +288,8 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         levels,
         overcommit: cfg.overcommit,
         remove_early: false,
+        leave_early: false,
+        reuse_ids: false,
     })
 }
 

@@ -71,6 +71,10 @@ impl RacksSection {
             wrong("servers", cfg.servers.to_string(), rule);
         }
         let alone = "1 with [hosts]: several racks run in one process or in virtual time";
+        if cfg.servers_max.is_some() {
+            let rule = "not with racks.count = 2: servers are numbered rack by rack".into();
+            wrong("servers_max", cfg.servers_max().to_string(), rule);
+        }
         if cfg.hosts.is_some() {
             wrong("racks.count", self.count.to_string(), alone.into());
         }
@@ -120,7 +124,7 @@ impl Placement {
 
 /// Addresses of the nodes; drivers know how many clients there are.
 pub fn layout(cfg: &RackConfig, clients: u32) -> Layout {
-    Layout { racks: cfg.racks.count, ..Layout::new(cfg.servers, clients) }
+    Layout { racks: cfg.racks.count, ..Layout::new(cfg.servers_max(), clients) }
 }
 
 #[cfg(test)]

@@ -244,3 +244,15 @@ fn a_failing_plan_shrinks_to_the_faults_that_matter() {
     let steal = |f: &FaultAt| matches!(f.fault, Fault::Steal { .. });
     assert!(small.faults.iter().any(steal), "no fence is ignored where none is set: {:?}", small.faults);
 }
+
+#[test]
+fn a_vssd_that_leaves_before_the_new_one_is_complete_is_caught() {
+    let broken = RackFaults { leave_early: true, ..RackFaults::default() };
+    rack_fault_is_caught("leave_early", broken, Plan::draw_moving);
+}
+
+#[test]
+fn an_id_that_is_used_again_is_caught() {
+    let broken = RackFaults { reuse_ids: true, ..RackFaults::default() };
+    rack_fault_is_caught("reuse_ids", broken, Plan::draw_moving);
+}

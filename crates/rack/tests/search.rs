@@ -15,6 +15,11 @@ const NEED_NOT_OCCUR: &[T] = &[
     T::RedirectFar,
     T::FarState,
     T::FarStateStale,
+    // Of plans with moves.
+    T::MoveStarted,
+    T::MoveDone,
+    T::MoveCancelled,
+    T::VssdReleased,
 ];
 
 fn number(name: &str, default: u64) -> u64 {
@@ -104,6 +109,26 @@ fn two_racks_pass_every_seed_and_meet_what_one_rack_cannot() {
     let missing = MUST_OCCUR_IN_TWO_RACKS.iter().filter(|&&p| coverage.get(p) == 0);
     let missing: Vec<&str> = missing.map(|p| p.name()).collect();
     assert!(count < 40 || missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    let again = run_plan(&reports[0].plan, &SimOptions::default());
+    assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
+}
+
+/// What must occur while vSSDs move.
+const MUST_OCCUR_IN_MOVES: &[T] =
+    &[T::MoveStarted, T::MoveDone, T::MoveCancelled, T::VssdReleased, T::ShadowComplete, T::MemberRemoved];
+
+#[test]
+fn racks_whose_vssds_move_pass_every_seed() {
+    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, Plan::draw_moving);
+    let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+    if let Some(first) = failed.first() {
+        panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
+    }
+    let mut coverage = Coverage::default();
+    reports.iter().for_each(|r| coverage.merge(&r.coverage));
+    let missing: Vec<&str> = MUST_OCCUR_IN_MOVES.iter().filter(|&&p| coverage.get(p) == 0).map(|p| p.name()).collect();
+    assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
     let again = run_plan(&reports[0].plan, &SimOptions::default());
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }

@@ -11,12 +11,15 @@ pub struct ReplicaConfig {
     /// Mutations wait while the view has fewer members (protocol rule 4).
     pub min_copies: u8,
     pub timeouts: Timeouts,
+    /// Bytes a second that a shadow copies; zero: as many as come.
+    pub fill_rate: u64,
     pub faults: Faults,
 }
 
 impl ReplicaConfig {
     pub fn new(set: SetId, vssd: VssdId, node: NodeId) -> ReplicaConfig {
-        ReplicaConfig { set, vssd, node, min_copies: 2, timeouts: Timeouts::default(), faults: Faults::default() }
+        let (timeouts, faults) = (Timeouts::default(), Faults::default());
+        ReplicaConfig { set, vssd, node, min_copies: 2, timeouts, fill_rate: 0, faults }
     }
 }
 

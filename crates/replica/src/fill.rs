@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, ScanEntry};
-use rackweave_core::msg::{BlockRange, Mutation, Peer, Role};
-use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
+use rackweave_core::msg::{BlockRange, Class, Mutation, Peer, Role};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Span, Time, Timestamp, TracePoint, VolumeId};
 
 use crate::active::covers;
 use crate::config::{DIGEST_LIMIT, FILL_RANGES_MAX, FILL_WINDOW};
@@ -17,6 +17,8 @@ use crate::timers::{Timer, Wait};
 /// Request number of a fill's and a recovery's messages; no operation and no read has it.
 pub(crate) const REQUEST: u64 = u64::MAX;
 
+/// A fill that was held up may catch up with this much of its time.
+const FILL_BURST: Span = Span::from_millis(50);
 /// Repetitions without an answer after which another source is asked.
 const SOURCE_TRIES: u8 = 8;
 
@@ -48,6 +50,9 @@ pub(crate) struct Fill {
     /// Blocks to copy, and those asked for.
     blocks: VecDeque<BlockAddr>,
     asked: Vec<BlockAddr>,
+    /// Bytes that may be asked for now, and since when they gather ([`crate::ReplicaConfig::fill_rate`]).
+    budget: u64,
+    budget_at: Time,
     /// Blocks were left out for want of pages: once everything has been compared, and with it every block gone that the
     /// source does not have, another pass fetches them.
     left_out: bool,
@@ -57,6 +62,19 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
+    /// As many bytes more as the rate allows, up to [`FILL_BURST`] of its time.
+    fn earn(&mut self, now: Time, rate: u64) {
+        if rate == 0 {
+            self.budget = u64::MAX;
+            return;
+        }
+        let most = (rate.saturating_mul(FILL_BURST.0) / 1_000_000_000).max(FILL_WINDOW as u64 * u64::from(BLOCK));
+        let earned = u128::from(rate) * u128::from(now.since(self.budget_at).0) / 1_000_000_000;
+        if earned > 0 {
+            self.budget_at = now;
+            self.budget = self.budget.saturating_add(earned as u64).min(most);
+        }
+    }
     fn zeroed(&self, a: BlockAddr) -> Timestamp {
         let over = self.ranges.iter().filter(|(r, _)| covers(*r, a));
         over.map(|r| r.1).max().unwrap_or(Timestamp::ZERO)
@@ -81,6 +99,8 @@ impl Replica {
             chunks: VecDeque::new(),
             blocks: VecDeque::new(),
             asked: Vec::new(),
+            budget: 0,
+            budget_at: cx.now,
             left_out: false,
             passes: 0,
             ranges: Vec::new(),
@@ -120,7 +140,7 @@ impl Replica {
             }
             Stage::Blocks => {
                 for addr in f.asked.clone() {
-                    self.send(cx, source, REQUEST, Peer::BlockAsk { addr });
+                    self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockAsk { addr });
                 }
             }
             Stage::Persist => {}
@@ -269,12 +289,19 @@ impl Replica {
     fn copy_more<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let given = self.accounts.iter().map(|a| a.outstanding()).fold((0, 0), |g, o| (g.0 + o.0, g.1 + o.1));
         let coming = self.fill_coming(cx).1;
+        let rate = self.cfg.fill_rate;
         let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Blocks)) else { return };
         let room = cx.store.slots_free().saturating_sub(given.0) as usize;
         let reserved = coming + if f.passes == 0 { given.1 } else { 0 };
         let mut pages = cx.store.pages_free().saturating_sub(reserved);
+        f.earn(cx.now, rate);
         let mut ask = Vec::new();
         while f.asked.len() < FILL_WINDOW.min(room) {
+            if f.budget < u64::from(BLOCK) && !f.blocks.is_empty() {
+                // Goes on with the timer; nobody is late.
+                f.tries = 0;
+                break;
+            }
             let Some(a) = f.blocks.pop_front() else { break };
             if !cx.store.mapped(a) {
                 if pages == 0 {
@@ -283,13 +310,14 @@ impl Replica {
                 }
                 pages -= 1;
             }
+            f.budget -= u64::from(BLOCK);
             f.asked.push(a);
             ask.push(a);
         }
         let source = f.source;
         let done = f.asked.is_empty() && f.blocks.is_empty();
         for addr in ask {
-            self.send(cx, source, REQUEST, Peer::BlockAsk { addr });
+            self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockAsk { addr });
         }
         if done {
             self.next_chunk(cx);

@@ -187,6 +187,8 @@ pub(crate) enum Purpose {
     Source { to: usize, request: u64 },
     /// The newest copy of a recovery is here.
     Fix,
+    /// Its turn to be looked at has come.
+    Scrub,
 }
 
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Reads: of clients, of the bases of partial writes, for other members; and the healing of corrupt blocks.
 
-use rackweave_core::msg::{BlockRange, IoError, IoReply, IoRequest, Peer, SectorRange};
+use rackweave_core::msg::{BlockRange, Class, IoError, IoReply, IoRequest, Peer, SectorRange};
 use rackweave_core::request::Extent;
 use rackweave_core::{
-    BLOCK, BlockAddr, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, Timestamp, TracePoint, VolumeId,
+    BLOCK, BlockAddr, Effects, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, Time, Timestamp, TracePoint, VolumeId,
 };
 
 use crate::config::{EXTENTS_MAX, HEAL_ATTEMPTS};
@@ -133,6 +133,18 @@ impl Replica {
         }
     }
 
+    /// Reads a block for no other reason than to see whether it can be: what fails its checksum is healed, as for a
+    /// client that reads it.
+    pub fn scrub<S: Store>(&mut self, now: Time, a: BlockAddr, store: &mut S, fx: &mut Effects) {
+        let mut cx = Cx { now, store, fx };
+        if !self.serving(now) || self.not_valid(a.volume, a.block, a.block).is_some() {
+            return;
+        }
+        self.stats.scrubbed += 1;
+        // What is at hand is in the cache, and comes to flash anew.
+        let _ = self.load(&mut cx, a, Purpose::Scrub);
+    }
+
     pub(crate) fn read_done<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -229,6 +241,7 @@ impl Replica {
                     self.fix_with(cx, l.addr, version, Some(data));
                 }
             }
+            Purpose::Scrub => self.stats.scrub_lost += u64::from(result.is_err()),
         }
     }
 
@@ -294,7 +307,9 @@ impl Replica {
             return;
         }
         let data = cx.store.mapped(addr).then_some(data);
-        self.send(cx, to, request, Peer::Block { addr, version, data });
+        // A shadow that fills itself lets others go first; who heals has a client waiting.
+        let class = if request == crate::fill::REQUEST { Class::Copper } else { Class::Silver };
+        self.send_as(class, cx, to, request, Peer::Block { addr, version, data });
     }
 
     pub(crate) fn client_status<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, r: BlockRange) {

@@ -39,6 +39,9 @@ pub struct ReplicaStats {
     pub stale_epochs: u64,
     pub no_space: u64,
     pub healed: u64,
+    /// Blocks looked at in turn, and those of them that no member could heal.
+    pub scrubbed: u64,
+    pub scrub_lost: u64,
 }
 
 /// One vSSD's part in its set. Every `handle_*` is told the time, which never goes back; [`Replica::deadline`]

@@ -15,6 +15,24 @@ pub struct VssdConfig {
     pub peers: Vec<(VssdId, NodeId)>,
 }
 
+/// The set of a slot that no vSSD has.
+pub const NO_SET: SetId = SetId(u32::MAX);
+
+impl VssdConfig {
+    /// A slot of the drive that is kept free for a vSSD that moves here.
+    pub fn free(slot: usize, share: Share) -> VssdConfig {
+        VssdConfig { id: free_id(slot), set: NO_SET, share, peers: Vec::new() }
+    }
+    pub fn is_free(&self) -> bool {
+        self.set == NO_SET
+    }
+}
+
+/// What the drive calls a slot without a vSSD: ids of vSSDs are far below.
+pub fn free_id(slot: usize) -> VssdId {
+    VssdId(u32::MAX - slot as u32)
+}
+
 /// How a server decides to collect garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcPolicy {
@@ -93,6 +111,7 @@ pub struct ServerConfig {
     pub node: NodeId,
     pub layout: Layout,
     pub ssd: SsdConfig,
+    /// The slots of the drive, in order, with the vSSDs they have if the metadata service says nothing else.
     pub vssds: Vec<VssdConfig>,
     /// Blocks of 4 KiB in the write cache, shared equally by the vSSDs.
     pub cache_slots: u64,
@@ -104,6 +123,10 @@ pub struct ServerConfig {
     pub gc: GcConfig,
     /// Heartbeats go out so often; a lease should outlast three.
     pub heartbeat_every: Span,
+    /// Everything on flash is read once in this time, and healed where it is damaged; zero: never.
+    pub scrub_every: Span,
+    /// Bytes a second that each vSSD takes from others while it is filled; zero: as fast as it can.
+    pub fill_rate: u64,
     /// Most that any clock of the rack runs fast or slow, parts per million.
     pub drift_ppm: u32,
     /// Tells this life of the server from its others; drawn anew by the driver at each start.
@@ -132,6 +155,8 @@ impl ServerConfig {
             min_copies: 2,
             gc: GcConfig::default(),
             heartbeat_every: Span::from_millis(100),
+            scrub_every: Span::ZERO,
+            fill_rate: 0,
             drift_ppm: 500,
             nonce: 1,
             empty: false,

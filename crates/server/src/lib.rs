@@ -2,7 +2,7 @@
 //!
 //! [`Server`] is a [`Node`] and mostly glue: the page layer is `flash`, agreement is `replica`, the order of reads is
 //! `sched`. Its own parts: the write cache and what makes it durable ([`disk`]), the collection monitor ([`gc`]),
-//! registration and lease ([`control`]). Reading order: [`node`], then those.
+//! registration and lease ([`control`]), vSSDs that come and go ([`slots`]). Reading order: [`node`], then those.
 //!
 //! A write: packet → replica → `CacheOverFlash::put` → acknowledged; later `Disk::pump` → page program → out of the
 //! cache. A read: packet → scheduler → replica → cache, or a flash read and `FlashDone::Read` → replica → reply.
@@ -17,6 +17,8 @@ pub mod gc;
 mod idle;
 pub mod node;
 pub mod report;
+pub mod scrub;
+pub mod slots;
 pub mod view;
 
 pub use bounds::OverBound;

@@ -2,11 +2,13 @@
 
 use rackweave_core::device::Completion;
 use rackweave_core::msg::{
-    Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Op, Packet, Peer, Role, TableError, View,
-    ViewState, VssdRow,
+    Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Op, PEERS_MAX, Packet, Peer,
+    Role, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{Reply, RequestError};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, SetId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{
+    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, TracePoint, VolumeId, VssdId,
+};
 use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
 
@@ -18,6 +20,8 @@ use crate::disk::{Disk, DiskConfig, FlashRead, token_owner};
 use crate::forward::Forwarding;
 use crate::gc::{GcAction, GcMonitor};
 use crate::report::{ServerReport, VssdStatus};
+use crate::scrub::Scrub;
+use crate::slots::{Plan, SlotState};
 use crate::view::{CacheOverFlash, Recent};
 
 /// An unanswered `create_vssd` is repeated after this.
@@ -31,21 +35,22 @@ const PAGES_A_DIE: usize = 2;
 
 /// The vSSD's row in the switch.
 #[derive(Debug, Default)]
-struct RowState {
+pub(crate) struct RowState {
     request: u64,
     answered: bool,
-    again_at: Time,
+    pub(crate) again_at: Time,
 }
 
 #[derive(Debug)]
-struct Vssd {
-    cfg: VssdConfig,
-    replica: Replica,
-    disk: Disk,
+pub(crate) struct Vssd {
+    pub(crate) cfg: VssdConfig,
+    pub(crate) replica: Replica,
+    pub(crate) disk: Disk,
+    pub(crate) slot: SlotState,
     gc: GcMonitor,
     forwarding: Forwarding,
     classes: Classes,
-    row: RowState,
+    pub(crate) row: RowState,
     /// Newest view seen: its epoch, and whether this life serves reads in it.
     epoch: Epoch,
     readable: bool,
@@ -60,23 +65,85 @@ struct Vssd {
     gc_background: u64,
 }
 
+impl Vssd {
+    /// In the slot of this number.
+    pub(crate) fn new(server: &ServerConfig, cfg: VssdConfig, index: usize) -> Vssd {
+        let g = &server.ssd.profile.geometry;
+        let dies = cfg.share.dies(g) as usize;
+        let disk = DiskConfig {
+            vssd: cfg.id,
+            index,
+            slots_per_page: g.slots_per_page(),
+            capacity: server.cache_slots / server.vssds.len() as u64,
+            pages_max: dies * PAGES_A_DIE,
+            linger: server.linger,
+        };
+        let mut replica = ReplicaConfig::new(cfg.set, cfg.id, server.node);
+        (replica.min_copies, replica.timeouts, replica.faults) = (server.min_copies, server.timeouts, server.faults);
+        replica.fill_rate = server.fill_rate;
+        Vssd {
+            replica: Replica::new(replica),
+            disk: Disk::new(disk),
+            slot: SlotState::Settled,
+            gc: GcMonitor::new(server.gc),
+            forwarding: Forwarding::default(),
+            classes: Classes::new(&server.ssd.profile, dies),
+            row: RowState::default(),
+            epoch: Epoch(0),
+            readable: false,
+            role: None,
+            complete: false,
+            try_again_at: Time::MAX,
+            redirected_reads: 0,
+            queue_full: 0,
+            gc_episodes: 0,
+            gc_unacknowledged: 0,
+            gc_background: 0,
+            cfg,
+        }
+    }
+    /// Its drive failed for good.
+    pub(crate) fn fail(&mut self) {
+        self.disk.fail();
+        self.replica.fail();
+        self.readable = false;
+        self.row.again_at = Time::ZERO;
+    }
+    fn is_free(&self) -> bool {
+        self.cfg.is_free()
+    }
+    /// Serves reads in the newest view.
+    pub(crate) fn readable(&self) -> bool {
+        self.readable
+    }
+    /// Somebody waits for its flash.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.classes.reads() > 0 || self.disk.reads_at_flash().0 > 0 || self.disk.pages_under_way() > 0
+    }
+}
+
 /// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive), then anything.
 pub struct Server {
-    cfg: ServerConfig,
-    ssd: Ssd,
-    out: FlashOut,
+    pub(crate) cfg: ServerConfig,
+    pub(crate) ssd: Ssd,
+    pub(crate) out: FlashOut,
     finished: Vec<FlashDone>,
-    vssds: Vec<Vssd>,
-    registration: Registration,
+    /// By slot.
+    pub(crate) vssds: Vec<Vssd>,
+    pub(crate) plan: Plan,
+    pub(crate) scrub: Scrub,
+    /// As told with the welcome: for vSSDs that come later.
+    pub(crate) fences: Box<[(VolumeId, u32)]>,
+    pub(crate) registration: Registration,
     booted: bool,
-    failed: bool,
+    pub(crate) failed: bool,
     lease_told: bool,
     /// When the driver will call next.
     wake_at: Time,
     /// When each vSSD has something to do; [`Server::settle_vssd`] keeps it, so that an event looks at one vSSD only.
     due: [Time; VSSDS_MAX],
     /// vSSDs that something happened to in this event, as bits.
-    touched: u32,
+    pub(crate) touched: u32,
     misrouted: u64,
 }
 
@@ -84,41 +151,10 @@ impl Server {
     pub fn new(cfg: ServerConfig) -> Result<Server, ServerError> {
         cfg.validate()?;
         let mut ssd = Ssd::new(cfg.ssd.clone())?;
-        let g = &cfg.ssd.profile.geometry;
-        let slots_per_page = g.slots_per_page();
         let mut vssds = Vec::new();
         for (index, v) in cfg.vssds.iter().enumerate() {
             ssd.alloc_share(v.id, v.share).map_err(|error| ServerError::Alloc { vssd: v.id, error })?;
-            let dies = v.share.dies(g) as usize;
-            let disk = DiskConfig {
-                vssd: v.id,
-                index,
-                slots_per_page,
-                capacity: cfg.cache_slots / cfg.vssds.len() as u64,
-                pages_max: dies * PAGES_A_DIE,
-                linger: cfg.linger,
-            };
-            let mut replica = ReplicaConfig::new(v.set, v.id, cfg.node);
-            (replica.min_copies, replica.timeouts, replica.faults) = (cfg.min_copies, cfg.timeouts, cfg.faults);
-            vssds.push(Vssd {
-                cfg: v.clone(),
-                replica: Replica::new(replica),
-                disk: Disk::new(disk),
-                gc: GcMonitor::new(cfg.gc),
-                forwarding: Forwarding::default(),
-                classes: Classes::new(&cfg.ssd.profile, dies),
-                row: RowState::default(),
-                epoch: Epoch(0),
-                readable: false,
-                role: None,
-                complete: false,
-                try_again_at: Time::MAX,
-                redirected_reads: 0,
-                queue_full: 0,
-                gc_episodes: 0,
-                gc_unacknowledged: 0,
-                gc_background: 0,
-            });
+            vssds.push(Vssd::new(&cfg, v.clone(), index));
         }
         Ok(Server {
             registration: Registration::new(cfg.nonce, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm),
@@ -127,6 +163,9 @@ impl Server {
             out: FlashOut::default(),
             finished: Vec::new(),
             vssds,
+            plan: Plan::default(),
+            scrub: Scrub::default(),
+            fences: Box::default(),
             booted: false,
             failed: false,
             lease_told: true,
@@ -209,7 +248,12 @@ impl Server {
     }
 
     /// Calls the replica of the vSSD at `i` with its store.
-    fn with<R>(&mut self, now: Time, i: usize, call: impl FnOnce(&mut Replica, &mut CacheOverFlash<'_>) -> R) -> R {
+    pub(crate) fn with<R>(
+        &mut self,
+        now: Time,
+        i: usize,
+        call: impl FnOnce(&mut Replica, &mut CacheOverFlash<'_>) -> R,
+    ) -> R {
         self.touched |= 1 << i;
         let v = &mut self.vssds[i];
         let recent = Recent::default();
@@ -230,7 +274,11 @@ impl Server {
             }
             Body::Control(c) => self.control(now, c, fx),
             Body::Gc(op) => self.gc_answer(now, p.header, op),
-            Body::Table(result) => self.row_answer(now, p.header, result),
+            Body::Table(result) => {
+                if !self.row_forgotten(now, p.header.vssd, fx) {
+                    self.row_answer(now, p.header, result);
+                }
+            }
             // Nothing else is for a server.
             Body::CreateVssd(_) | Body::DelVssd | Body::Reply(_) => {}
         }
@@ -305,8 +353,12 @@ impl Server {
                 for v in &mut self.vssds {
                     fences.iter().for_each(|&(volume, attach)| v.replica.know_fence(volume, attach));
                 }
+                self.fences = fences;
                 self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
                 self.touched = (1 << self.vssds.len()) - 1;
+            }
+            Control::Vssds { plan, incarnation, vssds } if self.registration.incarnation == Some(incarnation) => {
+                self.take_plan(now, plan, vssds, fx);
             }
             Control::Lease { sequence, span, views } => {
                 // The views first: a lease is for serving in them.
@@ -334,13 +386,22 @@ impl Server {
         v.role = view.members.iter().find(|m| m.vssd == v.cfg.id && m.incarnation == me).map(|m| m.role);
         v.readable = v.role == Some(Role::Member) && view.state == ViewState::Normal;
         v.complete = false;
+        if v.role.is_some() {
+            v.cfg.peers = peers(view, v.cfg.id);
+        }
         (v.row.answered, v.row.again_at) = (false, now);
         v.row.request += 1;
         self.with(now, i, |r, store| r.install(now, view, me, store, fx));
         self.registration.hurry(now);
     }
 
-    fn header(&self, op: Op, i: usize, request: u64) -> Header {
+    pub(crate) fn to_meta(&self, c: Control, fx: &mut Effects) {
+        let mut header = self.header(Op::Control, 0, 0);
+        (header.vssd, header.original_vssd, header.set) = (VssdId(0), VssdId(0), SetId(0));
+        fx.send(Packet { src: self.cfg.node, dst: Layout::META, header, body: Body::Control(c) });
+    }
+
+    pub(crate) fn header(&self, op: Op, i: usize, request: u64) -> Header {
         let v = &self.vssds[i];
         Header {
             op,
@@ -355,7 +416,7 @@ impl Server {
         }
     }
 
-    fn to_switch(&self, header: Header, body: Body, fx: &mut Effects) {
+    pub(crate) fn to_switch(&self, header: Header, body: Body, fx: &mut Effects) {
         let dst = self.cfg.layout.switch_of(header.vssd);
         fx.send(Packet { src: self.cfg.node, dst, header, body });
     }
@@ -487,16 +548,23 @@ impl Server {
                     self.device_failed(fx);
                 }
             }
-            FlashDone::BlockFreed { vssd } => {
-                let Some(i) = self.vssds.iter().position(|v| v.cfg.id == vssd) else { return };
+            FlashDone::BlockFreed { .. } => {
+                let Some(i) = self.slot_of(&d) else { return };
                 self.touched |= 1 << i;
                 let v = &mut self.vssds[i];
                 (v.disk.no_block, v.disk.freed, v.disk.allocated) = (false, true, true);
             }
-            FlashDone::GcIdle { vssd } => {
-                let Some(i) = self.vssds.iter().position(|v| v.cfg.id == vssd) else { return };
+            FlashDone::GcIdle { .. } => {
+                let Some(i) = self.slot_of(&d) else { return };
                 self.touched |= 1 << i;
-                self.vssds[i].gc.barren(now);
+                if self.vssds[i].slot == SlotState::Settled {
+                    self.vssds[i].gc.barren(now);
+                }
+            }
+            FlashDone::Cleared { result, .. } => {
+                if let Some(i) = self.slot_of(&d) {
+                    self.slot_cleared(now, i, result.is_ok(), fx);
+                }
             }
         }
     }
@@ -508,10 +576,7 @@ impl Server {
         }
         self.failed = true;
         for (i, v) in self.vssds.iter_mut().enumerate() {
-            v.disk.fail();
-            v.replica.fail();
-            v.readable = false;
-            v.row.again_at = Time::ZERO;
+            v.fail();
             self.touched |= 1 << i;
         }
         self.registration.hurry(Time::ZERO);
@@ -589,11 +654,15 @@ impl Server {
             }
         }
         if self.registration.deadline() <= now {
-            let vssds = self.vssds.iter().map(|v| v.replica.report()).collect();
-            let body = Body::Control(self.registration.message(now, vssds));
-            let mut header = self.header(Op::Control, 0, 0);
-            (header.vssd, header.original_vssd, header.set) = (VssdId(0), VssdId(0), SetId(0));
-            fx.send(Packet { src: self.cfg.node, dst: Layout::META, header, body });
+            let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(|v| v.replica.report()).collect();
+            let message = self.registration.message(now, vssds);
+            self.to_meta(message, fx);
+        }
+        if self.plan.deadline() <= now {
+            self.forget_rows(now, fx);
+        }
+        if self.scrub_deadline() <= now {
+            self.scrub(now, fx);
         }
         if !self.lease_told && now >= self.registration.lease_until {
             self.lease_told = true;
@@ -613,7 +682,7 @@ impl Server {
             self.with(now, i, |r, store| r.handle_timer(now, store, fx));
         }
         self.start_writes(now, i, fx);
-        if self.registration.incarnation.is_none() {
+        if self.registration.incarnation.is_none() || self.vssds[i].is_free() {
             return;
         }
         if self.vssds[i].gc.deadline() <= now && !self.failed {
@@ -628,7 +697,7 @@ impl Server {
 
     fn deadline_of(&self, v: &Vssd) -> Time {
         let at = v.disk.deadline().min(v.replica.deadline()).min(v.try_again_at);
-        if self.registration.incarnation.is_none() {
+        if self.registration.incarnation.is_none() || v.is_free() {
             return at;
         }
         let gc = if self.failed { Time::MAX } else { v.gc.deadline() };
@@ -638,7 +707,7 @@ impl Server {
     fn next_deadline(&self) -> Time {
         let lease = if self.lease_told { Time::MAX } else { self.registration.lease_until };
         let due = self.due[..self.vssds.len()].iter().copied().min().unwrap_or(Time::MAX);
-        self.registration.deadline().min(lease).min(due)
+        self.registration.deadline().min(lease).min(due).min(self.plan.deadline()).min(self.scrub_deadline())
     }
 
     /// Everything that `rackweave status` and the metrics show.
@@ -650,7 +719,7 @@ impl Server {
             recovered: self.registration.ready,
             failed: self.failed,
             lease_until: self.registration.lease_until,
-            vssds: self.vssds.iter().map(|v| self.vssd_status(now, v)).collect(),
+            vssds: self.vssds.iter().filter(|v| !v.is_free()).map(|v| self.vssd_status(now, v)).collect(),
         }
     }
 
@@ -702,6 +771,8 @@ impl Server {
             not_serving: replica.not_serving,
             no_space: replica.no_space,
             healed: replica.healed,
+            scrubbed: replica.scrubbed,
+            scrub_lost: replica.scrub_lost,
         }
     }
 }
@@ -711,6 +782,13 @@ fn store_error(e: ReadError) -> StoreError {
         ReadError::Corrupt { .. } => StoreError::Corrupt,
         ReadError::Device(_) => StoreError::Device,
     }
+}
+
+/// The other members of the view, those that serve first: as many as a row of the switch holds.
+fn peers(view: &View, of: VssdId) -> Vec<(VssdId, NodeId)> {
+    let mut others: Vec<&Member> = view.members.iter().filter(|m| m.vssd != of).collect();
+    others.sort_by_key(|m| m.role as u8);
+    others.into_iter().take(PEERS_MAX).map(|m| (m.vssd, m.server)).collect()
 }
 
 /// "Not here": the client asks another replica.

@@ -78,6 +78,9 @@ pub struct VssdStatus {
     pub not_serving: u64,
     pub no_space: u64,
     pub healed: u64,
+    /// Blocks read because their turn had come, and those of them that no member could heal.
+    pub scrubbed: u64,
+    pub scrub_lost: u64,
 }
 
 impl GcState {

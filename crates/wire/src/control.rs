@@ -1,9 +1,10 @@
 //! With the metadata service.
 
 use rackweave_core::msg::Class;
-use rackweave_core::msg::control::{Control, Member, RackMap, Role, SetRoute, View, ViewState, VssdReport};
+use rackweave_core::msg::control::{Control, Member, RackMap, Role, SetRoute, View, ViewState, VssdPlace, VssdReport};
 use rackweave_core::request::{
-    AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo, VolumeLimits,
+    AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, SetStatus,
+    VolumeInfo, VolumeLimits,
 };
 use rackweave_core::{Epoch, NodeId, SetId, SsdId, VssdId};
 
@@ -51,6 +52,8 @@ impl Wire for View {
 wire_list!(View, "views", VSSDS_PER_SERVER_MAX, 13);
 wire_struct!(VssdReport { vssd, set, epoch, complete, failed });
 wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
+wire_struct!(VssdPlace { vssd, set, slot });
+wire_list!(VssdPlace, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 9);
 wire_list!(VssdId, "vSSDs", MEMBERS_MAX, 4);
 wire_struct!(SetRoute { set, epoch, members });
 wire_list!(SetRoute, "set routes", SETS_MAX, 12);
@@ -76,6 +79,8 @@ wire_enum!(Control, "control message", {
     16 => EmptyServerHello { nonce, vssds },
     17 => ServerRefused { nonce },
     18 => VolumeLimited { volume, limits },
+    20 => Vssds { plan, incarnation, vssds },
+    21 => VssdsDone { plan, lost },
 });
 
 wire_enum!(AdminOp, "administration", {
@@ -91,6 +96,11 @@ wire_enum!(AdminOp, "administration", {
     9 => VolumeClass { name, offline },
     10 => VolumeCreateOn { name, size, level },
     11 => VolumeLimit { name, iops, bytes_per_s },
+    12 => VssdMove { vssd, to },
+    13 => Servers,
+    14 => ServerAdd,
+    15 => ServerDrain { server },
+    16 => ServerRemove { server },
 });
 
 wire_enum!(ReplyData, "answer's data", {
@@ -101,6 +111,7 @@ wire_enum!(ReplyData, "answer's data", {
     4 => Volume(volume),
     5 => Volumes(volumes),
     6 => Rack(status),
+    7 => Servers(servers),
 });
 
 wire_list!(SetId, "sets", SETS_MAX, 4);
@@ -143,6 +154,9 @@ wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);
 wire_list!(SsdId, "SSDs", SSDS_PER_SERVER_MAX, 4);
 wire_struct!(ServerStatus { node, alive, last_heartbeat, ssds });
 wire_list!(ServerStatus, "servers", SERVERS_MAX, 17);
+wire_enum!(ServerState, "server state", { 0 => In, 1 => Draining, 2 => Removed });
+wire_struct!(ServerInfo { node, state, alive, vssds, coming, leaving, free, homeless });
+wire_list!(ServerInfo, "servers", SERVERS_MAX, 26);
 wire_struct!(MemberStatus { vssd, server, role });
 wire_list!(MemberStatus, "members", MEMBERS_MAX, 9);
 wire_list!(NodeId, "servers", MEMBERS_MAX, 4);
@@ -175,4 +189,8 @@ wire_enum!(RequestError, "request error", {
     21 => NothingLeft { set },
     22 => Lost { volume },
     23 => NoLevel { level },
+    24 => UnknownVssd { vssd },
+    25 => Moving { vssd, set },
+    26 => UnknownServer { server },
+    27 => ServerUnfit { server, why },
 });

@@ -56,6 +56,14 @@ pub struct VssdReport {
     pub failed: bool,
 }
 
+/// Where a vSSD lies: `slot` numbers the equal parts of its server's drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VssdPlace {
+    pub vssd: VssdId,
+    pub set: SetId,
+    pub slot: u8,
+}
+
 /// Where a client may send for a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetRoute {
@@ -147,5 +155,18 @@ pub enum Control {
     /// The answer, if the server has lived before: what it held is gone, and would be taken for a copy.
     ServerRefused {
         nonce: u64,
+    },
+    /// To a server: the vSSDs its drive is to have, all others are to be given back. Plans are numbered upwards over all
+    /// lives of the service; `incarnation` is the life of the server that it is for.
+    Vssds {
+        plan: u64,
+        incarnation: Incarnation,
+        vssds: Vec<VssdPlace>,
+    },
+    /// So it is now, and every slot that the plan does not name is erased, durably: it may be given out again, but for
+    /// those with a bit in `lost`, where flash failed that may still hold something.
+    VssdsDone {
+        plan: u64,
+        lost: u64,
     },
 }

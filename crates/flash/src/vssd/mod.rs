@@ -4,6 +4,7 @@
 pub(crate) mod blocks;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
+pub(crate) mod clear;
 pub(crate) mod frontier;
 pub(crate) mod gc;
 pub(crate) mod map;
@@ -156,6 +157,7 @@ pub(crate) struct Vssd {
     pub(crate) checkpoint: checkpoint::Checkpoint,
     pub(crate) recovery: Option<Box<recovery::Recovery>>,
     pub(crate) sweep_at: u32,
+    pub(crate) clearing: clear::Clearing,
     pub(crate) stats: FlashStats,
 }
 
@@ -197,6 +199,7 @@ impl Vssd {
             checkpoint: checkpoint::Checkpoint::new(n, area.1, g),
             recovery: None,
             sweep_at: 0,
+            clearing: clear::Clearing::No,
             stats: FlashStats::default(),
         }
     }
@@ -411,11 +414,12 @@ impl Vssd {
             By::Ranges => {}
         }
         self.pump_sync(io);
+        self.clear_step(io);
     }
     /// A slot's program is complete: the map points to it, unless something newer is there.
     fn settle(&mut self, slot: u32) {
         let record = self.blocks.record(slot);
-        if record.addr == PAD {
+        if record.addr == PAD || self.clearing != clear::Clearing::No {
             return;
         }
         if is_range(record.addr) {
@@ -449,7 +453,7 @@ impl Vssd {
     }
     fn settle_moved(&mut self, slot: u32, victim: u32) {
         let Record { addr, version } = self.blocks.record(slot);
-        if addr == PAD {
+        if addr == PAD || self.clearing != clear::Clearing::No {
             return;
         }
         let (held, held_version) =
@@ -528,6 +532,7 @@ impl Vssd {
             io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
         }
         self.drain_waiting(io);
+        self.clear_step(io);
     }
 
     // Range records.

@@ -19,6 +19,8 @@ pub(crate) enum Waiter {
     },
     Checkpoint,
     Boot,
+    /// All was erased, for another user.
+    Clear,
 }
 
 /// Programs and checkpoint writes are counted by the epoch they were submitted in; every sync ends an epoch.
@@ -116,6 +118,7 @@ impl Vssd {
                 Waiter::Gc { batch } => self.gc_synced(io, batch, result.is_ok()),
                 Waiter::Checkpoint => self.checkpoint_synced(io, result.is_ok()),
                 Waiter::Boot => self.boot_synced(io, result),
+                Waiter::Clear => self.cleared(io, result),
             }
         }
         if self.sync.syncing.is_empty() {

@@ -3,6 +3,7 @@
 mod alloc;
 mod api;
 mod blockmap;
+mod clear;
 mod cut_search;
 mod cuts;
 mod device;

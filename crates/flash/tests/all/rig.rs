@@ -1,6 +1,7 @@
 //! A drive with the page layer on a backend that knows what a power cut may lose.
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceError, DeviceOp};
+use rackweave_core::msg::BlockRange;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, Share, Ssd, SsdConfig, Timing};
@@ -148,6 +149,13 @@ impl Rig {
     pub fn gc_start(&mut self) {
         self.ssd.gc_start(self.now, VSSD, &mut self.out);
         self.take();
+    }
+    pub fn clear(&mut self) {
+        self.ssd.clear(self.now, VSSD, &mut self.out);
+        self.take();
+    }
+    pub fn zero(&mut self, range: BlockRange, version: Timestamp) {
+        self.ssd.zero_range(self.now, VSSD, range, version);
     }
     pub fn read(&mut self, block: u32, token: u64) {
         self.ssd.read(self.now, VSSD, addr(block), token, &mut self.out);

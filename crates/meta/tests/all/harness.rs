@@ -18,6 +18,10 @@ pub fn config() -> MetaConfig {
     let member = |i: u32| (VssdId(1 + i * 16), layout.server(i));
     MetaConfig {
         layout,
+        servers: 3,
+        slots: 4,
+        replace_after: Span::ZERO,
+        moves: 2,
         sets: vec![SetConfig { set: SetId(0), members: (0..3).map(member).collect() }],
         lease: LEASE,
         drift_ppm: 1_000,
@@ -26,6 +30,8 @@ pub fn config() -> MetaConfig {
         levels: vec![LevelConfig { level: 3, home: 0, sets: vec![SetId(0)], capacity_bytes: GIB }],
         overcommit: 8.0,
         remove_early: false,
+        leave_early: false,
+        reuse_ids: false,
     }
 }
 

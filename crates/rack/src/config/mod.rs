@@ -28,6 +28,7 @@ mod client;
 mod gc;
 mod lease;
 mod nbd;
+mod repair;
 mod size;
 mod ssd;
 
@@ -35,6 +36,7 @@ pub use client::ClientSection;
 pub use gc::{GcConfigPolicy, GcSection};
 pub use lease::LeaseSection;
 pub use nbd::{NbdSection, TlsConfig};
+pub use repair::{RepairSection, ScrubSection};
 pub use size::{Size, SizeError};
 pub use ssd::{BlockingConfig, IsolationConfig, Levels, SsdSection, TimingConfig};
 
@@ -50,6 +52,8 @@ pub const SSD_BYTES_MIN: u64 = 16 << 20;
 pub const SSD_BYTES_MAX: u64 = 8 << 40;
 /// Source ports of a node: each is a socket.
 pub const PATHS_MAX: u16 = 256;
+/// vSSDs that a drive has room for.
+pub const VSSDS_MAX: u32 = rackweave_server::config::VSSDS_MAX as u32;
 /// Fewest write cache slots for each vSSD of a server.
 pub const CACHE_SLOTS_MIN: u64 = rackweave_server::config::CACHE_SLOTS_MIN;
 
@@ -65,6 +69,10 @@ pub struct RackConfig {
     /// What the keys that belong to a policy are, where they are left out.
     pub policy: Policy,
     pub servers: u32,
+    /// Servers that it may come to have, those that were removed counted: their numbers are kept for them. Not given: as
+    /// many as it begins with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub servers_max: Option<u32>,
     /// Copies of every block, each on another server.
     pub replicas: u32,
     /// Live copies a write needs (protocol rule 4).
@@ -101,6 +109,10 @@ pub struct RackConfig {
     pub switch: SwitchSection,
     #[serde(skip_serializing_if = "RacksSection::is_default")]
     pub racks: RacksSection,
+    #[serde(skip_serializing_if = "RepairSection::is_default")]
+    pub repair: RepairSection,
+    #[serde(skip_serializing_if = "ScrubSection::is_default")]
+    pub scrub: ScrubSection,
 }
 
 impl Default for RackConfig {
@@ -109,6 +121,7 @@ impl Default for RackConfig {
             version: CONFIG_VERSION,
             policy: Policy::default(),
             servers: 4,
+            servers_max: None,
             replicas: 3,
             min_copies: 2,
             stripe_blocks: 16,
@@ -126,6 +139,8 @@ impl Default for RackConfig {
             hosts: None,
             switch: SwitchSection::default(),
             racks: RacksSection::default(),
+            repair: RepairSection::default(),
+            scrub: ScrubSection::default(),
         };
         rack.policy.apply(&rack)
     }
@@ -210,6 +225,8 @@ impl RackConfig {
         self.lease.check(&mut problems);
         self.client.check(&mut problems);
         self.nbd.check(&mut problems);
+        self.repair.check(&mut problems);
+        self.scrub.check(&mut problems);
         if let Some(version) = self.protocol_version {
             let newest = rackweave_transport::VERSION;
             if self.hosts.is_none() || !(newest - 1..=newest).contains(&version) {
@@ -234,7 +251,7 @@ impl RackConfig {
             hosts.check(self.servers, &mut problems);
         }
         self.racks.check(self, &mut problems);
-        self.switch.check(Layout::new(self.servers, 0), self.hosts.as_ref(), &mut problems);
+        self.switch.check(Layout::new(self.servers_max(), 0), self.hosts.as_ref(), &mut problems);
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Rules(problems)) }
     }
 
@@ -246,20 +263,36 @@ impl RackConfig {
         let rule = format!("at least replicas ({}), at most {SERVERS_MAX}", self.replicas);
         let enough = self.servers >= self.replicas && self.servers <= SERVERS_MAX;
         need(out, enough, "servers", &self.servers, rule);
+        let (max, rule) = (self.servers_max(), format!("servers ({}) to {SERVERS_MAX}", self.servers));
+        need(out, (self.servers..=SERVERS_MAX).contains(&max), "servers_max", &max, rule);
+        let named = self.servers_max.is_some() && self.hosts.is_some();
+        need(out, !named, "servers_max", &max, "not with [hosts], which names every server");
+        let slots = self.slots().saturating_mul(self.ssd.isolation.count());
+        let rule = format!("replicas + ssd.spare, times the levels of ssd.isolation, at most {VSSDS_MAX}");
+        need(out, slots <= VSSDS_MAX, "ssd.spare", &self.ssd.spare, rule);
         let copies = self.min_copies >= 1 && self.min_copies <= self.replicas;
         need(out, copies, "min_copies", &self.min_copies, format!("1 to replicas ({})", self.replicas));
         let stripe = self.stripe_blocks.is_power_of_two() && self.stripe_blocks <= 4096;
         need(out, stripe, "stripe_blocks", &self.stripe_blocks, "a power of two, 1 to 4096");
         let sane = self.overcommit.is_finite() && (0.01..=1000.0).contains(&self.overcommit);
         need(out, sane, "overcommit", &self.overcommit, "0.01 to 1000");
-        let least = CACHE_SLOTS_MIN * u64::from(self.replicas * self.ssd.isolation.count());
+        let least = CACHE_SLOTS_MIN * u64::from(slots);
         let most = 1 << 28;
         let rule = format!(
-            "{CACHE_SLOTS_MIN} for each of a server's vSSDs (replicas, times the levels of ssd.isolation), at most {most}"
+            "{CACHE_SLOTS_MIN} for each of a server's vSSDs (replicas + ssd.spare, times the levels of ssd.isolation), at most \
+             {most}"
         );
         need(out, (least..=most).contains(&self.cache_slots), "cache_slots", &self.cache_slots, rule);
     }
 
+    /// Servers that node ids are kept for.
+    pub fn servers_max(&self) -> u32 {
+        self.servers_max.unwrap_or(self.servers)
+    }
+    /// vSSDs of each level that a drive has room for.
+    pub fn slots(&self) -> u32 {
+        self.replicas.saturating_add(self.ssd.spare)
+    }
     pub fn lease(&self) -> Span {
         Span::from_millis(self.lease.span_ms)
     }

@@ -102,6 +102,10 @@ pub struct SsdSection {
     pub profile: String,
     /// Bytes of the modelled device; its geometry is scaled to the nearest that is not larger.
     pub size: Size,
+    /// Places for vSSDs of each level that every drive keeps free: for those that move there, or are made anew when their
+    /// server is lost.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub spare: u32,
     /// What each vSSD has for itself: with several levels, each has an equal part of the drive and sets of its own.
     pub isolation: Levels,
     pub timing: TimingConfig,
@@ -114,11 +118,16 @@ pub struct SsdSection {
     pub checkpoint_blocks: u32,
 }
 
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
 impl Default for SsdSection {
     fn default() -> SsdSection {
         SsdSection {
             profile: "p-ssd".into(),
             size: Size::gib(16),
+            spare: 0,
             isolation: Levels::One(IsolationConfig::Channel),
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,

@@ -85,8 +85,11 @@ impl RackNodes {
             Hosted::One { gateways, .. } => gateways,
         };
         let layout = racks::layout(cfg, clients);
-        let mut server = |i| hosted.has(layout.server(i)).then(|| one_server(cfg, i, nonce(), hosted)).transpose();
-        let servers = (0..cfg.servers).map(&mut server).collect::<Result<_, _>>()?;
+        let meta = hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?;
+        let known = meta.as_ref().map_or_else(|| (0..cfg.servers).collect(), Meta::servers);
+        let here = |i| known.contains(&i) && hosted.has(layout.server(i));
+        let mut server = |i| here(i).then(|| one_server(cfg, i, nonce(), hosted)).transpose();
+        let servers = (0..cfg.servers_max()).map(&mut server).collect::<Result<_, _>>()?;
         let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
         let mut of_client = cfg.clone();
         if matches!(hosted, Hosted::All) {
@@ -97,7 +100,7 @@ impl RackNodes {
             layout,
             hosted,
             cfg: cfg.clone(),
-            meta: hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?,
+            meta,
             switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg, 0)))),
             far_switches: (1..cfg.racks.count).map(|rack| build::switch(cfg, rack)).collect(),
             servers,

@@ -10,6 +10,10 @@ use crate::sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 /// Fewest operations and faults of a seed ("How they are searched").
 pub const OPERATIONS_MIN: u32 = 2_000;
 pub const FAULTS_MIN: usize = 3;
+/// Share of moving plans in which a server is down for longer than is waited for it.
+const LONG_CRASH_SHARE: f64 = 0.7;
+/// From a seed whose rack runs full to the next one, for moving plans.
+const MOVING_STRIDE: u64 = 1_000_003;
 /// Share of seeds whose rack runs full.
 const FULL_SHARE: f64 = 0.2;
 /// Share of seeds whose clients keep little of what is not flushed.
@@ -55,6 +59,9 @@ pub struct Params {
     pub broken_end: bool,
     /// What a client keeps of unflushed writes.
     pub keep_kib: u64,
+    /// Free slots of each drive; with any, servers that are lost for a second are replaced, and there may be one more.
+    #[serde(default)]
+    pub spare: u32,
     /// With more than one, so many of each set's copies lie in another rack than the rest.
     #[serde(default = "one_rack")]
     pub racks: u32,
@@ -191,6 +198,18 @@ pub enum Fault {
         rack: u32,
         ms: u64,
     },
+    /// Not a fault: a member's vSSD is to move to a server.
+    Move {
+        set: u32,
+        member: u32,
+        to: u32,
+    },
+    /// Not a fault: all vSSDs of a server are to move away.
+    Drain {
+        server: u32,
+    },
+    /// Not a fault: a server more.
+    Add,
     /// Not a fault: another client attaches the shared volume and fences its writer.
     Steal {
         client: u32,
@@ -207,7 +226,15 @@ pub enum Fault {
 
 impl Fault {
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Fault::Steal { .. } | Fault::Fill { .. } | Fault::Empty { .. })
+        !matches!(
+            self,
+            Fault::Steal { .. }
+                | Fault::Fill { .. }
+                | Fault::Empty { .. }
+                | Fault::Move { .. }
+                | Fault::Drain { .. }
+                | Fault::Add
+        )
     }
 }
 
@@ -282,6 +309,38 @@ impl Plan {
         plan
     }
 
+    /// The plan of a seed in which vSSDs move, servers are lost for longer than is waited for them, drained and added.
+    pub fn draw_moving(seed: u64) -> Plan {
+        let mut rng = Rng::stream(seed, 0x6d6f_7665);
+        let bases = (0..).map(|i| Plan::draw(seed + i * MOVING_STRIDE));
+        // Volumes that fill a rack are drawn for its sets.
+        let mut plan = bases.into_iter().find(|p| !p.params.full).expect("most are not");
+        plan.seed = seed;
+        let p = &mut plan.params;
+        p.broken_end = false;
+        (p.servers, p.copies, p.spare) = (rng.between(4, 5) as u32, 2, 1);
+        let (servers, span_us) = (u64::from(p.servers), p.span_ms * 1000);
+        let mut add = |rng: &mut Rng, fault| plan.faults.push(FaultAt { at_us: rng.below(span_us), fault });
+        for _ in 0..rng.between(3, 8) {
+            let (set, member, to) = (rng.below(servers), rng.below(3), rng.below(servers + 1));
+            add(&mut rng, Fault::Move { set: set as u32, member: member as u32, to: to as u32 });
+        }
+        if rng.chance(LONG_CRASH_SHARE) {
+            let server = rng.below(servers) as u32;
+            let down_ms = rng.between(1_200, 3_000);
+            add(&mut rng, Fault::Crash { server, down_ms });
+        }
+        if rng.chance(0.5) {
+            add(&mut rng, Fault::Add);
+        }
+        if rng.chance(0.4) {
+            let server = rng.below(servers) as u32;
+            add(&mut rng, Fault::Drain { server });
+        }
+        plan.faults.sort_by_key(|f| f.at_us);
+        plan
+    }
+
     /// The rack of this plan.
     pub fn rack(&self) -> RackConfig {
         let p = &self.params;
@@ -295,6 +354,9 @@ impl Plan {
         c.lease.drift_ppm = p.drift_ppm;
         c.client.timeout_ms = p.timeout_ms;
         c.client.keep_kib = p.keep_kib;
+        if p.spare > 0 {
+            (c.ssd.spare, c.servers_max, c.repair.replace_after_s) = (p.spare, Some(p.servers + 1), 1);
+        }
         if p.racks > 1 {
             c.racks = RacksSection { count: p.racks, far_replicas: Some(p.far_copies) };
         }
@@ -377,6 +439,7 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         full: false,
         broken_end: rng.chance(0.1),
         keep_kib: 65_536,
+        spare: 0,
         racks: 1,
         far_copies: 1,
         between_racks_us: 0,

@@ -3,6 +3,7 @@
 mod device;
 mod full;
 mod inject;
+mod moves;
 mod requests;
 mod verify;
 
@@ -131,6 +132,8 @@ enum Agenda {
         fault: usize,
         server: u32,
     },
+    /// Servers that were added start.
+    Join,
     /// Nothing sent before the crash is under way any more.
     Silent {
         crash: usize,
@@ -235,7 +238,7 @@ impl<'a> Run<'a> {
             sim,
             rng: Rng::stream(plan.seed, 0x776f_726b),
             bounds,
-            watch: SetWatch::new(rack.sets(), rack.servers),
+            watch: SetWatch::new(rack.sets(), rack.servers_max()),
             history: History::new(),
             attached: vec![vec![None; volumes.len()]; p.clients as usize],
             volumes,
@@ -407,6 +410,7 @@ impl<'a> Run<'a> {
             Agenda::Issue { client } => self.issue(client),
             Agenda::Attach { client, volume } => self.try_attach(client, volume),
             Agenda::Silent { crash } => self.history.silent(crash),
+            Agenda::Join => self.join()?,
             Agenda::Fault(i) => self.begin(i),
             Agenda::Over(i) => self.over(i)?,
             Agenda::Crash(i) => self.half_crash(i),
@@ -439,7 +443,7 @@ impl<'a> Run<'a> {
         }
         self.drain("volumes are attached again", QUIET_MAX)?;
         let end = self.sim.now() + QUIET_MAX;
-        while !self.watch.all_full(&self.sim) {
+        while !self.watch.all_full(&self.sim) || !self.at_rest() {
             if self.sim.now() > end {
                 let not_whole = self.watch.describe(&self.sim);
                 return Err(Failure::Liveness(format!("not whole {QUIET_MAX} after the last fault: {not_whole}")));

@@ -4,9 +4,8 @@
 //! view names its present life, in a set that is not recovering.
 
 use rackweave_core::msg::{Member, Role, View, ViewState};
-use rackweave_core::{Incarnation, SetId};
+use rackweave_core::{Incarnation, Layout, SetId};
 
-use crate::build::server_of;
 use crate::sim::Sim;
 
 /// Views as last seen, and the lives that are over.
@@ -43,7 +42,7 @@ impl SetWatch {
         let mut lost = Vec::new();
         for (k, view) in self.views.iter().enumerate() {
             let Some(view) = view else { continue };
-            let concerned = view.members.iter().any(|m| down.contains(&server_of(m.vssd)));
+            let concerned = view.members.iter().any(|m| down.contains(&number(m)));
             if concerned && !self.full_copy_lives(sim, view, down) {
                 lost.push(SetId(k as u32));
             }
@@ -54,15 +53,17 @@ impl SetWatch {
     /// Every set of server `i` has a full copy elsewhere, as the metadata service says now.
     pub fn has_copies_beside(&mut self, sim: &Sim, i: u32) -> bool {
         self.refresh(sim);
-        let on = |v: &View| crate::build::members(sim.config(), v.set.0).iter().any(|m| server_of(m.0) == i);
+        let Some(meta) = sim.meta() else { return false };
+        let node = sim.engine().layout().server(i);
+        let on = |v: &View| meta.places().any(|(set, p)| set == v.set && p.node == node);
         let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || self.full_copy_lives(sim, v, &[i]));
-        sim.meta().is_some() && self.views.iter().all(safe)
+        self.views.iter().all(safe)
     }
 
     /// Some set has no member but on server `i`.
     pub fn only_on(&mut self, sim: &Sim, i: u32) -> bool {
         self.refresh(sim);
-        let sole = |v: &View| v.members.iter().filter(|m| m.role == Role::Member).all(|m| server_of(m.vssd) == i);
+        let sole = |v: &View| v.members.iter().filter(|m| m.role == Role::Member).all(|m| number(m) == i);
         self.views.iter().flatten().any(sole)
     }
 
@@ -78,8 +79,9 @@ impl SetWatch {
         let mut out = String::new();
         for v in self.views.iter().flatten().filter(|v| !self.full(sim, v)) {
             out += &format!("\n    {v:?}");
-            for (vssd, node) in crate::build::members(sim.config(), v.set.0) {
-                let i = server_of(vssd);
+            let places = sim.meta().into_iter().flat_map(|m| m.places()).filter(|(set, _)| *set == v.set);
+            for (vssd, node) in places.map(|(_, p)| (p.vssd, p.node)) {
+                let i = Layout::server_number(node);
                 let Some(s) = sim.server(i) else { continue };
                 let status = s.status(sim.engine().local_time(node));
                 out += &format!("\n      server {i}, device failed: {}: ", status.failed);
@@ -95,14 +97,18 @@ impl SetWatch {
     }
 
     fn full_copy_lives(&self, sim: &Sim, view: &View, down: &[u32]) -> bool {
-        let elsewhere = |m: &Member| !down.contains(&server_of(m.vssd)) && self.serves(sim, m);
+        let elsewhere = |m: &Member| !down.contains(&number(m)) && self.serves(sim, m);
         view.state == ViewState::Normal && view.members.iter().any(elsewhere)
     }
 
     /// A member, and the life that the view names is not over.
     fn serves(&self, sim: &Sim, m: &Member) -> bool {
-        m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[server_of(m.vssd) as usize]
+        m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[number(m) as usize]
     }
+}
+
+fn number(m: &Member) -> u32 {
+    Layout::server_number(m.server)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rackweave_block::VolumeClient;
-use rackweave_core::request::{Reply, Request, RequestId};
+use rackweave_core::request::{AdminOp, Reply, Request, RequestId, RequestOp};
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
 use rackweave_flash::backend::Discard;
@@ -81,6 +81,10 @@ pub struct RackFaults {
     pub ignore_far_sequence: bool,
     /// The metadata service removes a member when half its lease is over (rule 2).
     pub remove_early: bool,
+    /// A vSSD that moves leaves its set before the new one has everything (rule 24).
+    pub leave_early: bool,
+    /// A new vSSD gets the id of one that left (rule 5).
+    pub reuse_ids: bool,
     /// Clocks drift up to [`DRIFT_BEYOND_PPM`] (rule 2: leases allow for less).
     pub drift_beyond: bool,
 }
@@ -131,11 +135,12 @@ impl Sim {
             let offset_ns = rng.below(sim.offset.0 + 1);
             engine.set_clock(NodeId(i), NodeClock { offset_ns, drift_ppm: drift });
         }
-        for i in 0..cfg.servers {
+        for i in 0..cfg.servers_max() {
             engine.put_disk(SsdId(i), new_disk(sim.contents));
         }
         let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0 };
-        for i in 0..layout.nodes() {
+        let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;
+        for i in (0..layout.nodes()).filter(|i| !later.contains(i)) {
             s.restart(NodeId(i))?;
         }
         Ok(s)
@@ -149,6 +154,8 @@ impl Sim {
             NodeKind::Meta => {
                 let mut c = build::meta_config(&self.cfg)?;
                 c.remove_early = self.sim.rack_faults.remove_early;
+                c.leave_early = self.sim.rack_faults.leave_early;
+                c.reuse_ids = self.sim.rack_faults.reuse_ids;
                 RackNode::Meta(Box::new(Meta::new(c, self.engine.saved(n))?))
             }
             NodeKind::Switch => {
@@ -225,6 +232,10 @@ impl Sim {
         let n = self.engine.layout().client(client);
         self.engine.submit(at, n, request);
     }
+    /// The operator's word to the metadata service.
+    pub fn administer(&mut self, at: Time, id: RequestId, op: AdminOp) {
+        self.engine.submit(at, Layout::META, Request { id, op: RequestOp::Admin(op) });
+    }
     /// Delivers the next event; false if none is pending.
     pub fn step(&mut self) -> bool {
         self.engine.step()
@@ -238,7 +249,7 @@ impl Sim {
     pub fn next_time(&self) -> Option<Time> {
         self.engine.next_time()
     }
-    /// What clients were answered since the last call: time, client, answer.
+    /// What clients were answered since the last call: time, client, answer. The service's own answers are left out.
     pub fn take_replies(&mut self) -> Vec<(Time, u32, Reply)> {
         let first = self.engine.layout().client(0).0;
         self.engine.replies().filter(|(_, n, _)| n.0 >= first).map(|(t, n, r)| (t, n.0 - first, r)).collect()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::{VssdPlace, VssdReport};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
@@ -11,8 +11,8 @@ use rackweave_core::msg::{
     Peer, RackMap, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{
-    AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerStatus, SetStatus, VolumeInfo,
-    VolumeLimits,
+    AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus,
+    SetStatus, VolumeInfo, VolumeLimits,
 };
 use rackweave_core::{
     BlockAddr, Epoch, Incarnation, NodeId, Payload, Rng, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId,
@@ -281,7 +281,7 @@ impl Draw {
         Box::new(RackMap { generation: self.u64(), sets })
     }
     fn control(&mut self) -> Control {
-        match self.below(18) {
+        match self.below(21) {
             0 => Control::ServerHello { nonce: self.u64(), vssds: self.reports() },
             1 => Control::ServerWelcome {
                 nonce: self.u64(),
@@ -308,11 +308,29 @@ impl Draw {
             15 => Control::EmptyServerHello { nonce: self.u64(), vssds: self.reports() },
             16 => Control::ServerRefused { nonce: self.u64() },
             17 => Control::VolumeLimited { volume: VolumeId(self.u32()), limits: self.limits() },
+            19 => Control::Vssds {
+                plan: self.u64(),
+                incarnation: Incarnation(self.u64()),
+                vssds: self.list(9, |d| VssdPlace {
+                    vssd: VssdId(d.u32()),
+                    set: SetId(d.u32()),
+                    slot: d.below(256) as u8,
+                }),
+            },
+            18 => Control::VssdsDone { plan: self.u64(), lost: self.u64() },
             _ => Control::VolumeChanged { volume: VolumeId(self.u32()), size: self.u64() },
         }
     }
     fn admin(&mut self) -> AdminOp {
-        match self.below(12) {
+        match self.below(17) {
+            16 => AdminOp::VssdMove {
+                vssd: VssdId(self.u32()),
+                to: if self.bool() { Some(NodeId(self.u32())) } else { None },
+            },
+            12 => AdminOp::Servers,
+            13 => AdminOp::ServerAdd,
+            14 => AdminOp::ServerDrain { server: NodeId(self.u32()) },
+            15 => AdminOp::ServerRemove { server: NodeId(self.u32()) },
             0 => AdminOp::VolumeCreate { name: self.text(), size: self.u64() },
             1 => AdminOp::VolumeGrow { name: self.text(), size: self.u64() },
             2 => AdminOp::VolumeDelete { name: self.text(), force: self.bool() },
@@ -348,7 +366,17 @@ impl Draw {
         }
     }
     fn data(&mut self) -> ReplyData {
-        match self.below(7) {
+        match self.below(8) {
+            7 => ReplyData::Servers(self.list(4, |d| ServerInfo {
+                node: NodeId(d.u32()),
+                state: [ServerState::In, ServerState::Draining, ServerState::Removed][d.below(3) as usize],
+                alive: d.bool(),
+                vssds: d.u32(),
+                coming: d.u32(),
+                leaving: d.u32(),
+                free: d.u32(),
+                homeless: d.u32(),
+            })),
             0 => ReplyData::Done,
             1 => ReplyData::Data(self.payload()),
             2 => ReplyData::Attached(self.volume()),
@@ -377,7 +405,11 @@ impl Draw {
         }
     }
     fn error(&mut self) -> RequestError {
-        match self.below(24) {
+        match self.below(28) {
+            24 => RequestError::UnknownVssd { vssd: VssdId(self.u32()) },
+            25 => RequestError::Moving { vssd: VssdId(self.u32()), set: SetId(self.u32()) },
+            26 => RequestError::UnknownServer { server: NodeId(self.u32()) },
+            27 => RequestError::ServerUnfit { server: NodeId(self.u32()), why: self.text() },
             0 => RequestError::UnknownVolume { name: self.text() },
             1 => RequestError::DuplicateVolume { name: self.text() },
             2 => RequestError::BadName { name: self.text() },

@@ -1,7 +1,7 @@
 //! Carries out the faults of a plan.
 
 use rackweave_core::node::Trace;
-use rackweave_core::{Layout, NodeId, Span, TracePoint};
+use rackweave_core::{Layout, NodeId, SetId, Span, TracePoint};
 
 use super::{Agenda, Run, UNDER_WAY_MAX};
 use crate::fault::plan::Fault;
@@ -104,6 +104,10 @@ impl Run<'_> {
                 self.traps.push_back(i);
                 None
             }
+            Fault::Move { .. } | Fault::Drain { .. } | Fault::Add => {
+                self.word(fault);
+                None
+            }
             Fault::Fill { client } => {
                 self.fill_on(client, 0);
                 None
@@ -164,7 +168,13 @@ impl Run<'_> {
             | Fault::BlindPowerCut { .. }) => self.cut(f, false),
             Fault::BreakDevice { how, .. } => self.mend_device(i, how)?,
             Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
-            Fault::Corrupt { .. } | Fault::Steal { .. } | Fault::Fill { .. } | Fault::Empty { .. } => {}
+            Fault::Corrupt { .. }
+            | Fault::Steal { .. }
+            | Fault::Fill { .. }
+            | Fault::Empty { .. }
+            | Fault::Move { .. }
+            | Fault::Drain { .. }
+            | Fault::Add => {}
         }
         Ok(())
     }
@@ -179,7 +189,11 @@ impl Run<'_> {
             | Fault::BreakDevice { server, .. }
             | Fault::BlindPowerCut { server, .. } => vec![server % n],
             Fault::SetPowerCut { set, .. } => {
-                crate::build::members(self.sim.config(), set % n).iter().map(|m| crate::build::server_of(m.0)).collect()
+                let view = self.sim.meta().and_then(|m| m.view(SetId(set % n)));
+                let now = view.map(|v| v.members.iter().map(|m| m.server).collect::<Vec<_>>()).unwrap_or_default();
+                let made = || crate::build::members(self.sim.config(), set % n).iter().map(|m| m.1).collect();
+                let on: Vec<NodeId> = if now.is_empty() { made() } else { now };
+                on.into_iter().map(Layout::server_number).collect()
             }
             Fault::CrashCollecting { .. } => self.trapped.get(&i).copied().into_iter().collect(),
             Fault::OneRackPowerCut { rack, .. } => self.servers_of(rack),

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use rackweave_core::{BLOCK, BlockAddr, SECTOR, SetId, Timestamp};
+use rackweave_core::msg::Role;
+use rackweave_core::{BLOCK, BlockAddr, Layout, NodeId, SECTOR, SetId, Timestamp, VssdId};
 
 use super::{Run, Volume};
 use crate::fault::report::Failure;
@@ -26,7 +27,7 @@ impl Run<'_> {
 
     pub(super) fn check(&mut self) -> Result<(), Failure> {
         self.check_history()?;
-        for i in 0..self.plan.params.servers {
+        for i in 0..self.sim.config().servers_max() {
             if let Some(b) = self.sim.disk(i).and_then(|d| d.breaches().first().copied()) {
                 return Err(Failure::Invariant(format!("ssd{i}: {b}")));
             }
@@ -34,6 +35,7 @@ impl Run<'_> {
                 s.ssd().check().map_err(|e| Failure::Invariant(format!("ssd{i}: {e}")))?;
             }
         }
+        self.places_agree()?;
         self.copies_agree()?;
         for s in (0..self.sim.engine().layout().racks).filter_map(|r| self.sim.switch(r)) {
             s.check().map_err(|e| Failure::Invariant(format!("switch: {e}")))?;
@@ -65,13 +67,15 @@ impl Run<'_> {
         let per_set =
             |v: &Volume| v.blocks.div_ceil(cfg.stripe_blocks * v.sets().len().max(1) as u32) * cfg.stripe_blocks;
         for set in 0..cfg.sets() {
-            let members = crate::build::members(cfg, set);
+            let Some(view) = self.sim.meta().and_then(|m| m.view(SetId(set))) else { continue };
+            let members = view.members.iter().filter(|m| m.role == Role::Member).map(|m| (m.vssd, m.server));
+            let members: Vec<(VssdId, NodeId)> = members.collect();
             for v in &self.volumes {
                 let Some(share) = v.sets().iter().position(|s| s.0 == set) else { continue };
                 for block in 0..per_set(v) {
                     let addr = BlockAddr::new(v.id(), block);
-                    let held = members.iter().filter_map(|&(vssd, _)| {
-                        let ssd = self.sim.server(crate::build::server_of(vssd))?.ssd();
+                    let held = members.iter().filter_map(|&(vssd, node)| {
+                        let ssd = self.sim.server(Layout::server_number(node))?.ssd();
                         Some((vssd, ssd.mapped(vssd, addr).then(|| ssd.version(vssd, addr))))
                     });
                     let held: Vec<_> = held.collect();

@@ -1,0 +1,85 @@
+//! Giving a vSSD's flash back: everything is forgotten, then the collector erases what is programmed. A power cut on the
+//! way brings back what is not erased yet, and the user clears again.
+
+use rackweave_core::device::DeviceError;
+
+use super::blocks::State;
+use super::frontier::NO_FRONTIER;
+use super::map::PageMap;
+use super::ranges::Ranges;
+use super::sync::Waiter;
+use super::{Io, Vssd};
+use crate::ssd::FlashDone;
+
+/// How far a clearing has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Clearing {
+    #[default]
+    No,
+    Erasing,
+    /// All is erased; that is being made durable.
+    Syncing,
+}
+
+impl Vssd {
+    /// Nothing is programmed here that a start could find.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.recovery.is_none()
+            && self.clearing == Clearing::No
+            && self.map.mapped == 0
+            && self.ranges.is_empty()
+            && self.blocks.all.iter().all(|b| matches!(b.state, State::Free { .. }))
+    }
+    /// Blocks that can be neither used nor erased: what is in them may be found again.
+    pub(crate) fn retired(&self) -> u32 {
+        self.blocks.all.iter().filter(|b| b.state == State::Retired).count() as u32
+    }
+
+    pub(crate) fn clear(&mut self, io: &mut Io) {
+        if self.clearing != Clearing::No || self.recovery.is_some() {
+            return;
+        }
+        self.clearing = Clearing::Erasing;
+        for block in 0..self.blocks.all.len() as u32 {
+            while let Some(within) = self.blocks.next_valid(block, 0) {
+                self.blocks.clear_valid(block * self.blocks.spb + within);
+            }
+        }
+        self.map = PageMap::new();
+        self.ranges = Ranges::new();
+        self.sweep_at = 0;
+        self.clear_step(io);
+    }
+
+    /// Closes what is open and collects on; when nothing is left, makes it durable.
+    pub(crate) fn clear_step(&mut self, io: &mut Io) {
+        if self.clearing != Clearing::Erasing {
+            return;
+        }
+        let open: Vec<u32> = self
+            .host
+            .iter()
+            .chain(&self.collector)
+            .filter(|f| f.block != NO_FRONTIER.block && !f.preparing)
+            .map(|f| f.block)
+            .collect();
+        for block in open {
+            self.seal(block);
+            if self.blocks.all[block as usize].programs == 0 {
+                self.blocks.list(block);
+            }
+        }
+        let left = |b: &super::blocks::Block| !matches!(b.state, State::Free { .. } | State::Retired);
+        if self.blocks.all.iter().any(left) || !self.waiting.is_empty() {
+            return self.gc_start(io);
+        }
+        self.gc.running = false;
+        self.clearing = Clearing::Syncing;
+        self.want_sync(io, Waiter::Clear);
+    }
+
+    pub(crate) fn cleared(&mut self, io: &mut Io, result: Result<(), DeviceError>) {
+        self.clearing = Clearing::No;
+        io.out.done.push(FlashDone::Cleared { vssd: self.id, result });
+    }
+}

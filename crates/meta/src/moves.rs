@@ -1,0 +1,517 @@
+//! vSSDs that move to another server, or are made anew on one (protocol rule 24, RB13): a place is added to the set and
+//! filled as a shadow; when it has everything, the old one becomes a shadow, then leaves, and its slot is erased.
+//!
+//! Each step is one durable write, and what follows from it is seen by looking at places and views alone: a service that
+//! starts anew goes on where the one before ended. Servers are told the whole of what they are to have
+//! ([`Control::Vssds`]), until they say that it is so.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::msg::control::VssdPlace;
+use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, ViewState};
+use rackweave_core::request::{ReplyData, RequestError, ServerInfo, ServerState};
+use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, TracePoint, VssdId};
+
+use crate::codec;
+use crate::members::{Place, Replaces, Servers};
+use crate::node::Meta;
+
+/// Number of the first vSSD that is made at run time; those of the configuration are below.
+pub const FIRST_MOVED: u32 = 1 << 16;
+/// A plan that a server has not carried out is sent again with its heartbeats, at most so often.
+const PLAN_AGAIN: Span = Span::from_millis(200);
+/// A `del_vssd` for a server that is gone is repeated after this.
+const ROW_AGAIN: Span = Span::from_secs(1);
+/// Plans of one life of the service.
+const PLANS_A_LIFE: u32 = 24;
+
+/// What a server was told to have.
+#[derive(Debug)]
+struct PlanState {
+    number: u64,
+    done: bool,
+    again_at: Time,
+}
+
+/// A row of the switch whose server cannot delete it.
+#[derive(Debug)]
+struct DeadRow {
+    vssd: VssdId,
+    set: SetId,
+    incarnation: Incarnation,
+    again_at: Time,
+}
+
+/// Servers, and what is on its way between them.
+#[derive(Debug)]
+pub(crate) struct Moves {
+    pub(crate) nodes: BTreeMap<NodeId, ServerState>,
+    pub(crate) next_vssd: u32,
+    plans: BTreeMap<NodeId, PlanState>,
+    plans_made: u64,
+    rows: Vec<DeadRow>,
+    /// Copies lost that found no room, by the server that had them.
+    homeless: BTreeMap<NodeId, u32>,
+}
+
+impl Moves {
+    pub(crate) fn new(layout: &Layout, servers: u32) -> Moves {
+        Moves {
+            nodes: (0..servers).map(|i| (layout.server(i), ServerState::In)).collect(),
+            next_vssd: FIRST_MOVED,
+            plans: BTreeMap::new(),
+            plans_made: 0,
+            rows: Vec::new(),
+            homeless: BTreeMap::new(),
+        }
+    }
+}
+
+/// Where a place of set `i` is, among all.
+#[derive(Clone, Copy)]
+struct At {
+    set: usize,
+    place: usize,
+}
+
+impl Meta {
+    /// Numbers of the servers that belong to the rack, removed ones left out.
+    pub fn servers(&self) -> Vec<u32> {
+        let known = self.moves.nodes.iter().filter(|(_, s)| **s != ServerState::Removed);
+        known.map(|(n, _)| Layout::server_number(*n)).collect()
+    }
+    /// Every place of every set, with its set: for checkers.
+    pub fn places(&self) -> impl Iterator<Item = (SetId, &Place)> {
+        self.sets.iter().flat_map(|s| s.places.iter().map(|p| (s.view.set, p)))
+    }
+    /// Nothing moves, and no server has yet to carry out what it was told.
+    pub fn moves_rest(&self) -> bool {
+        self.places().all(|(_, p)| p.replaces.is_none() && !p.leaving) && self.moves.plans.values().all(|p| p.done)
+    }
+
+    fn in_view(&self, at: At) -> Option<Role> {
+        let s = &self.sets[at.set];
+        let vssd = s.places[at.place].vssd;
+        s.view.members.iter().find(|m| m.vssd == vssd).map(|m| m.role)
+    }
+    fn put_places(&mut self, i: usize) {
+        let s = &self.sets[i];
+        let value = codec::encode_places(&s.places);
+        self.out.put(codec::places_key(s.view.set), Some(value));
+        self.index_places();
+    }
+    pub(crate) fn index_places(&mut self) {
+        self.by_vssd.clear();
+        for (i, s) in self.sets.iter().enumerate() {
+            for (k, p) in s.places.iter().enumerate() {
+                self.by_vssd.insert(p.vssd, (i, k));
+            }
+        }
+    }
+
+    // Plans of servers.
+
+    /// What the server is to have: a place that leaves stays until no view has it.
+    fn wanted(&self, node: NodeId) -> Vec<VssdPlace> {
+        let mut wanted = Vec::new();
+        for (set, s) in self.sets.iter().enumerate() {
+            for (place, p) in s.places.iter().enumerate().filter(|(_, p)| p.node == node) {
+                if !p.leaving || self.in_view(At { set, place }).is_some() {
+                    wanted.push(VssdPlace { vssd: p.vssd, set: s.view.set, slot: p.slot });
+                }
+            }
+        }
+        wanted
+    }
+    /// Whether the server has to be told: it has not what the configuration says, or something to give back.
+    fn differs(&self, node: NodeId) -> bool {
+        let made = |p: &Place| p.leaving || p.vssd.number() >= FIRST_MOVED;
+        let configured = self.cfg.sets.iter().flat_map(|s| &s.members).filter(|m| m.1 == node).count();
+        let here = || self.places().filter(|(_, p)| p.node == node);
+        here().any(|(_, p)| made(p)) || here().count() != configured
+    }
+    /// Tells the server what it is to have now.
+    fn replan(&mut self, node: NodeId) {
+        self.moves.plans_made += 1;
+        let number = self.me.0 << PLANS_A_LIFE | self.moves.plans_made;
+        self.moves.plans.insert(node, PlanState { number, done: false, again_at: Time::ZERO });
+    }
+    /// On the word of a server: repeats the plan if it is not carried out.
+    pub(crate) fn remind(&mut self, now: Time, node: NodeId) {
+        if !self.moves.plans.contains_key(&node) && self.differs(node) {
+            self.replan(node);
+        }
+        let Some(plan) = self.moves.plans.get_mut(&node) else { return };
+        let incarnation = self.servers.server(node).incarnation;
+        if plan.done || now < plan.again_at || incarnation == Incarnation(0) {
+            return;
+        }
+        plan.again_at = now + PLAN_AGAIN;
+        let plan = plan.number;
+        let vssds = self.wanted(node);
+        self.say(node, 0, Control::Vssds { plan, incarnation, vssds });
+    }
+    /// A server that starts knows no plan.
+    pub(crate) fn forget_plan(&mut self, node: NodeId) {
+        if let Some(plan) = self.moves.plans.get_mut(&node) {
+            (plan.done, plan.again_at) = (false, Time::ZERO);
+        }
+    }
+    /// A server has what the plan says, and nothing else.
+    pub(crate) fn plan_done(&mut self, src: NodeId, incarnation: Incarnation, number: u64, lost: u64) {
+        let known = self.servers.server(src).incarnation == incarnation;
+        let Some(plan) = self.moves.plans.get_mut(&src).filter(|p| known && p.number == number && !p.done) else {
+            return;
+        };
+        plan.done = true;
+        self.drop_gone(|p| p.node == src && lost >> (p.slot & 63) & 1 == 0);
+    }
+    /// Forgets places that no view and no server has any more.
+    fn drop_gone(&mut self, which: impl Fn(&Place) -> bool) {
+        for i in 0..self.sets.len() {
+            let s = &mut self.sets[i];
+            let before = s.places.len();
+            let view = &s.view;
+            s.places.retain(|p| !(p.leaving && which(p) && !view.members.iter().any(|m| m.vssd == p.vssd)));
+            if s.places.len() != before {
+                self.put_places(i);
+            }
+        }
+    }
+
+    // Steps of a move.
+
+    /// What follows from set `i`'s view for its moves. True if a place changed: the view is to be looked at again.
+    pub(crate) fn step_moves(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
+        let mut changed = false;
+        for k in 0..self.sets[i].places.len() {
+            let p = self.sets[i].places[k];
+            let Some(r) = p.replaces.filter(|_| !p.leaving) else { continue };
+            let set = u64::from(self.sets[i].view.set.0);
+            let old = self.sets[i].places.iter().position(|o| o.vssd == r.vssd);
+            let old_role = old.and_then(|k| self.in_view(At { set: i, place: k }));
+            let joined = self.in_view(At { set: i, place: k }) == Some(Role::Member);
+            if (joined || self.cfg.leave_early) && self.may_leave(i, old_role) {
+                self.sets[i].places[k].replaces = None;
+                if let Some(old) = old {
+                    self.leave(now, i, old);
+                }
+                fx.trace(TracePoint::MoveDone, set, u64::from(p.vssd.0));
+                changed = true;
+            } else if !joined && ((r.lost && old_role == Some(Role::Member)) || self.is_gone(now, &p)) {
+                // The lost one is back, or the new one is lost itself; then another is made.
+                self.sets[i].places[k].replaces = None;
+                self.leave(now, i, k);
+                fx.trace(TracePoint::MoveCancelled, set, u64::from(p.vssd.0));
+                changed = true;
+            }
+        }
+        if changed {
+            self.put_places(i);
+        }
+        changed
+    }
+    /// The new one is a member beside the old one, so as many stay as there were before the move.
+    fn may_leave(&self, i: usize, old: Option<Role>) -> bool {
+        let view = &self.sets[i].view;
+        let members = view.members.iter().filter(|m| m.role == Role::Member).count();
+        view.state == ViewState::Normal && (old != Some(Role::Member) || members > 1)
+    }
+    fn leave(&mut self, now: Time, i: usize, k: usize) {
+        self.sets[i].places[k].leaving = true;
+        if self.in_view(At { set: i, place: k }).is_none() {
+            self.gone(now, i, k);
+        }
+    }
+    /// No view has the place any more: its server gives it back, or, if that is gone too, the switch is told.
+    fn gone(&mut self, now: Time, i: usize, k: usize) {
+        let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
+        self.replan(p.node);
+        let server = self.servers.server(p.node);
+        if !server.present(now) {
+            let (vssd, incarnation) = (p.vssd, server.incarnation);
+            self.moves.rows.push(DeadRow { vssd, set, incarnation, again_at: now });
+        } else {
+            self.remind(now, p.node);
+        }
+    }
+    /// After a new view: places that left with it.
+    pub(crate) fn left(&mut self, now: Time, i: usize, before: &[VssdId]) {
+        for k in 0..self.sets[i].places.len() {
+            let p = self.sets[i].places[k];
+            if p.leaving && before.contains(&p.vssd) && self.in_view(At { set: i, place: k }).is_none() {
+                self.gone(now, i, k);
+            }
+        }
+    }
+
+    // What moves, and where to.
+
+    /// Its server is silent for too long, is no server of the rack, or its drive failed for good.
+    fn is_gone(&self, now: Time, p: &Place) -> bool {
+        let after = self.cfg.replace_after;
+        if after == Span::ZERO {
+            return false;
+        }
+        let ended = self.servers.server(p.node).lease_ends.max(self.booted_at.unwrap_or(now));
+        p.failed || now >= ended + after
+    }
+    fn draining(&self, node: NodeId) -> bool {
+        self.moves.nodes.get(&node) == Some(&ServerState::Draining)
+    }
+    fn moving(&self) -> usize {
+        self.places().filter(|(_, p)| p.replaces.is_some() && !p.leaving).count()
+    }
+    fn is_replaced(&self, i: usize, vssd: VssdId) -> bool {
+        self.sets[i].places.iter().any(|p| !p.leaving && p.replaces.is_some_and(|r| r.vssd == vssd))
+    }
+
+    /// Begins what is to move, as many at a time as may.
+    pub(crate) fn begin_moves(&mut self, now: Time, fx: &mut Effects) -> bool {
+        self.moves.homeless.clear();
+        let mut begun = false;
+        for i in 0..self.sets.len() {
+            for k in 0..self.sets[i].places.len() {
+                let p = self.sets[i].places[k];
+                let lost = !self.draining(p.node) && self.is_gone(now, &p);
+                if p.leaving || p.replaces.is_some() || !(lost || self.draining(p.node)) || self.is_replaced(i, p.vssd)
+                {
+                    continue;
+                }
+                if !self.has_source(i) {
+                    continue;
+                }
+                match self.choose_server(now, i, p.node) {
+                    Some((to, slot)) if self.moving() < self.cfg.moves as usize => {
+                        self.begin_move(now, i, Replaces { vssd: p.vssd, lost }, (to, slot), fx);
+                        begun = true;
+                    }
+                    Some(_) => {}
+                    None => *self.moves.homeless.entry(p.node).or_default() += 1,
+                }
+            }
+        }
+        begun
+    }
+    /// A shadow of the set could be filled.
+    fn has_source(&self, i: usize) -> bool {
+        let view = &self.sets[i].view;
+        view.state == ViewState::Normal && view.members.iter().any(|m| m.role == Role::Member)
+    }
+    fn begin_move(&mut self, now: Time, i: usize, replaces: Replaces, (to, slot): (NodeId, u8), fx: &mut Effects) {
+        let rack = self.cfg.layout.rack(to).unwrap_or(0);
+        let number = if self.cfg.reuse_ids { FIRST_MOVED } else { self.moves.next_vssd };
+        let vssd = VssdId::in_rack(rack, number);
+        self.moves.next_vssd += 1;
+        self.out.put(codec::next_vssd_key(), Some(codec::encode_next_vssd(self.moves.next_vssd)));
+        let mut place = Place::new(vssd, to, slot);
+        place.replaces = Some(replaces);
+        self.sets[i].places.push(place);
+        self.put_places(i);
+        fx.trace(TracePoint::MoveStarted, u64::from(self.sets[i].view.set.0), u64::from(vssd.0));
+        self.replan(to);
+        self.remind(now, to);
+    }
+
+    /// The slots of a drive that sets like this one may have.
+    fn slots(&self, i: usize) -> std::ops::Range<u8> {
+        let set = self.cfg.sets[i].set;
+        let level = self.cfg.level_place(set);
+        level * self.cfg.slots..(level + 1) * self.cfg.slots
+    }
+    fn free_slots(&self, node: NodeId, i: usize) -> Vec<u8> {
+        let taken = |slot: &u8| self.places().any(|(_, p)| p.node == node && p.slot == *slot);
+        self.slots(i).filter(|s| !taken(s)).collect()
+    }
+    /// Why a copy of set `i`, in place of one on `from`, cannot come to this server.
+    fn unfit(&self, now: Time, i: usize, from: NodeId, node: NodeId) -> Option<&'static str> {
+        let layout = &self.cfg.layout;
+        let failed = self.places().any(|(_, p)| p.node == node && p.failed);
+        if self.moves.nodes.get(&node) != Some(&ServerState::In) {
+            Some("is drained or removed")
+        } else if layout.rack(node) != layout.rack(from) {
+            Some("is in another rack")
+        } else if !self.servers.server(node).present(now) {
+            Some("does not run")
+        } else if failed {
+            Some("has a drive that failed")
+        } else if self.sets[i].places.iter().any(|p| p.node == node) {
+            Some("has a copy of the set already")
+        } else if self.free_slots(node, i).is_empty() {
+            Some("has no free slot: ssd.spare of the configuration keeps some")
+        } else {
+            None
+        }
+    }
+    /// The server that a new copy of set `i` comes to, and the slot there: of those of the same rack as `from`
+    /// without a copy (RB12), the one with most room, of equal ones the first.
+    fn choose_server(&self, now: Time, i: usize, from: NodeId) -> Option<(NodeId, u8)> {
+        let fit = self.moves.nodes.keys().filter(|&&n| self.unfit(now, i, from, n).is_none());
+        let free = |n: NodeId| self.free_slots(n, i);
+        fit.map(|&n| (free(n), n)).max_by_key(|(f, n)| (f.len(), std::cmp::Reverse(*n))).map(|(f, n)| (n, f[0]))
+    }
+
+    // The operator's word.
+
+    pub(crate) fn move_vssd(
+        &mut self,
+        now: Time,
+        vssd: VssdId,
+        to: Option<NodeId>,
+        fx: &mut Effects,
+    ) -> Result<ReplyData, RequestError> {
+        let &(i, k) = self.by_vssd.get(&vssd).ok_or(RequestError::UnknownVssd { vssd })?;
+        let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
+        if p.leaving || p.replaces.is_some() || self.is_replaced(i, vssd) {
+            return Err(RequestError::Moving { vssd, set });
+        }
+        let unfit = |server, why: &str| RequestError::ServerUnfit { server, why: why.into() };
+        let to = match to {
+            Some(n) if !self.moves.nodes.contains_key(&n) => return Err(RequestError::UnknownServer { server: n }),
+            Some(n) => match self.unfit(now, i, p.node, n) {
+                Some(why) => return Err(unfit(n, why)),
+                None => (n, self.free_slots(n, i)[0]),
+            },
+            None => {
+                let none = || unfit(p.node, "no other server without a copy of the set has a free slot");
+                self.choose_server(now, i, p.node).ok_or_else(none)?
+            }
+        };
+        if !self.has_source(i) {
+            return Err(unfit(p.node, "the set waits for its members, and has nothing to fill a new one from"));
+        }
+        self.begin_move(now, i, Replaces { vssd, lost: false }, to, fx);
+        self.look_again(now, i, fx);
+        Ok(ReplyData::Done)
+    }
+
+    pub(crate) fn add_server(&mut self, now: Time) -> Result<ReplyData, RequestError> {
+        let number = self.moves.nodes.keys().next_back().map_or(0, |n| Layout::server_number(*n) + 1);
+        let node = self.cfg.layout.server(number);
+        if number >= self.cfg.layout.servers {
+            let why = format!("the rack was made for {number} servers: servers_max of its configuration");
+            return Err(RequestError::ServerUnfit { server: node, why: why.into() });
+        }
+        self.set_node(node, ServerState::In);
+        Ok(ReplyData::Servers(vec![self.server_info(now, node)]))
+    }
+    fn set_node(&mut self, node: NodeId, state: ServerState) {
+        self.moves.nodes.insert(node, state);
+        self.out.put(codec::node_key(node), Some(codec::encode_node(state)));
+    }
+    fn known(&self, server: NodeId) -> Result<ServerState, RequestError> {
+        let state = self.moves.nodes.get(&server).copied().filter(|s| *s != ServerState::Removed);
+        state.ok_or(RequestError::UnknownServer { server })
+    }
+
+    pub(crate) fn drain(&mut self, now: Time, server: NodeId, fx: &mut Effects) -> Result<ReplyData, RequestError> {
+        self.known(server)?;
+        self.room_without(now, server)?;
+        self.set_node(server, ServerState::Draining);
+        if self.begin_moves(now, fx) {
+            (0..self.sets.len()).for_each(|i| self.look_again(now, i, fx));
+        }
+        Ok(ReplyData::Done)
+    }
+    /// Whether every vSSD of the server finds a slot elsewhere.
+    fn room_without(&self, now: Time, server: NodeId) -> Result<(), RequestError> {
+        let stays = |n: &NodeId| *n != server && self.moves.nodes[n] == ServerState::In;
+        let others: Vec<NodeId> = self.moves.nodes.keys().copied().filter(stays).collect();
+        let need = |p: &Place| p.node == server && !p.leaving;
+        let sets: Vec<usize> = (0..self.sets.len()).filter(|&i| self.sets[i].places.iter().any(need)).collect();
+        let most = sets.iter().map(|&i| self.cfg.sets[i].members.len()).max().unwrap_or(0);
+        let unfit = |why: String| RequestError::ServerUnfit { server, why: why.into() };
+        if others.len() < most {
+            let why = format!("{} other servers would stay, and its sets need {most} each", others.len());
+            return Err(unfit(why));
+        }
+        let mut given: BTreeMap<NodeId, usize> = BTreeMap::new();
+        let mut found = 0;
+        for &i in &sets {
+            let room = |n: &NodeId| {
+                let free = self.free_slots(*n, i).len().saturating_sub(given.get(n).copied().unwrap_or(0));
+                if self.unfit(now, i, server, *n).is_none() { free } else { 0 }
+            };
+            let best = others.iter().map(|n| (room(n), *n)).max_by_key(|(f, n)| (*f, std::cmp::Reverse(*n)));
+            if let Some((_, n)) = best.filter(|(free, _)| *free > 0) {
+                *given.entry(n).or_default() += 1;
+                found += 1;
+            }
+        }
+        if found < sets.len() {
+            let why = format!("it has {} vSSDs, and the other servers have room for {found} of them", sets.len());
+            return Err(unfit(why));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, now: Time, server: NodeId) -> Result<ReplyData, RequestError> {
+        self.known(server)?;
+        let unfit = |why: String| RequestError::ServerUnfit { server, why: why.into() };
+        let view = |s: &crate::node::Set, p: &Place| s.view.members.iter().any(|m| m.vssd == p.vssd);
+        let all =
+            || self.sets.iter().flat_map(|s| s.places.iter().map(move |p| (s, p))).filter(|(_, p)| p.node == server);
+        let needed = all().filter(|(s, p)| !p.leaving || view(s, p)).count();
+        if needed > 0 {
+            return Err(unfit(format!("it has {needed} vSSDs still: drain it first (rackweave server drain)")));
+        }
+        if all().count() > 0 && self.servers.server(server).present(now) {
+            return Err(unfit(format!("it still erases {} vSSDs that left: try again in a moment", all().count())));
+        }
+        self.set_node(server, ServerState::Removed);
+        self.drop_gone(|p| p.node == server);
+        self.moves.plans.remove(&server);
+        Ok(ReplyData::Done)
+    }
+
+    pub(crate) fn server_infos(&self, now: Time) -> Vec<ServerInfo> {
+        self.moves.nodes.keys().map(|&n| self.server_info(now, n)).collect()
+    }
+    fn server_info(&self, now: Time, node: NodeId) -> ServerInfo {
+        let here = || self.places().filter(|(_, p)| p.node == node).map(|(_, p)| p);
+        let count = |which: fn(&Place) -> bool| here().filter(|p| which(p)).count() as u32;
+        let slots = u32::from(self.cfg.slots) * self.cfg.level_count();
+        let state = self.moves.nodes[&node];
+        ServerInfo {
+            node,
+            state,
+            alive: self.servers.server(node).heard_at.is_some() && self.servers.server(node).present(now),
+            vssds: count(|p| !p.leaving && p.replaces.is_none()),
+            coming: count(|p| !p.leaving && p.replaces.is_some()),
+            leaving: count(|p| p.leaving),
+            free: if state == ServerState::Removed { 0 } else { slots.saturating_sub(here().count() as u32) },
+            homeless: self.moves.homeless.get(&node).copied().unwrap_or(0),
+        }
+    }
+
+    // The switch's rows of servers that are gone.
+
+    pub(crate) fn delete_rows(&mut self, now: Time) {
+        for k in 0..self.moves.rows.len() {
+            let DeadRow { vssd, set, incarnation, again_at } = self.moves.rows[k];
+            if again_at > now {
+                continue;
+            }
+            self.moves.rows[k].again_at = now + ROW_AGAIN;
+            let header = Header {
+                op: Op::DelVssd,
+                vssd,
+                lat: 0,
+                class: Class::Gold,
+                original_vssd: vssd,
+                set,
+                epoch: Epoch(0),
+                incarnation,
+                request: 0,
+            };
+            let dst = self.cfg.layout.switch_of(vssd);
+            self.out.send(Packet { src: Layout::META, dst, header, body: Body::DelVssd });
+        }
+    }
+    pub(crate) fn row_deleted(&mut self, vssd: VssdId) {
+        self.moves.rows.retain(|r| r.vssd != vssd);
+    }
+    pub(crate) fn rows_deadline(&self) -> Time {
+        self.moves.rows.iter().map(|r| r.again_at).min().unwrap_or(Time::MAX)
+    }
+}

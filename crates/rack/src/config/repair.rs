@@ -1,0 +1,76 @@
+//! How the rack makes copies anew.
+
+use rackweave_core::Span;
+use serde::{Deserialize, Serialize};
+
+use super::{Problem, need};
+
+/// Longest time after which a lost server is replaced: a year, in seconds.
+const REPLACE_AFTER_MAX: u64 = 366 * 24 * 3600;
+/// Faster than any drive.
+const RATE_MAX: u64 = 1 << 20;
+/// Most vSSDs that move at a time.
+const MOVES_MAX: u32 = 64;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RepairSection {
+    /// Seconds after which a server whose lease has ended is taken for lost, and its vSSDs are made anew on others
+    /// (RB13); 0: never.
+    pub replace_after_s: u64,
+    /// vSSDs that are made anew or moved at a time: each is read from one server and written to another.
+    pub moves: u32,
+    /// MiB a second that each vSSD takes from the others of its set while it is filled; 0: as many as come.
+    pub mib_per_s: u64,
+}
+
+/// How what lies still is looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScrubSection {
+    /// Each server reads everything on its flash once in so many days, while nobody waits, and has healed what is
+    /// damaged; 0: never.
+    pub every_days: f64,
+}
+
+impl Default for ScrubSection {
+    fn default() -> ScrubSection {
+        ScrubSection { every_days: 7.0 }
+    }
+}
+
+impl ScrubSection {
+    pub(super) fn is_default(&self) -> bool {
+        *self == ScrubSection::default()
+    }
+    pub fn every(&self) -> Span {
+        Span((self.every_days * 86_400e9) as u64)
+    }
+    pub(super) fn check(&self, out: &mut Vec<Problem>) {
+        let sane = self.every_days == 0.0 || (1e-6..=3660.0).contains(&self.every_days);
+        need(out, sane, "scrub.every_days", &self.every_days, "0, or 0.000001 to 3660");
+    }
+}
+
+impl Default for RepairSection {
+    fn default() -> RepairSection {
+        RepairSection { replace_after_s: 300, moves: 2, mib_per_s: 64 }
+    }
+}
+
+impl RepairSection {
+    pub(super) fn is_default(&self) -> bool {
+        *self == RepairSection::default()
+    }
+    pub fn replace_after(&self) -> Span {
+        Span::from_secs(self.replace_after_s)
+    }
+    pub(super) fn check(&self, out: &mut Vec<Problem>) {
+        let sane = self.replace_after_s <= REPLACE_AFTER_MAX;
+        need(out, sane, "repair.replace_after_s", &self.replace_after_s, format!("0 to {REPLACE_AFTER_MAX}"));
+        let sane = (1..=MOVES_MAX).contains(&self.moves);
+        need(out, sane, "repair.moves", &self.moves, format!("1 to {MOVES_MAX}"));
+        let sane = self.mib_per_s <= RATE_MAX;
+        need(out, sane, "repair.mib_per_s", &self.mib_per_s, format!("0 to {RATE_MAX}"));
+    }
+}

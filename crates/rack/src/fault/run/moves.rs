@@ -1,0 +1,84 @@
+//! Servers that come and go while clients work, and vSSDs that move between them.
+
+use std::collections::BTreeSet;
+
+use rackweave_core::request::{AdminOp, RequestId};
+use rackweave_core::{NodeId, SetId, Span, VssdId};
+use rackweave_meta::Meta;
+
+use super::{Agenda, Run};
+use crate::fault::plan::Fault;
+use crate::fault::report::Failure;
+
+/// A server that was added starts this much later.
+const JOIN_AFTER: Span = Span::from_millis(30);
+/// Before rows are compared: what the switch was told is there, and what was under way has come.
+const ROWS_SETTLE: Span = Span::from_secs(1);
+
+impl Run<'_> {
+    /// The operator's word; it may be refused, or nobody may hear it.
+    pub(super) fn word(&mut self, fault: Fault) {
+        let layout = self.sim.engine().layout();
+        let server = |i: u32| layout.server(i % layout.servers);
+        let op = match fault {
+            Fault::Move { set, member, to } => {
+                let set = SetId(set % self.sim.config().sets());
+                let Some(view) = self.sim.meta().and_then(|m| m.view(set)) else { return };
+                let n = view.members.len().max(1);
+                let Some(m) = view.members.get(member as usize % n) else { return };
+                AdminOp::VssdMove { vssd: m.vssd, to: Some(server(to)) }
+            }
+            Fault::Drain { server: i } => AdminOp::ServerDrain { server: server(i) },
+            Fault::Add => {
+                self.plan_at(self.sim.now() + JOIN_AFTER, Agenda::Join);
+                AdminOp::ServerAdd
+            }
+            _ => return,
+        };
+        let now = self.sim.now();
+        self.sim.administer(now, RequestId(u64::MAX), op);
+    }
+
+    /// Servers that the metadata service has taken in, and that never ran, start.
+    pub(super) fn join(&mut self) -> Result<(), Failure> {
+        let Some(meta) = self.sim.meta() else { return Ok(()) };
+        let first = self.sim.config().servers;
+        for i in meta.servers().into_iter().filter(|&i| i >= first) {
+            let n = self.sim.engine().layout().server(i);
+            if !self.sim.alive(n) && !self.down.contains_key(&n) {
+                self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start: {e}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is on its way between servers.
+    pub(super) fn at_rest(&self) -> bool {
+        self.plan.params.spare == 0 || self.sim.meta().is_some_and(Meta::moves_rest)
+    }
+
+    /// Servers, metadata service and switch agree on where vSSDs are; no server has two copies of a set.
+    pub(super) fn places_agree(&mut self) -> Result<(), Failure> {
+        if self.plan.params.spare == 0 {
+            return Ok(());
+        }
+        let until = self.sim.now() + ROWS_SETTLE;
+        self.run_to(until)?;
+        let Some(meta) = self.sim.meta() else { return Ok(()) };
+        let placed: BTreeSet<(VssdId, NodeId)> = meta.places().map(|(_, p)| (p.vssd, p.node)).collect();
+        let by_set: BTreeSet<(SetId, NodeId)> = meta.places().map(|(s, p)| (s, p.node)).collect();
+        let mut had = BTreeSet::new();
+        for i in 0..self.sim.config().servers_max() {
+            let node = self.sim.engine().layout().server(i);
+            let Some(s) = self.sim.server(i) else { continue };
+            let status = s.status(self.sim.engine().local_time(node));
+            had.extend(status.vssds.iter().map(|v| (v.vssd, node)));
+        }
+        let rows = self.sim.switch(0).map(|s| s.dump().destination.iter().map(|r| r.vssd).collect::<BTreeSet<_>>());
+        let names: BTreeSet<VssdId> = placed.iter().map(|p| p.0).collect();
+        if had != placed || by_set.len() != placed.len() || rows.as_ref().is_some_and(|r| *r != names) {
+            return Err(Failure::Invariant(format!("places {placed:?}, servers have {had:?}, the switch {rows:?}")));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! Reading what lies still: flash that is never read rots unseen. Every vSSD's blocks are read in turn, each within the
+//! time that is asked for, while nobody waits; a block that fails its checksum is healed from another member.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{BlockAddr, Effects, Span, Time};
+
+use crate::node::Server;
+
+/// Reads are not closer together than this, however much there is to read: 16 MiB/s.
+const EVERY_MIN: Span = Span::from_micros(250);
+/// With nothing to read it is looked again after this.
+const EMPTY_AGAIN: Span = Span::from_secs(60);
+/// Somebody waits: looked again after this …
+const BUSY_AGAIN: Span = Span::from_millis(5);
+/// … but after so many times it reads all the same, or a busy vSSD would never be read.
+const BUSY_MAX: u32 = 200;
+
+/// Where the reading is.
+#[derive(Debug, Default)]
+pub struct Scrub {
+    slot: usize,
+    /// Blocks of the chunk that is being read.
+    blocks: VecDeque<BlockAddr>,
+    from: Option<BlockAddr>,
+    at: Time,
+    busy: u32,
+    /// Passes over everything that were finished.
+    pub passes: u64,
+}
+
+impl Server {
+    /// When the next block is due.
+    pub(crate) fn scrub_deadline(&self) -> Time {
+        let rests = self.cfg.scrub_every == Span::ZERO || self.failed || self.registration.incarnation.is_none();
+        if rests { Time::MAX } else { self.scrub.at }
+    }
+
+    /// The next block's turn has come.
+    pub(crate) fn scrub(&mut self, now: Time, fx: &mut Effects) {
+        if self.scrub.at == Time::ZERO {
+            // The first pass does not begin with everything else.
+            self.scrub.from = Some(BlockAddr::default());
+            self.scrub.at = now + self.scrub_pause();
+            return;
+        }
+        let i = self.scrub.slot;
+        if self.vssds.get(i).is_some_and(|v| v.is_busy()) && self.scrub.busy < BUSY_MAX {
+            self.scrub.busy += 1;
+            self.scrub.at = now + BUSY_AGAIN;
+            return;
+        }
+        self.scrub.busy = 0;
+        self.scrub.at = now + self.scrub_pause();
+        if let Some(a) = self.next_block() {
+            let i = self.scrub.slot;
+            self.with(now, i, |r, store| r.scrub(now, a, store, fx));
+        }
+    }
+
+    /// Between two reads, so that all are read in the time for a pass.
+    fn scrub_pause(&self) -> Span {
+        let mapped: u64 = self.vssds.iter().map(|v| self.ssd.space(v.cfg.id).mapped_slots).sum();
+        if mapped == 0 { EMPTY_AGAIN.min(self.cfg.scrub_every) } else { (self.cfg.scrub_every / mapped).max(EVERY_MIN) }
+    }
+
+    /// The next block on flash, of this vSSD or the next that has any.
+    fn next_block(&mut self) -> Option<BlockAddr> {
+        for _ in 0..=2 * self.vssds.len() {
+            if let Some(a) = self.scrub.blocks.pop_front() {
+                return Some(a);
+            }
+            let Some(from) = self.scrub.from.take() else {
+                // All of it is read.
+                self.scrub.slot += 1;
+                self.scrub.from = Some(BlockAddr::default());
+                if self.scrub.slot >= self.vssds.len() {
+                    (self.scrub.slot, self.scrub.passes) = (0, self.scrub.passes + 1);
+                    return None;
+                }
+                continue;
+            };
+            if let Some(v) = self.vssds.get(self.scrub.slot).filter(|v| v.readable()) {
+                let mut chunks = Vec::new();
+                self.scrub.from = self.ssd.chunks(v.cfg.id, from, 1, &mut chunks);
+                let mut entries = Vec::new();
+                for (chunk, _) in chunks {
+                    self.ssd.scan_chunk(v.cfg.id, chunk, &mut entries);
+                }
+                self.scrub.blocks.extend(entries.iter().filter(|e| e.mapped).map(|e| e.addr));
+            }
+        }
+        None
+    }
+}
