@@ -87,7 +87,7 @@ impl Switch {
             return self.copy(p, fx);
         }
         if self.far == Some(p.src) {
-            return self.from_far(now, &p, fx);
+            return self.told_by_far(now, &p, fx);
         }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
         self.tell_far(&p, verdict, fx);
@@ -140,7 +140,7 @@ impl Switch {
     }
 
     /// What the other rack's switch tells is of vSSDs there, and gets no answer.
-    fn from_far(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
+    fn told_by_far(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
         let header = &p.header;
         match &p.body {
             _ if header.vssd.rack() == self.rack => self.pipeline.refuse_far(),

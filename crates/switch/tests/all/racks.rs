@@ -40,16 +40,16 @@ impl Racks {
     fn announce(&mut self, sequence: u64) {
         for (v, server) in ON {
             let peers: Vec<_> = ON.into_iter().filter(|p| p.0 != v).collect();
-            self.to_own(create(v, server, true, &peers));
-            self.to_own(gc(GcField::Idle, v, server, 1, sequence));
+            self.own(create(v, server, true, &peers));
+            self.own(gc(GcField::Idle, v, server, 1, sequence));
         }
     }
-    fn to_own(&mut self, p: Packet) -> Option<Packet> {
+    fn own(&mut self, p: Packet) -> Option<Packet> {
         let rack = p.header.vssd.rack() as usize;
-        self.to(rack, p)
+        self.send(rack, p)
     }
     /// What the switch of `rack` answers; what it tells the other one arrives first.
-    fn to(&mut self, rack: usize, p: Packet) -> Option<Packet> {
+    fn send(&mut self, rack: usize, p: Packet) -> Option<Packet> {
         let mut fx = Effects::new();
         self.switches[rack].handle(self.now, Event::Packet(p), &mut fx);
         self.switches[rack].check().expect("tables agree");
@@ -57,7 +57,7 @@ impl Racks {
         for p in between {
             self.between.push(p.clone());
             if !self.cut {
-                assert!(self.to(1 - rack, p).is_none(), "what a switch tells gets no answer");
+                assert!(self.send(1 - rack, p).is_none(), "what a switch tells gets no answer");
             }
         }
         assert!(rest.len() <= 1);
@@ -65,13 +65,13 @@ impl Racks {
     }
     fn gc(&mut self, field: GcField, vssd: u32, sequence: u64) -> GcField {
         let server = ON.iter().find(|p| p.0 == vssd).expect("one of them").1;
-        match self.to_own(gc(field, vssd, server, 1, sequence)).expect("answered").body {
+        match self.own(gc(field, vssd, server, 1, sequence)).expect("answered").body {
             Body::Gc(op) => op.field,
             other => panic!("{other:?}"),
         }
     }
     fn read_goes_to(&mut self, vssd: u32) -> (u32, u32) {
-        let p = self.to_own(read(vssd, 0)).expect("forwarded");
+        let p = self.own(read(vssd, 0)).expect("forwarded");
         (p.header.vssd.0, p.dst.0)
     }
     fn expire(&mut self) {
@@ -114,7 +114,7 @@ fn of_two_that_are_left_in_different_racks_only_one_relies_on_the_other() {
     let mut r = Racks::new();
     let mut unreadable = create(B, 3, false, &[(A, 2), (FAR, 5)]);
     unreadable.header.request = 1;
-    r.to_own(unreadable);
+    r.own(unreadable);
     assert_eq!(r.gc(GcField::Soft, FAR, 2), GcField::Delay);
     assert_eq!(r.gc(GcField::Soft, A, 2), GcField::Accept);
     assert_eq!(r.read_goes_to(A), (FAR, 5));
@@ -145,10 +145,10 @@ fn what_is_late_or_repeated_between_the_switches_changes_nothing() {
     r.gc(GcField::Finish, A, 3);
     let before = r.switches[1].dump();
     let stale = r.switches[1].counters().gc_stale;
-    assert!(r.to(1, collecting).is_none());
+    assert!(r.send(1, collecting).is_none());
     assert_eq!((r.switches[1].dump(), r.switches[1].counters().gc_stale), (before, stale + 1));
     for p in r.between.clone() {
-        r.to(usize::from(p.dst == SWITCHES[1]), p);
+        r.send(usize::from(p.dst == SWITCHES[1]), p);
     }
     let state = |s: &Switch| {
         s.dump().destination.iter().map(|d| (d.vssd, d.server, d.collecting, d.readable, d.heard)).collect::<Vec<_>>()
@@ -163,14 +163,14 @@ fn a_switch_is_believed_about_its_own_rack_only_and_judges_no_other() {
     // The other switch about a vSSD of this rack; a server of the other rack here.
     let mut forged = gc(GcField::Heartbeat, A, SWITCHES[1].0, 1, 9);
     forged.src = SWITCHES[1];
-    assert!(r.to(0, forged).is_none());
+    assert!(r.send(0, forged).is_none());
     let mut row = create(A, 5, true, &[]);
     row.src = SWITCHES[1];
-    assert!(r.to(0, row).is_none());
+    assert!(r.send(0, row).is_none());
     let mut deleted = packet(rackweave_core::msg::Op::DelVssd, SWITCHES[1].0, A, Body::DelVssd);
     deleted.src = SWITCHES[1];
-    assert!(r.to(0, deleted).is_none());
-    assert!(r.to(0, gc(GcField::Soft, FAR, 5, 1, 9)).is_none());
+    assert!(r.send(0, deleted).is_none());
+    assert!(r.send(0, gc(GcField::Soft, FAR, 5, 1, 9)).is_none());
     assert_eq!([r.switches[0].dump(), r.switches[1].dump()], before);
     assert_eq!(r.switches[0].counters().gc_foreign, 4);
 }
@@ -181,13 +181,13 @@ fn a_restarted_switch_is_filled_by_its_servers_and_the_other_switch_and_delays_u
     let far = Some(SWITCHES[1]);
     r.switches[0] = Switch::new(SwitchConfig { far, ..SwitchConfig::new(SWITCHES[0]) });
     let peers = [(B, 3), (FAR, 5)];
-    r.to_own(create(A, 2, true, &peers));
-    r.to_own(gc(GcField::Idle, A, 2, 1, 2));
-    r.to_own(create(B, 3, true, &[(A, 2), (FAR, 5)]));
-    r.to_own(gc(GcField::Idle, B, 3, 1, 2));
+    r.own(create(A, 2, true, &peers));
+    r.own(gc(GcField::Idle, A, 2, 1, 2));
+    r.own(create(B, 3, true, &[(A, 2), (FAR, 5)]));
+    r.own(gc(GcField::Idle, B, 3, 1, 2));
     assert_eq!(r.gc(GcField::Soft, A, 3), GcField::Delay, "nothing is known of the far one");
-    r.to_own(create(FAR, 5, true, &[(A, 2), (B, 3)]));
-    r.to_own(gc(GcField::Idle, FAR, 5, 1, 2));
+    r.own(create(FAR, 5, true, &[(A, 2), (B, 3)]));
+    r.own(gc(GcField::Idle, FAR, 5, 1, 2));
     assert_eq!(r.gc(GcField::Soft, A, 4), GcField::Accept);
     let rows: Vec<VssdId> = r.switches[0].dump().destination.iter().map(|d| d.vssd).collect();
     assert_eq!(rows, [VssdId(A), VssdId(B), VssdId(FAR)]);
