@@ -152,19 +152,20 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
         TimingConfig::None => Timing::None,
         TimingConfig::IdealGc => Timing::IdealGc,
     };
+    let profile = profile(cfg)?;
     let blocking = match cfg.ssd.blocking_unit {
-        BlockingConfig::Page => BlockingUnit::Page,
-        BlockingConfig::Block => BlockingUnit::Block,
+        BlockingConfig::Block if !cfg.gc.yields => BlockingUnit::Block,
+        _ => BlockingUnit::Page,
     };
     Ok(SsdConfig {
         timing,
         blocking,
-        erase_suspend: cfg.ssd.erase_suspend,
+        erase_suspend: cfg.ssd.erase_suspend || (cfg.gc.yields && profile.suspends_erases().is_ok()),
         victims: cfg.gc.victims,
         separation: cfg.gc.separation,
         verify: cfg.ssd.verify,
         checkpoint_blocks: Some(cfg.ssd.checkpoint_blocks),
-        ..SsdConfig::new(SsdId(i), profile(cfg)?)
+        ..SsdConfig::new(SsdId(i), profile)
     })
 }
 

@@ -44,6 +44,7 @@ impl Policy {
         // What RackBlox does; each of the others says in what it differs.
         rack.gc.policy = GcConfigPolicy::Coordinated;
         rack.gc.background = true;
+        rack.gc.yields = false;
         rack.switch.redirect = RedirectKind::Gc;
         rack.ssd.timing = TimingConfig::Real;
         match self {

@@ -30,6 +30,9 @@ pub struct GcSection {
     pub idle_alpha: f64,
     /// A gap that is predicted to be longer is idle.
     pub idle_over_ms: u64,
+    /// Collection lets waiting reads pass between its commands, whatever `ssd.blocking_unit` says, and where the device can
+    /// suspend an erase, within it.
+    pub yields: bool,
     /// Which blocks are collected.
     pub victims: VictimPolicy,
     /// Which data share erase blocks.
@@ -45,6 +48,7 @@ impl Default for GcSection {
             background: true,
             idle_alpha: 0.5,
             idle_over_ms: 30,
+            yields: false,
             victims: VictimPolicy::Greedy,
             separation: Separation::Moved,
         }

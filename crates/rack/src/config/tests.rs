@@ -39,6 +39,19 @@ fn what_idle_means_is_checked_and_reaches_the_servers() {
 }
 
 #[test]
+fn collection_that_yields_holds_a_die_for_a_command_and_lets_erases_be_suspended_where_that_is_possible() {
+    let told = |text: &str| {
+        let ssd = crate::build::ssd(&RackConfig::parse(text).unwrap(), 0).unwrap();
+        (ssd.blocking, ssd.erase_suspend)
+    };
+    let block = "[ssd]\nblocking_unit = \"block\"\n";
+    assert_eq!(told(block), (rackweave_flash::BlockingUnit::Block, false));
+    assert_eq!(told(&format!("{block}[gc]\nyields = true\n")), (rackweave_flash::BlockingUnit::Page, true));
+    let femu = "[ssd]\nprofile = \"femu\"\n[gc]\nyields = true\n";
+    assert_eq!(told(femu), (rackweave_flash::BlockingUnit::Page, false), "it cannot suspend");
+}
+
+#[test]
 fn an_error_names_key_value_and_rule() {
     let e = RackConfig::parse("servers = 100").unwrap_err().to_string();
     assert!(e.contains("servers = 100") && e.contains("at most 64"), "{e}");
