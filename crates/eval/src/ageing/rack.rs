@@ -211,7 +211,7 @@ pub fn age_rack(
             && next >= *at
         {
             model.change(rates, c, rng);
-            *at = *at + c.every;
+            *at += c.every;
         }
         if next >= look {
             seen.push(model.aged.clone());

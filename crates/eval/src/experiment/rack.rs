@@ -13,7 +13,7 @@ use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_all, void};
 use crate::svg::curves;
 
 /// Reads of a cell of the short forms.
-const READS_QUICK: u64 = 100_000;
+const READS_QUICK: u64 = 200_000;
 /// YCSB's shares of writes.
 const SHARES: [f64; 5] = [0.0, 0.2, 0.5, 0.8, 1.0];
 const SHARES_QUICK: [f64; 3] = [0.2, 0.5, 0.8];
@@ -368,8 +368,11 @@ pub(super) fn fig16(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome { config: sweep.config(&points), rows, drawing })
 }
 
+/// The points of one device on one network, by their names.
+type OfDevice = (String, Vec<Point>);
+
 /// Every device on every network.
-fn matrix(o: Options, shares: &[f64]) -> Result<(Value, Vec<(String, Vec<Point>)>), ExperimentError> {
+fn matrix(o: Options, shares: &[f64]) -> Result<(Value, Vec<OfDevice>), ExperimentError> {
     let delays = Network::excerpt();
     let networks = [Network::fast(delays.clone()), Network::medium(delays.clone()), Network::slow(delays)];
     let mut all = Vec::new();

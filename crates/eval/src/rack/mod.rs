@@ -8,7 +8,6 @@ pub mod load;
 mod scheme;
 mod vdc;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rackweave_rack::config::{BlockingConfig, RackConfig, Size};
@@ -206,19 +205,19 @@ pub fn void<'a>(cells: impl Iterator<Item = &'a CellReport> + Clone, reads_min: 
 /// As [`Cell::run`], of the first cell that has one.
 pub fn run_all(cells: &[Cell]) -> Result<Vec<CellReport>, ReplayError> {
     let next = AtomicUsize::new(0);
-    let answers: Vec<Mutex<Option<_>>> = cells.iter().map(|_| Mutex::new(None)).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores.min(cells.len()) {
-            scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(cell) = cells.get(i) else { return };
-                    *answers[i].lock().expect("nobody panics with it") = Some(cell.run());
-                }
-            });
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(cell) = cells.get(i) else { return done };
+            done.push((i, cell.run()));
         }
+    };
+    let mut answers: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..cores.min(cells.len())).map(|_| scope.spawn(work)).collect();
+        running.into_iter().flat_map(|r| r.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
-    let answer = |a: Mutex<Option<_>>| a.into_inner().expect("no thread is left").expect("every cell was run");
-    answers.into_iter().map(answer).collect()
+    answers.sort_by_key(|(i, _)| *i);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
