@@ -13,7 +13,7 @@ use rackweave_flash::{BlockingUnit, Profile, ProfileError, Share, Ssd, SsdConfig
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, SetConfig};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
-use rackweave_switch::{Switch, SwitchConfig, Update};
+use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
 
 use crate::config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
 use crate::racks::{self, Placement};
@@ -307,9 +307,14 @@ pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
 
 /// The configuration of a rack's switch; [`switch`] makes the node.
 pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
+    let redirect = match cfg.switch.redirect {
+        RedirectKind::Off => Redirect::Off,
+        RedirectKind::Gc => Redirect::Gc,
+        RedirectKind::Load => Redirect::Load,
+    };
     let far = (cfg.racks.count > 1).then(|| layout(cfg).switch((rack + 1) % cfg.racks.count));
     SwitchConfig {
-        redirect: cfg.switch.redirect == RedirectKind::Gc,
+        redirect,
         rack,
         far,
         ..SwitchConfig::new(layout(cfg).switch(rack))

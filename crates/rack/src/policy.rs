@@ -21,18 +21,21 @@ pub enum Policy {
     /// RackBlox §3.5: reads go to an idle replica, replicas do not collect together.
     #[default]
     Rackblox,
+    /// RackBlox and beyond: each read goes to the replica that has the fewest before it.
+    Rackweave,
     /// The limit: collection as in `baseline`, at its pace, but nobody waits for its commands.
     Ideal,
 }
 
 impl Policy {
-    pub const ALL: [Policy; 3] = [Policy::Baseline, Policy::Rackblox, Policy::Ideal];
+    pub const ALL: [Policy; 4] = [Policy::Baseline, Policy::Rackblox, Policy::Rackweave, Policy::Ideal];
 
     /// As configurations and command lines write it.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Baseline => "baseline",
             Policy::Rackblox => "rackblox",
+            Policy::Rackweave => "rackweave",
             Policy::Ideal => "ideal",
         }
     }
@@ -49,6 +52,7 @@ impl Policy {
         rack.ssd.timing = TimingConfig::Real;
         match self {
             Policy::Rackblox => {}
+            Policy::Rackweave => rack.switch.redirect = RedirectKind::Load,
             Policy::Baseline => {
                 rack.gc.policy = GcConfigPolicy::Uncoordinated;
                 rack.gc.background = false;

@@ -62,6 +62,9 @@ pub enum RedirectKind {
     /// To an idle replica, if the one it was sent to collects (RB3).
     #[default]
     Gc,
+    /// To the replica that has the fewest reads before it, seldom to one that collects. Where the switch does not see
+    /// answers (between processes, and in the kernel) it is as `gc`.
+    Load,
 }
 
 /// Nodes behind one interface of the switch's host, or behind several of equal cost.

@@ -10,6 +10,17 @@ pub const BITS_EXPIRE: Span = Span::from_secs(1);
 /// Latency of a top-of-rack switch from port to port.
 pub const HOP: Span = Span::from_nanos(800);
 
+/// Where reads go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirect {
+    /// Where they were sent (the baseline); requests to collect are answered all the same.
+    Off,
+    /// Those of a collecting vSSD to an idle replica (RB3).
+    Gc,
+    /// Each to the replica with the fewest reads before it, seldom to a collecting one. The switch must see the answers.
+    Load,
+}
+
 /// Configuration of a [`crate::Switch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
@@ -18,9 +29,7 @@ pub struct SwitchConfig {
     pub rack: u32,
     /// The other rack's switch, if there is one: each tells the other what it knows of the vSSDs of sets that lie in both.
     pub far: Option<NodeId>,
-    /// Reads avoid collecting replicas. Off: every read goes where it was sent (the baseline); requests to collect are
-    /// answered all the same.
-    pub redirect: bool,
+    pub redirect: Redirect,
     /// Most vSSDs the tables hold; one more is refused, none is evicted.
     pub rows_max: u32,
     /// A vSSD whose server is silent for this long is of unknown state: its collecting bits are cleared, and it counts
@@ -44,7 +53,7 @@ impl SwitchConfig {
             node,
             rack: 0,
             far: None,
-            redirect: true,
+            redirect: Redirect::Gc,
             rows_max: ROWS_MAX,
             bits_expire: BITS_EXPIRE,
             hop: HOP,

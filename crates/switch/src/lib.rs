@@ -10,12 +10,13 @@
 
 pub mod config;
 pub mod control;
+mod load;
 pub mod node;
 pub mod pipeline;
 pub mod rings;
 pub mod tables;
 
-pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, SwitchConfig};
+pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, Redirect, SwitchConfig};
 pub use control::{Announcement, Applied, Change, DataPlane, Position, RingChange, RowResult, Update, UpdateError};
 pub use node::Switch;
 pub use pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};

@@ -1,6 +1,6 @@
 //! The switch as a node: the pipeline, and what happens to the packet around it.
 
-use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet};
+use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
 use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
 
 use crate::config::SwitchConfig;
@@ -89,6 +89,9 @@ impl Switch {
         if self.far == Some(p.src) {
             return self.told_by_far(now, &p, fx);
         }
+        if p.header.op == Op::Reply {
+            return self.crossing(now, p, fx);
+        }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
         self.tell_far(&p, verdict, fx);
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
@@ -116,6 +119,17 @@ impl Switch {
                     fx.trace(TracePoint::GcOpStale, u64::from(p.header.vssd.0), op.sequence);
                 }
             }
+        }
+    }
+
+    /// An answer on its way from a replica to a client.
+    fn crossing(&mut self, now: Time, mut p: Packet, fx: &mut Effects) {
+        if let Body::Reply(IoReply::Data(_) | IoReply::Extents(_)) = p.body {
+            self.pipeline.read_answered(now, p.header.vssd);
+        }
+        if p.dst != self.node {
+            p.header.lat = p.header.lat.saturating_add(self.hop_ns);
+            fx.send(p);
         }
     }
 

@@ -3,8 +3,9 @@
 use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
-use crate::config::SwitchConfig;
+use crate::config::{Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
+use crate::load::Loads;
 use crate::rings::{RingError, Rings};
 use crate::tables::{CheckError, Created, Dump, LastOp, Slot, Tables, Told};
 
@@ -65,7 +66,9 @@ pub struct Counters {
     pub redirects_far: u64,
     /// States that the other rack's switch told.
     pub far_states: u64,
-    /// Reads of a collecting vSSD forwarded as they were, since no readable peer was idle.
+    /// Reads sent to a replica with fewer reads before it, though the one they were for did not collect.
+    pub balanced: u64,
+    /// Reads of a collecting vSSD that went to one that collects: none was idle, or those had too many before them.
     pub all_collecting: u64,
     pub gc_accepted: u64,
     pub gc_delayed: u64,
@@ -97,6 +100,10 @@ pub struct Counters {
 /// its server is not alive, and a vSSD of unknown state never counts as idle anyway.
 const START_GUARD_EXPIRIES: u64 = 2;
 
+/// So many reads before an idle replica are as long to wait for as collection under way at another. What P-SSD's reads
+/// wait for at a die that moves pages, in reads of a vSSD of about ten dies; four times as many or as few are worse.
+const COLLECTING_READS: u32 = 32;
+
 /// The tables and the program over them.
 ///
 /// `now` must never go back from call to call.
@@ -105,7 +112,8 @@ pub struct Pipeline {
     tables: Tables,
     rings: Rings,
     rack: u32,
-    redirect: bool,
+    redirect: Redirect,
+    loads: Loads,
     bits_expire: Span,
     ignore_sequence: bool,
     ignore_far_sequence: bool,
@@ -135,6 +143,7 @@ impl Pipeline {
             rings: Rings::default(),
             rack: cfg.rack,
             redirect: cfg.redirect,
+            loads: Loads::default(),
             bits_expire: cfg.bits_expire,
             ignore_sequence: cfg.ignore_sequence,
             ignore_far_sequence: cfg.ignore_far_sequence,
@@ -148,6 +157,7 @@ impl Pipeline {
     #[inline]
     pub fn process(&mut self, now: Time, src: NodeId, header: &Header, body: &Body) -> Verdict {
         match (header.op, body) {
+            (Op::Read, _) if self.redirect == Redirect::Load => self.read_by_load(now, header.vssd, header.request),
             (Op::Read, _) => self.read(header.vssd, header.request),
             (Op::Write, _) => self.write(header.vssd),
             (Op::GcOp, Body::Gc(op)) => self.gc_op(now, src, header, *op),
@@ -183,7 +193,7 @@ impl Pipeline {
         self.counters.reads += 1;
         let Some(slot) = self.tables.find(vssd) else { return self.unknown() };
         let to = self.tables.destination(slot);
-        if !to.word.collecting() || !self.redirect {
+        if !to.word.collecting() || self.redirect == Redirect::Off {
             return Verdict::Forward { to: to.server };
         }
         self.read_of_collecting(slot, to.server, request)
@@ -212,6 +222,51 @@ impl Pipeline {
     pub fn idle_peer(&self, vssd: VssdId) -> Option<VssdId> {
         let slot = self.tables.find(vssd)?;
         self.tables.peers(slot).find(|(_, to)| to.word.idle()).map(|(peer, _)| peer)
+    }
+
+    /// A read goes to the readable replica in the rack that has the fewest before it: of equal ones to that it was sent
+    /// to, else to the first. One that collects has [`COLLECTING_READS`] more: reads avoid it until they would wait longer
+    /// at the others. Any readable replica serves it (Hermes), so only its latency is decided here.
+    fn read_by_load(&mut self, now: Time, vssd: VssdId, request: u64) -> Verdict {
+        self.counters.reads += 1;
+        let Some(slot) = self.tables.find(vssd) else { return self.unknown() };
+        let own = self.tables.destination(slot);
+        let (mut best, mut idle): (Option<(u32, Slot, VssdId)>, bool) = (None, false);
+        let peers = self.tables.peer_slots(slot);
+        // A far replica is another link away.
+        let near = peers.filter(|(peer, _)| peer.rack() == vssd.rack());
+        for (id, at) in [(vssd, slot)].into_iter().chain(near) {
+            let word = self.tables.destination(at).word;
+            if word.readable() && word.heard() {
+                idle |= !word.collecting();
+                let reads = self.loads.reads(now, at);
+                let cost = if word.collecting() { reads + COLLECTING_READS } else { reads };
+                if best.is_none_or(|(least, ..)| cost < least) {
+                    best = Some((cost, at, id));
+                }
+            }
+        }
+        if !idle && own.word.collecting() && self.tables.peers(slot).any(|(_, to)| to.word.idle()) {
+            // Only in the other rack.
+            return self.read_of_collecting(slot, own.server, request);
+        }
+        let (_, to, chosen) = best.unwrap_or((0, slot, vssd));
+        self.loads.sent(now, to);
+        let c = &mut self.counters;
+        let reached = self.tables.destination(to);
+        c.all_collecting += u64::from(own.word.collecting() && reached.word.collecting());
+        if chosen == vssd {
+            return Verdict::Forward { to: own.server };
+        }
+        *(if own.word.collecting() { &mut c.redirects } else { &mut c.balanced }) += 1;
+        Verdict::Redirect { to: reached.server, vssd: chosen }
+    }
+
+    /// A replica's answer to a read went by.
+    pub fn read_answered(&mut self, now: Time, vssd: VssdId) {
+        if let Some(slot) = self.tables.find(vssd) {
+            self.loads.answered(now, slot);
+        }
     }
 
     /// Lines 2 and 3.
@@ -397,6 +452,9 @@ impl Pipeline {
             }
             Ok(created) => {
                 self.counters.rows_created += u64::from(created == Created::New);
+                if let (Created::New, Some(slot)) = (created, self.tables.find(vssd)) {
+                    self.loads.forget(slot);
+                }
                 RowResult::Done
             }
             Err(e) => {

@@ -133,11 +133,11 @@ impl Tables {
     }
     /// The other rows of the set of `slot`, in the order of its peers; peers without a row are left out.
     pub fn peers(&self, slot: Slot) -> impl Iterator<Item = (VssdId, Destination)> {
+        self.peer_slots(slot).map(|(v, s)| (v, self.destination(s)))
+    }
+    pub fn peer_slots(&self, slot: Slot) -> impl Iterator<Item = (VssdId, Slot)> {
         let row = self.row(slot);
-        row.peers()
-            .iter()
-            .filter(|&&(v, _)| v != row.vssd)
-            .filter_map(|&(v, _)| self.find(v).map(|s| (v, self.destination(s))))
+        row.peers().iter().filter(|&&(v, _)| v != row.vssd).filter_map(|&(v, _)| self.find(v).map(|s| (v, s)))
     }
     /// Whether the set of `slot` lies in more racks than one.
     pub fn spans_racks(&self, slot: Slot) -> bool {

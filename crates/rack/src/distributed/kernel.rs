@@ -75,7 +75,7 @@ impl KernelNode {
         let own = Layout::SWITCH;
         let switch = KernelSwitch::load(KernelConfig {
             hook,
-            redirect: cfg.switch.redirect == RedirectKind::Gc,
+            redirect: cfg.switch.redirect != RedirectKind::Off,
             require_mac: !keys.is_none(),
             ..KernelConfig::new(own)
         })

@@ -29,6 +29,7 @@ const STEPS_MAX: usize = 4096;
 enum For {
     /// `received`: it has waited for the receiver's link already.
     Receiver {
+        node: NodeId,
         bytes: u32,
         received: bool,
     },
@@ -101,6 +102,7 @@ pub struct Engine<N> {
     /// What nodes reported since it was last taken, for a checker that asked.
     tap: Option<Vec<(NodeId, Trace)>>,
     capture: Option<Capture>,
+    switch_sees_answers: bool,
 }
 
 impl<N: Node> Engine<N> {
@@ -134,7 +136,13 @@ impl<N: Node> Engine<N> {
             controller: false,
             tap: None,
             capture: None,
+            switch_sees_answers: false,
         }
+    }
+
+    /// Answers of servers cross the switch as everything does; now it is told of them.
+    pub fn switch_sees_answers(&mut self) {
+        self.switch_sees_answers = true;
     }
 
     pub fn now(&self) -> Time {
@@ -300,7 +308,7 @@ impl<N: Node> Engine<N> {
     fn dispatch(&mut self, pending: Pending) {
         let Pending { event, to, followed } = pending;
         match to {
-            For::Receiver { bytes, received } => self.deliver(event, bytes, received, followed),
+            For::Receiver { node, bytes, received } => self.deliver(node, event, bytes, received, followed),
             For::Submitter { node, life, disk_id, sync } => {
                 let Event::Completion(completion) = &event else { return };
                 if self.nodes[node.0 as usize].life != life {
@@ -336,14 +344,14 @@ impl<N: Node> Engine<N> {
         }
     }
 
-    fn deliver(&mut self, event: Event, bytes: u32, received: bool, followed: bool) {
+    fn deliver(&mut self, dst: NodeId, event: Event, bytes: u32, received: bool, followed: bool) {
         let Event::Packet(packet) = &event else { return };
-        let dst = packet.dst.first_hop();
         // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
         if !received && self.layout.kind(dst) != NodeKind::Switch {
             let at = self.net.receive(self.now, dst, bytes);
             if at > self.now {
-                self.queue.push(at, Pending { event, to: For::Receiver { bytes, received: true }, followed });
+                self.queue
+                    .push(at, Pending { event, to: For::Receiver { node: dst, bytes, received: true }, followed });
                 return;
             }
         }
@@ -466,9 +474,11 @@ impl<N: Node> Engine<N> {
         }
         let from_switch = self.nodes[n.0 as usize].kind == NodeKind::Switch;
         let hop = from_switch && !(self.controller && matches!(packet.body, Body::Gc(_)));
-        let arrivals = self.net.send(self.now, n, packet.dst.first_hop(), bytes, hop);
+        let seen = self.switch_sees_answers && !from_switch && matches!(packet.body, Body::Reply(_));
+        let node = if seen { self.layout.switch_of(packet.header.vssd) } else { packet.dst.first_hop() };
+        let arrivals = self.net.send(self.now, n, node, bytes, hop);
         let [Some(first), second] = arrivals else { return };
-        let to = For::Receiver { bytes, received: false };
+        let to = For::Receiver { node, bytes, received: false };
         if let Some(at) = second {
             self.queue.push(at, Pending { event: Event::Packet(packet.clone()), to, followed });
         }

@@ -19,6 +19,7 @@ use crate::sim::clock::NodeClock;
 use crate::sim::disk::{CutOdds, CutReport, Disk, FaultDisk};
 use crate::sim::engine::Engine;
 use crate::sim::net::{NetState, Network};
+use crate::switching::RedirectKind;
 
 /// A node of the rack, with its type at hand for checkers.
 pub enum RackNode {
@@ -137,6 +138,9 @@ impl Sim {
         }
         for i in 0..cfg.servers_max() {
             engine.put_disk(SsdId(i), new_disk(sim.contents));
+        }
+        if cfg.switch.redirect == RedirectKind::Load {
+            engine.switch_sees_answers();
         }
         let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0 };
         let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;

@@ -3,6 +3,7 @@
 #[path = "../../fixtures/control.rs"]
 mod control;
 mod fixtures;
+mod load;
 mod model;
 mod node;
 mod racks;

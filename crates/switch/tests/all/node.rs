@@ -4,7 +4,7 @@ use rackweave_core::NodeId;
 use rackweave_core::msg::{Body, GcField, IoReply, Op};
 use rackweave_core::{Effects, Event, Layout, Node, Span, Time, TracePoint};
 use rackweave_switch::rings::{RINGS_MAX, RingError, Rings};
-use rackweave_switch::{Prefix, Reach, Ring, Switch, SwitchConfig, Update};
+use rackweave_switch::{Prefix, Reach, Redirect, Ring, Switch, SwitchConfig, Update};
 
 use crate::control::ring;
 use crate::support::{create, gc, packet, read, send, write};
@@ -33,7 +33,7 @@ fn every_hop_adds_its_latency() {
 
 #[test]
 fn the_baseline_never_redirects() {
-    let mut s = pair(SwitchConfig { redirect: false, ..SwitchConfig::new(Layout::SWITCH) });
+    let mut s = pair(SwitchConfig { redirect: Redirect::Off, ..SwitchConfig::new(Layout::SWITCH) });
     send(&mut s, Time::ZERO, gc(GcField::Regular, 1, 2, 1, 1));
     let out = send(&mut s, Time::ZERO, read(1, 0)).unwrap();
     assert_eq!((out.header.vssd.0, out.dst.0), (1, 2));

@@ -1,0 +1,93 @@
+//! Reads go to the replica with the fewest before it, as far as the switch can tell.
+
+use rackweave_core::msg::{Body, GcField, IoReply, Op, Packet};
+use rackweave_core::{Effects, Event, Layout, Node, NodeId, Payload, Span, Time};
+use rackweave_switch::{Redirect, Switch, SwitchConfig};
+
+use crate::support::{CLIENT, create, gc, packet, read, send};
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Span::from_millis(ms)
+}
+
+/// Three replicas, of which the third is only what it is said to be.
+fn set(third_readable: bool) -> Switch {
+    let mut s = Switch::new(SwitchConfig { redirect: Redirect::Load, ..SwitchConfig::new(Layout::SWITCH) });
+    for v in 1..=3 {
+        let peers: Vec<(u32, u32)> = (1..=3).filter(|&p| p != v).map(|p| (p, p + 1)).collect();
+        send(&mut s, at(0), create(v, v + 1, v < 3 || third_readable, &peers));
+        send(&mut s, at(0), gc(GcField::Idle, v, v + 1, 1, 0));
+    }
+    s
+}
+
+/// Whom a read for `vssd` reaches.
+fn reached(s: &mut Switch, now: Time, vssd: u32) -> u32 {
+    let out = send(s, now, read(vssd, 0)).expect("a read goes somewhere");
+    assert_eq!((out.dst.0, out.header.original_vssd.0), (out.header.vssd.0 + 1, vssd));
+    out.header.vssd.0
+}
+
+fn answer(vssd: u32) -> Packet {
+    let mut p = packet(Op::Reply, vssd + 1, vssd, Body::Reply(IoReply::Data(Payload::Zero { sectors: 8 })));
+    p.dst = CLIENT;
+    p
+}
+
+#[test]
+fn each_read_goes_to_the_one_with_fewest_before_it() {
+    let mut s = set(true);
+    let got: Vec<u32> = (0..6).map(|_| reached(&mut s, at(1), 2)).collect();
+    assert_eq!(got, [2, 1, 3, 2, 1, 3], "of equal ones its own first");
+    // Answers go on to the client, and make room.
+    let out = send(&mut s, at(1), answer(3)).expect("an answer goes on");
+    assert_eq!((out.src, out.dst, out.header.vssd.0), (NodeId(4), CLIENT, 3));
+    assert_eq!([reached(&mut s, at(1), 2), reached(&mut s, at(1), 2)], [3, 2]);
+    assert_eq!((s.counters().balanced, s.counters().redirects), (5, 0));
+}
+
+#[test]
+fn whoever_is_not_readable_serves_nobody() {
+    let mut s = set(false);
+    for _ in 0..100 {
+        assert_ne!(reached(&mut s, at(1), 1), 3);
+    }
+    // Nor does one that has been silent; nor is one asked that serves itself only.
+    let mut fx = Effects::new();
+    let mut s = set(true);
+    for v in 1..=2 {
+        send(&mut s, at(900), gc(GcField::Idle, v, v + 1, 1, 1));
+    }
+    s.handle(at(1_001), Event::Timer, &mut fx);
+    for _ in 0..100 {
+        assert_ne!(reached(&mut s, at(1_001), 1), 3);
+    }
+}
+
+#[test]
+fn reads_whose_answers_were_lost_are_forgotten() {
+    let mut s = set(true);
+    for _ in 0..30 {
+        reached(&mut s, at(1), 1);
+    }
+    // The answers of two come; those of the third never do.
+    for v in [1, 2] {
+        (0..10).for_each(|_| drop(send(&mut s, at(2), answer(v))));
+    }
+    let at_third = |s: &mut Switch, now| (0..6).filter(|_| reached(s, now, 1) == 3).count();
+    assert_eq!(at_third(&mut s, at(3)), 0, "ten are before it");
+    let later = at(60);
+    assert_eq!(at_third(&mut s, later), 2, "what is so old counts no more");
+}
+
+#[test]
+fn a_collecting_replica_gets_reads_only_when_the_others_have_many() {
+    let mut s = set(true);
+    send(&mut s, at(1), gc(GcField::Regular, 1, 2, 1, 1));
+    let early: Vec<u32> = (0..20).map(|_| reached(&mut s, at(1), 1)).collect();
+    assert!(!early.contains(&1), "{early:?}");
+    let all: Vec<u32> = (0..600).map(|_| reached(&mut s, at(1), 1)).collect();
+    let own = all.iter().filter(|&&v| v == 1).count();
+    assert!(own > 0 && own < 200, "{own} of 600");
+    assert_eq!((s.counters().redirects, s.counters().all_collecting), (620 - own as u64, own as u64));
+}
