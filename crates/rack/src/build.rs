@@ -294,9 +294,17 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     })
 }
 
-/// The switch of a rack.
+/// Where a running rack's switch sends reads: answers go from server to client past its process, so it cannot tell loads.
+pub fn live_redirect(cfg: &RackConfig) -> Redirect {
+    match cfg.switch.redirect {
+        RedirectKind::Off => Redirect::Off,
+        RedirectKind::Gc | RedirectKind::Load => Redirect::Gc,
+    }
+}
+
+/// The switch of a running rack.
 pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
-    let mut switch = Switch::new(switch_config(cfg, rack));
+    let mut switch = Switch::new(SwitchConfig { redirect: live_redirect(cfg), ..switch_config(cfg, rack) });
     let plans = cfg.switch.ring_plans(layout(cfg), &mut Vec::new());
     let rings = plans.into_iter().map(|p| p.ring).collect();
     // Its problems were found when the configuration was checked.
@@ -313,12 +321,7 @@ pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
         RedirectKind::Load => Redirect::Load,
     };
     let far = (cfg.racks.count > 1).then(|| layout(cfg).switch((rack + 1) % cfg.racks.count));
-    SwitchConfig {
-        redirect,
-        rack,
-        far,
-        ..SwitchConfig::new(layout(cfg).switch(rack))
-    }
+    SwitchConfig { redirect, rack, far, ..SwitchConfig::new(layout(cfg).switch(rack)) }
 }
 
 /// Volume client `i`. `nonce` must differ in each of its lives.

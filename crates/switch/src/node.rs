@@ -3,7 +3,7 @@
 use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
 use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
 
-use crate::config::SwitchConfig;
+use crate::config::{Redirect, SwitchConfig};
 use crate::control::{Applied, DataPlane, Update, UpdateError};
 use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
 use crate::tables::{CheckError, Dump, Told};
@@ -49,7 +49,7 @@ impl Switch {
         self.pipeline.counters()
     }
     /// Whether reads avoid collecting replicas, from now on.
-    pub fn set_redirect(&mut self, redirect: bool) {
+    pub fn set_redirect(&mut self, redirect: Redirect) {
         self.pipeline.set_redirect(redirect);
     }
     /// What every row's server told last.
@@ -89,7 +89,7 @@ impl Switch {
         if self.far == Some(p.src) {
             return self.told_by_far(now, &p, fx);
         }
-        if p.header.op == Op::Reply {
+        if p.header.op == Op::Reply && p.dst != self.node {
             return self.crossing(now, p, fx);
         }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
@@ -127,10 +127,8 @@ impl Switch {
         if let Body::Reply(IoReply::Data(_) | IoReply::Extents(_)) = p.body {
             self.pipeline.read_answered(now, p.header.vssd);
         }
-        if p.dst != self.node {
-            p.header.lat = p.header.lat.saturating_add(self.hop_ns);
-            fx.send(p);
-        }
+        p.header.lat = p.header.lat.saturating_add(self.hop_ns);
+        fx.send(p);
     }
 
     /// The other rack's switch learns what this one was told: rows as they were announced, and after each `gc_op` of a vSSD

@@ -499,8 +499,8 @@ impl Pipeline {
     pub fn dump(&self) -> Dump {
         Dump { rings: self.rings.dump(), ..self.tables.dump() }
     }
-    /// Whether reads avoid collecting replicas, from now on.
-    pub fn set_redirect(&mut self, redirect: bool) {
+    /// Where reads go from now on.
+    pub fn set_redirect(&mut self, redirect: Redirect) {
         self.redirect = redirect;
     }
     /// How many rows the tables hold.

@@ -21,7 +21,7 @@ use crate::config::RackConfig;
 use crate::distributed::kernel::{KernelNode, counted};
 use crate::policy::Policy;
 use crate::racks;
-use crate::switching::DataPlaneKind;
+use crate::switching::{DataPlaneKind, RedirectKind};
 use rackweave_device::Shape;
 
 /// Which nodes of the rack run in this process.
@@ -167,14 +167,18 @@ impl Nodes for RackNodes {
     }
 
     fn policy(&self) -> Option<PolicyState> {
-        Some(PolicyState { policy: self.cfg.policy.name().into(), otherwise: policy::otherwise(&self.cfg) })
+        let mut otherwise = policy::otherwise(&self.cfg);
+        if self.cfg.switch.redirect == RedirectKind::Load {
+            otherwise.push("switch.redirect = \"gc\" (for \"load\" the switch would have to see answers)".into());
+        }
+        Some(PolicyState { policy: self.cfg.policy.name().into(), otherwise })
     }
 
     fn set_policy(&mut self, now: Time, policy: Policy) -> Result<Vec<String>, PolicyError> {
         let (cfg, changes) = policy::change(&self.cfg, policy)?;
-        let redirect = build::switch_config(&cfg, 0).redirect;
+        let redirect = build::live_redirect(&cfg);
         match &mut self.switch {
-            Some(Plane::Kernel(_)) if cfg.switch.redirect != self.cfg.switch.redirect => {
+            Some(Plane::Kernel(_)) if redirect != build::live_redirect(&self.cfg) => {
                 return Err(PolicyError::InKernel { policy });
             }
             Some(Plane::Process(s)) => s.set_redirect(redirect),
