@@ -98,7 +98,7 @@ fn policies_have_names() {
         assert_eq!(p.name().parse::<Policy>(), Ok(p));
     }
     let e = "vdc".parse::<Policy>().unwrap_err().to_string();
-    assert!(e.contains("\"vdc\"") && e.contains("baseline, rackblox, ideal"), "{e}");
+    assert!(e.contains("\"vdc\"") && e.contains("baseline, rackblox, rackweave, ideal"), "{e}");
 }
 
 /// The public traces through a small rack: every request is answered, and a comparison that is none says so.
