@@ -3,12 +3,13 @@
 //! ```text
 //! cargo run --release -p rackweave-eval --example rack_cell -- [policies=vdc,software,rackblox,ideal] [writes=0.5]
 //!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [seed=1]
+//!     [sched=fifo|deadline|kyber] [coordinated=true|false] [reads_per_die=2]
 //! ```
 
 use std::process::ExitCode;
 
 use rackweave_eval::rack::{Cell, Load, Scheme, run_all, void};
-use rackweave_rack::config::BlockingConfig;
+use rackweave_rack::config::{BlockingConfig, SchedConfigKind, SchedSection};
 use rackweave_rack::sim::Network;
 
 /// As in the program.
@@ -43,6 +44,21 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
                     "block" => BlockingConfig::Block,
                     _ => return Err(format!("{value:?} is neither page nor block").into()),
                 };
+            }
+            "sched" | "coordinated" | "reads_per_die" => {
+                let sched = cell.sched.get_or_insert_with(SchedSection::default);
+                match key {
+                    "sched" => {
+                        sched.kind = match value {
+                            "fifo" => SchedConfigKind::Fifo,
+                            "deadline" => SchedConfigKind::Deadline,
+                            "kyber" => SchedConfigKind::Kyber,
+                            _ => return Err(format!("{value:?} is neither fifo, deadline nor kyber").into()),
+                        };
+                    }
+                    "coordinated" => sched.coordinated = value.parse()?,
+                    _ => sched.reads_per_die = value.parse()?,
+                }
             }
             "profile" => cell.profile = value.into(),
             _ => return Err(format!("no setting is named {key:?}").into()),

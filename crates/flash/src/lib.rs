@@ -21,6 +21,7 @@ pub mod backend;
 pub mod blockmap;
 pub mod gc_policy;
 pub mod geometry;
+mod hold;
 pub mod manager;
 pub mod oob;
 pub mod profile;
@@ -32,6 +33,7 @@ pub mod wear;
 
 pub use gc_policy::{Separation, VictimPolicy};
 pub use geometry::Geometry;
+pub use hold::{Lies, NoPage, ReadTry, Turn};
 pub use profile::{EraseSuspend, Profile, ProfileError, Source};
 pub use ssd::{
     AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,

@@ -9,6 +9,7 @@ use slab::Slab;
 
 use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
+use crate::hold::Turn;
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Busy, Clock, Timing};
 use crate::vssd::sync::Waiter;
@@ -275,7 +276,7 @@ const VSSDS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Ssd {
     cfg: SsdConfig,
-    clock: Clock,
+    pub(crate) clock: Clock,
     pending: Slab<Pending>,
     vssds: Vec<Vssd>,
     used_dies: Vec<bool>,
@@ -375,14 +376,20 @@ impl Ssd {
         Ok(())
     }
 
-    fn index(&self, vssd: VssdId) -> usize {
+    pub(crate) fn index(&self, vssd: VssdId) -> usize {
         let found = self.vssds.iter().position(|v| v.id == vssd);
         found.unwrap_or_else(|| panic!("{vssd} is not on {}", self.cfg.id))
     }
-    fn get(&self, vssd: VssdId) -> &Vssd {
+    pub(crate) fn get(&self, vssd: VssdId) -> &Vssd {
         &self.vssds[self.index(vssd)]
     }
-    fn with<R>(&mut self, i: usize, now: Time, out: &mut FlashOut, f: impl FnOnce(&mut Vssd, &mut Io) -> R) -> R {
+    pub(crate) fn with<R>(
+        &mut self,
+        i: usize,
+        now: Time,
+        out: &mut FlashOut,
+        f: impl FnOnce(&mut Vssd, &mut Io) -> R,
+    ) -> R {
         let mut io = Io {
             now,
             clock: &mut self.clock,
@@ -517,7 +524,7 @@ impl Ssd {
     /// Reads a block; answered by [`FlashDone::Read`], at once if it is not mapped.
     pub fn read(&mut self, now: Time, vssd: VssdId, addr: BlockAddr, token: u64, out: &mut FlashOut) {
         let i = self.index(vssd);
-        self.with(i, now, out, |v, io| v.read(io, addr.pack(), token));
+        self.with(i, now, out, |v, io| v.read_if(io, addr.pack(), token, |_| Turn::Now));
     }
     /// Programs one page with 1 to [`Ssd::slots_per_page`] blocks; answered by [`FlashDone::Programmed`].
     ///
@@ -532,7 +539,10 @@ impl Ssd {
         out: &mut FlashOut,
     ) -> Result<(), NoFreeBlock> {
         let i = self.index(vssd);
-        self.with(i, now, out, |v, io| v.program(io, writes, token))
+        match self.with(i, now, out, |v, io| v.program_if(io, writes, token, &|_| true)) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(NoFreeBlock),
+        }
     }
     /// Trim or write zeroes: unmaps every block of the range that is older than `version`, now. The record of it is
     /// persisted by the next sync.

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
 use rackweave_core::{Span, Time};
 
+use crate::hold::Held;
 use crate::profile::{EraseSuspend, Profile};
 use crate::suspend::Suspension;
 
@@ -92,6 +93,7 @@ pub(crate) struct Clock {
     slot: Span,
     ns_per_kib: u64,
     suspension: Option<Box<Suspension>>,
+    pub(crate) held: Held,
 }
 
 /// What a reservation is charged to.
@@ -125,6 +127,7 @@ impl Clock {
             slot: Span(ns(4096)),
             ns_per_kib: ns(1024).max(1),
             suspension: None,
+            held: Held::default(),
         }
     }
     /// Lets host reads interrupt erases. Only where these keep the host waiting: with [`Timing::Real`].
@@ -230,6 +233,17 @@ impl Clock {
         let to = self.reserve(now, die, end, self.slot, Charge::Device);
         self.set_die(die, end, to, Charge::Device);
         Some(to)
+    }
+    /// One more slot of the page of a read that had waited, done at `end`: transferred beside the die's next command.
+    pub(crate) fn read_held_on(&mut self, now: Time, die: u32, end: Time) -> Time {
+        if self.timing == Timing::None {
+            return now;
+        }
+        let to = self.reserve(now, die, end, self.slot, Charge::Device);
+        if self.device.die_free[die as usize] == end {
+            self.set_die(die, end, to, Charge::Device);
+        }
+        to
     }
     /// Transfer of `slots` slots, then the die.
     pub(crate) fn program(&mut self, now: Time, die: u32, slots: u64, charge: Charge) -> Time {

@@ -199,6 +199,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
         c.timeouts = over_a_transport();
     }
     c.drift_ppm = cfg.lease.drift_ppm;
+    (c.sched, c.reads_per_die) = (cfg.sched.config(), cfg.sched.reads_per_die);
     c.heartbeat_every = cfg.lease() / HEARTBEATS_PER_LEASE;
     c.gc = gc(cfg);
     Ok(c)

@@ -16,7 +16,7 @@ use crate::switching::RedirectKind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// No coordination: each vSSD collects on its own, the switch only forwards.
+    /// No coordination: each vSSD collects on its own, the switch only forwards, servers know nothing of the network.
     Baseline,
     /// RackBlox §3.5: reads go to an idle replica, replicas do not collect together.
     #[default]
@@ -50,6 +50,7 @@ impl Policy {
         rack.gc.yields = false;
         rack.switch.redirect = RedirectKind::Gc;
         rack.ssd.timing = TimingConfig::Real;
+        rack.sched.coordinated = true;
         match self {
             Policy::Rackblox => {}
             Policy::Rackweave => rack.switch.redirect = RedirectKind::Load,
@@ -57,6 +58,7 @@ impl Policy {
                 rack.gc.policy = GcConfigPolicy::Uncoordinated;
                 rack.gc.background = false;
                 rack.switch.redirect = RedirectKind::Off;
+                rack.sched.coordinated = false;
             }
             Policy::Ideal => {
                 rack.gc.policy = GcConfigPolicy::Uncoordinated;

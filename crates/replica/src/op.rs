@@ -13,6 +13,8 @@ pub(crate) struct Asker {
     pub request: u64,
     pub original: VssdId,
     pub class: Class,
+    /// Time on the network that the request brought; its answer takes it back (RackBlox §3.7).
+    pub lat: u32,
 }
 
 /// A client's request on its way through; runs again from the start whenever what it waited for is there.
@@ -28,7 +30,7 @@ pub(crate) struct Job {
 impl Job {
     pub fn new(p: Packet, io: IoRequest, now: Time) -> Job {
         let h = &p.header;
-        let asker = Asker { node: p.src, request: h.request, original: h.original_vssd, class: h.class };
+        let asker = Asker { node: p.src, request: h.request, original: h.original_vssd, class: h.class, lat: h.lat };
         Job { asker, io, since: now, parts: Vec::new() }
     }
     pub fn part(&self, block: u32, version: Timestamp) -> Option<&Payload> {

@@ -345,7 +345,7 @@ impl Replica {
         let header = Header {
             op: PacketOp::Reply,
             vssd: self.cfg.vssd,
-            lat: 0,
+            lat: to.lat,
             class: to.class,
             original_vssd: to.original,
             set: self.cfg.set,

@@ -34,6 +34,7 @@ impl<T> Scheduler<T> for Fifo<T> {
     fn at_once(&mut self, _kind: Kind) -> bool {
         true
     }
+    fn unused(&mut self, _kind: Kind) {}
     fn done(&mut self, _now: Time, _done: Done) -> bool {
         false
     }

@@ -162,6 +162,10 @@ impl<T> Scheduler<T> for Kyber<T> {
     fn at_once(&mut self, kind: Kind) -> bool {
         self.take_token(kind)
     }
+    fn unused(&mut self, kind: Kind) {
+        let d = &mut self.domains[kind as usize];
+        d.in_flight = d.in_flight.saturating_sub(1);
+    }
     fn done(&mut self, now: Time, done: Done) -> bool {
         let (target, net) = (self.queues.cfg.target(done.kind), self.queues.cfg.net(done.net));
         let d = &mut self.domains[done.kind as usize];

@@ -96,6 +96,8 @@ pub trait Scheduler<T> {
     /// One may start without waiting, which none of its kind does there. What starts so is told to [`Scheduler::done`]
     /// as well.
     fn at_once(&mut self, kind: Kind) -> bool;
+    /// One that was taken, or might have started at once, does not start.
+    fn unused(&mut self, kind: Kind);
     /// One that was taken is done. True: what waits in other lanes may go now that did not before.
     fn done(&mut self, now: Time, done: Done) -> bool;
     /// Most requests of a kind under way, and those that are, if the scheduler limits them.
@@ -195,6 +197,9 @@ impl<T> Scheduler<T> for Sched<T> {
     }
     fn at_once(&mut self, kind: Kind) -> bool {
         each!(self, s => s.at_once(kind))
+    }
+    fn unused(&mut self, kind: Kind) {
+        each!(self, s => s.unused(kind));
     }
     fn done(&mut self, now: Time, done: Done) -> bool {
         each!(self, s => s.done(now, done))

@@ -17,7 +17,7 @@ pub const QUEUE_MAX: usize = 4_096;
 /// clients' patience, lest they ask another member for the same.
 const WRITES_WAIT: Span = Span::from_secs(1);
 /// Offline reads at the flash at a time: this part of what all may be.
-const OFFLINE_SHARE: usize = 8;
+pub const OFFLINE_SHARE: usize = 8;
 /// An online read is late after so many times what one alone takes, and one of so many may be: few enough for P99 to stay.
 const LATE_AFTER_READS: u64 = 2;
 const LATE_ONE_IN: u64 = 1000;
@@ -77,11 +77,11 @@ impl Classes {
     }
 
     /// Whether a read may start while so many are at the flash, so many of them offline.
-    fn may_start(offline: bool, at_flash: (usize, usize), most: usize) -> bool {
-        at_flash.0 < most && (!offline || at_flash.1 < (most / OFFLINE_SHARE).max(1))
+    fn may_start(offline: bool, at_flash: (usize, usize), most: (usize, usize)) -> bool {
+        at_flash.0 < most.0 && (!offline || at_flash.1 < most.1)
     }
     /// A read that has come may start at once.
-    pub fn at_once(&self, p: &Packet, at_flash: (usize, usize), most: usize) -> bool {
+    pub fn at_once(&self, p: &Packet, at_flash: (usize, usize), most: (usize, usize)) -> bool {
         let first = self.online.is_empty() && (!is_offline(p) || self.offline.is_empty());
         first && Classes::may_start(is_offline(p), at_flash, most)
     }
@@ -95,7 +95,7 @@ impl Classes {
         Ok(())
     }
     /// The read that starts next, if one may, and when it came.
-    pub fn pop_read(&mut self, at_flash: (usize, usize), most: usize) -> Option<(Packet, Time)> {
+    pub fn pop_read(&mut self, at_flash: (usize, usize), most: (usize, usize)) -> Option<(Packet, Time)> {
         let offline = self.online.is_empty();
         if !Classes::may_start(offline, at_flash, most) {
             return None;

@@ -3,6 +3,7 @@
 use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
 use rackweave_flash::{Share, SsdConfig};
 use rackweave_replica::{Faults, Timeouts};
+use rackweave_sched::{SchedConfig, SchedKind};
 
 /// One vSSD of the server's drive and its place in a set.
 #[derive(Clone, Debug)]
@@ -117,8 +118,12 @@ pub struct ServerConfig {
     pub cache_slots: u64,
     /// A page is programmed before it is full when its first block has waited so long.
     pub linger: Span,
-    /// Reads of one vSSD at its flash at a time: the device's queue depth. The rest wait in the scheduler.
+    /// Without a scheduler that holds back: reads of one vSSD at its flash at a time, the device's queue depth.
     pub reads_in_flight: u32,
+    pub sched: SchedConfig,
+    /// Reads of one vSSD that a die has at a time; the rest wait in the scheduler. One in work is enough for a device
+    /// that answers in no time; another behind it keeps the die busy while the server is told.
+    pub reads_per_die: u32,
     pub min_copies: u8,
     pub gc: GcConfig,
     /// Heartbeats go out so often; a lease should outlast three.
@@ -152,6 +157,8 @@ impl ServerConfig {
             vssds,
             cache_slots: 16_384,
             linger: Span::from_millis(5),
+            sched: SchedConfig::new(SchedKind::default(), true),
+            reads_per_die: READS_PER_DIE,
             min_copies: 2,
             gc: GcConfig::default(),
             heartbeat_every: Span::from_millis(100),
@@ -167,6 +174,8 @@ impl ServerConfig {
     }
 }
 
+/// Reads of a vSSD at one die.
+pub const READS_PER_DIE: u32 = 2;
 /// Fewest cache slots of a vSSD: one message of 64 KiB at each of three coordinators, and as much being programmed.
 pub const CACHE_SLOTS_MIN: u64 = 96;
 /// vSSDs of one server: their places in ids and in bit sets.
@@ -219,6 +228,16 @@ impl ServerConfig {
         ];
         if let Some((key, _)) = spans.iter().find(|(_, s)| *s == Span::ZERO) {
             return Err(ServerError::Zero { key });
+        }
+        for (key, target) in
+            [("sched.read_target", self.sched.read_target), ("sched.write_target", self.sched.write_target)]
+        {
+            if target == Span::ZERO && self.sched.kind != SchedKind::Fifo {
+                return Err(ServerError::Zero { key });
+            }
+        }
+        if self.reads_per_die == 0 {
+            return Err(ServerError::Zero { key: "sched.reads_per_die" });
         }
         if self.reads_in_flight == 0 {
             return Err(ServerError::Zero { key: "reads_in_flight" });

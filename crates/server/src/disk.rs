@@ -9,9 +9,11 @@ use std::collections::VecDeque;
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{BlockAddr, Payload, Span, Time, Timestamp, VssdId};
-use rackweave_flash::{BlockWrite, FlashOut, Ssd};
+use rackweave_flash::{BlockWrite, FlashOut, NoPage, Ssd};
 use rackweave_replica::StoreDone;
 use slab::Slab;
+
+use crate::dies::{Dies, Started};
 
 /// Bits of a flash token that number a vSSD's own operations; above them is the vSSD's place in the server.
 const TOKEN_BITS: u32 = 56;
@@ -96,19 +98,42 @@ struct Leaving {
     version: Timestamp,
 }
 
-/// A read at the flash.
+/// A client's read.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub offline: bool,
+    /// When it came.
+    pub came: Time,
+    /// Its time on the network: what the way here took, and what the way back is expected to.
+    pub net: Span,
+}
+
+/// A read at the flash, or waiting for it.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashRead {
     /// The replica's.
     pub token: u64,
-    /// If a client asked: whether it is offline, and when it did.
-    pub asked: Option<(bool, Time)>,
+    /// If a client asked.
+    pub asked: Option<Asked>,
+    /// If it is a command that its die is counted for.
+    pub started: Option<Started>,
 }
 
 #[derive(Debug)]
 struct Page {
     first_seq: u64,
     blocks: Vec<Leaving>,
+    started: Option<Started>,
+}
+
+/// What became of a page that was to be programmed.
+pub(crate) enum Programmed {
+    /// On a die, or as soon as a block is erased for it.
+    At(Option<u32>),
+    /// No die may take it now.
+    Busy,
+    /// There is no block, or nothing to program.
+    Not,
 }
 
 /// What a disk is made with.
@@ -172,7 +197,9 @@ pub struct Disk {
     /// Those of them that are offline.
     offline_reads: usize,
     /// For whom the replica is asked to read now: see [`FlashRead::asked`].
-    pub asking: Option<(bool, Time)>,
+    pub asking: Option<Asked>,
+    /// What waits for the dies; with none, nothing does.
+    pub dies: Option<Box<Dies>>,
     pub done: Vec<StoreDone>,
     /// A program found no free block and waits for one.
     pub no_block: bool,
@@ -185,7 +212,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn new(cfg: DiskConfig) -> Disk {
+    pub fn new(cfg: DiskConfig, dies: Option<Box<Dies>>) -> Disk {
         Disk {
             cfg,
             entries: Entries::new(),
@@ -209,6 +236,7 @@ impl Disk {
             reads: Slab::new(),
             offline_reads: 0,
             asking: None,
+            dies,
             done: Vec::new(),
             no_block: false,
             freed: false,
@@ -223,16 +251,19 @@ impl Disk {
     /// The flash token of a read; [`Disk::take_read`] gives the replica's back.
     pub fn read_token(&mut self, replica_token: u64) -> u64 {
         let asked = self.asking;
-        self.offline_reads += usize::from(asked.is_some_and(|(offline, _)| offline));
-        let key = self.reads.insert(FlashRead { token: replica_token, asked });
+        self.offline_reads += usize::from(asked.is_some_and(|a| a.offline));
+        let key = self.reads.insert(FlashRead { token: replica_token, asked, started: None });
         self.token(key as u64)
     }
     pub fn take_read(&mut self, token: u64) -> Option<FlashRead> {
         let read = self.reads.try_remove((token & ((1 << TOKEN_BITS) - 1)) as usize)?;
-        self.offline_reads -= usize::from(read.asked.is_some_and(|(offline, _)| offline));
+        self.offline_reads -= usize::from(read.asked.is_some_and(|a| a.offline));
         Some(read)
     }
-    /// Reads at the flash, and those of them that are offline.
+    pub(crate) fn reading(&mut self, token: u64) -> Option<&mut FlashRead> {
+        self.reads.get_mut((token & ((1 << TOKEN_BITS) - 1)) as usize)
+    }
+    /// Reads at the flash or waiting for it, and those of them that are offline.
     pub fn reads_at_flash(&self) -> (usize, usize) {
         (self.reads.len(), self.offline_reads)
     }
@@ -361,26 +392,41 @@ impl Disk {
         if self.failed || (self.dirty == 0 && self.waiting.is_empty() && self.freed_unsynced == 0) {
             return;
         }
-        while self.dirty > 0 && !self.no_block && self.in_flight < self.cfg.pages_max {
-            let full = self.dirty >= self.cfg.slots_per_page;
-            if !full && !self.forced(now) {
-                break;
+        if !self.pump_background(now, ssd, out) {
+            while self.pages_due(now) > 0 {
+                if let Programmed::At(die) = self.program_page(now, ssd, out, |_| true) {
+                    self.page_started_at(now, die, None);
+                }
             }
-            self.program_page(now, ssd, out);
         }
         self.sync_if_ready(now, ssd, out);
     }
-
-    /// A page that is not full goes out: its time has come, a persist waits for it, or the cache has no slot left.
-    fn forced(&mut self, now: Time) -> bool {
-        if now >= self.linger_at || self.slots_free() == 0 {
-            return true;
+    /// Pages that are to be programmed now, and may.
+    pub(crate) fn pages_due(&mut self, now: Time) -> usize {
+        let most = self.cfg.pages_max - self.in_flight;
+        if self.no_block || self.dirty == 0 || most == 0 {
+            return 0;
         }
+        let full = self.dirty / self.cfg.slots_per_page;
+        if full > 0 { full.min(most) } else { usize::from(self.forced(now)) }
+    }
+    pub(crate) fn persist_waits_for_pages(&mut self) -> bool {
         let Some(&(barrier, _)) = self.waiting.back() else { return false };
         self.front().is_some_and(|seq| seq < barrier)
     }
 
-    fn program_page(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
+    /// A page that is not full goes out: its time has come, a persist waits for it, or the cache has no slot left.
+    fn forced(&mut self, now: Time) -> bool {
+        now >= self.linger_at || self.slots_free() == 0 || self.persist_waits_for_pages()
+    }
+
+    pub(crate) fn program_page(
+        &mut self,
+        now: Time,
+        ssd: &mut Ssd,
+        out: &mut FlashOut,
+        may: impl Fn(u32) -> bool,
+    ) -> Programmed {
         let (mut batch, mut taken) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.taken));
         while batch.len() < self.cfg.slots_per_page && self.front().is_some() {
             let (seq, place) = self.queue.pop_front().expect("the front was looked at");
@@ -389,18 +435,31 @@ impl Disk {
             taken.push((seq, place));
         }
         let token = self.token(self.first_page + self.pages.len() as u64);
+        let mut programmed = Programmed::Not;
         if !batch.is_empty() {
-            match ssd.program(now, self.cfg.vssd, &batch, token, out) {
-                Ok(()) => self.page_started(now, &batch, &taken),
-                Err(_) => {
-                    self.no_block = true;
+            match ssd.program_if(now, self.cfg.vssd, &batch, token, out, may) {
+                Ok(die) => {
+                    self.page_started(now, &batch, &taken);
+                    programmed = Programmed::At(die);
+                }
+                Err(why) => {
                     taken.iter().rev().for_each(|&t| self.queue.push_front(t));
+                    match why {
+                        NoPage::Busy => programmed = Programmed::Busy,
+                        NoPage::NoFreeBlock(_) => self.no_block = true,
+                    }
                 }
             }
         }
         batch.clear();
         taken.clear();
         (self.batch, self.taken) = (batch, taken);
+        programmed
+    }
+    pub(crate) fn last_page_started(&mut self, s: Started) {
+        if let Some(page) = self.pages.back_mut() {
+            page.started = Some(s);
+        }
     }
 
     fn page_started(&mut self, now: Time, batch: &[BlockWrite], taken: &[(u64, u32)]) {
@@ -409,7 +468,7 @@ impl Disk {
             self.entries.all[place as usize].in_flight = true;
             blocks.push(Leaving { place, addr: w.addr, version: w.version });
         }
-        self.pages.push_back(Page { first_seq: taken[0].0, blocks });
+        self.pages.push_back(Page { first_seq: taken[0].0, blocks, started: None });
         self.in_flight += 1;
         self.dirty -= batch.len();
         self.linger_at = if self.dirty > 0 { now + self.cfg.linger } else { Time::MAX };
@@ -419,8 +478,11 @@ impl Disk {
     }
 
     /// A page program has completed: blocks not written again since leave the cache.
-    pub fn programmed(&mut self, token: u64, ok: bool, ssd: &Ssd) {
-        let Some(mut blocks) = self.take_page(token) else { return };
+    pub fn programmed(&mut self, now: Time, token: u64, ok: bool, ssd: &mut Ssd, out: &mut FlashOut) {
+        let Some((mut blocks, started)) = self.take_page(token) else { return };
+        if let Some(s) = started {
+            self.page_done(now, s, ssd, out);
+        }
         if !ok {
             return;
         }
@@ -441,10 +503,10 @@ impl Disk {
         self.freed = true;
     }
 
-    fn take_page(&mut self, token: u64) -> Option<Vec<Leaving>> {
+    fn take_page(&mut self, token: u64) -> Option<(Vec<Leaving>, Option<Started>)> {
         let i = (token & ((1 << TOKEN_BITS) - 1)).checked_sub(self.first_page)?;
         let page = self.pages.get_mut(usize::try_from(i).ok()?)?;
-        let blocks = std::mem::take(&mut page.blocks);
+        let (blocks, started) = (std::mem::take(&mut page.blocks), page.started);
         if blocks.is_empty() {
             return None;
         }
@@ -453,7 +515,7 @@ impl Disk {
             self.pages.pop_front();
             self.first_page += 1;
         }
-        Some(blocks)
+        Some((blocks, started))
     }
 
     fn sync_if_ready(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
@@ -498,7 +560,9 @@ impl Disk {
 
     /// When a page that is not full must go out.
     pub fn deadline(&self) -> Time {
-        let blocked = self.dirty == 0 || self.failed || self.no_block || self.in_flight >= self.cfg.pages_max;
+        let waits = self.dies.as_ref().is_some_and(|d| d.waiting().1 > 0);
+        let full = self.in_flight >= self.cfg.pages_max;
+        let blocked = self.dirty == 0 || self.failed || self.no_block || full || waits;
         if blocked { Time::MAX } else { self.linger_at }
     }
 }

@@ -11,6 +11,7 @@ pub mod bounds;
 mod classes;
 pub mod config;
 pub mod control;
+pub mod dies;
 pub mod disk;
 mod forward;
 pub mod gc;

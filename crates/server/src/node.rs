@@ -12,11 +12,14 @@ use rackweave_core::{
 use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
 
+use rackweave_sched::{Kind, Predictor, clamp_lat};
+
 use crate::bounds::OverBound;
-use crate::classes::{Classes, QUEUE_MAX, is_offline};
+use crate::classes::{Classes, OFFLINE_SHARE, QUEUE_MAX, is_offline};
 use crate::config::{ServerConfig, ServerError, VSSDS_MAX, VssdConfig};
 use crate::control::Registration;
-use crate::disk::{Disk, DiskConfig, FlashRead, token_owner};
+use crate::dies::Dies;
+use crate::disk::{Asked, Disk, DiskConfig, token_owner};
 use crate::forward::Forwarding;
 use crate::gc::{GcAction, GcMonitor};
 use crate::report::{ServerReport, VssdStatus};
@@ -50,6 +53,8 @@ pub(crate) struct Vssd {
     gc: GcMonitor,
     forwarding: Forwarding,
     classes: Classes,
+    /// How long answers of reads, and of writes, will be on the way.
+    predict: [Predictor; 2],
     pub(crate) row: RowState,
     /// Newest view seen: its epoch, and whether this life serves reads in it.
     epoch: Epoch,
@@ -83,7 +88,8 @@ impl Vssd {
         replica.fill_rate = server.fill_rate;
         Vssd {
             replica: Replica::new(replica),
-            disk: Disk::new(disk),
+            disk: Disk::new(disk, Dies::new(server.sched, g.dies(), server.reads_per_die)),
+            predict: [Predictor::new(), Predictor::new()],
             slot: SlotState::Settled,
             gc: GcMonitor::new(server.gc),
             forwarding: Forwarding::default(),
@@ -119,6 +125,12 @@ impl Vssd {
     /// Somebody waits for its flash.
     pub(crate) fn is_busy(&self) -> bool {
         self.classes.reads() > 0 || self.disk.reads_at_flash().0 > 0 || self.disk.pages_under_way() > 0
+    }
+    /// Reads at the flash or held back before it, of all classes and of the offline ones.
+    fn reads_max(&self, cfg: &ServerConfig) -> (usize, usize) {
+        let at_flash = cfg.reads_in_flight as usize;
+        let all = if self.disk.dies.is_some() { QUEUE_MAX } else { at_flash };
+        (all, (at_flash / OFFLINE_SHARE).max(1))
     }
 }
 
@@ -208,7 +220,8 @@ impl Server {
             if needed > space.exported_slots && v.replica.role() == Some(Role::Member) {
                 return Err(OverBound::Space { vssd, needed, exported: space.exported_slots });
             }
-            let (waiting, max) = (v.classes.reads(), 2 * QUEUE_MAX);
+            let held = d.dies.as_ref().map_or(0, |d| d.waiting().0);
+            let (waiting, max) = (v.classes.reads().max(held), 2 * QUEUE_MAX);
             if waiting > max {
                 return Err(OverBound::Queue { vssd, waiting, max });
             }
@@ -295,7 +308,12 @@ impl Server {
         if !v.gc.actions.is_empty() {
             self.touched |= 1 << i;
         }
-        if !matches!(p.body, Body::Io(IoRequest::Read { .. })) {
+        let reads = matches!(p.body, Body::Io(IoRequest::Read { .. }));
+        if self.cfg.sched.coordinated {
+            let kind = if reads { Kind::Read } else { Kind::Write };
+            v.predict[kind as usize].came(clamp_lat(p.header.lat));
+        }
+        if !reads {
             if v.classes.write_at_once(now, &p) {
                 return self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
             }
@@ -312,7 +330,7 @@ impl Server {
         if p.header.original_vssd != p.header.vssd {
             v.redirected_reads += 1;
         }
-        if v.classes.at_once(&p, v.disk.reads_at_flash(), self.cfg.reads_in_flight as usize) {
+        if v.classes.at_once(&p, v.disk.reads_at_flash(), v.reads_max(&self.cfg)) {
             return self.start_read(now, i, p, now, fx);
         }
         if let Err(p) = v.classes.push_read(now, p) {
@@ -323,7 +341,9 @@ impl Server {
 
     /// A read's turn has come.
     fn start_read(&mut self, now: Time, i: usize, p: Packet, came: Time, fx: &mut Effects) {
-        self.vssds[i].disk.asking = Some((is_offline(&p), came));
+        let v = &mut self.vssds[i];
+        let net = clamp_lat(p.header.lat) + v.predict[Kind::Read as usize].predict();
+        v.disk.asking = Some(Asked { offline: is_offline(&p), came, net });
         self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
         self.vssds[i].disk.asking = None;
     }
@@ -337,9 +357,9 @@ impl Server {
 
     /// Starts waiting reads as others finish.
     fn start_queued(&mut self, now: Time, i: usize, fx: &mut Effects) {
-        let most = self.cfg.reads_in_flight as usize;
         loop {
             let v = &mut self.vssds[i];
+            let most = v.reads_max(&self.cfg);
             let Some((p, came)) = v.classes.pop_read(v.disk.reads_at_flash(), most) else { return };
             self.start_read(now, i, p, came, fx);
         }
@@ -523,8 +543,9 @@ impl Server {
             FlashDone::Read { token, addr, version, result } => {
                 let i = token_owner(token);
                 let v = &mut self.vssds[i];
-                let Some(FlashRead { token, asked }) = v.disk.take_read(token) else { return };
-                if let Some((false, came)) = asked {
+                let Some(read) = v.disk.read_done(now, token, &mut self.ssd, &mut self.out) else { return };
+                let token = read.token;
+                if let Some(Asked { offline: false, came, .. }) = read.asked {
                     v.classes.read_took(now.since(came));
                 }
                 let result = result.map_err(store_error);
@@ -535,7 +556,7 @@ impl Server {
             FlashDone::Programmed { token, result } => {
                 let i = token_owner(token);
                 self.touched |= 1 << i;
-                self.vssds[i].disk.programmed(token, result.is_ok(), &self.ssd);
+                self.vssds[i].disk.programmed(now, token, result.is_ok(), &mut self.ssd, &mut self.out);
                 if result.is_err() {
                     self.device_failed(fx);
                 }
@@ -612,6 +633,9 @@ impl Server {
 
     fn settle_vssd(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let v = &mut self.vssds[i];
+        if v.disk.failed {
+            v.disk.release(now, &mut self.ssd, &mut self.out);
+        }
         v.disk.pump(now, &mut self.ssd, &mut self.out);
         if v.disk.no_block {
             v.gc.force(now);
@@ -726,6 +750,8 @@ impl Server {
     fn vssd_status(&self, now: Time, v: &Vssd) -> VssdStatus {
         let (space, flash) = (self.ssd.space(v.cfg.id), self.ssd.stats(v.cfg.id));
         let (replica, disk) = (v.replica.stats(), v.disk.stats);
+        let dies = v.disk.dies.as_ref();
+        let held = dies.map_or((0, 0), |d| d.waiting());
         VssdStatus {
             vssd: v.cfg.id,
             set: v.cfg.set,
@@ -760,6 +786,10 @@ impl Server {
             flushes: replica.flushes,
             redirected_reads: v.redirected_reads,
             queued: (v.classes.reads() + v.classes.writes()) as u64,
+            reads_held: held.0 as u64,
+            pages_held: held.1 as u64,
+            read_tokens: dies.and_then(|d| d.depth(Kind::Read)),
+            page_tokens: dies.and_then(|d| d.depth(Kind::Write)),
             offline_write_rate: v.classes.rate(),
             offline_writes_delayed: v.classes.writes_delayed,
             queue_full: v.queue_full,
@@ -793,7 +823,7 @@ fn peers(view: &View, of: VssdId) -> Vec<(VssdId, NodeId)> {
 
 /// "Not here": the client asks another replica.
 fn refusal(p: &Packet) -> Packet {
-    let header = Header { op: Op::Reply, lat: 0, epoch: Epoch(0), ..p.header };
+    let header = Header { op: Op::Reply, epoch: Epoch(0), ..p.header };
     Packet { src: p.dst, dst: p.src, header, body: Body::Reply(IoReply::Failed(IoError::NotServing)) }
 }
 

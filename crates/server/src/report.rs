@@ -66,6 +66,12 @@ pub struct VssdStatus {
     pub redirected_reads: u64,
     /// Requests waiting in the scheduler, and turned away because it was full.
     pub queued: u64,
+    /// Reads of blocks, and pages of the cache, that are held back before their dies.
+    pub reads_held: u64,
+    pub pages_held: u64,
+    /// Tokens of Kyber's domains, and those in use: reads, pages. `None`: another scheduler.
+    pub read_tokens: Option<(u32, u32)>,
+    pub page_tokens: Option<(u32, u32)>,
     /// Bytes per second that offline writes get now, and those that waited for their turn (PN10).
     pub offline_write_rate: u64,
     pub offline_writes_delayed: u64,

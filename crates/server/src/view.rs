@@ -137,10 +137,8 @@ impl Store for CacheOverFlash<'_> {
             return ReadStart::Ready(e.data.clone(), e.version);
         }
         // Flash answers at once for a block that is not mapped; asking first would be a second look-up for all others.
-        let vssd = self.disk.cfg.vssd;
         self.disk.stats.read_misses += 1;
-        let token = self.disk.read_token(token);
-        self.ssd.read(self.now, vssd, a, token, self.out);
+        self.disk.read(self.now, a, token, self.ssd, self.out);
         ReadStart::Pending
     }
     fn persist(&mut self, token: u64) {

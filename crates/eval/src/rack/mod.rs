@@ -10,7 +10,7 @@ mod vdc;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rackweave_rack::config::{BlockingConfig, RackConfig, Size};
+use rackweave_rack::config::{BlockingConfig, RackConfig, SchedSection, Size};
 use rackweave_rack::sim::{Network, SimConfig};
 use serde_json::{Value, json};
 
@@ -54,6 +54,8 @@ pub struct Cell {
     pub requests: u64,
     /// What a read waits for while its die collects (protocol rule 21).
     pub blocking: BlockingConfig,
+    /// The servers' schedulers, if not as the policy says.
+    pub sched: Option<SchedSection>,
 }
 
 impl Cell {
@@ -69,6 +71,7 @@ impl Cell {
             warm_up: 0,
             requests: 0,
             blocking: BlockingConfig::Page,
+            sched: None,
         }
         .reads(READS_MIN)
     }
@@ -101,7 +104,8 @@ impl Cell {
     /// # Errors
     /// The rack cannot be built, or a request was never answered. (One that cannot keep up is a void cell.)
     pub fn run(&self) -> Result<CellReport, ReplayError> {
-        let rack = self.policy.apply(&self.rack());
+        let mut rack = self.policy.apply(&self.rack());
+        rack.sched = self.sched.clone().unwrap_or(rack.sched);
         rack.validate()?;
         let sim = SimConfig {
             clients: CLIENTS,

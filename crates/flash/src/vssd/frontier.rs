@@ -48,6 +48,8 @@ pub(super) enum Place {
     },
     /// A block is being erased for it.
     Soon,
+    /// Only on dies that may not take a page now.
+    Busy,
     Nowhere,
 }
 
@@ -91,16 +93,21 @@ impl Vssd {
     }
 
     /// Finds a frontier for the next page; opens or prepares blocks as needed.
-    pub(super) fn place(&mut self, io: &mut Io, taker: Taker, lives: Lives) -> Place {
-        let place = self.place_among(io, taker, lives);
+    /// `may`: whether a die may take a page of the host; a block that must be opened first is asked for nowhere.
+    pub(super) fn place(&mut self, io: &mut Io, taker: Taker, lives: Lives, may: &dyn Fn(u32) -> bool) -> Place {
+        let place = self.place_among(io, taker, lives, may);
         match (&place, lives) {
             // Better among others than nowhere.
-            (Place::Nowhere, Lives::Short) => self.place_among(io, taker, Lives::Long),
-            (Place::Nowhere, Lives::Long) => self.place_among(io, taker, Lives::Short),
+            (Place::Nowhere, Lives::Short) => self.place_among(io, taker, Lives::Long, may),
+            (Place::Nowhere, Lives::Long) => self.place_among(io, taker, Lives::Short, may),
             _ => place,
         }
     }
-    fn place_among(&mut self, io: &mut Io, taker: Taker, lives: Lives) -> Place {
+    /// Whether the host has an open block on the die, or would open one somewhere.
+    pub(crate) fn takes_pages(&self, die: u32) -> bool {
+        self.host.iter().any(|f| f.block == NONE || (!f.preparing && self.die(f.block) == die))
+    }
+    fn place_among(&mut self, io: &mut Io, taker: Taker, lives: Lives, may: &dyn Fn(u32) -> bool) -> Place {
         let reserved = taker != Taker::Host;
         let all = if reserved { self.collector.len() } else { self.host.len() };
         let short = self.short[usize::from(reserved)];
@@ -111,13 +118,17 @@ impl Vssd {
         };
         let cursor = usize::from(reserved) * 3 + lives as usize;
         let start = self.cursor[cursor];
-        let mut soon = 0;
+        let (mut soon, mut busy) = (0, false);
         for i in 0..n {
             let at = if start + i < n { start + i } else { start + i - n };
             let f = first + at;
             let frontier = if reserved { self.collector[f] } else { self.host[f] };
             if frontier.block != NONE && !frontier.preparing {
                 if taker == Taker::Collector && self.gc.works_on(self.blocks.die_of(frontier.block)) {
+                    continue;
+                }
+                if taker == Taker::Host && !may(self.die(frontier.block)) {
+                    busy = true;
                     continue;
                 }
                 self.cursor[cursor] = if at + 1 < n { at + 1 } else { 0 };
@@ -134,6 +145,9 @@ impl Vssd {
                 self.cursor[cursor] = if at + 1 < n { at + 1 } else { 0 };
                 return if dirty { Place::Soon } else { Place::At { frontier: f } };
             }
+        }
+        if busy {
+            return Place::Busy;
         }
         // No more wait for a block than it has pages; range records are few.
         let waiting =

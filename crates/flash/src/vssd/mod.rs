@@ -25,6 +25,7 @@ use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, Vss
 use slab::Slab;
 
 use crate::gc_policy::Lifespan;
+use crate::hold::{Lies, NoPage, ReadTry, Turn};
 use crate::oob;
 use crate::profile::Profile;
 use crate::ssd::{BlockWrite, FlashDone, FlashOut, FlashStats, NoFreeBlock, Space, SsdConfig};
@@ -96,7 +97,7 @@ impl Io<'_> {
     }
     /// Adds a slot to the last command, if that reads the one before it of the same page: the die's register has the page
     /// by then, and the slot is only one more to transfer.
-    fn read_on(&mut self, die: u32, page: PageAddr, within: u8, read: SlotRead) -> bool {
+    fn read_on(&mut self, die: u32, page: PageAddr, within: u8, read: SlotRead, held: bool) -> bool {
         let Some(DeviceCommand { tag, op, done_at, .. }) = self.out.commands.last_mut() else { return false };
         let (first, count) = match *op {
             DeviceOp::ReadSlot { page: p, slot } if p == page => (slot, 1),
@@ -114,7 +115,12 @@ impl Io<'_> {
         }
         let added = self.pending.vacant_key() as u32;
         let Some(Pending::Read { vssd, read: before }) = self.pending.get_mut(last) else { return false };
-        let Some(end) = self.clock.read_on(self.now, die, *done_at) else { return false };
+        let end = if held {
+            Some(self.clock.read_held_on(self.now, die, *done_at))
+        } else {
+            self.clock.read_on(self.now, die, *done_at)
+        };
+        let Some(end) = end else { return false };
         before.next = added;
         let vssd = *vssd;
         self.pending.insert(Pending::Read { vssd, read });
@@ -240,27 +246,69 @@ impl Vssd {
         });
         std::hint::black_box(touched);
     }
-    pub(crate) fn read(&mut self, io: &mut Io, addr: u64, token: u64) {
-        self.stats.reads += 1;
+    pub(crate) fn read_if(&mut self, io: &mut Io, addr: u64, token: u64, turn: impl FnOnce(Lies) -> Turn) -> ReadTry {
+        let Some((lies, read)) = self.find(io, addr, token) else { return ReadTry::Joined };
+        if io.read_on(lies.die, lies.page, lies.slot, read, false) {
+            self.count_read(read.slot);
+            return ReadTry::Joined;
+        }
+        match turn(lies) {
+            Turn::Now => {
+                let done_at = io.clock.host_read(io.now, lies.die, 1);
+                self.start_read(io, lies, read, done_at)
+            }
+            Turn::Waits => {
+                io.clock.hold_read(io.now, lies.die);
+                ReadTry::Held
+            }
+            Turn::Joins => ReadTry::Held,
+        }
+    }
+    /// `time`: of the die it waited for, if no other has taken it.
+    pub(crate) fn read_held(
+        &mut self,
+        io: &mut Io,
+        addr: u64,
+        token: u64,
+        (die, time): (u32, Option<Time>),
+    ) -> ReadTry {
+        let Some((lies, read)) = self.find(io, addr, token) else { return ReadTry::Joined };
+        if io.read_on(lies.die, lies.page, lies.slot, read, true) {
+            self.count_read(read.slot);
+            return ReadTry::Joined;
+        }
+        let done_at = time.filter(|_| die == lies.die);
+        let done_at = done_at.unwrap_or_else(|| io.clock.host_read(io.now, lies.die, 1));
+        self.start_read(io, lies, read, done_at)
+    }
+    /// Where the block is; answers if it is not mapped.
+    fn find(&mut self, io: &mut Io, addr: u64, token: u64) -> Option<(Lies, SlotRead)> {
         let (slot, version) = self.map.held(addr);
         if slot == NONE {
+            self.stats.reads += 1;
             io.out.done.push(FlashDone::Read {
                 token,
                 addr: BlockAddr::unpack(addr),
                 version: Timestamp(self.ranges.version(addr)),
                 result: Ok(Payload::zero(BLOCK)),
             });
-            return;
+            return None;
         }
         let block = self.blocks.block_of(slot);
         let (page, within) = self.blocks.page_of(slot);
+        let lies = Lies { die: self.die(block), page: self.page_addr(block, page), slot: within };
+        Some((lies, SlotRead { token, slot, addr, version: self.version_in(slot, version), next: NONE }))
+    }
+    fn count_read(&mut self, slot: u32) {
+        self.stats.reads += 1;
+        let block = self.blocks.block_of(slot);
         self.blocks.all[block as usize].reads += 1;
-        let (die, page) = (self.die(block), self.page_addr(block, page));
-        let read = SlotRead { token, slot, addr, version: self.version_in(slot, version), next: NONE };
-        if !io.read_on(die, page, within, read) {
-            let done_at = io.clock.host_read(io.now, die, 1);
-            io.submit(Pending::Read { vssd: self.index, read }, DeviceOp::ReadSlot { page, slot: within }, done_at);
-        }
+    }
+    fn start_read(&mut self, io: &mut Io, lies: Lies, read: SlotRead, done_at: Time) -> ReadTry {
+        self.count_read(read.slot);
+        let op = DeviceOp::ReadSlot { page: lies.page, slot: lies.slot };
+        io.submit(Pending::Read { vssd: self.index, read }, op, done_at);
+        ReadTry::Started { die: lies.die }
     }
     pub(crate) fn read_done(&mut self, slot: u32) {
         let block = self.blocks.block_of(slot);
@@ -269,19 +317,28 @@ impl Vssd {
 
     // Programs.
 
-    pub(crate) fn program(&mut self, io: &mut Io, writes: &[BlockWrite], token: u64) -> Result<(), NoFreeBlock> {
+    pub(crate) fn program_if(
+        &mut self,
+        io: &mut Io,
+        writes: &[BlockWrite],
+        token: u64,
+        may: &dyn Fn(u32) -> bool,
+    ) -> Result<Option<u32>, NoPage> {
         assert!(
             !writes.is_empty() && writes.len() <= self.blocks.spp as usize,
             "a page takes 1 to its slots of blocks"
         );
         if self.recovery.is_some() {
-            return Err(NoFreeBlock);
+            return Err(NoFreeBlock.into());
         }
         let lives = self.lives(writes);
-        let place = self.place(io, Taker::Host, lives);
-        if matches!(place, Place::Nowhere) {
-            return Err(NoFreeBlock);
-        }
+        let place = self.place(io, Taker::Host, lives, may);
+        let die = match place {
+            Place::At { frontier } => Some(self.die(self.host[frontier].block)),
+            Place::Soon => None,
+            Place::Busy => return Err(NoPage::Busy),
+            Place::Nowhere => return Err(NoFreeBlock.into()),
+        };
         let mut slots = Vec::with_capacity(self.blocks.spp as usize);
         slots.extend(writes.iter().map(|w| {
             let crc = if io.cfg.verify { w.data.crc32c() } else { 0 };
@@ -294,7 +351,7 @@ impl Vssd {
             self.flush_ranges(io);
         }
         self.checkpoint_step(io);
-        Ok(())
+        Ok(die)
     }
 
     /// Programs up to a page of slots, filled up with padding.
@@ -310,13 +367,13 @@ impl Vssd {
     }
     /// As [`Self::program_slots`] for range records, which may use the collector's reserve.
     fn program_ranges(&mut self, io: &mut Io, slots: Vec<Slot>) {
-        let place = self.place(io, Taker::Ranges, Lives::Any);
+        let place = self.place(io, Taker::Ranges, Lives::Any, &|_| true);
         self.program_slots(io, (By::Ranges, Lives::Any), slots, place);
     }
     /// Programs a page of the collector, on a die where it has no command: tells which. `None`: there is none now.
     pub(crate) fn program_moved(&mut self, io: &mut Io, victim: u8, slots: impl FnOnce() -> Vec<Slot>) -> Option<u32> {
         let lives = self.lives_on(self.gc.victim_block(victim));
-        let Place::At { frontier } = self.place(io, Taker::Collector, lives) else { return None };
+        let Place::At { frontier } = self.place(io, Taker::Collector, lives, &|_| true) else { return None };
         let die = self.blocks.die_of(self.collector[frontier].block);
         self.program_slots(io, (By::Gc { victim }, lives), slots(), Place::At { frontier });
         Some(die)
@@ -374,7 +431,7 @@ impl Vssd {
         for _ in 0..self.waiting.len() {
             let Some(w) = self.waiting.pop_front() else { break };
             let taker = if w.by == By::Ranges { Taker::Ranges } else { Taker::Host };
-            match self.place(io, taker, w.lives) {
+            match self.place(io, taker, w.lives, &|_| true) {
                 Place::At { frontier } => self.submit_program(io, w.by, w.epoch, w.slots, frontier),
                 _ => self.waiting.push_back(w),
             }

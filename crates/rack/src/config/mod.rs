@@ -29,6 +29,7 @@ mod gc;
 mod lease;
 mod nbd;
 mod repair;
+mod sched;
 mod size;
 mod ssd;
 
@@ -37,6 +38,7 @@ pub use gc::{GcConfigPolicy, GcSection};
 pub use lease::LeaseSection;
 pub use nbd::{NbdSection, TlsConfig};
 pub use repair::{RepairSection, ScrubSection};
+pub use sched::{SchedConfigKind, SchedSection};
 pub use size::{Size, SizeError};
 pub use ssd::{BlockingConfig, IsolationConfig, Levels, SsdSection, TimingConfig};
 
@@ -97,6 +99,7 @@ pub struct RackConfig {
     pub mtu: u16,
     pub ssd: SsdSection,
     pub gc: GcSection,
+    pub sched: SchedSection,
     pub lease: LeaseSection,
     pub client: ClientSection,
     pub nbd: NbdSection,
@@ -129,6 +132,7 @@ impl Default for RackConfig {
             cache_slots: 16_384,
             ssd: SsdSection::default(),
             gc: GcSection::default(),
+            sched: SchedSection::default(),
             lease: LeaseSection::default(),
             client: ClientSection::default(),
             nbd: NbdSection::default(),
@@ -222,6 +226,7 @@ impl RackConfig {
         self.check_shape(&mut problems);
         self.ssd.check(&mut problems);
         self.gc.check(&mut problems);
+        self.sched.check(&mut problems);
         self.lease.check(&mut problems);
         self.client.check(&mut problems);
         self.nbd.check(&mut problems);

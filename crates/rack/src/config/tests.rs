@@ -216,3 +216,24 @@ fn packets_are_as_large_as_the_network_takes_and_the_program_sees() {
         assert_eq!(!said.contains("mtu"), fits, "{mtu} {plane}: {said}");
     }
 }
+
+#[test]
+fn schedulers_have_the_papers_targets_and_refuse_what_they_cannot_keep() {
+    let of = |text: &str| RackConfig::parse(text).map(|c| c.sched.config());
+    let us = |text: &str| of(text).map(|c| (c.read_target.0 / 1000, c.write_target.0 / 1000)).expect("good");
+    assert_eq!(us(""), (1_750, 4_000));
+    assert_eq!(us("policy = \"baseline\""), (750, 3_000));
+    assert_eq!(us("[sched]\nkind = \"deadline\"\ncoordinated = false"), (500, 1_750));
+    assert_eq!(us("[sched]\nread_target_us = 20"), (20, 4_000));
+    for (text, key) in [
+        ("[sched]\nread_target_us = 0", "sched.read_target_us = 0: 1 to"),
+        ("[sched]\nwrite_target_us = 0", "sched.write_target_us = 0: 1 to"),
+        ("[sched]\nwrite_target_us = -5", "write_target_us"),
+        ("[sched]\nkind = \"fifo\"\nread_target_us = 5", "a FIFO has no target"),
+        ("[sched]\nreads_per_die = 0", "sched.reads_per_die = 0: 1 to 256"),
+        ("[sched]\nkind = \"noop\"", "noop"),
+    ] {
+        let refused = of(text).expect_err(text).to_string();
+        assert!(refused.contains(key), "{text}: {refused}");
+    }
+}

@@ -327,6 +327,16 @@ pub struct Vssd {
     /// Requests that wait for their turn.
     #[serde(default)]
     pub queued: u64,
+    /// Reads of blocks, and pages of the cache, held back before their dies; and how many of each Kyber lets be under
+    /// way, 0 with another scheduler.
+    #[serde(default)]
+    pub reads_held: u64,
+    #[serde(default)]
+    pub pages_held: u64,
+    #[serde(default)]
+    pub read_depth: u32,
+    #[serde(default)]
+    pub page_depth: u32,
     /// Its device has failed for good.
     pub failed: bool,
 }

@@ -252,6 +252,10 @@ impl Describe for RackNodes {
                 moved_slots: v.moved_slots,
                 redirected_reads: v.redirected_reads,
                 queued: v.queued,
+                reads_held: v.reads_held,
+                pages_held: v.pages_held,
+                read_depth: v.read_tokens.map_or(0, |t| t.0),
+                page_depth: v.page_tokens.map_or(0, |t| t.0),
                 failed: report.failed,
             })
             .collect()

@@ -280,13 +280,21 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 13] = [
+        const COLUMNS: [Column; 17] = [
             ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
             ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
             ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
                 v.redirected_reads as f64
             }),
             ("rackweave_vssd_queued", "Requests that wait for their turn", Metric::Gauge, |v| v.queued as f64),
+            ("rackweave_vssd_reads_held", "Reads held back before their dies", Metric::Gauge, |v| v.reads_held as f64),
+            ("rackweave_vssd_pages_held", "Pages held back before their dies", Metric::Gauge, |v| v.pages_held as f64),
+            ("rackweave_vssd_read_depth", "Reads that Kyber lets be under way", Metric::Gauge, |v| {
+                f64::from(v.read_depth)
+            }),
+            ("rackweave_vssd_page_depth", "Pages that Kyber lets be under way", Metric::Gauge, |v| {
+                f64::from(v.page_depth)
+            }),
             ("rackweave_vssd_serving", "1 while it serves", Metric::Gauge, |v| f64::from(u8::from(v.serving))),
             ("rackweave_vssd_erases_total", "Blocks erased", Metric::Counter, |v| v.erases as f64),
             ("rackweave_vssd_collecting", "1 while it collects", Metric::Gauge, |v| {

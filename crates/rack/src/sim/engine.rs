@@ -344,12 +344,13 @@ impl<N: Node> Engine<N> {
         }
     }
 
-    fn deliver(&mut self, dst: NodeId, event: Event, bytes: u32, received: bool, followed: bool) {
-        let Event::Packet(packet) = &event else { return };
+    fn deliver(&mut self, dst: NodeId, mut event: Event, bytes: u32, received: bool, followed: bool) {
+        let Event::Packet(packet) = &mut event else { return };
         // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
         if !received && self.layout.kind(dst) != NodeKind::Switch {
             let at = self.net.receive(self.now, dst, bytes);
             if at > self.now {
+                add_latency(packet, at.since(self.now));
                 self.queue
                     .push(at, Pending { event, to: For::Receiver { node: dst, bytes, received: true }, followed });
                 return;
@@ -483,9 +484,8 @@ impl<N: Node> Engine<N> {
             self.queue.push(at, Pending { event: Event::Packet(packet.clone()), to, followed });
         }
         // The switch adds its own hop.
-        if !from_switch && matches!(packet.body, Body::Io(_)) {
-            let way = u32::try_from(first.since(self.now).0).unwrap_or(u32::MAX);
-            packet.header.lat = packet.header.lat.saturating_add(way);
+        if !from_switch {
+            add_latency(&mut packet, first.since(self.now));
         }
         self.queue.push(first, Pending { event: Event::Packet(packet), to, followed });
     }
@@ -498,6 +498,15 @@ impl<N: Node> Engine<N> {
         let to = For::Submitter { node: n, life: slot.life, disk_id, sync: matches!(c.op, DeviceOp::Sync) };
         let event = Event::Completion(Completion { ssd: c.ssd, tag: c.tag, result });
         self.queue.push(at, Pending { event, to, followed });
+    }
+}
+
+/// As every hop does with requests, and with their answers, which bring back what the requests had (RackBlox §3.4, §3.7):
+/// queues included.
+fn add_latency(packet: &mut Packet, took: Span) {
+    if matches!(packet.body, Body::Io(_) | Body::Reply(_)) {
+        let ns = u32::try_from(took.0).unwrap_or(u32::MAX);
+        packet.header.lat = packet.header.lat.saturating_add(ns);
     }
 }
 

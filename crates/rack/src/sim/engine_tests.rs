@@ -1,5 +1,5 @@
 use rackweave_core::device::DeviceData;
-use rackweave_core::msg::{Class, GcField, GcOp, Header, Op};
+use rackweave_core::msg::{Class, GcField, GcOp, Header, IoReply, IoRequest, Op};
 use rackweave_core::node::TracePoint;
 use rackweave_core::request::{ReplyData, RequestOp};
 use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
@@ -189,5 +189,62 @@ fn a_packet_for_a_ring_reaches_each_member() {
         let Party::Host(got) = &e.node(m).unwrap().2 else { panic!("a host") };
         assert_eq!(got.iter().map(|g| (g.1, g.2)).collect::<Vec<_>>(), (0..5).map(|i| (m, i)).collect::<Vec<_>>());
         assert!(got[0].0 > Time(11_000), "by the switch: {:?}", got[0].0);
+    }
+}
+
+/// Asks its peer, who answers after 5 µs of device with what the request had been on the way.
+struct Timed {
+    me: NodeId,
+    peer: NodeId,
+    waiting: VecDeque<Packet>,
+    /// Of answers: request, and network time there and back.
+    lats: Vec<(u64, u32)>,
+}
+
+impl Node for Timed {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        match event {
+            Event::Request(r) => {
+                let asked = packet(self.me, self.peer, r.id.0);
+                fx.send(Packet { body: Body::Io(IoRequest::Flush { volume: VolumeId(1) }), ..asked });
+            }
+            Event::Packet(p) if self.me.0 > self.peer.0 => {
+                self.lats.push((p.header.request, p.header.lat));
+                fx.reply(Reply { id: RequestId(p.header.request), result: Ok(ReplyData::Done) });
+            }
+            Event::Packet(p) => {
+                self.waiting.push_back(p);
+                let op = DeviceOp::WriteMeta { offset: 0, data: Bytes::from_static(b"x") };
+                fx.command(DeviceCommand { ssd: SsdId(0), tag: 1, op, done_at: now + Span::from_micros(5) });
+            }
+            Event::Completion(_) => {
+                let p = self.waiting.pop_front().unwrap();
+                let body = Body::Reply(IoReply::Done);
+                fx.send(Packet { src: p.dst, dst: p.src, header: p.header, body });
+            }
+            Event::Timer | Event::Stored { .. } => {}
+        }
+    }
+}
+
+/// RackBlox §3.7.
+#[test]
+fn end_to_end_is_the_time_at_the_server_and_the_returned_latency() {
+    let layout = Layout::new(1, 1);
+    // Slow links: requests sent together wait for each other there, and their answers too.
+    let net = Network { bytes_per_s: 20_000_000, ..Network::slow(Network::excerpt()) };
+    let mut e = Engine::new(layout, NetState::new(net, layout, 3), 3);
+    e.put_disk(SsdId(0), Disk::Fault(Box::new(FaultDisk::new())));
+    let node = |me, peer| Timed { me, peer, waiting: VecDeque::new(), lats: Vec::new() };
+    e.start(SERVER, node(SERVER, CLIENT));
+    e.start(CLIENT, node(CLIENT, SERVER));
+    let at = Time(1_000_000);
+    (0..40).for_each(|i| e.submit(at, CLIENT, flush_request(i)));
+    e.run_until(Time(1_000_000_000));
+    let lats = e.node(CLIENT).unwrap().lats.clone();
+    let took: Vec<(u64, u64)> = e.replies().map(|(t, _, r)| (r.id.0, t.since(at).0)).collect();
+    assert_eq!(took.len(), 40);
+    for ((request, lat), (answered, total)) in lats.into_iter().zip(took) {
+        assert_eq!((request, u64::from(lat)), (answered, total - 5_000));
     }
 }

@@ -1,6 +1,7 @@
 //! Servers with real metadata and switch nodes, on a small virtual-time loop.
 
 mod classes;
+mod dies;
 mod faults;
 mod gc;
 mod rack;

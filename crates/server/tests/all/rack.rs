@@ -17,6 +17,7 @@ use rackweave_core::{
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{Profile, Share, SsdConfig, Timing};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
+use rackweave_sched::{SchedConfig, SchedKind};
 use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig};
 use rackweave_switch::{Switch, SwitchConfig};
 
@@ -34,6 +35,7 @@ pub struct Options {
     pub timing: Timing,
     /// In the place of the profile's.
     pub queue_depth: Option<u32>,
+    pub sched: SchedConfig,
 }
 
 impl Default for Options {
@@ -45,6 +47,7 @@ impl Default for Options {
             policy: GcPolicy::Coordinated,
             timing: Timing::Real,
             queue_depth: None,
+            sched: SchedConfig::new(SchedKind::Kyber, true),
         }
     }
 }
@@ -166,6 +169,10 @@ impl Rack {
         let ids = (0..self.options.servers).map(SetId).collect();
         let cfg = MetaConfig {
             layout: self.layout,
+            servers: self.options.servers,
+            slots: COPIES as u8,
+            replace_after: Span::ZERO,
+            moves: 1,
             sets,
             lease: LEASE,
             drift_ppm: 500,
@@ -174,6 +181,8 @@ impl Rack {
             levels: vec![LevelConfig { level: 3, home: 0, sets: ids, capacity_bytes: self.options.ssd_bytes }],
             overcommit: 8.0,
             remove_early: false,
+            leave_early: false,
+            reuse_ids: false,
         };
         let saved = self.saved.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         self.meta = Some(Meta::new(cfg, saved).expect("good configuration"));
@@ -198,6 +207,7 @@ impl Rack {
         let mut cfg = ServerConfig::new(node, self.layout, ssd, vssds.collect());
         cfg.cache_slots = self.options.cache_slots;
         cfg.gc.policy = self.options.policy;
+        cfg.sched = self.options.sched;
         cfg.nonce = self.lives[i] * 1000 + u64::from(server);
         self.servers[i] = Some(Server::new(cfg).expect("good configuration"));
         self.event(node, Event::Timer);

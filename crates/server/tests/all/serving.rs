@@ -1,6 +1,7 @@
 use rackweave_core::msg::{IoReply, IoRequest, SectorRange};
 use rackweave_core::{BLOCK, Payload, Span, TracePoint};
 use rackweave_flash::Timing;
+use rackweave_sched::{SchedConfig, SchedKind};
 
 use super::rack::{LEASE, Options, Rack, VOLUME, contents};
 
@@ -125,10 +126,13 @@ fn an_expired_lease_stops_serving() {
     assert_eq!(r.view(0).epoch.0, 1);
 }
 
+/// With the scheduler that does nothing; the others hold back by die.
 #[test]
-fn reads_beyond_the_devices_queue_depth_wait_in_the_scheduler() {
+fn reads_beyond_the_devices_queue_depth_wait() {
     let took = |queue_depth| {
-        let mut r = Rack::serving(Options { queue_depth: Some(queue_depth), ssd_bytes: 1 << 30, ..Options::default() });
+        let sched = SchedConfig::new(SchedKind::Fifo, false);
+        let options = Options { queue_depth: Some(queue_depth), ssd_bytes: 1 << 30, sched, ..Options::default() };
+        let mut r = Rack::serving(options);
         // Twice: the first pages of all wait for one erase and go to one die together.
         for _ in 0..2 {
             for b in 0..64 {

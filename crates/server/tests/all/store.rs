@@ -9,13 +9,25 @@ use rackweave_core::{BlockAddr, Epoch, Payload, Span, SsdId, Time, Timestamp, Vo
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{FlashDone, FlashOut, Profile, Ssd, SsdConfig};
 use rackweave_replica::{ReadStart, Store, StoreDone};
-use rackweave_server::disk::{Disk, DiskConfig};
+use rackweave_sched::{SchedConfig, SchedKind};
+use rackweave_server::dies::Dies;
+use rackweave_server::disk::{Asked, Disk, DiskConfig};
 use rackweave_server::view::{CacheOverFlash, Recent};
 
 use super::rack::contents;
 
-const VSSD: VssdId = VssdId(1);
+pub const VSSD: VssdId = VssdId(1);
 const BLOCKS: u32 = 96;
+/// Token of [`Bench::contents`].
+const CONTENTS: u64 = 9;
+pub const SCHEDULERS: [(SchedKind, bool); 6] = [
+    (SchedKind::Fifo, false),
+    (SchedKind::Fifo, true),
+    (SchedKind::Deadline, false),
+    (SchedKind::Deadline, true),
+    (SchedKind::Kyber, false),
+    (SchedKind::Kyber, true),
+];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -27,6 +39,11 @@ enum Step {
         count: u32,
     },
     Persist,
+    /// A client asks; its request was so many microseconds on the way.
+    Read {
+        block: u32,
+        net: u64,
+    },
     /// So many device commands complete.
     Complete(usize),
     Pass(u64),
@@ -35,6 +52,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => (0..BLOCKS).prop_map(|block| Step::Put { block }),
+        6 => (0..BLOCKS, 20..900u64).prop_map(|(block, net)| Step::Read { block, net }),
         1 => (0..BLOCKS, 1..40u32).prop_map(|(first, count)| Step::Zero { first, count }),
         1 => Just(Step::Persist),
         4 => (1..12usize).prop_map(Step::Complete),
@@ -43,15 +61,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..200)
 }
 
-struct Bench {
-    now: Time,
-    ssd: Ssd,
-    disk: Disk,
+pub struct Bench {
+    pub now: Time,
+    pub ssd: Ssd,
+    pub disk: Disk,
     out: FlashOut,
     backend: Memory,
-    commands: Vec<DeviceCommand>,
+    pub commands: Vec<DeviceCommand>,
     persisted: Vec<u64>,
     read: Option<(Payload, Timestamp)>,
+    /// Reads answered, by the replica's tokens.
+    pub answered: Vec<u64>,
 }
 
 fn drive() -> Ssd {
@@ -63,7 +83,10 @@ fn drive() -> Ssd {
 }
 
 impl Bench {
-    fn new() -> Bench {
+    pub fn new() -> Bench {
+        Bench::with(SchedConfig::new(SchedKind::Kyber, true))
+    }
+    pub fn with(sched: SchedConfig) -> Bench {
         let ssd = drive();
         let cfg = DiskConfig {
             vssd: VSSD,
@@ -76,19 +99,20 @@ impl Bench {
         let mut b = Bench {
             now: Time(1),
             backend: Memory::new(*ssd.geometry()),
+            disk: Disk::new(cfg, Dies::new(sched, ssd.geometry().dies(), 2)),
             ssd,
-            disk: Disk::new(cfg),
             out: FlashOut::new(),
             commands: Vec::new(),
             persisted: Vec::new(),
             read: None,
+            answered: Vec::new(),
         };
         b.ssd.boot(b.now, &mut b.out);
         b.settle();
         b.complete(usize::MAX);
         b
     }
-    fn store(&mut self) -> CacheOverFlash<'_> {
+    pub fn store(&mut self) -> CacheOverFlash<'_> {
         CacheOverFlash {
             now: self.now,
             disk: &mut self.disk,
@@ -97,7 +121,7 @@ impl Bench {
             recent: Recent::default(),
         }
     }
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         loop {
             self.disk.pump(self.now, &mut self.ssd, &mut self.out);
             self.commands.append(&mut self.out.commands);
@@ -115,19 +139,25 @@ impl Bench {
             }
             for d in std::mem::take(&mut self.out.done) {
                 match d {
-                    FlashDone::Programmed { token, result } => self.disk.programmed(token, result.is_ok(), &self.ssd),
+                    FlashDone::Programmed { token, result } => {
+                        self.disk.programmed(self.now, token, result.is_ok(), &mut self.ssd, &mut self.out);
+                    }
                     FlashDone::Synced { result, .. } => self.disk.synced(result.is_ok()),
                     FlashDone::Read { token, version, result, .. } => {
-                        self.disk.take_read(token).expect("asked");
-                        self.read = Some((result.expect("intact"), version));
+                        let done = self.disk.read_done(self.now, token, &mut self.ssd, &mut self.out);
+                        let token = done.expect("asked").token;
+                        self.answered.push(token);
+                        if token == CONTENTS {
+                            self.read = Some((result.expect("intact"), version));
+                        }
                     }
                     FlashDone::BlockFreed { .. } => self.disk.no_block = false,
-                    FlashDone::Recovered { .. } | FlashDone::GcIdle { .. } => {}
+                    FlashDone::Recovered { .. } | FlashDone::GcIdle { .. } | FlashDone::Cleared { .. } => {}
                 }
             }
         }
     }
-    fn complete(&mut self, n: usize) {
+    pub fn complete(&mut self, n: usize) {
         for _ in 0..n {
             let Some(i) = (0..self.commands.len()).min_by_key(|&i| self.commands[i].done_at) else { return };
             let c = self.commands.remove(i);
@@ -138,7 +168,7 @@ impl Bench {
         }
     }
     fn contents(&mut self, a: BlockAddr) -> (Payload, Timestamp) {
-        match self.store().read(a, 9) {
+        match self.store().read(a, CONTENTS) {
             ReadStart::Ready(p, v) => (p, v),
             ReadStart::Pending => {
                 self.read = None;
@@ -152,7 +182,7 @@ impl Bench {
     }
 }
 
-fn addr(block: u32) -> BlockAddr {
+pub fn addr(block: u32) -> BlockAddr {
     BlockAddr::new(VolumeId(3), block)
 }
 fn range(first: u32, count: u32) -> BlockRange {
@@ -235,8 +265,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn cache_and_flash_together_forget_nothing(steps in steps()) {
-        let mut b = Bench::new();
+    fn cache_and_flash_together_forget_nothing(steps in steps(), which in 0..SCHEDULERS.len()) {
+        let (kind, coordinated) = SCHEDULERS[which];
+        let mut b = Bench::with(SchedConfig::new(kind, coordinated));
+        let (mut reads, mut at_once) = (Vec::new(), 0);
         let mut model = Model::new();
         let (mut version, mut asked) = (0, Vec::new());
         for (i, s) in steps.into_iter().enumerate() {
@@ -254,6 +286,15 @@ proptest! {
                 Step::Persist => {
                     b.store().persist(i as u64);
                     asked.push(i as u64);
+                }
+                Step::Read { block, net } => {
+                    let (came, net) = (b.now, Span::from_micros(net));
+                    b.disk.asking = Some(Asked { offline: net.0 % 7 == 0, came, net });
+                    match b.store().read(addr(block), 1000 + i as u64) {
+                        ReadStart::Ready(..) => at_once += 1,
+                        ReadStart::Pending => reads.push(1000 + i as u64),
+                    }
+                    b.disk.asking = None;
                 }
                 Step::Complete(n) => b.complete(n),
                 Step::Pass(ms) => b.now += Span::from_millis(ms),
@@ -274,6 +315,10 @@ proptest! {
         asked.push(u64::MAX);
         prop_assert_eq!(&b.persisted, &asked, "each persist is answered once, in order");
         prop_assert_eq!((b.disk.dirty(), b.disk.used()), (0, 0));
+        let mut answered: Vec<u64> = b.answered.iter().copied().filter(|&t| t >= 1000).collect();
+        answered.sort_unstable();
+        prop_assert_eq!(answered, reads, "each read is answered once ({} by the cache)", at_once);
+        prop_assert_eq!(b.disk.dies.as_ref().map_or((0, 0), |d| d.waiting()), (0, 0));
         let mut after = Vec::new();
         b.store().chunks(BlockAddr::default(), 100, &mut after);
         prop_assert_eq!(before, after);

@@ -1,0 +1,129 @@
+//! For a user who orders its commands itself. A command's times are fixed when it is submitted; a read may instead wait
+//! with its user, who then chooses which of those that wait is next. Each has its time at its die from when it was asked
+//! for, as if it had been submitted, only not yet whose it is: so nothing else goes before because of the choice.
+
+use std::collections::VecDeque;
+
+use rackweave_core::device::PageAddr;
+use rackweave_core::{BlockAddr, Time, VssdId};
+
+use crate::ssd::{BlockWrite, FlashOut, NoFreeBlock, Ssd};
+use crate::timing::Clock;
+
+/// Where a block that is to be read lies. Dies are numbered on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lies {
+    pub die: u32,
+    pub page: PageAddr,
+    pub slot: u8,
+}
+
+/// What becomes of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    Now,
+    /// It waits with the user.
+    Waits,
+    /// The same, as part of one of the same page that does.
+    Joins,
+}
+
+/// What became of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadTry {
+    /// A command of its own.
+    Started {
+        die: u32,
+    },
+    /// Answered at once, or part of the command before it.
+    Joined,
+    Held,
+}
+
+/// Why a page was not programmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPage {
+    #[error(transparent)]
+    NoFreeBlock(#[from] NoFreeBlock),
+    #[error("no die with an open block may take a page now")]
+    Busy,
+}
+
+impl Ssd {
+    /// As [`Ssd::read`], if the user says that it is the read's turn: else [`Ssd::read_held`] starts it.
+    pub fn read_if(
+        &mut self,
+        now: Time,
+        vssd: VssdId,
+        addr: BlockAddr,
+        token: u64,
+        out: &mut FlashOut,
+        turn: impl FnOnce(Lies) -> Turn,
+    ) -> ReadTry {
+        let i = self.index(vssd);
+        self.with(i, now, out, |v, io| v.read_if(io, addr.pack(), token, turn))
+    }
+    /// Reads what waited for a die, side by side in a page: addresses and tokens. `started` is told the first token of each
+    /// command and its die: blocks may have moved since.
+    pub fn read_held(
+        &mut self,
+        now: Time,
+        vssd: VssdId,
+        die: u32,
+        reads: &[(BlockAddr, u64)],
+        out: &mut FlashOut,
+        mut started: impl FnMut(u64, u32),
+    ) {
+        let i = self.index(vssd);
+        let mut time = self.clock.take_held(now, die);
+        for &(addr, token) in reads {
+            let tried = self.with(i, now, out, |v, io| v.read_held(io, addr.pack(), token, (die, time)));
+            if let ReadTry::Started { die } = tried {
+                time = None;
+                started(token, die);
+            }
+        }
+    }
+    /// As [`Ssd::program`], on a die that may take a page. Returns it, unless the page waits for a block to be erased.
+    ///
+    /// # Errors
+    /// There is no erased block, or no such die.
+    pub fn program_if(
+        &mut self,
+        now: Time,
+        vssd: VssdId,
+        writes: &[BlockWrite],
+        token: u64,
+        out: &mut FlashOut,
+        may: impl Fn(u32) -> bool,
+    ) -> Result<Option<u32>, NoPage> {
+        let i = self.index(vssd);
+        self.with(i, now, out, |v, io| v.program_if(io, writes, token, &may))
+    }
+    /// Whether the next page of host data could go to the die.
+    pub fn takes_pages(&self, vssd: VssdId, die: u32) -> bool {
+        self.get(vssd).takes_pages(die)
+    }
+}
+
+/// Times of a die that reads which wait have, as when each will be done, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Held(Vec<VecDeque<Time>>);
+
+impl Clock {
+    /// Takes a die's time for a read that waits.
+    pub(crate) fn hold_read(&mut self, now: Time, die: u32) {
+        let end = self.host_read(now, die, 1);
+        if self.held.0.len() <= die as usize {
+            self.held.0.resize_with(die as usize + 1, VecDeque::new);
+        }
+        let times = &mut self.held.0[die as usize];
+        let at = times.partition_point(|t| *t <= end);
+        times.insert(at, end);
+    }
+    /// The first of the times that are held; none if what there is has passed.
+    fn take_held(&mut self, now: Time, die: u32) -> Option<Time> {
+        let times = self.held.0.get_mut(die as usize)?;
+        times.pop_front().filter(|end| *end > now)
+    }
+}

@@ -1,0 +1,131 @@
+//! What a server holds back before its dies, and in which order it lets it go.
+
+use rackweave_core::device::DeviceOp;
+use rackweave_core::{Epoch, Span, Time, Timestamp};
+use rackweave_flash::{FlashOut, Turn};
+use rackweave_replica::{ReadStart, Store};
+use rackweave_sched::{SchedConfig, SchedKind};
+use rackweave_server::disk::Asked;
+
+use super::rack::contents;
+use super::store::{Bench, SCHEDULERS, VSSD, addr};
+
+/// All dies where pages go next have some of them.
+const BLOCKS: u32 = 900;
+
+/// A bench with blocks on flash, and those of them, of different pages, that lie on one die.
+fn bench(kind: SchedKind, coordinated: bool) -> (Bench, Vec<u32>) {
+    let mut b = Bench::with(SchedConfig::new(kind, coordinated));
+    for block in 0..BLOCKS {
+        b.store().put(addr(block), Timestamp::new(Epoch(1), 2, 0), contents(u64::from(block)));
+        if block % 36 == 35 {
+            b.store().persist(0);
+            b.settle();
+            b.complete(usize::MAX);
+        }
+    }
+    let places: Vec<_> = (0..BLOCKS)
+        .map(|block| {
+            let mut place = None;
+            b.ssd.read_if(b.now, VSSD, addr(block), 0, &mut FlashOut::new(), |lies| {
+                place = Some((lies.die, lies.page));
+                Turn::Joins
+            });
+            place.expect("on flash")
+        })
+        .collect();
+    let die = places[0].0;
+    let first = |i: usize| !places[..i].contains(&places[i]);
+    let there = (0..BLOCKS).filter(|&i| places[i as usize].0 == die && first(i as usize)).collect();
+    (b, there)
+}
+
+/// A client's read, which was so long on the way.
+fn read(b: &mut Bench, block: u32, net_us: u64, offline: bool) {
+    b.disk.asking = Some(Asked { offline, came: b.now, net: Span::from_micros(net_us) });
+    assert!(matches!(b.store().read(addr(block), 10_000 + u64::from(block)), ReadStart::Pending));
+    b.disk.asking = None;
+    b.settle();
+}
+
+#[test]
+fn the_read_that_is_latest_goes_first_where_network_time_counts() {
+    for (kind, coordinated) in SCHEDULERS {
+        let (mut b, blocks) = bench(kind, coordinated);
+        let blocks = &blocks[..8];
+        for (i, &block) in blocks.iter().enumerate() {
+            // Each later one was longer on the way, by more than it came later.
+            read(&mut b, block, 50 * i as u64, false);
+            b.now += Span::from_micros(1);
+        }
+        b.complete(usize::MAX);
+        let order: Vec<u32> = b.answered.iter().map(|t| (t - 10_000) as u32).collect();
+        let mut want = blocks.to_vec();
+        if coordinated {
+            // Two are at the die already.
+            want[2..].reverse();
+        } else if kind == SchedKind::Deadline {
+            want[2..].sort_unstable();
+        }
+        assert_eq!(order, want, "{kind:?}, coordinated: {coordinated}");
+    }
+}
+
+#[test]
+fn a_die_has_no_more_reads_than_it_may_and_offline_ones_wait_behind_all_others() {
+    let (mut b, blocks) = bench(SchedKind::Kyber, true);
+    let reads = |b: &Bench| b.commands.iter().filter(|c| matches!(c.op, DeviceOp::ReadSlot { .. })).count();
+    for &block in &blocks[..4] {
+        read(&mut b, block, 900, true);
+    }
+    for &block in &blocks[4..8] {
+        read(&mut b, block, 20, false);
+    }
+    assert_eq!((reads(&b), b.disk.dies.as_ref().expect("holds").waiting().0), (2, 6));
+    while reads(&b) > 0 {
+        b.complete(1);
+        assert!(reads(&b) <= 2);
+    }
+    let order: Vec<u32> = b.answered.iter().map(|t| (t - 10_000) as u32).collect();
+    let want: Vec<u32> = [&blocks[..2], &blocks[4..8], &blocks[2..4]].concat();
+    assert_eq!(order, want);
+}
+
+#[test]
+fn pages_of_the_cache_wait_for_reads_unless_somebody_waits_for_them() {
+    for persist in [false, true] {
+        let (mut b, _) = bench(SchedKind::Deadline, true);
+        let programs = |b: &Bench| b.commands.iter().filter(|c| matches!(c.op, DeviceOp::Program { .. })).count();
+        // Reads wait on every die; backwards, each is a command of its own.
+        (0..BLOCKS).rev().for_each(|block| read(&mut b, block, 20, false));
+        for block in 0..4 {
+            b.store().put(addr(10_000 + block), Timestamp::new(Epoch(1), 2, 0), contents(1));
+        }
+        b.settle();
+        assert_eq!((programs(&b), b.disk.dies.as_ref().expect("holds").waiting().1), (0, 1), "background");
+        if persist {
+            b.store().persist(7);
+            b.settle();
+            assert_eq!(programs(&b), 1, "a persist waits for it");
+        }
+        b.complete(usize::MAX);
+        assert_eq!((b.disk.dirty(), b.disk.pages_under_way(), b.answered.len()), (0, 0, BLOCKS as usize));
+        assert_eq!(b.disk.dies.as_ref().expect("holds").waiting(), (0, 0));
+    }
+}
+
+/// As the cache fills, its pages do not wait any more.
+#[test]
+fn a_full_cache_is_flushed_on_the_write_path() {
+    let (mut b, _) = bench(SchedKind::Kyber, true);
+    (0..BLOCKS).rev().for_each(|block| read(&mut b, block, 20, false));
+    let programs = |b: &Bench| b.commands.iter().filter(|c| matches!(c.op, DeviceOp::Program { .. })).count();
+    let mut began = None;
+    for block in 0..64 {
+        b.store().put(addr(10_000 + block), Timestamp::new(Epoch(1), 2, 0), contents(1));
+        b.settle();
+        began = began.or((programs(&b) > 0).then_some(b.disk.used()));
+    }
+    assert_eq!(began, Some(49), "of 64, less than a quarter is free");
+    assert!(b.now > Time::ZERO);
+}
