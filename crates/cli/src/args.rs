@@ -65,7 +65,7 @@ pub enum Cmd {
         #[command(subcommand)]
         command: Set,
     },
-    /// End a server of the running rack as a crash would, and start it again, to see what happens
+    /// Show, add, drain and remove servers of the running rack; end one as a crash would, and start it again
     Server {
         #[command(flatten)]
         way: Way,
@@ -471,6 +471,33 @@ pub enum Set {
 
 #[derive(Debug, Subcommand)]
 pub enum Server {
+    /// Show every server: what it holds, and what it has room for
+    List(Json),
+    /// Make a server more, with an empty SSD, and start it
+    Add(Json),
+    /// Move every vSSD of a server to others, and give it none any more
+    Drain {
+        /// Its number, as `status` shows it
+        server: u32,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Take a server out of the rack that holds no vSSD any more
+    Remove {
+        server: u32,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Move one vSSD to another server
+    Move {
+        /// Its number, as `status` shows it
+        vssd: u32,
+        /// Where to [default: where there is most room]
+        #[arg(long, value_name = "SERVER")]
+        to: Option<u32>,
+        #[command(flatten)]
+        json: Json,
+    },
     /// End a server without a word: what its memory held is gone
     Kill {
         /// Its number, as `status` shows it

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rackweave_flash::manager::alloc::Isolation;
 use rackweave_rack::distributed::ask::Way;
-use rackweave_rack::embedded::control::{Answer, Command};
+use rackweave_rack::embedded::control::{Answer, Command, ServerState};
 
 use crate::args::{self, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
 use crate::{Failure, show};
@@ -100,8 +100,39 @@ fn done(way: &Way, command: &Command, json: &args::Json, what: &str) -> Result<(
     Ok(())
 }
 
+fn servers(way: &Way, command: &Command, json: &args::Json) -> Result<Vec<ServerState>, Failure> {
+    let Answer::Servers(all) = ask(way, command)? else { return Err(Refused::Unexpected.into()) };
+    let text = if json.json { serde_json::to_string(&all)? } else { show::members(&all) };
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(all)
+}
+
 pub fn server(way: &Way, command: &Server) -> Result<(), Failure> {
     match command {
+        Server::List(json) => servers(way, &Command::ServerList, json).map(drop),
+        Server::Add(json) => {
+            let added = servers(way, &Command::ServerAdd, json)?;
+            let Some(server) = added.first().map(|s| s.server) else { return Err(Refused::Unexpected.into()) };
+            let Answer::Done = ask(way, &Command::ServerStart { server })? else {
+                return Err(Refused::Unexpected.into());
+            };
+            Ok(())
+        }
+        Server::Drain { server, json } => {
+            let what = format!("server {server} gives its vSSDs away (rackweave server list shows how far it is)");
+            done(way, &Command::ServerDrain { server: *server }, json, &what)
+        }
+        Server::Remove { server, json } => {
+            let what = format!("server {server} belongs to the rack no more; its SSD's file can be deleted");
+            done(way, &Command::ServerRemove { server: *server }, json, &what)?;
+            // It may not run.
+            let _ = ask(way, &Command::ServerKill { server: *server });
+            Ok(())
+        }
+        Server::Move { vssd, to, json } => {
+            let what = format!("vSSD {vssd} moves (rackweave server list shows when it is done)");
+            done(way, &Command::VssdMove { vssd: *vssd, to: *to }, json, &what)
+        }
         Server::Kill { server, json } => {
             let what = format!("server {server} has crashed (rackweave server start {server} starts it again)");
             done(way, &Command::ServerKill { server: *server }, json, &what)

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use rackweave_rack::Size;
-use rackweave_rack::embedded::control::{Latency, Process, Server, Set, Status, SwitchState, Volume};
+use rackweave_rack::embedded::control::{Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume};
 
 use crate::watch::Span;
 
@@ -40,6 +40,18 @@ pub fn volumes(all: &[Volume]) -> String {
             limits(v),
             list(&v.sets),
         ]);
+    }
+    trimmed(&t)
+}
+
+/// Servers, and how far what moves between them is.
+pub fn members(all: &[ServerState]) -> String {
+    let head = ["server", "state", "alive", "vssds", "coming", "leaving", "free", "without room elsewhere"];
+    let mut t = table(&head, &[0, 3, 4, 5, 6, 7]);
+    for s in all {
+        let numbers = [s.vssds, s.coming, s.leaving, s.free, s.homeless].map(|n| n.to_string());
+        let alive = if s.alive { "yes" } else { "no" };
+        t.add_row([s.server.to_string(), s.state.clone(), alive.into()].into_iter().chain(numbers));
     }
     trimmed(&t)
 }

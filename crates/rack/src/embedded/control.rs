@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use rackweave_core::Layout;
 use rackweave_core::msg::Class;
-use rackweave_core::request::VolumeInfo;
+use rackweave_core::request::{ServerInfo, ServerState as Wanted, VolumeInfo};
 use serde::{Deserialize, Serialize};
 
 use super::status::Facts;
@@ -58,6 +59,21 @@ pub enum Command {
         without: Vec<u32>,
     },
     Status,
+    ServerList,
+    /// A server more; it starts when it is told to.
+    ServerAdd,
+    ServerDrain {
+        server: u32,
+    },
+    ServerRemove {
+        server: u32,
+    },
+    /// A vSSD moves to another server, which is chosen if not named.
+    VssdMove {
+        vssd: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<u32>,
+    },
     /// Ends a server without a word, as a crash of its process would.
     ServerKill {
         server: u32,
@@ -92,6 +108,7 @@ pub enum Answer {
     Done,
     Volume(Volume),
     Volumes(Vec<Volume>),
+    Servers(Vec<ServerState>),
     Status(Box<Status>),
     Policy(PolicyState),
     /// What differs from before, key by key.
@@ -121,6 +138,43 @@ pub struct Volume {
     pub iops: u64,
     #[serde(default)]
     pub bytes_per_s: u64,
+}
+
+/// A server as the metadata service has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerState {
+    pub server: u32,
+    /// `in`, `draining` or `removed`.
+    pub state: String,
+    pub alive: bool,
+    /// vSSDs it has a part in, on their way to it, and away from it.
+    pub vssds: u32,
+    pub coming: u32,
+    pub leaving: u32,
+    /// vSSDs its drive has room for beside those.
+    pub free: u32,
+    /// Copies of its that should be elsewhere, and find no room there.
+    pub homeless: u32,
+}
+
+impl ServerState {
+    pub fn of(s: &ServerInfo) -> ServerState {
+        ServerState {
+            server: Layout::server_number(s.node),
+            state: match s.state {
+                Wanted::In => "in",
+                Wanted::Draining => "draining",
+                Wanted::Removed => "removed",
+            }
+            .into(),
+            alive: s.alive,
+            vssds: s.vssds,
+            coming: s.coming,
+            leaving: s.leaving,
+            free: s.free,
+            homeless: s.homeless,
+        }
+    }
 }
 
 impl Volume {

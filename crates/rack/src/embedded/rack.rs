@@ -117,6 +117,10 @@ impl RackNodes {
         let i = node.0.checked_sub(self.layout.server(0).0)?;
         (i < self.layout.servers && self.hosted.has(node)).then_some(i as usize)
     }
+    /// One more than the number of the last server that runs here.
+    pub fn servers_known(&self) -> u32 {
+        self.servers.iter().rposition(Option::is_some).map_or(0, |i| i as u32 + 1)
+    }
     pub fn server(&self, i: usize) -> Option<&Server> {
         self.servers.get(i)?.as_ref()
     }

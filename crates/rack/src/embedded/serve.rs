@@ -17,14 +17,14 @@ use bytes::BytesMut;
 use rackweave_core::request::{
     AdminOp, RackStatus, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, ServerStatus, VolumeInfo,
 };
-use rackweave_core::{Layout, NodeId, SetId, Span, Time, VolumeId};
+use rackweave_core::{Layout, NodeId, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::{Session, TlsUse};
 use slab::Slab;
 
 use super::clock::Clock;
 use super::conn::{Conn, Heard, Talk};
-use super::control::{Answer, Command, Volume};
+use super::control::{Answer, Command, ServerState, Volume};
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::Latencies;
 use super::net::Listener;
@@ -441,6 +441,12 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 let nodes = without.into_iter().map(|i| all.server(i));
                 AdminOp::SetRecover { set: SetId(set), without: nodes.collect() }
             }
+            Command::ServerList => AdminOp::Servers,
+            Command::ServerAdd => AdminOp::ServerAdd,
+            Command::ServerDrain { .. } | Command::ServerRemove { .. } | Command::VssdMove { .. } => match moves(&c) {
+                Ok(op) => op,
+                Err(message) => return self.answer(self.clock.now(), place, &Answer::Error { message }),
+            },
             Command::Status => return self.report(place, false),
             Command::ServerKill { server } => return self.kill_server(place, server),
             Command::ServerStart { server } => return self.start_server(place, server),
@@ -744,8 +750,23 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     }
 }
 
+/// Commands that name a server.
+fn moves(c: &Command) -> Result<AdminOp, String> {
+    let node = |i: u32| match i < SERVERS_MAX {
+        true => Ok(Layout::new(SERVERS_MAX, 0).server(i)),
+        false => Err(format!("there is no server {i}: a rack's are 0 to {} at the most", SERVERS_MAX - 1)),
+    };
+    match c {
+        Command::ServerDrain { server } => Ok(AdminOp::ServerDrain { server: node(*server)? }),
+        Command::ServerRemove { server } => Ok(AdminOp::ServerRemove { server: node(*server)? }),
+        Command::VssdMove { vssd, to } => Ok(AdminOp::VssdMove { vssd: VssdId(*vssd), to: to.map(node).transpose()? }),
+        _ => Err("this moves nothing".into()),
+    }
+}
+
 fn answer(result: Result<ReplyData, RequestError>, facts: &Facts) -> Answer {
     match result {
+        Ok(ReplyData::Servers(all)) => Answer::Servers(all.iter().map(ServerState::of).collect()),
         Ok(ReplyData::Done) => Answer::Done,
         Ok(ReplyData::Volume(v) | ReplyData::Attached(v)) => Answer::Volume(Volume::of(&v, facts)),
         Ok(ReplyData::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(v, facts)).collect()),

@@ -115,8 +115,8 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
         Some(&server) => return Err(UpError::NothingToReplace { data: options.data.clone(), server }),
         None => {}
     }
-    let devices = devices(&dir, &cfg, 0..cfg.servers)?;
     let nodes = RackNodes::new(&cfg, saved, random_u64)?;
+    let devices = devices(&dir, &cfg, 0..nodes.servers_known().max(cfg.servers))?;
     if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
         return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
     }
@@ -124,11 +124,13 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let mut facts = Facts { data: data.display().to_string(), ..Facts::of(&cfg) };
     let mut listeners = listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
     listeners.push(listen_control(&dir)?);
+    let removed: Vec<u32> = (0..cfg.servers_max()).filter(|&i| nodes.server(i as usize).is_none()).collect();
     let mut engine = Engine::new(nodes, devices, store);
+    engine.reserve(cfg.servers_max());
     let layout = crate::build::layout(&cfg);
-    options.absent.iter().for_each(|&s| engine.end_server(layout.server(s), s as usize));
+    options.absent.iter().chain(&removed).for_each(|&s| engine.end_server(layout.server(s), s as usize));
     let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
-    let (shape, paths) = (shape(&cfg)?, (0..cfg.servers).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
+    let (shape, paths) = (shape(&cfg)?, (0..cfg.servers_max()).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
     let data = options.data.clone();
     serve.keep_policy_by(Box::new(move |p| keep_policy(&data, CONFIG_FILE, p).map_err(|e| e.to_string())));
     serve.reopen_by(Box::new(move |i| open_device(&paths[i as usize], i, shape).map_err(|e| e.to_string())));

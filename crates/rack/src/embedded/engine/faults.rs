@@ -82,6 +82,12 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             None => d.file = None,
         }
     }
+    /// Devices of servers that do not run, up to this many in all: they may begin later.
+    pub fn reserve(&mut self, devices: u32) {
+        while self.devices.len() < devices as usize {
+            self.devices.push(Device { file: None, syncs: Default::default(), dead: true });
+        }
+    }
     /// Whether the server of this device has ended.
     pub fn has_ended(&self, device: usize) -> bool {
         self.devices.get(device).is_some_and(|d| d.dead)
