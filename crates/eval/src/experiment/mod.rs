@@ -6,8 +6,10 @@
 mod ageing;
 mod block;
 mod kv;
+mod predict;
 mod rack;
 mod rack_wear;
+mod schedulers;
 mod svg;
 
 use std::fmt::Write as _;
@@ -186,14 +188,19 @@ pub enum ExperimentError {
     Rates(#[from] RatesError),
     #[error(transparent)]
     Bench(#[from] crate::tenants::BenchError),
+    #[error("{id} takes no delays: only {PREDICT} does")]
+    NoDelays { id: &'static str },
     #[error("cell: {reason}")]
     Cell { reason: Box<str> },
     #[error(transparent)]
     Volume(#[from] rackweave_flash::blockmap::MapError),
 }
 
+/// The one that takes other delays than the program carries.
+const PREDICT: &str = "rb-predict";
+
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 23] = [
+pub const EXPERIMENTS: [Experiment; 25] = [
     Experiment {
         id: "fb-fig1",
         about: "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",
@@ -257,6 +264,11 @@ pub const EXPERIMENTS: [Experiment; 23] = [
         run: rack::fig15,
     },
     Experiment { id: "rb-fig16", about: "RackBlox figure 16: distribution of latency", run: rack::fig16 },
+    Experiment {
+        id: "rb-fig17",
+        about: "RackBlox figure 17: storage schedulers, plain and coordinated",
+        run: schedulers::fig17,
+    },
     Experiment { id: "rb-fig19", about: "RackBlox figure 19: read latency, by device and network", run: rack::fig19 },
     Experiment {
         id: "rb-fig20",
@@ -272,6 +284,9 @@ pub const EXPERIMENTS: [Experiment; 23] = [
         id: "rb-fig23",
         about: "RackBlox figure 23: wear of a rack's SSDs after one and five years",
         run: rack_wear::whole_rack,
+    },
+    Experiment {
+        id: PREDICT, about: "RackBlox §3.4: how well network latency is predicted", run: predict::accuracies
     },
 ];
 
@@ -290,8 +305,25 @@ impl Experiment {
     /// # Errors
     /// What it starts from is not right.
     pub fn run(&self, options: Options) -> Result<Figure, ExperimentError> {
+        self.figure(options, || (self.run)(options))
+    }
+    /// Runs it with recorded one-way delays (ns) from elsewhere.
+    ///
+    /// # Errors
+    /// It does not take any.
+    pub fn run_on(&self, options: Options, delays_ns: &[u32], source: &str) -> Result<Figure, ExperimentError> {
+        if self.id != PREDICT {
+            return Err(ExperimentError::NoDelays { id: self.id });
+        }
+        self.figure(options, || Ok(predict::accuracies_of(options, delays_ns, source)))
+    }
+    fn figure(
+        &self,
+        options: Options,
+        run: impl FnOnce() -> Result<Outcome, ExperimentError>,
+    ) -> Result<Figure, ExperimentError> {
         let began = process_cpu();
-        let Outcome { config, rows, drawing } = (self.run)(options)?;
+        let Outcome { config, rows, drawing } = run()?;
         let cpu_s = process_cpu().as_secs_f64() - began.as_secs_f64();
         Ok(Figure { experiment: self.id, about: self.about, seed: options.seed, config, cpu_s, rows, drawing })
     }
