@@ -123,7 +123,7 @@ pub fn server(way: &Way, command: &Server) -> Result<(), Failure> {
             done(way, &Command::ServerDrain { server: *server }, json, &what)
         }
         Server::Remove { server, json } => {
-            let what = format!("server {server} belongs to the rack no more; its SSD's file can be deleted");
+            let what = format!("server {server} belongs to the rack no more");
             done(way, &Command::ServerRemove { server: *server }, json, &what)?;
             // It may not run.
             let _ = ask(way, &Command::ServerKill { server: *server });

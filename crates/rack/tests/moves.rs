@@ -9,7 +9,7 @@ use rackweave_core::request::{
 use rackweave_core::{NodeId, Payload, Rng, SetId, Span, VolumeId, VssdId};
 use rackweave_rack::RackConfig;
 use rackweave_rack::config::Size;
-use rackweave_rack::sim::{Contents, CutOdds, Sim, SimConfig};
+use rackweave_rack::sim::{Contents, CutOdds, RackFaults, Sim, SimConfig};
 
 const BLOCKS: u64 = 96;
 const BLOCK: u64 = 4096;
@@ -35,7 +35,11 @@ fn config(change: impl FnOnce(&mut RackConfig)) -> RackConfig {
 impl Rack {
     /// With a volume that is written all over.
     fn new(cfg: &RackConfig, seed: u64) -> Rack {
-        let sim = Sim::new(cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(seed) }).expect("sound");
+        Rack::with(cfg, seed, RackFaults::default())
+    }
+    fn with(cfg: &RackConfig, seed: u64, rack_faults: RackFaults) -> Rack {
+        let sim = SimConfig { contents: Contents::Memory, rack_faults, ..SimConfig::new(seed) };
+        let sim = Sim::new(cfg, sim).expect("sound");
         let mut r = Rack { sim, next: 0, volume: VolumeId(0), contents: Vec::new() };
         r.admin(AdminOp::VolumeCreate { name: "v".into(), size: BLOCKS * BLOCK }).expect("created");
         match r.ask(RequestOp::Attach { name: "v".into() }) {
@@ -174,6 +178,24 @@ fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
     r.restart(from);
     r.until("they are back", Rack::resting);
     r.agree();
+}
+
+/// The old one goes when the new one has everything; a service that lets it go before is seen.
+#[test]
+fn a_set_never_has_fewer_members_for_a_move() {
+    let fewest = |leave_early| {
+        let mut r = Rack::with(&config(|_| ()), 3, RackFaults { leave_early, ..RackFaults::default() });
+        let vssd = r.members(0)[0].0;
+        assert_eq!(r.admin(AdminOp::VssdMove { vssd, to: None }), Ok(ReplyData::Done));
+        let mut fewest = r.members(0).len();
+        for _ in 0..2_000 {
+            r.run(Span::from_micros(500));
+            fewest = fewest.min(r.members(0).len());
+        }
+        assert!(r.members(0).iter().all(|m| m.0 != vssd), "it has moved");
+        fewest
+    };
+    assert_eq!((fewest(false), fewest(true)), (2, 1));
 }
 
 #[test]

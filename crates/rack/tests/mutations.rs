@@ -246,12 +246,6 @@ fn a_failing_plan_shrinks_to_the_faults_that_matter() {
 }
 
 #[test]
-fn a_vssd_that_leaves_before_the_new_one_is_complete_is_caught() {
-    let broken = RackFaults { leave_early: true, ..RackFaults::default() };
-    rack_fault_is_caught("leave_early", broken, Plan::draw_moving);
-}
-
-#[test]
 fn an_id_that_is_used_again_is_caught() {
     let broken = RackFaults { reuse_ids: true, ..RackFaults::default() };
     rack_fault_is_caught("reuse_ids", broken, Plan::draw_moving);
