@@ -100,6 +100,15 @@ pub fn status(s: &Status) -> String {
         let _ = writeln!(out, "metrics at {h}");
     }
     let _ = writeln!(out, "{} of {} bytes promised to volumes", Size(r.promised), Size(r.promise_limit));
+    if let Some(w) = &r.wear {
+        let each: Vec<String> = w.erases.iter().map(|(n, e)| format!("server {n} {e:.2}")).collect();
+        let (lambda, swaps, given_up) = (w.lambda, w.swaps, w.given_up);
+        let _ = writeln!(
+            out,
+            "wear: λ {lambda:.3}, {swaps} swaps, {given_up} given up; erases a block: {}",
+            each.join(", ")
+        );
+    }
     if r.standstill_s > 0.0 {
         let _ = writeln!(out, "stood still for {:.1} s (machine suspended or process stopped)", r.standstill_s);
     }

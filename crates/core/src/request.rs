@@ -233,6 +233,28 @@ pub struct RackStatus {
     /// Bytes all volumes together may promise, and do promise.
     pub promise_limit: u64,
     pub promised: u64,
+    pub wear: WearStatus,
+}
+
+/// How evenly the rack's drives wear (RackBlox §3.6).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WearStatus {
+    /// vSSDs trade places for it.
+    pub balanced: bool,
+    /// λ, the most worn ÷ the mean, in thousandths.
+    pub milli_lambda: u32,
+    /// Pairs of vSSDs that traded places, and those that could not.
+    pub swaps: u64,
+    pub given_up: u64,
+    /// Servers that have told.
+    pub servers: Vec<ServerWear>,
+}
+
+/// Erases a block of a server's drive, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerWear {
+    pub node: NodeId,
+    pub milli_erases: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,12 +10,13 @@
 //! | `vids` | version u8, number of the next vSSD that is made u32 |
 //! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 made for another, 4 which was lost), that other vssd u32 or 0]); only of a set whose places are not the configured ones |
 //! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only of a server that was added, drained or removed |
+//! | `wear` | version u8, nanoseconds to the next round within servers u64, between them u64, swaps u64, swaps given up u64 |
 //! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); of one that was ever limited version 2, and iops u64, bytes per second u64 follow (0: no limit) |
 
 use bytes::Bytes;
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::request::{ServerState, VolumeLimits};
-use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
+use rackweave_core::{Epoch, Incarnation, NodeId, SetId, Span, VolumeId, VssdId};
 
 use crate::MetaError;
 use crate::members::{Place, Replaces};
@@ -30,6 +31,16 @@ pub const VERSION_LIMITED: u8 = 2;
 pub struct RackRecord {
     pub next_incarnation: u64,
     pub next_volume: u32,
+}
+
+/// `wear`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WearRecord {
+    /// Until the next round within servers, and between them.
+    pub local_in: Span,
+    pub global_in: Span,
+    pub swaps: u64,
+    pub given_up: u64,
 }
 
 /// `srv/`.
@@ -74,6 +85,7 @@ pub struct VolumeRecord {
 /// One durable record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
+    Wear(WearRecord),
     NextVssd(u32),
     Places(SetId, Vec<Place>),
     Node(NodeId, ServerState),
@@ -119,6 +131,19 @@ pub fn places_key(s: SetId) -> Bytes {
 /// Key of a server's state.
 pub fn node_key(n: NodeId) -> Bytes {
     key(b"nod/", n.0)
+}
+
+/// Key of what is known of wear.
+pub fn wear_key() -> Bytes {
+    Bytes::from_static(b"wear")
+}
+/// Bytes of [`WearRecord`].
+pub fn encode_wear(r: &WearRecord) -> Bytes {
+    let mut w = vec![VERSION];
+    for n in [r.local_in.0, r.global_in.0, r.swaps, r.given_up] {
+        w.extend_from_slice(&n.to_le_bytes());
+    }
+    w.into()
 }
 
 /// Bytes of the number of the next vSSD.
@@ -261,6 +286,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     let (kind, number) = match key {
         b"rack" => (*b"rack", 0),
         b"vids" => (*b"vids", 0),
+        b"wear" => (*b"wear", 0),
         k if k.len() == 8 => {
             let (kind, n) = k.split_at(4);
             (kind.try_into().expect("4 bytes"), u32::from_be_bytes(n.try_into().expect("4 bytes")))
@@ -281,6 +307,10 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
             Record::Server(NodeId(number), ServerRecord { incarnation, nonces })
         }
         b"vids" => Record::NextVssd(r.u32()?),
+        b"wear" => {
+            let (local_in, global_in) = (Span(r.u64()?), Span(r.u64()?));
+            Record::Wear(WearRecord { local_in, global_in, swaps: r.u64()?, given_up: r.u64()? })
+        }
         b"plc/" => Record::Places(SetId(number), decode_places(&mut r)?),
         b"nod/" => Record::Node(
             NodeId(number),

@@ -17,6 +17,7 @@ mod members;
 mod moves;
 mod node;
 mod outbox;
+mod rounds;
 mod volumes;
 pub mod wear;
 

@@ -22,6 +22,7 @@ use crate::codec::{self, RackRecord, Record, ServerRecord};
 use crate::members::{self, Patience, Place, Server, Servers};
 use crate::moves::Moves;
 use crate::outbox::Outbox;
+use crate::rounds::Rounds;
 use crate::volumes::{self, Limits, Volumes};
 use crate::{MetaConfig, MetaError};
 
@@ -69,6 +70,7 @@ pub struct Meta {
     pub(crate) by_vssd: Map<VssdId, (usize, usize)>,
     pub(crate) servers: ServerTable,
     pub(crate) moves: Moves,
+    pub(crate) rounds: Rounds,
     lives: BTreeMap<NodeId, ServerRecord>,
     clients: BTreeMap<NodeId, (u64, Incarnation)>,
     volumes: Volumes,
@@ -110,6 +112,7 @@ impl Meta {
             by_set,
             by_vssd: map::map(),
             servers: ServerTable::default(),
+            rounds: Rounds::default(),
             moves: Moves::new(&cfg.layout, cfg.servers),
             lives: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -131,6 +134,7 @@ impl Meta {
         let mut views = Vec::new();
         for (key, value) in saved {
             match codec::decode(&key, &value)? {
+                Record::Wear(r) => self.rounds.resume(r),
                 Record::NextVssd(n) => self.moves.next_vssd = n,
                 Record::Places(set, places) => {
                     let i = *self.by_set.get(&set).ok_or(MetaError::UnknownSet { set })?;
@@ -201,6 +205,7 @@ impl Meta {
             sets: self.sets.iter().map(set).collect(),
             promise_limit: self.limits.iter().map(|l| l.promise).sum(),
             promised: self.volumes.promised(),
+            wear: self.wear_status(),
         }
     }
 
@@ -280,6 +285,9 @@ impl Meta {
                 self.say(src, header.request, Control::AdminReply(answer));
             }
             Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
+            Body::Control(Control::Wear { blocks, erases, vssds }) => {
+                self.worn(src, header.incarnation, blocks, erases, &vssds);
+            }
             Body::Table(Ok(())) => self.row_deleted(header.vssd),
             Body::Reply(reply) => self.cleared(now, header.request, &reply),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
@@ -695,6 +703,7 @@ impl Meta {
         }
         self.tick_at = now + self.cfg.lease / TICKS_A_LEASE;
         self.begin_moves(now, fx);
+        self.balance(now, fx);
         let mut changed = false;
         for i in 0..self.sets.len() {
             changed |= self.review(now, i, fx);

@@ -83,6 +83,11 @@ impl WearConfig {
         }
         Ok(())
     }
+    /// The longest period between servers' rounds that [`WearConfig::check`] takes; `None`: any, or γ makes no sense.
+    pub fn global_holds(&self, servers: f64) -> Option<Span> {
+        let goal = Imbalance { units: servers, delta: self.gamma, life: LIFE, alpha: 1.0 };
+        goal.period().ok().flatten()
+    }
 }
 
 /// Contents of two SSDs that trade places.
@@ -131,6 +136,19 @@ impl Balancer {
         let (local_at, global_at) = (now + cfg.local_every, now + cfg.global_every);
         let (ssds, contents) = (BTreeMap::new(), BTreeMap::new());
         Balancer { cfg, ssds, contents, cleared: now, local_at, global_at }
+    }
+    /// With rounds due so long from `now`, as the balancer before left it; none is later than its period.
+    pub fn resumed(cfg: WearConfig, now: Time, local_in: Span, global_in: Span) -> Balancer {
+        let (local_at, global_at) = (now + local_in.min(cfg.local_every), now + global_in.min(cfg.global_every));
+        Balancer { local_at, global_at, ..Balancer::new(cfg, now) }
+    }
+    /// How long it is until the rounds within servers, and between them.
+    pub fn due_in(&self, now: Time) -> (Span, Span) {
+        (self.local_at.since(now), self.global_at.since(now))
+    }
+    /// φ of each SSD.
+    pub fn wear(&self) -> impl Iterator<Item = (NodeId, f64)> {
+        self.ssds.values().map(|s| (s.server, s.wear))
     }
     pub fn config(&self) -> &WearConfig {
         &self.cfg

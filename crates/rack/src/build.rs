@@ -253,7 +253,15 @@ pub fn server_from(c: ServerConfig, i: u32) -> Result<Server, BuildError> {
 /// # Errors
 /// The configuration does not fit together, or the saved state is not of this rack.
 pub fn meta(cfg: &RackConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, BuildError> {
-    Ok(Meta::new(meta_config(cfg)?, saved)?)
+    Ok(balanced(cfg, Meta::new(meta_config(cfg)?, saved)?))
+}
+
+/// Wear is balanced if the configuration leaves room for it.
+pub fn balanced(cfg: &RackConfig, meta: Meta) -> Meta {
+    match cfg.wear.config(cfg) {
+        Some(wear) => meta.balanced(wear),
+        None => meta,
+    }
 }
 
 /// The configuration of the metadata service; [`meta`] makes the node.

@@ -5,4 +5,5 @@ mod moves;
 mod mutations;
 mod search;
 mod two_racks;
+mod wear;
 mod whole_set;

@@ -21,6 +21,7 @@ pub mod report;
 pub mod scrub;
 pub mod slots;
 pub mod view;
+mod wear;
 
 pub use bounds::OverBound;
 pub use config::{GcConfig, GcPolicy, ServerConfig, ServerError, VssdConfig};

@@ -115,7 +115,7 @@ impl Vssd {
         self.readable = false;
         self.row.again_at = Time::ZERO;
     }
-    fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         self.cfg.is_free()
     }
     /// Serves reads in the newest view.
@@ -143,6 +143,7 @@ pub struct Server {
     /// By slot.
     pub(crate) vssds: Vec<Vssd>,
     pub(crate) plan: Plan,
+    pub(crate) wear: crate::wear::Told,
     pub(crate) scrub: Scrub,
     /// As told with the welcome: for vSSDs that come later.
     pub(crate) fences: Box<[(VolumeId, u32)]>,
@@ -176,6 +177,7 @@ impl Server {
             finished: Vec::new(),
             vssds,
             plan: Plan::default(),
+            wear: Default::default(),
             scrub: Scrub::default(),
             fences: Box::default(),
             booted: false,
@@ -681,6 +683,7 @@ impl Server {
             let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(|v| v.replica.report()).collect();
             let message = self.registration.message(now, vssds);
             self.to_meta(message, fx);
+            self.tell_wear(now, fx);
         }
         if self.plan.deadline() <= now {
             self.forget_rows(now, fx);

@@ -1,10 +1,12 @@
 //! With the metadata service.
 
 use rackweave_core::msg::Class;
-use rackweave_core::msg::control::{Control, Member, RackMap, Role, SetRoute, View, ViewState, VssdPlace, VssdReport};
+use rackweave_core::msg::control::{
+    Control, Member, RackMap, Role, SetRoute, View, ViewState, VssdPlace, VssdReport, VssdWear,
+};
 use rackweave_core::request::{
-    AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, SetStatus,
-    VolumeInfo, VolumeLimits,
+    AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, ServerWear,
+    SetStatus, VolumeInfo, VolumeLimits, WearStatus,
 };
 use rackweave_core::{Epoch, NodeId, SetId, SsdId, VssdId};
 
@@ -52,6 +54,8 @@ impl Wire for View {
 wire_list!(View, "views", VSSDS_PER_SERVER_MAX, 13);
 wire_struct!(VssdReport { vssd, set, epoch, complete, failed });
 wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
+wire_struct!(VssdWear { vssd, erases });
+wire_list!(VssdWear, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 12);
 wire_struct!(VssdPlace { vssd, set, slot });
 wire_list!(VssdPlace, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 9);
 wire_list!(VssdId, "vSSDs", MEMBERS_MAX, 4);
@@ -81,6 +85,7 @@ wire_enum!(Control, "control message", {
     18 => VolumeLimited { volume, limits },
     20 => Vssds { plan, incarnation, vssds },
     21 => VssdsDone { plan, lost },
+    22 => Wear { blocks, erases, vssds },
 });
 
 wire_enum!(AdminOp, "administration", {
@@ -162,7 +167,10 @@ wire_list!(MemberStatus, "members", MEMBERS_MAX, 9);
 wire_list!(NodeId, "servers", MEMBERS_MAX, 4);
 wire_struct!(SetStatus { set, epoch, members, waits_for });
 wire_list!(SetStatus, "sets", SETS_MAX, 16);
-wire_struct!(RackStatus { promise_limit, promised, servers, sets });
+wire_struct!(ServerWear { node, milli_erases });
+wire_list!(ServerWear, "servers", SERVERS_MAX, 12);
+wire_struct!(WearStatus { balanced, milli_lambda, swaps, given_up, servers });
+wire_struct!(RackStatus { promise_limit, promised, servers, sets, wear });
 
 wire_enum!(RequestError, "request error", {
     0 => UnknownVolume { name },

@@ -64,6 +64,13 @@ pub struct VssdPlace {
     pub slot: u8,
 }
 
+/// Erases of the blocks that a vSSD has, whosever they were before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VssdWear {
+    pub vssd: VssdId,
+    pub erases: u64,
+}
+
 /// Where a client may send for a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetRoute {
@@ -168,5 +175,11 @@ pub enum Control {
     VssdsDone {
         plan: u64,
         lost: u64,
+    },
+    /// How worn a server's drive is (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's part.
+    Wear {
+        blocks: u64,
+        erases: u64,
+        vssds: Vec<VssdWear>,
     },
 }

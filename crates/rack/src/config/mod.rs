@@ -32,6 +32,7 @@ mod repair;
 mod sched;
 mod size;
 mod ssd;
+mod wear;
 
 pub use client::ClientSection;
 pub use gc::{GcConfigPolicy, GcSection};
@@ -41,6 +42,7 @@ pub use repair::{RepairSection, ScrubSection};
 pub use sched::{SchedConfigKind, SchedSection};
 pub use size::{Size, SizeError};
 pub use ssd::{BlockingConfig, IsolationConfig, Levels, SsdSection, TimingConfig};
+pub use wear::WearSection;
 
 /// The one version of the schema there is.
 pub const CONFIG_VERSION: u32 = 1;
@@ -116,6 +118,8 @@ pub struct RackConfig {
     pub repair: RepairSection,
     #[serde(skip_serializing_if = "ScrubSection::is_default")]
     pub scrub: ScrubSection,
+    #[serde(skip_serializing_if = "WearSection::is_default")]
+    pub wear: WearSection,
 }
 
 impl Default for RackConfig {
@@ -143,6 +147,7 @@ impl Default for RackConfig {
             hosts: None,
             switch: SwitchSection::default(),
             racks: RacksSection::default(),
+            wear: WearSection::default(),
             repair: RepairSection::default(),
             scrub: ScrubSection::default(),
         };
@@ -231,6 +236,7 @@ impl RackConfig {
         self.client.check(&mut problems);
         self.nbd.check(&mut problems);
         self.repair.check(&mut problems);
+        self.wear.check(self, &mut problems);
         self.scrub.check(&mut problems);
         if let Some(version) = self.protocol_version {
             let newest = rackweave_transport::VERSION;

@@ -329,12 +329,26 @@ pub struct RackFacts {
     /// Bytes all volumes together may promise, and do.
     pub promise_limit: u64,
     pub promised: u64,
+    /// How evenly the servers' drives wear; `None`: it is not balanced.
+    #[serde(default)]
+    pub wear: Option<Wear>,
     pub connections: u64,
     /// Links that were cut and not mended, the names of both ends.
     #[serde(default)]
     pub links_cut: Vec<String>,
     /// Why the metadata service cannot write, if so.
     pub store_error: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wear {
+    /// The most worn drive ÷ the mean.
+    pub lambda: f64,
+    /// Pairs of vSSDs that traded places, and those that could not.
+    pub swaps: u64,
+    pub given_up: u64,
+    /// Erases a block, by number of the server.
+    pub erases: Vec<(u32, f64)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,11 +1,13 @@
 //! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
 
-use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo};
+use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo, WearStatus};
 use rackweave_core::{Layout, NodeId, NodeKind, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
-use super::control::{Member, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd};
+use super::control::{
+    Member, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd, Wear,
+};
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
 use crate::config::{IsolationConfig, RackConfig};
@@ -125,6 +127,7 @@ impl View<'_> {
                 http: self.facts.http.clone(),
                 promise_limit: self.rack.promise_limit,
                 promised: self.rack.promised,
+                wear: wear(&self.rack.wear),
                 connections: self.connections,
                 links_cut: engine.links_cut().map(|(a, b)| [a, b].map(|n| self.facts.name(n)).join(" ")).collect(),
                 store_error: engine.store_error().map(ToString::to_string),
@@ -406,6 +409,15 @@ fn sample(
     value: f64,
 ) -> Sample {
     Sample { name, help, kind, labels, value }
+}
+
+fn wear(w: &WearStatus) -> Option<Wear> {
+    w.balanced.then(|| Wear {
+        lambda: f64::from(w.milli_lambda) / 1e3,
+        swaps: w.swaps,
+        given_up: w.given_up,
+        erases: w.servers.iter().map(|s| (Layout::server_number(s.node), s.milli_erases as f64 / 1e3)).collect(),
+    })
 }
 
 #[cfg(test)]

@@ -160,7 +160,8 @@ impl Sim {
                 c.remove_early = self.sim.rack_faults.remove_early;
                 c.leave_early = self.sim.rack_faults.leave_early;
                 c.reuse_ids = self.sim.rack_faults.reuse_ids;
-                RackNode::Meta(Box::new(Meta::new(c, self.engine.saved(n))?))
+                let meta = Meta::new(c, self.engine.saved(n))?;
+                RackNode::Meta(Box::new(build::balanced(&self.cfg, meta)))
             }
             NodeKind::Switch => {
                 let mut c = build::switch_config(&self.cfg, layout.rack(n).unwrap_or(0));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::{VssdPlace, VssdReport};
+use rackweave_core::msg::control::{VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
@@ -12,7 +12,7 @@ use rackweave_core::msg::{
 };
 use rackweave_core::request::{
     AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus,
-    SetStatus, VolumeInfo, VolumeLimits,
+    ServerWear, SetStatus, VolumeInfo, VolumeLimits, WearStatus,
 };
 use rackweave_core::{
     BlockAddr, Epoch, Incarnation, NodeId, Payload, Rng, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId,
@@ -281,7 +281,7 @@ impl Draw {
         Box::new(RackMap { generation: self.u64(), sets })
     }
     fn control(&mut self) -> Control {
-        match self.below(21) {
+        match self.below(22) {
             0 => Control::ServerHello { nonce: self.u64(), vssds: self.reports() },
             1 => Control::ServerWelcome {
                 nonce: self.u64(),
@@ -316,6 +316,11 @@ impl Draw {
                     set: SetId(d.u32()),
                     slot: d.below(256) as u8,
                 }),
+            },
+            20 => Control::Wear {
+                blocks: self.u64(),
+                erases: self.u64(),
+                vssds: self.list(9, |d| VssdWear { vssd: VssdId(d.u32()), erases: d.u64() }),
             },
             18 => Control::VssdsDone { plan: self.u64(), lost: self.u64() },
             _ => Control::VolumeChanged { volume: VolumeId(self.u32()), size: self.u64() },
@@ -402,6 +407,13 @@ impl Draw {
             }),
             promise_limit: self.u64(),
             promised: self.u64(),
+            wear: WearStatus {
+                balanced: self.bool(),
+                milli_lambda: self.u32(),
+                swaps: self.u64(),
+                given_up: self.u64(),
+                servers: self.list(3, |d| ServerWear { node: NodeId(d.u32()), milli_erases: d.u64() }),
+            },
         }
     }
     fn error(&mut self) -> RequestError {
