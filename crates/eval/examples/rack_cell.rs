@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! cargo run --release -p rackweave-eval --example rack_cell -- [policies=vdc,software,rackblox,ideal] [writes=0.5]
-//!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [seed=1]
+//!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [ssd=4G] [channels=2] [seed=1]
 //!     [sched=fifo|deadline|kyber] [coordinated=true|false] [reads_per_die=2]
 //! ```
 
 use std::process::ExitCode;
 
 use rackweave_eval::rack::{Cell, Load, Scheme, run_all, void};
-use rackweave_rack::config::{BlockingConfig, SchedConfigKind, SchedSection};
+use rackweave_rack::config::{BlockingConfig, SchedConfigKind, SchedSection, Size};
 use rackweave_rack::sim::Network;
 
 /// As in the program.
@@ -60,6 +60,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
                     _ => sched.reads_per_die = value.parse()?,
                 }
             }
+            "channels" => cell.channels = value.parse()?,
+            "ssd" => cell.ssd_bytes = Size::parse(value)?.0,
             "profile" => cell.profile = value.into(),
             _ => return Err(format!("no setting is named {key:?}").into()),
         }

@@ -33,6 +33,8 @@ const HEARTBEATS_PER_LEASE: u64 = 5;
 pub enum BuildError {
     #[error("ssd.profile = {name:?}: no such profile; there are {known}")]
     UnknownProfile { name: String, known: String },
+    #[error("ssd.channels = {channels}: 1 to the {most} of ssd.profile {name:?}")]
+    Channels { channels: u16, name: String, most: u16 },
     #[error("ssd.size: {0}")]
     Profile(#[from] ProfileError),
     #[error("ssd.erase_suspend: {0}")]
@@ -87,6 +89,14 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
         .ok_or_else(|| BuildError::UnknownProfile { name: name.clone(), known: Profile::builtin_names().join(", ") })?;
     if cfg.ssd.erase_suspend {
         base.suspends_erases().map_err(BuildError::EraseSuspend)?;
+    }
+    let mut base = base;
+    if let Some(channels) = cfg.ssd.channels {
+        let most = base.geometry.channels;
+        if !(1..=most).contains(&channels) {
+            return Err(BuildError::Channels { channels, name: name.clone(), most });
+        }
+        base.geometry.channels = channels;
     }
     let profile = base.scaled_to(cfg.ssd.size.0)?;
     for &level in cfg.ssd.isolation.all() {

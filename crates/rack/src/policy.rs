@@ -21,7 +21,7 @@ pub enum Policy {
     /// RackBlox §3.5: reads go to an idle replica, replicas do not collect together.
     #[default]
     Rackblox,
-    /// RackBlox and beyond: each read goes to the replica that has the fewest before it.
+    /// RackBlox and beyond: each read goes to the replica that has the fewest before it, and collection yields to reads.
     Rackweave,
     /// The limit: collection as in `baseline`, at its pace, but nobody waits for its commands.
     Ideal,
@@ -53,7 +53,10 @@ impl Policy {
         rack.sched.coordinated = true;
         match self {
             Policy::Rackblox => {}
-            Policy::Rackweave => rack.switch.redirect = RedirectKind::Load,
+            Policy::Rackweave => {
+                rack.switch.redirect = RedirectKind::Load;
+                rack.gc.yields = true;
+            }
             Policy::Baseline => {
                 rack.gc.policy = GcConfigPolicy::Uncoordinated;
                 rack.gc.background = false;

@@ -101,7 +101,9 @@ impl Replica {
     fn gathered<S: Store>(&mut self, cx: &mut Cx<'_, S>, g: Gather) {
         let Gather { mut job, parts, .. } = g;
         let IoRequest::Read { range } = job.io else {
-            job.parts = parts.into_iter().flatten().collect();
+            // The other end's part stays: were each asked for by itself in turn, neither would ever be there with the other.
+            job.parts.retain(|p| parts.iter().flatten().all(|new| new.block != p.block));
+            job.parts.extend(parts.into_iter().flatten());
             return self.dispatch(cx, job);
         };
         let whole = match parts.as_slice() {

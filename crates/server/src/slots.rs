@@ -147,10 +147,7 @@ impl Server {
     /// The slot is erased.
     pub(crate) fn slot_cleared(&mut self, now: Time, i: usize, ok: bool, fx: &mut Effects) {
         if !ok {
-            // The drive has failed, then; else it is tried again.
-            if !self.failed {
-                self.ssd.clear(now, self.vssds[i].cfg.id, &mut self.out);
-            }
+            // A sync failed: the drive has failed for good (protocol rule 12), and nothing on it is tried again.
             return;
         }
         let cfg = self.vssds[i].cfg.clone();

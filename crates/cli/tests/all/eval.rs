@@ -25,7 +25,7 @@ fn experiments_are_listed_and_unknown_ones_refused() {
     assert!(said.contains("\"fb-fig99\""), "{said}");
     for line in list.lines() {
         let id = line.split(' ').next().unwrap_or_default();
-        assert!(id.starts_with("fb-") && said.contains(id), "{line}: {said}");
+        assert!((id.starts_with("fb-") || id.starts_with("rb-")) && said.contains(id), "{line}: {said}");
     }
     assert!(list.lines().count() >= 4, "{list}");
 }

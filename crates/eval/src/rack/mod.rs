@@ -34,6 +34,9 @@ pub const REPLICAS: u32 = 2;
 pub const CLIENTS: u32 = 16;
 /// Bytes of a modelled drive: enough erase blocks for a collector on many dies; a fraction of the paper's 1 TB.
 pub const SSD_BYTES: u64 = 4 << 30;
+/// Channels of a drive: one for each of its vSSDs, as in the paper, where a vSSD of 64 GB is a channel of P-SSD. A rack of
+/// fewer dies answers fewer requests a second, so that as many of them take longer, and see more of collection.
+pub const CHANNELS: u16 = 2;
 /// Free ÷ spare blocks when a cell begins, from the first set to the last. RB16 consumes half of the free blocks and runs
 /// the workload until collection does; then the sets are anywhere between the soft threshold and the end of an episode.
 pub const FREE_AFTER: (f64, f64) = (0.36, 0.45);
@@ -45,6 +48,9 @@ pub struct Cell {
     /// The name of a built-in device profile.
     pub profile: String,
     pub network: Network,
+    /// Bytes of a modelled drive, and channels of it.
+    pub ssd_bytes: u64,
+    pub channels: u16,
     pub load: Load,
     /// Part of the time that dies are to be busy, all together ([`load::rate`]).
     pub utilization: f64,
@@ -65,6 +71,8 @@ impl Cell {
             policy: policy.into(),
             profile: "p-ssd".into(),
             network: Network::fast(Network::excerpt()),
+            ssd_bytes: SSD_BYTES,
+            channels: CHANNELS,
             load,
             utilization: 0.5,
             seed: 1,
@@ -90,7 +98,8 @@ impl Cell {
     fn rack(&self) -> RackConfig {
         let mut rack = RackConfig { servers: SERVERS, replicas: REPLICAS, ..RackConfig::default() };
         rack.ssd.profile.clone_from(&self.profile);
-        rack.ssd.size = Size(SSD_BYTES);
+        rack.ssd.size = Size(self.ssd_bytes);
+        rack.ssd.channels = Some(self.channels);
         rack.ssd.blocking_unit = self.blocking;
         rack.ssd.verify = false;
         rack.client.window = WINDOW;

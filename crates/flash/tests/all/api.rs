@@ -251,7 +251,7 @@ fn an_impossible_drive_is_refused() {
     assert!(FlashManager::new(cfg.clone()).is_ok());
     cfg.wear = days(14);
     let e = FlashManager::new(cfg).unwrap_err().to_string();
-    assert!(e.contains("every 14.00 days cannot hold") && e.contains("16 channels; every 12.2"), "{e}");
+    assert!(e.contains("every 14.00 days cannot hold") && e.contains("16 units; every 12.2"), "{e}");
 
     let cfg = small();
     let mut d = open(&cfg);

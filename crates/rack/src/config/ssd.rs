@@ -102,6 +102,9 @@ pub struct SsdSection {
     pub profile: String,
     /// Bytes of the modelled device; its geometry is scaled to the nearest that is not larger.
     pub size: Size,
+    /// So many of the profile's channels, all unless told: fewer make a slower drive with as large blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u16>,
     /// Places for vSSDs of each level that every drive keeps free: for those that move there, or are made anew when their
     /// server is lost.
     #[serde(skip_serializing_if = "is_zero")]
@@ -127,6 +130,7 @@ impl Default for SsdSection {
         SsdSection {
             profile: "p-ssd".into(),
             size: Size::gib(16),
+            channels: None,
             spare: 0,
             isolation: Levels::One(IsolationConfig::Channel),
             timing: TimingConfig::Real,

@@ -237,3 +237,17 @@ fn schedulers_have_the_papers_targets_and_refuse_what_they_cannot_keep() {
         assert!(refused.contains(key), "{text}: {refused}");
     }
 }
+
+#[test]
+fn a_drive_has_as_many_channels_as_are_asked_for_or_as_its_profile() {
+    let with = |channels| {
+        let mut cfg = RackConfig { servers: 3, replicas: 2, ..RackConfig::default() };
+        cfg.ssd.channels = channels;
+        crate::build::profile(&cfg).map(|p| p.geometry.channels)
+    };
+    assert_eq!((with(None).expect("p-ssd"), with(Some(2)).expect("p-ssd")), (16, 2));
+    for (channels, said) in [(0, "ssd.channels = 0: 1 to the 16"), (17, "17: 1 to the 16"), (1, "2 channel-isolated")] {
+        let e = with(Some(channels)).unwrap_err().to_string();
+        assert!(e.contains(said), "{channels}: {e}");
+    }
+}

@@ -5,7 +5,7 @@ use toml::{Table, Value};
 use crate::config::{RackConfig, TimingConfig};
 use crate::policy::Policy;
 
-/// Keys that running nodes change.
+/// Keys that running nodes change. Servers are made with all others: those that start later go by them.
 const LIVE: [&str; 8] = [
     "policy",
     "gc.policy",
@@ -22,10 +22,6 @@ const LIVE: [&str; 8] = [
 pub enum PolicyError {
     #[error("policy {policy} is for evaluations: {key} would be {value}, and a running rack's time is real")]
     Virtual { policy: Policy, key: String, value: String },
-    #[error(
-        "policy {policy}: {key} would be {value}, which needs a start (policy = \"{policy}\" in the configuration)"
-    )]
-    NotLive { policy: Policy, key: String, value: String },
     #[error("policy {policy}: a switch in the kernel keeps its redirection until it is started again")]
     InKernel { policy: Policy },
     #[error("no node here goes by a policy")]
@@ -45,14 +41,13 @@ pub(crate) fn with(cfg: &RackConfig, policy: Policy) -> RackConfig {
 pub(crate) fn change(cfg: &RackConfig, policy: Policy) -> Result<(RackConfig, Vec<String>), PolicyError> {
     let new = with(cfg, policy);
     let changed = differences(cfg, &new);
-    if let Some((key, _, value)) = changed.iter().find(|c| !LIVE.contains(&c.0.as_str())) {
-        let (key, value) = (key.clone(), value.clone());
-        return Err(match new.ssd.timing {
-            TimingConfig::IdealGc => PolicyError::Virtual { policy, key, value },
-            _ => PolicyError::NotLive { policy, key, value },
-        });
+    if let Some((key, _, value)) = changed.iter().find(|c| c.0 == "ssd.timing") {
+        return Err(PolicyError::Virtual { policy, key: key.clone(), value: value.clone() });
     }
-    let said = changed.into_iter().map(|(key, old, new)| format!("{key}: {old} -> {new}"));
+    let said = changed.into_iter().map(|(key, old, new)| {
+        let when = if LIVE.contains(&key.as_str()) { "" } else { " (servers that start from now on)" };
+        format!("{key}: {old} -> {new}{when}")
+    });
     Ok((new, said.collect()))
 }
 
@@ -98,6 +93,8 @@ mod tests {
         let (base, said) = change(&cfg, Policy::Baseline).expect("live");
         assert!(said.contains(&"gc.policy: \"coordinated\" -> \"uncoordinated\"".to_string()), "{said:?}");
         assert!(said.contains(&"policy: \"rackblox\" -> \"baseline\"".to_string()), "{said:?}");
+        let later = "sched.coordinated: true -> false (servers that start from now on)";
+        assert!(said.contains(&later.to_string()), "{said:?}");
         assert_eq!(base.ssd.timing, TimingConfig::None, "of this run only");
         assert_eq!(change(&base, Policy::Rackblox).expect("live").0, cfg);
         assert_eq!(change(&cfg, Policy::Rackblox).expect("live").1, Vec::<String>::new());

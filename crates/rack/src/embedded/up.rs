@@ -198,13 +198,14 @@ pub(crate) fn read_config(path: &Path) -> Result<RackConfig, UpError> {
 
 fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {
     type Key = (&'static str, fn(&RackConfig) -> String);
-    let keys: [Key; 10] = [
+    let keys: [Key; 11] = [
         ("servers", |c| c.servers.to_string()),
         ("replicas", |c| c.replicas.to_string()),
         ("stripe_blocks", |c| c.stripe_blocks.to_string()),
         ("ssd.profile", |c| c.ssd.profile.clone()),
         ("ssd.size", |c| c.ssd.size.to_string()),
         ("ssd.isolation", |c| c.ssd.isolation.to_string()),
+        ("ssd.channels", |c| c.ssd.channels.map_or("all".into(), |n| n.to_string())),
         ("ssd.spare", |c| c.ssd.spare.to_string()),
         ("servers_max", |c| c.servers_max().to_string()),
         ("racks.count", |c| c.racks.count.to_string()),
