@@ -46,7 +46,7 @@ impl Policy {
         rack.policy = self;
         // What RackBlox does; each of the others says in what it differs.
         rack.gc.policy = GcConfigPolicy::Coordinated;
-        rack.gc.background = true;
+        rack.gc.background = false;
         rack.gc.yields = false;
         rack.switch.redirect = RedirectKind::Gc;
         rack.ssd.timing = TimingConfig::Real;
@@ -59,13 +59,11 @@ impl Policy {
             }
             Policy::Baseline => {
                 rack.gc.policy = GcConfigPolicy::Uncoordinated;
-                rack.gc.background = false;
                 rack.switch.redirect = RedirectKind::Off;
                 rack.sched.coordinated = false;
             }
             Policy::Ideal => {
                 rack.gc.policy = GcConfigPolicy::Uncoordinated;
-                rack.gc.background = false;
                 rack.switch.redirect = RedirectKind::Off;
                 rack.ssd.timing = TimingConfig::IdealGc;
             }

@@ -24,7 +24,7 @@ pub struct GcSection {
     pub soft_percent: u32,
     /// Free ÷ spare, per cent, below which it collects without being denied (RB4).
     pub regular_percent: u32,
-    /// A vSSD collects while it is idle, asking nobody (RB5).
+    /// A vSSD collects while it is idle, asking nobody (RB5). Off: it moves more than it gains.
     pub background: bool,
     /// Weight of the last gap between a vSSD's requests in the prediction of the next (RB5's α).
     pub idle_alpha: f64,
@@ -45,7 +45,7 @@ impl Default for GcSection {
             policy: GcConfigPolicy::Coordinated,
             soft_percent: 35,
             regular_percent: 25,
-            background: true,
+            background: false,
             idle_alpha: 0.5,
             idle_over_ms: 30,
             yields: false,

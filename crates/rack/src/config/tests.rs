@@ -33,9 +33,9 @@ fn what_idle_means_is_checked_and_reaches_the_servers() {
         assert_eq!(problems(&format!("[gc]\n{text}\n")), [("gc.idle_alpha", value.to_string())]);
     }
     assert_eq!(problems("[gc]\nidle_over_ms = 0\n"), [("gc.idle_over_ms", "0".to_string())]);
-    let cfg = RackConfig::parse("[gc]\nbackground = false\nidle_alpha = 1.0\nidle_over_ms = 7\n").unwrap();
+    let cfg = RackConfig::parse("[gc]\nbackground = true\nidle_alpha = 1.0\nidle_over_ms = 7\n").unwrap();
     let gc = crate::build::server_config(&cfg, 0, 1).unwrap().gc;
-    assert_eq!((gc.background, gc.idle_alpha, gc.idle_over), (false, 1.0, Span::from_millis(7)));
+    assert_eq!((gc.background, gc.idle_alpha, gc.idle_over), (true, 1.0, Span::from_millis(7)));
 }
 
 #[test]

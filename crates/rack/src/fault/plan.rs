@@ -350,6 +350,7 @@ impl Plan {
         c.ssd.profile.clone_from(&p.profile);
         c.ssd.size = Size::mib(p.ssd_mib);
         c.ssd.checkpoint_blocks = p.checkpoint_blocks;
+        c.gc.background = true;
         c.lease.span_ms = p.lease_ms;
         c.lease.drift_ppm = p.drift_ppm;
         c.client.timeout_ms = p.timeout_ms;
