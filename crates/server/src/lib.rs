@@ -21,6 +21,7 @@ pub mod report;
 pub mod scrub;
 pub mod slots;
 pub mod view;
+mod vssd;
 mod wear;
 
 pub use bounds::OverBound;

@@ -1,138 +1,30 @@
 //! The server as a node: one drive, and on each of its vSSDs a replica, a write cache and a collection monitor.
 
+mod collect;
+mod io;
+mod status;
+
 use rackweave_core::device::Completion;
-use rackweave_core::msg::{
-    Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Op, PEERS_MAX, Packet, Peer,
-    Role, TableError, View, ViewState, VssdRow,
-};
+use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
 use rackweave_core::request::{Reply, RequestError};
 use rackweave_core::{
-    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, TracePoint, VolumeId, VssdId,
+    Effects, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, TracePoint, VolumeId, VssdId,
 };
 use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
-use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
-
-use rackweave_sched::{Kind, Predictor, clamp_lat};
+use rackweave_replica::{Replica, StoreDone, StoreError};
 
 use crate::bounds::OverBound;
-use crate::classes::{Classes, OFFLINE_SHARE, QUEUE_MAX, is_offline};
-use crate::config::{ServerConfig, ServerError, VSSDS_MAX, VssdConfig};
+use crate::classes::QUEUE_MAX;
+use crate::config::{ServerConfig, ServerError, VSSDS_MAX};
 use crate::control::Registration;
-use crate::dies::Dies;
-use crate::disk::{Asked, Disk, DiskConfig, token_owner};
-use crate::forward::Forwarding;
-use crate::gc::{GcAction, GcMonitor};
-use crate::report::{ServerReport, VssdStatus};
+use crate::disk::{Asked, token_owner};
 use crate::scrub::Scrub;
 use crate::slots::{Plan, SlotState};
 use crate::view::{CacheOverFlash, Recent};
+use crate::vssd::Vssd;
 
-/// An unanswered `create_vssd` is repeated after this.
-const ROW_AGAIN: Span = Span::from_millis(20);
-/// A full switch is asked again after this.
-const ROW_FULL_AGAIN: Span = Span::from_secs(1);
 /// Programs that wait for a free block are tried again after this even if none was reported.
 const NO_BLOCK_AGAIN: Span = Span::from_millis(100);
-/// Page programs under way for each die of a vSSD: one in its registers, one behind it.
-const PAGES_A_DIE: usize = 2;
-
-/// The vSSD's row in the switch.
-#[derive(Debug, Default)]
-pub(crate) struct RowState {
-    request: u64,
-    answered: bool,
-    pub(crate) again_at: Time,
-}
-
-#[derive(Debug)]
-pub(crate) struct Vssd {
-    pub(crate) cfg: VssdConfig,
-    pub(crate) replica: Replica,
-    pub(crate) disk: Disk,
-    pub(crate) slot: SlotState,
-    gc: GcMonitor,
-    forwarding: Forwarding,
-    classes: Classes,
-    /// How long answers of reads, and of writes, will be on the way.
-    predict: [Predictor; 2],
-    pub(crate) row: RowState,
-    /// Newest view seen: its epoch, and whether this life serves reads in it.
-    epoch: Epoch,
-    readable: bool,
-    role: Option<Role>,
-    /// Reported complete already.
-    complete: bool,
-    try_again_at: Time,
-    redirected_reads: u64,
-    queue_full: u64,
-    gc_episodes: u64,
-    gc_unacknowledged: u64,
-    gc_background: u64,
-}
-
-impl Vssd {
-    /// In the slot of this number.
-    pub(crate) fn new(server: &ServerConfig, cfg: VssdConfig, index: usize) -> Vssd {
-        let g = &server.ssd.profile.geometry;
-        let dies = cfg.share.dies(g) as usize;
-        let disk = DiskConfig {
-            vssd: cfg.id,
-            index,
-            slots_per_page: g.slots_per_page(),
-            capacity: server.cache_slots / server.vssds.len() as u64,
-            pages_max: dies * PAGES_A_DIE,
-            linger: server.linger,
-        };
-        let mut replica = ReplicaConfig::new(cfg.set, cfg.id, server.node);
-        (replica.min_copies, replica.timeouts, replica.faults) = (server.min_copies, server.timeouts, server.faults);
-        replica.fill_rate = server.fill_rate;
-        Vssd {
-            replica: Replica::new(replica),
-            disk: Disk::new(disk, Dies::new(server.sched, g.dies(), server.reads_per_die)),
-            predict: [Predictor::new(), Predictor::new()],
-            slot: SlotState::Settled,
-            gc: GcMonitor::new(server.gc),
-            forwarding: Forwarding::default(),
-            classes: Classes::new(&server.ssd.profile, dies),
-            row: RowState::default(),
-            epoch: Epoch(0),
-            readable: false,
-            role: None,
-            complete: false,
-            try_again_at: Time::MAX,
-            redirected_reads: 0,
-            queue_full: 0,
-            gc_episodes: 0,
-            gc_unacknowledged: 0,
-            gc_background: 0,
-            cfg,
-        }
-    }
-    /// Its drive failed for good.
-    pub(crate) fn fail(&mut self) {
-        self.disk.fail();
-        self.replica.fail();
-        self.readable = false;
-        self.row.again_at = Time::ZERO;
-    }
-    pub(crate) fn is_free(&self) -> bool {
-        self.cfg.is_free()
-    }
-    /// Serves reads in the newest view.
-    pub(crate) fn readable(&self) -> bool {
-        self.readable
-    }
-    /// Somebody waits for its flash.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.classes.reads() > 0 || self.disk.reads_at_flash().0 > 0 || self.disk.pages_under_way() > 0
-    }
-    /// Reads at the flash or held back before it, of all classes and of the offline ones.
-    fn reads_max(&self, cfg: &ServerConfig) -> (usize, usize) {
-        let at_flash = cfg.reads_in_flight as usize;
-        let all = if self.disk.dies.is_some() { QUEUE_MAX } else { at_flash };
-        (all, (at_flash / OFFLINE_SHARE).max(1))
-    }
-}
 
 /// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive), then anything.
 pub struct Server {
@@ -299,74 +191,6 @@ impl Server {
         }
     }
 
-    fn io(&mut self, now: Time, p: Packet, fx: &mut Effects) {
-        let Some(i) = self.place(p.header.vssd, p.header.set) else { return };
-        if self.registration.incarnation.is_none() {
-            fx.send(refusal(&p));
-            return;
-        }
-        let v = &mut self.vssds[i];
-        v.gc.request(now);
-        if !v.gc.actions.is_empty() {
-            self.touched |= 1 << i;
-        }
-        let reads = matches!(p.body, Body::Io(IoRequest::Read { .. }));
-        if self.cfg.sched.coordinated {
-            let kind = if reads { Kind::Read } else { Kind::Write };
-            v.predict[kind as usize].came(clamp_lat(p.header.lat));
-        }
-        if !reads {
-            if v.classes.write_at_once(now, &p) {
-                return self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
-            }
-            self.touched |= 1 << i;
-            if let Err(p) = v.classes.push_write(p) {
-                fx.send(refusal(&p));
-            }
-            return;
-        }
-        if let Some(p) = v.forwarding.forwarded(v.gc.state(), &p) {
-            fx.trace(TracePoint::Redirect, u64::from(p.header.original_vssd.0), u64::from(p.header.vssd.0));
-            return fx.send(p);
-        }
-        if p.header.original_vssd != p.header.vssd {
-            v.redirected_reads += 1;
-        }
-        if v.classes.at_once(&p, v.disk.reads_at_flash(), v.reads_max(&self.cfg)) {
-            return self.start_read(now, i, p, now, fx);
-        }
-        if let Err(p) = v.classes.push_read(now, p) {
-            v.queue_full += 1;
-            fx.send(refusal(&p));
-        }
-    }
-
-    /// A read's turn has come.
-    fn start_read(&mut self, now: Time, i: usize, p: Packet, came: Time, fx: &mut Effects) {
-        let v = &mut self.vssds[i];
-        let net = clamp_lat(p.header.lat) + v.predict[Kind::Read as usize].predict();
-        v.disk.asking = Some(Asked { offline: is_offline(&p), came, net });
-        self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
-        self.vssds[i].disk.asking = None;
-    }
-
-    /// Offline writes go as far as there are tokens.
-    fn start_writes(&mut self, now: Time, i: usize, fx: &mut Effects) {
-        while let Some(p) = self.vssds[i].classes.pop_write(now) {
-            self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
-        }
-    }
-
-    /// Starts waiting reads as others finish.
-    fn start_queued(&mut self, now: Time, i: usize, fx: &mut Effects) {
-        loop {
-            let v = &mut self.vssds[i];
-            let most = v.reads_max(&self.cfg);
-            let Some((p, came)) = v.classes.pop_read(v.disk.reads_at_flash(), most) else { return };
-            self.start_read(now, i, p, came, fx);
-        }
-    }
-
     fn control(&mut self, now: Time, c: Control, fx: &mut Effects) {
         match c {
             Control::ServerWelcome { nonce, incarnation, fences }
@@ -436,94 +260,6 @@ impl Server {
             incarnation: self.incarnation(),
             request,
         }
-    }
-
-    pub(crate) fn to_switch(&self, header: Header, body: Body, fx: &mut Effects) {
-        let dst = self.cfg.layout.switch_of(header.vssd);
-        fx.send(Packet { src: self.cfg.node, dst, header, body });
-    }
-
-    fn announce_row(&mut self, now: Time, i: usize, fx: &mut Effects) {
-        let every = self.cfg.gc.announce_every;
-        let v = &mut self.vssds[i];
-        v.row.again_at = now + if v.row.answered { every } else { ROW_AGAIN };
-        v.row.answered = false;
-        let row = VssdRow { server: self.cfg.node, readable: v.readable, peers: v.cfg.peers.clone() };
-        let header = self.header(Op::CreateVssd, i, self.vssds[i].row.request);
-        self.to_switch(header, Body::CreateVssd(Box::new(row)), fx);
-    }
-
-    fn row_answer(&mut self, now: Time, header: Header, result: Result<(), TableError>) {
-        let every = self.cfg.gc.announce_every;
-        let Some(i) = self.vssds.iter().position(|v| v.cfg.id == header.vssd) else { return };
-        let v = &mut self.vssds[i];
-        if v.row.request != header.request {
-            return;
-        }
-        self.touched |= 1 << i;
-        v.row.answered = true;
-        v.row.again_at = now + if result.is_ok() { every } else { ROW_FULL_AGAIN };
-    }
-
-    fn gc_answer(&mut self, now: Time, header: Header, op: GcOp) {
-        let me = self.incarnation();
-        let Some(i) = self.vssds.iter().position(|v| v.cfg.id == header.vssd) else { return };
-        if header.incarnation == me {
-            let v = &mut self.vssds[i];
-            if self.cfg.forwards_reads && op.field == GcField::Accept {
-                v.forwarding.granted(header.original_vssd, &v.cfg.peers);
-            }
-            v.gc.answer(now, op);
-            self.touched |= 1 << i;
-        }
-    }
-
-    fn free_ratio(&self, i: usize) -> f64 {
-        self.ssd.space(self.vssds[i].cfg.id).free_ratio()
-    }
-
-    /// Does what the monitor decided.
-    fn run_gc(&mut self, now: Time, i: usize, fx: &mut Effects) {
-        let mut k = 0;
-        while k < self.vssds[i].gc.actions.len() {
-            let action = self.vssds[i].gc.actions[k];
-            let (id, name) = (self.vssds[i].cfg.id, u64::from(self.vssds[i].cfg.id.0));
-            k += 1;
-            match action {
-                GcAction::Tell(op) => {
-                    let header = self.header(Op::GcOp, i, op.sequence);
-                    self.to_switch(header, Body::Gc(op), fx);
-                }
-                GcAction::Start | GcAction::StartUnacknowledged | GcAction::StartForced | GcAction::StartIdle => {
-                    self.vssds[i].gc_episodes += 1;
-                    if action != GcAction::Start {
-                        self.vssds[i].forwarding = Forwarding::default();
-                    }
-                    let permille = (self.free_ratio(i) * 1000.0) as u64;
-                    fx.trace(TracePoint::GcStart, name, permille);
-                    if action == GcAction::StartUnacknowledged {
-                        self.vssds[i].gc_unacknowledged += 1;
-                        fx.trace(TracePoint::GcUnacknowledged, name, permille);
-                    }
-                    if action == GcAction::StartIdle {
-                        self.vssds[i].gc_background += 1;
-                        fx.trace(TracePoint::GcWhileIdle, name, permille);
-                    }
-                    if action == GcAction::StartForced {
-                        fx.trace(TracePoint::GcForced, name, permille);
-                    }
-                    self.ssd.gc_start(now, id, &mut self.out);
-                }
-                GcAction::Stop => {
-                    fx.trace(TracePoint::GcEnd, name, (self.free_ratio(i) * 1000.0) as u64);
-                    self.ssd.gc_stop(id);
-                    if !self.ssd.gc_running(id) {
-                        self.vssds[i].gc.ended(now);
-                    }
-                }
-            }
-        }
-        self.vssds[i].gc.actions.clear();
     }
 
     fn completion(&mut self, now: Time, c: Completion) {
@@ -736,78 +472,6 @@ impl Server {
         let due = self.due[..self.vssds.len()].iter().copied().min().unwrap_or(Time::MAX);
         self.registration.deadline().min(lease).min(due).min(self.plan.deadline()).min(self.scrub_deadline())
     }
-
-    /// Everything that `rackweave status` and the metrics show.
-    pub fn status(&self, now: Time) -> ServerReport {
-        ServerReport {
-            node: self.cfg.node,
-            ssd: self.cfg.ssd.id,
-            incarnation: self.registration.incarnation,
-            recovered: self.registration.ready,
-            failed: self.failed,
-            lease_until: self.registration.lease_until,
-            vssds: self.vssds.iter().filter(|v| !v.is_free()).map(|v| self.vssd_status(now, v)).collect(),
-        }
-    }
-
-    fn vssd_status(&self, now: Time, v: &Vssd) -> VssdStatus {
-        let (space, flash) = (self.ssd.space(v.cfg.id), self.ssd.stats(v.cfg.id));
-        let (replica, disk) = (v.replica.stats(), v.disk.stats);
-        let dies = v.disk.dies.as_ref();
-        let held = dies.map_or((0, 0), |d| d.waiting());
-        VssdStatus {
-            vssd: v.cfg.id,
-            set: v.cfg.set,
-            epoch: v.epoch,
-            role: v.role,
-            serving: v.replica.serving(now),
-            gc: v.gc.state(),
-            free_ratio: space.free_ratio(),
-            blocks_total: u64::from(space.blocks_total),
-            blocks_free: u64::from(space.blocks_free),
-            mapped_bytes: space.mapped_slots * u64::from(rackweave_core::BLOCK),
-            exported_bytes: space.exported_slots * u64::from(rackweave_core::BLOCK),
-            erases: flash.erases,
-            gc_episodes: v.gc_episodes,
-            gc_unacknowledged: v.gc_unacknowledged,
-            gc_background: v.gc_background,
-            gc_runs: flash.gc_victims,
-            waf: flash.waf(),
-            host_slots: flash.host_slots,
-            moved_slots: flash.gc_slots + flash.range_slots,
-            cache_capacity: v.disk.cfg.capacity,
-            cache_used: v.disk.used(),
-            cache_dirty: v.disk.dirty() as u64,
-            cache_absorbed: disk.absorbed,
-            cache_hits: disk.read_hits,
-            cache_misses: disk.read_misses,
-            syncs: disk.syncs,
-            persists: disk.persists,
-            reads: replica.reads,
-            writes: replica.writes,
-            ranges: replica.ranges,
-            flushes: replica.flushes,
-            redirected_reads: v.redirected_reads,
-            queued: (v.classes.reads() + v.classes.writes()) as u64,
-            reads_held: held.0 as u64,
-            pages_held: held.1 as u64,
-            read_tokens: dies.and_then(|d| d.depth(Kind::Read)),
-            page_tokens: dies.and_then(|d| d.depth(Kind::Write)),
-            offline_write_rate: v.classes.rate(),
-            offline_writes_delayed: v.classes.writes_delayed,
-            queue_full: v.queue_full,
-            conflicts: replica.conflicts,
-            replays: replica.replays,
-            retransmits: replica.retransmits,
-            duplicates: replica.duplicates,
-            stale_epochs: replica.stale_epochs,
-            not_serving: replica.not_serving,
-            no_space: replica.no_space,
-            healed: replica.healed,
-            scrubbed: replica.scrubbed,
-            scrub_lost: replica.scrub_lost,
-        }
-    }
 }
 
 fn store_error(e: ReadError) -> StoreError {
@@ -822,12 +486,6 @@ fn peers(view: &View, of: VssdId) -> Vec<(VssdId, NodeId)> {
     let mut others: Vec<&Member> = view.members.iter().filter(|m| m.vssd != of).collect();
     others.sort_by_key(|m| m.role as u8);
     others.into_iter().take(PEERS_MAX).map(|m| (m.vssd, m.server)).collect()
-}
-
-/// "Not here": the client asks another replica.
-fn refusal(p: &Packet) -> Packet {
-    let header = Header { op: Op::Reply, epoch: Epoch(0), ..p.header };
-    Packet { src: p.dst, dst: p.src, header, body: Body::Reply(IoReply::Failed(IoError::NotServing)) }
 }
 
 impl Node for Server {

@@ -10,7 +10,8 @@ use rackweave_core::{Effects, SetId, Span, Time, TracePoint, VssdId};
 use rackweave_flash::FlashDone;
 
 use crate::config::{VssdConfig, free_id};
-use crate::node::{Server, Vssd};
+use crate::node::Server;
+use crate::vssd::Vssd;
 
 /// An unanswered `del_vssd` is repeated after this.
 const ROW_GONE_AGAIN: Span = Span::from_millis(20);

@@ -1,0 +1,103 @@
+//! What a server and its switch agree on: the row of each vSSD, and when it collects.
+
+use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, Packet, TableError, VssdRow};
+use rackweave_core::{Effects, Span, Time, TracePoint};
+
+use super::Server;
+use crate::forward::Forwarding;
+use crate::gc::GcAction;
+
+/// An unanswered `create_vssd` is repeated after this.
+const ROW_AGAIN: Span = Span::from_millis(20);
+/// A full switch is asked again after this.
+const ROW_FULL_AGAIN: Span = Span::from_secs(1);
+
+impl Server {
+    pub(crate) fn to_switch(&self, header: Header, body: Body, fx: &mut Effects) {
+        let dst = self.cfg.layout.switch_of(header.vssd);
+        fx.send(Packet { src: self.cfg.node, dst, header, body });
+    }
+
+    pub(super) fn announce_row(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        let every = self.cfg.gc.announce_every;
+        let v = &mut self.vssds[i];
+        v.row.again_at = now + if v.row.answered { every } else { ROW_AGAIN };
+        v.row.answered = false;
+        let row = VssdRow { server: self.cfg.node, readable: v.readable, peers: v.cfg.peers.clone() };
+        let header = self.header(Op::CreateVssd, i, self.vssds[i].row.request);
+        self.to_switch(header, Body::CreateVssd(Box::new(row)), fx);
+    }
+
+    pub(super) fn row_answer(&mut self, now: Time, header: Header, result: Result<(), TableError>) {
+        let every = self.cfg.gc.announce_every;
+        let Some(i) = self.vssds.iter().position(|v| v.cfg.id == header.vssd) else { return };
+        let v = &mut self.vssds[i];
+        if v.row.request != header.request {
+            return;
+        }
+        self.touched |= 1 << i;
+        v.row.answered = true;
+        v.row.again_at = now + if result.is_ok() { every } else { ROW_FULL_AGAIN };
+    }
+
+    pub(super) fn gc_answer(&mut self, now: Time, header: Header, op: GcOp) {
+        let me = self.incarnation();
+        let Some(i) = self.vssds.iter().position(|v| v.cfg.id == header.vssd) else { return };
+        if header.incarnation == me {
+            let v = &mut self.vssds[i];
+            if self.cfg.forwards_reads && op.field == GcField::Accept {
+                v.forwarding.granted(header.original_vssd, &v.cfg.peers);
+            }
+            v.gc.answer(now, op);
+            self.touched |= 1 << i;
+        }
+    }
+
+    pub(super) fn free_ratio(&self, i: usize) -> f64 {
+        self.ssd.space(self.vssds[i].cfg.id).free_ratio()
+    }
+
+    /// Does what the monitor decided.
+    pub(super) fn run_gc(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        let mut k = 0;
+        while k < self.vssds[i].gc.actions.len() {
+            let action = self.vssds[i].gc.actions[k];
+            let (id, name) = (self.vssds[i].cfg.id, u64::from(self.vssds[i].cfg.id.0));
+            k += 1;
+            match action {
+                GcAction::Tell(op) => {
+                    let header = self.header(Op::GcOp, i, op.sequence);
+                    self.to_switch(header, Body::Gc(op), fx);
+                }
+                GcAction::Start | GcAction::StartUnacknowledged | GcAction::StartForced | GcAction::StartIdle => {
+                    self.vssds[i].gc_episodes += 1;
+                    if action != GcAction::Start {
+                        self.vssds[i].forwarding = Forwarding::default();
+                    }
+                    let permille = (self.free_ratio(i) * 1000.0) as u64;
+                    fx.trace(TracePoint::GcStart, name, permille);
+                    if action == GcAction::StartUnacknowledged {
+                        self.vssds[i].gc_unacknowledged += 1;
+                        fx.trace(TracePoint::GcUnacknowledged, name, permille);
+                    }
+                    if action == GcAction::StartIdle {
+                        self.vssds[i].gc_background += 1;
+                        fx.trace(TracePoint::GcWhileIdle, name, permille);
+                    }
+                    if action == GcAction::StartForced {
+                        fx.trace(TracePoint::GcForced, name, permille);
+                    }
+                    self.ssd.gc_start(now, id, &mut self.out);
+                }
+                GcAction::Stop => {
+                    fx.trace(TracePoint::GcEnd, name, (self.free_ratio(i) * 1000.0) as u64);
+                    self.ssd.gc_stop(id);
+                    if !self.ssd.gc_running(id) {
+                        self.vssds[i].gc.ended(now);
+                    }
+                }
+            }
+        }
+        self.vssds[i].gc.actions.clear();
+    }
+}

@@ -1,0 +1,86 @@
+//! Requests of clients: reads wait for their turn, or go to the replica that does not collect; writes start at once,
+//! offline ones as far as they have tokens.
+
+use rackweave_core::msg::{Body, Header, IoError, IoReply, IoRequest, Op, Packet};
+use rackweave_core::{Effects, Epoch, Time, TracePoint};
+use rackweave_sched::{Kind, clamp_lat};
+
+use super::Server;
+use crate::classes::is_offline;
+use crate::disk::Asked;
+
+impl Server {
+    pub(super) fn io(&mut self, now: Time, p: Packet, fx: &mut Effects) {
+        let Some(i) = self.place(p.header.vssd, p.header.set) else { return };
+        if self.registration.incarnation.is_none() {
+            fx.send(refusal(&p));
+            return;
+        }
+        let v = &mut self.vssds[i];
+        v.gc.request(now);
+        if !v.gc.actions.is_empty() {
+            self.touched |= 1 << i;
+        }
+        let reads = matches!(p.body, Body::Io(IoRequest::Read { .. }));
+        if self.cfg.sched.coordinated {
+            let kind = if reads { Kind::Read } else { Kind::Write };
+            v.predict[kind as usize].came(clamp_lat(p.header.lat));
+        }
+        if !reads {
+            if v.classes.write_at_once(now, &p) {
+                return self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+            }
+            self.touched |= 1 << i;
+            if let Err(p) = v.classes.push_write(p) {
+                fx.send(refusal(&p));
+            }
+            return;
+        }
+        if let Some(p) = v.forwarding.forwarded(v.gc.state(), &p) {
+            fx.trace(TracePoint::Redirect, u64::from(p.header.original_vssd.0), u64::from(p.header.vssd.0));
+            return fx.send(p);
+        }
+        if p.header.original_vssd != p.header.vssd {
+            v.redirected_reads += 1;
+        }
+        if v.classes.at_once(&p, v.disk.reads_at_flash(), v.reads_max(&self.cfg)) {
+            return self.start_read(now, i, p, now, fx);
+        }
+        if let Err(p) = v.classes.push_read(now, p) {
+            v.queue_full += 1;
+            fx.send(refusal(&p));
+        }
+    }
+
+    /// A read's turn has come.
+    pub(super) fn start_read(&mut self, now: Time, i: usize, p: Packet, came: Time, fx: &mut Effects) {
+        let v = &mut self.vssds[i];
+        let net = clamp_lat(p.header.lat) + v.predict[Kind::Read as usize].predict();
+        v.disk.asking = Some(Asked { offline: is_offline(&p), came, net });
+        self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+        self.vssds[i].disk.asking = None;
+    }
+
+    /// Offline writes go as far as there are tokens.
+    pub(super) fn start_writes(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        while let Some(p) = self.vssds[i].classes.pop_write(now) {
+            self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+        }
+    }
+
+    /// Starts waiting reads as others finish.
+    pub(super) fn start_queued(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        loop {
+            let v = &mut self.vssds[i];
+            let most = v.reads_max(&self.cfg);
+            let Some((p, came)) = v.classes.pop_read(v.disk.reads_at_flash(), most) else { return };
+            self.start_read(now, i, p, came, fx);
+        }
+    }
+}
+
+/// "Not here": the client asks another replica.
+fn refusal(p: &Packet) -> Packet {
+    let header = Header { op: Op::Reply, epoch: Epoch(0), ..p.header };
+    Packet { src: p.dst, dst: p.src, header, body: Body::Reply(IoReply::Failed(IoError::NotServing)) }
+}

@@ -1,0 +1,115 @@
+//! One slot of a server: a replica, a write cache and a collection monitor, and their row in the switch.
+
+use rackweave_core::msg::Role;
+use rackweave_core::{Epoch, Time};
+use rackweave_replica::{Replica, ReplicaConfig};
+use rackweave_sched::Predictor;
+
+use crate::classes::{Classes, OFFLINE_SHARE, QUEUE_MAX};
+use crate::config::{ServerConfig, VssdConfig};
+use crate::dies::Dies;
+use crate::disk::{Disk, DiskConfig};
+use crate::forward::Forwarding;
+use crate::gc::GcMonitor;
+use crate::slots::SlotState;
+
+/// Page programs under way for each die of a vSSD: one in its registers, one behind it.
+const PAGES_A_DIE: usize = 2;
+
+/// The vSSD's row in the switch.
+#[derive(Debug, Default)]
+pub(crate) struct RowState {
+    pub(crate) request: u64,
+    pub(crate) answered: bool,
+    pub(crate) again_at: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Vssd {
+    pub(crate) cfg: VssdConfig,
+    pub(crate) replica: Replica,
+    pub(crate) disk: Disk,
+    pub(crate) slot: SlotState,
+    pub(crate) gc: GcMonitor,
+    pub(crate) forwarding: Forwarding,
+    pub(crate) classes: Classes,
+    /// How long answers of reads, and of writes, will be on the way.
+    pub(crate) predict: [Predictor; 2],
+    pub(crate) row: RowState,
+    /// Newest view seen: its epoch, and whether this life serves reads in it.
+    pub(crate) epoch: Epoch,
+    pub(crate) readable: bool,
+    pub(crate) role: Option<Role>,
+    /// Reported complete already.
+    pub(crate) complete: bool,
+    pub(crate) try_again_at: Time,
+    pub(crate) redirected_reads: u64,
+    pub(crate) queue_full: u64,
+    pub(crate) gc_episodes: u64,
+    pub(crate) gc_unacknowledged: u64,
+    pub(crate) gc_background: u64,
+}
+
+impl Vssd {
+    /// In the slot of this number.
+    pub(crate) fn new(server: &ServerConfig, cfg: VssdConfig, index: usize) -> Vssd {
+        let g = &server.ssd.profile.geometry;
+        let dies = cfg.share.dies(g) as usize;
+        let disk = DiskConfig {
+            vssd: cfg.id,
+            index,
+            slots_per_page: g.slots_per_page(),
+            capacity: server.cache_slots / server.vssds.len() as u64,
+            pages_max: dies * PAGES_A_DIE,
+            linger: server.linger,
+        };
+        let mut replica = ReplicaConfig::new(cfg.set, cfg.id, server.node);
+        (replica.min_copies, replica.timeouts, replica.faults) = (server.min_copies, server.timeouts, server.faults);
+        replica.fill_rate = server.fill_rate;
+        Vssd {
+            replica: Replica::new(replica),
+            disk: Disk::new(disk, Dies::new(server.sched, g.dies(), server.reads_per_die)),
+            predict: [Predictor::new(), Predictor::new()],
+            slot: SlotState::Settled,
+            gc: GcMonitor::new(server.gc),
+            forwarding: Forwarding::default(),
+            classes: Classes::new(&server.ssd.profile, dies),
+            row: RowState::default(),
+            epoch: Epoch(0),
+            readable: false,
+            role: None,
+            complete: false,
+            try_again_at: Time::MAX,
+            redirected_reads: 0,
+            queue_full: 0,
+            gc_episodes: 0,
+            gc_unacknowledged: 0,
+            gc_background: 0,
+            cfg,
+        }
+    }
+    /// Its drive failed for good.
+    pub(crate) fn fail(&mut self) {
+        self.disk.fail();
+        self.replica.fail();
+        self.readable = false;
+        self.row.again_at = Time::ZERO;
+    }
+    pub(crate) fn is_free(&self) -> bool {
+        self.cfg.is_free()
+    }
+    /// Serves reads in the newest view.
+    pub(crate) fn readable(&self) -> bool {
+        self.readable
+    }
+    /// Somebody waits for its flash.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.classes.reads() > 0 || self.disk.reads_at_flash().0 > 0 || self.disk.pages_under_way() > 0
+    }
+    /// Reads at the flash or held back before it, of all classes and of the offline ones.
+    pub(crate) fn reads_max(&self, cfg: &ServerConfig) -> (usize, usize) {
+        let at_flash = cfg.reads_in_flight as usize;
+        let all = if self.disk.dies.is_some() { QUEUE_MAX } else { at_flash };
+        (all, (at_flash / OFFLINE_SHARE).max(1))
+    }
+}
