@@ -81,6 +81,10 @@ pub fn vssds(all: &[serde_json::Value], free: &str) -> String {
     format!("{}\nfree: {free}", trimmed(&t))
 }
 
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
 fn list<T: ToString>(all: &[T]) -> String {
     all.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
 }
@@ -99,7 +103,7 @@ pub fn status(s: &Status) -> String {
     if let Some(h) = &r.http {
         let _ = writeln!(out, "metrics at {h}");
     }
-    let _ = writeln!(out, "{} of {} bytes promised to volumes", Size(r.promised), Size(r.promise_limit));
+    let _ = writeln!(out, "{} of {} promised to volumes", gib(r.promised), gib(r.promise_limit));
     if let Some(w) = &r.wear {
         let each: Vec<String> = w.erases.iter().map(|(n, e)| format!("server {n} {e:.2}")).collect();
         let (lambda, swaps, given_up) = (w.lambda, w.swaps, w.given_up);
@@ -285,6 +289,10 @@ fn servers(all: &[Server]) -> String {
     ];
     let mut t = table(&head, &[8, 9, 10, 11, 12, 13]);
     for s in all {
+        if s.vssds.is_empty() {
+            let alive = if s.alive { "yes" } else { "no" };
+            t.add_row([s.server.to_string(), alive.into(), list(&s.ssds)]);
+        }
         for (i, v) in s.vssds.iter().enumerate() {
             let first = |x: String| if i == 0 { x } else { String::new() };
             t.add_row([

@@ -3,6 +3,7 @@
 mod limits;
 mod moves;
 mod mutations;
+mod rig;
 mod search;
 mod two_racks;
 mod wear;

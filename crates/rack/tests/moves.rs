@@ -2,34 +2,41 @@
 
 use std::collections::BTreeSet;
 
-use rackweave_core::msg::Role;
-use rackweave_core::request::{
-    AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp, ServerInfo, ServerState,
-};
-use rackweave_core::{NodeId, Payload, Rng, SetId, Span, VolumeId, VssdId};
+use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, ServerInfo, ServerState};
+use rackweave_core::{Payload, Rng, SetId, Span, VolumeId, VssdId};
 use rackweave_rack::RackConfig;
-use rackweave_rack::config::Size;
-use rackweave_rack::sim::{Contents, CutOdds, RackFaults, Sim, SimConfig};
+use rackweave_rack::sim::{Contents, RackFaults, SimConfig};
+
+use crate::rig::{Rig, small};
 
 const BLOCKS: u64 = 96;
 const BLOCK: u64 = 4096;
 
 struct Rack {
-    sim: Sim,
-    next: u64,
+    rig: Rig,
     volume: VolumeId,
     contents: Vec<Payload>,
 }
 
 fn config(change: impl FnOnce(&mut RackConfig)) -> RackConfig {
-    let mut cfg = RackConfig { servers: 4, replicas: 2, min_copies: 1, ..RackConfig::default() };
+    let mut cfg = RackConfig { replicas: 2, min_copies: 1, ..small(4, 64) };
     (cfg.servers_max, cfg.ssd.spare) = (Some(6), 1);
-    cfg.ssd.profile = "femu".into();
-    cfg.ssd.size = Size::mib(64);
     cfg.repair.replace_after_s = 0;
     change(&mut cfg);
-    cfg.validate().expect("good configuration");
     cfg
+}
+
+impl std::ops::Deref for Rack {
+    type Target = Rig;
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl std::ops::DerefMut for Rack {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
 }
 
 impl Rack {
@@ -39,36 +46,14 @@ impl Rack {
     }
     fn with(cfg: &RackConfig, seed: u64, rack_faults: RackFaults) -> Rack {
         let sim = SimConfig { contents: Contents::Memory, rack_faults, ..SimConfig::new(seed) };
-        let sim = Sim::new(cfg, sim).expect("sound");
-        let mut r = Rack { sim, next: 0, volume: VolumeId(0), contents: Vec::new() };
-        r.admin(AdminOp::VolumeCreate { name: "v".into(), size: BLOCKS * BLOCK }).expect("created");
-        match r.ask(RequestOp::Attach { name: "v".into() }) {
-            Ok(ReplyData::Attached(v)) => r.volume = v.id,
-            other => panic!("{other:?}"),
-        }
+        let mut rig = Rig::new(cfg, sim);
+        let volume = rig.volume("v", BLOCKS * BLOCK).id;
+        let mut r = Rack { rig, volume, contents: Vec::new() };
         for block in 0..BLOCKS {
             r.contents.push(Payload::zero(BLOCK as u32));
             r.write(block, block + 1);
         }
         r
-    }
-    fn run(&mut self, span: Span) {
-        self.sim.run_until(self.sim.now() + span);
-    }
-    fn ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
-        self.next += 1;
-        let id = RequestId(self.next);
-        self.sim.submit(self.sim.now(), 0, Request { id, op });
-        for _ in 0..30_000 {
-            self.run(Span::from_millis(1));
-            if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id == id) {
-                return r.result;
-            }
-        }
-        panic!("request {id:?} was not answered");
-    }
-    fn admin(&mut self, op: AdminOp) -> Result<ReplyData, RequestError> {
-        self.ask(RequestOp::Admin(op))
     }
     fn write(&mut self, block: u64, stamp: u64) {
         let data = Payload::elided(BLOCK as u32, stamp << 32);
@@ -83,16 +68,9 @@ impl Rack {
             assert_eq!(self.ask(op), Ok(ReplyData::Data(expected)), "block {block}");
         }
     }
-    fn node(&self, server: u32) -> NodeId {
-        self.sim.engine().layout().server(server)
-    }
-    fn power_cut(&mut self, server: u32) {
-        self.sim.power_cut(server, CutOdds { drop: 1.0, tear: 0.0 });
-    }
     /// And lets the others notice.
     fn restart(&mut self, server: u32) {
-        let n = self.node(server);
-        self.sim.restart(n).expect("starts");
+        self.start(server);
         self.run(Span::from_secs(1));
     }
     fn servers(&mut self) -> Vec<ServerInfo> {
@@ -100,25 +78,6 @@ impl Rack {
             Ok(ReplyData::Servers(s)) => s,
             other => panic!("{other:?}"),
         }
-    }
-    /// Members of the set: vSSD and number of the server, shadows left out.
-    fn members(&self, set: u32) -> Vec<(VssdId, u32)> {
-        let Some(view) = self.sim.meta().and_then(|m| m.view(SetId(set))) else { return Vec::new() };
-        let number = |n: NodeId| rackweave_core::Layout::server_number(n);
-        view.members.iter().filter(|m| m.role == Role::Member).map(|m| (m.vssd, number(m.server))).collect()
-    }
-    fn resting(&self) -> bool {
-        let rest = self.sim.meta().is_some_and(rackweave_meta::Meta::moves_rest);
-        rest && (0..4).all(|s| self.members(s).len() == 2)
-    }
-    fn until(&mut self, what: &str, done: impl Fn(&Rack) -> bool) {
-        for _ in 0..6_000 {
-            if done(self) {
-                return;
-            }
-            self.run(Span::from_millis(10));
-        }
-        panic!("never: {what}");
     }
     /// The servers' slots, the service's places and the switch's rows agree; every set has its copies on servers of
     /// their own.
@@ -146,6 +105,11 @@ impl Rack {
     }
 }
 
+fn resting(r: &Rig) -> bool {
+    let rest = r.sim.meta().is_some_and(rackweave_meta::Meta::moves_rest);
+    rest && (0..4).all(|s| r.members(s).len() == 2)
+}
+
 #[test]
 fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
     let mut r = Rack::new(&config(|_| ()), 3);
@@ -161,22 +125,23 @@ fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
     for i in 0..BLOCKS / 2 {
         r.write(i * 2, 1000 + i);
     }
-    r.until("the move is done", Rack::resting);
+    r.until("the move is done", resting);
     assert_eq!(r.admin(go), Err(RequestError::UnknownVssd { vssd: old }), "ids are not used again");
     let now = r.members(0);
     assert!(now.iter().any(|m| m.1 == to && m.0.0 >= rackweave_meta::FIRST_MOVED) && now.iter().all(|m| m.1 != from));
     r.agree();
     r.check();
     // The new copy alone has everything, after a start too.
-    assert_eq!(r.ask(RequestOp::Flush { volume: r.volume }), Ok(ReplyData::Done));
+    let volume = r.volume;
+    assert_eq!(r.ask(RequestOp::Flush { volume }), Ok(ReplyData::Done));
     r.power_cut(to);
     r.restart(to);
-    r.until("it is back", Rack::resting);
+    r.until("it is back", resting);
     r.power_cut(there);
     r.check();
     r.restart(there);
     r.restart(from);
-    r.until("they are back", Rack::resting);
+    r.until("they are back", resting);
     r.agree();
 }
 
@@ -203,7 +168,7 @@ fn a_lost_server_is_replaced_and_gives_back_what_it_had_when_it_returns() {
     let mut r = Rack::new(&config(|c| c.repair.replace_after_s = 2), 4);
     r.power_cut(1);
     r.run(Span::from_secs(1));
-    let there = |r: &Rack, server| (0..4).any(|s| r.members(s).iter().any(|m| m.1 == server));
+    let there = |r: &Rig, server| (0..4).any(|s| r.members(s).iter().any(|m| m.1 == server));
     assert!(r.servers().iter().all(|s| s.coming == 0), "not before its time");
     r.until("its copies are elsewhere", |r| (0..4).all(|s| r.members(s).len() == 2));
     assert!(!there(&r, 1));
@@ -219,7 +184,7 @@ fn a_lost_server_is_replaced_and_gives_back_what_it_had_when_it_returns() {
         r.write(block, 2000 + block);
     }
     r.restart(1);
-    r.until("it gave back what it had", Rack::resting);
+    r.until("it gave back what it had", resting);
     r.agree();
     assert_eq!(r.servers()[1].free, 3, "all of it can be used again");
     r.check();
@@ -227,7 +192,7 @@ fn a_lost_server_is_replaced_and_gives_back_what_it_had_when_it_returns() {
     let moved = r.members(0).iter().find(|m| m.1 != 1).expect("elsewhere").0;
     let to = Some(r.node(1));
     assert_eq!(r.admin(AdminOp::VssdMove { vssd: moved, to }), Ok(ReplyData::Done));
-    r.until("the move is done", Rack::resting);
+    r.until("the move is done", resting);
     assert!(there(&r, 1));
     r.agree();
     r.check();
@@ -242,7 +207,7 @@ fn a_server_that_comes_back_in_time_is_refreshed_and_keeps_its_vssds() {
         r.write(block, 3000 + block);
     }
     r.restart(1);
-    r.until("it is a member again", Rack::resting);
+    r.until("it is a member again", resting);
     r.run(Span::from_secs(6));
     let sorted = |mut v: Vec<(VssdId, u32)>| {
         v.sort_unstable();
@@ -269,7 +234,7 @@ fn servers_are_added_drained_and_removed() {
     assert_eq!(why, "server 2: it has 2 vSSDs still: drain it first (rackweave server drain)");
     assert!(matches!(drain(&mut r, 5), Err(RequestError::UnknownServer { .. })));
     assert_eq!(drain(&mut r, 2), Ok(ReplyData::Done));
-    r.until("it is empty", |r| r.resting() && (0..4).all(|s| r.members(s).iter().all(|m| m.1 != 2)));
+    r.until("it is empty", |r| resting(r) && (0..4).all(|s| r.members(s).iter().all(|m| m.1 != 2)));
     r.agree();
     let info = r.servers()[2].clone();
     assert_eq!((info.state, info.vssds, info.free), (ServerState::Draining, 0, 3));
@@ -283,14 +248,14 @@ fn servers_are_added_drained_and_removed() {
     r.restart(4);
     r.until("it is there", |r| r.sim.server(4).is_some_and(|s| s.admitted() == Some(true)));
     assert_eq!(drain(&mut r, 3), Ok(ReplyData::Done));
-    r.until("it is empty", |r| r.resting() && (0..4).all(|s| r.members(s).iter().all(|m| m.1 != 3)));
+    r.until("it is empty", |r| resting(r) && (0..4).all(|s| r.members(s).iter().all(|m| m.1 != 3)));
     r.agree();
     r.check();
     // All that is known is durable: a service that starts again goes on with it.
     let meta = rackweave_core::Layout::META;
     r.sim.crash(meta);
     r.sim.restart(meta).expect("its own records");
-    r.until("it has heard all", Rack::resting);
+    r.until("it has heard all", resting);
     let states: Vec<ServerState> = r.servers().iter().map(|s| s.state).collect();
     use ServerState::{Draining, In, Removed};
     assert_eq!(states, [In, In, Removed, Draining, In]);
@@ -325,7 +290,7 @@ fn anyone_may_die_in_the_middle_of_a_move() {
         for i in 0..8 {
             r.write(rng.below(BLOCKS), 5000 + i);
         }
-        r.until("the move is done", Rack::resting);
+        r.until("the move is done", resting);
         r.agree();
         r.check();
         let now = r.members(1);

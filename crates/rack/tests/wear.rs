@@ -1,10 +1,11 @@
 //! Wear between servers, evened out while they serve (RackBlox §3.6).
 
-use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp, WearStatus};
+use rackweave_core::request::{AdminOp, ReplyData, RequestOp, WearStatus};
 use rackweave_core::{Layout, Payload, SetId, Span, VolumeId};
 use rackweave_rack::RackConfig;
-use rackweave_rack::config::Size;
-use rackweave_rack::sim::{Contents, Sim, SimConfig};
+use rackweave_rack::sim::{Contents, SimConfig};
+
+use crate::rig::{Rig, small};
 
 /// A stripe unit: the least that lies in one set.
 const UNIT: u64 = 16 * 4096;
@@ -13,21 +14,18 @@ const SETS: u64 = 4;
 const UNITS: u64 = 24;
 
 struct Rack {
-    sim: Sim,
-    next: u64,
+    rig: Rig,
     volume: VolumeId,
-    /// Of each unit.
+    /// Last written, of each unit.
     stamps: Vec<u64>,
+    written: u64,
 }
 
 /// Drives small enough to wear, rounds every 30 s.
 fn config() -> RackConfig {
-    let mut cfg = RackConfig { servers: 4, replicas: 2, min_copies: 1, ..RackConfig::default() };
+    let mut cfg = RackConfig { replicas: 2, min_copies: 1, ..small(4, 16) };
     cfg.ssd.spare = 1;
-    cfg.ssd.profile = "femu".into();
-    cfg.ssd.size = Size::mib(16);
     cfg.wear.global_every_days = Some(30.0 / 86_400.0);
-    cfg.validate().expect("good configuration");
     cfg
 }
 
@@ -35,37 +33,34 @@ fn data(stamp: u64) -> Payload {
     Payload::elided(UNIT as u32, stamp << 32)
 }
 
+impl std::ops::Deref for Rack {
+    type Target = Rig;
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl std::ops::DerefMut for Rack {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
+}
+
 impl Rack {
     fn new(cfg: &RackConfig, seed: u64) -> Rack {
-        let sim = Sim::new(cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(seed) }).expect("sound");
-        let mut r = Rack { sim, next: 0, volume: VolumeId(0), stamps: Vec::new() };
-        r.ask(RequestOp::Admin(AdminOp::VolumeCreate { name: "v".into(), size: SETS * UNITS * UNIT }))
-            .expect("created");
-        match r.ask(RequestOp::Attach { name: "v".into() }) {
-            Ok(ReplyData::Attached(v)) => r.volume = v.id,
-            other => panic!("{other:?}"),
-        }
+        let mut rig = Rig::new(cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(seed) });
+        let volume = rig.volume("v", SETS * UNITS * UNIT).id;
+        let mut r = Rack { rig, volume, stamps: Vec::new(), written: 0 };
         r.stamps = vec![0; (SETS * UNITS) as usize];
         for unit in 0..SETS * UNITS {
             r.write(unit);
         }
         r
     }
-    fn ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
-        self.next += 1;
-        let id = RequestId(self.next);
-        self.sim.submit(self.sim.now(), 0, Request { id, op });
-        for _ in 0..60_000 {
-            self.sim.run_until(self.sim.now() + Span::from_millis(1));
-            if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id == id) {
-                return r.result;
-            }
-        }
-        panic!("request {id:?} was not answered");
-    }
     /// To flash, at once.
     fn write(&mut self, unit: u64) {
-        let stamp = self.next + 1;
+        self.written += 1;
+        let stamp = self.written;
         let op = RequestOp::Write { volume: self.volume, offset: unit * UNIT, data: data(stamp), fua: true };
         assert_eq!(self.ask(op), Ok(ReplyData::Done), "unit {unit}");
         self.stamps[unit as usize] = stamp;

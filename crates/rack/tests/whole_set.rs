@@ -1,50 +1,34 @@
 //! Replica sets that crash whole, and an operator who gives up who never comes back (protocol rule 6).
 
-use rackweave_core::msg::{Role, ViewState};
-use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp, SetStatus, VolumeInfo};
+use rackweave_core::msg::ViewState;
+use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, SetStatus};
 use rackweave_core::{Payload, SetId, Span, VolumeId};
-use rackweave_rack::RackConfig;
-use rackweave_rack::config::Size;
-use rackweave_rack::sim::{Contents, CutOdds, Sim, SimConfig};
+use rackweave_rack::sim::{Contents, SimConfig};
+
+use crate::rig::{Rig, small};
 
 struct Rack {
-    sim: Sim,
-    next: u64,
+    rig: Rig,
+}
+
+impl std::ops::Deref for Rack {
+    type Target = Rig;
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl std::ops::DerefMut for Rack {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
 }
 
 impl Rack {
     fn new(keep_kib: u64) -> Rack {
-        let mut cfg = RackConfig { servers: 3, ..RackConfig::default() };
+        let mut cfg = small(3, 64);
         cfg.client.keep_kib = keep_kib;
-        cfg.ssd.profile = "femu".into();
-        cfg.ssd.size = Size::mib(64);
-        let sim = Sim::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(11) }).expect("sound");
-        Rack { sim, next: 0 }
-    }
-    fn run(&mut self, span: Span) {
-        self.sim.run_until(self.sim.now() + span);
-    }
-    fn ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
-        self.next += 1;
-        let id = RequestId(self.next);
-        self.sim.submit(self.sim.now(), 0, Request { id, op });
-        for _ in 0..600 {
-            self.run(Span::from_millis(50));
-            if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id == id) {
-                return r.result;
-            }
-        }
-        panic!("request {id:?} was not answered");
-    }
-    fn admin(&mut self, op: AdminOp) -> Result<ReplyData, RequestError> {
-        self.ask(RequestOp::Admin(op))
-    }
-    fn attach(&mut self) -> VolumeInfo {
-        self.admin(AdminOp::VolumeCreate { name: "v".into(), size: 1 << 20 }).expect("created");
-        match self.ask(RequestOp::Attach { name: "v".into() }) {
-            Ok(ReplyData::Attached(v)) => v,
-            other => panic!("{other:?}"),
-        }
+        Rack { rig: Rig::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(11) }) }
     }
     fn write(&mut self, volume: VolumeId, data: &Payload) {
         let op = RequestOp::Write { volume, offset: 0, data: data.clone(), fua: false };
@@ -63,15 +47,8 @@ impl Rack {
     fn dark(&mut self) {
         (0..3).for_each(|i| self.power_cut(i));
         self.run(Span::from_millis(20));
-        (0..3).for_each(|i| self.restart(i));
-        self.until("all serve again", |r| r.members() == 3);
-    }
-    fn power_cut(&mut self, server: u32) {
-        self.sim.power_cut(server, CutOdds { drop: 1.0, tear: 0.0 });
-    }
-    fn restart(&mut self, server: u32) {
-        let n = self.sim.engine().layout().server(server);
-        self.sim.restart(n).expect("starts");
+        (0..3).for_each(|i| self.start(i));
+        self.until("all serve again", |r| members(r) == 3);
     }
     fn set(&mut self) -> SetStatus {
         match self.admin(AdminOp::RackStatus) {
@@ -79,33 +56,25 @@ impl Rack {
             other => panic!("{other:?}"),
         }
     }
-    fn members(&self) -> usize {
-        let view = self.sim.meta().and_then(|m| m.view(SetId(0))).expect("a set");
-        let members = view.members.iter().filter(|m| m.role == Role::Member).count();
-        if view.state == ViewState::Normal { members } else { 0 }
-    }
-    fn until(&mut self, what: &str, done: impl Fn(&Rack) -> bool) {
-        for _ in 0..2_000 {
-            if done(self) {
-                return;
-            }
-            self.run(Span::from_millis(10));
-        }
-        panic!("never: {what}");
-    }
+}
+
+/// That serve.
+fn members(r: &Rig) -> usize {
+    let view = r.sim.meta().and_then(|m| m.view(SetId(0))).expect("a set");
+    if view.state == ViewState::Normal { r.members(0).len() } else { 0 }
 }
 
 #[test]
 fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
     let mut r = Rack::new(0);
-    let v = r.attach().id;
+    let v = r.volume("v", 1 << 20).id;
     let [flushed, unflushed, later] = [1, 2, 3].map(|s| Payload::elided(4096, s << 30));
     r.write(v, &flushed);
     assert_eq!(r.flush(v), Ok(ReplyData::Done));
     r.write(v, &unflushed);
     (0..3).for_each(|i| r.power_cut(i));
-    r.restart(0);
-    r.restart(1);
+    r.start(0);
+    r.start(1);
     r.run(Span::from_secs(5));
     let lost = r.sim.engine().layout().server(2);
     let set = r.set();
@@ -113,12 +82,12 @@ fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
     assert!(r.sim.server(0).is_some_and(|s| s.status(r.sim.now()).vssds.iter().all(|v| !v.serving)));
     let word = AdminOp::SetRecover { set: set.set, without: [lost].into() };
     assert_eq!(r.admin(word.clone()), Ok(ReplyData::Done));
-    r.until("two members serve", |r| r.members() == 2);
+    r.until("two members serve", |r| members(r) == 2);
     assert_eq!(r.admin(word), Err(RequestError::NotInSet { set: set.set, server: lost }));
     assert_eq!(r.read(v), flushed, "what was flushed is there");
     r.write(v, &later);
-    r.restart(2);
-    r.until("it is a member again", |r| r.members() == 3);
+    r.start(2);
+    r.until("it is a member again", |r| members(r) == 3);
     // Alone it has what the others agreed on.
     r.power_cut(0);
     r.power_cut(1);
@@ -128,7 +97,7 @@ fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
 #[test]
 fn a_client_that_lives_on_has_its_unflushed_writes_on_flash_when_its_flush_is_done() {
     let mut r = Rack::new(1024);
-    let v = r.attach().id;
+    let v = r.volume("v", 1 << 20).id;
     let [first, second] = [1, 2].map(|s| Payload::elided(4096, s << 30));
     r.write(v, &first);
     r.dark();
@@ -143,7 +112,7 @@ fn a_client_that_lives_on_has_its_unflushed_writes_on_flash_when_its_flush_is_do
 #[test]
 fn a_client_that_keeps_nothing_is_told_that_its_writes_are_lost() {
     let mut r = Rack::new(0);
-    let v = r.attach().id;
+    let v = r.volume("v", 1 << 20).id;
     let [first, second] = [1, 2].map(|s| Payload::elided(4096, s << 30));
     r.write(v, &first);
     assert_eq!(r.flush(v), Ok(ReplyData::Done));
