@@ -147,6 +147,15 @@ pub fn status(s: &Status) -> String {
     for (server, (reason, n)) in s.servers.iter().flat_map(|s| s.refused.iter().map(|r| (s.server, r))) {
         let _ = writeln!(out, "{n} refused by server {server}: {}", reason.replace('_', " "));
     }
+    let vssds = || s.servers.iter().flat_map(|server| server.vssds.iter().map(|v| (server.server, v)));
+    let (read, healed, lost) = vssds()
+        .fold((0, 0, 0), |(read, healed, lost), (_, v)| (read + v.scrubbed, healed + v.healed, lost + v.scrub_lost));
+    if read + healed > 0 {
+        let _ = writeln!(out, "scrub: {read} blocks read; {healed} healed, {lost} damaged in every copy");
+    }
+    for (server, v) in vssds().filter(|(_, v)| v.worn_out) {
+        let _ = writeln!(out, "server {server}: vSSD {} is worn out, {} of its blocks failed", v.id, v.blocks_retired);
+    }
     let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
     if s.latency.iter().any(|l| l.count > 0) {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));

@@ -154,8 +154,9 @@ trace_points! {
     RedirectFar,
     /// The other rack's switch told the state of a vSSD; it was older than what is known, or its row is not. a: vSSD, b: sequence.
     FarState, FarStateStale,
-
-
+    /// A member left the view, or a shadow, since others cannot reach it though it holds a lease; it reaches them again. a: set,
+    /// b: vSSD.
+    MemberUnreached, MemberReached,
 }
 
 /// Which node an address belongs to, for drivers and reports.

@@ -102,6 +102,15 @@ impl<F: FileIo> FileSsd<F> {
     pub fn open(file: F, ssd: SsdId, shape: Shape) -> Result<FileSsd<F>, OpenError> {
         FileSsd::open_as(file, ssd, shape, None)
     }
+    /// Whether the file holds no device yet: [`FileSsd::open`] would make a new one, empty.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn is_blank(file: &F) -> std::io::Result<bool> {
+        let mut first = [0; layout::SUPER_LEN];
+        file.read_at(&mut first, layout::SUPER_AT)?;
+        Ok(matches!(layout::decode_super(&first), Super::Blank))
+    }
     /// As [`FileSsd::open`]; a new device keeps what it was made as, and is opened as nothing else.
     pub fn open_as(file: F, ssd: SsdId, shape: Shape, made: Option<Made>) -> Result<FileSsd<F>, OpenError> {
         if shape.page_bytes == 0 || !shape.page_bytes.is_multiple_of(BLOCK) {

@@ -4,10 +4,12 @@
 //! cargo run --release -p rackweave-eval --example rack_cell -- [policies=vdc,software,rackblox,ideal] [writes=0.5]
 //!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [ssd=4G] [channels=2] [seed=1]
 //!     [sched=fifo|deadline|kyber] [coordinated=true|false] [reads_per_die=2]
+//!     [far_reads=true|false] [between_us=10]
 //! ```
 
 use std::process::ExitCode;
 
+use rackweave_core::Span;
 use rackweave_eval::rack::{Cell, Load, Scheme, run_all, void};
 use rackweave_rack::config::{BlockingConfig, SchedConfigKind, SchedSection, Size};
 use rackweave_rack::sim::Network;
@@ -60,6 +62,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
                     _ => sched.reads_per_die = value.parse()?,
                 }
             }
+            "far_reads" => cell.far_reads = Some(value.parse()?),
+            "between_us" => cell.network.between_racks = Span::from_micros(value.parse()?),
             "channels" => cell.channels = value.parse()?,
             "ssd" => cell.ssd_bytes = Size::parse(value)?.0,
             "profile" => cell.profile = value.into(),

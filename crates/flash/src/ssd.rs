@@ -643,6 +643,15 @@ impl Ssd {
         self.get(vssd).retired()
     }
 
+    /// No block of the vSSD is left in reserve for the next that fails. It works on, but for how long nobody knows.
+    pub fn worn_out(&self, vssd: VssdId) -> bool {
+        self.get(vssd).worn_out()
+    }
+    /// So many failed that data could need what collection cannot gain any more: it is to be read, and written no more.
+    pub fn read_only(&self, vssd: VssdId) -> bool {
+        self.get(vssd).read_only()
+    }
+
     /// Appends at most `limit` chunks that hold an entry, from the chunk of `from` on in address order, each with a
     /// digest over its entries. Returns where to go on.
     pub fn chunks(

@@ -8,7 +8,7 @@
 //! a member is removed only then and only on the word of a survivor heard after the loss; a restarted server comes back
 //! as a shadow; a set without survivors recovers when all members of its last epoch are back; a service that starts
 //! takes every lease of its life before for held. vSSDs move and are made anew ([`moves`], rule 24): a new one is filled
-//! as a shadow, then the old one leaves.
+//! as a shadow, then the old one leaves. Members that hold leases and do not reach each other do not stay in one view ([`reach`]).
 
 mod clear;
 pub mod codec;
@@ -17,6 +17,7 @@ mod members;
 mod moves;
 mod node;
 mod outbox;
+mod reach;
 mod rounds;
 mod volumes;
 pub mod wear;

@@ -41,12 +41,27 @@ pub struct Place {
     /// Complete in the epoch named.
     pub complete_in: Option<Epoch>,
     pub failed: bool,
+    /// Others of the view could not reach it, nor it them, though it holds a lease: it is left out until it says that it
+    /// does.
+    pub unreached: bool,
+    /// Its flash is worn out: its contents are to move while it still takes writes.
+    pub worn_out: bool,
 }
 
 impl Place {
     pub fn new(vssd: VssdId, node: NodeId, slot: u8) -> Place {
-        let (replaces, leaving, epoch, complete_in, failed) = (None, false, Epoch(0), None, false);
-        Place { vssd, node, slot, replaces, leaving, epoch, complete_in, failed }
+        Place {
+            vssd,
+            node,
+            slot,
+            replaces: None,
+            leaving: false,
+            epoch: Epoch(0),
+            complete_in: None,
+            failed: false,
+            unreached: false,
+            worn_out: false,
+        }
     }
 }
 
@@ -184,7 +199,7 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, V
     }
     let mut next = Vec::with_capacity(judge.places.len());
     for m in &view.members {
-        let leaves = judge.place(m.vssd).filter(|p| p.leaving);
+        let leaves = judge.place(m.vssd).filter(|p| p.leaving || p.unreached);
         match judge.life(m) {
             // As a shadow it serves nothing, and no write completes without its word. Once it has installed that, the
             // others can do without: it does not take itself for a member under the lease it has.
@@ -193,7 +208,7 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, V
                     next.push(Member { role: Role::Shadow, ..*m });
                 }
             }
-            Life::Restarted if leaves.is_some() => {}
+            Life::Restarted if leaves.is_some_and(|p| p.leaving) => {}
             Life::Live | Life::Unheard => {
                 let complete = judge.place(m.vssd).is_some_and(|p| p.complete_in == Some(view.epoch));
                 let role = if complete { Role::Member } else { m.role };
@@ -206,7 +221,8 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, V
         }
     }
     for p in judge.places {
-        if !p.leaving && !view.members.iter().any(|m| m.vssd == p.vssd) && judge.usable(p.vssd, p.node) {
+        if !p.leaving && !p.unreached && !view.members.iter().any(|m| m.vssd == p.vssd) && judge.usable(p.vssd, p.node)
+        {
             next.push(judge.reborn(p.vssd, p.node, Role::Shadow));
         }
     }

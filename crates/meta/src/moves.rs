@@ -166,13 +166,22 @@ impl Meta {
         plan.done = true;
         self.drop_gone(|p| p.node == src && lost >> (p.slot & 63) & 1 == 0);
     }
-    /// Forgets places that no view and no server has any more.
+    /// Forgets places that no view and no server has any more. A server that started anew meanwhile does not know what its
+    /// life before announced: the switch is told.
     fn drop_gone(&mut self, which: impl Fn(&Place) -> bool) {
         for i in 0..self.sets.len() {
             let s = &mut self.sets[i];
             let before = s.places.len();
             let view = &s.view;
-            s.places.retain(|p| !(p.leaving && which(p) && !view.members.iter().any(|m| m.vssd == p.vssd)));
+            let (servers, rows) = (&self.servers, &mut self.moves.rows);
+            s.places.retain(|p| {
+                let gone = p.leaving && which(p) && !view.members.iter().any(|m| m.vssd == p.vssd);
+                if gone && rows.iter().all(|r| r.vssd != p.vssd) {
+                    let incarnation = servers.server(p.node).incarnation;
+                    rows.push(DeadRow { vssd: p.vssd, set: view.set, incarnation, again_at: Time::ZERO });
+                }
+                !gone
+            });
             if s.places.len() != before {
                 self.put_places(i);
             }
@@ -256,6 +265,17 @@ impl Meta {
         let ended = self.servers.server(p.node).lease_ends.max(self.booted_at.unwrap_or(now));
         p.failed || now >= ended + after
     }
+    /// A server's vSSDs whose flash is at its end. They move with the next tick.
+    pub(crate) fn worn_out(&mut self, src: NodeId, incarnation: Incarnation, vssds: &[VssdId]) {
+        if self.servers.server(src).incarnation != incarnation {
+            return;
+        }
+        for v in vssds {
+            let Some(&(set, place)) = self.by_vssd.get(v) else { continue };
+            let p = &mut self.sets[set].places[place];
+            p.worn_out |= p.node == src;
+        }
+    }
     fn draining(&self, node: NodeId) -> bool {
         self.moves.nodes.get(&node) == Some(&ServerState::Draining)
     }
@@ -274,8 +294,9 @@ impl Meta {
             for k in 0..self.sets[i].places.len() {
                 let p = self.sets[i].places[k];
                 let lost = !self.draining(p.node) && self.is_gone(now, &p);
-                if p.leaving || p.replaces.is_some() || !(lost || self.draining(p.node)) || self.is_replaced(i, p.vssd)
-                {
+                let worn_out = p.worn_out && self.cfg.replace_after > Span::ZERO;
+                let to_move = lost || worn_out || self.draining(p.node);
+                if p.leaving || p.replaces.is_some() || !to_move || self.is_replaced(i, p.vssd) {
                     continue;
                 }
                 if !self.has_source(i) {
@@ -326,7 +347,8 @@ impl Meta {
     /// Why a copy of set `i`, in place of one on `from`, cannot come to this server.
     fn unfit(&self, now: Time, i: usize, from: NodeId, node: NodeId) -> Option<&'static str> {
         let layout = &self.cfg.layout;
-        let failed = self.places().any(|(_, p)| p.node == node && p.failed);
+        let here = || self.places().map(|(_, p)| p).filter(|p| p.node == node);
+        let (failed, worn_out) = (here().any(|p| p.failed), here().any(|p| p.worn_out));
         if self.moves.nodes.get(&node) != Some(&ServerState::In) {
             Some("is drained or removed")
         } else if layout.rack(node) != layout.rack(from) {
@@ -335,6 +357,8 @@ impl Meta {
             Some("does not run")
         } else if failed {
             Some("has a drive that failed")
+        } else if worn_out {
+            Some("has a drive that is worn out")
         } else if self.sets[i].places.iter().any(|p| p.node == node) {
             Some("has a copy of the set already")
         } else if self.free_slots(node, i).is_empty() {

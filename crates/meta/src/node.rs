@@ -22,6 +22,7 @@ use crate::codec::{self, RackRecord, Record, ServerRecord};
 use crate::members::{self, Patience, Place, Server, Servers};
 use crate::moves::Moves;
 use crate::outbox::Outbox;
+use crate::reach::Complaint;
 use crate::rounds::Rounds;
 use crate::volumes::{self, Limits, Volumes};
 use crate::{MetaConfig, MetaError};
@@ -41,6 +42,7 @@ const TICKS_A_LEASE: u64 = 4;
 pub(crate) struct Set {
     pub(crate) places: Vec<Place>,
     pub(crate) view: View,
+    pub(crate) complaints: Vec<Complaint>,
 }
 
 /// Servers by node id; a rack has few.
@@ -66,7 +68,7 @@ pub struct Meta {
     pub(crate) me: Incarnation,
     rack: RackRecord,
     pub(crate) sets: Vec<Set>,
-    by_set: Map<SetId, usize>,
+    pub(crate) by_set: Map<SetId, usize>,
     pub(crate) by_vssd: Map<VssdId, (usize, usize)>,
     pub(crate) servers: ServerTable,
     pub(crate) moves: Moves,
@@ -94,7 +96,7 @@ impl Meta {
             let places: Vec<Place> = s.members.iter().zip(slots).map(place).collect();
             let (epoch, members) = (Epoch(0), Vec::new());
             let view = View { set: s.set, epoch, state: ViewState::Normal, recovered: epoch, members };
-            sets.push(Set { places, view });
+            sets.push(Set { places, view, complaints: Vec::new() });
         }
         let limits = cfg.levels.iter().map(|l| Limits {
             level: l.level,
@@ -276,6 +278,13 @@ impl Meta {
             }
             Body::Control(Control::Recovered { set, epoch }) => self.recovered(src, header.incarnation, set, epoch, fx),
             Body::Control(Control::EpochAsk { set, epoch }) => self.epoch_ask(src, header.incarnation, set, epoch, fx),
+            Body::Control(Control::Silent { set, epoch, silent }) => {
+                self.silent(now, (src, header.incarnation), (set, epoch), &silent, fx);
+            }
+            Body::Control(Control::Reached { set, epoch }) => {
+                self.reached(now, (src, header.incarnation), (set, epoch), fx);
+            }
+            Body::Control(Control::WornOut { vssds }) => self.worn_out(src, header.incarnation, &vssds),
             Body::Control(Control::Attach { name }) => {
                 let answer = self.attach(src, header, &name);
                 self.say(src, header.request, Control::Attached(answer));
@@ -327,7 +336,8 @@ impl Meta {
         };
         self.servers.known.insert(src, server);
         for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
-            (p.complete_in, p.failed, p.epoch) = (None, false, Epoch(0));
+            (p.complete_in, p.epoch) = (None, Epoch(0));
+            (p.failed, p.unreached, p.worn_out) = (false, false, false);
         }
         for r in reports {
             self.note(src, r);
@@ -496,6 +506,7 @@ impl Meta {
         };
         let set = s.view.set;
         let recovered = if state == ViewState::Normal { s.view.recovered } else { epoch };
+        s.complaints.clear();
         let old = std::mem::replace(&mut s.view, View { set, epoch, state, recovered, members });
         let view = s.view.clone();
         trace_changes(&old, &view, fx);

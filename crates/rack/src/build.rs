@@ -340,7 +340,8 @@ pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
         RedirectKind::Load => Redirect::Load,
     };
     let far = (cfg.racks.count > 1).then(|| layout(cfg).switch((rack + 1) % cfg.racks.count));
-    SwitchConfig { redirect, rack, far, ..SwitchConfig::new(layout(cfg).switch(rack)) }
+    let far_reads = cfg.switch.far_reads.unwrap_or(true);
+    SwitchConfig { redirect, rack, far, far_reads, ..SwitchConfig::new(layout(cfg).switch(rack)) }
 }
 
 /// Volume client `i`. `nonce` must differ in each of its lives.

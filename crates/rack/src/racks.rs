@@ -55,6 +55,9 @@ impl RacksSection {
             if let Some(far) = self.far_replicas {
                 wrong("racks.far_replicas", far.to_string(), "only with racks.count = 2".into());
             }
+            if let Some(far) = cfg.switch.far_reads {
+                wrong("switch.far_reads", far.to_string(), "only with racks.count = 2".into());
+            }
             return;
         }
         let (far, replicas) = (self.far(), cfg.replicas);

@@ -51,6 +51,9 @@ fn what_cannot_be_two_racks_is_refused_with_value_and_rule() {
         RackConfig { racks: one, ..RackConfig::default() },
         &["racks.far_replicas = 1", "only with racks.count = 2"],
     );
+    let mut far_reads = RackConfig::default();
+    far_reads.switch.far_reads = Some(false);
+    refused(far_reads, &["switch.far_reads = false", "only with racks.count = 2"]);
     let three = RacksSection { count: 3, far_replicas: None };
     refused(RackConfig { racks: three, ..RackConfig::default() }, &["racks.count = 3", "1 to 2"]);
     let text = "servers = 6\n[racks]\ncount = 2\nswitches = 2\n";

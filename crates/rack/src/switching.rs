@@ -113,6 +113,10 @@ pub struct RingPlan {
 pub struct SwitchSection {
     pub data_plane: DataPlaneKind,
     pub redirect: RedirectKind,
+    /// Whether a read whose replicas in the rack all collect goes to the other rack's, with `racks.count = 2`; left out:
+    /// yes. Not where the way between the racks takes longer than the wait for a die that collects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far_reads: Option<bool>,
     /// Of a data plane in the kernel: which interface leads to which node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSection>,

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, ServerInfo, ServerState};
-use rackweave_core::{Payload, Rng, SetId, Span, VolumeId, VssdId};
+use rackweave_core::{Payload, Rng, SetId, Span, TracePoint, VolumeId, VssdId};
 use rackweave_rack::RackConfig;
-use rackweave_rack::sim::{Contents, RackFaults, SimConfig};
+use rackweave_rack::sim::{Breakage, Contents, RackFaults, SimConfig};
 
 use crate::rig::{Rig, small};
 
@@ -296,4 +296,27 @@ fn anyone_may_die_in_the_middle_of_a_move() {
         let now = r.members(1);
         assert!(now.iter().any(|m| m.1 == to) && now.iter().all(|m| m.0 != old), "seed {seed}: {now:?}");
     }
+}
+
+/// Erasing what was given back fails with the drive: that is final (protocol rule 12), and not begun again and again.
+#[test]
+fn a_slot_that_cannot_be_erased_is_not_tried_again() {
+    let mut r = Rack::new(&config(|c| c.repair.replace_after_s = 1), 8);
+    let (old, from) = r.members(0)[0];
+    assert_eq!(r.admin(AdminOp::VssdMove { vssd: old, to: None }), Ok(ReplyData::Done));
+    let released = |r: &Rig| r.sim.engine().coverage().get(TracePoint::VssdReleased) > 0;
+    while !released(&r) {
+        r.run(Span::from_micros(50));
+    }
+    r.sim.disk(from).expect("kept").fail(Breakage::Writes);
+    let failed = |r: &Rig| r.sim.server(from).is_some_and(|s| s.status(r.sim.now()).failed);
+    r.until("its drive has failed", failed);
+    r.until("its other copies are elsewhere", |r| {
+        (0..4).all(|s| r.members(s).len() == 2 && r.members(s).iter().all(|m| m.1 != from))
+    });
+    let before = r.sim.engine().events();
+    r.run(Span::from_secs(1));
+    let events = r.sim.engine().events() - before;
+    assert!(events < 20_000, "{events} events in a second of rest");
+    r.check();
 }

@@ -15,6 +15,8 @@ const NEED_NOT_OCCUR: &[T] = &[
     T::RedirectFar,
     T::FarState,
     T::FarStateStale,
+    T::MemberUnreached,
+    T::MemberReached,
     // Of plans with moves.
     T::MoveStarted,
     T::MoveDone,
@@ -93,8 +95,16 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
 }
 
 /// Two racks: what must occur beside what one rack sees.
-const MUST_OCCUR_IN_TWO_RACKS: &[T] =
-    &[T::RedirectFar, T::FarState, T::FarStateStale, T::MemberRemoved, T::ShadowComplete, T::LeaseExpired];
+const MUST_OCCUR_IN_TWO_RACKS: &[T] = &[
+    T::RedirectFar,
+    T::FarState,
+    T::FarStateStale,
+    T::MemberRemoved,
+    T::ShadowComplete,
+    T::LeaseExpired,
+    T::MemberUnreached,
+    T::MemberReached,
+];
 
 #[test]
 fn two_racks_pass_every_seed_and_meet_what_one_rack_cannot() {

@@ -1,7 +1,7 @@
 //! Two racks: a switch, a link or a rack is lost, and what the replicas elsewhere do about it (RB12, RB13, protocol rule 4).
 
 use rackweave_core::request::{ReplyData, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{Layout, NodeId, Payload, Span};
+use rackweave_core::{Layout, NodeId, Payload, Span, TracePoint};
 use rackweave_rack::RackConfig;
 use rackweave_rack::racks::RacksSection;
 use rackweave_rack::sim::{Contents, SimConfig};
@@ -30,12 +30,15 @@ impl std::ops::DerefMut for Racks {
 
 impl Racks {
     fn new() -> Racks {
-        let racks = RacksSection { count: 2, far_replicas: None };
-        let cfg = RackConfig { racks, ..small(4, 64) };
+        Racks::with(RacksSection { count: 2, far_replicas: None }, 3)
+    }
+    fn with(racks: RacksSection, replicas: u32) -> Racks {
+        let two = racks.count == 2;
+        let cfg = RackConfig { racks, replicas, ..small(4, 64) };
         let mut rig = Rig::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(5) });
         let volume = rig.volume("v", 1 << 20);
         let home = volume.sets[0].0 / 2;
-        assert!(volume.sets.iter().all(|s| s.0 / 2 == home), "a volume has one home: {:?}", volume.sets);
+        assert!(!two || volume.sets.iter().all(|s| s.0 / 2 == home), "a volume has one home: {:?}", volume.sets);
         Racks { rig, volume, home }
     }
     fn write(&mut self, seed: u64) -> RequestId {
@@ -70,6 +73,13 @@ impl Racks {
     fn until_members(&mut self, what: &str, n: usize) {
         let set = self.volume.sets[0].0;
         self.until(what, |r| r.members(set).len() == n);
+    }
+    /// Racks of the members, in order.
+    fn racks(&self) -> Vec<u32> {
+        racks_of(self, self.volume.sets[0].0)
+    }
+    fn cut_between_racks(&mut self, cut: bool) {
+        self.sim.engine_mut().net().cut_between_racks(cut);
     }
 }
 
@@ -134,4 +144,90 @@ fn a_client_cut_off_from_one_switch_reads_and_writes_by_the_other() {
     let second = r.write(2);
     assert_eq!(r.wait(second), Ok(ReplyData::Done));
     r.reads(2);
+}
+
+/// Racks of the set's members, in order.
+fn racks_of(r: &Rig, set: u32) -> Vec<u32> {
+    let mut racks: Vec<u32> = r.members(set).iter().map(|m| m.0.rack()).collect();
+    racks.sort_unstable();
+    racks
+}
+
+/// With the link between the racks cut nobody loses its lease. Who leaves is the side that the other can do without.
+fn writes_go_on_when_the_link_is_cut(far_replicas: u32) {
+    let mut r = Racks::with(RacksSection { count: 2, far_replicas: Some(far_replicas) }, 3);
+    let first = r.write(1);
+    assert_eq!(r.wait(first), Ok(ReplyData::Done));
+    let (begun, all) = (r.sim.now(), r.racks());
+    assert_eq!(all.len(), 3);
+    r.cut_between_racks(true);
+    for seed in 2..6 {
+        let write = r.write(seed);
+        assert_eq!(r.wait(write), Ok(ReplyData::Done));
+        r.reads(seed);
+    }
+    assert!(r.sim.now().since(begun) < Span::from_secs(3), "{}", r.sim.now().since(begun));
+    let large = if far_replicas == 2 { 1 - r.home } else { r.home };
+    assert_eq!(r.racks(), [large, large], "the rack with two copies stays");
+    assert!(r.sim.engine().coverage().get(TracePoint::LeaseExpired) == 0, "nobody lost its lease");
+    r.run(Span::from_secs(10));
+    assert_eq!(r.racks(), [large, large], "nobody comes back while the link is cut");
+    r.cut_between_racks(false);
+    let set = r.volume.sets[0].0;
+    r.until("all are members again", |r| racks_of(r, set) == all);
+    // What was written without it is there, too.
+    let rest = r.switch(large);
+    r.sim.crash(rest);
+    r.reads(5);
+}
+
+#[test]
+fn writes_go_on_at_home_when_only_the_link_between_the_racks_is_cut() {
+    writes_go_on_when_the_link_is_cut(1);
+}
+
+#[test]
+fn writes_go_on_away_from_home_where_most_copies_are() {
+    writes_go_on_when_the_link_is_cut(2);
+}
+
+#[test]
+fn of_two_copies_none_goes_on_alone_and_both_do_when_the_link_is_mended() {
+    let mut r = Racks::with(RacksSection { count: 2, far_replicas: Some(1) }, 2);
+    let first = r.write(1);
+    assert_eq!(r.wait(first), Ok(ReplyData::Done));
+    r.cut_between_racks(true);
+    let second = r.write(2);
+    r.run(Span::from_secs(5));
+    assert_eq!((r.answer(second), r.racks()), (None, vec![0, 1]), "one copy acknowledges nothing alone");
+    r.cut_between_racks(false);
+    assert_eq!(r.wait(second), Ok(ReplyData::Done));
+    r.reads(2);
+}
+
+#[test]
+fn a_set_in_one_rack_does_without_the_one_that_a_peer_does_not_reach() {
+    let mut r = Racks::with(RacksSection { count: 1, far_replicas: None }, 3);
+    let set = r.volume.sets[0];
+    let servers: Vec<NodeId> = {
+        let view = r.sim.meta().and_then(|m| m.view(set)).expect("a set");
+        view.members.iter().map(|m| m.server).collect()
+    };
+    let cut = |r: &mut Racks, cut: bool| {
+        let net = r.sim.engine_mut().net();
+        net.block(servers[0], servers[1], cut);
+        net.block(servers[1], servers[0], cut);
+    };
+    cut(&mut r, true);
+    for seed in 1..5 {
+        let write = r.write(seed);
+        assert_eq!(r.wait(write), Ok(ReplyData::Done));
+        r.reads(seed);
+    }
+    r.until_members("one left", 2);
+    let view = r.sim.meta().and_then(|m| m.view(set)).expect("a set");
+    assert!(view.members.iter().all(|m| m.server != servers[1]), "of equals the first stay: {view:?}");
+    cut(&mut r, false);
+    r.until_members("all are members again", 3);
+    r.reads(4);
 }

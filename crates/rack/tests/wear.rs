@@ -101,11 +101,15 @@ fn vssds_trade_servers_while_they_serve_and_wear_evens_out() {
     assert!(before.balanced && before.swaps == 0 && before.servers.len() == 4, "{before:?}");
     assert!(before.milli_lambda > 1_500, "{before:?}");
     let first = r.on(0);
-    r.skewed(Span::from_secs(245));
+    let mut moved = false;
+    for _ in 0..49 {
+        r.skewed(Span::from_secs(5));
+        moved |= r.on(0) != first;
+    }
     let after = r.wear();
     assert!(after.swaps >= 2 && after.given_up == 0, "{after:?}");
     assert!(after.milli_lambda < before.milli_lambda - 200, "{before:?} {after:?}");
-    assert_ne!(r.on(0), first, "the first set lies elsewhere");
+    assert!(moved, "the first set lay elsewhere");
     r.check();
     for set in 0..SETS as u32 {
         let mut on = r.on(set);

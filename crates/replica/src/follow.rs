@@ -30,10 +30,12 @@ impl Replica {
                 self.range_invalidated(cx, from, request, (range, version, mutation, attach), fua);
             }
             Peer::Ack { credit } => {
+                self.answered(from);
                 self.acknowledged(cx, from, request, &[]);
                 self.credit_came(cx, from, credit);
             }
             Peer::Nack { blocks, credit } => {
+                self.answered(from);
                 self.acknowledged(cx, from, request, &blocks);
                 self.credit_came(cx, from, credit);
             }
@@ -51,7 +53,7 @@ impl Replica {
             Peer::FlushAck { ok } => self.flush_acknowledged(cx, from, request, ok),
             Peer::Fence { volume, attach } => self.fence_asked(cx, from, request, volume, attach),
             Peer::FenceAck { attach } => self.fence_acknowledged(cx, from, request, attach),
-            Peer::StaleEpoch => {}
+            Peer::StaleEpoch => self.answered(from),
             Peer::DigestAsk { from: at, limit } => self.digest_asked(cx, from, request, at, limit),
             Peer::Digests { entries, next } => self.digests(cx, from, request, &entries, next),
             Peer::ScanAsk { chunk } => self.scan_asked(cx, from, request, chunk),

@@ -28,6 +28,7 @@ mod fill;
 mod follow;
 mod op;
 mod range;
+mod reach;
 mod read;
 mod recover;
 mod replica;

@@ -17,6 +17,7 @@ use crate::credit::Account;
 use crate::dedup::Dedup;
 use crate::fill::Fill;
 use crate::op::{Asker, Gather, Job, Load, Op, Persist, Waiter, Waiting};
+use crate::reach::Reach;
 use crate::recover::Recovery;
 use crate::store::{Store, StoreDone};
 use crate::timers::{Ref, Timer, Timers, Wait};
@@ -87,6 +88,7 @@ pub struct Replica {
     pub(crate) replays: usize,
     pub(crate) fill: Option<Box<Fill>>,
     pub(crate) recovery: Option<Box<Recovery>>,
+    pub(crate) reach: Reach,
     pub(crate) stats: ReplicaStats,
 }
 
@@ -133,6 +135,7 @@ impl Replica {
             replays: 0,
             fill: None,
             recovery: None,
+            reach: Reach::default(),
             stats: ReplicaStats::default(),
         }
     }
@@ -209,6 +212,9 @@ impl Replica {
         if self.failed {
             return;
         }
+        if self.role.is_none() && matches!(body, Peer::StaleEpoch) {
+            return self.reached(p.src);
+        }
         if p.header.epoch != self.epoch || self.role.is_none() {
             self.other_epoch(&mut cx, p.src, p.header, &body);
             return;
@@ -225,8 +231,7 @@ impl Replica {
         cx.fx.trace(TracePoint::StaleEpoch, u64::from(h.epoch.0), u64::from(self.epoch.0));
         if h.epoch < self.epoch && !matches!(body, Peer::StaleEpoch) {
             let header = Header {
-                vssd: h.vssd,
-                original_vssd: h.vssd,
+                vssd: h.original_vssd,
                 epoch: self.epoch,
                 incarnation: self.incarnation,
                 op: PacketOp::Peer,
@@ -274,6 +279,7 @@ impl Replica {
             && match *t {
                 Timer::Credit(id) => self.credit_ask == id,
                 Timer::Fill(id) => self.filling() == Some(id),
+                Timer::Reach(epoch) => self.epoch.0 == epoch && self.role.is_none() && !self.failed,
                 _ => true,
             }
     }
@@ -292,6 +298,7 @@ impl Replica {
             }
             Timer::Heal(r) => self.heal(cx, r.slot),
             Timer::Credit(_) => self.credit_timer(cx),
+            Timer::Reach(_) => self.reach_timer(cx),
             Timer::Fill(id) => {
                 self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
                 self.fill_timer(cx);
@@ -533,6 +540,6 @@ fn live(t: &Timer, ops: &Slab<Op>, active: &Active, waiters: &Slab<Waiter>, load
         Timer::Range(id) => active.ranges.iter().any(|r| r.id == id),
         Timer::Waiter(r) => waiters.get(r.slot as usize).is_some_and(|w| w.id == r.id),
         Timer::Heal(r) => loads.get(r.slot as usize).is_some_and(|l| l.id == r.id),
-        Timer::Credit(_) | Timer::Fill(_) => true,
+        Timer::Credit(_) | Timer::Fill(_) | Timer::Reach(_) => true,
     }
 }

@@ -161,7 +161,8 @@ impl Replica {
     }
 
     /// Asks every member that has given too little for whoever is first in the queue (or a recovery).
-    pub(crate) fn ask_credit<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+    /// Returns whom, as bits.
+    pub(crate) fn ask_credit<S: Store>(&mut self, cx: &mut Cx<'_, S>) -> u64 {
         self.credit_queue_prune();
         let head = self.credit_queue.front().and_then(|&r| self.waiting(r));
         let need = match head {
@@ -169,24 +170,28 @@ impl Replica {
             None if self.recovery.is_some() => (1, 1),
             None => {
                 self.credit_ask = 0;
-                return;
+                return 0;
             }
         };
         if self.credit_ask == 0 {
             self.credit_ask = self.id();
         }
+        let mut asked = 0;
         for k in Self::bits(self.others()) {
             if self.accounts[k].has(need.0, need.1) {
                 continue;
             }
+            asked |= 1 << k;
             self.tell_used(cx, k, self.credit_ask, need.1);
         }
         self.timers.set(cx.now, Wait::Retransmit(1), Timer::Credit(self.credit_ask));
+        asked
     }
 
     /// Asks again for whatever was not answered.
     pub(crate) fn credit_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
-        self.ask_credit(cx);
+        let asked = self.ask_credit(cx);
+        self.ask_silent(cx, asked);
         self.run_credit_queue(cx);
     }
 

@@ -29,6 +29,8 @@ pub(crate) enum Timer {
     Credit(u64),
     /// Repeat what the fill or recovery waits for.
     Fill(u64),
+    /// Out of the view of this epoch: ask its members again whether they can be reached.
+    Reach(u32),
 }
 
 /// Doublings of the retransmission time.

@@ -61,6 +61,7 @@ impl Replica {
                 self.go_on(&mut cx);
             }
         }
+        self.reach_anew(now);
         self.settle(&mut cx);
     }
 

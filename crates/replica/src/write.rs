@@ -260,6 +260,7 @@ impl Replica {
             cx.fx.trace(TracePoint::InvRetransmit, r.id, u64::from(attempts));
         }
         self.transmit(cx, r.slot);
+        self.look_for_silent(cx, r.slot);
         self.timers.set(cx.now, Wait::Retransmit(attempts), Timer::Op(r));
         self.advance(cx, r.slot);
     }
@@ -577,7 +578,8 @@ impl Replica {
             Reserve::Wait => {
                 let w = self.wait(cx.now, Waiting::Retry { op, index, pages });
                 self.credit_queue.push_back(w);
-                return self.ask_credit(cx);
+                self.ask_credit(cx);
+                return;
             }
             Reserve::NoSpace => return self.retry_failed(cx, op, IoError::NoSpace),
         }

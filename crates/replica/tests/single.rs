@@ -488,3 +488,37 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
     o.peer(1, Peer::Scan { chunk: stale, entries: [].into() });
     assert_eq!(o.store.persists, 1, "filled");
 }
+
+/// Were each end asked for by itself in turn, neither would ever be there with the other.
+#[test]
+fn parts_of_a_partial_write_are_kept_until_both_ends_are_there() {
+    let mut one = One::new(Role::Member);
+    let val = |one: &mut One, b: u32, version| {
+        one.peer(1, Peer::Val { volume: V, blocks: [(b, version)].into() });
+    };
+    for b in 0..2 {
+        assert!(acked(&one.inv(1, 1 + u64::from(b), block(b, ts(4, 1), Timestamp::ZERO, false))));
+        val(&mut one, b, ts(4, 1));
+    }
+    // Each read takes a while.
+    one.store.slow = 1;
+    let range = SectorRange { volume: V, first: 4, count: 8 };
+    let mutation = Mutation { client: Incarnation(10), sequence: 1, floor: 0 };
+    let write = WriteRequest { range, data: Payload::elided(4096, 7 << 30), fua: false, attach: 0, mutation };
+    assert!(one.io(IoRequest::Write(Box::new(write))).is_empty());
+    let both = std::mem::take(&mut one.store.done);
+    assert_eq!(both.len(), 2, "both ends are read");
+    // One of them is overwritten before it is there.
+    assert!(acked(&one.inv(1, 9, block(0, ts(8, 1), ts(4, 1), false))));
+    val(&mut one, 0, ts(8, 1));
+    for done in both {
+        one.r.handle_store(one.now, done, &mut one.store, &mut one.fx);
+    }
+    let mut again = std::mem::take(&mut one.store.done);
+    assert_eq!(again.len(), 1, "only that one is read again");
+    one.fx.clear();
+    one.r.handle_store(one.now, again.remove(0), &mut one.store, &mut one.fx);
+    assert!(one.store.done.is_empty(), "nothing is read a third time");
+    let asked = one.sent();
+    assert!(asked.iter().any(|p| matches!(p, Peer::CreditAsk { .. })), "the write goes on: {asked:?}");
+}

@@ -310,6 +310,7 @@ impl Server {
             FlashDone::BlockFreed { .. } => {
                 let Some(i) = self.slot_of(&d) else { return };
                 self.touched |= 1 << i;
+                self.note_worn(now, i);
                 let v = &mut self.vssds[i];
                 (v.disk.no_block, v.disk.freed, v.disk.allocated) = (false, true, true);
             }
@@ -416,7 +417,7 @@ impl Server {
             }
         }
         if self.registration.deadline() <= now {
-            let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(|v| v.replica.report()).collect();
+            let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(Vssd::report).collect();
             let message = self.registration.message(now, vssds);
             self.to_meta(message, fx);
             self.tell_wear(now, fx);

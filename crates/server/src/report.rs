@@ -17,6 +17,8 @@ pub struct ServerReport {
     /// The drive has failed for good.
     pub failed: bool,
     pub lease_until: Time,
+    /// Passes over all that its flash holds that were finished.
+    pub scrub_passes: u64,
     pub vssds: Vec<VssdStatus>,
 }
 
@@ -37,6 +39,9 @@ pub struct VssdStatus {
     pub mapped_bytes: u64,
     pub exported_bytes: u64,
     pub erases: u64,
+    /// Blocks that failed for good; no more are in reserve for those that fail next: its contents are to move.
+    pub blocks_retired: u64,
+    pub worn_out: bool,
     /// Episodes of collection begun by the monitor.
     pub gc_episodes: u64,
     /// Of those, begun though the switch did not answer.
@@ -87,6 +92,8 @@ pub struct VssdStatus {
     /// Blocks read because their turn had come, and those of them that no member could heal.
     pub scrubbed: u64,
     pub scrub_lost: u64,
+    /// What the present pass has read of what the flash holds, at most 1.
+    pub scrub_progress: f64,
 }
 
 impl GcState {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{BlockAddr, Effects, Span, Time};
+use rackweave_core::{BlockAddr, Effects, Span, Time, VssdId};
 
 use crate::node::Server;
 
@@ -25,6 +25,8 @@ pub struct Scrub {
     from: Option<BlockAddr>,
     at: Time,
     busy: u32,
+    /// Blocks of the present pass and vSSD whose turn came.
+    seen: u64,
     /// Passes over everything that were finished.
     pub passes: u64,
 }
@@ -58,6 +60,17 @@ impl Server {
         }
     }
 
+    /// Part of the vSSD's blocks whose turn has come in the present pass.
+    pub(crate) fn scrub_progress(&self, vssd: VssdId) -> f64 {
+        let Some(i) = self.vssds.iter().position(|v| v.cfg.id == vssd) else { return 0.0 };
+        let mapped = self.ssd.space(vssd).mapped_slots.max(1);
+        match i.cmp(&self.scrub.slot) {
+            std::cmp::Ordering::Less => 1.0,
+            std::cmp::Ordering::Equal => (self.scrub.seen as f64 / mapped as f64).min(1.0),
+            std::cmp::Ordering::Greater => 0.0,
+        }
+    }
+
     /// Between two reads, so that all are read in the time for a pass.
     fn scrub_pause(&self) -> Span {
         let mapped: u64 = self.vssds.iter().map(|v| self.ssd.space(v.cfg.id).mapped_slots).sum();
@@ -68,11 +81,12 @@ impl Server {
     fn next_block(&mut self) -> Option<BlockAddr> {
         for _ in 0..=2 * self.vssds.len() {
             if let Some(a) = self.scrub.blocks.pop_front() {
+                self.scrub.seen += 1;
                 return Some(a);
             }
             let Some(from) = self.scrub.from.take() else {
                 // All of it is read.
-                self.scrub.slot += 1;
+                (self.scrub.slot, self.scrub.seen) = (self.scrub.slot + 1, 0);
                 self.scrub.from = Some(BlockAddr::default());
                 if self.scrub.slot >= self.vssds.len() {
                     (self.scrub.slot, self.scrub.passes) = (0, self.scrub.passes + 1);

@@ -1,6 +1,7 @@
 //! One slot of a server: a replica, a write cache and a collection monitor, and their row in the switch.
 
 use rackweave_core::msg::Role;
+use rackweave_core::msg::control::VssdReport;
 use rackweave_core::{Epoch, Time};
 use rackweave_replica::{Replica, ReplicaConfig};
 use rackweave_sched::Predictor;
@@ -42,6 +43,9 @@ pub(crate) struct Vssd {
     pub(crate) role: Option<Role>,
     /// Reported complete already.
     pub(crate) complete: bool,
+    /// Its flash has no block in reserve any more; it can be read only.
+    pub(crate) worn_out: bool,
+    pub(crate) read_only: bool,
     pub(crate) try_again_at: Time,
     pub(crate) redirected_reads: u64,
     pub(crate) queue_full: u64,
@@ -79,6 +83,8 @@ impl Vssd {
             readable: false,
             role: None,
             complete: false,
+            worn_out: false,
+            read_only: false,
             try_again_at: Time::MAX,
             redirected_reads: 0,
             queue_full: 0,
@@ -97,6 +103,12 @@ impl Vssd {
     }
     pub(crate) fn is_free(&self) -> bool {
         self.cfg.is_free()
+    }
+    /// As the metadata service is told. One that can only be read leaves its set as one that failed does; until then it
+    /// answers reads.
+    pub(crate) fn report(&self) -> VssdReport {
+        let report = self.replica.report();
+        VssdReport { failed: report.failed || self.read_only, ..report }
     }
     /// Serves reads in the newest view.
     pub(crate) fn readable(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::Control;
 use rackweave_core::msg::control::VssdWear;
-use rackweave_core::{Effects, Span, Time};
+use rackweave_core::{Effects, Span, Time, VssdId};
 
 use crate::node::Server;
 
@@ -17,12 +17,28 @@ pub struct Told {
 }
 
 impl Server {
+    /// A block of the vSSD was erased, or failed. At the end of its flash's life its contents are to move while it still
+    /// takes writes; so this is told at once.
+    pub(crate) fn note_worn(&mut self, now: Time, i: usize) {
+        let v = &mut self.vssds[i];
+        let (worn_out, read_only) = (self.ssd.worn_out(v.cfg.id), self.ssd.read_only(v.cfg.id));
+        if (v.worn_out, v.read_only) != (worn_out, read_only) {
+            (v.worn_out, v.read_only) = (worn_out, read_only);
+            self.wear.again_at = now;
+            self.registration.hurry(now);
+        }
+    }
+
     /// Told when anything was erased since, and once in each life, which is told as nothing else is.
     pub(crate) fn tell_wear(&mut self, now: Time, fx: &mut Effects) {
         if now < self.wear.again_at || self.registration.incarnation.is_none() {
             return;
         }
         self.wear.again_at = now + TELL_EVERY;
+        let worn: Vec<VssdId> = self.vssds.iter().filter(|v| v.worn_out && !v.is_free()).map(|v| v.cfg.id).collect();
+        if !worn.is_empty() {
+            self.to_meta(Control::WornOut { vssds: worn }, fx);
+        }
         let (mut blocks, mut erases, mut vssds) = (0, 0, Vec::new());
         for v in &self.vssds {
             let mut own = 0;

@@ -30,6 +30,8 @@ pub struct SwitchConfig {
     /// The other rack's switch, if there is one: each tells the other what it knows of the vSSDs of sets that lie in both.
     pub far: Option<NodeId>,
     pub redirect: Redirect,
+    /// A read whose readable replicas in this rack all collect goes to the other rack's, if that is known to be idle.
+    pub far_reads: bool,
     /// Most vSSDs the tables hold; one more is refused, none is evicted.
     pub rows_max: u32,
     /// A vSSD whose server is silent for this long is of unknown state: its collecting bits are cleared, and it counts
@@ -54,6 +56,7 @@ impl SwitchConfig {
             rack: 0,
             far: None,
             redirect: Redirect::Gc,
+            far_reads: true,
             rows_max: ROWS_MAX,
             bits_expire: BITS_EXPIRE,
             hop: HOP,

@@ -113,6 +113,7 @@ pub struct Pipeline {
     rings: Rings,
     rack: u32,
     redirect: Redirect,
+    far_reads: bool,
     loads: Loads,
     bits_expire: Span,
     ignore_sequence: bool,
@@ -143,6 +144,7 @@ impl Pipeline {
             rings: Rings::default(),
             rack: cfg.rack,
             redirect: cfg.redirect,
+            far_reads: cfg.far_reads,
             loads: Loads::default(),
             bits_expire: cfg.bits_expire,
             ignore_sequence: cfg.ignore_sequence,
@@ -206,7 +208,7 @@ impl Pipeline {
             let peers = self.tables.peers(slot);
             peers.filter(move |(v, to)| (v.rack() == rack) == here && to.word.idle())
         };
-        let (near, far) = (idle(true).count(), idle(false).count());
+        let (near, far) = (idle(true).count(), if self.far_reads { idle(false).count() } else { 0 });
         let (here, count) = if near > 0 { (true, near) } else { (false, far) };
         if count == 0 {
             self.counters.all_collecting += 1;
@@ -246,7 +248,7 @@ impl Pipeline {
                 }
             }
         }
-        if !idle && own.word.collecting() && self.tables.peers(slot).any(|(_, to)| to.word.idle()) {
+        if !idle && self.far_reads && own.word.collecting() && self.tables.peers(slot).any(|(_, to)| to.word.idle()) {
             // Only in the other rack.
             return self.read_of_collecting(slot, own.server, request);
         }

@@ -86,6 +86,9 @@ wire_enum!(Control, "control message", {
     20 => Vssds { plan, incarnation, vssds },
     21 => VssdsDone { plan, lost },
     22 => Wear { blocks, erases, vssds },
+    23 => Silent { set, epoch, silent },
+    24 => Reached { set, epoch },
+    25 => WornOut { vssds },
 });
 
 wire_enum!(AdminOp, "administration", {

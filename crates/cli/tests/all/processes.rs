@@ -240,7 +240,10 @@ fn a_server_whose_device_is_gone_refuses_to_begin_an_empty_one() {
     };
     for _ in 0..2 {
         let e = up(&[]);
-        assert!(e.contains("ssd-1.rwk is missing, but server 1 has run with it") && e.contains("--replace-ssd"), "{e}");
+        assert!(
+            e.contains("ssd-1.rwk is missing or empty, but server 1 has run with it") && e.contains("--replace-ssd"),
+            "{e}"
+        );
         assert!(!device.exists(), "nothing that looks like its device was made");
     }
     let e = up(&["--replace-ssd", "7"]);

@@ -131,8 +131,15 @@ fn an_ssd_that_is_gone_is_missed_and_its_replacement_filled() {
     assert!(e.contains("ssd-1.rwk is still there"), "{e}");
     std::fs::rename(data.join("ssd-1.rwk"), &moved).expect("rename");
     let e = up(&[]);
-    assert!(e.contains("ssd-1.rwk is missing") && e.contains("--replace-ssd 1"), "{e}");
+    assert!(e.contains("ssd-1.rwk is missing or empty") && e.contains("--replace-ssd 1"), "{e}");
     assert!(!data.join("ssd-1.rwk").exists(), "nothing was made in its place");
+    // An empty file, or a new drive that holds zeroes only, is not taken for the old one.
+    for len in [0, 1 << 20] {
+        std::fs::File::create(data.join("ssd-1.rwk")).and_then(|f| f.set_len(len)).expect("an empty file");
+        let e = up(&[]);
+        assert!(e.contains("ssd-1.rwk is missing or empty") && e.contains("--replace-ssd 1"), "{e}");
+    }
+    std::fs::remove_file(data.join("ssd-1.rwk")).expect("removed");
     let e = up(&["--replace-ssd", "1", "--replace-ssd", "9"]);
     assert!(e.contains("servers are 0 to 3"), "{e}");
     let e = up(&["--replace-ssd", "0", "--replace-ssd", "1", "--replace-ssd", "2"]);

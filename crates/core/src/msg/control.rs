@@ -176,6 +176,22 @@ pub enum Control {
         plan: u64,
         lost: u64,
     },
+    /// These members of the view do not answer the sender, which is in it, too.
+    Silent {
+        set: SetId,
+        epoch: Epoch,
+        silent: Vec<VssdId>,
+    },
+    /// All members of the view of this epoch answer the sender, which is not in it.
+    Reached {
+        set: SetId,
+        epoch: Epoch,
+    },
+    /// vSSDs of the server whose flash has no more blocks in reserve for those that fail: they are to be moved while it
+    /// still takes writes.
+    WornOut {
+        vssds: Vec<VssdId>,
+    },
     /// How worn a server's drive is (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's part.
     Wear {
         blocks: u64,

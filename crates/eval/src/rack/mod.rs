@@ -62,6 +62,9 @@ pub struct Cell {
     pub blocking: BlockingConfig,
     /// The servers' schedulers, if not as the policy says.
     pub sched: Option<SchedSection>,
+    /// Two racks, each of so many servers, and a third replica in the other one; whether reads go there when both at
+    /// home collect.
+    pub far_reads: Option<bool>,
 }
 
 impl Cell {
@@ -80,6 +83,7 @@ impl Cell {
             requests: 0,
             blocking: BlockingConfig::Page,
             sched: None,
+            far_reads: None,
         }
         .reads(READS_MIN)
     }
@@ -102,6 +106,10 @@ impl Cell {
         rack.ssd.channels = Some(self.channels);
         rack.ssd.blocking_unit = self.blocking;
         rack.ssd.verify = false;
+        if self.far_reads.is_some() {
+            (rack.servers, rack.replicas, rack.racks.count) = (SERVERS * 2, REPLICAS + 1, 2);
+            rack.switch.far_reads = self.far_reads;
+        }
         rack.client.window = WINDOW;
         rack.client.keep_kib = 0;
         rack.client.timeout_ms = TIMEOUT_MS;

@@ -5,7 +5,7 @@
 //! drawn at random, as many as it takes until every member's free ratio is down to where it should be.
 
 use rackweave_core::request::VolumeInfo;
-use rackweave_core::{BLOCK, BlockAddr, Epoch, Rng, Timestamp};
+use rackweave_core::{BLOCK, BlockAddr, Epoch, Rng, SetId, Timestamp};
 use rackweave_rack::sim::Sim;
 
 use super::run::Members;
@@ -36,11 +36,13 @@ pub(crate) fn age(
     free_after: impl Fn(usize) -> f64,
     seed: u64,
 ) {
-    // Blocks that a set holds of each volume: they are equally large.
-    let each = volumes.first().map_or(0, |v| v.size) / u64::from(BLOCK) / sets.len() as u64;
-    let blocks = each * volumes.len() as u64;
-    let entry = |b: u64, version| entry(&volumes[(b / each) as usize], b % each, version);
     for (i, members) in sets.iter().enumerate() {
+        // Of two racks' volumes a set has those whose home is its own.
+        let here: Vec<&VolumeInfo> = volumes.iter().filter(|v| v.sets.contains(&SetId(i as u32))).collect();
+        // Blocks that a set holds of each volume: they are equally large.
+        let each = here.first().map_or(0, |v| v.size / u64::from(BLOCK) / v.sets.len() as u64);
+        let blocks = each * here.len() as u64;
+        let entry = |b: u64, version| entry(here[(b / each) as usize], b % each, version);
         let mut rng = Rng::stream(seed, STREAM + i as u64);
         let mut version = 0;
         let fill: Vec<_> = (0..blocks).map(|b| entry(b, 0)).collect();

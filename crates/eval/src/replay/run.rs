@@ -347,8 +347,7 @@ pub(crate) struct Members(pub Vec<(VssdId, u32)>);
 
 impl Members {
     fn of(status: &SetStatus) -> Members {
-        let first = Layout::new(0, 0).server(0).0;
-        Members(status.members.iter().map(|m| (m.vssd, m.server.0 - first)).collect())
+        Members(status.members.iter().map(|m| (m.vssd, Layout::server_number(m.server))).collect())
     }
 }
 

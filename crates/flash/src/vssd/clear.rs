@@ -30,10 +30,6 @@ impl Vssd {
             && self.ranges.is_empty()
             && self.blocks.all.iter().all(|b| matches!(b.state, State::Free { .. }))
     }
-    /// Blocks that can be neither used nor erased: what is in them may be found again.
-    pub(crate) fn retired(&self) -> u32 {
-        self.blocks.all.iter().filter(|b| b.state == State::Retired).count() as u32
-    }
 
     pub(crate) fn clear(&mut self, io: &mut Io) {
         if self.clearing != Clearing::No || self.recovery.is_some() {

@@ -448,7 +448,7 @@ impl Vssd {
     fn gc_abandon(&mut self, io: &mut Io, v: &Victim) {
         if v.unreadable {
             // Never a victim again; what can still be read of it is, until it is overwritten.
-            self.blocks.all[v.block as usize].state = State::Retired;
+            self.retire(v.block);
             return;
         }
         self.gc_relist(v.block);

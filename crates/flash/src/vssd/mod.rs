@@ -157,6 +157,11 @@ pub(crate) struct Vssd {
     waiting: VecDeque<Waiting>,
     pub(crate) sequence: u64,
     exported: u64,
+    /// Blocks that failed for good; with so many of them none is left in reserve for the next (FB5's part of the device), and
+    /// with so many collection cannot gain what data may need.
+    retired: u32,
+    retired_worn: u32,
+    retired_max: u32,
     range_reserve: u64,
     pub(crate) gc: gc::Gc,
     pub(crate) sync: sync::Syncs,
@@ -199,6 +204,9 @@ impl Vssd {
             waiting: VecDeque::new(),
             sequence: 1,
             exported: u64::from(exported) * spb,
+            retired: 0,
+            retired_worn: ((f64::from(n) * p.device_over_provisioning).ceil() as u32).max(1),
+            retired_max: spared.max(1),
             range_reserve: u64::from(range_blocks) * spb,
             gc: gc::Gc::new(n, dies, collector),
             sync: sync::Syncs::new(),
@@ -570,7 +578,7 @@ impl Vssd {
                 io.failed.get_or_insert(e);
             }
             self.seal(block);
-            self.blocks.all[block as usize].state = State::Retired;
+            self.retire(block);
             self.blocks.drop_table(block);
         } else if preparing {
             self.blocks.all[block as usize].state = State::Open;
@@ -590,6 +598,22 @@ impl Vssd {
         }
         self.drain_waiting(io);
         self.clear_step(io);
+    }
+
+    /// The block is never used again.
+    pub(crate) fn retire(&mut self, block: u32) {
+        self.blocks.all[block as usize].state = State::Retired;
+        self.retired += 1;
+    }
+    /// Blocks that can be neither used nor erased: what is in them may be found again.
+    pub(crate) fn retired(&self) -> u32 {
+        self.retired
+    }
+    pub(crate) fn worn_out(&self) -> bool {
+        self.retired >= self.retired_worn
+    }
+    pub(crate) fn read_only(&self) -> bool {
+        self.retired >= self.retired_max
     }
 
     // Range records.
@@ -690,7 +714,7 @@ impl Vssd {
             blocks_total: total,
             blocks_free: self.blocks.free_count.saturating_sub(GC_RESERVE),
             open_pages: self.open_pages,
-            spare_blocks: total.saturating_sub(needed).saturating_sub(taken).max(1),
+            spare_blocks: total.saturating_sub(needed).saturating_sub(taken + self.retired).max(1),
             pages_per_block: self.blocks.pages,
             mapped_slots,
             exported_slots,

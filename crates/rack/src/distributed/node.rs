@@ -136,7 +136,7 @@ fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Resul
     KernelNode::start(cfg, ports, keys).map_err(|error| DistributedError::DataPlane { plane, error })
 }
 
-/// The server's device. Where its file is missing a new one is tried, and has its name when the metadata service says
+/// The server's device. Where its file is missing or blank a new one is tried, and has its name when the metadata service says
 /// that this server has not run before: the file may have been lost with the whole directory. Unless it is to be replaced.
 fn device(
     dir: &DataDir,
@@ -145,10 +145,11 @@ fn device(
     replace: bool,
 ) -> Result<(FileSsd<OsFile>, Option<Admitted>), UpError> {
     let path = up::device_path(dir, server);
-    if replace && path.exists() {
+    let there = up::has_device(&path)?;
+    if replace && there {
         return Err(UpError::DeviceInPlace { path, server });
     }
-    if replace || path.exists() {
+    if replace || there {
         let mut one = up::devices(dir, cfg, server..server + 1)?;
         return Ok((one.swap_remove(0), None));
     }

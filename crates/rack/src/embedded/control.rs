@@ -405,6 +405,23 @@ pub struct Vssd {
     pub read_depth: u32,
     #[serde(default)]
     pub page_depth: u32,
+    /// Blocks read because their turn had come, blocks that were healed, and those that no member could heal.
+    #[serde(default)]
+    pub scrubbed: u64,
+    #[serde(default)]
+    pub healed: u64,
+    #[serde(default)]
+    pub scrub_lost: u64,
+    /// What the present pass has read of it, at most 1, and passes over its whole drive.
+    #[serde(default)]
+    pub scrub_progress: f64,
+    #[serde(default)]
+    pub scrub_passes: u64,
+    /// Blocks that failed for good; none is left in reserve for the next, so that its contents are to move.
+    #[serde(default)]
+    pub blocks_retired: u64,
+    #[serde(default)]
+    pub worn_out: bool,
     /// Its device has failed for good.
     pub failed: bool,
 }

@@ -260,6 +260,13 @@ impl Describe for RackNodes {
                 pages_held: v.pages_held,
                 read_depth: v.read_tokens.map_or(0, |t| t.0),
                 page_depth: v.page_tokens.map_or(0, |t| t.0),
+                scrubbed: v.scrubbed,
+                healed: v.healed,
+                scrub_lost: v.scrub_lost,
+                scrub_progress: v.scrub_progress,
+                scrub_passes: report.scrub_passes,
+                blocks_retired: v.blocks_retired,
+                worn_out: v.worn_out,
                 failed: report.failed,
             })
             .collect()

@@ -283,7 +283,7 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 17] = [
+        const COLUMNS: [Column; 22] = [
             ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
             ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
             ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
@@ -313,6 +313,11 @@ impl Status {
             ("rackweave_vssd_moved_slots_total", "Slots programmed beyond that", Metric::Counter, |v| {
                 v.moved_slots as f64
             }),
+            ("rackweave_vssd_scrubbed_total", "Blocks read in turn", Metric::Counter, |v| v.scrubbed as f64),
+            ("rackweave_vssd_scrub_lost_total", "Those no member could heal", Metric::Counter, |v| v.scrub_lost as f64),
+            ("rackweave_vssd_scrub_progress", "Part read in this pass", Metric::Gauge, |v| v.scrub_progress),
+            ("rackweave_vssd_healed_total", "Blocks healed by another copy", Metric::Counter, |v| v.healed as f64),
+            ("rackweave_vssd_blocks_retired", "Erase blocks that failed", Metric::Gauge, |v| v.blocks_retired as f64),
         ];
         for (name, help, kind, value) in COLUMNS {
             for s in &self.servers {

@@ -68,14 +68,14 @@ pub enum UpError {
     #[error("{path}: {error}")]
     Device { path: PathBuf, error: OpenError },
     #[error(
-        "{path} is missing, but the rack has run with it: put it back, or give server {server} an empty SSD, to be \
+        "{path} is missing or empty, but the rack has run with it: put it back, or give server {server} an empty SSD, to be \
          filled from the other copies, with --replace-ssd {server}"
     )]
     DeviceMissing { path: PathBuf, server: u32 },
     #[error("--replace-ssd {server}: {path} is still there; move it away first")]
     DeviceInPlace { path: PathBuf, server: u32 },
     #[error(
-        "{path} is missing, but server {server} has run with it: put it back, or let it begin with an empty SSD, to be \
+        "{path} is missing or empty, but server {server} has run with it: put it back, or let it begin with an empty SSD, to be \
          filled from the other copies, with --replace-ssd"
     )]
     DeviceLost { path: PathBuf, server: u32 },
@@ -226,13 +226,20 @@ fn all_there(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), Up
     replaceable(cfg, replaced)?;
     for server in 0..cfg.servers {
         let path = device_path(dir, server);
-        match (path.exists(), replaced.contains(&server)) {
+        match (has_device(&path)?, replaced.contains(&server)) {
             (false, false) => return Err(UpError::DeviceMissing { path, server }),
             (true, true) => return Err(UpError::DeviceInPlace { path, server }),
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Whether there is a device in the file. One that was emptied, or made anew, holds none.
+pub(crate) fn has_device(path: &Path) -> Result<bool, UpError> {
+    let blank = || OsFile::open(path).and_then(|f| FileSsd::is_blank(&f));
+    let found = if path.exists() { blank().map(|b| !b) } else { Ok(false) };
+    found.map_err(|e| UpError::Device { path: path.into(), error: OpenError::Io(e) })
 }
 
 /// The servers exist, and a copy of each set stays.

@@ -181,6 +181,8 @@ pub struct FaultDisk {
     journal: VecDeque<Entry>,
     next_id: u64,
     broken: Option<Breakage>,
+    /// Erases that every block lives through, and the most that one lives through beyond.
+    endurance: Option<(u16, u16)>,
     breaches: Vec<NandBreach>,
 }
 
@@ -199,6 +201,9 @@ impl FaultDisk {
             DeviceOp::Program { page, image } => {
                 self.check_program(*page);
                 Change::Program { page: *page, image: Rc::new((**image).clone()) }
+            }
+            DeviceOp::Erase { block, oob } if self.worn_out(*block, oob.erase_count) => {
+                return (Err(DeviceError::BadBlock { block: *block }), id);
             }
             DeviceOp::Erase { block, oob } => {
                 self.check_erase(*block);
@@ -237,6 +242,17 @@ impl FaultDisk {
     /// A program was submitted whose completion is not delivered yet: it is on flash, and in no map.
     pub fn programs_under_way(&self) -> bool {
         self.journal.iter().any(|e| !e.completed && matches!(e.change, Change::Program { .. }))
+    }
+
+    /// From now on each block fails to be erased once it was so often: `least` times and up to `spread` more, each block by
+    /// its number.
+    pub fn wear_out_after(&mut self, least: u16, spread: u16) {
+        self.endurance = Some((least, spread));
+    }
+    fn worn_out(&self, block: u32, erase_count: u16) -> bool {
+        let Some((least, spread)) = self.endurance else { return false };
+        let more = rackweave_core::rng::mix64(u64::from(block)) % (u64::from(spread) + 1);
+        u64::from(erase_count) > u64::from(least) + more
     }
 
     /// Whether `op` fails; a sync that does loses what it was to cover.

@@ -17,6 +17,7 @@ impl Server {
             recovered: self.registration.ready,
             failed: self.failed,
             lease_until: self.registration.lease_until,
+            scrub_passes: self.scrub.passes,
             vssds: self.vssds.iter().filter(|v| !v.is_free()).map(|v| self.vssd_status(now, v)).collect(),
         }
     }
@@ -39,6 +40,8 @@ impl Server {
             mapped_bytes: space.mapped_slots * u64::from(rackweave_core::BLOCK),
             exported_bytes: space.exported_slots * u64::from(rackweave_core::BLOCK),
             erases: flash.erases,
+            blocks_retired: u64::from(self.ssd.retired(v.cfg.id)),
+            worn_out: v.worn_out,
             gc_episodes: v.gc_episodes,
             gc_unacknowledged: v.gc_unacknowledged,
             gc_background: v.gc_background,
@@ -77,6 +80,7 @@ impl Server {
             healed: replica.healed,
             scrubbed: replica.scrubbed,
             scrub_lost: replica.scrub_lost,
+            scrub_progress: self.scrub_progress(v.cfg.id),
         }
     }
 }

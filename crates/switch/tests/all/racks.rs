@@ -99,6 +99,25 @@ fn a_read_stays_in_its_rack_until_all_there_collect_and_then_goes_to_the_other()
 }
 
 #[test]
+fn where_no_read_is_to_leave_its_rack_all_stay_though_all_there_collect() {
+    let mut r = Racks::new();
+    let config = SwitchConfig {
+        far: Some(SWITCHES[1]),
+        far_reads: false,
+        bits_expire: Span::from_millis(100),
+        ..SwitchConfig::new(SWITCHES[0])
+    };
+    r.switches[0] = Switch::new(config);
+    r.announce(2);
+    assert_eq!(r.gc(GcField::Regular, A, 3), GcField::Accept);
+    assert_eq!(r.read_goes_to(A), (B, 3));
+    assert_eq!(r.gc(GcField::Regular, B, 3), GcField::Accept);
+    assert_eq!((r.read_goes_to(A), r.read_goes_to(B)), ((A, 2), (B, 3)));
+    let c = r.switches[0].counters();
+    assert_eq!((c.redirects, c.redirects_far, c.all_collecting), (1, 0, 2));
+}
+
+#[test]
 fn the_far_one_may_not_collect_while_both_at_home_do_nor_one_at_home_while_the_other_does() {
     let mut r = Racks::new();
     assert_eq!(r.gc(GcField::Soft, A, 2), GcField::Accept);

@@ -281,7 +281,14 @@ impl Draw {
         Box::new(RackMap { generation: self.u64(), sets })
     }
     fn control(&mut self) -> Control {
-        match self.below(22) {
+        match self.below(25) {
+            22 => Control::Silent {
+                set: SetId(self.u32()),
+                epoch: Epoch(self.u32()),
+                silent: self.list(4, |d| VssdId(d.u32())),
+            },
+            23 => Control::Reached { set: SetId(self.u32()), epoch: Epoch(self.u32()) },
+            24 => Control::WornOut { vssds: self.list(4, |d| VssdId(d.u32())) },
             0 => Control::ServerHello { nonce: self.u64(), vssds: self.reports() },
             1 => Control::ServerWelcome {
                 nonce: self.u64(),

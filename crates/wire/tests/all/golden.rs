@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rackweave_core::msg::control::{VssdPlace, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Credit, Inv, InvBlock};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
     Peer, Role, SectorRange, TableError, View, ViewState, VssdRow,
 };
+use rackweave_core::request::{AdminOp, ReplyData, RequestError, ServerInfo, ServerState};
 use rackweave_core::{Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VolumeId, VssdId};
 use rackweave_wire::{decode, encode};
 
@@ -38,6 +40,43 @@ fn view(state: ViewState, recovered: u32) -> Packet {
     let (set, epoch, recovered) = (SetId(5), Epoch(6), Epoch(recovered));
     let view = View { set, epoch, state, recovered, members: vec![member] };
     packet(Op::Control, Body::Control(Control::NewView(Box::new(view))))
+}
+
+/// Moves, and what calls for them.
+fn controls() -> Vec<(&'static str, Control)> {
+    let (set, epoch, incarnation) = (SetId(5), Epoch(6), Incarnation(0x40));
+    let place = VssdPlace { vssd: VssdId(0x0101_0000), set, slot: 3 };
+    let admin = |op| Control::Admin(Box::new(op));
+    let server = ServerInfo {
+        node: NodeId(3),
+        state: ServerState::Draining,
+        alive: true,
+        vssds: 1,
+        coming: 2,
+        leaving: 3,
+        free: 4,
+        homeless: 5,
+    };
+    let refused = RequestError::ServerUnfit { server: NodeId(3), why: "full".into() };
+    vec![
+        ("control_vssds", Control::Vssds { plan: 0x0102_0304_0506_0708, incarnation, vssds: vec![place] }),
+        ("control_vssds_done", Control::VssdsDone { plan: 0x0102_0304_0506_0708, lost: 0x8 }),
+        (
+            "control_wear",
+            Control::Wear { blocks: 0x100, erases: 0x200, vssds: vec![VssdWear { vssd: VssdId(0x11), erases: 0x80 }] },
+        ),
+        ("control_silent", Control::Silent { set, epoch, silent: vec![VssdId(0x21), VssdId(0x0100_0031)] }),
+        ("control_reached", Control::Reached { set, epoch }),
+        ("control_worn_out", Control::WornOut { vssds: vec![VssdId(0x11), VssdId(0x12)] }),
+        ("admin_move", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: Some(NodeId(4)) })),
+        ("admin_move_anywhere", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: None })),
+        ("admin_servers", admin(AdminOp::Servers)),
+        ("admin_server_add", admin(AdminOp::ServerAdd)),
+        ("admin_server_drain", admin(AdminOp::ServerDrain { server: NodeId(3) })),
+        ("admin_server_remove", admin(AdminOp::ServerRemove { server: NodeId(3) })),
+        ("admin_reply_servers", Control::AdminReply(Ok(Box::new(ReplyData::Servers(vec![server]))))),
+        ("admin_reply_unfit", Control::AdminReply(Err(Box::new(refused)))),
+    ]
 }
 
 fn samples() -> Vec<(&'static str, Packet)> {
@@ -95,6 +134,8 @@ fn samples() -> Vec<(&'static str, Packet)> {
     ] {
         samples.push((name, packet(Op::GcOp, Body::Gc(GcOp { field, sequence: 0x0a0b }))));
     }
+    let control = |(name, c)| (name, packet(Op::Control, Body::Control(c)));
+    samples.extend(controls().into_iter().map(control));
     samples
 }
 

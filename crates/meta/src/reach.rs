@@ -1,0 +1,160 @@
+//! Members that hold leases and do not reach each other. While all are in the view nothing commits; so those leave it that
+//! the rest can do without (rule 4: at least `min_copies` stay), as one that moves does: first it becomes a shadow, and
+//! serves nothing under the lease it has, then it is out. It comes back when it says that it reaches all members.
+
+use rackweave_core::msg::{Member, Role, ViewState};
+use rackweave_core::{Effects, Epoch, Incarnation, NodeId, SetId, Span, Time, TracePoint, VssdId};
+
+use crate::members::Servers;
+use crate::node::Meta;
+
+/// Complaints that are further apart than so many leases are two.
+const GAP_LEASES: u64 = 4;
+
+/// A member of the present view does not hear another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    from: VssdId,
+    about: VssdId,
+    since: Time,
+    last: Time,
+}
+
+impl Meta {
+    /// The sender does not reach these members of its view.
+    pub(crate) fn silent(
+        &mut self,
+        now: Time,
+        src: (NodeId, Incarnation),
+        (set, epoch): (SetId, Epoch),
+        silent: &[VssdId],
+        fx: &mut Effects,
+    ) {
+        let Some(&i) = self.by_set.get(&set) else { return };
+        let bound = self.cfg.lease_bound();
+        let s = &mut self.sets[i];
+        let sender = s.view.members.iter().find(|m| (m.server, m.incarnation) == src).map(|m| m.vssd);
+        let Some(from) = sender.filter(|_| epoch == s.view.epoch && s.view.state == ViewState::Normal) else { return };
+        for &about in silent.iter().filter(|v| s.view.members.iter().any(|m| m.vssd == **v)) {
+            let gap = self.cfg.lease * GAP_LEASES;
+            match s.complaints.iter_mut().find(|c| (c.from, c.about) == (from, about)) {
+                Some(c) => {
+                    c.since = if now.since(c.last) > gap { now } else { c.since };
+                    c.last = now;
+                }
+                None => s.complaints.push(Complaint { from, about, since: now, last: now }),
+            }
+        }
+        // Who is lost, and not only cut off from some, has no lease any more by then.
+        if s.complaints.iter().any(|c| c.from == from && c.last == now && ripe(c, bound)) {
+            self.part(now, i, fx);
+        }
+    }
+
+    /// Members of the set leave that others do without.
+    fn part(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        let s = &self.sets[i];
+        let lives = |m: &Member| {
+            let known = self.servers.server(m.server);
+            known.incarnation == m.incarnation && known.heard_at.is_some() && known.present(now)
+        };
+        let there: Vec<Member> = s.view.members.iter().filter(|m| lives(m)).copied().collect();
+        let apart = |a: &Member, b: &Member| {
+            s.complaints.iter().any(|c| (c.from, c.about) == (a.vssd, b.vssd) || (c.from, c.about) == (b.vssd, a.vssd))
+        };
+        let leave = who_leaves(&there, apart, usize::from(self.cfg.min_copies));
+        if leave.is_empty() {
+            return;
+        }
+        let set = u64::from(s.view.set.0);
+        for p in self.sets[i].places.iter_mut().filter(|p| leave.contains(&p.vssd)) {
+            p.unreached = true;
+            fx.trace(TracePoint::MemberUnreached, set, u64::from(p.vssd.0));
+        }
+        self.look_again(now, i, fx);
+    }
+
+    /// One that was left out reaches all members of the view.
+    pub(crate) fn reached(
+        &mut self,
+        now: Time,
+        (src, incarnation): (NodeId, Incarnation),
+        (set, epoch): (SetId, Epoch),
+        fx: &mut Effects,
+    ) {
+        let Some(&i) = self.by_set.get(&set) else { return };
+        let known = self.servers.server(src).incarnation == incarnation;
+        let s = &mut self.sets[i];
+        let current = known && epoch == s.view.epoch && s.view.members.iter().all(|m| m.server != src);
+        let Some(p) = s.places.iter_mut().find(|p| current && p.node == src && p.unreached) else { return };
+        p.unreached = false;
+        fx.trace(TracePoint::MemberReached, u64::from(set.0), u64::from(p.vssd.0));
+        self.look_again(now, i, fx);
+    }
+}
+
+/// It has lasted for longer than the lease of a server that is lost.
+fn ripe(c: &Complaint, bound: Span) -> bool {
+    c.last.since(c.since) >= bound
+}
+
+/// Those outside the largest group all of whom reach each other; nobody if that has too few members. Of equal groups stays
+/// the one that lies in one rack, then the one with those that come first.
+fn who_leaves(there: &[Member], apart: impl Fn(&Member, &Member) -> bool, min_copies: usize) -> Vec<VssdId> {
+    let in_group = |group: u32| there.iter().enumerate().filter(move |(k, _)| group >> k & 1 == 1).map(|(_, m)| m);
+    let pairs = |group: u32| in_group(group).flat_map(move |a| in_group(group).map(move |b| (a, b)));
+    let whole = |group: &u32| pairs(*group).all(|(a, b)| !apart(a, b));
+    let members = |group: u32| in_group(group).filter(|m| m.role == Role::Member).count();
+    let groups = (1..1u32 << there.len()).filter(|g| members(*g) >= min_copies.max(1)).filter(whole);
+    let same_rack = |group: u32| pairs(group).filter(|(a, b)| a.vssd.rack() == b.vssd.rack()).count();
+    let best = groups.max_by_key(|g| (members(*g), g.count_ones(), same_rack(*g), g.reverse_bits()));
+    let Some(best) = best else { return Vec::new() };
+    (0..).zip(there).filter(|(k, _): &(u32, _)| best >> k & 1 == 0).map(|(_, m)| m.vssd).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(rack: u32, n: u32, role: Role) -> Member {
+        Member { vssd: VssdId::in_rack(rack, n), server: NodeId(n), incarnation: Incarnation(1), role }
+    }
+    fn three(racks: [u32; 3]) -> [Member; 3] {
+        [1, 2, 3].map(|n| member(racks[n as usize - 1], n, Role::Member))
+    }
+    /// Numbers of those who leave, if these pairs do not reach each other.
+    fn leave(there: &[Member], cut: &[(u32, u32)], min_copies: usize) -> Vec<u32> {
+        let apart = |a: &Member, b: &Member| {
+            cut.iter().any(|&(x, y)| (x, y) == (a.server.0, b.server.0) || (y, x) == (a.server.0, b.server.0))
+        };
+        who_leaves(there, apart, min_copies).iter().map(|v| v.number()).collect()
+    }
+
+    #[test]
+    fn the_side_with_fewer_members_leaves() {
+        assert_eq!(leave(&three([0, 0, 1]), &[(1, 3), (2, 3)], 2), [3]);
+        assert_eq!(leave(&three([0, 1, 1]), &[(1, 2), (1, 3)], 2), [1]);
+        assert_eq!(leave(&three([0, 0, 1]), &[], 2), []);
+    }
+
+    #[test]
+    fn when_only_one_complaint_has_come_the_rack_with_two_stays_together() {
+        assert_eq!(leave(&three([0, 0, 1]), &[(1, 3)], 2), [3]);
+        assert_eq!(leave(&three([1, 0, 0]), &[(1, 2)], 2), [1]);
+        assert_eq!(leave(&three([0, 0, 0]), &[(1, 2)], 2), [2], "of equals the first");
+    }
+
+    #[test]
+    fn nobody_leaves_if_too_few_would_stay() {
+        assert_eq!(leave(&three([0, 0, 1])[1..], &[(2, 3)], 2), []);
+        assert_eq!(leave(&three([0, 0, 1]), &[(1, 2), (1, 3), (2, 3)], 2), []);
+        assert_eq!(leave(&three([0, 0, 1])[1..], &[(2, 3)], 1), [3]);
+    }
+
+    #[test]
+    fn members_count_for_more_than_shadows() {
+        let there = [member(0, 1, Role::Member), member(0, 2, Role::Shadow), member(1, 3, Role::Member)];
+        assert_eq!(leave(&there, &[(1, 2), (2, 3)], 2), [2]);
+        assert_eq!(leave(&there, &[(2, 3)], 2), [2], "not a member for a shadow");
+    }
+}

@@ -1,0 +1,174 @@
+//! Drives that wear out, and contents that rot unread.
+
+use rackweave_core::request::{ReplyData, RequestOp};
+use rackweave_core::{Payload, Rng, Span, VolumeId};
+use rackweave_rack::RackConfig;
+use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_server::VssdStatus;
+
+use crate::rig::{Rig, small};
+
+const MIB: u64 = 1 << 20;
+/// Bytes of a write.
+const WRITE: u64 = 64 << 10;
+
+struct Rack {
+    rig: Rig,
+    volume: VolumeId,
+    bytes: u64,
+    /// What was written last, by write.
+    contents: Vec<Payload>,
+    /// Longest that a write took.
+    slowest: Span,
+}
+
+impl std::ops::Deref for Rack {
+    type Target = Rig;
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl std::ops::DerefMut for Rack {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
+}
+
+impl Rack {
+    /// Of four servers, with a volume that is written all over.
+    fn new(seed: u64, bytes: u64, change: impl FnOnce(&mut RackConfig)) -> Rack {
+        let mut cfg = RackConfig { replicas: 2, ..small(4, 32) };
+        change(&mut cfg);
+        let mut rig = Rig::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(seed) });
+        let volume = rig.volume("v", bytes).id;
+        let contents = vec![Payload::zero(WRITE as u32); (bytes / WRITE) as usize];
+        let mut r = Rack { rig, volume, bytes, contents, slowest: Span::ZERO };
+        (0..bytes / WRITE).for_each(|k| r.write(k, k + 1));
+        r
+    }
+    /// To flash: a cache would take most of it.
+    fn write(&mut self, k: u64, stamp: u64) {
+        let data = Payload::elided(WRITE as u32, stamp << 32);
+        let op = RequestOp::Write { volume: self.volume, offset: k * WRITE, data: data.clone(), fua: true };
+        let begun = self.sim.now();
+        assert_eq!(self.ask(op), Ok(ReplyData::Done));
+        self.slowest = self.slowest.max(self.sim.now().since(begun));
+        self.contents[k as usize] = data;
+    }
+    fn flush(&mut self) {
+        let volume = self.volume;
+        assert_eq!(self.ask(RequestOp::Flush { volume }), Ok(ReplyData::Done));
+    }
+    fn check(&mut self) {
+        for k in 0..self.bytes / WRITE {
+            let op = RequestOp::Read { volume: self.volume, offset: k * WRITE, len: WRITE as u32 };
+            assert_eq!(self.ask(op), Ok(ReplyData::Data(self.contents[k as usize].clone())), "write {k}");
+        }
+    }
+    /// Writes at random until it is so; `most` times at the most.
+    fn write_until(&mut self, most: u64, what: &str, done: impl Fn(&Rack) -> bool) {
+        let mut rng = Rng::new(7);
+        for n in 0..most {
+            if done(self) {
+                return;
+            }
+            let k = rng.below(self.bytes / WRITE);
+            self.write(k, 1_000_000 + n);
+        }
+        panic!("never: {what}");
+    }
+    fn on(&self, server: u32) -> usize {
+        (0..4).filter(|s| self.members(*s).iter().any(|m| m.1 == server)).count()
+    }
+    fn vssds(&self, server: u32) -> Vec<VssdStatus> {
+        self.sim.server(server).expect("runs").status(self.sim.now()).vssds
+    }
+    fn sum(&self, server: u32, of: fn(&VssdStatus) -> u64) -> u64 {
+        self.vssds(server).iter().map(of).sum()
+    }
+}
+
+#[test]
+fn a_drive_that_wears_out_is_left_while_it_is_written_and_nothing_is_lost() {
+    let mut r = Rack::new(1, 4 * MIB, |c| {
+        (c.ssd.spare, c.repair.replace_after_s, c.repair.mib_per_s) = (1, 1, 0);
+    });
+    assert_eq!(r.on(0), 2);
+    r.sim.disk(0).expect("kept").wear_out_after(2, 12);
+    r.write_until(20_000, "worn out", |r| r.vssds(0).iter().any(|v| v.worn_out));
+    assert_eq!((r.on(0), r.sum(0, |v| u64::from(v.serving))), (2, 2), "it serves until its contents are elsewhere");
+    r.write_until(20_000, "both are elsewhere", |r| r.on(0) == 0 && (0..4).all(|s| r.members(s).len() == 2));
+    assert!(r.slowest < Span::from_secs(2), "writes went on: {}", r.slowest);
+    r.check();
+    // The copies elsewhere are whole without it.
+    r.flush();
+    let worn = r.node(0);
+    r.sim.crash(worn);
+    r.run(Span::from_secs(2));
+    r.check();
+    (0..r.bytes / WRITE).for_each(|k| r.write(k, 3_000_000 + k));
+    r.check();
+}
+
+#[test]
+fn one_that_finds_no_room_elsewhere_leaves_its_sets_when_it_can_only_be_read() {
+    let mut r = Rack::new(2, 4 * MIB, |c| {
+        (c.replicas, c.repair.replace_after_s) = (3, 1);
+    });
+    assert_eq!(r.on(0), 3);
+    r.sim.disk(0).expect("kept").wear_out_after(1, 3);
+    r.write_until(40_000, "it can only be read", |r| r.on(0) == 0);
+    assert!(r.vssds(0).iter().all(|v| v.blocks_retired > 0));
+    assert!((0..4).all(|s| r.members(s).len() >= 2));
+    for k in 0..r.bytes / WRITE {
+        r.write(k, 2_000_000 + k);
+    }
+    assert!(r.slowest < Span::from_secs(3), "writes went on: {}", r.slowest);
+    r.check();
+}
+
+#[test]
+fn what_rots_unread_is_found_and_healed_by_scrubbing() {
+    let mut r = Rack::new(3, 2 * MIB, |c| c.scrub.every_days = 1.0 / 86_400.0);
+    r.flush();
+    // Until everything is on flash.
+    r.run(Span::from_secs(1));
+    let mut rng = Rng::new(5);
+    let hurt = r.sim.disk(1).expect("kept");
+    for _ in 0..40 {
+        assert!(hurt.corrupt(&mut rng));
+    }
+    let reads = (0..4).map(|s| r.sum(s, |v| v.reads)).sum::<u64>();
+    let passes = r.sim.server(1).expect("runs").status(r.sim.now()).scrub_passes;
+    r.run(Span::from_secs(4));
+    let healed = r.sum(1, |v| v.healed);
+    assert!(healed > 0, "of 40 slots some were in use");
+    assert_eq!((0..4).map(|s| r.sum(s, |v| v.scrub_lost)).sum::<u64>(), 0);
+    assert_eq!((0..4).map(|s| r.sum(s, |v| v.reads)).sum::<u64>(), reads, "no client has read");
+    let now = r.sim.server(1).expect("runs").status(r.sim.now());
+    assert!(now.scrub_passes >= passes + 2 && now.vssds.iter().all(|v| (0.0..=1.0).contains(&v.scrub_progress)));
+    r.run(Span::from_secs(3));
+    assert_eq!(r.sum(1, |v| v.healed), healed, "a further pass finds nothing");
+    r.check();
+    assert_eq!(r.sum(1, |v| v.healed), healed, "nor does a client");
+}
+
+#[test]
+fn scrubbing_never_reads_faster_than_asked_nor_than_16_mib_a_second() {
+    for (pass_s, slow) in [(0.1, false), (20.0, true)] {
+        let mut r = Rack::new(4, 2 * MIB, |c| c.scrub.every_days = pass_s / 86_400.0);
+        r.flush();
+        // The first pass begins when one could have been over.
+        r.run(Span::from_secs(21));
+        let held = r.sum(2, |v| v.mapped_bytes) / 4096;
+        let most = if slow { held / 20 } else { 4_000 };
+        assert!(held > 200, "{held}");
+        for _ in 0..3 {
+            let before = r.sum(2, |v| v.scrubbed);
+            r.run(Span::from_secs(1));
+            let read = r.sum(2, |v| v.scrubbed) - before;
+            assert!(read > 0 && read <= most + 1, "{read} of {held} blocks in a second, {pass_s} s a pass");
+        }
+    }
+}

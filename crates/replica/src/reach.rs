@@ -1,0 +1,115 @@
+//! Members that are in the view and cannot be reached: the metadata service hears both and sees no loss, while nothing
+//! commits. Whoever waits for one asks it what the epoch is, in one that is over (rule 1: it is answered with the current
+//! one, however busy the flash is); if no answer comes, the metadata service is told, and decides who leaves the view. One
+//! that is in no view asks all who are, and says when it reaches them.
+
+use rackweave_core::msg::{Body, Class, Control, Header, Op as PacketOp, Packet, Peer};
+use rackweave_core::{Epoch, NodeId, Time};
+
+use crate::op::{Op, OpKind};
+use crate::replica::{Cx, Replica};
+use crate::store::Store;
+use crate::timers::{Timer, Wait};
+
+/// An operation that was repeated so often asks who does not answer.
+const REPETITIONS: u8 = 3;
+
+/// Which members answer.
+#[derive(Debug, Default)]
+pub(crate) struct Reach {
+    /// By place in the view: when one was first asked, if it has not answered since.
+    asked: Vec<Option<Time>>,
+    /// When the metadata service was last told.
+    told_at: Time,
+    /// Out of the view: members that answered since all were asked last, as bits.
+    reached: u64,
+}
+
+impl Op {
+    /// Members that it waits for, as bits.
+    fn waits_for(&self) -> u64 {
+        match &self.kind {
+            OpKind::Blocks(b) => b.sent().fold(0, |m, x| m | x.missing),
+            OpKind::Range(x) => x.missing,
+            OpKind::Flush { missing } | OpKind::Fence { missing, .. } => *missing,
+        }
+    }
+}
+
+impl Replica {
+    /// A new view: nothing is known of anybody.
+    pub(crate) fn reach_anew(&mut self, now: Time) {
+        self.reach = Reach { asked: vec![None; self.members.len()], ..Reach::default() };
+        if self.role.is_none() && !self.members.is_empty() {
+            self.timers.set(now, Wait::Replay, Timer::Reach(self.epoch.0));
+        }
+    }
+
+    /// An operation was repeated: those it waits for are asked whether they are there.
+    pub(crate) fn look_for_silent<S: Store>(&mut self, cx: &mut Cx<'_, S>, op: u32) {
+        let op = &self.ops[op as usize];
+        if op.attempts >= REPETITIONS {
+            let missing = op.waits_for();
+            self.ask_silent(cx, missing);
+        }
+    }
+
+    /// Asks them, and tells of those that have not answered since they were first asked.
+    pub(crate) fn ask_silent<S: Store>(&mut self, cx: &mut Cx<'_, S>, missing: u64) {
+        let patience = self.cfg.timeouts.fill * 2;
+        for k in Self::bits(missing) {
+            self.reach.asked[k].get_or_insert(cx.now);
+            self.ask_epoch(cx, k);
+        }
+        if cx.now < self.reach.told_at + self.cfg.timeouts.fill {
+            return;
+        }
+        let late = |asked: &Option<Time>| asked.is_some_and(|at| cx.now.since(at) >= patience);
+        let silent = self.reach.asked.iter().zip(&self.members).filter(|(asked, _)| late(asked));
+        let silent: Vec<_> = silent.map(|(_, m)| m.vssd).collect();
+        if !silent.is_empty() {
+            self.reach.told_at = cx.now;
+            self.control(cx, Control::Silent { set: self.cfg.set, epoch: self.epoch, silent });
+        }
+    }
+
+    /// A message in an epoch that is over.
+    fn ask_epoch<S: Store>(&self, cx: &mut Cx<'_, S>, k: usize) {
+        let m = self.members[k];
+        let header = Header {
+            op: PacketOp::Peer,
+            vssd: m.vssd,
+            lat: 0,
+            class: Class::Silver,
+            // Whom the answer is for.
+            original_vssd: self.cfg.vssd,
+            set: self.cfg.set,
+            epoch: Epoch(0),
+            incarnation: self.incarnation,
+            request: 0,
+        };
+        cx.fx.send(Packet { src: self.cfg.node, dst: m.server, header, body: Body::Peer(Peer::ClientsAsk) });
+    }
+
+    /// A member answered something.
+    pub(crate) fn answered(&mut self, from: usize) {
+        self.reach.asked[from] = None;
+    }
+
+    /// One that is in no view was told the epoch.
+    pub(crate) fn reached(&mut self, src: NodeId) {
+        if let Some(k) = self.members.iter().position(|m| m.server == src) {
+            self.reach.reached |= 1 << k;
+        }
+    }
+
+    /// Out of the view: says so if all were reached, and asks them again.
+    pub(crate) fn reach_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        let all = (1u64 << self.members.len()) - 1;
+        if std::mem::take(&mut self.reach.reached) == all {
+            self.control(cx, Control::Reached { set: self.cfg.set, epoch: self.epoch });
+        }
+        Self::bits(all).for_each(|k| self.ask_epoch(cx, k));
+        self.timers.set(cx.now, Wait::Replay, Timer::Reach(self.epoch.0));
+    }
+}
