@@ -341,7 +341,8 @@ pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
     };
     let far = (cfg.racks.count > 1).then(|| layout(cfg).switch((rack + 1) % cfg.racks.count));
     let far_reads = cfg.switch.far_reads.unwrap_or(true);
-    SwitchConfig { redirect, rack, far, far_reads, ..SwitchConfig::new(layout(cfg).switch(rack)) }
+    let egress = cfg.switch.egress_config(layout(cfg));
+    SwitchConfig { redirect, rack, far, far_reads, egress, ..SwitchConfig::new(layout(cfg).switch(rack)) }
 }
 
 /// Volume client `i`. `nonce` must differ in each of its lives.

@@ -24,7 +24,7 @@ use rackweave_dataplane::{WAYS_MAX, frame, interface};
 use rackweave_switch::{Prefix, Reach, Ring};
 use serde::{Deserialize, Serialize};
 
-use crate::config::Problem;
+use crate::config::{EgressSection, Problem, SchedulingKind};
 use crate::hosts::{HostsSection, NodeName};
 
 /// The port of every node where the switch is in the kernel.
@@ -117,6 +117,11 @@ pub struct SwitchSection {
     /// yes. Not where the way between the racks takes longer than the wait for a die that collects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub far_reads: Option<bool>,
+    /// In which order packets leave the switch, where its ports have a rate.
+    pub scheduling: SchedulingKind,
+    /// The ports' rate and queues. Left out: nothing waits in the switch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressSection>,
     /// Of a data plane in the kernel: which interface leads to which node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSection>,
@@ -150,6 +155,7 @@ fn mac(text: &str) -> Option<[u8; 6]> {
 impl SwitchSection {
     pub(crate) fn check(&self, layout: Layout, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
         self.ring_plans(layout, out);
+        self.check_egress(layout.servers, hosts.is_some(), out);
         if self.data_plane == DataPlaneKind::Process {
             return;
         }

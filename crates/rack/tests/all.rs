@@ -1,6 +1,7 @@
 //! The rack under the fault search. `RACKWEAVE_SEEDS=3000` runs more seeds (300 else), `RACKWEAVE_FIRST_SEED` begins elsewhere.
 
 mod drives;
+mod egress;
 mod limits;
 mod moves;
 mod mutations;

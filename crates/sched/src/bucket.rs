@@ -33,13 +33,22 @@ impl Bucket {
         (self.rate, self.burst) = (rate, burst);
         self.level = self.level.min(i128::from(burst) * FINE);
     }
-    /// Whether somebody may take tokens now, however many.
-    pub fn ready(&mut self, now: Time) -> bool {
+    /// Adds what has come by `now`.
+    pub fn fill(&mut self, now: Time) {
         let passed = now.since(self.filled_at).0;
         let most = i128::from(self.burst) * FINE;
         self.level = (self.level + i128::from(self.rate) * i128::from(passed)).min(most);
         self.filled_at = self.filled_at.max(now);
+    }
+    /// Whether somebody may take tokens now, however many.
+    pub fn ready(&mut self, now: Time) -> bool {
+        self.fill(now);
         self.level >= 0
+    }
+    /// Whether it holds as many as it can.
+    pub fn full(&mut self, now: Time) -> bool {
+        self.fill(now);
+        self.level >= i128::from(self.burst) * FINE
     }
     /// Takes them.
     pub fn take(&mut self, tokens: u64) {
@@ -47,11 +56,17 @@ impl Bucket {
     }
     /// When it will be ready, at this rate; a time that has passed if it is.
     pub fn ready_at(&self) -> Time {
-        if self.level >= 0 {
+        self.has_at(0)
+    }
+    /// When it will hold so many tokens, a burst at the most, at this rate; a time that has passed if it does. Who waits
+    /// for all that it takes gets no more than `rate × t` and a burst in any `t` seconds.
+    pub fn has_at(&self, tokens: u64) -> Time {
+        let missing = i128::from(tokens) * FINE - self.level;
+        if missing <= 0 {
             return self.filled_at;
         }
         let rate = u128::from(self.rate.max(1));
-        let wait = self.level.unsigned_abs().div_ceil(rate);
+        let wait = missing.unsigned_abs().div_ceil(rate);
         Time(self.filled_at.0.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX)))
     }
 }

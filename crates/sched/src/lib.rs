@@ -1,4 +1,4 @@
-//! Storage I/O schedulers of a server: which of the waiting requests of one vSSD starts next (RackBlox §3.4, §4.5.1).
+//! Schedulers. Of a server's storage: which of the waiting requests of one vSSD starts next (RackBlox §3.4, §4.5.1).
 //!
 //! A server holds back what its dies cannot work at yet, and asks a [`Scheduler`] whenever one may start. A read waits in
 //! the *lane* of the die that has its block; a write may go to any die, so all writes of the vSSD wait together.
@@ -7,10 +7,12 @@
 //! *coordinated*: then each of its queues goes by Prio = Net + Storage + Predict, largest first (RB6). All that wait age
 //! alike, so the order is that of the instants at which requests would have begun had they not been on the way
 //! ([`Item::began`]), and nothing is sorted again. [`Predictor`] gives Predict. [`Sched`] is one of the three, by
-//! configuration. [`WriteTokens`] limits offline writes while reads are slow (PN10).
+//! configuration. [`WriteTokens`] limits offline writes while reads are slow (PN10). [`egress`] is network scheduling: the
+//! queues of a switch's ports.
 
 mod bucket;
 mod deadline;
+pub mod egress;
 mod fifo;
 mod kyber;
 mod predict;

@@ -1,6 +1,7 @@
 //! What a switch is told when it is made.
 
 use rackweave_core::{NodeId, Span};
+use rackweave_sched::egress::EgressConfig;
 
 /// 64 servers × 16 SSDs × 128 vSSDs (RB1): what fits the memory of a switch's pipeline.
 pub const ROWS_MAX: u32 = 131_072;
@@ -22,7 +23,7 @@ pub enum Redirect {
 }
 
 /// Configuration of a [`crate::Switch`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
     pub node: NodeId,
     /// The rack whose servers announce their vSSDs here.
@@ -39,6 +40,8 @@ pub struct SwitchConfig {
     pub bits_expire: Span,
     /// Added to a packet's `lat` here.
     pub hop: Span,
+    /// Queues at the ports, and in which order they are sent from (RB8). None: nothing waits in the switch.
+    pub egress: Option<EgressConfig>,
     /// A request to collect that is granted is answered with an idle replica in `original_vssd`: the sender forwards its
     /// reads there itself (RackBlox in software, §4.1, where no switch can).
     pub names_idle: bool,
@@ -60,6 +63,7 @@ impl SwitchConfig {
             rows_max: ROWS_MAX,
             bits_expire: BITS_EXPIRE,
             hop: HOP,
+            egress: None,
             names_idle: false,
             ignore_sequence: false,
             ignore_far_sequence: false,

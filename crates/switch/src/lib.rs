@@ -2,7 +2,7 @@
 //!
 //! [`Pipeline`] decides what becomes of one packet and changes the tables; it is what every data plane must do alike.
 //! [`Switch`] is the node around it: rewrites, answers, counts, lets bits expire. Reading order: [`tables`],
-//! [`pipeline`], [`node`]. [`control`] is how tables are written from outside: every data plane implements it.
+//! [`pipeline`], [`node`]. What is sent may wait in queues of its egress port (`queues`). [`control`] is how tables are written from outside: every data plane implements it.
 //!
 //! Where this goes beyond the paper: a row has up to three peers instead of one replica, a vSSD's two bits are one
 //! word that is written once (no recirculation), and operations carry (incarnation, sequence), because packets are
@@ -13,6 +13,7 @@ pub mod control;
 mod load;
 pub mod node;
 pub mod pipeline;
+mod queues;
 pub mod rings;
 pub mod tables;
 
@@ -20,5 +21,6 @@ pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, Redirect, SwitchConfig};
 pub use control::{Announcement, Applied, Change, DataPlane, Position, RingChange, RowResult, Update, UpdateError};
 pub use node::Switch;
 pub use pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
+pub use queues::{HEADER_BYTES, packet_bytes};
 pub use rings::{Prefix, Reach, Ring, RingError, Rings};
 pub use tables::{CheckError, DestinationRow, Dump, PeerState, ReplicaRow, Told};

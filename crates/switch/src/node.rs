@@ -2,10 +2,12 @@
 
 use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
 use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
+use rackweave_sched::egress::EgressCounters;
 
 use crate::config::{Redirect, SwitchConfig};
 use crate::control::{Applied, DataPlane, Update, UpdateError};
 use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
+use crate::queues::Queues;
 use crate::tables::{CheckError, Dump, Told};
 
 /// The switch. Its tables are empty when it starts: servers announce their vSSDs, and their state, again.
@@ -18,7 +20,8 @@ pub struct Switch {
     far: Option<NodeId>,
     hop_ns: u32,
     pipeline: Pipeline,
-    /// What the driver's timer is set to: the pipeline's deadline.
+    queues: Option<Box<Queues>>,
+    /// What the driver's timer is set to: the pipeline's deadline, or a packet's that leaves its port.
     wake: Time,
 }
 
@@ -31,6 +34,7 @@ impl Switch {
             far: cfg.far,
             hop_ns: u32::try_from(cfg.hop.0).unwrap_or(u32::MAX),
             pipeline: Pipeline::new(&cfg),
+            queues: cfg.egress.map(|e| Box::new(Queues::new(e))),
             wake: Time::MAX,
         }
     }
@@ -47,6 +51,10 @@ impl Switch {
     }
     pub fn counters(&self) -> &Counters {
         self.pipeline.counters()
+    }
+    /// What its ports have seen, and packets that wait there now; none if nothing ever waits.
+    pub fn egress(&self) -> Option<(EgressCounters, usize)> {
+        self.queues.as_ref().map(|q| (q.counters(), q.waiting()))
     }
     /// Whether reads avoid collecting replicas, from now on.
     pub fn set_redirect(&mut self, redirect: Redirect) {
@@ -89,7 +97,8 @@ impl Switch {
         if self.far == Some(p.src) {
             return self.told_by_far(now, &p, fx);
         }
-        if p.header.op == Op::Reply && p.dst != self.node {
+        if p.dst != self.node && !matches!(p.header.op, Op::Read | Op::Write | Op::GcOp | Op::CreateVssd | Op::DelVssd)
+        {
             return self.crossing(now, p, fx);
         }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
@@ -122,7 +131,7 @@ impl Switch {
         }
     }
 
-    /// An answer on its way from a replica to a client.
+    /// What nodes send each other: answers of replicas to clients, and all else where it is to queue here, too.
     fn crossing(&mut self, now: Time, mut p: Packet, fx: &mut Effects) {
         if let Body::Reply(IoReply::Data(_) | IoReply::Extents(_)) = p.body {
             self.pipeline.read_answered(now, p.header.vssd);
@@ -199,13 +208,21 @@ impl Switch {
 impl Node for Switch {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         self.pipeline.start(now);
+        if let Some(queues) = &mut self.queues {
+            queues.release(now, fx);
+        }
+        let first = fx.packets.len();
         if self.wake <= now {
             self.expire(now, fx);
         }
         if let Event::Packet(p) = event {
             self.packet(now, p, fx);
         }
-        let deadline = self.pipeline.deadline();
+        let mut deadline = self.pipeline.deadline();
+        if let Some(queues) = &mut self.queues {
+            queues.hold(now, first, fx);
+            deadline = deadline.min(queues.next());
+        }
         if deadline != self.wake {
             self.wake = deadline;
             fx.wake_at(deadline);

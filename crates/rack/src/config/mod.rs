@@ -25,6 +25,7 @@ use crate::racks::RacksSection;
 use crate::switching::{DataPlaneKind, SwitchSection};
 
 mod client;
+mod egress;
 mod gc;
 mod lease;
 mod nbd;
@@ -35,6 +36,7 @@ mod ssd;
 mod wear;
 
 pub use client::ClientSection;
+pub use egress::{EgressSection, FlowSection, SchedulingKind};
 pub use gc::{GcConfigPolicy, GcSection};
 pub use lease::LeaseSection;
 pub use nbd::{NbdSection, TlsConfig};

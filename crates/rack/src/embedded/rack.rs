@@ -314,9 +314,23 @@ fn of_process(s: &Switch) -> SwitchState {
         data_plane: DataPlaneKind::Process.to_string(),
         rows: s.rows(),
         rows_max: s.rows_max(),
-        counters: counted(s.counters(), &Own::default()),
+        counters: counted(s.counters(), &Own::default()).into_iter().chain(egress(s)).collect(),
         ..SwitchState::default()
     }
+}
+
+/// What its ports counted, by name.
+fn egress(s: &Switch) -> Vec<(String, u64)> {
+    let Some((c, waiting)) = s.egress() else { return Vec::new() };
+    let all = [
+        ("egress_sent", c.sent),
+        ("egress_waiting", waiting as u64),
+        ("egress_queue_max_bytes", c.queue_max),
+        ("egress_drop_queue_full", c.queue_full),
+        ("egress_drop_over_burst", c.over_burst),
+        ("egress_drop_too_many_flows", c.too_many_flows),
+    ];
+    all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()
 }
 
 /// The shape of the rack's device files.

@@ -8,12 +8,13 @@ use rackweave_core::msg::{Body, Packet};
 use rackweave_core::node::{StoreWrite, Trace};
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
+use rackweave_switch::packet_bytes;
 
 use crate::capture::Capture;
 use crate::sim::clock::NodeClock;
 use crate::sim::cpu::{SAMPLE_EVERY, Stopwatch};
 use crate::sim::disk::{CutOdds, CutReport, Disk};
-use crate::sim::net::{NetState, packet_bytes};
+use crate::sim::net::NetState;
 use crate::sim::queue::EventQueue;
 use crate::sim::trace::{Costs, Coverage, EventKind, Step, TraceHash};
 
@@ -102,7 +103,18 @@ pub struct Engine<N> {
     /// What nodes reported since it was last taken, for a checker that asked.
     tap: Option<Vec<(NodeId, Trace)>>,
     capture: Option<Capture>,
-    switch_sees_answers: bool,
+    switch_sees: SwitchSees,
+}
+
+/// What the switch is told of beside what is addressed to it: everything crosses it, but that costs events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SwitchSees {
+    #[default]
+    Requests,
+    /// Replicas' answers, too.
+    Answers,
+    /// All that nodes send each other: it queues there.
+    All,
 }
 
 impl<N: Node> Engine<N> {
@@ -136,13 +148,12 @@ impl<N: Node> Engine<N> {
             controller: false,
             tap: None,
             capture: None,
-            switch_sees_answers: false,
+            switch_sees: SwitchSees::default(),
         }
     }
 
-    /// Answers of servers cross the switch as everything does; now it is told of them.
-    pub fn switch_sees_answers(&mut self) {
-        self.switch_sees_answers = true;
+    pub fn switch_sees(&mut self, what: SwitchSees) {
+        self.switch_sees = what;
     }
 
     pub fn now(&self) -> Time {
@@ -269,6 +280,12 @@ impl<N: Node> Engine<N> {
     pub fn submit(&mut self, at: Time, node: NodeId, request: Request) {
         let event = Event::Request(request);
         self.queue.push_in_order(at.max(self.now), Pending { event, to: For::Asked { node }, followed: false });
+    }
+    /// A packet from outside the rack's nodes reaches the switch at `at`.
+    pub fn inject(&mut self, at: Time, packet: Packet) {
+        let node = self.crosses(&packet);
+        let to = For::Receiver { node, bytes: packet_bytes(&packet), received: false };
+        self.queue.push(at.max(self.now), Pending { event: Event::Packet(packet), to, followed: false });
     }
     pub fn next_time(&self) -> Option<Time> {
         self.queue.next_time()
@@ -475,8 +492,13 @@ impl<N: Node> Engine<N> {
         }
         let from_switch = self.nodes[n.0 as usize].kind == NodeKind::Switch;
         let hop = from_switch && !(self.controller && matches!(packet.body, Body::Gc(_)));
-        let seen = self.switch_sees_answers && !from_switch && matches!(packet.body, Body::Reply(_));
-        let node = if seen { self.layout.switch_of(packet.header.vssd) } else { packet.dst.first_hop() };
+        let seen = !from_switch
+            && match self.switch_sees {
+                SwitchSees::Requests => false,
+                SwitchSees::Answers => matches!(packet.body, Body::Reply(_)),
+                SwitchSees::All => true,
+            };
+        let node = if seen { self.crosses(&packet) } else { packet.dst.first_hop() };
         let arrivals = self.net.send(self.now, n, node, bytes, hop);
         let [Some(first), second] = arrivals else { return };
         let to = For::Receiver { node, bytes, received: false };
@@ -488,6 +510,16 @@ impl<N: Node> Engine<N> {
             add_latency(&mut packet, first.since(self.now));
         }
         self.queue.push(first, Pending { event: Event::Packet(packet), to, followed });
+    }
+
+    /// The switch on a packet's way: its receiver's, else its sender's rack's.
+    fn crosses(&self, p: &Packet) -> NodeId {
+        let to = p.dst.first_hop();
+        if self.layout.kind(to) == NodeKind::Switch {
+            return to;
+        }
+        let rack = self.layout.rack(p.dst).or(self.layout.rack(p.src));
+        self.layout.switch(rack.unwrap_or(0))
     }
 
     fn command(&mut self, n: NodeId, c: DeviceCommand, followed: bool) {

@@ -10,11 +10,9 @@
 
 use std::sync::Arc;
 
-use rackweave_core::msg::{Body, IoReply, IoRequest, Packet, Peer};
 use rackweave_core::{Layout, NodeId, NodeKind, Rng, Span, Time};
+use rackweave_switch::HEADER_BYTES;
 
-/// Bytes of Ethernet, IP, UDP and Rackweave headers of a packet.
-const HEADER_BYTES: u32 = 150;
 const EXCERPT: &str = include_str!("../../data/net_fast_10k.txt");
 
 /// One-way delay between two nodes.
@@ -192,20 +190,6 @@ fn link_time(network: &Network, bytes: u32) -> Span {
         0 => Span::ZERO,
         per_s => Span(u64::from(bytes) * 1_000_000_000 / per_s),
     }
-}
-
-/// Bytes of a packet on a link.
-pub fn packet_bytes(p: &Packet) -> u32 {
-    let body = match &p.body {
-        Body::Io(IoRequest::Write(w)) => w.data.len(),
-        Body::Reply(IoReply::Data(d)) => d.len(),
-        Body::Peer(Peer::Inv(i)) => i.data.len() + 20 * i.blocks.len() as u32,
-        Body::Peer(Peer::Block { data: Some(d), .. }) => d.len(),
-        Body::Peer(Peer::Digests { entries, .. }) => 16 * entries.len() as u32,
-        Body::Peer(Peer::Scan { entries, .. }) => 17 * entries.len() as u32,
-        _ => 0,
-    };
-    body + HEADER_BYTES
 }
 
 struct Link {

@@ -17,7 +17,7 @@ use crate::config::RackConfig;
 use crate::racks;
 use crate::sim::clock::NodeClock;
 use crate::sim::disk::{CutOdds, CutReport, Disk, FaultDisk};
-use crate::sim::engine::Engine;
+use crate::sim::engine::{Engine, SwitchSees};
 use crate::sim::net::{NetState, Network};
 use crate::switching::RedirectKind;
 
@@ -139,8 +139,10 @@ impl Sim {
         for i in 0..cfg.servers_max() {
             engine.put_disk(SsdId(i), new_disk(sim.contents));
         }
-        if cfg.switch.redirect == RedirectKind::Load {
-            engine.switch_sees_answers();
+        if cfg.switch.egress.is_some() {
+            engine.switch_sees(SwitchSees::All);
+        } else if cfg.switch.redirect == RedirectKind::Load {
+            engine.switch_sees(SwitchSees::Answers);
         }
         let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0 };
         let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;

@@ -6,6 +6,7 @@ mod fixtures;
 mod load;
 mod model;
 mod node;
+mod queues;
 mod racks;
 mod random;
 #[path = "../../fixtures/runner.rs"]

@@ -1,0 +1,100 @@
+//! All ports of a switch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rackweave_core::Time;
+
+use super::{Egress, EgressConfig, EgressDrop, FLOWS_MAX, Sent};
+
+/// What the ports of a switch have seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EgressCounters {
+    /// Packets that came, and that left.
+    pub came: u64,
+    pub sent: u64,
+    /// Dropped: their queue was full; longer than their flow's burst; there were too many ports or flows.
+    pub queue_full: u64,
+    pub over_burst: u64,
+    pub too_many_flows: u64,
+    /// Most bytes that were in one queue.
+    pub queue_max: u64,
+}
+
+/// What a packet is scheduled by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Where it goes, and where it is from.
+    pub port: u32,
+    pub flow: u32,
+    /// 0 is the highest.
+    pub class: usize,
+    pub bytes: u32,
+}
+
+/// A port for each destination, all alike. As with [`Egress`], poll until there is nothing before a push and after it.
+#[derive(Debug)]
+pub struct Ports<T> {
+    cfg: Arc<EgressConfig>,
+    ports: BTreeMap<u32, Egress<T>>,
+    /// Ports that have something to do, and when.
+    due: BTreeSet<(Time, u32)>,
+    counters: EgressCounters,
+}
+
+impl<T> Ports<T> {
+    pub fn new(cfg: EgressConfig) -> Ports<T> {
+        Ports { cfg: Arc::new(cfg), ports: BTreeMap::new(), due: BTreeSet::new(), counters: EgressCounters::default() }
+    }
+    pub fn counters(&self) -> EgressCounters {
+        self.counters
+    }
+    /// Packets that have not left.
+    pub fn waiting(&self) -> usize {
+        self.ports.values().map(Egress::waiting).sum()
+    }
+
+    /// A packet comes; it may be dropped.
+    pub fn push(&mut self, now: Time, p: Envelope, what: T) {
+        let c = &mut self.counters;
+        c.came += 1;
+        if self.ports.len() >= FLOWS_MAX && !self.ports.contains_key(&p.port) {
+            c.too_many_flows += 1;
+            return;
+        }
+        let port = self.ports.entry(p.port).or_insert_with(|| Egress::new(self.cfg.clone()));
+        let before = port.next();
+        match port.push(now, p.flow, p.class, p.bytes, what) {
+            Ok(()) => c.queue_max = c.queue_max.max(port.queue_max()),
+            Err((EgressDrop::QueueFull, _)) => c.queue_full += 1,
+            Err((EgressDrop::OverBurst, _)) => c.over_burst += 1,
+            Err((EgressDrop::TooManyFlows, _)) => c.too_many_flows += 1,
+        }
+        let after = port.next();
+        self.set_due(p.port, before, after);
+    }
+    /// A packet that has left by `now`.
+    pub fn poll(&mut self, now: Time) -> Option<Sent<T>> {
+        while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
+            let port = self.ports.get_mut(&id)?;
+            let sent = port.poll(now);
+            let after = port.next();
+            self.set_due(id, Some(at), after);
+            if sent.is_some() {
+                self.counters.sent += 1;
+                return sent;
+            }
+        }
+        None
+    }
+    /// When [`Ports::poll`] has something again, if nothing comes.
+    pub fn next(&self) -> Option<Time> {
+        self.due.first().map(|(at, _)| *at)
+    }
+    fn set_due(&mut self, port: u32, before: Option<Time>, after: Option<Time>) {
+        if before != after {
+            before.map(|at| self.due.remove(&(at, port)));
+            self.due.extend(after.map(|at| (at, port)));
+        }
+    }
+}
