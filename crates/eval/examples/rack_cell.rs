@@ -5,13 +5,14 @@
 //!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [ssd=4G] [channels=2] [seed=1]
 //!     [sched=fifo|deadline|kyber] [coordinated=true|false] [reads_per_die=2]
 //!     [far_reads=true|false] [between_us=10]
+//!     [ports=tb|fq|priority] [servers=4] [clients=16]
 //! ```
 
 use std::process::ExitCode;
 
 use rackweave_core::Span;
-use rackweave_eval::rack::{Cell, Load, Scheme, run_all, void};
-use rackweave_rack::config::{BlockingConfig, SchedConfigKind, SchedSection, Size};
+use rackweave_eval::rack::{Cell, Load, Ports, Scheme, run_all, void};
+use rackweave_rack::config::{BlockingConfig, SchedConfigKind, SchedSection, SchedulingKind, Size};
 use rackweave_rack::sim::Network;
 
 /// As in the program.
@@ -64,6 +65,17 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             }
             "far_reads" => cell.far_reads = Some(value.parse()?),
             "between_us" => cell.network.between_racks = Span::from_micros(value.parse()?),
+            "clients" => cell.clients = value.parse()?,
+            "servers" => cell.servers = value.parse()?,
+            "ports" => {
+                let kind = match value {
+                    "tb" => SchedulingKind::Tb,
+                    "fq" => SchedulingKind::Fq,
+                    "priority" => SchedulingKind::Priority,
+                    _ => return Err(format!("{value:?} is neither tb, fq nor priority").into()),
+                };
+                cell.ports = Some(Ports { scheduling: kind, busy: 0.7, bursts: kind == SchedulingKind::Priority });
+            }
             "channels" => cell.channels = value.parse()?,
             "ssd" => cell.ssd_bytes = Size::parse(value)?.0,
             "profile" => cell.profile = value.into(),

@@ -6,6 +6,7 @@
 mod ageing;
 mod block;
 mod kv;
+mod network;
 mod predict;
 mod rack;
 mod rack_wear;
@@ -200,7 +201,7 @@ pub enum ExperimentError {
 const PREDICT: &str = "rb-predict";
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 25] = [
+pub const EXPERIMENTS: [Experiment; 26] = [
     Experiment {
         id: "fb-fig1",
         about: "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",
@@ -268,6 +269,11 @@ pub const EXPERIMENTS: [Experiment; 25] = [
         id: "rb-fig17",
         about: "RackBlox figure 17: storage schedulers, plain and coordinated",
         run: schedulers::fig17,
+    },
+    Experiment {
+        id: "rb-fig18",
+        about: "RackBlox figure 18: network schedulers, storage scheduling plain and coordinated",
+        run: network::fig18,
     },
     Experiment { id: "rb-fig19", about: "RackBlox figure 19: read latency, by device and network", run: rack::fig19 },
     Experiment {

@@ -68,6 +68,8 @@ pub struct Costs {
     /// Seconds of a die for each read, and for each write: all its copies, and their part of collection.
     read: f64,
     write: f64,
+    /// Among which the load is divided, each with blocks of its own.
+    clients: u32,
 }
 
 impl Costs {
@@ -87,7 +89,12 @@ impl Costs {
             dies: f64::from(rack.servers) * f64::from(g.dies()),
             read: read + slot,
             write: copy * f64::from(rack.replicas),
+            clients: CLIENTS,
         })
+    }
+    /// From so many clients.
+    pub fn clients(self, clients: u32) -> Costs {
+        Costs { clients, ..self }
     }
     fn mean(&self, load: &Load) -> f64 {
         (1.0 - load.writes) * self.read + load.writes * self.write
@@ -100,7 +107,7 @@ pub fn rate(costs: &Costs, load: &Load, utilization: f64) -> f64 {
     let each = costs.mean(load) / costs.dies;
     // Reads a second of the most popular block that is in no cache.
     let hot = |rate: f64| {
-        let hottest = HOTTEST / f64::from(CLIENTS);
+        let hottest = HOTTEST / f64::from(costs.clients);
         let cached_above = 1.0 / (rate * load.writes * CACHED_FOR.as_secs_f64()).max(f64::MIN_POSITIVE);
         rate * (1.0 - load.writes) * hottest.min(cached_above)
     };
@@ -126,6 +133,7 @@ pub struct Source {
     load: Load,
     gap_ns: f64,
     blocks: u64,
+    clients: u32,
     clock_ns: f64,
     drawn: u64,
     rng: Rng,
@@ -153,6 +161,7 @@ impl Source {
             load: *load,
             gap_ns: 1e9 / rate,
             blocks: bytes / u64::from(BLOCK),
+            clients: CLIENTS,
             clock_ns: 0.0,
             drawn: 0,
             rng: Rng::stream(seed, STREAM),
@@ -160,11 +169,16 @@ impl Source {
         }
     }
 
+    /// From so many clients.
+    pub fn clients(self, clients: u32) -> Source {
+        Source { clients, ..self }
+    }
+
     /// Requests wait for VDC's tokens: of each client's link, and of the dies' time.
     pub fn through_vdc(mut self, costs: &Costs, network: &Network, seed: u64) -> Source {
         // Unlimited: more than any flow asks for.
         let links = if network.bytes_per_s == 0 { 1e15 } else { network.bytes_per_s as f64 };
-        let vdc = Vdc::new([links * f64::from(CLIENTS), costs.dies], CLIENTS as usize);
+        let vdc = Vdc::new([links * f64::from(self.clients), costs.dies], self.clients as usize);
         let delays = NetState::new(network.clone(), control(), seed ^ STREAM);
         self.vdc = Some(Controlled { vdc, read: costs.read, write: costs.write, delays });
         self
@@ -183,7 +197,7 @@ impl Source {
         let at = Span(self.clock_ns as u64);
         let op = if self.writes() { TraceOp::Write } else { TraceOp::Read };
         self.drawn += 1;
-        let client = self.rng.below(u64::from(CLIENTS)) as u32;
+        let client = self.rng.below(u64::from(self.clients)) as u32;
         let offset = popular(&mut self.rng, self.blocks) * u64::from(BLOCK);
         let mut planned = Planned { at, op, offset, len: u64::from(BLOCK), fua: false, rounded: false };
         if let Some(c) = &mut self.vdc {

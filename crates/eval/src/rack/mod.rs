@@ -5,6 +5,7 @@
 //! give equal numbers.
 
 pub mod load;
+pub(crate) mod ports;
 mod scheme;
 mod vdc;
 
@@ -15,6 +16,7 @@ use rackweave_rack::sim::{Network, SimConfig};
 use serde_json::{Value, json};
 
 pub use load::{Load, Pattern};
+pub use ports::Ports;
 pub use scheme::Scheme;
 
 use crate::replay::run::{Length, Run};
@@ -65,6 +67,10 @@ pub struct Cell {
     /// Two racks, each of so many servers, and a third replica in the other one; whether reads go there when both at
     /// home collect.
     pub far_reads: Option<bool>,
+    pub servers: u32,
+    pub clients: u32,
+    /// Queues at the switch's ports, if there are any.
+    pub ports: Option<Ports>,
 }
 
 impl Cell {
@@ -84,6 +90,9 @@ impl Cell {
             blocking: BlockingConfig::Page,
             sched: None,
             far_reads: None,
+            servers: SERVERS,
+            clients: CLIENTS,
+            ports: None,
         }
         .reads(READS_MIN)
     }
@@ -100,14 +109,14 @@ impl Cell {
 
     /// The rack, before the policy.
     fn rack(&self) -> RackConfig {
-        let mut rack = RackConfig { servers: SERVERS, replicas: REPLICAS, ..RackConfig::default() };
+        let mut rack = RackConfig { servers: self.servers, replicas: REPLICAS, ..RackConfig::default() };
         rack.ssd.profile.clone_from(&self.profile);
         rack.ssd.size = Size(self.ssd_bytes);
         rack.ssd.channels = Some(self.channels);
         rack.ssd.blocking_unit = self.blocking;
         rack.ssd.verify = false;
         if self.far_reads.is_some() {
-            (rack.servers, rack.replicas, rack.racks.count) = (SERVERS * 2, REPLICAS + 1, 2);
+            (rack.servers, rack.replicas, rack.racks.count) = (self.servers * 2, REPLICAS + 1, 2);
             rack.switch.far_reads = self.far_reads;
         }
         rack.client.window = WINDOW;
@@ -123,22 +132,24 @@ impl Cell {
     pub fn run(&self) -> Result<CellReport, ReplayError> {
         let mut rack = self.policy.apply(&self.rack());
         rack.sched = self.sched.clone().unwrap_or(rack.sched);
+        let costs = load::Costs::of(&rack)?.clients(self.clients);
+        let rate = load::rate(&costs, &self.load, self.utilization);
+        let bursts = self.ports.and_then(|p| p.apply(&mut rack, rate, &self.load, self.clients));
         rack.validate()?;
         let sim = SimConfig {
-            clients: CLIENTS,
+            clients: self.clients,
             network: self.network.clone(),
             controller: self.policy.controller,
             ..SimConfig::new(self.seed)
         };
         let mut run = Run::up(&rack, sim, self.policy.name)?;
         let sets = run.sets(&rack)?;
-        let volumes = run.volumes(&sets, CLIENTS, size::UTILIZATION)?;
+        let volumes = run.volumes(&sets, self.clients, size::UTILIZATION)?;
         let step = (FREE_AFTER.1 - FREE_AFTER.0) / sets.len() as f64;
         let free_after = |set: usize| FREE_AFTER.0 + step * (set as f64 + 0.5);
         age::age(&mut run.sim, &volumes, &sets, free_after, self.seed);
-        let costs = load::Costs::of(&rack)?;
-        let rate = load::rate(&costs, &self.load, self.utilization);
-        let mut source = load::Source::new(&self.load, rate, volumes[0].size, self.seed);
+        run.bursts = bursts;
+        let mut source = load::Source::new(&self.load, rate, volumes[0].size, self.seed).clients(self.clients);
         if self.policy.tokens {
             source = source.through_vdc(&costs, &self.network, self.seed);
         }

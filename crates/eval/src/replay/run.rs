@@ -13,6 +13,7 @@ use slab::Slab;
 use super::config::{ReplayConfig, ReplayError};
 use super::{LINK_QUEUE_MAX, age};
 use crate::cpu::thread_cpu;
+use crate::rack::ports::Bursts;
 use crate::report::{BusyShare, PolicyReport};
 use crate::stats::Latencies;
 use crate::trace::TraceOp;
@@ -98,6 +99,8 @@ pub(crate) struct Run {
     failed: u64,
     rounded: u64,
     first_failure: Option<Box<str>>,
+    /// What others send through the switch meanwhile.
+    pub(crate) bursts: Option<Bursts>,
 }
 
 impl Run {
@@ -118,6 +121,7 @@ impl Run {
             failed: 0,
             rounded: 0,
             first_failure: None,
+            bursts: None,
         })
     }
 
@@ -224,6 +228,9 @@ impl Run {
                 self.submit(start, volumes, &sent, measured);
             }
             left -= batch;
+            if let Some(bursts) = &mut self.bursts {
+                bursts.until(until, &mut self.sim);
+            }
             self.sim.run_until(until);
             self.take();
             if self.asked.len() > OUTSTANDING_MAX {

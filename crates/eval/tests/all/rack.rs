@@ -1,7 +1,8 @@
 //! Cells: a generated load on the whole rack, policy by policy.
 
-use rackweave_eval::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_all, void};
+use rackweave_eval::rack::{Cell, CellReport, Load, Ports, READS_MIN, Scheme, run_all, void};
 use rackweave_eval::replay::Policy;
+use rackweave_rack::config::SchedulingKind;
 
 /// Small enough for a test.
 fn tiny(policy: impl Into<Scheme>, load: Load) -> Cell {
@@ -69,4 +70,28 @@ fn the_controller_s_servers_forward_reads_and_its_switch_none() {
     assert_eq!(result(vdc).redirects, 0);
     // A forwarded read goes one way more.
     assert!(software.read_us(0.5) >= rackblox.read_us(0.5), "{} {}", software.json(), rackblox.json());
+}
+
+#[test]
+fn reads_wait_at_the_switch_s_ports_and_behind_bursts_of_higher_priority() {
+    let cell = |ports| Cell { servers: 2, clients: 4, ports, ..tiny(Policy::Rackblox, Load::ycsb(0.5)) };
+    let ports = |scheduling, bursts| cell(Some(Ports { scheduling, busy: 0.6, bursts }));
+    let cells = [
+        cell(None),
+        ports(SchedulingKind::Fq, false),
+        ports(SchedulingKind::Tb, false),
+        ports(SchedulingKind::Priority, false),
+        ports(SchedulingKind::Priority, true),
+    ];
+    let reports = run_all(&cells).unwrap();
+    for (cell, r) in cells.iter().zip(&reports) {
+        let result = r.result.as_ref().expect("the rack keeps up");
+        assert_eq!((result.requests(), result.failed), (cell.requests, 0), "{:?}", cell.ports);
+    }
+    let [none, queued @ .., behind] = &reports[..] else { unreachable!("five were run") };
+    for r in queued {
+        assert!(r.read_us(0.5) > none.read_us(0.5), "{} {}", r.json(), none.json());
+    }
+    // A burst has a port for two milliseconds in ten.
+    assert!(behind.read_us(0.99) > queued[2].read_us(0.99) + 500.0, "{} {}", behind.json(), queued[2].json());
 }

@@ -1,0 +1,95 @@
+//! Network scheduling in the switch (RB8): ports so slow that requests queue there, and traffic of higher priority.
+
+use rackweave_core::msg::{Body, Class, Header, IoReply, Op, Packet};
+use rackweave_core::{BLOCK, Epoch, Incarnation, Layout, Payload, SetId, Span, Time, VssdId};
+use rackweave_rack::config::{EgressSection, FlowSection, RackConfig, SchedulingKind};
+use rackweave_rack::sim::Sim;
+use rackweave_switch::HEADER_BYTES;
+
+use super::load::Load;
+
+/// A burst of higher priority has a port for itself so long, and so often: a fifth of the time. An assumption; the paper
+/// says "periodically".
+const BURST: Span = Span::from_millis(2);
+const BURST_EVERY: Span = Span::from_millis(10);
+/// Bytes of a packet with a block, and of one without.
+const FULL: u32 = BLOCK + HEADER_BYTES;
+/// Messages without contents that a write costs each replica: an acknowledgement or a validation.
+const SMALL_PER_WRITE: f64 = 1.0;
+
+/// Ports of a rack with two replicas of everything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ports {
+    pub scheduling: SchedulingKind,
+    /// Part of the time that a server's port works, by the cell's own load.
+    pub busy: f64,
+    /// Whether there is traffic of higher priority beside it.
+    pub bursts: bool,
+}
+
+impl Ports {
+    /// Gives the rack's switch these queues. Flows of the token bucket and of fair queueing have an equal part of a server's
+    /// port each, a replica's, which brings as many writes as all clients, as much as they.
+    pub(super) fn apply(self, rack: &mut RackConfig, rate: f64, load: &Load, clients: u32) -> Option<Bursts> {
+        let (full, small) = (f64::from(FULL), f64::from(HEADER_BYTES));
+        // Each server has every write, from a client or from its peer, and its part of the reads.
+        let replicas = f64::from(rack.replicas) / f64::from(rack.servers);
+        let writes = rate * load.writes * replicas * (full + SMALL_PER_WRITE * small);
+        let reads = rate * (1.0 - load.writes) * small / f64::from(rack.servers);
+        // Answers leave by the clients' ports: those must not be the narrower ones.
+        let answers = rate * (1.0 - load.writes) * full / f64::from(clients);
+        let bytes_per_s = (writes + reads).max(answers) / self.busy;
+        let mbit = (bytes_per_s * 8.0 / 1e6).ceil().max(1.0) as u64;
+        let mut egress = EgressSection::of_rate(mbit);
+        let servers = 0..rack.servers;
+        let of_server = |i: u32| FlowSection { from: format!("server-{i}"), ..FlowSection::default() };
+        match self.scheduling {
+            SchedulingKind::Priority => {}
+            SchedulingKind::Tb => {
+                egress.flow_mbit_per_s = Some(mbit.div_ceil(u64::from(clients)));
+                egress.flows = servers.map(|i| FlowSection { mbit_per_s: Some(mbit), ..of_server(i) }).collect();
+            }
+            SchedulingKind::Fq => {
+                egress.flows = servers.map(|i| FlowSection { weight: Some(clients), ..of_server(i) }).collect();
+            }
+        }
+        (rack.switch.scheduling, rack.switch.egress) = (self.scheduling, Some(egress));
+        let packets = bytes_per_s * BURST.as_secs_f64() / full;
+        self.bursts.then(|| Bursts { packets: packets.round() as u32, next: None })
+    }
+}
+
+/// Bursts of packets of the highest class to every server, which takes no notice of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Bursts {
+    packets: u32,
+    next: Option<Time>,
+}
+
+impl Bursts {
+    /// Those that come by `until`.
+    pub(crate) fn until(&mut self, until: Time, sim: &mut Sim) {
+        let mut at = self.next.unwrap_or(sim.now());
+        while at <= until {
+            let layout = sim.engine().layout();
+            for server in (0..sim.config().servers).map(|i| layout.server(i)) {
+                let header = Header {
+                    op: Op::Reply,
+                    vssd: VssdId(0),
+                    lat: 0,
+                    class: Class::Gold,
+                    original_vssd: VssdId(0),
+                    set: SetId(0),
+                    epoch: Epoch(0),
+                    incarnation: Incarnation(0),
+                    request: 0,
+                };
+                let body = Body::Reply(IoReply::Data(Payload::elided(BLOCK, 0)));
+                let packet = Packet { src: Layout::META, dst: server, header, body };
+                (0..self.packets).for_each(|_| sim.engine_mut().inject(at, packet.clone()));
+            }
+            at += BURST_EVERY;
+        }
+        self.next = Some(at);
+    }
+}
