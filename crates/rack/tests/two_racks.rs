@@ -1,10 +1,14 @@
 //! Two racks: a switch, a link or a rack is lost, and what the replicas elsewhere do about it (RB12, RB13, protocol rule 4).
 
-use rackweave_core::request::{ReplyData, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{Layout, NodeId, Payload, Span, TracePoint};
+use std::collections::BTreeMap;
+
+use rackweave_core::request::{ReplyData, Request, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::{Layout, NodeId, Payload, Rng, Span, TracePoint};
 use rackweave_rack::RackConfig;
+use rackweave_rack::check::{History, Outcome};
 use rackweave_rack::racks::RacksSection;
 use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_switch::Counters;
 
 use crate::rig::{Rig, small};
 
@@ -230,4 +234,55 @@ fn a_set_in_one_rack_does_without_the_one_that_a_peer_does_not_reach() {
     cut(&mut r, false);
     r.until_members("all are members again", 3);
     r.reads(4);
+}
+
+/// Reads and writes at random while vSSDs begin to collect whether others do or not; reads that left their rack, and reads that found
+/// nobody idle.
+fn reads_while_both_at_home_collect(far_reads: Option<bool>) -> (u64, u64) {
+    const WRITE: u64 = 64 << 10;
+    let mut cfg = RackConfig { racks: RacksSection { count: 2, far_replicas: Some(1) }, ..small(4, 32) };
+    (cfg.gc.soft_percent, cfg.gc.regular_percent, cfg.switch.far_reads) = (41, 40, far_reads);
+    let mut r = Rig::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(6) });
+    let volume = r.volume("v", 4 << 20);
+    let (mut rng, mut history, mut open) = (Rng::new(9), History::new(), BTreeMap::new());
+    let mut reads = 0;
+    for n in 0..4_000u64 {
+        let id = RequestId(n << 1 | 1 << 40);
+        let now = r.sim.now();
+        history.at(now);
+        if n % 4 == 0 {
+            let offset = rng.below(volume.size / WRITE) * WRITE;
+            let data = Payload::elided(WRITE as u32, (n + 1) << 32);
+            open.insert(id, history.write(0, volume.id, offset / 512, &data, true, volume.attach));
+            r.sim.submit(now, 0, Request { id, op: RequestOp::Write { volume: volume.id, offset, data, fua: true } });
+        } else {
+            let offset = rng.below(volume.size / 4096) * 4096;
+            open.insert(id, history.read(volume.id, offset / 512, 8));
+            r.sim.submit(now, 0, Request { id, op: RequestOp::Read { volume: volume.id, offset, len: 4096 } });
+        }
+        r.sim.run_until(now + Span::from_micros(250));
+        for (at, _, reply) in r.sim.take_replies() {
+            history.at(at);
+            let op = open.remove(&reply.id).expect("asked");
+            match reply.result.expect("nothing fails") {
+                ReplyData::Data(data) => {
+                    reads += 1;
+                    history.answered(op, Outcome::Data(&data));
+                }
+                _ => history.answered(op, Outcome::Done),
+            }
+        }
+    }
+    assert!(reads > 2_500, "{reads} reads were answered");
+    history.check(|_, _| volume.sets[0]).unwrap_or_else(|e| panic!("{e}"));
+    let both = |of: fn(&Counters) -> u64| (0..2).map(|rack| of(r.sim.switch(rack).expect("works").counters())).sum();
+    (both(|c| c.redirects_far), both(|c| c.all_collecting))
+}
+
+#[test]
+fn reads_of_what_collects_at_home_come_back_right_from_the_other_rack() {
+    let (far, nobody) = reads_while_both_at_home_collect(None);
+    assert!(far > 50, "{far} reads left their rack, {nobody} found nobody idle");
+    let (none, stayed) = reads_while_both_at_home_collect(Some(false));
+    assert!(none == 0 && stayed > nobody, "{none} left though they were not to, {stayed} found nobody idle");
 }
