@@ -613,6 +613,9 @@ pub struct Eval {
     /// Names the run: the same seed gives the same numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Recorded one-way delays, for rb-predict: whole microseconds, one a line, plain or zstd-compressed
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Write the numbers as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

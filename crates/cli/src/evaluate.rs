@@ -67,7 +67,11 @@ pub fn eval(a: &Eval) -> Result<ExitCode, Failure> {
         }
         return Ok(ExitCode::SUCCESS);
     };
-    let figure = Experiment::named(id)?.run(Options { quick: a.quick, seed: a.seed })?;
+    let (experiment, options) = (Experiment::named(id)?, Options { quick: a.quick, seed: a.seed });
+    let figure = match &a.trace {
+        None => experiment.run(options)?,
+        Some(path) => experiment.run_on(options, path)?,
+    };
     writeln!(out, "{}", figure.table().trim_end())?;
     if let Some(path) = &a.json {
         write(path, &serde_json::to_string_pretty(&figure.json())?)?;

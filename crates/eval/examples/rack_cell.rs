@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! cargo run --release -p rackweave-eval --example rack_cell -- [policies=vdc,software,rackblox,ideal] [writes=0.5]
-//!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [ssd=4G] [channels=2] [seed=1]
+//!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [ssd=2G] [channels=2] [seed=1]
 //!     [sched=fifo|deadline|kyber] [coordinated=true|false] [reads_per_die=2]
 //!     [far_reads=true|false] [between_us=10]
 //!     [ports=tb|fq|priority] [servers=4] [clients=16]
+//!     [wear_in=2] [warm_up=REQUESTS]
 //! ```
 
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut policies = "vdc,software,rackblox,ideal".to_string();
     let (mut cell, mut reads) = (Cell::new(Scheme::VDC, Load::ycsb(0.5)), 200_000);
+    let mut warm_up: Option<u64> = None;
     for a in std::env::args().skip(1) {
         let (key, value) = a.split_once('=').ok_or_else(|| format!("{a:?} is not key=value"))?;
         match key {
@@ -40,6 +42,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             "utilization" => cell.utilization = value.parse()?,
             "reads" => reads = value.parse()?,
             "seed" => cell.seed = value.parse()?,
+            "wear_in" => cell.wear_in = value.parse()?,
+            "warm_up" => warm_up = Some(value.parse()?),
             "network" => cell.network = Network::parse(value)?,
             "blocking" => {
                 cell.blocking = match value {
@@ -83,7 +87,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let policies: Vec<Scheme> = policies.split(',').map(Scheme::named).collect::<Result<_, _>>()?;
-    let cells: Vec<Cell> = policies.into_iter().map(|policy| Cell { policy, ..cell.clone() }.reads(reads)).collect();
+    let mut cells: Vec<Cell> =
+        policies.into_iter().map(|policy| Cell { policy, ..cell.clone() }.reads(reads)).collect();
+    cells.iter_mut().for_each(|c| c.warm_up = warm_up.unwrap_or(c.warm_up));
     let reports = run_all(&cells)?;
     println!(
         "{:<10} {:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",

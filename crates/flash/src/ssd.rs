@@ -13,7 +13,7 @@ use crate::hold::Turn;
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Busy, Clock, Timing};
 use crate::vssd::sync::Waiter;
-use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint};
+use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
 /// How long a collector keeps a read waiting (protocol rule 21).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -670,8 +670,12 @@ impl Ssd {
     /// Ages the vSSD for an evaluation: as if these blocks had been written, collection included, in no time and without
     /// commands (contents are lost: for backends that keep none). Stops at the limit of [`Space::exported_slots`].
     pub fn prefill(&mut self, vssd: VssdId, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>) {
+        self.prefill_to(vssd, prefill::FREE_RATIO, blocks);
+    }
+    /// The same, and collection keeps `free_ratio` of the spare blocks free ([`Space::free_ratio`]).
+    pub fn prefill_to(&mut self, vssd: VssdId, free_ratio: f64, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>) {
         let i = self.index(vssd);
-        self.vssds[i].prefill(blocks);
+        self.vssds[i].prefill(blocks, free_ratio);
     }
     /// Checks the page layer's invariants. Reads all state: for checkers of simulations and tests.
     pub fn check(&self) -> Result<(), Violation> {

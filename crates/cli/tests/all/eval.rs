@@ -29,3 +29,25 @@ fn experiments_are_listed_and_unknown_ones_refused() {
     }
     assert!(list.lines().count() >= 4, "{list}");
 }
+
+#[test]
+fn recorded_delays_are_taken_from_a_file_and_bad_ones_refused() {
+    let dir = Temp::new();
+    let (good, bad, json) = (dir.path("good"), dir.path("bad"), dir.path("f.json"));
+    std::fs::write(&good, "150\n".repeat(40)).expect("written");
+    std::fs::write(&bad, "150\n0.5\n").expect("written");
+    let o = rackweave(&["eval", "rb-predict", "--trace"]).arg(&good).arg("--json").arg(&json).output().expect("runs");
+    assert!(o.status.success(), "{}", text(&o.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).expect("written")).expect("JSON");
+    assert_eq!((&json["config"]["packets"], &json["config"]["delays"]), (&40.into(), &"good".into()));
+    assert_eq!(json["rows"][0]["measured"], 100.0);
+    for (experiment, file, why) in [
+        ("rb-predict", &bad, "line 2: \"0.5\""),
+        ("rb-predict", &dir.path("none"), "none"),
+        ("fb-fig14", &good, "fb-fig14"),
+    ] {
+        let o = rackweave(&["eval", experiment, "--trace"]).arg(file).output().expect("runs");
+        let said = text(&o.stderr);
+        assert!(o.status.code() == Some(1) && said.contains(why), "{said}");
+    }
+}

@@ -14,7 +14,9 @@ mod schedulers;
 mod svg;
 
 use std::fmt::Write as _;
+use std::path::Path;
 
+use rackweave_rack::sim::net::{DelayFileError, read_delays};
 use serde_json::{Value, json};
 
 use crate::ageing::RatesError;
@@ -189,8 +191,10 @@ pub enum ExperimentError {
     Rates(#[from] RatesError),
     #[error(transparent)]
     Bench(#[from] crate::tenants::BenchError),
-    #[error("{id} takes no delays: only {PREDICT} does")]
+    #[error("{id} takes no recorded delays: only {PREDICT} does")]
     NoDelays { id: &'static str },
+    #[error("{path}: {reason}")]
+    Delays { path: String, reason: Box<str> },
     #[error("cell: {reason}")]
     Cell { reason: Box<str> },
     #[error(transparent)]
@@ -313,15 +317,21 @@ impl Experiment {
     pub fn run(&self, options: Options) -> Result<Figure, ExperimentError> {
         self.figure(options, || (self.run)(options))
     }
-    /// Runs it with recorded one-way delays (ns) from elsewhere.
+    /// Runs it with the recorded one-way delays of a file ([`read_delays`]).
     ///
     /// # Errors
-    /// It does not take any.
-    pub fn run_on(&self, options: Options, delays_ns: &[u32], source: &str) -> Result<Figure, ExperimentError> {
+    /// It does not take any, or the file holds none.
+    pub fn run_on(&self, options: Options, delays: &Path) -> Result<Figure, ExperimentError> {
         if self.id != PREDICT {
             return Err(ExperimentError::NoDelays { id: self.id });
         }
-        self.figure(options, || Ok(predict::accuracies_of(options, delays_ns, source)))
+        let wrong = |e: DelayFileError| ExperimentError::Delays {
+            path: delays.display().to_string(),
+            reason: e.to_string().into(),
+        };
+        let delays_ns = read_delays(delays).map_err(wrong)?;
+        let source = delays.file_name().unwrap_or_default().to_string_lossy();
+        self.figure(options, || Ok(predict::accuracies_of(options, &delays_ns, &source)))
     }
     fn figure(
         &self,

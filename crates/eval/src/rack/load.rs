@@ -52,9 +52,9 @@ impl Load {
         [Load::ycsb(0.5), Load::TPC_H, Load::SEATS, Load::AUCTIONMARK, Load::TPC_C, Load::TWITTER];
 }
 
-/// Write amplification that a rate is computed with: what cells of a million reads show at this fill (2.0 to 2.3; shorter
-/// ones less, for they begin with spare blocks). Cells report how busy drives were, so an error here is seen.
-const WAF: f64 = 2.2;
+/// Write amplification that a rate is computed with: what cells show at this fill. Cells report how busy drives were, so
+/// an error here is seen.
+const WAF: f64 = 2.7;
 /// A block that is written again within this is still in the write cache: reads of it ask no die.
 const CACHED_FOR: Span = Span::from_millis(5);
 /// A load is lowered until the die of the hottest block that no cache holds is less busy than this.
@@ -128,6 +128,12 @@ pub fn rate(costs: &Costs, load: &Load, utilization: f64) -> f64 {
     low
 }
 
+/// One of the clients and one of the blocks of its volume, as requests and ageing draw them.
+pub(super) fn target(rng: &mut Rng, clients: u32, blocks: u64) -> (u32, u64) {
+    let client = rng.below(u64::from(clients)) as u32;
+    (client, popular(rng, blocks))
+}
+
 /// The requests, without end, in order of when they come.
 pub struct Source {
     load: Load,
@@ -197,8 +203,8 @@ impl Source {
         let at = Span(self.clock_ns as u64);
         let op = if self.writes() { TraceOp::Write } else { TraceOp::Read };
         self.drawn += 1;
-        let client = self.rng.below(u64::from(self.clients)) as u32;
-        let offset = popular(&mut self.rng, self.blocks) * u64::from(BLOCK);
+        let (client, block) = target(&mut self.rng, self.clients, self.blocks);
+        let offset = block * u64::from(BLOCK);
         let mut planned = Planned { at, op, offset, len: u64::from(BLOCK), fua: false, rounded: false };
         if let Some(c) = &mut self.vdc {
             let die = if op == TraceOp::Write { c.write } else { c.read };

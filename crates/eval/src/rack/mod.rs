@@ -11,6 +11,7 @@ mod vdc;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rackweave_core::{BLOCK, Rng};
 use rackweave_rack::config::{BlockingConfig, RackConfig, SchedSection, Size};
 use rackweave_rack::sim::{Network, SimConfig};
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ use crate::replay::run::{Length, Run};
 use crate::replay::{ReplayError, TIMEOUT_MS, WINDOW, age, size};
 use crate::report::{ERASES_DIFFER_MAX, PolicyReport};
 
-/// Reads (or writes, where nothing is read) that a counted cell of a full form has at the least.
+/// Reads (or four times the writes, where nothing is read) that a counted cell of a full form has at the least.
 pub const READS_MIN: u64 = 1_000_000;
 /// A cell whose busiest die or bus works more than this part of the time shows a queue, not a policy.
 pub const BUSY_MAX: f64 = 0.90;
@@ -34,14 +35,23 @@ pub const REPLICAS: u32 = 2;
 /// Client nodes, each with a volume: tenants. With few of them a single popular block would limit the load, for its
 /// writes go one after another and its reads to one die.
 pub const CLIENTS: u32 = 16;
-/// Bytes of a modelled drive: enough erase blocks for a collector on many dies; a fraction of the paper's 1 TB.
-pub const SSD_BYTES: u64 = 4 << 30;
+/// Bytes of a modelled drive: enough erase blocks for a collector on eight dies; a fraction of the paper's 1 TB, so that a
+/// million reads see dozens of collections of each vSSD, not one or none.
+pub const SSD_BYTES: u64 = 2 << 30;
 /// Channels of a drive: one for each of its vSSDs, as in the paper, where a vSSD of 64 GB is a channel of P-SSD. A rack of
 /// fewer dies answers fewer requests a second, so that as many of them take longer, and see more of collection.
 pub const CHANNELS: u16 = 2;
 /// Free ÷ spare blocks when a cell begins, from the first set to the last. RB16 consumes half of the free blocks and runs
 /// the workload until collection does; then the sets are anywhere between the soft threshold and the end of an episode.
 pub const FREE_AFTER: (f64, f64) = (0.36, 0.45);
+/// Overwrites of a cell's volumes before it begins, by the law of its own writes: after them collection moves as much as
+/// it will go on moving. A drive that was only filled moves less at first, and what is measured would be that.
+pub const WEAR_IN: f64 = 2.0;
+/// Writes before the measured ones: on drives of [`SSD_BYTES`] they take a third of each vSSD's spare blocks, more than lies
+/// between the regular threshold and the end of an episode, so that each has collected by its scheme's own rules.
+pub const WARM_UP_WRITES: u64 = 100_000;
+/// Stream of the seed that [`WEAR_IN`] draws from.
+const WEAR_IN_STREAM: u64 = 0x7765_6172;
 
 /// What a cell is.
 #[derive(Clone, Debug)]
@@ -57,6 +67,8 @@ pub struct Cell {
     /// Part of the time that dies are to be busy, all together ([`load::rate`]).
     pub utilization: f64,
     pub seed: u64,
+    /// Overwrites before anything is asked ([`WEAR_IN`]).
+    pub wear_in: f64,
     /// Requests before the measured ones, and measured.
     pub warm_up: u64,
     pub requests: u64,
@@ -85,6 +97,7 @@ impl Cell {
             load,
             utilization: 0.5,
             seed: 1,
+            wear_in: WEAR_IN,
             warm_up: 0,
             requests: 0,
             blocking: BlockingConfig::Page,
@@ -96,14 +109,15 @@ impl Cell {
         }
         .reads(READS_MIN)
     }
-    /// As many requests as it takes for so many reads and half as many writes, if there are any; a tenth more before them.
+    /// As many requests as it takes for so many reads and a quarter as many writes, if there are any; before them
+    /// [`WARM_UP_WRITES`], a tenth as many requests at the least.
     pub fn reads(mut self, reads: u64) -> Cell {
         let needs = |count: f64, share: f64| if share > 0.0 { count / share } else { 0.0 };
         let reads = reads as f64;
-        let requests = needs(reads, 1.0 - self.load.writes).max(needs(reads / 2.0, self.load.writes));
+        let requests = needs(reads, 1.0 - self.load.writes).max(needs(reads / 4.0, self.load.writes));
         // One in a hundred more, for they are drawn.
         self.requests = (requests * 1.01).ceil() as u64;
-        self.warm_up = self.requests / 10;
+        self.warm_up = (self.requests / 10).max(needs(WARM_UP_WRITES as f64, self.load.writes) as u64);
         self
     }
 
@@ -147,7 +161,12 @@ impl Cell {
         let volumes = run.volumes(&sets, self.clients, size::UTILIZATION)?;
         let step = (FREE_AFTER.1 - FREE_AFTER.0) / sets.len() as f64;
         let free_after = |set: usize| FREE_AFTER.0 + step * (set as f64 + 0.5);
-        age::age(&mut run.sim, &volumes, &sets, free_after, self.seed);
+        let mut rng = Rng::stream(self.seed, WEAR_IN_STREAM);
+        let blocks = volumes[0].size / u64::from(BLOCK);
+        age::wear_in(&mut run.sim, &volumes, &sets, free_after, self.wear_in, || {
+            let (client, block) = load::target(&mut rng, self.clients, blocks);
+            (client as usize, block)
+        });
         run.bursts = bursts;
         let mut source = load::Source::new(&self.load, rate, volumes[0].size, self.seed).clients(self.clients);
         if self.policy.tokens {
@@ -203,7 +222,7 @@ impl CellReport {
         if busiest >= BUSY_MAX {
             return Some(format!("the busiest die or bus worked {:.0} % of the time", busiest * 100.0).into());
         }
-        let counted = if r.read.count() > 0 { r.read.count() } else { r.write.count() * 2 };
+        let counted = if r.read.count() > 0 { r.read.count() } else { r.write.count() * 4 };
         (counted < reads_min).then(|| format!("{counted} requests counted, fewer than {reads_min}").into())
     }
     pub fn json(&self) -> Value {

@@ -14,28 +14,36 @@ pub struct Scheme {
     pub tokens: bool,
     /// Collection is granted by the controller, a round trip away, and servers forward reads; the switch does not.
     pub controller: bool,
+    /// Servers order requests by the network's time too, whatever the policy says.
+    pub ordered: bool,
 }
 
 impl Scheme {
     /// VDC: token buckets, and no knowledge of garbage collection.
-    pub const VDC: Scheme = Scheme { name: "vdc", policy: Policy::Baseline, tokens: true, controller: false };
+    pub const VDC: Scheme =
+        Scheme { name: "vdc", policy: Policy::Baseline, tokens: true, controller: false, ordered: false };
     /// RackBlox (Software): VDC, whose controller also coordinates collection.
-    pub const SOFTWARE: Scheme = Scheme { name: "software", policy: Policy::Rackblox, tokens: true, controller: true };
+    pub const SOFTWARE: Scheme =
+        Scheme { name: "software", policy: Policy::Rackblox, tokens: true, controller: true, ordered: true };
+    /// RackBlox-Coord I/O (§4.4): requests are ordered by the network's time, collection is coordinated by nobody.
+    pub const COORD_IO: Scheme =
+        Scheme { name: "coord-io", policy: Policy::Baseline, tokens: false, controller: false, ordered: true };
     /// What RackBlox's figures compare it with.
     pub const BASELINES: [Scheme; 2] = [Scheme::VDC, Scheme::SOFTWARE];
 
-    /// One of [`Scheme::BASELINES`], or a policy.
+    /// One of [`Scheme::BASELINES`], [`Scheme::COORD_IO`], or a policy.
     ///
     /// # Errors
-    /// It is neither.
+    /// It is none of them.
     pub fn named(name: &str) -> Result<Scheme, rackweave_rack::UnknownPolicy> {
-        let own = Scheme::BASELINES.into_iter().find(|s| s.name == name);
+        let own = Scheme::BASELINES.into_iter().chain([Scheme::COORD_IO]).find(|s| s.name == name);
         own.map_or_else(|| name.parse::<Policy>().map(Scheme::from), Ok)
     }
 
     /// `rack` under it.
     pub(super) fn apply(self, rack: &RackConfig) -> RackConfig {
         let mut rack = self.policy.apply(rack);
+        rack.sched.coordinated |= self.ordered;
         if self.controller {
             rack.switch.redirect = RedirectKind::Off;
         }
@@ -45,6 +53,21 @@ impl Scheme {
 
 impl From<Policy> for Scheme {
     fn from(policy: Policy) -> Scheme {
-        Scheme { name: policy.name(), policy, tokens: false, controller: false }
+        Scheme { name: policy.name(), policy, tokens: false, controller: false, ordered: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coord_io_is_the_baseline_in_another_order() {
+        let rack = RackConfig::default();
+        let mut plain = Scheme::from(Policy::Baseline).apply(&rack);
+        let ordered = Scheme::named("coord-io").unwrap().apply(&rack);
+        assert!(!plain.sched.coordinated && ordered.sched.coordinated);
+        plain.sched.coordinated = true;
+        assert_eq!(format!("{plain:?}"), format!("{ordered:?}"));
     }
 }

@@ -4,6 +4,7 @@
 //! Every member of a set gets the same blocks at the same versions. First each block once, in order; then blocks
 //! drawn at random, as many as it takes until every member's free ratio is down to where it should be.
 
+use rackweave_block::Striping;
 use rackweave_core::request::VolumeInfo;
 use rackweave_core::{BLOCK, BlockAddr, Epoch, Rng, SetId, Timestamp};
 use rackweave_rack::sim::Sim;
@@ -23,7 +24,7 @@ const STREAM: u64 = 2;
 pub(crate) fn set_room(sim: &Sim, sets: &[Members]) -> u64 {
     let slots = sets
         .iter()
-        .flat_map(|m| &m.0)
+        .flat_map(|m| &m.vssds)
         .filter_map(|&(vssd, server)| sim.server(server).map(|s| s.ssd().space(vssd).exported_slots));
     slots.min().unwrap_or(0) * u64::from(BLOCK)
 }
@@ -55,13 +56,50 @@ pub(crate) fn age(
     }
 }
 
+/// Fills the volumes on every member and then overwrites what `draw` gives, the number of a volume and a block of it,
+/// `turns` times as many blocks as the volumes have, while collection keeps `free_ratio` of each set's spare blocks free.
+/// So data lies as it does after long use under that law, and collection moves what it will go on moving.
+pub(crate) fn wear_in(
+    sim: &mut Sim,
+    volumes: &[VolumeInfo],
+    sets: &[Members],
+    free_ratio: impl Fn(usize) -> f64,
+    turns: f64,
+    mut draw: impl FnMut() -> (usize, u64),
+) {
+    let blocks_each = volumes.first().map_or(0, |v| v.size) / u64::from(BLOCK);
+    let mut of_set = vec![Vec::new(); sets.len()];
+    let mut place = |volume: usize, block: u64, version: u64| {
+        let v = &volumes[volume];
+        let striping = Striping::new(v.sets.len() as u32, v.stripe_blocks).expect("a volume has sets");
+        let (stripe, local) = striping.locate(block);
+        let set = sets.iter().position(|s| s.set == v.sets[stripe as usize]).expect("the rack's sets are known");
+        of_set[set].push(entry(v, local, version));
+    };
+    for volume in 0..volumes.len() {
+        (0..blocks_each).for_each(|b| place(volume, b, 0));
+    }
+    let overwrites = (turns * (blocks_each * volumes.len() as u64) as f64) as u64;
+    for n in 0..overwrites {
+        let (volume, block) = draw();
+        place(volume, block, 1 + n);
+    }
+    for (i, (members, blocks)) in sets.iter().zip(of_set).enumerate() {
+        for &(vssd, server) in &members.vssds {
+            if let Some(server) = sim.server_mut(server) {
+                server.ssd_mut().prefill_to(vssd, free_ratio(i), blocks.iter().copied());
+            }
+        }
+    }
+}
+
 /// Versions of epoch zero: older than anything the rack will write.
 fn entry(volume: &VolumeInfo, block: u64, version: u64) -> (BlockAddr, Timestamp) {
     (BlockAddr::new(volume.id, block as u32), Timestamp::new(Epoch(0), 2 + 2 * version, 0))
 }
 
 fn write(sim: &mut Sim, members: &Members, blocks: &[(BlockAddr, Timestamp)]) {
-    for &(vssd, server) in &members.0 {
+    for &(vssd, server) in &members.vssds {
         if let Some(server) = sim.server_mut(server) {
             server.ssd_mut().prefill(vssd, blocks.iter().copied());
         }
@@ -71,6 +109,6 @@ fn write(sim: &mut Sim, members: &Members, blocks: &[(BlockAddr, Timestamp)]) {
 /// The largest free ratio of the members.
 fn free_most(sim: &Sim, members: &Members) -> f64 {
     let ratios =
-        members.0.iter().filter_map(|&(vssd, server)| sim.server(server).map(|s| s.ssd().space(vssd).free_ratio()));
+        members.vssds.iter().filter_map(|&(vssd, server)| sim.server(server).map(|s| s.ssd().space(vssd).free_ratio()));
     ratios.fold(0.0, f64::max)
 }

@@ -4,7 +4,7 @@ use rackweave_core::msg::Role;
 use rackweave_core::request::{
     AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, SetStatus, VolumeInfo,
 };
-use rackweave_core::{Layout, Payload, Span, Time, TracePoint, VssdId};
+use rackweave_core::{Layout, Payload, SetId, Span, Time, TracePoint, VssdId};
 use rackweave_rack::capture::Capture;
 use rackweave_rack::config::RackConfig;
 use rackweave_rack::sim::{Contents, Coverage, Network, Sim, SimConfig};
@@ -350,11 +350,15 @@ impl DriveBusy {
 
 /// The members of one set: vSSD and the number of its server.
 #[derive(Clone, Debug)]
-pub(crate) struct Members(pub Vec<(VssdId, u32)>);
+pub(crate) struct Members {
+    pub set: SetId,
+    pub vssds: Vec<(VssdId, u32)>,
+}
 
 impl Members {
     fn of(status: &SetStatus) -> Members {
-        Members(status.members.iter().map(|m| (m.vssd, Layout::server_number(m.server))).collect())
+        let vssds = status.members.iter().map(|m| (m.vssd, Layout::server_number(m.server))).collect();
+        Members { set: status.set, vssds }
     }
 }
 
@@ -386,7 +390,7 @@ impl Counters {
             c.busy.dies.extend(b.dies);
             c.busy.buses.extend(b.buses);
         }
-        for &(vssd, server) in sets.iter().flat_map(|m| &m.0) {
+        for &(vssd, server) in sets.iter().flat_map(|m| &m.vssds) {
             let Some(server) = sim.server(server) else { continue };
             let s = server.ssd().stats(vssd);
             c.gc_runs += s.gc_runs;

@@ -6,7 +6,8 @@ use rackweave_rack::config::SchedulingKind;
 
 /// Small enough for a test.
 fn tiny(policy: impl Into<Scheme>, load: Load) -> Cell {
-    Cell { seed: 3, utilization: 0.4, ..Cell::new(policy, load) }.reads(12_000)
+    let cell = Cell { seed: 3, utilization: 0.4, wear_in: 0.3, ..Cell::new(policy, load) }.reads(12_000);
+    Cell { warm_up: 2_400, ..cell }
 }
 
 /// Every policy and baseline.
@@ -62,7 +63,10 @@ fn cells_that_must_not_be_compared_say_why() {
 
 #[test]
 fn the_controller_s_servers_forward_reads_and_its_switch_none() {
-    let cell = |policy| Cell { seed: 3, ..Cell::new(policy, Load::ycsb(0.5)) }.reads(40_000);
+    let cell = |policy| {
+        let cell = Cell { seed: 3, wear_in: 1.0, ..Cell::new(policy, Load::ycsb(0.5)) }.reads(40_000);
+        Cell { warm_up: 40_000, ..cell }
+    };
     let reports = run_all(&[cell(Scheme::SOFTWARE), cell(Scheme::VDC), cell(Policy::Rackblox.into())]).unwrap();
     let [software, vdc, rackblox] = &reports[..] else { unreachable!("three were run") };
     let result = |c: &CellReport| c.result.clone().expect("the rack keeps up");
@@ -94,4 +98,16 @@ fn reads_wait_at_the_switch_s_ports_and_behind_bursts_of_higher_priority() {
     }
     // A burst has a port for two milliseconds in ten.
     assert!(behind.read_us(0.99) > queued[2].read_us(0.99) + 500.0, "{} {}", behind.json(), queued[2].json());
+}
+
+#[test]
+fn a_worn_in_drive_collects_as_it_goes_on_to() {
+    let cell = |wear_in, warm_up| {
+        let cell = Cell { wear_in, ..Cell::new(Policy::Ideal, Load::ycsb(0.8)) }.reads(20_000);
+        Cell { warm_up, ..cell }
+    };
+    let reports = run_all(&[cell(1.5, 50_000), cell(1.5, 150_000), cell(0.0, 50_000)]).unwrap();
+    let waf = |i: usize| reports[i].result.as_ref().expect("the rack keeps up").waf;
+    assert!(waf(0) > 2.0 && (waf(1) / waf(0) - 1.0).abs() < 0.15, "{} then {}", waf(0), waf(1));
+    assert!(waf(2) < waf(0) / 1.5, "{} on drives that were only filled, {} on worn ones", waf(2), waf(0));
 }

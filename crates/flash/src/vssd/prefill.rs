@@ -7,11 +7,11 @@ use super::blocks::{Holds, NONE, PAD, Record, State, is_range};
 use super::frontier::{Frontier, Lives, NO_FRONTIER};
 
 /// Collection during ageing keeps the free ratio (protocol rule 19) near RackBlox's soft threshold, so that a measured
-/// part begins close to it.
-const FREE_RATIO: f64 = 0.35;
+/// part begins close to it, unless another ratio is asked for.
+pub(crate) const FREE_RATIO: f64 = 0.35;
 
 impl Vssd {
-    pub(crate) fn prefill(&mut self, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>) {
+    pub(crate) fn prefill(&mut self, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>, free_ratio: f64) {
         let (mut at, mut short) = (Spot::new(Holds::Written), Spot::new(Holds::Short));
         let mut moved_to = [Spot::new(Holds::Moved), Spot::new(Holds::Moved)];
         for (addr, version) in blocks {
@@ -26,7 +26,7 @@ impl Vssd {
             let apart = self.separates() && self.replaces_short(addr);
             let at = if apart { &mut short } else { &mut at };
             if at.left == 0 {
-                self.make_room(&mut moved_to);
+                self.make_room(&mut moved_to, free_ratio);
             }
             self.put(at, addr, version.0);
             self.stats.host_slots += 1;
@@ -35,8 +35,8 @@ impl Vssd {
         self.leave(short);
         moved_to.into_iter().for_each(|s| self.leave(s));
     }
-    fn make_room(&mut self, moved_to: &mut [Spot; 2]) {
-        while self.space().free_ratio() < FREE_RATIO || self.blocks.free_count <= super::GC_RESERVE {
+    fn make_room(&mut self, moved_to: &mut [Spot; 2], free_ratio: f64) {
+        while self.space().free_ratio() < free_ratio || self.blocks.free_count <= super::GC_RESERVE {
             let Some(victim) = self.gc_choose() else { return };
             self.blocks.unlist(victim);
             self.note_lifespan(victim);
