@@ -13,12 +13,13 @@ use crate::replay::Policy;
 const SERVERS: u32 = 2;
 const CLIENTS: u32 = 4;
 /// Part of the dies' time, and of a port's, by the clients' load.
-const UTILIZATION: f64 = 0.7;
+const UTILIZATION: f64 = 0.6;
 const PORT_BUSY: f64 = 0.75;
-/// Beside bursts of higher priority, which take a fifth.
-const PORT_BUSY_BESIDE: f64 = 0.6;
+/// Beside bursts of higher priority, which take a fifth. Much more, and queues of a second of work build up in which
+/// replicas' messages are lost.
+const PORT_BUSY_BESIDE: f64 = 0.5;
 const READS: u64 = 300_000;
-const READS_QUICK: u64 = 30_000;
+const READS_QUICK: u64 = 60_000;
 const SEEDS: u64 = 3;
 const SHARES: [f64; 3] = [0.2, 0.5, 0.8];
 const SHARES_QUICK: [f64; 2] = [0.2, 0.5];
@@ -29,6 +30,10 @@ const KINDS: [(&str, SchedulingKind, Option<f64>); 3] = [
     ("FQ", SchedulingKind::Fq, Some(1.21)),
     ("Priority", SchedulingKind::Priority, Some(1.15)),
 ];
+
+fn read_mean(c: &CellReport) -> f64 {
+    c.result.as_ref().map_or(f64::NAN, |r| r.read.summary().mean_us)
+}
 
 fn ports(scheduling: SchedulingKind) -> Ports {
     let bursts = scheduling == SchedulingKind::Priority;
@@ -55,7 +60,7 @@ pub(super) fn fig18(o: Options) -> Result<Outcome, ExperimentError> {
     let mut cell = reports.chunks(seeds as usize).map(|c| c.iter().collect::<Vec<_>>());
     let mut rows = Vec::new();
     for (name, _, paper) in KINDS {
-        let mut gains = Vec::new();
+        let (mut gains, mut means) = (Vec::new(), Vec::new());
         let mut left_out = None;
         for share in shares {
             let (Some(plain), Some(ours)) = (cell.next(), cell.next()) else { break };
@@ -67,12 +72,17 @@ pub(super) fn fig18(o: Options) -> Result<Outcome, ExperimentError> {
             let middle = median(&ours, |r| r.read_us(0.5)) / median(&plain, |r| r.read_us(0.5));
             rows.push(Row::new(named("median read"), "of plain", Better::Lower, middle));
             match why {
-                None => gains.push(before / after),
+                None => {
+                    gains.push(before / after);
+                    means.push(median(&plain, read_mean) / median(&ours, read_mean));
+                }
                 why => left_out = why,
             }
         }
-        let mean = gains.iter().sum::<f64>() / gains.len() as f64;
-        let gain = Row { paper, ..Row::new(format!("{name}: gain of P99.9, mean"), "×", Better::Higher, mean) };
+        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        rows.push(Row::new(format!("{name}: gain of the mean read"), "×", Better::Higher, mean(&means)));
+        let gain = Row::new(format!("{name}: gain of P99.9"), "×", Better::Higher, mean(&gains));
+        let gain = Row { paper, ..gain };
         rows.push(if gains.is_empty() { gain.note(left_out) } else { gain.bar(1.0) });
     }
     let cells: Vec<Value> = reports.iter().map(CellReport::json).collect();
