@@ -51,7 +51,8 @@ pub(super) fn fig18(o: Options) -> Result<Outcome, ExperimentError> {
                     let cell = Cell::new(Scheme::from(Policy::Rackblox), Load::ycsb(*share)).reads(reads);
                     let sched = Some(SchedSection { coordinated, ..SchedSection::default() });
                     let (utilization, ports, seed) = (UTILIZATION, Some(ports(scheduling)), o.seed + k);
-                    Cell { servers: SERVERS, clients: CLIENTS, utilization, ports, sched, seed, ..cell }
+                    let warm_up = if o.quick { cell.requests / 10 } else { cell.warm_up };
+                    Cell { servers: SERVERS, clients: CLIENTS, utilization, ports, sched, seed, warm_up, ..cell }
                 }));
             }
         }

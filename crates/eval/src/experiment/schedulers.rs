@@ -70,7 +70,8 @@ pub(super) fn fig17(o: Options) -> Result<Outcome, ExperimentError> {
                     let sched = Some(SchedSection { kind, coordinated, ..SchedSection::default() });
                     let cell = Cell::new(Scheme::from(p.policy), Load::ycsb(p.writes)).reads(reads);
                     let (network, seed) = (network.clone(), o.seed + k);
-                    Cell { sched, seed, network, utilization: p.utilization, ..cell }
+                    let warm_up = if o.quick { cell.requests / 10 } else { cell.warm_up };
+                    Cell { sched, seed, network, utilization: p.utilization, warm_up, ..cell }
                 }));
             }
         }
