@@ -296,7 +296,10 @@ fn servers(all: &[Server]) -> String {
         "mapped",
         "cached",
     ];
-    let mut t = table(&head, &[8, 9, 10, 11, 12, 13]);
+    let grouped = all.iter().flat_map(|s| &s.vssds).any(|v| v.group.is_some());
+    let of_groups: &[&str] = if grouped { &["group", "borrowed", "lent"] } else { &[] };
+    let head = [&head, of_groups].concat();
+    let mut t = table(&head, &[8, 9, 10, 11, 12, 13, 14, 15, 16][..head.len() - 8]);
     for s in all {
         if s.vssds.is_empty() {
             let alive = if s.alive { "yes" } else { "no" };
@@ -304,7 +307,7 @@ fn servers(all: &[Server]) -> String {
         }
         for (i, v) in s.vssds.iter().enumerate() {
             let first = |x: String| if i == 0 { x } else { String::new() };
-            t.add_row([
+            let mut row = vec![
                 first(s.server.to_string()),
                 first(if s.alive { "yes" } else { "no" }.into()),
                 first(list(&s.ssds)),
@@ -325,7 +328,12 @@ fn servers(all: &[Server]) -> String {
                 format!("{:.2}", v.waf),
                 format!("{:.1}M", v.mapped_bytes as f64 / f64::from(1 << 20)),
                 v.cache_used.to_string(),
-            ]);
+            ];
+            if grouped {
+                row.push(v.group.map_or(String::new(), |g| g.to_string()));
+                row.extend([v.blocks_borrowed, v.blocks_lent].map(|n| n.to_string()));
+            }
+            t.add_row(row);
         }
     }
     trimmed(&t)

@@ -157,6 +157,10 @@ trace_points! {
     /// A member left the view, or a shadow, since others cannot reach it though it holds a lease; it reaches them again. a: set,
     /// b: vSSD.
     MemberUnreached, MemberReached,
+    /// A vSSD without free blocks borrowed some of its channel group. a: vSSD, b: blocks.
+    BlocksBorrowed,
+
+
 }
 
 /// Which node an address belongs to, for drivers and reports.

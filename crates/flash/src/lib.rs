@@ -36,8 +36,8 @@ pub use geometry::Geometry;
 pub use hold::{Lies, NoPage, ReadTry, Turn};
 pub use profile::{EraseSuspend, Profile, ProfileError, Source};
 pub use ssd::{
-    AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,
-    Share, Space, Ssd, SsdConfig, Violation,
+    AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LoanStatus, NoFreeBlock, ReadError,
+    RecoveryError, Share, Space, Ssd, SsdConfig, Violation,
 };
 pub use timing::{Busy, Timing};
 

@@ -2,7 +2,7 @@
 //!
 //! | at | length | what |
 //! |---|---|---|
-//! | 0 | 8 | logical address: block id in the low half, die id in the high half |
+//! | 0 | 8 | logical address: block id in the low half, then 3 bytes of die id, and in the last one who borrows the block: the number of the vSSD on its drive + 1, or 0 |
 //! | 8 | 2 | erase counter |
 //! | 10 | 6 | erase timestamp, µs |
 //!
@@ -18,6 +18,14 @@ pub const ERASE_TIME_MAX: u64 = (1 << 48) - 1;
 /// The logical address of a block: its die and its number.
 pub fn logical(die: u32, block: u32) -> u64 {
     u64::from(die) << 32 | u64::from(block)
+}
+/// The same of a block that the vSSD of this number has borrowed.
+pub fn borrowed(logical: u64, by: u8) -> u64 {
+    logical | (u64::from(by) + 1) << 56
+}
+/// Who borrows the block, if anybody does.
+pub fn borrower(logical: u64) -> Option<u8> {
+    ((logical >> 56) as u8).checked_sub(1)
 }
 
 pub fn encode(oob: &BlockOob) -> [u8; OOB_BYTES] {

@@ -150,6 +150,8 @@ pub enum AllocError {
     NoDies { asked: u32, free: u32 },
     #[error("a vSSD has at least one channel or die")]
     Zero,
+    #[error("{asked} dies on {channels} shared channels asked for, which have {free} left together")]
+    NoShared { asked: u32, channels: u16, free: u32 },
     #[error("a drive has at most {max} vSSDs")]
     TooMany { max: u16 },
     #[error("{share} have {blocks} erase blocks, too few for frontiers, the collector's reserve and data")]
@@ -163,13 +165,16 @@ pub enum Share {
     Channels(u16),
     /// "Medium": the buses of their channels may be shared.
     Dies(u32),
+    /// "Low": dies on channels that it shares with others of the kind, a channel group (RackBlox §3.5.2), behind a token
+    /// bucket for its part of the buses.
+    Software { channels: u16, dies: u32 },
 }
 
 impl Share {
     pub fn dies(self, g: &Geometry) -> u32 {
         match self {
             Share::Channels(n) => u32::from(n) * u32::from(g.dies_per_channel),
-            Share::Dies(n) => n,
+            Share::Dies(n) | Share::Software { dies: n, .. } => n,
         }
     }
 }
@@ -179,6 +184,7 @@ impl std::fmt::Display for Share {
         match self {
             Share::Channels(n) => write!(f, "{n} channels"),
             Share::Dies(n) => write!(f, "{n} dies"),
+            Share::Software { channels, dies } => write!(f, "{dies} dies on {channels} shared channels"),
         }
     }
 }
@@ -265,8 +271,39 @@ pub enum Violation {
     OpenPages { vssd: VssdId, counted: u32, listed: u32 },
     #[error("{vssd}: range groups do not count their live records right")]
     Ranges { vssd: VssdId },
+    #[error("erase block {block} of a channel group is with {holders} of its vSSDs")]
+    Holders { block: u32, holders: usize },
     #[error("{vssd}: block {addr} is mapped at a version older than the range record over it")]
     Unhidden { vssd: VssdId, addr: BlockAddr },
+}
+
+/// Channels that software-isolated vSSDs share. Their dies are given out round by round, a die of each channel in turn, so
+/// that each vSSD is on all of them.
+#[derive(Debug)]
+struct ChannelGroup {
+    first: u16,
+    channels: u16,
+    /// Dies given out.
+    given: u32,
+    /// Places of its vSSDs.
+    members: Vec<usize>,
+}
+
+impl ChannelGroup {
+    fn dies(&self, g: &Geometry) -> u32 {
+        u32::from(self.channels) * u32::from(g.dies_per_channel)
+    }
+    fn die(&self, g: &Geometry, n: u32) -> u32 {
+        let channel = u32::from(self.first) + n % u32::from(self.channels);
+        channel * u32::from(g.dies_per_channel) + n / u32::from(self.channels)
+    }
+}
+
+/// What a vSSD has borrowed of its channel group, and lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoanStatus {
+    pub borrowed_blocks: u32,
+    pub lent_blocks: u32,
 }
 
 /// Most vSSDs of a drive.
@@ -280,6 +317,7 @@ pub struct Ssd {
     pending: Slab<Pending>,
     vssds: Vec<Vssd>,
     used_dies: Vec<bool>,
+    groups: Vec<ChannelGroup>,
     failed: Option<DeviceError>,
     recovering: u32,
     recovery_error: Option<RecoveryError>,
@@ -300,6 +338,7 @@ impl Ssd {
             pending: Slab::new(),
             vssds: Vec::new(),
             used_dies: vec![false; cfg.profile.geometry.dies() as usize],
+            groups: Vec::new(),
             failed: None,
             recovering: 0,
             recovery_error: None,
@@ -348,6 +387,9 @@ impl Ssd {
             return Err(AllocError::TooMany { max: VSSDS_MAX as u16 });
         }
         let per_channel = u32::from(g.dies_per_channel);
+        if let Share::Software { channels, dies } = share {
+            return self.alloc_shared(id, channels, dies);
+        }
         let unit = if matches!(share, Share::Channels(_)) { per_channel } else { 1 };
         let (mut run, mut longest, mut found) = (0, 0, None);
         for (k, used) in self.used_dies.chunks(unit as usize).enumerate() {
@@ -360,20 +402,113 @@ impl Ssd {
         }
         let first = found.ok_or(match share {
             Share::Channels(asked) => AllocError::NoChannels { asked, free: (longest / per_channel) as u16 },
-            Share::Dies(asked) => AllocError::NoDies { asked, free: longest },
+            _ => AllocError::NoDies { asked: dies, free: longest },
         })?;
         let each = checkpoint::unit_bytes(&g, unit * g.blocks_per_die());
         let behind = if unit == 1 && per_channel > 1 { Ssd::meta_bytes(&g) } else { 0 };
         let area = (behind + u64::from(first / unit) * each, u64::from(dies / unit) * each);
-        let mut v = Vssd::new(id, self.vssds.len() as u8, (first, dies), area, &self.cfg.profile);
+        self.add(id, share, ((first..first + dies).collect(), dies), area)?;
+        self.used_dies[first as usize..(first + dies) as usize].fill(true);
+        Ok(())
+    }
+    fn add(
+        &mut self,
+        id: VssdId,
+        share: Share,
+        (all, own): (Box<[u32]>, u32),
+        area: (u64, u64),
+    ) -> Result<(), AllocError> {
+        let mut v = Vssd::new(id, self.vssds.len() as u8, (all, own), area, &self.cfg.profile);
         v.gc.policy = self.cfg.victims;
         v.separate(self.cfg.separation);
         if v.space().exported_slots == 0 {
             return Err(AllocError::TooSmall { share, blocks: v.space().blocks_total });
         }
-        self.used_dies[first as usize..(first + dies) as usize].fill(true);
         self.vssds.push(v);
         Ok(())
+    }
+    /// Dies of the first channel group of so many channels that has enough left, or of a new one on free channels.
+    fn alloc_shared(&mut self, id: VssdId, channels: u16, dies: u32) -> Result<(), AllocError> {
+        let (g, share) = (*self.geometry(), Share::Software { channels, dies });
+        let per_channel = u32::from(g.dies_per_channel);
+        let left = |c: &ChannelGroup| c.dies(&g) - c.given;
+        let k = match self.groups.iter().position(|c| c.channels == channels && left(c) >= dies) {
+            Some(k) => k,
+            None => {
+                let used: Vec<bool> = self.used_dies.chunks(per_channel as usize).map(|c| c.contains(&true)).collect();
+                let first = used.windows(usize::from(channels).max(1)).position(|w| !w.contains(&true));
+                let of_size = self.groups.iter().filter(|c| c.channels == channels);
+                let free = first.map_or(of_size.map(left).max().unwrap_or(0), |_| u32::from(channels) * per_channel);
+                let Some(first) = first.filter(|_| dies <= free && channels > 0) else {
+                    return Err(AllocError::NoShared { asked: dies, channels, free });
+                };
+                let group = ChannelGroup { first: first as u16, channels, given: 0, members: Vec::new() };
+                self.groups.push(group);
+                self.groups.len() - 1
+            }
+        };
+        let c = &self.groups[k];
+        let own = c.given..c.given + dies;
+        let others = (0..c.dies(&g)).filter(|n| !own.contains(n));
+        let all: Box<[u32]> = own.clone().chain(others).map(|n| c.die(&g, n)).collect();
+        let each = checkpoint::unit_bytes(&g, g.blocks_per_die());
+        let behind = if per_channel > 1 { Ssd::meta_bytes(&g) } else { 0 };
+        let at = u64::from(u32::from(c.first) * per_channel + c.given);
+        let (given, place) = (c.given, self.vssds.len());
+        let whole = c.first as usize * per_channel as usize..usize::from(c.first + c.channels) * per_channel as usize;
+        let added = self.add(id, share, (all, dies), (behind + at * each, u64::from(dies) * each));
+        if added.is_err() {
+            self.groups.retain(|c| c.given > 0);
+            return added;
+        }
+        // A channel of a group is nobody else's, whatever is left of it.
+        self.used_dies[whole].fill(true);
+        self.groups[k].given = given + dies;
+        self.groups[k].members.push(place);
+        self.clock.limit(place as u8, dies);
+        Ok(())
+    }
+    /// The channel group of the vSSD, if it shares channels.
+    pub fn channel_group(&self, vssd: VssdId) -> Option<usize> {
+        let i = self.index(vssd);
+        self.groups.iter().position(|c| c.members.contains(&i))
+    }
+    pub fn loans(&self, vssd: VssdId) -> LoanStatus {
+        let v = self.get(vssd);
+        LoanStatus { borrowed_blocks: v.borrowed(), lent_blocks: v.lent() }
+    }
+    /// Takes a unit of free blocks over from the vSSD of the same channel group that has most of them to lend. Returns how
+    /// many; the first of those that are equal lends.
+    pub fn borrow(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) -> u32 {
+        let i = self.index(vssd);
+        let Some(group) = self.groups.iter().find(|c| c.members.contains(&i)) else { return 0 };
+        if self.failed.is_some() || !self.vssds[i].may_borrow() {
+            return 0;
+        }
+        let others = group.members.iter().copied().filter(|&j| j != i);
+        let Some(lender) = others.max_by_key(|&j| (self.vssds[j].lendable(), usize::MAX - j)) else { return 0 };
+        let count = self.vssds[lender].lendable().min(self.vssds[i].loan_unit());
+        let lent = self.vssds[lender].lend(count);
+        if !lent.is_empty() {
+            self.with(i, now, out, |v, io| v.borrow(io, &lent));
+        }
+        lent.len() as u32
+    }
+    /// Empties borrowed blocks and gives them back, as collection that is still [running](Ssd::gc_running): to be called
+    /// after [`Ssd::gc_stop`]. What finds no room stays borrowed.
+    pub fn give_back(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) {
+        let i = self.index(vssd);
+        self.with(i, now, out, Vssd::give_back);
+    }
+    /// Lenders learn what became of their blocks.
+    fn tell_lenders(&mut self, i: usize, now: Time, out: &mut FlashOut) {
+        let news = std::mem::take(&mut self.vssds[i].loans.news);
+        for n in news {
+            let lender = self.vssds.iter().position(|v| v.is_home_of(n.block));
+            if let Some(j) = lender {
+                self.with(j, now, out, |v, io| v.told(io, n));
+            }
+        }
     }
 
     pub(crate) fn index(&self, vssd: VssdId) -> usize {
@@ -390,6 +525,7 @@ impl Ssd {
         out: &mut FlashOut,
         f: impl FnOnce(&mut Vssd, &mut Io) -> R,
     ) -> R {
+        self.clock.works_for(i as u8);
         let mut io = Io {
             now,
             clock: &mut self.clock,
@@ -398,7 +534,11 @@ impl Ssd {
             failed: &mut self.failed,
             out,
         };
-        f(&mut self.vssds[i], &mut io)
+        let result = f(&mut self.vssds[i], &mut io);
+        if !self.vssds[i].loans.news.is_empty() {
+            self.tell_lenders(i, now, out);
+        }
+        result
     }
 
     /// Finds out what is on the flash; ends with [`FlashDone::Recovered`]. A drive that was prefilled is left as it is.
@@ -500,7 +640,7 @@ impl Ssd {
         let v = &self.vssds[vssd];
         let corrupt = || {
             let (page, slot) = v.blocks.page_of(read.slot);
-            ReadError::Corrupt { block: v.block0 + v.blocks.block_of(read.slot), page, slot }
+            ReadError::Corrupt { block: v.on_device(v.blocks.block_of(read.slot)), page, slot }
         };
         let found = match found {
             Ok(found) => found,
@@ -514,7 +654,7 @@ impl Ssd {
             s.record.addr.pack() == read.addr && s.record.version.0 == read.version && s.data.crc32c() == s.record.crc
         };
         let Some(found) = found.filter(intact) else {
-            let block = v.block0 + v.blocks.block_of(read.slot);
+            let block = v.on_device(v.blocks.block_of(read.slot));
             out.traces.push(Trace { point: TracePoint::CrcMismatch, a: u64::from(v.id.0), b: u64::from(block) });
             return Err(corrupt());
         };
@@ -591,13 +731,14 @@ impl Ssd {
     pub fn busy(&self) -> Busy {
         self.clock.busy()
     }
-    /// Erase count of every block of the vSSD.
+    /// Erase count of every block of the vSSD's own; of one that is lent, as its borrower told.
     pub fn erase_counts(&self, vssd: VssdId) -> impl Iterator<Item = u16> {
-        self.get(vssd).blocks.all.iter().map(|b| b.erase_count)
+        let v = self.get(vssd);
+        v.blocks.all[..v.home as usize].iter().map(|b| b.erase_count)
     }
     /// First erase block of the vSSD on the device.
     pub fn first_block(&self, vssd: VssdId) -> u32 {
-        self.get(vssd).block0
+        self.get(vssd).on_device(0)
     }
     /// Range records kept, in pieces that do not overlap.
     pub fn range_records(&self, vssd: VssdId) -> usize {
@@ -679,6 +820,19 @@ impl Ssd {
     }
     /// Checks the page layer's invariants. Reads all state: for checkers of simulations and tests.
     pub fn check(&self) -> Result<(), Violation> {
-        self.vssds.iter().try_for_each(Vssd::check)
+        self.vssds.iter().try_for_each(Vssd::check)?;
+        self.groups.iter().try_for_each(|c| self.check_holders(c))
+    }
+    /// Each block of a group is with one vSSD.
+    fn check_holders(&self, c: &ChannelGroup) -> Result<(), Violation> {
+        let per_die = self.geometry().blocks_per_die();
+        let given = (0..c.given).map(|n| c.die(self.geometry(), n));
+        for block in given.flat_map(|die| die * per_die..(die + 1) * per_die) {
+            let holders = c.members.iter().filter(|&&i| self.vssds[i].holds(block)).count();
+            if holders != 1 {
+                return Err(Violation::Holders { block, holders });
+            }
+        }
+        Ok(())
     }
 }

@@ -79,6 +79,27 @@ pub struct Busy {
     pub buses: Vec<Span>,
 }
 
+/// A bucket holds this part of a second's tokens, as those of the flash manager's dies.
+const BURST: Span = Span::from_millis(10);
+
+/// A token bucket for transfers, as the time at which it would be full but for a burst (the generic cell rate algorithm).
+#[derive(Clone, Debug)]
+struct Limit {
+    per_channel: u64,
+    dies: u64,
+    due: Time,
+}
+
+impl Limit {
+    /// When a transfer of this length may begin, which it takes the tokens for.
+    fn pass(&mut self, at: Time, span: Span) -> Time {
+        let at = at.max(Time(self.due.0.saturating_sub(BURST.0)));
+        // All buses together work `channels` ns a ns, of which `dies` ÷ (`channels` × `per_channel`) are this vSSD's.
+        self.due = self.due.max(at) + Span(span.0 * self.per_channel / self.dies);
+        at
+    }
+}
+
 /// When commands are done.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -93,6 +114,9 @@ pub(crate) struct Clock {
     slot: Span,
     ns_per_kib: u64,
     suspension: Option<Box<Suspension>>,
+    /// By vSSD: of those that share channels.
+    limits: Vec<Option<Limit>>,
+    works_for: u8,
     pub(crate) held: Held,
 }
 
@@ -127,6 +151,8 @@ impl Clock {
             slot: Span(ns(4096)),
             ns_per_kib: ns(1024).max(1),
             suspension: None,
+            limits: Vec::new(),
+            works_for: 0,
             held: Held::default(),
         }
     }
@@ -154,12 +180,29 @@ impl Clock {
     pub(crate) fn may_pass(&self, now: Time, die: u32) -> bool {
         self.suspension.as_ref().is_some_and(|s| s.pass(now, die).is_some())
     }
+    /// The vSSD of this number, on `dies` of shared channels, has as much of their buses as of their dies.
+    pub(crate) fn limit(&mut self, vssd: u8, dies: u32) {
+        let at = usize::from(vssd);
+        if self.limits.len() <= at {
+            self.limits.resize(at + 1, None);
+        }
+        self.limits[at] =
+            Some(Limit { per_channel: u64::from(self.dies_per_channel), dies: u64::from(dies), due: Time::ZERO });
+    }
+    /// Commands from now on are this vSSD's.
+    #[inline]
+    pub(crate) fn works_for(&mut self, vssd: u8) {
+        self.works_for = vssd;
+    }
     fn lane(&mut self, charge: Charge) -> &mut Lane {
         let beside = charge != Charge::Device && self.timing == Timing::IdealGc;
         if beside { &mut self.beside } else { &mut self.device }
     }
     fn reserve(&mut self, now: Time, die: u32, earliest: Time, span: Span, charge: Charge) -> Time {
         let channel = (die / self.dies_per_channel) as usize;
+        let beside = charge != Charge::Device && self.timing == Timing::IdealGc;
+        let limit = self.limits.get_mut(usize::from(self.works_for)).and_then(Option::as_mut).filter(|_| !beside);
+        let earliest = limit.map_or(earliest, |l| l.pass(now.max(earliest), span));
         self.lane(charge).bus[channel].reserve(now, earliest, span)
     }
     fn die(&mut self, die: u32, now: Time, charge: Charge) -> Time {

@@ -1,7 +1,8 @@
 //! The nodes of a rack, made from its configuration. Every driver uses these.
 //!
 //! Shape: server `i` of `S` hosts one vSSD of each of the sets `i`, `i − 1`, … (mod `S`), so that set `k` has members on
-//! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels, or its dies, equally. With several levels of isolation
+//! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels, or its dies, equally. Software-isolated ones are on
+//! the same channels, as many of them as these have dies for. With several levels of isolation
 //! all that is there once for each, on an equal part of the drive: set `l S + k`, vSSDs `l R + slot`. A drive may have free
 //! slots behind those of its vSSDs, and a server that was added has nothing else: where vSSDs are by now, the metadata
 //! service knows.
@@ -40,10 +41,10 @@ pub enum BuildError {
     #[error("ssd.erase_suspend: {0}")]
     EraseSuspend(ProfileError),
     #[error(
-        "ssd.profile {name:?} has {units} {isolation}s at this size, fewer than the {slots} {isolation}-isolated vSSDs \
+        "ssd.profile {name:?} has {units} {unit}s at this size, fewer than the {slots} {isolation}-isolated vSSDs \
          that a server has room for (replicas + ssd.spare)"
     )]
-    Units { name: String, units: u32, isolation: &'static str, slots: u32 },
+    Units { name: String, units: u32, unit: &'static str, isolation: &'static str, slots: u32 },
     #[error("node {node} does not run in this process")]
     NotHere { node: NodeId },
     #[error("server {server}: {error}")]
@@ -102,7 +103,9 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
     for &level in cfg.ssd.isolation.all() {
         let units = units(cfg, &profile, level);
         if units < cfg.slots() {
-            return Err(BuildError::Units { name: name.clone(), units, isolation: level.name(), slots: cfg.slots() });
+            let unit = if level == IsolationConfig::Channel { "channel" } else { "die" };
+            let (isolation, slots) = (level.name(), cfg.slots());
+            return Err(BuildError::Units { name: name.clone(), units, unit, isolation, slots });
         }
     }
     Ok(profile)
@@ -113,7 +116,7 @@ fn units(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> u32 {
     let channels = u32::from(profile.geometry.channels) / cfg.ssd.isolation.count();
     match level {
         IsolationConfig::Channel => channels,
-        IsolationConfig::Die => channels * u32::from(profile.geometry.dies_per_channel),
+        IsolationConfig::Die | IsolationConfig::Software => channels * u32::from(profile.geometry.dies_per_channel),
     }
 }
 
@@ -123,6 +126,15 @@ fn share(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> Share {
     match level {
         IsolationConfig::Channel => Share::Channels(each as u16),
         IsolationConfig::Die => Share::Dies(each),
+        IsolationConfig::Software => {
+            // As few groups as have a die of each channel for each of their vSSDs.
+            let channels = profile.geometry.channels / cfg.ssd.isolation.count() as u16;
+            let groups = cfg.slots().div_ceil(u32::from(profile.geometry.dies_per_channel)).min(u32::from(channels));
+            let members = cfg.slots().div_ceil(groups);
+            let channels = channels / groups as u16;
+            let dies = u32::from(channels) * u32::from(profile.geometry.dies_per_channel) / members;
+            Share::Software { channels, dies }
+        }
     }
 }
 
@@ -132,7 +144,7 @@ fn share(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> Share {
 /// As [`profile`].
 pub fn meta_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     let g = profile(cfg)?.geometry;
-    let by_die = cfg.ssd.isolation.all().contains(&IsolationConfig::Die);
+    let by_die = cfg.ssd.isolation.all().iter().any(|&l| l != IsolationConfig::Channel);
     Ok(if by_die { Ssd::meta_bytes_by_die(&g) } else { Ssd::meta_bytes(&g) })
 }
 

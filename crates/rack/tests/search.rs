@@ -22,6 +22,8 @@ const NEED_NOT_OCCUR: &[T] = &[
     T::MoveDone,
     T::MoveCancelled,
     T::VssdReleased,
+    // Of channel groups.
+    T::BlocksBorrowed,
 ];
 
 fn number(name: &str, default: u64) -> u64 {
@@ -138,6 +140,27 @@ fn racks_whose_vssds_move_pass_every_seed() {
     let mut coverage = Coverage::default();
     reports.iter().for_each(|r| coverage.merge(&r.coverage));
     let missing: Vec<&str> = MUST_OCCUR_IN_MOVES.iter().filter(|&&p| coverage.get(p) == 0).map(|p| p.name()).collect();
+    assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    let again = run_plan(&reports[0].plan, &SimOptions::default());
+    assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
+}
+
+/// What must occur where vSSDs collect in channel groups.
+const MUST_OCCUR_IN_GROUPS: &[T] =
+    &[T::BlocksBorrowed, T::GcAccepted, T::GcDelayed, T::GcRegular, T::GcStart, T::GcEnd, T::BlockMoved];
+
+#[test]
+fn channel_groups_pass_every_seed() {
+    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, Plan::draw_grouped);
+    let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+    if let Some(first) = failed.first() {
+        panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
+    }
+    let mut coverage = Coverage::default();
+    reports.iter().for_each(|r| coverage.merge(&r.coverage));
+    let missing = MUST_OCCUR_IN_GROUPS.iter().filter(|&&p| coverage.get(p) == 0);
+    let missing: Vec<&str> = missing.map(|p| p.name()).collect();
     assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
     let again = run_plan(&reports[0].plan, &SimOptions::default());
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);

@@ -205,6 +205,13 @@ impl Disk {
             self.go_on(now, s, ssd, out);
         }
     }
+    /// A page was programmed that had waited for a block: nobody knew on which die. Pages held meanwhile would wait for
+    /// ever, if it was the last at their die.
+    pub(crate) fn page_that_waited_done(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
+        if self.dies.as_ref().is_some_and(|d| d.pages_waiting > 0) {
+            self.start_everywhere(now, ssd, out);
+        }
+    }
     fn go_on(&mut self, now: Time, s: Started, ssd: &mut Ssd, out: &mut FlashOut) {
         let Some(dies) = &mut self.dies else { return };
         let others = s.done.is_some_and(|done| dies.sched.done(now, done));

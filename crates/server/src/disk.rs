@@ -480,8 +480,9 @@ impl Disk {
     /// A page program has completed: blocks not written again since leave the cache.
     pub fn programmed(&mut self, now: Time, token: u64, ok: bool, ssd: &mut Ssd, out: &mut FlashOut) {
         let Some((mut blocks, started)) = self.take_page(token) else { return };
-        if let Some(s) = started {
-            self.page_done(now, s, ssd, out);
+        match started {
+            Some(s) => self.page_done(now, s, ssd, out),
+            None => self.page_that_waited_done(now, ssd, out),
         }
         if !ok {
             return;

@@ -6,12 +6,13 @@ use rackweave_core::msg::{GcField, GcOp};
 use rackweave_core::{Span, Time};
 
 use crate::config::{GcConfig, GcPolicy};
+use crate::group::Order;
 use crate::idle::Idle;
 
 /// Collection that found nothing to free is not tried again before this.
-const BARREN_FOR: Span = Span::from_secs(1);
+pub(crate) const BARREN_FOR: Span = Span::from_secs(1);
 /// Unless programs wait for it: then before this.
-const BARREN_FORCED_FOR: Span = Span::from_millis(50);
+pub(crate) const BARREN_FORCED_FOR: Span = Span::from_millis(50);
 
 /// Where an episode stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub enum GcState {
     Delayed {
         again_at: Time,
     },
+    /// The switch said yes, and the others of the channel group are still asked for.
+    Granted,
     Collecting,
     /// Takes no more victims; those begun still keep dies busy, so the switch is not told yet.
     Ending,
@@ -48,6 +51,8 @@ pub enum GcAction {
     StartForced,
     /// It collects without having asked: nobody uses the vSSD (RB5).
     StartIdle,
+    /// It takes no more victims, and the others of its channel group do.
+    Rest,
 }
 
 /// The monitor.
@@ -68,6 +73,11 @@ pub struct GcMonitor {
     idle_seen: Time,
     /// That it collects, the switch was told and has not answered: what, and when it is told again.
     untold: Option<(GcField, Time)>,
+    /// Of a channel group, which decides when.
+    grouped: bool,
+    resting: bool,
+    /// Granted because nobody answered.
+    unheard: bool,
     /// The switch has answered this life of the server.
     answered: bool,
     /// Actions in order; taken by the server.
@@ -88,9 +98,20 @@ impl GcMonitor {
             background: false,
             idle_seen: Time::MAX,
             untold: None,
+            grouped: false,
+            resting: false,
+            unheard: false,
             answered: false,
             actions: Vec::new(),
         }
+    }
+    /// As one of a channel group: does what that orders.
+    pub fn grouped(cfg: GcConfig) -> GcMonitor {
+        GcMonitor { grouped: true, ..GcMonitor::new(cfg) }
+    }
+    /// Collects with its group, but takes no victims.
+    pub fn resting(&self) -> bool {
+        self.collecting() && self.resting
     }
     pub fn state(&self) -> GcState {
         self.state
@@ -104,7 +125,7 @@ impl GcMonitor {
         match self.state {
             _ if !self.answered || self.untold.is_some() => None,
             GcState::Asking { .. } | GcState::Finishing { .. } => None,
-            GcState::Collecting | GcState::Ending => Some(true),
+            GcState::Granted | GcState::Collecting | GcState::Ending => Some(true),
             GcState::Idle | GcState::Delayed { .. } => Some(false),
         }
     }
@@ -122,7 +143,9 @@ impl GcMonitor {
             return;
         }
         self.untold = None;
-        if matches!(self.state, GcState::Asking { .. } | GcState::Delayed { .. } | GcState::Finishing { .. }) {
+        let exchanges =
+            matches!(self.state, GcState::Asking { .. } | GcState::Delayed { .. } | GcState::Finishing { .. });
+        if exchanges || self.state == GcState::Granted {
             self.state = GcState::Idle;
         }
         // A switch that is told nothing forgets; one that is told again must know at once.
@@ -151,6 +174,7 @@ impl GcMonitor {
     }
     fn start(&mut self, action: GcAction) {
         self.state = GcState::Collecting;
+        self.resting = false;
         self.background = action == GcAction::StartIdle;
         self.actions.push(action);
     }
@@ -170,6 +194,9 @@ impl GcMonitor {
 
     /// Looks at the free ratio: at each block allocation, each erase, and each `monitor_every`.
     pub fn check(&mut self, now: Time, ratio: f64) {
+        if self.grouped {
+            return;
+        }
         let (hard, soft) = (ratio < self.cfg.gc_threshold, ratio < self.cfg.soft_threshold);
         match self.state {
             GcState::Idle | GcState::Finishing { .. } => {
@@ -193,7 +220,7 @@ impl GcMonitor {
                     self.finish(now);
                 }
             }
-            GcState::Asking { .. } => {}
+            GcState::Asking { .. } | GcState::Granted => {}
             GcState::Delayed { .. } => {
                 if hard {
                     self.ask(now, GcField::Regular);
@@ -229,7 +256,7 @@ impl GcMonitor {
     }
     /// Collects while nobody uses the vSSD: where an episode would have ended, and more.
     fn look_idle(&mut self, now: Time, ratio: f64) {
-        let may = self.state == GcState::Idle && self.cfg.background && now >= self.barren_until;
+        let may = self.state == GcState::Idle && self.collects_idle() && now >= self.barren_until;
         if !may || now < self.idle.from() {
             return;
         }
@@ -239,6 +266,30 @@ impl GcMonitor {
         } else {
             self.idle_seen = self.idle.from();
         }
+    }
+    fn collects_idle(&self) -> bool {
+        self.cfg.background && !self.grouped
+    }
+    /// What its channel group orders.
+    pub fn obey(&mut self, now: Time, order: Order) {
+        match (order, self.state) {
+            (Order::Ask(field), _) => self.ask(now, field),
+            (Order::GiveBack, GcState::Granted | GcState::Asking { .. }) => self.finish(now),
+            (Order::GiveBack, GcState::Delayed { .. }) => self.state = GcState::Idle,
+            (Order::Start, _) if self.unheard => self.start(GcAction::StartUnacknowledged),
+            (Order::Start, _) => self.start(GcAction::Start),
+            (Order::Force, _) => {
+                self.insist(now, GcField::Regular);
+                self.start(GcAction::StartForced);
+            }
+            (Order::Rest, GcState::Collecting) => self.rest(),
+            (Order::Stop, GcState::Collecting) => self.stop(),
+            (Order::GiveBack | Order::Rest | Order::Stop, _) => {}
+        }
+    }
+    fn rest(&mut self) {
+        self.resting = true;
+        self.actions.push(GcAction::Rest);
     }
     /// A request of the vSSD came: it is not idle.
     #[inline]
@@ -266,7 +317,11 @@ impl GcMonitor {
 
     /// No victim would free anything.
     pub fn barren(&mut self, now: Time) {
-        if self.collecting() {
+        if self.grouped {
+            if self.collecting() && !self.resting {
+                self.rest();
+            }
+        } else if self.collecting() {
             self.barren_until = now + BARREN_FOR;
             self.force_from = now + BARREN_FORCED_FOR;
             self.actions.push(GcAction::Stop);
@@ -282,14 +337,20 @@ impl GcMonitor {
         self.untold = None;
         self.answered = true;
         match (self.state, op.field) {
+            (GcState::Asking { .. }, GcField::Accept) if self.grouped => self.granted(false),
             (GcState::Asking { .. }, GcField::Accept) => self.start(GcAction::Start),
             (GcState::Asking { field: GcField::Soft, .. }, GcField::Delay) => {
-                self.state = GcState::Delayed { again_at: now + self.cfg.delayed_again };
+                let again_at = if self.grouped { Time::MAX } else { now + self.cfg.delayed_again };
+                self.state = GcState::Delayed { again_at };
             }
             (GcState::Finishing { .. }, GcField::Finish) => self.state = GcState::Idle,
             // Accept of what was only told, answers to announcements, repeated answers.
             _ => {}
         }
+    }
+
+    fn granted(&mut self, unheard: bool) {
+        (self.state, self.unheard) = (GcState::Granted, unheard);
     }
 
     /// When [`GcMonitor::timer`] has something to do.
@@ -298,7 +359,7 @@ impl GcMonitor {
             GcState::Asking { again_at, .. } | GcState::Delayed { again_at } | GcState::Finishing { again_at } => {
                 again_at
             }
-            GcState::Idle | GcState::Collecting | GcState::Ending => Time::MAX,
+            GcState::Idle | GcState::Granted | GcState::Collecting | GcState::Ending => Time::MAX,
         };
         let announce = if self.coordinated() { self.announce_at } else { Time::MAX };
         let untold = self.untold.map_or(Time::MAX, |u| u.1);
@@ -306,7 +367,7 @@ impl GcMonitor {
     }
     fn idle_deadline(&self) -> Time {
         let from = self.idle.from();
-        if self.state == GcState::Idle && self.cfg.background && self.idle_seen != from {
+        if self.state == GcState::Idle && self.collects_idle() && self.idle_seen != from {
             from.max(self.barren_until)
         } else {
             Time::MAX
@@ -318,7 +379,11 @@ impl GcMonitor {
         match self.state {
             GcState::Asking { field, tries, again_at } if now >= again_at => {
                 if field == GcField::Regular && tries >= self.cfg.retries {
-                    self.start(GcAction::StartUnacknowledged);
+                    if self.grouped {
+                        self.granted(true);
+                    } else {
+                        self.start(GcAction::StartUnacknowledged);
+                    }
                     self.untold = Some((field, now + self.cfg.answer_within));
                 } else {
                     let again_at = now + self.cfg.answer_within;
@@ -345,7 +410,7 @@ impl GcMonitor {
         if now >= self.announce_at && self.coordinated() {
             match self.state {
                 _ if self.untold.is_some() => self.announce_at = now + self.cfg.announce_every,
-                GcState::Collecting | GcState::Ending => self.tell(now, GcField::Heartbeat),
+                GcState::Granted | GcState::Collecting | GcState::Ending => self.tell(now, GcField::Heartbeat),
                 GcState::Idle | GcState::Delayed { .. } => self.tell(now, GcField::Idle),
                 // What is being asked is repeated anyway, and must stay the last operation.
                 GcState::Asking { .. } | GcState::Finishing { .. } => {

@@ -1,7 +1,8 @@
 //! A storage server of the rack: one drive with a vSSD for each replica set it serves.
 //!
 //! [`Server`] is a [`Node`] and mostly glue: the page layer is `flash`, agreement is `replica`, the order of reads is
-//! `sched`. Its own parts: the write cache and what makes it durable ([`disk`]), the collection monitor ([`gc`]),
+//! `sched`. Its own parts: the write cache and what makes it durable ([`disk`]), the collection monitor ([`gc`]), alone or
+//! in a channel group ([`group`]),
 //! registration and lease ([`control`]), vSSDs that come and go ([`slots`]). Reading order: [`node`], then those.
 //!
 //! A write: packet → replica → `CacheOverFlash::put` → acknowledged; later `Disk::pump` → page program → out of the
@@ -15,6 +16,7 @@ pub mod dies;
 pub mod disk;
 mod forward;
 pub mod gc;
+pub mod group;
 mod idle;
 pub mod node;
 pub mod report;

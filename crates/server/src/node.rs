@@ -1,6 +1,7 @@
 //! The server as a node: one drive, and on each of its vSSDs a replica, a write cache and a collection monitor.
 
 mod collect;
+mod groups;
 mod io;
 mod status;
 
@@ -34,6 +35,7 @@ pub struct Server {
     finished: Vec<FlashDone>,
     /// By slot.
     pub(crate) vssds: Vec<Vssd>,
+    groups: Vec<groups::GroupSlots>,
     pub(crate) plan: Plan,
     pub(crate) wear: crate::wear::Told,
     pub(crate) scrub: Scrub,
@@ -61,7 +63,8 @@ impl Server {
             ssd.alloc_share(v.id, v.share).map_err(|error| ServerError::Alloc { vssd: v.id, error })?;
             vssds.push(Vssd::new(&cfg, v.clone(), index));
         }
-        Ok(Server {
+        let mut server = Server {
+            groups: Vec::new(),
             registration: Registration::new(cfg.nonce, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm),
             cfg,
             ssd,
@@ -79,12 +82,15 @@ impl Server {
             due: [Time::MAX; VSSDS_MAX],
             touched: 0,
             misrouted: 0,
-        })
+        };
+        server.make_groups();
+        Ok(server)
     }
 
     /// How its vSSDs collect, from now on; they look at once when the timer rings.
     pub fn set_gc(&mut self, now: Time, gc: crate::config::GcConfig) {
         self.cfg.gc = gc;
+        self.groups.iter_mut().for_each(|g| g.machine.set_config(now, gc));
         for (i, v) in self.vssds.iter_mut().enumerate() {
             v.gc.set_config(now, gc);
             self.due[i] = now;
@@ -376,13 +382,23 @@ impl Server {
             v.disk.release(now, &mut self.ssd, &mut self.out);
         }
         v.disk.pump(now, &mut self.ssd, &mut self.out);
+        let group = if self.groups.is_empty() { None } else { self.group_of(i) };
+        if let Some(g) = group
+            && self.vssds[i].disk.no_block
+        {
+            self.short_of_blocks(now, i, g, fx);
+        }
+        let v = &mut self.vssds[i];
         if v.disk.no_block {
-            v.gc.force(now);
+            if group.is_none() {
+                v.gc.force(now);
+            }
             v.try_again_at = v.try_again_at.min(now + NO_BLOCK_AGAIN);
         } else {
             v.try_again_at = Time::MAX;
         }
-        if std::mem::take(&mut v.disk.allocated) {
+        let allocated = std::mem::take(&mut v.disk.allocated);
+        if allocated {
             let ratio = self.ssd.space(v.cfg.id).free_ratio();
             v.gc.check(now, ratio);
             if !self.ssd.gc_running(v.cfg.id) {
@@ -391,6 +407,11 @@ impl Server {
         }
         if !v.gc.actions.is_empty() {
             self.run_gc(now, i, fx);
+        }
+        if let Some(g) = group
+            && (allocated || self.vssds[i].gc.state() != self.vssds[i].gc_seen || self.vssds[i].gc.resting())
+        {
+            self.step_group(now, g, fx);
         }
         let v = &mut self.vssds[i];
         if !v.disk.done.is_empty() {
@@ -414,6 +435,11 @@ impl Server {
         for i in 0..self.vssds.len() {
             if self.due[i] <= now {
                 self.vssd_timer(now, i, fx);
+            }
+        }
+        for g in 0..self.groups.len() {
+            if self.groups[g].machine.deadline() <= now {
+                self.step_group(now, g, fx);
             }
         }
         if self.registration.deadline() <= now {
@@ -471,7 +497,13 @@ impl Server {
     fn next_deadline(&self) -> Time {
         let lease = if self.lease_told { Time::MAX } else { self.registration.lease_until };
         let due = self.due[..self.vssds.len()].iter().copied().min().unwrap_or(Time::MAX);
-        self.registration.deadline().min(lease).min(due).min(self.plan.deadline()).min(self.scrub_deadline())
+        self.registration
+            .deadline()
+            .min(lease)
+            .min(due)
+            .min(self.groups_due())
+            .min(self.plan.deadline())
+            .min(self.scrub_deadline())
     }
 }
 

@@ -48,6 +48,10 @@ pub struct VssdStatus {
     pub gc_unacknowledged: u64,
     /// And those begun because the vSSD was idle.
     pub gc_background: u64,
+    /// The channel group of the drive that it collects with, blocks borrowed of its others, and lent to them.
+    pub group: Option<u32>,
+    pub blocks_borrowed: u64,
+    pub blocks_lent: u64,
     /// Victim blocks collected.
     pub gc_runs: u64,
     /// Slots programmed ÷ slots programmed for the host.
@@ -103,6 +107,7 @@ impl GcState {
             GcState::Idle => "idle",
             GcState::Asking { .. } => "asking",
             GcState::Delayed { .. } => "delayed",
+            GcState::Granted => "granted",
             GcState::Collecting => "collecting",
             GcState::Ending => "ending",
             GcState::Finishing { .. } => "finishing",

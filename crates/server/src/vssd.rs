@@ -3,6 +3,7 @@
 use rackweave_core::msg::Role;
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::{Epoch, Time};
+use rackweave_flash::Share;
 use rackweave_replica::{Replica, ReplicaConfig};
 use rackweave_sched::Predictor;
 
@@ -11,7 +12,7 @@ use crate::config::{ServerConfig, VssdConfig};
 use crate::dies::Dies;
 use crate::disk::{Disk, DiskConfig};
 use crate::forward::Forwarding;
-use crate::gc::GcMonitor;
+use crate::gc::{GcMonitor, GcState};
 use crate::slots::SlotState;
 
 /// Page programs under way for each die of a vSSD: one in its registers, one behind it.
@@ -32,6 +33,8 @@ pub(crate) struct Vssd {
     pub(crate) disk: Disk,
     pub(crate) slot: SlotState,
     pub(crate) gc: GcMonitor,
+    /// As its channel group saw it last.
+    pub(crate) gc_seen: GcState,
     pub(crate) forwarding: Forwarding,
     pub(crate) classes: Classes,
     /// How long answers of reads, and of writes, will be on the way.
@@ -75,7 +78,12 @@ impl Vssd {
             disk: Disk::new(disk, Dies::new(server.sched, g.dies(), server.reads_per_die)),
             predict: [Predictor::new(), Predictor::new()],
             slot: SlotState::Settled,
-            gc: GcMonitor::new(server.gc),
+            gc: if matches!(cfg.share, Share::Software { .. }) {
+                GcMonitor::grouped(server.gc)
+            } else {
+                GcMonitor::new(server.gc)
+            },
+            gc_seen: GcState::Idle,
             forwarding: Forwarding::default(),
             classes: Classes::new(&server.ssd.profile, dies),
             row: RowState::default(),

@@ -29,6 +29,8 @@ pub(crate) enum State {
     Erasing,
     /// Failed to read or erase: never used again.
     Retired,
+    /// Another vSSD of the channel group has it.
+    Elsewhere,
 }
 
 /// What was programmed into a slot: one cache line's access tells both.
@@ -124,6 +126,8 @@ pub(crate) struct Blocks {
     words: u32,
     free: Vec<Vec<u32>>,
     pub(crate) free_count: u32,
+    /// Blocks that are here, and not elsewhere.
+    pub(crate) here: u32,
     best: Vec<Best>,
     changes: u64,
     pub(crate) blocks_per_die: u32,
@@ -149,12 +153,14 @@ const BLOCK_BYTES: usize =
     std::mem::size_of::<Block>() + std::mem::size_of::<Box<[Record]>>() + std::mem::size_of::<Rank>();
 
 impl Blocks {
-    pub(crate) fn new(dies: u32, blocks_per_die: u32, pages: u16, spp: u32) -> Blocks {
+    /// On `dies`, of which the first `own` are its own: blocks of the others may be borrowed.
+    pub(crate) fn new((dies, own): (u32, u32), blocks_per_die: u32, pages: u16, spp: u32) -> Blocks {
         let spb = u32::from(pages) * spp;
         let n = dies * blocks_per_die;
         let words = spb.div_ceil(64);
-        let block = |_| Block {
-            state: State::Free { dirty: true },
+        let home = own * blocks_per_die;
+        let block = |b| Block {
+            state: if b < home { State::Free { dirty: true } } else { State::Elsewhere },
             sequence: None,
             erase_count: 0,
             erase_time: 0,
@@ -170,8 +176,19 @@ impl Blocks {
             valid_bits: vec![0; n as usize * words as usize],
             words,
             // Popped from the end: ascending numbers first.
-            free: (0..dies).map(|d| (d * blocks_per_die..(d + 1) * blocks_per_die).rev().collect()).collect(),
-            free_count: n,
+            free: (0..dies)
+                .map(
+                    |d| {
+                        if d < own {
+                            (d * blocks_per_die..(d + 1) * blocks_per_die).rev().collect()
+                        } else {
+                            Vec::new()
+                        }
+                    },
+                )
+                .collect(),
+            free_count: home,
+            here: home,
             best: vec![Best { block: NONE, candidates: 0 }; dies as usize],
             changes: 0,
             blocks_per_die,
@@ -191,6 +208,9 @@ impl Blocks {
     #[inline]
     pub(crate) fn die_of(&self, block: u32) -> u32 {
         self.by_die.quotient(block)
+    }
+    pub(crate) fn within_die(&self, block: u32) -> (u32, u32) {
+        self.by_die.split(block)
     }
     pub(crate) fn free_on(&self, die: u32) -> usize {
         self.free[die as usize].len()
@@ -263,6 +283,29 @@ impl Blocks {
         }
         let sequence = self.all[block as usize].sequence.as_mut().expect("it has one now");
         (sequence, &mut self.records[block as usize])
+    }
+    /// A free block goes to another vSSD of the group; tells whether it is to be erased before its first program.
+    pub(crate) fn depart(&mut self, block: u32) -> bool {
+        let dirty = matches!(self.all[block as usize].state, State::Free { dirty: true });
+        let die = self.die_of(block) as usize;
+        self.free[die].retain(|&b| b != block);
+        self.free_count -= 1;
+        self.here -= 1;
+        self.all[block as usize].state = State::Elsewhere;
+        dirty
+    }
+    /// A free block comes, or comes back.
+    pub(crate) fn arrive(&mut self, block: u32, dirty: bool) {
+        debug_assert_eq!(self.all[block as usize].state, State::Elsewhere);
+        let die = self.die_of(block) as usize;
+        self.free[die].push(block);
+        self.free_count += 1;
+        self.here += 1;
+        self.all[block as usize].state = State::Free { dirty };
+    }
+    /// The free block of the die that would be taken next.
+    pub(crate) fn next_free(&self, die: u32) -> Option<u32> {
+        self.free[die as usize].last().copied()
     }
     /// Back to the free list, erased.
     pub(crate) fn release(&mut self, block: u32) {

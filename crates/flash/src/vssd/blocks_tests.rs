@@ -19,7 +19,7 @@ fn division_by_multiplication_is_exact() {
 #[test]
 fn the_best_candidate_is_the_one_a_search_finds() {
     let (dies, per_die, pages, spp) = (3, 5, 4, 2);
-    let mut blocks = Blocks::new(dies, per_die, pages, spp);
+    let mut blocks = Blocks::new((dies, dies), per_die, pages, spp);
     let n = dies * per_die;
     let mut order: Vec<u32> = Vec::new();
     let mut valid = vec![Vec::new(); n as usize];
@@ -72,7 +72,7 @@ fn the_best_candidate_is_the_one_a_search_finds() {
 #[test]
 fn cost_benefit_weighs_what_is_gained_by_age() {
     let (dies, per_die, pages, spp) = (2, 4, 4, 2);
-    let mut blocks = Blocks::new(dies, per_die, pages, spp);
+    let mut blocks = Blocks::new((dies, dies), per_die, pages, spp);
     let mut changed = vec![0u64; (dies * per_die) as usize];
     let mut valid = vec![0u64; (dies * per_die) as usize];
     let mut changes = 0;

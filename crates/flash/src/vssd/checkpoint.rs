@@ -240,7 +240,19 @@ impl Vssd {
     }
     /// Writes down that the block is about to be erased.
     pub(crate) fn journal_erase(&mut self, io: &mut Io, block: u32) {
+        if block >= self.home {
+            // No checkpoint describes what is borrowed; its lender notes the erase.
+            return;
+        }
         let count = self.blocks.all[block as usize].erase_count.saturating_add(1);
+        self.journal_both(io, block, count);
+    }
+    /// Writes down how often the block was erased while it was lent.
+    pub(crate) fn journal_count(&mut self, io: &mut Io, block: u32) {
+        let count = self.blocks.all[block as usize].erase_count;
+        self.journal_both(io, block, count);
+    }
+    fn journal_both(&mut self, io: &mut Io, block: u32, count: u16) {
         self.journal_append(io, self.checkpoint.generation, block, count);
         if self.checkpoint.step != Step::Rest {
             self.journal_append(io, self.checkpoint.next, block, count);

@@ -28,7 +28,8 @@ impl Vssd {
             && self.clearing == Clearing::No
             && self.map.mapped == 0
             && self.ranges.is_empty()
-            && self.blocks.all.iter().all(|b| matches!(b.state, State::Free { .. }))
+            && self.borrowed() == 0
+            && self.blocks.all.iter().all(|b| matches!(b.state, State::Free { .. } | State::Elsewhere))
     }
 
     pub(crate) fn clear(&mut self, io: &mut Io) {
@@ -65,11 +66,13 @@ impl Vssd {
                 self.blocks.list(block);
             }
         }
-        let left = |b: &super::blocks::Block| !matches!(b.state, State::Free { .. } | State::Retired);
+        let left =
+            |b: &super::blocks::Block| !matches!(b.state, State::Free { .. } | State::Retired | State::Elsewhere);
         if self.blocks.all.iter().any(left) || !self.waiting.is_empty() {
             return self.gc_start(io);
         }
         self.gc.running = false;
+        self.give_free_back();
         self.clearing = Clearing::Syncing;
         self.want_sync(io, Waiter::Clear);
     }

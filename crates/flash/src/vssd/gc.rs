@@ -109,6 +109,10 @@ impl Gc {
             idle_told: false,
         }
     }
+    /// Something is being moved or erased.
+    pub(crate) fn busy(&self) -> bool {
+        self.active > 0 || !self.emptied.is_empty()
+    }
     pub(crate) fn victim_block(&self, victim: u8) -> u32 {
         self.victims[usize::from(victim)].as_ref().map_or(super::blocks::NONE, |v| v.block)
     }
@@ -133,6 +137,7 @@ impl Vssd {
             self.stats.gc_runs += 1;
         }
         self.gc.running = true;
+        self.loans.returning = false;
         self.gc.idle_told = false;
         self.gc_pump(io);
     }
@@ -173,7 +178,7 @@ impl Vssd {
     }
     /// Starts victims while there is room for what they hold.
     fn gc_fill(&mut self, io: &mut Io) {
-        while self.gc.running {
+        while self.gc.running || self.loans.returning {
             let Some(i) = self.gc.victims.iter().position(Option::is_none) else { return };
             if self.gc.active > 0 && self.blocks.free_count < 2 + self.gc.active {
                 return;
@@ -181,8 +186,12 @@ impl Vssd {
             if self.gc.emptied.len() >= 2 * self.gc.share {
                 return;
             }
-            let Some(block) = self.gc_choose() else {
-                if self.gc.active == 0 && self.gc.emptied.is_empty() && !self.gc.idle_told {
+            let chosen = if self.gc.running { self.gc_choose() } else { self.choose_to_return() };
+            let Some(block) = chosen else {
+                if !self.gc.running && !self.loans.returning {
+                    io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
+                }
+                if self.gc.running && self.gc.active == 0 && self.gc.emptied.is_empty() && !self.gc.idle_told {
                     self.gc.idle_told = true;
                     io.out.done.push(FlashDone::GcIdle { vssd: self.id });
                 }
@@ -269,7 +278,7 @@ impl Vssd {
         v.reading = true;
         let valid = (page * spp..v.next).filter(|&s| self.blocks.is_valid(block, s)).count() as u64;
         let charge = v.stretch.as_ref().map_or(Charge::Collector, Charge::Stretch);
-        let done_at = io.clock.read(io.now, self.die0 + die, valid, charge);
+        let done_at = io.clock.read(io.now, self.dies[die as usize], valid, charge);
         self.gc.set_works(die, true);
         let op = DeviceOp::ReadPage { page: self.page_addr(block, page as u16) };
         io.submit(Pending::GcRead { vssd: self.index, victim: i, page: page as u16 }, op, done_at);
@@ -288,8 +297,9 @@ impl Vssd {
     }
     /// Takes the valid slots of a page that was read.
     fn gc_take(&mut self, io: &mut Io, i: u8, page: u16, slots: Box<[Slot]>) {
+        let block = self.gc.victim_block(i);
+        let (spp, on_device) = (self.blocks.spp as usize, u64::from(self.on_device(block)));
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
-        let (spp, block) = (self.blocks.spp as usize, v.block);
         let records = self.blocks.records(block);
         let first = usize::from(page) * spp;
         let mut slots = slots.into_vec().into_iter();
@@ -302,7 +312,7 @@ impl Vssd {
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
             let mut crc = slot.record.crc;
             if io.cfg.verify && !intact(&slot, addr, version) {
-                io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), u64::from(self.block0 + block));
+                io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), on_device);
                 if is_range(addr) {
                     lost.push((addr as u32, block * self.blocks.spb + s as u32));
                     continue;
@@ -460,10 +470,11 @@ impl Vssd {
     }
     fn gc_rest(&mut self, io: &mut Io) {
         self.gc.running = false;
+        self.loans.returning = false;
         io.out.done.push(FlashDone::GcIdle { vssd: self.id });
     }
     pub(crate) fn gc_running(&self) -> bool {
-        self.gc.running || self.gc.active > 0 || !self.gc.emptied.is_empty()
+        self.gc.running || self.loans.returning || self.gc.active > 0 || !self.gc.emptied.is_empty()
     }
 }
 

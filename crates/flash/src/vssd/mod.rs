@@ -1,5 +1,4 @@
-//! A virtual SSD of whole channels (FB2 "high") or dies ("medium") with a page-mapped layer on it: frontiers striped over its dies, a map
-//! of 4 KiB slots, range records.
+//! A virtual SSD with a page-mapped layer on it: frontiers striped over its dies, a map of 4 KiB slots, range records.
 
 pub(crate) mod blocks;
 pub(crate) mod check;
@@ -7,6 +6,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod clear;
 pub(crate) mod frontier;
 pub(crate) mod gc;
+pub(crate) mod loan;
 pub(crate) mod map;
 pub(crate) mod prefill;
 pub(crate) mod ranges;
@@ -136,9 +136,11 @@ impl Io<'_> {
 pub(crate) struct Vssd {
     pub(crate) id: VssdId,
     pub(crate) index: u8,
-    /// First die and first block on the device.
-    pub(crate) die0: u32,
-    pub(crate) block0: u32,
+    /// Its dies on the device, its own first, then those of the others of its channel group.
+    dies: Box<[u32]>,
+    /// Blocks of its own dies: the first ones.
+    pub(crate) home: u32,
+    pub(crate) loans: loan::Loans,
     /// Byte of the checkpoint area where this vSSD's part begins.
     pub(crate) meta0: u64,
     pub(crate) blocks: Blocks,
@@ -173,11 +175,13 @@ pub(crate) struct Vssd {
 }
 
 impl Vssd {
-    /// On `dies` from `die0` on; `area`: where its part of the checkpoint area is, and how long.
-    pub(crate) fn new(id: VssdId, index: u8, (die0, dies): (u32, u32), area: (u64, u64), p: &Profile) -> Vssd {
+    /// On the first `own` of `all` dies, the others being those of its group; `area`: where its part of the checkpoint area
+    /// is, and how long.
+    pub(crate) fn new(id: VssdId, index: u8, (all, own): (Box<[u32]>, u32), area: (u64, u64), p: &Profile) -> Vssd {
         let g = &p.geometry;
-        let n = dies * g.blocks_per_die();
-        let blocks = Blocks::new(dies, g.blocks_per_die(), g.pages_per_block, g.slots_per_page() as u32);
+        let (dies, n) = (own, own * g.blocks_per_die());
+        let blocks =
+            Blocks::new((all.len() as u32, own), g.blocks_per_die(), g.pages_per_block, g.slots_per_page() as u32);
         let host = (n / BLOCKS_PER_HOST_FRONTIER).clamp(1, dies);
         let collector = (n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies);
         let range_blocks = n.div_ceil(BLOCKS_PER_RANGE_BLOCK);
@@ -188,8 +192,8 @@ impl Vssd {
         Vssd {
             id,
             index,
-            die0,
-            block0: die0 * g.blocks_per_die(),
+            home: n,
+            loans: loan::Loans::new(g, n, spared),
             meta0: area.0,
             blocks,
             map: PageMap::new(),
@@ -200,7 +204,7 @@ impl Vssd {
             short: [0; 2],
             lifespan: Lifespan::default(),
             cursor: [0; 6],
-            open_on: vec![0; dies as usize],
+            open_on: vec![0; all.len()],
             waiting: VecDeque::new(),
             sequence: 1,
             exported: u64::from(exported) * spb,
@@ -208,25 +212,32 @@ impl Vssd {
             retired_worn: ((f64::from(n) * p.device_over_provisioning).ceil() as u32).max(1),
             retired_max: spared.max(1),
             range_reserve: u64::from(range_blocks) * spb,
-            gc: gc::Gc::new(n, dies, collector),
+            gc: gc::Gc::new(n, all.len() as u32, collector),
             sync: sync::Syncs::new(),
             checkpoint: checkpoint::Checkpoint::new(n, area.1, g),
             recovery: None,
             sweep_at: 0,
             clearing: clear::Clearing::No,
             stats: FlashStats::default(),
+            dies: all,
         }
     }
 
     pub(crate) fn die(&self, block: u32) -> u32 {
-        self.die0 + self.blocks.die_of(block)
+        self.dies[self.blocks.die_of(block) as usize]
+    }
+    /// Its number on the device.
+    pub(crate) fn on_device(&self, block: u32) -> u32 {
+        let (die, within) = self.blocks.within_die(block);
+        self.dies[die as usize] * self.blocks.blocks_per_die + within
     }
     pub(crate) fn page_addr(&self, block: u32, page: u16) -> PageAddr {
-        PageAddr { block: self.block0 + block, page }
+        PageAddr { block: self.on_device(block), page }
     }
     pub(crate) fn oob(&self, block: u32) -> BlockOob {
         let b = &self.blocks.all[block as usize];
-        let logical = oob::logical(self.die(block), self.block0 + block);
+        let logical = oob::logical(self.die(block), self.on_device(block));
+        let logical = if block < self.home { logical } else { oob::borrowed(logical, self.index) };
         BlockOob { logical, erase_count: b.erase_count, erase_time: b.erase_time }
     }
 
@@ -394,7 +405,7 @@ impl Vssd {
         after.erase_time = (io.now.0 / 1000).min(oob::ERASE_TIME_MAX);
         let b = &mut self.blocks.all[block as usize];
         (b.erase_count, b.erase_time) = (after.erase_count, after.erase_time);
-        let op = DeviceOp::Erase { block: self.block0 + block, oob: after };
+        let op = DeviceOp::Erase { block: self.on_device(block), oob: after };
         io.submit(Pending::Erase { vssd: self.index, block }, op, done_at);
     }
 
@@ -480,6 +491,9 @@ impl Vssd {
         }
         self.pump_sync(io);
         self.clear_step(io);
+        if self.loans.returning {
+            self.gc_pump(io);
+        }
     }
     /// A slot's program is complete: the map points to it, unless something newer is there.
     fn settle(&mut self, slot: u32) {
@@ -587,6 +601,7 @@ impl Vssd {
             }
         } else {
             self.blocks.release(block);
+            self.erased_for_lender(block);
             io.trace(TracePoint::BlockErased, u64::from(self.id.0), u64::from(block));
         }
         if preparing {
@@ -706,7 +721,7 @@ impl Vssd {
         (self.map.mapped + extra, self.exported)
     }
     pub(crate) fn space(&self) -> Space {
-        let total = self.blocks.all.len() as u32;
+        let total = self.blocks.here;
         let needed = self.blocks.valid.div_ceil(u64::from(self.blocks.spb)) as u32;
         let taken = self.collector.len() as u32 + GC_RESERVE;
         let (mapped_slots, exported_slots) = self.room();

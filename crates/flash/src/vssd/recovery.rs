@@ -51,7 +51,7 @@ pub(crate) struct Recovery {
 impl Vssd {
     pub(crate) fn recover(&mut self, io: &mut Io) {
         io.trace(TracePoint::RecoveryStart, u64::from(self.id.0), 0);
-        let n = self.blocks.all.len();
+        let n = self.home as usize;
         self.recovery = Some(Box::new(Recovery {
             step: Step::Headers,
             headers: Vec::new(),
@@ -229,7 +229,9 @@ impl Vssd {
             }
         }
         r.step = Step::Scan;
-        r.scan = (0..r.described.len() as u32).rev().filter(|&b| !r.described[b as usize]).collect();
+        // And what it may have borrowed: whose a block of the group is, is written in it.
+        let scanned = |b: &u32| !r.described.get(*b as usize).is_some_and(|d| *d);
+        r.scan = (0..self.blocks.all.len() as u32).rev().filter(scanned).collect();
         self.scan_on(io, r);
     }
     fn scan_on(&mut self, io: &mut Io, r: &mut Recovery) {
@@ -238,7 +240,7 @@ impl Vssd {
             r.in_flight += 1;
             let bytes = u64::from(self.blocks.spb) * 16;
             let done_at = io.clock.spares(io.now, self.die(block), bytes);
-            let op = DeviceOp::ReadSpares { block: self.block0 + block };
+            let op = DeviceOp::ReadSpares { block: self.on_device(block) };
             io.submit(Pending::Spares { vssd: self.index, block }, op, done_at);
         }
         if r.in_flight == 0 && r.scan.is_empty() {
@@ -250,6 +252,9 @@ impl Vssd {
         b.erase_count = oob.erase_count;
         b.erase_time = oob.erase_time;
         if pages.is_empty() {
+            return;
+        }
+        if !self.found_owner(block, oob) {
             return;
         }
         let spp = self.blocks.spp as usize;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::msg::BlockRange;
-use rackweave_core::{Payload, Rng, Timestamp, TracePoint, VolumeId};
-use rackweave_flash::{FlashDone, Separation, SsdConfig, VictimPolicy};
+use rackweave_core::{Payload, Rng, Timestamp, TracePoint, VolumeId, VssdId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::{FlashDone, Separation, Share, Ssd, SsdConfig, VictimPolicy};
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config};
 
@@ -14,6 +15,9 @@ struct Mark {
     version: u64,
     zero: bool,
 }
+
+/// Above these bits of a token is whose it is.
+const TOKEN_BITS: u32 = 40;
 
 struct Model {
     /// All that was ever written, and what is complete.
@@ -25,6 +29,9 @@ struct Model {
     programs: BTreeMap<u64, Vec<(u32, u64)>>,
     syncs: BTreeMap<u64, Vec<Mark>>,
     tokens: u64,
+    /// Of a channel group: borrows before it collects.
+    borrows: bool,
+    borrowed: u32,
 }
 
 impl Model {
@@ -37,10 +44,20 @@ impl Model {
             programs: BTreeMap::new(),
             syncs: BTreeMap::new(),
             tokens: 0,
+            borrows: false,
+            borrowed: 0,
         }
     }
     fn take(&mut self, done: &mut Vec<FlashDone>) {
-        for d in done.drain(..) {
+        let mine = |d: &FlashDone| match d {
+            FlashDone::Programmed { token, .. } | FlashDone::Synced { token, .. } | FlashDone::Read { token, .. } => {
+                token >> TOKEN_BITS == self.tokens >> TOKEN_BITS
+            }
+            _ => true,
+        };
+        let (mine, others): (Vec<_>, Vec<_>) = std::mem::take(done).into_iter().partition(mine);
+        *done = others;
+        for d in mine {
             match d {
                 FlashDone::Programmed { token, result } => {
                     result.expect("no failures are injected");
@@ -70,7 +87,7 @@ impl Model {
         rig.ssd.check().expect("invariants after recovery");
         for b in 0..self.written.len() {
             let at = addr(b as u32);
-            let (version, mapped) = (rig.ssd.version(VSSD, at), rig.ssd.mapped(VSSD, at));
+            let (version, mapped) = (rig.ssd.version(rig.vssd, at), rig.ssd.mapped(rig.vssd, at));
             let least = self.synced[b];
             if !mapped && (version == Timestamp::ZERO || version.0 < least.version) {
                 // A record over no older copy was dropped; one before it may show again, and hides nothing either.
@@ -91,7 +108,7 @@ impl Model {
         self.syncs.clear();
         for b in 0..self.written.len() {
             let at = addr(b as u32);
-            let mark = Mark { version: rig.ssd.version(VSSD, at).0, zero: !rig.ssd.mapped(VSSD, at) };
+            let mark = Mark { version: rig.ssd.version(rig.vssd, at).0, zero: !rig.ssd.mapped(rig.vssd, at) };
             (self.complete[b], self.synced[b]) = (mark, mark);
         }
     }
@@ -108,7 +125,7 @@ impl Model {
                 let count = (rng.between(1, 40) as u32).min(n as u32 - first);
                 self.next += 1;
                 let range = BlockRange { volume: VolumeId(1), first, count };
-                rig.ssd.zero_range(rig.now, VSSD, range, Timestamp(self.next));
+                rig.ssd.zero_range(rig.now, rig.vssd, range, Timestamp(self.next));
                 for b in first..first + count {
                     self.written[b as usize].insert(self.next, true);
                     self.complete[b as usize] = Mark { version: self.next, zero: true };
@@ -125,25 +142,44 @@ impl Model {
                         blocks.push((b, self.next));
                     }
                 }
-                let fresh = blocks.iter().filter(|b| !rig.ssd.mapped(VSSD, addr(b.0))).count() as u64;
-                let space = rig.ssd.space(VSSD);
+                let fresh = blocks.iter().filter(|b| !rig.ssd.mapped(rig.vssd, addr(b.0))).count() as u64;
+                let space = rig.ssd.space(rig.vssd);
                 let waiting = self.programs.values().map(|p| p.len() as u64).sum::<u64>();
                 if space.mapped_slots + waiting + fresh > space.exported_slots {
                     return;
                 }
-                if rig.program(&blocks, self.tokens).is_ok() {
+                let written = rig.program(&blocks, self.tokens).is_ok();
+                if self.borrows && !written {
+                    self.short_of_blocks(rig);
+                }
+                if written {
                     for &(b, v) in &blocks {
                         self.written[b as usize].insert(v, false);
                     }
                     self.programs.insert(self.tokens, blocks);
                 }
-                let space = rig.ssd.space(VSSD);
-                if space.free_ratio() < 0.3 {
+                let space = rig.ssd.space(rig.vssd);
+                if self.borrows {
+                    self.end_episode(rig);
+                } else if space.free_ratio() < 0.3 {
                     rig.gc_start();
                 } else if space.free_ratio() > 0.6 {
                     rig.ssd.gc_stop(VSSD);
                 }
             }
+        }
+    }
+
+    fn short_of_blocks(&mut self, rig: &mut Rig) {
+        let borrowed = rig.borrow();
+        self.borrowed += borrowed;
+        if borrowed == 0 {
+            rig.gc_start();
+        }
+    }
+    fn end_episode(&self, rig: &mut Rig) {
+        if rig.ssd.space(rig.vssd).free_ratio() > 0.5 && rig.ssd.gc_running(rig.vssd) {
+            rig.gc_end();
         }
     }
 }
@@ -157,7 +193,7 @@ fn run(
     let mut rng = Rng::new(seed);
     let mut rig = Rig::new(cfg, seed);
     rig.boot();
-    let n = rig.ssd.space(VSSD).exported_slots * 9 / 10;
+    let n = rig.ssd.space(rig.vssd).exported_slots * 9 / 10;
     let mut model = Model::new(n as usize);
     let mut traces = Vec::new();
     for act in 0..acts {
@@ -268,4 +304,86 @@ fn power_cuts_lose_nothing_synced_on_dies_of_ones_own() {
     }
     let count = |point| seen.iter().filter(|&&p| p == point).count();
     assert!(count(TracePoint::BlockErased) > 20 && count(TracePoint::CheckpointWritten) > 2);
+}
+
+/// Two vSSDs of a channel group, whose blocks go to and fro between them.
+const GROUP: [VssdId; 2] = [VSSD, VssdId(2)];
+
+fn group_rig(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
+    let mut ssd = Ssd::new(cfg.clone()).expect("valid profile");
+    for vssd in GROUP {
+        ssd.alloc_share(vssd, Share::Software { channels: 2, dies: 2 }).expect("dies are free");
+    }
+    Rig::of(ssd, disk, seed)
+}
+
+#[test]
+fn borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home() {
+    let mut cfg = small_config();
+    (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (64, 4);
+    cfg.checkpoint_blocks = Some(60);
+    let (mut borrowed, mut came_back, mut found) = (0, 0, 0);
+    for seed in 500..504 {
+        let mut rng = Rng::new(seed);
+        let mut rig = group_rig(&cfg, Memory::new(cfg.profile.geometry), seed);
+        rig.boot();
+        let n = rig.ssd.space(VSSD).exported_slots * 3 / 4;
+        let mut models = GROUP.map(|v| Model {
+            borrows: true,
+            tokens: u64::from(v.0) << TOKEN_BITS,
+            // Versions tell contents: of different vSSDs, different ones.
+            next: u64::from(v.0) << 32,
+            ..Model::new(n as usize)
+        });
+        let mut lent_before = 0;
+        for act in 0..4_000 {
+            // One of them writes much more than the other, and they change over.
+            let much = usize::from(act % 800 >= 400);
+            let k = if rng.chance(0.9) { much } else { 1 - much };
+            rig.vssd = GROUP[k];
+            models[k].act(&mut rig, &mut rng);
+            for _ in 0..rng.below(6) {
+                rig.step();
+                models.iter_mut().for_each(|m| m.take(&mut rig.done));
+            }
+            models.iter_mut().for_each(|m| m.take(&mut rig.done));
+            assert_eq!(rig.disk.violations(), [], "seed {seed} act {act}");
+            let lent: u32 = GROUP.iter().map(|v| rig.ssd.loans(*v).lent_blocks).sum();
+            came_back += u32::from(lent < lent_before);
+            lent_before = lent;
+            if rng.chance(0.05) {
+                let mut next = group_rig(&cfg, rig.crash(&mut rng), rng.next_u64());
+                while rng.chance(0.3) {
+                    next.boot_partly(rng.below(200));
+                    next = group_rig(&cfg, next.crash(&mut rng), rng.next_u64());
+                }
+                next.boot();
+                found += GROUP.iter().map(|v| next.ssd.loans(*v).borrowed_blocks).sum::<u32>();
+                for (m, vssd) in models.iter_mut().zip(GROUP) {
+                    next.vssd = vssd;
+                    m.check(&mut next);
+                }
+                if rng.chance(0.1) {
+                    rig = next;
+                    for (m, vssd) in models.iter_mut().zip(GROUP) {
+                        rig.vssd = vssd;
+                        m.restart(&rig);
+                    }
+                }
+            }
+        }
+        rig.settle();
+        rig.ssd.check().expect("invariants");
+        for vssd in GROUP {
+            rig.vssd = vssd;
+            rig.gc_start();
+            rig.settle();
+            rig.gc_end();
+            rig.settle();
+        }
+        assert_eq!(GROUP.map(|v| rig.ssd.loans(v).borrowed_blocks), [0; 2], "seed {seed}: all is given back");
+        rig.ssd.check().expect("invariants");
+        borrowed += models.iter().map(|m| m.borrowed).sum::<u32>();
+    }
+    assert!(borrowed > 20 && came_back > 5 && found > 20, "{borrowed} borrowed, {came_back} back, {found} found");
 }

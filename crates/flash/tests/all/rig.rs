@@ -65,6 +65,8 @@ pub struct Rig {
     pub now: Time,
     /// Fails the next program or sync.
     pub fail: Option<DeviceError>,
+    /// Whose calls these are.
+    pub vssd: VssdId,
     out: FlashOut,
     pub traces: Vec<rackweave_core::TracePoint>,
 }
@@ -75,14 +77,19 @@ impl Rig {
         Rig::on(cfg, disk, seed)
     }
     pub fn on(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
+        Rig::of(new_ssd(cfg), disk, seed)
+    }
+    /// A drive with vSSDs already.
+    pub fn of(ssd: Ssd, disk: Memory, seed: u64) -> Rig {
         Rig {
-            ssd: new_ssd(cfg),
+            ssd,
             disk: PowerDisk::on(disk),
             in_flight: Vec::new(),
             done: Vec::new(),
             rng: Rng::new(seed),
             now: Time::ZERO,
             fail: None,
+            vssd: VSSD,
             out: FlashOut::new(),
             traces: Vec::new(),
         }
@@ -134,37 +141,48 @@ impl Rig {
     pub fn program(&mut self, blocks: &[(u32, u64)], token: u64) -> Result<(), NoFreeBlock> {
         let write = |&(b, v): &(u32, u64)| BlockWrite { addr: addr(b), version: Timestamp(v), data: contents(v) };
         let writes: Vec<BlockWrite> = blocks.iter().map(write).collect();
-        let r = self.ssd.program(self.now, VSSD, &writes, token, &mut self.out);
+        let r = self.ssd.program(self.now, self.vssd, &writes, token, &mut self.out);
         self.take();
         r
     }
     pub fn write(&mut self, w: BlockWrite, token: u64) {
-        self.ssd.program(self.now, VSSD, &[w], token, &mut self.out).expect("room");
+        self.ssd.program(self.now, self.vssd, &[w], token, &mut self.out).expect("room");
         self.take();
     }
     pub fn sync(&mut self, token: u64) {
-        self.ssd.sync(self.now, VSSD, token, &mut self.out);
+        self.ssd.sync(self.now, self.vssd, token, &mut self.out);
         self.take();
     }
     pub fn gc_start(&mut self) {
-        self.ssd.gc_start(self.now, VSSD, &mut self.out);
+        self.ssd.gc_start(self.now, self.vssd, &mut self.out);
         self.take();
     }
+    /// Stops collecting, and gives back what is borrowed.
+    pub fn gc_end(&mut self) {
+        self.ssd.gc_stop(self.vssd);
+        self.ssd.give_back(self.now, self.vssd, &mut self.out);
+        self.take();
+    }
+    pub fn borrow(&mut self) -> u32 {
+        let borrowed = self.ssd.borrow(self.now, self.vssd, &mut self.out);
+        self.take();
+        borrowed
+    }
     pub fn clear(&mut self) {
-        self.ssd.clear(self.now, VSSD, &mut self.out);
+        self.ssd.clear(self.now, self.vssd, &mut self.out);
         self.take();
     }
     pub fn zero(&mut self, range: BlockRange, version: Timestamp) {
-        self.ssd.zero_range(self.now, VSSD, range, version);
+        self.ssd.zero_range(self.now, self.vssd, range, version);
     }
     pub fn read(&mut self, block: u32, token: u64) {
-        self.ssd.read(self.now, VSSD, addr(block), token, &mut self.out);
+        self.ssd.read(self.now, self.vssd, addr(block), token, &mut self.out);
         self.take();
     }
     /// Reads blocks in one go, each with its number as token: how many commands that takes.
     pub fn read_all(&mut self, blocks: &[u32]) -> usize {
         for &block in blocks {
-            self.ssd.read(self.now, VSSD, addr(block), u64::from(block), &mut self.out);
+            self.ssd.read(self.now, self.vssd, addr(block), u64::from(block), &mut self.out);
         }
         let commands = self.out.commands.len();
         self.take();

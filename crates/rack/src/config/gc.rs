@@ -3,7 +3,7 @@
 use rackweave_flash::{Separation, VictimPolicy};
 use serde::{Deserialize, Serialize};
 
-use super::{Problem, need};
+use super::{IsolationConfig, Problem, SsdSection, need};
 
 /// When a vSSD collects garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl Default for GcSection {
 }
 
 impl GcSection {
-    pub(super) fn check(&self, out: &mut Vec<Problem>) {
+    pub(super) fn check(&self, ssd: &SsdSection, out: &mut Vec<Problem>) {
         let soft = self.soft_percent;
         let rule = "2 to 89 (collection ends 10 points above)";
         need(out, (2..=89).contains(&soft), "gc.soft_percent", &soft, rule);
@@ -65,6 +65,10 @@ impl GcSection {
         need(out, below, "gc.regular_percent", &self.regular_percent, rule);
         let rule = "more than 0, at most 1 (the weight of the last gap between requests)";
         need(out, self.idle_alpha > 0.0 && self.idle_alpha <= 1.0, "gc.idle_alpha", &self.idle_alpha, rule);
+        let alone = !ssd.isolation.all().contains(&IsolationConfig::Software);
+        let rule =
+            "only without software-isolated vSSDs (ssd.isolation): a channel group collects all together or not at all";
+        need(out, !self.background || alone, "gc.background", &self.background, rule);
         need(out, (1..=60_000).contains(&self.idle_over_ms), "gc.idle_over_ms", &self.idle_over_ms, "1 to 60000");
     }
 }

@@ -232,7 +232,7 @@ impl RackConfig {
         let mut problems = Vec::new();
         self.check_shape(&mut problems);
         self.ssd.check(&mut problems);
-        self.gc.check(&mut problems);
+        self.gc.check(&self.ssd, &mut problems);
         self.sched.check(&mut problems);
         self.lease.check(&mut problems);
         self.client.check(&mut problems);

@@ -50,6 +50,8 @@ pub enum IsolationConfig {
     Channel,
     /// Dies: the bus of a channel may be shared.
     Die,
+    /// Dies on channels that all of them share, each behind a token bucket; they collect together (RB9).
+    Software,
 }
 
 impl IsolationConfig {
@@ -58,19 +60,21 @@ impl IsolationConfig {
         match self {
             IsolationConfig::Channel => 3,
             IsolationConfig::Die => 2,
+            IsolationConfig::Software => 1,
         }
     }
     pub fn name(self) -> &'static str {
         match self {
             IsolationConfig::Channel => "channel",
             IsolationConfig::Die => "die",
+            IsolationConfig::Software => "software",
         }
     }
 }
 
 /// The levels of isolation that a rack has replica sets of: one, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected \"channel\", \"die\", or a list of these")]
+#[serde(untagged, expecting = "expected \"channel\", \"die\", \"software\", or a list of these")]
 pub enum Levels {
     One(IsolationConfig),
     Several(Vec<IsolationConfig>),
@@ -150,7 +154,7 @@ impl SsdSection {
         need(out, fits, "ssd.size", &self.size, rule);
         let levels = self.isolation.all();
         let different = !levels.is_empty() && levels.iter().enumerate().all(|(i, l)| !levels[..i].contains(l));
-        let rule = "one level or a list of different ones, of \"channel\" and \"die\"";
+        let rule = "one level or a list of different ones, of \"channel\", \"die\" and \"software\"";
         need(out, different, "ssd.isolation", &self.isolation, rule);
         need(out, self.checkpoint_blocks > 0, "ssd.checkpoint_blocks", &self.checkpoint_blocks, "at least 1");
         let interruptible = !self.erase_suspend || self.blocking_unit == BlockingConfig::Page;

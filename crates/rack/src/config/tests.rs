@@ -61,7 +61,7 @@ fn an_error_names_key_value_and_rule() {
 fn unknown_keys_and_wrong_types_are_refused_with_their_line() {
     for text in [
         "[gc]\nvictims = \"oldest\"",
-        "[ssd]\nisolation = \"software\"",
+        "[ssd]\nisolation = \"plane\"",
         "[gc]\nseparation = \"hot\"",
         "sevrers = 4",
         "servers = -1",
@@ -93,6 +93,10 @@ fn what_the_flash_is_told_reaches_it() {
     let (channels, dies) = (shape(""), shape("[ssd]\nisolation = \"die\"\n"));
     assert_eq!((channels.0, dies.0), (Share::Channels(5), Share::Dies(21)));
     assert!(dies.1 > channels.1 && dies.2 > channels.2, "21 dies are more than 5 channels of 4");
+    let shared = shape("[ssd]\nisolation = \"software\"\n");
+    assert_eq!((shared.0, shared.2), (Share::Software { channels: 16, dies: 21 }, dies.2));
+    let many = shape("[ssd]\nisolation = \"software\"\nspare = 3\n").0;
+    assert_eq!(many, Share::Software { channels: 8, dies: 10 }, "six, and channels have four dies: two groups");
     let few = |isolation| {
         let text = format!("replicas = 4\nservers = 4\n[ssd]\nisolation = \"{isolation}\"\nprofile = \"optane\"\n");
         crate::build::server_config(&RackConfig::parse(&text).unwrap(), 0, 1).map(|c| c.vssds[3].share)
@@ -113,8 +117,8 @@ fn what_the_flash_is_told_reaches_it() {
     assert_eq!((meta.sets.len(), meta.levels[0].level, meta.levels[1].level), (8, 3, 2));
     let sum = meta.levels.iter().map(|l| l.capacity_bytes).sum::<u64>();
     assert_eq!(sum, crate::build::capacity_bytes(&both).unwrap());
-    let e = RackConfig::parse("[ssd]\nisolation = \"software\"\n").unwrap_err().to_string();
-    assert!(e.contains("isolation = \"software\"") && e.contains("expected \"channel\", \"die\""), "{e}");
+    let e = RackConfig::parse("[ssd]\nisolation = \"none\"\n").unwrap_err().to_string();
+    assert!(e.contains("isolation = \"none\"") && e.contains("expected \"channel\", \"die\", \"software\""), "{e}");
     for twice in ["[]", "[\"die\", \"die\"]"] {
         assert_eq!(problems(&format!("[ssd]\nisolation = {twice}\n"))[0].0, "ssd.isolation");
     }

@@ -372,7 +372,7 @@ pub struct Vssd {
     /// It has a lease and answers reads and writes.
     pub serving: bool,
     pub epoch: u32,
-    /// `idle`, `asking`, `delayed`, `collecting` or `finishing`.
+    /// `idle`, `asking`, `delayed`, `granted`, `collecting`, `ending` or `finishing`.
     pub gc: String,
     /// Victim blocks collected, and episodes of it.
     pub gc_runs: u64,
@@ -380,6 +380,14 @@ pub struct Vssd {
     pub erases: u64,
     /// Free ÷ spare (RB4).
     pub free_ratio: f64,
+    /// Software-isolated: the channel group of its drive that it collects with, erase blocks borrowed of the others, and
+    /// lent to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    #[serde(default)]
+    pub blocks_borrowed: u64,
+    #[serde(default)]
+    pub blocks_lent: u64,
     pub mapped_bytes: u64,
     /// What it may map at the most.
     pub exported_bytes: u64,

@@ -283,7 +283,7 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 22] = [
+        const COLUMNS: [Column; 24] = [
             ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
             ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
             ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
@@ -304,6 +304,12 @@ impl Status {
                 f64::from(u8::from(v.gc == "collecting"))
             }),
             ("rackweave_vssd_free_ratio", "Free blocks by spare blocks", Metric::Gauge, |v| v.free_ratio),
+            ("rackweave_vssd_blocks_borrowed", "Erase blocks borrowed of its channel group", Metric::Gauge, |v| {
+                v.blocks_borrowed as f64
+            }),
+            ("rackweave_vssd_blocks_lent", "Erase blocks lent to its channel group", Metric::Gauge, |v| {
+                v.blocks_lent as f64
+            }),
             ("rackweave_vssd_mapped_bytes", "Bytes mapped to flash", Metric::Gauge, |v| v.mapped_bytes as f64),
             ("rackweave_vssd_cache_used_slots", "Write cache slots in use", Metric::Gauge, |v| v.cache_used as f64),
             ("rackweave_vssd_write_amplification", "Slots programmed by slots written", Metric::Gauge, |v| v.waf),

@@ -3,7 +3,7 @@
 use rackweave_core::{Rng, Span};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{RackConfig, Size};
+use crate::config::{IsolationConfig, Levels, RackConfig, Size};
 use crate::racks::RacksSection;
 use crate::sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
@@ -70,6 +70,9 @@ pub struct Params {
     /// What the way from rack to rack takes beyond that within one.
     #[serde(default)]
     pub between_racks_us: u64,
+    /// The vSSDs of a drive are software-isolated, and collect as a channel group.
+    #[serde(default)]
+    pub grouped: bool,
 }
 
 fn one_rack() -> u32 {
@@ -276,6 +279,20 @@ impl Plan {
         Plan { seed, params, faults }
     }
 
+    /// The plan of a seed on drives whose vSSDs are channel groups: every second runs full, so that it collects.
+    pub fn draw_grouped(seed: u64) -> Plan {
+        let full = seed.is_multiple_of(2);
+        let mut bases = (0..).map(|i| Plan::draw(seed + i * MOVING_STRIDE));
+        let fits = |p: &mut Plan| {
+            p.params.grouped = true;
+            // A small drive has few dies, and blocks in each.
+            p.params.full == full && crate::build::server(&p.rack(), 0, 1).is_ok()
+        };
+        let mut plan = bases.find_map(|mut p| fits(&mut p).then_some(p)).expect("some do");
+        plan.seed = seed;
+        plan
+    }
+
     /// The plan of a seed with two racks.
     pub fn draw_two_racks(seed: u64) -> Plan {
         let mut rng = Rng::stream(seed, 0x7261_636b);
@@ -350,7 +367,12 @@ impl Plan {
         c.ssd.profile.clone_from(&p.profile);
         c.ssd.size = Size::mib(p.ssd_mib);
         c.ssd.checkpoint_blocks = p.checkpoint_blocks;
-        c.gc.background = true;
+        c.gc.background = !p.grouped;
+        if p.grouped {
+            c.ssd.isolation = Levels::One(IsolationConfig::Software);
+            // So few that a drive of this size has a die of each for each vSSD.
+            c.ssd.channels = Some(2);
+        }
         c.lease.span_ms = p.lease_ms;
         c.lease.drift_ppm = p.drift_ppm;
         c.client.timeout_ms = p.timeout_ms;
@@ -444,6 +466,7 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         racks: 1,
         far_copies: 1,
         between_racks_us: 0,
+        grouped: false,
     }
 }
 

@@ -89,9 +89,11 @@ impl Server {
                     }
                     self.ssd.gc_start(now, id, &mut self.out);
                 }
+                GcAction::Rest => self.ssd.gc_stop(id),
                 GcAction::Stop => {
                     fx.trace(TracePoint::GcEnd, name, (self.free_ratio(i) * 1000.0) as u64);
                     self.ssd.gc_stop(id);
+                    self.ssd.give_back(now, id, &mut self.out);
                     if !self.ssd.gc_running(id) {
                         self.vssds[i].gc.ended(now);
                     }

@@ -25,6 +25,7 @@ impl Server {
     pub(super) fn vssd_status(&self, now: Time, v: &Vssd) -> VssdStatus {
         let (space, flash) = (self.ssd.space(v.cfg.id), self.ssd.stats(v.cfg.id));
         let (replica, disk) = (v.replica.stats(), v.disk.stats);
+        let loans = self.ssd.loans(v.cfg.id);
         let dies = v.disk.dies.as_ref();
         let held = dies.map_or((0, 0), |d| d.waiting());
         VssdStatus {
@@ -45,6 +46,9 @@ impl Server {
             gc_episodes: v.gc_episodes,
             gc_unacknowledged: v.gc_unacknowledged,
             gc_background: v.gc_background,
+            group: self.ssd.channel_group(v.cfg.id).map(|g| g as u32),
+            blocks_borrowed: u64::from(loans.borrowed_blocks),
+            blocks_lent: u64::from(loans.lent_blocks),
             gc_runs: flash.gc_victims,
             waf: flash.waf(),
             host_slots: flash.host_slots,

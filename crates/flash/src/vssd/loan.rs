@@ -1,0 +1,233 @@
+//! Free blocks that vSSDs of a channel group lend each other (RackBlox §3.5.2): one that has none left borrows of the one
+//! that has most, instead of collecting at once; after its next collection what is in them is moved, and they are erased and
+//! given back.
+//!
+//! Blocks of the whole group have a number in each of its vSSDs, and are *elsewhere* in all but the one that has them. So a
+//! loan is one free list's loss and another's gain. The spare area of a block that was programmed since says who borrowed
+//! it: recovery of lender and borrower both read that and agree. One that holds nothing is its lender's again.
+
+use rackweave_core::device::BlockOob;
+
+use super::blocks::{NONE, State};
+use super::frontier::NO_FRONTIER;
+use super::{GC_RESERVE, Io, Vssd};
+use crate::geometry::Geometry;
+use crate::oob;
+use crate::ssd::FlashDone;
+
+/// Bytes of flash that are lent at a time (§3.5.2).
+const UNIT_BYTES: u64 = 1 << 30;
+/// Of a small vSSD, one block in this many: 1 GiB of the paper's 64 GB.
+const BLOCKS_PER_UNIT: u32 = 64;
+
+/// What a vSSD has to do with the loans of its group.
+#[derive(Debug)]
+pub(crate) struct Loans {
+    /// Blocks that are lent at a time.
+    unit: u32,
+    /// Most that may be lent: half of what is not exported, so that a vSSD that is full has garbage to collect still.
+    lent_max: u32,
+    /// Blocks of others that are here, by their numbers here.
+    here: Vec<u32>,
+    /// Blocks of its own that others have.
+    lent: u32,
+    /// What is borrowed is being emptied.
+    pub(crate) returning: bool,
+    /// For lenders, which blocks of theirs were erased here.
+    pub(crate) news: Vec<News>,
+}
+
+/// A borrowed block was erased, or comes back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct News {
+    /// On the device.
+    pub(crate) block: u32,
+    erase_count: u16,
+    erase_time: u64,
+    /// It comes back; to be erased before its first program if true.
+    back: Option<bool>,
+}
+
+/// A block on its way to a borrower.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent {
+    /// On the device.
+    pub(crate) block: u32,
+    erase_count: u16,
+    erase_time: u64,
+    dirty: bool,
+}
+
+impl Loans {
+    /// Of a vSSD with so many blocks of its own, of which so many are not exported.
+    pub(crate) fn new(g: &Geometry, blocks: u32, spared: u32) -> Loans {
+        let unit = (UNIT_BYTES / g.block_bytes().max(1)).min(u64::from(blocks / BLOCKS_PER_UNIT)).max(1);
+        Loans { unit: unit as u32, lent_max: spared / 2, here: Vec::new(), lent: 0, returning: false, news: Vec::new() }
+    }
+}
+
+impl Vssd {
+    /// Blocks of others that are here.
+    pub(crate) fn borrowed(&self) -> u32 {
+        self.loans.here.len() as u32
+    }
+    /// Blocks of its own that others have.
+    pub(crate) fn lent(&self) -> u32 {
+        self.loans.lent
+    }
+    pub(crate) fn loan_unit(&self) -> u32 {
+        self.loans.unit
+    }
+    /// Blocks that it could do without now.
+    pub(crate) fn lendable(&self) -> u32 {
+        if self.recovery.is_some() || self.borrowed() > 0 {
+            return 0;
+        }
+        let keep = GC_RESERVE + (self.collector.len() + self.host.len()) as u32 + self.loans.unit;
+        self.blocks.free_count.saturating_sub(keep).min(self.loans.lent_max.saturating_sub(self.lent()))
+    }
+    pub(crate) fn may_borrow(&self) -> bool {
+        self.recovery.is_none() && self.clearing == super::clear::Clearing::No
+    }
+    /// Takes free blocks of its own out, of the dies that have most.
+    pub(crate) fn lend(&mut self, count: u32) -> Vec<Lent> {
+        let own = self.home / self.blocks.blocks_per_die;
+        let mut lent = Vec::new();
+        for _ in 0..count {
+            let most = (0..own).max_by_key(|&d| (self.blocks.free_on(d), u32::MAX - d));
+            let Some(block) = most.and_then(|d| self.blocks.next_free(d)) else { break };
+            let dirty = self.blocks.depart(block);
+            self.loans.lent += 1;
+            let b = &self.blocks.all[block as usize];
+            let (erase_count, erase_time) = (b.erase_count, b.erase_time);
+            lent.push(Lent { block: self.on_device(block), erase_count, erase_time, dirty });
+        }
+        lent
+    }
+    pub(crate) fn borrow(&mut self, io: &mut Io, lent: &[Lent]) {
+        self.loans.returning = false;
+        for l in lent {
+            let block = self.number_here(l.block);
+            self.blocks.arrive(block, l.dirty);
+            self.loans.here.push(block);
+            let b = &mut self.blocks.all[block as usize];
+            (b.erase_count, b.erase_time) = (l.erase_count, l.erase_time);
+        }
+        self.drain_waiting(io);
+        self.gc_pump(io);
+    }
+    /// The number that a block of the group has here.
+    fn number_here(&self, on_device: u32) -> u32 {
+        let (die, within) = (on_device / self.blocks.blocks_per_die, on_device % self.blocks.blocks_per_die);
+        let here = self.dies.iter().position(|&d| d == die).unwrap_or(NONE as usize);
+        here as u32 * self.blocks.blocks_per_die + within
+    }
+    /// Whether it has the device's block now, its own or borrowed.
+    pub(crate) fn holds(&self, on_device: u32) -> bool {
+        self.blocks.all[self.number_here(on_device) as usize].state != State::Elsewhere
+    }
+    /// Whether the device's block is one of its own.
+    pub(crate) fn is_home_of(&self, on_device: u32) -> bool {
+        let own = (self.home / self.blocks.blocks_per_die) as usize;
+        self.dies[..own].contains(&(on_device / self.blocks.blocks_per_die))
+    }
+
+    /// Begins to give back what is borrowed: the collector goes on until it has.
+    pub(crate) fn give_back(&mut self, io: &mut Io) {
+        if self.borrowed() == 0 || self.gc.running || self.recovery.is_some() || io.failed.is_some() {
+            return;
+        }
+        self.loans.returning = true;
+        let open: Vec<u32> = self.host.iter().chain(&self.collector).map(|f| f.block).collect();
+        for block in open {
+            let borrowed = block != NO_FRONTIER.block && block >= self.home;
+            if !borrowed || self.blocks.all[block as usize].state == State::Preparing {
+                continue;
+            }
+            self.seal(block);
+            if self.blocks.all[block as usize].programs == 0 {
+                self.blocks.list(block);
+            }
+        }
+        self.gc_pump(io);
+    }
+    /// The next borrowed block to be emptied. `None`: there is none now; if none is left at all, or its contents have no
+    /// room, giving back is over.
+    pub(crate) fn choose_to_return(&mut self) -> Option<u32> {
+        self.give_free_back();
+        let next = self.loans.here.iter().copied().find(|&b| self.blocks.is_listed(b));
+        let room = self.blocks.free_count > GC_RESERVE + self.host.len() as u32;
+        if next.is_some() && room {
+            return next;
+        }
+        let under_way = self.gc.busy() || self.programs_borrowed();
+        self.loans.returning = under_way && self.borrowed() > 0;
+        None
+    }
+    /// A sealed block becomes a candidate when its last program is done.
+    fn programs_borrowed(&self) -> bool {
+        let mut here = self.loans.here.iter().map(|&b| &self.blocks.all[b as usize]);
+        here.any(|b| b.state == State::Preparing || (b.state == State::Closed && b.programs > 0))
+    }
+    /// Borrowed blocks that nothing is in go home.
+    pub(crate) fn give_free_back(&mut self) {
+        for block in self.loans.here.clone() {
+            if matches!(self.blocks.all[block as usize].state, State::Free { .. }) {
+                self.goes_home(block);
+            }
+        }
+    }
+    fn goes_home(&mut self, block: u32) {
+        let dirty = self.blocks.depart(block);
+        self.loans.here.retain(|&b| b != block);
+        self.tell_lender(block, Some(dirty));
+    }
+    fn tell_lender(&mut self, block: u32, back: Option<bool>) {
+        let b = &self.blocks.all[block as usize];
+        let (erase_count, erase_time) = (b.erase_count, b.erase_time);
+        self.loans.news.push(News { block: self.on_device(block), erase_count, erase_time, back });
+    }
+    /// The block was erased, and is free.
+    pub(crate) fn erased_for_lender(&mut self, block: u32) {
+        if block < self.home {
+            return;
+        }
+        let back = self.loans.returning || self.clearing != super::clear::Clearing::No;
+        if back { self.goes_home(block) } else { self.tell_lender(block, None) }
+    }
+    /// A borrower has erased a block of its own, or gives it back.
+    pub(crate) fn told(&mut self, io: &mut Io, n: News) {
+        let block = self.number_here(n.block);
+        let b = &mut self.blocks.all[block as usize];
+        (b.erase_count, b.erase_time) = (n.erase_count, n.erase_time);
+        self.journal_count(io, block);
+        let Some(dirty) = n.back else { return };
+        self.blocks.arrive(block, dirty);
+        self.loans.lent -= 1;
+        io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
+        self.drain_waiting(io);
+        self.gc_pump(io);
+        self.clear_step(io);
+    }
+
+    /// Recovery found a block with something in it. False: it is another's.
+    pub(crate) fn found_owner(&mut self, block: u32, oob: &BlockOob) -> bool {
+        let by = oob::borrower(oob.logical);
+        if block < self.home {
+            if by.is_some() {
+                self.blocks.depart(block);
+                self.loans.lent += 1;
+            }
+            return by.is_none();
+        }
+        let mine = by == Some(self.index);
+        if mine {
+            self.blocks.arrive(block, true);
+            self.loans.here.push(block);
+            let b = &mut self.blocks.all[block as usize];
+            // No checkpoint of this vSSD knows better than the block itself, which may lack one erase.
+            b.erase_count = b.erase_count.saturating_add(1);
+        }
+        mine
+    }
+}

@@ -1,0 +1,231 @@
+//! When the vSSDs of a channel group collect: all together (RackBlox §3.5.2, RB9), for each keeps the others' channels busy
+//! when it collects.
+//!
+//! A pure machine over the monitors of its members ([`crate::gc`]), which hold the exchange with the switch: it is shown
+//! their states and the free ratio of all of them together, and orders what each does. Below the thresholds it asks for every
+//! member, and begins when each is granted. One *delay* delays all: the grants are given back, and asked for again after
+//! a time drawn from the seed (protocol rule 20).
+
+use rackweave_core::msg::GcField;
+use rackweave_core::rng::mix64;
+use rackweave_core::{Span, Time};
+
+use crate::config::{GcConfig, GcPolicy};
+use crate::gc::{BARREN_FOR, BARREN_FORCED_FOR, GcState};
+
+/// After an end, programs that still find no block begin the next episode no sooner: what ended this one will not have
+/// changed within an instant.
+const FORCE_AGAIN: Span = Span::from_millis(1);
+
+/// Where the group stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupState {
+    Idle,
+    /// Asks for its members: softly in the order of their ids, regularly for all at once.
+    Asking(GcField),
+    /// A member was told to wait.
+    Delayed {
+        until: Time,
+    },
+    Collecting,
+    /// Members finish what they have begun, and tell the switch.
+    Ending,
+}
+
+/// A member, as its monitor stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    pub slot: usize,
+    pub state: GcState,
+    /// Collects with the others, but has nothing more to gain.
+    pub resting: bool,
+    /// Its own free ÷ spare.
+    pub ratio: f64,
+}
+
+/// What a member's monitor is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Ask(GcField),
+    /// What it was granted is not used now.
+    GiveBack,
+    Start,
+    /// Without having asked: programs wait.
+    Force,
+    /// Takes no more victims while the others go on.
+    Rest,
+    Stop,
+}
+
+/// The machine. Members are shown in the order of their ids.
+#[derive(Debug)]
+pub struct Group {
+    cfg: GcConfig,
+    seed: u64,
+    state: GroupState,
+    delays: u64,
+    check_at: Time,
+    barren_until: Time,
+    force_from: Time,
+    /// Slots whose programs waited: the episode does not end before they have what they need.
+    forced: u32,
+}
+
+impl Group {
+    pub fn new(cfg: GcConfig, seed: u64) -> Group {
+        Group {
+            cfg,
+            seed,
+            state: GroupState::Idle,
+            delays: 0,
+            check_at: Time::ZERO,
+            barren_until: Time::ZERO,
+            force_from: Time::ZERO,
+            forced: 0,
+        }
+    }
+    pub fn state(&self) -> GroupState {
+        self.state
+    }
+    /// Other numbers; with another policy, monitors that were asking begin anew, and so does it.
+    pub fn set_config(&mut self, now: Time, cfg: GcConfig) {
+        let another = self.cfg.policy != cfg.policy;
+        self.cfg = cfg;
+        self.check_at = now;
+        if another && matches!(self.state, GroupState::Asking(_) | GroupState::Delayed { .. }) {
+            self.state = GroupState::Idle;
+        }
+    }
+    /// When [`Group::step`] may have something to do though nothing has happened.
+    pub fn deadline(&self) -> Time {
+        let state = match self.state {
+            GroupState::Delayed { until } => until,
+            GroupState::Idle => self.barren_until,
+            _ => Time::MAX,
+        };
+        let state = if state == Time::ZERO { Time::MAX } else { state };
+        state.min(self.check_at)
+    }
+
+    /// What the members are to do now, `ratio` being the group's. To be called again until that is nothing.
+    pub fn step(&mut self, now: Time, ratio: f64, members: &[Member]) -> Vec<(usize, Order)> {
+        if now >= self.check_at {
+            self.check_at = now + self.cfg.monitor_every;
+        }
+        if self.state == GroupState::Ending && members.iter().all(|m| !works(m.state)) {
+            self.state = GroupState::Idle;
+        }
+        if now >= self.barren_until {
+            self.barren_until = Time::ZERO;
+        }
+        let (hard, soft) = (ratio < self.cfg.gc_threshold, ratio < self.cfg.soft_threshold);
+        match self.state {
+            GroupState::Idle if !soft || self.barren_until > now || members.is_empty() => return Vec::new(),
+            GroupState::Idle if self.cfg.policy == GcPolicy::Uncoordinated => {
+                self.state = GroupState::Collecting;
+                return all(members, Order::Start, |_| true);
+            }
+            GroupState::Idle => self.state = GroupState::Asking(GcField::Soft),
+            GroupState::Delayed { .. } if !soft => self.state = GroupState::Idle,
+            GroupState::Delayed { until } if hard || now >= until => self.state = GroupState::Asking(GcField::Soft),
+            _ => {}
+        }
+        match self.state {
+            GroupState::Asking(_) if hard => self.ask_regularly(members),
+            GroupState::Asking(GcField::Regular) => self.ask_regularly(members),
+            GroupState::Asking(_) => self.ask_softly(now, soft, members),
+            GroupState::Collecting => self.collect(now, ratio, members),
+            _ => Vec::new(),
+        }
+    }
+
+    fn ask_regularly(&mut self, members: &[Member]) -> Vec<(usize, Order)> {
+        self.state = GroupState::Asking(GcField::Regular);
+        if let Some(begin) = self.begin(members) {
+            return begin;
+        }
+        let unasked = |m: &Member| match m.state {
+            GcState::Asking { field, .. } => field != GcField::Regular,
+            GcState::Idle | GcState::Delayed { .. } | GcState::Finishing { .. } => true,
+            _ => false,
+        };
+        all(members, Order::Ask(GcField::Regular), unasked)
+    }
+    fn ask_softly(&mut self, now: Time, soft: bool, members: &[Member]) -> Vec<(usize, Order)> {
+        let delayed = members.iter().any(|m| matches!(m.state, GcState::Delayed { .. }));
+        if delayed || !soft {
+            self.state = if soft { self.delay(now) } else { GroupState::Idle };
+            let held =
+                |m: &Member| matches!(m.state, GcState::Asking { .. } | GcState::Granted | GcState::Delayed { .. });
+            return all(members, Order::GiveBack, held);
+        }
+        if let Some(begin) = self.begin(members) {
+            return begin;
+        }
+        // One at a time: two groups that ask for each other's replicas in different orders would deny each other.
+        let next = members.iter().find(|m| m.state != GcState::Granted && m.state != GcState::Collecting);
+        let idle = next.filter(|m| m.state == GcState::Idle);
+        idle.map(|m| (m.slot, Order::Ask(GcField::Soft))).into_iter().collect()
+    }
+    fn delay(&mut self, now: Time) -> GroupState {
+        self.delays += 1;
+        let again = self.cfg.delayed_again.0;
+        let more = mix64(self.seed ^ mix64(self.delays)) % (again + 1);
+        GroupState::Delayed { until: now + Span(again / 2 + more) }
+    }
+    /// All begin once each is granted.
+    fn begin(&mut self, members: &[Member]) -> Option<Vec<(usize, Order)>> {
+        let granted = |m: &Member| matches!(m.state, GcState::Granted | GcState::Collecting);
+        if members.is_empty() || !members.iter().all(granted) {
+            return None;
+        }
+        self.state = GroupState::Collecting;
+        Some(all(members, Order::Start, |m| m.state == GcState::Granted))
+    }
+
+    fn collect(&mut self, now: Time, ratio: f64, members: &[Member]) -> Vec<(usize, Order)> {
+        let collecting = |m: &Member| m.state == GcState::Collecting;
+        let needs = |m: &Member| self.forced >> m.slot & 1 == 1 && !m.resting && m.ratio < self.cfg.episode_ends();
+        let barren = members.iter().filter(|m| collecting(m)).all(|m| m.resting);
+        let enough = ratio >= self.cfg.episode_ends() && !members.iter().any(|m| collecting(m) && needs(m));
+        let starved = |m: &Member| self.forced >> m.slot & 1 == 1 && m.resting && m.ratio < self.cfg.episode_ends();
+        let starved = members.iter().any(starved);
+        if enough || barren {
+            self.state = GroupState::Ending;
+            self.forced = 0;
+            self.force_from = now + if starved || !enough { BARREN_FORCED_FOR } else { FORCE_AGAIN };
+            if !enough {
+                self.barren_until = now + BARREN_FOR;
+            }
+            return all(members, Order::Stop, collecting);
+        }
+        // Past this, victims are collected that the next writes would have emptied.
+        let has_all = |m: &Member| collecting(m) && !m.resting && !needs(m) && m.ratio >= self.cfg.background_ends();
+        all(members, Order::Rest, has_all)
+    }
+
+    /// Programs of the member in this slot wait for a block that nobody lends it: all collect at once.
+    pub fn force(&mut self, now: Time, slot: usize, members: &[Member]) -> Vec<(usize, Order)> {
+        let works = members.iter().any(|m| m.slot == slot && m.state == GcState::Collecting && !m.resting);
+        if now < self.force_from || works || !members.iter().any(|m| m.slot == slot) {
+            return Vec::new();
+        }
+        self.force_from = now + FORCE_AGAIN;
+        self.forced |= 1 << slot;
+        self.state = GroupState::Collecting;
+        all(members, Order::Force, |m| m.slot == slot || m.state != GcState::Collecting)
+    }
+}
+
+/// The switch was not told yet that the member has ended.
+fn works(state: GcState) -> bool {
+    matches!(state, GcState::Collecting | GcState::Ending | GcState::Granted | GcState::Asking { .. })
+}
+
+fn all(members: &[Member], order: Order, which: impl Fn(&Member) -> bool) -> Vec<(usize, Order)> {
+    members.iter().filter(|m| which(m)).map(|m| (m.slot, order)).collect()
+}
+
+#[cfg(test)]
+#[path = "group_tests.rs"]
+mod tests;
