@@ -5,6 +5,7 @@
 
 mod ageing;
 mod block;
+mod isolation;
 mod kv;
 mod network;
 mod predict;
@@ -205,7 +206,7 @@ pub enum ExperimentError {
 const PREDICT: &str = "rb-predict";
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 26] = [
+pub const EXPERIMENTS: [Experiment; 27] = [
     Experiment {
         id: "fb-fig1",
         about: "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",
@@ -284,6 +285,11 @@ pub const EXPERIMENTS: [Experiment; 26] = [
         id: "rb-fig20",
         about: "RackBlox figure 20: gain, by device, network and share of writes",
         run: rack::fig20,
+    },
+    Experiment {
+        id: "rb-fig21",
+        about: "RackBlox figure 21: gain, by isolation of a drive's vSSDs",
+        run: isolation::fig21,
     },
     Experiment {
         id: "rb-fig22",

@@ -12,7 +12,7 @@ mod vdc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rackweave_core::{BLOCK, Rng};
-use rackweave_rack::config::{BlockingConfig, RackConfig, SchedSection, Size};
+use rackweave_rack::config::{BlockingConfig, IsolationConfig, Levels, RackConfig, SchedSection, Size};
 use rackweave_rack::sim::{Network, SimConfig};
 use serde_json::{Value, json};
 
@@ -74,6 +74,8 @@ pub struct Cell {
     pub requests: u64,
     /// What a read waits for while its die collects (protocol rule 21).
     pub blocking: BlockingConfig,
+    /// What each vSSD of a drive has for itself.
+    pub isolation: IsolationConfig,
     /// The servers' schedulers, if not as the policy says.
     pub sched: Option<SchedSection>,
     /// Two racks, each of so many servers, and a third replica in the other one; whether reads go there when both at
@@ -101,6 +103,7 @@ impl Cell {
             warm_up: 0,
             requests: 0,
             blocking: BlockingConfig::Page,
+            isolation: IsolationConfig::Channel,
             sched: None,
             far_reads: None,
             servers: SERVERS,
@@ -128,6 +131,7 @@ impl Cell {
         rack.ssd.size = Size(self.ssd_bytes);
         rack.ssd.channels = Some(self.channels);
         rack.ssd.blocking_unit = self.blocking;
+        rack.ssd.isolation = Levels::One(self.isolation);
         rack.ssd.verify = false;
         if self.far_reads.is_some() {
             (rack.servers, rack.replicas, rack.racks.count) = (self.servers * 2, REPLICAS + 1, 2);
