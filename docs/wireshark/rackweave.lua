@@ -6,7 +6,7 @@ local rw = Proto("rackweave", "Rackweave")
 
 local OPS = {
   [1] = "create_vssd", [2] = "del_vssd", [3] = "read", [4] = "write", [5] = "gc_op", [6] = "reply", [7] = "peer",
-  [8] = "control", [16] = "chunk", [17] = "ack", [18] = "ping", [19] = "pong", [20] = "challenge", [21] = "proof",
+  [8] = "control", [9] = "load", [16] = "chunk", [17] = "ack", [18] = "ping", [19] = "pong", [20] = "challenge", [21] = "proof",
 }
 local CLASSES = { [0] = "gold", [1] = "silver", [2] = "copper" }
 local IO = { [0] = "read", [1] = "write", [2] = "zero", [3] = "flush", [4] = "fence", [5] = "status" }

@@ -34,7 +34,7 @@ pub mod wear;
 pub use gc_policy::{Separation, VictimPolicy};
 pub use geometry::Geometry;
 pub use hold::{Lies, NoPage, ReadTry, Turn};
-pub use profile::{EraseSuspend, Profile, ProfileError, Source};
+pub use profile::{Profile, ProfileError, Source, Suspend};
 pub use ssd::{
     AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LoanStatus, NoFreeBlock, ReadError,
     RecoveryError, Share, Space, Ssd, SsdConfig, Violation,

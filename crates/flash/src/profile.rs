@@ -31,7 +31,9 @@ pub struct Profile {
     /// Of each channel, shared by its dies.
     pub bus_bytes_per_s: u64,
     /// `None`: the drive cannot.
-    pub erase_suspend: Option<EraseSuspend>,
+    pub erase_suspend: Option<Suspend>,
+    /// Likewise of programs.
+    pub program_suspend: Option<Suspend>,
     /// Part of a vSSD's flash that is not exported.
     pub over_provisioning: f64,
     /// Part of the device kept for retired blocks and checkpoints (FB5: 1 %).
@@ -44,14 +46,14 @@ pub struct Profile {
     pub sources: Vec<(&'static str, Source)>,
 }
 
-/// What it takes to let a read interrupt an erase.
+/// What it takes to let a read interrupt an erase or a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EraseSuspend {
+pub struct Suspend {
     /// From the read's arrival until the die can begin with it.
     pub suspend: Span,
-    /// What the erase loses each time.
+    /// What the erase or program loses each time.
     pub resume: Span,
-    /// Reads that may go before one erase: then it is done.
+    /// Reads that may go before one erase or program: then it is done.
     pub reads_max: u32,
 }
 
@@ -63,8 +65,8 @@ pub enum ProfileError {
     Syntax { message: String },
     #[error("profile key {key} is {value}, but {rule}")]
     Value { key: &'static str, value: String, rule: &'static str },
-    #[error("profile {name} has no [erase_suspend]: reads cannot interrupt an erase of this drive")]
-    NoSuspend { name: String },
+    #[error("profile {name} has no [{table}]: reads cannot interrupt that of this drive")]
+    NoSuspend { name: String, table: &'static str },
     #[error("{bytes} bytes are too few for the profile {name}: its smallest device has {least} bytes")]
     TooSmall { name: String, bytes: u64, least: u64 },
 }
@@ -81,7 +83,8 @@ struct Raw {
     name: String,
     geometry: RawGeometry,
     timing: RawTiming,
-    erase_suspend: Option<RawEraseSuspend>,
+    erase_suspend: Option<RawSuspend>,
+    program_suspend: Option<RawSuspend>,
     device: RawDevice,
 }
 #[derive(Deserialize)]
@@ -104,7 +107,7 @@ struct RawTiming {
 }
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawEraseSuspend {
+struct RawSuspend {
     suspend_ns: Tagged<i64>,
     resume_ns: Tagged<i64>,
     reads_max: Tagged<i64>,
@@ -117,6 +120,11 @@ struct RawDevice {
     queue_depth: Tagged<i64>,
     endurance: Tagged<i64>,
 }
+
+type SuspendKeys = [&'static str; 3];
+const ERASE_SUSPEND: SuspendKeys = ["erase_suspend.suspend_ns", "erase_suspend.resume_ns", "erase_suspend.reads_max"];
+const PROGRAM_SUSPEND: SuspendKeys =
+    ["program_suspend.suspend_ns", "program_suspend.resume_ns", "program_suspend.reads_max"];
 
 const BUILTIN: [&str; 4] = [
     include_str!("../profiles/p-ssd.toml"),
@@ -203,12 +211,12 @@ impl Profile {
             within(key, v, lo, COMMAND_NS_MAX, rule).map(|n| Span::from_nanos(n as u64))
         };
         let part = "it must be 0 to 0.5";
-        let suspend = |s: &RawEraseSuspend| {
+        let suspend = |s: &RawSuspend, keys: SuspendKeys| {
             let reads = "it must be 1 to 65536";
-            Ok(EraseSuspend {
-                suspend: span("erase_suspend.suspend_ns", s.suspend_ns.value, 0)?,
-                resume: span("erase_suspend.resume_ns", s.resume_ns.value, 0)?,
-                reads_max: within("erase_suspend.reads_max", s.reads_max.value, 1, 65_536, reads)? as u32,
+            Ok(Suspend {
+                suspend: span(keys[0], s.suspend_ns.value, 0)?,
+                resume: span(keys[1], s.resume_ns.value, 0)?,
+                reads_max: within(keys[2], s.reads_max.value, 1, 65_536, reads)? as u32,
             })
         };
         let mut p = Profile {
@@ -223,7 +231,8 @@ impl Profile {
                 1_000_000_000_000,
                 "it must be 1000000 to 1000000000000",
             )? as u64,
-            erase_suspend: raw.erase_suspend.as_ref().map(suspend).transpose()?,
+            erase_suspend: raw.erase_suspend.as_ref().map(|s| suspend(s, ERASE_SUSPEND)).transpose()?,
+            program_suspend: raw.program_suspend.as_ref().map(|s| suspend(s, PROGRAM_SUSPEND)).transpose()?,
             over_provisioning: fraction("device.over_provisioning", d.over_provisioning.value, 0.5, part)?,
             device_over_provisioning: fraction(
                 "device.device_over_provisioning",
@@ -251,12 +260,12 @@ impl Profile {
             ],
             name: raw.name,
         };
-        if let Some(s) = &raw.erase_suspend {
-            p.sources.extend([
-                ("erase_suspend.suspend_ns", s.suspend_ns.source),
-                ("erase_suspend.resume_ns", s.resume_ns.source),
-                ("erase_suspend.reads_max", s.reads_max.source),
-            ]);
+        for (raw, keys) in [(&raw.erase_suspend, ERASE_SUSPEND), (&raw.program_suspend, PROGRAM_SUSPEND)] {
+            if let Some(s) = raw {
+                let [suspend, resume, reads_max] = keys;
+                let sources = [s.suspend_ns.source, s.resume_ns.source, s.reads_max.source];
+                p.sources.extend([suspend, resume, reads_max].into_iter().zip(sources));
+            }
         }
         p.validate()?;
         Ok(p)
@@ -265,8 +274,16 @@ impl Profile {
     ///
     /// # Errors
     /// The drive cannot.
-    pub fn suspends_erases(&self) -> Result<EraseSuspend, ProfileError> {
-        self.erase_suspend.ok_or_else(|| ProfileError::NoSuspend { name: self.name.clone() })
+    pub fn suspends_erases(&self) -> Result<Suspend, ProfileError> {
+        self.erase_suspend.ok_or_else(|| ProfileError::NoSuspend { name: self.name.clone(), table: "erase_suspend" })
+    }
+    /// What suspending programs takes.
+    ///
+    /// # Errors
+    /// The drive cannot.
+    pub fn suspends_programs(&self) -> Result<Suspend, ProfileError> {
+        self.program_suspend
+            .ok_or_else(|| ProfileError::NoSuspend { name: self.name.clone(), table: "program_suspend" })
     }
 
     /// Rules that hold between values.

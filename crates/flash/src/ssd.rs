@@ -38,6 +38,8 @@ pub struct SsdConfig {
     pub separation: Separation,
     /// Host reads interrupt erases, as the profile says they may: with [`Timing::Real`] and [`BlockingUnit::Page`].
     pub erase_suspend: bool,
+    /// Likewise programs of the collector.
+    pub program_suspend: bool,
     /// Compute checksums of what is programmed, and compare record and checksum of what is read. Off for backends that
     /// keep nothing.
     pub verify: bool,
@@ -60,6 +62,7 @@ impl SsdConfig {
             victims: VictimPolicy::Greedy,
             separation: Separation::Moved,
             erase_suspend: false,
+            program_suspend: false,
             verify: true,
             checkpoint_blocks: Some(256),
             sync_span: Span::ZERO,
@@ -327,11 +330,10 @@ impl Ssd {
     pub fn new(cfg: SsdConfig) -> Result<Ssd, ProfileError> {
         cfg.profile.validate()?;
         let mut clock = Clock::new(&cfg.profile, cfg.timing);
-        if cfg.erase_suspend {
-            let how = cfg.profile.suspends_erases()?;
-            if cfg.blocking == BlockingUnit::Page {
-                clock.suspend_erases(&cfg.profile, how);
-            }
+        let erases = cfg.erase_suspend.then(|| cfg.profile.suspends_erases()).transpose()?;
+        let programs = cfg.program_suspend.then(|| cfg.profile.suspends_programs()).transpose()?;
+        if cfg.blocking == BlockingUnit::Page {
+            clock.suspend(&cfg.profile, erases, programs);
         }
         Ok(Ssd {
             clock,

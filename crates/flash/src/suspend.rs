@@ -1,19 +1,20 @@
-//! Erase suspension: a host's read does not wait for an erase of its die. It interrupts the one under way, which goes on
-//! afterwards, or goes before one that has not begun (Wu and He, "Reducing SSD read latency via NAND flash program and
-//! erase suspension", FAST 2012). Each erase lets a bounded number of reads pass, so that it ends.
+//! Suspension: a host's read does not wait for an erase of its die, or for a program of the collector. It interrupts the one
+//! under way, which goes on afterwards, or goes before one that has not begun (Wu and He, "Reducing SSD read latency via
+//! NAND flash program and erase suspension", FAST 2012). Each lets a bounded number of reads pass, so that it ends.
 //!
-//! A command's end is promised when it is submitted. What is behind an erase that was held up ends later than that; its
+//! A command's end is promised when it is submitted. What is behind one that was held up ends later than that; its
 //! completion, which comes at the promised time, is kept until then ([`Suspension::finish`]).
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::{Span, SsdId, Time};
 
-use crate::profile::EraseSuspend;
+use crate::profile::Suspend;
 
-/// An erase in a die's order of work.
+/// An erase or program in a die's order of work that reads may pass.
 #[derive(Clone, Copy, Debug)]
-struct Erase {
+struct Passable {
     start: Time,
+    cost: Suspend,
     /// Reads that may pass it still.
     left: u32,
     /// End of the last read that interrupted it: until then it is suspended.
@@ -25,7 +26,7 @@ struct Erase {
 struct Item {
     tag: u64,
     end: Time,
-    erase: Option<Erase>,
+    passable: Option<Passable>,
     /// What the backend answered before the modelled device was done.
     result: Option<Result<DeviceData, DeviceError>>,
 }
@@ -33,27 +34,34 @@ struct Item {
 /// Commands of all dies, in the order in which each die does them.
 #[derive(Debug)]
 pub(crate) struct Suspension {
-    cost: EraseSuspend,
-    erase: Span,
+    kinds: Kinds,
     blocks_per_die: u32,
     dies: Vec<Vec<Item>>,
     /// By tag.
     die_of: Vec<u32>,
 }
 
-/// Where a read passes an erase.
+/// What reads may interrupt: how long it takes on its own, and what interrupting it takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kinds {
+    pub(crate) erases: Option<(Span, Suspend)>,
+    /// Of the collector.
+    pub(crate) programs: Option<(Span, Suspend)>,
+}
+
+/// Where a read passes an erase or program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pass {
     at: usize,
     pub(crate) begin: Time,
-    /// The erase is held up from here on.
+    /// That is held up from here on.
     from: Time,
     how: How,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// The erase has not begun.
+    /// It has not begun.
     Before,
     Interrupts,
     /// Another read has interrupted it.
@@ -63,59 +71,63 @@ enum How {
 const NO_DIE: u32 = u32::MAX;
 
 impl Suspension {
-    pub(crate) fn new(cost: EraseSuspend, erase: Span, dies: u32, blocks_per_die: u32) -> Suspension {
+    pub(crate) fn new(kinds: Kinds, dies: u32, blocks_per_die: u32) -> Suspension {
         let dies = (0..dies).map(|_| Vec::new()).collect();
-        Suspension { cost, erase, blocks_per_die, dies, die_of: Vec::new() }
+        Suspension { kinds, blocks_per_die, dies, die_of: Vec::new() }
     }
-    /// The command was given this time of its die.
-    pub(crate) fn submitted(&mut self, tag: u64, op: &DeviceOp, end: Time) {
-        let (block, erases) = match *op {
-            DeviceOp::Erase { block, .. } => (block, true),
-            DeviceOp::Program { page, .. }
-            | DeviceOp::ReadPage { page }
-            | DeviceOp::ReadSlot { page, .. }
-            | DeviceOp::ReadSlots { page, .. } => (page.block, false),
+    /// The command, perhaps of the collector, was given this time of its die.
+    pub(crate) fn submitted(&mut self, tag: u64, op: &DeviceOp, collects: bool, end: Time) {
+        let (block, kind) = match *op {
+            DeviceOp::Erase { block, .. } => (block, self.kinds.erases),
+            DeviceOp::Program { page, .. } => (page.block, self.kinds.programs.filter(|_| collects)),
+            DeviceOp::ReadPage { page } | DeviceOp::ReadSlot { page, .. } | DeviceOp::ReadSlots { page, .. } => {
+                (page.block, None)
+            }
             _ => return,
         };
         let die = block / self.blocks_per_die;
         let items = &mut self.dies[die as usize];
-        // What has passed an erase is not behind it, and with no erase nothing can be held up.
+        // What has passed something is not behind it, and with nothing passable nothing can be held up.
         let behind = items.last().is_some_and(|last| end >= last.end);
-        if !erases && !behind {
+        if kind.is_none() && !behind {
             return;
         }
-        let start = Time(end.0.saturating_sub(self.erase.0));
-        let erase = erases.then_some(Erase { start, left: self.cost.reads_max, open_until: Time::ZERO });
-        items.push(Item { tag, end, erase, result: None });
+        let passable = kind.map(|(span, cost)| {
+            let start = Time(end.0.saturating_sub(span.0));
+            Passable { start, cost, left: cost.reads_max, open_until: Time::ZERO }
+        });
+        items.push(Item { tag, end, passable, result: None });
         let tag = tag as usize;
         if self.die_of.len() <= tag {
             self.die_of.resize(tag + 1, NO_DIE);
         }
         self.die_of[tag] = die;
     }
-    /// A read asked for now may pass an erase.
+    /// A read asked for now may pass an erase or program.
     pub(crate) fn pass(&self, now: Time, die: u32) -> Option<Pass> {
         let items = &self.dies[die as usize];
-        let at = items.iter().position(|i| i.erase.is_some() && i.end > now)?;
-        let e = items[at].erase.filter(|e| e.left > 0)?;
+        let at = items.iter().position(|i| i.passable.is_some() && i.end > now)?;
+        let e = items[at].passable.filter(|e| e.left > 0)?;
         Some(if now < e.start {
             Pass { at, begin: e.start, from: e.start, how: How::Before }
         } else if now < e.open_until {
             Pass { at, begin: e.open_until, from: e.open_until, how: How::Within }
         } else {
-            Pass { at, begin: now + self.cost.suspend, from: now, how: How::Interrupts }
+            Pass { at, begin: now + e.cost.suspend, from: now, how: How::Interrupts }
         })
     }
     /// The read that passes ends then: how much later all is done that comes after it.
     pub(crate) fn passed(&mut self, die: u32, p: Pass, end: Time) -> Span {
-        let resume = if p.how == How::Interrupts { self.cost.resume } else { Span::ZERO };
-        let shift = end.since(p.from) + resume;
         let items = &mut self.dies[die as usize];
-        if let Some(e) = &mut items[p.at].erase {
+        let mut shift = end.since(p.from);
+        if let Some(e) = &mut items[p.at].passable {
             e.left -= 1;
             match p.how {
                 How::Before => e.start = end,
                 How::Interrupts | How::Within => e.open_until = end,
+            }
+            if p.how == How::Interrupts {
+                shift += e.cost.resume;
             }
         }
         Self::delay(items, p.at, shift);
@@ -124,7 +136,7 @@ impl Suspension {
     fn delay(items: &mut [Item], at: usize, by: Span) {
         for (i, item) in items.iter_mut().enumerate().skip(at) {
             item.end += by;
-            if let Some(e) = item.erase.as_mut().filter(|_| i > at) {
+            if let Some(e) = item.passable.as_mut().filter(|_| i > at) {
                 e.start += by;
             }
         }
@@ -132,8 +144,8 @@ impl Suspension {
     /// A read that has passed, done at `end`, reads on of the same page. False: it is not at the front any more.
     pub(crate) fn reads_on(&mut self, now: Time, die: u32, end: Time, to: Time) -> bool {
         let items = &mut self.dies[die as usize];
-        let Some(at) = items.iter().position(|i| i.erase.is_some() && i.end > now) else { return false };
-        let Some(e) = items[at].erase.as_mut() else { return false };
+        let Some(at) = items.iter().position(|i| i.passable.is_some() && i.end > now) else { return false };
+        let Some(e) = items[at].passable.as_mut() else { return false };
         if e.open_until == end {
             e.open_until = to;
         } else if e.start == end {
@@ -144,10 +156,10 @@ impl Suspension {
         Self::delay(items, at, to.since(end));
         true
     }
-    /// Whether a read that ended then has passed an erase and may read on.
+    /// Whether a read that ended then has passed something and may read on.
     pub(crate) fn may_read_on(&self, now: Time, die: u32, end: Time) -> bool {
-        let first = self.dies[die as usize].iter().find(|i| i.erase.is_some() && i.end > now);
-        first.and_then(|i| i.erase).is_some_and(|e| e.open_until == end || e.start == end)
+        let first = self.dies[die as usize].iter().find(|i| i.passable.is_some() && i.end > now);
+        first.and_then(|i| i.passable).is_some_and(|e| e.open_until == end || e.start == end)
     }
 
     /// A completion has come. `Err`: the device is not done yet, and this is to be submitted in its stead.

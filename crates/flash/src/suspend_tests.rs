@@ -1,10 +1,12 @@
-use rackweave_core::device::{BlockOob, Completion, DeviceData, DeviceOp, PageAddr};
+use rackweave_core::device::{BlockOob, Completion, DeviceData, DeviceOp, PageAddr, PageImage};
 use rackweave_core::{Span, SsdId, Time};
 
-use crate::profile::{EraseSuspend, Profile};
+use crate::profile::{Profile, Suspend};
 use crate::timing::{Charge, Clock, Timing};
 
-const HOW: EraseSuspend = EraseSuspend { suspend: Span::from_micros(100), resume: Span::from_micros(50), reads_max: 3 };
+const HOW: Suspend = Suspend { suspend: Span::from_micros(100), resume: Span::from_micros(50), reads_max: 3 };
+/// Of programs.
+const SOONER: Suspend = Suspend { suspend: Span::from_micros(20), resume: Span::from_micros(10), reads_max: 2 };
 
 fn at(us: u64) -> Time {
     Time::ZERO + Span::from_micros(us)
@@ -20,12 +22,22 @@ impl Die {
     fn new() -> Die {
         let p = Profile::builtin("p-ssd").expect("built in");
         let mut clock = Clock::new(&p, Timing::Real);
-        clock.suspend_erases(&p, HOW);
+        clock.suspend(&p, Some(HOW), Some(SOONER));
         Die { clock, p, tag: 0 }
     }
     fn submit(&mut self, op: &DeviceOp, end: Time) -> (u64, Time) {
         self.tag += 1;
-        self.clock.submitted(self.tag, op, end);
+        self.clock.submitted(self.tag, op, false, end);
+        (self.tag, end)
+    }
+    /// A program, of the collector or of the host.
+    fn page(&mut self, now: Time, collects: bool) -> (u64, Time) {
+        let charge = if collects { Charge::Collector } else { Charge::Device };
+        let end = self.clock.program(now, 0, 4, charge);
+        let image = Box::new(PageImage { sequence: 1, oob: BlockOob::default(), slots: Box::default() });
+        self.tag += 1;
+        let op = DeviceOp::Program { page: PageAddr { block: 1, page: 0 }, image };
+        self.clock.submitted(self.tag, &op, collects, end);
         (self.tag, end)
     }
     fn erase(&mut self, now: Time) -> (u64, Time) {
@@ -107,6 +119,39 @@ fn more_slots_of_a_page_are_read_while_the_erase_is_suspended() {
     let both = d.clock.read_on(at(500), 0, read).expect("the page is in the register");
     assert_eq!(both, read + d.clock.transfer(1));
     assert_eq!(d.done(erase).0, erase.1 + both.since(at(500)) + HOW.resume);
+}
+
+#[test]
+fn a_read_interrupts_a_program_of_the_collector_and_none_of_the_host() {
+    let mut d = Die::new();
+    let host = d.page(at(0), false);
+    assert_eq!(d.read(at(100)), host.1 + d.one_read(), "it waits");
+    let mut d = Die::new();
+    let (moved, behind) = (d.page(at(0), true), d.page(at(1), false));
+    let first = d.read(at(300));
+    assert_eq!(first, at(300) + SOONER.suspend + d.one_read());
+    let held_up = first.since(at(300)) + SOONER.resume;
+    let second = d.read(at(600));
+    assert_eq!(second, at(600) + SOONER.suspend + d.one_read());
+    let held_up = held_up + second.since(at(600)) + SOONER.resume;
+    assert_eq!(d.read(at(650)), behind.1 + held_up + d.one_read(), "two is all that one program lets pass");
+    assert_eq!(d.done(moved), (moved.1 + held_up, true));
+    assert_eq!(d.done(behind), (behind.1 + held_up, true));
+}
+
+#[test]
+fn either_may_be_suspended_without_the_other() {
+    let p = Profile::builtin("p-ssd").expect("built in");
+    for (erases, programs) in [(true, false), (false, true)] {
+        let mut clock = Clock::new(&p, Timing::Real);
+        clock.suspend(&p, erases.then_some(HOW), programs.then_some(SOONER));
+        let mut d = Die { clock, p: p.clone(), tag: 0 };
+        let erase = d.erase(at(0));
+        assert_eq!(d.read(at(10)) < erase.1, erases);
+        let now = erase.1 + d.p.erase;
+        let program = d.page(now, true);
+        assert_eq!(d.read(now + Span::from_micros(100)) < program.1, programs);
+    }
 }
 
 #[test]

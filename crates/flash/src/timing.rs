@@ -7,8 +7,8 @@ use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
 use rackweave_core::{Span, Time};
 
 use crate::hold::Held;
-use crate::profile::{EraseSuspend, Profile};
-use crate::suspend::Suspension;
+use crate::profile::{Profile, Suspend};
+use crate::suspend::{Kinds, Suspension};
 
 /// How long commands take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,17 +156,22 @@ impl Clock {
             held: Held::default(),
         }
     }
-    /// Lets host reads interrupt erases. Only where these keep the host waiting: with [`Timing::Real`].
-    pub(crate) fn suspend_erases(&mut self, p: &Profile, how: EraseSuspend) {
+    /// Lets host reads interrupt erases, programs of the collector, or both. Only where these keep the host waiting: with
+    /// [`Timing::Real`].
+    pub(crate) fn suspend(&mut self, p: &Profile, erases: Option<Suspend>, programs: Option<Suspend>) {
         let g = &p.geometry;
-        if self.timing == Timing::Real && self.erase > Span::ZERO {
-            self.suspension = Some(Box::new(Suspension::new(how, self.erase, g.dies(), g.blocks_per_die())));
+        let kinds = Kinds {
+            erases: erases.filter(|_| self.erase > Span::ZERO).map(|how| (self.erase, how)),
+            programs: programs.map(|how| (self.program, how)),
+        };
+        if self.timing == Timing::Real && (kinds.erases.is_some() || kinds.programs.is_some()) {
+            self.suspension = Some(Box::new(Suspension::new(kinds, g.dies(), g.blocks_per_die())));
         }
     }
-    /// The command was given its time.
-    pub(crate) fn submitted(&mut self, tag: u64, op: &DeviceOp, done_at: Time) {
+    /// The command, perhaps of the collector, was given its time.
+    pub(crate) fn submitted(&mut self, tag: u64, op: &DeviceOp, collects: bool, done_at: Time) {
         if let Some(s) = &mut self.suspension {
-            s.submitted(tag, op, done_at);
+            s.submitted(tag, op, collects, done_at);
         }
     }
     /// A completion has come. `Err`: the device is not done yet, and this is to be submitted in its stead.
@@ -240,7 +245,7 @@ impl Clock {
         self.set_die(die, begin, end, charge);
         end
     }
-    /// As [`Self::read`] of the device, for the host: an erase may be interrupted for it.
+    /// As [`Self::read`] of the device, for the host: an erase or program may be interrupted for it.
     pub(crate) fn host_read(&mut self, now: Time, die: u32, slots: u64) -> Time {
         let pass = self.suspension.as_ref().and_then(|s| s.pass(now, die));
         let Some(pass) = pass else { return self.read(now, die, slots, Charge::Device) };
@@ -253,7 +258,7 @@ impl Clock {
         }
         end
     }
-    /// [`Self::read_on`] of a read that has passed an erase.
+    /// [`Self::read_on`] of a read that has passed an erase or program.
     fn passing_read_on(&mut self, now: Time, die: u32, end: Time) -> Option<Time> {
         if !self.suspension.as_ref()?.may_read_on(now, die, end) {
             return None;

@@ -18,7 +18,7 @@ use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
 
 use crate::config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
 use crate::racks::{self, Placement};
-use crate::switching::RedirectKind;
+use crate::switching::{DataPlaneKind, RedirectKind};
 
 /// Ids of a server's vSSDs begin at 1 + 16 × its number.
 const VSSD_IDS_PER_SERVER: u32 = 16;
@@ -40,6 +40,8 @@ pub enum BuildError {
     Profile(#[from] ProfileError),
     #[error("ssd.erase_suspend: {0}")]
     EraseSuspend(ProfileError),
+    #[error("ssd.program_suspend: {0}")]
+    ProgramSuspend(ProfileError),
     #[error(
         "ssd.profile {name:?} has {units} {unit}s at this size, fewer than the {slots} {isolation}-isolated vSSDs \
          that a server has room for (replicas + ssd.spare)"
@@ -90,6 +92,9 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
         .ok_or_else(|| BuildError::UnknownProfile { name: name.clone(), known: Profile::builtin_names().join(", ") })?;
     if cfg.ssd.erase_suspend {
         base.suspends_erases().map_err(BuildError::EraseSuspend)?;
+    }
+    if cfg.ssd.program_suspend {
+        base.suspends_programs().map_err(BuildError::ProgramSuspend)?;
     }
     let mut base = base;
     if let Some(channels) = cfg.ssd.channels {
@@ -183,6 +188,7 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
         timing,
         blocking,
         erase_suspend: cfg.ssd.erase_suspend || (cfg.gc.yields && profile.suspends_erases().is_ok()),
+        program_suspend: cfg.ssd.program_suspend || (cfg.gc.yields && profile.suspends_programs().is_ok()),
         victims: cfg.gc.victims,
         separation: cfg.gc.separation,
         verify: cfg.ssd.verify,
@@ -224,6 +230,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     (c.sched, c.reads_per_die) = (cfg.sched.config(), cfg.sched.reads_per_die);
     c.heartbeat_every = cfg.lease() / HEARTBEATS_PER_LEASE;
     c.gc = gc(cfg);
+    c.tells_load = redirect(cfg) == Redirect::Load;
     Ok(c)
 }
 
@@ -325,17 +332,18 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     })
 }
 
-/// Where a running rack's switch sends reads: answers go from server to client past its process, so it cannot tell loads.
-pub fn live_redirect(cfg: &RackConfig) -> Redirect {
+/// Where the switch sends reads. Its programs in the kernel know nothing of loads.
+pub fn redirect(cfg: &RackConfig) -> Redirect {
     match cfg.switch.redirect {
         RedirectKind::Off => Redirect::Off,
+        RedirectKind::Load if cfg.switch.data_plane == DataPlaneKind::Process => Redirect::Load,
         RedirectKind::Gc | RedirectKind::Load => Redirect::Gc,
     }
 }
 
 /// The switch of a running rack.
 pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
-    let mut switch = Switch::new(SwitchConfig { redirect: live_redirect(cfg), ..switch_config(cfg, rack) });
+    let mut switch = Switch::new(switch_config(cfg, rack));
     let plans = cfg.switch.ring_plans(layout(cfg), &mut Vec::new());
     let rings = plans.into_iter().map(|p| p.ring).collect();
     // Its problems were found when the configuration was checked.
@@ -346,15 +354,17 @@ pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
 
 /// The configuration of a rack's switch; [`switch`] makes the node.
 pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
-    let redirect = match cfg.switch.redirect {
-        RedirectKind::Off => Redirect::Off,
-        RedirectKind::Gc => Redirect::Gc,
-        RedirectKind::Load => Redirect::Load,
-    };
     let far = (cfg.racks.count > 1).then(|| layout(cfg).switch((rack + 1) % cfg.racks.count));
     let far_reads = cfg.switch.far_reads.unwrap_or(true);
     let egress = cfg.switch.egress_config(layout(cfg));
-    SwitchConfig { redirect, rack, far, far_reads, egress, ..SwitchConfig::new(layout(cfg).switch(rack)) }
+    SwitchConfig {
+        redirect: redirect(cfg),
+        rack,
+        far,
+        far_reads,
+        egress,
+        ..SwitchConfig::new(layout(cfg).switch(rack))
+    }
 }
 
 /// Volume client `i`. `nonce` must differ in each of its lives.

@@ -19,9 +19,9 @@ pub enum Policy {
     /// No coordination: each vSSD collects on its own, the switch only forwards, servers know nothing of the network.
     Baseline,
     /// RackBlox §3.5: reads go to an idle replica, replicas do not collect together.
-    #[default]
     Rackblox,
     /// RackBlox and beyond: each read goes to the replica that has the fewest before it, and collection yields to reads.
+    #[default]
     Rackweave,
     /// The limit: collection as in `baseline`, at its pace, but nobody waits for its commands.
     Ideal,

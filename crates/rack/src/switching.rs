@@ -62,8 +62,8 @@ pub enum RedirectKind {
     /// To an idle replica, if the one it was sent to collects (RB3).
     #[default]
     Gc,
-    /// To the replica that has the fewest reads before it, seldom to one that collects. In virtual time; the switch of
-    /// a running rack does not see answers, so there it is as `gc`, and the policy is shown to be otherwise.
+    /// To the replica that has the fewest reads before it, seldom to one that collects. The programs in the kernel know
+    /// nothing of loads: there it is as `gc`, and the policy is shown to be otherwise.
     Load,
 }
 

@@ -1,6 +1,7 @@
 //! Rules broken on purpose: a search that does not notice proves nothing.
 
 use rackweave_rack::fault::{Failure, Fault, FaultAt, Plan, SimOptions, run_plan, shrink};
+use rackweave_rack::policy::Policy;
 use rackweave_rack::sim::RackFaults;
 use rackweave_replica::Faults;
 
@@ -153,7 +154,13 @@ fn executing_a_mutation_twice_is_caught() {
 
 #[test]
 fn serving_while_a_shadow_is_caught() {
-    is_caught("serve_shadow", Faults { serve_shadow: true, ..Faults::default() });
+    // A switch that chooses the replica of every read spares its shadows.
+    let plan = |seed| {
+        let mut plan = Plan::draw(seed);
+        plan.params.policy = Policy::Rackblox;
+        plan
+    };
+    is_caught_by("serve_shadow", Faults { serve_shadow: true, ..Faults::default() }, plan);
 }
 
 #[test]

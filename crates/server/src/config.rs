@@ -142,6 +142,8 @@ pub struct ServerConfig {
     /// While a vSSD collects, its server forwards its reads to the replica that the grant named (RackBlox in software,
     /// §4.1).
     pub forwards_reads: bool,
+    /// The switch is told what reads each vSSD has before it, since it chooses replicas by that.
+    pub tells_load: bool,
     /// Rules broken on purpose by tests; all off otherwise.
     pub faults: Faults,
 }
@@ -169,6 +171,7 @@ impl ServerConfig {
             empty: false,
             timeouts: Timeouts::default(),
             forwards_reads: false,
+            tells_load: false,
             faults: Faults::default(),
         }
     }

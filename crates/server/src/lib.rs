@@ -18,6 +18,7 @@ mod forward;
 pub mod gc;
 pub mod group;
 mod idle;
+mod load;
 pub mod node;
 pub mod report;
 pub mod scrub;

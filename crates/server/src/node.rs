@@ -87,6 +87,10 @@ impl Server {
         Ok(server)
     }
 
+    /// Whether the switch is told of the reads before each vSSD, from now on.
+    pub fn set_tells_load(&mut self, tells: bool) {
+        self.cfg.tells_load = tells;
+    }
     /// How its vSSDs collect, from now on; they look at once when the timer rings.
     pub fn set_gc(&mut self, now: Time, gc: crate::config::GcConfig) {
         self.cfg.gc = gc;
@@ -193,7 +197,7 @@ impl Server {
                 }
             }
             // Nothing else is for a server.
-            Body::CreateVssd(_) | Body::DelVssd | Body::Reply(_) => {}
+            Body::CreateVssd(_) | Body::DelVssd | Body::Reply(_) | Body::Load(_) => {}
         }
     }
 
@@ -527,6 +531,7 @@ impl Node for Server {
             self.booted = true;
             self.ssd.boot(now, &mut self.out);
         }
+        let sent = fx.packets.len();
         match event {
             Event::Packet(p) => self.packet(now, p, fx),
             Event::Completion(c) => self.completion(now, c),
@@ -542,6 +547,9 @@ impl Node for Server {
             self.timers(now, fx);
             self.settle(now, fx);
             at = self.next_deadline();
+        }
+        if self.cfg.tells_load {
+            at = at.min(self.tell_loads(now, sent, fx));
         }
         if !self.out.commands.is_empty() {
             fx.commands.append(&mut self.out.commands);

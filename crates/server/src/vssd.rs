@@ -13,6 +13,7 @@ use crate::dies::Dies;
 use crate::disk::{Disk, DiskConfig};
 use crate::forward::Forwarding;
 use crate::gc::{GcMonitor, GcState};
+use crate::load::Load;
 use crate::slots::SlotState;
 
 /// Page programs under way for each die of a vSSD: one in its registers, one behind it.
@@ -37,6 +38,7 @@ pub(crate) struct Vssd {
     pub(crate) gc_seen: GcState,
     pub(crate) forwarding: Forwarding,
     pub(crate) classes: Classes,
+    pub(crate) load: Load,
     /// How long answers of reads, and of writes, will be on the way.
     pub(crate) predict: [Predictor; 2],
     pub(crate) row: RowState,
@@ -86,6 +88,7 @@ impl Vssd {
             gc_seen: GcState::Idle,
             forwarding: Forwarding::default(),
             classes: Classes::new(&server.ssd.profile, dies),
+            load: Load::new(),
             row: RowState::default(),
             epoch: Epoch(0),
             readable: false,

@@ -18,7 +18,7 @@ pub enum Redirect {
     Off,
     /// Those of a collecting vSSD to an idle replica (RB3).
     Gc,
-    /// Each to the replica with the fewest reads before it, seldom to a collecting one. The switch must see the answers.
+    /// Each to the replica with the fewest reads before it, seldom to a collecting one. Servers must tell what they answered.
     Load,
 }
 

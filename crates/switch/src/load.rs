@@ -1,12 +1,14 @@
-//! How many reads each vSSD has before it, as a switch can tell that sees requests go and answers come back: it adds one
-//! and takes one off. (RackSched, Zhu et al., OSDI '20, §3.3, keeps such counts in the switch, too.) Packets get lost, so a
-//! count is forgotten with age instead of being believed for ever.
+//! How many reads each vSSD has before it: what the switch sent there, less what its server says that it answered
+//! (RackSched, Zhu et al., OSDI '20, §3.3, tells a switch of queues in the same way). A server tells every few answers, with
+//! a running count, so that nothing is lost with a report and what is on its way is counted, too. Reads get lost: one is
+//! forgotten with age, unless its server says that it waits.
 
-use rackweave_core::{Span, Time};
+use rackweave_core::msg::ReadLoad;
+use rackweave_core::{Incarnation, Span, Time};
 
 use crate::tables::Slot;
 
-/// A read that is unanswered for between one and two of these counts no more: its answer was lost, or its server is gone.
+/// A read that is unanswered for between one and two of these counts no more: it was lost, or its server is gone.
 /// Many times a read that waits for a page move.
 pub(crate) const READS_AGE: Span = Span::from_millis(10);
 
@@ -17,6 +19,9 @@ struct Count {
     span: u64,
     older: u32,
     newer: u32,
+    /// The server's life, and the answers that it has counted in it.
+    life: Incarnation,
+    answered: u64,
 }
 
 impl Count {
@@ -47,19 +52,32 @@ impl Loads {
     /// Reads before this vSSD.
     pub fn reads(&mut self, now: Time, slot: Slot) -> u32 {
         let c = self.count(slot).at(now);
-        c.older + c.newer
+        c.older.saturating_add(c.newer)
     }
     pub fn sent(&mut self, now: Time, slot: Slot) {
-        self.count(slot).at(now).newer += 1;
-    }
-    /// The answer to what was sent first, or to nothing that is remembered.
-    pub fn answered(&mut self, now: Time, slot: Slot) {
         let c = self.count(slot).at(now);
-        if c.older > 0 {
-            c.older -= 1;
-        } else {
-            c.newer = c.newer.saturating_sub(1);
+        c.newer = c.newer.saturating_add(1);
+    }
+    /// A life of the vSSD's server tells. What came late, of this life or an earlier one, says nothing any more.
+    pub fn told(&mut self, now: Time, slot: Slot, life: Incarnation, load: ReadLoad) {
+        let c = self.count(slot).at(now);
+        if life < c.life || life == c.life && load.answered < c.answered {
+            return;
         }
+        if life > c.life {
+            // What an earlier life was sent nobody answers; how much this one was sent before is not known.
+            (c.older, c.newer) = (0, 0);
+        } else {
+            let answers = u32::try_from(load.answered - c.answered).unwrap_or(u32::MAX);
+            let left = answers.saturating_sub(c.older);
+            c.older = c.older.saturating_sub(answers);
+            c.newer = c.newer.saturating_sub(left);
+        }
+        (c.life, c.answered) = (life, load.answered);
+        // What waits is as good as sent now.
+        let all = c.older.saturating_add(c.newer).max(load.waiting);
+        c.newer = c.newer.max(load.waiting);
+        c.older = all - c.newer;
     }
     /// The row is another vSSD's, or another life's.
     pub fn forget(&mut self, slot: Slot) {

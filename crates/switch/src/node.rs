@@ -1,6 +1,6 @@
 //! The switch as a node: the pipeline, and what happens to the packet around it.
 
-use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
+use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet};
 use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
 use rackweave_sched::egress::EgressCounters;
 
@@ -97,9 +97,12 @@ impl Switch {
         if self.far == Some(p.src) {
             return self.told_by_far(now, &p, fx);
         }
+        if let (Op::Load, &Body::Load(load)) = (p.header.op, &p.body) {
+            return self.pipeline.load_told(now, p.src, &p.header, load);
+        }
         if p.dst != self.node && !matches!(p.header.op, Op::Read | Op::Write | Op::GcOp | Op::CreateVssd | Op::DelVssd)
         {
-            return self.crossing(now, p, fx);
+            return self.crossing(p, fx);
         }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
         self.tell_far(&p, verdict, fx);
@@ -131,11 +134,8 @@ impl Switch {
         }
     }
 
-    /// What nodes send each other: answers of replicas to clients, and all else where it is to queue here, too.
-    fn crossing(&mut self, now: Time, mut p: Packet, fx: &mut Effects) {
-        if let Body::Reply(IoReply::Data(_) | IoReply::Extents(_)) = p.body {
-            self.pipeline.read_answered(now, p.header.vssd);
-        }
+    /// What nodes send each other, where it is to queue here, too.
+    fn crossing(&mut self, mut p: Packet, fx: &mut Effects) {
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         fx.send(p);
     }

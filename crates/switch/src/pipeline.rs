@@ -1,6 +1,6 @@
 //! Algorithm 1 of RackBlox, with protocol rules 15 to 17: one packet in, one verdict out.
 
-use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, TableError, VssdRow};
+use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, ReadLoad, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 use crate::config::{Redirect, SwitchConfig};
@@ -264,10 +264,11 @@ impl Pipeline {
         Verdict::Redirect { to: reached.server, vssd: chosen }
     }
 
-    /// A replica's answer to a read went by.
-    pub fn read_answered(&mut self, now: Time, vssd: VssdId) {
-        if let Some(slot) = self.tables.find(vssd) {
-            self.loads.answered(now, slot);
+    /// A server tells what reads its vSSD has before it.
+    pub fn load_told(&mut self, now: Time, src: NodeId, header: &Header, load: ReadLoad) {
+        match self.tables.find(header.vssd).filter(|&slot| self.tables.destination(slot).server == src) {
+            Some(slot) => self.loads.told(now, slot, header.incarnation, load),
+            None => self.counters.malformed += 1,
         }
     }
 

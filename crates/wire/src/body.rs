@@ -1,8 +1,8 @@
 //! Which body belongs to which operation; the bodies of RackBlox's operations, requests and their answers.
 
 use rackweave_core::msg::{
-    BlockRange, Body, GcField, GcOp, IoError, IoReply, IoRequest, Mutation, Op, PEERS_MAX, SectorRange, TableError,
-    VssdRow, io::WriteRequest,
+    BlockRange, Body, GcField, GcOp, IoError, IoReply, IoRequest, Mutation, Op, PEERS_MAX, ReadLoad, SectorRange,
+    TableError, VssdRow, io::WriteRequest,
 };
 use rackweave_core::request::Extent;
 use rackweave_core::{NodeId, VssdId};
@@ -32,6 +32,7 @@ pub(crate) fn put(op: Op, body: &Body, w: &mut Writer<'_>) {
         }
         (Op::Peer, Body::Peer(peer)) => peer.put(w),
         (Op::Control, Body::Control(control)) => control.put(w),
+        (Op::Load, Body::Load(load)) => load.put(w),
         _ => w.fail(EncodeError::BodyMismatch { op }),
     }
 }
@@ -46,6 +47,7 @@ pub(crate) fn get(op: Op, r: &mut Reader<'_>) -> Result<Body, DecodeError> {
         Op::Reply => get_reply(r)?,
         Op::Peer => Body::Peer(Wire::get(r)?),
         Op::Control => Body::Control(Wire::get(r)?),
+        Op::Load => Body::Load(Wire::get(r)?),
     })
 }
 
@@ -127,6 +129,7 @@ fn get_address(r: &mut Reader<'_>) -> Result<NodeId, DecodeError> {
 }
 
 wire_struct!(GcOp { field, sequence });
+wire_struct!(ReadLoad { answered, waiting });
 wire_enum!(GcField, "gc field", {
     0 => Soft, 1 => Regular, 2 => Background, 3 => Accept, 4 => Delay, 5 => Finish, 6 => Heartbeat, 7 => Idle,
 });

@@ -151,6 +151,7 @@ fn get_op(op: u8) -> Result<Op, DecodeError> {
         6 => Op::Reply,
         7 => Op::Peer,
         8 => Op::Control,
+        9 => Op::Load,
         op => return Err(DecodeError::UnknownOp { op }),
     })
 }

@@ -29,6 +29,8 @@ pub enum Op {
     Peer = 7,
     /// With the metadata service.
     Control = 8,
+    /// Ours: from a server to the switch, what reads a vSSD has before it. Not answered, not repeated.
+    Load = 9,
 }
 
 /// Traffic class (PN10), high first.
@@ -85,6 +87,7 @@ pub enum Body {
     Reply(IoReply),
     Peer(Peer),
     Control(Control),
+    Load(ReadLoad),
 }
 
 /// Payload of `create_vssd` (RB2, protocol rule 15).
@@ -107,6 +110,15 @@ pub enum TableError {
     TooManyPeers { peers: u32 },
     #[error("vSSD id 0 names none")]
     ZeroId,
+}
+
+/// Reads of a vSSD, counted by request in one life of its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLoad {
+    /// So many it has answered; the newest report is the one with most.
+    pub answered: u64,
+    /// So many have come and are not answered.
+    pub waiting: u32,
 }
 
 /// Payload of `gc_op`. (incarnation of the header, sequence) orders a vSSD's operations (protocol rule 16).

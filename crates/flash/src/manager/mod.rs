@@ -318,7 +318,7 @@ impl FlashManager {
         let soft_planes = u32::from(cut.soft_planes_per_die);
         let mut clock = Clock::new(&cfg.profile, cfg.timing);
         if cfg.erase_suspend {
-            clock.suspend_erases(&cfg.profile, cfg.profile.suspends_erases()?);
+            clock.suspend(&cfg.profile, Some(cfg.profile.suspends_erases()?), None);
         }
         Ok(FlashManager {
             clock,
@@ -436,7 +436,7 @@ impl FlashManager {
     fn submit(&mut self, out: &mut ManagerOut, pending: Pending, op: DeviceOp, done_at: Time) {
         let tag = self.pending.insert(pending) as u64;
         let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
-        self.clock.submitted(tag, &op, done_at);
+        self.clock.submitted(tag, &op, false, done_at);
         out.commands.push(DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
     }
 

@@ -90,9 +90,10 @@ pub(crate) struct Io<'a> {
 
 impl Io<'_> {
     pub(crate) fn submit(&mut self, pending: Pending, op: DeviceOp, done_at: Time) {
+        let collects = matches!(pending, Pending::Program { by: By::Gc { .. }, .. });
         let tag = self.pending.insert(pending) as u64;
         let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
-        self.clock.submitted(tag, &op, done_at);
+        self.clock.submitted(tag, &op, collects, done_at);
         self.out.commands.push(DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
     }
     /// Adds a slot to the last command, if that reads the one before it of the same page: the die's register has the page

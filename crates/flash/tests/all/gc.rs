@@ -242,16 +242,17 @@ fn ideal_collection_keeps_nobody_waiting_and_its_own_pace() {
 
 /// 256 erase blocks, four frontiers of the collector and more, under rewriting that keeps it at work.
 fn busy() -> Timed {
-    busy_with(false)
+    busy_with(false, false)
 }
-fn busy_with(erase_suspend: bool) -> Timed {
+fn busy_with(erase_suspend: bool, program_suspend: bool) -> Timed {
     let mut profile = small_profile();
     profile.geometry.blocks_per_plane = 64;
     // One read after the other, and few dies: every read of an erase's time may come to its die.
     profile.erase_suspend.as_mut().expect("p-ssd can").reads_max = 1_000;
+    profile.program_suspend.as_mut().expect("p-ssd can").reads_max = 1_000;
     // Contents are not kept: prefilling has none.
     let base = SsdConfig::new(SsdId(3), profile);
-    let cfg = SsdConfig { checkpoint_blocks: None, verify: false, erase_suspend, ..base };
+    let cfg = SsdConfig { checkpoint_blocks: None, verify: false, erase_suspend, program_suspend, ..base };
     let mut t = Timed::on(&cfg, Box::new(Discard));
     let n = t.ssd.space(VSSD).exported_slots / 4 * 4 / 10 * 8;
     t.ssd.prefill(VSSD, (0..n).map(|b| (addr(b as u32), Timestamp(1))));
@@ -282,11 +283,11 @@ fn a_read_waits_for_one_command_of_the_collector_at_the_most() {
 }
 
 #[test]
-fn with_erase_suspension_no_read_waits_for_an_erase() {
+fn with_suspension_no_read_waits_for_an_erase_or_a_program() {
     let p = small_profile();
     let suspend = p.erase_suspend.expect("p-ssd can").suspend;
-    let times = |erase_suspend| {
-        let (mut t, mut rng) = (busy_with(erase_suspend), Rng::new(6));
+    let times = |erase_suspend, program_suspend| {
+        let (mut t, mut rng) = (busy_with(erase_suspend, program_suspend), Rng::new(6));
         let n = t.ssd.space(VSSD).mapped_slots;
         t.ssd.gc_start(t.now, VSSD, &mut t.out);
         t.take();
@@ -296,22 +297,29 @@ fn with_erase_suspension_no_read_waits_for_an_erase() {
         t.ssd.check().expect("invariants");
         assert!(t.ssd.stats(VSSD).erases > 20 && !t.ssd.gc_running(VSSD));
         all.sort_unstable();
-        (all[all.len() * 999 / 1000], all[all.len() - 1])
+        let mean = Span(all.iter().map(|s| s.0).sum::<u64>() / all.len() as u64);
+        (all[all.len() * 999 / 1000], all[all.len() - 1], mean)
     };
-    let ((waits, longest), (passes, most)) = (times(false), times(true));
+    let ((waits, longest, mean), (passes, most, _)) = (times(false, false), times(true, false));
     assert!(longest > p.erase / 2 && waits > p.program + p.read, "{waits}, {longest}");
     // A page program of the collector, which cannot be interrupted, or the suspension.
     let own = (p.read + Span(4096 * 1_000_000_000 / p.bus_bytes_per_s) * 16) * 2;
     assert!(most < p.program.max(suspend) + own && passes < waits, "{passes}, {most} against {waits}, {longest}");
+    // Most of what reads meet is programs.
+    let (_, longest, of_programs) = times(false, true);
+    assert!(of_programs < mean * 3 / 4 && longest > p.erase / 2, "{of_programs} against {mean}, {longest}");
+    assert!(times(true, true).1 < suspend + own);
 }
 
 #[test]
 fn a_profile_that_cannot_suspend_is_refused() {
-    for name in ["femu", "optane"] {
+    for (name, erases) in [("femu", true), ("optane", false)] {
         let profile = Profile::builtin(name).expect("built in");
-        let cfg = SsdConfig { erase_suspend: true, ..SsdConfig::new(SsdId(3), profile) };
-        let e = Ssd::new(cfg).expect_err("it has no values").to_string();
-        assert!(e.contains(name) && e.contains("[erase_suspend]"), "{e}");
+        let base = SsdConfig::new(SsdId(3), profile);
+        let e = Ssd::new(SsdConfig { erase_suspend: erases, program_suspend: !erases, ..base });
+        let e = e.expect_err("it has no values").to_string();
+        let table = if erases { "[erase_suspend]" } else { "[program_suspend]" };
+        assert!(e.contains(name) && e.contains(table), "{e}");
     }
 }
 

@@ -47,6 +47,7 @@ fn impossible_values_are_refused_by_name() {
         ("suspend_ns = { value = 700_000", "suspend_ns = { value = -1", "erase_suspend.suspend_ns"),
         ("resume_ns = { value = 0", "resume_ns = { value = 20_000_000_000", "erase_suspend.resume_ns"),
         ("reads_max = { value = 8", "reads_max = { value = 0", "erase_suspend.reads_max"),
+        ("suspend_ns = { value = 100_000", "suspend_ns = { value = -1", "program_suspend.suspend_ns"),
         ("endurance = { value = 10_000", "endurance = { value = 0", "device.endurance"),
     ] {
         match refused(from, to) {

@@ -30,8 +30,8 @@ pub struct GcSection {
     pub idle_alpha: f64,
     /// A gap that is predicted to be longer is idle.
     pub idle_over_ms: u64,
-    /// Collection lets waiting reads pass between its commands, whatever `ssd.blocking_unit` says, and where the device can
-    /// suspend an erase, within it.
+    /// Collection lets waiting reads pass between its commands, whatever `ssd.blocking_unit` says, and within its erases and
+    /// programs where the device can suspend them.
     pub yields: bool,
     /// Which blocks are collected.
     pub victims: VictimPolicy,

@@ -119,6 +119,8 @@ pub struct SsdSection {
     pub blocking_unit: BlockingConfig,
     /// Host reads interrupt erases, where the profile says what that takes.
     pub erase_suspend: bool,
+    /// Likewise programs of the collector.
+    pub program_suspend: bool,
     /// Check record and CRC32C of every slot read.
     pub verify: bool,
     /// A vSSD's map is checkpointed whenever this many erase blocks were filled.
@@ -140,6 +142,7 @@ impl Default for SsdSection {
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,
             erase_suspend: false,
+            program_suspend: false,
             verify: true,
             checkpoint_blocks: 256,
         }
@@ -157,8 +160,11 @@ impl SsdSection {
         let rule = "one level or a list of different ones, of \"channel\", \"die\" and \"software\"";
         need(out, different, "ssd.isolation", &self.isolation, rule);
         need(out, self.checkpoint_blocks > 0, "ssd.checkpoint_blocks", &self.checkpoint_blocks, "at least 1");
-        let interruptible = !self.erase_suspend || self.blocking_unit == BlockingConfig::Page;
-        let rule = "only with ssd.blocking_unit = \"page\": with \"block\" nothing interrupts a collection";
-        need(out, interruptible, "ssd.erase_suspend", &self.erase_suspend, rule);
+        for (key, suspend) in [("ssd.erase_suspend", self.erase_suspend), ("ssd.program_suspend", self.program_suspend)]
+        {
+            let interruptible = !suspend || self.blocking_unit == BlockingConfig::Page;
+            let rule = "only with ssd.blocking_unit = \"page\": with \"block\" nothing interrupts a collection";
+            need(out, interruptible, key, &suspend, rule);
+        }
     }
 }

@@ -39,16 +39,16 @@ fn what_idle_means_is_checked_and_reaches_the_servers() {
 }
 
 #[test]
-fn collection_that_yields_holds_a_die_for_a_command_and_lets_erases_be_suspended_where_that_is_possible() {
+fn collection_that_yields_holds_a_die_for_a_command_and_is_suspended_where_that_is_possible() {
     let told = |text: &str| {
         let ssd = crate::build::ssd(&RackConfig::parse(text).unwrap(), 0).unwrap();
-        (ssd.blocking, ssd.erase_suspend)
+        (ssd.blocking, ssd.erase_suspend, ssd.program_suspend)
     };
     let block = "[ssd]\nblocking_unit = \"block\"\n";
-    assert_eq!(told(block), (rackweave_flash::BlockingUnit::Block, false));
-    assert_eq!(told(&format!("{block}[gc]\nyields = true\n")), (rackweave_flash::BlockingUnit::Page, true));
+    assert_eq!(told(&format!("{block}[gc]\nyields = false\n")), (rackweave_flash::BlockingUnit::Block, false, false));
+    assert_eq!(told(&format!("{block}[gc]\nyields = true\n")), (rackweave_flash::BlockingUnit::Page, true, true));
     let femu = "[ssd]\nprofile = \"femu\"\n[gc]\nyields = true\n";
-    assert_eq!(told(femu), (rackweave_flash::BlockingUnit::Page, false), "it cannot suspend");
+    assert_eq!(told(femu), (rackweave_flash::BlockingUnit::Page, false, false), "it cannot suspend");
 }
 
 #[test]
@@ -122,11 +122,18 @@ fn what_the_flash_is_told_reaches_it() {
     for twice in ["[]", "[\"die\", \"die\"]"] {
         assert_eq!(problems(&format!("[ssd]\nisolation = {twice}\n"))[0].0, "ssd.isolation");
     }
-    let suspends = |text| crate::build::ssd(&RackConfig::parse(text).unwrap(), 0).map(|s| s.erase_suspend);
-    assert!(suspends("[ssd]\nerase_suspend = true\n").unwrap() && !suspends("").unwrap());
-    let e = suspends("[ssd]\nerase_suspend = true\nprofile = \"femu\"\n").unwrap_err().to_string();
-    assert!(e.contains("ssd.erase_suspend: profile femu"), "{e}");
-    assert_eq!(problems("[ssd]\nerase_suspend = true\nblocking_unit = \"block\"\n")[0].0, "ssd.erase_suspend");
+    let suspends = |text: &str| {
+        let ssd = crate::build::ssd(&RackConfig::parse(&format!("{text}[gc]\nyields = false\n")).unwrap(), 0);
+        ssd.map(|s| [s.erase_suspend, s.program_suspend])
+    };
+    assert_eq!(suspends("").unwrap(), [false, false]);
+    for (what, told) in [("erase_suspend", [true, false]), ("program_suspend", [false, true])] {
+        let on = format!("[ssd]\n{what} = true\n");
+        assert_eq!(suspends(&on).unwrap(), told);
+        let e = suspends(&format!("{on}profile = \"femu\"\n")).unwrap_err().to_string();
+        assert!(e.contains(&format!("ssd.{what}: profile femu")), "{e}");
+        assert_eq!(problems(&format!("{on}blocking_unit = \"block\"\n"))[0].0, format!("ssd.{what}"));
+    }
 }
 
 #[test]

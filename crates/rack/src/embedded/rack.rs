@@ -8,7 +8,7 @@ use rackweave_dataplane::Own;
 use rackweave_flash::Profile;
 use rackweave_meta::Meta;
 use rackweave_server::{Server, VssdStatus};
-use rackweave_switch::Switch;
+use rackweave_switch::{Redirect, Switch};
 use rackweave_transport::Keys;
 
 use super::control::{PolicyState, SwitchState, Vssd};
@@ -172,17 +172,17 @@ impl Nodes for RackNodes {
 
     fn policy(&self) -> Option<PolicyState> {
         let mut otherwise = policy::otherwise(&self.cfg);
-        if self.cfg.switch.redirect == RedirectKind::Load {
-            otherwise.push("switch.redirect = \"gc\" (for \"load\" the switch would have to see answers)".into());
+        if self.cfg.switch.redirect == RedirectKind::Load && build::redirect(&self.cfg) == Redirect::Gc {
+            otherwise.push("switch.redirect = \"gc\" (a switch in the kernel knows nothing of loads)".into());
         }
         Some(PolicyState { policy: self.cfg.policy.name().into(), otherwise })
     }
 
     fn set_policy(&mut self, now: Time, policy: Policy) -> Result<Vec<String>, PolicyError> {
         let (cfg, changes) = policy::change(&self.cfg, policy)?;
-        let redirect = build::live_redirect(&cfg);
+        let redirect = build::redirect(&cfg);
         match &mut self.switch {
-            Some(Plane::Kernel(_)) if redirect != build::live_redirect(&self.cfg) => {
+            Some(Plane::Kernel(_)) if redirect != build::redirect(&self.cfg) => {
                 return Err(PolicyError::InKernel { policy });
             }
             Some(Plane::Process(s)) => s.set_redirect(redirect),
@@ -190,7 +190,10 @@ impl Nodes for RackNodes {
         }
         self.far_switches.iter_mut().for_each(|s| s.set_redirect(redirect));
         let gc = build::gc(&cfg);
-        self.servers.iter_mut().flatten().for_each(|s| s.set_gc(now, gc));
+        for s in self.servers.iter_mut().flatten() {
+            s.set_gc(now, gc);
+            s.set_tells_load(redirect == Redirect::Load);
+        }
         self.cfg = cfg;
         Ok(changes)
     }
@@ -347,3 +350,7 @@ pub fn shape(cfg: &RackConfig) -> Result<Shape, BuildError> {
         meta_bytes: build::meta_bytes(cfg)?.next_multiple_of(u64::from(BLOCK)),
     })
 }
+
+#[cfg(test)]
+#[path = "rack_tests.rs"]
+mod tests;

@@ -4,6 +4,7 @@ use rackweave_core::{Rng, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{IsolationConfig, Levels, RackConfig, Size};
+use crate::policy::Policy;
 use crate::racks::RacksSection;
 use crate::sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
@@ -73,6 +74,13 @@ pub struct Params {
     /// The vSSDs of a drive are software-isolated, and collect as a channel group.
     #[serde(default)]
     pub grouped: bool,
+    /// As a rack's own, or RackBlox's, under which reads stay where they are sent unless that replica collects.
+    #[serde(default = "rackblox")]
+    pub policy: Policy,
+}
+
+fn rackblox() -> Policy {
+    Policy::Rackblox
 }
 
 fn one_rack() -> u32 {
@@ -265,6 +273,9 @@ impl Plan {
         if more.chance(SMALL_KEEP_SHARE) {
             params.keep_kib = more.below(256);
         }
+        if more.chance(0.5) {
+            params.policy = Policy::Rackblox;
+        }
         let count = rng.between(FAULTS_MIN as u64 + 1, 10);
         let slice = params.span_ms * 1000 / count;
         let mut faults: Vec<FaultAt> = (0..count)
@@ -361,7 +372,8 @@ impl Plan {
     /// The rack of this plan.
     pub fn rack(&self) -> RackConfig {
         let p = &self.params;
-        let mut c = RackConfig { servers: p.servers, cache_slots: p.cache_slots, ..RackConfig::default() };
+        let c = RackConfig { servers: p.servers, cache_slots: p.cache_slots, ..RackConfig::default() };
+        let mut c = p.policy.apply(&c);
         c.replicas = p.copies;
         c.min_copies = c.min_copies.min(p.copies);
         c.ssd.profile.clone_from(&p.profile);
@@ -467,6 +479,7 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         far_copies: 1,
         between_racks_us: 0,
         grouped: false,
+        policy: Policy::default(),
     }
 }
 

@@ -103,18 +103,7 @@ pub struct Engine<N> {
     /// What nodes reported since it was last taken, for a checker that asked.
     tap: Option<Vec<(NodeId, Trace)>>,
     capture: Option<Capture>,
-    switch_sees: SwitchSees,
-}
-
-/// What the switch is told of beside what is addressed to it: everything crosses it, but that costs events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SwitchSees {
-    #[default]
-    Requests,
-    /// Replicas' answers, too.
-    Answers,
-    /// All that nodes send each other: it queues there.
-    All,
+    all_crosses_switch: bool,
 }
 
 impl<N: Node> Engine<N> {
@@ -148,12 +137,14 @@ impl<N: Node> Engine<N> {
             controller: false,
             tap: None,
             capture: None,
-            switch_sees: SwitchSees::default(),
+            all_crosses_switch: false,
         }
     }
 
-    pub fn switch_sees(&mut self, what: SwitchSees) {
-        self.switch_sees = what;
+    /// The switch is told of all that nodes send each other, as it queues there. Else only of what is addressed to it:
+    /// everything crosses it, but that costs events.
+    pub fn all_crosses_switch(&mut self) {
+        self.all_crosses_switch = true;
     }
 
     pub fn now(&self) -> Time {
@@ -492,12 +483,7 @@ impl<N: Node> Engine<N> {
         }
         let from_switch = self.nodes[n.0 as usize].kind == NodeKind::Switch;
         let hop = from_switch && !(self.controller && matches!(packet.body, Body::Gc(_)));
-        let seen = !from_switch
-            && match self.switch_sees {
-                SwitchSees::Requests => false,
-                SwitchSees::Answers => matches!(packet.body, Body::Reply(_)),
-                SwitchSees::All => true,
-            };
+        let seen = self.all_crosses_switch && !from_switch;
         let node = if seen { self.crosses(&packet) } else { packet.dst.first_hop() };
         let arrivals = self.net.send(self.now, n, node, bytes, hop);
         let [Some(first), second] = arrivals else { return };

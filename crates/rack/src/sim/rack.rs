@@ -17,9 +17,8 @@ use crate::config::RackConfig;
 use crate::racks;
 use crate::sim::clock::NodeClock;
 use crate::sim::disk::{CutOdds, CutReport, Disk, FaultDisk};
-use crate::sim::engine::{Engine, SwitchSees};
+use crate::sim::engine::Engine;
 use crate::sim::net::{NetState, Network};
-use crate::switching::RedirectKind;
 
 /// A node of the rack, with its type at hand for checkers.
 pub enum RackNode {
@@ -140,9 +139,7 @@ impl Sim {
             engine.put_disk(SsdId(i), new_disk(sim.contents));
         }
         if cfg.switch.egress.is_some() {
-            engine.switch_sees(SwitchSees::All);
-        } else if cfg.switch.redirect == RedirectKind::Load {
-            engine.switch_sees(SwitchSees::Answers);
+            engine.all_crosses_switch();
         }
         let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0 };
         let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;

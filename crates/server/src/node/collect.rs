@@ -1,4 +1,4 @@
-//! What a server and its switch agree on: the row of each vSSD, and when it collects.
+//! What a server and its switch agree on: the row of each vSSD, when it collects, and what reads it has before it.
 
 use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, Packet, TableError, VssdRow};
 use rackweave_core::{Effects, Span, Time, TracePoint};
@@ -6,6 +6,7 @@ use rackweave_core::{Effects, Span, Time, TracePoint};
 use super::Server;
 use crate::forward::Forwarding;
 use crate::gc::GcAction;
+use crate::load::answers_read;
 
 /// An unanswered `create_vssd` is repeated after this.
 const ROW_AGAIN: Span = Span::from_millis(20);
@@ -51,6 +52,30 @@ impl Server {
             v.gc.answer(now, op);
             self.touched |= 1 << i;
         }
+    }
+
+    /// Tells the switch what reads its vSSDs have before them, if there is news; `fx.packets[sent..]` left in this event.
+    /// Returns when it is to be told at the latest.
+    pub(super) fn tell_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {
+        for p in &fx.packets[sent..] {
+            if let Body::Reply(reply) = &p.body
+                && answers_read(reply)
+                && let Some(v) = self.vssds.iter_mut().find(|v| v.cfg.id == p.header.vssd)
+            {
+                v.load.answered();
+            }
+        }
+        let mut at = Time::MAX;
+        for i in 0..self.vssds.len() {
+            let v = &mut self.vssds[i];
+            let idle = v.classes.reads() == 0 && v.disk.reads_at_flash().0 == 0;
+            if let Some(load) = v.load.report(now, idle) {
+                let header = self.header(Op::Load, i, 0);
+                self.to_switch(header, Body::Load(load), fx);
+            }
+            at = at.min(self.vssds[i].load.deadline());
+        }
+        at
     }
 
     pub(super) fn free_ratio(&self, i: usize) -> f64 {

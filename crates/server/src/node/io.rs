@@ -18,6 +18,9 @@ impl Server {
         }
         let v = &mut self.vssds[i];
         v.gc.request(now);
+        if self.cfg.tells_load && p.header.op == Op::Read {
+            v.load.came(now);
+        }
         if !v.gc.actions.is_empty() {
             self.touched |= 1 << i;
         }

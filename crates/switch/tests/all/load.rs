@@ -1,10 +1,10 @@
 //! Reads go to the replica with the fewest before it, as far as the switch can tell.
 
-use rackweave_core::msg::{Body, GcField, IoReply, Op, Packet};
-use rackweave_core::{Effects, Event, Layout, Node, NodeId, Payload, Span, Time};
+use rackweave_core::msg::{Body, GcField, Op, ReadLoad};
+use rackweave_core::{Effects, Event, Incarnation, Layout, Node, Span, Time};
 use rackweave_switch::{Redirect, Switch, SwitchConfig};
 
-use crate::support::{CLIENT, create, gc, packet, read, send};
+use crate::support::{create, gc, packet, read, send};
 
 fn at(ms: u64) -> Time {
     Time::ZERO + Span::from_millis(ms)
@@ -28,10 +28,17 @@ fn reached(s: &mut Switch, now: Time, vssd: u32) -> u32 {
     out.header.vssd.0
 }
 
-fn answer(vssd: u32) -> Packet {
-    let mut p = packet(Op::Reply, vssd + 1, vssd, Body::Reply(IoReply::Data(Payload::Zero { sectors: 8 })));
-    p.dst = CLIENT;
-    p
+/// The vSSD's server tells so in that life.
+fn tell(s: &mut Switch, now: Time, vssd: u32, life: u64, answered: u64, waiting: u32) {
+    let mut p = packet(Op::Load, vssd + 1, vssd, Body::Load(ReadLoad { answered, waiting }));
+    p.header.incarnation = Incarnation(life);
+    assert!(send(s, now, p).is_none(), "it is not answered");
+}
+
+/// How many of the next reads go to each of the three.
+fn shares(s: &mut Switch, now: Time, reads: u32) -> [usize; 3] {
+    let all: Vec<u32> = (0..reads).map(|_| reached(s, now, 1)).collect();
+    [1, 2, 3].map(|v| all.iter().filter(|&&to| to == v).count())
 }
 
 #[test]
@@ -39,9 +46,9 @@ fn each_read_goes_to_the_one_with_fewest_before_it() {
     let mut s = set(true);
     let got: Vec<u32> = (0..6).map(|_| reached(&mut s, at(1), 2)).collect();
     assert_eq!(got, [2, 1, 3, 2, 1, 3], "of equal ones its own first");
-    // Answers go on to the client, and make room.
-    let out = send(&mut s, at(1), answer(3)).expect("an answer goes on");
-    assert_eq!((out.src, out.dst, out.header.vssd.0), (NodeId(4), CLIENT, 3));
+    // Answers make room.
+    tell(&mut s, at(1), 3, 1, 0, 2);
+    tell(&mut s, at(1), 3, 1, 1, 1);
     assert_eq!([reached(&mut s, at(1), 2), reached(&mut s, at(1), 2)], [3, 2]);
     assert_eq!((s.counters().balanced, s.counters().redirects), (5, 0));
 }
@@ -70,9 +77,10 @@ fn reads_whose_answers_were_lost_are_forgotten() {
     for _ in 0..30 {
         reached(&mut s, at(1), 1);
     }
-    // The answers of two come; those of the third never do.
+    // Two answer; the third never does.
     for v in [1, 2] {
-        (0..10).for_each(|_| drop(send(&mut s, at(2), answer(v))));
+        tell(&mut s, at(1), v, 1, 0, 10);
+        tell(&mut s, at(2), v, 1, 10, 0);
     }
     let at_third = |s: &mut Switch, now| (0..6).filter(|_| reached(s, now, 1) == 3).count();
     assert_eq!(at_third(&mut s, at(3)), 0, "ten are before it");
@@ -90,4 +98,39 @@ fn a_collecting_replica_gets_reads_only_when_the_others_have_many() {
     let own = all.iter().filter(|&&v| v == 1).count();
     assert!(own > 0 && own < 200, "{own} of 600");
     assert_eq!((s.counters().redirects, s.counters().all_collecting), (620 - own as u64, own as u64));
+}
+
+#[test]
+fn what_waits_is_not_forgotten_while_its_server_says_so() {
+    let mut s = set(true);
+    for ms in 0..100 {
+        tell(&mut s, at(ms), 3, 1, 5, 20);
+    }
+    assert_eq!(shares(&mut s, at(100), 30), [15, 15, 0], "twenty are before the third");
+    tell(&mut s, at(100), 3, 1, 25, 0);
+    assert_eq!(shares(&mut s, at(100), 15), [0, 0, 15]);
+}
+
+#[test]
+fn reports_that_come_late_or_from_others_say_nothing() {
+    let mut s = set(true);
+    for v in 1..=3 {
+        tell(&mut s, at(1), v, 2, 0, 0);
+    }
+    assert_eq!(shares(&mut s, at(1), 30), [10, 10, 10]);
+    // A report was lost: the next one counts for both. What was overtaken, twice there, or of an earlier life counts not.
+    tell(&mut s, at(1), 3, 2, 8, 2);
+    for (life, answered) in [(2, 4), (2, 8), (1, 1_000)] {
+        tell(&mut s, at(1), 3, life, answered, 0);
+    }
+    assert_eq!(shares(&mut s, at(1), 8), [0, 0, 8], "two are before it");
+    let malformed = s.counters().malformed;
+    let mut p = packet(Op::Load, 2, 3, Body::Load(ReadLoad { answered: 1_000, waiting: 0 }));
+    p.header.incarnation = Incarnation(2);
+    assert!(send(&mut s, at(1), p).is_none(), "another server's vSSD");
+    assert_eq!(s.counters().malformed, malformed + 1);
+    assert_eq!(shares(&mut s, at(1), 3), [1, 1, 1]);
+    // A new life has nothing of what the last one was sent.
+    tell(&mut s, at(1), 2, 3, 0, 0);
+    assert_eq!(shares(&mut s, at(1), 11), [0, 11, 0]);
 }

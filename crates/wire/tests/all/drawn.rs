@@ -8,7 +8,7 @@ use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
-    Peer, RackMap, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
+    Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{
     AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus,
@@ -89,7 +89,7 @@ impl Draw {
     }
 
     fn body(&mut self) -> (Op, Body) {
-        match self.below(9) {
+        match self.below(10) {
             0 => (Op::CreateVssd, Body::CreateVssd(Box::new(self.row()))),
             1 => (Op::DelVssd, Body::DelVssd),
             2 => (Op::GcOp, Body::Gc(self.gc())),
@@ -104,6 +104,7 @@ impl Draw {
             4 => (Op::Reply, Body::Reply(self.reply())),
             5 => (Op::Reply, Body::Table(self.table())),
             6 | 7 => (Op::Peer, Body::Peer(self.peer())),
+            8 => (Op::Load, Body::Load(ReadLoad { answered: self.u64(), waiting: self.u32() })),
             _ => (Op::Control, Body::Control(self.control())),
         }
     }

@@ -8,7 +8,7 @@ use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Credit, Inv, InvBlock};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
-    Peer, Role, SectorRange, TableError, View, ViewState, VssdRow,
+    Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, ServerInfo, ServerState};
 use rackweave_core::{Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VolumeId, VssdId};
@@ -121,6 +121,7 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("control_view_recovering", view(ViewState::Recovering { leader: VssdId(0x21) }, 6)),
         ("control_view_recovered", view(ViewState::Normal, 4)),
     ];
+    samples.push(("load", packet(Op::Load, Body::Load(ReadLoad { answered: 0x0c0d_0e0f, waiting: 3 }))));
     use GcField::*;
     for (name, field) in [
         ("gc_soft", Soft),

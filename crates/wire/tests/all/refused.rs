@@ -41,7 +41,7 @@ fn headers() {
     assert_eq!(decode(&[5; 79]).unwrap_err(), DecodeError::Truncated { offset: 0, need: HEADER_BYTES, left: 79 });
     assert_eq!(decode(&[]).unwrap_err(), DecodeError::Truncated { offset: 0, need: HEADER_BYTES, left: 0 });
     assert_eq!(with(gc(), 0, &[0]), DecodeError::UnknownOp { op: 0 });
-    assert_eq!(with(gc(), 0, &[9]), DecodeError::UnknownOp { op: 9 });
+    assert_eq!(with(gc(), 0, &[10]), DecodeError::UnknownOp { op: 10 });
     assert_eq!(with(gc(), 9, &[2]), DecodeError::UnknownVersion { version: 2 });
     assert_eq!(with(gc(), 10, &[3]), DecodeError::UnknownClass { class: 3 });
     assert_eq!(with(gc(), 11, &[2]), DecodeError::BadFlags { flags: 2 });

@@ -1,0 +1,105 @@
+//! What the switch is told of the reads before a vSSD, where it chooses replicas by that: it knows what it sent, and
+//! answers go past it.
+
+use rackweave_core::msg::{IoReply, ReadLoad};
+use rackweave_core::{Span, Time};
+
+/// So many answers after the last report the switch is told again: seldom enough to cost little, and until then it takes
+/// no more than so many reads to be waiting that are not.
+const ANSWERS: u64 = 4;
+/// The same after so long, if there is any news. Sooner than the switch forgets reads for being old.
+const WITHIN: Span = Span::from_millis(1);
+
+/// Reads of one vSSD, counted as the switch counts them: by request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    came: u64,
+    answered: u64,
+    /// Of `answered`, at the last report.
+    told: u64,
+    tell_at: Time,
+}
+
+impl Load {
+    pub fn new() -> Load {
+        Load { came: 0, answered: 0, told: 0, tell_at: Time::ZERO }
+    }
+    pub fn came(&mut self, now: Time) {
+        if self.deadline() == Time::MAX {
+            self.tell_at = now + WITHIN;
+        }
+        self.came += 1;
+    }
+    pub fn answered(&mut self) {
+        self.answered += 1;
+    }
+    fn waiting(&self) -> u64 {
+        self.came.saturating_sub(self.answered)
+    }
+    /// When the switch is to be told, if not before.
+    pub fn deadline(&self) -> Time {
+        if self.waiting() > 0 || self.answered > self.told { self.tell_at } else { Time::MAX }
+    }
+    /// What the switch is to be told now. `idle`: nothing waits here, so that what came and has no answer of its own (it was
+    /// refused, or is of an earlier view) never will.
+    pub fn report(&mut self, now: Time, idle: bool) -> Option<ReadLoad> {
+        if idle {
+            self.came = self.answered;
+        }
+        if self.answered - self.told < ANSWERS && now < self.deadline() {
+            return None;
+        }
+        self.told = self.answered;
+        self.tell_at = now + WITHIN;
+        let waiting = u32::try_from(self.waiting()).unwrap_or(u32::MAX);
+        Some(ReadLoad { answered: self.answered, waiting })
+    }
+}
+
+/// Whether that answers a request that the switch may redirect.
+pub(crate) fn answers_read(reply: &IoReply) -> bool {
+    matches!(reply, IoReply::Data(_) | IoReply::Extents(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Time {
+        Time::ZERO + Span::from_micros(us)
+    }
+
+    #[test]
+    fn every_fourth_answer_is_told_and_the_rest_within_a_millisecond() {
+        let mut l = Load::new();
+        assert!(l.report(at(0), true).is_none() && l.deadline() == Time::MAX, "no news");
+        let mut told = Vec::new();
+        for n in 0..18 {
+            l.came(at(n));
+            l.answered();
+            told.extend(l.report(at(n), true));
+        }
+        assert_eq!(told, [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0 }));
+        assert_eq!(l.deadline(), at(16 + 1_000), "from the first that is not told");
+        assert_eq!(l.report(l.deadline(), true), Some(ReadLoad { answered: 18, waiting: 0 }));
+        assert_eq!(l.deadline(), Time::MAX);
+    }
+
+    #[test]
+    fn what_waits_is_told_again_and_again_and_what_was_refused_does_not_wait() {
+        let mut l = Load::new();
+        (0..3).for_each(|_| l.came(at(0)));
+        l.answered();
+        assert_eq!(l.report(at(999), false), None);
+        assert_eq!(l.report(at(1_000), false), Some(ReadLoad { answered: 1, waiting: 2 }));
+        assert_eq!(l.report(at(1_500), false), None);
+        assert_eq!(l.report(at(2_000), false), Some(ReadLoad { answered: 1, waiting: 2 }));
+        assert_eq!(l.report(at(2_500), true), None);
+        assert_eq!(l.deadline(), Time::MAX, "nothing is here that would be answered");
+    }
+
+    #[test]
+    fn only_reads_count() {
+        assert!(answers_read(&IoReply::Extents(Vec::new().into())) && !answers_read(&IoReply::Done));
+    }
+}
