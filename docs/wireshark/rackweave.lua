@@ -24,7 +24,8 @@ local CONTROL = {
   [0] = "server's hello", [1] = "welcome to a server", [2] = "heartbeat", [3] = "lease", [4] = "new view",
   [5] = "set recovered", [6] = "new epoch wanted", [7] = "client's hello", [8] = "welcome to a client", [9] = "map wanted",
   [10] = "map", [11] = "attach", [12] = "attached", [13] = "administration", [14] = "its answer", [15] = "volume changed",
-  [16] = "hello of an empty server", [17] = "server refused",
+  [16] = "hello of an empty server", [17] = "server refused", [18] = "volume limited", [20] = "vSSDs of a server",
+  [21] = "slots cleared", [22] = "wear", [23] = "members silent", [24] = "members reached", [25] = "flash worn out",
 }
 local GC = {
   [0] = "soft", [1] = "regular", [2] = "bg", [3] = "accept", [4] = "delay", [5] = "finish", [6] = "still collecting",
@@ -120,6 +121,8 @@ field("reply", u8("Answer", REPLY))
 field("failed", u8("Failure", FAILED))
 field("peer", u8("Message", PEER))
 field("control", u8("Message", CONTROL))
+field("load.answered", u64("Reads answered"))
+field("load.waiting", u32("Reads that wait"))
 field("body", bytes("Body"))
 
 local all = {}
@@ -215,6 +218,10 @@ local function body(op, tvb, tree)
     tree:add(f["control"], tvb(0, 1))
     if tvb:len() > 1 then tree:add(f["body"], tvb(1)) end
     return name(CONTROL, tvb(0, 1):uint())
+  elseif op == 9 then
+    tree:add(f["load.answered"], tvb(0, 8))
+    tree:add(f["load.waiting"], tvb(8, 4))
+    return string.format("%s answered, %d wait", tostring(tvb(0, 8):uint64()), tvb(8, 4):uint())
   end
   tree:add(f["body"], tvb(0))
   return ""
@@ -352,7 +359,7 @@ local function ours(tvb)
   if len < SHORT + BRIEF then return false end
   local op, class = tvb(0, 1):uint(), tvb(10, 1):uint()
   if class > 2 then return false end
-  if op >= 1 and op <= 8 then
+  if op >= 1 and op <= 9 then
     if len < HEADER or tvb(9, 1):uint() ~= 1 then return false end
     local flags, body_bytes = tvb(11, 1):uint(), tvb(56, 4):uint()
     if flags >= 128 then
