@@ -6,7 +6,7 @@ use rackweave_rack::RackConfig;
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_server::VssdStatus;
 
-use crate::rig::{Rig, small};
+use crate::rig::{Rig, has_rig, small};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a write.
@@ -22,18 +22,7 @@ struct Rack {
     slowest: Span,
 }
 
-impl std::ops::Deref for Rack {
-    type Target = Rig;
-    fn deref(&self) -> &Rig {
-        &self.rig
-    }
-}
-
-impl std::ops::DerefMut for Rack {
-    fn deref_mut(&mut self) -> &mut Rig {
-        &mut self.rig
-    }
-}
+has_rig!(Rack);
 
 impl Rack {
     /// Of four servers, with a volume that is written all over.

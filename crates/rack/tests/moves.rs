@@ -7,7 +7,7 @@ use rackweave_core::{Payload, Rng, SetId, Span, TracePoint, VolumeId, VssdId};
 use rackweave_rack::RackConfig;
 use rackweave_rack::sim::{Breakage, Contents, RackFaults, SimConfig};
 
-use crate::rig::{Rig, small};
+use crate::rig::{Rig, has_rig, small};
 
 const BLOCKS: u64 = 96;
 const BLOCK: u64 = 4096;
@@ -26,18 +26,7 @@ fn config(change: impl FnOnce(&mut RackConfig)) -> RackConfig {
     cfg
 }
 
-impl std::ops::Deref for Rack {
-    type Target = Rig;
-    fn deref(&self) -> &Rig {
-        &self.rig
-    }
-}
-
-impl std::ops::DerefMut for Rack {
-    fn deref_mut(&mut self) -> &mut Rig {
-        &mut self.rig
-    }
-}
+has_rig!(Rack);
 
 impl Rack {
     /// With a volume that is written all over.

@@ -15,6 +15,24 @@ pub struct Rig {
     answers: Vec<(RequestId, Answer)>,
 }
 
+/// What has a field `rig` can do what a rig can.
+macro_rules! has_rig {
+    ($rack:ty) => {
+        impl std::ops::Deref for $rack {
+            type Target = $crate::rig::Rig;
+            fn deref(&self) -> &$crate::rig::Rig {
+                &self.rig
+            }
+        }
+        impl std::ops::DerefMut for $rack {
+            fn deref_mut(&mut self) -> &mut $crate::rig::Rig {
+                &mut self.rig
+            }
+        }
+    };
+}
+pub(crate) use has_rig;
+
 /// Servers with small drives of profile `femu`.
 pub fn small(servers: u32, mib: u64) -> RackConfig {
     let mut cfg = RackConfig { servers, ..RackConfig::default() };

@@ -10,7 +10,7 @@ use rackweave_rack::racks::RacksSection;
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_switch::Counters;
 
-use crate::rig::{Rig, small};
+use crate::rig::{Rig, has_rig, small};
 
 struct Racks {
     rig: Rig,
@@ -19,18 +19,7 @@ struct Racks {
     home: u32,
 }
 
-impl std::ops::Deref for Racks {
-    type Target = Rig;
-    fn deref(&self) -> &Rig {
-        &self.rig
-    }
-}
-
-impl std::ops::DerefMut for Racks {
-    fn deref_mut(&mut self) -> &mut Rig {
-        &mut self.rig
-    }
-}
+has_rig!(Racks);
 
 impl Racks {
     fn new() -> Racks {

@@ -5,7 +5,7 @@ use rackweave_core::{Layout, Payload, SetId, Span, VolumeId};
 use rackweave_rack::RackConfig;
 use rackweave_rack::sim::{Contents, SimConfig};
 
-use crate::rig::{Rig, small};
+use crate::rig::{Rig, has_rig, small};
 
 /// A stripe unit: the least that lies in one set.
 const UNIT: u64 = 16 * 4096;
@@ -33,18 +33,7 @@ fn data(stamp: u64) -> Payload {
     Payload::elided(UNIT as u32, stamp << 32)
 }
 
-impl std::ops::Deref for Rack {
-    type Target = Rig;
-    fn deref(&self) -> &Rig {
-        &self.rig
-    }
-}
-
-impl std::ops::DerefMut for Rack {
-    fn deref_mut(&mut self) -> &mut Rig {
-        &mut self.rig
-    }
-}
+has_rig!(Rack);
 
 impl Rack {
     fn new(cfg: &RackConfig, seed: u64) -> Rack {

@@ -5,24 +5,13 @@ use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, SetSt
 use rackweave_core::{Payload, SetId, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 
-use crate::rig::{Rig, small};
+use crate::rig::{Rig, has_rig, small};
 
 struct Rack {
     rig: Rig,
 }
 
-impl std::ops::Deref for Rack {
-    type Target = Rig;
-    fn deref(&self) -> &Rig {
-        &self.rig
-    }
-}
-
-impl std::ops::DerefMut for Rack {
-    fn deref_mut(&mut self) -> &mut Rig {
-        &mut self.rig
-    }
-}
+has_rig!(Rack);
 
 impl Rack {
     fn new(keep_kib: u64) -> Rack {

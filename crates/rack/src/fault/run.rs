@@ -159,6 +159,7 @@ impl Volume {
 }
 
 struct PendingOp {
+    begun: Time,
     volume: usize,
     kind: Kind,
     history: Option<OpId>,

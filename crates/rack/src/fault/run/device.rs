@@ -25,12 +25,18 @@ pub(super) struct Breakages {
     pub all: bool,
     /// The last copy of a set was on a device that failed.
     pub lost: bool,
+    /// When a set's only member was last seen on one that has failed.
+    sole_until: Time,
 }
 
 impl Breakages {
-    /// A set's only member is on a device that has failed.
-    pub fn sole_copy_broken(&self, watch: &mut SetWatch, sim: &Sim) -> bool {
-        self.now.is_some_and(|(server, _)| watch.only_on(sim, server))
+    /// A set's only member is on a device that has failed, or was when this had begun already: an answer may be on its way
+    /// while others become members again.
+    pub fn sole_copy_broken(&mut self, begun: Time, watch: &mut SetWatch, sim: &Sim) -> bool {
+        if self.now.is_some_and(|(server, _)| watch.only_on(sim, server)) {
+            self.sole_until = sim.now();
+        }
+        self.sole_until > Time::ZERO && begun <= self.sole_until
     }
 }
 

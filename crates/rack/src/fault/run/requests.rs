@@ -17,7 +17,7 @@ impl Run<'_> {
         if let Some(h) = history {
             self.history.label(h, id);
         }
-        self.pending.insert((client, id), PendingOp { volume, kind, history, lane, fill: None });
+        self.pending.insert((client, id), PendingOp { begun: self.sim.now(), volume, kind, history, lane, fill: None });
         *self.stats.operations.entry(kind).or_default() += 1;
         let at = self.sim.now();
         self.sim.submit(at, client, Request { id: RequestId(id), op });
@@ -109,7 +109,9 @@ impl Run<'_> {
             }
             // The one good copy may have been lost with the power of the others, or with its device.
             RequestError::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
-            RequestError::Io if self.breakage.all || self.breakage.sole_copy_broken(&mut self.watch, &self.sim) => {
+            RequestError::Io
+                if self.breakage.all || self.breakage.sole_copy_broken(op.begun, &mut self.watch, &self.sim) =>
+            {
                 Ok(())
             }
             _ => {
