@@ -1,0 +1,134 @@
+//! Channel groups of a drive: who gets which dies of shared channels, and who lends to whom (RackBlox §3.3, §3.5.2).
+
+use rackweave_core::{Time, VssdId};
+
+use super::{AllocError, FlashOut, Share, Ssd, Violation};
+use crate::geometry::Geometry;
+use crate::vssd::{Vssd, checkpoint};
+
+/// Channels that software-isolated vSSDs share. Their dies are given out round by round, a die of each channel in turn, so
+/// that each vSSD is on all of them.
+#[derive(Debug)]
+pub(super) struct ChannelGroup {
+    first: u16,
+    channels: u16,
+    /// Dies given out.
+    given: u32,
+    /// Places of its vSSDs.
+    members: Vec<usize>,
+}
+
+impl ChannelGroup {
+    fn dies(&self, g: &Geometry) -> u32 {
+        u32::from(self.channels) * u32::from(g.dies_per_channel)
+    }
+    fn die(&self, g: &Geometry, n: u32) -> u32 {
+        let channel = u32::from(self.first) + n % u32::from(self.channels);
+        channel * u32::from(g.dies_per_channel) + n / u32::from(self.channels)
+    }
+}
+
+/// What a vSSD has borrowed of its channel group, and lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoanStatus {
+    pub borrowed_blocks: u32,
+    pub lent_blocks: u32,
+}
+
+impl Ssd {
+    /// Dies of the first channel group of so many channels that has enough left, or of a new one on free channels.
+    pub(super) fn alloc_shared(&mut self, id: VssdId, channels: u16, dies: u32) -> Result<(), AllocError> {
+        let (g, share) = (*self.geometry(), Share::Software { channels, dies });
+        let per_channel = u32::from(g.dies_per_channel);
+        let left = |c: &ChannelGroup| c.dies(&g) - c.given;
+        let k = match self.groups.iter().position(|c| c.channels == channels && left(c) >= dies) {
+            Some(k) => k,
+            None => {
+                let used: Vec<bool> = self.used_dies.chunks(per_channel as usize).map(|c| c.contains(&true)).collect();
+                let first = used.windows(usize::from(channels).max(1)).position(|w| !w.contains(&true));
+                let of_size = self.groups.iter().filter(|c| c.channels == channels);
+                let free = first.map_or(of_size.map(left).max().unwrap_or(0), |_| u32::from(channels) * per_channel);
+                let Some(first) = first.filter(|_| dies <= free && channels > 0) else {
+                    return Err(AllocError::NoShared { asked: dies, channels, free });
+                };
+                let group = ChannelGroup { first: first as u16, channels, given: 0, members: Vec::new() };
+                self.groups.push(group);
+                self.groups.len() - 1
+            }
+        };
+        let c = &self.groups[k];
+        let own = c.given..c.given + dies;
+        let others = (0..c.dies(&g)).filter(|n| !own.contains(n));
+        let all: Box<[u32]> = own.clone().chain(others).map(|n| c.die(&g, n)).collect();
+        let each = checkpoint::unit_bytes(&g, g.blocks_per_die());
+        let behind = if per_channel > 1 { Ssd::meta_bytes(&g) } else { 0 };
+        let at = u64::from(u32::from(c.first) * per_channel + c.given);
+        let (given, place) = (c.given, self.vssds.len());
+        let whole = c.first as usize * per_channel as usize..usize::from(c.first + c.channels) * per_channel as usize;
+        let added = self.add(id, share, (all, dies), (behind + at * each, u64::from(dies) * each));
+        if added.is_err() {
+            self.groups.retain(|c| c.given > 0);
+            return added;
+        }
+        // A channel of a group is nobody else's, whatever is left of it.
+        self.used_dies[whole].fill(true);
+        self.groups[k].given = given + dies;
+        self.groups[k].members.push(place);
+        self.clock.limit(place as u8, dies);
+        Ok(())
+    }
+    /// The channel group of the vSSD, if it shares channels.
+    pub fn channel_group(&self, vssd: VssdId) -> Option<usize> {
+        let i = self.index(vssd);
+        self.groups.iter().position(|c| c.members.contains(&i))
+    }
+    pub fn loans(&self, vssd: VssdId) -> LoanStatus {
+        let v = self.get(vssd);
+        LoanStatus { borrowed_blocks: v.borrowed(), lent_blocks: v.lent() }
+    }
+    /// Takes a unit of free blocks over from the vSSD of the same channel group that has most of them to lend. Returns how
+    /// many; the first of those that are equal lends.
+    pub fn borrow(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) -> u32 {
+        let i = self.index(vssd);
+        let Some(group) = self.groups.iter().find(|c| c.members.contains(&i)) else { return 0 };
+        if self.failed.is_some() || !self.vssds[i].may_borrow() {
+            return 0;
+        }
+        let others = group.members.iter().copied().filter(|&j| j != i);
+        let Some(lender) = others.max_by_key(|&j| (self.vssds[j].lendable(), usize::MAX - j)) else { return 0 };
+        let count = self.vssds[lender].lendable().min(self.vssds[i].loan_unit());
+        let lent = self.vssds[lender].lend(count);
+        if !lent.is_empty() {
+            self.with(i, now, out, |v, io| v.borrow(io, &lent));
+        }
+        lent.len() as u32
+    }
+    /// Empties borrowed blocks and gives them back, as collection that is still [running](Ssd::gc_running): to be called
+    /// after [`Ssd::gc_stop`]. What finds no room stays borrowed.
+    pub fn give_back(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) {
+        let i = self.index(vssd);
+        self.with(i, now, out, Vssd::give_back);
+    }
+    /// Lenders learn what became of their blocks.
+    pub(super) fn tell_lenders(&mut self, i: usize, now: Time, out: &mut FlashOut) {
+        let news = std::mem::take(&mut self.vssds[i].loans.news);
+        for n in news {
+            let lender = self.vssds.iter().position(|v| v.is_home_of(n.block));
+            if let Some(j) = lender {
+                self.with(j, now, out, |v, io| v.told(io, n));
+            }
+        }
+    }
+    /// Each block of a group is with one vSSD.
+    pub(super) fn check_holders(&self, c: &ChannelGroup) -> Result<(), Violation> {
+        let per_die = self.geometry().blocks_per_die();
+        let given = (0..c.given).map(|n| c.die(self.geometry(), n));
+        for block in given.flat_map(|die| die * per_die..(die + 1) * per_die) {
+            let holders = c.members.iter().filter(|&&i| self.vssds[i].holds(block)).count();
+            if holders != 1 {
+                return Err(Violation::Holders { block, holders });
+            }
+        }
+        Ok(())
+    }
+}
