@@ -549,7 +549,7 @@ pub struct Replay {
     /// The trace (docs/replay.md lists the formats)
     pub trace: PathBuf,
     /// Policies to compare, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "baseline,rackblox,ideal")]
+    #[arg(long, value_delimiter = ',', default_value = "baseline,rackblox,rackweave,ideal")]
     pub policy: Vec<String>,
     /// Names the run: the same seed gives the same numbers
     #[arg(long, default_value_t = 1)]
