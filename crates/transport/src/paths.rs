@@ -18,7 +18,7 @@ pub(crate) struct Paths {
     pub current: u16,
     pub changes: u64,
     /// When it became the current one.
-    since: Time,
+    pub since: Time,
     /// Longest time that a path in use had brought no acknowledgement when it was left for another.
     pub change_max: Span,
 }

@@ -87,7 +87,8 @@ pub(crate) struct Peer {
     pub ping_at: Time,
     pub down: bool,
     pub paths: Paths,
-    pub path_at: Time,
+    /// When a sign of life was last asked for, since something waited long for its acknowledgement.
+    pub path_asked: Time,
     /// When it was last seen that what takes the current path arrives.
     pub path_works: Time,
     /// Largest datagram that gets through, as far as known.
@@ -134,7 +135,7 @@ impl Peer {
             ping_at: Time::MAX,
             down: false,
             paths: Paths::new(cfg.paths, path),
-            path_at: now,
+            path_asked: Time::ZERO,
             path_works: now,
             datagram: cfg.datagram_bytes_max,
             large_lost: 0,

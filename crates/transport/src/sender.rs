@@ -230,6 +230,11 @@ impl Sender {
     pub fn alone_in_flight(&self) -> bool {
         self.sent.iter().any(|s| s.in_flight && !s.shared)
     }
+    /// Whether something is on the way to whichever server the switch chooses.
+    pub fn unbound_in_flight(&self) -> bool {
+        let unbound = |id| self.transfers.get(&id).is_some_and(|o| o.id.space == Space::Routed && !o.bound);
+        self.sent.iter().any(|s| s.in_flight && unbound(s.id))
+    }
     pub fn window(&self) -> u64 {
         self.window
     }

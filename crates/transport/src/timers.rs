@@ -39,7 +39,7 @@ impl Peer {
                 at = at.min(oldest + HALF_AFTER);
             }
             if f.tx.in_flight() > 0 {
-                at = at.min(f.tx.progress.max(self.path_at) + cfg.sla);
+                at = at.min(self.path_check_at(f, cfg.sla));
                 waiting = true;
             }
         }
@@ -59,6 +59,17 @@ impl Peer {
 }
 
 impl Peer {
+    /// Since when nothing says that the current path works, of a class that waits for an acknowledgement.
+    fn quiet_since(&self, f: &Flow) -> Time {
+        f.tx.progress.max(self.path_works).max(self.paths.since)
+    }
+    /// When the path of such a class is looked at: a sign of life is asked for after half of the SLA's time, so that its
+    /// answer can be here at its end, and again as long as nothing comes.
+    fn path_check_at(&self, f: &Flow, sla: Span) -> Time {
+        let quiet = self.quiet_since(f);
+        let ask = quiet.max(self.path_asked) + sla / 2;
+        if quiet + sla > self.path_asked { ask.min(quiet + sla) } else { ask }
+    }
     /// When the stream has brought nothing for so long that it is given up.
     fn stuck_at(&self, cfg: &Config) -> Time {
         let waiting = self.flows.iter().filter(|f| f.tx.in_flight() > 0);
@@ -138,21 +149,21 @@ impl Endpoint {
             let token = self.rng.next_u64() & !(0xffff | TRIAL_TOKEN) | u64::from(path);
             peer.say(Control::Ping { path, token });
         }
-        let since = peer.path_at;
-        let late = |f: &&Flow| f.tx.in_flight() > 0 && now.since(f.tx.progress.max(since)) >= self.cfg.sla;
-        if !peer.flows.iter().any(|f| late(&f)) {
+        let sla = self.cfg.sla;
+        if !peer.flows.iter().any(|f| f.tx.in_flight() > 0 && peer.path_check_at(f, sla) <= now) {
             return;
         }
-        let progress = peer.flows.iter().filter(late).map(|f| f.tx.progress).max().unwrap_or(now);
-        peer.path_at = now;
+        peer.path_asked = now;
         // What went to a whole group says nothing of the peer's own path.
-        let own = peer.flows.iter().filter(late).filter(|f| f.tx.alone_in_flight());
-        let Some(times) = own.map(|f| f.tx.timed_out()).max() else { return self.sign_of_life(node) };
-        // What the peer sends says nothing of the way there. The switch is not asked for signs of life: what it forwards,
-        // others acknowledge.
-        let silent = now.since(peer.path_works) >= self.cfg.sla || node == self.cfg.switch;
-        if times > 0 && silent {
-            self.change_path(now, node, progress);
+        let late = |f: &&Flow| f.tx.alone_in_flight() && now.since(peer.quiet_since(f)) >= sla;
+        // The network's time alone counts, whatever the hosts' own turns have been: how long until a message is sent again
+        // says nothing here. That its host lives does not say that the switch's way to it does.
+        let quiet = peer.flows.iter().filter(late).map(|f| peer.quiet_since(f)).max();
+        let since = |f: &Flow| f.tx.progress.max(peer.paths.since);
+        let astray = |f: &&Flow| now.since(since(f)) >= sla && f.tx.timed_out() > 0 && f.tx.unbound_in_flight();
+        let by_switch = || peer.flows.iter().filter(astray).map(since).max();
+        if let Some(quiet) = quiet.or_else(by_switch) {
+            self.change_path(now, node, quiet);
         }
         self.sign_of_life(node);
     }
@@ -160,8 +171,7 @@ impl Endpoint {
     /// The peer hears no acknowledgements although they were sent: they take a bad path.
     pub(crate) fn way_back(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        if now.since(peer.path_at) >= self.cfg.sla {
-            peer.path_at = now;
+        if now.since(peer.paths.since) >= self.cfg.sla {
             // Since when is not known here.
             self.change_path(now, node, now);
         }

@@ -185,6 +185,7 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(&node) else { return (node, counter) };
         let (newest, datagram, named) = (peer.newest, peer.datagram, whose_of(peer.incarnation, node));
         let on_stream = peer.carrier == Carrier::Stream;
+        let left = peer.paths.since;
         let flow = peer.flow(class);
         let Some(o) = flow.tx.transfers.get(&pick.id) else { return (node, counter) };
         // On the stream there is no switch: whoever served the vSSD last is asked itself.
@@ -199,7 +200,9 @@ impl Endpoint {
             None
         };
         let last = flow.tx.full_after(fixed + payload);
-        let c = Chunk { unheard: flow.tx.timed_out() >= UNHEARD_TIMEOUTS, ..o.chunk(pick.chunk, last) };
+        // The path was left for it, or it is overdue: perhaps what does not arrive is the answer.
+        let unheard = flow.tx.timed_out() >= UNHEARD_TIMEOUTS || pick.again && left > flow.tx.progress;
+        let c = Chunk { unheard, ..o.chunk(pick.chunk, last) };
         let from = Sender {
             node: self.local,
             incarnation: self.incarnation,

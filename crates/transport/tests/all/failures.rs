@@ -53,6 +53,61 @@ fn a_black_hole_for_acknowledgements_is_left_too() {
     assert!(w.now.since(start) < Span::from_millis(100), "{}", w.now.since(start));
 }
 
+/// Two nodes of which the second one's host answers now at once, now late, up to 19 ms: a timeout is much longer than the SLA's
+/// time then.
+fn slow_pair() -> World {
+    let mut w = pair(Faults::default(), Config::default(), Keys::none());
+    for n in 0..60 {
+        w.slow.insert(NodeId(3), Span::from_millis(n % 2 * (n / 2).min(19)));
+        w.send(2, 3, small(n), Time::MAX, 0).expect("taken");
+        w.settle(Span::from_millis(100));
+    }
+    w.slow.clear();
+    // Answers to signs of life are still on the way.
+    let later = w.now + Span::from_millis(100);
+    w.run_until(later);
+    w
+}
+
+/// The SLA is the network's: a host that was slow before makes nobody wait longer for another path.
+#[test]
+fn a_black_hole_is_left_in_the_slas_time_whatever_the_hosts_turns() {
+    let mut w = slow_pair();
+    let (bad, changes) = (w.end(2).peers()[0].path, w.end(2).counters().path_changes);
+    w.black = Some(Box::new(move |_, from, _, port| from == NodeId(2) && port == bad));
+    let start = w.now;
+    w.send(2, 3, small(100), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    assert!(w.now.since(start) < Span::from_millis(22), "{}", w.now.since(start));
+    assert_eq!(w.end(2).counters().path_changes, changes + 1);
+    assert_eq!(w.end(2).peers()[0].path_change_max, Config::default().sla);
+}
+
+#[test]
+fn a_black_hole_for_acknowledgements_is_left_in_the_slas_time_too() {
+    let mut w = slow_pair();
+    let bad = w.end(3).peers()[0].path;
+    w.black = Some(Box::new(move |_, from, _, port| from == NodeId(3) && port == bad));
+    let start = w.now;
+    w.send(2, 3, small(100), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    assert!(w.now.since(start) < Span::from_millis(22), "{}", w.now.since(start));
+}
+
+/// Messages wait, but not for the network: their receiver's node takes none, and its transport answers.
+#[test]
+fn a_sign_of_life_keeps_the_path() {
+    let mut w = pair(Faults::default(), Config { unread_bytes_max: 6 << 20, ..Config::default() }, Keys::none());
+    w.deaf.push(NodeId(3));
+    for n in 0..110 {
+        w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 65_536), Time::MAX, n).expect("taken");
+    }
+    let later = w.now + Span::from_secs(1);
+    w.run_until(later);
+    assert!(w.end(2).unacknowledged() > 0 && w.end(2).counters().timeouts > 0, "{:?}", w.state());
+    assert_eq!(w.end(2).counters().path_changes, 0);
+}
+
 #[test]
 fn a_dead_peer_is_refused_and_found_again() {
     let mut w = pair(Faults::default(), Config::default(), Keys::none());

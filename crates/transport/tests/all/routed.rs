@@ -58,6 +58,25 @@ fn a_redirected_read_is_answered_by_the_other_server_and_acknowledged() {
     assert_eq!(w.delivered(2).count(), 1);
 }
 
+/// The way to the vSSD's own server works, and that one says so; where the switch sends the read now, nothing arrives by that port.
+#[test]
+fn a_black_hole_behind_the_switch_is_left() {
+    let mut w = world(Faults::default());
+    // Often enough that the round trip is known.
+    for n in 0..20 {
+        w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 100 + n, 51, 4096), Time::MAX, 0).expect("taken");
+        w.settle(Span::from_secs(1));
+    }
+    w.routes.insert(20, (30, NodeId(3)));
+    let bad = w.end(9).peers().iter().find(|p| p.peer == NodeId(2)).expect("a peer").path;
+    w.black = Some(Box::new(move |_, from, to, port| (from, to, port) == (NodeId(9), NodeId(1), bad)));
+    let start = w.now;
+    w.send(9, 1, message(Op::Read, Class::Silver, 9, 20, 1, 17, 0), Time::MAX, 1).expect("taken");
+    w.settle(Span::from_secs(2));
+    assert!(w.now.since(start) < Span::from_millis(50), "{}", w.now.since(start));
+    assert_eq!(w.delivered(3).count(), 1);
+}
+
 /// A request and its answer, again and again: each way one datagram carries the next message and the acknowledgement.
 #[test]
 fn acknowledgements_ride_on_requests_and_answers() {
