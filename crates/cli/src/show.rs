@@ -153,8 +153,12 @@ pub fn status(s: &Status) -> String {
     if read + healed > 0 {
         let _ = writeln!(out, "scrub: {read} blocks read; {healed} healed, {lost} damaged in every copy");
     }
-    for (server, v) in vssds().filter(|(_, v)| v.worn_out) {
-        let _ = writeln!(out, "server {server}: vSSD {} is worn out, {} of its blocks failed", v.id, v.blocks_retired);
+    for (server, v) in vssds().filter(|(_, v)| v.blocks_retired > 0) {
+        let worn = match v.worn_out {
+            true => "is worn out".into(),
+            false => format!("can lose {} more", v.blocks_reserve),
+        };
+        let _ = writeln!(out, "server {server}: vSSD {} lost {} erase blocks, {worn}", v.id, v.blocks_retired);
     }
     let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
     if s.latency.iter().any(|l| l.count > 0) {

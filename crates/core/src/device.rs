@@ -4,6 +4,8 @@
 //! erase is complete when its completion arrives and durable after a later `Sync` completed. Nothing orders two
 //! commands in flight except the node that sends them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::id::{BlockAddr, SsdId, Timestamp};
@@ -64,7 +66,8 @@ pub struct PageImage {
     /// versions are equal.
     pub sequence: u64,
     pub oob: BlockOob,
-    pub slots: Box<[Slot]>,
+    /// Shared with who has to program it again if its block fails.
+    pub slots: Arc<[Slot]>,
 }
 
 /// The spare areas of one page, as the recovery scan reads them.
@@ -100,6 +103,11 @@ pub enum DeviceOp {
     Erase {
         block: u32,
         oob: BlockOob,
+    },
+    /// Takes the block out of use for good: nothing that was in it is found again, and every later command to it fails with
+    /// [`DeviceError::BadBlock`].
+    MarkBad {
+        block: u32,
     },
     /// Everything that completed before this was submitted is durable when this completes.
     Sync,
@@ -155,8 +163,9 @@ pub enum DeviceError {
     /// The backend failed; what it was asked for may or may not have happened. Final for a `Sync` (protocol rule 12).
     #[error("the device's backend failed (OS error {os_error})")]
     Backend { os_error: i32 },
-    /// The block failed to program or to erase: what it held before can be read still, it takes nothing more.
-    #[error("erase block {block} failed to program or to erase")]
+    /// The block failed to program or to erase: what it held before can be read still, it takes nothing more. Or it is
+    /// marked bad.
+    #[error("erase block {block} failed to program or to erase, or is marked bad")]
     BadBlock { block: u32 },
     /// The host's disk is full.
     #[error("the device's backend has no space left")]

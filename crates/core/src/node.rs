@@ -159,7 +159,8 @@ trace_points! {
     MemberUnreached, MemberReached,
     /// A vSSD without free blocks borrowed some of its channel group. a: vSSD, b: blocks.
     BlocksBorrowed,
-
+    /// Page layer: a program or erase of a block failed; it is empty and marked bad, durably. a: vSSD, b: erase block.
+    BlockFailed, BlockRetired,
 
 }
 

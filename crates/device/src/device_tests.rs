@@ -275,6 +275,57 @@ fn an_erase_drops_what_was_held_back() {
     assert_eq!(*read(&mut d, 0, 0).expect("read"), *image(2, 9).slots);
 }
 
+#[test]
+fn a_block_that_is_marked_bad_stays_so_and_holds_nothing() {
+    let f = Shared::default();
+    let mut d = open(&f);
+    for block in [1, 2] {
+        program(&mut d, block, 0, &image(1, 1)).expect("program");
+    }
+    d.execute(&DeviceOp::MarkBad { block: 1 }).expect("mark");
+    // One that was never used, and the last.
+    d.execute(&DeviceOp::MarkBad { block: 15 }).expect("mark");
+    assert!(d.execute(&DeviceOp::MarkBad { block: 16 }).is_err());
+    for again in 0..3 {
+        for block in [1, 15] {
+            let bad = DeviceError::BadBlock { block };
+            assert_eq!(read(&mut d, block, 0).unwrap_err(), bad, "opened {again} times");
+            assert_eq!(program(&mut d, block, 0, &image(2, 2)).unwrap_err(), bad);
+            assert_eq!(d.execute(&DeviceOp::Erase { block, oob: BlockOob::default() }).unwrap_err(), bad);
+            assert_eq!(d.execute(&DeviceOp::ReadSpares { block }).unwrap_err(), bad);
+            assert_eq!(d.execute(&DeviceOp::ReadOob { block }).unwrap_err(), bad);
+        }
+        assert_eq!(*read(&mut d, 2, 0).expect("read"), *image(1, 1).slots);
+        d.execute(&DeviceOp::Sync).expect("sync");
+        // Once as after a power cut, once closed.
+        if again == 1 {
+            d.close().expect("close");
+        }
+        d = open(&f);
+    }
+}
+
+#[test]
+fn what_is_to_fail_fails_and_can_be_read_still() {
+    let f = Shared::default();
+    let mut d = open(&f);
+    d.fail_by(Flaws::new(5, 0.05, 0.0));
+    let mut failed = 0;
+    for block in 0..16 {
+        let written = (0..8).take_while(|&p| program(&mut d, block, p, &image(u64::from(p), 1)).is_ok()).count() as u16;
+        failed += u32::from(written < 8);
+        for page in 0..written {
+            assert_eq!(*read(&mut d, block, page).expect("read"), *image(u64::from(page), 1).slots);
+        }
+        if written < 8 {
+            let bad = Err(DeviceError::BadBlock { block });
+            assert_eq!(program(&mut d, block, written, &image(9, 9)), bad, "again");
+            assert!(matches!(read(&mut d, block, written), Err(DeviceError::Unwritten { .. })));
+        }
+    }
+    assert!((2..12).contains(&failed), "{failed}");
+}
+
 /// Power cuts at every step of a run of programs, erases and syncs: what was synced is there and whole, and no page
 /// of a block that was not full shows contents that do not match its records.
 #[test]
@@ -295,14 +346,24 @@ fn power_cut_run(seed: u64) {
     let mut d = FileSsd::open(Recorder::new(start.clone(), 0, journal.clone()), SsdId(3), SHAPE).expect("opens");
     // What each erase block holds: sequence of each page in order. `states[k]` is how it was at sync `k`.
     let mut now = vec![Vec::<u64>::new(); 4];
-    let mut synced = vec![now.clone()];
+    let mut synced = vec![(now.clone(), Vec::new())];
+    let mut bad: Vec<u32> = Vec::new();
     for sequence in 1..120u64 {
         let block = rng.below(4) as u32;
+        if bad.contains(&block) {
+            continue;
+        }
         let held = &mut now[block as usize];
-        if held.len() == 8 {
+        if held.len() == 8 && bad.len() < 2 && rng.chance(0.2) {
+            d.execute(&DeviceOp::Sync).expect("sync");
+            synced.push((now.clone(), bad.clone()));
+            journal.note(synced.len() as u64 - 1);
+            d.execute(&DeviceOp::MarkBad { block }).expect("mark");
+            bad.push(block);
+        } else if held.len() == 8 {
             // As the page layer does: a block is erased only when what it held is not needed any more.
             d.execute(&DeviceOp::Sync).expect("sync");
-            synced.push(now.clone());
+            synced.push((now.clone(), bad.clone()));
             journal.note(synced.len() as u64 - 1);
             now[block as usize].clear();
             d.execute(&DeviceOp::Erase { block, oob: BlockOob::default() }).expect("erase");
@@ -312,7 +373,7 @@ fn power_cut_run(seed: u64) {
         }
         if rng.chance(0.1) {
             d.execute(&DeviceOp::Sync).expect("sync");
-            synced.push(now.clone());
+            synced.push((now.clone(), bad.clone()));
             journal.note(synced.len() as u64 - 1);
         }
     }
@@ -329,8 +390,12 @@ fn power_cut_run(seed: u64) {
     }
 }
 
-fn check_after_cut(file: &Shared, known: &[Vec<u64>], at: (u64, usize, u32)) {
+fn check_after_cut(file: &Shared, (known, bad): &(Vec<Vec<u64>>, Vec<u32>), at: (u64, usize, u32)) {
     let mut d = open(file);
+    for block in bad {
+        let found = d.execute(&DeviceOp::ReadSpares { block: *block }).unwrap_err();
+        assert_eq!(found, DeviceError::BadBlock { block: *block }, "at {at:?}");
+    }
     for (block, pages) in known.iter().enumerate() {
         // Full when it was synced: perhaps erased since, and partly written over.
         if pages.len() == 8 {

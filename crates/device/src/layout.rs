@@ -259,7 +259,12 @@ pub(super) struct Row {
     /// Drawn anew with every erase and never again: spares of another one are void.
     pub generation: u64,
     pub oob: BlockOob,
+    /// Out of use for good.
+    pub bad: bool,
 }
+
+/// With an extent's number in a row: its block is bad.
+const ROW_BAD: u32 = 1 << 31;
 
 fn encode_oob(o: &BlockOob) -> [u8; 16] {
     let mut b = [0; 16];
@@ -275,16 +280,18 @@ fn decode_oob(b: &[u8]) -> BlockOob {
 
 pub(super) fn encode_row(block: u32, r: &Row) -> [u8; ROW_COPY_LEN] {
     let mut b = [0; ROW_COPY_LEN];
-    Put(&mut b, 4).bytes(&r.extent.to_le_bytes()).bytes(&r.generation.to_le_bytes()).bytes(&encode_oob(&r.oob));
+    let extent = r.extent | if r.bad { ROW_BAD } else { 0 };
+    Put(&mut b, 4).bytes(&extent.to_le_bytes()).bytes(&r.generation.to_le_bytes()).bytes(&encode_oob(&r.oob));
     seal(&mut b, u64::from(block) + 1);
     b
 }
 
 fn decode_row_copy(block: u32, b: &[u8]) -> Option<Row> {
     sealed(b, u64::from(block) + 1).then(|| Row {
-        extent: u32_at(b, 4),
+        extent: u32_at(b, 4) & !ROW_BAD,
         generation: u64_at(b, 8),
         oob: decode_oob(&b[16..]),
+        bad: u32_at(b, 4) & ROW_BAD != 0,
     })
 }
 

@@ -81,7 +81,8 @@ fn records_and_spares_keep_everything() {
 
 #[test]
 fn the_newer_whole_row_counts() {
-    let old = Row { extent: 6, generation: 1, oob: BlockOob { logical: 1, erase_count: 2, erase_time: 3 } };
+    let oob = BlockOob { logical: 1, erase_count: 2, erase_time: 3 };
+    let old = Row { extent: 6, generation: 1, oob, bad: false };
     let new = Row { generation: 2, ..old };
     let mut b = [0; ROW_LEN];
     assert_eq!(decode_row(8, &b), None);
@@ -91,4 +92,8 @@ fn the_newer_whole_row_counts() {
     b[ROW_COPY_LEN + 20] ^= 1;
     assert_eq!(decode_row(8, &b), Some((old, 0)));
     assert_eq!(decode_row(9, &b), None);
+    let bad = Row { generation: 3, bad: true, ..old };
+    b[..ROW_COPY_LEN].copy_from_slice(&encode_row(8, &bad));
+    assert_eq!(b[4..8], [6, 0, 0, 0x80]);
+    assert_eq!(decode_row(8, &b), Some((bad, 0)));
 }

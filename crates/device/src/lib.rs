@@ -24,9 +24,12 @@ use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind, SlotRecord,
 };
 use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, SsdId};
+use rackweave_flash::backend::block_of;
+use rackweave_flash::flaws::Flaws;
 use std::collections::BTreeMap;
 use std::io as sys;
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use io::{FileIo, MemFile, OsFile};
 pub use layout::{Made, STEP_BYTES, Shape, VERSION};
@@ -95,6 +98,7 @@ pub struct FileSsd<F> {
     /// First failure of a sync: final (protocol rule 12).
     failed: Option<i32>,
     spare: Vec<u8>,
+    flaws: Option<Flaws>,
 }
 
 impl<F: FileIo> FileSsd<F> {
@@ -130,6 +134,7 @@ impl<F: FileIo> FileSsd<F> {
             durable: 0,
             failed: None,
             spare: vec![0; shape.spare_len()],
+            flaws: None,
         };
         match layout::decode_super(&first) {
             Super::Blank => dev.format(ssd, made)?,
@@ -271,6 +276,11 @@ impl<F: FileIo> FileSsd<F> {
         }
     }
 
+    /// Programs and erases fail from now on as drawn, for a trial.
+    pub fn fail_by(&mut self, flaws: Flaws) {
+        self.flaws = Some(flaws);
+    }
+
     /// The descriptor for an asynchronous fdatasync, if the layer below has one.
     pub fn sync_fd(&self) -> Option<std::os::fd::RawFd> {
         self.file.sync_fd()
@@ -312,8 +322,22 @@ impl<F: FileIo> FileSsd<F> {
     fn erase(&mut self, block: u32, oob: BlockOob) -> Result<(), DeviceError> {
         let old = self.block_or_new(block)?;
         self.tails.remove(&block);
-        let row = Row { extent: old.row.extent, generation: self.draw(), oob };
+        let row = Row { extent: old.row.extent, generation: self.draw(), oob, bad: false };
         self.write_row(block, BlockState { row, copy: 1 - old.copy, doubled: false })
+    }
+
+    /// Voids every page, as an erase does; both copies of the row say so in the end, since the older one is never written
+    /// again.
+    fn mark_bad(&mut self, block: u32) -> Result<(), DeviceError> {
+        let old = self.block_or_new(block)?;
+        self.tails.remove(&block);
+        let row = Row { generation: self.draw(), bad: true, ..old.row };
+        self.write_row(block, BlockState { row, copy: 1 - old.copy, doubled: false })
+    }
+
+    /// The block is marked bad.
+    fn is_bad(&self, block: u32) -> bool {
+        self.blocks.get(block as usize).copied().flatten().is_some_and(|s| s.row.bad)
     }
 
     fn program(&mut self, page: PageAddr, image: &PageImage) -> Result<(), DeviceError> {
@@ -338,7 +362,7 @@ impl<F: FileIo> FileSsd<F> {
         self.spare.fill(0);
         layout::encode_spare_head(&mut self.spare, &head, image.slots.len());
         let records = self.spare[layout::SPARE_HEAD..].chunks_exact_mut(layout::RECORD_LEN);
-        for (b, slot) in records.zip(&image.slots) {
+        for (b, slot) in records.zip(&*image.slots) {
             layout::encode_record(b, &slot.record, Repr::of(&slot.data));
         }
         layout::seal_spare(&mut self.spare, page);
@@ -347,7 +371,7 @@ impl<F: FileIo> FileSsd<F> {
 
     /// Puts the page, whose spare area is in `self.spare`, behind the block's others that are not written; writes
     /// what has come together.
-    fn keep(&mut self, page: PageAddr, slots: Box<[Slot]>) -> Result<(), DeviceError> {
+    fn keep(&mut self, page: PageAddr, slots: Arc<[Slot]>) -> Result<(), DeviceError> {
         if self.tails.get(&page.block).is_some_and(|t| t.end() != page.page) {
             self.write_tail(page.block, true)?;
         }
@@ -516,6 +540,10 @@ impl<F: FileIo> FileSsd<F> {
 impl<F: FileIo> Backend for FileSsd<F> {
     fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
         let outside = |page| Err(DeviceError::Unwritten { page });
+        if let Some(block) = block_of(op).filter(|b| self.is_bad(*b)) {
+            return Err(DeviceError::BadBlock { block });
+        }
+        self.flaws.map_or(Ok(()), |f| f.check(op))?;
         match op {
             DeviceOp::ReadSlot { page, .. }
             | DeviceOp::ReadSlots { page, .. }
@@ -525,7 +553,7 @@ impl<F: FileIo> Backend for FileSsd<F> {
             {
                 outside(*page)
             }
-            DeviceOp::Erase { block, .. } if *block >= self.shape.blocks => {
+            DeviceOp::Erase { block, .. } | DeviceOp::MarkBad { block } if *block >= self.shape.blocks => {
                 outside(PageAddr { block: *block, page: 0 })
             }
             DeviceOp::ReadSlot { page, slot } => self.read_slot(*page, usize::from(*slot)).map(DeviceData::Slot),
@@ -536,6 +564,7 @@ impl<F: FileIo> Backend for FileSsd<F> {
             DeviceOp::ReadPage { page } => self.read_slots(*page, 0..self.shape.slots_per_page()).map(DeviceData::Page),
             DeviceOp::Program { page, image } => self.program(*page, image).map(|()| DeviceData::None),
             DeviceOp::Erase { block, oob } => self.erase(*block, *oob).map(|()| DeviceData::None),
+            DeviceOp::MarkBad { block } => self.mark_bad(*block).map(|()| DeviceData::None),
             DeviceOp::Sync => self.sync_now().map(|()| DeviceData::None),
             DeviceOp::ReadSpares { block } => self.read_spares(*block),
             DeviceOp::ReadOob { block } => self.read_oob(*block),

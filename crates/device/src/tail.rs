@@ -5,6 +5,7 @@
 //! next sync.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use rackweave_core::Payload;
 use rackweave_core::device::Slot;
@@ -26,7 +27,7 @@ pub(super) struct Tail {
     /// Spare areas of all of them.
     spares: Vec<u8>,
     /// Slots of the last ones: contents of the pages before them are written.
-    pages: Vec<Box<[Slot]>>,
+    pages: Vec<Arc<[Slot]>>,
 }
 
 impl Tail {
@@ -41,7 +42,7 @@ impl Tail {
     pub(super) fn end(&self) -> u16 {
         self.first + (self.spares.len() / self.spare_len) as u16
     }
-    pub(super) fn push(&mut self, spare: &[u8], slots: Box<[Slot]>) {
+    pub(super) fn push(&mut self, spare: &[u8], slots: Arc<[Slot]>) {
         self.spares.extend_from_slice(spare);
         self.pages.push(slots);
     }

@@ -1,5 +1,7 @@
 //! Backends without files.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotRecord,
@@ -21,6 +23,8 @@ pub enum NandViolation {
     PageSize { page: PageAddr, slots: u32, expected: u32 },
     #[error("block {block} erased with count {given}, less than its {truth} erases")]
     EraseCount { block: u32, given: u16, truth: u16 },
+    #[error("block {block} used after it was marked bad")]
+    Bad { block: u32 },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -31,6 +35,8 @@ struct MemBlock {
     pages: Vec<Option<PageImage>>,
     /// Erases that happened, whatever was remembered of them.
     erases: u16,
+    /// Marked so.
+    bad: bool,
 }
 
 /// Contents in memory, as they were given. Keeps NAND's rules itself and remembers what broke them.
@@ -55,6 +61,10 @@ impl Memory {
     pub fn erases(&self, block: u32) -> u16 {
         self.blocks.get(block as usize).map_or(0, |b| b.erases)
     }
+    /// The block is marked bad.
+    pub fn is_bad(&self, block: u32) -> bool {
+        self.blocks.get(block as usize).is_some_and(|b| b.bad)
+    }
     /// The checkpoint area, for tests that damage it.
     pub fn meta_mut(&mut self) -> &mut [u8] {
         &mut self.meta
@@ -62,13 +72,13 @@ impl Memory {
     /// Changes one stored slot, for tests that damage it. False if nothing is there.
     pub fn damage(&mut self, page: PageAddr, slot: u8, data: Payload) -> bool {
         let stored = self.blocks.get_mut(page.block as usize).and_then(|b| b.pages.get_mut(usize::from(page.page)));
-        let slot = stored.and_then(Option::as_mut).and_then(|p| p.slots.get_mut(usize::from(slot)));
+        let slot = stored.and_then(Option::as_mut).and_then(|p| Arc::make_mut(&mut p.slots).get_mut(usize::from(slot)));
         slot.map(|s| s.data = data).is_some()
     }
     /// Changes the record of one stored slot: a misdirected write, for tests. False if nothing is there.
     pub fn misdirect(&mut self, page: PageAddr, slot: u8, record: SlotRecord) -> bool {
         let stored = self.blocks.get_mut(page.block as usize).and_then(|b| b.pages.get_mut(usize::from(page.page)));
-        let slot = stored.and_then(Option::as_mut).and_then(|p| p.slots.get_mut(usize::from(slot)));
+        let slot = stored.and_then(Option::as_mut).and_then(|p| Arc::make_mut(&mut p.slots).get_mut(usize::from(slot)));
         slot.map(|s| s.record = record).is_some()
     }
     /// A power cut during the program: the page is used up and holds nothing.
@@ -135,6 +145,16 @@ impl Memory {
         b.pages.clear();
         Ok(DeviceData::None)
     }
+    fn mark_bad(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
+        let page = PageAddr { block, page: 0 };
+        let Some(b) = self.blocks.get_mut(block as usize) else {
+            self.violations.push(NandViolation::Outside { page });
+            return Err(DeviceError::Unwritten { page });
+        };
+        b.bad = true;
+        b.pages.clear();
+        Ok(DeviceData::None)
+    }
     fn oob(&self, block: u32) -> Result<DeviceData, DeviceError> {
         let page = PageAddr { block, page: 0 };
         let b = self.blocks.get(block as usize).ok_or(DeviceError::Unwritten { page })?;
@@ -155,6 +175,12 @@ impl Memory {
 
 impl Backend for Memory {
     fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
+        if let Some(block) = block_of(op).filter(|b| self.is_bad(*b)) {
+            if matches!(op, DeviceOp::Program { .. } | DeviceOp::Erase { .. }) {
+                self.violations.push(NandViolation::Bad { block });
+            }
+            return Err(DeviceError::BadBlock { block });
+        }
         match op {
             DeviceOp::ReadSlot { page, slot } => {
                 let found = self.page(*page)?.slots.get(usize::from(*slot));
@@ -164,9 +190,10 @@ impl Backend for Memory {
                 let found = self.page(*page)?.slots.get(usize::from(*first)..usize::from(first + count));
                 found.map(|s| DeviceData::Page(s.into())).ok_or(DeviceError::Unwritten { page: *page })
             }
-            DeviceOp::ReadPage { page } => Ok(DeviceData::Page(self.page(*page)?.slots.clone())),
+            DeviceOp::ReadPage { page } => Ok(DeviceData::Page(self.page(*page)?.slots[..].into())),
             DeviceOp::Program { page, image } => self.program(*page, image),
             DeviceOp::Erase { block, oob } => self.erase(*block, *oob),
+            DeviceOp::MarkBad { block } => self.mark_bad(*block),
             DeviceOp::Sync => Ok(DeviceData::None),
             DeviceOp::ReadSpares { block } => self.spares(*block),
             DeviceOp::ReadOob { block } => self.oob(*block),
@@ -187,6 +214,21 @@ impl Backend for Memory {
     }
 }
 
+/// The erase block that a command is to, if it is to one.
+pub fn block_of(op: &DeviceOp) -> Option<u32> {
+    match op {
+        DeviceOp::ReadSlot { page, .. }
+        | DeviceOp::ReadSlots { page, .. }
+        | DeviceOp::ReadPage { page }
+        | DeviceOp::Program { page, .. } => Some(page.block),
+        DeviceOp::Erase { block, .. }
+        | DeviceOp::MarkBad { block }
+        | DeviceOp::ReadSpares { block }
+        | DeviceOp::ReadOob { block } => Some(*block),
+        DeviceOp::Sync | DeviceOp::WriteMeta { .. } | DeviceOp::ReadMeta { .. } => None,
+    }
+}
+
 /// Keeps nothing: reads answer zeroes, spare areas and checkpoints are empty. For replays that only want times; reads
 /// must not be verified.
 #[derive(Clone, Copy, Debug, Default)]
@@ -202,9 +244,11 @@ impl Backend for Discard {
             DeviceOp::ReadSpares { .. } => DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() },
             DeviceOp::ReadOob { .. } => DeviceData::Oob { oob: BlockOob::default(), pages: 0 },
             DeviceOp::ReadMeta { .. } => DeviceData::Meta(Bytes::new()),
-            DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::Sync | DeviceOp::WriteMeta { .. } => {
-                DeviceData::None
-            }
+            DeviceOp::Program { .. }
+            | DeviceOp::Erase { .. }
+            | DeviceOp::MarkBad { .. }
+            | DeviceOp::Sync
+            | DeviceOp::WriteMeta { .. } => DeviceData::None,
         })
     }
 }

@@ -11,7 +11,7 @@
 //! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
 //! - [`manager`]: FlashBlox's flash manager: vSSDs of all four kinds for programs that lay out their own log.
 //! - [`blockmap`]: a volume of 4 KiB blocks on the flash manager's calls.
-//! - [`backend`]: contents in memory, or nowhere.
+//! - [`backend`]: contents in memory, or nowhere; [`flaws`]: programs and erases that fail.
 //!
 //! What makes a power cut harmless: nothing is erased before everything that replaced it is durable, nothing is
 //! programmed twice without an erase, and after a start partly filled blocks take no more programs. Recovery reads the
@@ -19,6 +19,7 @@
 
 pub mod backend;
 pub mod blockmap;
+pub mod flaws;
 pub mod gc_policy;
 pub mod geometry;
 mod hold;

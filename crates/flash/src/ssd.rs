@@ -122,6 +122,10 @@ pub enum FlashDone {
     BlockFreed {
         vssd: VssdId,
     },
+    /// A block failed for good: [`Ssd::retired`] changed, and perhaps [`Ssd::worn_out`].
+    BlockFailed {
+        vssd: VssdId,
+    },
     /// [`Ssd::clear`] is done, durably. After an error it is to be asked for again.
     Cleared {
         vssd: VssdId,
@@ -239,12 +243,13 @@ impl Space {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlashStats {
     pub host_slots: u64,
+    /// Moved by the collector, or programmed again as their block failed.
     pub gc_slots: u64,
     pub range_slots: u64,
     pub pages_programmed: u64,
     pub reads: u64,
     pub erases: u64,
-    /// Times collection was started, and victims taken.
+    /// Times collection was started, and victims taken, blocks that failed included.
     pub gc_runs: u64,
     pub gc_victims: u64,
     /// Syncs that only emptied blocks waited for: what collection adds to those that the host asks for.
@@ -468,8 +473,8 @@ impl Ssd {
         let Some(p) = self.pending.try_remove(c.tag as usize) else { return };
         match p {
             Pending::Read { vssd, read } => self.host_read(now, usize::from(vssd), read, c.result, out),
-            Pending::Program { vssd, block, page, epoch, by } => {
-                let result = c.result.map(|_| ());
+            Pending::Program { vssd, block, page, epoch, by, slots } => {
+                let (result, by) = (c.result.map(|_| ()), (by, slots));
                 self.with(usize::from(vssd), now, out, |v, io| v.programmed(io, (block, page), epoch, by, result));
             }
             Pending::GcRead { vssd, victim, page } => {
@@ -478,6 +483,9 @@ impl Ssd {
             }
             Pending::Erase { vssd, block } => {
                 self.with(usize::from(vssd), now, out, |v, io| v.erased(io, block, c.result.map(|_| ())));
+            }
+            Pending::MarkBad { vssd, block } => {
+                self.with(usize::from(vssd), now, out, |v, io| v.marked_bad(io, block, c.result.map(|_| ())));
             }
             Pending::Sync { vssd } => {
                 self.with(usize::from(vssd), now, out, |v, io| v.synced(io, c.result.map(|_| ())));
@@ -676,6 +684,10 @@ impl Ssd {
     /// Erase blocks of the vSSD that failed for good.
     pub fn retired(&self, vssd: VssdId) -> u32 {
         self.get(vssd).retired()
+    }
+    /// How many more may fail until it is worn out.
+    pub fn reserve(&self, vssd: VssdId) -> u32 {
+        self.get(vssd).reserve()
     }
 
     /// No block of the vSSD is left in reserve for the next that fails. It works on, but for how long nobody knows.

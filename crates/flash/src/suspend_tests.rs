@@ -34,7 +34,7 @@ impl Die {
     fn page(&mut self, now: Time, collects: bool) -> (u64, Time) {
         let charge = if collects { Charge::Collector } else { Charge::Device };
         let end = self.clock.program(now, 0, 4, charge);
-        let image = Box::new(PageImage { sequence: 1, oob: BlockOob::default(), slots: Box::default() });
+        let image = Box::new(PageImage { sequence: 1, oob: BlockOob::default(), slots: Vec::new().into() });
         self.tag += 1;
         let op = DeviceOp::Program { page: PageAddr { block: 1, page: 0 }, image };
         self.clock.submitted(self.tag, &op, collects, end);

@@ -100,6 +100,31 @@ fn a_drive_that_wears_out_is_left_while_it_is_written_and_nothing_is_lost() {
     r.check();
 }
 
+/// Programs and erases fail all over the rack: nobody notices but who asks for its status.
+#[test]
+fn programs_that_fail_cost_blocks_and_no_drive_and_are_counted_after_a_start() {
+    let mut r = Rack::new(5, 4 * MIB, |c| {
+        (c.replicas, c.ssd.program_failures, c.ssd.erase_failures) = (2, 0.0002, 0.001);
+    });
+    let failed = |r: &Rack, s: u32| r.sum(s, |v| v.blocks_retired);
+    r.write_until(20_000, "blocks fail on two servers", |r| (0..4).filter(|s| failed(r, *s) > 1).count() > 1);
+    r.flush();
+    r.run(Span::from_secs(1));
+    r.check();
+    assert!((0..4).all(|s| !r.sim.server(s).expect("runs").status(r.sim.now()).failed), "no drive has failed");
+    let most = (0..4).max_by_key(|s| failed(&r, *s)).expect("four");
+    let before: Vec<_> = r.vssds(most).iter().map(|v| (v.blocks_retired, v.blocks_reserve, v.worn_out)).collect();
+    r.power_cut(most);
+    r.run(Span::from_secs(1));
+    r.start(most);
+    r.run(Span::from_secs(2));
+    let after: Vec<_> = r.vssds(most).iter().map(|v| (v.blocks_retired, v.blocks_reserve, v.worn_out)).collect();
+    assert_eq!(after, before, "what was marked is so after a power cut");
+    r.check();
+    (0..r.bytes / WRITE).for_each(|k| r.write(k, 5_000_000 + k));
+    r.check();
+}
+
 #[test]
 fn one_that_finds_no_room_elsewhere_leaves_its_sets_when_it_can_only_be_read() {
     let mut r = Rack::new(2, 4 * MIB, |c| {

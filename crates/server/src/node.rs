@@ -285,6 +285,7 @@ impl Server {
                 if result.is_err() {
                     self.device_failed(fx);
                 }
+                (0..self.vssds.len()).for_each(|i| self.note_worn(now, i));
                 self.registration.ready = true;
                 self.registration.hurry(now);
             }
@@ -323,6 +324,13 @@ impl Server {
                 self.note_worn(now, i);
                 let v = &mut self.vssds[i];
                 (v.disk.no_block, v.disk.freed, v.disk.allocated) = (false, true, true);
+            }
+            FlashDone::BlockFailed { .. } => {
+                let Some(i) = self.slot_of(&d) else { return };
+                self.touched |= 1 << i;
+                self.note_worn(now, i);
+                // Of what is left more is taken.
+                self.vssds[i].disk.allocated = true;
             }
             FlashDone::GcIdle { .. } => {
                 let Some(i) = self.slot_of(&d) else { return };

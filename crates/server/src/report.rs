@@ -39,8 +39,10 @@ pub struct VssdStatus {
     pub mapped_bytes: u64,
     pub exported_bytes: u64,
     pub erases: u64,
-    /// Blocks that failed for good; no more are in reserve for those that fail next: its contents are to move.
+    /// Erase blocks that failed for good, how many more may until it is worn out and its contents are to move, and whether it
+    /// is.
     pub blocks_retired: u64,
+    pub blocks_reserve: u64,
     pub worn_out: bool,
     /// Episodes of collection begun by the monitor.
     pub gc_episodes: u64,

@@ -27,7 +27,7 @@ pub enum SlotState {
     Settled,
     /// Being erased.
     Erasing,
-    /// Flash in it failed, and cannot be erased: it is of no use any more.
+    /// So much flash in it failed that it is worn out: it is of no use any more.
     Lost,
 }
 
@@ -76,10 +76,11 @@ impl Server {
         for i in 0..self.vssds.len() {
             let wanted = self.plan.vssds.iter().find(|p| usize::from(p.slot) == i).copied();
             let v = &self.vssds[i];
+            let worn_out = self.ssd.worn_out(v.cfg.id);
             match (wanted, v.slot) {
                 (Some(w), SlotState::Settled) if (v.cfg.id, v.cfg.set) == (w.vssd, w.set) => {}
                 (Some(w), SlotState::Settled) => self.take_slot(now, i, w),
-                (None, SlotState::Settled) if v.cfg.is_free() && self.ssd.is_clear(v.cfg.id) => {}
+                (None, SlotState::Settled) if v.cfg.is_free() && self.ssd.is_clear(v.cfg.id) && !worn_out => {}
                 (None, SlotState::Settled) => {
                     self.give_slot(now, i, fx);
                     settled = false;
@@ -112,6 +113,7 @@ impl Server {
         }
         v.row.again_at = now;
         self.vssds[i] = v;
+        self.note_worn(now, i);
         self.touched |= 1 << i;
         self.registration.hurry(now);
     }
@@ -152,7 +154,7 @@ impl Server {
             return;
         }
         let cfg = self.vssds[i].cfg.clone();
-        let lost = self.ssd.retired(cfg.id) > 0;
+        let lost = self.ssd.worn_out(cfg.id);
         self.vssds[i] = Vssd::new(&self.cfg, cfg, i);
         self.vssds[i].slot = if lost { SlotState::Lost } else { SlotState::Settled };
         if self.failed {
@@ -189,7 +191,11 @@ impl Server {
 
     /// The place of the slot that the drive calls so.
     pub(crate) fn slot_of(&self, d: &FlashDone) -> Option<usize> {
-        let (FlashDone::BlockFreed { vssd } | FlashDone::GcIdle { vssd } | FlashDone::Cleared { vssd, .. }) = d else {
+        let (FlashDone::BlockFreed { vssd }
+        | FlashDone::BlockFailed { vssd }
+        | FlashDone::GcIdle { vssd }
+        | FlashDone::Cleared { vssd, .. }) = d
+        else {
             return None;
         };
         self.vssds.iter().position(|v| v.cfg.id == *vssd)

@@ -3,6 +3,8 @@
 //! Reads go to the old place all the while. The old erase block is erased after the next sync, so at every instant one
 //! of the two is whole on flash.
 
+use std::sync::Arc;
+
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError, PageImage, Slot};
 use rackweave_core::{BLOCK, Payload, Span};
 
@@ -168,7 +170,7 @@ impl FlashManager {
         let Move { to, next, abandoned, .. } = self.moves[id as usize];
         match (work, result) {
             _ if abandoned => self.end_abandoned(id),
-            (Work::Read { .. }, Ok(DeviceData::Page(slots))) => self.program_moved(id, slots),
+            (Work::Read { .. }, Ok(DeviceData::Page(slots))) => self.program_moved(id, slots.into()),
             // It cannot be read, and must not look sound in its new place.
             (Work::Read { .. }, Ok(_) | Err(DeviceError::Unwritten { .. } | DeviceError::BadBlock { .. })) => {
                 let slots = self.lost_page(id);
@@ -190,7 +192,7 @@ impl FlashManager {
             (_, Err(e)) => self.fail(e),
         }
     }
-    fn program_moved(&mut self, id: u32, slots: Box<[Slot]>) {
+    fn program_moved(&mut self, id: u32, slots: Arc<[Slot]>) {
         let Move { to, next, .. } = self.moves[id as usize];
         self.sequence += 1;
         let image = Box::new(PageImage { sequence: self.sequence, oob: BlockOob::default(), slots });
@@ -198,7 +200,7 @@ impl FlashManager {
         let work = Work::Program { page: next, image };
         self.enqueue(Request { flow, who: Who::Move(id), at: At::Physical(to), work }, false);
     }
-    fn lost_page(&self, id: u32) -> Box<[Slot]> {
+    fn lost_page(&self, id: u32) -> Arc<[Slot]> {
         let Move { logical, next, .. } = self.moves[id as usize];
         let spp = self.geometry().slots_per_page() as u32;
         let owner = self.owner(logical).map(|(vssd, index)| super::api::Block { vssd, index });

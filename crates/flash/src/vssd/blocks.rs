@@ -27,7 +27,9 @@ pub(crate) enum State {
     Closed,
     Victim,
     Erasing,
-    /// Failed to read or erase: never used again.
+    /// A page of it cannot be read: never a victim again, and what else is in it stays until it is overwritten.
+    Unreadable,
+    /// Failed: never used again. With a table, it is not marked bad yet, durably.
     Retired,
     /// Another vSSD of the channel group has it.
     Elsewhere,
@@ -83,6 +85,8 @@ pub(crate) struct Block {
     /// Host reads under way: an erase waits for them.
     pub(crate) reads: u32,
     pub(crate) holds: Holds,
+    /// Failed to program, to erase or to be read.
+    pub(crate) bad: bool,
 }
 
 /// What a block was opened for.
@@ -168,6 +172,7 @@ impl Blocks {
             programs: 0,
             reads: 0,
             holds: Holds::Written,
+            bad: false,
         };
         Blocks {
             all: (0..n).map(block).collect(),
@@ -302,6 +307,27 @@ impl Blocks {
         self.free_count += 1;
         self.here += 1;
         self.all[block as usize].state = State::Free { dirty };
+    }
+    /// A bad block goes to another vSSD of the group.
+    pub(crate) fn depart_bad(&mut self, block: u32) {
+        self.here -= 1;
+        self.all[block as usize].state = State::Elsewhere;
+        self.all[block as usize].bad = false;
+    }
+    /// A bad block comes back.
+    pub(crate) fn arrive_bad(&mut self, block: u32) {
+        debug_assert_eq!(self.all[block as usize].state, State::Elsewhere);
+        self.here += 1;
+        self.all[block as usize].state = State::Retired;
+        self.all[block as usize].bad = true;
+    }
+    /// Recovery found a free block to be bad.
+    pub(crate) fn retire_free(&mut self, block: u32) {
+        let die = self.die_of(block) as usize;
+        self.free[die].retain(|&b| b != block);
+        self.free_count -= 1;
+        self.all[block as usize].state = State::Retired;
+        self.all[block as usize].bad = true;
     }
     /// The free block of the die that would be taken next.
     pub(crate) fn next_free(&self, die: u32) -> Option<u32> {

@@ -248,7 +248,11 @@ impl Vssd {
         self.journal_both(io, block, count);
     }
     /// Writes down how often the block was erased while it was lent.
+    /// Or that it is about to be marked bad: no checkpoint describes it any more.
     pub(crate) fn journal_count(&mut self, io: &mut Io, block: u32) {
+        if block >= self.home {
+            return;
+        }
         let count = self.blocks.all[block as usize].erase_count;
         self.journal_both(io, block, count);
     }

@@ -3,7 +3,7 @@
 
 use rackweave_core::device::DeviceError;
 
-use super::blocks::State;
+use super::blocks::{Block, State};
 use super::frontier::NO_FRONTIER;
 use super::map::PageMap;
 use super::ranges::Ranges;
@@ -21,6 +21,15 @@ pub(crate) enum Clearing {
     Syncing,
 }
 
+/// A start could find something in it.
+fn holds_something(b: &Block) -> bool {
+    match b.state {
+        State::Free { .. } | State::Elsewhere => false,
+        State::Retired => b.sequence.is_some(),
+        _ => true,
+    }
+}
+
 impl Vssd {
     /// Nothing is programmed here that a start could find.
     pub(crate) fn is_clear(&self) -> bool {
@@ -29,7 +38,7 @@ impl Vssd {
             && self.map.mapped == 0
             && self.ranges.is_empty()
             && self.borrowed() == 0
-            && self.blocks.all.iter().all(|b| matches!(b.state, State::Free { .. } | State::Elsewhere))
+            && !self.blocks.all.iter().any(holds_something)
     }
 
     pub(crate) fn clear(&mut self, io: &mut Io) {
@@ -40,6 +49,13 @@ impl Vssd {
         for block in 0..self.blocks.all.len() as u32 {
             while let Some(within) = self.blocks.next_valid(block, 0) {
                 self.blocks.clear_valid(block * self.blocks.spb + within);
+            }
+        }
+        for block in 0..self.blocks.all.len() as u32 {
+            // What could not be read need not be any more.
+            if self.blocks.all[block as usize].state == State::Unreadable {
+                self.blocks.all[block as usize].state = State::Closed;
+                self.closed(block);
             }
         }
         self.map = PageMap::new();
@@ -62,13 +78,9 @@ impl Vssd {
             .collect();
         for block in open {
             self.seal(block);
-            if self.blocks.all[block as usize].programs == 0 {
-                self.blocks.list(block);
-            }
+            self.closed(block);
         }
-        let left =
-            |b: &super::blocks::Block| !matches!(b.state, State::Free { .. } | State::Retired | State::Elsewhere);
-        if self.blocks.all.iter().any(left) || !self.waiting.is_empty() {
+        if self.blocks.all.iter().any(holds_something) || !self.waiting.is_empty() {
             return self.gc_start(io);
         }
         self.gc.running = false;

@@ -1,5 +1,7 @@
 //! Where pages go: blocks that are being filled, and which of them takes what.
 
+use std::sync::Arc;
+
 use rackweave_core::device::Slot;
 
 use super::blocks::{Holds, NONE, State};
@@ -23,7 +25,7 @@ pub(super) struct Waiting {
     pub(super) by: By,
     pub(super) lives: Lives,
     pub(super) epoch: u64,
-    pub(super) slots: Box<[Slot]>,
+    pub(super) slots: Arc<[Slot]>,
 }
 
 /// Who asks for a frontier.

@@ -59,6 +59,8 @@ enum Stage {
     /// What was in it is durable elsewhere; host reads of it may be under way.
     Durable,
     Erasing,
+    /// Not erased, for it failed.
+    Marked,
 }
 
 /// A block without valid slots, until it is erased.
@@ -87,6 +89,10 @@ pub(crate) struct Gc {
     /// No frontier takes a page until the next completion: it need not be asked for each victim.
     full: bool,
     idle_told: bool,
+    /// Blocks that failed and are to be emptied, whether collection is on or not.
+    failed: Vec<u32>,
+    /// They wait until collection is started again: something else than a block failed.
+    failed_rest: bool,
 }
 
 impl Gc {
@@ -107,7 +113,14 @@ impl Gc {
             works_on: vec![false; dies as usize].into(),
             full: false,
             idle_told: false,
+            failed: Vec::new(),
+            failed_rest: false,
         }
+    }
+    /// The block has failed: it is the next victim.
+    pub(crate) fn empty_soon(&mut self, block: u32) {
+        debug_assert!(!self.failed.contains(&block));
+        self.failed.push(block);
     }
     /// Something is being moved or erased.
     pub(crate) fn busy(&self) -> bool {
@@ -138,7 +151,7 @@ impl Vssd {
         }
         self.gc.running = true;
         self.loans.returning = false;
-        self.gc.idle_told = false;
+        (self.gc.idle_told, self.gc.failed_rest) = (false, false);
         self.gc_pump(io);
     }
 
@@ -178,7 +191,7 @@ impl Vssd {
     }
     /// Starts victims while there is room for what they hold.
     fn gc_fill(&mut self, io: &mut Io) {
-        while self.gc.running || self.loans.returning {
+        while self.gc.running || self.loans.returning || self.next_failed().is_some() {
             let Some(i) = self.gc.victims.iter().position(Option::is_none) else { return };
             if self.gc.active > 0 && self.blocks.free_count < 2 + self.gc.active {
                 return;
@@ -186,9 +199,15 @@ impl Vssd {
             if self.gc.emptied.len() >= 2 * self.gc.share {
                 return;
             }
-            let chosen = if self.gc.running { self.gc_choose() } else { self.choose_to_return() };
+            let returning = self.loans.returning;
+            let chosen = match self.next_failed() {
+                Some(at) => Some(self.gc.failed.remove(at)),
+                None if self.gc.running => self.gc_choose(),
+                None if returning => self.choose_to_return(),
+                None => return,
+            };
             let Some(block) = chosen else {
-                if !self.gc.running && !self.loans.returning {
+                if returning && !self.gc.running && !self.loans.returning {
                     io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
                 }
                 if self.gc.running && self.gc.active == 0 && self.gc.emptied.is_empty() && !self.gc.idle_told {
@@ -199,6 +218,15 @@ impl Vssd {
             };
             self.gc_begin(io, i, block);
         }
+    }
+    /// A block that failed, on a die without a victim. It gives no room back: while there is little, others go first.
+    fn next_failed(&self) -> Option<usize> {
+        if self.gc.failed_rest {
+            return None;
+        }
+        let room = self.blocks.free_count > GC_RESERVE + 1;
+        let may = |b: u32| (room || self.blocks.valid_of(b) == 0) && !self.gc.on_die(self.blocks.die_of(b));
+        self.gc.failed.iter().position(|&b| may(b))
     }
     /// The best candidate, on a die without a victim.
     pub(crate) fn gc_choose(&mut self) -> Option<u32> {
@@ -220,8 +248,10 @@ impl Vssd {
         best.filter(|b| self.blocks.worth(b.0)).map(|b| b.1)
     }
     fn gc_begin(&mut self, io: &mut Io, i: usize, block: u32) {
-        self.blocks.unlist(block);
-        self.note_lifespan(block);
+        if !self.blocks.all[block as usize].bad {
+            self.blocks.unlist(block);
+            self.note_lifespan(block);
+        }
         self.blocks.all[block as usize].state = State::Victim;
         self.gc.active += 1;
         self.stats.gc_victims += 1;
@@ -366,6 +396,15 @@ impl Vssd {
         }
         self.gc_pump(io);
     }
+    /// A page of the victim could not be programmed: what was in it is programmed elsewhere.
+    pub(crate) fn gc_program_failed(&mut self, io: &mut Io, i: u8, to: u32, slots: &[Slot]) {
+        self.gc.set_works(self.blocks.die_of(to), false);
+        if let Some(v) = self.gc.victims[usize::from(i)].as_mut() {
+            v.programs -= 1;
+            v.moved.extend(slots.iter().filter(|s| s.record.kind != SlotKind::Pad).cloned());
+        }
+        self.gc_pump(io);
+    }
     fn gc_drained(&mut self, io: &mut Io, i: u8) {
         let Some(v) = self.gc.victims[usize::from(i)]
             .take_if(|v| v.step == Step::Draining && v.programs == 0 && v.moved.is_empty())
@@ -377,7 +416,7 @@ impl Vssd {
             return self.gc_abandon(io, &v);
         }
         if io.cfg.erase_early {
-            self.journal_erase(io, v.block);
+            self.journal_emptied(io, v.block);
             self.gc.emptied.push(Emptied { block: v.block, stage: Stage::Durable, stretch: v.stretch });
             self.gc.durable += 1;
             return self.gc_erase(io);
@@ -397,10 +436,13 @@ impl Vssd {
         for k in 0..self.gc.emptied.len() {
             if self.gc.emptied[k].stage == Stage::Waiting {
                 self.gc.emptied[k].stage = Stage::Syncing { batch };
-                self.journal_erase(io, self.gc.emptied[k].block);
+                self.journal_emptied(io, self.gc.emptied[k].block);
             }
         }
         self.sync.wait(super::sync::Waiter::Gc { batch });
+    }
+    fn journal_emptied(&mut self, io: &mut Io, block: u32) {
+        if self.blocks.all[block as usize].bad { self.journal_count(io, block) } else { self.journal_erase(io, block) }
     }
     pub(crate) fn gc_synced(&mut self, io: &mut Io, batch: u64, ok: bool) {
         if ok {
@@ -428,8 +470,14 @@ impl Vssd {
         }
         for k in 0..self.gc.emptied.len() {
             let Emptied { block, stage, .. } = self.gc.emptied[k];
-            let die = self.blocks.die_of(block);
-            if stage != Stage::Durable || self.blocks.all[block as usize].reads > 0 || self.gc.works_on(die) {
+            let (die, b) = (self.blocks.die_of(block), &self.blocks.all[block as usize]);
+            if stage != Stage::Durable || b.reads > 0 || (self.gc.works_on(die) && !b.bad) {
+                continue;
+            }
+            if b.bad {
+                self.gc.emptied[k].stage = Stage::Marked;
+                self.gc.durable -= 1;
+                self.mark_bad(io, block);
                 continue;
             }
             self.gc.emptied[k].stage = Stage::Erasing;
@@ -440,6 +488,7 @@ impl Vssd {
             let charge = stretch.as_ref().map_or(Charge::Collector, Charge::Stretch);
             self.submit_erase(io, block, charge);
         }
+        self.gc.emptied.retain(|e| e.stage != Stage::Marked);
     }
     /// A host read of the block is done.
     pub(crate) fn gc_read_left(&mut self, io: &mut Io, block: u32) {
@@ -457,8 +506,8 @@ impl Vssd {
     /// after a failed program collection rests until it is started again.
     fn gc_abandon(&mut self, io: &mut Io, v: &Victim) {
         if v.unreadable {
-            // Never a victim again; what can still be read of it is, until it is overwritten.
-            self.retire(v.block);
+            self.condemn(io, v.block);
+            self.blocks.all[v.block as usize].state = State::Unreadable;
             return;
         }
         self.gc_relist(v.block);
@@ -466,7 +515,8 @@ impl Vssd {
     }
     fn gc_relist(&mut self, block: u32) {
         self.blocks.all[block as usize].state = State::Closed;
-        self.blocks.list(block);
+        self.gc.failed_rest |= self.blocks.all[block as usize].bad;
+        self.closed(block);
     }
     fn gc_rest(&mut self, io: &mut Io) {
         self.gc.running = false;
@@ -474,7 +524,8 @@ impl Vssd {
         io.out.done.push(FlashDone::GcIdle { vssd: self.id });
     }
     pub(crate) fn gc_running(&self) -> bool {
-        self.gc.running || self.loans.returning || self.gc.active > 0 || !self.gc.emptied.is_empty()
+        let begun = self.gc.active > 0 || !self.gc.emptied.is_empty();
+        self.gc.running || self.loans.returning || begun || self.next_failed().is_some()
     }
 }
 

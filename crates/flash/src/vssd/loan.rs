@@ -44,8 +44,19 @@ pub(crate) struct News {
     pub(crate) block: u32,
     erase_count: u16,
     erase_time: u64,
-    /// It comes back; to be erased before its first program if true.
-    back: Option<bool>,
+    back: Back,
+}
+
+/// Whether a borrowed block comes back, and how.
+#[derive(Clone, Copy, Debug)]
+enum Back {
+    No,
+    /// Free; to be erased before its first program if `dirty`.
+    Free {
+        dirty: bool,
+    },
+    /// It failed, and is marked bad.
+    Bad,
 }
 
 /// A block on its way to a borrower.
@@ -145,9 +156,7 @@ impl Vssd {
                 continue;
             }
             self.seal(block);
-            if self.blocks.all[block as usize].programs == 0 {
-                self.blocks.list(block);
-            }
+            self.closed(block);
         }
         self.gc_pump(io);
     }
@@ -180,9 +189,15 @@ impl Vssd {
     fn goes_home(&mut self, block: u32) {
         let dirty = self.blocks.depart(block);
         self.loans.here.retain(|&b| b != block);
-        self.tell_lender(block, Some(dirty));
+        self.tell_lender(block, Back::Free { dirty });
     }
-    fn tell_lender(&mut self, block: u32, back: Option<bool>) {
+    /// A borrowed block is of no use to anybody any more.
+    pub(super) fn bad_goes_home(&mut self, block: u32) {
+        self.blocks.depart_bad(block);
+        self.loans.here.retain(|&b| b != block);
+        self.tell_lender(block, Back::Bad);
+    }
+    fn tell_lender(&mut self, block: u32, back: Back) {
         let b = &self.blocks.all[block as usize];
         let (erase_count, erase_time) = (b.erase_count, b.erase_time);
         self.loans.news.push(News { block: self.on_device(block), erase_count, erase_time, back });
@@ -193,7 +208,7 @@ impl Vssd {
             return;
         }
         let back = self.loans.returning || self.clearing != super::clear::Clearing::No;
-        if back { self.goes_home(block) } else { self.tell_lender(block, None) }
+        if back { self.goes_home(block) } else { self.tell_lender(block, Back::No) }
     }
     /// A borrower has erased a block of its own, or gives it back.
     pub(crate) fn told(&mut self, io: &mut Io, n: News) {
@@ -201,10 +216,19 @@ impl Vssd {
         let b = &mut self.blocks.all[block as usize];
         (b.erase_count, b.erase_time) = (n.erase_count, n.erase_time);
         self.journal_count(io, block);
-        let Some(dirty) = n.back else { return };
-        self.blocks.arrive(block, dirty);
+        match n.back {
+            Back::No => return,
+            Back::Free { dirty } => {
+                self.blocks.arrive(block, dirty);
+                io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
+            }
+            Back::Bad => {
+                self.blocks.arrive_bad(block);
+                self.retired += 1;
+                io.out.done.push(FlashDone::BlockFailed { vssd: self.id });
+            }
+        }
         self.loans.lent -= 1;
-        io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
         self.drain_waiting(io);
         self.gc_pump(io);
         self.clear_step(io);

@@ -4,6 +4,7 @@ pub(crate) mod blocks;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod clear;
+pub(crate) mod failed;
 pub(crate) mod frontier;
 pub(crate) mod gc;
 pub(crate) mod loan;
@@ -15,6 +16,7 @@ pub(crate) mod scan;
 pub(crate) mod sync;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use rackweave_core::device::{
     BlockOob, DeviceCommand, DeviceError, DeviceOp, PageAddr, PageImage, Slot, SlotKind, SlotRecord,
@@ -49,9 +51,10 @@ const BLOCKS_PER_RANGE_BLOCK: u32 = 256;
 #[derive(Debug)]
 pub(crate) enum Pending {
     Read { vssd: u8, read: SlotRead },
-    Program { vssd: u8, block: u32, page: u16, epoch: u64, by: By },
+    Program { vssd: u8, block: u32, page: u16, epoch: u64, by: By, slots: Arc<[Slot]> },
     GcRead { vssd: u8, victim: u8, page: u16 },
     Erase { vssd: u8, block: u32 },
+    MarkBad { vssd: u8, block: u32 },
     Sync { vssd: u8 },
     Spares { vssd: u8, block: u32 },
     MetaRead { vssd: u8 },
@@ -76,6 +79,16 @@ pub(crate) enum By {
     Host { token: u64 },
     Gc { victim: u8 },
     Ranges,
+}
+
+impl By {
+    fn taker(self) -> Taker {
+        match self {
+            By::Host { .. } => Taker::Host,
+            By::Gc { .. } => Taker::Collector,
+            By::Ranges => Taker::Ranges,
+        }
+    }
 }
 
 /// What a vSSD works with while it handles something.
@@ -379,9 +392,9 @@ impl Vssd {
         let pad = || Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() };
         slots.resize_with(self.blocks.spp as usize, pad);
         let epoch = self.sync.enter();
-        let slots = slots.into_boxed_slice();
+        let slots = Arc::from(slots);
         match place {
-            Place::At { frontier } => self.submit_program(io, by, epoch, slots, frontier),
+            Place::At { frontier } => self.submit_program(io, by, epoch, slots, (by.taker(), frontier)),
             _ => self.waiting.push_back(Waiting { by, lives, epoch, slots }),
         }
     }
@@ -410,8 +423,8 @@ impl Vssd {
         io.submit(Pending::Erase { vssd: self.index, block }, op, done_at);
     }
 
-    fn submit_program(&mut self, io: &mut Io, by: By, epoch: u64, slots: Box<[Slot]>, f: usize) {
-        let reserved = !matches!(by, By::Host { .. });
+    fn submit_program(&mut self, io: &mut Io, by: By, epoch: u64, slots: Arc<[Slot]>, (taker, f): (Taker, usize)) {
+        let reserved = taker != Taker::Host;
         let frontiers = if reserved { &mut self.collector } else { &mut self.host };
         let block = frontiers[f].block;
         self.open_pages -= u32::from(!reserved);
@@ -433,7 +446,7 @@ impl Vssd {
             self.checkpoint.blocks_closed += 1;
         }
         let records = &mut self.blocks.records_mut(block)[usize::from(page) * spp..][..spp];
-        for (r, s) in records.iter_mut().zip(&slots) {
+        for (r, s) in records.iter_mut().zip(&*slots) {
             *r = Record { addr: packed(&s.record), version: s.record.version.0 };
         }
         let oob = self.oob(block);
@@ -441,20 +454,30 @@ impl Vssd {
         let done_at = io.clock.program(io.now, self.die(block), spp as u64, charge);
         let op = DeviceOp::Program {
             page: self.page_addr(block, page),
-            image: Box::new(PageImage { sequence, oob, slots }),
+            image: Box::new(PageImage { sequence, oob, slots: slots.clone() }),
         };
-        io.submit(Pending::Program { vssd: self.index, block, page, epoch, by }, op, done_at);
+        io.submit(Pending::Program { vssd: self.index, block, page, epoch, by, slots }, op, done_at);
     }
 
     /// Programs what waited for a block, as far as there is one now.
     fn drain_waiting(&mut self, io: &mut Io) {
         for _ in 0..self.waiting.len() {
             let Some(w) = self.waiting.pop_front() else { break };
-            let taker = if w.by == By::Ranges { Taker::Ranges } else { Taker::Host };
-            match self.place(io, taker, w.lives, &|_| true) {
-                Place::At { frontier } => self.submit_program(io, w.by, w.epoch, w.slots, frontier),
-                _ => self.waiting.push_back(w),
-            }
+            self.program_promised(io, w);
+        }
+    }
+    /// Programs a page that somebody was promised, or lets it wait for a block. The collector's sync waits for it: where
+    /// there is none for the host, it may have what is reserved.
+    fn program_promised(&mut self, io: &mut Io, w: Waiting) {
+        let mut taker = w.by.taker();
+        let mut place = self.place(io, taker, w.lives, &|_| true);
+        if taker == Taker::Host && matches!(place, Place::Nowhere) {
+            taker = Taker::Ranges;
+            place = self.place(io, taker, Lives::Any, &|_| true);
+        }
+        match place {
+            Place::At { frontier } => self.submit_program(io, w.by, w.epoch, w.slots, (taker, frontier)),
+            _ => self.waiting.push_back(w),
         }
     }
 
@@ -463,10 +486,13 @@ impl Vssd {
         io: &mut Io,
         (block, page): (u32, u16),
         epoch: u64,
-        by: By,
+        (by, slots): (By, Arc<[Slot]>),
         result: Result<(), DeviceError>,
     ) {
         self.blocks.all[block as usize].programs -= 1;
+        if matches!(result, Err(DeviceError::BadBlock { .. })) {
+            return self.program_again(io, block, page, by, epoch, slots);
+        }
         let first = block * self.blocks.spb + u32::from(page) * self.blocks.spp;
         self.foresee(self.blocks.records_from(first, self.blocks.spp).iter().map(|r| r.addr));
         match result {
@@ -479,11 +505,12 @@ impl Vssd {
             },
             Err(e) => self.program_failed(io, block, first, by, e),
         }
-        let b = &self.blocks.all[block as usize];
-        if b.state == State::Closed && b.programs == 0 && !self.blocks.is_listed(block) {
-            self.blocks.list(block);
-        }
+        self.closed(block);
         self.drain_freed();
+        self.page_done(io, block, by, epoch, result);
+    }
+    /// Who asked for the page is told.
+    fn page_done(&mut self, io: &mut Io, block: u32, by: By, epoch: u64, result: Result<(), DeviceError>) {
         self.sync.leave(epoch);
         match by {
             By::Host { token } => io.out.done.push(FlashDone::Programmed { token, result }),
@@ -492,7 +519,7 @@ impl Vssd {
         }
         self.pump_sync(io);
         self.clear_step(io);
-        if self.loans.returning {
+        if self.loans.returning || self.blocks.all[block as usize].bad {
             self.gc_pump(io);
         }
     }
@@ -587,14 +614,16 @@ impl Vssd {
         let preparing = self.blocks.all[block as usize].state == State::Preparing;
         self.stats.erases += 1;
         if let Err(e) = result {
+            self.seal(block);
+            self.condemn(io, block);
             // Unless it is worn flash, it is the backend under the whole drive: retiring block after block would only
             // hide it.
-            if !matches!(e, DeviceError::BadBlock { .. }) {
+            if matches!(e, DeviceError::BadBlock { .. }) {
+                self.mark_bad(io, block);
+            } else {
                 io.failed.get_or_insert(e);
+                self.blocks.all[block as usize].state = State::Retired;
             }
-            self.seal(block);
-            self.retire(block);
-            self.blocks.drop_table(block);
         } else if preparing {
             self.blocks.all[block as usize].state = State::Open;
             for f in self.host.iter_mut().chain(&mut self.collector).filter(|f| f.block == block) {
@@ -616,14 +645,13 @@ impl Vssd {
         self.clear_step(io);
     }
 
-    /// The block is never used again.
-    pub(crate) fn retire(&mut self, block: u32) {
-        self.blocks.all[block as usize].state = State::Retired;
-        self.retired += 1;
-    }
-    /// Blocks that can be neither used nor erased: what is in them may be found again.
+    /// Blocks of its own that failed.
     pub(crate) fn retired(&self) -> u32 {
         self.retired
+    }
+    /// How many more may fail before it is worn out.
+    pub(crate) fn reserve(&self) -> u32 {
+        self.retired_worn.saturating_sub(self.retired)
     }
     pub(crate) fn worn_out(&self) -> bool {
         self.retired >= self.retired_worn

@@ -88,6 +88,7 @@ impl Vssd {
                 match result {
                     Ok(DeviceData::Spares { oob, pages }) => self.found(&mut r, *block, &oob, &pages),
                     Ok(_) => {}
+                    Err(DeviceError::BadBlock { .. }) => self.found_bad(*block),
                     Err(e) => r.result = Err(e),
                 }
                 self.scan_on(io, &mut r);

@@ -19,6 +19,10 @@ pub(crate) enum Waiter {
     },
     Checkpoint,
     Boot,
+    /// A block that is marked bad.
+    Retired {
+        block: u32,
+    },
     /// All was erased, for another user.
     Clear,
 }
@@ -118,6 +122,7 @@ impl Vssd {
                 Waiter::Gc { batch } => self.gc_synced(io, batch, result.is_ok()),
                 Waiter::Checkpoint => self.checkpoint_synced(io, result.is_ok()),
                 Waiter::Boot => self.boot_synced(io, result),
+                Waiter::Retired { block } => self.retired_for_good(io, block, result.is_ok()),
                 Waiter::Clear => self.cleared(io, result),
             }
         }

@@ -2,6 +2,7 @@
 
 mod alloc;
 mod api;
+mod bad_blocks;
 mod blockmap;
 mod clear;
 mod cut_search;

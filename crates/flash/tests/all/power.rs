@@ -11,31 +11,31 @@ use crate::rig::{Rig, VSSD, addr, contents, small_config};
 
 /// What was written to a block: version, and whether it was a range record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-struct Mark {
+pub struct Mark {
     version: u64,
     zero: bool,
 }
 
 /// Above these bits of a token is whose it is.
-const TOKEN_BITS: u32 = 40;
+pub const TOKEN_BITS: u32 = 40;
 
-struct Model {
+pub struct Model {
     /// All that was ever written, and what is complete.
-    written: Vec<BTreeMap<u64, bool>>,
-    complete: Vec<Mark>,
+    pub written: Vec<BTreeMap<u64, bool>>,
+    pub complete: Vec<Mark>,
     /// What a finished sync covers.
-    synced: Vec<Mark>,
-    next: u64,
-    programs: BTreeMap<u64, Vec<(u32, u64)>>,
-    syncs: BTreeMap<u64, Vec<Mark>>,
-    tokens: u64,
+    pub synced: Vec<Mark>,
+    pub next: u64,
+    pub programs: BTreeMap<u64, Vec<(u32, u64)>>,
+    pub syncs: BTreeMap<u64, Vec<Mark>>,
+    pub tokens: u64,
     /// Of a channel group: borrows before it collects.
-    borrows: bool,
-    borrowed: u32,
+    pub borrows: bool,
+    pub borrowed: u32,
 }
 
 impl Model {
-    fn new(n: usize) -> Model {
+    pub fn new(n: usize) -> Model {
         Model {
             written: vec![BTreeMap::new(); n],
             complete: vec![Mark::default(); n],
@@ -48,7 +48,7 @@ impl Model {
             borrowed: 0,
         }
     }
-    fn take(&mut self, done: &mut Vec<FlashDone>) {
+    pub fn take(&mut self, done: &mut Vec<FlashDone>) {
         let mine = |d: &FlashDone| match d {
             FlashDone::Programmed { token, .. } | FlashDone::Synced { token, .. } | FlashDone::Read { token, .. } => {
                 token >> TOKEN_BITS == self.tokens >> TOKEN_BITS
@@ -83,7 +83,7 @@ impl Model {
         }
     }
     /// The drive after a power cut holds what was synced or something written later.
-    fn check(&mut self, rig: &mut Rig) {
+    pub fn check(&mut self, rig: &mut Rig) {
         rig.ssd.check().expect("invariants after recovery");
         for b in 0..self.written.len() {
             let at = addr(b as u32);
@@ -103,7 +103,7 @@ impl Model {
         }
     }
     /// Goes on from what a power cut left.
-    fn restart(&mut self, rig: &Rig) {
+    pub fn restart(&mut self, rig: &Rig) {
         self.programs.clear();
         self.syncs.clear();
         for b in 0..self.written.len() {
@@ -112,7 +112,7 @@ impl Model {
             (self.complete[b], self.synced[b]) = (mark, mark);
         }
     }
-    fn act(&mut self, rig: &mut Rig, rng: &mut Rng) {
+    pub fn act(&mut self, rig: &mut Rig, rng: &mut Rng) {
         let n = self.written.len() as u64;
         self.tokens += 1;
         match rng.below(40) {
@@ -307,9 +307,9 @@ fn power_cuts_lose_nothing_synced_on_dies_of_ones_own() {
 }
 
 /// Two vSSDs of a channel group, whose blocks go to and fro between them.
-const GROUP: [VssdId; 2] = [VSSD, VssdId(2)];
+pub const GROUP: [VssdId; 2] = [VSSD, VssdId(2)];
 
-fn group_rig(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
+pub fn group_rig(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
     let mut ssd = Ssd::new(cfg.clone()).expect("valid profile");
     for vssd in GROUP {
         ssd.alloc_share(vssd, Share::Software { channels: 2, dies: 2 }).expect("dies are free");

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use rackweave_core::Rng;
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr};
 use rackweave_flash::backend::Memory;
+use rackweave_flash::flaws::Flaws;
 
 /// A command executed and not yet covered by a sync.
 struct Unsynced {
@@ -16,7 +17,7 @@ struct Unsynced {
 fn block_of(op: &DeviceOp) -> Option<u32> {
     match op {
         DeviceOp::Program { page, .. } => Some(page.block),
-        DeviceOp::Erase { block, .. } => Some(*block),
+        DeviceOp::Erase { block, .. } | DeviceOp::MarkBad { block } => Some(*block),
         _ => None,
     }
 }
@@ -37,6 +38,7 @@ pub struct PowerDisk {
     commands: u64,
     /// Erase blocks that failed.
     pub bad: BTreeSet<u32>,
+    pub flaws: Option<Flaws>,
 }
 
 impl std::ops::Deref for PowerDisk {
@@ -53,12 +55,14 @@ impl std::ops::DerefMut for PowerDisk {
 
 impl PowerDisk {
     pub fn on(disk: Memory) -> PowerDisk {
-        PowerDisk { durable: disk.clone(), disk, unsynced: Vec::new(), commands: 0, bad: BTreeSet::new() }
+        PowerDisk { durable: disk.clone(), disk, unsynced: Vec::new(), commands: 0, bad: BTreeSet::new(), flaws: None }
     }
     /// Executes the command, or fails it so.
     pub fn submit(&mut self, op: DeviceOp, fail: Option<DeviceError>) -> (Result<DeviceData, DeviceError>, Ticket) {
         self.commands += 1;
         let sync = matches!(op, DeviceOp::Sync);
+        let marked = block_of(&op).is_some_and(|b| self.disk.is_bad(b));
+        let fail = fail.or_else(|| self.flaws.filter(|_| !marked)?.check(&op).err());
         let result = match fail {
             Some(e) => {
                 if let DeviceOp::Program { page, .. } = &op {
@@ -70,7 +74,7 @@ impl PowerDisk {
             None => self.disk.execute(&op),
         };
         let covers = sync.then(|| self.covered());
-        let changes = matches!(op, DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::WriteMeta { .. });
+        let changes = block_of(&op).is_some() || matches!(op, DeviceOp::WriteMeta { .. });
         let id = self.commands;
         if changes && result.is_ok() {
             self.unsynced.push(Unsynced { id, op, completed: false });

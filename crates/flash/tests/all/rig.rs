@@ -52,6 +52,7 @@ pub fn new_ssd(cfg: &SsdConfig) -> Ssd {
 }
 
 struct InFlight {
+    held: bool,
     completion: Completion,
     ticket: Ticket,
 }
@@ -65,6 +66,8 @@ pub struct Rig {
     pub now: Time,
     /// Fails the next program or sync.
     pub fail: Option<DeviceError>,
+    /// Marks of bad blocks are not answered.
+    pub hold_marks: bool,
     /// Whose calls these are.
     pub vssd: VssdId,
     out: FlashOut,
@@ -89,6 +92,7 @@ impl Rig {
             rng: Rng::new(seed),
             now: Time::ZERO,
             fail: None,
+            hold_marks: false,
             vssd: VSSD,
             out: FlashOut::new(),
             traces: Vec::new(),
@@ -103,18 +107,21 @@ impl Rig {
     }
     fn execute(&mut self, c: DeviceCommand) {
         let failing = matches!(c.op, DeviceOp::Program { .. } | DeviceOp::Sync);
+        let held = self.hold_marks && matches!(c.op, DeviceOp::MarkBad { .. });
         let (result, ticket) = self.disk.submit(c.op, self.fail.take_if(|_| failing));
         let completion = Completion { ssd: c.ssd, tag: c.tag, result };
-        self.in_flight.push(InFlight { completion, ticket });
+        self.in_flight.push(InFlight { held, completion, ticket });
     }
     /// Delivers one completion, any of those in flight. False: none is.
     pub fn step(&mut self) -> bool {
         self.take();
-        if self.in_flight.is_empty() {
+        let held = self.in_flight.iter().filter(|f| f.held).count();
+        if self.in_flight.len() == held {
             return false;
         }
-        let i = self.rng.below(self.in_flight.len() as u64) as usize;
-        let InFlight { completion, ticket } = self.in_flight.swap_remove(i);
+        self.in_flight.sort_by_key(|f| f.held);
+        let i = self.rng.below((self.in_flight.len() - held) as u64) as usize;
+        let InFlight { completion, ticket, .. } = self.in_flight.swap_remove(i);
         self.now.0 += 1000;
         self.disk.delivered(ticket, completion.result.is_ok());
         self.ssd.handle(self.now, completion, &mut self.out);

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use rackweave_core::BLOCK;
+use rackweave_core::rng::mix64;
+use rackweave_core::{BLOCK, SsdId};
+use rackweave_flash::flaws::Flaws;
 use serde::{Deserialize, Serialize};
 
 use super::{Problem, SSD_BYTES_MAX, SSD_BYTES_MIN, Size, need};
@@ -125,6 +127,21 @@ pub struct SsdSection {
     pub verify: bool,
     /// A vSSD's map is checkpointed whenever this many erase blocks were filled.
     pub checkpoint_blocks: u32,
+    /// For trials: of all programs and erases, the parts that fail and cost their block.
+    #[serde(skip_serializing_if = "is_none")]
+    pub program_failures: f64,
+    #[serde(skip_serializing_if = "is_none")]
+    pub erase_failures: f64,
+    /// Which ones.
+    #[serde(skip_serializing_if = "is_unseeded")]
+    pub failure_seed: u64,
+}
+
+fn is_none(part: &f64) -> bool {
+    *part == 0.0
+}
+fn is_unseeded(seed: &u64) -> bool {
+    *seed == 0
 }
 
 fn is_zero(n: &u32) -> bool {
@@ -145,11 +162,20 @@ impl Default for SsdSection {
             program_suspend: false,
             verify: true,
             checkpoint_blocks: 256,
+            program_failures: 0.0,
+            erase_failures: 0.0,
+            failure_seed: 0,
         }
     }
 }
 
 impl SsdSection {
+    /// What is to fail on this drive.
+    pub fn flaws(&self, ssd: SsdId) -> Option<Flaws> {
+        let seed = mix64(self.failure_seed ^ mix64(u64::from(ssd.0)));
+        let any = self.program_failures > 0.0 || self.erase_failures > 0.0;
+        any.then(|| Flaws::new(seed, self.program_failures, self.erase_failures))
+    }
     pub(super) fn check(&self, out: &mut Vec<Problem>) {
         let size = self.size.0;
         let fits = (SSD_BYTES_MIN..=SSD_BYTES_MAX).contains(&size) && size.is_multiple_of(u64::from(BLOCK));
@@ -160,6 +186,11 @@ impl SsdSection {
         let rule = "one level or a list of different ones, of \"channel\", \"die\" and \"software\"";
         need(out, different, "ssd.isolation", &self.isolation, rule);
         need(out, self.checkpoint_blocks > 0, "ssd.checkpoint_blocks", &self.checkpoint_blocks, "at least 1");
+        for (key, part) in
+            [("ssd.program_failures", self.program_failures), ("ssd.erase_failures", self.erase_failures)]
+        {
+            need(out, (0.0..=1.0).contains(&part), key, &part, "from 0 to 1");
+        }
         for (key, suspend) in [("ssd.erase_suspend", self.erase_suspend), ("ssd.program_suspend", self.program_suspend)]
         {
             let interruptible = !suspend || self.blocking_unit == BlockingConfig::Page;

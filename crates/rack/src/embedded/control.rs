@@ -425,9 +425,12 @@ pub struct Vssd {
     pub scrub_progress: f64,
     #[serde(default)]
     pub scrub_passes: u64,
-    /// Blocks that failed for good; none is left in reserve for the next, so that its contents are to move.
+    /// Erase blocks that failed for good, and whether so many that its contents are to move.
     #[serde(default)]
     pub blocks_retired: u64,
+    /// How many more may fail until it is.
+    #[serde(default)]
+    pub blocks_reserve: u64,
     #[serde(default)]
     pub worn_out: bool,
     /// Its device has failed for good.

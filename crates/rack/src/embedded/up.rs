@@ -131,9 +131,9 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     options.absent.iter().chain(&removed).for_each(|&s| engine.end_server(layout.server(s), s as usize));
     let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
     let (shape, paths) = (shape(&cfg)?, (0..cfg.servers_max()).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
-    let data = options.data.clone();
+    let (data, of) = (options.data.clone(), cfg.clone());
     serve.keep_policy_by(Box::new(move |p| keep_policy(&data, CONFIG_FILE, p).map_err(|e| e.to_string())));
-    serve.reopen_by(Box::new(move |i| open_device(&paths[i as usize], i, shape).map_err(|e| e.to_string())));
+    serve.reopen_by(Box::new(move |i| open_device(&paths[i as usize], i, shape, &of).map_err(|e| e.to_string())));
     serve.when_ready(cfg.min_copies as usize, Box::new(ready));
     serve.run()?;
     for (i, closed) in serve.close().into_iter().enumerate() {
@@ -271,15 +271,19 @@ pub(crate) fn devices(
     let shape = shape(cfg)?;
     let open = |i: u32| {
         let path = device_path(dir, i);
-        open_device(&path, i, shape)
+        open_device(&path, i, shape, cfg)
     };
     servers.map(open).collect()
 }
 
-fn open_device(path: &Path, server: u32, shape: Shape) -> Result<FileSsd<OsFile>, UpError> {
+fn open_device(path: &Path, server: u32, shape: Shape, cfg: &RackConfig) -> Result<FileSsd<OsFile>, UpError> {
     let file = OsFile::open(path).map_err(OpenError::Io);
     let ssd = file.and_then(|f| FileSsd::open(f, SsdId(server), shape));
-    ssd.map_err(|error| UpError::Device { path: path.into(), error })
+    let mut ssd = ssd.map_err(|error| UpError::Device { path: path.into(), error })?;
+    if let Some(flaws) = cfg.ssd.flaws(SsdId(server)) {
+        ssd.fail_by(flaws);
+    }
+    Ok(ssd)
 }
 
 /// A new device for a server that may have lost its own: under another name until the metadata service has taken the
@@ -294,7 +298,7 @@ pub(crate) fn device_on_trial(
     if trial.exists() {
         std::fs::remove_file(&trial)?;
     }
-    let device = open_device(&trial, server, shape(cfg)?)?;
+    let device = open_device(&trial, server, shape(cfg)?, cfg)?;
     let of_dir = std::fs::File::open(dir.path())?;
     let name = move || {
         std::fs::rename(&trial, &path)?;

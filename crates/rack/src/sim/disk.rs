@@ -8,12 +8,15 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind,
 };
 use rackweave_core::{BLOCK, Payload, Rng};
+use rackweave_flash::backend::block_of;
+use rackweave_flash::flaws::Flaws;
 
 /// Sector of a checkpoint write that is kept or lost as one.
 const META_SECTOR: usize = 512;
@@ -34,6 +37,7 @@ enum PageState {
 struct BlockImage {
     oob: BlockOob,
     pages: Vec<PageState>,
+    bad: bool,
 }
 
 impl BlockImage {
@@ -82,7 +86,11 @@ impl Image {
                 b.oob = image.oob;
                 b.set(page.page, PageState::Written(image.clone()));
             }
-            Change::Erase { block, oob } => *self.block_mut(*block) = BlockImage { oob: *oob, pages: Vec::new() },
+            Change::Erase { block, oob } => *self.block_mut(*block) = BlockImage { oob: *oob, ..BlockImage::default() },
+            Change::MarkBad { block } => {
+                let b = self.block_mut(*block);
+                (b.bad, b.pages) = (true, Vec::new());
+            }
             Change::Meta { offset, data } => self.write_meta(*offset, data),
         }
     }
@@ -102,6 +110,8 @@ impl Image {
                     b.oob = *oob;
                 }
             }
+            // One row: there or not.
+            Change::MarkBad { .. } => {}
             Change::Meta { offset, data } => {
                 for (i, sector) in data.chunks(META_SECTOR).enumerate() {
                     if rng.chance(0.5) {
@@ -117,6 +127,7 @@ impl Image {
 enum Change {
     Program { page: PageAddr, image: Rc<PageImage> },
     Erase { block: u32, oob: BlockOob },
+    MarkBad { block: u32 },
     Meta { offset: u64, data: Bytes },
 }
 
@@ -156,6 +167,8 @@ pub enum NandBreach {
     EraseUnderWay { page: PageAddr },
     #[error("block {block} erased while a program of it is under way")]
     ProgramUnderWay { block: u32 },
+    #[error("block {block} used after it was marked bad")]
+    Bad { block: u32 },
 }
 
 /// What a power cut did.
@@ -183,6 +196,7 @@ pub struct FaultDisk {
     broken: Option<Breakage>,
     /// Erases that every block lives through, and the most that one lives through beyond.
     endurance: Option<(u16, u16)>,
+    flaws: Option<Flaws>,
     breaches: Vec<NandBreach>,
 }
 
@@ -197,6 +211,15 @@ impl FaultDisk {
         if self.refuses(op) {
             return (Err(DeviceError::Backend { os_error: OS_ERROR_IO }), id);
         }
+        if let Some(block) = block_of(op).filter(|b| self.live.block(*b).is_some_and(|b| b.bad)) {
+            if matches!(op, DeviceOp::Program { .. } | DeviceOp::Erase { .. }) {
+                self.breach(NandBreach::Bad { block });
+            }
+            return (Err(DeviceError::BadBlock { block }), id);
+        }
+        if let Some(Err(e)) = self.flaws.map(|f| f.check(op)) {
+            return (Err(e), id);
+        }
         let change = match op {
             DeviceOp::Program { page, image } => {
                 self.check_program(*page);
@@ -209,6 +232,7 @@ impl FaultDisk {
                 self.check_erase(*block);
                 Change::Erase { block: *block, oob: *oob }
             }
+            DeviceOp::MarkBad { block } => Change::MarkBad { block: *block },
             DeviceOp::WriteMeta { offset, data } => Change::Meta { offset: *offset, data: data.clone() },
             DeviceOp::Sync => {
                 self.journal.iter_mut().filter(|e| e.completed && e.sync == 0).for_each(|e| e.sync = id);
@@ -249,6 +273,10 @@ impl FaultDisk {
     pub fn wear_out_after(&mut self, least: u16, spread: u16) {
         self.endurance = Some((least, spread));
     }
+    /// From now on programs and erases fail as drawn.
+    pub fn fail_by(&mut self, flaws: Flaws) {
+        self.flaws = Some(flaws);
+    }
     fn worn_out(&self, block: u32, erase_count: u16) -> bool {
         let Some((least, spread)) = self.endurance else { return false };
         let more = rackweave_core::rng::mix64(u64::from(block)) % (u64::from(spread) + 1);
@@ -259,7 +287,11 @@ impl FaultDisk {
     fn refuses(&mut self, op: &DeviceOp) -> bool {
         let read = !matches!(
             op,
-            DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::WriteMeta { .. } | DeviceOp::Sync
+            DeviceOp::Program { .. }
+                | DeviceOp::Erase { .. }
+                | DeviceOp::MarkBad { .. }
+                | DeviceOp::WriteMeta { .. }
+                | DeviceOp::Sync
         );
         match self.broken {
             Some(Breakage::Everything) => true,
@@ -346,7 +378,7 @@ impl FaultDisk {
             let b = image.block_mut(block);
             if let PageState::Written(p) = b.page(page).clone() {
                 let mut p = (*p).clone();
-                for s in p.slots.iter_mut().filter(|s| s.record.kind == SlotKind::Data) {
+                for s in Arc::make_mut(&mut p.slots).iter_mut().filter(|s| s.record.kind == SlotKind::Data) {
                     s.data = flip.clone();
                 }
                 b.set(page, PageState::Written(Rc::new(p)));
@@ -409,7 +441,7 @@ impl FaultDisk {
                 let slots = written(*page)?.slots.get(wanted).ok_or(DeviceError::Unwritten { page: *page })?;
                 Ok(DeviceData::Page(slots.into()))
             }
-            DeviceOp::ReadPage { page } => Ok(DeviceData::Page(written(*page)?.slots.clone())),
+            DeviceOp::ReadPage { page } => Ok(DeviceData::Page(written(*page)?.slots[..].into())),
             DeviceOp::ReadSpares { block } => Ok(self.spares(*block)),
             DeviceOp::ReadOob { block } => Ok(self.oob(*block)),
             DeviceOp::ReadMeta { offset, len } => {
@@ -418,9 +450,11 @@ impl FaultDisk {
                 let to = (from + *len as usize).min(meta.len());
                 Ok(DeviceData::Meta(Bytes::copy_from_slice(&meta[from..to])))
             }
-            DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::Sync | DeviceOp::WriteMeta { .. } => {
-                Ok(DeviceData::None)
-            }
+            DeviceOp::Program { .. }
+            | DeviceOp::Erase { .. }
+            | DeviceOp::MarkBad { .. }
+            | DeviceOp::Sync
+            | DeviceOp::WriteMeta { .. } => Ok(DeviceData::None),
         }
     }
 

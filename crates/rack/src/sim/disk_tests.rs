@@ -11,7 +11,7 @@ fn program(at: PageAddr, seed: u64) -> DeviceOp {
         data: Payload::elided(BLOCK, seed),
         record: SlotRecord { kind: SlotKind::Data, ..SlotRecord::default() },
     };
-    let image = PageImage { sequence: seed, oob: BlockOob::default(), slots: Box::new([slot]) };
+    let image = PageImage { sequence: seed, oob: BlockOob::default(), slots: [slot].into() };
     DeviceOp::Program { page: at, image: Box::new(image) }
 }
 

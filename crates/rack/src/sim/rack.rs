@@ -7,6 +7,7 @@ use rackweave_core::request::{AdminOp, Reply, Request, RequestId, RequestOp};
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
 use rackweave_flash::backend::Discard;
+use rackweave_flash::flaws::Flaws;
 use rackweave_meta::Meta;
 use rackweave_replica::{Faults, Timeouts};
 use rackweave_server::Server;
@@ -136,7 +137,7 @@ impl Sim {
             engine.set_clock(NodeId(i), NodeClock { offset_ns, drift_ppm: drift });
         }
         for i in 0..cfg.servers_max() {
-            engine.put_disk(SsdId(i), new_disk(sim.contents));
+            engine.put_disk(SsdId(i), new_disk(sim.contents, cfg.ssd.flaws(SsdId(i))));
         }
         if cfg.switch.egress.is_some() {
             engine.all_crosses_switch();
@@ -225,7 +226,7 @@ impl Sim {
     }
     /// Puts an empty device in place of server `i`'s; the server must have crashed.
     pub fn replace_disk(&mut self, i: u32) {
-        self.engine.put_disk(SsdId(i), new_disk(self.sim.contents));
+        self.engine.put_disk(SsdId(i), new_disk(self.sim.contents, self.cfg.ssd.flaws(SsdId(i))));
     }
     pub fn alive(&self, n: NodeId) -> bool {
         self.engine.node(n).is_some()
@@ -314,9 +315,14 @@ impl Sim {
     }
 }
 
-fn new_disk(c: Contents) -> Disk {
+fn new_disk(c: Contents, flaws: Option<Flaws>) -> Disk {
     match c {
-        Contents::Memory => Disk::Fault(Box::default()),
+        Contents::Memory => {
+            let mut d = FaultDisk::new();
+            flaws.into_iter().for_each(|f| d.fail_by(f));
+            Disk::Fault(Box::new(d))
+        }
+        // Answers only: blocks that fail are for drives that keep what is written.
         Contents::Discard => Disk::Plain(Box::<Discard>::default()),
     }
 }

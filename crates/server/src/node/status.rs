@@ -42,6 +42,7 @@ impl Server {
             exported_bytes: space.exported_slots * u64::from(rackweave_core::BLOCK),
             erases: flash.erases,
             blocks_retired: u64::from(self.ssd.retired(v.cfg.id)),
+            blocks_reserve: u64::from(self.ssd.reserve(v.cfg.id)),
             worn_out: v.worn_out,
             gc_episodes: v.gc_episodes,
             gc_unacknowledged: v.gc_unacknowledged,

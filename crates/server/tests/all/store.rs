@@ -152,7 +152,10 @@ impl Bench {
                         }
                     }
                     FlashDone::BlockFreed { .. } => self.disk.no_block = false,
-                    FlashDone::Recovered { .. } | FlashDone::GcIdle { .. } | FlashDone::Cleared { .. } => {}
+                    FlashDone::Recovered { .. }
+                    | FlashDone::BlockFailed { .. }
+                    | FlashDone::GcIdle { .. }
+                    | FlashDone::Cleared { .. } => {}
                 }
             }
         }
