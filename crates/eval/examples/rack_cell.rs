@@ -6,7 +6,7 @@
 //!     [sched=fifo|deadline|kyber] [coordinated=true|false] [reads_per_die=2]
 //!     [far_reads=true|false] [between_us=10]
 //!     [ports=tb|fq|priority] [servers=4] [clients=16]
-//!     [wear_in=2] [warm_up=REQUESTS]
+//!     [wear_in=2] [warm_up=REQUESTS] [cache_slots=96] [write_through=true|false]
 //! ```
 
 use std::process::ExitCode;
@@ -42,6 +42,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             "utilization" => cell.utilization = value.parse()?,
             "reads" => reads = value.parse()?,
             "seed" => cell.seed = value.parse()?,
+            "cache_slots" => cell.cache_slots = Some(value.parse()?),
+            "write_through" => cell.write_through = value.parse()?,
             "wear_in" => cell.wear_in = value.parse()?,
             "warm_up" => warm_up = Some(value.parse()?),
             "network" => cell.network = Network::parse(value)?,

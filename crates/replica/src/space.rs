@@ -203,6 +203,10 @@ impl Replica {
         })
     }
 
+    /// A request waits for credit, and those that come now would wait behind it.
+    pub fn lacks_credit(&self) -> bool {
+        self.credit_queue.iter().any(|&r| self.waiting(r).is_some())
+    }
     fn credit_queue_prune(&mut self) {
         while self.credit_queue.front().is_some_and(|&r| self.waiting(r).is_none()) {
             self.credit_queue.pop_front();

@@ -12,6 +12,8 @@ pub enum OverBound {
     Space { vssd: VssdId, needed: u64, exported: u64 },
     #[error("{vssd}: {waiting} reads wait, {max} may")]
     Queue { vssd: VssdId, waiting: usize, max: usize },
+    #[error("{vssd}: {waiting} writes wait, {max} may")]
+    Writes { vssd: VssdId, waiting: usize, max: usize },
     #[error("{vssd}: {pages} pages are being programmed, {max} may be")]
     Pages { vssd: VssdId, pages: usize, max: usize },
 }

@@ -5,7 +5,7 @@
 //! in a channel group ([`group`]),
 //! registration and lease ([`control`]), vSSDs that come and go ([`slots`]). Reading order: [`node`], then those.
 //!
-//! A write: packet → replica → `CacheOverFlash::put` → acknowledged; later `Disk::pump` → page program → out of the
+//! A write: packet → (held in order while the cache is full) → replica → `CacheOverFlash::put` → acknowledged; later `Disk::pump` → page program → out of the
 //! cache. A read: packet → scheduler → replica → cache, or a flash read and `FlashDone::Read` → replica → reply.
 
 pub mod bounds;
@@ -26,6 +26,7 @@ pub mod slots;
 pub mod view;
 mod vssd;
 mod wear;
+mod writes;
 
 pub use bounds::OverBound;
 pub use config::{GcConfig, GcPolicy, ServerConfig, ServerError, VssdConfig};

@@ -23,6 +23,7 @@ use crate::scrub::Scrub;
 use crate::slots::{Plan, SlotState};
 use crate::view::{CacheOverFlash, Recent};
 use crate::vssd::Vssd;
+use crate::writes::WRITES_MAX;
 
 /// Programs that wait for a free block are tried again after this even if none was reported.
 const NO_BLOCK_AGAIN: Span = Span::from_millis(100);
@@ -128,6 +129,10 @@ impl Server {
             let (waiting, max) = (v.classes.reads().max(held), 2 * QUEUE_MAX);
             if waiting > max {
                 return Err(OverBound::Queue { vssd, waiting, max });
+            }
+            let (waiting, max) = (v.held.len(), WRITES_MAX);
+            if waiting > max {
+                return Err(OverBound::Writes { vssd, waiting, max });
             }
             if d.pages_under_way() > d.cfg.pages_max {
                 return Err(OverBound::Pages { vssd, pages: d.pages_under_way(), max: d.cfg.pages_max });
@@ -435,6 +440,9 @@ impl Server {
         if std::mem::take(&mut self.vssds[i].disk.freed) {
             self.with(now, i, |r, store| r.space_changed(now, store, fx));
         }
+        if !self.vssds[i].held.is_empty() {
+            self.start_held_writes(now, i, fx);
+        }
         let v = &mut self.vssds[i];
         if v.role == Some(Role::Shadow) && !v.complete && v.replica.report().complete {
             v.complete = true;
@@ -483,7 +491,7 @@ impl Server {
         if v.replica.deadline() <= now {
             self.with(now, i, |r, store| r.handle_timer(now, store, fx));
         }
-        self.start_writes(now, i, fx);
+        self.start_offline_writes(now, i, fx);
         if self.registration.incarnation.is_none() || self.vssds[i].is_free() {
             return;
         }

@@ -15,6 +15,7 @@ use crate::forward::Forwarding;
 use crate::gc::{GcMonitor, GcState};
 use crate::load::Load;
 use crate::slots::SlotState;
+use crate::writes::Writes;
 
 /// Page programs under way for each die of a vSSD: one in its registers, one behind it.
 const PAGES_A_DIE: usize = 2;
@@ -39,6 +40,7 @@ pub(crate) struct Vssd {
     pub(crate) forwarding: Forwarding,
     pub(crate) classes: Classes,
     pub(crate) load: Load,
+    pub(crate) held: Writes,
     /// How long answers of reads, and of writes, will be on the way.
     pub(crate) predict: [Predictor; 2],
     pub(crate) row: RowState,
@@ -89,6 +91,7 @@ impl Vssd {
             forwarding: Forwarding::default(),
             classes: Classes::new(&server.ssd.profile, dies),
             load: Load::new(),
+            held: Writes::new(server.sched, server.timeouts.stall),
             row: RowState::default(),
             epoch: Epoch(0),
             readable: false,

@@ -144,6 +144,8 @@ pub struct Source {
     drawn: u64,
     rng: Rng,
     vdc: Option<Controlled>,
+    /// [`super::Cell::write_through`].
+    pub(super) write_through: bool,
 }
 
 /// What VDC needs to know.
@@ -172,6 +174,7 @@ impl Source {
             drawn: 0,
             rng: Rng::stream(seed, STREAM),
             vdc: None,
+            write_through: false,
         }
     }
 
@@ -205,7 +208,8 @@ impl Source {
         self.drawn += 1;
         let (client, block) = target(&mut self.rng, self.clients, self.blocks);
         let offset = block * u64::from(BLOCK);
-        let mut planned = Planned { at, op, offset, len: u64::from(BLOCK), fua: false, rounded: false };
+        let fua = self.write_through && op == TraceOp::Write;
+        let mut planned = Planned { at, op, offset, len: u64::from(BLOCK), fua, rounded: false };
         if let Some(c) = &mut self.vdc {
             let die = if op == TraceOp::Write { c.write } else { c.read };
             let now = Time::ZERO + at;

@@ -69,6 +69,10 @@ pub struct Cell {
     pub seed: u64,
     /// Overwrites before anything is asked ([`WEAR_IN`]).
     pub wear_in: f64,
+    /// 4 KiB slots of each vSSD's write cache, if not the configuration's.
+    pub cache_slots: Option<u64>,
+    /// Each write is on flash on every replica when it is answered: the cache shelters none.
+    pub write_through: bool,
     /// Requests before the measured ones, and measured.
     pub warm_up: u64,
     pub requests: u64,
@@ -100,6 +104,8 @@ impl Cell {
             utilization: 0.5,
             seed: 1,
             wear_in: WEAR_IN,
+            cache_slots: None,
+            write_through: false,
             warm_up: 0,
             requests: 0,
             blocking: BlockingConfig::Page,
@@ -137,6 +143,9 @@ impl Cell {
             (rack.servers, rack.replicas, rack.racks.count) = (self.servers * 2, REPLICAS + 1, 2);
             rack.switch.far_reads = self.far_reads;
         }
+        if let Some(slots) = self.cache_slots {
+            rack.cache_slots = slots * u64::from(rack.replicas + rack.ssd.spare);
+        }
         rack.client.window = WINDOW;
         rack.client.keep_kib = 0;
         rack.client.timeout_ms = TIMEOUT_MS;
@@ -173,6 +182,7 @@ impl Cell {
         });
         run.bursts = bursts;
         let mut source = load::Source::new(&self.load, rate, volumes[0].size, self.seed).clients(self.clients);
+        source.write_through = self.write_through;
         if self.policy.tokens {
             source = source.through_vdc(&costs, &self.network, self.seed);
         }

@@ -1,5 +1,5 @@
-//! Requests of clients: reads wait for their turn, or go to the replica that does not collect; writes start at once,
-//! offline ones as far as they have tokens.
+//! Requests of clients: reads wait for their turn, or go to the replica that does not collect; writes start at once if
+//! there is room for them, offline ones as far as they have tokens.
 
 use rackweave_core::msg::{Body, Header, IoError, IoReply, IoRequest, Op, Packet};
 use rackweave_core::{Effects, Epoch, Time, TracePoint};
@@ -8,6 +8,7 @@ use rackweave_sched::{Kind, clamp_lat};
 use super::Server;
 use crate::classes::is_offline;
 use crate::disk::Asked;
+use crate::writes::is_write;
 
 impl Server {
     pub(super) fn io(&mut self, now: Time, p: Packet, fx: &mut Effects) {
@@ -31,7 +32,7 @@ impl Server {
         }
         if !reads {
             if v.classes.write_at_once(now, &p) {
-                return self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+                return self.start_write(now, i, p, fx);
             }
             self.touched |= 1 << i;
             if let Err(p) = v.classes.push_write(p) {
@@ -64,9 +65,30 @@ impl Server {
         self.vssds[i].disk.asking = None;
     }
 
+    /// A mutation has the tokens it needs: it goes, unless it is a write that others wait before.
+    fn start_write(&mut self, now: Time, i: usize, p: Packet, fx: &mut Effects) {
+        let v = &mut self.vssds[i];
+        if is_write(&p) && (v.replica.lacks_credit() || !v.held.is_empty()) {
+            let net = clamp_lat(p.header.lat) + v.predict[Kind::Write as usize].predict();
+            self.touched |= 1 << i;
+            if let Err(p) = v.held.push(now, p, net) {
+                v.queue_full += 1;
+                fx.send(refusal(&p));
+            }
+            return;
+        }
+        self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
+    }
     /// Offline writes go as far as there are tokens.
-    pub(super) fn start_writes(&mut self, now: Time, i: usize, fx: &mut Effects) {
+    pub(super) fn start_offline_writes(&mut self, now: Time, i: usize, fx: &mut Effects) {
         while let Some(p) = self.vssds[i].classes.pop_write(now) {
+            self.start_write(now, i, p, fx);
+        }
+    }
+    /// Writes that wait for room go on, until one finds none.
+    pub(super) fn start_held_writes(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        while !self.vssds[i].held.is_empty() && !self.vssds[i].replica.lacks_credit() {
+            let Some(p) = self.vssds[i].held.pop(now) else { return };
             self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
         }
     }

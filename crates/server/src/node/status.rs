@@ -67,7 +67,7 @@ impl Server {
             ranges: replica.ranges,
             flushes: replica.flushes,
             redirected_reads: v.redirected_reads,
-            queued: (v.classes.reads() + v.classes.writes()) as u64,
+            queued: (v.classes.reads() + v.classes.writes() + v.held.len()) as u64,
             reads_held: held.0 as u64,
             pages_held: held.1 as u64,
             read_tokens: dies.and_then(|d| d.depth(Kind::Read)),

@@ -7,3 +7,4 @@ mod gc;
 mod rack;
 mod serving;
 mod store;
+mod writes;

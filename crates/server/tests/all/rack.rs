@@ -100,6 +100,8 @@ pub struct Rack {
     /// Servers whose device fails every sync from now on.
     pub broken: Vec<bool>,
     pub traces: BTreeMap<TracePoint, u64>,
+    /// Time on the network that the client's requests bring with them.
+    pub lat_ns: u32,
     /// Packets that vanish.
     pub lose: fn(&Packet) -> bool,
     fx: Effects,
@@ -139,6 +141,7 @@ impl Rack {
             sequence: 0,
             broken: vec![false; n],
             traces: BTreeMap::new(),
+            lat_ns: 0,
             lose: |_| false,
             fx: Effects::new(),
             options,
@@ -388,7 +391,7 @@ impl Rack {
         let header = Header {
             op,
             vssd,
-            lat: 0,
+            lat: self.lat_ns,
             class,
             original_vssd: vssd,
             set: SetId(set),
