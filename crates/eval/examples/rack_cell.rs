@@ -7,6 +7,7 @@
 //!     [far_reads=true|false] [between_us=10]
 //!     [ports=tb|fq|priority] [servers=4] [clients=16]
 //!     [wear_in=2] [warm_up=REQUESTS] [cache_slots=96] [write_through=true|false]
+//!     [host_program_suspend=true|false]
 //! ```
 
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             "reads" => reads = value.parse()?,
             "seed" => cell.seed = value.parse()?,
             "cache_slots" => cell.cache_slots = Some(value.parse()?),
+            "host_program_suspend" => cell.host_program_suspend = value.parse()?,
             "write_through" => cell.write_through = value.parse()?,
             "wear_in" => cell.wear_in = value.parse()?,
             "warm_up" => warm_up = Some(value.parse()?),

@@ -11,7 +11,7 @@ use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
 use crate::hold::Turn;
 use crate::profile::{Profile, ProfileError};
-use crate::timing::{Busy, Clock, Timing};
+use crate::timing::{Busy, Clock, Suspends, Timing};
 use crate::vssd::sync::Waiter;
 use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
@@ -45,6 +45,8 @@ pub struct SsdConfig {
     pub erase_suspend: bool,
     /// Likewise programs of the collector.
     pub program_suspend: bool,
+    /// Likewise all others: of what was written.
+    pub host_program_suspend: bool,
     /// Compute checksums of what is programmed, and compare record and checksum of what is read. Off for backends that
     /// keep nothing.
     pub verify: bool,
@@ -68,6 +70,7 @@ impl SsdConfig {
             separation: Separation::Moved,
             erase_suspend: false,
             program_suspend: false,
+            host_program_suspend: false,
             verify: true,
             checkpoint_blocks: Some(256),
             sync_span: Span::ZERO,
@@ -311,10 +314,13 @@ impl Ssd {
     pub fn new(cfg: SsdConfig) -> Result<Ssd, ProfileError> {
         cfg.profile.validate()?;
         let mut clock = Clock::new(&cfg.profile, cfg.timing);
-        let erases = cfg.erase_suspend.then(|| cfg.profile.suspends_erases()).transpose()?;
-        let programs = cfg.program_suspend.then(|| cfg.profile.suspends_programs()).transpose()?;
+        let suspends = Suspends {
+            erases: cfg.erase_suspend.then(|| cfg.profile.suspends_erases()).transpose()?,
+            programs: cfg.program_suspend.then(|| cfg.profile.suspends_programs()).transpose()?,
+            host_programs: cfg.host_program_suspend.then(|| cfg.profile.suspends_programs()).transpose()?,
+        };
         if cfg.blocking == BlockingUnit::Page {
-            clock.suspend(&cfg.profile, erases, programs);
+            clock.suspend(&cfg.profile, suspends);
         }
         Ok(Ssd {
             clock,

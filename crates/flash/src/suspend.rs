@@ -1,4 +1,4 @@
-//! Suspension: a host's read does not wait for an erase of its die, or for a program of the collector. It interrupts the one
+//! Suspension: a host's read does not wait for an erase of its die, or for a program, of the collector or of the host. It interrupts the one
 //! under way, which goes on afterwards, or goes before one that has not begun (Wu and He, "Reducing SSD read latency via
 //! NAND flash program and erase suspension", FAST 2012). Each lets a bounded number of reads pass, so that it ends.
 //!
@@ -47,6 +47,8 @@ pub(crate) struct Kinds {
     pub(crate) erases: Option<(Span, Suspend)>,
     /// Of the collector.
     pub(crate) programs: Option<(Span, Suspend)>,
+    /// All others.
+    pub(crate) host_programs: Option<(Span, Suspend)>,
 }
 
 /// Where a read passes an erase or program.
@@ -79,7 +81,8 @@ impl Suspension {
     pub(crate) fn submitted(&mut self, tag: u64, op: &DeviceOp, collects: bool, end: Time) {
         let (block, kind) = match *op {
             DeviceOp::Erase { block, .. } => (block, self.kinds.erases),
-            DeviceOp::Program { page, .. } => (page.block, self.kinds.programs.filter(|_| collects)),
+            DeviceOp::Program { page, .. } if collects => (page.block, self.kinds.programs),
+            DeviceOp::Program { page, .. } => (page.block, self.kinds.host_programs),
             DeviceOp::ReadPage { page } | DeviceOp::ReadSlot { page, .. } | DeviceOp::ReadSlots { page, .. } => {
                 (page.block, None)
             }

@@ -2,7 +2,7 @@ use rackweave_core::device::{BlockOob, Completion, DeviceData, DeviceOp, PageAdd
 use rackweave_core::{Span, SsdId, Time};
 
 use crate::profile::{Profile, Suspend};
-use crate::timing::{Charge, Clock, Timing};
+use crate::timing::{Charge, Clock, Suspends, Timing};
 
 const HOW: Suspend = Suspend { suspend: Span::from_micros(100), resume: Span::from_micros(50), reads_max: 3 };
 /// Of programs.
@@ -22,7 +22,7 @@ impl Die {
     fn new() -> Die {
         let p = Profile::builtin("p-ssd").expect("built in");
         let mut clock = Clock::new(&p, Timing::Real);
-        clock.suspend(&p, Some(HOW), Some(SOONER));
+        clock.suspend(&p, Suspends { erases: Some(HOW), programs: Some(SOONER), host_programs: None });
         Die { clock, p, tag: 0 }
     }
     fn submit(&mut self, op: &DeviceOp, end: Time) -> (u64, Time) {
@@ -140,11 +140,26 @@ fn a_read_interrupts_a_program_of_the_collector_and_none_of_the_host() {
 }
 
 #[test]
+fn a_read_interrupts_a_program_of_the_host_where_that_is_asked_for() {
+    let p = Profile::builtin("p-ssd").expect("built in");
+    let mut clock = Clock::new(&p, Timing::Real);
+    clock.suspend(&p, Suspends { host_programs: Some(SOONER), ..Suspends::default() });
+    let mut d = Die { clock, p, tag: 0 };
+    let host = d.page(at(0), false);
+    let read = d.read(at(300));
+    assert_eq!(read, at(300) + SOONER.suspend + d.one_read());
+    assert_eq!(d.done(host), (host.1 + read.since(at(300)) + SOONER.resume, true));
+    let moved = d.page(at(5_000), true);
+    assert_eq!(d.read(at(5_100)), moved.1 + d.one_read(), "the collector's was not asked for");
+}
+
+#[test]
 fn either_may_be_suspended_without_the_other() {
     let p = Profile::builtin("p-ssd").expect("built in");
     for (erases, programs) in [(true, false), (false, true)] {
         let mut clock = Clock::new(&p, Timing::Real);
-        clock.suspend(&p, erases.then_some(HOW), programs.then_some(SOONER));
+        let (how, sooner) = (erases.then_some(HOW), programs.then_some(SOONER));
+        clock.suspend(&p, Suspends { erases: how, programs: sooner, host_programs: None });
         let mut d = Die { clock, p: p.clone(), tag: 0 };
         let erase = d.erase(at(0));
         assert_eq!(d.read(at(10)) < erase.1, erases);

@@ -100,6 +100,16 @@ impl Limit {
     }
 }
 
+/// What host reads may interrupt, and what that takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Suspends {
+    pub(crate) erases: Option<Suspend>,
+    /// Programs of the collector.
+    pub(crate) programs: Option<Suspend>,
+    /// All others.
+    pub(crate) host_programs: Option<Suspend>,
+}
+
 /// When commands are done.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -156,15 +166,17 @@ impl Clock {
             held: Held::default(),
         }
     }
-    /// Lets host reads interrupt erases, programs of the collector, or both. Only where these keep the host waiting: with
-    /// [`Timing::Real`].
-    pub(crate) fn suspend(&mut self, p: &Profile, erases: Option<Suspend>, programs: Option<Suspend>) {
+    /// Lets host reads interrupt erases, programs of the collector, and those of the host. Only where the collector keeps the
+    /// host waiting: with [`Timing::Real`].
+    pub(crate) fn suspend(&mut self, p: &Profile, suspends: Suspends) {
         let g = &p.geometry;
+        let programs = |how: Option<Suspend>| how.map(|how| (self.program, how));
         let kinds = Kinds {
-            erases: erases.filter(|_| self.erase > Span::ZERO).map(|how| (self.erase, how)),
-            programs: programs.map(|how| (self.program, how)),
+            erases: suspends.erases.filter(|_| self.erase > Span::ZERO).map(|how| (self.erase, how)),
+            programs: programs(suspends.programs),
+            host_programs: programs(suspends.host_programs),
         };
-        if self.timing == Timing::Real && (kinds.erases.is_some() || kinds.programs.is_some()) {
+        if self.timing == Timing::Real && suspends != Suspends::default() {
             self.suspension = Some(Box::new(Suspension::new(kinds, g.dies(), g.blocks_per_die())));
         }
     }

@@ -42,6 +42,8 @@ pub enum BuildError {
     EraseSuspend(ProfileError),
     #[error("ssd.program_suspend: {0}")]
     ProgramSuspend(ProfileError),
+    #[error("ssd.host_program_suspend: {0}")]
+    HostProgramSuspend(ProfileError),
     #[error(
         "ssd.profile {name:?} has {units} {unit}s at this size, fewer than the {slots} {isolation}-isolated vSSDs \
          that a server has room for (replicas + ssd.spare)"
@@ -95,6 +97,9 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
     }
     if cfg.ssd.program_suspend {
         base.suspends_programs().map_err(BuildError::ProgramSuspend)?;
+    }
+    if cfg.ssd.host_program_suspend {
+        base.suspends_programs().map_err(BuildError::HostProgramSuspend)?;
     }
     let mut base = base;
     if let Some(channels) = cfg.ssd.channels {
@@ -189,6 +194,7 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
         blocking,
         erase_suspend: cfg.ssd.erase_suspend || (cfg.gc.yields && profile.suspends_erases().is_ok()),
         program_suspend: cfg.ssd.program_suspend || (cfg.gc.yields && profile.suspends_programs().is_ok()),
+        host_program_suspend: cfg.ssd.host_program_suspend,
         victims: cfg.gc.victims,
         separation: cfg.gc.separation,
         verify: cfg.ssd.verify,

@@ -73,6 +73,8 @@ pub struct Cell {
     pub cache_slots: Option<u64>,
     /// Each write is on flash on every replica when it is answered: the cache shelters none.
     pub write_through: bool,
+    /// Reads interrupt programs of what was written.
+    pub host_program_suspend: bool,
     /// Requests before the measured ones, and measured.
     pub warm_up: u64,
     pub requests: u64,
@@ -106,6 +108,7 @@ impl Cell {
             wear_in: WEAR_IN,
             cache_slots: None,
             write_through: false,
+            host_program_suspend: false,
             warm_up: 0,
             requests: 0,
             blocking: BlockingConfig::Page,
@@ -138,6 +141,7 @@ impl Cell {
         rack.ssd.channels = Some(self.channels);
         rack.ssd.blocking_unit = self.blocking;
         rack.ssd.isolation = Levels::One(self.isolation);
+        rack.ssd.host_program_suspend = self.host_program_suspend;
         rack.ssd.verify = false;
         if self.far_reads.is_some() {
             (rack.servers, rack.replicas, rack.racks.count) = (self.servers * 2, REPLICAS + 1, 2);

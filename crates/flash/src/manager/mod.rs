@@ -44,7 +44,7 @@ use slab::Slab;
 
 use crate::geometry::Geometry;
 use crate::profile::{Profile, ProfileError};
-use crate::timing::{Clock, Timing};
+use crate::timing::{Clock, Suspends, Timing};
 use crate::wear::{AnalysisError, Imbalance, Leveler, Trigger, WearPolicy};
 use alloc::{Allocator, Cut, Free, Isolation, ThroughputLevels, Units};
 pub use check::ManagerViolation;
@@ -318,7 +318,8 @@ impl FlashManager {
         let soft_planes = u32::from(cut.soft_planes_per_die);
         let mut clock = Clock::new(&cfg.profile, cfg.timing);
         if cfg.erase_suspend {
-            clock.suspend(&cfg.profile, Some(cfg.profile.suspends_erases()?), None);
+            let erases = Some(cfg.profile.suspends_erases()?);
+            clock.suspend(&cfg.profile, Suspends { erases, ..Suspends::default() });
         }
         Ok(FlashManager {
             clock,

@@ -123,6 +123,9 @@ pub struct SsdSection {
     pub erase_suspend: bool,
     /// Likewise programs of the collector.
     pub program_suspend: bool,
+    /// Likewise programs of what was written.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub host_program_suspend: bool,
     /// Check record and CRC32C of every slot read.
     pub verify: bool,
     /// A vSSD's map is checkpointed whenever this many erase blocks were filled.
@@ -160,6 +163,7 @@ impl Default for SsdSection {
             blocking_unit: BlockingConfig::Page,
             erase_suspend: false,
             program_suspend: false,
+            host_program_suspend: false,
             verify: true,
             checkpoint_blocks: 256,
             program_failures: 0.0,
@@ -191,8 +195,11 @@ impl SsdSection {
         {
             need(out, (0.0..=1.0).contains(&part), key, &part, "from 0 to 1");
         }
-        for (key, suspend) in [("ssd.erase_suspend", self.erase_suspend), ("ssd.program_suspend", self.program_suspend)]
-        {
+        for (key, suspend) in [
+            ("ssd.erase_suspend", self.erase_suspend),
+            ("ssd.program_suspend", self.program_suspend),
+            ("ssd.host_program_suspend", self.host_program_suspend),
+        ] {
             let interruptible = !suspend || self.blocking_unit == BlockingConfig::Page;
             let rule = "only with ssd.blocking_unit = \"page\": with \"block\" nothing interrupts a collection";
             need(out, interruptible, key, &suspend, rule);

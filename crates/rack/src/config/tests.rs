@@ -124,12 +124,12 @@ fn what_the_flash_is_told_reaches_it() {
     }
     let suspends = |text: &str| {
         let ssd = crate::build::ssd(&RackConfig::parse(&format!("{text}[gc]\nyields = false\n")).unwrap(), 0);
-        ssd.map(|s| [s.erase_suspend, s.program_suspend])
+        ssd.map(|s| [s.erase_suspend, s.program_suspend, s.host_program_suspend])
     };
-    assert_eq!(suspends("").unwrap(), [false, false]);
-    for (what, told) in [("erase_suspend", [true, false]), ("program_suspend", [false, true])] {
+    assert_eq!(suspends("").unwrap(), [false; 3]);
+    for (i, what) in ["erase_suspend", "program_suspend", "host_program_suspend"].into_iter().enumerate() {
         let on = format!("[ssd]\n{what} = true\n");
-        assert_eq!(suspends(&on).unwrap(), told);
+        assert_eq!(suspends(&on).unwrap(), [0, 1, 2].map(|k| k == i));
         let e = suspends(&format!("{on}profile = \"femu\"\n")).unwrap_err().to_string();
         assert!(e.contains(&format!("ssd.{what}: profile femu")), "{e}");
         assert_eq!(problems(&format!("{on}blocking_unit = \"block\"\n"))[0].0, format!("ssd.{what}"));
