@@ -2,9 +2,11 @@
 
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use clap::{Args, Subcommand, ValueEnum};
+use rackweave_dataplane::netns::Namespace;
 use rackweave_rack::distributed::net::MTU_DEFAULT;
 use rackweave_transport::{KeyId, Keys};
 use serde::{Deserialize, Serialize};
@@ -240,13 +242,13 @@ fn drive_rpc(_: SocketAddr, _: Load, _: u64, _: impl FnMut() + 'static) -> io::R
 }
 
 /// Where the two ends of an experiment are.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Site {
     pub server: IpAddr,
     pub client: IpAddr,
     pub mtu: u16,
-    /// Network namespaces of server and client.
-    pub namespaces: Option<(String, String)>,
+    /// Of server and client.
+    pub namespaces: Option<(Namespace, Namespace)>,
 }
 
 impl Site {
@@ -254,11 +256,21 @@ impl Site {
         let here = IpAddr::from([127, 0, 0, 1]);
         Site { server: here, client: here, mtu: MTU_DEFAULT, namespaces: None }
     }
+    /// An end that dies with this process, whatever ends it.
     fn command(&self, client: bool) -> io::Result<Command> {
         let program = std::env::current_exe()?;
-        let Some((server, other)) = &self.namespaces else { return Ok(Command::new(program)) };
-        let mut c = Command::new("ip");
-        c.args(["netns", "exec", if client { other } else { server }]).arg(program);
+        let mut c = match &self.namespaces {
+            None => Command::new(program),
+            Some((server, other)) => (if client { other } else { server }).command(&program.to_string_lossy()),
+        };
+        let parent = std::process::id() as i32;
+        // SAFETY: only system calls that are allowed between fork and exec.
+        unsafe {
+            c.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() != parent { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+            });
+        }
         Ok(c)
     }
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::ends::{Figures, Site, Way, Work, once};
 use super::receive;
-use super::veth::Veth;
+use super::veth;
 use crate::report::{Bar, Report};
 
 /// How long and how often.
@@ -129,8 +129,7 @@ pub fn bulk(e: Effort) -> io::Result<Report> {
     let ways = [Way::Transport, Way::Encrypted, Way::Tcp, Way::Udp];
     let w = Work { bytes: 65_536, depth: 16, warm_up: e.count / 40, count: e.count / 4 };
     for mtu in MTUS {
-        let veth = Veth::new(mtu)?;
-        let all = rounds(&veth.site(), &ways, &w, e.rounds)?;
+        let all = rounds(&veth::site(mtu)?, &ways, &w, e.rounds)?;
         for (way, f) in ways.iter().zip(&all) {
             let mib = |f: &Figures| (f.client_cpu_s + f.server_cpu_s) * 1e6 / (f.bytes_per_s * f.seconds / 1048576.0);
             let rate = middle(f, |f| f.bytes_per_s / 1e9);

@@ -30,9 +30,12 @@ pub type EndEngine = Engine<End, OsFile, NoStore>;
 
 /// What carries the packets of an end.
 pub trait Carrier {
+    /// Whether to look for what has come is to receive it. Else epoll is asked.
+    const LOOKS: bool;
     fn fd(&self) -> RawFd;
     fn deadline(&self) -> Time;
-    fn receive(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()>;
+    /// False: nothing had come.
+    fn receive(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<bool>;
     fn send(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()>;
     /// Whether the other end is gone.
     fn over(&self) -> bool {
@@ -41,13 +44,14 @@ pub trait Carrier {
 }
 
 impl Carrier for Net {
+    const LOOKS: bool = true;
     fn fd(&self) -> RawFd {
         self.as_raw_fd()
     }
     fn deadline(&self) -> Time {
         Net::deadline(self)
     }
-    fn receive(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()> {
+    fn receive(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<bool> {
         Net::receive(self, now, engine)
     }
     fn send(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()> {
@@ -56,14 +60,15 @@ impl Carrier for Net {
 }
 
 impl Carrier for Tcp {
+    const LOOKS: bool = false;
     fn fd(&self) -> RawFd {
         Tcp::fd(self)
     }
     fn deadline(&self) -> Time {
         Time::MAX
     }
-    fn receive(&mut self, _: Time, engine: &mut EndEngine) -> io::Result<()> {
-        self.read(|p| engine.deliver(p))
+    fn receive(&mut self, _: Time, engine: &mut EndEngine) -> io::Result<bool> {
+        self.read(|p| engine.deliver(p)).map(|()| true)
     }
     fn send(&mut self, _: Time, engine: &mut EndEngine) -> io::Result<()> {
         engine.take_outbound().try_for_each(|p| self.put(&p))?;
@@ -75,9 +80,9 @@ impl Carrier for Tcp {
 }
 
 /// Runs an end until `done` of it says so.
-fn run(
+fn run<C: Carrier>(
     end: End,
-    carrier: &mut impl Carrier,
+    carrier: &mut C,
     mut turn: impl FnMut(&mut End) -> io::Result<bool>,
 ) -> io::Result<EndEngine> {
     let mut engine: EndEngine = Engine::new(end, Vec::new(), NoStore);
@@ -94,7 +99,11 @@ fn run(
             return Ok(engine);
         }
         let planned = if quiet { carrier.deadline().since(now).min(Span::from_secs(1)) } else { Span::ZERO };
-        poll.wait(Some(planned), &mut ready)?;
+        if C::LOOKS {
+            poll.wait_looking(Some(planned), &mut ready, || carrier.receive(clock.read_after(planned), &mut engine))?;
+        } else {
+            poll.wait(Some(planned), &mut ready)?;
+        }
         now = clock.read_after(planned);
         if ready.iter().any(|r| r.read) {
             carrier.receive(now, &mut engine)?;

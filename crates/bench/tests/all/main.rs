@@ -1,5 +1,7 @@
 //! The experiments that run in virtual time hold their bars; the same seed gives the same figures.
 
+mod killed;
+
 use rackweave_bench::model::multicast::{self, Way, puts};
 use rackweave_bench::model::shares::controls;
 use rackweave_bench::model::{black_holes, loss, qos};

@@ -42,6 +42,10 @@ pub const MTUS: std::ops::RangeInclusive<u16> = 1280..=9216;
 /// Largest train of datagrams for GSO, bytes: what one send takes.
 const TRAIN: usize = 65_507;
 
+/// Bytes after which what was made leaves before more is made: the other end has something to do meanwhile, and what the kernel
+/// copies is still in a core's own cache.
+const SEND_BYTES: usize = 256 << 10;
+
 /// Acknowledgements by themselves wake a process that has nothing to do: on one machine, where the next message seldom is
 /// lost and the retransmission time is long, they wait longer for one to ride on.
 const LOOPBACK_ACK_DELAY: Span = Span::from_millis(4);
@@ -221,17 +225,17 @@ impl Net {
         self.endpoint.next_deadline().min(self.streams.deadline()).min(self.wait_until)
     }
 
-    /// Takes in a batch of datagrams; the packets in them wait in the engine.
+    /// Takes in a batch of datagrams; the packets in them wait in the engine. False: there was none.
     pub fn receive<N: Nodes, F: FileIo, M: MetaStore>(
         &mut self,
         now: Time,
         engine: &mut Engine<N, F, M>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         self.hear_of_leaving(now);
         let mut to_forward = std::mem::take(&mut self.to_forward);
         let (endpoint, node) = (&mut self.endpoint, self.node);
         let mut capture = self.capture.as_mut().map(|c| (c, &self.addresses[..]));
-        self.udp.receive(now, |t| {
+        let some = self.udp.receive(now, |t| {
             if let Some((capture, addresses)) = &mut capture {
                 t.bytes.chunks(t.segment).for_each(|d| capture_arrived(capture, addresses, node, d, t.marked));
             }
@@ -250,8 +254,10 @@ impl Net {
             self.forward(now, by, datagram, marked, engine);
         }
         self.to_forward = to_forward;
-        self.take_events(now, engine);
-        Ok(())
+        if some {
+            self.take_events(now, engine);
+        }
+        Ok(some)
     }
 
     /// Takes in what came by streams.
@@ -305,7 +311,14 @@ impl Net {
         now: Time,
         engine: &mut Engine<N, F, M>,
     ) -> io::Result<()> {
+        let mut made = 0;
         while let Some(t) = self.endpoint.poll_transmit(now) {
+            if made >= SEND_BYTES {
+                self.capture_leaving();
+                self.udp.send(&mut self.out)?;
+                made = 0;
+            }
+            made += t.bytes.len();
             let Some(to) = self.address(t.to) else { continue };
             let path = match t.via {
                 Via::Path(path) => path,

@@ -17,6 +17,9 @@ use crate::embedded::clock::{Clock, nanos_of};
 /// Datagrams taken or sent by one call.
 const BATCH: usize = 32;
 const FEW: usize = 2;
+/// The same of long trains: what is received is read again while it is in a core's own cache, and answered while more comes.
+const LONG: usize = 4;
+const LONG_BYTES: usize = 16_384;
 /// Room for one datagram, or for a train that GRO put together.
 const BUFFER: usize = 65_536;
 /// Bytes the kernel may hold for a socket: a burst of messages from every server of a rack.
@@ -76,7 +79,7 @@ pub struct Counters {
 
 /// A control buffer, aligned as the kernel's headers want it.
 #[repr(C, align(8))]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Control([u8; CONTROL]);
 
 /// The sockets of one node: one that receives, and one to send from for each path but the first.
@@ -87,8 +90,9 @@ pub struct Udp {
     stamps: Vec<Stamps>,
     /// Room for a batch.
     buffers: Vec<Box<[u8]>>,
-    /// The last batch was no short one.
-    busy: bool,
+    controls: Vec<Control>,
+    /// The next batch's, by what the last one was.
+    room: usize,
     gso: bool,
     clocks: Clocks,
     too_long: Vec<TooLong>,
@@ -136,7 +140,8 @@ impl Udp {
             paths: all,
             stamps,
             buffers: Vec::new(),
-            busy: false,
+            controls: Vec::new(),
+            room: FEW,
             gso: true,
             clocks,
             too_long: Vec::new(),
@@ -192,31 +197,36 @@ impl Udp {
         self.gso
     }
 
-    /// Takes what has arrived, one batch at the most. True: there may be more.
+    /// Takes what has arrived, one batch at the most. True: something had.
     pub fn receive(&mut self, now: Time, each: impl FnMut(Train<'_>)) -> io::Result<bool> {
         // Most batches are short: less to lay out.
-        let room = if self.busy { BATCH } else { FEW };
-        let n = if self.busy { self.take_batch::<BATCH>(now, each)? } else { self.take_batch::<FEW>(now, each)? };
-        self.busy = n >= FEW;
-        Ok(n == room)
+        let (n, bytes) = match self.room {
+            FEW => self.take_batch::<FEW>(now, each)?,
+            LONG => self.take_batch::<LONG>(now, each)?,
+            _ => self.take_batch::<BATCH>(now, each)?,
+        };
+        self.room = match n {
+            0..FEW => FEW,
+            _ if bytes >= n * LONG_BYTES => LONG,
+            _ => BATCH,
+        };
+        Ok(n > 0)
     }
 
-    /// How many have arrived, `N` at the most.
-    fn take_batch<const N: usize>(&mut self, now: Time, mut each: impl FnMut(Train<'_>)) -> io::Result<usize> {
+    /// How many have arrived, `N` at the most, and their bytes.
+    fn take_batch<const N: usize>(&mut self, now: Time, mut each: impl FnMut(Train<'_>)) -> io::Result<(usize, usize)> {
         if self.buffers.len() < N {
             self.buffers.resize_with(N, || vec![0; BUFFER].into());
+            self.controls.resize(N, Control([0; CONTROL]));
         }
-        let mut controls = [Control([0; CONTROL]); N];
         // SAFETY: all zero is a value of these plain structures.
         let (mut parts, mut heads): ([libc::iovec; N], [libc::mmsghdr; N]) = unsafe { (zeroed(), zeroed()) };
         for i in 0..N {
             parts[i] = libc::iovec { iov_base: self.buffers[i].as_mut_ptr().cast(), iov_len: BUFFER };
             let h = &mut heads[i].msg_hdr;
             (h.msg_iov, h.msg_iovlen) = (&mut parts[i], 1);
-            (h.msg_control, h.msg_controllen) = (controls[i].0.as_mut_ptr().cast(), CONTROL as _);
+            (h.msg_control, h.msg_controllen) = (self.controls[i].0.as_mut_ptr().cast(), CONTROL as _);
         }
-        self.counters.receive_calls += 1;
-        let time = self.clocks.now(now);
         // SAFETY: buffers, parts and controls live through the call, and lengths are theirs.
         let n = unsafe {
             libc::recvmmsg(self.as_raw_fd(), heads.as_mut_ptr(), N as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
@@ -224,10 +234,13 @@ impl Udp {
         if n < 0 {
             let e = io::Error::last_os_error();
             // An ICMP error of something sent before, an interface that went away: nothing to this socket.
-            return if fatal(&e) { Err(e) } else { Ok(0) };
+            return if fatal(&e) { Err(e) } else { Ok((0, 0)) };
         }
+        self.counters.receive_calls += 1;
+        let (time, mut bytes) = (self.clocks.now(now), 0);
         for (i, h) in heads.iter().enumerate().take(n as usize) {
             let len = h.msg_len as usize;
+            bytes += len;
             if h.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || len == 0 {
                 continue;
             }
@@ -238,7 +251,7 @@ impl Udp {
             let segment = notes.segment.filter(|&s| s > 0).unwrap_or(len);
             each(Train { bytes: &mut self.buffers[i][..len], segment, at, marked: notes.marked });
         }
-        Ok(n as usize)
+        Ok((n as usize, bytes))
     }
 
     /// Sends all of them, in order; what the kernel does not take now is dropped and counted.

@@ -58,6 +58,8 @@ const REST_CONTENDED: u32 = 16_384;
 /// time that it has not. More than so much of it, and looking takes from them, and from this thread's turn when it matters.
 const RUN: u32 = 256;
 const OTHERS_SHARE: u64 = 8;
+/// Looks of which one is for everything that is waited for, where answers come by one way.
+const ALL_EVERY: u32 = 8;
 /// A look that took so long was not one: others had the core meanwhile, for a turn of theirs.
 const TURN: Span = Span::from_millis(1);
 
@@ -126,13 +128,18 @@ pub struct Poll {
     fd: OwnedFd,
     exact: bool,
     looks: Option<Looks>,
+    /// Looks so far, modulo [`ALL_EVERY`].
+    turn: u32,
 }
+
+/// Takes in what came by the way answers come, if anything did.
+type Look<'a> = &'a mut dyn FnMut() -> io::Result<bool>;
 
 impl Poll {
     pub fn new() -> io::Result<Poll> {
         // SAFETY: a new descriptor, owned from here on.
         let fd = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
-        Ok(Poll { fd, exact: true, looks: None })
+        Ok(Poll { fd, exact: true, looks: None, turn: 0 })
     }
 
     /// From now on it is looked for a moment before sleeping, while that pays.
@@ -162,9 +169,24 @@ impl Poll {
 
     /// Waits at most `timeout` (`None`: without end) and puts what is ready into `into`.
     pub fn wait(&mut self, timeout: Option<Span>, into: &mut Vec<Ready>) -> io::Result<()> {
+        self.wait_for(timeout, into, None)
+    }
+
+    /// As [`Poll::wait`]. Where it is looked before sleeping, `look` does so, which takes in what has come; then `into` may
+    /// stay empty. One system call less than being told first; what else is waited for has its turn now and then.
+    pub fn wait_looking(
+        &mut self,
+        timeout: Option<Span>,
+        into: &mut Vec<Ready>,
+        mut look: impl FnMut() -> io::Result<bool>,
+    ) -> io::Result<()> {
+        self.wait_for(timeout, into, Some(&mut look))
+    }
+
+    fn wait_for(&mut self, timeout: Option<Span>, into: &mut Vec<Ready>, look: Option<Look<'_>>) -> io::Result<()> {
         into.clear();
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-        let n = match self.look_and_wait(&mut events, timeout) {
+        let n = match self.look_and_wait(&mut events, timeout, look) {
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
             Err(e) => return Err(e),
@@ -182,20 +204,29 @@ impl Poll {
         Ok(())
     }
 
-    fn look_and_wait(&mut self, events: &mut [libc::epoll_event], timeout: Option<Span>) -> io::Result<usize> {
+    fn look_and_wait(
+        &mut self,
+        events: &mut [libc::epoll_event],
+        timeout: Option<Span>,
+        mut at_one: Option<Look<'_>>,
+    ) -> io::Result<usize> {
         let look = timeout.unwrap_or(LOOK).min(LOOK);
         let mut looked = Span::ZERO;
         if look > Span::ZERO && self.looks.as_mut().is_some_and(|l| l.look(clocks)) {
             let from = nanos_of(libc::CLOCK_MONOTONIC);
-            let (mut n, mut past) = (0, 0);
-            while n == 0 && past < look.0 {
-                n = self.wait_raw(events, Some(Span::ZERO))?;
+            let (mut n, mut taken, mut past) = (0, false, 0);
+            while n == 0 && !taken && past < look.0 {
+                self.turn = (self.turn + 1) % ALL_EVERY;
+                match &mut at_one {
+                    Some(at_one) if self.turn != 0 => taken = at_one()?,
+                    _ => n = self.wait_raw(events, Some(Span::ZERO))?,
+                }
                 past = nanos_of(libc::CLOCK_MONOTONIC) - from;
             }
             if let Some(l) = &mut self.looks {
-                l.looked(n > 0, Span(past), clocks);
+                l.looked(n > 0 || taken, Span(past), clocks);
             }
-            if n > 0 {
+            if n > 0 || taken {
                 return Ok(n);
             }
             looked = look;
@@ -315,6 +346,28 @@ mod tests {
         assert!(l.look(clocks));
         l.looked(true, TURN, clocks);
         assert!((1..REST_CONTENDED).all(|_| !l.look(clocks)));
+    }
+
+    /// Whoever looks at one way only still hears of all others, however much comes by that one.
+    #[test]
+    fn what_else_is_waited_for_has_its_turn() {
+        let mut p = Poll::new().expect("epoll");
+        p.look_first();
+        let (e, mut ready, mut looks) = (eventfd().expect("eventfd"), Vec::new(), 0);
+        p.add(e.as_raw_fd(), 7, Interest::READ).expect("add");
+        let one = 1u64;
+        // SAFETY: eight bytes, as an eventfd takes them.
+        unsafe { libc::write(e.as_raw_fd(), (&raw const one).cast(), 8) };
+        let mut heard = 0;
+        for _ in 0..4 * ALL_EVERY {
+            let look = || {
+                looks += 1;
+                Ok(true)
+            };
+            p.wait_looking(Some(Span::from_secs(1)), &mut ready, look).expect("wait");
+            heard += ready.len();
+        }
+        assert_eq!((heard, looks), (4, 4 * (ALL_EVERY - 1)));
     }
 
     /// What comes while it is looked is taken at once; what does not come is waited for, as long as was asked.

@@ -277,7 +277,13 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             self.send_packets(now)?;
             self.go_on_stopping(now);
             let planned = if quiet && self.stage != Stage::Stopped { self.sleep(now) } else { Span::ZERO };
-            self.poll.wait(Some(planned), &mut ready)?;
+            match &mut self.net {
+                Some(net) => {
+                    let look = || net.receive(self.clock.read_after(planned), &mut self.engine);
+                    self.poll.wait_looking(Some(planned), &mut ready, look)?;
+                }
+                None => self.poll.wait(Some(planned), &mut ready)?,
+            }
             now = self.clock.read_after(planned);
             for r in &ready {
                 self.take_in(now, *r)?;
