@@ -22,6 +22,15 @@ fn until(what: &str, run: &mut Child, mut done: impl FnMut(&mut Child) -> bool) 
     }
 }
 
+/// Ends with the test, however that ends.
+struct Run(Child);
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_killed_run_leaves_nothing_behind() {
     // SAFETY: only asks.
@@ -31,14 +40,16 @@ fn a_killed_run_leaves_nothing_behind() {
     }
     let named = || std::fs::read_dir("/run/netns").map_or(0, Iterator::count);
     let before = named();
-    let mut run = Command::new(env!("CARGO_BIN_EXE_rackweave-bench"))
+    let run = Command::new(env!("CARGO_BIN_EXE_rackweave-bench"))
         .args(["run", "pn-bulk", "--rounds", "1", "--count", "1000000000"])
         .stdout(Stdio::null())
         .spawn()
         .expect("the program");
+    let mut run = Run(run);
+    let run = &mut run.0;
     let mut ends = Vec::new();
     let own = namespace(std::process::id());
-    until("both ends run in namespaces of their own", &mut run, |run| {
+    until("both ends run in namespaces of their own", run, |run| {
         assert_eq!(run.try_wait().expect("a child"), None, "the run ended by itself");
         ends = children(run.id());
         ends.len() == 2 && ends.iter().all(|&e| namespace(e).is_some_and(|n| Some(n) != own))
@@ -46,5 +57,5 @@ fn a_killed_run_leaves_nothing_behind() {
     assert_eq!(named(), before, "no namespace has a name that would outlive the run");
     run.kill().expect("a child");
     run.wait().expect("a child");
-    until("both ends are gone", &mut run, |_| ends.iter().all(|&e| namespace(e).is_none()));
+    until("both ends are gone", run, |_| ends.iter().all(|&e| namespace(e).is_none()));
 }
