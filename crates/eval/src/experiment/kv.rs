@@ -20,8 +20,8 @@ use crate::ycsb::{RECORD_BYTES, Workload};
 /// The drive and the stores on it, cut down from the paper's: channels of 64 GB that hold 32 GB of records.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// p-ssd has 4 planes of 1024 blocks of 256 pages. Planes of a die do not work at the same time, so one of 256
-    /// blocks is the same to it but for the size; pages are fewer.
+    /// p-ssd has 4 planes of 1024 blocks of 256 pages. Planes of a die do not work at the same time but for moves, so one
+    /// of 256 blocks is the same to it but for the size; pages are fewer.
     pages_per_block: u16,
     warm_up: Span,
     window: Span,
@@ -58,11 +58,11 @@ impl Scale {
         let records = channel / 2 / u64::from(RECORD_BYTES + 40);
         KvLoad { records, ageing: 1.2, clients: CLIENTS, durability: Durability::Forced, seed }
     }
-    fn config(&self, channels: u16) -> Value {
+    fn config(&self, channels: u16, planes: u16) -> Value {
         let load = self.load(0);
         json!({
-            "profile": "p-ssd", "channels": channels, "dies_per_channel": DIES, "planes_per_die": 1,
-            "blocks_per_plane": 256, "pages_per_block": self.pages_per_block, "records": load.records,
+            "profile": "p-ssd", "channels": channels, "dies_per_channel": DIES, "planes_per_die": planes,
+            "blocks_per_plane": 256 / planes, "pages_per_block": self.pages_per_block, "records": load.records,
             "record_bytes": RECORD_BYTES, "clients": CLIENTS, "durability": "forced", "window_ms": self.window.0 / 1_000_000,
         })
     }
@@ -219,7 +219,7 @@ pub(super) fn two(o: Options) -> Result<Outcome, ExperimentError> {
         let update = |a: &Seen, b: &Seen| b.update_p99_us / a.update_p99_us;
         ratios(&mut rows, &all, (2, against), ("P99 of updates", p99, bar(2.6)), update);
     }
-    Ok(Outcome::new(Scale::of(o).config(2), rows))
+    Ok(Outcome::new(Scale::of(o).config(2, 1), rows))
 }
 
 /// Figure 10: four stores.
@@ -231,11 +231,13 @@ pub(super) fn four(o: Options) -> Result<Outcome, ExperimentError> {
         let update = |a: &Seen, b: &Seen| b.update_p99_us / a.update_p99_us;
         ratios(&mut rows, &all, (4, against), ("P99 of updates", 3.1, bar), update);
     }
-    Ok(Outcome::new(Scale::of(o).config(4), rows))
+    Ok(Outcome::new(Scale::of(o).config(4, 1), rows))
 }
 
 /// Bytes a second at which the paper's migration goes, single-threaded (§4.3.1).
 const MOVE_BYTES_PER_S: u64 = 78_900_000;
+/// Planes of a die there.
+const PLANES_MIGRATED: u16 = 4;
 /// Workloads whose store is migrated.
 const MIGRATED: [Workload; 4] = [Workload::A, Workload::B, Workload::C, Workload::F];
 
@@ -244,6 +246,10 @@ const MIGRATED: [Workload; 4] = [Workload::A, Workload::B, Workload::C, Workload
 fn migrate(o: Options, replica: bool) -> Result<Vec<(Seen, Seen)>, BenchError> {
     let scale = Scale::of(o);
     let mut cfg = scale.drive(3)?;
+    // As many blocks in four planes, as the paper's drive has: moves use them together.
+    let g = &mut cfg.profile.geometry;
+    (g.planes_per_die, g.blocks_per_plane) = (PLANES_MIGRATED, g.blocks_per_plane / u32::from(PLANES_MIGRATED));
+    cfg.levels = unit_levels(&cfg);
     cfg.move_bytes_per_s = Some(MOVE_BYTES_PER_S);
     migrate_on(&scale, cfg, scale.load(o.seed), replica)
 }
@@ -296,7 +302,7 @@ pub(super) fn migration(o: Options) -> Result<Outcome, ExperimentError> {
         let (before, during) = replicated[i];
         push(w, "P99 of reads from the replica, more", (None, Some(5.0)), more(before.read_p99_us, during.read_p99_us));
     }
-    Ok(Outcome::new(Scale::of(o).config(3), rows))
+    Ok(Outcome::new(Scale::of(o).config(3, PLANES_MIGRATED), rows))
 }
 
 #[cfg(test)]

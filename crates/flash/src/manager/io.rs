@@ -59,6 +59,14 @@ pub(super) enum Work {
     Erase,
 }
 
+/// What a command does to a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    Read,
+    Program,
+    Erase,
+}
+
 /// What a die is to do.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -157,6 +165,10 @@ impl FlashManager {
         self.submit(out, Pending::Request { id, block }, read_op(page, &slots), done_at);
     }
     fn send(&mut self, out: &mut ManagerOut, die: u32, id: u32, block: u32) {
+        let beside = self.beside(die, id, block);
+        if !beside.is_empty() {
+            return self.send_together(out, die, (id, block), beside);
+        }
         let oob = match &self.requests[id as usize].work {
             Work::Erase => self.erased_oob(block),
             _ => self.phys[block as usize].oob(),
@@ -179,6 +191,68 @@ impl FlashManager {
         self.dies[die as usize].busy = Some(id);
         self.submit(out, Pending::Request { id, block }, op, done_at);
     }
+    /// What else the die can do together with this: moves' pages of other planes, each the same page of its block, and erases
+    /// of blocks that nobody needs (ONFI's multi-plane commands).
+    fn beside(&mut self, die: u32, id: u32, block: u32) -> Vec<u32> {
+        let most = usize::from(self.geometry().planes_per_die) - 1;
+        let Some(first) = self.goes_along(id).filter(|_| most > 0 && self.cfg.multi_plane_moves) else {
+            return Vec::new();
+        };
+        let mut planes = vec![self.plane_of(block)];
+        let mut queue = std::mem::take(&mut self.dies[die as usize].queue);
+        let flow = self.requests[id as usize].flow;
+        let taken = queue.take_along(flow, most, |r| {
+            let Some((block, page, what)) = self.goes_along(r) else { return false };
+            let plane = self.plane_of(block);
+            let joins = (page, what) == (first.1, first.2) && self.die_of(block) == die && !planes.contains(&plane);
+            planes.extend(joins.then_some(plane));
+            joins
+        });
+        self.dies[die as usize].queue = queue;
+        taken
+    }
+    /// Block and page that a move is at, or the erase of a block that nobody needs, and what it does there.
+    fn goes_along(&self, id: u32) -> Option<(u32, u16, Does)> {
+        let Request { who: Who::Move(_) | Who::Stale, at: At::Physical(block), ref work, .. } =
+            self.requests[id as usize]
+        else {
+            return None;
+        };
+        Some(match work {
+            Work::Read { page, .. } => (block, *page, Does::Read),
+            Work::Program { page, .. } => (block, *page, Does::Program),
+            Work::Erase => (block, 0, Does::Erase),
+        })
+    }
+    /// Commands in several planes: the bus carries one page after another, the die does them at once.
+    fn send_together(&mut self, out: &mut ManagerOut, die: u32, first: (u32, u32), beside: Vec<u32>) {
+        let slots = self.geometry().slots_per_page() as u64 * (beside.len() as u64 + 1);
+        let charge = Charge::Device;
+        let done_at = match self.requests[first.0 as usize].work {
+            Work::Read { .. } => self.clock.read(self.now, die, slots, charge),
+            Work::Program { .. } => self.clock.program(self.now, die, slots, charge),
+            Work::Erase => self.clock.erase(self.now, die, charge),
+        };
+        self.stats.together += beside.len() as u64 + 1;
+        let others = beside.iter().filter_map(|&id| Some((id, self.goes_along(id)?.0)));
+        for (id, block) in std::iter::once(first).chain(others.collect::<Vec<_>>()) {
+            let oob = match self.requests[id as usize].work {
+                Work::Erase => self.erased_oob(block),
+                _ => self.phys[block as usize].oob(),
+            };
+            let op = match &mut self.requests[id as usize].work {
+                Work::Program { page, image } => {
+                    image.oob = oob;
+                    DeviceOp::Program { page: PageAddr { block, page: *page }, image: image.clone() }
+                }
+                Work::Read { page, slots, .. } => read_op(PageAddr { block, page: *page }, slots),
+                Work::Erase => DeviceOp::Erase { block, oob },
+            };
+            self.submit(out, Pending::Request { id, block }, op, done_at);
+        }
+        let d = &mut self.dies[die as usize];
+        (d.busy, d.beside) = (Some(first.0), beside);
+    }
     /// The device has answered.
     pub(super) fn request_done(
         &mut self,
@@ -188,8 +262,21 @@ impl FlashManager {
     ) {
         let die = self.die_of(block);
         let d = &mut self.dies[die as usize];
-        let of = if d.passing == Some(id) { &mut d.passing } else { &mut d.busy };
-        *of = None;
+        if d.passing == Some(id) {
+            d.passing = None;
+        } else if d.beside.is_empty() {
+            d.busy = None;
+        } else {
+            // All of them go on together.
+            d.done.push((id, block, result));
+            if d.done.len() > d.beside.len() {
+                (d.busy, d.beside) = (None, Vec::new());
+                let done = std::mem::take(&mut d.done);
+                self.kick.push(die);
+                done.into_iter().for_each(|(id, block, result)| self.settle(out, id, block, result));
+            }
+            return;
+        }
         self.kick.push(die);
         self.settle(out, id, block, result);
     }

@@ -33,6 +33,8 @@ pub(super) struct Leveling {
     /// Moves that were given up while they waited.
     pub(super) abandoned: Vec<u32>,
     next_page: Time,
+    /// When pages were last let go, and how many more may go with them: those of a die's planes go together.
+    group: (Time, u16),
     /// Moves go on when the calls under way are done.
     again: bool,
 }
@@ -47,6 +49,7 @@ impl Leveling {
             paced: VecDeque::new(),
             abandoned: Vec::new(),
             next_page: Time::ZERO,
+            group: (Time::ZERO, 0),
             again: false,
         }
     }
@@ -152,7 +155,7 @@ impl FlashManager {
     }
     /// Begins a swap that is due, and lets moves go on that waited for time.
     pub(super) fn level(&mut self) {
-        while self.now >= self.leveling.next_page {
+        while self.may_page() {
             let Some(id) = self.leveling.paced.pop_front() else { break };
             self.move_on(id);
         }
@@ -168,12 +171,19 @@ impl FlashManager {
     /// True: the move may read its next page now.
     pub(super) fn pace(&mut self, id: u32) -> bool {
         let Some(each) = self.page_pace() else { return true };
-        if self.now < self.leveling.next_page {
+        if !self.may_page() {
             self.leveling.paced.push_back(id);
             return false;
         }
-        self.leveling.next_page = self.now.max(self.leveling.next_page) + each;
+        let planes = self.planes_at_once();
+        let l = &mut self.leveling;
+        l.group = if self.now >= l.next_page { (self.now, planes - 1) } else { (l.group.0, l.group.1 - 1) };
+        l.next_page = self.now.max(l.next_page) + each;
         true
+    }
+    fn may_page(&self) -> bool {
+        let l = &self.leveling;
+        self.now >= l.next_page || (self.now == l.group.0 && l.group.1 > 0)
     }
     fn start_swap(&mut self, swap: &Swap) {
         self.stats.swaps += 1;
@@ -229,7 +239,7 @@ impl FlashManager {
     pub(super) fn moves_wait(&self) -> bool {
         !self.leveling.away.is_empty() && self.moves.is_empty()
     }
-    /// Starts the moves that can be started: [`MOVES_A_DIE`] to each die.
+    /// Starts the moves that can be started: [`MOVES_A_PLANE`] to each die for each of its planes.
     pub(super) fn start_moves(&mut self, out: &mut ManagerOut) {
         for id in std::mem::take(&mut self.leveling.abandoned) {
             self.end_abandoned(id);
@@ -259,23 +269,38 @@ impl FlashManager {
         self.writes.contains_key(&super::api::Block { vssd, index })
             && self.pages_of(l) < u32::from(self.geometry().pages_per_block)
     }
+    /// A vSSD waits for erase blocks of the die.
+    fn blocks_wanted(&self, die: u32) -> bool {
+        let at_home = |l: Logical| self.logical[l.die as usize].home == die;
+        self.vssds.values().any(|v| !v.waiting.is_empty() && v.ready.first().is_some_and(|i| v.lanes(*i).any(at_home)))
+    }
+    /// Planes of a die that moves use together.
+    fn planes_at_once(&self) -> u16 {
+        if self.cfg.multi_plane_moves { self.geometry().planes_per_die } else { 1 }
+    }
+    /// The erase block at this address is elsewhere than at home, and can be moved now.
+    fn may_go(&self, l: Logical, home: u32) -> bool {
+        let block = self.mapped(l);
+        block != NONE
+            && self.die_of(block) != home
+            && self.phys[block as usize].state == PhysState::Mapped
+            && !self.failing(l)
+            && !self.being_written(l)
+    }
     /// False: all blocks of the logical die are at home.
     fn move_next(&mut self, die: u32, at: &mut u32) -> bool {
         let home = self.logical[die as usize].home;
         let n = self.logical[die as usize].to.len() as u32;
         let first = *at;
+        // Whoever waits for a block of the die needs one of each plane at once: moves would take them one by one.
+        let moves_a_die = if self.blocks_wanted(home) { 1 } else { MOVES_A_PLANE * u32::from(self.planes_at_once()) };
         for number in (first..n).chain(0..first) {
-            if self.dies[home as usize].moving >= MOVES_A_DIE {
+            if self.dies[home as usize].moving >= moves_a_die {
                 return true;
             }
             let l = Logical { die, number };
             let block = self.mapped(l);
-            let can_go = block != NONE
-                && self.die_of(block) != home
-                && self.phys[block as usize].state == PhysState::Mapped
-                && !self.failing(l)
-                && !self.being_written(l);
-            if !can_go {
+            if !self.may_go(l, home) {
                 continue;
             }
             if !self.start_move(block, Why::Swap, Vec::new()) {
@@ -288,7 +313,7 @@ impl FlashManager {
     }
 }
 
-/// Moves to a die at a time: one reads at the old die while the other programs.
-const MOVES_A_DIE: u32 = 2;
+/// Moves to a die at a time, for each of its planes: one reads at the old die while the other programs.
+const MOVES_A_PLANE: u32 = 2;
 /// Times a die is looked at for blocks that rest while it is erased once through.
 const LOOKS_A_ROUND: u32 = 64;

@@ -153,6 +153,22 @@ impl DieQueue {
         self.waiting -= 1;
         Some(lane.charge(e))
     }
+    /// Takes up to `most` of the flow's out, in order, that `joins` those before it.
+    pub(super) fn take_along(&mut self, flow: Flow, most: usize, mut joins: impl FnMut(u32) -> bool) -> Vec<u32> {
+        let of = match self.lanes.iter_mut().find(|l| l.flow == flow) {
+            Some(lane) => &mut lane.entries,
+            None => &mut self.background,
+        };
+        let (mut taken, mut i) = (Vec::new(), 0);
+        while taken.len() < most && i < of.len() {
+            match joins(of[i].request) {
+                true => taken.extend(of.remove(i).map(|e| e.request)),
+                false => i += 1,
+            }
+        }
+        self.waiting -= if flow == Flow::Background { 0 } else { taken.len() };
+        taken
+    }
     /// The next that `is_read`, of those that wait for nothing else of the `same` block.
     pub(super) fn pop_read(
         &mut self,

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use rackweave_core::Span;
-use rackweave_core::device::{BlockOob, DeviceError};
+use rackweave_core::device::{BlockOob, DeviceData, DeviceError};
 
 use super::alloc::Cut;
 use super::io::{At, Request, Who, Work};
@@ -113,6 +113,10 @@ pub(super) struct Die {
     pub(super) queue: DieQueue,
     /// Its request in flight: one at a time.
     pub(super) busy: Option<u32>,
+    /// Those of moves that it does together with that, in other planes.
+    pub(super) beside: Vec<u32>,
+    /// What of these is done already.
+    pub(super) done: Vec<(u32, u32, Result<DeviceData, DeviceError>)>,
     /// A read for which that, an erase, is interrupted.
     pub(super) passing: Option<u32>,
     /// Erases since it was last looked at for a block that rests.
@@ -130,6 +134,8 @@ impl Die {
             free,
             queue: DieQueue::new(soft_planes, background_wait_max),
             busy: None,
+            beside: Vec::new(),
+            done: Vec::new(),
             passing: None,
             erases: 0,
             moving: 0,
@@ -147,7 +153,7 @@ impl FlashManager {
     pub(super) fn die_of(&self, block: u32) -> u32 {
         self.geometry().die_of(block)
     }
-    fn plane_of(&self, block: u32) -> usize {
+    pub(super) fn plane_of(&self, block: u32) -> usize {
         let g = self.geometry();
         (block % g.blocks_per_die() / g.blocks_per_plane) as usize
     }
@@ -218,7 +224,10 @@ impl FlashManager {
     pub(super) fn erase_stale(&mut self, block: u32) {
         let l = self.phys[block as usize].logical();
         let owner = self.owner(l).map(|o| o.0).and_then(|id| self.vssds.get(&id));
-        let flow = owner.map_or(Flow::Background, |v| v.flow);
+        // It can wait for the die, unless that takes long and somebody waits for the block.
+        let soon = self.cfg.background_wait_max <= self.cfg.profile.erase;
+        let moved = self.phys[block as usize].moved_away && (soon || self.vssds.values().all(|v| v.waiting.is_empty()));
+        let flow = owner.filter(|_| !moved).map_or(Flow::Background, |v| v.flow);
         self.erase(block, flow, Who::Stale);
     }
     /// The erase of a block that nobody needed is done.
