@@ -6,6 +6,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use rackweave_flash::VictimPolicy;
 use rackweave_rack::Size;
 use rackweave_rack::embedded::net::Address;
+use rackweave_rack::fault::PlanKind;
 
 /// A replicated disk from a rack of flash servers and the switch in front of them.
 #[derive(Debug, Parser)]
@@ -630,9 +631,9 @@ pub struct Sim {
     /// Draws the rack, its workload and its faults
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Racks to draw, each with a switch: 1 or 2
-    #[arg(long, value_name = "N", conflicts_with = "plan", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
-    pub racks: u32,
+    /// Kind of rack to draw: one-rack, two-racks, moves or groups
+    #[arg(long, conflicts_with = "plan", default_value_t)]
+    pub kind: PlanKind,
     /// Run this plan instead: the `plan` of a report, perhaps edited (JSON)
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,

@@ -10,7 +10,7 @@ use rackweave_eval::svg::svg;
 use rackweave_rack::RackConfig;
 use rackweave_rack::capture::Capture;
 use rackweave_rack::config::BlockingConfig;
-use rackweave_rack::fault::{Plan, SimOptions, run_plan, shrink};
+use rackweave_rack::fault::{SimOptions, run_plan, shrink};
 use rackweave_rack::sim::Network;
 
 use crate::Failure;
@@ -114,10 +114,7 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
             let text = read(path)?;
             serde_json::from_str(&text).map_err(|error| PlanError { path: path.display().to_string(), error })?
         }
-        (None, seed) => {
-            let draw = if a.racks == 1 { Plan::draw } else { Plan::draw_two_racks };
-            draw(seed.unwrap_or_default())
-        }
+        (None, seed) => a.kind.draw(seed.unwrap_or_default()),
     };
     let mut report = run_plan(&plan, &options);
     if a.shrink

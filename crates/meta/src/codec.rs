@@ -7,6 +7,7 @@
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
 //! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last |
 //! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
+//! | `hld/` set u32 | version u8, members as above: of the last view of `min_copies` or more; only of a set whose view has fewer, or recovers |
 //! | `vids` | version u8, number of the next vSSD that is made u32 |
 //! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 made for another, 4 which was lost), that other vssd u32 or 0]); only of a set whose places are not the configured ones |
 //! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only of a server that was added, drained or removed |
@@ -92,6 +93,8 @@ pub enum Record {
     Rack(RackRecord),
     Server(NodeId, ServerRecord),
     Set(View),
+    /// Members of the last view that could acknowledge.
+    Holders(SetId, Vec<Member>),
     Volume(VolumeRecord),
 }
 
@@ -114,6 +117,10 @@ pub fn server_key(n: NodeId) -> Bytes {
 /// Key of a set's view.
 pub fn set_key(s: SetId) -> Bytes {
     key(b"set/", s.0)
+}
+/// Key of the members of a set's last view that could acknowledge.
+pub fn holders_key(s: SetId) -> Bytes {
+    key(b"hld/", s.0)
 }
 /// Key of a volume.
 pub fn volume_key(v: VolumeId) -> Bytes {
@@ -201,14 +208,25 @@ pub fn encode_view(v: &View) -> Bytes {
     };
     w.push(state);
     w.extend_from_slice(&word.to_le_bytes());
-    w.push(v.members.len() as u8);
-    for m in &v.members {
+    encode_members(&mut w, &v.members);
+    w.into()
+}
+
+/// Bytes of the members of a set's last view that could acknowledge.
+pub fn encode_holders(members: &[Member]) -> Bytes {
+    let mut w = vec![VERSION];
+    encode_members(&mut w, members);
+    w.into()
+}
+
+fn encode_members(w: &mut Vec<u8>, members: &[Member]) {
+    w.push(members.len() as u8);
+    for m in members {
         w.extend_from_slice(&m.vssd.0.to_le_bytes());
         w.extend_from_slice(&m.server.0.to_le_bytes());
         w.extend_from_slice(&m.incarnation.0.to_le_bytes());
         w.push(m.role as u8);
     }
-    w.into()
 }
 
 /// Bytes of [`VolumeRecord`].
@@ -322,6 +340,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
             },
         ),
         b"set/" => Record::Set(decode_view(SetId(number), &mut r)?),
+        b"hld/" => Record::Holders(SetId(number), decode_members(&mut r)?),
         b"vol/" => Record::Volume(decode_volume(VolumeId(number), limited, &mut r)?),
         _ => return Err(MetaError::UnknownKey { key: key.into() }),
     };
@@ -355,6 +374,10 @@ fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {
         true => (ViewState::Recovering { leader: VssdId(word) }, epoch),
         false => (ViewState::Normal, Epoch(word)),
     };
+    Ok(View { set, epoch, state, recovered, members: decode_members(r)? })
+}
+
+fn decode_members(r: &mut Reader<'_>) -> Result<Vec<Member>, MetaError> {
     let mut members = Vec::new();
     for _ in 0..r.u8()? {
         members.push(Member {
@@ -364,7 +387,7 @@ fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {
             role: if r.bool()? { Role::Shadow } else { Role::Member },
         });
     }
-    Ok(View { set, epoch, state, recovered, members })
+    Ok(members)
 }
 
 fn decode_volume(id: VolumeId, limited: bool, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {

@@ -53,6 +53,8 @@ pub struct MetaConfig {
     pub leave_early: bool,
     /// Likewise: a new vSSD gets the id of one that left (rule 5).
     pub reuse_ids: bool,
+    /// Likewise: a set recovers from its last view's members, though it could not acknowledge and others hold what was answered (rule 6).
+    pub recover_alone: bool,
 }
 
 /// Largest drift that a configuration may allow: one in a hundred. Above it the bound on foreign leases means nothing.

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::request::RequestError;
-use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
+use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Span, Time, TracePoint, VssdId};
 
 /// What the service knows of one server.
 #[derive(Clone, Debug, Default)]
@@ -144,11 +144,38 @@ impl<S: Servers> Judge<'_, S> {
             Life::Live | Life::Unheard | Life::Failed => None,
         }
     }
+    /// What it had in memory is lost.
+    fn broken(&self, m: &Member) -> bool {
+        matches!(self.life(m), Life::Restarted | Life::Failed)
+    }
+    /// Those that go on, whatever became of the rest of `all`. Only on the word of one heard after the loss: servers that
+    /// lost their power together all come back as restarted, and none of them may be taken for the survivor by a
+    /// heartbeat from before.
+    fn survivors<'a>(&self, of: &'a [Member], all: &[&Member]) -> impl Iterator<Item = &'a Member> {
+        let lost_at = all.iter().filter_map(|m| self.lost_at(m)).max();
+        let expired = all.iter().any(|m| self.life(m) == Life::Expired);
+        of.iter().filter(move |m| {
+            let s = self.servers.server(m.server);
+            m.role == Role::Member
+                && self.life(m) == Life::Live
+                && lost_at.is_none_or(|lost| s.heard_at.is_some_and(|heard| heard > lost))
+                && (!expired || self.now >= s.live_since + self.patience.survivor_for)
+        })
+    }
 }
 
-/// The set's next state and members, or `None` if the view may stay as it is.
+/// Members of the view, and `holders` whose place in the set none of them has.
+fn last<'a>(view: &'a View, holders: &'a [Member]) -> Vec<&'a Member> {
+    let members = view.members.iter().filter(|m| m.role == Role::Member);
+    let others = holders.iter().filter(|h| members.clone().all(|m| m.vssd != h.vssd));
+    members.clone().chain(others).collect()
+}
+
+/// The set's next state and members, or `None` if the view may stay as it is. `holders` were the members of the last view
+/// of so many that it could acknowledge (rule 4): whatever was answered is in the memory of each that has not restarted.
 pub fn decide<S: Servers>(
     view: &View,
+    holders: &[Member],
     places: &[Place],
     servers: &S,
     now: Time,
@@ -160,7 +187,7 @@ pub fn decide<S: Servers>(
     }
     let next = match view.state {
         ViewState::Recovering { leader } => recovering(&judge, view, leader)?,
-        ViewState::Normal => normal(&judge, view)?,
+        ViewState::Normal => normal(&judge, view, holders)?,
     };
     (next.0 != view.state || next.1 != view.members).then_some(next)
 }
@@ -181,29 +208,23 @@ fn first_view<S: Servers>(judge: &Judge<'_, S>) -> Option<(ViewState, Vec<Member
     enough.then_some((ViewState::Normal, there))
 }
 
-fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, Vec<Member>)> {
-    let members = || view.members.iter().filter(|m| m.role == Role::Member);
-    // Somebody is removed only on the word of a member heard after the loss: servers that lost their power together
-    // all come back as restarted, and none of them may be taken for the survivor by a heartbeat from before.
-    let lost_at = view.members.iter().filter_map(|m| judge.lost_at(m)).max();
-    let expired = view.members.iter().any(|m| judge.life(m) == Life::Expired);
-    let survives = |m: &Member| {
-        let s = judge.servers.server(m.server);
-        judge.life(m) == Life::Live
-            && lost_at.is_none_or(|lost| s.heard_at.is_some_and(|heard| heard > lost))
-            && (!expired || judge.now >= s.live_since + judge.patience.survivor_for)
-    };
-    let survivor = members().any(survives);
-    if !survivor {
-        return whole_set_lost(judge, members());
+fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> Option<(ViewState, Vec<Member>)> {
+    let all: Vec<&Member> = view.members.iter().collect();
+    if judge.survivors(&view.members, &all).next().is_none() {
+        // Who may live yet is waited for: what it served alone nobody else need have.
+        let gone = view.members.iter().filter(|m| m.role == Role::Member).all(|m| judge.broken(m));
+        return gone.then(|| resume(judge, view, holders)).flatten();
     }
+    let leaves = |m: &Member| judge.place(m.vssd).is_some_and(|p| p.leaving || p.unreached);
+    let stays = |m: &&Member| matches!(judge.life(m), Life::Live | Life::Unheard) && !leaves(m);
+    let others = view.members.iter().filter(|m| m.role == Role::Member).any(|m| stays(&m));
     let mut next = Vec::with_capacity(judge.places.len());
     for m in &view.members {
         let leaves = judge.place(m.vssd).filter(|p| p.leaving || p.unreached);
         match judge.life(m) {
             // As a shadow it serves nothing, and no write completes without its word. Once it has installed that, the
-            // others can do without: it does not take itself for a member under the lease it has.
-            Life::Live | Life::Unheard if leaves.is_some() => {
+            // others, if there are any, can do without: it does not take itself for a member under the lease it has.
+            Life::Live | Life::Unheard if leaves.is_some() && (others || m.role == Role::Shadow) => {
                 if m.role == Role::Member || leaves.is_some_and(|p| p.epoch < view.epoch) {
                     next.push(Member { role: Role::Shadow, ..*m });
                 }
@@ -229,18 +250,22 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View) -> Option<(ViewState, V
     Some((ViewState::Normal, next))
 }
 
-/// Rule 6: once all members of the last epoch are back (those whose device failed cannot be), the set recovers.
-fn whole_set_lost<'a, S: Servers>(
-    judge: &Judge<'_, S>,
-    members: impl Iterator<Item = &'a Member>,
-) -> Option<(ViewState, Vec<Member>)> {
+/// Nobody of the view goes on. A view of fewer than `min_copies` members answers nothing, so one of the `holders` that goes
+/// on has all that was answered: the set goes on with it, and fills the others. If there is none (rule 6), the set
+/// recovers with what all of them and of the view have on flash, once they are back (those whose device failed cannot be).
+fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> Option<(ViewState, Vec<Member>)> {
+    let last = last(view, holders);
+    if let Some(&one) = judge.survivors(holders, &last).next() {
+        return Some((ViewState::Normal, vec![one]));
+    }
     let mut back = Vec::new();
-    for m in members {
+    for m in last {
         match judge.life(m) {
             Life::Restarted if judge.usable(m.vssd, m.server) => {
                 back.push(judge.reborn(m.vssd, m.server, Role::Member));
             }
-            Life::Restarted if judge.place(m.vssd).is_some_and(|p| p.failed) => {}
+            // A place that is gone was given back.
+            Life::Restarted if judge.place(m.vssd).is_none_or(|p| p.failed) => {}
             Life::Failed => {}
             Life::Restarted | Life::Live | Life::Unheard | Life::Expired => return None,
         }
@@ -253,41 +278,49 @@ fn whole_set_lost<'a, S: Servers>(
 /// it never had a view.
 pub fn waits_for<S: Servers>(
     view: &View,
+    holders: &[Member],
     places: &[Place],
     servers: &S,
     now: Time,
 ) -> Option<Result<Vec<NodeId>, NodeId>> {
     // How long a survivor must have held its lease is not asked: whoever holds one may be the survivor.
     let judge = Judge { servers, places, now, patience: Patience::default() };
-    let members: Vec<&Member> = view.members.iter().filter(|m| m.role == Role::Member).collect();
     let there = |m: &&&Member| matches!(judge.life(m), Life::Live | Life::Unheard);
+    let members: Vec<&Member> = view.members.iter().filter(|m| m.role == Role::Member).collect();
     if view.state == ViewState::Normal
         && let Some(m) = members.iter().find(there)
     {
         return Some(Err(m.server));
     }
+    let normal = view.state == ViewState::Normal;
+    let held = normal && holders.iter().any(|h| there(&&h));
     let missing = |m: &&&Member| match judge.life(m) {
         Life::Expired => true,
-        Life::Restarted => !judge.place(m.vssd).is_some_and(|p| p.failed) && !judge.usable(m.vssd, m.server),
+        Life::Restarted => !held && judge.place(m.vssd).is_some_and(|p| !p.failed) && !judge.usable(m.vssd, m.server),
         Life::Live | Life::Unheard | Life::Failed => false,
     };
-    (!members.is_empty()).then(|| Ok(members.iter().filter(missing).map(|m| m.server).collect()))
+    let all = if normal && !held { last(view, holders) } else { members };
+    (!all.is_empty()).then(|| Ok(all.iter().filter(missing).map(|m| m.server).collect()))
 }
 
 /// The operator's word (rule 6): the set recovers from the members of its last epoch without those on `given_up`.
 pub fn recover_without<S: Servers>(
     view: &View,
+    holders: &[Member],
     places: &[Place],
     servers: &S,
     now: Time,
     given_up: &[NodeId],
 ) -> Result<(ViewState, Vec<Member>), RequestError> {
     let set = view.set;
-    let member = |s: NodeId| view.members.iter().any(|m| m.server == s && m.role == Role::Member);
-    if let Some(&server) = given_up.iter().find(|s| !member(**s)) {
+    let last = match view.state {
+        ViewState::Normal => last(view, holders),
+        ViewState::Recovering { .. } => view.members.iter().collect(),
+    };
+    if let Some(&server) = given_up.iter().find(|s| last.iter().all(|m| m.server != **s)) {
         return Err(RequestError::NotInSet { set, server });
     }
-    let missing = match waits_for(view, places, servers, now) {
+    let missing = match waits_for(view, holders, places, servers, now) {
         None => return Err(RequestError::NothingLeft { set }),
         Some(Err(server)) => return Err(RequestError::Survives { set, server }),
         Some(Ok(missing)) => missing,
@@ -299,9 +332,13 @@ pub fn recover_without<S: Servers>(
         return Err(RequestError::StillMissing { set, server });
     }
     let judge = Judge { servers, places, now, patience: Patience::default() };
-    let rest = view.members.iter().filter(|m| m.role == Role::Member && !given_up.contains(&m.server));
+    let kept = |m: &&Member| !given_up.contains(&m.server) && judge.usable(m.vssd, m.server);
+    let normal = view.state == ViewState::Normal;
+    if let Some(&one) = holders.iter().filter(kept).find(|m| normal && !judge.broken(m)) {
+        return Ok((ViewState::Normal, vec![one]));
+    }
     let rest: Vec<Member> =
-        rest.filter(|m| judge.usable(m.vssd, m.server)).map(|m| judge.reborn(m.vssd, m.server, Role::Member)).collect();
+        last.into_iter().filter(kept).map(|m| judge.reborn(m.vssd, m.server, Role::Member)).collect();
     let leader = rest.first().ok_or(RequestError::NothingLeft { set })?.vssd;
     Ok((ViewState::Recovering { leader }, rest))
 }
@@ -322,4 +359,32 @@ fn recovering<S: Servers>(judge: &Judge<'_, S>, view: &View, leader: VssdId) -> 
     }
     let leader = if next.iter().any(|m| m.vssd == leader) { leader } else { next.first()?.vssd };
     Some((ViewState::Recovering { leader }, next))
+}
+
+/// Members of a view that are no shadows.
+pub fn without_shadows(view: &View) -> Vec<Member> {
+    view.members.iter().filter(|m| m.role == Role::Member).copied().collect()
+}
+
+/// Tells who left, came, and has everything now.
+pub fn trace_changes(old: &View, new: &View, fx: &mut Effects) {
+    let (set, epoch) = (u64::from(new.set.0), u64::from(new.epoch.0));
+    for m in &old.members {
+        if !new.members.iter().any(|n| n.vssd == m.vssd) {
+            fx.trace(TracePoint::MemberRemoved, set, epoch);
+        }
+    }
+    for m in &new.members {
+        let before = old.members.iter().find(|o| o.vssd == m.vssd);
+        let was = before.map(|o| (o.role, o.incarnation));
+        match m.role {
+            Role::Shadow if was != Some((Role::Shadow, m.incarnation)) => {
+                fx.trace(TracePoint::ShadowAdded, set, epoch);
+            }
+            Role::Member if was == Some((Role::Shadow, m.incarnation)) => {
+                fx.trace(TracePoint::ShadowComplete, set, epoch);
+            }
+            Role::Member | Role::Shadow => {}
+        }
+    }
 }

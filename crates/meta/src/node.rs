@@ -42,6 +42,9 @@ const TICKS_A_LEASE: u64 = 4;
 pub(crate) struct Set {
     pub(crate) places: Vec<Place>,
     pub(crate) view: View,
+    /// Members of the last view that could acknowledge a write. What was answered is in the memory of each of them that has
+    /// not restarted since.
+    pub(crate) holders: Vec<Member>,
     pub(crate) complaints: Vec<Complaint>,
 }
 
@@ -96,7 +99,7 @@ impl Meta {
             let places: Vec<Place> = s.members.iter().zip(slots).map(place).collect();
             let (epoch, members) = (Epoch(0), Vec::new());
             let view = View { set: s.set, epoch, state: ViewState::Normal, recovered: epoch, members };
-            sets.push(Set { places, view, complaints: Vec::new() });
+            sets.push(Set { places, view, holders: Vec::new(), complaints: Vec::new() });
         }
         let limits = cfg.levels.iter().map(|l| Limits {
             level: l.level,
@@ -133,7 +136,7 @@ impl Meta {
 
     fn load(&mut self, saved: Vec<(Bytes, Bytes)>) -> Result<(), MetaError> {
         let mut records = Vec::new();
-        let mut views = Vec::new();
+        let (mut views, mut holders) = (Vec::new(), Vec::new());
         for (key, value) in saved {
             match codec::decode(&key, &value)? {
                 Record::Wear(r) => self.rounds.resume(r),
@@ -151,6 +154,7 @@ impl Meta {
                     self.lives.insert(node, r);
                 }
                 Record::Set(view) => views.push(view),
+                Record::Holders(set, members) => holders.push((set, members)),
                 Record::Volume(v) => {
                     if let Some(&set) = v.sets.iter().find(|s| !self.by_set.contains_key(*s)) {
                         return Err(MetaError::UnknownSet { set });
@@ -166,7 +170,12 @@ impl Meta {
                     return Err(MetaError::Moved { set: view.set, vssd: m.vssd });
                 }
             }
+            self.sets[i].holders = members::without_shadows(&view);
             self.sets[i].view = view;
+        }
+        for (set, members) in holders {
+            let i = *self.by_set.get(&set).ok_or(MetaError::UnknownSet { set })?;
+            self.sets[i].holders = members;
         }
         records.sort_by_key(|v| v.id);
         for v in records.iter().filter(|v| v.deleting) {
@@ -198,7 +207,7 @@ impl Meta {
             set: s.view.set,
             epoch: s.view.epoch,
             members: s.view.members.iter().map(member).collect(),
-            waits_for: members::waits_for(&s.view, &s.places, &self.servers, now)
+            waits_for: members::waits_for(&s.view, &s.holders, &s.places, &self.servers, now)
                 .and_then(Result::ok)
                 .unwrap_or_default(),
         };
@@ -486,7 +495,7 @@ impl Meta {
             min_copies: self.cfg.min_copies,
             survivor_for: self.cfg.lease / 2,
         };
-        let next = members::decide(&s.view, &s.places, &self.servers, now, patience);
+        let next = members::decide(&s.view, &s.holders, &s.places, &self.servers, now, patience);
         match next {
             Some((state, members)) => {
                 let before: Vec<VssdId> = s.view.members.iter().map(|m| m.vssd).collect();
@@ -509,8 +518,19 @@ impl Meta {
         s.complaints.clear();
         let old = std::mem::replace(&mut s.view, View { set, epoch, state, recovered, members });
         let view = s.view.clone();
-        trace_changes(&old, &view, fx);
-        self.out.put(codec::set_key(view.set), Some(codec::encode_view(&view)));
+        members::trace_changes(&old, &view, fx);
+        let enough = usize::from(self.cfg.min_copies);
+        let acknowledges = |v: &View| v.state == ViewState::Normal && members::without_shadows(v).len() >= enough;
+        let holders = &mut self.sets[i].holders;
+        if acknowledges(&view) || self.cfg.recover_alone {
+            *holders = members::without_shadows(&view);
+            if !acknowledges(&old) {
+                self.out.put(codec::holders_key(set), None);
+            }
+        } else {
+            self.out.put(codec::holders_key(set), Some(codec::encode_holders(holders)));
+        }
+        self.out.put(codec::set_key(set), Some(codec::encode_view(&view)));
         let mut told: Vec<NodeId> = old.members.iter().chain(&view.members).map(|m| m.server).collect();
         told.sort_unstable();
         told.dedup();
@@ -666,7 +686,9 @@ impl Meta {
             AdminOp::SetRecover { set, without } => {
                 let &i = self.by_set.get(set).ok_or(RequestError::UnknownSet { set: *set })?;
                 let s = &self.sets[i];
-                let (state, members) = members::recover_without(&s.view, &s.places, &self.servers, now, without)?;
+                let (state, members) =
+                    members::recover_without(&s.view, &s.holders, &s.places, &self.servers, now, without)?;
+                self.sets[i].holders.retain(|m| !without.contains(&m.server));
                 if self.new_view(i, state, members, fx) {
                     self.push_map();
                 }
@@ -735,28 +757,6 @@ impl Meta {
             serving.get(attempt as usize % serving.len().max(1)).map(|&vssd| (vssd, view.epoch))
         };
         self.clearing.run(now, self.me, &self.cfg.layout, member, |p| out.send(p));
-    }
-}
-
-fn trace_changes(old: &View, new: &View, fx: &mut Effects) {
-    let (set, epoch) = (u64::from(new.set.0), u64::from(new.epoch.0));
-    for m in &old.members {
-        if !new.members.iter().any(|n| n.vssd == m.vssd) {
-            fx.trace(TracePoint::MemberRemoved, set, epoch);
-        }
-    }
-    for m in &new.members {
-        let before = old.members.iter().find(|o| o.vssd == m.vssd);
-        let was = before.map(|o| (o.role, o.incarnation));
-        match m.role {
-            Role::Shadow if was != Some((Role::Shadow, m.incarnation)) => {
-                fx.trace(TracePoint::ShadowAdded, set, epoch);
-            }
-            Role::Member if was == Some((Role::Shadow, m.incarnation)) => {
-                fx.trace(TracePoint::ShadowComplete, set, epoch);
-            }
-            Role::Member | Role::Shadow => {}
-        }
     }
 }
 

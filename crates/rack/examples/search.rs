@@ -1,9 +1,9 @@
 //! Fault search over a range of seeds: `cargo run --release --example search -- FROM TO [--verbose] [--break RULE]
-//! [--request N] [--racks 2]`.
+//! [--request N] [--kind KIND]`.
 //! Prints every seed that fails and, over all, which situations occurred. `--break` breaks a rule on purpose and stops
 //! at the first seed that notices; `--request` shows the way of the workload's N-th request.
 
-use rackweave_rack::fault::{Plan, SimOptions, run_plan};
+use rackweave_rack::fault::{PlanKind, SimOptions, run_plan};
 use rackweave_rack::sim::{Coverage, RackFaults};
 use rackweave_replica::Faults;
 
@@ -28,9 +28,10 @@ fn broken(rule: &str) -> SimOptions {
         "telling" => rack.tell_once = true,
         "removal" => rack.remove_early = true,
         "drift" => rack.drift_beyond = true,
+        "alone" => rack.recover_alone = true,
         _ => panic!(
             "--break lease|replay|dedup|shadow|fence|tombstone|recovery|merge|credit|flush|silence|copies|erase|sequence|far-sequence|\
-             telling|removal|drift, not {rule:?}"
+             telling|removal|drift|alone, not {rule:?}"
         ),
     }
     SimOptions { faults: f, rack_faults: rack, ..SimOptions::default() }
@@ -45,12 +46,12 @@ fn main() {
     let request = args.iter().position(|a| a == "--request").and_then(|i| args.get(i + 1));
     let trace_request = request.and_then(|r| r.parse().ok());
     let options = SimOptions { trace_request, ..rule.map_or(SimOptions::default(), |r| broken(r)) };
-    let two = args.iter().position(|a| a == "--racks").is_some_and(|i| args.get(i + 1).is_some_and(|n| n == "2"));
-    let draw = if two { Plan::draw_two_racks } else { Plan::draw };
+    let kind = args.iter().position(|a| a == "--kind").and_then(|i| args.get(i + 1));
+    let kind: PlanKind = kind.map_or(Ok(PlanKind::default()), |k| k.parse()).unwrap_or_else(|e| panic!("--kind: {e}"));
     let mut coverage = Coverage::default();
     let mut failed = 0;
     for seed in from..to {
-        let report = run_plan(&draw(seed), &options);
+        let report = run_plan(&kind.draw(seed), &options);
         coverage.merge(&report.coverage);
         failed += u64::from(!report.passed());
         if verbose || !report.passed() {

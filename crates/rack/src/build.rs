@@ -335,6 +335,7 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         remove_early: false,
         leave_early: false,
         reuse_ids: false,
+        recover_alone: false,
     })
 }
 

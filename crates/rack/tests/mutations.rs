@@ -123,6 +123,27 @@ fn a_rack_s_copies_that_are_done_without_before_their_leases_end_are_caught() {
     rack_fault_is_caught("remove_early", RackFaults { remove_early: true, ..RackFaults::default() }, severed_racks);
 }
 
+/// The rack with two copies of each set is cut off for longer than a lease; then the other one loses its power.
+fn left_alone(seed: u64) -> Plan {
+    let mut plan = Plan::draw_two_racks(seed);
+    let p = &mut plan.params;
+    (p.far_copies, p.cut.drop) = (1, 1.0);
+    let step = p.span_ms * 1000 / 4;
+    plan.faults.clear();
+    for i in 0..4u32 {
+        let (at_us, rack) = (u64::from(i) * step, i % 2);
+        plan.faults.push(FaultAt { at_us, fault: Fault::SeverRack { rack, ms: 400 } });
+        let fault = Fault::OneRackPowerCut { rack: 1 - rack, down_ms: 20 };
+        plan.faults.push(FaultAt { at_us: at_us + 300_000, fault });
+    }
+    plan
+}
+
+#[test]
+fn a_set_recovered_from_the_one_member_it_was_left_to_is_caught() {
+    rack_fault_is_caught("recover_alone", RackFaults { recover_alone: true, ..RackFaults::default() }, left_alone);
+}
+
 #[test]
 fn believing_old_news_of_the_other_rack_is_caught() {
     let faults = RackFaults { ignore_far_sequence: true, ..RackFaults::default() };

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::request::{ReplyData, Request, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{Layout, NodeId, Payload, Rng, Span, TracePoint};
+use rackweave_core::request::{ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::{Layout, NodeId, Payload, Rng, SetId, Span, TracePoint};
 use rackweave_rack::RackConfig;
 use rackweave_rack::check::{History, Outcome};
 use rackweave_rack::racks::RacksSection;
@@ -26,8 +26,12 @@ impl Racks {
         Racks::with(RacksSection { count: 2, far_replicas: None }, 3)
     }
     fn with(racks: RacksSection, replicas: u32) -> Racks {
+        Racks::with_client(racks, replicas, RackConfig::default().client.keep_kib)
+    }
+    fn with_client(racks: RacksSection, replicas: u32, keep_kib: u64) -> Racks {
         let two = racks.count == 2;
-        let cfg = RackConfig { racks, replicas, ..small(4, 64) };
+        let mut cfg = RackConfig { racks, replicas, ..small(4, 64) };
+        cfg.client.keep_kib = keep_kib;
         let mut rig = Rig::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(5) });
         let volume = rig.volume("v", 1 << 20);
         let home = volume.sets[0].0 / 2;
@@ -223,6 +227,89 @@ fn a_set_in_one_rack_does_without_the_one_that_a_peer_does_not_reach() {
     cut(&mut r, false);
     r.until_members("all are members again", 3);
     r.reads(4);
+}
+
+/// What was written, answered and not flushed, is read again after the member that the view was left to alone lost its
+/// power; `comes_back` says when the rack that was cut off does.
+fn what_was_answered_outlives_a_member_left_alone(comes_back: ComesBack) {
+    let mut r = Racks::with_client(RacksSection { count: 2, far_replicas: None }, 3, 0);
+    let (home, volume) = (r.home, r.volume.id);
+    for (block, seed) in [(0, 1), (1, 7)] {
+        let data = Payload::elided(4096, seed << 30);
+        let write = RequestOp::Write { volume, offset: block * 4096, data, fua: false };
+        assert_eq!(r.ask(write), Ok(ReplyData::Done));
+    }
+    r.isolate(home, true);
+    r.until_members("those at home are out", 1);
+    assert_eq!(r.racks(), [1 - home]);
+    let second = r.write(2);
+    if comes_back == ComesBack::BeforeTheCrash {
+        r.isolate(home, false);
+        let set = SetId(r.volume.sets[0].0);
+        let being_filled = |r: &Rig| r.sim.meta().and_then(|m| m.view(set)).is_some_and(|v| v.members.len() > 1);
+        while !being_filled(&r) {
+            r.run(Span::from_micros(100));
+        }
+        assert_eq!(r.first(), 1);
+    }
+    let far: Vec<u32> = (0..4).filter(|&i| r.sim.engine().layout().rack(r.node(i)) == Some(1 - home)).collect();
+    far.iter().for_each(|&i| r.power_cut(i));
+    if comes_back == ComesBack::BeforeTheCrashed {
+        r.isolate(home, false);
+        r.run(Span::from_secs(2));
+    }
+    far.iter().for_each(|&i| r.start(i));
+    if comes_back == ComesBack::AfterTheCrashed {
+        r.run(Span::from_secs(2));
+        assert_eq!(r.racks(), [1 - home], "it does not go on with what it has on flash");
+        r.isolate(home, false);
+    }
+    if comes_back == ComesBack::Never {
+        // Those at home lose their memory, too: then what is on flash counts.
+        for i in (0..4).filter(|i| !far.contains(i)) {
+            r.power_cut(i);
+            r.start(i);
+        }
+        r.isolate(home, false);
+    }
+    r.until_members("all are members again", 3);
+    if comes_back == ComesBack::Never {
+        assert_eq!(r.ask(RequestOp::Flush { volume }), Err(RequestError::Lost { volume }));
+        return;
+    }
+    assert_eq!(r.wait(second), Ok(ReplyData::Done));
+    r.reads(2);
+    let block = RequestOp::Read { volume, offset: 4096, len: 4096 };
+    assert_eq!(r.ask(block), Ok(ReplyData::Data(Payload::elided(4096, 7 << 30))));
+    assert_eq!(r.ask(RequestOp::Flush { volume }), Ok(ReplyData::Done), "nothing was lost");
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum ComesBack {
+    BeforeTheCrash,
+    BeforeTheCrashed,
+    AfterTheCrashed,
+    Never,
+}
+
+#[test]
+fn a_member_left_alone_that_crashes_is_done_without() {
+    what_was_answered_outlives_a_member_left_alone(ComesBack::BeforeTheCrashed);
+}
+
+#[test]
+fn a_member_left_alone_that_crashed_waits_for_those_cut_off() {
+    what_was_answered_outlives_a_member_left_alone(ComesBack::AfterTheCrashed);
+}
+
+#[test]
+fn a_member_left_alone_crashes_while_it_fills_another() {
+    what_was_answered_outlives_a_member_left_alone(ComesBack::BeforeTheCrash);
+}
+
+#[test]
+fn a_set_of_which_all_crashed_after_one_was_left_alone_recovers_from_flash() {
+    what_was_answered_outlives_a_member_left_alone(ComesBack::Never);
 }
 
 /// Reads and writes at random while vSSDs begin to collect whether others do or not; reads that left their rack, and reads that found

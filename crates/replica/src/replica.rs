@@ -423,6 +423,12 @@ impl Replica {
         self.members.iter().filter(|m| m.role == Role::Member).count()
     }
 
+    /// Whether the view has members enough to acknowledge (rule 4). One that has fewer may be overruled by a member of a
+    /// former one (rule 6), so it answers no mutation and no fence.
+    pub(crate) fn enough_copies(&self) -> bool {
+        self.serving_members() >= usize::from(self.cfg.min_copies) || self.cfg.faults.acknowledge_alone
+    }
+
     /// Version numbers count from the start of the epoch, above every range of it.
     pub(crate) fn next_version(&mut self, base: Timestamp, add: u64) -> Timestamp {
         let of_base = if base.epoch() == self.epoch { base.version() } else { 0 };

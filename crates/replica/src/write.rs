@@ -45,7 +45,7 @@ impl Replica {
             self.refuse(cx, job.asker);
             return None;
         }
-        if self.serving_members() < usize::from(self.cfg.min_copies) && !self.cfg.faults.acknowledge_alone {
+        if !self.enough_copies() {
             self.stall_for_copies(cx, job);
             return None;
         }
@@ -337,8 +337,12 @@ impl Replica {
         if !matches!(op.kind, OpKind::Fence { .. }) {
             cx.fx.trace(point, what, op.id);
         }
+        let flush = matches!(op.kind, OpKind::Flush { .. });
         match op.origin {
             Origin::Replay => self.replays -= 1,
+            // Done here, but the set might go on with one that is out of this view, and without this one (rule 6). That one
+            // has all that a flush is asked for.
+            Origin::Client(asker) if !flush && !self.enough_copies() => self.refuse(cx, asker),
             Origin::Recovery => self.fix_done(cx),
             Origin::Client(asker) => match fenced {
                 Some(attach) => self.reply(cx, asker, IoReply::Failed(IoError::Fenced { attach })),
@@ -541,7 +545,7 @@ impl Replica {
             // Where it took effect, nobody was asked to make it durable.
             Origin::Client(asker) if fua && over && b.fenced.is_none() => {
                 self.ops.remove(op.slot as usize);
-                self.start_flush(cx, asker);
+                if self.enough_copies() { self.start_flush(cx, asker) } else { self.refuse(cx, asker) }
             }
             _ => self.advance(cx, op.slot),
         }

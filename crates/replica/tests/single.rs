@@ -321,6 +321,44 @@ fn a_write_waits_for_pages_that_are_about_to_be_free() {
     assert_eq!(o.io(write(2)), [IoReply::Failed(IoError::NoSpace)], "none are free, and none will be");
 }
 
+#[test]
+fn what_a_larger_view_began_a_member_left_alone_carries_out_and_does_not_answer() {
+    let alone = |epoch| {
+        let all = view(epoch, Role::Member);
+        View { members: all.members[..1].into(), ..all }
+    };
+    let persisted = |o: &mut One| {
+        o.store.background();
+        for done in std::mem::take(&mut o.store.done) {
+            o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
+        }
+    };
+    let mut o = One::new(Role::Member);
+    let credit = Credit { slots: 8, pages: 8, no_space: false };
+    for member in [1, 2] {
+        o.peer(member, Peer::CreditGrant { credit });
+    }
+    let fence = |attach| IoRequest::Fence { volume: V, attach };
+    o.io(write(1));
+    o.io(IoRequest::Flush { volume: V });
+    o.io(fence(0));
+    let waits = |o: &mut One| o.replies().iter().filter(|r| **r == IoReply::Failed(IoError::NotServing)).count();
+    o.r.install(o.now, &alone(5), Incarnation(50), &mut o.store, &mut o.fx);
+    persisted(&mut o);
+    assert_eq!(waits(&mut o), 2, "write and fence are to be asked again");
+    assert_eq!(o.r.unresolved(), 0);
+    assert!(matches!(o.read(1)[..], [IoReply::Data { .. }]), "reads go on");
+    for io in [write(1), write(2)] {
+        assert_eq!(o.io(io), [], "neither done nor refused");
+    }
+    assert_eq!(o.io(fence(0)), [IoReply::Failed(IoError::NotServing)]);
+    assert_eq!(o.io(IoRequest::Flush { volume: V }), []);
+    persisted(&mut o);
+    assert_eq!(o.replies(), [IoReply::Done], "whoever is out of the view has what was answered");
+    o.r.install(o.now, &view(6, Role::Member), Incarnation(50), &mut o.store, &mut o.fx);
+    assert_eq!(o.replies(), [IoReply::Done], "that write is in effect, and two others have it");
+}
+
 /// Number of the messages by which page credit is asked back.
 const RECALL: u64 = u64::MAX;
 

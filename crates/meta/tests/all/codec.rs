@@ -3,8 +3,8 @@ use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::request::VolumeLimits;
 use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
 use rackweave_meta::codec::{
-    AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, encode_rack, encode_server, encode_view,
-    encode_volume, rack_key, server_key, set_key, volume_key,
+    AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, encode_holders, encode_rack, encode_server,
+    encode_view, encode_volume, holders_key, rack_key, server_key, set_key, volume_key,
 };
 
 fn hex(b: &[u8]) -> String {
@@ -66,6 +66,13 @@ fn golden_vectors() {
             Record::Set(view()),
         ),
         (
+            holders_key(SetId(2)),
+            encode_holders(&view().members),
+            "686c642f00000002",
+            "01011100000003000000050000000000000001",
+            Record::Holders(SetId(2), view().members),
+        ),
+        (
             volume_key(VolumeId(7)),
             encode_volume(&volume()),
             "766f6c2f00000007",
@@ -94,8 +101,8 @@ fn golden_vectors() {
 
 proptest! {
     #[test]
-    fn any_bytes_give_a_record_or_an_error(kind in 0usize..5, n: u32, value: Vec<u8>) {
-        let mut key = [&b"rack"[..], b"srv/", b"set/", b"vol/", b"????"][kind].to_vec();
+    fn any_bytes_give_a_record_or_an_error(kind in 0usize..6, n: u32, value: Vec<u8>) {
+        let mut key = [&b"rack"[..], b"srv/", b"set/", b"vol/", b"hld/", b"????"][kind].to_vec();
         if kind > 0 {
             key.extend_from_slice(&n.to_be_bytes());
         }

@@ -32,6 +32,7 @@ pub fn config() -> MetaConfig {
         remove_early: false,
         leave_early: false,
         reuse_ids: false,
+        recover_alone: false,
     }
 }
 

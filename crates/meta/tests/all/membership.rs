@@ -179,25 +179,119 @@ fn a_crash_during_recovery_begins_it_again_with_all() {
     assert_eq!(r.view().epoch.0, epoch.0 + 1);
 }
 
-#[test]
-fn a_lone_survivor_that_crashes_is_recovered_from_alone() {
-    let mut r = Rack::new(config());
+/// Only the last server is left in the view, then it crashes and comes back.
+fn left_alone_and_crashed(r: &mut Rack) {
     r.start_all();
     r.run(LEASE);
     r.servers[0].silent = true;
     r.servers[1].silent = true;
     r.run(LEASE * 2);
     assert_eq!(r.roles(), "--M");
+    r.start(2);
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "--M", "it had what was answered in memory, and so have those who are only cut off");
+}
+
+#[test]
+fn when_a_lone_survivor_crashes_the_set_goes_on_with_a_member_that_was_cut_off() {
+    let mut r = Rack::new(config());
+    left_alone_and_crashed(&mut r);
+    let (view, waits) = (r.view().clone(), [0, 1].map(|i| r.cfg.layout.server(i)));
+    let Ok(ReplyData::Rack(status)) = r.admin(1, AdminOp::RackStatus) else { panic!("status") };
+    assert_eq!(status.sets[0].waits_for, waits);
+    // The service knows of it across a restart.
+    r.restart_meta();
+    r.run(LEASE * 3);
+    assert_eq!(*r.view(), view);
+    // One that lost its memory as well is not enough: the other may have more.
     r.start(0);
-    r.run(LEASE / 5);
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "--M");
+    r.servers[1].silent = false;
+    r.run(LEASE);
+    assert_eq!(r.roles(), "SMS");
+    assert_eq!(r.view().recovered, Epoch(0), "nothing that was answered is lost");
+    for _ in 0..2 {
+        r.fill_shadows();
+        r.run(LEASE / 5);
+    }
+    assert_eq!(r.roles(), "MMM");
+    assert!(!r.saved.keys().any(|k| k.starts_with(b"hld/")), "every one of them counts now");
+}
+
+#[test]
+fn a_member_that_was_being_filled_again_has_what_was_answered() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers[0].silent = true;
+    r.servers[1].silent = true;
+    r.run(LEASE * 2);
+    r.servers[0].silent = false;
+    r.run(LEASE);
     assert_eq!(r.roles(), "S-M");
     r.start(2);
-    assert_eq!(r.roles(), "--MR");
-    let s = r.servers[2].clone();
-    let epoch = r.view().epoch;
-    r.control(s.node, s.incarnation, 0, Control::Recovered { set: SetId(0), epoch });
+    r.run(LEASE);
+    assert_eq!(r.roles(), "M-S");
+    // It crashes before anybody is filled from it: the third is still there.
+    r.start(0);
+    r.run(LEASE * 2);
+    assert_eq!(r.roles(), "M-S");
+    r.servers[1].silent = false;
+    r.run(LEASE);
+    assert_eq!(r.roles(), "SMS");
+}
+
+#[test]
+fn when_all_of_the_last_view_that_could_acknowledge_crashed_the_set_recovers_from_all() {
+    let mut r = Rack::new(config());
+    left_alone_and_crashed(&mut r);
+    r.start(0);
+    r.run(LEASE);
+    assert_eq!(r.roles(), "--M");
+    r.start(1);
+    assert_eq!(r.roles(), "MMMR");
+}
+
+#[test]
+fn on_the_operator_s_word_a_set_goes_on_without_who_was_left_alone() {
+    let mut r = Rack::new(config());
+    let (set, two) = (SetId(0), r.cfg.layout.server(2));
+    r.start_all();
+    r.run(LEASE);
+    r.servers[0].silent = true;
+    r.servers[1].silent = true;
+    r.run(LEASE * 2);
+    r.servers[2].silent = true;
+    r.run(LEASE * 2);
+    r.servers[0].silent = false;
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "--M", "it may live, and what it serves nobody else need have");
+    let Ok(ReplyData::Rack(status)) = r.admin(1, AdminOp::RackStatus) else { panic!("status") };
+    assert_eq!(status.sets[0].waits_for, [two]);
+    let one = r.cfg.layout.server(1);
+    assert_eq!(recover(&mut r, 2, &[1, 2]), Err(RequestError::NotLost { set, server: one }));
+    assert_eq!(recover(&mut r, 3, &[2]), Ok(ReplyData::Done));
     r.run(LEASE / 5);
-    assert_eq!(r.roles(), "S-M");
+    assert_eq!(r.roles(), "M--");
+    r.start(2);
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "M-S", "it comes back to be overwritten");
+}
+
+#[test]
+fn of_those_that_all_crashed_the_operator_may_give_up_each() {
+    let mut r = Rack::new(config());
+    left_alone_and_crashed(&mut r);
+    let (set, [zero, one]) = (SetId(0), [0, 1].map(|i| r.cfg.layout.server(i)));
+    assert_eq!(recover(&mut r, 1, &[0]), Err(RequestError::StillMissing { set, server: one }));
+    assert_eq!(recover(&mut r, 2, &[0, 1]), Ok(ReplyData::Done));
+    assert_eq!(r.roles(), "--MR");
+    r.control(r.servers[2].node, r.servers[2].incarnation, 0, Control::Recovered { set, epoch: r.view().epoch });
+    // Given up is given up: it waits for neither when it crashes again.
+    r.start(2);
+    assert_eq!(r.roles(), "--MR");
+    assert_eq!(recover(&mut r, 3, &[0]), Err(RequestError::NotInSet { set, server: zero }));
 }
 
 #[test]

@@ -61,8 +61,9 @@ pub struct History {
     pub(super) ops: Vec<Op>,
     sectors: BTreeMap<(VolumeId, u64), Vec<Touch>>,
     flushes: BTreeMap<VolumeId, Vec<OpId>>,
-    /// All replicas of a set were down together; and from when on no answer sent before that was under way.
-    crashes: Vec<(u64, SetId, u64)>,
+    /// All replicas of a set were down together; from when on no answer sent before that was under way; and whether
+    /// somebody still had what was answered.
+    crashes: Vec<(u64, SetId, u64, bool)>,
     /// From then on writes of the volume with a lower generation cannot begin to apply.
     fences: Vec<(u64, VolumeId, u32)>,
 }
@@ -161,7 +162,14 @@ impl History {
     /// All replicas of `set` are down at this instant. The number is for [`History::silent`].
     pub fn set_crashed(&mut self, set: SetId) -> usize {
         let at = self.tick();
-        self.crashes.push((at, set, u64::MAX));
+        self.crashes.push((at, set, u64::MAX, false));
+        self.crashes.len() - 1
+    }
+    /// All members of the set's view are down at this instant, but one of a former view holds whatever was answered: only
+    /// what was not may be undone. The number is for [`History::silent`].
+    pub fn view_crashed(&mut self, set: SetId) -> usize {
+        let at = self.tick();
+        self.crashes.push((at, set, u64::MAX, true));
         self.crashes.len() - 1
     }
     /// Answers sent before that crash have all arrived by now: who is answered from now on was answered after it.
@@ -184,6 +192,15 @@ impl History {
     /// # Errors
     /// The first sector whose answers no order explains.
     pub fn check(&self, set_of: impl Fn(VolumeId, u64) -> SetId) -> Result<HistoryStats, Box<Violation>> {
+        self.check_by(false, set_of)
+    }
+
+    /// `plain`: every order is tried, which few writes of unknown fate suffice to make too many.
+    pub(super) fn check_by(
+        &self,
+        plain: bool,
+        set_of: impl Fn(VolumeId, u64) -> SetId,
+    ) -> Result<HistoryStats, Box<Violation>> {
         let mut stats = HistoryStats {
             operations: self.ops.len() as u64,
             unanswered: self.ops.iter().filter(|o| o.answer.is_none()).count() as u64,
@@ -194,10 +211,10 @@ impl History {
         let split =
             |o: &Op| (1..u64::from(o.count)).any(|i| set_of(o.volume, o.first + i) != set_of(o.volume, o.first));
         let split: Vec<bool> = self.ops.iter().map(split).collect();
-        let mut search = Search::default();
+        let mut search = Search::new(plain);
         for (&(volume, sector), touches) in &self.sectors {
             let set = set_of(volume, sector);
-            let events = self.events(volume, set, touches, &split);
+            let events = self.events(volume, set, touches, &split, plain);
             stats.sector_events += events.len() as u64;
             if let Err((at, reason)) = search.run(&events) {
                 let relevant = |e: &&SectorEvent| !e.what.is_flush();
@@ -213,7 +230,7 @@ impl History {
     /// The last events of a sector, for the report of what another checker found.
     pub fn trail(&self, volume: VolumeId, sector: u64, set: SetId) -> Vec<String> {
         let touches = self.sectors.get(&(volume, sector)).map_or(&[][..], |t| t);
-        let events = self.events(volume, set, touches, &vec![false; self.ops.len()]);
+        let events = self.events(volume, set, touches, &vec![false; self.ops.len()], true);
         let last = events.iter().rev().filter(|e| !e.what.is_flush());
         let mut trail: Vec<String> = last.take(TRAIL_MAX).map(|e| self.line(e)).collect();
         trail.reverse();
@@ -230,22 +247,26 @@ impl History {
     }
 
     /// Everything that matters to one sector, in order.
-    fn events(&self, volume: VolumeId, set: SetId, touches: &[Touch], split: &[bool]) -> Vec<SectorEvent> {
+    fn events(&self, volume: VolumeId, set: SetId, touches: &[Touch], split: &[bool], plain: bool) -> Vec<SectorEvent> {
         let mut out = Vec::with_capacity(touches.len() * 2 + 4);
-        let mut seen: Vec<u64> = touches.iter().filter(|t| self.op(t).kind == OpKind::Read).map(|t| t.value).collect();
-        seen.sort_unstable();
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        for t in touches.iter().filter(|t| self.op(t).kind == OpKind::Read) {
+            let last = seen.entry(t.value).or_default();
+            *last = self.op(t).answer.unwrap_or(0).max(*last);
+        }
         for t in touches {
             let op = self.op(t);
             let answered = op.answer.filter(|_| !op.failed);
-            // What may have happened and was never seen explains nothing: with it or without, the same reads are right.
-            if op.refused || (answered.is_none() && seen.binary_search(&t.value).is_err()) {
+            let until = seen.get(&t.value).copied().unwrap_or(0);
+            // Nobody can have seen it: see `Search`.
+            if op.refused || (!plain && answered.is_none() && until < op.call) {
                 continue;
             }
             let what = match op.kind {
                 OpKind::Write { fua, attach, client } => {
                     // One set's part of a request may have been answered long before the request was.
                     let early = split[t.op.0 as usize];
-                    What::Write { op: t.op, value: t.value, attach, client, answered, early, fua }
+                    What::Write { op: t.op, value: t.value, attach, client, answered, early, fua, until }
                 }
                 OpKind::Read => What::Read { op: t.op, value: t.value },
                 OpKind::Flush { .. } => continue,
@@ -261,7 +282,8 @@ impl History {
         }
         let crashes = self.crashes.iter().filter(|c| c.1 == set);
         let before = out.len();
-        out.extend(crashes.map(|&(at, _, silent)| SectorEvent { at, what: What::Crash { silent } }));
+        let crashes = crashes.map(|&(at, _, silent, held)| SectorEvent { at, what: What::Crash { silent, held } });
+        out.extend(crashes);
         if out.len() > before {
             for &f in self.flushes.get(&volume).map_or(&[][..], |f| f) {
                 let op = &self.ops[f.0 as usize];
@@ -298,6 +320,8 @@ pub(super) enum What {
         /// This part of it may have been answered long before.
         early: bool,
         fua: bool,
+        /// The last answer with this value.
+        until: u64,
     },
     Read {
         op: OpId,
@@ -319,9 +343,10 @@ pub(super) enum What {
         client: u32,
         at: u64,
     },
-    /// Answers before `silent` may have been sent before the crash.
+    /// Answers before `silent` may have been sent before the crash. `held`: it undoes nothing that was answered.
     Crash {
         silent: u64,
+        held: bool,
     },
     Fence {
         attach: u32,
@@ -350,7 +375,8 @@ impl fmt::Display for SectorEvent {
             What::FlushCall { op } => write!(f, "flush #{} begins", op.0),
             What::FlushAnswer { op, .. } => write!(f, "flush #{} done", op.0),
             What::FlushFailed { op, .. } => write!(f, "flush #{} failed", op.0),
-            What::Crash { .. } => write!(f, "every replica is down"),
+            What::Crash { held: false, .. } => write!(f, "every replica is down"),
+            What::Crash { held: true, .. } => write!(f, "every member is down, one of a former view is not"),
             What::Fence { attach } => write!(f, "generation {attach} is attached"),
         }
     }

@@ -5,6 +5,16 @@
 //! time) the values the sector went through since the last completed flush: a crash may put back any of them. An answered
 //! write that a crash undid may come back, as its client sends it again, until the sector is written anew; and by the
 //! client's next completed flush it must have.
+//!
+//! Writes that are never answered multiply the states, as each may take effect at any later time or never. Two things are
+//! left out of them, neither of which changes what is refused:
+//! - *What nobody can see.* If such a write takes effect after the last answer with its value, or before one but nobody
+//!   reads it, the same history without that effect is as good: no read, and no other write's answer, depends on it, and a
+//!   crash that puts its value back could as well have put back the one before. So it takes effect no later than that
+//!   answer, and one called after it not at all.
+//! - *Which of two alike.* Let two of the same value and the same writer's generation be pending, the first called before
+//!   the second. Where the second takes effect and the first has not, exchange their names from there on: both were called,
+//!   neither is ever answered, and the same fences end both. So the one called first goes first.
 
 use rackweave_core::map::{Map, Set, map, set};
 
@@ -71,6 +81,8 @@ struct Slot {
     early: bool,
     fua: bool,
     attach: u32,
+    /// Unanswered, it takes effect no later.
+    until: u64,
     /// Fenced: what has not taken effect will not.
     closed: bool,
 }
@@ -87,10 +99,14 @@ pub(super) struct Search {
     written: Map<OpId, Written>,
     /// The newest generation attached.
     attach: u32,
+    /// When the present event was recorded.
+    now: u64,
+    /// Nothing is left out.
+    plain: bool,
 }
 
-impl Default for Search {
-    fn default() -> Search {
+impl Search {
+    pub fn new(plain: bool) -> Search {
         Search {
             states: Vec::new(),
             next: Vec::new(),
@@ -99,11 +115,11 @@ impl Default for Search {
             crashes: false,
             written: map(),
             attach: 0,
+            now: 0,
+            plain,
         }
     }
-}
 
-impl Search {
     /// Checks one sector, which begins as zeroes. The error names the place of the event that failed.
     pub fn run(&mut self, events: &[SectorEvent]) -> Result<(), (usize, SearchError)> {
         self.slots = [None; PENDING_MAX];
@@ -114,6 +130,7 @@ impl Search {
         let past = if self.crashes { vec![Past { value: 0, slot: NONE, op: NO_OP }] } else { Vec::new() };
         self.states.push(State { value: 0, done: 0, past, marks: Vec::new(), lost: None });
         for (i, e) in events.iter().enumerate() {
+            self.now = e.at;
             self.event(e).map_err(|r| (i, r))?;
             if self.states.len() > STATES_MAX {
                 return Err((i, SearchError::TooManyStates));
@@ -124,15 +141,16 @@ impl Search {
 
     fn event(&mut self, e: &SectorEvent) -> Result<(), SearchError> {
         match e.what {
-            What::Write { op, value, attach, client, answered, early, fua } => {
+            What::Write { op, value, attach, client, answered, early, fua, until } => {
                 if let Some(answered) = answered.filter(|_| self.crashes) {
                     self.written.insert(op, Written { value, client, attach, answered });
                 }
-                self.call(Slot { op, value, write: true, answered, early, fua, attach, closed: false })
+                let until = if answered.is_some() { u64::MAX } else { until };
+                self.call(Slot { op, value, write: true, answered, early, fua, attach, until, closed: false })
             }
             What::Read { op, value } => {
-                let (answered, attach) = (Some(0), 0);
-                self.call(Slot { op, value, write: false, answered, early: false, fua: false, attach, closed: false })
+                let (answered, attach, until, closed) = (Some(0), 0, u64::MAX, false);
+                self.call(Slot { op, value, write: false, answered, early: false, fua: false, attach, until, closed })
             }
             What::Answer { op } => self.answer(op),
             What::FlushCall { op } => {
@@ -141,7 +159,7 @@ impl Search {
             }
             What::FlushAnswer { op, client, called } => self.flushed(op, client, called),
             What::FlushFailed { op, client, at } => self.flush_failed(op, client, at),
-            What::Crash { silent } => self.crash(silent),
+            What::Crash { silent, held } => self.crash(silent, held),
             What::Fence { attach } => self.fence(attach),
         }
     }
@@ -189,8 +207,9 @@ impl Search {
                     self.states.push(after);
                 }
                 for (i, slot) in self.slots.iter().enumerate() {
-                    let Some(slot) = slot.filter(|p| !p.closed && s.done >> i & 1 == 0) else { continue };
-                    let Some(after) = take_effect(&s, i, &slot, self.crashes) else { continue };
+                    let may = |p: &Slot| !p.closed && (self.plain || p.until >= self.now) && s.done >> i & 1 == 0;
+                    let Some(slot) = slot.filter(|p| may(p) && !self.another_first(&s, p)) else { continue };
+                    let Some(after) = take_effect(&s, i, &slot, self.now, self.crashes) else { continue };
                     if self.seen.insert(after.clone()) {
                         self.states.push(after);
                     }
@@ -207,9 +226,20 @@ impl Search {
         Ok(())
     }
 
+    /// One alike, called before, has not taken effect.
+    fn another_first(&self, s: &State, slot: &Slot) -> bool {
+        let alike = |o: &Slot| (o.value, o.attach) == (slot.value, slot.attach) && o.op < slot.op && !o.closed;
+        let unanswered = |o: &Slot| o.write && o.answered.is_none();
+        let waits = |(i, o): (usize, &Option<Slot>)| {
+            s.done >> i & 1 == 0 && o.as_ref().is_some_and(|o| unanswered(o) && alike(o))
+        };
+        !self.plain && unanswered(slot) && self.slots.iter().enumerate().any(waits)
+    }
+
     /// Every replica is down: the sector may be any value since the last completed flush. Writes that are undone and
-    /// still wait for their answer must take effect again, unless the answer was on its way already.
-    fn crash(&mut self, silent: u64) -> Result<(), SearchError> {
+    /// still wait for their answer must take effect again, unless the answer was on its way already. `held`: what was
+    /// answered is not undone.
+    fn crash(&mut self, silent: u64, held: bool) -> Result<(), SearchError> {
         self.expand(None)?;
         self.next.clear();
         let on_its_way =
@@ -219,14 +249,19 @@ impl Search {
             for keep in 0..s.past.len() {
                 let gone = &s.past[keep + 1..];
                 let waits = |p: &&Past| p.slot != NONE;
+                if held && !gone.iter().all(|p| waits(&p)) {
+                    continue;
+                }
                 let undone = gone.iter().filter(waits).fold(0u64, |m, p| m | 1 << p.slot);
-                let lost = gone.iter().rev().find(|p| p.slot == NONE).map(|p| p.op).or(s.lost);
+                let owed = |p: &&Past| p.slot == NONE && p.op != NO_OP;
+                let lost = gone.iter().rev().find(owed).map(|p| p.op).or(s.lost);
                 let marks = s.marks.iter().map(|m| (m.0, m.1.min(keep as u16))).collect();
                 // What survived may not be on flash yet: without a flush another crash may go back further.
                 let past = s.past[..=keep].to_vec();
                 let after = State { value: s.past[keep].value, done: s.done & !undone, past, marks, lost };
-                if undone & sent != 0 {
-                    let lost = gone.iter().rev().find(|p| p.slot == NONE || sent >> p.slot & 1 == 1).map(|p| p.op);
+                if undone & sent != 0 && !held {
+                    let owed = |p: &&Past| if p.slot == NONE { p.op != NO_OP } else { sent >> p.slot & 1 == 1 };
+                    let lost = gone.iter().rev().find(owed).map(|p| p.op);
                     self.next.push(State { done: s.done & !(undone & !sent), lost, ..after.clone() });
                 }
                 self.next.push(after);
@@ -323,7 +358,7 @@ impl Search {
     }
 }
 
-fn take_effect(s: &State, i: usize, slot: &Slot, crashes: bool) -> Option<State> {
+fn take_effect(s: &State, i: usize, slot: &Slot, now: u64, crashes: bool) -> Option<State> {
     if !slot.write && s.value != slot.value {
         return None;
     }
@@ -331,9 +366,12 @@ fn take_effect(s: &State, i: usize, slot: &Slot, crashes: bool) -> Option<State>
     after.done |= 1 << i;
     if slot.write {
         after.value = slot.value;
-        after.lost = None;
+        // What nobody can see any more makes up for nothing.
+        after.lost = after.lost.filter(|_| slot.until < now);
         if crashes {
-            after.past.push(Past { value: slot.value, slot: i as u8, op: slot.op });
+            // One that nobody was answered is owed to nobody.
+            let op = if slot.answered.is_some() { slot.op } else { NO_OP };
+            after.past.push(Past { value: slot.value, slot: i as u8, op });
         }
     }
     Some(after)

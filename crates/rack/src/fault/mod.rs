@@ -3,12 +3,14 @@
 //!
 //! Reading order: [`plan`], [`workload`], [`run`], [`report`].
 
+mod kind;
 pub mod plan;
 pub mod report;
 pub mod run;
 mod sets;
 pub mod workload;
 
+pub use kind::{PlanKind, UnknownKind};
 pub use plan::{Fault, FaultAt, Plan};
 pub use report::{Failure, SimReport};
 pub use run::{SimOptions, run_plan, run_seed, shrink};

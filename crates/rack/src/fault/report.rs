@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use crate::check::HistoryStats;
+use crate::fault::kind::PlanKind;
 use crate::fault::plan::Plan;
 use crate::fault::workload::Kind;
 use crate::sim::{Costs, Coverage, KINDS, Step, TraceHash};
@@ -89,8 +90,11 @@ impl SimReport {
     }
     /// The one command that repeats this run.
     pub fn repeat_command(&self) -> String {
-        let racks = if self.plan.params.racks == 1 { "" } else { " --racks 2" };
-        format!("rackweave sim --seed {}{racks}", self.plan.seed)
+        match PlanKind::of(&self.plan) {
+            Some(PlanKind::OneRack) => format!("rackweave sim --seed {}", self.plan.seed),
+            Some(kind) => format!("rackweave sim --seed {} --kind {kind}", self.plan.seed),
+            None => "rackweave sim --plan FILE, with the `plan` of this report in JSON as FILE".into(),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use rackweave_core::request::{AdminOp, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{BLOCK, NodeId, Rng, SetId, Span, Time, VolumeId};
+use rackweave_core::{BLOCK, NodeId, Rng, SetId, Span, Time, TracePoint, VolumeId};
 use rackweave_replica::{Faults, Timeouts};
 
 use crate::capture::Capture;
@@ -37,6 +37,10 @@ const FINAL_READS: u32 = 3;
 const WHOLE_POLL: Span = Span::from_millis(10);
 /// Blocks of one final read.
 const FINAL_BLOCKS: u32 = 16;
+
+/// What is traced with a new view.
+const VIEWS: [TracePoint; 4] =
+    [TracePoint::MemberRemoved, TracePoint::ShadowAdded, TracePoint::ShadowComplete, TracePoint::SetRecovered];
 
 /// What a caller may ask of a run.
 #[derive(Clone, Debug, Default)]
@@ -290,6 +294,10 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         self.bounds.event(&mut self.sim).map_err(Failure::Invariant)?;
+        if self.bounds.traces().iter().any(|t| VIEWS.contains(&t.1.point)) {
+            self.watch.refresh(&self.sim);
+            self.breakage.look(&mut self.watch, &self.sim);
+        }
         if !self.traps.is_empty() {
             self.spring_traps();
         }
@@ -315,6 +323,7 @@ impl<'a> Run<'a> {
             self.attach(client, v);
         }
         self.drain("volumes are attached", SETUP_MAX)?;
+        self.watch.refresh(&self.sim);
         match self.attached[0].last() {
             Some(Some(_)) => Ok(()),
             _ => Err(Failure::Unexpected("the shared volume could not be attached".into())),

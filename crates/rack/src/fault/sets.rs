@@ -1,34 +1,54 @@
 //! Which servers hold all of a set's state in memory: a crash of the last one is what allows a rollback (rule 11).
 //!
 //! Kept apart from the protocol's own word: a server counts from the metadata service's view only if it lives and the
-//! view names its present life, in a set that is not recovering.
+//! view names its present life, in a set that is not recovering. A view below `min_copies` answers no write: the members of
+//! the one before, as far as they live on, hold all that was answered.
 
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::{Incarnation, Layout, SetId};
 
 use crate::sim::Sim;
 
+/// What the crash of servers takes from a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// What nobody was answered: a member of the last view that could acknowledge lives.
+    Unanswered,
+    /// What was not flushed.
+    Unflushed,
+}
+
 /// Views as last seen, and the lives that are over.
 pub struct SetWatch {
     views: Vec<Option<View>>,
+    /// Members of each set's last view that could acknowledge.
+    holders: Vec<Vec<Member>>,
     dead: Vec<Incarnation>,
 }
 
 impl SetWatch {
     pub fn new(sets: u32, servers: u32) -> SetWatch {
-        SetWatch { views: vec![None; sets as usize], dead: vec![Incarnation(0); servers as usize] }
+        let holders = vec![Vec::new(); sets as usize];
+        SetWatch { views: vec![None; sets as usize], holders, dead: vec![Incarnation(0); servers as usize] }
     }
 
-    /// Takes over the views as they are. Call just before the metadata service ends, which nobody can ask afterwards.
+    /// Takes over the views as they are. Call after each that is new, and just before the metadata service ends, which
+    /// nobody can ask afterwards.
     pub fn refresh(&mut self, sim: &Sim) {
         let Some(meta) = sim.meta() else { return };
+        let enough = sim.config().min_copies as usize;
         for (k, v) in self.views.iter_mut().enumerate() {
             *v = meta.view(SetId(k as u32)).cloned();
+            let Some(view) = v.as_ref().filter(|v| v.state == ViewState::Normal) else { continue };
+            let members = || view.members.iter().filter(|m| m.role == Role::Member);
+            if members().count() >= enough {
+                self.holders[k] = members().copied().collect();
+            }
         }
     }
 
     /// Call just before the servers `down` crash together: the sets that lose their last full copy by it.
-    pub fn crashing(&mut self, sim: &Sim, down: &[u32]) -> Vec<SetId> {
+    pub fn crashing(&mut self, sim: &Sim, down: &[u32]) -> Vec<(SetId, Loss)> {
         self.refresh(sim);
         for &i in down {
             let Some(server) = sim.server(i) else { continue };
@@ -42,9 +62,10 @@ impl SetWatch {
         let mut lost = Vec::new();
         for (k, view) in self.views.iter().enumerate() {
             let Some(view) = view else { continue };
-            let concerned = view.members.iter().any(|m| down.contains(&number(m)));
+            let concerned = view.members.iter().chain(&self.holders[k]).any(|m| down.contains(&number(m)));
             if concerned && !self.full_copy_lives(sim, view, down) {
-                lost.push(SetId(k as u32));
+                let held = self.holders[k].iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
+                lost.push((SetId(k as u32), if held { Loss::Unanswered } else { Loss::Unflushed }));
             }
         }
         lost

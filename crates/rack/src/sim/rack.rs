@@ -86,6 +86,8 @@ pub struct RackFaults {
     pub leave_early: bool,
     /// A new vSSD gets the id of one that left (rule 5).
     pub reuse_ids: bool,
+    /// A set recovers from the one member that it was left to, though others hold what was answered (rule 6).
+    pub recover_alone: bool,
     /// Clocks drift up to [`DRIFT_BEYOND_PPM`] (rule 2: leases allow for less).
     pub drift_beyond: bool,
 }
@@ -160,6 +162,7 @@ impl Sim {
                 c.remove_early = self.sim.rack_faults.remove_early;
                 c.leave_early = self.sim.rack_faults.leave_early;
                 c.reuse_ids = self.sim.rack_faults.reuse_ids;
+                c.recover_alone = self.sim.rack_faults.recover_alone;
                 let meta = Meta::new(c, self.engine.saved(n))?;
                 RackNode::Meta(Box::new(build::balanced(&self.cfg, meta)))
             }

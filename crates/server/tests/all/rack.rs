@@ -186,6 +186,7 @@ impl Rack {
             remove_early: false,
             leave_early: false,
             reuse_ids: false,
+            recover_alone: false,
         };
         let saved = self.saved.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         self.meta = Some(Meta::new(cfg, saved).expect("good configuration"));

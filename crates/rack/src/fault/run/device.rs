@@ -33,10 +33,15 @@ impl Breakages {
     /// A set's only member is on a device that has failed, or was when this had begun already: an answer may be on its way
     /// while others become members again.
     pub fn sole_copy_broken(&mut self, begun: Time, watch: &mut SetWatch, sim: &Sim) -> bool {
+        self.look(watch, sim);
+        self.sole_until > Time::ZERO && begun <= self.sole_until
+    }
+
+    /// Call after each new view.
+    pub fn look(&mut self, watch: &mut SetWatch, sim: &Sim) {
         if self.now.is_some_and(|(server, _)| watch.only_on(sim, server)) {
             self.sole_until = sim.now();
         }
-        self.sole_until > Time::ZERO && begun <= self.sole_until
     }
 }
 

@@ -6,6 +6,7 @@ use rackweave_core::{Layout, NodeId, SetId, Span, TracePoint};
 use super::{Agenda, Run, UNDER_WAY_MAX};
 use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
+use crate::fault::sets::Loss;
 
 /// From the start of a collection to the crash that waited for it: the switch knows, the victim is not done.
 const TRAP_DELAY: Span = Span::from_micros(300);
@@ -212,8 +213,11 @@ impl Run<'_> {
 
     pub(super) fn servers_down(&mut self, servers: &[u32], power: bool) {
         let layout = self.sim.engine().layout();
-        for set in self.watch.crashing(&self.sim, servers) {
-            let crash = self.history.set_crashed(set);
+        for (set, loss) in self.watch.crashing(&self.sim, servers) {
+            let crash = match loss {
+                Loss::Unflushed => self.history.set_crashed(set),
+                Loss::Unanswered => self.history.view_crashed(set),
+            };
             self.plan_at(self.sim.now() + UNDER_WAY_MAX, Agenda::Silent { crash });
         }
         for &s in servers {
