@@ -24,9 +24,6 @@ const NEED_NOT_OCCUR: &[T] = &[
     T::VssdReleased,
     // Of channel groups.
     T::BlocksBorrowed,
-    // Of drives whose blocks fail one by one: tests/drives.rs.
-    T::BlockFailed,
-    T::BlockRetired,
 ];
 
 fn number(name: &str, default: u64) -> u64 {

@@ -19,6 +19,9 @@ const MOVING_STRIDE: u64 = 1_000_003;
 const FULL_SHARE: f64 = 0.2;
 /// Share of seeds whose clients keep little of what is not flushed.
 const SMALL_KEEP_SHARE: f64 = 0.25;
+/// Share of seeds whose drives have blocks that fail, and of the programs there that do.
+const FLAWED_SHARE: f64 = 0.25;
+const PROGRAM_FAILURES: f64 = 0.0005;
 /// Share of seeds of two racks that hold more copies away from home than there.
 const FAR_SHARE: f64 = 0.3;
 /// Blocks of all volumes in each set of such a rack; its devices hold 448.
@@ -74,6 +77,9 @@ pub struct Params {
     /// The vSSDs of a drive are software-isolated, and collect as a channel group.
     #[serde(default)]
     pub grouped: bool,
+    /// Of all programs this part fails, on every drive, and four times as many erases: each costs its block.
+    #[serde(default)]
+    pub program_failures: f64,
     /// As a rack's own, or RackBlox's, under which reads stay where they are sent unless that replica collects.
     #[serde(default = "rackblox")]
     pub policy: Policy,
@@ -276,6 +282,9 @@ impl Plan {
         if more.chance(0.5) {
             params.policy = Policy::Rackblox;
         }
+        if more.chance(FLAWED_SHARE) {
+            params.program_failures = PROGRAM_FAILURES;
+        }
         let count = rng.between(FAULTS_MIN as u64 + 1, 10);
         let slice = params.span_ms * 1000 / count;
         let mut faults: Vec<FaultAt> = (0..count)
@@ -295,7 +304,8 @@ impl Plan {
         let full = seed.is_multiple_of(2);
         let mut bases = (0..).map(|i| Plan::draw(seed + i * MOVING_STRIDE));
         let fits = |p: &mut Plan| {
-            p.params.grouped = true;
+            // With so few blocks each, one that fails leaves a vSSD read-only, and none of these drives is replaced.
+            (p.params.grouped, p.params.program_failures) = (true, 0.0);
             // A small drive has few dies, and blocks in each.
             p.params.full == full && crate::build::server(&p.rack(), 0, 1).is_ok()
         };
@@ -347,6 +357,8 @@ impl Plan {
         let p = &mut plan.params;
         p.broken_end = false;
         (p.servers, p.copies, p.spare) = (rng.between(4, 5) as u32, 2, 1);
+        // A worn-out vSSD takes a slot with it that the moves need.
+        p.program_failures = 0.0;
         let (servers, span_us) = (u64::from(p.servers), p.span_ms * 1000);
         let mut add = |rng: &mut Rng, fault| plan.faults.push(FaultAt { at_us: rng.below(span_us), fault });
         for _ in 0..rng.between(3, 8) {
@@ -379,6 +391,8 @@ impl Plan {
         c.ssd.profile.clone_from(&p.profile);
         c.ssd.size = Size::mib(p.ssd_mib);
         c.ssd.checkpoint_blocks = p.checkpoint_blocks;
+        (c.ssd.program_failures, c.ssd.erase_failures) = (p.program_failures, 4.0 * p.program_failures);
+        c.ssd.failure_seed = self.seed;
         c.gc.background = !p.grouped;
         if p.grouped {
             c.ssd.isolation = Levels::One(IsolationConfig::Software);
@@ -479,6 +493,7 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         far_copies: 1,
         between_racks_us: 0,
         grouped: false,
+        program_failures: 0.0,
         policy: Policy::default(),
     }
 }

@@ -35,6 +35,8 @@ const ATTACH_RETRY: Span = Span::from_millis(5);
 const FINAL_READS: u32 = 3;
 /// How often is looked whether every set is whole again.
 const WHOLE_POLL: Span = Span::from_millis(10);
+/// Blocks of a drive that fail by themselves: a drive of these sizes has hardly more in reserve, and nobody replaces one that is worn out.
+const FLAWED_BLOCKS_MAX: u32 = 1;
 /// Blocks of one final read.
 const FINAL_BLOCKS: u32 = 16;
 
@@ -227,6 +229,7 @@ impl<'a> Run<'a> {
             faults: options.faults,
             rack_faults: options.rack_faults,
             controller: false,
+            flawed_blocks_max: FLAWED_BLOCKS_MAX,
         };
         let rack = plan.rack();
         let mut sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;

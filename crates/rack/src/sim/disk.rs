@@ -6,7 +6,7 @@
 //! as they were; a torn checkpoint write keeps some of its 512-byte sectors. Corruption: a slot's contents change
 //! under their checksum, or a checkpoint's on its own. Failure: see [`Breakage`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -197,6 +197,9 @@ pub struct FaultDisk {
     /// Erases that every block lives through, and the most that one lives through beyond.
     endurance: Option<(u16, u16)>,
     flaws: Option<Flaws>,
+    /// Blocks that failed so, and how many may.
+    flawed: BTreeSet<u32>,
+    flawed_max: u32,
     breaches: Vec<NandBreach>,
 }
 
@@ -217,7 +220,11 @@ impl FaultDisk {
             }
             return (Err(DeviceError::BadBlock { block }), id);
         }
-        if let Some(Err(e)) = self.flaws.map(|f| f.check(op)) {
+        if let Some(Err(e)) = self.flaws.map(|f| f.check(op))
+            && let Some(block) = block_of(op)
+            && (self.flawed.contains(&block) || self.flawed.len() < self.flawed_max as usize)
+        {
+            self.flawed.insert(block);
             return (Err(e), id);
         }
         let change = match op {
@@ -273,9 +280,9 @@ impl FaultDisk {
     pub fn wear_out_after(&mut self, least: u16, spread: u16) {
         self.endurance = Some((least, spread));
     }
-    /// From now on programs and erases fail as drawn.
-    pub fn fail_by(&mut self, flaws: Flaws) {
-        self.flaws = Some(flaws);
+    /// From now on programs and erases fail as drawn, until so many blocks have.
+    pub fn fail_by(&mut self, flaws: Flaws, blocks_max: u32) {
+        (self.flaws, self.flawed_max) = (Some(flaws), blocks_max);
     }
     fn worn_out(&self, block: u32, erase_count: u16) -> bool {
         let Some((least, spread)) = self.endurance else { return false };

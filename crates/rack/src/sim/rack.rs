@@ -67,6 +67,8 @@ pub struct SimConfig {
     /// Collection is granted by a controller that is a host of its own, not by the switch on the way: its answers take a
     /// one-way delay as well, and servers forward the reads of a collecting vSSD (RackBlox in software, §4.1).
     pub controller: bool,
+    /// Of each drive, if the configuration lets programs or erases fail.
+    pub flawed_blocks_max: u32,
 }
 
 /// Rules that other nodes than the replicas break on purpose, each to show that a checker catches it.
@@ -109,6 +111,7 @@ impl SimConfig {
             faults: Faults::default(),
             rack_faults: RackFaults::default(),
             controller: false,
+            flawed_blocks_max: u32::MAX,
         }
     }
 }
@@ -139,7 +142,7 @@ impl Sim {
             engine.set_clock(NodeId(i), NodeClock { offset_ns, drift_ppm: drift });
         }
         for i in 0..cfg.servers_max() {
-            engine.put_disk(SsdId(i), new_disk(sim.contents, cfg.ssd.flaws(SsdId(i))));
+            engine.put_disk(SsdId(i), new_disk(&sim, cfg.ssd.flaws(SsdId(i))));
         }
         if cfg.switch.egress.is_some() {
             engine.all_crosses_switch();
@@ -229,7 +232,7 @@ impl Sim {
     }
     /// Puts an empty device in place of server `i`'s; the server must have crashed.
     pub fn replace_disk(&mut self, i: u32) {
-        self.engine.put_disk(SsdId(i), new_disk(self.sim.contents, self.cfg.ssd.flaws(SsdId(i))));
+        self.engine.put_disk(SsdId(i), new_disk(&self.sim, self.cfg.ssd.flaws(SsdId(i))));
     }
     pub fn alive(&self, n: NodeId) -> bool {
         self.engine.node(n).is_some()
@@ -318,11 +321,11 @@ impl Sim {
     }
 }
 
-fn new_disk(c: Contents, flaws: Option<Flaws>) -> Disk {
-    match c {
+fn new_disk(sim: &SimConfig, flaws: Option<Flaws>) -> Disk {
+    match sim.contents {
         Contents::Memory => {
             let mut d = FaultDisk::new();
-            flaws.into_iter().for_each(|f| d.fail_by(f));
+            flaws.into_iter().for_each(|f| d.fail_by(f, sim.flawed_blocks_max));
             Disk::Fault(Box::new(d))
         }
         // Answers only: blocks that fail are for drives that keep what is written.
