@@ -184,7 +184,10 @@ impl Replica {
             Self::bits(self.others()).filter(|&k| self.members[k].role == rackweave_core::msg::Role::Member).collect();
         if others.is_empty() || attempts > HEAL_ATTEMPTS {
             let l = self.loads.remove(slot as usize);
-            return self.loaded(cx, l, Err(IoError::Corrupt));
+            // One that was left alone knows that others have the block, and that they come back or are given up.
+            let reads = matches!(l.purpose, Purpose::Gather { .. });
+            let waits = reads && others.is_empty() && !self.enough_copies();
+            return self.loaded(cx, l, Err(if waits { IoError::NotServing } else { IoError::Corrupt }));
         }
         self.send(cx, others[attempt % others.len()], number(slot, id), Peer::BlockAsk { addr });
         self.timers.set(cx.now, Wait::Retransmit(1), Timer::Heal(Ref { slot, id }));

@@ -359,6 +359,28 @@ fn what_a_larger_view_began_a_member_left_alone_carries_out_and_does_not_answer(
     assert_eq!(o.replies(), [IoReply::Done], "that write is in effect, and two others have it");
 }
 
+#[test]
+fn a_corrupt_block_is_waited_for_where_nobody_can_be_asked_for_another_copy() {
+    let read = |o: &mut One, b| {
+        let asked = o.read(b);
+        assert_eq!(asked, [], "it waits for the flash");
+        for done in std::mem::take(&mut o.store.done) {
+            o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
+        }
+        o.replies()
+    };
+    let of = |epoch, n: usize| {
+        let all = view(epoch, Role::Member);
+        View { members: all.members[..n].into(), ..all }
+    };
+    let mut o = One::new(Role::Member);
+    o.store.corrupt.insert(BlockAddr::new(V, 1));
+    o.r.install(o.now, &of(5, 1), Incarnation(50), &mut o.store, &mut o.fx);
+    assert_eq!(read(&mut o, 1), [IoReply::Failed(IoError::NotServing)], "others have it");
+    o.r.install(o.now, &of(6, 2), Incarnation(50), &mut o.store, &mut o.fx);
+    assert_eq!(read(&mut o, 1), [], "another member is asked");
+}
+
 /// Number of the messages by which page credit is asked back.
 const RECALL: u64 = u64::MAX;
 

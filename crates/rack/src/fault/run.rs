@@ -199,7 +199,7 @@ struct Run<'a> {
     corrupted: bool,
     /// Crashes that wait for a server to collect, and the server that each has hit.
     traps: VecDeque<usize>,
-    trapped: BTreeMap<usize, u32>,
+    hit: BTreeMap<usize, Vec<u32>>,
     breakage: device::Breakages,
     stats: Stats,
 }
@@ -261,7 +261,7 @@ impl<'a> Run<'a> {
             quiet: false,
             corrupted: false,
             traps: VecDeque::new(),
-            trapped: BTreeMap::new(),
+            hit: BTreeMap::new(),
             breakage: device::Breakages::default(),
             stats: Stats::default(),
         })

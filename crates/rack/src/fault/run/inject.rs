@@ -19,8 +19,15 @@ impl Run<'_> {
                 self.servers_down(&self.fault_servers(i), false);
                 Some(down_ms)
             }
-            Fault::PowerCut { down_ms, .. } | Fault::SetPowerCut { down_ms, .. } => {
+            Fault::PowerCut { down_ms, .. } => {
                 self.servers_down(&self.fault_servers(i), true);
+                Some(down_ms)
+            }
+            Fault::SetPowerCut { down_ms, .. } => {
+                let members = self.fault_servers(i);
+                self.servers_down(&members, true);
+                // Those are to start again, whoever is a member by then.
+                self.hit.insert(i, members);
                 Some(down_ms)
             }
             Fault::RackPowerCut { down_ms } => {
@@ -189,6 +196,9 @@ impl Run<'_> {
             | Fault::TornCheckpoint { server, .. }
             | Fault::BreakDevice { server, .. }
             | Fault::BlindPowerCut { server, .. } => vec![server % n],
+            Fault::SetPowerCut { .. } | Fault::CrashCollecting { .. } if self.hit.contains_key(&i) => {
+                self.hit[&i].clone()
+            }
             Fault::SetPowerCut { set, .. } => {
                 let view = self.sim.meta().and_then(|m| m.view(SetId(set % n)));
                 let now = view.map(|v| v.members.iter().map(|m| m.server).collect::<Vec<_>>()).unwrap_or_default();
@@ -196,7 +206,7 @@ impl Run<'_> {
                 let on: Vec<NodeId> = if now.is_empty() { made() } else { now };
                 on.into_iter().map(Layout::server_number).collect()
             }
-            Fault::CrashCollecting { .. } => self.trapped.get(&i).copied().into_iter().collect(),
+            Fault::CrashCollecting { .. } => Vec::new(),
             Fault::OneRackPowerCut { rack, .. } => self.servers_of(rack),
             _ => (0..n).collect(),
         }
@@ -291,7 +301,7 @@ impl Run<'_> {
     }
 
     pub(super) fn crash_collecting(&mut self, fault: usize, server: u32) {
-        self.trapped.insert(fault, server);
+        self.hit.insert(fault, vec![server]);
         self.servers_down(&[server], false);
         if let Fault::CrashCollecting { down_ms } = self.plan.faults[fault].fault {
             self.plan_at(self.sim.now() + Span::from_millis(down_ms), Agenda::Over(fault));
