@@ -35,7 +35,8 @@ const ATTACH_RETRY: Span = Span::from_millis(5);
 const FINAL_READS: u32 = 3;
 /// How often is looked whether every set is whole again.
 const WHOLE_POLL: Span = Span::from_millis(10);
-/// Blocks of a drive that fail by themselves: a drive of these sizes has hardly more in reserve, and nobody replaces one that is worn out.
+/// Blocks of a drive that fail by themselves: drives of these sizes have hardly more in reserve, and nobody replaces one
+/// that is worn out.
 const FLAWED_BLOCKS_MAX: u32 = 1;
 /// Blocks of one final read.
 const FINAL_BLOCKS: u32 = 16;
@@ -197,8 +198,9 @@ struct Run<'a> {
     start: Time,
     quiet: bool,
     corrupted: bool,
-    /// Crashes that wait for a server to collect, and the server that each has hit.
+    /// Crashes that wait for a server to collect.
     traps: VecDeque<usize>,
+    /// Servers that a fault took down which the plan does not name.
     hit: BTreeMap<usize, Vec<u32>>,
     breakage: device::Breakages,
     stats: Stats,
