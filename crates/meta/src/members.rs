@@ -274,6 +274,19 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
     Some((ViewState::Recovering { leader }, back))
 }
 
+/// Whether everybody who serves has a device that failed while one of those who have what was answered may come back: clients
+/// wait for that one.
+pub fn others_may_come<S: Servers>(view: &View, holders: &[Member], places: &[Place], servers: &S, now: Time) -> bool {
+    let judge = Judge { servers, places, now, patience: Patience::default() };
+    let may_come = |m: &Member| match judge.life(m) {
+        Life::Failed => false,
+        Life::Restarted => judge.place(m.vssd).is_some_and(|p| !p.failed),
+        Life::Live | Life::Unheard | Life::Expired => true,
+    };
+    let failed = |m: &Member| judge.life(m) == Life::Failed;
+    view.members.iter().filter(|m| m.role == Role::Member).all(failed) && last(view, holders).into_iter().any(may_come)
+}
+
 /// Members of the last epoch that a set which crashed whole waits for; the server that goes on if it did not. `None`:
 /// it never had a view.
 pub fn waits_for<S: Servers>(

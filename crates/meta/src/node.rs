@@ -275,18 +275,22 @@ impl Meta {
                 }
                 self.server_hello(now, src, nonce, &vssds, fx);
             }
-            Body::Control(Control::ClientHello { nonce }) => self.client_hello(src, header.request, nonce),
+            Body::Control(Control::ClientHello { nonce }) => self.client_hello(now, src, header.request, nonce),
             Body::Control(Control::MapAsk { .. }) => {
                 self.remember_client(src, 0, header.incarnation);
-                let map = Box::new(self.map());
+                let map = Box::new(self.map(now));
                 self.say(src, header.request, Control::Map(map));
                 // What it was told before may have been lost.
                 for (volume, limits) in self.volumes.limited(src) {
                     self.say(src, 0, Control::VolumeLimited { volume, limits });
                 }
             }
-            Body::Control(Control::Recovered { set, epoch }) => self.recovered(src, header.incarnation, set, epoch, fx),
-            Body::Control(Control::EpochAsk { set, epoch }) => self.epoch_ask(src, header.incarnation, set, epoch, fx),
+            Body::Control(Control::Recovered { set, epoch }) => {
+                self.recovered(now, (src, header.incarnation), set, epoch, fx)
+            }
+            Body::Control(Control::EpochAsk { set, epoch }) => {
+                self.epoch_ask(now, (src, header.incarnation), set, epoch, fx)
+            }
             Body::Control(Control::Silent { set, epoch, silent }) => {
                 self.silent(now, (src, header.incarnation), (set, epoch), &silent, fx);
             }
@@ -416,7 +420,7 @@ impl Meta {
         self.say(src, 0, Control::Lease { sequence, span: self.cfg.lease, views });
     }
 
-    fn client_hello(&mut self, src: NodeId, request: u64, nonce: u64) {
+    fn client_hello(&mut self, now: Time, src: NodeId, request: u64, nonce: u64) {
         let incarnation = match self.clients.get(&src) {
             Some(&(known, incarnation)) if known == nonce && incarnation != Incarnation(0) => incarnation,
             _ => {
@@ -428,7 +432,7 @@ impl Meta {
             }
         };
         self.remember_client(src, nonce, incarnation);
-        let map = Box::new(self.map());
+        let map = Box::new(self.map(now));
         self.say(src, request, Control::ClientWelcome { nonce, incarnation, map });
     }
 
@@ -441,11 +445,13 @@ impl Meta {
         }
     }
 
-    fn map(&self) -> RackMap {
+    fn map(&self, now: Time) -> RackMap {
+        let waits = |s: &Set| members::others_may_come(&s.view, &s.holders, &s.places, &self.servers, now);
         let route = |s: &Set| SetRoute {
             set: s.view.set,
             epoch: s.view.epoch,
             members: match s.view.state {
+                ViewState::Normal if waits(s) => Vec::new(),
                 ViewState::Normal => s.view.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect(),
                 ViewState::Recovering { .. } => Vec::new(),
             },
@@ -464,7 +470,7 @@ impl Meta {
             }
         }
         if changed {
-            self.push_map();
+            self.push_map(now);
         }
     }
 
@@ -484,7 +490,7 @@ impl Meta {
     /// After a place came or went.
     pub(crate) fn look_again(&mut self, now: Time, i: usize, fx: &mut Effects) {
         if self.review(now, i, fx) {
-            self.push_map();
+            self.push_map(now);
         }
     }
 
@@ -542,15 +548,22 @@ impl Meta {
         true
     }
 
-    fn push_map(&mut self) {
-        let map = self.map();
+    fn push_map(&mut self, now: Time) {
+        let map = self.map(now);
         let clients: Vec<NodeId> = self.clients.keys().copied().collect();
         for c in clients {
             self.say(c, 0, Control::Map(Box::new(map.clone())));
         }
     }
 
-    fn recovered(&mut self, src: NodeId, incarnation: Incarnation, set: SetId, epoch: Epoch, fx: &mut Effects) {
+    fn recovered(
+        &mut self,
+        now: Time,
+        (src, incarnation): (NodeId, Incarnation),
+        set: SetId,
+        epoch: Epoch,
+        fx: &mut Effects,
+    ) {
         let Some(&i) = self.by_set.get(&set) else { return };
         let view = &self.sets[i].view;
         let ViewState::Recovering { leader } = view.state else { return };
@@ -562,11 +575,18 @@ impl Meta {
         fx.trace(TracePoint::SetRecovered, u64::from(set.0), u64::from(epoch.0));
         let members = view.members.clone();
         if self.new_view(i, ViewState::Normal, members, fx) {
-            self.push_map();
+            self.push_map(now);
         }
     }
 
-    fn epoch_ask(&mut self, src: NodeId, incarnation: Incarnation, set: SetId, epoch: Epoch, fx: &mut Effects) {
+    fn epoch_ask(
+        &mut self,
+        now: Time,
+        (src, incarnation): (NodeId, Incarnation),
+        set: SetId,
+        epoch: Epoch,
+        fx: &mut Effects,
+    ) {
         let Some(&i) = self.by_set.get(&set) else { return };
         let view = &self.sets[i].view;
         if !view.members.iter().any(|m| m.server == src && m.incarnation == incarnation) {
@@ -578,7 +598,7 @@ impl Meta {
         } else if epoch == view.epoch {
             let (state, members) = (view.state, view.members.clone());
             if self.new_view(i, state, members, fx) {
-                self.push_map();
+                self.push_map(now);
             }
         }
     }
@@ -690,7 +710,7 @@ impl Meta {
                     members::recover_without(&s.view, &s.holders, &s.places, &self.servers, now, without)?;
                 self.sets[i].holders.retain(|m| !without.contains(&m.server));
                 if self.new_view(i, state, members, fx) {
-                    self.push_map();
+                    self.push_map(now);
                 }
                 Ok(ReplyData::Done)
             }
@@ -742,7 +762,7 @@ impl Meta {
             changed |= self.review(now, i, fx);
         }
         if changed {
-            self.push_map();
+            self.push_map(now);
         }
     }
 

@@ -168,8 +168,9 @@ impl Replica {
                 self.heal(cx, slot);
             }
             Err(StoreError::Device) => {
+                // It fails as a whole, and what that means is said when the metadata service knows.
                 let l = self.loads.remove(slot as usize);
-                self.loaded(cx, l, Err(IoError::Device));
+                self.loaded(cx, l, Err(IoError::NotServing));
             }
         }
     }

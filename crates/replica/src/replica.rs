@@ -60,6 +60,8 @@ pub struct Replica {
     pub(crate) incarnation: Incarnation,
     pub(crate) lease: Time,
     pub(crate) failed: bool,
+    /// The metadata service knows that.
+    failure_known: bool,
     pub(crate) complete: bool,
     pub(crate) active: Active,
     pub(crate) ops: Slab<Op>,
@@ -113,6 +115,7 @@ impl Replica {
             incarnation: Incarnation(0),
             lease: Time::ZERO,
             failed: false,
+            failure_known: false,
             complete: false,
             active: Active::new(),
             ops: Slab::new(),
@@ -182,6 +185,11 @@ impl Replica {
     pub fn fail(&mut self) {
         self.failed = true;
         self.forget();
+    }
+    /// The metadata service knows that the device failed. From now on clients are told; until then they wait, as others may
+    /// be about to take this one's place.
+    pub fn failure_known(&mut self) {
+        self.failure_known = true;
     }
 
     /// A client's request; `p.body` is [`Body::Io`].
@@ -343,8 +351,9 @@ impl Replica {
 
     pub(crate) fn refuse<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker) {
         self.stats.not_serving += 1;
-        // A client waits out `NotServing`; a broken device does not come back, and when all members say so it is told.
-        let why = if self.failed { IoError::Device } else { IoError::NotServing };
+        // A client waits out `NotServing`; a broken device does not come back, and when all members say so the client is told,
+        // unless the metadata service knows of others that may.
+        let why = if self.failed && self.failure_known { IoError::Device } else { IoError::NotServing };
         self.reply(cx, asker, IoReply::Failed(why));
     }
 

@@ -212,6 +212,8 @@ fn without_a_lease_or_as_a_shadow_nothing_is_served() {
     assert_eq!(o.read(0), refused);
     let mut o = One::new(Role::Member);
     o.r.fail();
+    assert_eq!(o.read(0), refused, "others may come, and the metadata service does not know yet");
+    o.r.failure_known();
     assert_eq!(o.read(0), [IoReply::Failed(IoError::Device)], "a broken device does not come back: no use in waiting");
     assert!(o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false)).is_empty());
 }

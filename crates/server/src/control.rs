@@ -27,6 +27,8 @@ pub struct Registration {
     again_at: Time,
     sequence: u64,
     sent: VecDeque<(u64, Time)>,
+    /// The first heartbeat that said that the drive has failed.
+    told_failed: Option<u64>,
     /// Serves before this, by the own clock (protocol rule 2).
     pub lease_until: Time,
 }
@@ -45,6 +47,7 @@ impl Registration {
             // A late lease of an earlier life names no heartbeat of this one.
             sequence: mix64(nonce),
             sent: VecDeque::new(),
+            told_failed: None,
             lease_until: Time::ZERO,
         }
     }
@@ -55,8 +58,8 @@ impl Registration {
     pub fn hurry(&mut self, now: Time) {
         self.again_at = now;
     }
-    /// Registers, or renews the lease.
-    pub fn message(&mut self, now: Time, vssds: Vec<VssdReport>) -> Control {
+    /// Registers, or renews the lease. `failed`: the drive has, and `vssds` say so.
+    pub fn message(&mut self, now: Time, vssds: Vec<VssdReport>, failed: bool) -> Control {
         if self.incarnation.is_none() {
             self.again_at = now + HELLO_AGAIN;
             let nonce = self.nonce;
@@ -72,6 +75,9 @@ impl Registration {
             self.sent.pop_front();
         }
         self.sent.push_back((self.sequence, now));
+        if failed {
+            self.told_failed.get_or_insert(self.sequence);
+        }
         Control::Heartbeat { sequence: self.sequence, vssds }
     }
     /// True: this life has its incarnation now.
@@ -96,6 +102,13 @@ impl Registration {
         self.lease_until = self.lease_until.max(until);
         true
     }
+    /// Whether what is answered with this number said that the drive has failed.
+    pub fn knows_failure(&self, sequence: u64) -> bool {
+        let sent = |s: u64| self.sent.iter().position(|x| x.0 == s);
+        let Some(told) = self.told_failed else { return false };
+        // What is not remembered any more is older than all that is.
+        sent(sequence).is_some_and(|at| sent(told).is_none_or(|first| first <= at))
+    }
 }
 
 #[cfg(test)]
@@ -112,11 +125,11 @@ mod tests {
     #[test]
     fn a_lease_runs_from_the_sending_of_its_heartbeat() {
         let mut r = Registration::new(7, false, Span::from_millis(100), 1000);
-        assert!(matches!(r.message(Time(0), vec![]), Control::ServerHello { nonce: 7, .. }));
+        assert!(matches!(r.message(Time(0), vec![], false), Control::ServerHello { nonce: 7, .. }));
         assert!(!r.welcomed(Time(1), 6, Incarnation(1)), "another life's welcome");
         assert!(r.welcomed(Time(1), 7, Incarnation(2)));
-        let first = sequence(r.message(Time(1_000), vec![]));
-        let second = sequence(r.message(Time(5_000), vec![]));
+        let first = sequence(r.message(Time(1_000), vec![], false));
+        let second = sequence(r.message(Time(5_000), vec![], false));
         assert!(r.leased(second, Span::from_nanos(1_000_000)));
         assert_eq!(r.lease_until, Time(5_000 + 999_000));
         assert!(r.leased(first, Span::from_nanos(1_000_000)));
@@ -124,10 +137,27 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_is_known_when_a_heartbeat_that_told_it_is_answered() {
+        let mut r = Registration::new(7, false, Span::from_millis(100), 0);
+        r.welcomed(Time(0), 7, Incarnation(2));
+        let before = sequence(r.message(Time(1), vec![], false));
+        let first = sequence(r.message(Time(2), vec![], true));
+        let second = sequence(r.message(Time(3), vec![], true));
+        assert!(!r.knows_failure(before), "that was sent before");
+        assert!(r.knows_failure(first) && r.knows_failure(second));
+        assert!(!r.knows_failure(second.wrapping_add(1)), "never sent");
+        for t in 4..4 + SENT_MAX as u64 {
+            r.message(Time(t), vec![], true);
+        }
+        let last = sequence(r.message(Time(100), vec![], true));
+        assert!(r.knows_failure(last) && !r.knows_failure(before), "the first is forgotten");
+    }
+
+    #[test]
     fn an_empty_device_says_so_until_it_is_welcome() {
         let mut r = Registration::new(7, true, Span::from_millis(100), 0);
         r.ready = true;
-        assert!(matches!(r.message(Time(0), vec![]), Control::EmptyServerHello { nonce: 7, .. }));
+        assert!(matches!(r.message(Time(0), vec![], false), Control::EmptyServerHello { nonce: 7, .. }));
         r.refused(6);
         assert!(!r.refused, "another life's answer");
         r.refused(7);
@@ -142,11 +172,11 @@ mod tests {
     fn a_lease_of_an_earlier_life_counts_for_nothing() {
         let mut old = Registration::new(1, false, Span::from_millis(100), 0);
         old.welcomed(Time(0), 1, Incarnation(1));
-        let late = sequence(old.message(Time(0), vec![]));
+        let late = sequence(old.message(Time(0), vec![], false));
         let mut new = Registration::new(2, false, Span::from_millis(100), 0);
         new.welcomed(Time(0), 2, Incarnation(2));
         for t in 0..50 {
-            new.message(Time(t), vec![]);
+            new.message(Time(t), vec![], false);
         }
         assert!(!new.leased(late, Span::from_secs(1)));
         assert_eq!(new.lease_until, Time::ZERO);

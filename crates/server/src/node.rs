@@ -229,6 +229,9 @@ impl Server {
                     self.lease_told = false;
                     self.vssds.iter_mut().for_each(|v| v.replica.set_lease(until));
                 }
+                if self.registration.knows_failure(sequence) {
+                    self.vssds.iter_mut().for_each(|v| v.replica.failure_known());
+                }
             }
             Control::NewView(view) => self.install(now, &view, fx),
             Control::ServerRefused { nonce } => self.registration.refused(nonce),
@@ -464,7 +467,7 @@ impl Server {
         }
         if self.registration.deadline() <= now {
             let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(Vssd::report).collect();
-            let message = self.registration.message(now, vssds);
+            let message = self.registration.message(now, vssds, self.failed);
             self.to_meta(message, fx);
             self.tell_wear(now, fx);
         }

@@ -29,7 +29,8 @@ impl VolumeClient {
             return;
         }
         self.map_asked = Some(now);
-        self.packet_to_meta(Control::MapAsk { generation: self.generation }, 0, fx);
+        self.map_asks += 1;
+        self.packet_to_meta(Control::MapAsk { generation: self.generation }, self.map_asks, fx);
     }
 
     pub(super) fn on_control(&mut self, now: Time, tag: u64, control: Control, fx: &mut Effects) {
@@ -42,7 +43,10 @@ impl VolumeClient {
                 self.on_map(now, &map, fx);
                 self.resend_control(now, fx);
             }
-            Control::Map(map) => self.on_map(now, &map, fx),
+            Control::Map(map) => {
+                self.map_answered = self.map_answered.max(tag.min(self.map_asks));
+                self.on_map(now, &map, fx);
+            }
             Control::Attached(result) => self.on_attached(now, tag, result, fx),
             Control::AdminReply(result) => self.on_admin_reply(now, tag, result, fx),
             Control::VolumeChanged { volume, size } => {

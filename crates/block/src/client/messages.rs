@@ -73,6 +73,7 @@ impl VolumeClient {
             refused: 0,
             pauses: 0,
             failed: Vec::new(),
+            final_by: 0,
             sequence: 0,
             after: Epoch(0),
             blockers: 0,
@@ -203,6 +204,7 @@ impl VolumeClient {
         let set = &self.sets[m.set as usize];
         let Some(target) = set.pick(now, m.key, m.turn) else {
             m.tries += 1;
+            m.final_by = 0;
             return self.pause(now, slot, fx);
         };
         if m.tries > 0 {
@@ -341,7 +343,8 @@ impl VolumeClient {
         }
     }
 
-    /// Another member may have a sound device, though it does not answer now; when each has failed, so does the request.
+    /// Another member may have a sound device, though it does not answer now; when each has failed, and
+    /// the metadata service has said that nobody else is to come, so does the request.
     fn device_failed(&mut self, now: Time, slot: u32, from: VssdId, error: IoError, fx: &mut Effects) {
         let m = &mut self.messages[slot as usize];
         let set = &mut self.sets[m.set as usize];
@@ -354,14 +357,21 @@ impl VolumeClient {
         if !m.failed.contains(&from) {
             m.failed.push(from);
         }
+        // A map that is asked for from now on tells whether others may come.
+        let asked_next = self.map_asks + 1;
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
         let set = &mut self.sets[m.set as usize];
-        if set.all_in(&m.failed) {
+        if !set.all_in(&m.failed) {
+            self.send(now, slot, fx);
+        } else if m.final_by == 0 || self.map_answered < m.final_by {
+            // All are asked again: one may have been mended by then.
+            m.failed.clear();
+            m.final_by = if m.final_by == 0 { asked_next } else { m.final_by };
+            self.pause(now, slot, fx);
+        } else {
             let error = if error == IoError::Corrupt { RequestError::Corrupt } else { RequestError::Io };
             self.fail(slot, error, fx);
-        } else {
-            self.send(now, slot, fx);
         }
     }
 

@@ -196,6 +196,8 @@ struct Message {
     pauses: u32,
     /// Members whose device failed the message.
     failed: Vec<VssdId>,
+    /// Zero, or the question for the map whose answer, if it names the same members, makes that final.
+    final_by: u64,
     /// Zero until first sent.
     sequence: u64,
     /// The set's last recovery known when it was first sent: it was applied since.
@@ -234,6 +236,9 @@ pub struct VolumeClient {
     /// Next hello or routine map question.
     control_at: Time,
     map_asked: Option<Time>,
+    /// Questions for the map so far, and the newest that was answered.
+    map_asks: u64,
+    map_answered: u64,
     armed: Time,
     stats: ClientStats,
 }
@@ -271,6 +276,8 @@ impl VolumeClient {
             kept: 0,
             control_at: Time::ZERO,
             map_asked: None,
+            map_asks: 0,
+            map_answered: 0,
             armed: Time::MAX,
             stats: ClientStats::default(),
         }

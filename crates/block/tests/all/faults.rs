@@ -139,6 +139,31 @@ fn one_broken_device_is_passed_by_and_three_are_an_error() {
 }
 
 #[test]
+fn broken_devices_are_waited_out_where_the_metadata_service_knows_of_others_to_come() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 7);
+    r.faults.broken.extend([vssd(0, 0), vssd(0, 1), vssd(0, 2)]);
+    r.faults.waits = true;
+    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    r.run_for(Span::from_secs(30));
+    assert!(r.replies.is_empty(), "{:?}", r.replies);
+    r.faults.waits = false;
+    r.faults.broken.remove(&vssd(0, 1));
+    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+}
+
+#[test]
+fn no_map_from_before_a_device_broke_makes_that_final() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 7);
+    r.faults.broken.extend([vssd(0, 0), vssd(0, 1), vssd(0, 2)]);
+    r.faults.meta_silent = true;
+    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    r.run_for(Span::from_secs(30));
+    assert!(r.replies.is_empty(), "{:?}", r.replies);
+    r.faults.meta_silent = false;
+    assert_eq!(r.wait(w), Err(RequestError::Io));
+}
+
+#[test]
 fn a_broken_device_that_answers_again_and_again_speaks_for_itself_only() {
     let mut r = Rack::attached(1, 16, 1 << 20, 7);
     r.faults.broken.insert(vssd(0, 0));

@@ -45,6 +45,8 @@ pub struct Faults {
     pub silent: BTreeSet<VssdId>,
     pub refusing: BTreeSet<VssdId>,
     pub broken: BTreeSet<VssdId>,
+    /// The metadata service knows that others will serve: maps name nobody.
+    pub waits: bool,
     /// Nothing that touches this sector of set 0 is answered.
     pub dead_sector: Option<u64>,
     /// So many reads are redirected to a member that has left, whose device is broken.
@@ -323,7 +325,10 @@ impl Rack {
         let route = |s: u32| SetRoute {
             set: SetId(s),
             epoch: Epoch(1 + self.sets[s as usize].passed),
-            members: (0..MEMBERS).map(|m| vssd(s, m)).filter(|v| !self.absent.contains(v)).collect(),
+            members: (0..MEMBERS)
+                .map(|m| vssd(s, m))
+                .filter(|v| !self.absent.contains(v) && !self.faults.waits)
+                .collect(),
         };
         RackMap { generation: self.generation, sets: (0..self.sets.len() as u32).map(route).collect() }
     }

@@ -166,7 +166,6 @@ impl Volume {
 }
 
 struct PendingOp {
-    begun: Time,
     volume: usize,
     kind: Kind,
     history: Option<OpId>,
@@ -301,7 +300,6 @@ impl<'a> Run<'a> {
         self.bounds.event(&mut self.sim).map_err(Failure::Invariant)?;
         if self.bounds.traces().iter().any(|t| VIEWS.contains(&t.1.point)) {
             self.watch.refresh(&self.sim);
-            self.breakage.look(&mut self.watch, &self.sim);
         }
         if !self.traps.is_empty() {
             self.spring_traps();

@@ -81,13 +81,6 @@ impl SetWatch {
         self.views.iter().all(safe)
     }
 
-    /// Some set has no member but on server `i`.
-    pub fn only_on(&mut self, sim: &Sim, i: u32) -> bool {
-        self.refresh(sim);
-        let sole = |v: &View| v.members.iter().filter(|m| m.role == Role::Member).all(|m| number(m) == i);
-        self.views.iter().flatten().any(sole)
-    }
-
     /// Every configured member of every set is one in its present life: a view stays as it was for a while after a
     /// member that restarted has lost what was not durable.
     pub fn all_full(&mut self, sim: &Sim) -> bool {

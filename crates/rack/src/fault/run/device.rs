@@ -5,9 +5,8 @@ use rackweave_core::{BLOCK, Payload, Span, Time};
 
 use super::{Agenda, QUIET_MAX, Run};
 use crate::fault::report::Failure;
-use crate::fault::sets::SetWatch;
 use crate::fault::workload::Kind;
-use crate::sim::{Breakage, Sim};
+use crate::sim::Breakage;
 
 /// A device whose replacement would lose the last copy waits so long, and is tried again …
 const MEND_RETRY: Span = Span::from_millis(100);
@@ -25,24 +24,6 @@ pub(super) struct Breakages {
     pub all: bool,
     /// The last copy of a set was on a device that failed.
     pub lost: bool,
-    /// When a set's only member was last seen on one that has failed.
-    sole_until: Time,
-}
-
-impl Breakages {
-    /// A set's only member is on a device that has failed, or was when this had begun already: an answer may be on its way
-    /// while others become members again.
-    pub fn sole_copy_broken(&mut self, begun: Time, watch: &mut SetWatch, sim: &Sim) -> bool {
-        self.look(watch, sim);
-        self.sole_until > Time::ZERO && begun <= self.sole_until
-    }
-
-    /// Call after each new view.
-    pub fn look(&mut self, watch: &mut SetWatch, sim: &Sim) {
-        if self.now.is_some_and(|(server, _)| watch.only_on(sim, server)) {
-            self.sole_until = sim.now();
-        }
-    }
 }
 
 impl Run<'_> {

@@ -17,7 +17,7 @@ impl Run<'_> {
         if let Some(h) = history {
             self.history.label(h, id);
         }
-        self.pending.insert((client, id), PendingOp { begun: self.sim.now(), volume, kind, history, lane, fill: None });
+        self.pending.insert((client, id), PendingOp { volume, kind, history, lane, fill: None });
         *self.stats.operations.entry(kind).or_default() += 1;
         let at = self.sim.now();
         self.sim.submit(at, client, Request { id: RequestId(id), op });
@@ -109,11 +109,7 @@ impl Run<'_> {
             }
             // The one good copy may have been lost with the power of the others, or with its device.
             RequestError::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
-            RequestError::Io
-                if self.breakage.all || self.breakage.sole_copy_broken(op.begun, &mut self.watch, &self.sim) =>
-            {
-                Ok(())
-            }
+            RequestError::Io if self.breakage.all => Ok(()),
             _ => {
                 let not_whole = self.watch.describe(&self.sim);
                 Err(Failure::Unexpected(format!("{:?}: {e}; sets that are not whole: {not_whole}", op.kind)))
