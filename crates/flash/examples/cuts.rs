@@ -6,6 +6,8 @@
 mod cut_search;
 #[path = "../tests/all/power_disk.rs"]
 mod power_disk;
+#[path = "../tests/all/power_drive.rs"]
+mod power_drive;
 
 fn main() -> Result<(), String> {
     let number =

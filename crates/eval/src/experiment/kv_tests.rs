@@ -4,7 +4,8 @@ use super::*;
 const SMALL: Scale = Scale { pages_per_block: 4, warm_up: Span::from_millis(50), window: Span::from_millis(300) };
 
 fn beside(isolation: Isolation) -> Seen {
-    let mut s = Stores::new(SMALL.drive(2).expect("a drive"), isolation, 2, SMALL.load(1)).expect("two stores");
+    let load = KvLoad { clients: 16, ..SMALL.load(1) };
+    let mut s = Stores::new(SMALL.drive(2).expect("a drive"), isolation, 2, load).expect("two stores");
     let first = seen(&s.run(&[Workload::C, Workload::A], &SMALL)[0]);
     // Every read is compared with what was put. The neighbour's log has gone round.
     let stats = s.clients[1].borrow().stats();
@@ -24,12 +25,13 @@ fn a_reader_feels_its_neighbours_writes_only_where_it_shares_dies() {
 
 #[test]
 fn a_store_goes_on_while_its_channel_is_migrated_and_a_replica_has_all_it_has() {
-    let small = KvLoad { records: 4000, ..SMALL.load(1) };
+    let small = KvLoad { records: 4000, clients: 16, ..SMALL.load(1) };
     let mut cfg = SMALL.drive(3).expect("a drive");
     cfg.move_bytes_per_s = Some(MOVE_BYTES_PER_S);
     let found = migrate_on(&SMALL, cfg, small, true).expect("two stores");
     assert_eq!(found.len(), MIGRATED.len());
-    for (before, during) in found {
+    for Migrated { before, during, bytes_per_s } in found {
         assert!(during.ops_per_s > before.ops_per_s * 0.5, "{before:?}, {during:?}");
+        assert!(bytes_per_s > 0.0 && bytes_per_s < MOVE_BYTES_PER_S as f64 * 1.1, "{bytes_per_s}");
     }
 }

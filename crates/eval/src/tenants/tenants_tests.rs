@@ -106,6 +106,8 @@ fn bench() -> Bench<Memory> {
         page_bytes: 16_384,
     };
     let mut cfg = ManagerConfig::new(SsdId(0), p);
+    // What a die can do, and its shares, in pages.
+    cfg.multi_plane = false;
     cfg.levels = unit_levels(&cfg);
     Bench::new(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a drive")
 }

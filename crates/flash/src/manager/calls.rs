@@ -166,7 +166,7 @@ impl FlashManager {
     fn prepare(&mut self, out: &mut ManagerOut, vssd: VssdId, index: u32) -> Result<(), Short> {
         let lanes: Vec<Logical> = self.vssds[&vssd].lanes(index).collect();
         for (i, &l) in lanes.iter().enumerate() {
-            let home = self.logical[l.die as usize].home;
+            let home = self.place_for(l);
             if let Some(block) = self.take_free(home, l.number) {
                 let dirty = self.phys[block as usize].state == PhysState::Dirty;
                 self.map(l, block);

@@ -1,11 +1,11 @@
 //! Requests: from the queue of a die to the device, and back.
 
-use rackweave_core::Span;
 use rackweave_core::device::{DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, Slot};
+use rackweave_core::{Span, Time};
 
 use super::api::{Block, BlockError};
 use super::queue::Flow;
-use super::space::{Logical, PhysState};
+use super::space::Logical;
 use super::vssd::slot_record;
 use super::{FlashManager, ManagerOut, Pending};
 use crate::timing::Charge;
@@ -124,8 +124,7 @@ impl FlashManager {
             let r = &self.requests[id as usize];
             let block = self.block_of(r.at);
             let program = matches!(r.work, Work::Program { .. });
-            let moving = matches!(r.at, At::Logical(_)) && self.phys[block as usize].state == PhysState::Moving;
-            if moving && program {
+            if program && matches!(r.at, At::Logical(_)) && self.stopped(block) {
                 // The four-step migration: what changes the block waits until it is moved.
                 self.hold(block, id);
                 continue;
@@ -189,50 +188,73 @@ impl FlashManager {
             }
         };
         self.dies[die as usize].busy = Some(id);
+        self.charge_die(die, id, done_at);
         self.submit(out, Pending::Request { id, block }, op, done_at);
     }
-    /// What else the die can do together with this: moves' pages of other planes, each the same page of its block, and erases
-    /// of blocks that nobody needs (ONFI's multi-plane commands).
+    /// Shares are of the die's time: what the command takes of it beyond its cost, while it waits for the bus, is its flow's.
+    fn charge_die(&mut self, die: u32, id: u32, done_at: Time) {
+        let r = &self.requests[id as usize];
+        let (flow, cost) = (r.flow, self.cost(&r.work));
+        let more = Span(done_at.since(self.now).0.saturating_sub(cost.0));
+        self.dies[die as usize].queue.charge_more(flow, more);
+    }
+    /// What else of the flow the die can do together with this: the same page of blocks in other planes, or erases there
+    /// (ONFI's multi-plane commands).
     fn beside(&mut self, die: u32, id: u32, block: u32) -> Vec<u32> {
         let most = usize::from(self.geometry().planes_per_die) - 1;
-        let Some(first) = self.goes_along(id).filter(|_| most > 0 && self.cfg.multi_plane_moves) else {
+        if most == 0 || !self.cfg.multi_plane || self.failed.is_some() {
             return Vec::new();
-        };
+        }
+        let Some((_, page, what)) = self.goes_along(id) else { return Vec::new() };
         let mut planes = vec![self.plane_of(block)];
+        // Blocks of programs that stay: no later one of the same block goes before.
+        let mut kept = Vec::new();
         let mut queue = std::mem::take(&mut self.dies[die as usize].queue);
         let flow = self.requests[id as usize].flow;
         let taken = queue.take_along(flow, most, |r| {
-            let Some((block, page, what)) = self.goes_along(r) else { return false };
+            let Some((block, its_page, its)) = self.goes_along(r) else { return false };
             let plane = self.plane_of(block);
-            let joins = (page, what) == (first.1, first.2) && self.die_of(block) == die && !planes.contains(&plane);
-            planes.extend(joins.then_some(plane));
-            joins
+            let same = (its_page, its) == (page, what) && self.die_of(block) == die;
+            if same && !planes.contains(&plane) && !kept.contains(&block) {
+                planes.push(plane);
+                return true;
+            }
+            kept.extend((its == Does::Program).then_some(block));
+            false
         });
         self.dies[die as usize].queue = queue;
         taken
     }
-    /// Block and page that a move is at, or the erase of a block that nobody needs, and what it does there.
+    /// 4 KiB slots that the bus carries for the request.
+    fn slots_of(&self, id: u32) -> u64 {
+        match &self.requests[id as usize].work {
+            Work::Read { slots, .. } => slots.len() as u64,
+            Work::Program { .. } => self.geometry().slots_per_page() as u64,
+            Work::Erase => 0,
+        }
+    }
+    /// Block and page of the request, and what is done there. `None`: it waits for the end of a move.
     fn goes_along(&self, id: u32) -> Option<(u32, u16, Does)> {
-        let Request { who: Who::Move(_) | Who::Stale, at: At::Physical(block), ref work, .. } =
-            self.requests[id as usize]
-        else {
-            return None;
-        };
-        Some(match work {
-            Work::Read { page, .. } => (block, *page, Does::Read),
-            Work::Program { page, .. } => (block, *page, Does::Program),
+        let r = &self.requests[id as usize];
+        let block = self.block_of(r.at);
+        let stopped = matches!(r.at, At::Logical(_)) && self.stopped(block);
+        Some(match r.work {
+            Work::Read { page, .. } => (block, page, Does::Read),
+            Work::Program { .. } if stopped => return None,
+            Work::Program { page, .. } => (block, page, Does::Program),
             Work::Erase => (block, 0, Does::Erase),
         })
     }
     /// Commands in several planes: the bus carries one page after another, the die does them at once.
     fn send_together(&mut self, out: &mut ManagerOut, die: u32, first: (u32, u32), beside: Vec<u32>) {
-        let slots = self.geometry().slots_per_page() as u64 * (beside.len() as u64 + 1);
+        let slots = std::iter::once(first.0).chain(beside.iter().copied()).map(|r| self.slots_of(r)).sum();
         let charge = Charge::Device;
         let done_at = match self.requests[first.0 as usize].work {
             Work::Read { .. } => self.clock.read(self.now, die, slots, charge),
             Work::Program { .. } => self.clock.program(self.now, die, slots, charge),
             Work::Erase => self.clock.erase(self.now, die, charge),
         };
+        self.charge_die(die, first.0, done_at);
         self.stats.together += beside.len() as u64 + 1;
         let others = beside.iter().filter_map(|&id| Some((id, self.goes_along(id)?.0)));
         for (id, block) in std::iter::once(first).chain(others.collect::<Vec<_>>()) {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use rackweave_core::Time;
+use rackweave_core::{Span, Time};
 
 use super::moves::Why;
 use super::round::After;
@@ -178,7 +178,8 @@ impl FlashManager {
         let planes = self.planes_at_once();
         let l = &mut self.leveling;
         l.group = if self.now >= l.next_page { (self.now, planes - 1) } else { (l.group.0, l.group.1 - 1) };
-        l.next_page = self.now.max(l.next_page) + each;
+        // What was missed is made up for.
+        l.next_page = l.next_page.max(Time(self.now.0.saturating_sub(CATCH_UP.0))) + each;
         true
     }
     fn may_page(&self) -> bool {
@@ -225,16 +226,26 @@ impl FlashManager {
     pub(super) fn resume_swap(&mut self, out: &mut ManagerOut) {
         let away = |d: &u32| self.is_away(*d);
         self.leveling.away = (0..self.logical.len() as u32).filter(away).map(|d| (d, 0)).collect();
+        for d in 0..self.logical.len() as u32 {
+            self.logical[d as usize].from = self.elsewhere(d);
+        }
         let homes: Vec<u32> = self.leveling.away.iter().map(|(d, _)| self.logical[*d as usize].home).collect();
         self.leveling.dies = homes.into_iter().collect();
         if self.leveling.away.is_empty() && self.stats.swaps > 0 {
             out.done.push(Done::Swapped);
         }
+        // The pace begins here: nothing was missed before.
+        self.leveling.next_page = self.leveling.next_page.max(self.now);
         self.leveling.again = true;
     }
     fn is_away(&self, logical: u32) -> bool {
+        self.elsewhere(logical) != self.logical[logical as usize].home
+    }
+    /// A physical die with blocks of the logical one, other than its home; its home if there is none.
+    fn elsewhere(&self, logical: u32) -> u32 {
         let d = &self.logical[logical as usize];
-        d.to.iter().any(|b| *b != NONE && self.die_of(*b) != d.home)
+        let dies = d.to.iter().filter(|b| **b != NONE).map(|b| self.die_of(*b));
+        dies.into_iter().find(|die| *die != d.home).unwrap_or(d.home)
     }
     pub(super) fn moves_wait(&self) -> bool {
         !self.leveling.away.is_empty() && self.moves.is_empty()
@@ -252,6 +263,7 @@ impl FlashManager {
         away.retain_mut(|(die, at)| self.move_next(*die, at));
         self.leveling.away = away;
         if any && self.leveling.away.is_empty() {
+            self.logical.iter_mut().for_each(|l| l.from = l.home);
             self.leveling.dies.clear();
             out.done.push(Done::Swapped);
         }
@@ -262,13 +274,6 @@ impl FlashManager {
         let sealed = self.vssds[&vssd].blocks[index as usize].state == super::vssd::State::Sealed;
         sealed && self.writes.contains_key(&super::api::Block { vssd, index })
     }
-    /// There is room in the erase block, and its superblock is written just now: the writer would have to wait for the
-    /// move. It will be full soon, or left alone.
-    fn being_written(&self, l: Logical) -> bool {
-        let Some((vssd, index)) = self.owner(l) else { return false };
-        self.writes.contains_key(&super::api::Block { vssd, index })
-            && self.pages_of(l) < u32::from(self.geometry().pages_per_block)
-    }
     /// A vSSD waits for erase blocks of the die.
     fn blocks_wanted(&self, die: u32) -> bool {
         let at_home = |l: Logical| self.logical[l.die as usize].home == die;
@@ -276,7 +281,7 @@ impl FlashManager {
     }
     /// Planes of a die that moves use together.
     fn planes_at_once(&self) -> u16 {
-        if self.cfg.multi_plane_moves { self.geometry().planes_per_die } else { 1 }
+        if self.cfg.multi_plane { self.geometry().planes_per_die } else { 1 }
     }
     /// The erase block at this address is elsewhere than at home, and can be moved now.
     fn may_go(&self, l: Logical, home: u32) -> bool {
@@ -285,7 +290,6 @@ impl FlashManager {
             && self.die_of(block) != home
             && self.phys[block as usize].state == PhysState::Mapped
             && !self.failing(l)
-            && !self.being_written(l)
     }
     /// False: all blocks of the logical die are at home.
     fn move_next(&mut self, die: u32, at: &mut u32) -> bool {
@@ -313,6 +317,8 @@ impl FlashManager {
     }
 }
 
+/// Moves that were kept waiting go faster than their pace until they have caught up with so much of it.
+const CATCH_UP: Span = Span::from_millis(500);
 /// Moves to a die at a time, for each of its planes: one reads at the old die while the other programs.
 const MOVES_A_PLANE: u32 = 2;
 /// Times a die is looked at for blocks that rest while it is erased once through.

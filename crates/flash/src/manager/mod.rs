@@ -81,9 +81,9 @@ pub struct ManagerConfig {
     /// Background work that waited so long for a die goes before what vSSDs want: a saturated die is leveled too, and
     /// the shorter this is, the faster (assumed: 100 ms).
     pub background_wait_max: Span,
-    /// A die reads and programs pages of moves in several of its planes at once, where that is the same page of their blocks, and
-    /// erases what nobody needs in several.
-    pub multi_plane_moves: bool,
+    /// A die reads and programs in several of its planes at once what a vSSD, or moves, have waiting for the same page of
+    /// their blocks, and erases in several (§3.3; ONFI's multi-plane commands).
+    pub multi_plane: bool,
     /// Erase counts of a die may differ by this before a block that rests is moved (§3.4; assumed: 1/100 of the
     /// endurance).
     pub die_spread: u16,
@@ -112,7 +112,7 @@ impl ManagerConfig {
             goal: Imbalance { units: f64::from(channels), delta: 0.1, life: LIFE, alpha: 1.0 },
             move_bytes_per_s: None,
             background_wait_max: Span::from_millis(100),
-            multi_plane_moves: true,
+            multi_plane: true,
             die_spread,
             erase_early: false,
         }

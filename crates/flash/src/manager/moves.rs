@@ -1,7 +1,7 @@
-//! Migration of an erase block in four steps (§3.1.5, FB9): what changes it is stopped and queued; its pages are read
-//! into memory and programmed in their new place, a page at a time; the map points there, and what waited goes on.
-//! Reads go to the old place all the while. The old erase block is erased after the next sync, so at every instant one
-//! of the two is whole on flash.
+//! Migration of an erase block in four steps (§3.1.5, FB9): its pages are read into memory and programmed in their new
+//! place, a page at a time; when all is there that was programmed, what changes the block is stopped and queued; what was
+//! programmed meanwhile follows; the map points there, and what waited goes on. Reads go to the old place all the
+//! while. The old erase block is erased after the next sync, so at every instant one of the two is whole on flash.
 
 use std::sync::Arc;
 
@@ -35,10 +35,12 @@ pub(super) struct Move {
     die: u32,
     pub(super) logical: Logical,
     why: Why,
-    /// Pages that are programmed in the old place; known when nothing is being programmed there.
-    pages: Option<u16>,
+    /// Pages that were programmed in the old place when this was last counted, and the next to be moved.
+    pages: u16,
     next: u16,
-    /// All is ready but what is being programmed in the old place.
+    /// Nothing is programmed in the old place any more: programs wait.
+    stopped: bool,
+    /// All is moved but what is being programmed in the old place.
     drains: bool,
     /// Programs that wait, in order.
     held: Vec<u32>,
@@ -54,12 +56,18 @@ impl FlashManager {
         let to = if why == Why::Rotation { self.take_worn(home) } else { self.take_free(home, logical.number) };
         let Some(to) = to else { return false };
         self.phys[from as usize].state = PhysState::Moving;
-        let m = Move { from, to, die: home, logical, why, pages: None, next: 0, drains: false, held, abandoned: false };
+        let stopped = why == Why::Rescue;
+        let (pages, next, drains, abandoned) = (0, 0, false, false);
+        let m = Move { from, to, die: home, logical, why, pages, next, stopped, drains, held, abandoned };
         let id = self.moves.insert(m) as u32;
         self.moving.insert(from, id);
         self.dies[home as usize].moving += 1;
         self.aim(id);
         true
+    }
+    /// Programs of the block, which is being moved, wait.
+    pub(super) fn stopped(&self, block: u32) -> bool {
+        self.moving.get(&block).is_some_and(|id| self.moves[*id as usize].stopped)
     }
     pub(super) fn hold(&mut self, block: u32, request: u32) {
         let id = self.moving[&block];
@@ -73,7 +81,7 @@ impl FlashManager {
     pub(super) fn rescue(&mut self, out: &mut ManagerOut, request: u32, block: u32) {
         if let Some(id) = self.moving.get(&block).copied() {
             let m = &mut self.moves[id as usize];
-            m.why = Why::Rescue;
+            (m.why, m.stopped) = (Why::Rescue, true);
             m.held.insert(0, request);
             return self.drained(block);
         }
@@ -113,16 +121,27 @@ impl FlashManager {
         let lane = v.lanes(index).position(|x| x == l).unwrap_or(0) as u32;
         v.pages_in(v.blocks[index as usize].written, lane)
     }
-    /// Pages of the block that are programmed, if none is being programmed just now.
-    fn settled_pages(&self, from: u32, l: Logical) -> Option<u16> {
+    /// Pages of the block that are programmed, and whether one is being programmed just now.
+    fn programmed(&self, from: u32, l: Logical) -> (u16, bool) {
         let programs = |r: &Request| is_program_of(r, l);
-        let in_flight = self.dies[self.die_of(from) as usize].busy;
-        if in_flight.is_some_and(|r| programs(&self.requests[r as usize])) {
-            return None;
-        }
-        let written = self.pages_of(l);
+        let die = &self.dies[self.die_of(from) as usize];
+        let in_flight = die.busy.iter().chain(&die.beside).any(|r| programs(&self.requests[*r as usize]));
         let waiting = self.requests.iter().filter(|(_, r)| programs(r)).count() as u32;
-        Some(written.saturating_sub(waiting) as u16)
+        (self.pages_of(l).saturating_sub(waiting) as u16, in_flight)
+    }
+    /// Counts what is programmed in the old place when all is moved that was: there is more, or from now on programs wait.
+    /// False: one is being programmed, and the move waits for it.
+    fn count_again(&mut self, id: u32) -> bool {
+        let Move { from, logical, pages, next, .. } = self.moves[id as usize];
+        if next < pages {
+            return true;
+        }
+        let (pages, in_flight) = self.programmed(from, logical);
+        let m = &mut self.moves[id as usize];
+        m.pages = pages;
+        m.stopped |= next >= pages;
+        m.drains = m.stopped && in_flight;
+        !m.drains
     }
     /// What was being programmed in a block that is to be moved is done.
     pub(super) fn drained(&mut self, block: u32) {
@@ -134,7 +153,7 @@ impl FlashManager {
     }
     /// Does the next thing for the move; nothing of it is under way.
     pub(super) fn move_on(&mut self, id: u32) {
-        let Move { from, to, logical, pages, next, abandoned, why, ref held, .. } = self.moves[id as usize];
+        let Move { from, next, abandoned, why, ref held, .. } = self.moves[id as usize];
         let hurried = why == Why::Rescue || !held.is_empty();
         if self.failed.is_some() {
             return;
@@ -142,18 +161,15 @@ impl FlashManager {
         if abandoned {
             return self.end_abandoned(id);
         }
-        let Some(pages) = pages.or_else(|| self.settled_pages(from, logical)) else {
-            self.moves[id as usize].drains = true;
+        if !self.count_again(id) {
             return;
-        };
-        self.moves[id as usize].pages = Some(pages);
-        if next >= pages {
+        }
+        if next >= self.moves[id as usize].pages {
             return self.arrive(id);
         }
         if !hurried && !self.pace(id) {
             return;
         }
-        let _ = to;
         let slots = 0..self.geometry().slots_per_page() as u8;
         let work = Work::Read { page: next, slots, part: 0, superpage: 0 };
         let flow = self.move_flow(id);

@@ -23,6 +23,9 @@ pub(super) enum Flow {
 /// A bucket holds this part of a second's tokens of a whole die (assumed).
 const BURST: Span = Span::from_millis(10);
 
+/// Requests of a flow that are looked at for those that a command can do as well.
+const LOOKED_AT: usize = 64;
+
 /// Reads of a flow that are looked at for one that waits for nothing.
 const READS_LOOKED_AT: usize = 16;
 
@@ -47,10 +50,9 @@ struct Lane {
 }
 
 impl Lane {
-    fn charge(&mut self, e: Entry) -> u32 {
-        self.start += e.cost.0 / u64::from(self.weight.max(1));
-        self.tokens -= e.cost.0 as i64;
-        e.request
+    fn charge(&mut self, cost: Span) {
+        self.start += cost.0 / u64::from(self.weight.max(1));
+        self.tokens -= cost.0 as i64;
     }
 }
 
@@ -151,7 +153,8 @@ impl DieQueue {
         let e = lane.entries.pop_front()?;
         self.virtual_time = self.virtual_time.max(lane.start);
         self.waiting -= 1;
-        Some(lane.charge(e))
+        lane.charge(e.cost);
+        Some(e.request)
     }
     /// Takes up to `most` of the flow's out, in order, that `joins` those before it.
     pub(super) fn take_along(&mut self, flow: Flow, most: usize, mut joins: impl FnMut(u32) -> bool) -> Vec<u32> {
@@ -159,8 +162,9 @@ impl DieQueue {
             Some(lane) => &mut lane.entries,
             None => &mut self.background,
         };
-        let (mut taken, mut i) = (Vec::new(), 0);
-        while taken.len() < most && i < of.len() {
+        let (mut taken, mut i, mut looked_at) = (Vec::new(), 0, 0);
+        while taken.len() < most && looked_at < LOOKED_AT && i < of.len() {
+            looked_at += 1;
             match joins(of[i].request) {
                 true => taken.extend(of.remove(i).map(|e| e.request)),
                 false => i += 1,
@@ -168,6 +172,12 @@ impl DieQueue {
         }
         self.waiting -= if flow == Flow::Background { 0 } else { taken.len() };
         taken
+    }
+    /// The flow's command takes the die so much longer than was said: it waits for the bus, or does what goes along.
+    pub(super) fn charge_more(&mut self, flow: Flow, more: Span) {
+        if let Some(l) = self.lanes.iter_mut().find(|l| l.flow == flow) {
+            l.charge(more);
+        }
     }
     /// The next that `is_read`, of those that wait for nothing else of the `same` block.
     pub(super) fn pop_read(
@@ -193,7 +203,8 @@ impl DieQueue {
         let e = lane.entries.remove(i)?;
         self.virtual_time = self.virtual_time.max(lane.start);
         self.waiting -= 1;
-        Some(lane.charge(e))
+        lane.charge(e.cost);
+        Some(e.request)
     }
     fn fill(&mut self, now: Time) {
         let total = u64::from(self.soft_planes.max(1));
@@ -228,5 +239,26 @@ mod tests {
         // The others first, for none is late; then one after the other: background waits from its last turn's end.
         let expected: Vec<bool> = (0..20).map(|i| i % 2 == 1).collect();
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn shares_are_of_the_time_that_a_die_is_taken_for() {
+        let mut q = DieQueue::new(2, Span::from_millis(100));
+        (1..=2).for_each(|f| q.join(Flow::Own(f), 1, Time::ZERO));
+        for i in 0..400 {
+            q.push(Flow::Own(1), i, Span::from_micros(100), Time::ZERO, false);
+            q.push(Flow::Own(2), 1000 + i, Span::from_micros(100), Time::ZERO, false);
+        }
+        // Those of the first take three times what they cost.
+        let (mut now, mut done) = (Time::ZERO, [0, 0]);
+        while now < Time::ZERO + Span::from_millis(40) {
+            let first = q.pop(now).expect("there is work") < 1000;
+            done[usize::from(!first)] += 1;
+            if first {
+                q.charge_more(Flow::Own(1), Span::from_micros(200));
+            }
+            now += Span::from_micros(if first { 300 } else { 100 });
+        }
+        assert!((60..=72).contains(&done[0]) && (190..=210).contains(&done[1]), "{done:?}");
     }
 }

@@ -88,6 +88,8 @@ impl Phys {
 pub(super) struct LogicalDie {
     /// Physical die that it belongs on.
     pub(super) home: u32,
+    /// While its blocks move home: where they come from.
+    pub(super) from: u32,
     /// By number; [`NONE`].
     pub(super) to: Vec<u32>,
     /// By number: erase blocks that bear the address still and are not mapped. It is not given out before they are
@@ -98,7 +100,7 @@ pub(super) struct LogicalDie {
 impl LogicalDie {
     pub(super) fn new(home: u32, cut: &Cut) -> LogicalDie {
         let n = (cut.stripes_per_die * u32::from(cut.geometry.planes_per_die)) as usize;
-        LogicalDie { home, to: vec![NONE; n], claims: vec![0; n] }
+        LogicalDie { home, from: home, to: vec![NONE; n], claims: vec![0; n] }
     }
     pub(super) fn bytes(&self) -> usize {
         self.to.len() * 4 + self.claims.len()
@@ -113,7 +115,7 @@ pub(super) struct Die {
     pub(super) queue: DieQueue,
     /// Its request in flight: one at a time.
     pub(super) busy: Option<u32>,
-    /// Those of moves that it does together with that, in other planes.
+    /// Those that it does together with that, in other planes.
     pub(super) beside: Vec<u32>,
     /// What of these is done already.
     pub(super) done: Vec<(u32, u32, Result<DeviceData, DeviceError>)>,
@@ -180,6 +182,19 @@ impl FlashManager {
         let first = number as usize % planes;
         let plane = (0..planes).map(|i| (first + i) % planes).find(|p| !free[*p].is_empty())?;
         free[plane].pop().map(|Reverse((_, block))| block)
+    }
+    /// Free erase blocks of the die in the plane for which this number is.
+    pub(super) fn free_in_plane(&self, die: u32, number: u32) -> usize {
+        let free = &self.dies[die as usize].free;
+        free[number as usize % free.len()].len()
+    }
+    /// The physical die on which the address gets an erase block: its home. While dies trade places, where it was before if
+    /// its home has few: what is rewritten becomes free there, and at home only as fast as others leave it.
+    pub(super) fn place_for(&self, l: Logical) -> u32 {
+        let LogicalDie { home, from, .. } = self.logical[l.die as usize];
+        let free = |die| self.free_in_plane(die, l.number) as u32;
+        let few = self.geometry().blocks_per_plane / 32;
+        if from != home && free(home) < few.min(free(from)) { from } else { home }
     }
     /// The most worn free erase block of the die: for data that rests.
     pub(super) fn take_worn(&mut self, die: u32) -> Option<u32> {

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::device::{Completion, DeviceError, DeviceOp};
-use rackweave_core::{BLOCK, Payload, Rng, SsdId, Time, VssdId};
-use rackweave_flash::backend::Memory;
+use rackweave_core::{BLOCK, Payload, Rng, SsdId, VssdId};
 use rackweave_flash::blockmap::summary::{self, Entry, MAGIC, NONE, Summary};
 use rackweave_flash::blockmap::{BlockMap, BlockMapConfig, Io, MapDone, MapError, SPARE_BLOCKS};
 use rackweave_flash::manager::alloc::Isolation;
-use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};
+use rackweave_flash::manager::{Done, FlashManager, ManagerConfig};
 use rackweave_flash::{Geometry, Profile, Timing, VictimPolicy};
 
-use crate::power_disk::{PowerDisk, Ticket};
+use crate::power_drive::PowerDrive;
 
 const BASE: u64 = 1 << 48;
 
@@ -59,17 +57,10 @@ enum Asked {
 }
 
 struct Run {
-    cfg: ManagerConfig,
-    rng: Rng,
-    manager: FlashManager,
-    disk: PowerDisk,
+    drive: PowerDrive,
     vssd: VssdId,
     map: BlockMap,
     victims: VictimPolicy,
-    in_flight: Vec<(Completion, Ticket)>,
-    out: ManagerOut,
-    now: Time,
-    failures: f64,
     history: Vec<History>,
     asked: BTreeMap<u64, Asked>,
     token: u64,
@@ -103,46 +94,34 @@ impl Run {
     fn new(seed: u64, part: f64, failures: f64) -> Run {
         let cfg = config();
         let mut rng = Rng::new(seed);
-        let mut manager = FlashManager::new(cfg.clone()).expect("a drive");
-        let mut disk = PowerDisk::on(Memory::new(cfg.profile.geometry));
-        let mut out = ManagerOut::new();
-        manager.boot(Time::ZERO, &mut out);
+        let victims = *rng.pick(&VictimPolicy::ALL);
+        let mut drive = PowerDrive::new(&cfg, rng, failures);
+        drive.manager.boot(drive.now, &mut drive.out);
         let mut vssd = None;
         while vssd.is_none() {
-            for c in std::mem::take(&mut out.commands) {
-                let (result, ticket) = disk.submit(c.op, None);
-                disk.delivered(ticket, true);
-                manager.handle(Time::ZERO, Completion { ssd: c.ssd, tag: c.tag, result }, &mut out);
-            }
-            for d in std::mem::take(&mut out.done) {
+            for d in drive.take() {
                 match d {
                     Done::Recovered { result } => {
                         result.expect("new");
-                        manager.alloc_vssd(Time::ZERO, (Isolation::Channel, 0, 1), 1, &mut out).expect("free");
+                        let call = (Isolation::Channel, 0, 1);
+                        drive.manager.alloc_vssd(drive.now, call, 1, &mut drive.out).expect("free");
                     }
                     Done::VssdAllocated { result, .. } => vssd = Some(result.expect("free")),
                     other => panic!("{other:?}"),
                 }
             }
+            drive.complete(1000);
         }
         let vssd = vssd.expect("allocated");
-        let most = BlockMap::blocks_max(&manager, vssd).expect("live");
+        let most = BlockMap::blocks_max(&drive.manager, vssd).expect("live");
         let blocks = ((most as f64 * part) as u32).max(1);
-        let victims = *rng.pick(&VictimPolicy::ALL);
-        let map = new_map(&manager, vssd, blocks, victims).expect("it fits");
+        let map = new_map(&drive.manager, vssd, blocks, victims).expect("it fits");
         let history = vec![History { values: vec![0], answered: 0, floor: 0 }; blocks as usize];
         let mut r = Run {
-            cfg,
-            rng,
-            manager,
-            disk,
+            drive,
             vssd,
             map,
             victims,
-            in_flight: Vec::new(),
-            out,
-            now: Time::ZERO,
-            failures,
             history,
             asked: BTreeMap::new(),
             token: 0,
@@ -157,51 +136,32 @@ impl Run {
         r
     }
     fn call<T>(&mut self, f: impl FnOnce(&mut BlockMap, &mut Io) -> T) -> T {
-        let mut io = Io { now: self.now, manager: &mut self.manager, out: &mut self.out };
+        let mut io = Io { now: self.drive.now, manager: &mut self.drive.manager, out: &mut self.drive.out };
         let t = f(&mut self.map, &mut io);
         self.take();
         t
     }
     fn take(&mut self) {
         loop {
-            for c in std::mem::take(&mut self.out.commands) {
-                let fails = match &c.op {
-                    DeviceOp::Program { page, .. } => Some(page.block),
-                    DeviceOp::Erase { block, .. } => Some(*block),
-                    _ => None,
-                };
-                let fail = fails.filter(|b| self.disk.bad.contains(b) || self.rng.chance(self.failures));
-                if let Some(block) = fail {
-                    self.disk.bad.insert(block);
-                }
-                let fail = fail.map(|block| DeviceError::BadBlock { block });
-                let (result, ticket) = self.disk.submit(c.op, fail);
-                self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
-            }
+            let done = self.drive.take();
             for d in self.map.take_done() {
                 self.answer(d);
             }
-            let done = std::mem::take(&mut self.out.done);
-            if done.is_empty() && self.out.commands.is_empty() {
+            if done.is_empty() && self.drive.out.commands.is_empty() {
                 break;
             }
             for d in done {
-                let mut io = Io { now: self.now, manager: &mut self.manager, out: &mut self.out };
+                let mut io = Io { now: self.drive.now, manager: &mut self.drive.manager, out: &mut self.drive.out };
                 self.map.handle(&mut io, d);
             }
         }
-        assert_eq!(self.disk.violations(), []);
+        self.drive.sound().expect("in order");
     }
     fn step(&mut self) -> bool {
         self.take();
-        if self.in_flight.is_empty() {
+        if !self.drive.complete(2000) {
             return false;
         }
-        let i = self.rng.below(self.in_flight.len() as u64) as usize;
-        let (completion, ticket) = self.in_flight.swap_remove(i);
-        self.now.0 += 1000;
-        self.disk.delivered(ticket, completion.result.is_ok());
-        self.manager.handle(self.now, completion, &mut self.out);
         self.take();
         true
     }
@@ -209,7 +169,7 @@ impl Run {
         loop {
             while self.step() {}
             let Some(at) = self.map.wake() else { break };
-            self.now = self.now.max(at);
+            self.drive.now = self.drive.now.max(at);
             self.call(|m, io| m.tick(io));
         }
         assert!(self.asked.is_empty(), "{} requests are not answered", self.asked.len());
@@ -230,7 +190,7 @@ impl Run {
         let data = match result {
             Ok(data) => data,
             Err(e) => {
-                assert!(self.failures > 0.0, "{e}");
+                assert!(self.drive.failures > 0.0, "{e}");
                 self.worn_out += 1;
                 return;
             }
@@ -282,7 +242,7 @@ impl Run {
         let r = self.call(|m, io| if trim { m.trim(io, lba, n, token) } else { m.write(io, lba, &data, token) });
         if let Err(e) = r {
             // Refused: it changed nothing.
-            assert!(matches!(e, MapError::Full { .. }) || self.failures > 0.0, "{e}");
+            assert!(matches!(e, MapError::Full { .. }) || self.drive.failures > 0.0, "{e}");
             self.asked.remove(&token);
             for i in lba..lba + n {
                 self.history[i as usize].values.pop();
@@ -291,16 +251,16 @@ impl Run {
     }
     fn act(&mut self) {
         let size = self.map.blocks();
-        let lba = self.rng.below(u64::from(size)) as u32;
-        let n = self.rng.between(1, 9).min(u64::from(size - lba)) as u32;
-        match self.rng.below(100) {
+        let lba = self.drive.rng.below(u64::from(size)) as u32;
+        let n = self.drive.rng.between(1, 9).min(u64::from(size - lba)) as u32;
+        match self.drive.rng.below(100) {
             0..=59 => {
                 let values = (0..n).map(|i| self.value + 1 + u64::from(i)).collect();
                 self.value += u64::from(n);
                 self.put(lba, values, false);
             }
             60..=66 => {
-                let n = if self.rng.chance(0.1) { (size - lba).min(200) } else { n };
+                let n = if self.drive.rng.chance(0.1) { (size - lba).min(200) } else { n };
                 self.put(lba, vec![0; n as usize], true);
             }
             67..=91 => {
@@ -315,31 +275,20 @@ impl Run {
         let at = self.history.iter().map(|h| h.answered).collect();
         let token = self.next(Asked::Flush { at });
         if self.call(|m, io| m.flush(io, token)).is_err() {
-            assert!(self.failures > 0.0);
+            assert!(self.drive.failures > 0.0);
             self.asked.remove(&token);
         }
     }
     /// Starts again from what the power cut left.
     fn restart(&mut self) {
-        let left = self.disk.crash(&mut self.rng);
-        let bad = std::mem::take(&mut self.disk.bad);
-        self.disk = PowerDisk::on(left);
-        self.disk.bad = bad;
-        self.in_flight.clear();
+        self.drive.cut();
         self.asked.clear();
-        self.out = ManagerOut::new();
-        self.manager = FlashManager::new(self.cfg.clone()).expect("a drive");
-        self.manager.boot(self.now, &mut self.out);
-        let mut ready = false;
-        while !ready {
-            for c in std::mem::take(&mut self.out.commands) {
-                let (result, ticket) = self.disk.submit(c.op, None);
-                self.disk.delivered(ticket, result.is_ok());
-                self.manager.handle(self.now, Completion { ssd: c.ssd, tag: c.tag, result }, &mut self.out);
-            }
-            ready = self.out.done.drain(..).any(|d| matches!(d, Done::Recovered { result: Ok(()) }));
+        self.drive.manager.boot(self.drive.now, &mut self.drive.out);
+        let recovered = |d: &Done| matches!(d, Done::Recovered { result: Ok(()) });
+        while !self.drive.take().iter().any(recovered) {
+            assert!(self.drive.complete(1000), "the drive does not recover");
         }
-        self.map = new_map(&self.manager, self.vssd, self.history.len() as u32, self.victims).expect("it fits");
+        self.map = new_map(&self.drive.manager, self.vssd, self.history.len() as u32, self.victims).expect("it fits");
         self.recovered = false;
         self.call(|m, io| m.recover(io));
     }
@@ -362,20 +311,20 @@ fn power_cuts_lose_nothing_that_was_flushed() {
 
         let mut r = Run::new(seed, if seed % 2 == 0 { 0.97 } else { 0.5 }, failures);
         for _ in 0..3 {
-            for _ in 0..r.rng.between(50, 400) {
+            for _ in 0..r.drive.rng.between(50, 400) {
                 r.act();
-                for _ in 0..r.rng.below(8) {
+                for _ in 0..r.drive.rng.below(8) {
                     r.step();
                 }
             }
-            if r.rng.chance(0.3) {
+            if r.drive.rng.chance(0.3) {
                 r.settle();
             }
             (victims, moved) = (victims + r.map.stats().victims, moved + r.map.stats().moved);
             worn_out += r.worn_out;
             r.restart();
             // Another power cut while the first one is recovered from, and what that begins.
-            for _ in 0..r.rng.below(40) {
+            for _ in 0..r.drive.rng.below(40) {
                 r.step();
             }
             if !r.recovered {
@@ -398,7 +347,7 @@ fn a_full_volume_takes_rewrites_for_ever() {
         let size = r.map.blocks();
         for round in 0..8 {
             for i in 0..size {
-                let lba = if round == 0 { i } else { r.rng.below(u64::from(size)) as u32 };
+                let lba = if round == 0 { i } else { r.drive.rng.below(u64::from(size)) as u32 };
                 r.value += 1;
                 r.put(lba, vec![r.value], false);
                 while r.asked.len() > 16 {
@@ -475,10 +424,7 @@ fn data_that_looks_like_a_summary_is_none() {
             let s = Summary { vssd: r.vssd.0, block: 0, page, previous: NONE, exported: u64::from(size), entries };
             let forged = Payload::Bytes(summary::encode(&s, 8192));
             r.call(|m, io| m.write(io, 2 * page, &forged, u64::MAX)).expect("in range");
-            while !r.in_flight.is_empty() {
-                let (completion, ticket) = r.in_flight.remove(0);
-                r.disk.delivered(ticket, true);
-                r.manager.handle(r.now, completion, &mut r.out);
+            while r.drive.complete(1000) {
                 r.asked.insert(u64::MAX, Asked::Write { lba: 0, blocks: 0, at: Vec::new() });
                 r.take();
             }
@@ -510,22 +456,22 @@ fn bad_requests_are_refused_with_the_rule() {
     assert_eq!(odd, Err(MapError::Unaligned { bytes: 512 }));
     let none = r.call(|m, io| m.write(io, 0, &Payload::zero(0), 1));
     assert_eq!(none, Err(MapError::Unaligned { bytes: 0 }));
-    let most = BlockMap::blocks_max(&r.manager, r.vssd).expect("live");
+    let most = BlockMap::blocks_max(&r.drive.manager, r.vssd).expect("live");
     assert_eq!(most, u64::from(38 - SPARE_BLOCKS) * 15 * 2);
     for asked in [0, most as u32 + 1, u32::MAX] {
-        let e = new_map(&r.manager, r.vssd, asked, VictimPolicy::Greedy).err();
+        let e = new_map(&r.drive.manager, r.vssd, asked, VictimPolicy::Greedy).err();
         assert_eq!(e, Some(MapError::Size { asked, most }));
     }
-    let unknown = new_map(&r.manager, VssdId(9), 10, VictimPolicy::Greedy).err();
+    let unknown = new_map(&r.drive.manager, VssdId(9), 10, VictimPolicy::Greedy).err();
     assert!(matches!(unknown, Some(MapError::Drive(_))), "{unknown:?}");
-    let mut cold = new_map(&r.manager, r.vssd, 10, VictimPolicy::Greedy).expect("it fits");
-    let mut io = Io { now: r.now, manager: &mut r.manager, out: &mut r.out };
+    let mut cold = new_map(&r.drive.manager, r.vssd, 10, VictimPolicy::Greedy).expect("it fits");
+    let mut io = Io { now: r.drive.now, manager: &mut r.drive.manager, out: &mut r.drive.out };
     assert_eq!(cold.read(&mut io, 0, 1, 1), Err(MapError::NotReady));
     // The log of a volume of another size is not taken for this one's.
     r.put(0, vec![1, 2, 3], false);
     r.act_flush();
     r.settle();
-    r.map = new_map(&r.manager, r.vssd, size - 1, VictimPolicy::Greedy).expect("it fits");
+    r.map = new_map(&r.drive.manager, r.vssd, size - 1, VictimPolicy::Greedy).expect("it fits");
     r.call(|m, io| m.recover(io));
     r.expect_error = Some(MapError::OtherSize { found: u64::from(size), asked: size - 1 });
     while r.step() {}

@@ -3,16 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::device::{Completion, DeviceError, DeviceOp};
-use rackweave_core::{Payload, Rng, SECTOR, SsdId, Time, VssdId};
-use rackweave_flash::backend::Memory;
+use rackweave_core::{Payload, Rng, SECTOR, SsdId, VssdId};
 use rackweave_flash::manager::alloc::Isolation;
 use rackweave_flash::manager::api::{Block, BlockError};
-use rackweave_flash::manager::{Done, DriveStats, FlashManager, ManagerConfig, ManagerOut};
+use rackweave_flash::manager::{Done, DriveStats, ManagerConfig};
 use rackweave_flash::wear::Swap;
 use rackweave_flash::{Geometry, Profile, Timing};
 
-use crate::power_disk::{PowerDisk, Ticket};
+use crate::power_drive::PowerDrive;
 
 const PAGE: u64 = 8192;
 const PAGE_SECTORS: u32 = PAGE as u32 / SECTOR;
@@ -96,16 +94,8 @@ enum Asked {
     Close,
 }
 
-struct Run<'a> {
-    cfg: &'a ManagerConfig,
-    rng: Rng,
-    manager: FlashManager,
-    disk: PowerDisk,
-    in_flight: Vec<(Completion, Ticket)>,
-    out: ManagerOut,
-    now: Time,
-    /// Failures of blocks a program or erase.
-    failures: f64,
+struct Run {
+    drive: PowerDrive,
     vssds: BTreeMap<VssdId, bool>,
     lives: BTreeMap<Block, Life>,
     asked: BTreeMap<u64, Asked>,
@@ -121,14 +111,7 @@ pub fn run(cfg: &ManagerConfig, seed: u64) -> Result<Seen, String> {
     let mut rng = Rng::new(seed);
     let failures = if rng.chance(0.3) { 0.004 } else { 0.0 };
     let mut r = Run {
-        cfg,
-        manager: FlashManager::new(cfg.clone()).expect("a drive"),
-        disk: PowerDisk::on(Memory::new(cfg.profile.geometry)),
-        rng,
-        in_flight: Vec::new(),
-        out: ManagerOut::new(),
-        now: Time::ZERO,
-        failures,
+        drive: PowerDrive::new(cfg, rng, failures),
         vssds: BTreeMap::new(),
         lives: BTreeMap::new(),
         asked: BTreeMap::new(),
@@ -137,12 +120,12 @@ pub fn run(cfg: &ManagerConfig, seed: u64) -> Result<Seen, String> {
         ready: false,
         seen: Seen::default(),
     };
-    for _ in 0..r.rng.between(2, 6) {
+    for _ in 0..r.drive.rng.between(2, 6) {
         r.boot()?;
-        let acts = r.rng.between(20, 250);
+        let acts = r.drive.rng.between(20, 250);
         for _ in 0..acts {
             r.act()?;
-            for _ in 0..r.rng.below(6) {
+            for _ in 0..r.drive.rng.below(6) {
                 r.step()?;
             }
         }
@@ -150,11 +133,12 @@ pub fn run(cfg: &ManagerConfig, seed: u64) -> Result<Seen, String> {
     }
     r.boot()?;
     r.settle()?;
-    r.manager.check().map_err(|e| e.to_string())?;
+    r.drive.manager.check().map_err(|e| e.to_string())?;
+    (r.seen.failed_blocks, r.seen.commands) = (r.drive.failed_blocks, r.drive.commands);
     Ok(r.seen)
 }
 
-impl Run<'_> {
+impl Run {
     fn token(&mut self, asked: Asked) -> u64 {
         self.token += 1;
         self.asked.insert(self.token, asked);
@@ -163,17 +147,12 @@ impl Run<'_> {
     /// Delivers one completion. False: none is under way.
     fn step(&mut self) -> Result<bool, String> {
         self.take()?;
-        if self.in_flight.is_empty() {
+        if !self.drive.complete(3_000_000) {
             return Ok(false);
         }
-        let i = self.rng.below(self.in_flight.len() as u64) as usize;
-        let (completion, ticket) = self.in_flight.swap_remove(i);
-        self.now.0 += self.rng.below(3_000_000);
-        self.disk.delivered(ticket, completion.result.is_ok());
-        self.manager.handle(self.now, completion, &mut self.out);
         self.take()?;
-        if self.rng.chance(0.1) {
-            self.manager.check().map_err(|e| e.to_string())?;
+        if self.drive.rng.chance(0.1) {
+            self.drive.manager.check().map_err(|e| e.to_string())?;
         }
         Ok(true)
     }
@@ -190,25 +169,10 @@ impl Run<'_> {
     }
     /// Executes what the manager asks for, and takes its answers.
     fn take(&mut self) -> Result<(), String> {
-        for c in std::mem::take(&mut self.out.commands) {
-            self.seen.commands += 1;
-            let fails = match &c.op {
-                DeviceOp::Program { page, .. } => Some(page.block),
-                DeviceOp::Erase { block, .. } => Some(*block),
-                _ => None,
-            };
-            let fail = fails.filter(|b| self.disk.bad.contains(b) || self.rng.chance(self.failures));
-            if let Some(block) = fail {
-                self.seen.failed_blocks += u64::from(self.disk.bad.insert(block));
-            }
-            let fail = fail.map(|block| DeviceError::BadBlock { block });
-            let (result, ticket) = self.disk.submit(c.op, fail);
-            self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
-        }
-        for d in std::mem::take(&mut self.out.done) {
+        for d in self.drive.take() {
             self.answer(d)?;
         }
-        if self.disk.violations().is_empty() { Ok(()) } else { Err(format!("{:?}", self.disk.violations())) }
+        self.drive.sound()
     }
     fn answer(&mut self, done: Done) -> Result<(), String> {
         let token = match &done {
@@ -238,7 +202,7 @@ impl Run<'_> {
                 if self.lives.get(&block).is_some_and(|l| !l.freed) {
                     return Err(format!("{block} was given twice"));
                 }
-                let life = Life { seed: self.rng.next_u64(), pages: 0, answered: 0, flushed: 0, freed: false };
+                let life = Life { seed: self.drive.rng.next_u64(), pages: 0, answered: 0, flushed: 0, freed: false };
                 self.lives.insert(block, life);
             }
             (Done::BlockAllocated { result: Err(BlockError::WornOut { .. }), .. }, _) => self.seen.worn_out += 1,
@@ -273,29 +237,29 @@ impl Run<'_> {
         let live: Vec<VssdId> = self.vssds.iter().filter(|v| *v.1).map(|v| *v.0).collect();
         let open: Vec<Block> =
             self.lives.iter().filter(|(b, l)| !l.freed && live.contains(&b.vssd)).map(|(b, _)| *b).collect();
-        match self.rng.below(100) {
+        match self.drive.rng.below(100) {
             _ if live.is_empty() => self.alloc_vssd(),
             0..=3 if live.len() < 5 => self.alloc_vssd(),
             4 => {
-                let vssd = *self.rng.pick(&live);
+                let vssd = *self.drive.rng.pick(&live);
                 let token = self.token(Asked::FreeVssd { vssd });
-                match self.manager.dealloc_vssd(self.now, vssd, token, &mut self.out) {
+                match self.drive.manager.dealloc_vssd(self.drive.now, vssd, token, &mut self.drive.out) {
                     Ok(()) => _ = self.vssds.insert(vssd, false),
                     Err(_) => _ = self.asked.remove(&token),
                 }
             }
             5..=24 => {
-                let vssd = *self.rng.pick(&live);
+                let vssd = *self.drive.rng.pick(&live);
                 let token = self.token(Asked::AllocBlock);
-                if self.manager.alloc_block(self.now, vssd, token, &mut self.out).is_err() {
+                if self.drive.manager.alloc_block(self.drive.now, vssd, token, &mut self.drive.out).is_err() {
                     self.asked.remove(&token);
                 }
             }
-            25..=54 if !open.is_empty() => self.write(*self.rng.clone().pick(&open)),
-            55..=69 if !open.is_empty() => self.read(*self.rng.clone().pick(&open)),
+            25..=54 if !open.is_empty() => self.write(*self.drive.rng.clone().pick(&open)),
+            55..=69 if !open.is_empty() => self.read(*self.drive.rng.clone().pick(&open)),
             70..=84 if !open.is_empty() => {
-                let block = *self.rng.pick(&open);
-                if self.manager.free_block(self.now, block.vssd, block, &mut self.out).is_ok() {
+                let block = *self.drive.rng.pick(&open);
+                if self.drive.manager.free_block(self.drive.now, block.vssd, block, &mut self.drive.out).is_ok() {
                     self.lives.get_mut(&block).expect("open").freed = true;
                 }
             }
@@ -303,37 +267,37 @@ impl Run<'_> {
                 let token = self.token(Asked::Sync);
                 let answered = self.lives.iter().map(|(b, l)| (*b, l.seed, l.answered));
                 self.covers.insert(token, answered.collect());
-                self.manager.sync(self.now, token, &mut self.out);
+                self.drive.manager.sync(self.drive.now, token, &mut self.drive.out);
             }
             93..=95 => {
                 let mut dies: Vec<u32> = (0..6).collect();
-                self.rng.shuffle(&mut dies);
-                let pairs = self.rng.between(1, 3) as usize;
+                self.drive.rng.shuffle(&mut dies);
+                let pairs = self.drive.rng.between(1, 3) as usize;
                 let dies = dies.chunks(2).take(pairs).map(|p| (p[0], p[1])).collect();
-                self.manager.swap_dies(self.now, &Swap { dies }, &mut self.out);
+                self.drive.manager.swap_dies(self.drive.now, &Swap { dies }, &mut self.drive.out);
             }
             _ => {}
         }
         self.take()
     }
     fn alloc_vssd(&mut self) {
-        let isolation = *self.rng.pick(&Isolation::ALL);
-        let level = self.rng.below(2) as u32;
+        let isolation = *self.drive.rng.pick(&Isolation::ALL);
+        let level = self.drive.rng.below(2) as u32;
         let token = self.token(Asked::AllocVssd);
-        if self.manager.alloc_vssd(self.now, (isolation, level, 1), token, &mut self.out).is_err() {
+        if self.drive.manager.alloc_vssd(self.drive.now, (isolation, level, 1), token, &mut self.drive.out).is_err() {
             self.asked.remove(&token);
         }
     }
     fn write(&mut self, block: Block) {
-        let size = self.manager.block_bytes(block.vssd).expect("live") / PAGE;
+        let size = self.drive.manager.block_bytes(block.vssd).expect("live") / PAGE;
         let life = self.lives[&block];
-        let n = self.rng.between(1, 6).min(size - u64::from(life.pages)) as u32;
+        let n = self.drive.rng.between(1, 6).min(size - u64::from(life.pages)) as u32;
         if n == 0 {
             return;
         }
         let token = self.token(Asked::Write { block, pages: life.pages + n });
         let data = contents(&life, life.pages, n);
-        match self.manager.write(self.now, (block.vssd, block), None, &data, token, &mut self.out) {
+        match self.drive.manager.write(self.drive.now, (block.vssd, block), None, &data, token, &mut self.drive.out) {
             Ok(()) => self.lives.get_mut(&block).expect("open").pages += n,
             Err(_) => _ = self.asked.remove(&token),
         }
@@ -343,48 +307,41 @@ impl Run<'_> {
         if life.answered == 0 {
             return;
         }
-        let first = self.rng.below(u64::from(life.answered)) as u32;
-        let pages = self.rng.between(1, u64::from(life.answered - first).min(4)) as u32;
+        let first = self.drive.rng.below(u64::from(life.answered)) as u32;
+        let pages = self.drive.rng.between(1, u64::from(life.answered - first).min(4)) as u32;
         let token = self.token(Asked::Read { block, first, pages });
         let at = (u64::from(first) * PAGE, u64::from(pages) * PAGE);
-        if self.manager.read(self.now, (block.vssd, block), at, token, &mut self.out).is_err() {
+        if self.drive.manager.read(self.drive.now, (block.vssd, block), at, token, &mut self.drive.out).is_err() {
             self.asked.remove(&token);
         }
     }
 
     /// A power cut, or now and then an orderly end.
     fn end(&mut self) -> Result<(), String> {
-        if self.rng.chance(0.2) {
+        if self.drive.rng.chance(0.2) {
             self.settle()?;
             let token = self.token(Asked::Close);
-            self.manager.close(self.now, token, &mut self.out);
+            self.drive.manager.close(self.drive.now, token, &mut self.drive.out);
             self.settle()?;
             self.seen.closed += 1;
         } else {
             self.seen.cuts += 1;
-            self.seen.cuts_in_swaps += u64::from(self.manager.swapping());
+            self.seen.cuts_in_swaps += u64::from(self.drive.manager.swapping());
         }
-        let DriveStats { swap_moves, rotations, .. } = self.manager.stats();
+        let DriveStats { swap_moves, rotations, .. } = self.drive.manager.stats();
         self.seen.swap_moves += swap_moves;
         self.seen.rotations += rotations;
         self.cut();
         Ok(())
     }
     fn cut(&mut self) {
-        let disk = self.disk.crash(&mut self.rng);
-        let bad = std::mem::take(&mut self.disk.bad);
-        self.disk = PowerDisk::on(disk);
-        self.disk.bad = bad;
-        self.in_flight.clear();
-        self.out = ManagerOut::new();
-        self.manager = FlashManager::new(self.cfg.clone()).expect("a drive");
+        self.drive.cut();
         self.ready = false;
-        self.now = Time::ZERO;
     }
     fn boot(&mut self) -> Result<(), String> {
         loop {
-            self.manager.boot(self.now, &mut self.out);
-            let most = if self.rng.chance(0.3) { self.rng.below(120) } else { u64::MAX };
+            self.drive.manager.boot(self.drive.now, &mut self.drive.out);
+            let most = if self.drive.rng.chance(0.3) { self.drive.rng.below(120) } else { u64::MAX };
             for _ in 0..most {
                 if self.ready || !self.step()? {
                     break;
@@ -403,15 +360,15 @@ impl Run<'_> {
     }
     /// What was durable is there.
     fn verify(&mut self) -> Result<(), String> {
-        self.manager.check().map_err(|e| e.to_string())?;
-        for (block, count) in self.manager.erase_counts().enumerate() {
-            let truth = self.disk.erases(block as u32);
+        self.drive.manager.check().map_err(|e| e.to_string())?;
+        for (block, count) in self.drive.manager.erase_counts().enumerate() {
+            let truth = self.drive.disk.erases(block as u32);
             if count < truth {
                 return Err(format!("erase block {block} was erased {truth} times, {count} are counted"));
             }
         }
         // A vSSD whose allocation or end was not answered may be there or not.
-        let found: Vec<VssdId> = self.manager.vssds().map(|v| v.id).collect();
+        let found: Vec<VssdId> = self.drive.manager.vssds().map(|v| v.id).collect();
         if let Some((lost, _)) = self.vssds.iter().find(|(v, live)| **live && !found.contains(v)) {
             return Err(format!("{lost} is gone"));
         }
@@ -421,10 +378,10 @@ impl Run<'_> {
         let known = std::mem::take(&mut self.lives);
         for vssd in found {
             let mut from = 0;
-            while let Some(block) = self.manager.next_block(vssd, from).map_err(|e| e.to_string())? {
+            while let Some(block) = self.drive.manager.next_block(vssd, from).map_err(|e| e.to_string())? {
                 from = block.index + 1;
                 let life = known.get(&block).ok_or_else(|| format!("{block} was never written"))?;
-                let written = (self.manager.block(block).map_err(|e| e.to_string())?.written / PAGE) as u32;
+                let written = (self.drive.manager.block(block).map_err(|e| e.to_string())?.written / PAGE) as u32;
                 if written > life.pages || (!life.freed && written < life.flushed) {
                     return Err(format!("{block} has {written} pages: {life:?}"));
                 }
@@ -444,8 +401,9 @@ impl Run<'_> {
             self.seen.verified += 1;
             let token = self.token(Asked::Read { block, first: 0, pages: life.pages });
             let bytes = u64::from(life.pages) * PAGE;
-            self.manager
-                .read(self.now, (block.vssd, block), (0, bytes), token, &mut self.out)
+            self.drive
+                .manager
+                .read(self.drive.now, (block.vssd, block), (0, bytes), token, &mut self.drive.out)
                 .map_err(|e| e.to_string())?;
             while self.asked.contains_key(&token) {
                 if !self.step()? {

@@ -12,6 +12,7 @@ mod formats;
 mod gc;
 mod power;
 mod power_disk;
+mod power_drive;
 mod profiles;
 mod rig;
 mod sharing;

@@ -2,6 +2,8 @@
 
 #[path = "../../../flash/tests/all/power_disk.rs"]
 mod power_disk;
+#[path = "../../../flash/tests/all/power_drive.rs"]
+mod power_drive;
 
 mod basics;
 mod cuts;

@@ -5,16 +5,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rackweave_core::device::{Completion, DeviceError, DeviceOp};
-use rackweave_core::{Rng, SsdId, Time, VssdId};
-use rackweave_flash::backend::Memory;
+use rackweave_core::{Rng, SsdId, VssdId};
 use rackweave_flash::gc_policy::VictimPolicy;
 use rackweave_flash::manager::alloc::Isolation;
-use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};
+use rackweave_flash::manager::{Done, ManagerConfig};
 use rackweave_flash::{Geometry, Profile, Timing};
 use rackweave_kv::store::{Answer, Broken, Durability, Flash, PutError, Store, StoreConfig, StoreStats};
 
-use crate::power_disk::{PowerDisk, Ticket};
+use crate::power_drive::PowerDrive;
 
 /// 2 channels of 2 dies of 22 blocks of 4 pages of 8 KiB: a channel-isolated store has 19 blocks of 64 KiB.
 pub fn config() -> ManagerConfig {
@@ -145,16 +143,9 @@ struct Side {
     value_max: u64,
 }
 
-struct Run<'a> {
-    cfg: &'a ManagerConfig,
+struct Run {
     broken: Option<Broken>,
-    rng: Rng,
-    manager: FlashManager,
-    disk: PowerDisk,
-    in_flight: Vec<(Completion, Ticket)>,
-    out: ManagerOut,
-    now: Time,
-    failures: f64,
+    drive: PowerDrive,
     ready: bool,
     /// vSSDs allocated at the start.
     allocated: Vec<VssdId>,
@@ -168,15 +159,8 @@ pub fn run(cfg: &ManagerConfig, broken: Option<Broken>, seed: u64) -> Result<See
     let mut rng = Rng::new(seed);
     let failures = if rng.chance(0.2) { 0.001 } else { 0.0 };
     let mut r = Run {
-        cfg,
         broken,
-        manager: FlashManager::new(cfg.clone()).expect("a drive"),
-        disk: PowerDisk::on(Memory::new(cfg.profile.geometry)),
-        rng,
-        in_flight: Vec::new(),
-        out: ManagerOut::new(),
-        now: Time::ZERO,
-        failures,
+        drive: PowerDrive::new(cfg, rng, failures),
         ready: false,
         allocated: Vec::new(),
         sides: Vec::new(),
@@ -185,12 +169,12 @@ pub fn run(cfg: &ManagerConfig, broken: Option<Broken>, seed: u64) -> Result<See
     };
     r.boot_drive()?;
     r.make_stores()?;
-    for _ in 0..r.rng.between(2, 6) {
+    for _ in 0..r.drive.rng.between(2, 6) {
         r.boot()?;
-        let acts = r.rng.between(50, 500);
+        let acts = r.drive.rng.between(50, 500);
         for _ in 0..acts {
             r.act()?;
-            for _ in 0..r.rng.below(5) {
+            for _ in 0..r.drive.rng.below(5) {
                 r.step()?;
             }
         }
@@ -198,16 +182,20 @@ pub fn run(cfg: &ManagerConfig, broken: Option<Broken>, seed: u64) -> Result<See
     }
     r.boot()?;
     r.settle()?;
+    r.seen.failed_blocks = r.drive.failed_blocks;
     Ok(r.seen)
 }
 
-impl Run<'_> {
+impl Run {
     fn make_stores(&mut self) -> Result<(), String> {
-        let two = self.rng.chance(0.3);
+        let two = self.drive.rng.chance(0.3);
         for user in 0..=u16::from(two) {
-            let isolation = *self.rng.pick(&Isolation::ALL);
+            let isolation = *self.drive.rng.pick(&Isolation::ALL);
             let call = (isolation, u32::from(isolation != Isolation::Channel), 1);
-            self.manager.alloc_vssd(self.now, call, u64::from(user), &mut self.out).map_err(|e| e.to_string())?;
+            self.drive
+                .manager
+                .alloc_vssd(self.drive.now, call, u64::from(user), &mut self.drive.out)
+                .map_err(|e| e.to_string())?;
             while self.allocated.len() <= usize::from(user) {
                 if !self.step()? {
                     return Err("no vSSD".into());
@@ -215,16 +203,16 @@ impl Run<'_> {
             }
         }
         for (i, &vssd) in self.allocated.clone().iter().enumerate() {
-            let value_max = *self.rng.pick(&[40, 2000, 6500]);
-            let most = *self.rng.pick(&[8, 60, 300]);
+            let value_max = *self.drive.rng.pick(&[40, 2000, 6500]);
+            let most = *self.drive.rng.pick(&[8, 60, 300]);
             let keys = (0..most).map(|i| {
-                let len = self.rng.between(1, 40) as usize;
+                let len = self.drive.rng.between(1, 40) as usize;
                 let mut key = format!("{i:03}").into_bytes();
                 key.resize(3 + len, b'k');
                 (key, History::of(None))
             });
             let keys = keys.collect();
-            let victims = *self.rng.pick(&VictimPolicy::ALL);
+            let victims = *self.drive.rng.pick(&VictimPolicy::ALL);
             let user = i as u16 + 1;
             let (store, open, asked) = (None, false, BTreeMap::new());
             self.sides.push(Side { vssd, user, victims, store, open, keys, asked, value_max });
@@ -234,14 +222,9 @@ impl Run<'_> {
     /// Delivers one completion. False: none is under way.
     fn step(&mut self) -> Result<bool, String> {
         self.take()?;
-        if self.in_flight.is_empty() {
+        if !self.drive.complete(1_000_000) {
             return Ok(false);
         }
-        let i = self.rng.below(self.in_flight.len() as u64) as usize;
-        let (completion, ticket) = self.in_flight.swap_remove(i);
-        self.now.0 += self.rng.below(1_000_000);
-        self.disk.delivered(ticket, completion.result.is_ok());
-        self.manager.handle(self.now, completion, &mut self.out);
         self.take()?;
         Ok(true)
     }
@@ -265,21 +248,7 @@ impl Run<'_> {
     /// Executes what the manager asks for, hands its answers to the stores, and takes theirs.
     fn take(&mut self) -> Result<(), String> {
         loop {
-            for c in std::mem::take(&mut self.out.commands) {
-                let block = match &c.op {
-                    DeviceOp::Program { page, .. } => Some(page.block),
-                    DeviceOp::Erase { block, .. } => Some(*block),
-                    _ => None,
-                };
-                let fail = block.filter(|b| self.disk.bad.contains(b) || self.rng.chance(self.failures));
-                if let Some(block) = fail {
-                    self.seen.failed_blocks += u64::from(self.disk.bad.insert(block));
-                }
-                let fail = fail.map(|block| DeviceError::BadBlock { block });
-                let (result, ticket) = self.disk.submit(c.op, fail);
-                self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
-            }
-            let done = std::mem::take(&mut self.out.done);
+            let done = self.drive.take();
             if done.is_empty() {
                 break;
             }
@@ -293,7 +262,7 @@ impl Run<'_> {
             }
             self.answers(i)?;
         }
-        if self.disk.violations().is_empty() { Ok(()) } else { Err(format!("{:?}", self.disk.violations())) }
+        self.drive.sound()
     }
     fn done(&mut self, done: Done) -> Result<(), String> {
         let token = match &done {
@@ -320,7 +289,7 @@ impl Run<'_> {
         Ok(())
     }
     fn on<T>(&mut self, side: usize, f: impl FnOnce(&mut Store, &mut Flash<'_>) -> T) -> T {
-        let mut fx = Flash { now: self.now, manager: &mut self.manager, out: &mut self.out };
+        let mut fx = Flash { now: self.drive.now, manager: &mut self.drive.manager, out: &mut self.drive.out };
         f(self.sides[side].store.as_mut().expect("there"), &mut fx)
     }
     fn answers(&mut self, side: usize) -> Result<(), String> {
@@ -371,16 +340,19 @@ impl Run<'_> {
         Ok(())
     }
     fn act(&mut self) -> Result<(), String> {
-        let side = self.rng.below(self.sides.len() as u64) as usize;
+        let side = self.drive.rng.below(self.sides.len() as u64) as usize;
         let keys: Vec<Vec<u8>> = self.sides[side].keys.keys().cloned().collect();
-        let key = self.rng.pick(&keys).clone();
+        let key = self.drive.rng.pick(&keys).clone();
         self.token += 1;
         let token = self.token;
-        match self.rng.below(100) {
+        match self.drive.rng.below(100) {
             0..=54 => {
-                let value = if self.rng.chance(0.1) { 0 } else { self.rng.below(self.sides[side].value_max) };
+                let value =
+                    if self.drive.rng.chance(0.1) { 0 } else { self.drive.rng.below(self.sides[side].value_max) };
                 let mut bytes = vec![0u8; value as usize];
-                bytes.chunks_mut(8).for_each(|c| c.copy_from_slice(&self.rng.next_u64().to_le_bytes()[..c.len()]));
+                bytes
+                    .chunks_mut(8)
+                    .for_each(|c| c.copy_from_slice(&self.drive.rng.next_u64().to_le_bytes()[..c.len()]));
                 self.change(side, key, Some(bytes.into()), token)?;
             }
             55..=74 => self.change(side, key, None, token)?,
@@ -390,7 +362,7 @@ impl Run<'_> {
                 self.on(side, |s, fx| s.get(fx, &key, token)).map_err(|e| e.to_string())?;
             }
             _ => {
-                let limit = self.rng.between(1, 50) as usize;
+                let limit = self.drive.rng.between(1, 50) as usize;
                 let before = self.sides[side].keys.iter().map(|(k, h)| (k.clone(), h.answered)).collect();
                 self.sides[side].asked.insert(token, Asked::Scan { from: key.clone(), limit, before });
                 self.on(side, |s, fx| s.scan(fx, &key, limit, token)).map_err(|e| e.to_string())?;
@@ -399,7 +371,7 @@ impl Run<'_> {
         self.take()
     }
     fn change(&mut self, side: usize, key: Vec<u8>, value: Option<Bytes>, token: u64) -> Result<(), String> {
-        let forced = self.rng.chance(0.6);
+        let forced = self.drive.rng.chance(0.6);
         let durability = if forced { Durability::Forced } else { Durability::Buffered };
         let h = self.sides[side].keys.get_mut(&key).expect("known");
         h.changes.push(Change { value: value.clone(), forced, void: false });
@@ -422,9 +394,9 @@ impl Run<'_> {
 
     /// A power cut, or now and then an orderly end.
     fn end(&mut self) -> Result<(), String> {
-        if self.rng.chance(0.2) {
+        if self.drive.rng.chance(0.2) {
             self.settle()?;
-            self.manager.close(self.now, 0, &mut self.out);
+            self.drive.manager.close(self.drive.now, 0, &mut self.drive.out);
             self.settle()?;
             self.seen.closed += 1;
         } else {
@@ -439,22 +411,15 @@ impl Run<'_> {
         Ok(())
     }
     fn cut(&mut self) {
-        let disk = self.disk.crash(&mut self.rng);
-        let bad = std::mem::take(&mut self.disk.bad);
-        self.disk = PowerDisk::on(disk);
-        self.disk.bad = bad;
-        self.in_flight.clear();
-        self.out = ManagerOut::new();
-        self.manager = FlashManager::new(self.cfg.clone()).expect("a drive");
+        self.drive.cut();
         self.ready = false;
-        self.now = Time::ZERO;
         for s in &mut self.sides {
             (s.store, s.open) = (None, false);
             s.asked.clear();
         }
     }
     fn boot_drive(&mut self) -> Result<(), String> {
-        self.manager.boot(self.now, &mut self.out);
+        self.drive.manager.boot(self.drive.now, &mut self.drive.out);
         while !self.ready {
             if !self.step()? {
                 return Err("the drive does not recover".into());
@@ -470,10 +435,10 @@ impl Run<'_> {
             for i in 0..self.sides.len() {
                 let s = &mut self.sides[i];
                 let cfg = StoreConfig { victims: s.victims, broken: self.broken, ..StoreConfig::new(s.vssd, s.user) };
-                let mut fx = Flash { now: self.now, manager: &mut self.manager, out: &mut self.out };
+                let mut fx = Flash { now: self.drive.now, manager: &mut self.drive.manager, out: &mut self.drive.out };
                 s.store = Some(Store::open(cfg, &mut fx).map_err(|e| format!("open: {e}"))?);
             }
-            let most = if self.rng.chance(0.3) { self.rng.below(60) } else { u64::MAX };
+            let most = if self.drive.rng.chance(0.3) { self.drive.rng.below(60) } else { u64::MAX };
             for _ in 0..most {
                 self.take()?;
                 if self.sides.iter().all(|s| s.open) || !self.step()? {
@@ -534,17 +499,13 @@ impl Run<'_> {
     }
     /// As `step`, without taking the stores' answers.
     fn deliver(&mut self) -> Result<(), String> {
-        for c in std::mem::take(&mut self.out.commands) {
-            let (result, ticket) = self.disk.submit(c.op, None);
-            self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
+        for d in self.drive.take() {
+            self.done(d)?;
         }
-        if self.in_flight.is_empty() {
+        if !self.drive.complete(1_000_000) {
             return Err("a get is not answered".into());
         }
-        let (completion, ticket) = self.in_flight.swap_remove(0);
-        self.disk.delivered(ticket, completion.result.is_ok());
-        self.manager.handle(self.now, completion, &mut self.out);
-        for d in std::mem::take(&mut self.out.done) {
+        for d in self.drive.take() {
             self.done(d)?;
         }
         for i in 0..self.sides.len() {

@@ -1,0 +1,87 @@
+//! A drive of the flash manager that may lose its power: what the manager asks for is executed at once and completed in
+//! any order, erase blocks fail, and a power cut takes what no sync covers.
+
+use rackweave_core::device::{Completion, DeviceError, DeviceOp};
+use rackweave_core::{Rng, Time};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};
+
+use crate::power_disk::{PowerDisk, Ticket};
+
+pub struct PowerDrive {
+    cfg: ManagerConfig,
+    pub rng: Rng,
+    pub manager: FlashManager,
+    pub disk: PowerDisk,
+    in_flight: Vec<(Completion, Ticket)>,
+    pub out: ManagerOut,
+    pub now: Time,
+    /// Part of the programs and erases that fail, and their erase block with them.
+    pub failures: f64,
+    pub failed_blocks: u64,
+    pub commands: u64,
+}
+
+impl PowerDrive {
+    /// A new drive, not started.
+    pub fn new(cfg: &ManagerConfig, rng: Rng, failures: f64) -> PowerDrive {
+        PowerDrive {
+            cfg: cfg.clone(),
+            rng,
+            manager: FlashManager::new(cfg.clone()).expect("a drive"),
+            disk: PowerDisk::on(Memory::new(cfg.profile.geometry)),
+            in_flight: Vec::new(),
+            out: ManagerOut::new(),
+            now: Time::ZERO,
+            failures,
+            failed_blocks: 0,
+            commands: 0,
+        }
+    }
+    /// Executes what the manager asks for, and takes its answers.
+    pub fn take(&mut self) -> Vec<Done> {
+        for c in std::mem::take(&mut self.out.commands) {
+            self.commands += 1;
+            let fails = match &c.op {
+                DeviceOp::Program { page, .. } => Some(page.block),
+                DeviceOp::Erase { block, .. } => Some(*block),
+                _ => None,
+            };
+            let fail = fails.filter(|b| self.disk.bad.contains(b) || self.rng.chance(self.failures));
+            if let Some(block) = fail {
+                self.failed_blocks += u64::from(self.disk.bad.insert(block));
+            }
+            let fail = fail.map(|block| DeviceError::BadBlock { block });
+            let (result, ticket) = self.disk.submit(c.op, fail);
+            self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
+        }
+        std::mem::take(&mut self.out.done)
+    }
+    /// Completes one of the commands under way, less than so many ns later. False: there is none.
+    pub fn complete(&mut self, ns: u64) -> bool {
+        if self.in_flight.is_empty() {
+            return false;
+        }
+        let i = self.rng.below(self.in_flight.len() as u64) as usize;
+        let (completion, ticket) = self.in_flight.swap_remove(i);
+        self.now.0 += self.rng.below(ns);
+        self.disk.delivered(ticket, completion.result.is_ok());
+        self.manager.handle(self.now, completion, &mut self.out);
+        true
+    }
+    /// No rule of NAND flash was broken.
+    pub fn sound(&self) -> Result<(), String> {
+        if self.disk.violations().is_empty() { Ok(()) } else { Err(format!("{:?}", self.disk.violations())) }
+    }
+    /// A power cut: a drive that is not started, with what that left.
+    pub fn cut(&mut self) {
+        let disk = self.disk.crash(&mut self.rng);
+        let bad = std::mem::take(&mut self.disk.bad);
+        self.disk = PowerDisk::on(disk);
+        self.disk.bad = bad;
+        self.in_flight.clear();
+        self.out = ManagerOut::new();
+        self.manager = FlashManager::new(self.cfg.clone()).expect("a drive");
+        self.now = Time::ZERO;
+    }
+}
