@@ -192,7 +192,9 @@ fn part(k: &Kept, at: u64, from: u64, to: u64) -> Kept {
 /// A few sectors must not keep a whole receive buffer in memory.
 fn own(data: Payload) -> Payload {
     match data {
-        Payload::Bytes(b) if b.len() < MESSAGE_MAX as usize => Payload::Bytes(bytes::Bytes::copy_from_slice(&b)),
+        Payload::Bytes(_) | Payload::Summed(_) if data.len() < MESSAGE_MAX => {
+            Payload::Bytes(data.bytes().map_or_else(bytes::Bytes::new, bytes::Bytes::copy_from_slice))
+        }
         other => other,
     }
 }

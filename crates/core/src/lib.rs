@@ -11,6 +11,7 @@ pub mod node;
 pub mod payload;
 pub mod request;
 pub mod rng;
+pub mod summed;
 pub mod time;
 
 pub use id::{
@@ -20,4 +21,5 @@ pub use id::{
 pub use node::{Effects, Event, Layout, Node, NodeKind, TracePoint};
 pub use payload::Payload;
 pub use rng::Rng;
+pub use summed::Summed;
 pub use time::{Span, Time};

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::id::{BLOCK, SECTOR, SECTORS_PER_BLOCK};
 use crate::rng::mix64;
+use crate::summed::Summed;
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const ZEROS: [u8; SECTOR as usize] = [0; SECTOR as usize];
@@ -44,6 +45,8 @@ impl<T: Into<Arc<[u64]>>> From<T> for Identities {
 #[derive(Clone, Debug)]
 pub enum Payload {
     Bytes(Bytes),
+    /// Bytes with the CRC32C of each block.
+    Summed(Summed),
     /// `sectors` zero sectors.
     Zero {
         sectors: u32,
@@ -69,6 +72,7 @@ impl Payload {
     pub fn sectors(&self) -> u32 {
         match self {
             Payload::Bytes(b) => (b.len() as u32) / SECTOR,
+            Payload::Summed(s) => s.sectors(),
             Payload::Zero { sectors } | Payload::Elided { sectors, .. } => *sectors,
             Payload::Mixed(ids) => ids.len() as u32,
         }
@@ -88,6 +92,7 @@ impl Payload {
             Payload::Bytes(b) => {
                 Payload::Bytes(b.slice((first * SECTOR) as usize..((first + count) * SECTOR) as usize))
             }
+            Payload::Summed(s) => Payload::Summed(s.slice(first, count)),
             Payload::Zero { .. } => Payload::Zero { sectors: count },
             Payload::Elided { seed, .. } => {
                 Payload::Elided { sectors: count, seed: seed.wrapping_add(u64::from(first).wrapping_mul(STEP)) }
@@ -101,12 +106,12 @@ impl Payload {
     }
     /// The identity of sector `i`: equal contents have equal identities; zero for a zero sector.
     pub fn identity(&self, i: u32) -> u64 {
+        if let Some(b) = self.bytes() {
+            let s = &b[(i * SECTOR) as usize..((i + 1) * SECTOR) as usize];
+            return if s == ZEROS { 0 } else { hash_sector(s) };
+        }
         match self {
-            Payload::Bytes(b) => {
-                let s = &b[(i * SECTOR) as usize..((i + 1) * SECTOR) as usize];
-                if s == ZEROS { 0 } else { hash_sector(s) }
-            }
-            Payload::Zero { .. } => 0,
+            Payload::Bytes(_) | Payload::Summed(_) | Payload::Zero { .. } => 0,
             Payload::Elided { seed, .. } => mix64(seed.wrapping_add(u64::from(i).wrapping_mul(STEP))).max(1),
             Payload::Mixed(ids) => ids[i as usize],
         }
@@ -139,6 +144,9 @@ impl Payload {
         let total: u32 = parts.iter().map(Payload::sectors).sum();
         if parts.iter().all(|p| matches!(p, Payload::Zero { .. })) {
             return Payload::Zero { sectors: total };
+        }
+        if let Some(joined) = Self::concat_summed(parts) {
+            return joined;
         }
         if parts.iter().any(Payload::has_bytes) {
             let mut v = vec![0; (total * SECTOR) as usize];
@@ -177,8 +185,22 @@ impl Payload {
         }
         Some(Payload::Elided { sectors, seed: first })
     }
+    /// Consecutive slices of the same bytes, put together again: nothing is copied.
+    fn concat_summed(parts: &[Payload]) -> Option<Payload> {
+        let mut all = parts.iter().map(|p| if let Payload::Summed(s) = p { Some(s) } else { None });
+        let first = all.next()??.clone();
+        all.try_fold(first, |joined, next| joined.joined(next?)).map(Payload::Summed)
+    }
     fn has_bytes(&self) -> bool {
-        matches!(self, Payload::Bytes(_))
+        self.bytes().is_some()
+    }
+    /// The bytes, if there are any.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Payload::Bytes(b) => Some(b),
+            Payload::Summed(s) => Some(s.bytes()),
+            _ => None,
+        }
     }
     /// Writes the contents to `to`. An elided sector becomes its identity repeated.
     ///
@@ -187,6 +209,7 @@ impl Payload {
     pub fn copy_to(&self, to: &mut [u8]) {
         match self {
             Payload::Bytes(b) => to.copy_from_slice(b),
+            Payload::Summed(s) => to.copy_from_slice(s.bytes()),
             Payload::Zero { .. } => to.fill(0),
             _ => {
                 assert_eq!(to.len(), self.len() as usize);
@@ -201,6 +224,7 @@ impl Payload {
     pub fn to_bytes(&self) -> Bytes {
         match self {
             Payload::Bytes(b) => b.clone(),
+            Payload::Summed(s) => s.to_bytes(),
             other => {
                 let mut v = vec![0; other.len() as usize];
                 other.copy_to(&mut v);
@@ -208,16 +232,30 @@ impl Payload {
             }
         }
     }
-    /// CRC32C of the contents; for elided ones, of the identities (a stand-in that still catches mix-ups).
+    /// The CRC32C that came with the contents if there is one, else [`Payload::crc32c`]: what is kept beside them.
+    pub fn sum(&self) -> u32 {
+        match self {
+            Payload::Summed(s) => s.block_crc().unwrap_or_else(|| self.crc32c()),
+            other => other.crc32c(),
+        }
+    }
+    /// CRC32C of the contents as they are now, to be compared; for elided ones, of the identities (a stand-in that still
+    /// catches mix-ups).
     pub fn crc32c(&self) -> u32 {
         match self {
-            Payload::Bytes(b) => crc32c::crc32c(b),
+            Payload::Bytes(b) => crc32c(b),
+            Payload::Summed(s) => crc32c(s.bytes()),
             Payload::Zero { sectors } if sectors * SECTOR == BLOCK => ZERO_BLOCK_CRC,
-            Payload::Zero { .. } => crc32c::crc32c(&self.to_bytes()),
+            Payload::Zero { .. } => crc32c(&self.to_bytes()),
             Payload::Elided { sectors, seed } => mix64(*seed ^ u64::from(*sectors)) as u32,
             Payload::Mixed(ids) => ids.iter().fold(0, |c, id| crc32c::crc32c_append(c, &id.to_le_bytes())),
         }
     }
+}
+
+/// CRC32C of bytes, by the fastest way for a block.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 /// CRC32C of 4,096 zero bytes.
@@ -226,7 +264,7 @@ const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
 /// Contents are equal, sector by sector; how they are held does not matter.
 impl PartialEq for Payload {
     fn eq(&self, other: &Payload) -> bool {
-        if let (Payload::Bytes(a), Payload::Bytes(b)) = (self, other) {
+        if let (Some(a), Some(b)) = (self.bytes(), other.bytes()) {
             return a == b;
         }
         self.sectors() == other.sectors() && (0..self.sectors()).all(|i| self.identity(i) == other.identity(i))

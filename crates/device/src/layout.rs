@@ -362,7 +362,7 @@ pub(super) enum Repr {
 impl Repr {
     pub(super) fn of(p: &Payload) -> Repr {
         match p {
-            Payload::Bytes(_) => Repr::Bytes,
+            Payload::Bytes(_) | Payload::Summed(_) => Repr::Bytes,
             Payload::Zero { .. } => Repr::Zero,
             Payload::Elided { seed, .. } => Repr::Elided { seed: *seed },
             Payload::Mixed(_) => Repr::Mixed,

@@ -77,8 +77,10 @@ impl Tail {
 }
 
 fn slot_bytes(data: Option<&Payload>) -> Cow<'_, [u8]> {
+    if let Some(b) = data.and_then(Payload::bytes).filter(|b| b.len() == SLOT) {
+        return Cow::Borrowed(b);
+    }
     match data {
-        Some(Payload::Bytes(b)) if b.len() == SLOT => Cow::Borrowed(b),
         Some(Payload::Mixed(ids)) => {
             let mut b = vec![0; SLOT];
             b.chunks_exact_mut(8).zip(ids.iter()).for_each(|(to, id)| to.copy_from_slice(&id.to_le_bytes()));

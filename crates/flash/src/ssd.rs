@@ -246,6 +246,8 @@ impl Space {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlashStats {
     pub host_slots: u64,
+    /// Those of them whose CRC32C came with them (PN3).
+    pub summed_slots: u64,
     /// Moved by the collector, or programmed again as their block failed.
     pub gc_slots: u64,
     pub range_slots: u64,

@@ -100,7 +100,7 @@ impl End {
             }
             while let Some(event) = self.endpoint.poll_event() {
                 if let Event::Delivered(d) = event {
-                    return Ok(rackweave_wire::decode_apart(&d.message.head, &d.message.data)?);
+                    return Ok(rackweave_wire::decode_apart(&d.message.head, &d.message.data, d.crcs)?);
                 }
             }
         }

@@ -61,6 +61,8 @@ pub struct VssdStatus {
     /// Slots programmed for the host, and beyond that: by collection and as range records.
     pub host_slots: u64,
     pub moved_slots: u64,
+    /// Slots programmed for the host whose CRC32C came with them (PN3).
+    pub summed_slots: u64,
     pub cache_capacity: u64,
     pub cache_used: u64,
     pub cache_dirty: u64,

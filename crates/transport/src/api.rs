@@ -184,7 +184,8 @@ pub struct Delivered {
     pub from: NodeId,
     pub class: Class,
     pub message: Message,
-    /// CRC32C of each 4 KiB of the data, computed as it came in (PN3); the last may be shorter.
+    /// CRC32C of each 4 KiB of the data, computed as it came in (PN3); the last may be shorter. None without
+    /// [`Config::block_crcs`].
     pub crcs: Vec<u32>,
 }
 

@@ -365,7 +365,8 @@ impl Endpoint {
                 .min(self.cfg.reassembly_bytes_total.saturating_sub(self.half_bytes)),
             unread: self.cfg.unread_bytes_max.saturating_sub(self.unread_bytes),
         };
-        let d = Datagram { long: p.form == header::LONG, bytes: d, payload: p.payload.clone(), known };
+        let summed = self.cfg.block_crcs || self.auth.keys().is_none();
+        let d = Datagram { long: p.form == header::LONG, bytes: d, payload: p.payload.clone(), known, summed };
         let rx = &mut peer.flow(p.class).rx;
         let outcome = rx.chunk(now, &c, &d, room);
         let taken = !matches!(outcome, Outcome::Contradicts | Outcome::NoRoom | Outcome::Unread);

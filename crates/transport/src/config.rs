@@ -78,6 +78,9 @@ pub struct Config {
     /// Whether payloads are encrypted where there are keys, not only authenticated. Default true: it also costs less, since
     /// authenticated data goes a slower way than encrypted data through the library. Off, captures show payloads.
     pub encrypt: bool,
+    /// Whether messages come with the CRC32C of each 4 KiB of their data (PN3): for nodes that keep what they receive. Default
+    /// true. Off, it is computed only where it is what checks datagrams.
+    pub block_crcs: bool,
     /// Newest version of the datagram format this endpoint speaks: [`crate::VERSION`] or the one before.
     pub version: u8,
     /// Peers kept at the most. Default 4,096: 64 servers (RB1), several racks, and their clients.
@@ -111,6 +114,7 @@ impl Default for Config {
             dead_after: Span::from_secs(3),
             stream_loss_per_mille: 200,
             encrypt: true,
+            block_crcs: true,
             version: crate::VERSION,
             peers_max: 4096,
         }

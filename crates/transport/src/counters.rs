@@ -43,6 +43,8 @@ counters! {
     drop_no_room, drop_unread,
     /// Messages.
     messages_sent, messages_acked, messages_delivered, messages_given_up, messages_refused,
+    /// Bytes of data delivered with their blocks' CRCs, each computed once.
+    summed_bytes,
     /// Half-received messages whose sender was silent for too long.
     messages_half,
     chunks_lost, chunks_lost_spuriously, timeouts,

@@ -264,6 +264,7 @@ impl Endpoint {
     pub(crate) fn deliver(&mut self, from: NodeId, class: Class, message: Message, crcs: Vec<u32>) {
         self.unread_bytes += message.len();
         self.counters.messages_delivered += 1;
+        self.counters.summed_bytes += if crcs.is_empty() { 0 } else { message.data.len() as u64 };
         self.events.push_back(Event::Delivered(Delivered { from, class, message, crcs }));
     }
     /// News beyond the bound is dropped: `peers` tells the same. What became of a message never is.

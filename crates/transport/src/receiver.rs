@@ -83,7 +83,8 @@ struct Incoming {
     head: Vec<u8>,
     have_header: bool,
     data: Vec<u8>,
-    blocks: Blocks,
+    /// If the blocks' CRCs are wanted.
+    blocks: Option<Blocks>,
     got: Vec<u64>,
     left: u32,
     /// One more than the highest chunk here.
@@ -92,13 +93,13 @@ struct Incoming {
 }
 
 impl Incoming {
-    fn new(c: &Chunk, now: Time) -> Incoming {
+    fn new(c: &Chunk, now: Time, summed: bool) -> Incoming {
         Incoming {
             like: *c,
             head: vec![0; HEAD_BYTES + usize::from(c.prefix_bytes)],
             have_header: false,
             data: Vec::new(),
-            blocks: Blocks::default(),
+            blocks: summed.then(Blocks::default),
             got: vec![0; (c.count() as usize).div_ceil(64)],
             left: c.count(),
             top: 0,
@@ -128,7 +129,9 @@ impl Incoming {
     }
     /// In order there is nothing to fill with zeros first.
     fn put(&mut self, at: usize, data: &[u8], known: &[u32]) {
-        self.blocks.add(at, data, known);
+        if let Some(blocks) = &mut self.blocks {
+            blocks.add(at, data, known);
+        }
         if self.data.is_empty() {
             self.data.reserve_exact((self.like.body_bytes - u32::from(self.like.prefix_bytes)) as usize);
         }
@@ -139,6 +142,15 @@ impl Incoming {
         let inside = self.data.len().min(end) - at;
         self.data[at..at + inside].copy_from_slice(&data[..inside]);
         self.data.extend_from_slice(&data[inside..]);
+    }
+    /// Appends data behind all that is there. Returns the CRC of what has `before` and then the data, where CRCs are wanted.
+    #[inline]
+    fn append(&mut self, data: &[u8], before: u32) -> u32 {
+        if let Some(blocks) = &mut self.blocks {
+            return blocks.append(&mut self.data, data, before);
+        }
+        self.data.extend_from_slice(data);
+        0
     }
     fn entry(&self) -> AckEntry {
         let count = self.like.count();
@@ -188,6 +200,8 @@ pub(crate) struct Datagram<'a> {
     pub long: bool,
     /// CRC32C of each part of the data that lies in one block, or nothing.
     pub known: &'a [u32],
+    /// Whether the message is to come with its blocks' CRCs.
+    pub summed: bool,
 }
 
 /// Memory that is left for arriving messages.
@@ -275,7 +289,7 @@ impl Receiver {
                 return Outcome::NoRoom;
             }
             self.bytes += size;
-            self.incoming.insert(c.id, Incoming::new(c, now));
+            self.incoming.insert(c.id, Incoming::new(c, now, d.summed));
         }
         let Some(i) = self.incoming.get_mut(&c.id) else { return Outcome::NoRoom };
         if i.has(u32::from(c.number)) {
@@ -299,7 +313,7 @@ impl Receiver {
         self.partial.retain(|p| *p != c.id);
         self.finish(c);
         restore(&mut i.head[..HEAD_BYTES]);
-        let crcs = i.blocks.finish(&i.data);
+        let crcs = i.blocks.map_or_else(Vec::new, |b| b.finish(&i.data));
         Outcome::Whole(Message { head: i.head.into(), data: i.data.into() }, crcs)
     }
 
@@ -319,10 +333,12 @@ impl Receiver {
             if at != i.data.len() || i.has(u32::from(number)) || i.left == 1 {
                 break;
             }
-            let before = i.blocks.before(at);
-            if !next(number, &mut |sum, chunk| i.blocks.append(&mut i.data, chunk, sum)) {
+            let before = i.blocks.as_ref().map(|b| b.before(at));
+            if !next(number, &mut |sum, chunk| i.append(chunk, sum)) {
                 i.data.truncate(at);
-                i.blocks.back(at, before);
+                if let (Some(blocks), Some(before)) = (&mut i.blocks, before) {
+                    blocks.back(at, before);
+                }
                 break;
             }
             i.got[usize::from(number) / 64] |= 1 << (number % 64);
@@ -342,12 +358,14 @@ impl Receiver {
         head.extend_from_slice(&d.bytes[..HEAD_BYTES]);
         head.extend_from_slice(&d.bytes[d.payload.start..data_at]);
         restore(&mut head[..HEAD_BYTES]);
-        let data = Bytes::copy_from_slice(&d.bytes[data_at..d.payload.end]);
-        let crcs = match d.known {
-            [] => data.chunks(BLOCK_BYTES).map(crc32c).collect(),
-            known => known.to_vec(),
-        };
-        (Message { head: head.into(), data }, crcs)
+        let data = &d.bytes[data_at..d.payload.end];
+        if !d.summed || !d.known.is_empty() {
+            return (Message { head: head.into(), data: Bytes::copy_from_slice(data) }, d.known.to_vec());
+        }
+        let (mut copy, mut crcs) =
+            (Vec::with_capacity(data.len()), Vec::with_capacity(data.len().div_ceil(BLOCK_BYTES)));
+        append(&mut copy, 0, data, 0, |_, _, crc| crcs.push(crc));
+        (Message { head: head.into(), data: copy.into() }, crcs)
     }
 
     fn window(&self, id: TransferId) -> &Window {

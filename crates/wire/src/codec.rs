@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId};
+use rackweave_core::{
+    BlockAddr, Epoch, Incarnation, NodeId, Payload, SetId, Span, SsdId, Summed, Time, Timestamp, VolumeId, VssdId,
+};
 
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::TEXT_MAX;
@@ -81,8 +83,8 @@ impl<'a> Writer<'a> {
 pub(crate) struct Reader<'a> {
     from: &'a [u8],
     shared: Option<&'a Bytes>,
-    /// Contents that follow `from`, not yet taken.
-    apart: Option<&'a Bytes>,
+    /// Contents that follow `from`, not yet taken, and the CRC32C of each 4 KiB of them if known.
+    apart: Option<(&'a Bytes, Vec<u32>)>,
     at: usize,
     elided: bool,
 }
@@ -95,12 +97,12 @@ impl<'a> Reader<'a> {
         Reader { shared: Some(from), ..Reader::new(from) }
     }
     /// `data` follows `from`: the contents that the packet ends with.
-    pub fn apart(from: &'a Bytes, data: &'a Bytes) -> Reader<'a> {
-        Reader { apart: Some(data).filter(|d| !d.is_empty()), ..Reader::shared(from) }
+    pub fn apart(from: &'a Bytes, data: &'a Bytes, crcs: Vec<u32>) -> Reader<'a> {
+        Reader { apart: Some((data, crcs)).filter(|(d, _)| !d.is_empty()), ..Reader::shared(from) }
     }
     /// Bytes that follow, not in `all`.
     pub fn bytes_apart(&self) -> usize {
-        self.apart.map_or(0, Bytes::len)
+        self.apart.as_ref().map_or(0, |(d, _)| d.len())
     }
     pub fn offset(&self) -> usize {
         self.at
@@ -124,17 +126,17 @@ impl<'a> Reader<'a> {
         Ok(slice)
     }
     /// As `slice`, to be kept: shares the packet's memory if it can.
-    pub fn keep(&mut self, need: usize) -> Result<Bytes, DecodeError> {
-        if let Some(data) = self.apart.filter(|d| self.left() == 0 && d.len() == need) {
-            self.apart = None;
-            return Ok(data.clone());
+    pub fn contents(&mut self, need: usize) -> Result<Payload, DecodeError> {
+        let left = self.left();
+        if let Some((data, crcs)) = self.apart.take_if(|(d, _)| left == 0 && d.len() == need) {
+            return Ok(Summed::new(data.clone(), crcs).map_or_else(Payload::Bytes, Payload::Summed));
         }
         let start = self.at;
         let slice = self.slice(need)?;
-        Ok(match self.shared {
+        Ok(Payload::Bytes(match self.shared {
             Some(all) => all.slice(start..start + need),
             None => Bytes::copy_from_slice(slice),
-        })
+        }))
     }
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let mut array = [0; N];

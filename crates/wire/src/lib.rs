@@ -63,9 +63,10 @@ pub fn decode_shared(from: &Bytes) -> Result<Packet, DecodeError> {
 }
 
 /// The packet of [`encode_apart`]'s two parts; contents share `data`'s memory. The checksum is not looked at: a transport
-/// has checked all bytes as they came in.
-pub fn decode_apart(head: &Bytes, data: &Bytes) -> Result<Packet, DecodeError> {
-    decode_with(Reader::apart(head, data), true)
+/// has checked all bytes as they came in. The CRC32C of each 4 KiB of `data`, if that was computed on the way in, stays with the
+/// contents until they are written (PN3); otherwise `crcs` is empty.
+pub fn decode_apart(head: &Bytes, data: &Bytes, crcs: Vec<u32>) -> Result<Packet, DecodeError> {
+    decode_with(Reader::apart(head, data, crcs), true)
 }
 
 fn decode_with(mut r: Reader<'_>, verified: bool) -> Result<Packet, DecodeError> {

@@ -26,7 +26,7 @@ impl Wire for Payload {
             return w.fail(EncodeError::TooMany { what: WHAT, count: sectors, limit: SECTORS_MAX });
         }
         w.u8(match self {
-            Payload::Bytes(_) => 0,
+            Payload::Bytes(_) | Payload::Summed(_) => 0,
             Payload::Zero { .. } => 1,
             Payload::Elided { .. } => 2,
             Payload::Mixed(_) => 3,
@@ -34,6 +34,7 @@ impl Wire for Payload {
         (sectors as u32).put(w);
         match self {
             Payload::Bytes(b) => w.contents(b),
+            Payload::Summed(s) => w.contents(&s.to_bytes()),
             Payload::Zero { .. } => {}
             Payload::Elided { seed, .. } => {
                 w.mark_elided();
@@ -54,7 +55,7 @@ impl Wire for Payload {
             return Err(DecodeError::TooMany { what: WHAT, count: sectors, limit: SECTORS_MAX, offset: offset + 1 });
         }
         match kind {
-            0 => Ok(Payload::Bytes(r.keep((sectors * SECTOR) as usize)?)),
+            0 => r.contents((sectors * SECTOR) as usize),
             1 => Ok(Payload::Zero { sectors }),
             2 => {
                 r.mark_elided();

@@ -7,7 +7,9 @@ use hdrhistogram::Histogram;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{Body, Class, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
 use rackweave_core::payload::Payload;
-use rackweave_core::{BLOCK, Effects, Epoch, Event, Incarnation, NodeId, SECTOR, SetId, Time, VolumeId, VssdId};
+use rackweave_core::{
+    BLOCK, Effects, Epoch, Event, Incarnation, NodeId, SECTOR, SECTORS_PER_BLOCK, SetId, Time, VolumeId, VssdId,
+};
 use rackweave_rack::embedded::engine::Nodes;
 
 pub const SERVER: NodeId = NodeId(2);
@@ -18,31 +20,26 @@ const KEPT: usize = 4096;
 /// Longest latency that is told apart, ns.
 const LATENCY_MAX: u64 = 10_000_000_000;
 
-/// The fastest there is, whatever brought the block.
-fn crc32c(block: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, block) as u32
-}
-
 /// Blocks by number, as a write cache has them: the bytes shared, with the CRC32C of each 4 KiB.
 #[derive(Debug)]
 pub struct Blocks {
-    kept: Vec<(Bytes, u32)>,
+    kept: Vec<(Payload, u32)>,
     pub writes: u64,
 }
 
 impl Default for Blocks {
     fn default() -> Blocks {
-        Blocks { kept: vec![(Bytes::new(), 0); KEPT], writes: 0 }
+        Blocks { kept: vec![(Payload::zero(0), 0); KEPT], writes: 0 }
     }
 }
 
 impl Blocks {
     /// Keeps the data from that sector on. Whoever has the blocks' checksums already passes them (PN3).
-    pub fn write(&mut self, first_sector: u64, data: &Bytes, known: &[u32]) {
+    pub fn write(&mut self, first_sector: u64, data: &Payload) {
         let first = (first_sector * u64::from(SECTOR) / u64::from(BLOCK)) as usize;
-        for (i, at) in (0..data.len()).step_by(BLOCK as usize).enumerate() {
-            let block = data.slice(at..(at + BLOCK as usize).min(data.len()));
-            let crc = known.get(i).copied().unwrap_or_else(|| crc32c(&block));
+        for (i, at) in (0..data.sectors()).step_by(SECTORS_PER_BLOCK as usize).enumerate() {
+            let block = data.slice(at, SECTORS_PER_BLOCK.min(data.sectors() - at));
+            let crc = block.sum();
             self.kept[(first + i) % KEPT] = (block, crc);
         }
         self.writes += 1;
@@ -181,8 +178,7 @@ impl Nodes for End {
             End::Server(blocks) => {
                 let Event::Packet(p) = event else { return };
                 let Body::Io(IoRequest::Write(w)) = p.body else { return };
-                let Payload::Bytes(data) = &w.data else { return };
-                blocks.write(w.range.first, data, &[]);
+                blocks.write(w.range.first, &w.data);
                 fx.send(packet(SERVER, p.src, Op::Reply, p.header.request, Body::Reply(IoReply::Done)));
             }
         }

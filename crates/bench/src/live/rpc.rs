@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
+use rackweave_core::payload::Payload;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::transport::{Channel, Endpoint, Server};
@@ -77,7 +78,7 @@ impl UnaryService<WriteRequest> for Storage {
     fn call(&mut self, request: Request<WriteRequest>) -> Self::Future {
         let w = request.into_inner();
         match self.0.lock() {
-            Ok(mut blocks) => blocks.write(w.first_sector, &w.data, &[]),
+            Ok(mut blocks) => blocks.write(w.first_sector, &Payload::Bytes(w.data)),
             Err(_) => return ready(Err(Status::internal("poisoned"))),
         }
         ready(Ok(Response::new(WriteReply { request: w.request, status: 0 })))

@@ -1,12 +1,19 @@
 //! Keys of a running rack, and datagrams of nobody in it, on real sockets.
 
 use std::fs;
+use std::io::{BufRead, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rackweave_core::Rng;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
 use crate::harness::{Rack, pause, rackweave, text, wait_for};
@@ -214,25 +221,60 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
     let foreign = rack.config("foreign.toml", "foreign/127.0.0.1");
     let (ok, _, err) = ask(&foreign, &["volume", "list"]);
     assert!(!ok && err.contains("another authority's"), "{err}");
+    // Shows a certificate of ours, trusts another authority: it is the client that refuses.
+    rack.copy("keys/admin", "keys/doubting", &["host.pem", "host-key.pem"]);
+    rack.copy("foreign/127.0.0.1", "keys/doubting", &["ca.pem"]);
+    let (ok, _, err) = ask(&rack.config("doubting.toml", "keys/doubting"), &["volume", "list"]);
+    assert!(!ok && err.contains("its certificate is another authority's"), "{err}");
+    // Of a key that others may read nobody knows who has it.
+    let open = rack.path("keys/doubting/host-key.pem");
+    fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("chmod");
+    let (ok, _, err) = ask(&rack.config("doubting.toml", "keys/doubting"), &["volume", "list"]);
+    assert!(!ok && err.contains("host-key.pem: its mode is 640"), "{err}");
+    // A host of ours, whose certificate has ended.
+    rack.issue_expired("keys/late", "late");
+    let (ok, _, err) = ask(&rack.config("late.toml", "keys/late"), &["volume", "list"]);
+    assert!(!ok && err.contains("it refuses this host's certificate: expired"), "{err}");
     // Trusts us, shows a certificate that is not ours.
     fs::copy(rack.path("keys/ca.pem"), rack.path("foreign/127.0.0.1/ca.pem")).expect("copy");
     let (ok, _, err) = ask(&foreign, &["volume", "list"]);
     assert!(!ok && err.contains("meta at 127.0.0.1"), "{err}");
     // No certificate, no TLS, nothing at all.
     let at: SocketAddr = format!("127.0.0.1:{}", rack.control).parse().expect("address");
+    let said = rack.ask_without_certificate(at);
+    assert!(!said.contains(&b'{'), "a client without a certificate was told {}", text(&said));
     let mut junk = std::net::TcpStream::connect(at).expect("connect");
-    std::io::Write::write_all(&mut junk, b"{\"op\":\"volume_list\"}\n").expect("send");
+    junk.write_all(b"{\"op\":\"volume_list\"}\n").expect("send");
+    junk.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    let mut said = Vec::new();
+    let closed = std::io::Read::read_to_end(&mut junk, &mut said).map_err(|e| e.kind());
+    assert!(closed != Err(std::io::ErrorKind::WouldBlock), "a client in the clear is left waiting");
+    assert!(!said.contains(&b'{'), "and it is told nothing: {}", text(&said));
     let _half_open: Vec<_> = (0..20).map(|_| std::net::TcpStream::connect(at).expect("connect")).collect();
     wait_for("refusals are counted", || {
         let s: Value = serde_json::from_str(&ask(&admin, &["status", "--json"]).1).unwrap_or_default();
         s["network"].is_array()
             && network(&s, "tls_unknown_issuer") > 0
             && network(&s, "tls_protocol") > 0
+            && network(&s, "tls_expired") > 0
+            && network(&s, "tls_no_certificate") > 0
             && network(&s, "tls_refused_by_peer") > 0
     });
     // A configuration that cannot work says what is wrong.
     let (ok, _, err) = ask(&rack.config("none.toml", "keys/nobody"), &["status"]);
     assert!(!ok && err.contains("control.certificates") && err.contains("nobody"), "{err}");
+    // The nodes show what another host was given, then what has ended: files that change are read again within a second.
+    let seen = |what: &str, words: &str| {
+        wait_for(what, || {
+            let (ok, _, err) = ask(&admin, &["volume", "list"]);
+            !ok && err.contains(words)
+        });
+    };
+    rack.copy("keys/elsewhere", "keys/127.0.0.1", &["host.pem", "host-key.pem"]);
+    seen("another host's certificate is refused", "not valid for name");
+    rack.issue_expired("keys/ended", "127.0.0.1");
+    rack.copy("keys/ended", "keys/127.0.0.1", &["host.pem", "host-key.pem"]);
+    seen("a certificate that has ended is refused", "certificate expired");
     rack.stop();
 }
 
@@ -256,6 +298,7 @@ impl Hosts {
             keys(&["keys", "add", cluster, "127.0.0.1", "localhost"]);
         }
         keys(&["keys", "add", "keys", "admin", "--days", "1"]);
+        keys(&["keys", "add", "keys", "elsewhere"]);
         let free = UdpSocket::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port();
         // Room for both ranges below the end.
         let port = free.min(60_000);
@@ -273,6 +316,47 @@ impl Hosts {
     }
     fn path(&self, name: &str) -> std::path::PathBuf {
         self.dir.path(name)
+    }
+    fn copy(&self, from: &str, to: &str, files: &[&str]) {
+        fs::create_dir_all(self.path(to)).expect("directory");
+        for f in files {
+            fs::copy(self.path(from).join(f), self.path(to).join(f)).expect("copy");
+        }
+    }
+    /// A host's directory with a certificate of our authority that ended years ago.
+    fn issue_expired(&self, dir: &str, name: &str) {
+        let authority = CertificateDer::from_pem_file(self.path("keys/ca.pem")).expect("the authority");
+        let named = b"rackweave cluster 0123456789abcdef".len();
+        let at = authority.windows(named).position(|w| w.starts_with(b"rackweave cluster ")).expect("its name");
+        let mut ca = CertificateParams::default();
+        ca.distinguished_name.push(DnType::CommonName, text(&authority[at..at + named]));
+        ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        let key = fs::read_to_string(self.path("keys/ca-key.pem")).expect("its key");
+        let issuer = Issuer::from_params(&ca, KeyPair::from_pem(&key).expect("a key"));
+        let mut p = CertificateParams::new([name.to_string()]).expect("a name");
+        p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        p.not_after = date_time_ymd(2020, 2, 1);
+        let own = KeyPair::generate().expect("a key");
+        let certificate = p.signed_by(&own, &issuer).expect("signs");
+        self.copy("keys/admin", dir, &["ca.pem", "host-key.pem"]);
+        fs::write(self.path(dir).join("host.pem"), certificate.pem()).expect("write");
+        fs::write(self.path(dir).join("host-key.pem"), own.serialize_pem()).expect("write");
+    }
+    /// What a node answers to who trusts our authority and has no certificate of its own.
+    fn ask_without_certificate(&self, at: SocketAddr) -> Vec<u8> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("keys/ca.pem")).expect("the authority")).expect("a root");
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
+        let config = config.with_root_certificates(roots).with_no_client_auth();
+        let conn = ClientConnection::new(config.into(), "127.0.0.1".try_into().expect("a name")).expect("begins");
+        let tcp = std::net::TcpStream::connect(at).expect("connect");
+        tcp.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        let (mut stream, mut said) = (StreamOwned::new(conn, tcp), Vec::new());
+        // The refusal may come before or after this is sent.
+        let _ = stream.write_all(b"{\"op\":\"volume_list\"}\n").and_then(|()| stream.flush());
+        let _ = std::io::BufReader::new(stream).read_until(b'\n', &mut said);
+        said
     }
     /// A configuration with these certificates.
     fn config(&self, name: &str, certificates: &str) -> String {

@@ -343,5 +343,5 @@ fn reserve(s: usize) -> u32 {
 }
 
 fn looks_like_summary(data: &Payload) -> bool {
-    matches!(data, Payload::Bytes(b) if b.starts_with(&MAGIC))
+    data.bytes().is_some_and(|b| b.starts_with(&MAGIC))
 }

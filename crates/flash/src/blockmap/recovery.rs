@@ -146,8 +146,5 @@ impl BlockMap {
 
 /// The bytes; `None` of contents that have none, which are no summary.
 fn bytes_of(data: &Payload) -> Option<bytes::Bytes> {
-    match data {
-        Payload::Bytes(b) => Some(b.clone()),
-        _ => None,
-    }
+    data.bytes().map(|_| data.to_bytes())
 }

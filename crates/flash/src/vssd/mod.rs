@@ -373,8 +373,10 @@ impl Vssd {
             Place::Nowhere => return Err(NoFreeBlock.into()),
         };
         let mut slots = Vec::with_capacity(self.blocks.spp as usize);
+        let summed = |w: &&BlockWrite| matches!(&w.data, Payload::Summed(s) if s.is_known());
+        self.stats.summed_slots += writes.iter().filter(summed).count() as u64;
         slots.extend(writes.iter().map(|w| {
-            let crc = if io.cfg.verify { w.data.crc32c() } else { 0 };
+            let crc = if io.cfg.verify { w.data.sum() } else { 0 };
             let record = SlotRecord { kind: SlotKind::Data, addr: w.addr, version: w.version, crc };
             Slot { data: w.data.clone(), record }
         }));

@@ -1,10 +1,10 @@
 //! Recovery (protocol rule 22): the newest complete checkpoint, spare areas of the blocks it does not describe, then the
 //! range records. It writes nothing but a note of the start in the journal, so a power cut during it changes nothing.
 
+use rackweave_core::TracePoint;
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp, PageSpare};
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::BlockRange;
-use rackweave_core::{Payload, TracePoint};
 
 use super::blocks::{NONE, PAD, RANGE_VOLUME, Record, State, is_range};
 use super::checkpoint::{
@@ -363,8 +363,8 @@ impl Vssd {
         let group = (self.blocks.addr(slot) - RANGE_VOLUME) as u32;
         let records = match result {
             Ok(DeviceData::Slot(s)) if s.data.crc32c() == s.record.crc => {
-                let Payload::Bytes(b) = s.data else { return };
-                ranges::decode_group(&b).filter(|g| g.0 == group).map(|g| g.1)
+                let Some(b) = s.data.bytes() else { return };
+                ranges::decode_group(b).filter(|g| g.0 == group).map(|g| g.1)
             }
             _ => None,
         };

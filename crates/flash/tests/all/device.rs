@@ -2,7 +2,7 @@
 
 use rackweave_core::device::{Completion, DeviceData, DeviceError, DeviceOp, PageAddr};
 use rackweave_core::msg::BlockRange;
-use rackweave_core::{Payload, SsdId, Time, Timestamp, VolumeId, VssdId};
+use rackweave_core::{Payload, SsdId, Summed, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::{AllocError, BlockWrite, FlashDone, FlashOut, Profile, ReadError, Share, Ssd, SsdConfig, Timing};
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config, small_profile};
@@ -86,6 +86,32 @@ fn damage_is_found_and_healed_by_the_same_version() {
     rig.write(BlockWrite { addr: addr(9), version: Timestamp(5), data: contents(5) }, 2);
     rig.settle();
     assert_eq!(rig.fetch(9), (Timestamp(5), Ok(contents(5))));
+}
+
+/// PN3: the CRC that was computed as a block came in stands beside it on flash. So a byte that changes in memory on the way from
+/// the network to the device is found by the first who reads it.
+#[test]
+fn what_changed_between_the_network_and_the_device_is_not_served() {
+    let came: Vec<u8> = (0..8192u32).map(|i| (i / 7) as u8).collect();
+    let crcs: Vec<u32> = came.chunks(4096).map(crc32c::crc32c).collect();
+    let mut changed = came.clone();
+    changed[4096 + 1234] ^= 4;
+    let data = Payload::Summed(Summed::new(changed.into(), crcs).expect("two blocks"));
+    let mut rig = Rig::new(&small_config(), 9);
+    for b in 0..2 {
+        rig.write(BlockWrite { addr: addr(b), version: Timestamp(5), data: data.block(b) }, u64::from(b));
+        rig.settle();
+    }
+    assert_eq!(rig.ssd.stats(VSSD).summed_slots, 2, "none was computed again");
+    assert_eq!(rig.fetch(0), (Timestamp(5), Ok(Payload::Bytes(came[..4096].to_vec().into()))));
+    assert!(matches!(rig.fetch(1), (Timestamp(5), Err(ReadError::Corrupt { .. }))));
+    rig.write(
+        BlockWrite { addr: addr(2), version: Timestamp(5), data: Payload::Bytes(came[4096..].to_vec().into()) },
+        9,
+    );
+    rig.settle();
+    assert_eq!(rig.fetch(2).1.expect("sound").bytes(), Some(&came[4096..]), "its CRC is computed where none came");
+    assert_eq!(rig.ssd.stats(VSSD).summed_slots, 2);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use bytes::{Buf, BufMut, Bytes};
 use rackweave_core::request::{Extent, ReplyData, RequestError, RequestOp};
-use rackweave_core::{Payload, VolumeId};
+use rackweave_core::{Payload, Summed, VolumeId};
 
 use super::wire::{self, Errno, chunk, cmd};
 use super::{Asked, CloseReason, Session, State};
@@ -118,8 +118,9 @@ impl Session {
     }
 
     pub(super) fn write(&mut self, c: Command, data: Bytes) {
-        let op =
-            RequestOp::Write { volume: self.volume_id(), offset: c.offset, data: Payload::Bytes(data), fua: c.fua() };
+        // Replicas in this process share what the first of them computes.
+        let data = Summed::on_demand(data).map_or_else(Payload::Bytes, Payload::Summed);
+        let op = RequestOp::Write { volume: self.volume_id(), offset: c.offset, data, fua: c.fua() };
         self.in_flight_bytes += c.weight();
         self.ask(op, Asked::Command(c));
     }

@@ -280,7 +280,8 @@ fn payloads_are_neither_copied_in_nor_out() {
     let at = input[28..].as_ptr();
     s.input(input);
     let r = s.poll_request().unwrap();
-    let RequestOp::Write { data: rackweave_core::Payload::Bytes(b), .. } = r.op else { panic!() };
+    let RequestOp::Write { data, .. } = r.op else { panic!() };
+    let b = data.to_bytes();
     assert_eq!(b.as_ptr(), at);
     s.reply(Reply { id: r.id, result: Ok(ReplyData::Done) });
     drain(&mut s);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rackweave_core::Rng;
 use rackweave_gateway::nbd::{CloseReason, TlsUse};
 use rackweave_gateway::tls::{Failure, FailureKind, Identity, Tls};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection};
@@ -90,8 +90,11 @@ impl Authority {
         Authority { params, key, pem }
     }
     fn issue(&self, name: &str, last_year: i32) -> Issued {
+        self.issue_with(name, |p| p.not_after = date_time_ymd(last_year, 1, 1))
+    }
+    fn issue_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Issued {
         let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
-        params.not_after = date_time_ymd(last_year, 1, 1);
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         let issuer = Issuer::from_params(&self.params, &self.key);
         Issued { pem: params.signed_by(&key, &issuer).unwrap().pem(), key: key.serialize_pem() }
@@ -218,6 +221,12 @@ fn wrong_certificates_are_refused_by_name() {
     assert_eq!(kinds(None), FailureKind::NoCertificate);
     assert_eq!(kinds(Some(other.issue("someone", 4000))), FailureKind::UnknownIssuer);
     assert_eq!(kinds(Some(a.issue("someone", 2000))), FailureKind::Expired);
+    assert_eq!(
+        kinds(Some(a.issue_with("someone", |p| p.not_before = date_time_ymd(3999, 1, 1)))),
+        FailureKind::Expired
+    );
+    let for_servers = |p: &mut CertificateParams| p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    assert_eq!(kinds(Some(a.issue_with("someone", for_servers))), FailureKind::BadCertificate);
     // A server of another authority: the client leaves and says why.
     let e = exchange(&mut client(&other, None), &mut server(&a, None)).unwrap_err();
     assert_eq!(e.kind(), FailureKind::RefusedByPeer);

@@ -106,18 +106,20 @@ pub enum NetError {
     Transport(#[from] rackweave_transport::ConfigError),
 }
 
-/// The network between hosts.
+/// The network between hosts, and what becomes of what it brings.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
     /// Source ports of a node; the transport's number unless told.
     pub paths: Option<u16>,
     /// Bytes of the largest IP packet.
     pub mtu: u16,
+    /// Whether what arrives is kept: its blocks' CRCs are computed on the way in (PN3).
+    pub kept: bool,
 }
 
 impl Default for Links {
     fn default() -> Links {
-        Links { paths: None, mtu: MTU_DEFAULT }
+        Links { paths: None, mtu: MTU_DEFAULT, kept: true }
     }
 }
 
@@ -144,7 +146,7 @@ impl Net {
         life: u64,
         seed: u64,
     ) -> Result<Net, NetError> {
-        let mut cfg = Config { version, train_bytes_max: TRAIN, ..Config::default() };
+        let mut cfg = Config { version, train_bytes_max: TRAIN, block_crcs: links.kept, ..Config::default() };
         if addresses.iter().all(|a| a.ip().is_loopback()) {
             // One path, and nothing to measure.
             (cfg.paths, cfg.datagram_bytes_max) = (1, LOOPBACK_DATAGRAM);
@@ -453,7 +455,7 @@ impl Net {
                 | Event::PeerUp { .. }
                 | Event::PathChanged { .. } => continue,
             };
-            match rackweave_wire::decode_apart(&d.message.head, &d.message.data) {
+            match rackweave_wire::decode_apart(&d.message.head, &d.message.data, d.crcs) {
                 // Who it is from is what was authenticated.
                 Ok(p) if p.src == d.from && p.dst == self.node => engine.deliver(p),
                 _ => self.counters.undecodable += 1,

@@ -22,12 +22,17 @@ const B: u32 = 3;
 struct Sink {
     node: u32,
     got: BTreeMap<u64, u32>,
+    /// Contents of the last one.
+    last: Option<Payload>,
 }
 
 impl Nodes for Sink {
     fn handle(&mut self, _: NodeId, _: Time, event: NodeEvent, _: &mut Effects) {
         if let NodeEvent::Packet(p) = event {
             *self.got.entry(p.header.request).or_default() += 1;
+            if let Body::Reply(IoReply::Data(data)) = p.body {
+                self.last = Some(data);
+            }
         }
     }
     fn count(&self) -> u32 {
@@ -276,6 +281,27 @@ fn heavy_loss_moves_messages_to_a_stream_and_back() {
         w.turn_until("both connections end", LONG, |w| w.a.net.streams.is_empty() && w.b.net.streams.is_empty());
         assert_eq!(w.a.count("streams_stalled") + w.b.count("streams_stalled"), 0);
     }
+}
+
+/// PN3: a node that keeps what it receives has each block's CRC from the receive step; another one has none computed.
+#[test]
+fn what_is_kept_brings_the_crcs_of_the_receive_step() {
+    let mut w = World::new(keys());
+    w.all_of(2, 61_440);
+    let data = w.b.engine.nodes.last.take().expect("contents");
+    for block in (0..15).map(|i| data.block(i)) {
+        let Payload::Summed(s) = block else { panic!("without a CRC") };
+        assert_eq!((s.is_known(), s.block_crc()), (true, Some(crc32c::crc32c(s.bytes()))));
+    }
+    assert_eq!((w.b.count("summed_bytes"), w.a.count("summed_bytes")), (2 * 61_440, 0), "each byte once");
+    let links = Links { kept: false, ..Links::default() };
+    let version = rackweave_transport::VERSION;
+    let other = Net::speaking(version, links, NodeId(B), vec![host_port(1); 4], keys(), 2, 7).expect("net");
+    drop(std::mem::replace(&mut w.b.net, other));
+    w.b.net = Net::speaking(version, links, NodeId(B), w.of_b.clone(), keys(), 2, 7).expect("net");
+    w.all_of(2, 61_440);
+    assert!(matches!(w.b.engine.nodes.last, Some(Payload::Bytes(_))));
+    assert_eq!(w.b.count("summed_bytes"), 0);
 }
 
 /// Something between the nodes takes every datagram away, for instance a firewall; the peer is not given up.

@@ -78,7 +78,8 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
         .transpose()?;
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
-    let links = Links { paths: cfg.paths, mtu: cfg.mtu };
+    let kept = matches!(name, NodeName::Server(_));
+    let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept };
     let net = Net::speaking(version, links, node, addresses, keys, life(), up::random_u64());
     let mut net = net.map_err(|e| match e {
         NetError::Bind { address, error } => DistributedError::Bind { name, address, error },

@@ -398,6 +398,9 @@ pub struct Vssd {
     /// 4 KiB slots programmed for the host, and beyond that: by collection and as range records.
     pub host_slots: u64,
     pub moved_slots: u64,
+    /// Those programmed for the host whose CRC32C came with them.
+    #[serde(default)]
+    pub summed_slots: u64,
     /// Reads that the switch sent here instead of where the client had.
     pub redirected_reads: u64,
     /// Requests that wait for their turn.

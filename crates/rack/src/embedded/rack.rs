@@ -259,6 +259,7 @@ impl Describe for RackNodes {
                 cache_slots: v.cache_capacity,
                 waf: v.waf,
                 host_slots: v.host_slots,
+                summed_slots: v.summed_slots,
                 moved_slots: v.moved_slots,
                 redirected_reads: v.redirected_reads,
                 queued: v.queued,

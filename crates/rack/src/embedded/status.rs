@@ -283,7 +283,7 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 25] = [
+        const COLUMNS: [Column; 26] = [
             ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
             ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
             ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
@@ -315,6 +315,9 @@ impl Status {
             ("rackweave_vssd_write_amplification", "Slots programmed by slots written", Metric::Gauge, |v| v.waf),
             ("rackweave_vssd_host_slots_total", "Slots programmed for the host", Metric::Counter, |v| {
                 v.host_slots as f64
+            }),
+            ("rackweave_vssd_summed_slots_total", "Those whose CRC32C came with them", Metric::Counter, |v| {
+                v.summed_slots as f64
             }),
             ("rackweave_vssd_moved_slots_total", "Slots programmed beyond that", Metric::Counter, |v| {
                 v.moved_slots as f64

@@ -53,6 +53,7 @@ impl Server {
             gc_runs: flash.gc_victims,
             waf: flash.waf(),
             host_slots: flash.host_slots,
+            summed_slots: flash.summed_slots,
             moved_slots: flash.gc_slots + flash.range_slots,
             cache_capacity: v.disk.cfg.capacity,
             cache_used: v.disk.used(),

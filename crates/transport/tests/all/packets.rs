@@ -48,7 +48,8 @@ fn packets_cross_with_their_blocks_and_checksums() {
                 w.send(9, 1, Message { head: head.into(), data }, Time::MAX, 0).expect("taken");
             }
             w.settle(Span::from_secs(5));
-            let mut got: Vec<_> = w.delivered(2).map(|d| (decode_apart(&d.message.head, &d.message.data), d)).collect();
+            let mut got: Vec<_> =
+                w.delivered(2).map(|d| (decode_apart(&d.message.head, &d.message.data, d.crcs.clone()), d)).collect();
             got.sort_by_key(|(p, _)| p.as_ref().map(|p| p.header.request).ok());
             assert_eq!(got.len(), packets.len());
             for ((p, d), sent) in got.iter().zip(&packets) {
@@ -56,9 +57,16 @@ fn packets_cross_with_their_blocks_and_checksums() {
                 assert_eq!((p.header.lat, p.dst), (800, NodeId(2)), "as the switch rewrote it");
                 assert_eq!(p.body, sent.body);
                 let Body::Io(IoRequest::Write(write)) = &p.body else { panic!("another body") };
-                let Payload::Bytes(bytes) = &write.data else { panic!("other contents") };
+                let Payload::Summed(summed) = &write.data else { panic!("other contents") };
+                let bytes = summed.bytes();
                 assert_eq!(bytes.as_ptr(), d.message.data.as_ptr(), "not copied");
                 assert_eq!(d.crcs, bytes.chunks(4096).map(crc32c::crc32c).collect::<Vec<_>>());
+                let blocks = (0..write.data.sectors() / 8).map(|b| write.data.block(b));
+                assert!(
+                    blocks
+                        .enumerate()
+                        .all(|(i, b)| matches!(b, Payload::Summed(s) if s.block_crc() == Some(d.crcs[i])))
+                );
             }
         }
     }

@@ -40,10 +40,10 @@ proptest! {
         }
         prop_assert_eq!([&head[..], &data].concat(), whole);
         let head = Bytes::from(head);
-        assert_same(&decode_apart(&head, &data).unwrap(), &packet);
+        assert_same(&decode_apart(&head, &data, Vec::new()).unwrap(), &packet);
         if !data.is_empty() {
-            prop_assert!(decode_apart(&head, &data.slice(1..)).is_err());
-            prop_assert!(decode_apart(&head, &Bytes::new()).is_err());
+            prop_assert!(decode_apart(&head, &data.slice(1..), Vec::new()).is_err());
+            prop_assert!(decode_apart(&head, &Bytes::new(), Vec::new()).is_err());
         }
     }
 
