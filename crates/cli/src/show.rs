@@ -153,6 +153,11 @@ pub fn status(s: &Status) -> String {
     if read + healed > 0 {
         let _ = writeln!(out, "scrub: {read} blocks read; {healed} healed, {lost} damaged in every copy");
     }
+    let (differed, undecided) = vssds().fold((0, 0), |n, (_, v)| (n.0 + v.scrub_mismatches, n.1 + v.scrub_undecided));
+    if differed > 0 {
+        let _ =
+            writeln!(out, "scrub: copies of {differed} blocks differed; of {undecided} nothing tells which is right");
+    }
     for (server, v) in vssds().filter(|(_, v)| v.blocks_retired > 0) {
         let worn = match v.worn_out {
             true => "is worn out".into(),

@@ -37,6 +37,22 @@ id!(
     /// One life of a node. A restarted node has a greater one.
     Incarnation(u64), "i");
 
+/// Identity of a rack's metadata: drawn at random when its service first starts, and written into every drive of the rack. Zero
+/// is none.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct RackId(pub u128);
+
+impl fmt::Display for RackId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+impl fmt::Debug for RackId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl VssdId {
     /// Bits below the rack.
     const RACK_SHIFT: u32 = 24;

@@ -15,8 +15,8 @@ pub mod summed;
 pub mod time;
 
 pub use id::{
-    BLOCK, BlockAddr, Epoch, Incarnation, MESSAGE_MAX, NodeId, SECTOR, SECTORS_PER_BLOCK, SetId, SsdId, Timestamp,
-    VolumeId, VssdId,
+    BLOCK, BlockAddr, Epoch, Incarnation, MESSAGE_MAX, NodeId, RackId, SECTOR, SECTORS_PER_BLOCK, SetId, SsdId,
+    Timestamp, VolumeId, VssdId,
 };
 pub use node::{Effects, Event, Layout, Node, NodeKind, TracePoint};
 pub use payload::Payload;

@@ -161,6 +161,9 @@ trace_points! {
     BlocksBorrowed,
     /// Page layer: a program or erase of a block failed; it is empty and marked bad, durably. a: vSSD, b: erase block.
     BlockFailed, BlockRetired,
+    /// Members compared what they hold (a: first block's address, b: blocks); they differ in a block. a: its address, b: newest
+    /// version.
+    CopiesCompared, CopiesDiffer,
 
 }
 

@@ -65,6 +65,32 @@ fn open(f: &Shared) -> FileSsd<Shared> {
 }
 
 #[test]
+fn a_drive_is_of_the_rack_that_used_it_first() {
+    let (own, other) = (RackId(0xabcd << 100 | 1), RackId(2));
+    let f = Shared::default();
+    let mut d = open(&f);
+    assert_eq!(d.rack(), None);
+    program(&mut d, 0, 0, &image(1, 1)).expect("program");
+    d.execute(&DeviceOp::Sync).expect("sync");
+    assert!(d.adopt(own).expect("of none before"));
+    assert!(!d.adopt(own).expect("its own"));
+    drop(d);
+    assert_eq!(FileSsd::owner(&f).expect("read"), Some(own));
+    let mut d = open(&f);
+    let e = d.adopt(other).expect_err("another's").to_string();
+    assert!(e.contains(&own.to_string()) && e.contains(&other.to_string()) && e.contains("--replace-ssd"), "{e}");
+    assert_eq!(d.rack(), Some(own));
+    assert_eq!(read(&mut d, 0, 0).expect("as it was")[..], image(1, 1).slots[..]);
+    drop(d);
+    // Torn while it was written first: of none, and no damage to the drive.
+    f.0.borrow_mut().write_at(&[&[0; 12]], layout::OWNER_AT + 16).expect("write");
+    let mut d = open(&f);
+    assert_eq!(d.rack(), None);
+    assert!(d.adopt(other).expect("as a new one"));
+    assert_eq!(read(&mut d, 0, 0).expect("as it was")[..], image(1, 1).slots[..]);
+}
+
+#[test]
 fn what_was_programmed_is_read_again_after_reopening() {
     let f = Shared::default();
     let mut d = open(&f);

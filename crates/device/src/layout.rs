@@ -1,7 +1,7 @@
 //! The bytes of a device file. docs/format.md draws them; a change there is a change of [`VERSION`].
 
 use rackweave_core::device::{BlockOob, PageAddr, SlotKind, SlotRecord};
-use rackweave_core::{BlockAddr, Payload, Timestamp, VolumeId};
+use rackweave_core::{BlockAddr, Payload, RackId, Timestamp, VolumeId};
 
 /// Version of the device file's format.
 pub const VERSION: u32 = 2;
@@ -9,6 +9,9 @@ pub(super) const MAGIC: [u8; 8] = *b"RWKSSD\r\n";
 
 pub(super) const SUPER_AT: u64 = 0;
 pub(super) const SUPER_LEN: usize = 64;
+/// In a sector of its own: a power cut that tears its write leaves the first block alone.
+pub(super) const OWNER_AT: u64 = 2048;
+pub(super) const OWNER_LEN: usize = 32;
 pub(super) const STATE_AT: [u64; 2] = [4096, 8192];
 pub(super) const STATE_LEN: usize = 64;
 pub(super) const TABLE_AT: u64 = 12_288;
@@ -212,6 +215,21 @@ pub(super) fn decode_super(b: &[u8; SUPER_LEN]) -> Super {
             meta_bytes: u64_at(b, 32),
         },
     }
+}
+
+pub(super) fn encode_owner(rack: RackId) -> [u8; OWNER_LEN] {
+    let mut b = [0; OWNER_LEN];
+    Put(&mut b, 8).bytes(&rack.0.to_be_bytes());
+    seal(&mut b, OWNER_AT);
+    b
+}
+
+/// The rack that the drive is of. `None`: it never was of any, or what says so was torn while it was written first.
+pub(super) fn decode_owner(b: &[u8; OWNER_LEN]) -> Option<RackId> {
+    let mut id = [0; 16];
+    id.copy_from_slice(&b[8..24]);
+    let rack = RackId(u128::from_be_bytes(id));
+    (sealed(b, OWNER_AT) && rack != RackId::default()).then_some(rack)
 }
 
 /// What changes of the file as a whole; two copies, written in turn.

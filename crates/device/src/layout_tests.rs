@@ -97,3 +97,18 @@ fn the_newer_whole_row_counts() {
     assert_eq!(b[4..8], [6, 0, 0, 0x80]);
     assert_eq!(decode_row(8, &b), Some((bad, 0)));
 }
+
+#[test]
+fn golden_owner() {
+    let rack = RackId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+    let b = encode_owner(rack);
+    assert_eq!(decode_owner(&b), Some(rack));
+    let id: Vec<u8> = (0..16).map(|i| i * 0x11).collect();
+    assert_eq!((&b[4..8], &b[8..24], &b[24..]), (&[0; 4][..], &id[..], &[0; 8][..]));
+    for bit in 0..8 * OWNER_LEN {
+        let mut bad = b;
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(decode_owner(&bad), None, "bit {bit}");
+    }
+    assert_eq!(decode_owner(&[0; OWNER_LEN]), None, "never told");
+}

@@ -23,7 +23,7 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind, SlotRecord,
 };
-use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, SsdId};
+use rackweave_core::{BLOCK, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
 use rackweave_flash::backend::block_of;
 use rackweave_flash::flaws::Flaws;
 use std::collections::BTreeMap;
@@ -56,6 +56,11 @@ pub enum OpenError {
     Shape { found: Shape, found_ssd: u32, wanted: Shape, wanted_ssd: u32 },
     #[error("the drive was made as {found}; it cannot be opened as {wanted}")]
     Made { found: Made, wanted: Made },
+    #[error(
+        "the drive is of rack {found}, this is rack {wanted}: put this rack's own drive in its place, or, if what is on it is not \
+         needed any more, move it away and begin with an empty one (--replace-ssd)"
+    )]
+    Rack { found: RackId, wanted: RackId },
     #[error("page size {page_bytes} is not a positive multiple of 4096")]
     PageSize { page_bytes: u32 },
     #[error("{0}")]
@@ -95,6 +100,8 @@ pub struct FileSsd<F> {
     counter: u64,
     /// Programs with a stamp up to this are durable by a sync that succeeded.
     durable: u64,
+    /// The rack that the drive is of.
+    rack: Option<RackId>,
     /// First failure of a sync: final (protocol rule 12).
     failed: Option<i32>,
     spare: Vec<u8>,
@@ -115,6 +122,15 @@ impl<F: FileIo> FileSsd<F> {
         file.read_at(&mut first, layout::SUPER_AT)?;
         Ok(matches!(layout::decode_super(&first), Super::Blank))
     }
+    /// The rack that the drive in the file is of, if it was ever told; the file is not changed.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn owner(file: &F) -> std::io::Result<Option<RackId>> {
+        let mut owner = [0; layout::OWNER_LEN];
+        file.read_at(&mut owner, layout::OWNER_AT)?;
+        Ok(layout::decode_owner(&owner))
+    }
     /// As [`FileSsd::open`]; a new device keeps what it was made as, and is opened as nothing else.
     pub fn open_as(file: F, ssd: SsdId, shape: Shape, made: Option<Made>) -> Result<FileSsd<F>, OpenError> {
         if shape.page_bytes == 0 || !shape.page_bytes.is_multiple_of(BLOCK) {
@@ -132,6 +148,7 @@ impl<F: FileIo> FileSsd<F> {
             state: State::default(),
             counter: 0,
             durable: 0,
+            rack: None,
             failed: None,
             spare: vec![0; shape.spare_len()],
             flaws: None,
@@ -149,8 +166,30 @@ impl<F: FileIo> FileSsd<F> {
             }
             Super::Found { .. } => dev.load()?,
         }
+        dev.rack = FileSsd::owner(&dev.file)?;
         dev.begin_life()?;
         Ok(dev)
+    }
+
+    /// The rack that the drive is of, if it was ever told.
+    pub fn rack(&self) -> Option<RackId> {
+        self.rack
+    }
+    /// Makes it a drive of `rack`, durably, if it is of none yet; true if it was not.
+    ///
+    /// # Errors
+    /// [`OpenError::Rack`] if it is another's; the file cannot be written.
+    pub fn adopt(&mut self, rack: RackId) -> Result<bool, OpenError> {
+        match self.rack {
+            Some(found) if found != rack => Err(OpenError::Rack { found, wanted: rack }),
+            Some(_) => Ok(false),
+            None => {
+                self.file.write_at(&[&layout::encode_owner(rack)], layout::OWNER_AT)?;
+                self.file.sync()?;
+                self.rack = Some(rack);
+                Ok(true)
+            }
+        }
     }
 
     /// The state is durable before the first block: a file with a first block has a state.

@@ -11,6 +11,7 @@
 //! as a shadow, then the old one leaves. Members that hold leases and do not reach each other do not stay in one view ([`reach`]).
 
 mod clear;
+mod clients;
 pub mod codec;
 mod config;
 mod members;

@@ -5,16 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::control::VssdReport;
-use rackweave_core::msg::{
-    Body, Class, Control, Header, IoReply, Member, Op, Packet, RackMap, Role, SetRoute, View, ViewState,
-};
+use rackweave_core::msg::{Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, View, ViewState};
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerState, ServerStatus,
     SetStatus,
 };
 use rackweave_core::{
-    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, SsdId, Time, Timestamp, TracePoint, VolumeId,
-    VssdId,
+    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, SsdId, Time, Timestamp, TracePoint,
+    VolumeId, VssdId,
 };
 
 use crate::clear::Clearing;
@@ -29,8 +27,6 @@ use crate::{MetaConfig, MetaError};
 
 /// Nonces remembered a server, so that a delayed registration of an earlier life is known for one.
 const NONCES_MAX: usize = 16;
-/// Clients that are sent new maps unasked; others ask.
-const CLIENTS_MAX: usize = 4_096;
 /// Answers to administration remembered, so that a repeated request is answered and not done again.
 const ANSWERS_MAX: usize = 1_024;
 /// Steps of a set's moves and views that one event may take.
@@ -70,6 +66,8 @@ pub struct Meta {
     limits: Vec<Limits>,
     pub(crate) me: Incarnation,
     rack: RackRecord,
+    /// What every drive of the rack bears.
+    id: Option<RackId>,
     pub(crate) sets: Vec<Set>,
     pub(crate) by_set: Map<SetId, usize>,
     pub(crate) by_vssd: Map<VssdId, (usize, usize)>,
@@ -77,8 +75,8 @@ pub struct Meta {
     pub(crate) moves: Moves,
     pub(crate) rounds: Rounds,
     lives: BTreeMap<NodeId, ServerRecord>,
-    clients: BTreeMap<NodeId, (u64, Incarnation)>,
-    volumes: Volumes,
+    pub(crate) clients: BTreeMap<NodeId, (u64, Incarnation)>,
+    pub(crate) volumes: Volumes,
     clearing: Clearing,
     answers: VecDeque<((Incarnation, u64), Answer)>,
     pub(crate) out: Outbox,
@@ -113,6 +111,7 @@ impl Meta {
             limits,
             me: Incarnation(0),
             rack: RackRecord { next_incarnation: 1, next_volume: 1 },
+            id: None,
             sets,
             by_set,
             by_vssd: map::map(),
@@ -185,6 +184,12 @@ impl Meta {
         Ok(())
     }
 
+    /// The rack's identity, which the driver drew once and keeps beside this service's records; without one, servers that ask
+    /// for it get no answer.
+    pub fn set_id(&mut self, id: RackId) {
+        self.id = Some(id);
+    }
+
     /// The view of a set as last decided (it may still be on its way to the store).
     pub fn view(&self, set: SetId) -> Option<&View> {
         self.by_set.get(&set).map(|&i| &self.sets[i].view)
@@ -230,7 +235,7 @@ impl Meta {
         self.tick_at = now;
     }
 
-    fn next_incarnation(&mut self) -> Incarnation {
+    pub(crate) fn next_incarnation(&mut self) -> Incarnation {
         let i = Incarnation(self.rack.next_incarnation);
         self.rack.next_incarnation += 1;
         self.put_rack();
@@ -239,7 +244,7 @@ impl Meta {
     fn put_rack(&mut self) {
         self.out.put(codec::rack_key(), Some(codec::encode_rack(&self.rack)));
     }
-    fn put_volume(&mut self, id: VolumeId) {
+    pub(crate) fn put_volume(&mut self, id: VolumeId) {
         let value = self.volumes.by_id.get(&id).map(codec::encode_volume);
         self.out.put(codec::volume_key(id), value);
     }
@@ -296,6 +301,11 @@ impl Meta {
             }
             Body::Control(Control::Reached { set, epoch }) => {
                 self.reached(now, (src, header.incarnation), (set, epoch), fx);
+            }
+            Body::Control(Control::RackAsk { nonce }) => {
+                if let Some(rack) = self.id {
+                    self.say(src, header.request, Control::RackIs { nonce, rack });
+                }
             }
             Body::Control(Control::WornOut { vssds }) => self.worn_out(src, header.incarnation, &vssds),
             Body::Control(Control::Attach { name }) => {
@@ -420,47 +430,6 @@ impl Meta {
         self.say(src, 0, Control::Lease { sequence, span: self.cfg.lease, views });
     }
 
-    fn client_hello(&mut self, now: Time, src: NodeId, request: u64, nonce: u64) {
-        let incarnation = match self.clients.get(&src) {
-            Some(&(known, incarnation)) if known == nonce && incarnation != Incarnation(0) => incarnation,
-            _ => {
-                // A new life: what the one before had in use it uses no more.
-                for id in self.volumes.release_all(src) {
-                    self.put_volume(id);
-                }
-                self.next_incarnation()
-            }
-        };
-        self.remember_client(src, nonce, incarnation);
-        let map = Box::new(self.map(now));
-        self.say(src, request, Control::ClientWelcome { nonce, incarnation, map });
-    }
-
-    fn remember_client(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {
-        if self.clients.len() < CLIENTS_MAX || self.clients.contains_key(&src) {
-            let entry = self.clients.entry(src).or_insert((nonce, incarnation));
-            if nonce != 0 {
-                *entry = (nonce, incarnation);
-            }
-        }
-    }
-
-    fn map(&self, now: Time) -> RackMap {
-        let waits = |s: &Set| members::others_may_come(&s.view, &s.holders, &s.places, &self.servers, now);
-        let route = |s: &Set| SetRoute {
-            set: s.view.set,
-            epoch: s.view.epoch,
-            members: match s.view.state {
-                ViewState::Normal if waits(s) => Vec::new(),
-                ViewState::Normal => s.view.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect(),
-                ViewState::Recovering { .. } => Vec::new(),
-            },
-        };
-        // Every change of any view adds one to one epoch, so their sum only grows.
-        let generation = self.sets.iter().map(|s| u64::from(s.view.epoch.0)).sum();
-        RackMap { generation, sets: self.sets.iter().map(route).collect() }
-    }
-
     /// Looks again at every set with a place on this server.
     fn review_server(&mut self, now: Time, node: NodeId, fx: &mut Effects) {
         let mut changed = false;
@@ -546,14 +515,6 @@ impl Meta {
             self.out.send(Packet { src: Layout::META, dst: server, header, body });
         }
         true
-    }
-
-    fn push_map(&mut self, now: Time) {
-        let map = self.map(now);
-        let clients: Vec<NodeId> = self.clients.keys().copied().collect();
-        for c in clients {
-            self.say(c, 0, Control::Map(Box::new(map.clone())));
-        }
     }
 
     fn recovered(

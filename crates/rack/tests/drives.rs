@@ -168,6 +168,63 @@ fn what_rots_unread_is_found_and_healed_by_scrubbing() {
     assert_eq!(r.sum(1, |v| v.healed), healed, "nor does a client");
 }
 
+/// One copy is other than the rest, and matches its checksum: no read tells.
+#[test]
+fn a_copy_that_is_silently_wrong_is_found_and_healed_by_comparing() {
+    for wrong in 0..3 {
+        let mut r = Rack::new(6, 2 * MIB, |c| (c.replicas, c.scrub.every_days) = (3, 1.0 / 86_400.0));
+        r.flush();
+        // Until everything is on flash.
+        r.run(Span::from_secs(1));
+        let sum = |r: &Rack, of: fn(&VssdStatus) -> u64| (0..4).map(|s| r.sum(s, of)).sum::<u64>();
+        assert_eq!(sum(&r, |v| v.scrub_mismatches), 0);
+        let mut rng = Rng::new(5);
+        for _ in 0..40 {
+            assert!(r.sim.disk(wrong).expect("kept").falsify(&mut rng));
+        }
+        r.run(Span::from_secs(6));
+        let found = sum(&r, |v| v.scrub_mismatches);
+        assert!(found > 0, "of 40 pages some were in use");
+        assert_eq!((sum(&r, |v| v.scrub_undecided), sum(&r, |v| v.scrub_lost)), (0, 0));
+        assert_eq!(r.sum(wrong, |v| v.healed), found, "each at the drive that was wrong");
+        r.run(Span::from_secs(3));
+        assert_eq!(sum(&r, |v| v.scrub_mismatches), found, "a further pass finds nothing");
+        // Each copy is right: the others' servers are gone.
+        for other in (0..4).filter(|s| *s != wrong) {
+            let node = r.node(other);
+            r.sim.crash(node);
+            r.run(Span::from_secs(2));
+            r.check();
+            r.start(other);
+            r.run(Span::from_secs(2));
+        }
+    }
+}
+
+#[test]
+fn two_copies_that_differ_are_told_and_left_and_what_is_written_meanwhile_is_no_difference() {
+    let mut r = Rack::new(7, 2 * MIB, |c| (c.replicas, c.scrub.every_days) = (2, 1.0 / 86_400.0));
+    let sum = |r: &Rack, of: fn(&VssdStatus) -> u64| (0..4).map(|s| r.sum(s, of)).sum::<u64>();
+    let mut rng = Rng::new(9);
+    let until = r.sim.now() + Span::from_secs(6);
+    let mut n = 0;
+    while r.sim.now() < until {
+        n += 1;
+        r.write(rng.below(r.bytes / WRITE), 1_000 + n);
+    }
+    assert!(n > 500 && sum(&r, |v| v.scrubbed) > 500, "{n} writes during passes");
+    assert_eq!(sum(&r, |v| v.scrub_mismatches), 0, "copies of what is written never differ");
+    r.flush();
+    r.run(Span::from_secs(1));
+    for _ in 0..40 {
+        assert!(r.sim.disk(1).expect("kept").falsify(&mut rng));
+    }
+    r.run(Span::from_secs(4));
+    let (found, left, healed) =
+        (sum(&r, |v| v.scrub_mismatches), sum(&r, |v| v.scrub_undecided), sum(&r, |v| v.healed));
+    assert!(found > 0 && found == left && healed == 0, "found {found}, left {left}, healed {healed}");
+}
+
 #[test]
 fn scrubbing_never_reads_faster_than_asked_nor_than_16_mib_a_second() {
     for (pass_s, slow) in [(0.1, false), (20.0, true)] {

@@ -24,6 +24,8 @@ const NEED_NOT_OCCUR: &[T] = &[
     T::VssdReleased,
     // Of channel groups.
     T::BlocksBorrowed,
+    // Nothing makes copies differ but what each checksum tells: a plan in which they do fails.
+    T::CopiesDiffer,
 ];
 
 fn number(name: &str, default: u64) -> u64 {
@@ -46,6 +48,7 @@ const MUST_OCCUR_IN_100: &[T] = &[
     T::CreditRecalled,
     T::NoSpace,
     T::DeviceFailed,
+    T::CopiesCompared,
 ];
 
 /// Runs the plans of the seeds on two threads; reports in order of seed.

@@ -57,6 +57,8 @@ pub struct Faults {
     pub drop_dedup: bool,
     /// Execute mutations stamped with an older epoch (rule 7).
     pub old_mutations: bool,
+    /// Compare what was scrubbed with no other member.
+    pub skip_compare: bool,
     /// Serve while a shadow (rule 3).
     pub serve_shadow: bool,
     /// Let older writers mutate a fenced volume (rule 14).

@@ -68,6 +68,10 @@ impl Replica {
             }
             Peer::ClientsAsk => self.clients_asked(cx, from, request),
             Peer::Clients { records, fences, from: _ } => self.clients_came(cx, from, &records, &fences),
+            Peer::SumsAsk { range, digest } => self.sums_asked(cx, from, request, range, digest),
+            Peer::Sums { range: _, same, sums } => self.sums_came(cx, from, request, same, &sums),
+            Peer::HealAsk { addr, version, crc } => self.agree(cx, addr, version, crc),
+            Peer::ReplayAsk { addr, version } => self.replay_valid(cx, addr, version),
         }
     }
 

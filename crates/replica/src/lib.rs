@@ -20,6 +20,7 @@
 //! - *A fence* is acknowledged by a member once no older writer's operation is under way there.
 
 mod active;
+mod compare;
 mod config;
 mod credit;
 mod dedup;

@@ -191,6 +191,10 @@ pub(crate) enum Purpose {
     Fix,
     /// Its turn to be looked at has come.
     Scrub,
+    /// Another member asked what is held; the number of its question.
+    Sum { to: usize, request: u64 },
+    /// Most members have contents with this checksum.
+    Agree { crc: u32 },
 }
 
 #[derive(Debug)]

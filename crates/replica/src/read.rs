@@ -143,8 +143,10 @@ impl Replica {
             return;
         }
         self.stats.scrubbed += 1;
-        // What is at hand is in the cache, and comes to flash anew.
-        let _ = self.load(&mut cx, a, Purpose::Scrub);
+        if let Some((data, version)) = self.load(&mut cx, a, Purpose::Scrub) {
+            // What is at hand is in the cache, and comes to flash anew.
+            self.scrub_read(&mut cx, a, version, &data);
+        }
     }
 
     pub(crate) fn read_done<S: Store>(
@@ -201,6 +203,11 @@ impl Replica {
         if self.loads.get(slot as usize).is_none_or(|l| l.id != id || l.addr != a) {
             return;
         }
+        if let Purpose::Agree { crc } = self.loads[slot as usize].purpose
+            && data.as_ref().is_none_or(|d| crate::compare::contents_sum(d) != crc)
+        {
+            return self.heal(cx, slot);
+        }
         let l = self.loads.remove(slot as usize);
         if self.not_valid(a.volume, a.block, a.block).is_some() || cx.store.version(a) != l.version {
             // Overtaken: read again, as it is now.
@@ -247,7 +254,17 @@ impl Replica {
                     self.fix_with(cx, l.addr, version, Some(data));
                 }
             }
-            Purpose::Scrub => self.stats.scrub_lost += u64::from(result.is_err()),
+            Purpose::Scrub => {
+                self.stats.scrub_lost += u64::from(matches!(result, Err(IoError::Corrupt)));
+                let valid = self.not_valid(l.addr.volume, l.addr.block, l.addr.block).is_none();
+                if let Ok((data, version)) = result
+                    && valid
+                {
+                    self.scrub_read(cx, l.addr, version, &data);
+                }
+            }
+            Purpose::Sum { to, request } => self.sum_read(cx, l.addr, (to, request), result.ok()),
+            Purpose::Agree { .. } => {}
         }
     }
 

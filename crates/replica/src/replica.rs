@@ -12,6 +12,7 @@ use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Tim
 use slab::Slab;
 
 use crate::active::Active;
+use crate::compare::Compare;
 use crate::config::{ReplicaConfig, STALLED_MAX};
 use crate::credit::Account;
 use crate::dedup::Dedup;
@@ -43,6 +44,9 @@ pub struct ReplicaStats {
     /// Blocks looked at in turn, and those of them that no member could heal.
     pub scrubbed: u64,
     pub scrub_lost: u64,
+    /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
+    pub scrub_mismatches: u64,
+    pub scrub_undecided: u64,
 }
 
 /// One vSSD's part in its set. Every `handle_*` is told the time, which never goes back; [`Replica::deadline`]
@@ -91,6 +95,7 @@ pub struct Replica {
     pub(crate) fill: Option<Box<Fill>>,
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) reach: Reach,
+    pub(crate) compare: Compare,
     pub(crate) stats: ReplicaStats,
 }
 
@@ -139,6 +144,7 @@ impl Replica {
             fill: None,
             recovery: None,
             reach: Reach::default(),
+            compare: Compare::default(),
             stats: ReplicaStats::default(),
         }
     }
@@ -287,6 +293,7 @@ impl Replica {
             && match *t {
                 Timer::Credit(id) => self.credit_ask == id,
                 Timer::Fill(id) => self.filling() == Some(id),
+                Timer::Compare(id) => self.comparing(id),
                 Timer::Reach(epoch) => self.epoch.0 == epoch && self.role.is_none() && !self.failed,
                 _ => true,
             }
@@ -307,6 +314,7 @@ impl Replica {
             Timer::Heal(r) => self.heal(cx, r.slot),
             Timer::Credit(_) => self.credit_timer(cx),
             Timer::Reach(_) => self.reach_timer(cx),
+            Timer::Compare(_) => self.compare_timer(cx),
             Timer::Fill(id) => {
                 self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
                 self.fill_timer(cx);
@@ -544,6 +552,7 @@ impl Replica {
         self.replays = 0;
         self.fill = None;
         self.recovery = None;
+        self.compare.forget();
     }
 }
 
@@ -555,6 +564,6 @@ fn live(t: &Timer, ops: &Slab<Op>, active: &Active, waiters: &Slab<Waiter>, load
         Timer::Range(id) => active.ranges.iter().any(|r| r.id == id),
         Timer::Waiter(r) => waiters.get(r.slot as usize).is_some_and(|w| w.id == r.id),
         Timer::Heal(r) => loads.get(r.slot as usize).is_some_and(|l| l.id == r.id),
-        Timer::Credit(_) | Timer::Fill(_) | Timer::Reach(_) => true,
+        Timer::Credit(_) | Timer::Fill(_) | Timer::Reach(_) | Timer::Compare(_) => true,
     }
 }

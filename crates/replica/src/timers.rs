@@ -31,6 +31,8 @@ pub(crate) enum Timer {
     Fill(u64),
     /// Out of the view of this epoch: ask its members again whether they can be reached.
     Reach(u32),
+    /// Compare without those who have not answered.
+    Compare(u64),
 }
 
 /// Doublings of the retransmission time.

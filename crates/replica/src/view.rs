@@ -35,6 +35,7 @@ impl Replica {
         self.complete = false;
         self.fill = None;
         self.recovery = None;
+        self.compare.forget();
         match (self.role, view.state) {
             (None, _) => {
                 cx.fx.trace(TracePoint::MemberRemoved, u64::from(view.set.0), u64::from(view.epoch.0));

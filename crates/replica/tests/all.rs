@@ -2,6 +2,7 @@
 
 mod basic;
 mod cluster;
+mod compare;
 mod faults;
 mod linear;
 mod memory;

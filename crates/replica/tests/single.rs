@@ -15,13 +15,13 @@ use rackweave_replica::{Replica, ReplicaConfig, Store};
 
 use crate::memory::Memory;
 
-const V: VolumeId = VolumeId(3);
+pub const V: VolumeId = VolumeId(3);
 
-struct One {
-    r: Replica,
-    store: Memory,
-    fx: Effects,
-    now: Time,
+pub struct One {
+    pub r: Replica,
+    pub store: Memory,
+    pub fx: Effects,
+    pub now: Time,
 }
 
 fn view(epoch: u32, role: Role) -> View {
@@ -35,16 +35,16 @@ fn view(epoch: u32, role: Role) -> View {
     View { set: SetId(1), epoch: Epoch(epoch), state: ViewState::Normal, recovered: Epoch(0), members }
 }
 
-fn ts(version: u64, member: u8) -> Timestamp {
+pub fn ts(version: u64, member: u8) -> Timestamp {
     Timestamp::new(Epoch(4), version, member)
 }
 
-fn block(b: u32, version: Timestamp, base: Timestamp, rmw: bool) -> InvBlock {
+pub fn block(b: u32, version: Timestamp, base: Timestamp, rmw: bool) -> InvBlock {
     InvBlock { block: b, version, base, rmw }
 }
 
 impl One {
-    fn new(role: Role) -> One {
+    pub fn new(role: Role) -> One {
         let r = Replica::new(ReplicaConfig::new(SetId(1), VssdId(1), NodeId(2)));
         let mut store = Memory::new();
         store.slow = 0;
@@ -54,7 +54,7 @@ impl One {
         one.fx.clear();
         one
     }
-    fn header(&self, epoch: u32, from: u32) -> Header {
+    pub fn header(&self, epoch: u32, from: u32) -> Header {
         Header {
             op: Op::Peer,
             vssd: VssdId(1),
@@ -68,47 +68,47 @@ impl One {
         }
     }
     /// Gives a message of member `from`; what is sent back.
-    fn peer_in(&mut self, epoch: u32, from: u32, body: Peer) -> Vec<Peer> {
+    pub fn peer_in(&mut self, epoch: u32, from: u32, body: Peer) -> Vec<Peer> {
         self.peer_as(self.header(epoch, from), from, body)
     }
-    fn peer_as(&mut self, header: Header, from: u32, body: Peer) -> Vec<Peer> {
+    pub fn peer_as(&mut self, header: Header, from: u32, body: Peer) -> Vec<Peer> {
         let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
         self.r.handle_peer(self.now, p, &mut self.store, &mut self.fx);
         self.sent()
     }
-    fn peer(&mut self, from: u32, body: Peer) -> Vec<Peer> {
+    pub fn peer(&mut self, from: u32, body: Peer) -> Vec<Peer> {
         self.peer_in(4, from, body)
     }
-    fn io(&mut self, io: IoRequest) -> Vec<IoReply> {
+    pub fn io(&mut self, io: IoRequest) -> Vec<IoReply> {
         let header = Header { op: Op::Write, epoch: self.r.report().epoch, ..self.header(0, 9) };
         let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Io(io) };
         self.r.handle_io(self.now, p, &mut self.store, &mut self.fx);
         self.replies()
     }
-    fn sent(&mut self) -> Vec<Peer> {
+    pub fn sent(&mut self) -> Vec<Peer> {
         let peers = self.fx.packets.drain(..).filter_map(|p| match p.body {
             Body::Peer(x) => Some(x),
             _ => None,
         });
         peers.collect()
     }
-    fn replies(&mut self) -> Vec<IoReply> {
+    pub fn replies(&mut self) -> Vec<IoReply> {
         let replies = self.fx.packets.drain(..).filter_map(|p| match p.body {
             Body::Reply(x) => Some(x),
             _ => None,
         });
         replies.collect()
     }
-    fn inv(&mut self, from: u32, sequence: u64, b: InvBlock) -> Vec<Peer> {
+    pub fn inv(&mut self, from: u32, sequence: u64, b: InvBlock) -> Vec<Peer> {
         let mutation = Mutation { client: Incarnation(9), sequence, floor: 0 };
         let data = Payload::elided(4096, sequence << 8);
         let inv = Inv { volume: V, blocks: [b].into(), data, mutation, attach: 0, fua: false };
         self.peer(from, Peer::Inv(Arc::new(inv)))
     }
-    fn version(&self, b: u32) -> Timestamp {
+    pub fn version(&self, b: u32) -> Timestamp {
         self.store.version(BlockAddr::new(V, b))
     }
-    fn read(&mut self, b: u32) -> Vec<IoReply> {
+    pub fn read(&mut self, b: u32) -> Vec<IoReply> {
         self.io(IoRequest::Read { range: SectorRange { volume: V, first: u64::from(b) * 8, count: 8 } })
     }
 }

@@ -1,6 +1,6 @@
 //! What a server is told when it is made.
 
-use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
+use rackweave_core::{Layout, NodeId, RackId, SetId, Span, VssdId};
 use rackweave_flash::{Share, SsdConfig};
 use rackweave_replica::{Faults, Timeouts};
 use rackweave_sched::{SchedConfig, SchedKind};
@@ -136,6 +136,8 @@ pub struct ServerConfig {
     pub drift_ppm: u32,
     /// Tells this life of the server from its others; drawn anew by the driver at each start.
     pub nonce: u64,
+    /// Before it registers it asks whose rack this is, and compares that with whose its drive is; without one, with none.
+    pub drive_of: Option<Option<RackId>>,
     /// The device began empty, and nobody said that it was replaced: refused if the server has lived before.
     pub empty: bool,
     pub timeouts: Timeouts,
@@ -168,6 +170,7 @@ impl ServerConfig {
             fill_rate: 0,
             drift_ppm: 500,
             nonce: 1,
+            drive_of: None,
             empty: false,
             timeouts: Timeouts::default(),
             forwards_reads: false,

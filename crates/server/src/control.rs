@@ -5,12 +5,22 @@ use std::collections::VecDeque;
 use rackweave_core::msg::Control;
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::rng::mix64;
-use rackweave_core::{Incarnation, Span, Time};
+use rackweave_core::{Incarnation, RackId, Span, Time};
 
 /// Heartbeats whose sending time is remembered: a lease answers one of the last few or comes too late to matter.
 const SENT_MAX: usize = 64;
 /// An unanswered registration is repeated after this.
 const HELLO_AGAIN: Span = Span::from_millis(100);
+/// A metadata service that does not say whose rack it is when asked so often is of a version that has no identity.
+const RACK_ASKS_MAX: u32 = 10;
+
+/// Whose the drive is, and whose the rack.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    drive: Option<RackId>,
+    rack: Option<RackId>,
+    asks: u32,
+}
 
 /// Membership of the rack, as seen from one life of a server.
 #[derive(Debug)]
@@ -19,6 +29,8 @@ pub struct Registration {
     /// The device began empty unsaid; the metadata service refuses to take this for the life after another.
     empty: bool,
     pub refused: bool,
+    /// `None`: that is not asked.
+    owner: Option<Owner>,
     heartbeat_every: Span,
     drift_ppm: u32,
     pub incarnation: Option<Incarnation>,
@@ -39,6 +51,7 @@ impl Registration {
             nonce,
             empty,
             refused: false,
+            owner: None,
             heartbeat_every,
             drift_ppm,
             incarnation: None,
@@ -50,6 +63,21 @@ impl Registration {
             told_failed: None,
             lease_until: Time::ZERO,
         }
+    }
+    /// Asks whose rack it is before it registers; `drive` says whose the drive is.
+    pub fn ask_rack(&mut self, drive: Option<RackId>) {
+        self.owner = Some(Owner { drive, rack: None, asks: 0 });
+    }
+    /// Whose rack it is. Nobody serves with a drive of another's.
+    pub fn rack_is(&mut self, now: Time, nonce: u64, rack: RackId) {
+        let Some(o) = self.owner.as_mut().filter(|o| nonce == self.nonce && o.rack.is_none()) else { return };
+        o.rack = Some(rack);
+        self.refused |= o.drive.is_some_and(|d| d != rack);
+        self.again_at = now;
+    }
+    /// The rack, once it has said who it is.
+    pub fn rack(&self) -> Option<RackId> {
+        self.owner.and_then(|o| o.rack)
     }
     pub fn deadline(&self) -> Time {
         if self.ready && !self.refused { self.again_at } else { Time::MAX }
@@ -63,6 +91,10 @@ impl Registration {
         if self.incarnation.is_none() {
             self.again_at = now + HELLO_AGAIN;
             let nonce = self.nonce;
+            if let Some(o) = self.owner.as_mut().filter(|o| o.rack.is_none() && o.asks < RACK_ASKS_MAX) {
+                o.asks += 1;
+                return Control::RackAsk { nonce };
+            }
             return if self.empty {
                 Control::EmptyServerHello { nonce, vssds }
             } else {
@@ -166,6 +198,36 @@ mod tests {
         assert!(r.welcomed(Time(0), 8, Incarnation(3)));
         r.refused(8);
         assert!(!r.refused, "a late answer to what was asked twice");
+    }
+
+    #[test]
+    fn it_asks_whose_rack_it_is_and_registers_with_no_other() {
+        let asking = |drive| {
+            let mut r = Registration::new(7, false, Span::from_millis(100), 0);
+            r.ready = true;
+            r.ask_rack(drive);
+            assert!(matches!(r.message(Time(0), vec![], false), Control::RackAsk { nonce: 7 }));
+            r
+        };
+        let (own, other) = (RackId(1 << 100), RackId(2));
+        for drive in [None, Some(own)] {
+            let mut r = asking(drive);
+            r.rack_is(Time(5), 6, other);
+            assert_eq!(r.rack(), None, "another life's answer");
+            r.rack_is(Time(5), 7, own);
+            r.rack_is(Time(6), 7, other);
+            assert_eq!((r.rack(), r.refused, r.deadline()), (Some(own), false, Time(5)), "the first answer counts");
+            assert!(matches!(r.message(Time(6), vec![], false), Control::ServerHello { nonce: 7, .. }));
+        }
+        let mut r = asking(Some(other));
+        r.rack_is(Time(5), 7, own);
+        assert_eq!((r.rack(), r.refused, r.deadline()), (Some(own), true, Time::MAX), "it never registers");
+        // A metadata service of before has no identity to tell.
+        let mut r = asking(Some(own));
+        let asks =
+            (0..100).take_while(|&t| matches!(r.message(Time(t), vec![], false), Control::RackAsk { .. })).count();
+        assert_eq!(asks as u32, RACK_ASKS_MAX - 1);
+        assert!(matches!(r.message(Time(200), vec![], false), Control::ServerHello { .. }));
     }
 
     #[test]

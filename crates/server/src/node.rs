@@ -9,7 +9,7 @@ use rackweave_core::device::Completion;
 use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
 use rackweave_core::request::{Reply, RequestError};
 use rackweave_core::{
-    Effects, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, TracePoint, VolumeId, VssdId,
+    Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, TracePoint, VolumeId, VssdId,
 };
 use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
 use rackweave_replica::{Replica, StoreDone, StoreError};
@@ -66,7 +66,11 @@ impl Server {
         }
         let mut server = Server {
             groups: Vec::new(),
-            registration: Registration::new(cfg.nonce, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm),
+            registration: {
+                let mut r = Registration::new(cfg.nonce, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm);
+                cfg.drive_of.into_iter().for_each(|drive| r.ask_rack(drive));
+                r
+            },
             cfg,
             ssd,
             out: FlashOut::default(),
@@ -150,6 +154,10 @@ impl Server {
     pub fn admitted(&self) -> Option<bool> {
         let r = &self.registration;
         if r.refused { Some(false) } else { r.incarnation.map(|_| true) }
+    }
+    /// Whose rack this is, once the metadata service has said so.
+    pub fn rack(&self) -> Option<RackId> {
+        self.registration.rack()
     }
     /// Packets for vSSDs that are not here, or not of the set they name.
     pub fn misrouted(&self) -> u64 {
@@ -235,6 +243,7 @@ impl Server {
             }
             Control::NewView(view) => self.install(now, &view, fx),
             Control::ServerRefused { nonce } => self.registration.refused(nonce),
+            Control::RackIs { nonce, rack } => self.registration.rack_is(now, nonce, rack),
             _ => {}
         }
     }

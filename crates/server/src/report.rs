@@ -100,6 +100,9 @@ pub struct VssdStatus {
     /// Blocks read because their turn had come, and those of them that no member could heal.
     pub scrubbed: u64,
     pub scrub_lost: u64,
+    /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
+    pub scrub_mismatches: u64,
+    pub scrub_undecided: u64,
     /// What the present pass has read of what the flash holds, at most 1.
     pub scrub_progress: f64,
 }

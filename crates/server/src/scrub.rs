@@ -1,5 +1,6 @@
 //! Reading what lies still: flash that is never read rots unseen. Every vSSD's blocks are read in turn, each within the
-//! time that is asked for, while nobody waits; a block that fails its checksum is healed from another member.
+//! time that is asked for, while nobody waits; a block that fails its checksum is healed from another member, and what was
+//! read is compared with what the others have.
 
 use std::collections::VecDeque;
 
@@ -52,9 +53,18 @@ impl Server {
             self.scrub.at = now + BUSY_AGAIN;
             return;
         }
+        if self.vssds.get(i).is_some_and(|v| !v.replica.scrub_ready()) {
+            // What was read before is still being compared.
+            self.scrub.at = now + BUSY_AGAIN;
+            return;
+        }
         self.scrub.busy = 0;
         self.scrub.at = now + self.scrub_pause();
-        if let Some(a) = self.next_block() {
+        let next = self.next_block();
+        if (next.is_none() || self.scrub.slot != i) && i < self.vssds.len() {
+            self.with(now, i, |r, store| r.scrub_ended(now, store, fx));
+        }
+        if let Some(a) = next {
             let i = self.scrub.slot;
             self.with(now, i, |r, store| r.scrub(now, a, store, fx));
         }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::{
-    BlockAddr, Epoch, Incarnation, NodeId, Payload, SetId, Span, SsdId, Summed, Time, Timestamp, VolumeId, VssdId,
+    BlockAddr, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Span, SsdId, Summed, Time, Timestamp, VolumeId,
+    VssdId,
 };
 
 use crate::error::{DecodeError, EncodeError};
@@ -206,7 +207,7 @@ macro_rules! wire_integers {
         }
     )*};
 }
-wire_integers!(u16, u32, u64);
+wire_integers!(u16, u32, u64, u128);
 
 macro_rules! wire_newtypes {
     ($($t:ident),*) => {$(
@@ -220,7 +221,7 @@ macro_rules! wire_newtypes {
         }
     )*};
 }
-wire_newtypes!(NodeId, SsdId, VssdId, SetId, VolumeId, Epoch, Incarnation, Timestamp, Time, Span);
+wire_newtypes!(RackId, NodeId, SsdId, VssdId, SetId, VolumeId, Epoch, Incarnation, Timestamp, Time, Span);
 
 /// `wire_struct!(Type { fields in the order of the wire })`
 macro_rules! wire_struct {

@@ -89,6 +89,8 @@ wire_enum!(Control, "control message", {
     23 => Silent { set, epoch, silent },
     24 => Reached { set, epoch },
     25 => WornOut { vssds },
+    26 => RackAsk { nonce },
+    27 => RackIs { nonce, rack },
 });
 
 wire_enum!(AdminOp, "administration", {

@@ -1,6 +1,8 @@
 //! Replica to replica.
 
-use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, Credit, Inv, InvBlock, NackBlock, Peer, ScanEntry};
+use rackweave_core::msg::peer::{
+    BlockSum, CHUNK_BLOCKS, ClientRecord, Credit, Inv, InvBlock, NackBlock, Peer, SUMS_MAX, ScanEntry,
+};
 use rackweave_core::{BlockAddr, Timestamp, VolumeId};
 
 use crate::codec::{wire_enum, wire_list, wire_struct};
@@ -16,6 +18,8 @@ wire_list!((u32, Timestamp), "validated blocks", BLOCKS_MAX, 12);
 wire_list!((BlockAddr, u64), "digests", DIGESTS_MAX, 16);
 wire_struct!(ScanEntry { addr, version, mapped });
 wire_list!(ScanEntry, "scan entries", CHUNK_BLOCKS, 17);
+wire_struct!(BlockSum { block, version, crc });
+wire_list!(BlockSum, "blocks compared", SUMS_MAX, 16);
 wire_list!(u64, "applied sequences", APPLIED_MAX, 8);
 wire_struct!(ClientRecord { client, floor, applied });
 wire_list!(ClientRecord, "client records", CLIENTS_MAX, 20);
@@ -43,4 +47,8 @@ wire_enum!(Peer, "peer message", {
     18 => Block { addr, version, data },
     19 => ClientsAsk,
     20 => Clients { from, records, fences },
+    21 => SumsAsk { range, digest },
+    22 => Sums { range, same, sums },
+    23 => HealAsk { addr, version, crc },
+    24 => ReplayAsk { addr, version },
 });

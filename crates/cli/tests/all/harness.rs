@@ -250,3 +250,16 @@ pub fn flip_byte(path: &Path, at: u64) {
     f.read_exact_at(&mut b, at).expect("read");
     f.write_all_at(&[b[0] ^ 0x10], at).expect("write");
 }
+
+/// The rack that a drive is of, as docs/format.md draws it.
+pub fn owner(device: &Path) -> String {
+    let b = std::fs::read(device).expect("a drive");
+    b[2056..2072].iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Makes the drive one of no rack.
+pub fn disown(device: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(device).expect("a drive");
+    file.write_all_at(&[0; 32], 2048).expect("write");
+}

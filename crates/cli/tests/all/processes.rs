@@ -261,3 +261,39 @@ fn a_server_whose_device_is_gone_refuses_to_begin_an_empty_one() {
     r.again();
     wait_for_all_members(&r);
 }
+
+#[test]
+fn a_server_refuses_to_serve_with_another_rack_s_drive() {
+    let (mut r, mut other) = (start(), start());
+    r.volume("v", "64M");
+    let mut c = r.connect("v");
+    write_all(&mut c, 1);
+    c.flush();
+    drop(c);
+    r.stop();
+    other.stop();
+    let device = |of: &Rack| of.data().join("server-1").join("ssd-1.rwk");
+    let (own, foreign) = (crate::harness::owner(&device(&r)), crate::harness::owner(&device(&other)));
+    assert_ne!(own, foreign);
+    let kept = r.dir.path("own-ssd");
+    fs::rename(device(&r), &kept).expect("moved");
+    fs::copy(device(&other), device(&r)).expect("copied");
+    let (data, nbd) = (r.data().display().to_string(), format!("unix:{}", r.dir.path("x.sock").display()));
+    let o =
+        rackweave(&["up", "--processes", "--timing", "none", "--data", &data, "--nbd", &nbd]).output().expect("runs");
+    let e = text(&o.stderr);
+    assert_eq!(o.status.code(), Some(1), "{e}");
+    for named in ["ssd-1.rwk", &own, &foreign, "--replace-ssd"] {
+        assert!(e.contains(named), "{named} is not named in {e}");
+    }
+    assert_eq!(crate::harness::owner(&device(&r)), foreign, "it is still the other's");
+    // Its own, as it was before drives had an owner.
+    fs::remove_file(device(&r)).expect("removed");
+    fs::rename(&kept, device(&r)).expect("moved");
+    crate::harness::disown(&device(&r));
+    r.again();
+    wait_for_all_members(&r);
+    check_all(&mut r.connect("v"), 1);
+    r.stop();
+    assert_eq!(crate::harness::owner(&device(&r)), own);
+}

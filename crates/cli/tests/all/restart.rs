@@ -161,6 +161,39 @@ fn an_ssd_that_is_gone_is_missed_and_its_replacement_filled() {
 }
 
 #[test]
+fn a_drive_of_another_rack_is_refused_and_one_of_none_is_made_its_own() {
+    let (mut r, mut other) = (Rack::start(), Rack::start());
+    r.volume("v", "16M");
+    let mut c = r.connect("v");
+    c.write(0, &pattern(7, 1));
+    c.flush();
+    drop(c);
+    r.stop();
+    other.stop();
+    let owner = |of: &Rack| crate::harness::owner(&of.data().join("ssd-1.rwk"));
+    let (own, foreign) = (owner(&r), owner(&other));
+    assert_ne!(own, foreign);
+    let (data, kept) = (r.data(), r.dir.path("own-ssd"));
+    std::fs::rename(data.join("ssd-1.rwk"), &kept).expect("rename");
+    std::fs::copy(other.data().join("ssd-1.rwk"), data.join("ssd-1.rwk")).expect("copy");
+    let before = std::fs::read(data.join("ssd-1.rwk")).expect("read");
+    let (d, nbd) = (data.display().to_string(), format!("unix:{}", r.dir.path("x.sock").display()));
+    let o = rackweave(&["up", "--data", &d, "--nbd", &nbd]).output().expect("runs");
+    let e = text(&o.stderr);
+    assert_eq!(o.status.code(), Some(1), "{e}");
+    for named in ["ssd-1.rwk", &own, &foreign, "--replace-ssd"] {
+        assert!(e.contains(named), "{named} is not named in {e}");
+    }
+    assert!(std::fs::read(data.join("ssd-1.rwk")).expect("read") == before, "the other rack's drive was changed");
+    // Its own, as it was before drives had an owner.
+    std::fs::rename(&kept, data.join("ssd-1.rwk")).expect("rename");
+    crate::harness::disown(&data.join("ssd-1.rwk"));
+    r.again();
+    assert!(r.connect("v").read(0, 4096) == pattern(7, 1));
+    assert_eq!(owner(&r), own);
+}
+
+#[test]
 fn a_stopped_process_goes_on_where_it_was() {
     let r = Rack::start();
     r.volume("v", "16M");

@@ -1,6 +1,6 @@
 //! With the metadata service: registration, leases, views, volumes.
 
-use crate::id::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
+use crate::id::{Epoch, Incarnation, NodeId, RackId, SetId, VolumeId, VssdId};
 use crate::request::{AdminOp, ReplyData, RequestError, VolumeInfo, VolumeLimits};
 use crate::time::Span;
 
@@ -191,6 +191,14 @@ pub enum Control {
     /// still takes writes.
     WornOut {
         vssds: Vec<VssdId>,
+    },
+    /// Whose rack is this? Asked by a server before it registers, since its drive may be another's.
+    RackAsk {
+        nonce: u64,
+    },
+    RackIs {
+        nonce: u64,
+        rack: RackId,
     },
     /// How worn a server's drive is (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's part.
     Wear {

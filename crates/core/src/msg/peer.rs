@@ -74,6 +74,15 @@ pub struct ClientRecord {
     pub applied: Box<[u64]>,
 }
 
+/// A block as one member holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockSum {
+    pub block: u32,
+    pub version: Timestamp,
+    /// CRC32C of its contents.
+    pub crc: u32,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Peer {
     /// Shared: all members are sent the same.
@@ -168,7 +177,32 @@ pub enum Peer {
         fences: Box<[(VolumeId, u32)]>,
         from: VssdId,
     },
+
+    /// Scrubbing: what does the receiver hold of this range, which lies in one chunk? `digest`: of what the sender does.
+    SumsAsk {
+        range: BlockRange,
+        digest: u64,
+    },
+    /// The answer: the same, or these Valid blocks, at most [`SUMS_MAX`], in order.
+    Sums {
+        range: BlockRange,
+        same: bool,
+        sums: Box<[BlockSum]>,
+    },
+    /// Most members have contents with this checksum at this version: take them from one of those.
+    HealAsk {
+        addr: BlockAddr,
+        version: Timestamp,
+        crc: u32,
+    },
+    /// Others are behind this version, which is Valid at the receiver: replay it.
+    ReplayAsk {
+        addr: BlockAddr,
+        version: Timestamp,
+    },
 }
 
+/// Blocks of a [`Peer::Sums`].
+pub const SUMS_MAX: u32 = 64;
 /// Blocks of a chunk, the unit of digests in fill and recovery.
 pub const CHUNK_BLOCKS: u32 = 1024;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rackweave_core::{Layout, SsdId};
+use rackweave_core::{Layout, RackId, SsdId};
 use rackweave_transport::Keys;
 
 use super::kernel::KernelNode;
@@ -22,7 +22,7 @@ use crate::embedded::up::{self, UpError};
 use crate::embedded::{Hosted, RackNodes};
 use crate::hosts::{HostsSection, NodeName};
 use crate::switching::DataPlaneKind;
-use rackweave_device::{FileSsd, OsFile};
+use rackweave_device::{FileSsd, OpenError, OsFile};
 
 /// What the user asked for.
 #[derive(Clone, Debug)]
@@ -107,20 +107,22 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         let tls = channel::server(&control.certificates)?;
         listeners.push((channel::listen(control, node.0, address)?, Speaks::ControlTls(tls)));
     }
-    let (devices, ssd, admitted) = match name {
+    let (devices, ssd, empty, admitted) = match name {
         NodeName::Server(i) => {
-            let (device, admitted) = device(&dir, &cfg, i, options.replace_ssd)?;
-            (vec![device], i, admitted)
+            let (device, empty, admitted) = device(&dir, &cfg, i, options.replace_ssd)?;
+            (vec![device], i, empty, Some(admitted))
         }
-        _ => (Vec::new(), 0, None),
+        _ => (Vec::new(), 0, false, None),
     };
-    let hosted = Hosted::One { node, gateways, empty: admitted.is_some() };
-    let lost = UpError::DeviceLost { path: up::device_path(&dir, ssd), server: ssd };
+    let drive_of = devices.first().and_then(FileSsd::rack);
+    let hosted = Hosted::One { node, gateways, empty, drive_of };
+    let lost = Lost { path: up::device_path(&dir, ssd), server: ssd, drive_of };
     let (key_file, ready, first_ssd) = (hosts.key_file.clone(), Box::new(ready), SsdId(ssd));
     let run = Run { net, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost };
     if name == NodeName::Meta {
-        let (store, saved) = up::store(&dir)?;
-        let nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
+        let (store, saved, rack) = up::store(&dir)?;
+        let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
+        nodes.set_rack(rack);
         return run.until_stopped(nodes, devices, store);
     }
     let mut nodes = RackNodes::hosting(&cfg, hosted, Vec::new(), up::random_u64)?;
@@ -138,24 +140,31 @@ fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Resul
 }
 
 /// The server's device. Where its file is missing or blank a new one is tried, and has its name when the metadata service says
-/// that this server has not run before: the file may have been lost with the whole directory. Unless it is to be replaced.
+/// that this server has not run before: the file may have been lost with the whole directory. Unless it is to be replaced. Also,
+/// whether it is such a new one, and what is done when the server is taken in.
 fn device(
     dir: &DataDir,
     cfg: &RackConfig,
     server: u32,
     replace: bool,
-) -> Result<(FileSsd<OsFile>, Option<Admitted>), UpError> {
+) -> Result<(FileSsd<OsFile>, bool, Admitted), UpError> {
     let path = up::device_path(dir, server);
     let there = up::has_device(&path)?;
     if replace && there {
         return Err(UpError::DeviceInPlace { path, server });
     }
     if replace || there {
-        let mut one = up::devices(dir, cfg, server..server + 1)?;
-        return Ok((one.swap_remove(0), None));
+        let mut one = up::devices(dir, cfg, server..server + 1, None)?;
+        let said = move |adopted: Option<RackId>| {
+            if let Some(rack) = adopted.filter(|_| there) {
+                up::say_adopted(&path, rack);
+            }
+            Ok(())
+        };
+        return Ok((one.swap_remove(0), false, Box::new(said)));
     }
     let (device, admitted) = up::device_on_trial(dir, cfg, server)?;
-    Ok((device, Some(admitted)))
+    Ok((device, true, admitted))
 }
 
 /// What the loop of one node is made of, besides the node.
@@ -168,8 +177,24 @@ struct Run {
     first_ssd: SsdId,
     ready: Announce,
     admitted: Option<Admitted>,
-    /// What is wrong if the metadata service refuses the server.
-    lost: UpError,
+    lost: Lost,
+}
+
+/// What is wrong if the metadata service refuses the server.
+struct Lost {
+    path: PathBuf,
+    server: u32,
+    drive_of: Option<RackId>,
+}
+
+impl Lost {
+    fn error(self, rack: Option<RackId>) -> UpError {
+        let Lost { path, server, drive_of } = self;
+        match drive_of.zip(rack).filter(|(found, wanted)| found != wanted) {
+            Some((found, wanted)) => UpError::Device { path, error: OpenError::Rack { found, wanted } },
+            None => UpError::DeviceLost { path, server },
+        }
+    }
 }
 
 impl Run {
@@ -191,7 +216,7 @@ impl Run {
         }
         serve.run()?;
         if serve.refused() {
-            return Err(self.lost);
+            return Err(self.lost.error(serve.rack()));
         }
         for (i, closed) in serve.close().into_iter().enumerate() {
             closed.map_err(|error| UpError::Close { ssd: SsdId(self.first_ssd.0 + i as u32), error })?;

@@ -423,6 +423,11 @@ pub struct Vssd {
     pub healed: u64,
     #[serde(default)]
     pub scrub_lost: u64,
+    /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
+    #[serde(default)]
+    pub scrub_mismatches: u64,
+    #[serde(default)]
+    pub scrub_undecided: u64,
     /// What the present pass has read of it, at most 1, and passes over its whole drive.
     #[serde(default)]
     pub scrub_progress: f64,

@@ -18,14 +18,14 @@ use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceData, Dev
 use rackweave_core::msg::Packet;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request};
-use rackweave_core::{Effects, Event, Layout, NodeId, Span, SsdId, Time, TracePoint};
+use rackweave_core::{Effects, Event, Layout, NodeId, RackId, Span, SsdId, Time, TracePoint};
 
 use super::control::PolicyState;
 use super::policy::PolicyError;
 use super::store::{Store, StoreError};
 use crate::build::BuildError;
 use crate::policy::Policy;
-use rackweave_device::{FileIo, FileSsd, SyncTicket};
+use rackweave_device::{FileIo, FileSsd, OpenError, SyncTicket};
 
 /// Events handled before the loop looks at its sockets again.
 pub const EVENTS_PER_TURN: usize = 4096;
@@ -191,6 +191,12 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             counts: [0; TracePoint::ALL.len()],
             links: Links::new(layout),
         }
+    }
+
+    /// Makes the drives here drives of this rack, durably; true if one of them was of none until now.
+    pub fn adopt(&mut self, rack: RackId) -> Result<bool, OpenError> {
+        let mut files = self.devices.iter_mut().filter_map(|d| d.file.as_mut());
+        files.try_fold(false, |any, f| Ok(f.adopt(rack)? || any))
     }
 
     /// A request for a node; run it with [`Engine::run`].

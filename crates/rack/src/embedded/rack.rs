@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rackweave_block::VolumeClient;
 use rackweave_core::msg::Role;
-use rackweave_core::{BLOCK, Effects, Event, Layout, Node, NodeId, NodeKind, Time};
+use rackweave_core::{BLOCK, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
 use rackweave_dataplane::Own;
 use rackweave_flash::Profile;
 use rackweave_meta::Meta;
@@ -30,7 +30,8 @@ pub enum Hosted {
     /// Every node of a rack with one gateway.
     All,
     /// One node; the rack has so many gateways.
-    One { node: NodeId, gateways: u32, empty: bool },
+    /// `drive_of`: of a server, the rack that its drive is of.
+    One { node: NodeId, gateways: u32, empty: bool, drive_of: Option<RackId> },
 }
 
 impl Hosted {
@@ -108,6 +109,12 @@ impl RackNodes {
         })
     }
 
+    /// Whose rack this is, for the metadata service to tell.
+    pub fn set_rack(&mut self, rack: RackId) {
+        if let Some(meta) = &mut self.meta {
+            meta.set_id(rack);
+        }
+    }
     /// Puts the switch's tables into the kernel, if it runs here.
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
         self.switch = self.switch.take().map(|_| Plane::Kernel(Box::new(node)));
@@ -137,6 +144,9 @@ impl RackNodes {
 fn one_server(cfg: &RackConfig, i: u32, nonce: u64, hosted: Hosted) -> Result<Server, BuildError> {
     let mut c = build::server_config(cfg, i, nonce)?;
     c.empty = matches!(hosted, Hosted::One { empty: true, .. });
+    if let Hosted::One { drive_of, .. } = hosted {
+        c.drive_of = Some(drive_of);
+    }
     build::server_from(c, i)
 }
 
@@ -225,8 +235,16 @@ impl Describe for RackNodes {
     fn admitted(&self) -> Option<bool> {
         match self.hosted {
             Hosted::All => Some(true),
-            Hosted::One { .. } => self.servers.iter().flatten().next().map_or(Some(true), Server::admitted),
+            Hosted::One { empty, drive_of, .. } => {
+                let Some(server) = self.servers.iter().flatten().next() else { return Some(true) };
+                let foreign = drive_of.zip(server.rack()).is_some_and(|(found, wanted)| found != wanted);
+                // Refused for another reason (it was removed), it runs on and serves nothing.
+                server.admitted().filter(|taken_in| *taken_in || empty || foreign)
+            }
         }
+    }
+    fn rack(&self) -> Option<RackId> {
+        self.servers.iter().flatten().next().and_then(Server::rack)
     }
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd> {
         let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.server(i)) else { return Vec::new() };
@@ -270,6 +288,8 @@ impl Describe for RackNodes {
                 scrubbed: v.scrubbed,
                 healed: v.healed,
                 scrub_lost: v.scrub_lost,
+                scrub_mismatches: v.scrub_mismatches,
+                scrub_undecided: v.scrub_undecided,
                 scrub_progress: v.scrub_progress,
                 scrub_passes: report.scrub_passes,
                 blocks_retired: v.blocks_retired,

@@ -17,7 +17,7 @@ use bytes::BytesMut;
 use rackweave_core::request::{
     AdminOp, RackStatus, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, ServerStatus, VolumeInfo,
 };
-use rackweave_core::{Layout, NodeId, SetId, Span, Time, VolumeId, VssdId};
+use rackweave_core::{Layout, NodeId, RackId, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::{Session, TlsUse};
 use slab::Slab;
@@ -60,7 +60,7 @@ const TOKEN_LISTENERS: u64 = 5 << 32;
 /// Told where to connect.
 pub type Announce = Box<dyn FnOnce(&Facts)>;
 /// Told that the metadata service has taken the server here in.
-pub type Admitted = Box<dyn FnOnce() -> io::Result<()>>;
+pub type Admitted = Box<dyn FnOnce(Option<RackId>) -> io::Result<()>>;
 
 /// What a listener's connections speak.
 #[derive(Debug)]
@@ -240,7 +240,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         self.next_ready = Time::ZERO;
     }
 
-    /// Calls `then` once, when the metadata service has taken the server here in; if it refuses, the run ends.
+    /// Calls `then` once, when the metadata service has taken the server here in; if it refuses, the run ends. Told is the
+    /// rack, if the server's drive was of none until now.
     pub fn when_admitted(&mut self, then: Admitted) {
         self.admitted = Some(then);
     }
@@ -248,10 +249,18 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     pub fn refused(&self) -> bool {
         self.refused
     }
+    /// Whose rack it is, as the server here was told.
+    pub fn rack(&self) -> Option<RackId> {
+        self.engine.nodes.rack()
+    }
 
     fn look_whether_admitted(&mut self) -> io::Result<()> {
         match self.engine.nodes.admitted() {
-            Some(true) => self.admitted.take().map_or(Ok(()), |then| then()),
+            Some(true) => {
+                let rack = self.engine.nodes.rack();
+                let adopted = rack.map_or(Ok(false), |r| self.engine.adopt(r)).map_err(io::Error::other)?;
+                self.admitted.take().map_or(Ok(()), |then| then(rack.filter(|_| adopted)))
+            }
             Some(false) => {
                 (self.stage, self.refused) = (Stage::Stopped, true);
                 Ok(())

@@ -1,7 +1,7 @@
 //! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
 
 use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo, WearStatus};
-use rackweave_core::{Layout, NodeId, NodeKind, SetId, Span, Time};
+use rackweave_core::{Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
@@ -28,6 +28,10 @@ pub trait Describe {
     /// Whether the metadata service has taken the server in that runs here alone, once it has said so.
     fn admitted(&self) -> Option<bool> {
         Some(true)
+    }
+    /// Whose rack it is, as the server that runs here alone was told.
+    fn rack(&self) -> Option<RackId> {
+        None
     }
 }
 
@@ -283,7 +287,7 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 26] = [
+        const COLUMNS: [Column; 28] = [
             ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
             ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
             ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
@@ -324,6 +328,12 @@ impl Status {
             }),
             ("rackweave_vssd_scrubbed_total", "Blocks read in turn", Metric::Counter, |v| v.scrubbed as f64),
             ("rackweave_vssd_scrub_lost_total", "Those no member could heal", Metric::Counter, |v| v.scrub_lost as f64),
+            ("rackweave_vssd_scrub_mismatches_total", "Blocks on which members differed", Metric::Counter, |v| {
+                v.scrub_mismatches as f64
+            }),
+            ("rackweave_vssd_scrub_undecided_total", "Those that nothing could decide", Metric::Counter, |v| {
+                v.scrub_undecided as f64
+            }),
             ("rackweave_vssd_scrub_progress", "Part read in this pass", Metric::Gauge, |v| v.scrub_progress),
             ("rackweave_vssd_healed_total", "Blocks healed by another copy", Metric::Counter, |v| v.healed as f64),
             ("rackweave_vssd_blocks_retired", "Erase blocks that failed", Metric::Gauge, |v| v.blocks_retired as f64),

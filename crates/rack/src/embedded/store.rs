@@ -3,9 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use rackweave_core::RackId;
 use rackweave_core::node::StoreWrite;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
+/// What is of the rack as a whole and not the metadata service's own. A program that does not know it leaves it alone.
+const RACK: TableDefinition<&str, &[u8]> = TableDefinition::new("rack");
+const RACK_ID: &str = "id";
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
 
 /// Why the store could not be opened, read or written.
@@ -61,6 +65,25 @@ impl Store {
         Ok(all)
     }
 
+    /// The rack's identity; the first time it is `drawn`, and durable when this returns.
+    pub fn rack_id(&mut self, drawn: impl FnOnce() -> RackId) -> Result<RackId, StoreError> {
+        let txn = self.db()?.begin_write().map_err(fail)?;
+        let id = {
+            let mut table = txn.open_table(RACK).map_err(fail)?;
+            let kept = table.get(RACK_ID).map_err(fail)?.and_then(|v| v.value().try_into().ok());
+            match kept.map(u128::from_be_bytes) {
+                Some(id) => RackId(id),
+                None => {
+                    let id = drawn();
+                    table.insert(RACK_ID, &id.0.to_be_bytes()[..]).map_err(fail)?;
+                    id
+                }
+            }
+        };
+        txn.commit().map_err(fail)?;
+        Ok(id)
+    }
+
     /// All entries of `w` or none; durable when this returns.
     pub fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
         let result = self.commit(w);
@@ -98,9 +121,13 @@ mod tests {
         assert_eq!(s.load().expect("load"), vec![]);
         s.write(&StoreWrite { tag: 1, entries: vec![put("b", Some("2")), put("a", Some("1"))] }).expect("write");
         s.write(&StoreWrite { tag: 2, entries: vec![put("b", None), put("c", Some("3"))] }).expect("write");
+        assert_eq!(s.rack_id(|| RackId(7)).expect("drawn"), RackId(7));
         drop(s);
-        let all = Store::open(&path).expect("open").load().expect("load");
+        let mut s = Store::open(&path).expect("open");
+        let all = s.load().expect("load");
         assert_eq!(all, vec![("a".into(), "1".into()), ("c".into(), "3".into())]);
+        assert_eq!(s.rack_id(|| panic!("drawn once")).expect("kept"), RackId(7));
+        drop(s);
         std::fs::remove_file(&path).expect("remove");
     }
 

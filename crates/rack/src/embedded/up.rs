@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rackweave_core::SsdId;
 use rackweave_core::device::DeviceError;
+use rackweave_core::{RackId, SsdId};
 
 use super::control::{SOCKET, short_path};
 use super::datadir::{DataDir, DataDirError, write_durably};
@@ -109,14 +109,15 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let dir = DataDir::open(&options.data)?;
     let data = std::path::absolute(dir.path())?;
     let cfg = configure(&dir, options, refuse)?;
-    let (store, saved) = store(&dir)?;
+    let (store, saved, rack) = store(&dir)?;
     match options.replace_ssd.first() {
         _ if !saved.is_empty() => all_there(&dir, &cfg, &options.replace_ssd)?,
         Some(&server) => return Err(UpError::NothingToReplace { data: options.data.clone(), server }),
         None => {}
     }
-    let nodes = RackNodes::new(&cfg, saved, random_u64)?;
-    let devices = devices(&dir, &cfg, 0..nodes.servers_known().max(cfg.servers))?;
+    let mut nodes = RackNodes::new(&cfg, saved, random_u64)?;
+    nodes.set_rack(rack);
+    let devices = devices(&dir, &cfg, 0..nodes.servers_known().max(cfg.servers), Some(rack))?;
     if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
         return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
     }
@@ -133,7 +134,9 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let (shape, paths) = (shape(&cfg)?, (0..cfg.servers_max()).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
     let (data, of) = (options.data.clone(), cfg.clone());
     serve.keep_policy_by(Box::new(move |p| keep_policy(&data, CONFIG_FILE, p).map_err(|e| e.to_string())));
-    serve.reopen_by(Box::new(move |i| open_device(&paths[i as usize], i, shape, &of).map_err(|e| e.to_string())));
+    serve.reopen_by(Box::new(move |i| {
+        open_device(&paths[i as usize], i, shape, &of, Some(rack)).map_err(|e| e.to_string())
+    }));
     serve.when_ready(cfg.min_copies as usize, Box::new(ready));
     serve.run()?;
     for (i, closed) in serve.close().into_iter().enumerate() {
@@ -142,12 +145,19 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     Ok(())
 }
 
-/// The metadata service's store, and what is in it.
-pub(crate) fn store(dir: &DataDir) -> Result<(Store, Vec<(Bytes, Bytes)>), UpError> {
+/// What a metadata service keeps.
+type Saved = Vec<(Bytes, Bytes)>;
+
+/// The metadata service's store, what is in it, and whose it is.
+pub(crate) fn store(dir: &DataDir) -> Result<(Store, Saved, RackId), UpError> {
     let path = dir.file(STORE_FILE);
-    let mut store = Store::open(&path).map_err(|error| UpError::Store { path: path.clone(), error })?;
-    let saved = store.load().map_err(|error| UpError::Store { path, error })?;
-    Ok((store, saved))
+    let opened = || {
+        let mut store = Store::open(&path)?;
+        let saved = store.load()?;
+        let rack = store.rack_id(|| RackId(u128::from(random_u64()) << 64 | u128::from(random_u64())))?;
+        Ok((store, saved, rack))
+    };
+    opened().map_err(|error| UpError::Store { path: path.clone(), error })
 }
 
 /// The configuration of this run. The first run's is kept, and its shape is fixed from then on.
@@ -262,28 +272,53 @@ pub(crate) fn device_name(server: u32) -> String {
     format!("ssd-{server}.rwk")
 }
 
-/// The devices of these servers.
+/// The devices of these servers; see [`open_device`].
 pub(crate) fn devices(
     dir: &DataDir,
     cfg: &RackConfig,
     servers: std::ops::Range<u32>,
+    rack: Option<RackId>,
 ) -> Result<Vec<FileSsd<OsFile>>, UpError> {
     let shape = shape(cfg)?;
     let open = |i: u32| {
         let path = device_path(dir, i);
-        open_device(&path, i, shape, cfg)
+        open_device(&path, i, shape, cfg, rack)
     };
     servers.map(open).collect()
 }
 
-fn open_device(path: &Path, server: u32, shape: Shape, cfg: &RackConfig) -> Result<FileSsd<OsFile>, UpError> {
-    let file = OsFile::open(path).map_err(OpenError::Io);
-    let ssd = file.and_then(|f| FileSsd::open(f, SsdId(server), shape));
-    let mut ssd = ssd.map_err(|error| UpError::Device { path: path.into(), error })?;
+/// Where it is known whose rack this is, the drive is made one of it, or refused as another's.
+fn open_device(
+    path: &Path,
+    server: u32,
+    shape: Shape,
+    cfg: &RackConfig,
+    rack: Option<RackId>,
+) -> Result<FileSsd<OsFile>, UpError> {
+    let fail = |error| UpError::Device { path: path.into(), error };
+    let file = OsFile::open(path).map_err(|e| fail(OpenError::Io(e)))?;
+    let blank = FileSsd::is_blank(&file).map_err(|e| fail(OpenError::Io(e)))?;
+    // Before it is changed by being opened.
+    let owner = FileSsd::owner(&file).map_err(|e| fail(OpenError::Io(e)))?;
+    if let Some((found, wanted)) = owner.zip(rack).filter(|(found, wanted)| found != wanted) {
+        return Err(fail(OpenError::Rack { found, wanted }));
+    }
+    let mut ssd = FileSsd::open(file, SsdId(server), shape).map_err(fail)?;
+    if let Some(rack) = rack {
+        let adopted = ssd.adopt(rack).map_err(fail)?;
+        if adopted && !blank {
+            say_adopted(path, rack);
+        }
+    }
     if let Some(flaws) = cfg.ssd.flaws(SsdId(server)) {
         ssd.fail_by(flaws);
     }
     Ok(ssd)
+}
+
+/// Once for each drive from before drives had one.
+pub(crate) fn say_adopted(path: &Path, rack: RackId) {
+    eprintln!("{}: the drive bore no rack's identity; it is of rack {rack} from now on", path.display());
 }
 
 /// A new device for a server that may have lost its own: under another name until the metadata service has taken the
@@ -298,9 +333,9 @@ pub(crate) fn device_on_trial(
     if trial.exists() {
         std::fs::remove_file(&trial)?;
     }
-    let device = open_device(&trial, server, shape(cfg)?, cfg)?;
+    let device = open_device(&trial, server, shape(cfg)?, cfg, None)?;
     let of_dir = std::fs::File::open(dir.path())?;
-    let name = move || {
+    let name = move |_| {
         std::fs::rename(&trial, &path)?;
         of_dir.sync_all()
     };

@@ -22,6 +22,8 @@ const SMALL_KEEP_SHARE: f64 = 0.25;
 /// Share of seeds whose drives have blocks that fail, and of the programs there that do.
 const FLAWED_SHARE: f64 = 0.25;
 const PROGRAM_FAILURES: f64 = 0.0005;
+/// Share of seeds whose servers read all of their flash again and again, and compare it.
+const SCRUBBED_SHARE: f64 = 0.25;
 /// Share of seeds of two racks that hold more copies away from home than there.
 const FAR_SHARE: f64 = 0.3;
 /// Blocks of all volumes in each set of such a rack; its devices hold 448.
@@ -80,6 +82,9 @@ pub struct Params {
     /// Of all programs this part fails, on every drive, and four times as many erases: each costs its block.
     #[serde(default)]
     pub program_failures: f64,
+    /// Everything on flash is read in turn, and compared, once in this time; 0: not within a run.
+    #[serde(default)]
+    pub scrub_ms: u64,
     /// As a rack's own, or RackBlox's, under which reads stay where they are sent unless that replica collects.
     #[serde(default = "rackblox")]
     pub policy: Policy,
@@ -285,6 +290,9 @@ impl Plan {
         if more.chance(FLAWED_SHARE) {
             params.program_failures = PROGRAM_FAILURES;
         }
+        if more.chance(SCRUBBED_SHARE) {
+            params.scrub_ms = more.between(100, 1_000);
+        }
         let count = rng.between(FAULTS_MIN as u64 + 1, 10);
         let slice = params.span_ms * 1000 / count;
         let mut faults: Vec<FaultAt> = (0..count)
@@ -394,6 +402,9 @@ impl Plan {
         (c.ssd.program_failures, c.ssd.erase_failures) = (p.program_failures, 4.0 * p.program_failures);
         c.ssd.failure_seed = self.seed;
         c.gc.background = !p.grouped;
+        if p.scrub_ms > 0 {
+            c.scrub.every_days = p.scrub_ms as f64 / 86_400e3;
+        }
         if p.grouped {
             c.ssd.isolation = Levels::One(IsolationConfig::Software);
             // So few that a drive of this size has a die of each for each vSSD.
@@ -494,6 +505,7 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         between_racks_us: 0,
         grouped: false,
         program_failures: 0.0,
+        scrub_ms: 0,
         policy: Policy::default(),
     }
 }

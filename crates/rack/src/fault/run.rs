@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use rackweave_core::request::{AdminOp, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{BLOCK, NodeId, Rng, SetId, Span, Time, TracePoint, VolumeId};
+use rackweave_core::{BLOCK, BlockAddr, NodeId, Rng, SetId, Span, Time, Timestamp, TracePoint, VolumeId};
 use rackweave_replica::{Faults, Timeouts};
 
 use crate::capture::Capture;
@@ -298,6 +298,10 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         self.bounds.event(&mut self.sim).map_err(Failure::Invariant)?;
+        if let Some((_, t)) = self.bounds.traces().iter().find(|t| t.1.point == TracePoint::CopiesDiffer) {
+            let (addr, version) = (BlockAddr::unpack(t.a), Timestamp(t.b));
+            return Err(Failure::Divergence(format!("members compared {addr}: they differ at {version} or before")));
+        }
         if self.bounds.traces().iter().any(|t| VIEWS.contains(&t.1.point)) {
             self.watch.refresh(&self.sim);
         }

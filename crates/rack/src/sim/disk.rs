@@ -368,8 +368,18 @@ impl FaultDisk {
         true
     }
 
-    /// Changes the contents of one stored slot under its checksum; false: nothing is stored.
+    /// Changes the contents of one stored page under its checksums; false: nothing is stored.
     pub fn corrupt(&mut self, rng: &mut Rng) -> bool {
+        self.change(rng, false)
+    }
+
+    /// Changes the contents of one stored page and its checksums with them, as if something else had been written; false:
+    /// nothing is stored.
+    pub fn falsify(&mut self, rng: &mut Rng) -> bool {
+        self.change(rng, true)
+    }
+
+    fn change(&mut self, rng: &mut Rng, checksums: bool) -> bool {
         let written: Vec<(u32, u16)> = (0..self.live.blocks.len() as u32)
             .flat_map(|b| {
                 let pages = &self.live.blocks[b as usize].pages;
@@ -387,6 +397,9 @@ impl FaultDisk {
                 let mut p = (*p).clone();
                 for s in Arc::make_mut(&mut p.slots).iter_mut().filter(|s| s.record.kind == SlotKind::Data) {
                     s.data = flip.clone();
+                    if checksums {
+                        s.record.crc = flip.crc32c();
+                    }
                 }
                 b.set(page, PageState::Written(Rc::new(p)));
             }

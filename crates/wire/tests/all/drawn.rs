@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rackweave_core::msg::control::{VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::peer::{ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
+use rackweave_core::msg::peer::{BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
     Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
@@ -15,7 +15,7 @@ use rackweave_core::request::{
     ServerWear, SetStatus, VolumeInfo, VolumeLimits, WearStatus,
 };
 use rackweave_core::{
-    BlockAddr, Epoch, Incarnation, NodeId, Payload, Rng, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId,
+    BlockAddr, Epoch, Incarnation, NodeId, Payload, RackId, Rng, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId,
 };
 
 /// Draws values; integers are small, huge, or anything.
@@ -195,7 +195,15 @@ impl Draw {
         }
     }
     fn peer(&mut self) -> Peer {
-        match self.below(21) {
+        match self.below(25) {
+            21 => Peer::SumsAsk { range: self.blocks(), digest: self.u64() },
+            22 => Peer::Sums {
+                range: self.blocks(),
+                same: self.bool(),
+                sums: self.list(6, |d| BlockSum { block: d.u32(), version: d.version(), crc: d.u32() }).into(),
+            },
+            23 => Peer::HealAsk { addr: self.addr(), version: self.version(), crc: self.u32() },
+            24 => Peer::ReplayAsk { addr: self.addr(), version: self.version() },
             0 => Peer::Inv(Arc::new(self.inv())),
             1 => Peer::InvRange {
                 range: self.blocks(),
@@ -282,7 +290,9 @@ impl Draw {
         Box::new(RackMap { generation: self.u64(), sets })
     }
     fn control(&mut self) -> Control {
-        match self.below(25) {
+        match self.below(27) {
+            25 => Control::RackAsk { nonce: self.u64() },
+            26 => Control::RackIs { nonce: self.u64(), rack: RackId(u128::from(self.u64()) << 64 | 7) },
             22 => Control::Silent {
                 set: SetId(self.u32()),
                 epoch: Epoch(self.u32()),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rackweave_core::msg::control::{VssdPlace, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::peer::{Credit, Inv, InvBlock};
+use rackweave_core::msg::peer::{BlockSum, Credit, Inv, InvBlock};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
     Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, ServerInfo, ServerState};
-use rackweave_core::{Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VolumeId, VssdId};
+use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Timestamp, VolumeId, VssdId};
 use rackweave_wire::{decode, encode};
 
 const VECTORS: &str = include_str!("golden.txt");
@@ -68,6 +68,8 @@ fn controls() -> Vec<(&'static str, Control)> {
         ("control_silent", Control::Silent { set, epoch, silent: vec![VssdId(0x21), VssdId(0x0100_0031)] }),
         ("control_reached", Control::Reached { set, epoch }),
         ("control_worn_out", Control::WornOut { vssds: vec![VssdId(0x11), VssdId(0x12)] }),
+        ("control_rack_ask", Control::RackAsk { nonce: 0x0102_0304_0506_0708 }),
+        ("control_rack_is", Control::RackIs { nonce: 1, rack: RackId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff) }),
         ("admin_move", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: Some(NodeId(4)) })),
         ("admin_move_anywhere", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: None })),
         ("admin_servers", admin(AdminOp::Servers)),
@@ -137,7 +139,22 @@ fn samples() -> Vec<(&'static str, Packet)> {
     }
     let control = |(name, c)| (name, packet(Op::Control, Body::Control(c)));
     samples.extend(controls().into_iter().map(control));
+    samples.extend(compared().into_iter().map(|(name, p)| (name, packet(Op::Peer, Body::Peer(p)))));
     samples
+}
+
+/// Members that compare what they hold.
+fn compared() -> Vec<(&'static str, Peer)> {
+    let range = BlockRange { volume: VolumeId(7), first: 0x400, count: 0x20 };
+    let (addr, version) = (BlockAddr::new(VolumeId(7), 0x401), Timestamp(0x60));
+    let sums = Box::new([BlockSum { block: 0x401, version, crc: 0xc0ff_ee00 }]);
+    vec![
+        ("peer_sums_ask", Peer::SumsAsk { range, digest: 0x0102_0304_0506_0708 }),
+        ("peer_sums_same", Peer::Sums { range, same: true, sums: Box::default() }),
+        ("peer_sums", Peer::Sums { range, same: false, sums }),
+        ("peer_heal_ask", Peer::HealAsk { addr, version, crc: 0xc0ff_ee00 }),
+        ("peer_replay_ask", Peer::ReplayAsk { addr, version }),
+    ]
 }
 
 fn hex(bytes: &[u8]) -> String {

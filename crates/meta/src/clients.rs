@@ -1,0 +1,61 @@
+//! Clients: who they are, and where they may send.
+
+use rackweave_core::msg::{Control, RackMap, Role, SetRoute, ViewState};
+use rackweave_core::{Incarnation, NodeId, Time};
+
+use crate::members;
+use crate::node::{Meta, Set};
+
+/// Clients that are sent new maps unasked; others ask.
+const CLIENTS_MAX: usize = 4_096;
+
+impl Meta {
+    pub(crate) fn client_hello(&mut self, now: Time, src: NodeId, request: u64, nonce: u64) {
+        let incarnation = match self.clients.get(&src) {
+            Some(&(known, incarnation)) if known == nonce && incarnation != Incarnation(0) => incarnation,
+            _ => {
+                // A new life: what the one before had in use it uses no more.
+                for id in self.volumes.release_all(src) {
+                    self.put_volume(id);
+                }
+                self.next_incarnation()
+            }
+        };
+        self.remember_client(src, nonce, incarnation);
+        let map = Box::new(self.map(now));
+        self.say(src, request, Control::ClientWelcome { nonce, incarnation, map });
+    }
+
+    pub(crate) fn remember_client(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {
+        if self.clients.len() < CLIENTS_MAX || self.clients.contains_key(&src) {
+            let entry = self.clients.entry(src).or_insert((nonce, incarnation));
+            if nonce != 0 {
+                *entry = (nonce, incarnation);
+            }
+        }
+    }
+
+    pub(crate) fn map(&self, now: Time) -> RackMap {
+        let waits = |s: &Set| members::others_may_come(&s.view, &s.holders, &s.places, &self.servers, now);
+        let route = |s: &Set| SetRoute {
+            set: s.view.set,
+            epoch: s.view.epoch,
+            members: match s.view.state {
+                ViewState::Normal if waits(s) => Vec::new(),
+                ViewState::Normal => s.view.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect(),
+                ViewState::Recovering { .. } => Vec::new(),
+            },
+        };
+        // Every change of any view adds one to one epoch, so their sum only grows.
+        let generation = self.sets.iter().map(|s| u64::from(s.view.epoch.0)).sum();
+        RackMap { generation, sets: self.sets.iter().map(route).collect() }
+    }
+
+    pub(crate) fn push_map(&mut self, now: Time) {
+        let map = self.map(now);
+        let clients: Vec<NodeId> = self.clients.keys().copied().collect();
+        for c in clients {
+            self.say(c, 0, Control::Map(Box::new(map.clone())));
+        }
+    }
+}
