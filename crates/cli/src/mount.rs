@@ -94,12 +94,13 @@ fn serve(fs: &SharedFs, a: &Mount, root: bool) -> Result<(), Failure> {
     ];
     // Permissions are the kernel's business; whoever is not root may let nobody else in.
     config.acl = if root { SessionACL::All } else { SessionACL::Owner };
+    // Before it is mounted: a signal that comes between would leave it mounted without anybody who serves it.
+    let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
     let mut session = Session::new(Fuse(fs.clone()), &a.dir, &config).map_err(|e| {
         let how = if root { "" } else { " (without root, fusermount3 is needed)" };
         format!("{}: {e}{how}", a.dir.display())
     })?;
     let (ended, end) = channel::<()>();
-    let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
     let stop = signals.handle();
     let (unmounter, dir, of) = (session.unmount_callable(), a.dir.clone(), fs.clone());
     let watcher = std::thread::spawn(move || watch(&mut signals, unmounter, &dir, &of));
