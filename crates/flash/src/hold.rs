@@ -100,6 +100,10 @@ impl Ssd {
         let i = self.index(vssd);
         self.with(i, now, out, |v, io| v.program_if(io, writes, token, &may))
     }
+    /// The die that a read of the block would ask; none if flash has nothing of it.
+    pub fn die_of(&self, vssd: VssdId, addr: BlockAddr) -> Option<u32> {
+        self.get(vssd).die_of(addr.pack())
+    }
     /// Whether the next page of host data could go to the die.
     pub fn takes_pages(&self, vssd: VssdId, die: u32) -> bool {
         self.get(vssd).takes_pages(die)

@@ -18,10 +18,16 @@ use rackweave_flash::{FlashOut, Lies, ReadTry, Ssd, Turn};
 use rackweave_sched::{Done, Item, Kind, Room, Sched, SchedConfig, SchedKind, Scheduler};
 use slab::Slab;
 
+use crate::classes::QUEUE_MAX;
 use crate::disk::{Disk, FlashRead, Programmed};
 
 /// Background pages that a die programs at a time: a read waits behind one at the most.
 const PAGES_A_DIE: u32 = 1;
+/// Reads that wait for a die of which more would wait longer than this are turned away: a long queue for one die must not
+/// keep reads of the others waiting, nor its clients longer than their patience, lest they ask another member for the same.
+const WAIT_MAX: Span = Span::from_millis(50);
+/// At the least so many may wait.
+const DIE_QUEUE_MIN: usize = 64;
 /// With less than this part of the cache free, its pages are not background any more.
 const ROOM_PART: u64 = 4;
 
@@ -69,11 +75,13 @@ pub struct Dies {
     reads_waiting: usize,
     pages_waiting: usize,
     reads_per_die: u32,
+    /// Reads that may wait for one die.
+    queue_max: usize,
 }
 
 impl Dies {
-    /// None: nothing is to be held back.
-    pub fn new(cfg: SchedConfig, dies: u32, reads_per_die: u32) -> Option<Box<Dies>> {
+    /// None: nothing is to be held back. `read`: what one takes.
+    pub fn new(cfg: SchedConfig, dies: u32, reads_per_die: u32, read: Span) -> Option<Box<Dies>> {
         if cfg.kind == SchedKind::Fifo && !cfg.coordinated {
             return None;
         }
@@ -85,6 +93,7 @@ impl Dies {
             reads_waiting: 0,
             pages_waiting: 0,
             reads_per_die,
+            queue_max: ((WAIT_MAX.0 / read.0.max(1)) as usize).clamp(DIE_QUEUE_MIN, QUEUE_MAX),
         }))
     }
     /// Reads of blocks, and pages, that wait.
@@ -163,6 +172,13 @@ struct Wait {
 }
 
 impl Disk {
+    /// Whether as many reads wait for the die that has the block as may.
+    pub fn die_is_full(&self, addr: BlockAddr, ssd: &Ssd) -> bool {
+        // Seldom are there so many that it is worth looking where the block lies.
+        let Some(dies) = self.dies.as_ref().filter(|d| d.reads_waiting >= d.queue_max) else { return false };
+        let die = if self.holds(addr) { None } else { ssd.die_of(self.cfg.vssd, addr) };
+        die.is_some_and(|die| dies.sched.waiting(die, Kind::Read) >= dies.queue_max)
+    }
     /// Reads a block from flash, now or when its die gets to it.
     pub fn read(&mut self, now: Time, addr: BlockAddr, replica_token: u64, ssd: &mut Ssd, out: &mut FlashOut) {
         let (vssd, token) = (self.cfg.vssd, self.read_token(replica_token));

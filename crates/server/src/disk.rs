@@ -270,6 +270,10 @@ impl Disk {
     pub fn dirty(&self) -> usize {
         self.dirty
     }
+    /// Whether it has the block itself.
+    pub fn holds(&self, addr: BlockAddr) -> bool {
+        self.entries.place(addr).is_some()
+    }
     pub fn used(&self) -> u64 {
         self.entries.len() as u64
     }

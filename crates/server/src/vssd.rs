@@ -79,7 +79,7 @@ impl Vssd {
         replica.fill_rate = server.fill_rate;
         Vssd {
             replica: Replica::new(replica),
-            disk: Disk::new(disk, Dies::new(server.sched, g.dies(), server.reads_per_die)),
+            disk: Disk::new(disk, Dies::new(server.sched, g.dies(), server.reads_per_die, server.ssd.profile.read)),
             predict: [Predictor::new(), Predictor::new()],
             slot: SlotState::Settled,
             gc: if matches!(cfg.share, Share::Software { .. }) {

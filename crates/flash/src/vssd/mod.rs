@@ -267,6 +267,11 @@ impl Vssd {
             (slot, version) => (self.version_in(slot, version), true),
         }
     }
+    /// The die that has the block.
+    pub(crate) fn die_of(&self, addr: u64) -> Option<u32> {
+        let (slot, _) = self.map.held(addr);
+        (slot != NONE).then(|| self.die(self.blocks.block_of(slot)))
+    }
     /// The version in a slot, which the map may have told.
     fn version_in(&self, slot: u32, told: Option<u64>) -> u64 {
         told.unwrap_or_else(|| self.blocks.version(slot))

@@ -2,7 +2,7 @@
 //! there is room for them, offline ones as far as they have tokens.
 
 use rackweave_core::msg::{Body, Header, IoError, IoReply, IoRequest, Op, Packet};
-use rackweave_core::{Effects, Epoch, Time, TracePoint};
+use rackweave_core::{BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint};
 use rackweave_sched::{Kind, clamp_lat};
 
 use super::Server;
@@ -46,6 +46,10 @@ impl Server {
         }
         if p.header.original_vssd != p.header.vssd {
             v.redirected_reads += 1;
+        }
+        if first_block(&p).is_some_and(|a| v.disk.die_is_full(a, &self.ssd)) {
+            v.queue_full += 1;
+            return fx.send(refusal(&p));
         }
         if v.classes.at_once(&p, v.disk.reads_at_flash(), v.reads_max(&self.cfg)) {
             return self.start_read(now, i, p, now, fx);
@@ -102,6 +106,13 @@ impl Server {
             self.start_read(now, i, p, came, fx);
         }
     }
+}
+
+/// Where a read begins.
+fn first_block(p: &Packet) -> Option<BlockAddr> {
+    let Body::Io(IoRequest::Read { range }) = &p.body else { return None };
+    let block = u32::try_from(range.first / u64::from(SECTORS_PER_BLOCK)).ok()?;
+    Some(BlockAddr::new(range.volume, block))
 }
 
 /// "Not here": the client asks another replica.

@@ -8,7 +8,7 @@ use rackweave_sched::{SchedConfig, SchedKind};
 use rackweave_server::disk::Asked;
 
 use super::rack::contents;
-use super::store::{Bench, SCHEDULERS, VSSD, addr};
+use super::store::{Bench, READ, SCHEDULERS, VSSD, addr};
 
 /// All dies where pages go next have some of them.
 const BLOCKS: u32 = 900;
@@ -69,6 +69,32 @@ fn the_read_that_is_latest_goes_first_where_network_time_counts() {
         }
         assert_eq!(order, want, "{kind:?}, coordinated: {coordinated}");
     }
+}
+
+#[test]
+fn a_die_with_a_long_queue_is_full_and_the_others_are_not() {
+    let (mut b, there) = bench(SchedKind::Kyber, true);
+    let elsewhere = (0..BLOCKS).find(|&i| b.ssd.die_of(VSSD, addr(i)) != b.ssd.die_of(VSSD, addr(there[0])));
+    let elsewhere = elsewhere.expect("there are more dies");
+    let mut took = 0;
+    while !b.disk.die_is_full(addr(there[0]), &b.ssd) {
+        b.disk.asking = Some(Asked { offline: false, came: b.now, net: Span::ZERO });
+        let block = there[took as usize % there.len()];
+        assert!(matches!(b.store().read(addr(block), 10_000 + took), ReadStart::Pending));
+        // Reads of a page that come together would wait as one.
+        b.now += Span(1);
+        took += 1;
+        assert!(took < 4_096, "never full");
+    }
+    let all = READ * took;
+    assert!(all > Span::from_millis(40) && all < Span::from_millis(60), "{took} reads are 50 ms");
+    assert!(!b.disk.die_is_full(addr(elsewhere), &b.ssd), "another die's reads go on");
+    assert!(!b.disk.die_is_full(addr(BLOCKS + 5), &b.ssd), "what is on no die waits for none");
+    b.store().put(addr(there[1]), Timestamp::new(Epoch(1), 3, 0), contents(1));
+    assert!(!b.disk.die_is_full(addr(there[1]), &b.ssd), "the cache has it");
+    b.settle();
+    b.complete(8);
+    assert!(!b.disk.die_is_full(addr(there[0]), &b.ssd), "some are done");
 }
 
 #[test]

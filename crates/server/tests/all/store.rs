@@ -16,6 +16,9 @@ use rackweave_server::view::{CacheOverFlash, Recent};
 
 use super::rack::contents;
 
+/// A read of P-SSD's dies takes so long (`profiles/p-ssd.toml`).
+pub const READ: Span = Span::from_micros(75);
+
 pub const VSSD: VssdId = VssdId(1);
 const BLOCKS: u32 = 96;
 /// Token of [`Bench::contents`].
@@ -99,7 +102,7 @@ impl Bench {
         let mut b = Bench {
             now: Time(1),
             backend: Memory::new(*ssd.geometry()),
-            disk: Disk::new(cfg, Dies::new(sched, ssd.geometry().dies(), 2)),
+            disk: Disk::new(cfg, Dies::new(sched, ssd.geometry().dies(), 2, READ)),
             ssd,
             out: FlashOut::new(),
             commands: Vec::new(),
