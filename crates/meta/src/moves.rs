@@ -111,12 +111,12 @@ impl Meta {
 
     // Plans of servers.
 
-    /// What the server is to have: a place that leaves stays until no view has it.
+    /// What the server is to have: a place that leaves stays while it is in use.
     fn wanted(&self, node: NodeId) -> Vec<VssdPlace> {
         let mut wanted = Vec::new();
-        for (set, s) in self.sets.iter().enumerate() {
-            for (place, p) in s.places.iter().enumerate().filter(|(_, p)| p.node == node) {
-                if !p.leaving || self.in_view(At { set, place }).is_some() {
+        for s in &self.sets {
+            for p in s.places.iter().filter(|p| p.node == node) {
+                if !p.leaving || s.uses(p.vssd) {
                     wanted.push(VssdPlace { vssd: p.vssd, set: s.view.set, slot: p.slot });
                 }
             }
@@ -166,16 +166,16 @@ impl Meta {
         plan.done = true;
         self.drop_gone(|p| p.node == src && lost >> (p.slot & 63) & 1 == 0);
     }
-    /// Forgets places that no view and no server has any more. A server that started anew meanwhile does not know what its
+    /// Forgets places that are not in use and that no server has any more. A server that started anew meanwhile does not know what its
     /// life before announced: the switch is told.
     fn drop_gone(&mut self, which: impl Fn(&Place) -> bool) {
         for i in 0..self.sets.len() {
             let s = &mut self.sets[i];
             let before = s.places.len();
-            let view = &s.view;
+            let (view, used) = (&s.view, s.in_use().collect::<Vec<_>>());
             let (servers, rows) = (&self.servers, &mut self.moves.rows);
             s.places.retain(|p| {
-                let gone = p.leaving && which(p) && !view.members.iter().any(|m| m.vssd == p.vssd);
+                let gone = p.leaving && which(p) && !used.contains(&p.vssd);
                 if gone && rows.iter().all(|r| r.vssd != p.vssd) {
                     let incarnation = servers.server(p.node).incarnation;
                     rows.push(DeadRow { vssd: p.vssd, set: view.set, incarnation, again_at: Time::ZERO });
@@ -227,12 +227,13 @@ impl Meta {
         view.state == ViewState::Normal && (old != Some(Role::Member) || members > 1)
     }
     fn leave(&mut self, now: Time, i: usize, k: usize) {
-        self.sets[i].places[k].leaving = true;
-        if self.in_view(At { set: i, place: k }).is_none() {
+        let s = &mut self.sets[i];
+        s.places[k].leaving = true;
+        if !s.uses(s.places[k].vssd) {
             self.gone(now, i, k);
         }
     }
-    /// No view has the place any more: its server gives it back, or, if that is gone too, the switch is told.
+    /// The place is in use no more: its server gives it back, or, if that is gone too, the switch is told.
     fn gone(&mut self, now: Time, i: usize, k: usize) {
         let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
         self.replan(p.node);
@@ -244,11 +245,11 @@ impl Meta {
             self.remind(now, p.node);
         }
     }
-    /// After a new view: places that left with it.
+    /// After a new view: places that left with it, of those that were in use `before`.
     pub(crate) fn left(&mut self, now: Time, i: usize, before: &[VssdId]) {
         for k in 0..self.sets[i].places.len() {
             let p = self.sets[i].places[k];
-            if p.leaving && before.contains(&p.vssd) && self.in_view(At { set: i, place: k }).is_none() {
+            if p.leaving && before.contains(&p.vssd) && !self.sets[i].uses(p.vssd) {
                 self.gone(now, i, k);
             }
         }
@@ -472,10 +473,9 @@ impl Meta {
     pub(crate) fn remove(&mut self, now: Time, server: NodeId) -> Result<ReplyData, RequestError> {
         self.known(server)?;
         let unfit = |why: String| RequestError::ServerUnfit { server, why: why.into() };
-        let view = |s: &crate::node::Set, p: &Place| s.view.members.iter().any(|m| m.vssd == p.vssd);
         let all =
             || self.sets.iter().flat_map(|s| s.places.iter().map(move |p| (s, p))).filter(|(_, p)| p.node == server);
-        let needed = all().filter(|(s, p)| !p.leaving || view(s, p)).count();
+        let needed = all().filter(|(s, p)| !p.leaving || s.uses(p.vssd)).count();
         if needed > 0 {
             return Err(unfit(format!("it has {needed} vSSDs still: drain it first (rackweave server drain)")));
         }

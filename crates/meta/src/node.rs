@@ -44,6 +44,16 @@ pub(crate) struct Set {
     pub(crate) complaints: Vec<Complaint>,
 }
 
+impl Set {
+    /// vSSDs that the view has, and those that the set may have to be recovered from: none of them may be given back.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = VssdId> {
+        self.view.members.iter().chain(&self.holders).map(|m| m.vssd)
+    }
+    pub(crate) fn uses(&self, vssd: VssdId) -> bool {
+        self.in_use().any(|v| v == vssd)
+    }
+}
+
 /// Servers by node id; a rack has few.
 #[derive(Default)]
 pub(crate) struct ServerTable {
@@ -473,7 +483,7 @@ impl Meta {
         let next = members::decide(&s.view, &s.holders, &s.places, &self.servers, now, patience);
         match next {
             Some((state, members)) => {
-                let before: Vec<VssdId> = s.view.members.iter().map(|m| m.vssd).collect();
+                let before: Vec<VssdId> = self.sets[i].in_use().collect();
                 let renewed = self.new_view(i, state, members, fx);
                 self.left(now, i, &before);
                 renewed
@@ -534,8 +544,9 @@ impl Meta {
             return;
         }
         fx.trace(TracePoint::SetRecovered, u64::from(set.0), u64::from(epoch.0));
-        let members = view.members.clone();
+        let (members, before): (_, Vec<VssdId>) = (view.members.clone(), self.sets[i].in_use().collect());
         if self.new_view(i, ViewState::Normal, members, fx) {
+            self.left(now, i, &before);
             self.push_map(now);
         }
     }
@@ -669,8 +680,10 @@ impl Meta {
                 let s = &self.sets[i];
                 let (state, members) =
                     members::recover_without(&s.view, &s.holders, &s.places, &self.servers, now, without)?;
+                let before: Vec<VssdId> = self.sets[i].in_use().collect();
                 self.sets[i].holders.retain(|m| !without.contains(&m.server));
                 if self.new_view(i, state, members, fx) {
+                    self.left(now, i, &before);
                     self.push_map(now);
                 }
                 Ok(ReplyData::Done)
