@@ -15,6 +15,7 @@
 //!
 //! Reading order: [`stripe`], `set` (route, window, order), `client`.
 
+mod budget;
 pub mod client;
 pub mod config;
 mod limit;

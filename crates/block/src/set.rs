@@ -10,6 +10,9 @@ use rackweave_core::{BlockAddr, Epoch, SetId, Span, Time, VssdId};
 /// (protocol rule 7). Mutations wait at the bound until the oldest is answered.
 pub const SEQUENCE_SPAN: usize = 4096;
 
+/// Messages in flight at the least, whatever was lost.
+const WINDOW_MIN: u32 = 8;
+
 /// Messages waiting for a place in the window, oldest first, and how many have one.
 #[derive(Debug, Default)]
 pub struct Lane {
@@ -42,6 +45,13 @@ pub struct SetState {
     pub resending: u32,
     /// Flushes that wait for them: slot and serial of the request.
     pub parked: Vec<(u32, u32)>,
+    /// Messages that may be in flight in each lane, answers since it grew last, and when it was last cut.
+    window: u32,
+    answers: u32,
+    cut_at: Time,
+    /// Of what answers take.
+    smoothed: Span,
+    variation: Span,
 }
 
 #[derive(Debug)]
@@ -68,6 +78,11 @@ impl SetState {
             recovered: Epoch(0),
             resending: 0,
             parked: Vec::new(),
+            window: u32::MAX,
+            answers: 0,
+            cut_at: Time::ZERO,
+            smoothed: Span::ZERO,
+            variation: Span::ZERO,
         }
     }
     pub fn set_members(&mut self, members: &[VssdId]) {
@@ -108,6 +123,40 @@ impl SetState {
         if let Some(m) = self.members.iter_mut().find(|m| m.vssd == vssd) {
             m.suspect_until = now + span;
         }
+    }
+    /// The first try of a message was answered after so long.
+    pub fn answered_after(&mut self, took: Span) {
+        if self.smoothed == Span::ZERO {
+            (self.smoothed, self.variation) = (Span(took.0.max(1)), took / 2);
+            return;
+        }
+        let off = Span(self.smoothed.0.abs_diff(took.0));
+        self.variation = Span((self.variation.0 * 3 + off.0) / 4);
+        self.smoothed = Span(((self.smoothed.0 * 7 + took.0) / 8).max(1));
+    }
+    /// How many of at most `most` may be in flight in a lane.
+    pub fn window(&self, most: u32) -> u32 {
+        self.window.min(most)
+    }
+    /// A message was answered: one more may be in flight when as many as may be have been.
+    pub fn widen(&mut self) {
+        self.answers += 1;
+        if self.answers >= self.window {
+            (self.window, self.answers) = (self.window.saturating_add(1), 0);
+        }
+    }
+    /// No answer came in time: half as many may be in flight, once in so long (AIMD). What is lost or late is so because too
+    /// much is on its way, if it is not a server that has failed.
+    pub fn narrow(&mut self, now: Time, within: Span) {
+        if now >= self.cut_at + within {
+            let most = self.window.min(self.reads.occupied.max(self.writes.occupied));
+            (self.window, self.answers, self.cut_at) = ((most / 2).max(WINDOW_MIN), 0, now);
+        }
+    }
+    /// What is unanswered for longer is lost, as it seems (RFC 6298): a set that is slow must not be asked twice for
+    /// being so.
+    pub fn timeout(&self) -> Span {
+        self.smoothed + self.variation * 4
     }
     pub fn may_mutate(&self) -> bool {
         self.answered.len() < SEQUENCE_SPAN
@@ -173,6 +222,34 @@ mod tests {
         s.set_members(&[a, far]);
         let picks: Vec<_> = (0..2).filter_map(|key| s.pick(Time(20), key, 0)).collect();
         assert_eq!(picks, [a, far], "at a tie both are near");
+    }
+
+    #[test]
+    fn the_window_halves_once_for_what_was_lost_together_and_grows_by_one_for_each_that_is_answered() {
+        let (mut s, within) = (SetState::new(SetId(0)), Span::from_millis(200));
+        assert_eq!(s.window(128), 128);
+        s.reads.occupied = 100;
+        let mut now = Time::ZERO + within;
+        let mut windows = Vec::new();
+        for _ in 0..5 {
+            (0..100).for_each(|_| s.narrow(now, within));
+            windows.push(s.window(128));
+            now += within;
+        }
+        assert_eq!(windows, [50, 25, 12, 8, 8]);
+        (0..8 + 9 + 10).for_each(|_| s.widen());
+        assert_eq!(s.window(128), 11);
+        (0..1_000_000).for_each(|_| s.widen());
+        assert_eq!(s.window(128), 128);
+    }
+
+    #[test]
+    fn what_counts_as_lost_follows_what_answers_take() {
+        let mut s = SetState::new(SetId(0));
+        (0..100).for_each(|_| s.answered_after(Span::from_millis(1)));
+        assert!(s.timeout() < Span::from_millis(2), "{:?}", s.timeout());
+        (0..100).for_each(|_| s.answered_after(Span::from_millis(500)));
+        assert!(s.timeout() > Span::from_millis(499), "{:?}", s.timeout());
     }
 
     #[test]

@@ -25,9 +25,10 @@ impl ReplicaConfig {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// First repetition of an unanswered message; doubles up to 16 times this.
+    /// First repetition of an unanswered message, or longer where answers take longer, up to 16 times this; doubles up to
+    /// 16 times.
     pub retransmit: Span,
-    /// A block invalid for this long is replayed.
+    /// A block invalid for this long is replayed; longer where answers take longer, likewise.
     pub replay: Span,
     /// A request that could not go on for this long is dropped; its client has asked again by then.
     pub stall: Span,

@@ -2,12 +2,12 @@
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
 use rackweave_core::msg::{Mutation, Peer, Role};
-use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
+use rackweave_core::{BlockAddr, Payload, Time, Timestamp, TracePoint, VolumeId};
 
 use crate::active::Entry;
 use crate::config::REPLAYS_MAX;
 use crate::dedup::Edge;
-use crate::op::{BlockOp, BlockState, OpBlock, OpKind, Origin, Persist, Purpose};
+use crate::op::{BlockOp, BlockState, Op, OpBlock, OpKind, Origin, Persist, Purpose};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
@@ -217,7 +217,7 @@ impl Replica {
             self.dedup.resolve(e.mutation, a.block, e.version, b.base >= e.version);
             superseded = e.op;
         }
-        self.timers.set(cx.now, Wait::Replay, Timer::Entry(Ref { slot, id }));
+        self.timers.set(cx.now, Wait::Replay(self.repeats.level()), Timer::Entry(Ref { slot, id }));
         if let Some(op) = superseded {
             self.overtaken(cx, op, a);
         }
@@ -237,7 +237,8 @@ impl Replica {
     // Replays.
 
     pub(crate) fn may_replay<S: Store>(&mut self, cx: &mut Cx<'_, S>, timer: Timer) -> bool {
-        if self.replays >= REPLAYS_MAX || self.cfg.faults.skip_replay {
+        let full = self.replays >= REPLAYS_MAX || !self.repeats.free(cx.now, self.others());
+        if full || self.cfg.faults.skip_replay {
             self.timers.set(cx.now, Wait::Retransmit(0), timer);
             return false;
         }
@@ -256,7 +257,7 @@ impl Replica {
         if e.op.is_some() || !self.may_replay(cx, Timer::Entry(r)) {
             return;
         }
-        self.timers.set(cx.now, Wait::Replay, Timer::Entry(r));
+        self.timers.set(cx.now, Wait::Replay(self.repeats.level()), Timer::Entry(r));
         if let Some((data, version)) = self.load(cx, a, Purpose::Replay { entry: r.id }) {
             self.replay_with(cx, a, r.id, data, version);
         }
@@ -306,7 +307,9 @@ impl Replica {
     }
 
     pub(crate) fn add_op(&mut self, id: u64, origin: Origin, fua: bool, kind: OpKind) -> u32 {
-        self.ops.insert(crate::op::Op { id, round: id, attempts: 0, origin, fua, own_pending: false, kind }) as u32
+        let (attempts, sent_at, repeated) = (0, Time::ZERO, 0);
+        let op = Op { id, round: id, attempts, sent_at, repeated, origin, fua, own_pending: false, kind };
+        self.ops.insert(op) as u32
     }
 
     /// Whether nothing of an older writer of the volume is under way here.

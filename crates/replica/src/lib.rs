@@ -32,6 +32,7 @@ mod range;
 mod reach;
 mod read;
 mod recover;
+mod repeat;
 mod replica;
 mod space;
 mod store;

@@ -158,6 +158,9 @@ pub(crate) struct Op {
     /// Changes whenever different messages go out; with the slot it is the messages' request number.
     pub round: u64,
     pub attempts: u8,
+    /// When the round was first sent, and the members that it was sent again to and that have not answered since, as bits.
+    pub sent_at: Time,
+    pub repeated: u64,
     pub origin: Origin,
     pub fua: bool,
     /// Own flash is behind (flush and FUA).

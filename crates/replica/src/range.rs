@@ -200,7 +200,7 @@ impl Replica {
         let id = self.id();
         let coordinator = self.members[from].incarnation;
         self.active.ranges.push(RangeEntry { range, version, mutation, attach, coordinator, id, op: None, waiters });
-        self.timers.set(cx.now, Wait::Replay, Timer::Range(id));
+        self.timers.set(cx.now, Wait::Replay(self.repeats.level()), Timer::Range(id));
     }
 
     pub(crate) fn validate_range(&mut self, range: BlockRange, version: Timestamp) {

@@ -11,14 +11,17 @@ use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
 
-/// An operation that was repeated so often asks who does not answer.
-const REPETITIONS: u8 = 3;
+/// An operation that waits for so many first repetitions' time asks who does not answer: however long answers take, who is
+/// there says so at once.
+const REPETITIONS: u64 = 7;
 
 /// Which members answer.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
     /// By place in the view: when one was first asked, if it has not answered since.
     asked: Vec<Option<Time>>,
+    /// When it may be asked again: not for every operation that waits for it.
+    again_at: Vec<Time>,
     /// When the metadata service was last told.
     told_at: Time,
     /// Out of the view: members that answered since all were asked last, as bits.
@@ -27,7 +30,7 @@ pub(crate) struct Reach {
 
 impl Op {
     /// Members that it waits for, as bits.
-    fn waits_for(&self) -> u64 {
+    pub(crate) fn waits_for(&self) -> u64 {
         match &self.kind {
             OpKind::Blocks(b) => b.sent().fold(0, |m, x| m | x.missing),
             OpKind::Range(x) => x.missing,
@@ -39,16 +42,18 @@ impl Op {
 impl Replica {
     /// A new view: nothing is known of anybody.
     pub(crate) fn reach_anew(&mut self, now: Time) {
-        self.reach = Reach { asked: vec![None; self.members.len()], ..Reach::default() };
+        let n = self.members.len();
+        self.repeats.anew(n);
+        self.reach = Reach { asked: vec![None; n], again_at: vec![Time::ZERO; n], ..Reach::default() };
         if self.role.is_none() && !self.members.is_empty() {
-            self.timers.set(now, Wait::Replay, Timer::Reach(self.epoch.0));
+            self.timers.set(now, Wait::Replay(0), Timer::Reach(self.epoch.0));
         }
     }
 
     /// An operation was repeated: those it waits for are asked whether they are there.
     pub(crate) fn look_for_silent<S: Store>(&mut self, cx: &mut Cx<'_, S>, op: u32) {
         let op = &self.ops[op as usize];
-        if op.attempts >= REPETITIONS {
+        if cx.now.since(op.sent_at) >= self.cfg.timeouts.retransmit * REPETITIONS {
             let missing = op.waits_for();
             self.ask_silent(cx, missing);
         }
@@ -59,7 +64,10 @@ impl Replica {
         let patience = self.cfg.timeouts.fill * 2;
         for k in Self::bits(missing) {
             self.reach.asked[k].get_or_insert(cx.now);
-            self.ask_epoch(cx, k);
+            if self.reach.again_at[k] <= cx.now {
+                self.reach.again_at[k] = cx.now + self.cfg.timeouts.retransmit;
+                self.ask_epoch(cx, k);
+            }
         }
         if cx.now < self.reach.told_at + self.cfg.timeouts.fill {
             return;
@@ -110,6 +118,6 @@ impl Replica {
             self.control(cx, Control::Reached { set: self.cfg.set, epoch: self.epoch });
         }
         Self::bits(all).for_each(|k| self.ask_epoch(cx, k));
-        self.timers.set(cx.now, Wait::Replay, Timer::Reach(self.epoch.0));
+        self.timers.set(cx.now, Wait::Replay(0), Timer::Reach(self.epoch.0));
     }
 }

@@ -8,6 +8,7 @@ use rackweave_core::msg::{
     BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp, Packet, Peer, Role,
     ViewState,
 };
+use rackweave_core::rng::mix64;
 use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint, VolumeId};
 use slab::Slab;
 
@@ -20,6 +21,7 @@ use crate::fill::Fill;
 use crate::op::{Asker, Gather, Job, Load, Op, Persist, Waiter, Waiting};
 use crate::reach::Reach;
 use crate::recover::Recovery;
+use crate::repeat::Repeats;
 use crate::store::{Store, StoreDone};
 use crate::timers::{Ref, Timer, Timers, Wait};
 
@@ -96,6 +98,7 @@ pub struct Replica {
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) reach: Reach,
     pub(crate) compare: Compare,
+    pub(crate) repeats: Repeats,
     pub(crate) stats: ReplicaStats,
 }
 
@@ -108,8 +111,9 @@ pub(crate) struct Cx<'a, S> {
 
 impl Replica {
     pub fn new(cfg: ReplicaConfig) -> Replica {
+        let repeats = Repeats::new(cfg.timeouts.retransmit);
         Replica {
-            timers: Timers::new(&cfg.timeouts),
+            timers: Timers::new(&cfg.timeouts, mix64(u64::from(cfg.set.0) << 32 | u64::from(cfg.vssd.0))),
             cfg,
             epoch: Epoch(0),
             recovered: Epoch(0),
@@ -145,6 +149,7 @@ impl Replica {
             recovery: None,
             reach: Reach::default(),
             compare: Compare::default(),
+            repeats,
             stats: ReplicaStats::default(),
         }
     }

@@ -1,10 +1,14 @@
 //! One deadline list: a queue per length of time, each in order because time does not go back. What a timer was
 //! for may be over by then, and nearly always is; owners check when the time has come. Looking earlier would cost every
-//! message more than the idle call that it saves.
+//! message more than the idle call that it saves. Repetitions wait for times that are drawn: the few of them are in a heap.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
+use rackweave_core::rng::mix64;
 use rackweave_core::{Span, Time};
+
+use crate::repeat::SLOWEST;
 
 /// Names something in a slab: its slot, and the number that tells it from what had the slot before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,7 +17,7 @@ pub(crate) struct Ref {
     pub id: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// Send an operation's messages again.
     Op(Ref),
@@ -35,17 +39,24 @@ pub(crate) enum Timer {
     Compare(u64),
 }
 
-/// Doublings of the retransmission time.
-const BACKOFFS: usize = 5;
+/// Doublings of the retransmission time: by what answers take, and for each repetition.
+const BACKOFFS: usize = 1 + SLOWEST as usize + REPETITIONS as usize;
+const REPETITIONS: u8 = 4;
+/// Places of the other queues: behind that of what is due at once, those of replays.
+const REPLAY: usize = BACKOFFS + 1;
+const STALL: usize = REPLAY + 1 + SLOWEST as usize;
 
 #[derive(Debug)]
 pub(crate) struct Timers {
-    queues: [VecDeque<(Time, Timer)>; BACKOFFS + 4],
+    queues: [VecDeque<(Time, Timer)>; STALL + 2],
     /// Queues with something in them, as bits: most are empty most of the time.
-    occupied: u16,
+    occupied: u32,
+    /// In no order of time: what [`Timers::again`] was asked.
+    drawn: BinaryHeap<Reverse<(Time, Timer)>>,
+    draws: u64,
     /// The first timer's time.
     next: Time,
-    spans: [Span; BACKOFFS + 4],
+    spans: [Span; STALL + 2],
 }
 
 /// Which length of time.
@@ -53,27 +64,41 @@ pub(crate) struct Timers {
 pub(crate) enum Wait {
     Now,
     Retransmit(u8),
-    Replay,
+    /// Doubled so often.
+    Replay(u8),
     Stall,
     Fill,
 }
 
 impl Timers {
-    pub fn new(t: &crate::Timeouts) -> Timers {
-        let mut spans = [Span::ZERO; BACKOFFS + 4];
+    /// `seed`: what repetitions are drawn from.
+    pub fn new(t: &crate::Timeouts, seed: u64) -> Timers {
+        let mut spans = [Span::ZERO; STALL + 2];
         for (i, s) in spans.iter_mut().take(BACKOFFS).enumerate() {
             *s = t.retransmit * (1 << i);
         }
-        spans[BACKOFFS..].copy_from_slice(&[Span::ZERO, t.replay, t.stall, t.fill]);
-        Timers { queues: Default::default(), occupied: 0, next: Time::MAX, spans }
+        for (i, s) in spans[REPLAY..STALL].iter_mut().enumerate() {
+            *s = t.replay * (1 << i);
+        }
+        spans[STALL..].copy_from_slice(&[t.stall, t.fill]);
+        let drawn = BinaryHeap::new();
+        Timers { queues: Default::default(), occupied: 0, drawn, draws: seed, next: Time::MAX, spans }
+    }
+    /// The `n`th repetition is due after a time that is a quarter more or less than [`Wait::Retransmit`]'s, as drawn.
+    pub fn again(&mut self, now: Time, level: u8, n: u8, timer: Timer) {
+        let span = self.spans[usize::from(level.min(SLOWEST) + n.min(REPETITIONS))];
+        self.draws = mix64(self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let at = now + span - span / 4 + Span(self.draws % (span.0 / 2).max(1));
+        self.drawn.push(Reverse((at, timer)));
+        self.next = self.next.min(at);
     }
     pub fn set(&mut self, now: Time, wait: Wait, timer: Timer) {
         let q = match wait {
             Wait::Retransmit(n) => usize::from(n).min(BACKOFFS - 1),
             Wait::Now => BACKOFFS,
-            Wait::Replay => BACKOFFS + 1,
-            Wait::Stall => BACKOFFS + 2,
-            Wait::Fill => BACKOFFS + 3,
+            Wait::Replay(n) => REPLAY + usize::from(n.min(SLOWEST)),
+            Wait::Stall => STALL,
+            Wait::Fill => STALL + 1,
         };
         let at = now + self.spans[q];
         self.queues[q].push_back((at, timer));
@@ -89,7 +114,16 @@ impl Timers {
     }
     /// Takes one timer that is due.
     pub fn pop(&mut self, now: Time) -> Option<Timer> {
-        let (_, q) = self.fronts().filter(|&(t, _)| t <= now).min_by_key(|&(t, _)| t)?;
+        let first = self.fronts().filter(|&(t, _)| t <= now).min_by_key(|&(t, _)| t);
+        let drawn = self.drawn.peek().map(|Reverse((t, _))| *t).filter(|&t| t <= now);
+        if let Some(at) = drawn
+            && first.is_none_or(|(t, _)| at < t)
+        {
+            let timer = self.drawn.pop().map(|Reverse((_, t))| t);
+            self.find_next();
+            return timer;
+        }
+        let (_, q) = first?;
         let timer = self.queues[q].pop_front().map(|(_, t)| t);
         self.note_empty(q);
         self.find_next();
@@ -104,10 +138,14 @@ impl Timers {
             }
             self.note_empty(i);
         }
+        while self.drawn.peek().is_some_and(|Reverse((_, t))| !live(t)) {
+            self.drawn.pop();
+        }
         self.find_next();
     }
     fn find_next(&mut self) {
-        self.next = self.fronts().map(|(t, _)| t).min().unwrap_or(Time::MAX);
+        let drawn = self.drawn.peek().map(|Reverse((t, _))| *t);
+        self.next = self.fronts().map(|(t, _)| t).chain(drawn).min().unwrap_or(Time::MAX);
     }
     fn note_empty(&mut self, q: usize) {
         if self.queues[q].is_empty() {
@@ -116,12 +154,13 @@ impl Timers {
     }
     pub fn clear(&mut self) {
         self.queues.iter_mut().for_each(VecDeque::clear);
+        self.drawn.clear();
         (self.occupied, self.next) = (0, Time::MAX);
     }
 }
 
 /// Places of the set bits, lowest first.
-fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
+fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let i = mask.trailing_zeros() as usize;
         (mask != 0).then(|| mask &= mask - 1)?;

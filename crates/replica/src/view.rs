@@ -129,13 +129,13 @@ impl Replica {
             if e.op.is_some() {
                 continue;
             }
-            let wait = if self.still_here(e.coordinator) { Wait::Replay } else { Wait::Now };
+            let wait = if self.still_here(e.coordinator) { Wait::Replay(0) } else { Wait::Now };
             self.timers.set(cx.now, wait, Timer::Entry(Ref { slot, id }));
         }
         let ranges: Vec<_> = self.active.ranges.iter().map(|r| (r.id, r.coordinator, r.op.is_some())).collect();
         for (id, coordinator, own) in ranges {
             if !own {
-                let wait = if self.still_here(coordinator) { Wait::Replay } else { Wait::Now };
+                let wait = if self.still_here(coordinator) { Wait::Replay(0) } else { Wait::Now };
                 self.timers.set(cx.now, wait, Timer::Range(id));
             }
         }

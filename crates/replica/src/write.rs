@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
 use rackweave_core::msg::{Control, IoError, IoReply, IoRequest, Mutation, Peer};
-use rackweave_core::{BlockAddr, Payload, SECTORS_PER_BLOCK, Timestamp, TracePoint, VolumeId};
+use rackweave_core::{BlockAddr, Payload, SECTORS_PER_BLOCK, Time, Timestamp, TracePoint, VolumeId};
 
 use crate::active::Entry;
 use crate::config::{APPLIED_MAX, OPS_MAX};
@@ -166,7 +166,8 @@ impl Replica {
                 self.dedup.mark(op.mutation, b.block, Some(Edge::Tentative(b.version)));
             }
         }
-        self.ops.insert(Op { id, round: id, attempts: 0, origin, fua, own_pending: false, kind: OpKind::Blocks(op) });
+        let added = self.add_op(id, origin, fua, OpKind::Blocks(op));
+        debug_assert_eq!(added, slot);
         self.send_round(cx, slot);
     }
 
@@ -193,7 +194,7 @@ impl Replica {
     pub(crate) fn send_round<S: Store>(&mut self, cx: &mut Cx<'_, S>, slot: u32) {
         let op = &mut self.ops[slot as usize];
         let r = Ref { slot, id: op.id };
-        op.attempts = 0;
+        (op.attempts, op.sent_at, op.repeated) = (0, cx.now, 0);
         if op.fua && !matches!(op.origin, Origin::Replay) && !self.cfg.faults.flush_early {
             op.own_pending = true;
             let round = op.round;
@@ -206,19 +207,19 @@ impl Replica {
                 _ => cx.store.persist(token),
             }
         }
-        self.transmit(cx, slot);
-        self.timers.set(cx.now, Wait::Retransmit(0), Timer::Op(r));
+        self.transmit(cx, slot, self.others());
+        self.timers.set(cx.now, Wait::Retransmit(self.repeats.level()), Timer::Op(r));
         self.advance(cx, slot);
     }
 
-    /// Sends what is unacknowledged to those who have not acknowledged it.
-    pub(crate) fn transmit<S: Store>(&mut self, cx: &mut Cx<'_, S>, slot: u32) {
+    /// Sends what is unacknowledged to those of `to` who have not acknowledged it.
+    fn transmit<S: Store>(&mut self, cx: &mut Cx<'_, S>, slot: u32, to: u64) {
         let op = &self.ops[slot as usize];
         let request = number(slot, op.round);
         match &op.kind {
             OpKind::Blocks(b) => {
                 let mut last: Option<(usize, Arc<Inv>)> = None;
-                for k in Self::bits(self.others()) {
+                for k in Self::bits(to) {
                     let lacks_same = |j: usize| b.sent().all(|x| (x.missing >> j ^ x.missing >> k) & 1 == 0);
                     let inv = match last.take().filter(|(j, _)| lacks_same(*j)) {
                         Some((_, inv)) => inv,
@@ -232,19 +233,19 @@ impl Replica {
                 }
             }
             OpKind::Range(x) => {
-                for k in Self::bits(x.missing) {
+                for k in Self::bits(x.missing & to) {
                     let (range, version, mutation, attach) = (x.range, x.version, x.mutation, x.attach);
                     let inv = Peer::InvRange { range, version, mutation, attach, fua: op.fua };
                     self.send_as(op.origin.class(), cx, k, request, inv);
                 }
             }
             OpKind::Flush { missing } => {
-                for k in Self::bits(*missing) {
+                for k in Self::bits(*missing & to) {
                     self.send(cx, k, request, Peer::Flush);
                 }
             }
             &OpKind::Fence { volume, attach, missing } => {
-                for k in Self::bits(missing) {
+                for k in Self::bits(missing & to) {
                     self.send(cx, k, request, Peer::Fence { volume, attach });
                 }
             }
@@ -254,15 +255,46 @@ impl Replica {
     pub(crate) fn op_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>, r: Ref) {
         let op = &mut self.ops[r.slot as usize];
         op.attempts = op.attempts.saturating_add(1);
-        let attempts = op.attempts;
-        self.stats.retransmits += 1;
-        if matches!(op.kind, OpKind::Blocks(_) | OpKind::Range(_)) {
-            cx.fx.trace(TracePoint::InvRetransmit, r.id, u64::from(attempts));
+        let invalidates = matches!(op.kind, OpKind::Blocks(_) | OpKind::Range(_));
+        let (attempts, missing, repeated, sent_at) = (op.attempts, op.waits_for(), op.repeated, op.sent_at);
+        let fua = op.fua || !invalidates;
+        if attempts == 1 && !fua {
+            self.repeats.late(cx.now, sent_at);
         }
-        self.transmit(cx, r.slot);
+        let mut to = missing;
+        for k in Self::bits(missing) {
+            // Flushes and fences are short, and late for other reasons.
+            if repeated & 1 << k != 0 && !fua {
+                self.repeats.lost(k);
+            }
+            if invalidates && !self.repeats.take(cx.now, k) {
+                to &= !(1 << k);
+            }
+        }
+        self.ops[r.slot as usize].repeated = to;
+        if to != 0 {
+            self.stats.retransmits += 1;
+            if invalidates {
+                cx.fx.trace(TracePoint::InvRetransmit, r.id, u64::from(attempts));
+            }
+            self.transmit(cx, r.slot, to);
+        }
         self.look_for_silent(cx, r.slot);
-        self.timers.set(cx.now, Wait::Retransmit(attempts), Timer::Op(r));
+        self.timers.again(cx.now, self.repeats.level(), attempts, Timer::Op(r));
         self.advance(cx, r.slot);
+    }
+
+    /// A member has answered a message of the operation.
+    fn note_answer(&mut self, now: Time, from: usize, slot: u32) {
+        let op = &mut self.ops[slot as usize];
+        // What is to be durable first is answered when it is; of what was sent again, nobody knows which is answered (Karn).
+        if !op.fua && op.attempts == 0 {
+            self.repeats.answered_after(from, now.since(op.sent_at));
+        }
+        if op.repeated & 1 << from != 0 {
+            op.repeated &= !(1 << from);
+            self.repeats.answered(from);
+        }
     }
 
     /// Commits what everyone has acknowledged, and ends the operation when nothing is left of it.
@@ -393,6 +425,7 @@ impl Replica {
         nacks: &[NackBlock],
     ) {
         let Some(slot) = self.op_of(request) else { return };
+        self.note_answer(cx.now, from, slot);
         let bit = 1u64 << from;
         let op = &mut self.ops[slot as usize];
         match &mut op.kind {
@@ -438,7 +471,7 @@ impl Replica {
                 if let Some(e) = self.active.get_mut(a) {
                     e.op = None;
                     let timer = Timer::Entry(Ref { id: e.id, slot: self.active.slot(a).unwrap_or(0) });
-                    self.timers.set(cx.now, Wait::Replay, timer);
+                    self.timers.set(cx.now, Wait::Replay(self.repeats.level()), timer);
                 }
                 return false;
             }
@@ -498,7 +531,7 @@ impl Replica {
         if let Some(e) = self.active.get_mut(a).filter(|e| e.op == Some(op)) {
             e.op = None;
             let timer = Timer::Entry(Ref { id: e.id, slot: slot.unwrap_or(0) });
-            self.timers.set(cx.now, Wait::Replay, timer);
+            self.timers.set(cx.now, Wait::Replay(self.repeats.level()), timer);
         }
         self.stats.rmw_retries += 1;
         cx.fx.trace(TracePoint::RmwRetry, a.pack(), op.id);

@@ -7,7 +7,7 @@ use rackweave_core::msg::{
 use rackweave_core::request::RequestError;
 use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
 
-use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, serial_of, slot_of};
+use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, serial_of, slot_of, try_of};
 
 /// Zero messages of at most so many blocks are ordered block by block; longer ones by comparing ranges.
 const LOCK_BLOCKS_MAX: u32 = 64;
@@ -74,6 +74,8 @@ impl VolumeClient {
             pauses: 0,
             failed: Vec::new(),
             final_by: 0,
+            sent_at: Time::ZERO,
+            last_only: false,
             sequence: 0,
             after: Epoch(0),
             blockers: 0,
@@ -155,7 +157,7 @@ impl VolumeClient {
 
     /// Sends what the windows of `set` have room for.
     pub(super) fn pump(&mut self, now: Time, set: u32, fx: &mut Effects) {
-        let window = self.cfg.window;
+        let window = self.sets[set as usize].window(self.cfg.window);
         loop {
             let s = &mut self.sets[set as usize];
             if s.reads.occupied >= window {
@@ -217,7 +219,11 @@ impl VolumeClient {
         m.target = target;
         m.state = State::Flying;
         let (tag, tries, volume) = (m.tag, m.tries, m.volume as usize);
+        let timeout = set.timeout().max(self.cfg.timeout).min(self.cfg.timeout_max);
         m.tries += 1;
+        if tries == 0 {
+            m.sent_at = now;
+        }
         let (op, set_id, epoch) = (matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_)), set.set, set.epoch);
         let op = if op { Op::Read } else { Op::Write };
         let body = Body::Io(self.body(slot));
@@ -228,11 +234,13 @@ impl VolumeClient {
         fx.send(Packet { src: self.cfg.node, dst, header, body });
         if class == Class::Copper {
             // Its servers let others go first.
-            self.timers.add(now + self.backoff(self.cfg.timeout * OFFLINE_PATIENCE, tries), tag);
-        } else if tries == 0 {
-            self.timers.add_ordered(now + self.cfg.timeout, tag);
+            let wait = self.backoff(self.cfg.timeout * OFFLINE_PATIENCE, tries);
+            self.timers.add(now + wait, tag);
+        } else if tries == 0 && timeout == self.cfg.timeout {
+            self.timers.add_ordered(now + timeout, tag);
         } else {
-            self.timers.add(now + self.backoff(self.cfg.timeout, tries), tag);
+            let wait = self.backoff(timeout, tries);
+            self.timers.add(now + wait, tag);
         }
     }
 
@@ -275,7 +283,8 @@ impl VolumeClient {
         let next_try = ((m.tag >> 24) + 1) & 0xff;
         m.tag = m.tag & !(0xff << 24) | next_try << 24;
         let tag = m.tag;
-        self.timers.add(now + self.backoff(self.cfg.retry_delay, pauses), tag);
+        let wait = self.backoff(self.cfg.retry_delay, pauses);
+        self.timers.add(now + wait, tag);
     }
 
     pub(super) fn on_timeout(&mut self, now: Time, tag: u64, fx: &mut Effects) {
@@ -283,12 +292,18 @@ impl VolumeClient {
         let m = &mut self.messages[slot as usize];
         if m.state == State::Flying {
             self.stats.timeouts += 1;
-            m.turn += 1;
             let (set, target) = (m.set, m.target);
             if set != NONE {
                 self.sets[set as usize].suspect(target, now, self.cfg.timeout * 4);
+                self.sets[set as usize].narrow(now, self.cfg.timeout);
                 self.ask_map(now, fx);
+                if !self.budget.take(now) {
+                    self.stats.held_back += 1;
+                    let wait = self.backoff(self.cfg.timeout, 0);
+                    return self.timers.add(now + wait, tag);
+                }
             }
+            self.messages[slot as usize].turn += 1;
         }
         self.send(now, slot, fx);
     }
@@ -306,9 +321,15 @@ impl VolumeClient {
         let Some(m) = self.messages.get(slot as usize).filter(ours) else { return };
         let IoReply::Failed(error) = reply else {
             // Whichever try it answers, it is done.
-            if !m.op.fits(&reply) {
+            if !m.op.fits(&reply) || (m.last_only && m.tag != tag) {
                 return;
             }
+            self.sets[set as usize].widen();
+            if try_of(tag) == 0 {
+                let took = now.since(m.sent_at);
+                self.sets[set as usize].answered_after(took);
+            }
+            let Some(m) = self.messages.get(slot as usize) else { return };
             let reads = matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_));
             if reads && self.sets[set as usize].resending > 0 {
                 return self.pause(now, slot, fx);
@@ -395,6 +416,7 @@ impl VolumeClient {
 
     fn succeed(&mut self, now: Time, slot: u32, recovered: Epoch, reply: IoReply, fx: &mut Effects) {
         let m = self.release(slot);
+        self.budget.answered();
         let (p, part) = (m.pending, m.part);
         match m.op {
             MsgOp::Flush { mark } => {
@@ -530,7 +552,8 @@ impl VolumeClient {
             // One number for all tries, so that the metadata service can tell a repetition.
             self.packet_to_meta(control, tag & !(0xff << 24), fx);
         }
-        self.timers.add(now + self.backoff(self.cfg.timeout, tries), tag);
+        let wait = self.backoff(self.cfg.timeout, tries);
+        self.timers.add(now + wait, tag);
     }
 
     /// Registered at last: what was asked before goes out.

@@ -14,9 +14,11 @@ use std::collections::VecDeque;
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::{BlockRange, Body, Control, Header, Op, SectorRange};
 use rackweave_core::request::{Extent, RequestError, RequestId};
+use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, Payload, SetId, Span, Time, VolumeId, VssdId};
 use slab::Slab;
 
+use crate::budget::Budget;
 use crate::config::ClientConfig;
 use crate::set::SetState;
 use crate::timers::Timers;
@@ -41,6 +43,9 @@ const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 fn slot_of(tag: u64) -> u32 {
     tag as u32 & (SLOTS_MAX - 1)
 }
+fn try_of(tag: u64) -> u8 {
+    (tag >> SLOT_BITS) as u8
+}
 fn serial_of(tag: u64) -> u32 {
     (tag >> 32) as u32
 }
@@ -58,6 +63,8 @@ pub struct ClientStats {
     pub messages: u64,
     /// Messages sent again, and why: no answer in time, or the member did not serve.
     pub timeouts: u64,
+    /// Not sent again when no answer came, as too many others had been.
+    pub held_back: u64,
     pub refusals: u64,
     /// Mutations that waited for an older one of the same block.
     pub overlaps: u64,
@@ -198,6 +205,10 @@ struct Message {
     failed: Vec<VssdId>,
     /// Zero, or the question for the map whose answer, if it names the same members, makes that final.
     final_by: u64,
+    /// When it was first sent.
+    sent_at: Time,
+    /// Only the last try counts: what answers an earlier one may be from before its set recovered.
+    last_only: bool,
     /// Zero until first sent.
     sequence: u64,
     /// The set's last recovery known when it was first sent: it was applied since.
@@ -220,6 +231,9 @@ pub struct VolumeClient {
     messages: Slab<Message>,
     serial: u32,
     timers: Timers,
+    budget: Budget,
+    /// What times of repetitions are drawn from.
+    draws: u64,
     /// Deadlines of requests, by slot and serial, in order.
     deadlines: VecDeque<(Time, u32, u32)>,
     /// Volumes of which requests wait for what they may do.
@@ -255,6 +269,7 @@ impl VolumeClient {
             map_refresh: cfg.map_refresh.max(least),
             ..cfg
         };
+        let draws = mix64(cfg.nonce);
         VolumeClient {
             cfg,
             incarnation: None,
@@ -267,6 +282,8 @@ impl VolumeClient {
             messages: Slab::new(),
             serial: 0,
             timers: Timers::default(),
+            budget: Budget::default(),
+            draws,
             deadlines: VecDeque::new(),
             limited: Vec::new(),
             due: Vec::new(),
@@ -373,8 +390,11 @@ impl VolumeClient {
         self.serial = self.serial.wrapping_add(1);
         self.serial
     }
-    fn backoff(&self, base: Span, times: u32) -> Span {
-        (base * (1 << times.min(20))).min(self.cfg.timeout_max)
+    /// Twice as long each time, give or take a quarter that is drawn: what was sent together goes again apart.
+    fn backoff(&mut self, base: Span, times: u32) -> Span {
+        let span = (base * (1 << times.min(20))).min(self.cfg.timeout_max);
+        self.draws = mix64(self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        Span(span.0 - span.0 / 4 + self.draws % (span.0 / 2).max(1))
     }
 }
 

@@ -228,9 +228,14 @@ impl VolumeClient {
             }
         }
         let reads = |op: &MsgOp| matches!(op, MsgOp::Read(_) | MsgOp::Status(_));
-        let waiting = self.messages.iter().filter(|(_, m)| m.set == set && m.state == State::Waiting && reads(&m.op));
-        let waiting: Vec<u32> = waiting.map(|(k, _)| k as u32).collect();
-        waiting.into_iter().for_each(|slot| self.send(now, slot, fx));
+        // Those that were sent before may find what was there before, whenever their answers come.
+        let sent = |m: &Message| matches!(m.state, State::Waiting | State::Flying);
+        let again = self.messages.iter().filter(|(_, m)| m.set == set && sent(m) && reads(&m.op));
+        let again: Vec<u32> = again.map(|(k, _)| k as u32).collect();
+        for slot in again {
+            self.messages[slot as usize].last_only = true;
+            self.send(now, slot, fx);
+        }
         for (p, serial) in std::mem::take(&mut self.held) {
             if self.pending.get(p as usize).is_some_and(|x| x.serial == serial) {
                 self.finish_if_done(p, fx);
