@@ -287,6 +287,10 @@ impl Sim {
         }
     }
     pub fn switch(&self, rack: u32) -> Option<&Switch> {
+        // What lies in a free slot is of no rack (`VssdConfig::is_free`).
+        if rack >= self.engine.layout().racks {
+            return None;
+        }
         match self.engine.node(self.engine.layout().switch(rack)) {
             Some(RackNode::Switch(s)) => Some(s),
             _ => None,
