@@ -90,6 +90,13 @@ impl Memory {
             b.pages.push(None);
         }
     }
+    /// The page cannot be read any more.
+    pub fn lose_page(&mut self, page: PageAddr) {
+        let block = self.blocks.get_mut(page.block as usize);
+        if let Some(p) = block.and_then(|b| b.pages.get_mut(usize::from(page.page))) {
+            *p = None;
+        }
+    }
     /// A power cut during the erase: some pages are gone, the block counts as erased once more.
     pub fn tear_erase(&mut self, block: u32, keep: impl Fn(u16) -> bool) {
         if let Some(b) = self.blocks.get_mut(block as usize) {

@@ -12,6 +12,7 @@ use crate::geometry::Geometry;
 use crate::hold::Turn;
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Busy, Clock, Suspends, Timing};
+use crate::vssd::gc::LOST_CRC;
 use crate::vssd::sync::Waiter;
 use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
@@ -260,6 +261,8 @@ pub struct FlashStats {
     /// Syncs that only emptied blocks waited for: what collection adds to those that the host asks for.
     pub gc_syncs: u64,
     pub checkpoints: u64,
+    /// Blocks with a page that could not be read: emptied and erased, or marked bad if that did not help before.
+    pub unreadable_blocks: u64,
 }
 
 impl FlashStats {
@@ -519,6 +522,7 @@ impl Ssd {
         out: &mut FlashOut,
     ) {
         let error = result.as_ref().err().copied();
+        let lost = matches!(error, Some(DeviceError::Unwritten { .. }));
         let (one, several) = match result {
             Ok(DeviceData::Slot(slot)) => (Some(slot), Box::default()),
             Ok(DeviceData::Page(slots)) => (None, slots),
@@ -537,7 +541,14 @@ impl Ssd {
                 _ => break,
             }
         }
-        self.with(vssd, now, out, |v, io| v.gc_read_left(io, v.blocks.block_of(first.slot)));
+        self.with(vssd, now, out, |v, io| {
+            let block = v.blocks.block_of(first.slot);
+            if lost {
+                v.unreadable(io, block);
+                v.gc_pump(io);
+            }
+            v.gc_read_left(io, block);
+        });
     }
     /// `found` is nothing if the device has less than was asked for.
     fn check_read(
@@ -558,7 +569,10 @@ impl Ssd {
             Err(e) => return Err(e.into()),
         };
         if !self.cfg.verify {
-            return Ok(found.map_or_else(|| Payload::zero(BLOCK), |s| s.data));
+            return match found {
+                Some(s) if s.record.crc == LOST_CRC => Err(corrupt()),
+                found => Ok(found.map_or_else(|| Payload::zero(BLOCK), |s| s.data)),
+            };
         }
         let intact = |s: &Slot| {
             s.record.addr.pack() == read.addr && s.record.version.0 == read.version && s.data.crc32c() == s.record.crc

@@ -44,6 +44,8 @@ pub struct VssdStatus {
     pub blocks_retired: u64,
     pub blocks_reserve: u64,
     pub worn_out: bool,
+    /// Times that a page of one could not be read, so that it was emptied and erased.
+    pub blocks_unreadable: u64,
     /// Episodes of collection begun by the monitor.
     pub gc_episodes: u64,
     /// Of those, begun though the switch did not answer.

@@ -27,8 +27,6 @@ pub(crate) enum State {
     Closed,
     Victim,
     Erasing,
-    /// A page of it cannot be read: never a victim again, and what else is in it stays until it is overwritten.
-    Unreadable,
     /// Failed: never used again. With a table, it is not marked bad yet, durably.
     Retired,
     /// Another vSSD of the channel group has it.
@@ -85,8 +83,20 @@ pub(crate) struct Block {
     /// Host reads under way: an erase waits for them.
     pub(crate) reads: u32,
     pub(crate) holds: Holds,
-    /// Failed to program, to erase or to be read.
+    /// Failed to program or to erase, or could not be read again after an erase.
     pub(crate) bad: bool,
+    pub(crate) flaw: Flaw,
+}
+
+/// Whether a page of a block could not be read, since the drive was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    #[default]
+    No,
+    /// Since its last erase: it is to be emptied.
+    Found,
+    /// Before that.
+    Erased,
 }
 
 /// What a block was opened for.
@@ -173,6 +183,7 @@ impl Blocks {
             reads: 0,
             holds: Holds::Written,
             bad: false,
+            flaw: Flaw::No,
         };
         Blocks {
             all: (0..n).map(block).collect(),

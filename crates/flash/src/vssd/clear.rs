@@ -51,13 +51,6 @@ impl Vssd {
                 self.blocks.clear_valid(block * self.blocks.spb + within);
             }
         }
-        for block in 0..self.blocks.all.len() as u32 {
-            // What could not be read need not be any more.
-            if self.blocks.all[block as usize].state == State::Unreadable {
-                self.blocks.all[block as usize].state = State::Closed;
-                self.closed(block);
-            }
-        }
         self.map = PageMap::new();
         self.ranges = Ranges::new();
         self.sweep_at = 0;

@@ -1,4 +1,6 @@
 //! Blocks that fail to program or to erase (FB1, FB6): each costs a block of the vSSD's reserve, and nothing that was in it.
+//! And blocks with a page that cannot be read: each costs what was in that page, which a replica has. The collector moves the
+//! rest, and marks of what is lost in its place; the block is erased, and if a page of it cannot be read again, marked bad.
 //!
 //! What was to be programmed is programmed elsewhere, under the sync that waits for it. The block takes nothing more; the
 //! collector empties it as it would a victim, whether collection is on or not, and when what was in it is durable
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use rackweave_core::TracePoint;
 use rackweave_core::device::{DeviceError, DeviceOp, Slot};
 
-use super::blocks::{Holds, State};
+use super::blocks::{Flaw, Holds, State};
 use super::frontier::{Lives, Waiting};
 use super::sync::Waiter;
 use super::{By, Io, Pending, Vssd, clear};
@@ -65,7 +67,24 @@ impl Vssd {
         if b.state != State::Closed || b.programs > 0 || self.blocks.is_listed(block) {
             return;
         }
-        if b.bad { self.gc.empty_soon(block) } else { self.blocks.list(block) }
+        if b.bad || b.flaw == Flaw::Found { self.gc.empty_soon(block) } else { self.blocks.list(block) }
+    }
+    /// A page of the block cannot be read: the collector empties and erases it at once, asking nobody. If that did not help
+    /// before, it is bad.
+    pub(crate) fn unreadable(&mut self, io: &mut Io, block: u32) {
+        if self.clearing != clear::Clearing::No {
+            return;
+        }
+        let b = &mut self.blocks.all[block as usize];
+        let before = std::mem::replace(&mut b.flaw, Flaw::Found);
+        self.stats.unreadable_blocks += u64::from(before != Flaw::Found);
+        if before == Flaw::Erased {
+            self.condemn(io, block);
+        }
+        if self.blocks.is_listed(block) {
+            self.blocks.unlist(block);
+            self.gc.empty_soon(block);
+        }
     }
 
     /// Nothing in the block is needed: the device is told.

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use rackweave_core::device::{DeviceError, DeviceOp, Slot, SlotKind, SlotRecord};
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint};
 
-use super::blocks::{Record, State, is_range};
+use super::blocks::{Flaw, Record, State, is_range};
 use super::{GC_RESERVE, Io, Pending, Vssd, packed};
 use crate::gc_policy::VictimPolicy;
 use crate::ssd::{BlockingUnit, FlashDone};
@@ -43,8 +43,8 @@ struct Victim {
     moved: Vec<Slot>,
     /// Something could not be moved: the block is not erased.
     failed: bool,
-    /// A page of it could not be read.
-    unreadable: bool,
+    /// Could not be read, and is read once more, as drives do.
+    again: Option<u16>,
     /// Busy-until inside the die time reserved for it (blocking unit block).
     stretch: Option<Cell<Time>>,
 }
@@ -248,7 +248,7 @@ impl Vssd {
         best.filter(|b| self.blocks.worth(b.0)).map(|b| b.1)
     }
     fn gc_begin(&mut self, io: &mut Io, i: usize, block: u32) {
-        if !self.blocks.all[block as usize].bad {
+        if self.blocks.is_listed(block) {
             self.blocks.unlist(block);
             self.note_lifespan(block);
         }
@@ -272,7 +272,7 @@ impl Vssd {
             programs: 0,
             moved: Vec::new(),
             failed: false,
-            unreadable: false,
+            again: None,
             stretch,
         });
         self.gc_move(io, i as u8);
@@ -316,11 +316,17 @@ impl Vssd {
     pub(crate) fn gc_read(&mut self, io: &mut Io, i: u8, page: u16, result: Result<Box<[Slot]>, DeviceError>) {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         v.reading = false;
-        let die = v.die;
-        if let Ok(slots) = result {
-            self.gc_take(io, i, page, slots);
-        } else {
-            (v.failed, v.unreadable) = (true, true);
+        let (die, block) = (v.die, v.block);
+        match result {
+            Ok(slots) => self.gc_take(io, i, page, slots),
+            Err(_) if v.again != Some(page) => {
+                (v.again, v.next) = (Some(page), u32::from(page) * self.blocks.spp);
+                v.step = Step::Moving;
+            }
+            Err(_) => {
+                self.unreadable(io, block);
+                self.gc_take(io, i, page, Box::default());
+            }
         }
         self.gc.set_works(die, false);
         self.gc_pump(io);
@@ -339,9 +345,10 @@ impl Vssd {
             if !self.blocks.is_valid(block, s as u32) {
                 continue;
             }
+            let sound = read.as_ref().is_some_and(|s| !io.cfg.verify || intact(s, addr, version));
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
             let mut crc = slot.record.crc;
-            if io.cfg.verify && !intact(&slot, addr, version) {
+            if !sound {
                 io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), on_device);
                 if is_range(addr) {
                     lost.push((addr as u32, block * self.blocks.spb + s as u32));
@@ -502,20 +509,15 @@ impl Vssd {
         self.gc.idle_told = false;
         self.gc_pump(io);
     }
-    /// Leaves the victim as it is: what was moved is moved. A page that cannot be read takes its block out of use;
-    /// after a failed program collection rests until it is started again.
+    /// Leaves the victim as it is: what was moved is moved. Collection rests until it is started again.
     fn gc_abandon(&mut self, io: &mut Io, v: &Victim) {
-        if v.unreadable {
-            self.condemn(io, v.block);
-            self.blocks.all[v.block as usize].state = State::Unreadable;
-            return;
-        }
         self.gc_relist(v.block);
         self.gc_rest(io);
     }
     fn gc_relist(&mut self, block: u32) {
         self.blocks.all[block as usize].state = State::Closed;
-        self.gc.failed_rest |= self.blocks.all[block as usize].bad;
+        let b = &self.blocks.all[block as usize];
+        self.gc.failed_rest |= b.bad || b.flaw == Flaw::Found;
         self.closed(block);
     }
     fn gc_rest(&mut self, io: &mut Io) {
@@ -528,6 +530,9 @@ impl Vssd {
         self.gc.running || self.loans.returning || begun || self.next_failed().is_some()
     }
 }
+
+/// Checksum of a slot whose contents are lost: none that is right for the zeroes in it.
+pub(crate) const LOST_CRC: u32 = !0x98f9_4189;
 
 /// What was read is what the reverse map has there, and its checksum is right.
 fn intact(slot: &Slot, addr: u64, version: u64) -> bool {

@@ -32,7 +32,7 @@ use crate::oob;
 use crate::profile::Profile;
 use crate::ssd::{BlockWrite, FlashDone, FlashOut, FlashStats, NoFreeBlock, Space, SsdConfig};
 use crate::timing::{Charge, Clock, Timing};
-use blocks::{Blocks, NONE, PAD, RANGE_VOLUME, Record, State, is_range};
+use blocks::{Blocks, Flaw, NONE, PAD, RANGE_VOLUME, Record, State, is_range};
 use frontier::{Frontier, Lives, NO_FRONTIER, Place, Taker, Waiting};
 use map::PageMap;
 use ranges::Ranges;
@@ -637,6 +637,10 @@ impl Vssd {
                 f.preparing = false;
             }
         } else {
+            let flaw = &mut self.blocks.all[block as usize].flaw;
+            if *flaw == Flaw::Found {
+                *flaw = Flaw::Erased;
+            }
             self.blocks.release(block);
             self.erased_for_lender(block);
             io.trace(TracePoint::BlockErased, u64::from(self.id.0), u64::from(block));

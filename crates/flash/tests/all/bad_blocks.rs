@@ -1,11 +1,11 @@
 //! Blocks that fail to program or to erase under the page layer: each costs a block, nothing else, and is never used again.
 
-use rackweave_core::device::DeviceError;
+use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr, Slot, SlotKind};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Rng, Timestamp, TracePoint, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::flaws::Flaws;
-use rackweave_flash::{FlashDone, SsdConfig};
+use rackweave_flash::{FlashDone, ReadError, SsdConfig};
 
 use crate::power::{GROUP, Model, TOKEN_BITS, group_rig};
 use crate::rig::{Rig, VSSD, addr, contents, small_config};
@@ -320,4 +320,113 @@ fn a_vssd_with_bad_blocks_can_be_cleared_and_used_again() {
     again.settle();
     assert_eq!(again.fetch(1), (Timestamp(5), Ok(contents(5))));
     assert_eq!(again.ssd.version(VSSD, addr(2)), Timestamp::ZERO);
+}
+
+/// Pages of the erase block that can be read.
+fn pages(rig: &mut Rig, block: u32) -> Vec<(PageAddr, Box<[Slot]>)> {
+    let page = |page| {
+        let page = PageAddr { block, page };
+        match rig.disk.execute(&DeviceOp::ReadPage { page }) {
+            Ok(DeviceData::Page(slots)) => Some((page, slots)),
+            _ => None,
+        }
+    };
+    (0..8).filter_map(page).collect()
+}
+/// Blocks whose newest contents are in the page.
+fn newest(rig: &Rig, slots: &[Slot]) -> Vec<u32> {
+    let of = slots.iter().map(|s| s.record).filter(|r| r.kind == SlotKind::Data);
+    of.filter(|r| rig.ssd.version(VSSD, r.addr) == r.version).map(|r| r.addr.block).collect()
+}
+fn corrupt(rig: &mut Rig, block: u32) -> bool {
+    matches!(rig.fetch(block).1, Err(ReadError::Corrupt { .. }))
+}
+
+/// 60 pages, of which the first that was programmed is lost. Its erase block.
+fn with_a_lost_page(cfg: &SsdConfig) -> (Rig, u32) {
+    let mut rig = Rig::new(cfg, 5);
+    rig.boot();
+    for page in 0..60 {
+        let blocks: Vec<_> = (page * 4..page * 4 + 4).map(|b| (b, u64::from(b) + 1)).collect();
+        rig.program(&blocks, 0).expect("room");
+        rig.settle();
+    }
+    rig.sync(1);
+    rig.settle();
+    let is_first = |b: &u32| pages(&mut rig, *b).first().is_some_and(|p| p.1[0].record.addr == addr(0));
+    let block = (0..128).find(is_first).expect("it was programmed");
+    rig.disk.lose_page(PageAddr { block, page: 0 });
+    (rig, block)
+}
+
+#[test]
+fn a_page_that_cannot_be_read_costs_what_is_in_it_and_no_block() {
+    for (by_collector, verify) in [(false, true), (true, true), (true, false)] {
+        let cfg = SsdConfig { verify, ..config(0.05) };
+        let (mut rig, block) = with_a_lost_page(&cfg);
+        let erases = rig.disk.erases(block);
+        if by_collector {
+            // All else in the erase block is written again: it is the best victim.
+            for (_, slots) in pages(&mut rig, block) {
+                let again: Vec<_> = newest(&rig, &slots).into_iter().map(|b| (b, u64::from(b) + 1000)).collect();
+                rig.program(&again, 2).expect("room");
+                rig.settle();
+            }
+            rig.sync(3);
+            rig.settle();
+            rig.gc_start();
+        } else {
+            assert!(corrupt(&mut rig, 0));
+        }
+        let mut cuts = 0;
+        while rig.step() {
+            cuts += 1;
+            let mut cut = Rig::on(&cfg, rig.crash(&mut Rng::new(cuts)), cuts);
+            cut.boot();
+            for b in 4..240 {
+                let version = rig.ssd.version(VSSD, addr(b));
+                assert_eq!(cut.fetch(b), (version, Ok(contents(version.0))), "block {b} after cut {cuts}");
+            }
+        }
+        assert!(cuts > 5 && !rig.disk.is_bad(block) && rig.disk.erases(block) == erases + 1, "{cuts}");
+        assert_eq!((rig.ssd.stats(VSSD).unreadable_blocks, rig.ssd.retired(VSSD)), (1, 0));
+        // What is lost does not look sound, is known to have been there, and heals.
+        for b in 0..4 {
+            assert!(corrupt(&mut rig, b) && rig.ssd.version(VSSD, addr(b)).0 == u64::from(b) + 1, "block {b}");
+        }
+        rig.program(&[(0, 1), (1, 2), (2, 3), (3, 4)], 9).expect("room");
+        rig.settle();
+        (0..4).for_each(|b| assert_eq!(rig.fetch(b).1, Ok(contents(u64::from(b) + 1))));
+        rig.ssd.check().expect("invariants");
+        assert_eq!(rig.disk.violations(), []);
+    }
+}
+
+#[test]
+fn a_block_that_cannot_be_read_after_an_erase_either_is_marked_bad() {
+    let cfg = config(0.05);
+    let (mut rig, block) = with_a_lost_page(&cfg);
+    assert!(corrupt(&mut rig, 0));
+    rig.settle();
+    let mut version = 2000;
+    while !rig.disk.is_bad(block) {
+        version += 1;
+        assert!(version < 20_000, "it is not marked");
+        rig.gc_start();
+        rig.program(&[((version % 240) as u32, version)], version).expect("room");
+        rig.settle();
+        let found = pages(&mut rig, block).into_iter().find_map(|(p, s)| Some((p, *newest(&rig, &s).first()?)));
+        if let Some((page, b)) = found.filter(|_| rig.ssd.stats(VSSD).unreadable_blocks == 1) {
+            rig.disk.lose_page(page);
+            assert!(corrupt(&mut rig, b), "block {b}");
+        }
+    }
+    rig.sync(1);
+    rig.settle();
+    assert_eq!((rig.ssd.stats(VSSD).unreadable_blocks, rig.ssd.retired(VSSD)), (2, 1));
+    rig.ssd.check().expect("invariants");
+    let mut again = Rig::on(&cfg, rig.crash(&mut Rng::new(1)), 2);
+    again.boot();
+    assert_eq!(again.ssd.retired(VSSD), 1, "durably");
+    assert_eq!(rig.disk.violations(), []);
 }

@@ -105,6 +105,12 @@ impl PowerDisk {
         }
         covered
     }
+    /// The page cannot be read any more. Not every user of this file has tests of that.
+    #[allow(dead_code)]
+    pub fn lose_page(&mut self, page: PageAddr) {
+        self.disk.lose_page(page);
+        self.durable.lose_page(page);
+    }
     fn durable_tear(&mut self, page: PageAddr) {
         // Everything of the block so far is taken as durable, so that the torn page follows in order.
         for u in self.unsynced.extract_if(.., |u| block_of(&u.op) == Some(page.block)) {

@@ -441,6 +441,9 @@ pub struct Vssd {
     pub blocks_reserve: u64,
     #[serde(default)]
     pub worn_out: bool,
+    /// Times that a page of an erase block could not be read.
+    #[serde(default)]
+    pub blocks_unreadable: u64,
     /// Its device has failed for good.
     pub failed: bool,
 }

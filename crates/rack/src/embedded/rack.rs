@@ -293,6 +293,7 @@ impl Describe for RackNodes {
                 scrub_progress: v.scrub_progress,
                 scrub_passes: report.scrub_passes,
                 blocks_retired: v.blocks_retired,
+                blocks_unreadable: v.blocks_unreadable,
                 blocks_reserve: v.blocks_reserve,
                 worn_out: v.worn_out,
                 failed: report.failed,

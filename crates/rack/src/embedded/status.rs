@@ -287,7 +287,7 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 28] = [
+        const COLUMNS: [Column; 29] = [
             ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
             ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
             ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
@@ -337,6 +337,12 @@ impl Status {
             ("rackweave_vssd_scrub_progress", "Part read in this pass", Metric::Gauge, |v| v.scrub_progress),
             ("rackweave_vssd_healed_total", "Blocks healed by another copy", Metric::Counter, |v| v.healed as f64),
             ("rackweave_vssd_blocks_retired", "Erase blocks that failed", Metric::Gauge, |v| v.blocks_retired as f64),
+            (
+                "rackweave_vssd_blocks_unreadable_total",
+                "Erase blocks with a page that could not be read",
+                Metric::Counter,
+                |v| v.blocks_unreadable as f64,
+            ),
             ("rackweave_vssd_blocks_reserve", "How many more may", Metric::Gauge, |v| v.blocks_reserve as f64),
         ];
         for (name, help, kind, value) in COLUMNS {

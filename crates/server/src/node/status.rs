@@ -44,6 +44,7 @@ impl Server {
             blocks_retired: u64::from(self.ssd.retired(v.cfg.id)),
             blocks_reserve: u64::from(self.ssd.reserve(v.cfg.id)),
             worn_out: v.worn_out,
+            blocks_unreadable: flash.unreadable_blocks,
             gc_episodes: v.gc_episodes,
             gc_unacknowledged: v.gc_unacknowledged,
             gc_background: v.gc_background,
