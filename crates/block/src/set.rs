@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
-use rackweave_core::{BlockAddr, Epoch, SetId, Span, Time, VssdId};
+use rackweave_core::{BlockAddr, Epoch, RoundTrip, SetId, Span, Time, VssdId};
 
 /// Unanswered and answered sequences from the floor on, at most: bounds what every replica remembers of this client
 /// (protocol rule 7). Mutations wait at the bound until the oldest is answered.
@@ -49,9 +49,8 @@ pub struct SetState {
     window: u32,
     answers: u32,
     cut_at: Time,
-    /// Of what answers take.
-    smoothed: Span,
-    variation: Span,
+    /// What answers take.
+    round_trip: RoundTrip,
 }
 
 #[derive(Debug)]
@@ -81,8 +80,7 @@ impl SetState {
             window: u32::MAX,
             answers: 0,
             cut_at: Time::ZERO,
-            smoothed: Span::ZERO,
-            variation: Span::ZERO,
+            round_trip: RoundTrip::UNKNOWN,
         }
     }
     pub fn set_members(&mut self, members: &[VssdId]) {
@@ -126,13 +124,7 @@ impl SetState {
     }
     /// The first try of a message was answered after so long.
     pub fn answered_after(&mut self, took: Span) {
-        if self.smoothed == Span::ZERO {
-            (self.smoothed, self.variation) = (Span(took.0.max(1)), took / 2);
-            return;
-        }
-        let off = Span(self.smoothed.0.abs_diff(took.0));
-        self.variation = Span((self.variation.0 * 3 + off.0) / 4);
-        self.smoothed = Span(((self.smoothed.0 * 7 + took.0) / 8).max(1));
+        self.round_trip.add(took);
     }
     /// How many of at most `most` may be in flight in a lane.
     pub fn window(&self, most: u32) -> u32 {
@@ -156,7 +148,7 @@ impl SetState {
     /// What is unanswered for longer is lost, as it seems (RFC 6298): a set that is slow must not be asked twice for
     /// being so.
     pub fn timeout(&self) -> Span {
-        self.smoothed + self.variation * 4
+        self.round_trip.bound()
     }
     pub fn may_mutate(&self) -> bool {
         self.answered.len() < SEQUENCE_SPAN

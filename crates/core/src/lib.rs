@@ -11,6 +11,7 @@ pub mod node;
 pub mod payload;
 pub mod request;
 pub mod rng;
+pub mod rtt;
 pub mod summed;
 pub mod time;
 
@@ -21,5 +22,6 @@ pub use id::{
 pub use node::{Effects, Event, Layout, Node, NodeKind, TracePoint};
 pub use payload::Payload;
 pub use rng::Rng;
+pub use rtt::RoundTrip;
 pub use summed::Summed;
 pub use time::{Span, Time};

@@ -7,7 +7,7 @@
 //! - to each member only so many go again in the time that the first waits: more while they are answered, half as many
 //!   when they are not (AIMD). What may not go waits as if it had.
 
-use rackweave_core::{Span, Time};
+use rackweave_core::{RoundTrip, Span, Time};
 
 /// Repetitions to one member in one wait for an answer: at first, and at the least. A few blocks: less than a port's queue holds.
 const WINDOW_FIRST: u32 = 32;
@@ -20,8 +20,7 @@ pub(crate) const SLOWEST: u8 = 4;
 /// What is known of the way to one member and back.
 #[derive(Clone, Copy, Debug)]
 struct Path {
-    smoothed: Span,
-    variation: Span,
+    round_trip: RoundTrip,
     /// Repetitions in one wait, and those in this one since it began.
     window: u32,
     sent: u32,
@@ -32,27 +31,8 @@ struct Path {
 }
 
 impl Path {
-    const NEW: Path = Path {
-        smoothed: Span::ZERO,
-        variation: Span::ZERO,
-        window: WINDOW_FIRST,
-        sent: 0,
-        since: Time::ZERO,
-        answered: 0,
-        lost: 0,
-    };
-    fn answered_after(&mut self, took: Span) {
-        if self.smoothed == Span::ZERO {
-            (self.smoothed, self.variation) = (Span(took.0.max(1)), took / 2);
-            return;
-        }
-        let off = Span(self.smoothed.0.abs_diff(took.0));
-        self.variation = Span((self.variation.0 * 3 + off.0) / 4);
-        self.smoothed = Span(((self.smoothed.0 * 7 + took.0) / 8).max(1));
-    }
-    fn wait(&self) -> Span {
-        self.smoothed + self.variation * 4
-    }
+    const NEW: Path =
+        Path { round_trip: RoundTrip::UNKNOWN, window: WINDOW_FIRST, sent: 0, since: Time::ZERO, answered: 0, lost: 0 };
     fn may(&mut self, now: Time, wait: Span) -> bool {
         if now.since(self.since) >= wait {
             self.window = match self.lost {
@@ -102,8 +82,8 @@ impl Repeats {
     }
     /// A member answered what was sent once, so long ago.
     pub fn answered_after(&mut self, member: usize, took: Span) {
-        self.paths[member].answered_after(took);
-        let slowest = self.paths.iter().map(Path::wait).max().unwrap_or_default();
+        self.paths[member].round_trip.add(took);
+        let slowest = self.paths.iter().map(|p| p.round_trip.bound()).max().unwrap_or_default();
         self.silent = 0;
         self.level = (0..SLOWEST).find(|&n| slowest <= self.first * (1 << n)).unwrap_or(SLOWEST);
     }

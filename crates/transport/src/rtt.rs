@@ -1,12 +1,11 @@
 //! Round-trip time and what follows from it (RFC 6298, RFC 9002 §5), of samples without the hosts' time (PN8).
 
-use rackweave_core::{Span, Time};
+use rackweave_core::{RoundTrip, Span, Time};
 
 /// Smoothed round-trip time of one connection and class.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rtt {
-    smoothed: Span,
-    variation: Span,
+    estimate: RoundTrip,
     latest: Span,
     /// Lowest of this and the last window of [`MIN_WINDOW`]: the empty path, also after the path has changed.
     min: Span,
@@ -21,14 +20,12 @@ impl Rtt {
     pub fn add(&mut self, now: Time, sample: Span) {
         let sample = Span(sample.0.max(1));
         self.latest = sample;
-        if self.smoothed == Span::ZERO {
-            (self.smoothed, self.variation) = (sample, sample / 2);
+        let first = !self.known();
+        self.estimate.add(sample);
+        if first {
             (self.min, self.min_next, self.window_began) = (sample, sample, now);
             return;
         }
-        let off = Span(self.smoothed.0.abs_diff(sample.0));
-        self.variation = Span((self.variation.0 * 3 + off.0) / 4);
-        self.smoothed = Span((self.smoothed.0 * 7 + sample.0) / 8);
         if now.since(self.window_began) > MIN_WINDOW {
             (self.min, self.min_next, self.window_began) = (self.min_next, sample, now);
         }
@@ -36,10 +33,10 @@ impl Rtt {
         self.min = self.min.min(sample);
     }
     pub fn known(&self) -> bool {
-        self.smoothed != Span::ZERO
+        self.estimate.known()
     }
     pub fn smoothed(&self) -> Span {
-        self.smoothed
+        self.estimate.smoothed()
     }
     pub fn min(&self) -> Span {
         self.min
@@ -49,15 +46,15 @@ impl Rtt {
         if !self.known() {
             return initial;
         }
-        (self.smoothed + self.variation * 4 + ack_delay).max(floor)
+        (self.estimate.bound() + ack_delay).max(floor)
     }
     /// A datagram overtaken by later ones is lost after so long (RFC 9002 §6.1.2).
     pub fn reorder(&self) -> Span {
-        let base = self.smoothed.max(self.latest);
+        let base = self.smoothed().max(self.latest);
         (base + base / 8).max(Span::from_micros(50))
     }
     /// The path has changed: only the estimate for timeouts stays.
     pub fn path_changed(&mut self, now: Time) {
-        (self.min, self.min_next, self.window_began) = (self.smoothed, self.smoothed, now);
+        (self.min, self.min_next, self.window_began) = (self.smoothed(), self.smoothed(), now);
     }
 }
