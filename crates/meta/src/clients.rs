@@ -51,6 +51,15 @@ impl Meta {
         RackMap { generation, sets: self.sets.iter().map(route).collect() }
     }
 
+    /// Answers who asks for the map. An answer makes it final that a device failed, so until all were heard there is none: the
+    /// client asks again.
+    pub(crate) fn tell_map(&mut self, now: Time, client: NodeId, request: u64) {
+        if self.sets.iter().all(|s| members::heard(&s.view, &s.places, &self.servers, now)) {
+            let map = Box::new(self.map(now));
+            self.say(client, request, Control::Map(map));
+        }
+    }
+
     pub(crate) fn push_map(&mut self, now: Time) {
         let map = self.map(now);
         let clients: Vec<NodeId> = self.clients.keys().copied().collect();

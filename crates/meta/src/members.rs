@@ -274,8 +274,8 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
     Some((ViewState::Recovering { leader }, back))
 }
 
-/// Whether everybody who serves has a device that failed while one of those who have what was answered may come back: clients
-/// wait for that one.
+/// Whether nobody of the view serves, for instance since devices failed, while one of those who have what was answered may come
+/// back: clients wait for that one.
 pub fn others_may_come<S: Servers>(view: &View, holders: &[Member], places: &[Place], servers: &S, now: Time) -> bool {
     let judge = Judge { servers, places, now, patience: Patience::default() };
     let may_come = |m: &Member| match judge.life(m) {
@@ -283,8 +283,15 @@ pub fn others_may_come<S: Servers>(view: &View, holders: &[Member], places: &[Pl
         Life::Restarted => judge.place(m.vssd).is_some_and(|p| !p.failed),
         Life::Live | Life::Unheard | Life::Expired => true,
     };
-    let failed = |m: &Member| judge.life(m) == Life::Failed;
-    view.members.iter().filter(|m| m.role == Role::Member).all(failed) && last(view, holders).into_iter().any(may_come)
+    let serves = |m: &Member| m.role == Role::Member && matches!(judge.life(m), Life::Live | Life::Unheard);
+    !view.members.iter().any(serves) && last(view, holders).into_iter().any(may_come)
+}
+
+/// Whether this life of the service, and not only one before, has heard of all members that may hold a lease whether their devices
+/// are well: what it says of the others before may be taken back.
+pub fn heard<S: Servers>(view: &View, places: &[Place], servers: &S, now: Time) -> bool {
+    let judge = Judge { servers, places, now, patience: Patience::default() };
+    view.members.iter().all(|m| judge.life(m) != Life::Unheard)
 }
 
 /// Members of the last epoch that a set which crashed whole waits for; the server that goes on if it did not. `None`:

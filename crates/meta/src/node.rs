@@ -293,8 +293,7 @@ impl Meta {
             Body::Control(Control::ClientHello { nonce }) => self.client_hello(now, src, header.request, nonce),
             Body::Control(Control::MapAsk { .. }) => {
                 self.remember_client(src, 0, header.incarnation);
-                let map = Box::new(self.map(now));
-                self.say(src, header.request, Control::Map(map));
+                self.tell_map(now, src, header.request);
                 // What it was told before may have been lost.
                 for (volume, limits) in self.volumes.limited(src) {
                     self.say(src, 0, Control::VolumeLimited { volume, limits });

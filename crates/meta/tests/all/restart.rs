@@ -55,6 +55,42 @@ fn a_restarted_service_takes_all_leases_for_held() {
     assert_eq!(r.roles(), "MM-");
 }
 
+/// An answer to a client's question makes it final that a device failed (`others_may_come`), of which a new life of the service
+/// knows nothing.
+#[test]
+fn a_restarted_service_tells_no_client_who_serves_before_it_has_heard_them() {
+    let mut r = Rack::new(config());
+    let client = r.cfg.layout.client(0);
+    r.control(client, Incarnation(0), 5, Control::ClientHello { nonce: 9 });
+    r.start_all();
+    r.run(LEASE);
+    r.servers[0].silent = true;
+    r.servers[1].silent = true;
+    r.run(LEASE * 2);
+    r.servers[2].failed = true;
+    r.heartbeat(2);
+    let mut request = 10;
+    let mut members = |r: &mut Rack| {
+        r.heard.clear();
+        request += 1;
+        r.control(client, Incarnation(1), request, Control::MapAsk { generation: 0 });
+        r.heard.iter().find_map(|p| match &p.body {
+            Body::Control(Control::Map(m)) if p.header.request == request => Some(m.sets[0].members.len()),
+            _ => None,
+        })
+    };
+    assert_eq!(members(&mut r), Some(0), "two others hold what was answered");
+    r.restart_meta();
+    assert_eq!(members(&mut r), None);
+    r.heartbeat(2);
+    assert_eq!(members(&mut r), Some(0));
+    // Who is never heard of is out when its lease must have ended, and waited for.
+    r.restart_meta();
+    r.servers[2].silent = true;
+    r.run(r.cfg.lease_bound() + LEASE);
+    assert_eq!(members(&mut r), Some(0));
+}
+
 /// A life with every kind of change.
 fn eventful(r: &mut Rack) {
     r.start_all();
