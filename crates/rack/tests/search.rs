@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rackweave_core::TracePoint as T;
-use rackweave_rack::fault::{Plan, SimOptions, SimReport, run_plan, run_seed};
+use rackweave_rack::fault::{Failure, Fault, FaultAt, Plan, SimOptions, SimReport, run_plan, run_seed};
 use rackweave_rack::sim::Coverage;
 
 /// Situations that need not occur, and why. Every other one must: "a suite in which one stays zero fails".
@@ -167,6 +167,21 @@ fn channel_groups_pass_every_seed() {
     assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
     let again = run_plan(&reports[0].plan, &SimOptions::default());
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
+}
+
+#[test]
+fn a_rack_that_answers_nobody_fails_and_says_what_waits() {
+    let mut plan = Plan::draw(1);
+    // The switch, for far longer than anybody is to wait.
+    let fault = Fault::Isolate { node: 1, ms: 1_000_000 };
+    plan.faults = vec![FaultAt { at_us: plan.params.span_ms * 500, fault }];
+    let report = run_plan(&plan, &SimOptions::default());
+    let text = report.to_string();
+    assert!(matches!(report.failure, Some(Failure::Liveness(_))), "{text}");
+    for said in ["while faults go on", "nothing answered for 120", "client 1 request", "seed 1"] {
+        assert!(text.contains(said), "{said:?} is not in {text}");
+    }
+    assert!(report.virtual_seconds < 200.0, "{}", report.virtual_seconds);
 }
 
 #[test]

@@ -25,8 +25,10 @@ use crate::sim::{Contents, LinkFaults, RackFaults, Sim, SimConfig};
 
 /// The rack must be up and the volumes attached within this.
 const SETUP_MAX: Span = Span::from_secs(30);
-/// Once faults have ended every request must complete within this.
+/// Once faults have ended every request must complete within this; while they go on, some request or the next fault must come.
 const QUIET_MAX: Span = Span::from_secs(120);
+/// Events at one instant: a rack of these sizes has thousands at the most, and more are one that causes itself.
+const EVENTS_AT_ONCE_MAX: u64 = 10_000_000;
 /// No packet is under way longer: the worst reordering drawn, twice for a duplicate, and a link's queue.
 const UNDER_WAY_MAX: Span = Span::from_millis(50);
 /// Wait before an attach is tried again because requests on its volume are still open.
@@ -195,6 +197,10 @@ struct Run<'a> {
     next_request: u64,
     issued: u32,
     start: Time,
+    /// When a request was last answered, or something on the plan's own agenda happened.
+    progress: Time,
+    /// Events since the time last went on.
+    at_once: u64,
     quiet: bool,
     corrupted: bool,
     /// Crashes that wait for a server to collect.
@@ -259,6 +265,8 @@ impl<'a> Run<'a> {
             next_request: 0,
             issued: 0,
             start: Time::ZERO,
+            progress: Time::ZERO,
+            at_once: 0,
             quiet: false,
             corrupted: false,
             traps: VecDeque::new(),
@@ -294,8 +302,13 @@ impl<'a> Run<'a> {
 
     /// Delivers the next event and checks what must hold at every moment; false if none is pending.
     fn step(&mut self) -> Result<bool, Failure> {
+        let before = self.sim.now();
         if !self.sim.step() {
             return Ok(false);
+        }
+        self.at_once = if self.sim.now() == before { self.at_once + 1 } else { 0 };
+        if self.at_once > EVENTS_AT_ONCE_MAX {
+            return Err(self.stuck(&format!("while time stands still at {}", Span(before.0))));
         }
         self.bounds.event(&mut self.sim).map_err(Failure::Invariant)?;
         if let Some((_, t)) = self.bounds.traces().iter().find(|t| t.1.point == TracePoint::CopiesDiffer) {
@@ -342,17 +355,7 @@ impl<'a> Run<'a> {
         let end = self.sim.now() + within;
         while !self.pending.is_empty() {
             if !self.step()? || self.sim.now() > end {
-                let stuck: Vec<String> = self
-                    .pending
-                    .iter()
-                    .take(8)
-                    .map(|((c, id), p)| format!("client {c} request {id} {:?}", p.kind))
-                    .collect();
-                let n = self.pending.len();
-                return Err(Failure::Liveness(format!(
-                    "{n} requests open {within} later, before {what}: {}",
-                    stuck.join(", ")
-                )));
+                return Err(self.stuck(&format!("before {what}, {within} later")));
             }
             if self.sim.has_replies() {
                 self.replies()?;
@@ -361,8 +364,21 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// What a run waits for that will not end: requests that are open, and sets that are not whole.
+    fn stuck(&mut self, phase: &str) -> Failure {
+        let open = self.pending.iter().take(8).map(|((c, id), p)| format!("client {c} request {id} {:?}", p.kind));
+        let open: Vec<String> = open.collect();
+        let mut said = format!("{} requests open {phase}: {}", self.pending.len(), open.join(", "));
+        let not_whole = self.watch.describe(&self.sim);
+        if !not_whole.is_empty() {
+            said += &format!("; sets that are not whole: {not_whole}");
+        }
+        Failure::Liveness(said)
+    }
+
     fn work(&mut self) -> Result<(), Failure> {
         self.start = self.sim.now();
+        self.progress = self.start;
         for (i, f) in self.plan.faults.iter().enumerate() {
             self.plan_at(self.start + Span::from_micros(f.at_us), Agenda::Fault(i));
         }
@@ -383,9 +399,14 @@ impl<'a> Run<'a> {
                 self.until_answer()?;
                 continue;
             };
-            self.run_to(at)?;
+            // What is on the agenda may itself wait for an answer, again and again, or be far away.
+            let patience = self.progress + QUIET_MAX;
+            self.run_to(at.min(patience))?;
+            if self.sim.now() >= self.progress + QUIET_MAX {
+                return Err(self.stuck(&format!("while faults go on, nothing answered for {QUIET_MAX}")));
+            }
             // An answer on the way may have put something earlier on the agenda.
-            if self.agenda.peek().is_some_and(|e| e.0.0 >= at) {
+            if at <= patience && self.agenda.peek().is_some_and(|e| e.0.0 >= at) {
                 self.agenda.pop();
                 self.act(what)?;
             }
@@ -397,10 +418,7 @@ impl<'a> Run<'a> {
         let end = self.sim.now() + QUIET_MAX;
         while !self.sim.has_replies() {
             if !self.step()? || self.sim.now() > end {
-                let n = self.pending.len();
-                return Err(Failure::Liveness(format!(
-                    "none of {n} requests was answered for {QUIET_MAX}, without faults"
-                )));
+                return Err(self.stuck(&format!("while every lane waits, nothing answered for {QUIET_MAX}")));
             }
         }
         self.replies()
@@ -423,6 +441,9 @@ impl<'a> Run<'a> {
 
     fn act(&mut self, what: Agenda) -> Result<(), Failure> {
         self.history.at(self.sim.now());
+        if !matches!(what, Agenda::Issue { .. } | Agenda::Attach { .. }) {
+            self.progress = self.sim.now();
+        }
         match what {
             Agenda::Issue { client } => self.issue(client),
             Agenda::Attach { client, volume } => self.try_attach(client, volume),

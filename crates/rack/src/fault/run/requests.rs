@@ -48,6 +48,7 @@ impl Run<'_> {
     pub(super) fn replies(&mut self) -> Result<(), Failure> {
         for (at, client, reply) in self.sim.take_replies() {
             self.history.at(at);
+            self.progress = at;
             self.reply(client, reply)?;
         }
         Ok(())
