@@ -3,6 +3,7 @@
 //!
 //! Reading order: [`node`], [`msg`], [`request`], [`device`], [`payload`], then the small ones.
 
+pub mod backoff;
 pub mod device;
 pub mod id;
 pub mod map;
@@ -15,6 +16,7 @@ pub mod rtt;
 pub mod summed;
 pub mod time;
 
+pub use backoff::Backoff;
 pub use id::{
     BLOCK, BlockAddr, Epoch, Incarnation, MESSAGE_MAX, NodeId, RackId, SECTOR, SECTORS_PER_BLOCK, SetId, SsdId,
     Timestamp, VolumeId, VssdId,

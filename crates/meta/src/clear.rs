@@ -10,7 +10,7 @@ use crate::volumes::FENCE_ALL;
 
 /// Sets asked at a time: deletion is background work, and a set has one range operation of it at the most.
 const IN_FLIGHT_MAX: usize = 8;
-/// A message unanswered for so long goes to the next member.
+/// A message unanswered for so long goes to the next member: with [`IN_FLIGHT_MAX`], forty a second at the most, of 100 bytes.
 const RETRY_AFTER: Span = Span::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]

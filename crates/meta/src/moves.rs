@@ -18,9 +18,9 @@ use crate::node::Meta;
 
 /// Number of the first vSSD that is made at run time; those of the configuration are below.
 pub const FIRST_MOVED: u32 = 1 << 16;
-/// A plan that a server has not carried out is sent again with its heartbeats, at most so often.
+/// A plan that a server has not carried out is sent again with its heartbeats, at most so often: five a second for a server.
 const PLAN_AGAIN: Span = Span::from_millis(200);
-/// A `del_vssd` for a server that is gone is repeated after this.
+/// A `del_vssd` for a server that is gone is repeated after this: one a second for each of its vSSDs, at most sixteen.
 const ROW_AGAIN: Span = Span::from_secs(1);
 /// Plans of one life of the service.
 const PLANS_A_LIFE: u32 = 24;

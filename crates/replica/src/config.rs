@@ -32,7 +32,7 @@ pub struct Timeouts {
     pub replay: Span,
     /// A request that could not go on for this long is dropped; its client has asked again by then.
     pub stall: Span,
-    /// Repetition of what a fill or recovery waits for.
+    /// First repetition of what a fill or recovery waits for, or longer where answers take longer; doubles up to 16 times.
     pub fill: Span,
 }
 

@@ -19,8 +19,10 @@ pub(crate) const REQUEST: u64 = u64::MAX;
 
 /// A fill that was held up may catch up with this much of its time.
 const FILL_BURST: Span = Span::from_millis(50);
-/// Repetitions without an answer after which another source is asked.
-const SOURCE_TRIES: u8 = 8;
+/// Repetitions without an answer after which another source is asked: at first after fifteen times [`crate::Timeouts::fill`].
+const SOURCE_TRIES: u8 = 4;
+/// Unanswered, a fill or recovery asks again after [`crate::Timeouts::fill`], or after what answers take, up to so many times that.
+pub(crate) const FILL_SLOWEST: u64 = 16;
 
 #[derive(Debug)]
 enum Stage {
@@ -107,6 +109,7 @@ impl Replica {
         }));
         self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
         self.fill_ask(cx);
+        self.asks_at = self.asks.first(cx.now);
     }
 
     /// Whether a range may be accepted: not while a fill cannot remember it.
@@ -159,10 +162,20 @@ impl Replica {
         (f.asked.len() as u64, pages as u64)
     }
 
-    pub(crate) fn fill_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+    /// Whether somebody is to answer.
+    pub(crate) fn fill_waits(&self) -> bool {
+        self.fill.as_deref().is_some_and(|f| match f.stage {
+            Stage::Tables | Stage::Digests | Stage::Scan => true,
+            Stage::Blocks => !f.asked.is_empty(),
+            Stage::Persist => false,
+        })
+    }
+
+    /// Its timer's turn; `again`: what is unanswered is asked again.
+    pub(crate) fn fill_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>, again: bool) {
         let (epoch, members) = (self.epoch, &self.members);
         let Some(f) = self.fill.as_deref_mut() else { return };
-        f.tries += 1;
+        f.tries += u8::from(again);
         if f.tries >= SOURCE_TRIES {
             // All members have what is settled: any of them goes on with it.
             f.tries = 0;
@@ -178,7 +191,9 @@ impl Replica {
         let asked = std::mem::take(&mut f.asked);
         f.asked = asked.into_iter().filter(|&a| !fresh(f, a)).collect();
         self.copy_more(cx);
-        self.fill_ask(cx);
+        if again {
+            self.fill_ask(cx);
+        }
     }
 
     pub(crate) fn clients_came<S: Store>(
@@ -194,6 +209,7 @@ impl Replica {
         }
         f.tables &= !(1 << from);
         f.tries = 0;
+        self.asks.answered(cx.now);
         f.records.extend_from_slice(records);
         let done = f.tables == 0;
         if done {
@@ -205,6 +221,7 @@ impl Replica {
         }
         if done {
             self.fill_ask(cx);
+            self.asks_at = self.asks.first(cx.now);
         }
     }
 
@@ -215,6 +232,7 @@ impl Replica {
             return;
         }
         f.tries = 0;
+        self.asks.answered(cx.now);
         f.next = next;
         f.chunks = differing(cx.store, f.from, theirs, next).into();
         self.next_chunk(cx);
@@ -232,6 +250,7 @@ impl Replica {
             f.passes += 1;
             f.from = BlockAddr::default();
             f.stage = Stage::Digests;
+            self.asks_at = cx.now;
             return;
         } else {
             f.stage = Stage::Persist;
@@ -239,6 +258,7 @@ impl Replica {
             return cx.store.persist(token);
         }
         self.fill_ask(cx);
+        self.asks_at = self.asks.first(cx.now);
     }
 
     fn fill_scan<S: Store>(&mut self, cx: &mut Cx<'_, S>, chunk: BlockAddr, theirs: &[ScanEntry]) {
@@ -247,6 +267,7 @@ impl Replica {
             return;
         }
         f.tries = 0;
+        self.asks.answered(cx.now);
         f.chunks.pop_front();
         f.stage = Stage::Blocks;
         let mut mine = Vec::new();
@@ -295,6 +316,7 @@ impl Replica {
         let reserved = coming + if f.passes == 0 { given.1 } else { 0 };
         let mut pages = cx.store.pages_free().saturating_sub(reserved);
         f.earn(cx.now, rate);
+        let waited = !f.asked.is_empty();
         let mut ask = Vec::new();
         while f.asked.len() < FILL_WINDOW.min(room) {
             if f.budget < u64::from(BLOCK) && !f.blocks.is_empty() {
@@ -316,6 +338,9 @@ impl Replica {
         }
         let source = f.source;
         let done = f.asked.is_empty() && f.blocks.is_empty();
+        if !waited {
+            self.asks_at = self.asks.first(cx.now);
+        }
         for addr in ask {
             self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockAsk { addr });
         }
@@ -332,6 +357,8 @@ impl Replica {
         let Some(at) = f.asked.iter().position(|x| *x == a) else { return };
         f.asked.swap_remove(at);
         f.tries = 0;
+        // One of many that were asked for at different times: how long it took is not known.
+        self.asks_at = self.asks.first(cx.now);
         let held = cx.store.version(a).max(f.zeroed(a));
         let fresh = held.epoch() == epoch && held.version() > 1;
         let one = BlockRange { volume: a.volume, first: a.block, count: 1 };

@@ -75,7 +75,18 @@ impl Replica {
         }));
         self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
         self.recovery_go_on(cx);
+        self.recovery_compare(cx);
+    }
+
+    /// Asks for the next digests, if any are still to come.
+    fn recovery_compare<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        if self.recovery.as_deref().is_some_and(|r| r.stage == Stage::Compare) {
+            self.recovery_ask_first(cx);
+        }
+    }
+    fn recovery_ask_first<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         self.recovery_ask(cx);
+        self.asks_at = self.asks.first(cx.now);
     }
 
     fn recovery_peers(&self) -> u64 {
@@ -110,10 +121,22 @@ impl Replica {
         }
     }
 
-    pub(crate) fn recovery_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+    /// Whether somebody is to answer.
+    pub(crate) fn recovery_waits(&self) -> bool {
+        let elsewhere = |f: &Fix| matches!(*f, Fix::Copy { holder, .. } if holder != self.me);
+        self.recovery.as_deref().is_some_and(|r| match r.stage {
+            Stage::Compare | Stage::Done => true,
+            Stage::Repair => r.scanning != 0 || r.fetching.iter().any(elsewhere),
+        })
+    }
+
+    /// Its timer's turn; `again`: what is unanswered is asked again.
+    pub(crate) fn recovery_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>, again: bool) {
         if self.recovery.is_some() {
             self.recovery_go_on(cx);
-            self.recovery_ask(cx);
+            if again {
+                self.recovery_ask(cx);
+            }
         }
     }
 
@@ -138,8 +161,9 @@ impl Replica {
                 r.from = BlockAddr::default();
             }
         }
+        self.asks.answered(cx.now);
         self.recovery_go_on(cx);
-        self.recovery_ask(cx);
+        self.recovery_compare(cx);
     }
 
     pub(crate) fn recovery_scan<S: Store>(
@@ -155,6 +179,7 @@ impl Replica {
             return;
         }
         r.scanning &= !(1 << from);
+        self.asks.answered(cx.now);
         r.entries.extend(entries.iter().map(|e| (from, *e)));
         if r.scanning == 0 {
             let mut mine = Vec::new();
@@ -162,6 +187,7 @@ impl Replica {
             r.entries.extend(mine.into_iter().map(|e| (self.me, e)));
             r.fixes = fixes(&r.entries, voters).into();
             r.entries.clear();
+            self.asks_at = self.asks.first(cx.now);
             self.recovery_go_on(cx);
         }
     }
@@ -175,7 +201,7 @@ impl Replica {
             if r.stage == Stage::Compare && r.peers == 0 {
                 r.stage = Stage::Repair;
                 r.scanning = peers;
-                self.recovery_ask(cx);
+                self.recovery_ask_first(cx);
                 continue;
             }
             if r.stage != Stage::Repair {
@@ -184,7 +210,7 @@ impl Replica {
             if r.chunks.is_empty() {
                 r.stage = Stage::Done;
                 cx.fx.trace(TracePoint::SetRecovered, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
-                return self.recovery_ask(cx);
+                return self.recovery_ask_first(cx);
             }
             if r.scanning != 0 {
                 return;
@@ -210,6 +236,9 @@ impl Replica {
                         }
                     }
                     Fix::Copy { addr, holder, .. } => {
+                        if r.fetching.is_empty() {
+                            self.asks_at = self.asks.first(cx.now);
+                        }
                         r.fetching.push(f);
                         self.send(cx, holder, REQUEST, Peer::BlockAsk { addr });
                     }
@@ -221,7 +250,7 @@ impl Replica {
             }
             r.chunks.pop_first();
             r.scanning = peers;
-            self.recovery_ask(cx);
+            self.recovery_ask_first(cx);
         }
     }
 
@@ -244,6 +273,7 @@ impl Replica {
         data: Option<Payload>,
     ) {
         if self.fix_came(a, version, data) {
+            self.asks_at = self.asks.first(cx.now);
             self.recovery_go_on(cx);
         }
     }

@@ -9,7 +9,9 @@ use rackweave_core::msg::{
     ViewState,
 };
 use rackweave_core::rng::mix64;
-use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint, VolumeId};
+use rackweave_core::{
+    Backoff, BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint, VolumeId,
+};
 use slab::Slab;
 
 use crate::active::Active;
@@ -17,7 +19,7 @@ use crate::compare::Compare;
 use crate::config::{ReplicaConfig, STALLED_MAX};
 use crate::credit::Account;
 use crate::dedup::Dedup;
-use crate::fill::Fill;
+use crate::fill::{FILL_SLOWEST, Fill};
 use crate::op::{Asker, Gather, Job, Load, Op, Persist, Waiter, Waiting};
 use crate::reach::Reach;
 use crate::recover::Recovery;
@@ -96,6 +98,9 @@ pub struct Replica {
     pub(crate) replays: usize,
     pub(crate) fill: Option<Box<Fill>>,
     pub(crate) recovery: Option<Box<Recovery>>,
+    /// When what the fill or recovery waits for is asked again.
+    pub(crate) asks: Backoff,
+    pub(crate) asks_at: Time,
     pub(crate) reach: Reach,
     pub(crate) compare: Compare,
     pub(crate) repeats: Repeats,
@@ -112,8 +117,11 @@ pub(crate) struct Cx<'a, S> {
 impl Replica {
     pub fn new(cfg: ReplicaConfig) -> Replica {
         let repeats = Repeats::new(cfg.timeouts.retransmit);
+        let (seed, fill) = (mix64(u64::from(cfg.set.0) << 32 | u64::from(cfg.vssd.0)), cfg.timeouts.fill);
         Replica {
-            timers: Timers::new(&cfg.timeouts, mix64(u64::from(cfg.set.0) << 32 | u64::from(cfg.vssd.0))),
+            timers: Timers::new(&cfg.timeouts, seed),
+            asks: Backoff::new(fill, fill * FILL_SLOWEST, mix64(seed)),
+            asks_at: Time::ZERO,
             cfg,
             epoch: Epoch(0),
             recovered: Epoch(0),
@@ -322,8 +330,12 @@ impl Replica {
             Timer::Compare(_) => self.compare_timer(cx),
             Timer::Fill(id) => {
                 self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
-                self.fill_timer(cx);
-                self.recovery_timer(cx);
+                let again = cx.now >= self.asks_at && (self.fill_waits() || self.recovery_waits());
+                if again {
+                    self.asks_at = self.asks.again(cx.now);
+                }
+                self.fill_timer(cx, again);
+                self.recovery_timer(cx, again);
             }
         }
     }

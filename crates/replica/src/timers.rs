@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use rackweave_core::rng::mix64;
+use rackweave_core::backoff::apart;
 use rackweave_core::{Span, Time};
 
 use crate::repeat::SLOWEST;
@@ -87,8 +87,7 @@ impl Timers {
     /// The `n`th repetition is due after a time that is a quarter more or less than [`Wait::Retransmit`]'s, as drawn.
     pub fn again(&mut self, now: Time, level: u8, n: u8, timer: Timer) {
         let span = self.spans[usize::from(level.min(SLOWEST) + n.min(REPETITIONS))];
-        self.draws = mix64(self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15));
-        let at = now + span - span / 4 + Span(self.draws % (span.0 / 2).max(1));
+        let at = now + apart(span, &mut self.draws);
         self.drawn.push(Reverse((at, timer)));
         self.next = self.next.min(at);
     }

@@ -16,6 +16,7 @@ use rackweave_replica::{Replica, ReplicaConfig, Store};
 use crate::memory::Memory;
 
 pub const V: VolumeId = VolumeId(3);
+const MS: u64 = 1_000_000;
 
 pub struct One {
     pub r: Replica,
@@ -549,6 +550,64 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
     assert_eq!(copy(&mut o, 2), [Peer::ScanAsk { chunk: stale }], "its tombstones differ from nothing");
     o.peer(1, Peer::Scan { chunk: stale, entries: [].into() });
     assert_eq!(o.store.persists, 1, "filled");
+}
+
+/// What a shadow sends until `end`, and when.
+fn asked_until(o: &mut One, end: u64) -> Vec<(u64, Peer)> {
+    let mut asked = Vec::new();
+    while o.r.deadline() <= Time(end) {
+        o.now = o.r.deadline();
+        o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
+        asked.extend(o.sent().into_iter().map(|p| (o.now.0 / MS, p)));
+    }
+    o.now = Time(end);
+    asked
+}
+
+#[test]
+fn a_fill_that_nobody_answers_asks_less_and_less_often() {
+    let mut o = One::new(Role::Shadow);
+    let asked = asked_until(&mut o, 4_000 * MS);
+    let mut times: Vec<u64> = asked.iter().map(|a| a.0).collect();
+    times.dedup();
+    let gaps: Vec<u64> = times.windows(2).map(|t| t[1] - t[0]).collect();
+    // To whole turns of 20 ms; each up to a quarter more or less.
+    assert!(times[0] <= 40 && gaps[0] <= 60 && gaps[1] <= 120, "{times:?}");
+    assert!(gaps[4..].iter().all(|g| (240..=420).contains(g)), "{gaps:?}");
+    assert!(asked.iter().all(|a| a.1 == Peer::ClientsAsk));
+}
+
+#[test]
+fn a_fill_whose_answers_are_slow_asks_for_each_block_once() {
+    let mut o = One::new(Role::Shadow);
+    let slow = 70 * MS;
+    for member in [1, 2] {
+        let from = VssdId(1 + member);
+        o.peer(member, Peer::Clients { records: [].into(), fences: [].into(), from });
+    }
+    // So long took the digests, and were asked for again; then it is known.
+    let again = asked_until(&mut o, slow);
+    assert!(again.iter().any(|a| matches!(a.1, Peer::DigestAsk { .. })));
+    let chunk = BlockAddr::new(V, 0);
+    let header = Header { request: BlockAddr::default().pack(), ..o.header(4, 1) };
+    o.peer_as(header, 1, Peer::Digests { entries: [(chunk, 1)].into(), next: None });
+    asked_until(&mut o, 2 * slow);
+    let entry = |b| ScanEntry { addr: BlockAddr::new(V, b), version: Timestamp::new(Epoch(3), 5, 1), mapped: true };
+    let sent = o.peer(1, Peer::Scan { chunk, entries: (0..64).map(entry).collect() });
+    let mut under_way: Vec<(u64, u32)> = blocks_asked(&sent).into_iter().map(|b| (o.now.0 + slow, b)).collect();
+    let mut asked: Vec<u32> = under_way.iter().map(|u| u.1).collect();
+    while !under_way.is_empty() {
+        let (at, b) = under_way.remove(0);
+        let mut sent: Vec<Peer> = asked_until(&mut o, at).into_iter().map(|a| a.1).collect();
+        let (addr, version) = (BlockAddr::new(V, b), Timestamp::new(Epoch(3), 5, 1));
+        let header = Header { request: u64::MAX, ..o.header(4, 1) };
+        sent.extend(o.peer_as(header, 1, Peer::Block { addr, version, data: Some(Payload::elided(4096, 7)) }));
+        let more = blocks_asked(&sent);
+        asked.extend(&more);
+        under_way.extend(more.into_iter().map(|b| (at + slow, b)));
+    }
+    asked.sort_unstable();
+    assert_eq!(asked, (0..64).collect::<Vec<u32>>());
 }
 
 /// Were each end asked for by itself in turn, neither would ever be there with the other.

@@ -56,7 +56,8 @@ pub struct GcConfig {
     pub hysteresis: f64,
     /// The share is looked at so often even if nothing is written.
     pub monitor_every: Span,
-    /// An unanswered request to the switch is repeated after this.
+    /// An unanswered request to the switch is repeated after this, or after what answers take; after twice as long each time, up to
+    /// `announce_every`.
     pub answer_within: Span,
     /// So many repetitions of a regular request stay unanswered before it collects anyway.
     pub retries: u32,

@@ -1,9 +1,11 @@
 //! The garbage-collection monitor of one vSSD (RackBlox Algorithm 2, RB4; protocol rules 16, 19, 20).
 //!
-//! It is told the free ratio and the switch's answers, and says when to collect and what to tell the switch.
+//! It is told the free ratio and the switch's answers, and says when to collect and what to tell the switch. What is unanswered is told
+//! again, later each time ([`Backoff`]), at the least five times a second: a switch that is back learns what it must. A
+//! regular request comes four times evenly, then it collects.
 
 use rackweave_core::msg::{GcField, GcOp};
-use rackweave_core::{Span, Time};
+use rackweave_core::{Backoff, Span, Time};
 
 use crate::config::{GcConfig, GcPolicy};
 use crate::group::Order;
@@ -62,6 +64,8 @@ pub struct GcMonitor {
     state: GcState,
     /// Of the operation last sent; the switch answers with it.
     sequence: u64,
+    /// When that is repeated.
+    again: Backoff,
     check_at: Time,
     announce_at: Time,
     barren_until: Time,
@@ -85,11 +89,13 @@ pub struct GcMonitor {
 }
 
 impl GcMonitor {
-    pub fn new(cfg: GcConfig) -> GcMonitor {
+    /// `seed`: what times of repetitions are drawn from.
+    pub fn new(cfg: GcConfig, seed: u64) -> GcMonitor {
         GcMonitor {
             cfg,
             state: GcState::Idle,
             sequence: 0,
+            again: Backoff::new(cfg.answer_within, cfg.announce_every, seed),
             check_at: Time::ZERO,
             announce_at: Time::ZERO,
             barren_until: Time::ZERO,
@@ -106,8 +112,8 @@ impl GcMonitor {
         }
     }
     /// As one of a channel group: does what that orders.
-    pub fn grouped(cfg: GcConfig) -> GcMonitor {
-        GcMonitor { grouped: true, ..GcMonitor::new(cfg) }
+    pub fn grouped(cfg: GcConfig, seed: u64) -> GcMonitor {
+        GcMonitor { grouped: true, ..GcMonitor::new(cfg, seed) }
     }
     /// Collects with its group, but takes no victims.
     pub fn resting(&self) -> bool {
@@ -138,6 +144,7 @@ impl GcMonitor {
         let was_coordinated = self.coordinated();
         self.cfg = cfg;
         self.idle.set(cfg.idle_alpha, cfg.idle_over);
+        self.again.set(cfg.answer_within, cfg.announce_every);
         self.check_at = now;
         if self.coordinated() == was_coordinated {
             return;
@@ -152,11 +159,13 @@ impl GcMonitor {
         self.announce_at = now;
     }
 
-    fn tell(&mut self, now: Time, field: GcField) {
+    /// Returns when it is to be told again if nobody answers.
+    fn tell(&mut self, now: Time, field: GcField) -> Time {
         self.sequence += 1;
         self.untold = None;
         self.announce_at = now + self.cfg.announce_every;
         self.repeat(field);
+        self.again.first(now)
     }
     fn repeat(&mut self, field: GcField) {
         if self.coordinated() {
@@ -164,13 +173,13 @@ impl GcMonitor {
         }
     }
     fn ask(&mut self, now: Time, field: GcField) {
-        self.tell(now, field);
-        self.state = GcState::Asking { field, tries: 0, again_at: now + self.cfg.answer_within };
+        let again_at = self.tell(now, field);
+        self.state = GcState::Asking { field, tries: 0, again_at };
     }
     /// Tells that it collects, until that is answered.
     fn insist(&mut self, now: Time, field: GcField) {
-        self.tell(now, field);
-        self.untold = self.coordinated().then(|| (field, now + self.cfg.answer_within));
+        let again_at = self.tell(now, field);
+        self.untold = self.coordinated().then_some((field, again_at));
     }
     fn start(&mut self, action: GcAction) {
         self.state = GcState::Collecting;
@@ -185,8 +194,8 @@ impl GcMonitor {
     fn finish(&mut self, now: Time) {
         self.background = false;
         if self.coordinated() {
-            self.tell(now, GcField::Finish);
-            self.state = GcState::Finishing { again_at: now + self.cfg.answer_within };
+            let again_at = self.tell(now, GcField::Finish);
+            self.state = GcState::Finishing { again_at };
         } else {
             self.state = GcState::Idle;
         }
@@ -336,6 +345,7 @@ impl GcMonitor {
         }
         self.untold = None;
         self.answered = true;
+        self.again.answered(now);
         match (self.state, op.field) {
             (GcState::Asking { .. }, GcField::Accept) if self.grouped => self.granted(false),
             (GcState::Asking { .. }, GcField::Accept) => self.start(GcAction::Start),
@@ -384,9 +394,10 @@ impl GcMonitor {
                     } else {
                         self.start(GcAction::StartUnacknowledged);
                     }
-                    self.untold = Some((field, now + self.cfg.answer_within));
+                    self.untold = Some((field, self.again.again(now)));
                 } else {
-                    let again_at = now + self.cfg.answer_within;
+                    let regular = field == GcField::Regular;
+                    let again_at = if regular { self.again.evenly(now) } else { self.again.again(now) };
                     self.state = GcState::Asking { field, tries: tries.saturating_add(1), again_at };
                     self.repeat(field);
                 }
@@ -394,7 +405,7 @@ impl GcMonitor {
             GcState::Delayed { again_at } if now >= again_at => self.ask(now, GcField::Soft),
             GcState::Finishing { .. } if !self.coordinated() => self.state = GcState::Idle,
             GcState::Finishing { again_at } if now >= again_at => {
-                self.state = GcState::Finishing { again_at: now + self.cfg.answer_within };
+                self.state = GcState::Finishing { again_at: self.again.again(now) };
                 self.repeat(GcField::Finish);
             }
             _ => {}
@@ -402,7 +413,7 @@ impl GcMonitor {
         if let Some((field, again_at)) = self.untold
             && now >= again_at
         {
-            self.untold = (!self.cfg.tell_once).then(|| (field, now + self.cfg.answer_within));
+            self.untold = (!self.cfg.tell_once).then(|| (field, self.again.again(now)));
             if !self.cfg.tell_once {
                 self.repeat(field);
             }
@@ -410,8 +421,8 @@ impl GcMonitor {
         if now >= self.announce_at && self.coordinated() {
             match self.state {
                 _ if self.untold.is_some() => self.announce_at = now + self.cfg.announce_every,
-                GcState::Granted | GcState::Collecting | GcState::Ending => self.tell(now, GcField::Heartbeat),
-                GcState::Idle | GcState::Delayed { .. } => self.tell(now, GcField::Idle),
+                GcState::Granted | GcState::Collecting | GcState::Ending => _ = self.tell(now, GcField::Heartbeat),
+                GcState::Idle | GcState::Delayed { .. } => _ = self.tell(now, GcField::Idle),
                 // What is being asked is repeated anyway, and must stay the last operation.
                 GcState::Asking { .. } | GcState::Finishing { .. } => {
                     self.announce_at = now + self.cfg.announce_every;

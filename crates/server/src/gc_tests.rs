@@ -7,12 +7,13 @@ use crate::config::{GcConfig, GcPolicy};
 const MS: u64 = 1_000_000;
 
 fn monitor() -> GcMonitor {
-    GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), background: false, ..GcConfig::default() })
+    let cfg = GcConfig { announce_every: Span::from_secs(1000), background: false, ..GcConfig::default() };
+    GcMonitor::new(cfg, 1)
 }
 
 /// In use until 100 ms, and looked at already.
 fn with_background() -> GcMonitor {
-    let mut m = GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), ..GcConfig::default() });
+    let mut m = GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), ..GcConfig::default() }, 1);
     (0..=100).for_each(|ms| m.request(Time(ms * MS)));
     m.timer(Time(100 * MS), 0.44);
     assert_eq!(told(&mut m), [GcField::Idle]);
@@ -90,11 +91,38 @@ fn unacknowledged_regular_collects_after_three_retries_and_soft_never() {
     let mut m = monitor();
     m.check(Time(0), 0.30);
     told(&mut m);
-    for i in 1..200 {
-        m.timer(Time(10 * i * MS), 0.30);
-        assert_eq!(told(&mut m), [GcField::Soft]);
-        assert!(!m.collecting());
+    for _ in 1..200 {
+        m.timer(m.deadline(), 0.30);
+        assert!(matches!(m.state(), GcState::Asking { field: GcField::Soft, .. }));
     }
+}
+
+#[test]
+fn what_nobody_answers_is_told_less_and_less_often_and_goes_on() {
+    let mut m = GcMonitor::new(GcConfig { background: false, ..GcConfig::default() }, 1);
+    m.timer(Time(0), 0.30);
+    told(&mut m);
+    let mut times = vec![Time(0)];
+    while times.len() < 100 {
+        let now = m.deadline();
+        m.timer(now, 0.30);
+        if !told(&mut m).is_empty() {
+            times.push(now);
+        }
+    }
+    let waits: Vec<u64> = times.windows(2).map(|t| t[1].since(t[0]).0 / MS).collect();
+    assert_eq!(waits[0], 10);
+    assert!((15..=25).contains(&waits[1]) && (30..=50).contains(&waits[2]), "{waits:?}");
+    assert!(waits[5..].iter().all(|w| (150..=250).contains(w)), "{waits:?}");
+    // Answers take 30 ms: so long is waited before anything is repeated.
+    let mut at = *times.last().expect("there are some");
+    for _ in 0..20 {
+        answer(&mut m, at.0 + 30 * MS, GcField::Delay);
+        at = m.deadline();
+        m.timer(at, 0.30);
+        assert_eq!(told(&mut m), [GcField::Soft]);
+    }
+    assert!((30 * MS..45 * MS).contains(&m.deadline().since(at).0), "{:?}", m.deadline().since(at));
 }
 
 #[test]
@@ -148,7 +176,7 @@ fn nothing_to_collect_is_not_tried_again_at_once_unless_forced() {
 
 #[test]
 fn the_baseline_collects_where_the_coordinated_asks_and_tells_nobody() {
-    let mut m = GcMonitor::new(GcConfig { policy: GcPolicy::Uncoordinated, ..GcConfig::default() });
+    let mut m = GcMonitor::new(GcConfig { policy: GcPolicy::Uncoordinated, ..GcConfig::default() }, 1);
     m.timer(Time(1), 0.36);
     assert!(m.actions.is_empty());
     m.check(Time(2), 0.34);
@@ -161,7 +189,7 @@ fn the_baseline_collects_where_the_coordinated_asks_and_tells_nobody() {
 
 #[test]
 fn a_collecting_vssd_refreshes_its_bits() {
-    let mut m = GcMonitor::new(GcConfig::default());
+    let mut m = GcMonitor::new(GcConfig::default(), 1);
     m.timer(Time(0), 0.9);
     assert_eq!(told(&mut m), [GcField::Idle]);
     m.check(Time(1), 0.2);
@@ -180,17 +208,17 @@ fn an_idle_vssd_collects_without_approval_and_tells_until_it_is_heard() {
     m.timer(Time(160 * MS), 0.44);
     assert_eq!(m.actions.last(), Some(&GcAction::StartIdle));
     assert_eq!(told(&mut m), [GcField::Background]);
-    for i in 1..=5 {
-        m.timer(Time((160 + 10 * i) * MS), 0.44);
+    for _ in 1..=5 {
+        m.timer(m.deadline(), 0.44);
         assert_eq!(told(&mut m), [GcField::Background], "nobody has answered");
     }
-    answer(&mut m, 215 * MS, GcField::Accept);
-    m.timer(Time(300 * MS), 0.44);
+    answer(&mut m, 2000 * MS, GcField::Accept);
+    m.timer(Time(3000 * MS), 0.44);
     assert!(m.actions.is_empty() && m.collecting());
     // It goes on to where victims are worth little.
-    m.check(Time(301 * MS), 0.54);
+    m.check(Time(3001 * MS), 0.54);
     assert!(m.actions.is_empty());
-    m.check(Time(302 * MS), 0.56);
+    m.check(Time(3002 * MS), 0.56);
     assert_eq!(m.actions, [GcAction::Stop]);
 }
 

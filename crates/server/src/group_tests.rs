@@ -26,7 +26,7 @@ struct Rig {
 
 impl Rig {
     fn new(members: usize, cfg: GcConfig, seed: u64) -> Rig {
-        let gc = (0..members).map(|_| GcMonitor::grouped(cfg)).collect();
+        let gc = (0..members).map(|_| GcMonitor::grouped(cfg, 1)).collect();
         let (ratios, runs) = (vec![0.9; members], vec![false; members]);
         Rig { group: Group::new(cfg, seed), gc, ratios, told: Vec::new(), last: vec![None; members], runs }
     }
@@ -157,7 +157,7 @@ fn regular_is_asked_for_all_at_once_and_never_denied() {
     }
     r.timer(42);
     assert_eq!(r.runs, [true; 2]);
-    r.timer(52);
+    r.timer(42 + 25);
     assert_eq!(r.fields(), [(1, GcField::Regular)], "and it is told still");
 }
 

@@ -2,6 +2,7 @@
 
 use rackweave_core::msg::Role;
 use rackweave_core::msg::control::VssdReport;
+use rackweave_core::rng::mix64;
 use rackweave_core::{Epoch, Time};
 use rackweave_flash::Share;
 use rackweave_replica::{Replica, ReplicaConfig};
@@ -74,6 +75,7 @@ impl Vssd {
             pages_max: dies * PAGES_A_DIE,
             linger: server.linger,
         };
+        let seed = mix64(server.nonce ^ u64::from(cfg.id.0) << 32);
         let mut replica = ReplicaConfig::new(cfg.set, cfg.id, server.node);
         (replica.min_copies, replica.timeouts, replica.faults) = (server.min_copies, server.timeouts, server.faults);
         replica.fill_rate = server.fill_rate;
@@ -83,9 +85,9 @@ impl Vssd {
             predict: [Predictor::new(), Predictor::new()],
             slot: SlotState::Settled,
             gc: if matches!(cfg.share, Share::Software { .. }) {
-                GcMonitor::grouped(server.gc)
+                GcMonitor::grouped(server.gc, seed)
             } else {
-                GcMonitor::new(server.gc)
+                GcMonitor::new(server.gc, seed)
             },
             gc_seen: GcState::Idle,
             forwarding: Forwarding::default(),
