@@ -1,6 +1,8 @@
 //! Reads: of clients, of the bases of partial writes, for other members; and the healing of corrupt blocks.
 
-use rackweave_core::msg::{BlockRange, Class, IoError, IoReply, IoRequest, Peer, SectorRange};
+use rackweave_core::msg::{
+    BlockRange, Body, Class, IoError, IoReply, IoRequest, Packet, Peer, SectorRange, message_of, try_of,
+};
 use rackweave_core::request::Extent;
 use rackweave_core::{
     BLOCK, BlockAddr, Effects, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, Time, Timestamp, TracePoint, VolumeId,
@@ -70,6 +72,23 @@ impl Replica {
             return;
         }
         self.gather(cx, job, range.volume, first..last + 1);
+    }
+
+    /// Whether the request is a further try of a read that is under way here, whose answer its client will take. It is not answered
+    /// by its own number: what it sees may be older than this try ([`rackweave_core::msg::message_of`]).
+    pub fn is_reading(&mut self, p: &Packet) -> bool {
+        let (Body::Io(IoRequest::Read { range: wanted }), true) = (&p.body, try_of(p.header.request) > 0) else {
+            return false;
+        };
+        let message = message_of(p.header.request);
+        let same = |g: &Gather| {
+            let asker = &g.job.asker;
+            let read = matches!(g.job.io, IoRequest::Read { range } if range == *wanted);
+            read && asker.node == p.src && message_of(asker.request) == message
+        };
+        let found = self.gathers.iter().any(|(_, g)| same(g));
+        self.stats.duplicates += u64::from(found);
+        found
     }
 
     /// Reads blocks of a request; goes on in [`Replica::gathered`], at once if the store has them all at hand.

@@ -3,11 +3,12 @@
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
+    message_of, try_of,
 };
 use rackweave_core::request::RequestError;
 use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
 
-use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, serial_of, slot_of, try_of};
+use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, next_try, serial_of, slot_of};
 
 /// Zero messages of at most so many blocks are ordered block by block; longer ones by comparing ranges.
 const LOCK_BLOCKS_MAX: u32 = 64;
@@ -197,8 +198,7 @@ impl VolumeClient {
         }
         let m = &mut self.messages[slot as usize];
         if m.tries > 0 {
-            let next_try = ((m.tag >> 24) + 1) & 0xff;
-            m.tag = m.tag & !(0xff << 24) | next_try << 24;
+            m.tag = next_try(m.tag);
         }
         if m.set == NONE {
             return self.send_control(now, slot, fx);
@@ -280,8 +280,7 @@ impl VolumeClient {
         let pauses = m.pauses;
         m.pauses += 1;
         // An answer to an earlier try no longer decides whether it failed.
-        let next_try = ((m.tag >> 24) + 1) & 0xff;
-        m.tag = m.tag & !(0xff << 24) | next_try << 24;
+        m.tag = next_try(m.tag);
         let tag = m.tag;
         let wait = self.backoff(self.cfg.retry_delay, pauses);
         self.timers.add(now + wait, tag);
@@ -550,7 +549,7 @@ impl VolumeClient {
         if self.incarnation.is_some() {
             self.stats.messages += 1;
             // One number for all tries, so that the metadata service can tell a repetition.
-            self.packet_to_meta(control, tag & !(0xff << 24), fx);
+            self.packet_to_meta(control, message_of(tag), fx);
         }
         let wait = self.backoff(self.cfg.timeout, tries);
         self.timers.add(now + wait, tag);

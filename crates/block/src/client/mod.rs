@@ -12,7 +12,7 @@ mod requests;
 use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
-use rackweave_core::msg::{BlockRange, Body, Control, Header, Op, SectorRange};
+use rackweave_core::msg::{BlockRange, Body, Control, Header, Op, SectorRange, TRY_SHIFT, message_of, try_of};
 use rackweave_core::request::{Extent, RequestError, RequestId};
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, Payload, SetId, Span, Time, VolumeId, VssdId};
@@ -36,15 +36,15 @@ const MESSAGES_MAX: usize = 1 << 23;
 
 /// No message, no volume, no request.
 const NONE: u32 = u32::MAX;
-/// Low bits of a tag: slot, then try, then the slot's serial.
-const SLOT_BITS: u32 = 24;
-const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+/// A tag is slot, try, and the slot's serial ([`Header::request`]).
+const SLOTS_MAX: u32 = 1 << TRY_SHIFT;
 
 fn slot_of(tag: u64) -> u32 {
     tag as u32 & (SLOTS_MAX - 1)
 }
-fn try_of(tag: u64) -> u8 {
-    (tag >> SLOT_BITS) as u8
+/// The tag of the next try.
+fn next_try(tag: u64) -> u64 {
+    message_of(tag) | u64::from(try_of(tag).wrapping_add(1)) << TRY_SHIFT
 }
 fn serial_of(tag: u64) -> u32 {
     (tag >> 32) as u32

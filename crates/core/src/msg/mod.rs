@@ -62,8 +62,21 @@ pub struct Header {
     /// (rule 6): what was answered with a lower one and not flushed may be gone.
     pub epoch: Epoch,
     pub incarnation: Incarnation,
-    /// Chosen by whoever asks; the answer carries it back.
+    /// Chosen by whoever asks; the answer carries it back. A client's is a message's slot (24 bits), the try (8) and a serial (32):
+    /// [`try_of`], [`message_of`].
     pub request: u64,
+}
+
+/// Low bits of a client's request number that are a slot; the try follows.
+pub const TRY_SHIFT: u32 = 24;
+
+/// Which try of its message a client's request is, the first being zero. They are counted up to 255, and from zero again.
+pub fn try_of(request: u64) -> u8 {
+    (request >> TRY_SHIFT) as u8
+}
+/// What all tries of a message have in common.
+pub fn message_of(request: u64) -> u64 {
+    request & !(0xff << TRY_SHIFT)
 }
 
 /// A message on its way. `src` is where an answer goes.

@@ -40,6 +40,10 @@ impl Server {
             }
             return;
         }
+        if v.replica.is_reading(&p) {
+            // One answer is for both.
+            return v.load.answered();
+        }
         if let Some(p) = v.forwarding.forwarded(v.gc.state(), &p) {
             fx.trace(TracePoint::Redirect, u64::from(p.header.original_vssd.0), u64::from(p.header.vssd.0));
             return fx.send(p);

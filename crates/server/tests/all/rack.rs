@@ -386,6 +386,12 @@ impl Rack {
         self.timed.insert(request);
         request
     }
+    /// By that request number.
+    pub fn send_numbered(&mut self, set: u32, member: usize, request: u64, io: IoRequest) {
+        let next = std::mem::replace(&mut self.request, request - 1);
+        self.send(set, member, io);
+        self.request = next;
+    }
     fn put(&mut self, class: Class, set: u32, vssd: VssdId, io: IoRequest) -> u64 {
         self.request += 1;
         let op = if matches!(io, IoRequest::Read { .. }) { Op::Read } else { Op::Write };

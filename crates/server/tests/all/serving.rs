@@ -1,5 +1,5 @@
-use rackweave_core::msg::{IoReply, IoRequest, SectorRange};
-use rackweave_core::{BLOCK, Payload, Span, TracePoint};
+use rackweave_core::msg::{IoReply, IoRequest, SectorRange, TRY_SHIFT};
+use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Span, TracePoint};
 use rackweave_flash::Timing;
 use rackweave_sched::{SchedConfig, SchedKind};
 
@@ -36,6 +36,38 @@ fn what_is_written_is_read_from_every_member() {
     assert_eq!(r.read(1, 1), contents(1));
     assert!(r.servers.iter().flatten().any(|s| s.status(r.now).vssds.iter().any(|v| v.cache_misses > 0)));
     r.assert_nand();
+}
+
+#[test]
+fn a_read_that_comes_again_while_it_is_under_way_is_read_once() {
+    let mut r = Rack::serving(Options::default());
+    for b in 0..2 {
+        r.write(0, b, contents(u64::from(b)));
+    }
+    r.flush(0);
+    r.run(LEASE);
+    let read = |block: u32| {
+        let (first, count) = (u64::from(block * SECTORS_PER_BLOCK), SECTORS_PER_BLOCK);
+        IoRequest::Read { range: SectorRange { volume: VOLUME, first, count } }
+    };
+    let number = |tries: u64| 7 << 32 | tries << TRY_SHIFT | 3;
+    let at_flash = |r: &Rack| {
+        let vssds = r.servers.iter().flatten().flat_map(|s| s.status(r.now).vssds);
+        vssds.fold((0, 0), |n, v| (n.0 + v.cache_misses, n.1 + v.duplicates))
+    };
+    let before = at_flash(&r);
+    (0..4).for_each(|n| r.send_numbered(0, 0, number(n), read(0)));
+    r.run(Span::from_millis(50));
+    let after = at_flash(&r);
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 3));
+    assert_eq!(r.take_reply(number(0)), Some(IoReply::Data(contents(0))));
+    assert!((1..4).all(|n| r.take_reply(number(n)).is_none()), "one answer is for all");
+    // Not under way any more: the answer was lost, and it is read. Nor is another block the same read.
+    r.send_numbered(0, 0, number(4), read(0));
+    r.send_numbered(0, 0, number(5), read(1));
+    r.run(Span::from_millis(50));
+    assert_eq!(r.take_reply(number(4)), Some(IoReply::Data(contents(0))));
+    assert_eq!(r.take_reply(number(5)), Some(IoReply::Data(contents(1))));
 }
 
 #[test]
