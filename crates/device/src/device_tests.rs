@@ -165,6 +165,43 @@ fn a_flipped_byte_is_noticed() {
 }
 
 #[test]
+fn a_device_that_is_only_read_stays_as_it_is() {
+    let f = Shared::default();
+    let mut d = open(&f);
+    program(&mut d, 0, 0, &image(1, 1)).expect("program");
+    d.execute(&DeviceOp::Sync).expect("sync");
+    program(&mut d, 0, 1, &image(2, 1)).expect("program");
+    d.write_tails().expect("written");
+    drop(d);
+    // Torn by a power cut.
+    f.0.borrow_mut().flip(SHAPE.data_at(0, 1) + 17, 4);
+    let bytes = || {
+        let mut b = vec![0; f.len().expect("len") as usize];
+        f.read_at(&mut b, 0).expect("read");
+        b
+    };
+    let before = bytes();
+    let mut d = open(&f);
+    let only_first = |d: &mut FileSsd<Shared>| {
+        assert_eq!(*read(d, 0, 0).expect("read"), *image(1, 1).slots);
+        let unwritten = DeviceError::Unwritten { page: PageAddr { block: 0, page: 1 } };
+        assert_eq!(read(d, 0, 1).unwrap_err(), unwritten);
+        assert_eq!(spares(d, 0).1, [0]);
+    };
+    only_first(&mut d);
+    d.execute(&DeviceOp::Sync).expect("sync");
+    d.close().expect("close");
+    assert!(bytes() == before, "opened, read, synced and closed");
+    // With the first change the torn page is void for good.
+    let mut d = open(&f);
+    program(&mut d, 1, 0, &image(3, 1)).expect("program");
+    only_first(&mut d);
+    drop(d);
+    f.0.borrow_mut().flip(SHAPE.data_at(0, 1) + 17, 4);
+    only_first(&mut open(&f));
+}
+
+#[test]
 fn either_copy_of_a_row_and_of_the_state_will_do() {
     let f = Shared::default();
     let mut d = open(&f);

@@ -9,7 +9,7 @@
 //! - A program writes data and spare area, in any order on the disk, and not at once: both wait in memory for their
 //!   neighbours' ([`tail`]), at the longest for the next sync. Every program has a *stamp*; a sync first writes
 //!   down up to which stamp everything was durable before. After an unclean stop the data of younger programs are
-//!   checked against their checksums, and those found torn are voided for good before anything else is done.
+//!   checked against their checksums; those found torn are not seen, and are voided for good before anything is changed.
 //! - Rows and the file's state are kept twice and written in turn, so that a torn write leaves the older one.
 #![allow(clippy::disallowed_types, reason = "a driver's part: it opens files")]
 
@@ -26,7 +26,7 @@ use rackweave_core::device::{
 use rackweave_core::{BLOCK, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
 use rackweave_flash::backend::block_of;
 use rackweave_flash::flaws::Flaws;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io as sys;
 use std::ops::Range;
 use std::sync::Arc;
@@ -96,6 +96,9 @@ pub struct FileSsd<F> {
     /// By erase block, what the file does not have yet: for blocks being filled, so there are few.
     tails: BTreeMap<u32, Tail>,
     state: State,
+    /// This life has changed the file. Until then pages that a power cut tore, which it voids then, are kept apart.
+    begun: bool,
+    torn: BTreeSet<PageAddr>,
     /// Last generation or stamp drawn.
     counter: u64,
     /// Programs with a stamp up to this are durable by a sync that succeeded.
@@ -109,7 +112,8 @@ pub struct FileSsd<F> {
 }
 
 impl<F: FileIo> FileSsd<F> {
-    /// Opens the device in `file`, formatting it if it is blank, and repairs what a power cut left.
+    /// Opens the device in `file`, formatting it if it is blank. What a power cut left is repaired with the first change: a
+    /// device that is only read, say to see whose it is, stays as it is.
     pub fn open(file: F, ssd: SsdId, shape: Shape) -> Result<FileSsd<F>, OpenError> {
         FileSsd::open_as(file, ssd, shape, None)
     }
@@ -146,6 +150,8 @@ impl<F: FileIo> FileSsd<F> {
             extents_reserved: 0,
             tails: BTreeMap::new(),
             state: State::default(),
+            begun: false,
+            torn: BTreeSet::new(),
             counter: 0,
             durable: 0,
             rack: None,
@@ -167,7 +173,6 @@ impl<F: FileIo> FileSsd<F> {
             Super::Found { .. } => dev.load()?,
         }
         dev.rack = FileSsd::owner(&dev.file)?;
-        dev.begin_life()?;
         Ok(dev)
     }
 
@@ -184,6 +189,7 @@ impl<F: FileIo> FileSsd<F> {
             Some(found) if found != rack => Err(OpenError::Rack { found, wanted: rack }),
             Some(_) => Ok(false),
             None => {
+                self.begin_life()?;
                 self.file.write_at(&[&layout::encode_owner(rack)], layout::OWNER_AT)?;
                 self.file.sync()?;
                 self.rack = Some(rack);
@@ -218,13 +224,13 @@ impl<F: FileIo> FileSsd<F> {
         }
         self.extents_reserved = self.shape.extents_within(self.file.len()?);
         if !self.state.clean {
-            self.void_torn()?;
+            self.find_torn()?;
         }
         Ok(())
     }
 
-    /// Checks every program that is not known to be durable, and voids the torn ones.
-    fn void_torn(&mut self) -> Result<(), OpenError> {
+    /// Checks every program that is not known to be durable.
+    fn find_torn(&mut self) -> Result<(), OpenError> {
         let spare_len = self.shape.spare_len();
         let mut spares = vec![0; spare_len * usize::from(self.shape.pages_per_block)];
         for block in 0..self.shape.blocks {
@@ -234,8 +240,7 @@ impl<F: FileIo> FileSsd<F> {
                 let at = PageAddr { block, page: page as u16 };
                 let Some((head, _)) = layout::decode_spare_head(b, at, state.row.generation) else { continue };
                 if head.stamp > self.state.durable && !self.data_matches(at, state.row, b)? {
-                    let void = vec![0; spare_len];
-                    self.file.write_at(&[&void], self.shape.spare_at(state.row.extent, at.page))?;
+                    self.torn.insert(at);
                 }
             }
         }
@@ -253,8 +258,17 @@ impl<F: FileIo> FileSsd<F> {
         Ok(true)
     }
 
-    /// From here on generations and stamps are greater than any that an earlier life can have written.
-    fn begin_life(&mut self) -> Result<(), OpenError> {
+    /// Before the first change of this life: voids torn pages. From here on generations and stamps are greater than any that an
+    /// earlier life can have written.
+    fn begin_life(&mut self) -> sys::Result<()> {
+        if self.begun {
+            return Ok(());
+        }
+        let void = vec![0; self.shape.spare_len()];
+        for &at in &self.torn {
+            let Some(state) = self.blocks[at.block as usize] else { continue };
+            self.file.write_at(&[&void], self.shape.spare_at(state.row.extent, at.page))?;
+        }
         self.file.sync()?;
         self.state.boot += 1;
         self.counter = self.state.boot << BOOT_SHIFT;
@@ -263,12 +277,16 @@ impl<F: FileIo> FileSsd<F> {
         self.state.clean = false;
         self.write_state()?;
         self.file.sync()?;
+        (self.begun, self.torn) = (true, BTreeSet::new());
         Ok(())
     }
 
     /// Syncs and marks the file as closed: the next opening need not check anything.
     pub fn close(mut self) -> Result<(), DeviceError> {
         self.execute(&DeviceOp::Sync)?;
+        if !self.begun {
+            return Ok(());
+        }
         self.state.durable = self.durable;
         self.state.clean = true;
         self.write_state().map_err(|e| device_error(&e))?;
@@ -293,7 +311,7 @@ impl<F: FileIo> FileSsd<F> {
             return Err(DeviceError::Backend { os_error });
         }
         self.write_tails()?;
-        if self.state.durable != self.durable {
+        if self.begun && self.state.durable != self.durable {
             self.state.durable = self.durable;
             self.write_state().map_err(|e| device_error(&e))?;
         }
@@ -489,7 +507,8 @@ impl<F: FileIo> FileSsd<F> {
                 self.file.read_at(&mut self.spare, at).map_err(|e| device_error(&e))?;
             }
         }
-        layout::decode_spare_head(&self.spare, page, row.generation).ok_or(unwritten)?;
+        let head = layout::decode_spare_head(&self.spare, page, row.generation);
+        head.filter(|_| !self.torn.contains(&page)).ok_or(unwritten)?;
         Ok(row)
     }
 
@@ -542,7 +561,8 @@ impl<F: FileIo> FileSsd<F> {
         let mut pages = Vec::new();
         for (page, b) in spares.chunks_exact(spare_len).enumerate() {
             let at = PageAddr { block, page: page as u16 };
-            let Some((head, slots)) = layout::decode_spare_head(b, at, state.row.generation) else { continue };
+            let head = layout::decode_spare_head(b, at, state.row.generation).filter(|_| !self.torn.contains(&at));
+            let Some((head, slots)) = head else { continue };
             let records: Option<Box<[SlotRecord]>> = (0..slots).map(|i| self.record(b, i).map(|r| r.0)).collect();
             let Some(records) = records else { continue };
             oob = head.oob;
@@ -583,6 +603,13 @@ impl<F: FileIo> Backend for FileSsd<F> {
             return Err(DeviceError::BadBlock { block });
         }
         self.flaws.map_or(Ok(()), |f| f.check(op))?;
+        let changes = matches!(
+            op,
+            DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::MarkBad { .. } | DeviceOp::WriteMeta { .. }
+        );
+        if changes && !self.begun {
+            self.begin_life().map_err(|e| device_error(&e))?;
+        }
         match op {
             DeviceOp::ReadSlot { page, .. }
             | DeviceOp::ReadSlots { page, .. }

@@ -9,7 +9,7 @@ use rackweave_core::{Incarnation, RackId, Span, Time};
 
 /// Heartbeats whose sending time is remembered: a lease answers one of the last few or comes too late to matter.
 const SENT_MAX: usize = 64;
-/// An unanswered registration is repeated after this.
+/// An unanswered registration is repeated after this: ten a second for a server.
 const HELLO_AGAIN: Span = Span::from_millis(100);
 /// A metadata service that does not say whose rack it is when asked so often is of a version that has no identity.
 const RACK_ASKS_MAX: u32 = 10;
@@ -79,8 +79,15 @@ impl Registration {
     pub fn rack(&self) -> Option<RackId> {
         self.owner.and_then(|o| o.rack)
     }
+    fn asks_whose(&self) -> bool {
+        self.owner.is_some_and(|o| o.rack.is_none() && o.asks < RACK_ASKS_MAX)
+    }
+    /// The drive may be used: it is of this rack, as far as is asked and answered. Before that nothing in it is changed.
+    pub fn may_use_drive(&self) -> bool {
+        !self.refused && !self.asks_whose()
+    }
     pub fn deadline(&self) -> Time {
-        if self.ready && !self.refused { self.again_at } else { Time::MAX }
+        if (self.ready || self.asks_whose()) && !self.refused { self.again_at } else { Time::MAX }
     }
     /// News: tells it at once.
     pub fn hurry(&mut self, now: Time) {
@@ -204,8 +211,8 @@ mod tests {
     fn it_asks_whose_rack_it_is_and_registers_with_no_other() {
         let asking = |drive| {
             let mut r = Registration::new(7, false, Span::from_millis(100), 0);
-            r.ready = true;
             r.ask_rack(drive);
+            assert!(r.deadline() == Time::ZERO && !r.may_use_drive(), "before the drive is used");
             assert!(matches!(r.message(Time(0), vec![], false), Control::RackAsk { nonce: 7 }));
             r
         };
@@ -216,17 +223,21 @@ mod tests {
             assert_eq!(r.rack(), None, "another life's answer");
             r.rack_is(Time(5), 7, own);
             r.rack_is(Time(6), 7, other);
+            assert!(r.may_use_drive() && r.deadline() == Time::MAX, "registers when it knows what is on it");
+            r.ready = true;
             assert_eq!((r.rack(), r.refused, r.deadline()), (Some(own), false, Time(5)), "the first answer counts");
             assert!(matches!(r.message(Time(6), vec![], false), Control::ServerHello { nonce: 7, .. }));
         }
         let mut r = asking(Some(other));
         r.rack_is(Time(5), 7, own);
         assert_eq!((r.rack(), r.refused, r.deadline()), (Some(own), true, Time::MAX), "it never registers");
+        assert!(!r.may_use_drive());
         // A metadata service of before has no identity to tell.
         let mut r = asking(Some(own));
         let asks =
             (0..100).take_while(|&t| matches!(r.message(Time(t), vec![], false), Control::RackAsk { .. })).count();
         assert_eq!(asks as u32, RACK_ASKS_MAX - 1);
+        assert!(r.may_use_drive());
         assert!(matches!(r.message(Time(200), vec![], false), Control::ServerHello { .. }));
     }
 

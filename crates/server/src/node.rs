@@ -28,7 +28,7 @@ use crate::writes::WRITES_MAX;
 /// Programs that wait for a free block are tried again after this even if none was reported.
 const NO_BLOCK_AGAIN: Span = Span::from_millis(100);
 
-/// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive), then anything.
+/// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive, or asks whose rack this is), then anything.
 pub struct Server {
     pub(crate) cfg: ServerConfig,
     pub(crate) ssd: Ssd,
@@ -405,6 +405,14 @@ impl Server {
         }
     }
 
+    /// Looks what is on the drive, once.
+    fn boot(&mut self, now: Time) {
+        if !self.booted && self.registration.may_use_drive() {
+            self.booted = true;
+            self.ssd.boot(now, &mut self.out);
+        }
+    }
+
     fn settle_vssd(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let v = &mut self.vssds[i];
         if v.disk.failed {
@@ -555,13 +563,13 @@ fn peers(view: &View, of: VssdId) -> Vec<(VssdId, NodeId)> {
 
 impl Node for Server {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
-        if !self.booted {
-            self.booted = true;
-            self.ssd.boot(now, &mut self.out);
-        }
+        self.boot(now);
         let sent = fx.packets.len();
         match event {
-            Event::Packet(p) => self.packet(now, p, fx),
+            Event::Packet(p) => {
+                self.packet(now, p, fx);
+                self.boot(now);
+            }
             Event::Completion(c) => self.completion(now, c),
             Event::Request(r) => {
                 let result = Err(RequestError::Busy { limit: 0 });
@@ -573,6 +581,7 @@ impl Node for Server {
         let mut at = self.next_deadline();
         if at <= now {
             self.timers(now, fx);
+            self.boot(now);
             self.settle(now, fx);
             at = self.next_deadline();
         }
