@@ -46,7 +46,7 @@ fn impossible_values_are_refused_by_name() {
         ("over_provisioning = { value = 0.07", "over_provisioning = { value = 1.5", "device.over_provisioning"),
         ("suspend_ns = { value = 700_000", "suspend_ns = { value = -1", "erase_suspend.suspend_ns"),
         ("resume_ns = { value = 0", "resume_ns = { value = 20_000_000_000", "erase_suspend.resume_ns"),
-        ("reads_max = { value = 64", "reads_max = { value = 0", "erase_suspend.reads_max"),
+        ("reads_max = { value = 256", "reads_max = { value = 0", "erase_suspend.reads_max"),
         ("suspend_ns = { value = 100_000", "suspend_ns = { value = -1", "program_suspend.suspend_ns"),
         ("endurance = { value = 10_000", "endurance = { value = 0", "device.endurance"),
     ] {
