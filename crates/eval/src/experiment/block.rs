@@ -273,7 +273,10 @@ pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
     if o.quick {
         c.device.pages_per_block /= 2;
     }
-    let cfg = drive(&c, c.fig7.channels, if o.quick { 256 } else { 512 });
+    // So many that soft-planes divide what over-provisioning leaves of a die without a rest: all kinds have as much flash.
+    let mut cfg = drive(&c, c.fig7.channels, if o.quick { 255 } else { 510 });
+    // Superblocks of one size in all isolated vSSDs.
+    cfg.superblock_soft_planes = u32::from(c.device.dies_per_channel);
     let n = exported(&cfg, 1.0, c.volume.exported);
     let mut rows = Vec::new();
     for pair in jobs(&c, o.quick) {
@@ -291,6 +294,9 @@ pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
         let all: u64 = shared.written.iter().sum();
         let share = |i: usize| shared.written[i] as f64 / all as f64;
         rows.push(Row::new(format!("{name}: shared page-level FTL"), "WAF", Better::Lower, shared.waf[0]));
+        let valid =
+            |kind: &str, v| Row::new(format!("{name}: {kind}, valid part of what is written"), "", Better::Lower, v);
+        rows.push(valid("shared", shared.valid[0]));
         let mut cpu = 0.0;
         for isolation in [Isolation::Channel, Isolation::Die, Isolation::Software, Isolation::None] {
             let own = waf(&c, &cfg, n, |t| {
@@ -301,8 +307,10 @@ pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
                 Ok(())
             })?;
             cpu += own.us / 4.0;
-            let waf = share(0) * own.waf[0] + share(1) * own.waf[1];
+            let weighted = |of: &[f64]| share(0) * of[0] + share(1) * of[1];
+            let waf = weighted(&own.waf);
             rows.push(Row::new(format!("{name}: {isolation}"), "WAF", Better::Lower, waf).bar(shared.waf[0]));
+            rows.push(valid(&isolation.to_string(), weighted(&own.valid)));
         }
         rows.push(Row::new(format!("{name}: CPU, isolated ÷ shared"), "×", Better::Lower, cpu / shared.us).paper(1.06));
     }
@@ -312,10 +320,28 @@ pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
 struct Amplification {
     /// By map.
     waf: Vec<f64>,
+    /// By map: valid part of the slots that are written and not being collected, on the average.
+    valid: Vec<f64>,
     /// 4 KiB blocks by client.
     written: Vec<u64>,
     /// CPU time of a page that is programmed.
     us: f64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    sum: f64,
+    n: f64,
+}
+
+impl Mean {
+    fn add(&mut self, x: f64) {
+        self.sum += x;
+        self.n += 1.0;
+    }
+    fn get(&self) -> f64 {
+        self.sum / self.n
+    }
 }
 
 /// Volumes are written through once on the average before, half of them in the measured time.
@@ -339,12 +365,20 @@ fn waf(
     until(&mut t, all);
     let (before, written): (Vec<_>, _) = (t.shared.iter().map(|s| s.stats.get()).collect(), by_client(&t));
     let cpu = crate::cpu::thread_cpu();
-    until(&mut t, all * 1.5);
+    let mut used = vec![Mean::default(); t.shared.len()];
+    while ((t.written() - laid) as f64) < all * 1.5 {
+        t.shared.iter().for_each(|s| s.occupancy.set(None));
+        t.bench.run(Span::from_millis(5));
+        for (mean, s) in used.iter_mut().zip(&t.shared) {
+            s.occupancy.get().iter().for_each(|o| mean.add(o.valid as f64 / o.used as f64));
+        }
+    }
     let cpu = Span(crate::cpu::thread_cpu().0 - cpu.0);
     let since: Vec<_> = t.shared.iter().zip(&before).map(|(s, b)| s.stats.get().since(b)).collect();
     let programmed: u64 = since.iter().map(|s| s.programmed).sum();
     Ok(Amplification {
         waf: since.iter().map(|s| s.waf()).collect(),
+        valid: used.iter().map(Mean::get).collect(),
         written: by_client(&t).iter().zip(&written).map(|(a, b)| a - b).collect(),
         us: cpu.as_micros_f64() / programmed as f64,
     })

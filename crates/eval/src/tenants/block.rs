@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use rackweave_core::{BLOCK, Payload, Rng, Time, VssdId};
 use rackweave_flash::VictimPolicy;
-use rackweave_flash::blockmap::{BlockMap, BlockMapConfig, Io, MapDone, MapError, MapStats};
+use rackweave_flash::blockmap::{BlockMap, BlockMapConfig, Io, MapDone, MapError, MapStats, Occupancy};
 use rackweave_flash::manager::{Done, FlashManager};
 
 use super::{Arrivals, Recorder, Tenant, Turn};
@@ -66,6 +66,8 @@ pub struct Client {
 pub struct Shared {
     /// Of its first map.
     pub stats: Rc<Cell<MapStats>>,
+    /// Of its first map, when somebody wants to know it.
+    pub occupancy: Rc<Cell<Option<Occupancy>>>,
     /// 4 KiB blocks that each client wrote, laying out included.
     pub written: Rc<RefCell<Vec<u64>>>,
     /// The map that answers reads.
@@ -184,6 +186,9 @@ impl BlockTenant {
             }
         }
         self.shared.stats.set(self.maps[0].stats());
+        if self.shared.occupancy.get().is_none() {
+            self.shared.occupancy.set(Some(self.maps[0].occupancy()));
+        }
     }
     fn answer(&mut self, now: Time, done: MapDone) {
         let (token, result) = match done {

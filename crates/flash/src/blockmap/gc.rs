@@ -1,5 +1,9 @@
 //! Collection, a superblock at a time: what is valid in the victim is read, and written again in the log of copies; the
 //! victim is freed when nothing that a power cut could take away has its place.
+//!
+//! What is kept free is lost to data, and what data lose comes back as write amplification. So collection begins late, counts
+//! what only waits for a summary as free, and such a summary takes the end of a page that is filled anyway: with copies
+//! of the next victim, if none are left of this one.
 
 use rackweave_core::BLOCK;
 
@@ -8,13 +12,10 @@ use super::summary::NONE;
 use super::{Answer, BlockMap, GC_RESERVE, Held, Io, Op, State};
 use crate::manager::api::BlockError;
 
-/// Superblocks free below which collection begins (assumed): the reserve and one for each open end.
-const FREE_LOW: u32 = GC_RESERVE + 2;
+/// Superblocks free, or waiting to be freed, below which collection goes on: the reserve and one for the host.
+const FREE_LOW: u32 = GC_RESERVE + 1;
 /// Reads of a victim under way at a time, and copies that wait for a place (assumed).
 const READS_MAX: u32 = 16;
-
-/// Collected superblocks that wait for a summary before one is made for them alone, which wastes most of a page.
-const DOOMED_MAX: usize = 4;
 
 /// A collection under way.
 #[derive(Debug)]
@@ -25,14 +26,15 @@ pub(super) struct Collect {
     reading: u32,
     /// Copies that wait for a place.
     waiting: u32,
-    trims: bool,
+    /// Its trims, when they are being copied.
+    trims: Option<usize>,
 }
 
-/// A superblock that is freed when everything up to this sequence is safe.
+/// A superblock that is freed when what replaced its contents is safe, in each log up to this sequence.
 #[derive(Debug)]
 pub(super) struct Doomed {
     block: u32,
-    barrier: u64,
+    barriers: [u64; 2],
 }
 
 impl BlockMap {
@@ -50,19 +52,26 @@ impl BlockMap {
         }
         best.map(|(_, b)| b)
     }
+    /// There is too little that is free, or will be, or a page of copies is to be filled.
+    fn wanted(&self) -> bool {
+        self.free() + (self.doomed.len() as u32) < FREE_LOW || self.streams[GC].wants_more()
+    }
     /// Goes on collecting, or begins. True: something was done.
     pub(super) fn collect(&mut self, io: &mut Io) -> bool {
         if self.failed.is_some() {
             return false;
         }
         if self.collecting.is_none() {
-            if self.free() >= FREE_LOW || self.doomed.len() >= DOOMED_MAX {
+            if !self.wanted() {
                 return false;
             }
-            let Some(block) = self.victim() else { return false };
+            let Some(block) = self.victim() else {
+                // Nothing more comes: what is missing in the page is filled up.
+                return self.streams[GC].close_now();
+            };
             self.held[block as usize].state = State::Victim;
             self.stats.victims += 1;
-            self.collecting = Some(Collect { block, at: 0, reading: 0, waiting: 0, trims: false });
+            self.collecting = Some(Collect { block, at: 0, reading: 0, waiting: 0, trims: None });
         }
         let began = self.collecting.as_ref().map(|c| (c.at, c.trims));
         self.read_victim(io);
@@ -71,21 +80,25 @@ impl BlockMap {
         if c.at < self.slots || c.reading > 0 || c.waiting > 0 {
             return moved;
         }
-        if !std::mem::replace(&mut c.trims, true) {
+        let Some(trims) = c.trims else {
             let trims = std::mem::take(&mut self.held[c.block as usize].trims);
             c.waiting += trims.len() as u32;
+            c.trims = Some(trims.len());
             self.streams[GC].queue.extend(trims.into_iter().map(|lba| Item::TrimCopy { lba }));
             return true;
-        }
+        };
         let block = c.block;
         self.collecting = None;
-        self.doomed.push(Doomed { block, barrier: self.sequence });
+        // Of a trim it is not known what replaced it.
+        let host = if trims > 0 { self.sequence } else { self.held[block as usize].replaced[HOST] };
+        self.doomed.push(Doomed { block, barriers: [host, self.sequence] });
         true
     }
     fn read_victim(&mut self, io: &mut Io) {
         while let Some(c) = &self.collecting
             && c.reading + c.waiting.div_ceil(self.spp) < READS_MAX
             && c.at < self.slots
+            && self.wanted()
         {
             let (block, at) = (c.block, c.at);
             let end = (at / self.spp + 1) * self.spp;
@@ -146,10 +159,10 @@ impl BlockMap {
         if self.doomed.is_empty() {
             return false;
         }
-        let oldest = self.streams.iter().filter_map(|s| s.oldest_unsafe()).min();
+        let oldest = [HOST, GC].map(|s| self.streams[s].oldest_unsafe());
         let mut freed = false;
         for d in std::mem::take(&mut self.doomed) {
-            let safe = oldest.is_none_or(|o| o > d.barrier);
+            let safe = oldest.iter().zip(d.barriers).all(|(o, barrier)| o.is_none_or(|o| o > barrier));
             let at = self.block(d.block);
             if !safe {
                 self.doomed.push(d);
@@ -167,10 +180,12 @@ impl BlockMap {
             }
         }
         // Somebody waits for a block, and only a summary is missing.
+        let Some(barriers) = self.doomed.first().map(|d| d.barriers) else { return freed };
         let starved = self.starved(GC) || (self.starved(HOST) && self.collecting.is_none());
-        if !freed && !self.doomed.is_empty() && starved {
+        if !freed && starved {
+            let goes_on = [!self.starved(HOST) && self.streams[HOST].at_work(), !self.starved(GC)];
             for s in [HOST, GC] {
-                freed |= self.streams[s].ask_close();
+                freed |= self.streams[s].ask_close(barriers[s], goes_on[s]);
             }
         }
         freed

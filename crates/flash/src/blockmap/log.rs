@@ -1,10 +1,11 @@
-//! The two logs: blocks are packed to pages, pages follow one another through a superblock.
+//! The two logs: blocks are packed to pages, pages follow one another through a superblock, and a page that is the last of
+//! its superblock, or that somebody waits for, ends with a summary.
 
 use std::collections::VecDeque;
 
 use rackweave_core::{BLOCK, Payload};
 
-use super::summary::{self, Entry, MAGIC, NONE, Summary};
+use super::summary::{self, Entry, Group, MAGIC, NONE, Summary};
 use super::{Answer, BlockMap, Flush, GC_RESERVE, Held, Io, Op, State};
 use crate::manager::api::BlockError;
 
@@ -44,7 +45,7 @@ pub(super) enum Item {
 /// A slot of the page that is being filled.
 #[derive(Debug)]
 struct Placed {
-    entry: Entry,
+    location: u32,
     data: Payload,
     write: Option<usize>,
 }
@@ -58,8 +59,20 @@ pub(super) struct Page {
     /// Locations it makes readable.
     locations: Vec<u32>,
     writes: Vec<usize>,
-    /// Of a summary: the first sequence it makes safe.
+    /// With a summary: the first sequence it makes safe.
     safe: Option<u64>,
+}
+
+/// What is to become of the page that is being filled.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// It ends with a summary, and has room for it.
+    summary: bool,
+    /// It would have room for one.
+    fits: bool,
+    takes: bool,
+    /// Entries that it may bring.
+    entries: usize,
 }
 
 #[derive(Debug, Default)]
@@ -71,8 +84,8 @@ pub(super) struct Stream {
     asked: bool,
     pub(super) queue: VecDeque<Item>,
     buffer: Vec<Placed>,
-    /// Entries of pages since the last summary.
-    group: Vec<Entry>,
+    /// Entries since the last summary, of the buffer too.
+    group: Group,
     /// First sequence that no summary has.
     first: Option<u64>,
     /// First sequences of summaries under way.
@@ -83,6 +96,8 @@ pub(super) struct Stream {
     pub(super) refused: Option<Page>,
     /// Somebody waits for a summary.
     close: bool,
+    /// A summary is to end the page that is being filled.
+    soon: bool,
 }
 
 impl Stream {
@@ -90,9 +105,25 @@ impl Stream {
     pub(super) fn oldest_unsafe(&self) -> Option<u64> {
         self.closing.iter().copied().chain(self.first).min()
     }
-    /// Somebody waits for its summary. False: that is known, or nothing is missing in one.
-    pub(super) fn ask_close(&mut self) -> bool {
-        self.first.is_some() && !std::mem::replace(&mut self.close, true)
+    /// What is up to this sequence is to be in a summary: in the page that is being filled, if the log `goes_on`, else at
+    /// once. False: that is known, or nothing is missing.
+    pub(super) fn ask_close(&mut self, barrier: u64, goes_on: bool) -> bool {
+        if self.first.is_none_or(|f| f > barrier) {
+            return false;
+        }
+        self.soon = true;
+        !goes_on && self.close_now()
+    }
+    /// The summary that is to come comes at once. False: that is known, or none is.
+    pub(super) fn close_now(&mut self) -> bool {
+        self.soon && !std::mem::replace(&mut self.close, true)
+    }
+    /// Its page is to have a summary, when it is full.
+    pub(super) fn wants_more(&self) -> bool {
+        self.soon && !self.close
+    }
+    pub(super) fn at_work(&self) -> bool {
+        self.in_flight > 0
     }
     /// Requests of the host that wait in it, which fails.
     pub(super) fn take_waiting(&mut self) -> (Vec<Item>, Vec<usize>, Option<Page>) {
@@ -106,24 +137,17 @@ impl BlockMap {
     pub(super) fn fill(&mut self, io: &mut Io, s: usize) -> bool {
         let mut more = false;
         while self.failed.is_none() && self.ready_to_place(io, s) {
-            let Some((_, page)) = self.streams[s].open else { break };
+            let plan = self.plan(s);
             let st = &self.streams[s];
-            let room = summary::entries_max(self.page_bytes);
-            let due = page + 1 == self.pages || st.group.len() + self.spp as usize + 1 > room;
-            let (filled, empty) = (st.buffer.len(), st.buffer.is_empty());
+            let (empty, waits) = (st.buffer.is_empty(), st.close && !st.group.is_empty());
             // Nobody writes any more, or waits for this before he writes: what is missing is filled up.
-            let hurried = !empty && (st.close || (s == HOST && st.in_flight == 0));
-            let closes = st.close && !st.group.is_empty();
-            if due && empty {
-                self.emit_summary(io, s);
-            } else if due || filled == self.spp as usize {
-                self.emit_data(io, s);
+            let hurried = !empty && s == HOST && st.in_flight == 0;
+            if !plan.takes || self.would_look_like_summary(s) {
+                self.emit(io, s, plan.summary);
             } else if let Some(item) = self.streams[s].queue.pop_front() {
-                self.place(s, item);
-            } else if hurried {
-                self.emit_data(io, s);
-            } else if closes {
-                self.emit_summary(io, s);
+                self.place(s, item, plan.entries);
+            } else if waits || hurried {
+                self.emit(io, s, plan.fits && (plan.summary || waits));
             } else {
                 break;
             }
@@ -131,7 +155,28 @@ impl BlockMap {
         }
         let st = &mut self.streams[s];
         st.close &= st.first.is_some();
+        st.soon &= st.first.is_some();
         more
+    }
+    /// The last slot of a page of data is never taken for a summary's.
+    fn would_look_like_summary(&self, s: usize) -> bool {
+        let st = &self.streams[s];
+        let Some(Item::Write { data, .. } | Item::Copy { data, .. }) = st.queue.front() else { return false };
+        st.buffer.len() as u32 + 1 == self.spp && looks_like_summary(data)
+    }
+    /// What the page that is being filled can take. A summary always fits the next page: there is one before that is long
+    /// enough to be too long after two pages more.
+    fn plan(&self, s: usize) -> Plan {
+        let st = &self.streams[s];
+        let (filled, spp) = (st.buffer.len() as u32, self.spp);
+        let last = st.open.is_some_and(|(_, page)| page + 1 == self.pages);
+        let long = st.group.slots(2 * spp as usize + 1) > spp;
+        let fits = filled + st.group.slots(0) <= spp;
+        let summary = fits && (last || long || st.soon);
+        let takes = if summary { filled + 1 + st.group.slots(1) <= spp } else { filled < spp && !long };
+        let entries =
+            if summary { st.group.room(spp - filled) } else { st.group.room(spp).saturating_sub(2 * spp as usize) };
+        Plan { summary, fits, takes, entries }
     }
     /// There is an open superblock, and nothing that was turned away.
     fn ready_to_place(&mut self, io: &mut Io, s: usize) -> bool {
@@ -182,7 +227,8 @@ impl BlockMap {
         }
     }
 
-    fn place(&mut self, s: usize, item: Item) {
+    /// `entries`: as many may come of it.
+    fn place(&mut self, s: usize, item: Item, entries: usize) {
         match item {
             Item::Write { lba, data, write } => {
                 self.stats.written += 1;
@@ -198,8 +244,7 @@ impl BlockMap {
             }
             Item::Trim { lba, blocks, write } => {
                 // As many as this summary takes; the rest next.
-                let room = summary::entries_max(self.page_bytes) - self.streams[s].group.len() - self.spp as usize;
-                let n = blocks.min(room as u32);
+                let n = blocks.min(entries as u32);
                 (lba..lba + n).for_each(|lba| self.trim_one(s, lba));
                 if n < blocks {
                     return self.streams[s].queue.push_front(Item::Trim { lba: lba + n, blocks: blocks - n, write });
@@ -229,7 +274,7 @@ impl BlockMap {
             return;
         }
         self.log_trim(s, lba);
-        self.invalidate(old);
+        self.invalidate(old, s);
     }
     fn log_trim(&mut self, s: usize, lba: u32) {
         let sequence = self.next_sequence(s);
@@ -239,55 +284,61 @@ impl BlockMap {
     }
     fn put(&mut self, s: usize, lba: u32, data: Payload, write: Option<usize>) {
         let (block, page) = self.streams[s].open.expect("there is an open block");
-        // A page of data must not look like a summary.
-        if self.streams[s].buffer.is_empty() && looks_like_summary(&data) {
-            let entry = Entry { sequence: self.sequence, lba: NONE, slot: NONE };
-            self.streams[s].buffer.push(Placed { entry, data: Payload::zero(BLOCK), write: None });
-            self.held[block as usize].lbas.push(NONE);
-        }
         let sequence = self.next_sequence(s);
         let slot = page * self.spp + self.streams[s].buffer.len() as u32;
         let location = block * self.slots + slot;
         let old = std::mem::replace(&mut self.map[lba as usize], location);
         if old != NONE {
-            self.invalidate(old);
+            self.invalidate(old, s);
         }
         let h = &mut self.held[block as usize];
         h.valid += 1;
         h.changed = sequence;
         h.lbas.push(lba);
         self.fresh.insert(location, data.clone());
-        self.streams[s].buffer.push(Placed { entry: Entry { sequence, lba, slot }, data, write });
+        self.streams[s].group.push(Entry { sequence, lba, slot });
+        self.streams[s].buffer.push(Placed { location, data, write });
     }
 
-    /// Programs what the buffer holds, filled up.
-    fn emit_data(&mut self, io: &mut Io, s: usize) {
-        let (block, _) = self.streams[s].open.expect("there is an open block");
+    /// Programs what the buffer holds, filled up, with a summary at the end.
+    fn emit(&mut self, io: &mut Io, s: usize, summary: bool) {
+        let (block, page) = self.streams[s].open.expect("there is an open block");
         let placed = std::mem::take(&mut self.streams[s].buffer);
         let mut parts: Vec<Payload> = placed.iter().map(|p| p.data.clone()).collect();
-        parts.resize(self.spp as usize, Payload::zero(BLOCK));
-        let filler = self.spp as usize - placed.len();
-        self.held[block as usize].lbas.extend(std::iter::repeat_n(NONE, filler));
-        let real = placed.iter().filter(|p| p.entry.lba != NONE);
-        self.streams[s].group.extend(real.clone().map(|p| p.entry));
-        let locations = real.map(|p| block * self.slots + p.entry.slot).collect();
+        let mut safe = None;
+        let end = if summary {
+            let bytes = self.summary(s);
+            safe = self.streams[s].first.take();
+            self.streams[s].closing.extend(safe);
+            self.streams[s].soon = false;
+            self.stats.summaries += bytes.len() as u64 / u64::from(BLOCK);
+            Some(Payload::Bytes(bytes))
+        } else {
+            let filler = placed.len() as u32..self.spp;
+            let sequence = self.sequence;
+            let entry = |i| Entry { sequence, lba: NONE, slot: page * self.spp + i };
+            filler.for_each(|i| self.streams[s].group.push(entry(i)));
+            None
+        };
+        let slots = |p: &Payload| p.len() / BLOCK;
+        let filler = self.spp - placed.len() as u32 - end.as_ref().map_or(0, slots);
+        parts.extend(std::iter::repeat_n(Payload::zero(BLOCK), filler as usize));
+        parts.extend(end);
+        let lbas = &mut self.held[block as usize].lbas;
+        lbas.resize(((page + 1) * self.spp) as usize, NONE);
+        let locations = placed.iter().map(|p| p.location).collect();
         let writes = placed.iter().filter_map(|p| p.write).collect();
-        let data = Payload::concat(&parts);
-        self.next_page(io, Page { stream: s, block, data, locations, writes, safe: None });
+        self.stats.filler += u64::from(filler);
+        self.next_page(io, Page { stream: s, block, data: Payload::concat(&parts), locations, writes, safe });
     }
-    fn emit_summary(&mut self, io: &mut Io, s: usize) {
+    /// Of all since the one before, of the page that is being filled too.
+    fn summary(&mut self, s: usize) -> bytes::Bytes {
         let (block, page) = self.streams[s].open.expect("there is an open block");
         let st = &mut self.streams[s];
-        let entries = std::mem::take(&mut st.group);
-        let safe = st.first.take();
-        st.closing.extend(safe);
+        let entries = st.group.take();
         let previous = st.previous.replace(page).unwrap_or(NONE);
         let (vssd, exported) = (self.cfg.vssd.0, u64::from(self.cfg.blocks));
-        let summary = Summary { vssd, block, page, previous, exported, entries };
-        let data = Payload::Bytes(summary::encode(&summary, self.page_bytes));
-        self.held[block as usize].lbas.extend(std::iter::repeat_n(NONE, self.spp as usize));
-        self.stats.summaries += 1;
-        self.next_page(io, Page { stream: s, block, data, locations: Vec::new(), writes: Vec::new(), safe });
+        summary::encode(&Summary { vssd, block, page, previous, exported, entries })
     }
     fn next_page(&mut self, io: &mut Io, page: Page) {
         let s = page.stream;

@@ -30,8 +30,8 @@ use summary::NONE;
 /// Blocks of the vSSD beyond its data: three open or about to be, what waits to be freed, the reserve, and one for
 /// collection to gain something.
 pub const SPARE_BLOCKS: u32 = 10;
-/// Blocks the host leaves to collection.
-const GC_RESERVE: u32 = 2;
+/// Blocks the host leaves to collection: a victim's copies fill at most the rest of one and one more.
+const GC_RESERVE: u32 = 1;
 /// 4 KiB blocks of writes that wait for a place; more are refused (16 MiB).
 const QUEUE_MAX: usize = 4096;
 /// A request that a full queue of a die refused is tried again after this, if nothing else happens.
@@ -67,6 +67,10 @@ pub enum MapError {
     Unaligned { bytes: u32 },
     #[error("{waiting} blocks wait to be written, the most that may: retry when some are answered")]
     Full { waiting: usize },
+    #[error("pages of {bytes} bytes have no room for a summary beside data, of 8192 or more they have")]
+    Page { bytes: u32 },
+    #[error("the log has summaries of version {found}, this program reads {}", summary::VERSION)]
+    Version { found: u16 },
     #[error("the volume is not recovered yet: retry")]
     NotReady,
     #[error("page {page} of block {block} is no summary, but the one after it says so")]
@@ -111,6 +115,7 @@ pub struct MapStats {
     /// 4 KiB slots programmed: those, summaries and filler.
     pub programmed: u64,
     pub summaries: u64,
+    pub filler: u64,
     pub victims: u64,
 }
 
@@ -126,9 +131,24 @@ impl MapStats {
             moved: self.moved - earlier.moved,
             programmed: self.programmed - earlier.programmed,
             summaries: self.summaries - earlier.summaries,
+            filler: self.filler - earlier.filler,
             victims: self.victims - earlier.victims,
         }
     }
+}
+
+/// Slots of a vSSD by what is in them. What is not used, open or a victim's is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    pub slots: u64,
+    /// Of those used: what they hold is read by somebody.
+    pub valid: u64,
+    /// Written, and to be collected one day.
+    pub used: u64,
+    /// Of superblocks that are being filled, not written yet.
+    pub open: u64,
+    /// Of superblocks that are collected, or wait to be freed.
+    pub victims: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,6 +168,8 @@ struct Held {
     valid: u32,
     /// Sequence of its last write or invalidation.
     changed: u64,
+    /// Of the last invalidation by each log.
+    replaced: [u64; 2],
     /// Pages under way.
     in_flight: u32,
     /// By slot: the logical block it was written for.
@@ -222,10 +244,8 @@ impl BlockMap {
         let (total, _) = manager.blocks(vssd)?;
         let page_bytes = manager.geometry().page_bytes;
         let pages = manager.block_bytes(vssd)? / u64::from(page_bytes);
-        let spp = u64::from(page_bytes / BLOCK);
-        let group = (summary::entries_max(page_bytes) as u64 / spp).saturating_sub(1).max(1);
-        let data = pages - pages.div_ceil(group + 1).max(1);
-        Ok((u64::from(total.saturating_sub(SPARE_BLOCKS)) * data * spp).min(u64::from(NONE) - 1))
+        let data = summary::data_slots(pages, u64::from(page_bytes / BLOCK));
+        Ok((u64::from(total.saturating_sub(SPARE_BLOCKS)) * data).min(u64::from(NONE) - 1))
     }
     /// Nothing is read or written before [`BlockMap::recover`].
     pub fn new(cfg: BlockMapConfig, manager: &FlashManager) -> Result<BlockMap, MapError> {
@@ -234,6 +254,9 @@ impl BlockMap {
             return Err(MapError::Size { asked: cfg.blocks, most });
         }
         let page_bytes = manager.geometry().page_bytes;
+        if page_bytes < 2 * BLOCK {
+            return Err(MapError::Page { bytes: page_bytes });
+        }
         let (total, _) = manager.blocks(cfg.vssd)?;
         let pages = (manager.block_bytes(cfg.vssd)? / u64::from(page_bytes)) as u32;
         let spp = page_bytes / BLOCK;
@@ -446,15 +469,29 @@ impl BlockMap {
         let result = result.map_err(MapError::from);
         self.done.extend(flushes.into_iter().map(|token| MapDone::Flushed { token, result }));
     }
-    /// The slot no longer holds what its logical block reads as.
-    fn invalidate(&mut self, location: u32) {
+    /// The slot no longer holds what its logical block reads as, which is in this log.
+    fn invalidate(&mut self, location: u32, s: usize) {
         let h = &mut self.held[(location / self.slots) as usize];
         h.valid -= 1;
         h.changed = self.sequence;
+        h.replaced[s] = self.sequence;
     }
     /// Superblocks that nobody has.
     fn free(&self) -> u32 {
         self.total - self.taken
+    }
+    /// Slots of the vSSD by what is in them now.
+    pub fn occupancy(&self) -> Occupancy {
+        let count = |state| self.held.iter().filter(|h| h.state == state).count() as u64 * u64::from(self.slots);
+        let filled = self.held.iter().filter(|h| h.state == State::Open).map(|h| h.lbas.len() as u64).sum::<u64>();
+        let (full, victims) = (count(State::Full), count(State::Victim));
+        Occupancy {
+            slots: u64::from(self.total) * u64::from(self.slots),
+            valid: self.held.iter().filter(|h| h.state != State::Victim).map(|h| u64::from(h.valid)).sum(),
+            used: full + filled,
+            open: count(State::Open) - filled,
+            victims,
+        }
     }
     /// What the map and the blocks say of each other, for tests.
     pub fn check(&self) -> Result<(), String> {

@@ -3,7 +3,7 @@
 
 use rackweave_core::Payload;
 
-use super::summary::{self, NONE, Summary};
+use super::summary::{self, NONE, Summary, Unreadable};
 use super::{Answer, BlockMap, Held, Io, MapDone, MapError, Op, State};
 use crate::manager::api::{Block, BlockError};
 
@@ -74,7 +74,10 @@ impl BlockMap {
             Err(e) => return self.chain_ends(io, Some(e.into())),
         };
         let own = |s: &Summary| s.vssd == self.cfg.vssd.0 && s.block == block.index && s.page == page;
-        let found = bytes_of(&data).and_then(|b| summary::decode(&b)).filter(own);
+        let found = match bytes_of(&data).map(|b| summary::decode(&b)) {
+            Some(Err(Unreadable::Version(found))) => return self.chain_ends(io, Some(MapError::Version { found })),
+            found => found.and_then(Result::ok).filter(own),
+        };
         let previous = match found {
             Some(s) if s.exported != u64::from(self.cfg.blocks) => {
                 let e = MapError::OtherSize { found: s.exported, asked: self.cfg.blocks };

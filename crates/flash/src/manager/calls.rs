@@ -36,7 +36,8 @@ impl FlashManager {
         let units = self.alloc.alloc(id, isolation, level, capacity)?.clone();
         self.next_vssd += 1;
         let cut = *self.alloc.cut();
-        self.install(Vssd::new(VssdRecord { id, level, capacity, units }, &cut));
+        let parts = self.cfg.parts(&units);
+        self.install(Vssd::new(VssdRecord { id, level, capacity, units, parts }, &cut));
         self.unborn.push((id, token));
         self.settle_unborn();
         self.pump(out);

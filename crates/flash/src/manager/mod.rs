@@ -73,6 +73,9 @@ pub struct ManagerConfig {
     pub levels: ThroughputLevels,
     /// Dies a vSSD of soft-planes is striped over at the most (assumed: two channels of the default geometry, §4.2.1).
     pub soft_stripe_dies: u32,
+    /// Soft-planes that a superblock is striped over at the most, if that divides those of its vSSD into equal parts. A
+    /// smaller superblock is filled by fewer dies at a time; there are more to collect, and what is kept free is less.
+    pub superblock_soft_planes: u32,
     pub wear: WearPolicy,
     /// What a fixed period between swaps must hold between the channels (§3.1.4); its units are the drive's channels.
     pub goal: Imbalance,
@@ -108,6 +111,7 @@ impl ManagerConfig {
             soft_planes_per_die: whole.stripes_per_die.clamp(1, 4) as u16,
             levels: ThroughputLevels::default(),
             soft_stripe_dies,
+            superblock_soft_planes: u32::MAX,
             wear: WearPolicy::NO_SWAP,
             goal: Imbalance { units: f64::from(channels), delta: 0.1, life: LIFE, alpha: 1.0 },
             move_bytes_per_s: None,
@@ -131,6 +135,13 @@ impl ManagerConfig {
             }
         }
         Ok(())
+    }
+    /// Parts of a new vSSD of these units.
+    fn parts(&self, units: &Units) -> u16 {
+        let soft = matches!(units.isolation, Isolation::Software | Isolation::None);
+        let (all, most) = (units.numbers.len() as u32, self.superblock_soft_planes.max(1));
+        let parts = all.div_ceil(most);
+        if soft && all.is_multiple_of(parts) { parts.try_into().unwrap_or(1) } else { 1 }
     }
     /// How the drive is cut up.
     pub fn cut(&self) -> Cut {

@@ -23,6 +23,8 @@ pub struct VssdRecord {
     /// Bytes asked for.
     pub capacity: u64,
     pub units: Units,
+    /// Parts of equal size that its units are in, each with superblocks of its own.
+    pub parts: u16,
 }
 
 /// The drive's record.
@@ -100,7 +102,9 @@ pub fn encode(r: &DriveRecord, cut: &Cut) -> Vec<u8> {
         b.extend_from_slice(&v.id.0.to_le_bytes());
         b.extend_from_slice(&v.level.to_le_bytes());
         b.extend_from_slice(&v.capacity.to_le_bytes());
-        b.extend_from_slice(&(v.units.isolation as u32).to_le_bytes());
+        b.extend_from_slice(&(v.units.isolation as u16).to_le_bytes());
+        // None in records of versions that knew one alone.
+        b.extend_from_slice(&(v.parts - 1).to_le_bytes());
         b.extend_from_slice(&(v.units.numbers.len() as u32).to_le_bytes());
         v.units.numbers.iter().for_each(|n| b.extend_from_slice(&n.to_le_bytes()));
     }
@@ -176,10 +180,11 @@ fn parse(body: &[u8], cut: &Cut) -> Option<Result<DriveRecord, RecordError>> {
     }
     let mut records = Vec::new();
     for _ in 0..vssds {
-        let (id, level, capacity, isolation, n) = (r.u32()?, r.u32()?, r.u64()?, r.u32()?, r.u32()?);
-        let isolation = Isolation::from_level(i32::try_from(isolation).ok()?)?;
+        let (id, level, capacity, isolation, parts, n) = (r.u32()?, r.u32()?, r.u64()?, r.u16()?, r.u16()?, r.u32()?);
+        let isolation = Isolation::from_level(i32::from(isolation))?;
+        let parts = parts.checked_add(1).filter(|p| n.is_multiple_of(u32::from(*p)))?;
         let numbers = (0..n).map(|_| r.u32()).collect::<Option<_>>()?;
-        records.push(VssdRecord { id: VssdId(id), level, capacity, units: Units { isolation, numbers } });
+        records.push(VssdRecord { id: VssdId(id), level, capacity, units: Units { isolation, numbers }, parts });
     }
     let clean = clean == 1;
     Some(Ok(DriveRecord { generation, clean, time, next_vssd, cuts_before, cuts, homes, bad, vssds: records }))

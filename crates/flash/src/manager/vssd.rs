@@ -52,8 +52,10 @@ pub(super) struct Vssd {
     pub(super) units: Units,
     level: u32,
     capacity: u64,
-    /// Logical addresses of superblock 0, in the order of its pages; superblock `i` has each `i` × `step` further.
+    /// Logical addresses of the first superblock of each part, in the order of its pages. Superblock `i` is the part's
+    /// `i` mod `parts`, and has each `i` ÷ `parts` × `step` further.
     lanes: Vec<Logical>,
+    parts: u16,
     step: u32,
     pub(super) flow: Flow,
     pub(super) blocks: Vec<Superblock>,
@@ -71,25 +73,28 @@ pub(super) struct Vssd {
 
 impl Vssd {
     pub(super) fn new(r: VssdRecord, cut: &Cut) -> Vssd {
-        let VssdRecord { id, level, capacity, units } = r;
+        let VssdRecord { id, level, capacity, units, parts } = r;
         let planes = u32::from(cut.geometry.planes_per_die);
         let stripes = cut.stripes(units.isolation);
-        let parts = u32::from(cut.soft_planes_per_die);
+        let soft_planes = u32::from(cut.soft_planes_per_die);
         let dies = u32::from(cut.geometry.dies_per_channel);
         let mut lanes = Vec::new();
-        for plane in 0..planes {
+        for (part, plane) in (0..parts).flat_map(|part| (0..planes).map(move |plane| (part, plane))) {
+            // Soft-planes of one die come one after the other: of different parts.
+            let of_part = units.numbers.iter().skip(usize::from(part)).step_by(usize::from(parts));
             match units.isolation {
                 Isolation::Channel => {
-                    let all = (0..dies).flat_map(|d| units.numbers.iter().map(move |c| c * dies + d));
+                    let all = (0..dies).flat_map(|d| of_part.clone().map(move |c| c * dies + d));
                     lanes.extend(all.map(|die| Logical { die, number: plane }));
                 }
-                Isolation::Die => lanes.extend(units.numbers.iter().map(|&die| Logical { die, number: plane })),
-                Isolation::Software | Isolation::None => lanes.extend(units.numbers.iter().map(|p| {
-                    let number = p % parts * stripes * planes + plane;
-                    Logical { die: p / parts, number }
+                Isolation::Die => lanes.extend(of_part.map(|&die| Logical { die, number: plane })),
+                Isolation::Software | Isolation::None => lanes.extend(of_part.map(|p| {
+                    let number = p % soft_planes * stripes * planes + plane;
+                    Logical { die: p / soft_planes, number }
                 })),
             }
         }
+        let blocks = stripes * u32::from(parts);
         let flow = if units.isolation == Isolation::None { Flow::Shared } else { Flow::Own(id.0) };
         Vssd {
             id,
@@ -97,10 +102,11 @@ impl Vssd {
             level,
             capacity,
             lanes,
+            parts,
             step: planes,
             flow,
-            blocks: vec![Superblock::default(); stripes as usize],
-            ready: (0..stripes).collect(),
+            blocks: vec![Superblock::default(); blocks as usize],
+            ready: (0..blocks).collect(),
             allocated: 0,
             waiting: VecDeque::new(),
             busy: 0,
@@ -110,14 +116,20 @@ impl Vssd {
         }
     }
     pub(super) fn record(&self) -> VssdRecord {
-        VssdRecord { id: self.id, level: self.level, capacity: self.capacity, units: self.units.clone() }
+        let Vssd { id, level, capacity, parts, .. } = *self;
+        VssdRecord { id, level, capacity, parts, units: self.units.clone() }
     }
     pub(super) fn width(&self) -> u32 {
-        self.lanes.len() as u32
+        self.lanes.len() as u32 / u32::from(self.parts)
     }
     pub(super) fn lane(&self, index: u32, lane: u32) -> Logical {
-        let Logical { die, number } = self.lanes[lane as usize];
-        Logical { die, number: number + index * self.step }
+        let parts = u32::from(self.parts);
+        let Logical { die, number } = self.lanes[(index % parts * self.width() + lane) as usize];
+        Logical { die, number: number + index / parts * self.step }
+    }
+    /// The part that the unit is in.
+    fn part_of(&self, unit: u32) -> u32 {
+        self.units.numbers.binary_search(&unit).map_or(0, |i| i as u32 % u32::from(self.parts))
     }
     pub(super) fn lanes(&self, index: u32) -> impl Iterator<Item = Logical> {
         (0..self.width()).map(move |l| self.lane(index, l))
@@ -126,7 +138,8 @@ impl Vssd {
     pub(super) fn shares(&self, cut: &Cut) -> Vec<(u32, u32)> {
         let parts = u32::from(cut.soft_planes_per_die);
         let whole = matches!(self.units.isolation, Isolation::Channel | Isolation::Die);
-        let mut dies: Vec<u32> = self.lanes.iter().take(self.lanes.len() / self.step as usize).map(|l| l.die).collect();
+        let one_plane = self.lanes.iter().filter(|l| l.number.is_multiple_of(self.step));
+        let mut dies: Vec<u32> = one_plane.map(|l| l.die).collect();
         dies.sort_unstable();
         let each = |c: &[u32]| (c[0], if whole { parts } else { c.len() as u32 });
         dies.chunk_by(|a, b| a == b).map(each).collect()
@@ -185,14 +198,18 @@ impl FlashManager {
     /// vSSD and superblock that the address belongs to.
     pub(super) fn owner(&self, l: Logical) -> Option<(VssdId, u32)> {
         let cut = self.alloc.cut();
-        let parts = u32::from(cut.soft_planes_per_die);
+        let soft_planes = u32::from(cut.soft_planes_per_die);
         let stripe = l.number / u32::from(cut.geometry.planes_per_die);
         let share = cut.stripes(Isolation::Software);
-        let part = (stripe / share).min(parts - 1);
-        let id = self.owners.get((l.die * parts + part) as usize).copied().flatten()?;
+        let of_die = (stripe / share).min(soft_planes - 1);
+        let id = self.owners.get((l.die * soft_planes + of_die) as usize).copied().flatten()?;
         let v = self.vssds.get(&id)?;
-        let whole = matches!(v.units.isolation, Isolation::Channel | Isolation::Die);
-        let index = if whole { stripe } else { stripe - part * share };
+        let (unit, stripe) = match v.units.isolation {
+            Isolation::Channel => (cut.geometry.channel_of_die(l.die), stripe),
+            Isolation::Die => (l.die, stripe),
+            Isolation::Software | Isolation::None => (l.die * soft_planes + of_die, stripe - of_die * share),
+        };
+        let index = stripe * u32::from(v.parts) + v.part_of(unit);
         (index < v.blocks.len() as u32).then_some((id, index))
     }
     /// No erase block bears an address of the superblock.

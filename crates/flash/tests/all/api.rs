@@ -73,6 +73,43 @@ fn every_kind_stores_and_gives_back_what_was_written() {
 }
 
 #[test]
+fn superblocks_of_a_part_of_the_soft_planes() {
+    let mut cfg = small();
+    cfg.soft_stripe_dies = 2;
+    // Three of them divide four soft-planes into no equal parts.
+    for (most, parts) in [(4, 1), (3, 2), (2, 2), (1, 4), (u32::MAX, 1)] {
+        cfg.superblock_soft_planes = most;
+        let mut d = open(&cfg);
+        let v = d.alloc_vssd(Isolation::Software, 2, 1).expect("room");
+        let channel = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
+        // Four soft-planes of two planes, on two dies; a channel is not divided.
+        assert_eq!(d.block_size(v), Ok(4 * 2 / parts * 4 * PAGE), "{most}");
+        assert_eq!(d.block_size(channel), Ok(2 * 2 * 4 * PAGE));
+        let size = d.block_size(v).expect("live");
+        let blocks: Vec<_> = (0..5 * parts).map(|_| d.alloc_block(v).expect("free")).collect();
+        assert!(matches!(d.alloc_block(v), Err(BlockError::NoFreeBlock { .. })));
+        for (i, &b) in (0..).zip(&blocks) {
+            // Some of them in part alone.
+            let written = if i % 3 == 0 { size / 2 } else { size };
+            d.write_data(v, b, &pattern(i, written)).expect("in order");
+        }
+        d.free_block(v, blocks[1]).expect("nothing is under way");
+        let disk = d.close().expect("no failure");
+        // What the drive was written with counts, not what new vSSDs would have.
+        let mut other = cfg.clone();
+        other.superblock_soft_planes = if parts == 1 { 1 } else { u32::MAX };
+        let mut d = Drive::open(other, disk).expect("sound");
+        for (i, &b) in (0..).zip(&blocks).filter(|(i, _)| *i != 1) {
+            let mut found = vec![0; if i % 3 == 0 { size / 2 } else { size } as usize];
+            d.read_data(v, u64::from(b.index) * size, &mut found).expect("written");
+            assert!(found == pattern(i, found.len() as u64), "{b}, {most}");
+        }
+        assert_eq!(d.alloc_block(v).map(|b| b.index), Ok(blocks[1].index));
+        assert_eq!(d.backend_mut().violations(), []);
+    }
+}
+
+#[test]
 fn each_misuse_has_its_own_error() {
     let cfg = small();
     let mut d = open(&cfg);

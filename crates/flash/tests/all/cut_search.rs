@@ -110,8 +110,11 @@ struct Run {
 pub fn run(cfg: &ManagerConfig, seed: u64) -> Result<Seen, String> {
     let mut rng = Rng::new(seed);
     let failures = if rng.chance(0.3) { 0.004 } else { 0.0 };
+    let mut cfg = cfg.clone();
+    // Superblocks of all soft-planes of a vSSD, or of one.
+    cfg.superblock_soft_planes = if seed.is_multiple_of(2) { u32::MAX } else { 1 };
     let mut r = Run {
-        drive: PowerDrive::new(cfg, rng, failures),
+        drive: PowerDrive::new(&cfg, rng, failures),
         vssds: BTreeMap::new(),
         lives: BTreeMap::new(),
         asked: BTreeMap::new(),
