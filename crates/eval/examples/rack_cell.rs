@@ -1,7 +1,7 @@
 //! Cells of RackBlox's figures by hand, to look at one or to tune a policy:
 //!
 //! ```text
-//! cargo run --release -p rackweave-eval --example rack_cell -- [policies=vdc,software,rackblox,ideal] [writes=0.5]
+//! cargo run --release -p rackweave-eval --example rack_cell -- [policies=vdc,software,rackblox,ideal] [load=ycsb|tpc-h|seats|auctionmark|tpc-c|twitter] [writes=0.5]
 //!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [ssd=2G] [channels=2] [seed=1]
 //!     [sched=fifo|deadline|kyber] [coordinated=true|false] [reads_per_die=2]
 //!     [far_reads=true|false] [between_us=10]
@@ -40,6 +40,11 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         match key {
             "policies" => policies = value.into(),
             "writes" => cell.load.writes = value.parse()?,
+            "load" => {
+                let known = || Load::SIX.map(|l| l.name).join(", ");
+                let found = Load::SIX.into_iter().find(|l| l.name.eq_ignore_ascii_case(value));
+                cell.load = found.ok_or_else(|| format!("no load is named {value:?}; there are {}", known()))?;
+            }
             "utilization" => cell.utilization = value.parse()?,
             "reads" => reads = value.parse()?,
             "seed" => cell.seed = value.parse()?,
