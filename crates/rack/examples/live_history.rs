@@ -160,23 +160,33 @@ impl Shared {
         let payload = Payload::Bytes(Bytes::from(bytes.clone()));
         let op = self.record(|r| r.history.write(CLIENT, VOLUME, first, &payload, fua, 0));
         let flags = if fua { WRITE_FUA } else { 0 };
-        self.answered(op, |_| nbd.ask(1, flags, first, &bytes, 0))
+        self.answered(op, &format!("write of {count} at sector {first}"), |_| nbd.ask(1, flags, first, &bytes, 0))
     }
 
     fn read(&self, nbd: &mut Nbd, first: u64, count: u64) -> io::Result<()> {
         let op = self.record(|r| r.history.read(VOLUME, first, count as u32));
-        self.answered(op, |_| nbd.ask(0, 0, first, &[], count as usize * SECTOR as usize))
+        let read = count as usize * SECTOR as usize;
+        self.answered(op, &format!("read of {count} at sector {first}"), |_| nbd.ask(0, 0, first, &[], read))
     }
 
     fn flush(&self, nbd: &mut Nbd) -> io::Result<()> {
         let op = self.record(|r| r.history.flush(CLIENT, VOLUME));
-        self.answered(op, |_| nbd.ask(3, 0, 0, &[], 0))
+        self.answered(op, "flush", |_| nbd.ask(3, 0, 0, &[], 0))
     }
 
-    fn answered(&self, op: OpId, ask: impl FnOnce(()) -> io::Result<Result<Vec<u8>, u32>>) -> io::Result<()> {
+    fn answered(
+        &self,
+        op: OpId,
+        what: &str,
+        ask: impl FnOnce(()) -> io::Result<Result<Vec<u8>, u32>>,
+    ) -> io::Result<()> {
         let begin = Instant::now();
         let answer = ask(());
         let took = begin.elapsed();
+        if took > SLOW {
+            let from = begin - self.begun;
+            eprintln!("slow: {:.3} s, from {:.3} s on, a {what}", took.as_secs_f64(), from.as_secs_f64());
+        }
         self.record(|r| {
             r.operations += 1;
             r.slow += u64::from(took > SLOW);

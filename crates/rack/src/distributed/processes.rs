@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -40,7 +40,7 @@ const NAMESPACES_FILE: &str = "namespaces";
 const FIRST_PORT: u16 = 7400;
 /// Hosts drawn before giving up.
 const DRAWS: usize = 16;
-/// A node that ended is started again after this, doubled while it ends soon after.
+/// A node that ended is started again after this, doubled while it ends by itself soon after: it probably will once more.
 const RESTART: Span = Span::from_secs(1);
 const RESTART_MAX: Span = Span::from_secs(30);
 /// A node that ran for so long had started well.
@@ -59,12 +59,19 @@ const LINE_MAX: usize = 400;
 
 const TOKEN_SIGNAL: u64 = u64::MAX;
 
+/// When a node is started again that ran for so long; `next`: what it waited for if it had ended by itself, soon, before.
+fn restart_after(ran: Span, killed: bool, next: &mut Span) -> Span {
+    let delay = if ran < STARTED_WELL && !killed { *next } else { RESTART };
+    *next = (delay * 2).min(RESTART_MAX);
+    delay
+}
+
 /// A node's process, or the one that will be.
 struct Node {
     name: NodeName,
     child: Option<(Child, ChildStderr)>,
     started: Time,
-    /// The next time it ends, if that is soon, it is started again after this.
+    /// The next time it ends by itself, if that is soon, it is started again after this.
     delay: Span,
     /// When it is to be started again.
     again: Time,
@@ -426,9 +433,9 @@ impl Processes {
         let Some((mut child, stderr)) = node.child.take() else { return Ok(None) };
         self.poll.remove(stderr.as_raw_fd())?;
         let status = child.wait()?;
-        let soon = now.since(node.started) < STARTED_WELL;
-        let delay = if soon { node.delay } else { RESTART };
-        (node.again, node.delay) = (now + delay, (delay * 2).min(RESTART_MAX));
+        let killed = status.signal() == Some(libc::SIGKILL);
+        let delay = restart_after(now.since(node.started), killed, &mut node.delay);
+        node.again = now + delay;
         let last = String::from_utf8_lossy(&node.last).trim().trim_start_matches("rackweave: ").to_string();
         Ok(Some((node.name, status, last)))
     }
@@ -481,5 +488,20 @@ impl Processes {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_ends_by_itself_again_and_again_waits_longer_and_who_is_killed_does_not() {
+        let (soon, mut next) = (Span::from_secs(9), RESTART);
+        let mut waits = |ran, killed| restart_after(ran, killed, &mut next).as_secs_f64();
+        assert_eq!([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0], std::array::from_fn(|_| waits(soon, false)));
+        assert_eq!(waits(soon, true), 1.0);
+        assert_eq!([2.0, 4.0], std::array::from_fn(|_| waits(soon, false)));
+        assert_eq!(waits(STARTED_WELL, false), 1.0, "it had started well");
     }
 }
