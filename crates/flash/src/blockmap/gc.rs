@@ -181,7 +181,8 @@ impl BlockMap {
         }
         // Somebody waits for a block, and only a summary is missing.
         let Some(barriers) = self.doomed.first().map(|d| d.barriers) else { return freed };
-        let starved = self.starved(GC) || (self.starved(HOST) && self.collecting.is_none());
+        let rests = self.collecting.is_none() || !self.wanted();
+        let starved = self.starved(GC) || (self.starved(HOST) && rests);
         if !freed && starved {
             let goes_on = [!self.starved(HOST) && self.streams[HOST].at_work(), !self.starved(GC)];
             for s in [HOST, GC] {

@@ -111,8 +111,8 @@ impl Stream {
         if self.first.is_none_or(|f| f > barrier) {
             return false;
         }
-        self.soon = true;
-        !goes_on && self.close_now()
+        let new = !std::mem::replace(&mut self.soon, true);
+        new | (!goes_on && self.close_now())
     }
     /// The summary that is to come comes at once. False: that is known, or none is.
     pub(super) fn close_now(&mut self) -> bool {

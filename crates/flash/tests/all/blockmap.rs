@@ -308,7 +308,7 @@ impl Run {
 #[test]
 fn power_cuts_lose_nothing_that_was_flushed() {
     let (mut victims, mut moved, mut in_recovery, mut worn_out) = (0, 0, 0, 0);
-    for seed in 0..60 {
+    for seed in 0..200 {
         let failures = if seed % 4 == 3 { 0.004 } else { 0.0 };
         // Nearly full half of the time: then collection has much to move.
 
