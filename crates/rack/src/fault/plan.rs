@@ -13,6 +13,8 @@ pub const OPERATIONS_MIN: u32 = 2_000;
 pub const FAULTS_MIN: usize = 3;
 /// Share of moving plans in which a server is down for longer than is waited for it.
 const LONG_CRASH_SHARE: f64 = 0.7;
+/// Share of the racks whose vSSDs move that have channel groups, if their drives are large enough.
+const GROUPED_SHARE: f64 = 0.5;
 /// From a seed whose rack runs full to the next one, for moving plans.
 const MOVING_STRIDE: u64 = 1_000_003;
 /// Share of seeds whose rack runs full.
@@ -386,6 +388,11 @@ impl Plan {
             add(&mut rng, Fault::Drain { server });
         }
         plan.faults.sort_by_key(|f| f.at_us);
+        if Rng::stream(seed, 0x6772_6f75).chance(GROUPED_SHARE) {
+            plan.params.grouped = true;
+            // A small drive has too few dies.
+            plan.params.grouped = crate::build::server(&plan.rack(), 0, 1).is_ok();
+        }
         plan
     }
 
