@@ -234,6 +234,18 @@ impl Rack {
             self.control(node, incarnation, 0, Control::Heartbeat { sequence: self.now.0, vssds });
         }
     }
+    /// A client's question for the map: how many members of the set the answer names.
+    pub fn map_asked(&mut self) -> Option<usize> {
+        let client = self.cfg.layout.client(0);
+        self.heard.clear();
+        self.next_nonce += 1;
+        let request = self.next_nonce;
+        self.control(client, Incarnation(1), request, Control::MapAsk { generation: 0 });
+        self.heard.iter().find_map(|p| match &p.body {
+            Body::Control(Control::Map(m)) if p.header.request == request => Some(m.sets[0].members.len()),
+            _ => None,
+        })
+    }
     /// Time passes; every server that is not silent heartbeats each tenth of a lease, shadows fill.
     pub fn run(&mut self, span: Span) {
         let end = self.now + span;
