@@ -22,8 +22,8 @@ use crate::check::history::{OpId, SectorEvent, What};
 
 /// Operations pending on one sector at once; the workload keeps fewer, and unanswered ones end with the next fence.
 const PENDING_MAX: usize = 64;
-/// States carried at once. Histories of the fault search need a few dozen.
-const STATES_MAX: usize = 100_000;
+/// States carried at once, some 400 bytes each. Histories of the fault search need a few dozen, one in thousands half a million.
+const STATES_MAX: usize = 1_000_000;
 
 /// Why a sector's history is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
