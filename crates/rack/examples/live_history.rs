@@ -25,7 +25,7 @@ const GROUP: u64 = 8;
 const GROUP_APART: u64 = 256;
 const COUNT_MAX: u64 = 4;
 /// Operations kept: beyond it the client stops early.
-const OPERATIONS_MAX: usize = 2_000_000;
+const OPERATIONS_MAX: usize = 5_000_000;
 const SLOW: Duration = Duration::from_secs(1);
 /// A connection that is refused is tried again after this, until nothing has answered for so long.
 const RETRY: Duration = Duration::from_millis(100);
