@@ -33,7 +33,8 @@ impl Paths {
             change_max: Span::ZERO,
         }
     }
-    /// The current path has not worked since `quiet`: another one, good if there is one, else the one that failed longest ago.
+    /// The current path has not worked since `quiet`: another one, good if there is one. Else any: both ends change in step while
+    /// neither hears the other, and by turns of equal length they would try the same pairs of paths for ever.
     pub fn fail(&mut self, now: Time, quiet: Time, blacklist: Span, rng: &mut Rng) -> Option<(u16, u16)> {
         let from = self.current;
         self.strike(from, now, blacklist);
@@ -42,8 +43,7 @@ impl Paths {
         }
         let good: Vec<u16> = self.usable().collect();
         let to = if good.is_empty() {
-            let until = |i: &u16| self.paths[usize::from(*i)].bad_until;
-            (0..self.paths.len() as u16).filter(|i| *i != from).min_by_key(until)?
+            (from + 1 + rng.below(self.paths.len() as u64 - 1) as u16) % self.paths.len() as u16
         } else {
             *rng.pick(&good)
         };
@@ -78,5 +78,29 @@ impl Paths {
     }
     pub fn bad(&self) -> impl Iterator<Item = u16> + '_ {
         (0..self.paths.len() as u16).filter(|i| self.paths[usize::from(*i)].bad_until.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn two_ends_that_change_in_step_meet_by_most_pairs_of_paths() {
+        let tick = Span::from_millis(20);
+        let mut ends = [5, 6].map(|seed| (Paths::new(16, 0), Rng::new(seed)));
+        let mut met = BTreeSet::new();
+        let mut now = Time(1);
+        for _ in 0..400 {
+            now += tick;
+            for (paths, rng) in &mut ends {
+                let quiet = paths.since;
+                let (from, to) = paths.fail(now, quiet, Span::from_secs(1), rng).expect("another path");
+                assert!(from != to && to == paths.current && to < 16);
+            }
+            met.insert([0, 1].map(|i: usize| ends[i].0.current));
+        }
+        assert!(met.len() > 128, "{} of 256 pairs", met.len());
     }
 }
