@@ -322,6 +322,7 @@ pub enum IsolationLevel {
     /// Dies, by fair shares: soft-planes
     Software,
     /// Dies and their queue
+    #[value(alias = "unisolated")]
     None,
 }
 

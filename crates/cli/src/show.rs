@@ -81,6 +81,25 @@ pub fn vssds(all: &[serde_json::Value], free: &str) -> String {
     format!("{}\nfree: {free}", trimmed(&t))
 }
 
+/// Where a virtual SSD lies and how worn that is, of what `vssd info --json` shows.
+pub fn wear(v: &serde_json::Value) -> String {
+    let e = &v["erases"];
+    let dies: Vec<String> = v["dies"].as_array().into_iter().flatten().map(ToString::to_string).collect();
+    let mut out = format!(
+        "on dies {}; their erase blocks were erased {} to {} times, {:.1} in the mean, of {}; {} failed",
+        dies.join(" "),
+        e["least"],
+        e["most"],
+        e["mean"].as_f64().unwrap_or_default(),
+        e["endurance"],
+        v["bad_blocks"],
+    );
+    if v["read_only"] == true {
+        out.push_str("\nread-only: a die has no erase block left for it");
+    }
+    out
+}
+
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }

@@ -40,6 +40,22 @@ fn facts(m: &FlashManager, id: VssdId) -> Result<serde_json::Value, Failure> {
     }))
 }
 
+/// As [`facts`], and where it lies and how worn that is.
+fn details(m: &FlashManager, id: VssdId) -> Result<serde_json::Value, Failure> {
+    let mut one = facts(m, id)?;
+    let w = m.vssd_wear(id)?;
+    one["dies"] = w.dies.into();
+    one["erases"] = serde_json::json!({
+        "least": w.least,
+        "mean": w.mean,
+        "most": w.most,
+        "endurance": m.config().profile.endurance,
+    });
+    one["bad_blocks"] = w.bad.into();
+    one["read_only"] = w.read_only.into();
+    Ok(one)
+}
+
 pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
     let making = matches!(command, VssdCmd::Create { .. });
     if !making && !file.drive.exists() {
@@ -64,9 +80,14 @@ pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
             let all: Result<Vec<_>, _> = d.manager().vssds().map(|v| facts(d.manager(), v.id)).collect();
             all.and_then(|all| say(&mut out, &all, d.manager(), json))
         }
-        VssdCmd::Info { id, json } => {
-            facts(d.manager(), VssdId(*id)).and_then(|one| say(&mut out, &[one], d.manager(), json))
-        }
+        VssdCmd::Info { id, json } => details(d.manager(), VssdId(*id)).and_then(|one| {
+            let wear = show::wear(&one);
+            say(&mut out, &[one], d.manager(), json)?;
+            if !json.json {
+                writeln!(out, "{wear}")?;
+            }
+            Ok(())
+        }),
         VssdCmd::Delete { id } => d.dealloc_vssd(VssdId(*id)).map_err(Failure::from),
     };
     // Whatever it said, the drive is closed in order.

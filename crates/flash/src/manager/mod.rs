@@ -250,6 +250,21 @@ impl VssdStats {
     }
 }
 
+/// What the dies of a vSSD have been through since they were new.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VssdWear {
+    /// Physical dies that it belongs on, ascending. Where it has soft-planes others have parts of them as well.
+    pub dies: Vec<u32>,
+    /// Erases of their erase blocks: of the least and the most worn, and the mean.
+    pub least: u16,
+    pub most: u16,
+    pub mean: f64,
+    /// Erase blocks of theirs that failed and are not used again.
+    pub bad: u32,
+    /// One of the dies has nothing left for it: what is written can be read and freed, and no block is allocated.
+    pub read_only: bool,
+}
+
 /// Counters of the drive since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriveStats {
@@ -392,6 +407,25 @@ impl FlashManager {
     }
     pub fn vssd_stats(&self, vssd: VssdId) -> Result<VssdStats, BlockError> {
         Ok(self.live(vssd)?.stats)
+    }
+    /// How worn the dies are that it lies on.
+    pub fn vssd_wear(&self, vssd: VssdId) -> Result<VssdWear, BlockError> {
+        let v = self.live(vssd)?;
+        let mut dies: Vec<u32> =
+            v.shares(self.alloc.cut()).iter().map(|(die, _)| self.logical[*die as usize].home).collect();
+        dies.sort_unstable();
+        let per_die = self.geometry().blocks_per_die() as usize;
+        let blocks = || dies.iter().flat_map(|d| &self.phys[*d as usize * per_die..][..per_die]);
+        let erases = || blocks().map(Phys::count);
+        let sum: u64 = erases().map(u64::from).sum();
+        Ok(VssdWear {
+            least: erases().min().unwrap_or_default(),
+            most: erases().max().unwrap_or_default(),
+            mean: sum as f64 / (dies.len() * per_die) as f64,
+            bad: blocks().filter(|p| p.state == space::PhysState::Bad).count() as u32,
+            read_only: v.worn.is_some(),
+            dies,
+        })
     }
     /// Bytes of a block of the vSSD (Table 3's `GetBlockSize`).
     pub fn block_bytes(&self, vssd: VssdId) -> Result<u64, BlockError> {
