@@ -20,6 +20,8 @@ mod node;
 mod outbox;
 mod reach;
 mod rounds;
+mod servers;
+mod views;
 mod volumes;
 pub mod wear;
 

@@ -4,33 +4,27 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::map::{self, Map};
-use rackweave_core::msg::control::VssdReport;
 use rackweave_core::msg::{Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, View, ViewState};
 use rackweave_core::request::{
-    AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerState, ServerStatus,
-    SetStatus,
+    AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
 };
 use rackweave_core::{
-    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, SsdId, Time, Timestamp, TracePoint,
-    VolumeId, VssdId,
+    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, SsdId, Time, VolumeId, VssdId,
 };
 
 use crate::clear::Clearing;
 use crate::codec::{self, RackRecord, Record, ServerRecord};
-use crate::members::{self, Patience, Place, Server, Servers};
+use crate::members::{self, Place, Server, Servers};
 use crate::moves::Moves;
 use crate::outbox::Outbox;
 use crate::reach::Complaint;
 use crate::rounds::Rounds;
+use crate::servers::ServerTable;
 use crate::volumes::{self, Limits, Volumes};
 use crate::{MetaConfig, MetaError};
 
-/// Nonces remembered a server, so that a delayed registration of an earlier life is known for one.
-const NONCES_MAX: usize = 16;
 /// Answers to administration remembered, so that a repeated request is answered and not done again.
 const ANSWERS_MAX: usize = 1_024;
-/// Steps of a set's moves and views that one event may take.
-const STEPS_MAX: u32 = 4;
 /// Looks at leases so often within a lease's time.
 const TICKS_A_LEASE: u64 = 4;
 
@@ -54,19 +48,6 @@ impl Set {
     }
 }
 
-/// Servers by node id; a rack has few.
-#[derive(Default)]
-pub(crate) struct ServerTable {
-    unknown: Server,
-    known: BTreeMap<NodeId, Server>,
-}
-
-impl Servers for ServerTable {
-    fn server(&self, n: NodeId) -> &Server {
-        self.known.get(&n).unwrap_or(&self.unknown)
-    }
-}
-
 type Answer = Result<Box<ReplyData>, Box<RequestError>>;
 
 /// The metadata service.
@@ -84,7 +65,7 @@ pub struct Meta {
     pub(crate) servers: ServerTable,
     pub(crate) moves: Moves,
     pub(crate) rounds: Rounds,
-    lives: BTreeMap<NodeId, ServerRecord>,
+    pub(crate) lives: BTreeMap<NodeId, ServerRecord>,
     pub(crate) clients: BTreeMap<NodeId, (u64, Incarnation)>,
     pub(crate) volumes: Volumes,
     clearing: Clearing,
@@ -259,7 +240,7 @@ impl Meta {
         self.out.put(codec::volume_key(id), value);
     }
 
-    fn header(&self, request: u64, set: SetId, epoch: Epoch) -> Header {
+    pub(crate) fn header(&self, request: u64, set: SetId, epoch: Epoch) -> Header {
         Header {
             op: Op::Control,
             vssd: VssdId(0),
@@ -333,220 +314,6 @@ impl Meta {
             Body::Reply(reply) => self.cleared(now, header.request, &reply),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
-        }
-    }
-
-    fn server_hello(&mut self, now: Time, src: NodeId, nonce: u64, reports: &[VssdReport], fx: &mut Effects) {
-        match self.moves.nodes.get(&src) {
-            None => return,
-            Some(ServerState::Removed) => return self.say(src, 0, Control::ServerRefused { nonce }),
-            Some(ServerState::In | ServerState::Draining) => {}
-        }
-        let life = self.lives.entry(src).or_default();
-        if life.nonces.last() == Some(&nonce) {
-            let incarnation = life.incarnation;
-            self.welcome(src, nonce, incarnation);
-            return;
-        }
-        if life.nonces.contains(&nonce) {
-            return;
-        }
-        let incarnation = self.next_incarnation();
-        let life = self.lives.get_mut(&src).expect("entered above");
-        life.incarnation = incarnation;
-        if life.nonces.len() == NONCES_MAX {
-            life.nonces.remove(0);
-        }
-        life.nonces.push(nonce);
-        self.out.put(codec::server_key(src), Some(codec::encode_server(life)));
-        let server = Server {
-            incarnation,
-            registered_at: now,
-            heard_at: Some(now),
-            live_since: now,
-            lease_ends: now + self.cfg.lease_bound(),
-        };
-        self.servers.known.insert(src, server);
-        for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
-            (p.complete_in, p.epoch) = (None, Epoch(0));
-            (p.failed, p.unreached, p.worn_out) = (false, false, false);
-        }
-        for r in reports {
-            self.note(src, r);
-        }
-        self.welcome(src, nonce, incarnation);
-        self.forget_plan(src);
-        self.remind(now, src);
-        self.review_server(now, src, fx);
-    }
-
-    fn welcome(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {
-        let fences = self.volumes.fences();
-        self.say(src, 0, Control::ServerWelcome { nonce, incarnation, fences });
-    }
-
-    /// Takes a report in; true if it may change the set's membership.
-    fn note(&mut self, src: NodeId, r: &VssdReport) -> bool {
-        let Some(&(set, place)) = self.by_vssd.get(&r.vssd) else { return false };
-        let s = &mut self.sets[set];
-        let p = &mut s.places[place];
-        if p.node != src {
-            return false;
-        }
-        let complete_in = r.complete.then_some(r.epoch);
-        let news = p.failed != r.failed || p.complete_in != complete_in || p.epoch != r.epoch;
-        (p.failed, p.complete_in, p.epoch) = (p.failed || r.failed, complete_in, r.epoch);
-        news || r.epoch != s.view.epoch
-    }
-
-    /// The common case costs two map look-ups a vSSD and one message.
-    fn heartbeat(
-        &mut self,
-        now: Time,
-        src: NodeId,
-        incarnation: Incarnation,
-        sequence: u64,
-        reports: &[VssdReport],
-        fx: &mut Effects,
-    ) {
-        let bound = self.cfg.lease_bound();
-        let Some(server) = self.servers.known.get_mut(&src) else { return };
-        if server.incarnation != incarnation {
-            return;
-        }
-        let (back, first) = (now >= server.lease_ends, server.heard_at.is_none());
-        if back || first {
-            server.live_since = now;
-        }
-        server.heard_at = Some(now);
-        server.lease_ends = now + bound;
-        let mut news = back || first;
-        for r in reports {
-            news |= self.note(src, r);
-        }
-        if news {
-            self.review_server(now, src, fx);
-        }
-        self.remind(now, src);
-        let mut views = Vec::new();
-        for r in reports {
-            if let Some(&(i, _)) = self.by_vssd.get(&r.vssd)
-                && self.sets[i].view.epoch > r.epoch
-            {
-                views.push(self.sets[i].view.clone());
-            }
-        }
-        self.say(src, 0, Control::Lease { sequence, span: self.cfg.lease, views });
-    }
-
-    /// Looks again at every set with a place on this server.
-    fn review_server(&mut self, now: Time, node: NodeId, fx: &mut Effects) {
-        let mut changed = false;
-        for i in 0..self.sets.len() {
-            if self.sets[i].places.iter().any(|p| p.node == node) {
-                changed |= self.review(now, i, fx);
-            }
-        }
-        if changed {
-            self.push_map(now);
-        }
-    }
-
-    fn review(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
-        let mut changed = false;
-        // What a view makes of a move may call for the next view at once; there are few steps.
-        for _ in 0..STEPS_MAX {
-            let stepped = self.step_moves(now, i, fx);
-            let renewed = self.renew(now, i, fx);
-            changed |= renewed;
-            if !stepped && !renewed {
-                break;
-            }
-        }
-        changed
-    }
-    /// After a place came or went.
-    pub(crate) fn look_again(&mut self, now: Time, i: usize, fx: &mut Effects) {
-        if self.review(now, i, fx) {
-            self.push_map(now);
-        }
-    }
-
-    fn renew(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
-        let s = &self.sets[i];
-        let patience = Patience {
-            first_view_until: self.booted_at.unwrap_or(now) + self.cfg.lease_bound(),
-            min_copies: self.cfg.min_copies,
-            survivor_for: self.cfg.lease / 2,
-        };
-        let next = members::decide(&s.view, &s.holders, &s.places, &self.servers, now, patience);
-        match next {
-            Some((state, members)) => {
-                let before: Vec<VssdId> = self.sets[i].in_use().collect();
-                let renewed = self.new_view(i, state, members, fx);
-                self.left(now, i, &before);
-                renewed
-            }
-            None => false,
-        }
-    }
-
-    /// Starts the next epoch of a set and tells every server of the old and the new one. False: no epoch is left.
-    fn new_view(&mut self, i: usize, state: ViewState, members: Vec<Member>, fx: &mut Effects) -> bool {
-        let s = &mut self.sets[i];
-        let Some(epoch) = (s.view.epoch.0 < Timestamp::EPOCH_MAX).then(|| Epoch(s.view.epoch.0 + 1)) else {
-            return false;
-        };
-        let set = s.view.set;
-        let recovered = if state == ViewState::Normal { s.view.recovered } else { epoch };
-        s.complaints.clear();
-        let old = std::mem::replace(&mut s.view, View { set, epoch, state, recovered, members });
-        let view = s.view.clone();
-        members::trace_changes(&old, &view, fx);
-        let enough = usize::from(self.cfg.min_copies);
-        let acknowledges = |v: &View| v.state == ViewState::Normal && members::without_shadows(v).len() >= enough;
-        let holders = &mut self.sets[i].holders;
-        if acknowledges(&view) || self.cfg.recover_alone {
-            *holders = members::without_shadows(&view);
-            if !acknowledges(&old) {
-                self.out.put(codec::holders_key(set), None);
-            }
-        } else {
-            self.out.put(codec::holders_key(set), Some(codec::encode_holders(holders)));
-        }
-        self.out.put(codec::set_key(set), Some(codec::encode_view(&view)));
-        let mut told: Vec<NodeId> = old.members.iter().chain(&view.members).map(|m| m.server).collect();
-        told.sort_unstable();
-        told.dedup();
-        for server in told {
-            let header = self.header(0, view.set, epoch);
-            let body = Body::Control(Control::NewView(Box::new(view.clone())));
-            self.out.send(Packet { src: Layout::META, dst: server, header, body });
-        }
-        true
-    }
-
-    fn recovered(
-        &mut self,
-        now: Time,
-        (src, incarnation): (NodeId, Incarnation),
-        set: SetId,
-        epoch: Epoch,
-        fx: &mut Effects,
-    ) {
-        let Some(&i) = self.by_set.get(&set) else { return };
-        let view = &self.sets[i].view;
-        let ViewState::Recovering { leader } = view.state else { return };
-        let from_leader =
-            view.members.iter().any(|m| m.vssd == leader && m.server == src && m.incarnation == incarnation);
-        if epoch != view.epoch || !from_leader {
-            return;
-        }
-        fx.trace(TracePoint::SetRecovered, u64::from(set.0), u64::from(epoch.0));
-        let (members, before): (_, Vec<VssdId>) = (view.members.clone(), self.sets[i].in_use().collect());
-        if self.new_view(i, ViewState::Normal, members, fx) {
-            self.left(now, i, &before);
-            self.push_map(now);
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod gc;
 pub(crate) mod loan;
 pub(crate) mod map;
 pub(crate) mod prefill;
+mod program;
 pub(crate) mod ranges;
 pub(crate) mod recovery;
 pub(crate) mod scan;
@@ -18,22 +19,20 @@ pub(crate) mod sync;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rackweave_core::device::{
-    BlockOob, DeviceCommand, DeviceError, DeviceOp, PageAddr, PageImage, Slot, SlotKind, SlotRecord,
-};
+use rackweave_core::device::{BlockOob, DeviceCommand, DeviceError, DeviceOp, PageAddr, Slot, SlotKind, SlotRecord};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::node::Trace;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, VssdId};
 use slab::Slab;
 
 use crate::gc_policy::Lifespan;
-use crate::hold::{Lies, NoPage, ReadTry, Turn};
+use crate::hold::{Lies, ReadTry, Turn};
 use crate::oob;
 use crate::profile::Profile;
-use crate::ssd::{BlockWrite, FlashDone, FlashOut, FlashStats, NoFreeBlock, Space, SsdConfig};
-use crate::timing::{Charge, Clock, Timing};
-use blocks::{Blocks, Flaw, NONE, PAD, RANGE_VOLUME, Record, State, is_range};
-use frontier::{Frontier, Lives, NO_FRONTIER, Place, Taker, Waiting};
+use crate::ssd::{FlashDone, FlashOut, FlashStats, Space, SsdConfig};
+use crate::timing::{Clock, Timing};
+use blocks::{Blocks, NONE, PAD, RANGE_VOLUME};
+use frontier::{Frontier, NO_FRONTIER, Taker, Waiting};
 use map::PageMap;
 use ranges::Ranges;
 
@@ -351,309 +350,6 @@ impl Vssd {
     pub(crate) fn read_done(&mut self, slot: u32) {
         let block = self.blocks.block_of(slot);
         self.blocks.all[block as usize].reads -= 1;
-    }
-
-    // Programs.
-
-    pub(crate) fn program_if(
-        &mut self,
-        io: &mut Io,
-        writes: &[BlockWrite],
-        token: u64,
-        may: &dyn Fn(u32) -> bool,
-    ) -> Result<Option<u32>, NoPage> {
-        assert!(
-            !writes.is_empty() && writes.len() <= self.blocks.spp as usize,
-            "a page takes 1 to its slots of blocks"
-        );
-        if self.recovery.is_some() {
-            return Err(NoFreeBlock.into());
-        }
-        let lives = self.lives(writes);
-        let place = self.place(io, Taker::Host, lives, may);
-        let die = match place {
-            Place::At { frontier } => Some(self.die(self.host[frontier].block)),
-            Place::Soon => None,
-            Place::Busy => return Err(NoPage::Busy),
-            Place::Nowhere => return Err(NoFreeBlock.into()),
-        };
-        let mut slots = Vec::with_capacity(self.blocks.spp as usize);
-        let summed = |w: &&BlockWrite| matches!(&w.data, Payload::Summed(s) if s.is_known());
-        self.stats.summed_slots += writes.iter().filter(summed).count() as u64;
-        slots.extend(writes.iter().map(|w| {
-            let crc = if io.cfg.verify { w.data.sum() } else { 0 };
-            let record = SlotRecord { kind: SlotKind::Data, addr: w.addr, version: w.version, crc };
-            Slot { data: w.data.clone(), record }
-        }));
-        self.stats.host_slots += writes.len() as u64;
-        self.program_slots(io, (By::Host { token }, lives), slots, place);
-        if self.ranges.pending_len() >= ranges::GROUP_RECORDS_MAX {
-            self.flush_ranges(io);
-        }
-        self.checkpoint_step(io);
-        Ok(die)
-    }
-
-    /// Programs up to a page of slots, filled up with padding.
-    fn program_slots(&mut self, io: &mut Io, (by, lives): (By, Lives), mut slots: Vec<Slot>, place: Place) {
-        let pad = || Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() };
-        slots.resize_with(self.blocks.spp as usize, pad);
-        let epoch = self.sync.enter();
-        let slots = Arc::from(slots);
-        match place {
-            Place::At { frontier } => self.submit_program(io, by, epoch, slots, (by.taker(), frontier)),
-            _ => self.waiting.push_back(Waiting { by, lives, epoch, slots }),
-        }
-    }
-    /// As [`Self::program_slots`] for range records, which may use the collector's reserve.
-    fn program_ranges(&mut self, io: &mut Io, slots: Vec<Slot>) {
-        let place = self.place(io, Taker::Ranges, Lives::Any, &|_| true);
-        self.program_slots(io, (By::Ranges, Lives::Any), slots, place);
-    }
-    /// Programs a page of the collector, on a die where it has no command: tells which. `None`: there is none now.
-    pub(crate) fn program_moved(&mut self, io: &mut Io, victim: u8, slots: impl FnOnce() -> Vec<Slot>) -> Option<u32> {
-        let lives = self.lives_on(self.gc.victim_block(victim));
-        let Place::At { frontier } = self.place(io, Taker::Collector, lives, &|_| true) else { return None };
-        let die = self.blocks.die_of(self.collector[frontier].block);
-        self.program_slots(io, (By::Gc { victim }, lives), slots(), Place::At { frontier });
-        Some(die)
-    }
-
-    pub(crate) fn submit_erase(&mut self, io: &mut Io, block: u32, charge: Charge) {
-        let done_at = io.clock.erase(io.now, self.die(block), charge);
-        let mut after = self.oob(block);
-        after.erase_count = after.erase_count.saturating_add(1);
-        after.erase_time = (io.now.0 / 1000).min(oob::ERASE_TIME_MAX);
-        let b = &mut self.blocks.all[block as usize];
-        (b.erase_count, b.erase_time) = (after.erase_count, after.erase_time);
-        let op = DeviceOp::Erase { block: self.on_device(block), oob: after };
-        io.submit(Pending::Erase { vssd: self.index, block }, op, done_at);
-    }
-
-    fn submit_program(&mut self, io: &mut Io, by: By, epoch: u64, slots: Arc<[Slot]>, (taker, f): (Taker, usize)) {
-        let reserved = taker != Taker::Host;
-        let frontiers = if reserved { &mut self.collector } else { &mut self.host };
-        let block = frontiers[f].block;
-        self.open_pages -= u32::from(!reserved);
-        let sequence = self.sequence;
-        self.sequence += 1;
-        self.stats.pages_programmed += 1;
-        let spp = self.blocks.spp as usize;
-        let last = self.blocks.pages - 1;
-        let b = &mut self.blocks.all[block as usize];
-        let page = b.next_page;
-        b.next_page += 1;
-        b.programs += 1;
-        let table = b.sequence.as_mut().expect("an open block has a table");
-        table[usize::from(page)] = sequence;
-        if page == last {
-            b.state = State::Closed;
-            frontiers[f] = NO_FRONTIER;
-            self.open_on[self.blocks.die_of(block) as usize] -= 1;
-            self.checkpoint.blocks_closed += 1;
-        }
-        let records = &mut self.blocks.records_mut(block)[usize::from(page) * spp..][..spp];
-        for (r, s) in records.iter_mut().zip(&*slots) {
-            *r = Record { addr: packed(&s.record), version: s.record.version.0 };
-        }
-        let oob = self.oob(block);
-        let charge = if matches!(by, By::Gc { .. }) { Charge::Collector } else { Charge::Device };
-        let done_at = io.clock.program(io.now, self.die(block), spp as u64, charge);
-        let op = DeviceOp::Program {
-            page: self.page_addr(block, page),
-            image: Box::new(PageImage { sequence, oob, slots: slots.clone() }),
-        };
-        io.submit(Pending::Program { vssd: self.index, block, page, epoch, by, slots }, op, done_at);
-    }
-
-    /// Programs what waited for a block, as far as there is one now.
-    fn drain_waiting(&mut self, io: &mut Io) {
-        for _ in 0..self.waiting.len() {
-            let Some(w) = self.waiting.pop_front() else { break };
-            self.program_promised(io, w);
-        }
-    }
-    /// Programs a page that somebody was promised, or lets it wait for a block. The collector's sync waits for it: where
-    /// there is none for the host, it may have what is reserved.
-    fn program_promised(&mut self, io: &mut Io, w: Waiting) {
-        let mut taker = w.by.taker();
-        let mut place = self.place(io, taker, w.lives, &|_| true);
-        if taker == Taker::Host && matches!(place, Place::Nowhere) {
-            taker = Taker::Ranges;
-            place = self.place(io, taker, Lives::Any, &|_| true);
-        }
-        match place {
-            Place::At { frontier } => self.submit_program(io, w.by, w.epoch, w.slots, (taker, frontier)),
-            _ => self.waiting.push_back(w),
-        }
-    }
-
-    pub(crate) fn programmed(
-        &mut self,
-        io: &mut Io,
-        (block, page): (u32, u16),
-        epoch: u64,
-        (by, slots): (By, Arc<[Slot]>),
-        result: Result<(), DeviceError>,
-    ) {
-        self.blocks.all[block as usize].programs -= 1;
-        if matches!(result, Err(DeviceError::BadBlock { .. })) {
-            return self.program_again(io, block, page, by, epoch, slots);
-        }
-        let first = block * self.blocks.spb + u32::from(page) * self.blocks.spp;
-        self.foresee(self.blocks.records_from(first, self.blocks.spp).iter().map(|r| r.addr));
-        match result {
-            Ok(()) => match by {
-                By::Gc { victim } => {
-                    let victim = self.gc.victim_block(victim);
-                    (first..first + self.blocks.spp).for_each(|s| self.settle_moved(s, victim));
-                }
-                _ => (first..first + self.blocks.spp).for_each(|s| self.settle(s)),
-            },
-            Err(e) => self.program_failed(io, block, first, by, e),
-        }
-        self.closed(block);
-        self.drain_freed();
-        self.page_done(io, block, by, epoch, result);
-    }
-    /// Who asked for the page is told.
-    fn page_done(&mut self, io: &mut Io, block: u32, by: By, epoch: u64, result: Result<(), DeviceError>) {
-        self.sync.leave(epoch);
-        match by {
-            By::Host { token } => io.out.done.push(FlashDone::Programmed { token, result }),
-            By::Gc { victim } => self.gc_programmed(io, victim, block, result.is_ok()),
-            By::Ranges => {}
-        }
-        self.pump_sync(io);
-        self.clear_step(io);
-        if self.loans.returning || self.blocks.all[block as usize].bad {
-            self.gc_pump(io);
-        }
-    }
-    /// A slot's program is complete: the map points to it, unless something newer is there.
-    fn settle(&mut self, slot: u32) {
-        let record = self.blocks.record(slot);
-        if record.addr == PAD || self.clearing != clear::Clearing::No {
-            return;
-        }
-        if is_range(record.addr) {
-            if self.ranges.placed(record.addr as u32, slot) {
-                self.blocks.set_valid(slot);
-            }
-            return;
-        }
-        self.map_newer(record, slot);
-    }
-    /// Maps the slot, of which this is the record, unless the block has a newer copy or a newer range record.
-    pub(crate) fn map_newer(&mut self, Record { addr, version }: Record, slot: u32) {
-        let (held, held_version) = self.map.held(addr);
-        if held == NONE {
-            if version < self.ranges.version(addr) {
-                self.ranges.saw(addr, version);
-                return;
-            }
-        } else {
-            let held_version = self.version_in(held, held_version);
-            let older = version < held_version
-                || (version == held_version && self.blocks.sequence(slot) < self.blocks.sequence(held));
-            if older {
-                self.ranges.saw(addr, version);
-                return;
-            }
-            self.blocks.clear_valid(held);
-        }
-        self.map.set(addr, slot, version);
-        self.blocks.set_valid(slot);
-    }
-    fn settle_moved(&mut self, slot: u32, victim: u32) {
-        let Record { addr, version } = self.blocks.record(slot);
-        if addr == PAD || self.clearing != clear::Clearing::No {
-            return;
-        }
-        let (held, held_version) =
-            if is_range(addr) { (self.ranges.slot_of(addr as u32), None) } else { self.map.held(addr) };
-        if held == NONE || self.blocks.block_of(held) != victim {
-            // Zeroed or overwritten on the way: one more older copy.
-            self.ranges.saw(addr, version);
-            return;
-        }
-        if self.version_in(held, held_version) != version {
-            return;
-        }
-        self.blocks.clear_valid(held);
-        if is_range(addr) {
-            self.ranges.placed(addr as u32, slot);
-        } else {
-            self.map.set(addr, slot, version);
-        }
-        self.blocks.set_valid(slot);
-    }
-    /// The page counts as used, its block takes no more. What was in it stays with whoever asked.
-    fn program_failed(&mut self, io: &mut Io, block: u32, first: u32, by: By, error: DeviceError) {
-        self.seal(block);
-        let page = self.blocks.page_of(first).0;
-        if let Some(t) = self.blocks.all[block as usize].sequence.as_mut() {
-            // Nothing to recover there; address and version stay, for the copy may exist.
-            t[usize::from(page)] = 0;
-        }
-        if by == By::Ranges {
-            for slot in first..first + self.blocks.spp {
-                let addr = self.blocks.addr(slot);
-                if is_range(addr) {
-                    self.ranges.unplaced(addr as u32);
-                }
-            }
-            self.fail_waiters(io, error);
-        }
-    }
-    fn seal(&mut self, block: u32) {
-        if self.host.iter().any(|f| f.block == block) {
-            self.open_pages -= u32::from(self.blocks.pages - self.blocks.all[block as usize].next_page);
-        }
-        for f in self.host.iter_mut().chain(&mut self.collector).filter(|f| f.block == block) {
-            *f = NO_FRONTIER;
-            self.open_on[self.blocks.die_of(block) as usize] -= 1;
-            self.blocks.all[block as usize].state = State::Closed;
-        }
-    }
-
-    pub(crate) fn erased(&mut self, io: &mut Io, block: u32, result: Result<(), DeviceError>) {
-        let preparing = self.blocks.all[block as usize].state == State::Preparing;
-        self.stats.erases += 1;
-        if let Err(e) = result {
-            self.seal(block);
-            self.condemn(io, block);
-            // Unless it is worn flash, it is the backend under the whole drive: retiring block after block would only
-            // hide it.
-            if matches!(e, DeviceError::BadBlock { .. }) {
-                self.mark_bad(io, block);
-            } else {
-                io.failed.get_or_insert(e);
-                self.blocks.all[block as usize].state = State::Retired;
-            }
-        } else if preparing {
-            self.blocks.all[block as usize].state = State::Open;
-            for f in self.host.iter_mut().chain(&mut self.collector).filter(|f| f.block == block) {
-                f.preparing = false;
-            }
-        } else {
-            let flaw = &mut self.blocks.all[block as usize].flaw;
-            if *flaw == Flaw::Found {
-                *flaw = Flaw::Erased;
-            }
-            self.blocks.release(block);
-            self.erased_for_lender(block);
-            io.trace(TracePoint::BlockErased, u64::from(self.id.0), u64::from(block));
-        }
-        if preparing {
-            self.gc_pump(io);
-        } else {
-            self.gc_erased(io, block);
-            self.sweep(io);
-            io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
-        }
-        self.drain_waiting(io);
-        self.clear_step(io);
     }
 
     /// Blocks of its own that failed.

@@ -1,0 +1,140 @@
+//! Servers: registration, heartbeats, leases.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::msg::Control;
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::request::ServerState;
+use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Time};
+
+use crate::codec;
+use crate::members::{Server, Servers};
+use crate::node::Meta;
+
+/// Nonces remembered a server, so that a delayed registration of an earlier life is known for one.
+const NONCES_MAX: usize = 16;
+
+/// Servers by node id; a rack has few.
+#[derive(Default)]
+pub(crate) struct ServerTable {
+    unknown: Server,
+    pub(crate) known: BTreeMap<NodeId, Server>,
+}
+
+impl Servers for ServerTable {
+    fn server(&self, n: NodeId) -> &Server {
+        self.known.get(&n).unwrap_or(&self.unknown)
+    }
+}
+
+impl Meta {
+    pub(crate) fn server_hello(
+        &mut self,
+        now: Time,
+        src: NodeId,
+        nonce: u64,
+        reports: &[VssdReport],
+        fx: &mut Effects,
+    ) {
+        match self.moves.nodes.get(&src) {
+            None => return,
+            Some(ServerState::Removed) => return self.say(src, 0, Control::ServerRefused { nonce }),
+            Some(ServerState::In | ServerState::Draining) => {}
+        }
+        let life = self.lives.entry(src).or_default();
+        if life.nonces.last() == Some(&nonce) {
+            let incarnation = life.incarnation;
+            self.welcome(src, nonce, incarnation);
+            return;
+        }
+        if life.nonces.contains(&nonce) {
+            return;
+        }
+        let incarnation = self.next_incarnation();
+        let life = self.lives.get_mut(&src).expect("entered above");
+        life.incarnation = incarnation;
+        if life.nonces.len() == NONCES_MAX {
+            life.nonces.remove(0);
+        }
+        life.nonces.push(nonce);
+        self.out.put(codec::server_key(src), Some(codec::encode_server(life)));
+        let server = Server {
+            incarnation,
+            registered_at: now,
+            heard_at: Some(now),
+            live_since: now,
+            lease_ends: now + self.cfg.lease_bound(),
+        };
+        self.servers.known.insert(src, server);
+        for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
+            (p.complete_in, p.epoch) = (None, Epoch(0));
+            (p.failed, p.unreached, p.worn_out) = (false, false, false);
+        }
+        for r in reports {
+            self.note(src, r);
+        }
+        self.welcome(src, nonce, incarnation);
+        self.forget_plan(src);
+        self.remind(now, src);
+        self.review_server(now, src, fx);
+    }
+
+    fn welcome(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {
+        let fences = self.volumes.fences();
+        self.say(src, 0, Control::ServerWelcome { nonce, incarnation, fences });
+    }
+
+    /// Takes a report in; true if it may change the set's membership.
+    fn note(&mut self, src: NodeId, r: &VssdReport) -> bool {
+        let Some(&(set, place)) = self.by_vssd.get(&r.vssd) else { return false };
+        let s = &mut self.sets[set];
+        let p = &mut s.places[place];
+        if p.node != src {
+            return false;
+        }
+        let complete_in = r.complete.then_some(r.epoch);
+        let news = p.failed != r.failed || p.complete_in != complete_in || p.epoch != r.epoch;
+        (p.failed, p.complete_in, p.epoch) = (p.failed || r.failed, complete_in, r.epoch);
+        news || r.epoch != s.view.epoch
+    }
+
+    /// The common case costs two map look-ups a vSSD and one message.
+    pub(crate) fn heartbeat(
+        &mut self,
+        now: Time,
+        src: NodeId,
+        incarnation: Incarnation,
+        sequence: u64,
+        reports: &[VssdReport],
+        fx: &mut Effects,
+    ) {
+        let bound = self.cfg.lease_bound();
+        let Some(server) = self.servers.known.get_mut(&src) else { return };
+        if server.incarnation != incarnation {
+            return;
+        }
+        let (back, first) = (now >= server.lease_ends, server.heard_at.is_none());
+        if back || first {
+            server.live_since = now;
+        }
+        server.heard_at = Some(now);
+        server.lease_ends = now + bound;
+        let mut news = back || first;
+        for r in reports {
+            news |= self.note(src, r);
+        }
+        if news {
+            self.review_server(now, src, fx);
+        }
+        self.remind(now, src);
+        let mut views = Vec::new();
+        for r in reports {
+            if let Some(&(i, _)) = self.by_vssd.get(&r.vssd)
+                && self.sets[i].view.epoch > r.epoch
+            {
+                views.push(self.sets[i].view.clone());
+            }
+        }
+        self.say(src, 0, Control::Lease { sequence, span: self.cfg.lease, views });
+    }
+}

@@ -1,0 +1,124 @@
+//! Views of the sets: looked at whenever something is heard or has been silent, renewed as [`members`] decides.
+
+use rackweave_core::msg::{Body, Control, Member, Packet, View, ViewState};
+use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Time, Timestamp, TracePoint, VssdId};
+
+use crate::codec;
+use crate::members::{self, Patience};
+use crate::node::Meta;
+
+/// Steps of a set's moves and views that one event may take.
+const STEPS_MAX: u32 = 4;
+
+impl Meta {
+    /// Looks again at every set with a place on this server.
+    pub(crate) fn review_server(&mut self, now: Time, node: NodeId, fx: &mut Effects) {
+        let mut changed = false;
+        for i in 0..self.sets.len() {
+            if self.sets[i].places.iter().any(|p| p.node == node) {
+                changed |= self.review(now, i, fx);
+            }
+        }
+        if changed {
+            self.push_map(now);
+        }
+    }
+
+    pub(crate) fn review(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
+        let mut changed = false;
+        // What a view makes of a move may call for the next view at once; there are few steps.
+        for _ in 0..STEPS_MAX {
+            let stepped = self.step_moves(now, i, fx);
+            let renewed = self.renew(now, i, fx);
+            changed |= renewed;
+            if !stepped && !renewed {
+                break;
+            }
+        }
+        changed
+    }
+    /// After a place came or went.
+    pub(crate) fn look_again(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        if self.review(now, i, fx) {
+            self.push_map(now);
+        }
+    }
+
+    fn renew(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
+        let s = &self.sets[i];
+        let patience = Patience {
+            first_view_until: self.booted_at.unwrap_or(now) + self.cfg.lease_bound(),
+            min_copies: self.cfg.min_copies,
+            survivor_for: self.cfg.lease / 2,
+        };
+        let next = members::decide(&s.view, &s.holders, &s.places, &self.servers, now, patience);
+        match next {
+            Some((state, members)) => {
+                let before: Vec<VssdId> = self.sets[i].in_use().collect();
+                let renewed = self.new_view(i, state, members, fx);
+                self.left(now, i, &before);
+                renewed
+            }
+            None => false,
+        }
+    }
+
+    /// Starts the next epoch of a set and tells every server of the old and the new one. False: no epoch is left.
+    pub(crate) fn new_view(&mut self, i: usize, state: ViewState, members: Vec<Member>, fx: &mut Effects) -> bool {
+        let s = &mut self.sets[i];
+        let Some(epoch) = (s.view.epoch.0 < Timestamp::EPOCH_MAX).then(|| Epoch(s.view.epoch.0 + 1)) else {
+            return false;
+        };
+        let set = s.view.set;
+        let recovered = if state == ViewState::Normal { s.view.recovered } else { epoch };
+        s.complaints.clear();
+        let old = std::mem::replace(&mut s.view, View { set, epoch, state, recovered, members });
+        let view = s.view.clone();
+        members::trace_changes(&old, &view, fx);
+        let enough = usize::from(self.cfg.min_copies);
+        let acknowledges = |v: &View| v.state == ViewState::Normal && members::without_shadows(v).len() >= enough;
+        let holders = &mut self.sets[i].holders;
+        if acknowledges(&view) || self.cfg.recover_alone {
+            *holders = members::without_shadows(&view);
+            if !acknowledges(&old) {
+                self.out.put(codec::holders_key(set), None);
+            }
+        } else {
+            self.out.put(codec::holders_key(set), Some(codec::encode_holders(holders)));
+        }
+        self.out.put(codec::set_key(set), Some(codec::encode_view(&view)));
+        let mut told: Vec<NodeId> = old.members.iter().chain(&view.members).map(|m| m.server).collect();
+        told.sort_unstable();
+        told.dedup();
+        for server in told {
+            let header = self.header(0, view.set, epoch);
+            let body = Body::Control(Control::NewView(Box::new(view.clone())));
+            self.out.send(Packet { src: Layout::META, dst: server, header, body });
+        }
+        true
+    }
+
+    pub(crate) fn recovered(
+        &mut self,
+        now: Time,
+        (src, incarnation): (NodeId, Incarnation),
+        set: SetId,
+        epoch: Epoch,
+        fx: &mut Effects,
+    ) {
+        let Some(&i) = self.by_set.get(&set) else { return };
+        let view = &self.sets[i].view;
+        let ViewState::Recovering { leader } = view.state else { return };
+        let from_leader =
+            view.members.iter().any(|m| m.vssd == leader && m.server == src && m.incarnation == incarnation);
+        if epoch != view.epoch || !from_leader {
+            return;
+        }
+        fx.trace(TracePoint::SetRecovered, u64::from(set.0), u64::from(epoch.0));
+        let (members, before): (_, Vec<VssdId>) = (view.members.clone(), self.sets[i].in_use().collect());
+        if self.new_view(i, ViewState::Normal, members, fx) {
+            self.left(now, i, &before);
+            self.push_map(now);
+        }
+    }
+}
