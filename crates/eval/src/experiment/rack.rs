@@ -20,9 +20,14 @@ const SHARES: [f64; 5] = [0.0, 0.2, 0.5, 0.8, 1.0];
 const SHARES_QUICK: [f64; 3] = [0.2, 0.5, 0.8];
 /// Part of the time that dies work: collection leaves each vSSD time, as it does on the paper's testbed …
 const UTILIZATION: f64 = 0.3;
-/// … and where it leaves less and less, for one share of writes.
-const OTHER_UTILIZATIONS: [f64; 2] = [0.4, 0.5];
+/// … and where it leaves less and less, for the shares of the short forms.
+const OTHER_UTILIZATIONS: [f64; 3] = [0.4, 0.5, 0.7];
 const SHARE: f64 = 0.5;
+/// Writes of a cell of a full form at the least. Schemes end with other numbers of blocks free, up to a hundred apart; that must
+/// be little beside what they erase.
+const WRITES_MIN: u64 = 500_000;
+/// Above this part of the time they are up to three hundred apart, so there are twice as many requests.
+const LONGER_ABOVE: f64 = 0.4;
 /// By whole blocks a vSSD frees a block at a time, whatever the load: with more to collect, replicas never cease to.
 const BLOCK_UTILIZATION: f64 = 0.1;
 /// There the write cache of a vSSD is cut down as the drive is: these are 0.04 % of it, of the paper's 1 TB 0.4 GB. The
@@ -107,10 +112,19 @@ impl Sweep {
             cache_slots: None,
         }
     }
+    /// Reads of a cell, at the least [`Sweep::reads`].
+    fn reads_of(&self, load: Load, utilization: f64) -> u64 {
+        if self.reads < READS_MIN {
+            return self.reads;
+        }
+        let longer = if utilization > LONGER_ABOVE { 2 } else { 1 };
+        let a_write = if load.writes > 0.0 { (1.0 - load.writes) / load.writes } else { 0.0 };
+        (self.reads * longer).max((WRITES_MIN as f64 * a_write) as u64)
+    }
     fn run(&self, seed: u64) -> Result<Vec<Point>, ExperimentError> {
         let points = || self.utilizations.iter().flat_map(|u| self.loads.iter().map(move |l| (*u, *l)));
         let cell = |utilization, load, seed, scheme: &Scheme| {
-            let mut c = Cell::new(*scheme, load).reads(self.reads);
+            let mut c = Cell::new(*scheme, load).reads(self.reads_of(load, utilization));
             (c.utilization, c.seed, c.blocking) = (utilization, seed, self.blocking);
             (c.profile, c.network) = (self.profile.into(), self.network.clone());
             c.cache_slots = self.cache_slots;
@@ -143,7 +157,7 @@ impl Sweep {
     }
 }
 
-/// YCSB by share of writes; in the full form with two seeds, and one share with one seed at the other utilizations. The
+/// YCSB by share of writes; in the full form with two seeds, and some shares with one seed at the other utilizations. The
 /// sweep is for what is said of the configuration.
 fn ycsb(o: Options) -> Result<(Sweep, Vec<Point>), ExperimentError> {
     let shares: &[f64] = if o.quick { &SHARES_QUICK } else { &SHARES };
@@ -154,7 +168,7 @@ fn ycsb(o: Options) -> Result<(Sweep, Vec<Point>), ExperimentError> {
     }
     sweep.seeds = SEEDS;
     let mut points = sweep.run(o.seed)?;
-    let mut busier = Sweep::new(o, vec![Load::ycsb(SHARE)]);
+    let mut busier = Sweep::new(o, SHARES_QUICK.iter().map(|w| Load::ycsb(*w)).collect());
     busier.utilizations = OTHER_UTILIZATIONS.to_vec();
     points.extend(busier.run(o.seed)?);
     Ok((sweep, points))
