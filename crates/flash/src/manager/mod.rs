@@ -431,6 +431,10 @@ impl FlashManager {
     pub fn block_bytes(&self, vssd: VssdId) -> Result<u64, BlockError> {
         Ok(self.live(vssd)?.pages(self.geometry()) * u64::from(self.geometry().page_bytes))
     }
+    /// Dies that the vSSD is on.
+    pub fn dies(&self, vssd: VssdId) -> Result<u32, BlockError> {
+        Ok(self.live(vssd)?.shares(self.alloc.cut()).len() as u32)
+    }
     /// Blocks the vSSD can have at a time, and those it has.
     pub fn blocks(&self, vssd: VssdId) -> Result<(u32, u32), BlockError> {
         let v = self.live(vssd)?;

@@ -254,7 +254,7 @@ impl Store {
     pub fn open(cfg: StoreConfig, fx: &mut Flash<'_>) -> Result<Store, OpenError> {
         let (blocks, _) = fx.manager.blocks(cfg.vssd)?;
         let bytes = fx.manager.block_bytes(cfg.vssd)?;
-        let page = fx.manager.geometry().page_bytes;
+        let (page, dies) = (fx.manager.geometry().page_bytes, fx.manager.dies(cfg.vssd)?);
         let size = space::checked(blocks, bytes, page)?;
         let mut s = Store {
             cfg,
@@ -271,7 +271,7 @@ impl Store {
             tombs: 0,
             segments: BTreeMap::new(),
             log: log::Log::default(),
-            reads: read::Reads::default(),
+            reads: read::Reads::new(dies),
             compaction: None,
             releasing: Vec::new(),
             freed: 0,
@@ -431,6 +431,8 @@ impl Store {
         if !self.open {
             return self.recover_on(fx);
         }
+        // First what the log waits to write: reads would take every place that becomes free in a queue.
+        self.write(fx);
         self.read_blocked(fx);
         if self.failed.is_some() {
             return;

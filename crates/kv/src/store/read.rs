@@ -13,6 +13,9 @@ use super::{Answer, Flash, GETS_MAX, GetError, Io, Key, Loc, SCAN_BYTES_MAX, SCA
 
 /// Gets of one scan under way: as many as a channel's dies have some each.
 const SCAN_READS_MAX: usize = 16;
+/// Reads of all scans under way, for each die of the store: a scan is as fast, and who writes waits for so many and not for a
+/// die's whole queue.
+const SCAN_READS_DIE_MAX: usize = 16;
 
 /// Who asks for a value.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +57,21 @@ pub(super) struct Reads {
     scans: Slab<ScanOp>,
     /// Scans that got a value and may go on.
     pub(super) blocked_scans: Vec<usize>,
+    /// Reads of scans under way at the drive, and as many as may be.
+    scan_reads: usize,
+    scan_reads_max: usize,
+    /// Scans that wait for some of those to end.
+    waiting_scans: VecDeque<usize>,
+}
+
+impl Reads {
+    /// On a vSSD of so many dies.
+    pub(super) fn new(dies: u32) -> Reads {
+        Reads { scan_reads_max: SCAN_READS_DIE_MAX * dies as usize, ..Reads::default() }
+    }
+    fn may_scan(&self) -> bool {
+        self.scan_reads < self.scan_reads_max
+    }
 }
 
 impl Store {
@@ -116,7 +134,10 @@ impl Store {
         let token = self.token(Io::Get(get, loc));
         let (at, range) = ((self.cfg.vssd, self.block(loc.block)), (u64::from(first), u64::from(end - first)));
         match fx.manager.read(fx.now, at, range, token, fx.out) {
-            Ok(()) => self.stats.flash_reads += 1,
+            Ok(()) => {
+                self.stats.flash_reads += 1;
+                self.reads.scan_reads += usize::from(matches!(whose, For::Scan { .. }));
+            }
             Err(BlockError::QueueFull { .. }) => {
                 if let Io::Get(get, _) = self.refused(token) {
                     self.reads.blocked.push_back(get);
@@ -130,6 +151,7 @@ impl Store {
     }
     /// The drive has answered.
     pub(super) fn got(&mut self, get: Get, loc: Loc, result: Result<Payload, BlockError>) {
+        self.reads.scan_reads -= usize::from(matches!(get.whose, For::Scan { .. }));
         let number = self.segments.get(&loc.block).map_or(0, |s| s.number);
         let corrupt = |rule| GetError::Corrupt { block: self.block(loc.block), offset: loc.offset, rule };
         let value = result.map_err(GetError::from).and_then(|data| {
@@ -168,6 +190,11 @@ impl Store {
         while let Some(id) = self.reads.blocked_scans.pop() {
             self.scan_on(fx, id);
         }
+        while self.reads.may_scan()
+            && let Some(id) = self.reads.waiting_scans.pop_front()
+        {
+            self.scan_on(fx, id);
+        }
     }
     pub(super) fn read_unlocked(&mut self) {
         let synced = self.log.synced();
@@ -180,6 +207,7 @@ impl Store {
 
     fn scan_on(&mut self, fx: &mut Flash<'_>, id: usize) {
         loop {
+            let may_scan = self.reads.may_scan();
             let Some(s) = self.reads.scans.get_mut(id) else { return };
             let enough = s.entries.len() - s.gone >= s.limit || s.bytes >= SCAN_BYTES_MAX || s.error.is_some();
             if enough || s.exhausted {
@@ -189,6 +217,12 @@ impl Store {
                 return;
             }
             if s.under_way >= SCAN_READS_MAX {
+                return;
+            }
+            if !may_scan {
+                if !self.reads.waiting_scans.contains(&id) {
+                    self.reads.waiting_scans.push_back(id);
+                }
                 return;
             }
             let Some((key, loc)) = self.index.range((s.from.clone(), Bound::Unbounded)).next() else {
@@ -207,6 +241,7 @@ impl Store {
     fn scan_ends(&mut self, id: usize) {
         let s = self.reads.scans.remove(id);
         self.reads.blocked_scans.retain(|i| *i != id);
+        self.reads.waiting_scans.retain(|i| *i != id);
         self.reads.under_way -= 1;
         let more = self.index.range((s.from.clone(), Bound::Unbounded)).next().map(|(k, _)| Bytes::copy_from_slice(k));
         let whole = |(k, v): (Key, Option<Bytes>)| Some((Bytes::from(k), v?));
