@@ -68,6 +68,8 @@ pub(super) struct Page {
 struct Plan {
     /// It ends with a summary, and has room for it.
     summary: bool,
+    /// That is for its place in the superblock, or there are so many entries: nobody asked for it.
+    due: bool,
     /// It would have room for one.
     fits: bool,
     takes: bool,
@@ -142,7 +144,7 @@ impl BlockMap {
             let (empty, waits) = (st.buffer.is_empty(), st.close && !st.group.is_empty());
             // Nobody writes any more, or waits for this before he writes: what is missing is filled up.
             let hurried = !empty && s == HOST && st.in_flight == 0;
-            if !plan.takes || self.would_look_like_summary(s) {
+            if !plan.takes || self.would_look_like_summary(s) || (plan.due && empty && self.whole_page_waits(s)) {
                 self.emit(io, s, plan.summary);
             } else if let Some(item) = self.streams[s].queue.pop_front() {
                 self.place(s, item, plan.entries);
@@ -164,6 +166,15 @@ impl BlockMap {
         let Some(Item::Write { data, .. } | Item::Copy { data, .. }) = st.queue.front() else { return false };
         st.buffer.len() as u32 + 1 == self.spp && looks_like_summary(data)
     }
+    /// A page's worth of one request is next: in one page it is read by one die, so it is not split over a page that has a
+    /// summary and the one behind, nor all that follow. (Copies fill what there is: a victim must fit one superblock.)
+    fn whole_page_waits(&self, s: usize) -> bool {
+        let queue = &self.streams[s].queue;
+        match (queue.front(), queue.get(self.spp as usize - 1)) {
+            (Some(Item::Write { write: a, .. }), Some(Item::Write { write: b, .. })) => a == b,
+            _ => false,
+        }
+    }
     /// What the page that is being filled can take. A summary always fits the next page: there is one before that is long
     /// enough to be too long after two pages more.
     fn plan(&self, s: usize) -> Plan {
@@ -172,11 +183,12 @@ impl BlockMap {
         let last = st.open.is_some_and(|(_, page)| page + 1 == self.pages);
         let long = st.group.slots(2 * spp as usize + 1) > spp;
         let fits = filled + st.group.slots(0) <= spp;
-        let summary = fits && (last || long || st.soon);
+        let due = fits && (last || long);
+        let summary = due || (fits && st.soon);
         let takes = if summary { filled + 1 + st.group.slots(1) <= spp } else { filled < spp && !long };
         let entries =
             if summary { st.group.room(spp - filled) } else { st.group.room(spp).saturating_sub(2 * spp as usize) };
-        Plan { summary, fits, takes, entries }
+        Plan { summary, due, fits, takes, entries }
     }
     /// There is an open superblock, and nothing that was turned away.
     fn ready_to_place(&mut self, io: &mut Io, s: usize) -> bool {

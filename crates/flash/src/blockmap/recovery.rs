@@ -17,6 +17,8 @@ pub(super) struct Recovery {
     under_way: usize,
     /// By logical block: sequence of the entry that counts.
     newest: Vec<u64>,
+    /// Trims: the block whose summary has it, logical block, sequence.
+    trims: Vec<(u32, u32, u64)>,
     error: Option<MapError>,
 }
 
@@ -33,7 +35,7 @@ impl BlockMap {
         self.taken = blocks.len() as u32;
         blocks.reverse();
         let newest = vec![0; self.map.len()];
-        self.recovery = Some(Box::new(Recovery { blocks, under_way: 0, newest, error: None }));
+        self.recovery = Some(Box::new(Recovery { blocks, under_way: 0, newest, trims: Vec::new(), error: None }));
         self.recover_more(io);
     }
     fn recover_more(&mut self, io: &mut Io) {
@@ -104,7 +106,7 @@ impl BlockMap {
         }
         let h = &mut self.held[block.index as usize];
         if e.slot == NONE {
-            h.trims.push(e.lba);
+            r.trims.push((block.index, e.lba, e.sequence));
         } else {
             h.lbas[e.slot as usize] = e.lba;
         }
@@ -130,6 +132,13 @@ impl BlockMap {
         }
         for &l in self.map.iter().filter(|l| **l != NONE) {
             self.held[(l / self.slots) as usize].valid += 1;
+        }
+        // A trim that something newer stands for keeps no block: a victim whose contents are elsewhere is free at once.
+        // Collection may have nothing else to go on with.
+        for (block, lba, sequence) in r.trims {
+            if r.newest[lba as usize] == sequence {
+                self.held[block as usize].trims.push(lba);
+            }
         }
         // Blocks of which nothing was kept hold no trim either.
         for b in 0..self.held.len() {

@@ -98,14 +98,14 @@ impl Group {
     }
 }
 
-/// Slots of a block of so many pages, of `spp` slots each, that data are sure to have.
+/// Slots of a block of so many pages, of `spp` slots each, that data are sure to have: none of a page with a summary, as a
+/// request that would be split there goes to the next page.
 pub fn data_slots(pages: u64, spp: u64) -> u64 {
     // Two pages of entries are kept free in a summary that is not a block's last.
     let group = ((spp as usize * SLOT - HEAD) / ENTRY_MAX) as u64;
     let group = group.saturating_sub(2 * spp).max(1);
     let slots = pages * spp;
-    let longest = (HEAD as u64 + group.min(slots) * ENTRY_MAX as u64).div_ceil(SLOT as u64);
-    slots.saturating_sub(slots.div_ceil(group) * longest)
+    slots.saturating_sub(slots.div_ceil(group) * spp)
 }
 
 fn entry_bytes(before: u64, e: &Entry) -> usize {
