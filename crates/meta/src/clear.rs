@@ -10,6 +10,8 @@ use crate::volumes::FENCE_ALL;
 
 /// Sets asked at a time: deletion is background work, and a set has one range operation of it at the most.
 const IN_FLIGHT_MAX: usize = 8;
+/// Numbers of requests of one life of the service.
+const REQUESTS_A_LIFE: u32 = 24;
 /// A message unanswered for so long goes to the next member: with [`IN_FLIGHT_MAX`], forty a second at the most, of 100 bytes.
 const RETRY_AFTER: Span = Span::from_millis(200);
 
@@ -38,6 +40,10 @@ pub struct Clearing {
 impl Clearing {
     pub fn new() -> Clearing {
         Clearing { queue: VecDeque::new(), jobs: Vec::new(), next_request: 1, next_sequence: 1, open: BTreeSet::new() }
+    }
+    /// A life of the service begins: a late answer to one before is none of its own.
+    pub fn begin(&mut self, me: Incarnation) {
+        self.next_request = me.0 << REQUESTS_A_LIFE | 1;
     }
     pub fn add(&mut self, volume: VolumeId, sets: &[SetId]) {
         self.queue.extend(sets.iter().map(|&s| (volume, s)));
@@ -79,8 +85,8 @@ impl Clearing {
         }
     }
     /// A set has answered. Returns what is cleared now.
-    pub fn answered(&mut self, now: Time, request: u64, reply: &IoReply) -> Option<(VolumeId, SetId)> {
-        let i = self.jobs.iter().position(|j| j.request == request)?;
+    pub fn answered(&mut self, now: Time, (set, request): (SetId, u64), reply: &IoReply) -> Option<(VolumeId, SetId)> {
+        let i = self.jobs.iter().position(|j| (j.set, j.request) == (set, request))?;
         match reply {
             IoReply::Done => {}
             // A refusal goes to the next member after a pause: a set without a serving member refuses at once.

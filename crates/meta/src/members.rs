@@ -41,6 +41,9 @@ pub struct Place {
     /// Complete in the epoch named.
     pub complete_in: Option<Epoch>,
     pub failed: bool,
+    /// Its flash takes no more programs: it leaves as soon as `min_copies` others have everything, and is no shadow again. What
+    /// it has can be read.
+    pub read_only: bool,
     /// Others of the view could not reach it, nor it them, though it holds a lease: it is left out until it says that it
     /// does.
     pub unreached: bool,
@@ -49,6 +52,10 @@ pub struct Place {
 }
 
 impl Place {
+    /// It is to be in no further view.
+    fn leaves(&self) -> bool {
+        self.leaving || self.unreached || self.read_only
+    }
     pub fn new(vssd: VssdId, node: NodeId, slot: u8) -> Place {
         Place {
             vssd,
@@ -59,6 +66,7 @@ impl Place {
             epoch: Epoch(0),
             complete_in: None,
             failed: false,
+            read_only: false,
             unreached: false,
             worn_out: false,
         }
@@ -215,21 +223,26 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
         let gone = view.members.iter().filter(|m| m.role == Role::Member).all(|m| judge.broken(m));
         return gone.then(|| resume(judge, view, holders)).flatten();
     }
-    let leaves = |m: &Member| judge.place(m.vssd).is_some_and(|p| p.leaving || p.unreached);
+    let leaves = |m: &Member| judge.place(m.vssd).is_some_and(Place::leaves);
     let stays = |m: &&Member| matches!(judge.life(m), Life::Live | Life::Unheard) && !leaves(m);
-    let others = view.members.iter().filter(|m| m.role == Role::Member).any(|m| stays(&m));
+    let staying = view.members.iter().filter(|m| m.role == Role::Member && stays(m)).count();
+    // One that can be read is a copy, as long as there are too few without it.
+    let enough = |p: &Place| {
+        let needed = if p.leaving || p.unreached { 1 } else { usize::from(judge.patience.min_copies).max(1) };
+        staying >= needed
+    };
     let mut next = Vec::with_capacity(judge.places.len());
     for m in &view.members {
-        let leaves = judge.place(m.vssd).filter(|p| p.leaving || p.unreached);
+        let leaves = judge.place(m.vssd).filter(|p| p.leaves());
         match judge.life(m) {
             // As a shadow it serves nothing, and no write completes without its word. Once it has installed that, the
             // others, if there are any, can do without: it does not take itself for a member under the lease it has.
-            Life::Live | Life::Unheard if leaves.is_some() && (others || m.role == Role::Shadow) => {
+            Life::Live | Life::Unheard if leaves.is_some_and(|p| enough(p) || m.role == Role::Shadow) => {
                 if m.role == Role::Member || leaves.is_some_and(|p| p.epoch < view.epoch) {
                     next.push(Member { role: Role::Shadow, ..*m });
                 }
             }
-            Life::Restarted if leaves.is_some_and(|p| p.leaving) => {}
+            Life::Restarted if leaves.is_some_and(|p| p.leaving || p.read_only) => {}
             Life::Live | Life::Unheard => {
                 let complete = judge.place(m.vssd).is_some_and(|p| p.complete_in == Some(view.epoch));
                 let role = if complete { Role::Member } else { m.role };
@@ -242,8 +255,7 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
         }
     }
     for p in judge.places {
-        if !p.leaving && !p.unreached && !view.members.iter().any(|m| m.vssd == p.vssd) && judge.usable(p.vssd, p.node)
-        {
+        if !p.leaves() && !view.members.iter().any(|m| m.vssd == p.vssd) && judge.usable(p.vssd, p.node) {
             next.push(judge.reborn(p.vssd, p.node, Role::Shadow));
         }
     }

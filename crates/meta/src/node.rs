@@ -223,6 +223,7 @@ impl Meta {
             s.lease_ends = now + bound;
         }
         self.me = self.next_incarnation();
+        self.clearing.begin(self.me);
         self.tick_at = now;
     }
 
@@ -311,7 +312,7 @@ impl Meta {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
             Body::Table(Ok(())) => self.row_deleted(header.vssd),
-            Body::Reply(reply) => self.cleared(now, header.request, &reply),
+            Body::Reply(reply) => self.cleared(now, (header.set, header.request), &reply),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
         }
@@ -465,7 +466,7 @@ impl Meta {
         }
     }
 
-    fn cleared(&mut self, now: Time, request: u64, reply: &IoReply) {
+    fn cleared(&mut self, now: Time, request: (SetId, u64), reply: &IoReply) {
         let Some((volume, set)) = self.clearing.answered(now, request, reply) else { return };
         let Some(v) = self.volumes.by_id.get_mut(&volume) else { return };
         v.to_clear.retain(|s| *s != set);

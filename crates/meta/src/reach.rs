@@ -59,9 +59,11 @@ impl Meta {
             known.incarnation == m.incarnation && known.heard_at.is_some() && known.present(now)
         };
         let there: Vec<Member> = s.view.members.iter().filter(|m| lives(m)).copied().collect();
-        let apart = |a: &Member, b: &Member| {
-            s.complaints.iter().any(|c| (c.from, c.about) == (a.vssd, b.vssd) || (c.from, c.about) == (b.vssd, a.vssd))
-        };
+        // What one complained of long ago is over: the view is as it was.
+        let gap = self.cfg.lease * GAP_LEASES;
+        let recent: Vec<_> =
+            s.complaints.iter().filter(|c| now.since(c.last) <= gap).map(|c| (c.from, c.about)).collect();
+        let apart = |a: &Member, b: &Member| recent.contains(&(a.vssd, b.vssd)) || recent.contains(&(b.vssd, a.vssd));
         let leave = who_leaves(&there, apart, usize::from(self.cfg.min_copies));
         if leave.is_empty() {
             return;

@@ -68,7 +68,7 @@ impl Meta {
         self.servers.known.insert(src, server);
         for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
             (p.complete_in, p.epoch) = (None, Epoch(0));
-            (p.failed, p.unreached, p.worn_out) = (false, false, false);
+            (p.failed, p.read_only, p.unreached, p.worn_out) = (false, false, false, false);
         }
         for r in reports {
             self.note(src, r);
@@ -93,8 +93,10 @@ impl Meta {
             return false;
         }
         let complete_in = r.complete.then_some(r.epoch);
-        let news = p.failed != r.failed || p.complete_in != complete_in || p.epoch != r.epoch;
+        let news =
+            p.failed != r.failed || p.read_only != r.read_only || p.complete_in != complete_in || p.epoch != r.epoch;
         (p.failed, p.complete_in, p.epoch) = (p.failed || r.failed, complete_in, r.epoch);
+        p.read_only |= r.read_only;
         news || r.epoch != s.view.epoch
     }
 

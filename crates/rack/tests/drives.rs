@@ -168,6 +168,23 @@ fn what_rots_unread_is_found_and_healed_by_scrubbing() {
     assert_eq!(r.sum(1, |v| v.healed), healed, "nor does a client");
 }
 
+#[test]
+fn a_pass_in_which_nothing_could_be_read_is_none() {
+    let mut r = Rack::new(4, 2 * MIB, |c| c.scrub.every_days = 1.0 / 86_400.0);
+    r.flush();
+    let passes = |r: &Rack| r.sim.server(1).expect("runs").status(r.sim.now()).scrub_passes;
+    r.run(Span::from_secs(3));
+    assert!(passes(&r) > 0);
+    // One comes back alone: it waits for the others.
+    let layout = r.sim.engine().layout();
+    (0..4).for_each(|k| r.sim.crash(layout.server(k)));
+    r.sim.restart(layout.server(1)).expect("its own contents");
+    r.run(Span::from_secs(3));
+    let before = passes(&r);
+    r.run(Span::from_secs(5));
+    assert_eq!(passes(&r), before);
+}
+
 /// One copy is other than the rest, and matches its checksum: no read tells.
 #[test]
 fn a_copy_that_is_silently_wrong_is_found_and_healed_by_comparing() {

@@ -185,6 +185,7 @@ impl Replica {
             epoch: self.epoch,
             complete: self.complete,
             failed: self.failed,
+            read_only: false,
         }
     }
     pub fn stats(&self) -> ReplicaStats {
@@ -412,7 +413,8 @@ impl Replica {
             vssd: m.vssd,
             lat: 0,
             class,
-            original_vssd: m.vssd,
+            // Whom an answer is for that knows nothing of the sender's view.
+            original_vssd: self.cfg.vssd,
             set: self.cfg.set,
             epoch: self.epoch,
             incarnation: self.incarnation,

@@ -202,6 +202,22 @@ fn another_epoch_is_refused_and_told_the_present_one() {
 }
 
 #[test]
+fn a_message_to_a_member_names_whom_an_answer_is_for() {
+    let mut o = One::new(Role::Member);
+    let header = Header { op: Op::Write, epoch: o.r.report().epoch, ..o.header(0, 9) };
+    let body = Body::Io(IoRequest::Flush { volume: V });
+    o.r.handle_io(o.now, Packet { src: NodeId(90), dst: NodeId(2), header, body }, &mut o.store, &mut o.fx);
+    let to_members: Vec<_> = o.fx.packets.drain(..).filter(|p| matches!(p.body, Body::Peer(_))).collect();
+    assert_eq!(to_members.len(), 2);
+    // Who has another epoch knows no vSSD of the sender's.
+    assert!(
+        to_members
+            .iter()
+            .all(|p| p.header.original_vssd == o.r.report().vssd && p.header.vssd != p.header.original_vssd)
+    );
+}
+
+#[test]
 fn without_a_lease_or_as_a_shadow_nothing_is_served() {
     let refused = [IoReply::Failed(IoError::NotServing)];
     let mut o = One::new(Role::Shadow);

@@ -28,6 +28,8 @@ pub struct Scrub {
     busy: u32,
     /// Blocks of the present pass and vSSD whose turn came.
     seen: u64,
+    /// The present pass left out a vSSD that could not be read.
+    partial: bool,
     /// Passes over everything that were finished.
     pub passes: u64,
 }
@@ -83,7 +85,8 @@ impl Server {
 
     /// Between two reads, so that all are read in the time for a pass.
     fn scrub_pause(&self) -> Span {
-        let mapped: u64 = self.vssds.iter().map(|v| self.ssd.space(v.cfg.id).mapped_slots).sum();
+        let readable = self.vssds.iter().filter(|v| v.readable());
+        let mapped: u64 = readable.map(|v| self.ssd.space(v.cfg.id).mapped_slots).sum();
         if mapped == 0 { EMPTY_AGAIN.min(self.cfg.scrub_every) } else { (self.cfg.scrub_every / mapped).max(EVERY_MIN) }
     }
 
@@ -99,11 +102,13 @@ impl Server {
                 (self.scrub.slot, self.scrub.seen) = (self.scrub.slot + 1, 0);
                 self.scrub.from = Some(BlockAddr::default());
                 if self.scrub.slot >= self.vssds.len() {
-                    (self.scrub.slot, self.scrub.passes) = (0, self.scrub.passes + 1);
+                    let whole = !std::mem::take(&mut self.scrub.partial);
+                    (self.scrub.slot, self.scrub.passes) = (0, self.scrub.passes + u64::from(whole));
                     return None;
                 }
                 continue;
             };
+            self.scrub.partial |= self.vssds.get(self.scrub.slot).is_some_and(|v| !v.is_free() && !v.readable());
             if let Some(v) = self.vssds.get(self.scrub.slot).filter(|v| v.readable()) {
                 let mut chunks = Vec::new();
                 self.scrub.from = self.ssd.chunks(v.cfg.id, from, 1, &mut chunks);

@@ -120,11 +120,10 @@ impl Vssd {
     pub(crate) fn is_free(&self) -> bool {
         self.cfg.is_free()
     }
-    /// As the metadata service is told. One that can only be read leaves its set as one that failed does; until then it
-    /// answers reads.
+    /// As the metadata service is told.
     pub(crate) fn report(&self) -> VssdReport {
         let report = self.replica.report();
-        VssdReport { failed: report.failed || self.read_only, ..report }
+        VssdReport { read_only: self.read_only && !report.failed, ..report }
     }
     /// Serves reads in the newest view.
     pub(crate) fn readable(&self) -> bool {

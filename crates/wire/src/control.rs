@@ -52,7 +52,24 @@ impl Wire for View {
     }
 }
 wire_list!(View, "views", VSSDS_PER_SERVER_MAX, 13);
-wire_struct!(VssdReport { vssd, set, epoch, complete, failed });
+impl Wire for VssdReport {
+    fn put(&self, w: &mut Writer<'_>) {
+        let VssdReport { vssd, set, epoch, complete, failed, read_only } = *self;
+        (vssd.put(w), set.put(w), epoch.put(w), complete.put(w));
+        w.u8(if failed { 1 } else { u8::from(read_only) * 2 });
+    }
+    fn get(r: &mut Reader<'_>) -> Result<VssdReport, DecodeError> {
+        let (vssd, set, epoch, complete) = (Wire::get(r)?, Wire::get(r)?, Wire::get(r)?, Wire::get(r)?);
+        let offset = r.offset();
+        let (failed, read_only) = match r.u8()? {
+            0 => (false, false),
+            1 => (true, false),
+            2 => (false, true),
+            kind => return Err(DecodeError::UnknownKind { what: "vSSD's health", kind, offset }),
+        };
+        Ok(VssdReport { vssd, set, epoch, complete, failed, read_only })
+    }
+}
 wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
 wire_struct!(VssdWear { vssd, erases });
 wire_list!(VssdWear, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 12);

@@ -54,6 +54,8 @@ pub struct VssdReport {
     pub complete: bool,
     /// A device failure that is final (rule 12): to be removed.
     pub failed: bool,
+    /// It has not failed, but its flash takes no more programs: what it has is read, and copied to others; it is to leave.
+    pub read_only: bool,
 }
 
 /// Where a vSSD lies: `slot` numbers the equal parts of its server's drive.

@@ -47,6 +47,7 @@ pub struct Scripted {
     pub complete: bool,
     pub fences: Vec<(VolumeId, u32)>,
     pub failed: bool,
+    pub read_only: bool,
     /// Sends nothing and hears nothing.
     pub silent: bool,
     pub leased_at: Option<Time>,
@@ -86,6 +87,7 @@ impl Rack {
             complete: false,
             fences: Vec::new(),
             failed: false,
+            read_only: false,
             silent: false,
             leased_at: None,
             refused: None,
@@ -213,7 +215,14 @@ impl Rack {
     fn report(&self, i: usize) -> Vec<VssdReport> {
         let s = &self.servers[i];
         let epoch = s.view.as_ref().map_or(Epoch(0), |v| v.epoch);
-        vec![VssdReport { vssd: s.vssd, set: SetId(0), epoch, complete: s.complete, failed: s.failed }]
+        vec![VssdReport {
+            vssd: s.vssd,
+            set: SetId(0),
+            epoch,
+            complete: s.complete,
+            failed: s.failed,
+            read_only: s.read_only,
+        }]
     }
 
     /// The server starts a new life and registers.

@@ -63,8 +63,14 @@ fn a_restarted_server_is_a_shadow_until_complete_in_the_current_epoch() {
     assert_eq!(r.roles(), "MSM");
     // A report about an earlier epoch promotes nobody.
     let s = r.servers[1].clone();
-    let stale =
-        VssdReport { vssd: s.vssd, set: SetId(0), epoch: Epoch(r.view().epoch.0 - 1), complete: true, failed: false };
+    let stale = VssdReport {
+        vssd: s.vssd,
+        set: SetId(0),
+        epoch: Epoch(r.view().epoch.0 - 1),
+        complete: true,
+        failed: false,
+        read_only: false,
+    };
     r.control(s.node, s.incarnation, 0, Control::Heartbeat { sequence: 1, vssds: vec![stale] });
     assert_eq!(r.roles(), "MSM");
     r.fill_shadows();
@@ -79,7 +85,14 @@ fn heartbeats_of_an_earlier_life_renew_nothing() {
     let old = r.servers[0].clone();
     r.start(0);
     r.servers[0].leased_at = None;
-    let vssds = vec![VssdReport { vssd: old.vssd, set: SetId(0), epoch: Epoch(1), complete: false, failed: false }];
+    let vssds = vec![VssdReport {
+        vssd: old.vssd,
+        set: SetId(0),
+        epoch: Epoch(1),
+        complete: false,
+        failed: false,
+        read_only: false,
+    }];
     r.control(old.node, old.incarnation, 0, Control::Heartbeat { sequence: 1, vssds });
     assert_eq!(r.servers[0].leased_at, None);
 }
@@ -134,6 +147,67 @@ fn a_failed_device_leaves_the_set_at_once_and_comes_back_repaired() {
     r.start(1);
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "MSM");
+}
+
+#[test]
+fn a_read_only_member_serves_nothing_before_it_is_out_and_is_no_shadow_again() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers[1].read_only = true;
+    r.heartbeat(1);
+    assert_eq!(r.roles(), "MSM", "first it serves nothing any more");
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "M-M");
+    r.start(1);
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "M-M");
+}
+
+#[test]
+fn a_read_only_member_that_is_left_alone_fills_the_others_before_it_leaves() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    (r.servers[1].silent, r.servers[2].silent) = (true, true);
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "M--");
+    r.start(1);
+    r.start(2);
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MSS");
+    // What was answered is in its memory alone: the others lost theirs.
+    r.servers[0].read_only = true;
+    r.run(LEASE);
+    assert_eq!((r.roles().as_str(), r.view().state), ("MSS", ViewState::Normal));
+    r.fill_shadows();
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MMS", "one copy besides it is too few");
+    r.fill_shadows();
+    r.run(LEASE);
+    assert_eq!(r.roles(), "-MM");
+}
+
+#[test]
+fn a_complaint_of_long_ago_keeps_nobody_in_a_view_that_others_cannot_reach() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    let complain = |r: &mut Rack, from: usize, about: usize| {
+        let (s, about, epoch) = (r.servers[from].clone(), r.servers[about].vssd, r.view().epoch);
+        let silent = vec![about];
+        r.control(s.node, s.incarnation, 0, Control::Silent { set: SetId(0), epoch, silent });
+    };
+    // It was over before anybody had to leave.
+    complain(&mut r, 0, 1);
+    r.run(LEASE * 20);
+    assert_eq!(r.roles(), "MMM");
+    for _ in 0..30 {
+        complain(&mut r, 0, 2);
+        complain(&mut r, 1, 2);
+        r.run(LEASE / 10);
+    }
+    assert_eq!(r.roles(), "MM-");
 }
 
 #[test]

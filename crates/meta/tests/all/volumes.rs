@@ -168,6 +168,8 @@ fn deletion_fences_then_clears_every_set_and_survives_a_restart() {
     r.run(Span::from_millis(300));
     let again = asked(&mut r);
     assert!(matches!(again[0].1, IoRequest::Fence { .. }));
+    answer(&mut r, second[0].0, IoReply::Done);
+    assert_eq!(asked(&mut r), [], "a late answer to the life before");
     answer(&mut r, again[0].0, IoReply::Done);
     let zero = asked(&mut r);
     let IoRequest::Zero { range, fua: true, attach: u32::MAX, mutation } = zero[0].1 else { panic!("{zero:?}") };

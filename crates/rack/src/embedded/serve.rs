@@ -294,6 +294,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             for r in &ready {
                 self.take_in(now, *r)?;
             }
+            // Whether the lease still holds is asked of the time after all that is handled had come: the process may have
+            // stood still before that.
+            now = self.clock.read();
             if now >= self.next_sweep {
                 self.sweep(now);
             }

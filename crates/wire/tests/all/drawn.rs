@@ -251,12 +251,10 @@ impl Draw {
     }
 
     fn reports(&mut self) -> Vec<VssdReport> {
-        self.list(5, |d| VssdReport {
-            vssd: VssdId(d.u32()),
-            set: SetId(d.u32()),
-            epoch: Epoch(d.u32()),
-            complete: d.bool(),
-            failed: d.bool(),
+        self.list(5, |d| {
+            let (vssd, set, epoch) = (VssdId(d.u32()), SetId(d.u32()), Epoch(d.u32()));
+            let (complete, failed) = (d.bool(), d.bool());
+            VssdReport { vssd, set, epoch, complete, failed, read_only: !failed && d.bool() }
         })
     }
     fn role(&mut self) -> Role {
