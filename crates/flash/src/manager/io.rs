@@ -92,10 +92,35 @@ impl FlashManager {
     /// To the queue of the die where it is to be done.
     pub(super) fn enqueue_again(&mut self, id: u32, first: bool) {
         let r = &self.requests[id as usize];
-        let block = self.block_of(r.at);
-        let (die, cost, flow) = (self.die_of(block), self.cost(&r.work), r.flow);
+        let die = self.die_of(self.nearer(r));
+        self.enqueue_at(id, die, first);
+    }
+    fn enqueue_at(&mut self, id: u32, die: u32, first: bool) {
+        let r = &self.requests[id as usize];
+        let (cost, flow) = (self.cost(&r.work), r.flow);
         self.dies[die as usize].queue.push(flow, id, cost, self.now, first);
         self.kick.push(die);
+    }
+    /// Where the page that is read is as well: copied to another die already, by the move of its block.
+    fn copy_of(&self, r: &Request) -> Option<u32> {
+        let (At::Logical(l), Work::Read { page, .. }) = (r.at, &r.work) else { return None };
+        let from = self.mapped(l);
+        let to = self.copied(from, *page)?;
+        (self.die_of(to) != self.die_of(from)).then_some(to)
+    }
+    /// Of the places where it can be done the one whose die has less to do.
+    fn nearer(&self, r: &Request) -> u32 {
+        let old = self.block_of(r.at);
+        let Some(new) = self.copy_of(r) else { return old };
+        let waiting = |block: u32| {
+            let d = &self.dies[self.die_of(block) as usize];
+            d.queue.waiting() + usize::from(d.busy.is_some())
+        };
+        if waiting(new) < waiting(old) { new } else { old }
+    }
+    /// Where it is done by this die, or must be by another.
+    fn block_at(&self, r: &Request, die: u32) -> u32 {
+        self.copy_of(r).filter(|b| self.die_of(*b) == die).unwrap_or_else(|| self.block_of(r.at))
     }
     fn block_of(&self, at: At) -> u32 {
         match at {
@@ -122,7 +147,7 @@ impl FlashManager {
         while self.dies[die as usize].busy.is_none() {
             let Some(id) = self.dies[die as usize].queue.pop(self.now) else { return };
             let r = &self.requests[id as usize];
-            let block = self.block_of(r.at);
+            let block = self.block_at(r, die);
             let program = matches!(r.work, Work::Program { .. });
             if program && matches!(r.at, At::Logical(_)) && self.stopped(block) {
                 // The four-step migration: what changes the block waits until it is moved.
@@ -153,7 +178,7 @@ impl FlashManager {
         let is_read = |id: u32| matches!(requests[id as usize].work, Work::Read { .. });
         let same = |a: u32, b: u32| requests[a as usize].at == requests[b as usize].at;
         let Some(id) = self.dies[die as usize].queue.pop_read(self.now, is_read, same) else { return };
-        let block = self.block_of(self.requests[id as usize].at);
+        let block = self.block_at(&self.requests[id as usize], die);
         if self.die_of(block) != die {
             return self.enqueue_again(id, false);
         }
@@ -205,14 +230,14 @@ impl FlashManager {
         if most == 0 || !self.cfg.multi_plane || self.failed.is_some() {
             return Vec::new();
         }
-        let Some((_, page, what)) = self.goes_along(id) else { return Vec::new() };
+        let Some((_, page, what)) = self.goes_along(id, die) else { return Vec::new() };
         let mut planes = vec![self.plane_of(block)];
         // Blocks of programs that stay: no later one of the same block goes before.
         let mut kept = Vec::new();
         let mut queue = std::mem::take(&mut self.dies[die as usize].queue);
         let flow = self.requests[id as usize].flow;
         let taken = queue.take_along(flow, most, |r| {
-            let Some((block, its_page, its)) = self.goes_along(r) else { return false };
+            let Some((block, its_page, its)) = self.goes_along(r, die) else { return false };
             let plane = self.plane_of(block);
             let same = (its_page, its) == (page, what) && self.die_of(block) == die;
             if same && !planes.contains(&plane) && !kept.contains(&block) {
@@ -233,10 +258,10 @@ impl FlashManager {
             Work::Erase => 0,
         }
     }
-    /// Block and page of the request, and what is done there. `None`: it waits for the end of a move.
-    fn goes_along(&self, id: u32) -> Option<(u32, u16, Does)> {
+    /// Block and page of the request at this die, and what is done there. `None`: it waits for the end of a move.
+    fn goes_along(&self, id: u32, die: u32) -> Option<(u32, u16, Does)> {
         let r = &self.requests[id as usize];
-        let block = self.block_of(r.at);
+        let block = self.block_at(r, die);
         let stopped = matches!(r.at, At::Logical(_)) && self.stopped(block);
         Some(match r.work {
             Work::Read { page, .. } => (block, page, Does::Read),
@@ -256,7 +281,7 @@ impl FlashManager {
         };
         self.charge_die(die, first.0, done_at);
         self.stats.together += beside.len() as u64 + 1;
-        let others = beside.iter().filter_map(|&id| Some((id, self.goes_along(id)?.0)));
+        let others = beside.iter().filter_map(|&id| Some((id, self.goes_along(id, die)?.0)));
         for (id, block) in std::iter::once(first).chain(others.collect::<Vec<_>>()) {
             let oob = match self.requests[id as usize].work {
                 Work::Erase => self.erased_oob(block),
@@ -304,6 +329,13 @@ impl FlashManager {
     }
     fn settle(&mut self, out: &mut ManagerOut, id: u32, block: u32, result: Result<DeviceData, DeviceError>) {
         let r = &self.requests[id as usize];
+        let old = self.block_of(r.at);
+        if let (Work::Read { .. }, At::Logical(_), Err(_)) = (&r.work, r.at, &result)
+            && old != block
+        {
+            // The copy cannot be read; where it was copied from it can.
+            return self.enqueue_at(id, self.die_of(old), true);
+        }
         let bad = matches!(result, Err(DeviceError::BadBlock { .. }));
         if let (Work::Program { .. }, At::Logical(_), true) = (&r.work, r.at, bad) {
             // First of what waits for the block, which moves to a good one.

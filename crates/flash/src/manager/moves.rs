@@ -1,7 +1,8 @@
 //! Migration of an erase block in four steps (§3.1.5, FB9): its pages are read into memory and programmed in their new
 //! place, a page at a time; when all is there that was programmed, what changes the block is stopped and queued; what was
 //! programmed meanwhile follows; the map points there, and what waited goes on. Reads go to the old place all the
-//! while. The old erase block is erased after the next sync, so at every instant one of the two is whole on flash.
+//! while, or, of a page that is copied, to the new one, if its die has less to do. The old erase block is erased after
+//! the next sync, so at every instant one of the two is whole on flash.
 
 use std::sync::Arc;
 
@@ -64,6 +65,11 @@ impl FlashManager {
         self.dies[home as usize].moving += 1;
         self.aim(id);
         true
+    }
+    /// Where this page of the block, which is being moved, is copied already.
+    pub(super) fn copied(&self, block: u32, page: u16) -> Option<u32> {
+        let m = &self.moves[*self.moving.get(&block)? as usize];
+        (page < m.next).then_some(m.to)
     }
     /// Programs of the block, which is being moved, wait.
     pub(super) fn stopped(&self, block: u32) -> bool {

@@ -336,6 +336,56 @@ fn what_is_written_to_a_block_that_moves_does_not_wait_for_all_of_it() {
 }
 
 #[test]
+fn pages_that_are_copied_are_read_at_both_dies() {
+    let mut cfg = timed();
+    // A page of 16 KiB in 16 ms.
+    cfg.move_bytes_per_s = Some(1_000_000);
+    let mut r = Rig::new(&cfg);
+    let v = r.vssd(Isolation::Channel, 0);
+    let b = r.block(v);
+    r.write(b, 64);
+    r.settle();
+    let burst = |r: &mut Rig, page: u64| {
+        let begin = r.now;
+        let tokens: Vec<u64> = (0..32).map(|_| r.token()).collect();
+        for t in &tokens {
+            r.manager.read(r.now, (v, b), (page * PAGE, PAGE), *t, &mut r.out).expect("written");
+        }
+        let mut left = tokens.len();
+        while left > 0 {
+            r.until(|d| matches!(d, Done::Read { token, result: Ok(_) } if tokens.contains(token)));
+            left -= 1;
+        }
+        r.now.since(begin)
+    };
+    let alone = burst(&mut r, 0);
+    assert!(r.manager.swap_dies(r.now, &Swap { dies: vec![(0, 6), (1, 7)] }, &mut r.out));
+    // Some pages of each erase block are there, but not the last.
+    while r.now < Time::ZERO + Span::from_millis(400) {
+        match r.manager.wake() {
+            Some(at) if r.in_flight.iter().all(|f| f.0.done_at > at) && r.out.commands.is_empty() => {
+                r.now = r.now.max(at);
+                r.manager.tick(r.now, &mut r.out);
+            }
+            _ => _ = r.step().expect("moves go on"),
+        }
+    }
+    assert!(r.manager.swapping());
+    let (copied, not_yet) = (burst(&mut r, 0), burst(&mut r, 63));
+    assert!(r.manager.swapping(), "the reads came while the block moved");
+    assert!(copied * 10 < alone * 7, "{copied}, {alone} from one die");
+    assert!(not_yet * 10 > alone * 9, "{not_yet}, {alone} from one die");
+    r.manager.check().expect("whole");
+    // A copy that cannot be read is read where it was copied from.
+    let copies = r.programs.values().flatten().filter(|p| p.page == 0 && p.block / 64 >= 6);
+    let copies: Vec<PageAddr> = copies.copied().collect();
+    assert_eq!(copies.len(), 4);
+    copies.into_iter().for_each(|p| r.disk.lose_page(p));
+    burst(&mut r, 0);
+    assert!(r.manager.swapping(), "the reads came while the block moved");
+}
+
+#[test]
 fn who_rewrites_does_not_wait_for_others_to_leave_its_new_place() {
     let mut cfg = timed();
     cfg.move_bytes_per_s = Some(500_000);
