@@ -11,15 +11,12 @@ use rackweave_core::{Incarnation, RackId, Span, Time};
 const SENT_MAX: usize = 64;
 /// An unanswered registration is repeated after this: ten a second for a server.
 const HELLO_AGAIN: Span = Span::from_millis(100);
-/// A metadata service that does not say whose rack it is when asked so often is of a version that has no identity.
-const RACK_ASKS_MAX: u32 = 10;
 
 /// Whose the drive is, and whose the rack.
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     drive: Option<RackId>,
     rack: Option<RackId>,
-    asks: u32,
 }
 
 /// Membership of the rack, as seen from one life of a server.
@@ -64,9 +61,9 @@ impl Registration {
             lease_until: Time::ZERO,
         }
     }
-    /// Asks whose rack it is before it registers; `drive` says whose the drive is.
+    /// Asks whose rack it is, until somebody says so, and registers then; `drive` says whose the drive is.
     pub fn ask_rack(&mut self, drive: Option<RackId>) {
-        self.owner = Some(Owner { drive, rack: None, asks: 0 });
+        self.owner = Some(Owner { drive, rack: None });
     }
     /// Whose rack it is. Nobody serves with a drive of another's.
     pub fn rack_is(&mut self, now: Time, nonce: u64, rack: RackId) {
@@ -80,9 +77,9 @@ impl Registration {
         self.owner.and_then(|o| o.rack)
     }
     fn asks_whose(&self) -> bool {
-        self.owner.is_some_and(|o| o.rack.is_none() && o.asks < RACK_ASKS_MAX)
+        self.owner.is_some_and(|o| o.rack.is_none())
     }
-    /// The drive may be used: it is of this rack, as far as is asked and answered. Before that nothing in it is changed.
+    /// The drive may be used: it is of this rack, or that is not asked. Before the answer nothing in it is changed.
     pub fn may_use_drive(&self) -> bool {
         !self.refused && !self.asks_whose()
     }
@@ -98,8 +95,7 @@ impl Registration {
         if self.incarnation.is_none() {
             self.again_at = now + HELLO_AGAIN;
             let nonce = self.nonce;
-            if let Some(o) = self.owner.as_mut().filter(|o| o.rack.is_none() && o.asks < RACK_ASKS_MAX) {
-                o.asks += 1;
+            if self.asks_whose() {
                 return Control::RackAsk { nonce };
             }
             return if self.empty {
@@ -232,11 +228,13 @@ mod tests {
         r.rack_is(Time(5), 7, own);
         assert_eq!((r.rack(), r.refused, r.deadline()), (Some(own), true, Time::MAX), "it never registers");
         assert!(!r.may_use_drive());
-        // A metadata service of before has no identity to tell.
+        // Nobody hears: nothing else is said, and the drive is left alone, however long that takes.
         let mut r = asking(Some(own));
-        let asks =
-            (0..100).take_while(|&t| matches!(r.message(Time(t), vec![], false), Control::RackAsk { .. })).count();
-        assert_eq!(asks as u32, RACK_ASKS_MAX - 1);
+        r.ready = true;
+        assert!((0..100).all(|t| matches!(r.message(Time(t), vec![], false), Control::RackAsk { nonce: 7 })));
+        assert!(!r.may_use_drive());
+        assert_eq!(r.deadline(), Time(99) + HELLO_AGAIN);
+        r.rack_is(Time(200), 7, own);
         assert!(r.may_use_drive());
         assert!(matches!(r.message(Time(200), vec![], false), Control::ServerHello { .. }));
     }

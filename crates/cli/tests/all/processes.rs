@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::net::UdpSocket;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -263,6 +264,13 @@ fn a_server_whose_device_is_gone_refuses_to_begin_an_empty_one() {
     wait_for_all_members(&r);
 }
 
+/// One node of a rack that was started as processes and has been stopped, alone.
+fn node(r: &Rack, what: &[&str]) -> Child {
+    let (data, config) = (r.data().display().to_string(), r.data().join("nodes.toml").display().to_string());
+    let args = [&["node"], what, &["--config", &config, "--data", &data]].concat();
+    rackweave(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts")
+}
+
 #[test]
 fn a_server_refuses_to_serve_with_another_rack_s_drive() {
     let (mut r, mut other) = (start(), start());
@@ -287,8 +295,25 @@ fn a_server_refuses_to_serve_with_another_rack_s_drive() {
     for named in ["ssd-1.rwk", &own, &foreign, "--replace-ssd"] {
         assert!(e.contains(named), "{named} is not named in {e}");
     }
-    let same = Command::new("cmp").arg(device(&r)).arg(device(&other)).status().expect("runs");
-    assert!(same.success(), "not a byte of it is changed");
+    let same = || Command::new("cmp").arg(device(&r)).arg(device(&other)).status().expect("runs").success();
+    assert!(same(), "not a byte of it is changed");
+    // Nor while nobody says whose rack it is, which may take longer than any number of questions.
+    let mut server = node(&r, &["server", "--id", "1"]);
+    let asked = Instant::now();
+    while asked.elapsed() < Duration::from_secs(3) {
+        assert!(server.try_wait().expect("waits").is_none(), "it ended before it knew");
+        crate::harness::pause();
+    }
+    assert!(same(), "not a byte of it is changed before somebody answered");
+    let mut meta = node(&r, &["meta"]);
+    wait_for("the server knows", || server.try_wait().expect("waits").is_some());
+    let o = server.wait_with_output().expect("ended");
+    let e = text(&o.stderr);
+    assert_eq!(o.status.code(), Some(1), "{e}");
+    assert!(e.contains(&own) && e.contains(&foreign), "{e}");
+    assert!(same(), "not a byte of it is changed");
+    signal(meta.id() as i32, libc::SIGTERM);
+    assert!(meta.wait().expect("ended").success());
     // Its own, as it was before drives had an owner.
     fs::remove_file(device(&r)).expect("removed");
     fs::rename(&kept, device(&r)).expect("moved");
