@@ -1,7 +1,9 @@
 //! Drives that wear out, and contents that rot unread.
 
+use rackweave_core::msg::BlockRange;
+use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::request::{ReplyData, RequestOp};
-use rackweave_core::{Payload, Rng, Span, VolumeId};
+use rackweave_core::{BlockAddr, Payload, Rng, Span, Timestamp, VolumeId, VssdId};
 use rackweave_rack::RackConfig;
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_server::VssdStatus;
@@ -215,6 +217,44 @@ fn a_copy_that_is_silently_wrong_is_found_and_healed_by_comparing() {
             r.start(other);
             r.run(Span::from_secs(2));
         }
+    }
+}
+
+/// A zeroing that only some members heard of: each copy matches its checksum, and of a zeroed block there is none to read.
+#[test]
+fn a_block_that_is_zeroed_at_one_member_and_held_by_another_is_found_by_comparing() {
+    for heard in [&[0][..], &[2], &[0, 1], &[1, 2]] {
+        let mut r = Rack::new(6, 2 * MIB, |c| (c.replicas, c.scrub.every_days) = (3, 1.0 / 86_400.0));
+        r.flush();
+        // Until everything is on flash.
+        r.run(Span::from_secs(1));
+        let members = r.members(0);
+        let held = |r: &Rack, (vssd, server): (VssdId, u32)| {
+            let ssd = r.sim.server(server).expect("runs").ssd();
+            let (mut chunks, mut entries) = (Vec::new(), Vec::new());
+            ssd.chunks(vssd, BlockAddr::default(), usize::MAX, &mut chunks);
+            chunks.iter().for_each(|c| ssd.scan_chunk(vssd, c.0, &mut entries));
+            entries
+        };
+        let before = held(&r, members[0]);
+        let entry = before[before.len() / 2];
+        let (a, v) = (entry.addr, entry.version);
+        assert!(entry.mapped && members.iter().all(|m| held(&r, *m) == before));
+        let now = r.sim.now();
+        let zeroed = Timestamp::new(v.epoch(), v.version() + 2, 1);
+        for m in heard.iter().map(|k| members[*k]) {
+            let range = BlockRange { volume: a.volume, first: a.block, count: 1 };
+            r.sim.server_mut(m.1).expect("runs").ssd_mut().zero_range(now, m.0, range, zeroed);
+        }
+        r.run(Span::from_secs(6));
+        for m in &members {
+            let at = held(&r, *m).into_iter().find(|e| e.addr == a);
+            assert!(at.is_none_or(|e| !e.mapped && e.version == zeroed), "{heard:?}: {m:?} has {at:?}");
+            let others = |all: Vec<ScanEntry>| all.into_iter().filter(|e| e.addr != a).collect::<Vec<_>>();
+            assert_eq!(others(held(&r, *m)), others(before.clone()), "nothing else is touched");
+        }
+        let sum = |of: fn(&VssdStatus) -> u64| (0..4).map(|s| r.sum(s, of)).sum::<u64>();
+        assert!((1..=2).contains(&sum(|v| v.scrub_mismatches)) && sum(|v| v.scrub_undecided) == 0);
     }
 }
 

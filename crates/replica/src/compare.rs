@@ -2,16 +2,20 @@
 //! member of the view tells the others what it has read in turn ([`Replica::scrub`]); they read the same blocks and answer what
 //! they have. One version of a block has one contents, so this needs no lock: only versions that are Valid are told, and what
 //! was written meanwhile is left to the next pass.
+//!
+//! Ranges that are asked about leave no gap between them, so a block that one member has and another has not is noticed, too,
+//! be it zeroed there or lost. The other may just be writing it; so it is asked for the block alone, which nobody answers
+//! before it is Valid ([`Peer::BlockAsk`]).
 
 use std::collections::VecDeque;
 
 use rackweave_core::msg::peer::{BlockSum, CHUNK_BLOCKS, SUMS_MAX};
 use rackweave_core::msg::{BlockRange, Mutation, Peer, Role, ViewState};
 use rackweave_core::rng::mix64;
-use rackweave_core::{BLOCK, BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Timestamp, TracePoint};
 
 use crate::active::Entry;
-use crate::op::{Load, Purpose};
+use crate::op::{Load, Purpose, number};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
@@ -21,14 +25,20 @@ const GATHER_MAX: usize = 32;
 /// A member that let so many comparisons pass without an answer is asked no more in this view: it may be of a version that
 /// does not know the question.
 const SILENT_MAX: u8 = 2;
+/// Blocks of one comparison that a member is asked for, 4 KiB each; the next pass goes on.
+const SUSPECTS_MAX: usize = 32;
 /// A fill stamps what it copied over something never agreed on with version numbers up to this; no write has one.
 const FILL_VERSION_MAX: u64 = 1;
 
 /// What a comparison has come to.
 #[derive(Debug, Default)]
 pub(crate) struct Compare {
-    /// Read here and compared with nobody yet, of two chunks at the most.
-    gathered: Vec<(VolumeId, BlockSum)>,
+    /// Read here and compared with nobody yet, of two chunks at the most. A block that is not mapped has no contents to
+    /// compare: that it was passed says that its chunk is to be asked about.
+    gathered: Vec<(BlockAddr, Option<BlockSum>)>,
+    /// The others were asked about all of this block's chunk before it.
+    asked_to: Option<BlockAddr>,
+    suspects: Vec<Suspect>,
     round: Option<Round>,
     /// What others asked for, one at a time of each.
     answering: Vec<Answering>,
@@ -40,11 +50,23 @@ pub(crate) struct Compare {
 #[derive(Debug)]
 struct Round {
     id: u64,
-    volume: VolumeId,
+    range: BlockRange,
     own: Vec<BlockSum>,
     /// Members that have not answered, as bits.
     missing: u64,
-    answers: Vec<(usize, Vec<BlockSum>)>,
+    /// And what of the range each has told all of.
+    answers: Vec<(usize, BlockRange, Vec<BlockSum>)>,
+}
+
+/// A block that another member has and this one has not, or the other way round; the other has been asked for it.
+#[derive(Debug)]
+struct Suspect {
+    request: u64,
+    with: usize,
+    addr: BlockAddr,
+    /// What is held here: the version, and the contents' checksum (a block that is not mapped is zero).
+    version: Timestamp,
+    crc: u32,
 }
 
 /// Blocks that are read for another member, one after another.
@@ -66,8 +88,12 @@ fn digest(sums: &[BlockSum]) -> u64 {
     })
 }
 
-fn chunk((volume, s): &(VolumeId, BlockSum)) -> (VolumeId, u32) {
-    (*volume, s.block / CHUNK_BLOCKS)
+fn chunk(a: BlockAddr) -> BlockAddr {
+    BlockAddr::new(a.volume, a.block - a.block % CHUNK_BLOCKS)
+}
+
+fn zero_sum() -> u32 {
+    contents_sum(&Payload::zero(BLOCK))
 }
 
 /// CRC32C of a block's contents. Elided ones (simulations have them) are told apart by their identities, however they are held.
@@ -99,7 +125,7 @@ impl Replica {
         store: &mut S,
         fx: &mut rackweave_core::Effects,
     ) {
-        self.begin_round(&mut Cx { now, store, fx });
+        self.begin_round(&mut Cx { now, store, fx }, true);
     }
 
     /// Members that it is this one's turn to compare itself with, as bits.
@@ -122,46 +148,61 @@ impl Replica {
         version: Timestamp,
         data: &Payload,
     ) {
-        if self.compared_with() == 0 || !cx.store.mapped(a) {
+        if self.compared_with() == 0 {
             return;
         }
         if self.compare.gathered.len() >= GATHER_MAX {
             // The comparison before is not over, and the reader did not wait.
             return;
         }
-        self.compare.gathered.push((a.volume, BlockSum { block: a.block, version, crc: contents_sum(data) }));
+        let sum = BlockSum { block: a.block, version, crc: contents_sum(data) };
+        self.compare.gathered.push((a, cx.store.mapped(a).then_some(sum)));
         self.compare_gathered(cx);
     }
 
     /// Begins to compare when so much has been read, or the reader has come to another chunk.
     fn compare_gathered<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let gathered = &self.compare.gathered;
-        if gathered.len() >= GATHER_MAX || gathered.iter().any(|s| chunk(s) != chunk(&gathered[0])) {
-            self.begin_round(cx);
+        if gathered.len() >= GATHER_MAX || gathered.iter().any(|s| chunk(s.0) != chunk(gathered[0].0)) {
+            self.begin_round(cx, false);
         }
     }
 
-    fn begin_round<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
-        let Some(first) = self.compare.gathered.first().filter(|_| self.compare.round.is_none()) else { return };
-        let (of, volume) = (chunk(first), first.0);
+    /// `ended`: nothing is read after what was gathered.
+    fn begin_round<S: Store>(&mut self, cx: &mut Cx<'_, S>, ended: bool) {
+        if self.compare.round.is_some() {
+            return;
+        }
+        let c = &mut self.compare;
+        let next = c.gathered.first().map(|s| chunk(s.0));
+        // What lies behind the last block of a chunk that was read is asked about before the next chunk.
+        let behind = c.asked_to.filter(|a| a.block % CHUNK_BLOCKS > 0 && next != Some(chunk(*a)));
+        let Some(of) = behind.filter(|_| next.is_some() || ended).map(chunk).or(next) else { return };
         let mut own: Vec<BlockSum> = Vec::new();
-        self.compare.gathered.retain(|s| {
-            let other = chunk(s) != of;
-            own.extend((!other).then_some(s.1));
-            other
+        c.gathered.retain(|s| {
+            own.extend(s.1.filter(|_| chunk(s.0) == of));
+            chunk(s.0) != of
         });
         // Reads end in another order than they began, and a block may have been read twice.
         own.sort_by_key(|s| s.block);
         own.dedup_by_key(|s| s.block);
+        let from = c.asked_to.filter(|a| chunk(*a) == of).map_or(of.block, |a| a.block);
+        let first = own.first().map_or(from, |s| s.block.min(from));
+        let last = if ended || !c.gathered.is_empty() || own.is_empty() {
+            of.block | (CHUNK_BLOCKS - 1)
+        } else {
+            own.last().map_or(first, |s| s.block.max(from))
+        };
+        c.asked_to = last.checked_add(1).map(|block| BlockAddr { block, ..of });
         let missing = self.compared_with();
-        let (Some(first), Some(last)) = (own.first(), own.last()) else { return };
         if missing == 0 || !self.serving(cx.now) {
             return;
         }
-        let range = BlockRange { volume, first: first.block, count: last.block - first.block + 1 };
+        let range = BlockRange { volume: of.volume, first, count: last - first + 1 };
         let (id, digest) = (self.id(), digest(&own));
         self.compare.silent.resize(self.members.len(), 0);
-        self.compare.round = Some(Round { id, volume, own, missing, answers: Vec::new() });
+        self.compare.suspects.clear();
+        self.compare.round = Some(Round { id, range, own, missing, answers: Vec::new() });
         for k in Self::bits(missing) {
             self.send_as(rackweave_core::msg::Class::Copper, cx, k, id, Peer::SumsAsk { range, digest });
         }
@@ -200,8 +241,9 @@ impl Replica {
         }
         let mut entries = Vec::new();
         cx.store.scan_chunk(BlockAddr::new(range.volume, chunk), &mut entries);
-        let asked = entries.iter().filter(|e| e.mapped && range.contains(e.addr.block)).take(SUMS_MAX as usize);
-        let left = asked.map(|e| e.addr.block).collect();
+        let mut asked = entries.iter().filter(|e| e.mapped && range.contains(e.addr.block)).map(|e| e.addr.block);
+        let left = asked.by_ref().take(SUMS_MAX as usize).collect();
+        let range = BlockRange { count: asked.next().map_or(range.count, |b| b - range.first), ..range };
         self.compare.answering.retain(|a| a.to != to);
         self.compare.answering.push(Answering { to, request, range, digest, left, sums: Vec::new() });
         self.sum_on(cx, to, request);
@@ -257,15 +299,15 @@ impl Replica {
         cx: &mut Cx<'_, S>,
         from: usize,
         request: u64,
-        same: bool,
-        sums: &[BlockSum],
+        range: BlockRange,
+        (same, sums): (bool, &[BlockSum]),
     ) {
         let Some(r) = self.compare.round.as_mut().filter(|r| r.id == request && r.missing & 1 << from != 0) else {
             return;
         };
         r.missing &= !(1 << from);
-        let sums = if same { r.own.clone() } else { sums.to_vec() };
-        r.answers.push((from, sums));
+        let (told, sums) = if same { (r.range, r.own.clone()) } else { (range, sums.to_vec()) };
+        r.answers.push((from, told, sums));
         let over = r.missing == 0;
         if let Some(n) = self.compare.silent.get_mut(from) {
             *n = 0;
@@ -278,7 +320,7 @@ impl Replica {
     fn judge_round<S: Store>(&mut self, cx: &mut Cx<'_, S>, r: Round) {
         let mut by: std::collections::BTreeMap<u32, Vec<(usize, BlockSum)>> = std::collections::BTreeMap::new();
         let me = self.me;
-        for (k, sums) in r.answers.iter().map(|(k, s)| (*k, s)).chain([(me, &r.own)]) {
+        for (k, sums) in r.answers.iter().map(|(k, _, s)| (*k, s)).chain([(me, &r.own)]) {
             for s in sums {
                 by.entry(s.block).or_default().push((k, *s));
             }
@@ -286,12 +328,29 @@ impl Replica {
         if !self.serving(cx.now) || r.answers.is_empty() {
             return;
         }
-        let first = r.own.first().map_or(0, |s| s.block);
-        cx.fx.trace(TracePoint::CopiesCompared, BlockAddr::new(r.volume, first).pack(), by.len() as u64);
+        let volume = r.range.volume;
+        cx.fx.trace(TracePoint::CopiesCompared, BlockAddr::new(volume, r.range.first).pack(), by.len() as u64);
         for (block, copies) in by {
-            let a = BlockAddr::new(r.volume, block);
-            if self.not_valid(a.volume, block, block).is_none() {
-                self.judge_block(cx, a, &copies);
+            let a = BlockAddr::new(volume, block);
+            if self.not_valid(volume, block, block).is_some() {
+                continue;
+            }
+            let own = copies.iter().find(|c| c.0 == me).map(|c| c.1);
+            let Some(own) = own else {
+                // Not mapped here. Who has the newest is asked for it.
+                if let Some((k, _)) = copies.iter().max_by_key(|c| c.1.version)
+                    && !cx.store.mapped(a)
+                {
+                    self.suspect(cx, *k, a, zero_sum());
+                }
+                continue;
+            };
+            self.judge_block(cx, a, &copies);
+            let lacks = |(_, told, sums): &&(usize, BlockRange, Vec<BlockSum>)| {
+                told.volume == volume && told.contains(block) && !sums.iter().any(|s| s.block == block)
+            };
+            for (k, ..) in r.answers.iter().filter(lacks) {
+                self.suspect(cx, *k, a, own.crc);
             }
         }
         self.compare_gathered(cx);
@@ -304,13 +363,12 @@ impl Replica {
         let newest = written.max().unwrap_or(Timestamp::ZERO);
         // A block is Valid nowhere before every member has it, at that version or a newer one: so if what is here is what was
         // read, then whoever is behind has missed it.
-        let (now, own) = (cx.store.version(a), copies.iter().find(|c| c.0 == self.me));
-        let missed = own.is_none() && now < newest;
-        if !missed && own.is_none_or(|c| c.1.version != now) {
+        let now = cx.store.version(a);
+        if copies.iter().find(|c| c.0 == self.me).is_none_or(|own| own.1.version != now) {
             return;
         }
         let at: Vec<&(usize, BlockSum)> = copies.iter().filter(|c| c.1.version >= newest).collect();
-        let behind = missed || at.len() < copies.len();
+        let behind = at.len() < copies.len();
         let alike = at.iter().all(|c| c.1.crc == at[0].1.crc);
         if alike && !behind {
             return;
@@ -342,6 +400,52 @@ impl Replica {
         }
     }
 
+    /// Asks a member for a block that only one of the two seems to have.
+    fn suspect<S: Store>(&mut self, cx: &mut Cx<'_, S>, with: usize, addr: BlockAddr, crc: u32) {
+        if self.compare.suspects.len() < SUSPECTS_MAX {
+            let (request, version) = (number(0, self.id()), cx.store.version(addr));
+            self.compare.suspects.push(Suspect { request, with, addr, version, crc });
+            self.send_as(rackweave_core::msg::Class::Copper, cx, with, request, Peer::BlockAsk { addr });
+        }
+    }
+
+    /// What it has, Valid there. False: that was not asked for here.
+    pub(crate) fn suspect_came<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        request: u64,
+        a: BlockAddr,
+        (theirs, data): (Timestamp, Option<&Payload>),
+    ) -> bool {
+        let asked = |s: &Suspect| (s.request, s.with, s.addr) == (request, from, a);
+        let Some(at) = self.compare.suspects.iter().position(asked) else { return false };
+        let s = self.compare.suspects.swap_remove(at);
+        let changed = !self.serving(cx.now)
+            || self.not_valid(a.volume, a.block, a.block).is_some()
+            || cx.store.version(a) != s.version;
+        if changed || cx.store.mapped(a) == data.is_some() {
+            // It was on its way.
+            return true;
+        }
+        // A fill's stamp says nothing of what is newer.
+        let filled = |v: Timestamp| v != Timestamp::ZERO && v.version() <= FILL_VERSION_MAX;
+        let same_age = theirs == s.version || filled(theirs) || filled(s.version);
+        if same_age && data.map_or(zero_sum(), contents_sum) == s.crc {
+            return true;
+        }
+        self.stats.scrub_mismatches += 1;
+        cx.fx.trace(TracePoint::CopiesDiffer, a.pack(), s.version.max(theirs).0);
+        if same_age {
+            self.stats.scrub_undecided += 1;
+        } else if s.version > theirs {
+            self.replay_valid(cx, a, s.version);
+        } else {
+            self.send(cx, from, 0, Peer::ReplayAsk { addr: a, version: theirs });
+        }
+        true
+    }
+
     /// Takes contents with this checksum from a member that has them, if the block is still at this version.
     pub(crate) fn agree<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, version: Timestamp, crc: u32) {
         if !self.serving(cx.now)
@@ -356,14 +460,18 @@ impl Replica {
         self.heal(cx, slot as u32);
     }
 
-    /// Replays a write that is Valid here, as if its coordinator were gone: who missed it takes it, all others have it.
+    /// Replays a write or zeroing that is Valid here, as if its coordinator were gone: who missed it takes it, all others have
+    /// it.
     pub(crate) fn replay_valid<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, version: Timestamp) {
         if !self.serving(cx.now)
             || self.not_valid(a.volume, a.block, a.block).is_some()
             || cx.store.version(a) != version
-            || !cx.store.mapped(a)
+            || version == Timestamp::ZERO
         {
             return;
+        }
+        if !cx.store.mapped(a) {
+            return self.replay_zeroed(a, version, cx.now);
         }
         let id = self.id();
         let (slot, _) = self.active.replace(Entry {

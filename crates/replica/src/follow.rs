@@ -62,14 +62,14 @@ impl Replica {
             Peer::Block { addr, version, data } => {
                 if request == crate::fill::REQUEST {
                     self.block_copied(cx, addr, version, data);
-                } else {
+                } else if !self.suspect_came(cx, from, request, addr, (version, data.as_ref())) {
                     self.healed(cx, request, addr, data);
                 }
             }
             Peer::ClientsAsk => self.clients_asked(cx, from, request),
             Peer::Clients { records, fences, from: _ } => self.clients_came(cx, from, &records, &fences),
             Peer::SumsAsk { range, digest } => self.sums_asked(cx, from, request, range, digest),
-            Peer::Sums { range: _, same, sums } => self.sums_came(cx, from, request, same, &sums),
+            Peer::Sums { range, same, sums } => self.sums_came(cx, from, request, range, (same, &sums)),
             Peer::HealAsk { addr, version, crc } => self.agree(cx, addr, version, crc),
             Peer::ReplayAsk { addr, version } => self.replay_valid(cx, addr, version),
         }

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::peer::NackBlock;
 use rackweave_core::msg::{BlockRange, IoError, IoReply, IoRequest, Mutation};
-use rackweave_core::{BlockAddr, Timestamp, TracePoint};
+use rackweave_core::{BlockAddr, Time, Timestamp, TracePoint};
 
 use crate::active::{RangeEntry, covers, overlap};
 use crate::config::{RANGES_MAX, RANGES_REMEMBERED};
@@ -215,6 +215,25 @@ impl Replica {
             }
             self.wake_all(r.waiters);
         }
+    }
+
+    /// Replays the zeroing of one block, which is Valid here at this version.
+    pub(crate) fn replay_zeroed(&mut self, a: BlockAddr, version: Timestamp, now: Time) {
+        if self.active.ranges.len() >= RANGES_MAX {
+            return;
+        }
+        let id = self.id();
+        self.active.ranges.push(RangeEntry {
+            range: BlockRange { volume: a.volume, first: a.block, count: 1 },
+            version,
+            mutation: Mutation::default(),
+            attach: self.fences.get(&a.volume).copied().unwrap_or(0),
+            coordinator: self.incarnation,
+            id,
+            op: None,
+            waiters: Vec::new(),
+        });
+        self.timers.set(now, Wait::Now, Timer::Range(id));
     }
 
     pub(crate) fn replay_range<S: Store>(&mut self, cx: &mut Cx<'_, S>, id: u64) {

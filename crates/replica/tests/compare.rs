@@ -1,6 +1,6 @@
 //! What the first member does when what the others hold differs from what it has, and what they do when asked.
 
-use rackweave_core::msg::peer::BlockSum;
+use rackweave_core::msg::peer::{BlockSum, CHUNK_BLOCKS, SUMS_MAX};
 use rackweave_core::msg::{BlockRange, Body, Peer, Role};
 use rackweave_core::{BlockAddr, Epoch, NodeId, Payload, Time, Timestamp};
 use rackweave_replica::Store;
@@ -47,7 +47,7 @@ fn scrubbed(o: &mut One, blocks: &[u32]) -> (Option<(u64, BlockRange, u64)>, Vec
 fn answered(o: &mut One, sums: [Option<BlockSum>; 2]) -> Vec<(NodeId, u64, Peer)> {
     let (question, asked) = scrubbed(o, &[0]);
     let (request, range, _) = question.expect("asked");
-    assert_eq!((range.first, range.count, asked.len()), (0, 1, 2));
+    assert_eq!((range.first, range.count, asked.len()), (0, CHUNK_BLOCKS, 2));
     judged(o, request, range, sums)
 }
 
@@ -197,7 +197,7 @@ fn a_member_that_is_asked_tells_what_is_valid_there() {
 #[test]
 fn what_is_read_while_others_answer_is_compared_afterwards_chunk_by_chunk() {
     let mut o = one(ts(5, 1));
-    let next = rackweave_core::msg::peer::CHUNK_BLOCKS;
+    let next = CHUNK_BLOCKS;
     for b in [3, 1, next + 1, next] {
         o.store.put(at(b), ts(5, 1), data(5));
     }
@@ -211,11 +211,11 @@ fn what_is_read_while_others_answer_is_compared_afterwards_chunk_by_chunk() {
         other => panic!("{other:?}"),
     };
     let (second, range) = asked(&sent);
-    assert_eq!((range.first, range.count), (1, 3));
+    assert_eq!((range.first, range.count), (0, CHUNK_BLOCKS));
     assert!(judged(&mut o, second, range, [None, None]).is_empty(), "until more is read, or the pass is over");
     let (question, _) = scrubbed(&mut o, &[]);
     let (_, range, _) = question.expect("asked");
-    assert_eq!((range.first, range.count), (next, 2));
+    assert_eq!((range.first, range.count), (next, CHUNK_BLOCKS));
     assert_eq!(counts(&o), (0, 0, 0));
 }
 
@@ -233,4 +233,134 @@ fn how_contents_are_held_makes_no_difference() {
         assert_eq!(asked(here.clone()), asked(there));
     }
     assert_ne!(whole, zero);
+}
+
+/// Its question is answered with these lists, each told to the end of the range; then it asks one member for block `b`
+/// alone, which has this. What is sent to whom then.
+fn suspected(o: &mut One, b: u32, lists: [Vec<BlockSum>; 2], has: (Timestamp, Option<Payload>)) -> Vec<(NodeId, Peer)> {
+    let (question, _) = scrubbed(o, &[0]);
+    let (request, range, _) = question.expect("asked");
+    let as_of = |o: &One, k: u32, request| rackweave_core::msg::Header { request, ..o.header(4, k) };
+    let packet = |o: &mut One, k: u32, request, body| {
+        let (src, header) = (NodeId(2 + k), as_of(o, k, request));
+        let p = rackweave_core::msg::Packet { src, dst: NodeId(2), header, body: Body::Peer(body) };
+        o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
+        let sent = o.fx.packets.drain(..).filter_map(|p| match p.body {
+            Body::Peer(x) => Some((p.dst, p.header.request, x)),
+            _ => None,
+        });
+        sent.collect::<Vec<_>>()
+    };
+    let mut asked = Vec::new();
+    for (k, sums) in (1..).zip(lists) {
+        asked.extend(packet(o, k, request, Peer::Sums { range, same: false, sums: sums.into() }));
+    }
+    let [(whom, request, Peer::BlockAsk { addr })] = asked[..] else { panic!("{asked:?}") };
+    assert_eq!(addr, at(b));
+    let (version, data) = has;
+    let mut sent = packet(o, whom.0 - 2, request, Peer::Block { addr, version, data });
+    if o.r.deadline() <= o.now {
+        o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
+        sent.extend(o.fx.packets.drain(..).filter_map(|p| match p.body {
+            Body::Peer(x) => Some((p.dst, 0, x)),
+            _ => None,
+        }));
+    }
+    sent.into_iter().map(|(to, _, p)| (to, p)).collect()
+}
+
+/// Both others are sent this zeroing again.
+fn zeroes_again(sent: &[(NodeId, Peer)], b: u32, v: Timestamp) -> bool {
+    let zeroes = |p: &Peer| matches!(p, Peer::InvRange { range, version, .. } if (range.first, range.count, *version) == (b, 1, v));
+    sent.len() == 2 && sent.iter().all(|(_, p)| zeroes(p))
+}
+
+#[test]
+fn what_another_member_lacks_is_written_there_again_or_was_zeroed_here_unheard() {
+    let (own, newer) = (ts(5, 1), ts(7, 2));
+    let has = || vec![sum(0, own, 5)];
+    // Lost there without a trace, or at an older zeroing.
+    for theirs in [Timestamp::ZERO, ts(3, 1)] {
+        let mut o = one(own);
+        let sent = suspected(&mut o, 0, [has(), vec![]], (theirs, None));
+        let again = |p: &Peer| matches!(p, Peer::Inv(i) if i.blocks[0].version == own);
+        assert!(sent.len() == 2 && sent.iter().all(|(_, p)| again(p)), "{sent:?}");
+        assert_eq!(counts(&o), (1, 0, 0));
+    }
+    let mut o = one(own);
+    let sent = suspected(&mut o, 0, [has(), vec![]], (newer, None));
+    assert!(
+        matches!(&sent[..], [(NodeId(4), Peer::ReplayAsk { addr, version })] if (*addr, *version) == (at(0), newer)),
+        "{sent:?}"
+    );
+    // Who is asked to, and has it zeroed.
+    let mut o = one(own);
+    let range = BlockRange { volume: V, first: 0, count: 9 };
+    o.store.put_range(range, newer);
+    assert!(o.peer(1, Peer::ReplayAsk { addr: at(0), version: own }).is_empty());
+    o.peer(1, Peer::ReplayAsk { addr: at(0), version: newer });
+    o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
+    let sent: Vec<_> = o.sent().into_iter().map(|p| (NodeId(0), p)).collect();
+    assert!(zeroes_again(&sent, 0, newer), "{sent:?}");
+}
+
+#[test]
+fn what_is_zeroed_here_and_not_there_is_zeroed_there_again_or_was_written_unheard() {
+    let (old, zeroed, newer) = (ts(4, 1), ts(6, 1), ts(8, 2));
+    let one = || {
+        let mut o = one(ts(5, 1));
+        o.store.put_range(BlockRange { volume: V, first: 700, count: 2 }, zeroed);
+        o
+    };
+    let lists = |v| [vec![sum(0, ts(5, 1), 5)], vec![sum(0, ts(5, 1), 5), sum(700, v, 4)]];
+    let mut o = one();
+    let sent = suspected(&mut o, 700, lists(old), (old, Some(data(4))));
+    assert!(zeroes_again(&sent, 700, zeroed), "{sent:?}");
+    assert_eq!(counts(&o), (1, 0, 0));
+    let mut o = one();
+    let sent = suspected(&mut o, 700, lists(newer), (newer, Some(data(4))));
+    assert!(matches!(&sent[..], [(NodeId(4), Peer::ReplayAsk { version, .. })] if *version == newer), "{sent:?}");
+    // A fill's stamp tells no age, but zeroes are zeroes.
+    let fill = Timestamp::new(Epoch(4), 1, 2);
+    for (there, mismatches) in [(data(4), 1), (data(0), 0)] {
+        let mut o = one();
+        assert!(suspected(&mut o, 700, lists(fill), (fill, Some(there))).is_empty());
+        assert_eq!(counts(&o), (mismatches, mismatches, 0));
+    }
+}
+
+#[test]
+fn what_was_on_its_way_there_or_changes_here_is_no_difference() {
+    let own = ts(5, 1);
+    let mut o = one(own);
+    assert!(suspected(&mut o, 0, [vec![sum(0, own, 5)], vec![]], (own, Some(data(5)))).is_empty());
+    assert_eq!(counts(&o), (0, 0, 0));
+    // A chunk of which nothing is left here is asked about as well, and no other request's answer counts.
+    let mut o = One::new(Role::Member);
+    o.r.set_lease(Time(1_000_000_000_000));
+    o.store.put_range(BlockRange { volume: V, first: 0, count: 2 }, own);
+    let sent = suspected(&mut o, 1, [vec![], vec![sum(1, ts(3, 1), 4)]], (ts(3, 1), Some(data(4))));
+    assert!(zeroes_again(&sent, 1, own), "{sent:?}");
+}
+
+#[test]
+fn a_list_that_ends_early_says_nothing_of_what_comes_after() {
+    let mut o = one(ts(5, 1));
+    for b in 0..SUMS_MAX + 9 {
+        o.store.put(at(b), ts(5, 1), data(5));
+    }
+    let range = BlockRange { volume: V, first: 0, count: CHUNK_BLOCKS };
+    let sent = o.peer(1, Peer::SumsAsk { range, digest: 0 });
+    let [Peer::Sums { range, sums, .. }] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((range.first, range.count, sums.len()), (0, SUMS_MAX, SUMS_MAX as usize));
+    // The same, from the other side.
+    let mut o = one(ts(5, 1));
+    let (question, _) = scrubbed(&mut o, &[0]);
+    let (request, range, _) = question.expect("asked");
+    let told = BlockRange { first: 1, count: range.count - 1, ..range };
+    for k in 1..3 {
+        let header = rackweave_core::msg::Header { request, ..o.header(4, k) };
+        assert!(o.peer_as(header, k, Peer::Sums { range: told, same: false, sums: [].into() }).is_empty());
+    }
+    assert_eq!(counts(&o), (0, 0, 0));
 }

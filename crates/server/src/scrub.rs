@@ -117,6 +117,10 @@ impl Server {
                     self.ssd.scan_chunk(v.cfg.id, chunk, &mut entries);
                 }
                 self.scrub.blocks.extend(entries.iter().filter(|e| e.mapped).map(|e| e.addr));
+                if self.scrub.blocks.is_empty() {
+                    // All of it is zeroed: the others are asked whether they know.
+                    self.scrub.blocks.extend(entries.first().map(|e| e.addr));
+                }
             }
         }
         None
