@@ -385,6 +385,18 @@ impl Meta {
         to: Option<NodeId>,
         fx: &mut Effects,
     ) -> Result<ReplyData, RequestError> {
+        let (i, to) = self.may_move(now, vssd, to)?;
+        self.begin_move(now, i, Replaces { vssd, lost: false }, to, fx);
+        self.look_again(now, i, fx);
+        Ok(ReplyData::Done)
+    }
+    /// The vSSD's set, and the server and slot that it can move to.
+    pub(crate) fn may_move(
+        &self,
+        now: Time,
+        vssd: VssdId,
+        to: Option<NodeId>,
+    ) -> Result<(usize, (NodeId, u8)), RequestError> {
         let &(i, k) = self.by_vssd.get(&vssd).ok_or(RequestError::UnknownVssd { vssd })?;
         let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
         if p.leaving || p.replaces.is_some() || self.is_replaced(i, vssd) {
@@ -405,9 +417,7 @@ impl Meta {
         if !self.has_source(i) {
             return Err(unfit(p.node, "the set waits for its members, and has nothing to fill a new one from"));
         }
-        self.begin_move(now, i, Replaces { vssd, lost: false }, to, fx);
-        self.look_again(now, i, fx);
-        Ok(ReplyData::Done)
+        Ok((i, to))
     }
 
     pub(crate) fn add_server(&mut self, now: Time) -> Result<ReplyData, RequestError> {

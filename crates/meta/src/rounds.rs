@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::msg::control::VssdWear;
-use rackweave_core::request::{ServerState, ServerWear, WearStatus};
+use rackweave_core::request::{ServerWear, WearStatus};
 use rackweave_core::{Effects, Incarnation, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 
 use crate::codec::{self, WearRecord};
@@ -137,12 +137,11 @@ impl Meta {
             let &(set, k) = self.by_vssd.get(&v)?;
             Some((self.sets[set].view.set, self.sets[set].places[k].node))
         };
-        let room = |n: NodeId| {
-            let free = |s: &rackweave_core::request::ServerInfo| s.node == n && s.free > 0 && s.alive;
-            self.server_infos(now).iter().any(|s| free(s) && s.state == ServerState::In)
-        };
         let both = place(swap.hot).zip(place(swap.cold));
-        let fit = both.filter(|((_, a), (_, b))| room(*a) && room(*b) && self.may_swap(swap.hot, swap.cold));
+        let moves = |v, to| self.may_move(now, v, Some(to)).is_ok();
+        let fit = both.filter(|((_, a), (_, b))| {
+            moves(swap.hot, *b) && moves(swap.cold, *a) && self.may_swap(swap.hot, swap.cold)
+        });
         let Some(((hot_set, hot_on), (cold_set, cold_on))) = fit else {
             self.rounds.given_up += 1;
             return;
