@@ -684,6 +684,9 @@ impl Ssd {
         self.vssds[i].gc.running = false;
     }
     /// Collection is on, or a victim is still being finished.
+    pub fn gc_erases(&self, vssd: VssdId) -> bool {
+        self.get(vssd).gc_erases()
+    }
     pub fn gc_running(&self, vssd: VssdId) -> bool {
         self.get(vssd).gc_running()
     }

@@ -18,11 +18,13 @@ pub(crate) struct Load {
     /// Of `answered`, at the last report.
     told: u64,
     tell_at: Time,
+    /// As last told.
+    erasing: bool,
 }
 
 impl Load {
     pub fn new() -> Load {
-        Load { came: 0, answered: 0, told: 0, tell_at: Time::ZERO }
+        Load { came: 0, answered: 0, told: 0, tell_at: Time::ZERO, erasing: false }
     }
     pub fn came(&mut self, now: Time) {
         if self.deadline() == Time::MAX {
@@ -41,18 +43,19 @@ impl Load {
         if self.waiting() > 0 || self.answered > self.told { self.tell_at } else { Time::MAX }
     }
     /// What the switch is to be told now. `idle`: nothing waits here, so that what came and has no answer of its own (it was
-    /// refused, or is of an earlier view) never will.
-    pub fn report(&mut self, now: Time, idle: bool) -> Option<ReadLoad> {
+    /// refused, or is of an earlier view) never will. `erasing`: a die does, which is told at once.
+    pub fn report(&mut self, now: Time, idle: bool, erasing: bool) -> Option<ReadLoad> {
         if idle {
             self.came = self.answered;
         }
-        if self.answered - self.told < ANSWERS && now < self.deadline() {
+        if self.answered - self.told < ANSWERS && now < self.deadline() && erasing == self.erasing {
             return None;
         }
+        self.erasing = erasing;
         self.told = self.answered;
         self.tell_at = now + WITHIN;
         let waiting = u32::try_from(self.waiting()).unwrap_or(u32::MAX);
-        Some(ReadLoad { answered: self.answered, waiting })
+        Some(ReadLoad { answered: self.answered, waiting, erasing })
     }
 }
 
@@ -72,17 +75,27 @@ mod tests {
     #[test]
     fn every_fourth_answer_is_told_and_the_rest_within_a_millisecond() {
         let mut l = Load::new();
-        assert!(l.report(at(0), true).is_none() && l.deadline() == Time::MAX, "no news");
+        assert!(l.report(at(0), true, false).is_none() && l.deadline() == Time::MAX, "no news");
         let mut told = Vec::new();
         for n in 0..18 {
             l.came(at(n));
             l.answered();
-            told.extend(l.report(at(n), true));
+            told.extend(l.report(at(n), true, false));
         }
-        assert_eq!(told, [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0 }));
+        assert_eq!(told, [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0, erasing: false }));
         assert_eq!(l.deadline(), at(16 + 1_000), "from the first that is not told");
-        assert_eq!(l.report(l.deadline(), true), Some(ReadLoad { answered: 18, waiting: 0 }));
+        assert_eq!(l.report(l.deadline(), true, false), Some(ReadLoad { answered: 18, waiting: 0, erasing: false }));
         assert_eq!(l.deadline(), Time::MAX);
+    }
+
+    #[test]
+    fn that_a_die_erases_is_told_at_once_and_that_it_does_no_more() {
+        let mut l = Load::new();
+        let told = |erasing| Some(ReadLoad { answered: 0, waiting: 0, erasing });
+        assert_eq!(l.report(at(5), true, true), told(true));
+        assert_eq!(l.report(at(6), true, true), None);
+        assert_eq!(l.report(at(7), true, false), told(false));
+        assert_eq!((l.report(at(8), true, false), l.deadline()), (None, Time::MAX));
     }
 
     #[test]
@@ -90,11 +103,11 @@ mod tests {
         let mut l = Load::new();
         (0..3).for_each(|_| l.came(at(0)));
         l.answered();
-        assert_eq!(l.report(at(999), false), None);
-        assert_eq!(l.report(at(1_000), false), Some(ReadLoad { answered: 1, waiting: 2 }));
-        assert_eq!(l.report(at(1_500), false), None);
-        assert_eq!(l.report(at(2_000), false), Some(ReadLoad { answered: 1, waiting: 2 }));
-        assert_eq!(l.report(at(2_500), true), None);
+        assert_eq!(l.report(at(999), false, false), None);
+        assert_eq!(l.report(at(1_000), false, false), Some(ReadLoad { answered: 1, waiting: 2, erasing: false }));
+        assert_eq!(l.report(at(1_500), false, false), None);
+        assert_eq!(l.report(at(2_000), false, false), Some(ReadLoad { answered: 1, waiting: 2, erasing: false }));
+        assert_eq!(l.report(at(2_500), true, false), None);
         assert_eq!(l.deadline(), Time::MAX, "nothing is here that would be answered");
     }
 

@@ -22,6 +22,8 @@ struct Count {
     /// The server's life, and the answers that it has counted in it.
     life: Incarnation,
     answered: u64,
+    /// It erases, unless it has told otherwise by then.
+    erases_until: Time,
 }
 
 impl Count {
@@ -54,6 +56,10 @@ impl Loads {
         let c = self.count(slot).at(now);
         c.older.saturating_add(c.newer)
     }
+    /// Whether one of its dies erases.
+    pub fn erases(&mut self, now: Time, slot: Slot) -> bool {
+        now < self.count(slot).erases_until
+    }
     pub fn sent(&mut self, now: Time, slot: Slot) {
         let c = self.count(slot).at(now);
         c.newer = c.newer.saturating_add(1);
@@ -74,6 +80,7 @@ impl Loads {
             c.newer = c.newer.saturating_sub(left);
         }
         (c.life, c.answered) = (life, load.answered);
+        c.erases_until = if load.erasing { now + READS_AGE } else { Time::ZERO };
         // What waits is as good as sent now.
         let all = c.older.saturating_add(c.newer).max(load.waiting);
         c.newer = c.newer.max(load.waiting);

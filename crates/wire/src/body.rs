@@ -129,7 +129,21 @@ fn get_address(r: &mut Reader<'_>) -> Result<NodeId, DecodeError> {
 }
 
 wire_struct!(GcOp { field, sequence });
-wire_struct!(ReadLoad { answered, waiting });
+
+/// Of the reads that wait, the highest bit: it was never set before it had this meaning.
+const ERASING: u32 = 1 << 31;
+
+impl Wire for ReadLoad {
+    fn put(&self, w: &mut Writer<'_>) {
+        self.answered.put(w);
+        (self.waiting.min(ERASING - 1) | if self.erasing { ERASING } else { 0 }).put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<ReadLoad, DecodeError> {
+        let (answered, waiting) = (Wire::get(r)?, u32::get(r)?);
+        Ok(ReadLoad { answered, waiting: waiting & !ERASING, erasing: waiting & ERASING != 0 })
+    }
+}
+
 wire_enum!(GcField, "gc field", {
     0 => Soft, 1 => Regular, 2 => Background, 3 => Accept, 4 => Delay, 5 => Finish, 6 => Heartbeat, 7 => Idle,
 });

@@ -132,6 +132,8 @@ pub struct ReadLoad {
     pub answered: u64,
     /// So many have come and are not answered.
     pub waiting: u32,
+    /// A die of the vSSD erases: a read of it waits until that is interrupted.
+    pub erasing: bool,
 }
 
 /// Payload of `gc_op`. (incarnation of the header, sequence) orders a vSSD's operations (protocol rule 16).

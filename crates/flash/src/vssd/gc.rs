@@ -525,6 +525,10 @@ impl Vssd {
         self.loans.returning = false;
         io.out.done.push(FlashDone::GcIdle { vssd: self.id });
     }
+    /// An erase of the collector is under way, or next, at a die.
+    pub(crate) fn gc_erases(&self) -> bool {
+        self.gc.emptied.iter().any(|e| e.stage == Stage::Erasing)
+    }
     pub(crate) fn gc_running(&self) -> bool {
         let begun = self.gc.active > 0 || !self.gc.emptied.is_empty();
         self.gc.running || self.loans.returning || begun || self.next_failed().is_some()

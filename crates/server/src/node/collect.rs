@@ -70,7 +70,8 @@ impl Server {
         for i in 0..self.vssds.len() {
             let v = &mut self.vssds[i];
             let idle = v.classes.reads() == 0 && v.disk.reads_at_flash().0 == 0;
-            if let Some(load) = v.load.report(now, idle) {
+            let erasing = self.ssd.gc_erases(v.cfg.id);
+            if let Some(load) = v.load.report(now, idle, erasing) {
                 let header = self.header(Op::Load, i, 0);
                 self.to_switch(header, Body::Load(load), fx);
             }

@@ -104,7 +104,10 @@ impl Draw {
             4 => (Op::Reply, Body::Reply(self.reply())),
             5 => (Op::Reply, Body::Table(self.table())),
             6 | 7 => (Op::Peer, Body::Peer(self.peer())),
-            8 => (Op::Load, Body::Load(ReadLoad { answered: self.u64(), waiting: self.u32() })),
+            8 => (
+                Op::Load,
+                Body::Load(ReadLoad { answered: self.u64(), waiting: self.u32() >> 1, erasing: self.bool() }),
+            ),
             _ => (Op::Control, Body::Control(self.control())),
         }
     }

@@ -123,7 +123,10 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("control_view_recovering", view(ViewState::Recovering { leader: VssdId(0x21) }, 6)),
         ("control_view_recovered", view(ViewState::Normal, 4)),
     ];
-    samples.push(("load", packet(Op::Load, Body::Load(ReadLoad { answered: 0x0c0d_0e0f, waiting: 3 }))));
+    for (name, erasing) in [("load", false), ("load_erasing", true)] {
+        let load = ReadLoad { answered: 0x0c0d_0e0f, waiting: 3, erasing };
+        samples.push((name, packet(Op::Load, Body::Load(load))));
+    }
     use GcField::*;
     for (name, field) in [
         ("gc_soft", Soft),
