@@ -7,7 +7,8 @@
  * again, whole or its beginning.
  *
  * Every call but fbx_close returns 0, or one of the errors below, and fbx_error then tells more. A call that fails
- * changes nothing, unless the drive itself failed. A drive is used by one thread at a time. */
+ * changes nothing, unless the drive failed or wore out under it (FBX_E_DEVICE, FBX_E_WORN_OUT, FBX_E_SEALED): of a
+ * write a beginning may be there then, and fbx_next_block tells how much. A drive is used by one thread at a time. */
 #ifndef RACKWEAVE_VSSD_H
 #define RACKWEAVE_VSSD_H
 
@@ -61,6 +62,7 @@ enum {
   FBX_E_CORRUPT = 27,          /* contents do not match their checksum */
   FBX_E_DEVICE = 28,           /* the drive failed: no more writes */
   FBX_E_NOT_READY = 29,        /* the drive is not recovered */
+  FBX_E_SIZE = 30,             /* no buffer has so many bytes */
 };
 
 /* Opens the drive in the file, creating it if there is none: a built-in device profile ("p-ssd", ...) scaled to at

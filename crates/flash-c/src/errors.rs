@@ -11,6 +11,8 @@ use rackweave_flash::manager::api::{AllocError, BlockError};
 pub enum Error {
     #[error("a pointer is null, or a text is not UTF-8")]
     Null,
+    #[error("a buffer of {size} bytes: none has more than {}", isize::MAX)]
+    Size { size: usize },
     #[error(transparent)]
     Open(#[from] DriveError),
     #[error(transparent)]
@@ -28,6 +30,7 @@ impl Error {
     pub fn code(&self) -> c_int {
         match self {
             Error::Null => 1,
+            Error::Size { .. } => 30,
             Error::Open(e) => match e {
                 DriveError::NoProfile { .. } | DriveError::Profile(_) => 2,
                 DriveError::File { .. } | DriveError::InUse { .. } | DriveError::Format { .. } => 3,

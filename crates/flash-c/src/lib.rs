@@ -115,10 +115,14 @@ unsafe fn place<'a, T>(p: *mut T) -> Result<&'a mut T, Error> {
     unsafe { p.as_mut() }.ok_or(Error::Null)
 }
 
+/// No buffer is larger.
+const SIZE_MAX: usize = isize::MAX as usize;
+
 unsafe fn bytes<'a>(buf: *const c_void, size: usize) -> Result<&'a [u8], Error> {
     match size {
         0 => Ok(&[]),
         _ if buf.is_null() => Err(Error::Null),
+        _ if size > SIZE_MAX => Err(Error::Size { size }),
         // SAFETY: the caller's, of this size.
         _ => Ok(unsafe { std::slice::from_raw_parts(buf.cast(), size) }),
     }
@@ -184,6 +188,9 @@ pub unsafe extern "C" fn fbx_read_data(
         call(drive, |d| {
             if size > 0 && buf.is_null() {
                 return Err(Error::Null);
+            }
+            if size > SIZE_MAX {
+                return Err(Error::Size { size });
             }
             let to = if size == 0 { &mut [][..] } else { std::slice::from_raw_parts_mut(buf.cast(), size) };
             Ok(d.read_data(VssdId(vssd), offset, to)?)

@@ -55,6 +55,7 @@ fn errors_are_numbered_as_in_the_header() {
     let block = Block { vssd: VssdId(1), index: 2 };
     let some = [
         ("NULL", Error::Null),
+        ("SIZE", Error::Size { size: usize::MAX }),
         ("DEAD_VSSD", BlockError::DeadVssd { vssd: VssdId(1) }.into()),
         ("FOREIGN_BLOCK", BlockError::ForeignBlock { vssd: VssdId(1), block }.into()),
         ("SEALED", BlockError::Sealed { block, written: 0 }.into()),

@@ -32,6 +32,10 @@ static void misuse(fbx_drive *d, vssd_t v, vssd_t other, unsigned char *page, ui
   WANT(FBX_E_UNALIGNED_OFFSET, fbx_write_data_at(d, v, b, page_size + 1, page, page_size));
   WANT(FBX_E_UNALIGNED_LENGTH, fbx_write_data(d, v, b, page, 100));
   WANT(FBX_E_UNALIGNED_LENGTH, fbx_write_data(d, v, b, page, 0));
+  volatile size_t too_long = SIZE_MAX / page_size * page_size;
+  WANT(FBX_E_SIZE, fbx_write_data(d, v, b, page, too_long));
+  WANT(FBX_E_SIZE, fbx_write_data_at(d, v, b, page_size, page, too_long));
+  WANT(FBX_E_SIZE, fbx_read_data(d, v, page, 0, too_long));
   WANT(FBX_E_PAST_END, fbx_write_data_at(d, v, b, size, page, page_size));
   WANT(FBX_E_FOREIGN_BLOCK, fbx_write_data(d, other, b, page, page_size));
   WANT(FBX_E_FOREIGN_BLOCK, fbx_free_block(d, other, b));

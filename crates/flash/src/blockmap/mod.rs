@@ -402,7 +402,7 @@ impl BlockMap {
     /// Does whatever can be done now.
     fn go_on(&mut self, io: &mut Io) {
         if !self.ready {
-            return;
+            return self.read_refused_summaries(io);
         }
         self.retry = None;
         if let Some(e) = self.failed {

@@ -4,7 +4,7 @@
 use rackweave_core::Payload;
 
 use super::summary::{self, NONE, Summary, Unreadable};
-use super::{Answer, BlockMap, Held, Io, MapDone, MapError, Op, State};
+use super::{Answer, BlockMap, Held, Io, MapDone, MapError, Op, RETRY, State};
 use crate::manager::api::{Block, BlockError};
 
 /// Blocks whose summaries are read at a time.
@@ -15,6 +15,8 @@ pub(super) struct Recovery {
     /// Blocks not looked at yet, and their pages.
     blocks: Vec<(Block, u32)>,
     under_way: usize,
+    /// Of those under way, what waits for room in the queue of its die: page, and whether it is known to be a summary.
+    refused: Vec<(Block, u32, bool)>,
     /// By logical block: sequence of the entry that counts.
     newest: Vec<u64>,
     /// Trims: the block whose summary has it, logical block, sequence.
@@ -35,7 +37,14 @@ impl BlockMap {
         self.taken = blocks.len() as u32;
         blocks.reverse();
         let newest = vec![0; self.map.len()];
-        self.recovery = Some(Box::new(Recovery { blocks, under_way: 0, newest, trims: Vec::new(), error: None }));
+        self.recovery = Some(Box::new(Recovery {
+            blocks,
+            under_way: 0,
+            refused: Vec::new(),
+            newest,
+            trims: Vec::new(),
+            error: None,
+        }));
         self.recover_more(io);
     }
     fn recover_more(&mut self, io: &mut Io) {
@@ -61,8 +70,21 @@ impl BlockMap {
         let token = self.token(Op::Chain { block, page, known });
         if let Err(e) = io.manager.read(io.now, (self.cfg.vssd, block), range, token, io.out) {
             self.forget(token);
+            if matches!(e, BlockError::QueueFull { .. })
+                && let Some(r) = self.recovery.as_mut()
+            {
+                r.refused.push((block, page, known));
+                self.retry = Some(io.now + RETRY);
+                return;
+            }
             self.chain_ends(io, Some(e.into()));
         }
+    }
+    /// Reads again what the queues of dies had no room for.
+    pub(super) fn read_refused_summaries(&mut self, io: &mut Io) {
+        self.retry = None;
+        let refused = self.recovery.as_mut().map_or(Vec::new(), |r| std::mem::take(&mut r.refused));
+        refused.into_iter().for_each(|(block, page, known)| self.read_summary(io, block, page, known));
     }
     pub(super) fn chained(
         &mut self,

@@ -4,6 +4,7 @@
 //! A drive is made of logical channels, dies and soft-planes. Wear leveling moves them over the physical ones
 //! ([`super`]); nothing here knows where they lie.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -253,21 +254,33 @@ impl Allocator {
         }
         self.dies.pop_first()
     }
-    /// One soft-plane of each die in turn, of the first dies that have free ones.
+    /// One soft-plane of each die in turn: of the first split dies; where these have too few, of those that have most of
+    /// them free, and of as many more dies as are needed to have the width of a stripe, or the room.
     fn take_soft_planes(&mut self, asked: usize) -> Vec<u32> {
-        let per_die = u32::from(self.cut.soft_planes_per_die);
-        let wanted = (self.soft_stripe_dies as usize).min(asked);
+        let per_die = usize::from(self.cut.soft_planes_per_die);
+        let wanted = (self.soft_stripe_dies as usize).max(asked.div_ceil(per_die)).min(asked);
         loop {
-            let split: BTreeSet<u32> = self.soft_planes.iter().map(|p| p / per_die).collect();
-            let first: BTreeSet<u32> = split.iter().take(wanted).copied().collect();
-            let room = self.soft_planes.iter().filter(|p| first.contains(&(*p / per_die))).count();
-            if first.len() >= wanted && room >= asked {
-                return self.take_from(&first, asked);
+            let mut free: BTreeMap<u32, usize> = BTreeMap::new();
+            self.soft_planes.iter().for_each(|p| *free.entry(p / per_die as u32).or_default() += 1);
+            let mut most: Vec<(u32, usize)> = free.into_iter().collect();
+            let room = |dies: &[(u32, usize)]| dies.iter().take(wanted).map(|(_, n)| n).sum::<usize>();
+            if most.len() < wanted || room(&most) < asked {
+                most.sort_by_key(|(die, n)| (Reverse(*n), *die));
             }
-            let Some(die) = self.take_die() else {
-                return self.take_from(&split, asked);
-            };
-            self.soft_planes.extend((0..self.cut.soft_planes_per_die).map(|k| self.cut.soft_plane(die, k)));
+            if (most.len() < wanted || room(&most) < asked)
+                && let Some(die) = self.take_die()
+            {
+                self.soft_planes.extend((0..self.cut.soft_planes_per_die).map(|k| self.cut.soft_plane(die, k)));
+                continue;
+            }
+            // More dies than wanted only where no die is whole any more.
+            let mut room = 0;
+            let enough = most.iter().position(|(_, n)| {
+                room += n;
+                room >= asked
+            });
+            let dies = enough.map_or(most.len(), |i| (i + 1).max(wanted));
+            return self.take_from(&most.into_iter().take(dies).map(|(die, _)| die).collect(), asked);
         }
     }
     fn take_from(&mut self, dies: &BTreeSet<u32>, asked: usize) -> Vec<u32> {

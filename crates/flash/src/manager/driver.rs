@@ -127,14 +127,33 @@ impl<B: Backend> Drive<B> {
     fn wait_synced(&mut self, token: u64) -> Result<(), BlockError> {
         let mine =
             |d: &Done| if let Done::Synced { token: t, result } = d { (*t == token).then_some(*result) } else { None };
-        Ok(self.wait(mine).expect("a sync is answered")?)
+        self.wait(mine).map_or_else(|| Err(self.unanswered()), |synced| Ok(synced?))
     }
     fn append(&mut self, vssd: VssdId, block: Block, offset: Option<u64>, data: Payload) -> Result<(), BlockError> {
         let token = self.next_token();
-        self.manager.write(self.now, (vssd, block), offset, &data, token, &mut self.out)?;
+        self.when_queues_have_room(|m, now, out| m.write(now, (vssd, block), offset, &data, token, out))?;
         let mine =
             |d: &Done| if let Done::Written { token: t, result } = d { (*t == token).then_some(*result) } else { None };
-        self.wait(mine).expect("a write is answered")
+        self.wait(mine).unwrap_or(Err(self.unanswered()))
+    }
+    /// Asks until no die's queue is too full for it: nobody but this driver lets them get shorter.
+    fn when_queues_have_room(
+        &mut self,
+        ask: impl Fn(&mut FlashManager, Time, &mut ManagerOut) -> Result<(), BlockError>,
+    ) -> Result<(), BlockError> {
+        loop {
+            match ask(&mut self.manager, self.now, &mut self.out) {
+                Err(BlockError::QueueFull { .. }) if self.step() => {}
+                asked => return asked,
+            }
+        }
+    }
+    /// Why an answer did not come, though nothing is under way any more.
+    fn failure(&self) -> DeviceError {
+        self.manager.failed().unwrap_or(DeviceError::Backend { os_error: 0 })
+    }
+    fn unanswered(&self) -> BlockError {
+        self.failure().into()
     }
     /// As [`VirtualSsds::write_data`], of contents that may be elided.
     pub fn write(&mut self, vssd: VssdId, block: Block, data: &Payload) -> Result<(), BlockError> {
@@ -171,12 +190,13 @@ impl<B: Backend> Drive<B> {
     /// Reads from a block, in units of 4096 bytes.
     pub fn read(&mut self, block: Block, offset: u64, bytes: u64) -> Result<Payload, BlockError> {
         let token = self.next_token();
-        self.manager.read(self.now, (block.vssd, block), (offset, bytes), token, &mut self.out)?;
+        let range = (offset, bytes);
+        self.when_queues_have_room(|m, now, out| m.read(now, (block.vssd, block), range, token, out))?;
         let mine = |d: &Done| match d {
             Done::Read { token: t, result } if *t == token => Some(result.clone()),
             _ => None,
         };
-        self.wait(mine).expect("a read is answered")
+        self.wait(mine).unwrap_or(Err(self.unanswered()))
     }
 }
 
@@ -188,7 +208,7 @@ impl<B: Backend> VirtualSsds for Drive<B> {
             Done::VssdAllocated { token: t, result } if *t == token => Some(result.clone()),
             _ => None,
         };
-        self.wait(mine).expect("an allocation is answered")
+        self.wait(mine).unwrap_or(Err(AllocError::Failed(self.failure())))
     }
     fn dealloc_vssd(&mut self, vssd: VssdId) -> Result<(), BlockError> {
         let token = self.next_token();
@@ -196,7 +216,7 @@ impl<B: Backend> VirtualSsds for Drive<B> {
         let mine = |d: &Done| {
             if let Done::VssdFreed { token: t, result } = d { (*t == token).then_some(*result) } else { None }
         };
-        self.wait(mine).expect("a deallocation is answered")
+        self.wait(mine).unwrap_or(Err(self.unanswered()))
     }
     fn block_size(&self, vssd: VssdId) -> Result<u64, BlockError> {
         self.manager.block_bytes(vssd)
@@ -208,8 +228,8 @@ impl<B: Backend> VirtualSsds for Drive<B> {
             let at = offset.saturating_add(done as u64);
             let block = Block { vssd, index: u32::try_from(at / size).unwrap_or(u32::MAX) };
             let (inside, unit) = (at % size, u64::from(BLOCK));
-            // To the end of the block, and no more at a time than a die's queue takes.
-            let most = u64::from(self.manager.config().profile.queue_depth) * unit;
+            // To the end of the block, and no more at a time than a die's queue takes, of whole units.
+            let most = u64::from(self.manager.config().profile.queue_depth) * unit - inside % unit;
             let n = (to.len() - done).min((size - inside) as usize).min(most as usize);
             let info = self.manager.block(block)?;
             if inside + n as u64 > info.written {
@@ -230,7 +250,7 @@ impl<B: Backend> VirtualSsds for Drive<B> {
             Done::BlockAllocated { token: t, result } if *t == token => Some(*result),
             _ => None,
         };
-        self.wait(mine).expect("an allocation is answered")
+        self.wait(mine).unwrap_or(Err(self.unanswered()))
     }
     fn write_data(&mut self, vssd: VssdId, block: Block, data: &[u8]) -> Result<(), BlockError> {
         self.write_bytes(vssd, block, None, data)

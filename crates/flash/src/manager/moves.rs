@@ -83,6 +83,10 @@ impl FlashManager {
             self.move_on(id);
         }
     }
+    /// The programs that wait for moves.
+    pub(super) fn take_held(&mut self) -> Vec<u32> {
+        self.moves.iter_mut().flat_map(|(_, m)| std::mem::take(&mut m.held)).collect()
+    }
     /// A program of the block failed: the block is moved, and the program is the first to go on there.
     pub(super) fn rescue(&mut self, out: &mut ManagerOut, request: u32, block: u32) {
         if let Some(id) = self.moving.get(&block).copied() {

@@ -4,6 +4,7 @@
 use rackweave_core::device::{DeviceError, DeviceOp};
 use rackweave_core::{Span, VssdId};
 
+use super::io::Who;
 use super::record::{self, DriveRecord};
 use super::space::{Logical, PhysState};
 use super::{Done, FlashManager, ManagerOut, Pending};
@@ -99,6 +100,9 @@ impl FlashManager {
         }
     }
     pub(super) fn begin_round(&mut self, out: &mut ManagerOut) {
+        if let Some(e) = self.failed {
+            self.answer_waiting(out, e);
+        }
         let waiting = self.vssds.values().any(|v| v.waits()) || self.moves_wait() || !self.unborn.is_empty();
         if waiting || self.rounds.next.len() >= LAZY_MAX {
             self.rounds.hurry();
@@ -154,6 +158,16 @@ impl FlashManager {
         }
         self.settle_waiting(out);
     }
+    /// The device failed: nothing that is waited for comes any more.
+    fn answer_waiting(&mut self, out: &mut ManagerOut, e: DeviceError) {
+        self.settle_unborn();
+        self.settle_waiting(out);
+        for request in self.take_held() {
+            if let Who::Op(op) = self.requests.remove(request as usize).who {
+                self.op_part_done(out, op, Some(e.into()));
+            }
+        }
+    }
     fn after(&mut self, out: &mut ManagerOut, after: After) {
         match after {
             After::Sync { token } => out.done.push(Done::Synced { token, result: Ok(()) }),
@@ -198,7 +212,7 @@ impl FlashManager {
         let Some(token) = self.rounds.closing else { return };
         let at_work = self.rounds.busy
             || self.dies.iter().any(|d| d.busy.is_some() || !d.queue.is_empty())
-            || !self.moves.is_empty();
+            || (self.failed.is_none() && !self.moves.is_empty());
         if at_work {
             return;
         }

@@ -62,6 +62,33 @@ fn soft_planes_of_one_vssd_lie_on_many_dies_and_two_share_them() {
 }
 
 #[test]
+fn soft_planes_are_taken_of_split_dies_before_others_are_split() {
+    let mut a = p_ssd();
+    // Three vSSDs of one soft-plane of each of eight dies, so that each has one left.
+    for id in 1..=3 {
+        assert_eq!(numbers(&mut a, id, Isolation::Software, 3, 1).len(), 8);
+    }
+    assert_eq!(a.free(), Free { channels: 14, dies: 0, soft_planes: 8 });
+    // 16 on eight dies: one of four is new, another, until eight have room for two each on average.
+    let four = numbers(&mut a, 4, Isolation::Software, 4, 1);
+    let free = a.free();
+    assert_eq!((four.len(), free.channels), (16, 13), "{free}");
+    // More than the width of a stripe holds takes as many dies as it needs, and no more.
+    let five = numbers(&mut a, 5, Isolation::Software, 6, 1);
+    let dies: std::collections::BTreeSet<u32> = five.iter().map(|p| p / 4).collect();
+    assert_eq!((five.len(), dies.len()), (64, 16), "{dies:?}");
+    // In the end, the last soft-plane can be had.
+    let (free, mut id) = (a.free(), 6);
+    let mut rest = free.channels * 16 + free.dies * 4 + free.soft_planes;
+    while rest > 0 {
+        let level = rest.min(32).ilog2();
+        numbers(&mut a, id, Isolation::Software, level, 1);
+        (rest, id) = (rest - (1 << level), id + 1);
+    }
+    assert_eq!(a.free(), Free::default());
+}
+
+#[test]
 fn freed_parts_coalesce() {
     let mut a = p_ssd();
     let fresh = a.free();
@@ -95,8 +122,8 @@ fn nothing_is_given_twice_and_nothing_is_lost() {
         let mut live: Vec<u32> = Vec::new();
         for id in 1..60 {
             let isolation = *rng.pick(&Isolation::ALL);
-            let level = rng.below(4) as u32;
-            if a.alloc(VssdId(id), isolation, level, 1 + rng.below(20 * GIB)).is_ok() {
+            let level = rng.below(6) as u32;
+            if a.alloc(VssdId(id), isolation, level.min(4), 1 + rng.below(20 * GIB)).is_ok() {
                 live.push(id);
             }
             if live.len() > 3 && rng.chance(0.6) {

@@ -385,6 +385,110 @@ fn a_backend_that_fails_stops_writes_and_not_reads() {
     assert!(to == pattern(1, 2 * PAGE));
 }
 
+/// Answers a read or write though erases, which are asked for all at once, fill the die's queue.
+#[test]
+fn a_full_queue_is_waited_for() {
+    let mut cfg = small();
+    cfg.profile.queue_depth = 4;
+    let mut d = open(&cfg);
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let size = d.block_size(v).expect("live");
+    let data = pattern(1, size);
+    let blocks: Vec<_> = (0..10).map(|_| d.alloc_block(v).expect("free")).collect();
+    blocks[..8].iter().for_each(|b| d.write_data(v, *b, &data).expect("in order"));
+    let (kept, begun) = (blocks[0], blocks[8]);
+    d.write_data(v, begun, &data[..PAGE as usize]).expect("in order");
+    d.settle();
+    // With each sync, the next erases come to wait.
+    let free = |d: &mut Drive<Memory>, some: &[Block]| {
+        some.iter().for_each(|b| d.free_block(v, *b).expect("nothing is under way"));
+        d.sync().expect("synced");
+        let now = d.now();
+        let (_, manager, out) = d.parts();
+        let probe = manager.read(now, (v, kept), (0, 4096), u64::MAX, out);
+        assert!(matches!(probe, Err(BlockError::QueueFull { die: 0, depth: 4 })), "{probe:?}");
+    };
+    free(&mut d, &blocks[1..4]);
+    d.write_data(v, begun, &data[PAGE as usize..]).expect("when erases are done");
+    free(&mut d, &blocks[4..8]);
+    let mut found = vec![0; size as usize];
+    d.read_data(v, u64::from(kept.index) * size, &mut found).expect("when erases are done");
+    assert!(found == data);
+    // What no empty queue takes is refused.
+    let e = d.read(kept, 0, 5 * PAGE);
+    assert!(matches!(e, Err(BlockError::QueueFull { depth: 4, .. })), "{e:?}");
+}
+
+#[test]
+fn reads_that_begin_inside_a_page_fit_a_queue() {
+    let mut cfg = small();
+    cfg.profile.geometry.page_bytes = 4096;
+    cfg.profile.queue_depth = 4;
+    let mut d = open(&cfg);
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let size = d.block_size(v).expect("live");
+    let b = d.alloc_block(v).expect("free");
+    let data = pattern(9, size);
+    d.write_data(v, b, &data).expect("in order");
+    let mut part = vec![0; 4 * 4096];
+    d.read_data(v, u64::from(b.index) * size + 777, &mut part).expect("written");
+    assert!(part == data[777..777 + 4 * 4096]);
+}
+
+#[test]
+fn after_a_failure_everybody_is_answered() {
+    use rackweave_core::device::{Backend, DeviceData, DeviceOp};
+    #[derive(Debug)]
+    struct Failing {
+        memory: Memory,
+        erases: bool,
+        programs: u32,
+    }
+    impl Backend for Failing {
+        fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
+            match op {
+                DeviceOp::Erase { .. } if self.erases => return Err(DeviceError::NoSpace),
+                DeviceOp::Program { page, .. } => {
+                    self.programs = self.programs.saturating_sub(1);
+                    match self.programs {
+                        2 => return Err(DeviceError::BadBlock { block: page.block }),
+                        1 => return Err(DeviceError::NoSpace),
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+            self.memory.execute(op)
+        }
+    }
+    let failed = BlockError::Device(DeviceError::NoSpace);
+    let cfg = small();
+    let new = |programs| {
+        let backend = Failing { memory: Memory::new(cfg.profile.geometry), erases: false, programs };
+        Drive::open(cfg.clone(), backend).expect("new")
+    };
+    // Somebody waits for a block whose erase fails.
+    let mut d = new(0);
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let mut all = Vec::new();
+    while let Ok(b) = d.alloc_block(v) {
+        d.write_data(v, b, &pattern(1, PAGE)).expect("room");
+        all.push(b);
+    }
+    d.backend_mut().erases = true;
+    d.free_block(v, all[0]).expect("nothing is under way");
+    assert_eq!(d.alloc_block(v), Err(failed));
+    assert_eq!(d.close().map(|_| ()), Err(failed));
+    // A write waits for the move of its block, which fails. Two pages of the first plane are written by then.
+    let mut d = new(7);
+    let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+    let b = d.alloc_block(v).expect("free");
+    d.write_data(v, b, &pattern(1, 4 * PAGE)).expect("room for four");
+    assert_eq!(d.write_data(v, b, &pattern(1, PAGE)), Err(failed));
+    assert_eq!(d.alloc_block(v), Err(failed));
+    assert_eq!(d.close().map(|_| ()), Err(failed));
+}
+
 #[test]
 fn levels_are_configuration() {
     let mut cfg = small();

@@ -94,10 +94,12 @@ fn new_map(manager: &FlashManager, vssd: VssdId, blocks: u32, victims: VictimPol
 impl Run {
     /// A new drive with a volume of this part of the most that fit.
     fn new(seed: u64, part: f64, failures: f64) -> Run {
-        let cfg = config();
+        Run::on(&config(), seed, part, failures)
+    }
+    fn on(cfg: &ManagerConfig, seed: u64, part: f64, failures: f64) -> Run {
         let mut rng = Rng::new(seed);
         let victims = *rng.pick(&VictimPolicy::ALL);
-        let mut drive = PowerDrive::new(&cfg, rng, failures);
+        let mut drive = PowerDrive::new(cfg, rng, failures);
         drive.manager.boot(drive.now, &mut drive.out);
         let mut vssd = None;
         while vssd.is_none() {
@@ -344,6 +346,25 @@ fn power_cuts_lose_nothing_that_was_flushed() {
     }
     let seen = (victims, moved, in_recovery, worn_out);
     assert!(victims > 100 && moved > 1000 && in_recovery > 10 && worn_out > 0, "it never came to something: {seen:?}");
+}
+
+/// The last pages of all superblocks, where their summaries are, lie on one die.
+#[test]
+fn a_recovery_waits_for_room_in_the_queues_of_dies() {
+    let mut cfg = config();
+    cfg.profile.queue_depth = 4;
+    let mut r = Run::on(&cfg, 3, 0.8, 0.0);
+    for lba in (0..r.map.blocks() / 8 * 8).step_by(8) {
+        let values: Vec<u64> = (0..8).map(|i| u64::from(lba + i) + 1).collect();
+        r.put(lba, values, false);
+        r.settle();
+    }
+    r.act_flush();
+    r.settle();
+    r.restart();
+    r.settle();
+    assert!(r.recovered);
+    r.verify();
 }
 
 #[test]
