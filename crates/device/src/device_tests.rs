@@ -216,6 +216,60 @@ fn either_copy_of_a_row_and_of_the_state_will_do() {
     }
 }
 
+/// As a copy that ended too early, or a file system that lost the end.
+#[test]
+fn a_file_whose_end_is_missing_is_refused() {
+    let f = Shared::default();
+    let mut d = open(&f);
+    program(&mut d, 3, 0, &image(1, 1)).expect("program");
+    d.execute(&DeviceOp::Sync).expect("sync");
+    program(&mut d, 5, 0, &image(2, 2)).expect("program");
+    // Begins by writing down that the first was durable.
+    d.execute(&DeviceOp::Sync).expect("sync");
+    let unclean = f.0.borrow().clone();
+    d.close().expect("close");
+    let clean = f.0.borrow().clone();
+    let cut = |file: &MemFile, len| {
+        let shared = Shared::default();
+        let mut bytes = vec![0; len as usize];
+        file.read_at(&mut bytes, 0).expect("read");
+        shared.0.borrow_mut().write_at(&[&bytes], 0).expect("write");
+        shared
+    };
+    let first = SHAPE.data_at(0, SHAPE.pages_per_block);
+    let second = SHAPE.data_at(1, SHAPE.pages_per_block);
+    for (file, needed) in [(&unclean, first), (&clean, second)] {
+        for found in [needed - 1, SHAPE.data_at(0, 0), SHAPE.meta_at() + 1, layout::TABLE_AT] {
+            // Without its table, it cannot tell of more than the first extent.
+            let needed = if found == layout::TABLE_AT { first } else { needed };
+            match FileSsd::open(cut(file, found), SsdId(3), SHAPE).map(|_| ()) {
+                Err(OpenError::Short { found: f, needed: n }) => assert_eq!((f, n), (found, needed)),
+                other => panic!("{found} of {needed} bytes: {other:?}"),
+            }
+        }
+        let mut d = FileSsd::open(cut(file, needed), SsdId(3), SHAPE).expect("all there");
+        assert_eq!(read(&mut d, 3, 0).expect("durable")[..], image(1, 1).slots[..]);
+    }
+    // What was reserved after the last sync may be gone. With the first change it is there again, as the rows say.
+    let f = cut(&unclean, first);
+    let mut d = open(&f);
+    assert_eq!(spares(&mut d, 5).1, Vec::<u16>::new(), "it was never written down as durable");
+    program(&mut d, 3, 1, &image(3, 3)).expect("program");
+    d.close().expect("close");
+    assert_eq!(read(&mut open(&f), 3, 1).expect("durable")[..], image(3, 3).slots[..]);
+    // So may what was written of the checkpoint area, of a device that is new.
+    let f = Shared::default();
+    let mut d = open(&f);
+    d.execute(&DeviceOp::WriteMeta { offset: 9000, data: Bytes::from_static(b"checkpoint") }).expect("meta");
+    let f = cut(&f.0.borrow(), SHAPE.meta_at());
+    let mut d = open(&f);
+    d.execute(&DeviceOp::WriteMeta { offset: 0, data: Bytes::from_static(b"other") }).expect("meta");
+    d.close().expect("close");
+    drop(open(&f));
+    let short = cut(&f.0.borrow(), SHAPE.meta_at() + 9009);
+    assert!(matches!(FileSsd::open(short, SsdId(3), SHAPE), Err(OpenError::Short { .. })));
+}
+
 #[test]
 fn other_versions_files_and_shapes_are_refused() {
     let f = Shared::default();

@@ -61,6 +61,10 @@ pub enum OpenError {
          needed any more, move it away and begin with an empty one (--replace-ssd)"
     )]
     Rack { found: RackId, wanted: RackId },
+    #[error(
+        "the device file has {found} bytes, what was written down as durable reaches to {needed}: its end is missing"
+    )]
+    Short { found: u64, needed: u64 },
     #[error("page size {page_bytes} is not a positive multiple of 4096")]
     PageSize { page_bytes: u32 },
     #[error("{0}")]
@@ -222,9 +226,42 @@ impl<F: FileIo> FileSsd<F> {
             self.blocks[block] = Some(BlockState { row, copy, doubled: false });
             self.extents_used = self.extents_used.max(row.extent + 1);
         }
-        self.extents_reserved = self.shape.extents_within(self.file.len()?);
+        let found = self.file.len()?;
+        self.extents_reserved = self.shape.extents_within(found);
+        let needed = self.durable_len();
+        if needed > found {
+            return Err(OpenError::Short { found, needed });
+        }
         if !self.state.clean {
             self.find_torn()?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that the file has at the least: to the end of what is known to be durable. After a power cut, extents
+    /// that were reserved after the last sync may lie past the end.
+    fn durable_len(&self) -> u64 {
+        let known = |s: &&BlockState| self.state.clean || s.row.generation <= self.state.durable;
+        let extents = self.blocks.iter().flatten().filter(known).map(|s| s.row.extent).max();
+        let meta = if self.state.clean { self.meta_end() } else { 0 };
+        // Whatever was drawn in the last life was for a block with an extent, though the table of rows be cut off.
+        let first = (self.state.durable > self.state.boot << BOOT_SHIFT).then_some(0);
+        meta.max(extents.max(first).map_or(0, |e| self.shape.data_at(e, self.shape.pages_per_block)))
+    }
+    /// End of what was ever written of the checkpoint area.
+    fn meta_end(&self) -> u64 {
+        if self.state.meta_used > 0 { self.shape.meta_at() + self.state.meta_used } else { 0 }
+    }
+    /// Space for what the state and the rows speak of: a power cut may have taken it away.
+    fn reserve_used(&mut self) -> sys::Result<()> {
+        let len = self.file.len()?;
+        if len < self.meta_end() {
+            self.file.allocate(len, self.meta_end() - len)?;
+        }
+        while self.extents_reserved < self.extents_used {
+            let (at, len) = self.shape.group_span(self.extents_reserved);
+            self.file.allocate(at, len)?;
+            self.extents_reserved = self.shape.extents_within(at + len);
         }
         Ok(())
     }
@@ -269,6 +306,7 @@ impl<F: FileIo> FileSsd<F> {
             let Some(state) = self.blocks[at.block as usize] else { continue };
             self.file.write_at(&[&void], self.shape.spare_at(state.row.extent, at.page))?;
         }
+        self.reserve_used()?;
         self.file.sync()?;
         self.state.boot += 1;
         self.counter = self.state.boot << BOOT_SHIFT;
