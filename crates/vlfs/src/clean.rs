@@ -1,9 +1,12 @@
 //! Cleaning: what lives is moved out of the blocks that are the best victims.
 
-use rackweave_flash::manager::api::{Block, VirtualSsds};
+use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
 
 use crate::format::{Addr, EXTENT_BYTES, Record};
 use crate::{FsError, SLOT, Vlfs};
+
+/// A part of a file: its inode, its first slot there, how many, where they lie.
+type Lying = (u64, u64, u32, Addr);
 
 impl<D: VirtualSsds> Vlfs<D> {
     /// Before a block is taken: sees to it that only the reserve is left if nothing more can be had.
@@ -43,7 +46,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let live = |b: u32| u64::from(self.tree.live.get(&b).copied().unwrap_or(0));
         let age = |b: u32| self.stats.log_slots - self.written_at.get(&b).copied().unwrap_or(0);
         let score = |b: u32| self.policy.score(live(b), size, age(b));
-        let worth = |b: &u32| Some(*b) != head && (1..=size * 15 / 16).contains(&live(*b));
+        let worth = |b: &u32| Some(*b) != head && !self.pinned.contains(b) && (1..=size * 15 / 16).contains(&live(*b));
         let mut all: Vec<(f64, u32)> = self.blocks.keys().copied().filter(worth).map(|b| (score(b), b)).collect();
         all.sort_by(|(s, a), (t, b)| t.total_cmp(s).then(a.cmp(b)));
         let free = u64::from(self.free_blocks().saturating_sub(self.checkpoint_blocks(0)));
@@ -66,22 +69,45 @@ impl<D: VirtualSsds> Vlfs<D> {
     fn clean_to(&self) -> u32 {
         self.reserve(0) + (self.disk.blocks / 32).max(1)
     }
-    /// Moves what lives in the block to the log's end. What of the block is a file's is in the records of its batches.
+    /// Moves what lives in the block to the log's end. A block of which something cannot be read keeps that.
     fn move_out(&mut self, index: u32) -> Result<(), FsError> {
-        let block = Block { vssd: self.disk.vssd, index };
-        for header in self.batches(block, 0)?.0 {
-            for r in self.records_of(&header)?.unwrap_or_default() {
-                let Record::Extent { inode, first, count, at } = r else { continue };
-                if at.block() == index {
-                    self.move_extent(inode, first, count, at)?;
-                }
-            }
+        let lying = match self.extents_logged(index) {
+            Ok(Some(all)) => all,
+            Ok(None) | Err(_) => self.extents_mapped(index),
+        };
+        for (inode, first, count, at) in lying {
+            self.move_extent(inode, first, count, at)?;
+        }
+        if self.tree.live.contains_key(&index) {
+            self.pinned.insert(index);
         }
         Ok(())
     }
-    /// Moves what still lies there.
+    /// What of the block may be a file's, by the records of its batches: inode, first slot, slots, place. `None`: some
+    /// of them do not match their checksum.
+    fn extents_logged(&mut self, index: u32) -> Result<Option<Vec<Lying>>, BlockError> {
+        let block = Block { vssd: self.disk.vssd, index };
+        let mut all = Vec::new();
+        for header in self.batches(block, 0)?.0 {
+            let Some(records) = self.records_of(&header)? else { return Ok(None) };
+            all.extend(records.into_iter().filter_map(|r| match r {
+                Record::Extent { inode, first, count, at } if at.block() == index => Some((inode, first, count, at)),
+                _ => None,
+            }));
+        }
+        Ok(Some(all))
+    }
+    /// The same by the maps of all files.
+    fn extents_mapped(&self, index: u32) -> Vec<Lying> {
+        let all = self.tree.records().filter_map(|r| match r {
+            Record::Extent { inode, first, count, at } if at.block() == index => Some((inode, first, count, at)),
+            _ => None,
+        });
+        all.collect()
+    }
+    /// Moves what still lies there and can be read.
     fn move_extent(&mut self, inode: u64, first: u64, count: u32, at: Addr) -> Result<(), FsError> {
-        let mut i = 0;
+        let (mut i, mut most) = (0, u32::MAX);
         while i < count {
             let slot = first + u64::from(i);
             let lies = self.tree.extents(inode).and_then(|e| e.get(slot));
@@ -89,9 +115,14 @@ impl<D: VirtualSsds> Vlfs<D> {
                 i += 1;
                 continue;
             };
-            let n = self.room(EXTENT_BYTES, run.min(count - i))?;
+            let n = self.room(EXTENT_BYTES, run.min(count - i).min(most))?;
             let mut data = vec![0; n as usize * SLOT as usize];
-            self.read_slots(at.plus(i), &mut data)?;
+            if self.read_slots(at.plus(i), &mut data).is_err() {
+                // One by one from here on, without the one that it is.
+                i += u32::from(most == 1);
+                most = 1;
+                continue;
+            }
             let b = self.batch.as_mut().expect("room was made");
             let to = b.next();
             b.data.extend(&data);

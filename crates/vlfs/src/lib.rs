@@ -171,6 +171,8 @@ pub struct Vlfs<D> {
     /// Slots logged when each block was written last, by this start.
     written_at: BTreeMap<u32, u64>,
     policy: VictimPolicy,
+    /// Blocks with something in them that cannot be read: they are not cleaned, and stay until it is deleted.
+    pinned: BTreeSet<u32>,
     head: Option<Head>,
     batch: Option<Batch>,
     /// Inodes whose attributes the open batch is to have.

@@ -255,8 +255,11 @@ impl<D: VirtualSsds> Vlfs<D> {
     /// Slots of data there may be when a checkpoint has this many bytes more than now: what the reserve of cleaning and
     /// the checkpoints leave, less an eighth, without which cleaning costs more and more (Rosenblum & Ousterhout §3.4).
     pub(crate) fn room_max(&self, more_bytes: u64) -> u64 {
-        let blocks = u64::from(self.disk.blocks.saturating_sub(self.reserve(more_bytes)));
-        blocks * u64::from(self.block_slots) / 8 * 7
+        // Of blocks that stay as they are, what lives is all there is.
+        let kept: u64 = self.pinned.iter().map(|b| u64::from(self.tree.live.get(b).copied().unwrap_or(0))).sum();
+        let unused = self.reserve(more_bytes) + self.pinned.len() as u32;
+        let blocks = u64::from(self.disk.blocks.saturating_sub(unused));
+        blocks * u64::from(self.block_slots) / 8 * 7 + kept
     }
     /// Blocks that only cleaning and checkpoints use: two checkpoints, one block to move into, one for each of a few
     /// crashes in the middle of that.
@@ -269,8 +272,11 @@ impl<D: VirtualSsds> Vlfs<D> {
     }
     /// Refuses what would leave too little room for cleaning.
     pub(crate) fn grow(&self, slots: u64, record_bytes: usize) -> Result<(), FsError> {
-        let max = self.room_max(record_bytes as u64 + EXTENT_BYTES as u64 * 2);
-        if self.tree.mapped + slots > max {
+        let more = record_bytes as u64 + EXTENT_BYTES as u64 * 2;
+        let max = self.room_max(more);
+        // Names take room in every checkpoint: beside the reserve there must be a block to log what deletes them.
+        let too_many = self.reserve(more) + 1 + self.pinned.len() as u32 >= self.disk.blocks;
+        if too_many || self.tree.mapped + slots > max {
             let free = max.saturating_sub(self.tree.mapped) * u64::from(SLOT);
             return Err(FsError::NoSpace { free });
         }
@@ -282,6 +288,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.d.free_block(vssd, Block { vssd, index }).map_err(|e| self.fail(e))?;
         self.blocks.remove(&index);
         self.written_at.remove(&index);
+        self.pinned.remove(&index);
         self.stats.blocks_freed += 1;
         Ok(())
     }

@@ -49,6 +49,7 @@ impl<D: VirtualSsds> Vlfs<D> {
             blocks: BTreeMap::new(),
             written_at: BTreeMap::new(),
             policy: VictimPolicy::default(),
+            pinned: BTreeSet::new(),
             head: None,
             batch: None,
             dirty: BTreeSet::new(),
@@ -204,6 +205,8 @@ impl<D: VirtualSsds> Vlfs<D> {
     fn replay(&mut self, log: &Batches) -> Result<Option<(Tree, Place, u64)>, BlockError> {
         let begins = log.iter().rev().filter(|(_, h)| h.flags & BEGIN != 0);
         for (&(epoch, first), begin) in begins {
+            // What was durable is whole, so that data which cannot be read any more are damage to their file alone.
+            let durable = log.range((epoch, 0)..=(epoch, u64::MAX)).map(|(_, h)| h.durable).max().unwrap_or(0);
             let (mut tree, mut next, mut whole) = (Tree::default(), first, false);
             while let Some(h) = log.get(&(epoch, next)) {
                 // Behind its end, a checkpoint says what is known.
@@ -211,8 +214,11 @@ impl<D: VirtualSsds> Vlfs<D> {
                 if !whole && (h.flags & CHECKPOINT == 0 || (h.flags & BEGIN != 0) != (next == first)) {
                     break;
                 }
-                let Some(records) = self.records_of(h)? else { break };
-                if !self.data_are_whole(h)? {
+                let records = self.records_of(h);
+                let Some(records) = (if next <= durable { records? } else { readable(records)?.flatten() }) else {
+                    break;
+                };
+                if next > durable && !readable(self.data_are_whole(h))?.unwrap_or(false) {
                     break;
                 }
                 if !again {
@@ -234,5 +240,14 @@ impl<D: VirtualSsds> Vlfs<D> {
         for inode in orphans {
             self.tree.apply(&Record::Free { inode });
         }
+    }
+}
+
+/// What was read, if its pages are as they were programmed.
+fn readable<T>(result: Result<T, BlockError>) -> Result<Option<T>, BlockError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(BlockError::Corrupt { .. }) => Ok(None),
+        Err(e) => Err(e),
     }
 }

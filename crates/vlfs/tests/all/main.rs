@@ -1,6 +1,7 @@
 //! The file system on modelled drives.
 
 mod cuts;
+mod damage;
 mod formats;
 mod model;
 #[path = "../../../flash/tests/all/power_disk.rs"]

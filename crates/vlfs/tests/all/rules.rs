@@ -127,7 +127,8 @@ fn a_damaged_checkpoint_or_batch_is_not_passed_over() {
         match mount(&cfg, bad) {
             Err(_) => refused += 1,
             Ok(mut fs) => {
-                // The last batch's data cannot be told from a batch that was never finished.
+                // Data: of the last batch, which cannot be told from one that was never finished, or of one before, that
+                // nobody reads any more.
                 mounted += 1;
                 let f = fs.lookup(ROOT, b"f").expect("it was durable");
                 let mut to = [0; 1];
@@ -136,7 +137,7 @@ fn a_damaged_checkpoint_or_batch_is_not_passed_over() {
             }
         }
     }
-    assert!(refused >= 5 && mounted <= 3, "{refused} refused, {mounted} mounted");
+    assert!(refused >= 7 && mounted <= 7, "{refused} refused, {mounted} mounted");
 }
 
 #[test]
