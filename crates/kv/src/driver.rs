@@ -1,7 +1,7 @@
 //! A store on a backend, a call at a time: what the command and other programs that wait use.
 
 use bytes::Bytes;
-use rackweave_core::device::Backend;
+use rackweave_core::device::{Backend, DeviceError};
 use rackweave_flash::manager::Done;
 use rackweave_flash::manager::api::BlockError;
 use rackweave_flash::manager::driver::Drive;
@@ -48,7 +48,7 @@ impl<B: Backend> KvDrive<B> {
             Answer::Put { token: t, result } if *t == token => Some(*result),
             _ => None,
         })
-        .expect("a put is answered")
+        .unwrap_or(Err(PutError::Failed(self.unanswered())))
     }
     /// Whether it was there; durable when it returns.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, PutError> {
@@ -58,7 +58,7 @@ impl<B: Backend> KvDrive<B> {
             Answer::Deleted { token: t, result } if *t == token => Some(*result),
             _ => None,
         })
-        .expect("a delete is answered")
+        .unwrap_or(Err(PutError::Failed(self.unanswered())))
     }
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Bytes>, GetError> {
         let token = self.next_token();
@@ -67,7 +67,7 @@ impl<B: Backend> KvDrive<B> {
             Answer::Got { token: t, result } if *t == token => Some(result.clone()),
             _ => None,
         })
-        .expect("a get is answered")
+        .unwrap_or(Err(GetError::Read(self.unanswered())))
     }
     pub fn scan(&mut self, from: &[u8], limit: usize) -> Result<Scan, GetError> {
         let token = self.next_token();
@@ -76,7 +76,12 @@ impl<B: Backend> KvDrive<B> {
             Answer::Scanned { token: t, result } if *t == token => Some(result.clone()),
             _ => None,
         })
-        .expect("a scan is answered")
+        .unwrap_or(Err(GetError::Read(self.unanswered())))
+    }
+    /// Why an answer did not come, though nothing is under way any more.
+    fn unanswered(&self) -> BlockError {
+        let failed = self.drive.manager().failed().unwrap_or(DeviceError::Backend { os_error: 0 });
+        self.store.failed().unwrap_or(failed.into())
     }
 
     fn next_token(&mut self) -> u64 {
@@ -99,7 +104,8 @@ impl<B: Backend> KvDrive<B> {
         if self.store.wants_poll() {
             self.call(|s, fx| s.poll(fx));
         }
-        went
+        let (_, _, out) = self.drive.parts();
+        went || !out.commands.is_empty() || !out.done.is_empty()
     }
     fn wait<T>(&mut self, wanted: impl Fn(&Answer) -> Option<T>) -> Option<T> {
         loop {

@@ -107,6 +107,10 @@ impl Checkpoints {
 }
 
 impl Store {
+    /// A checkpoint is being written, or will be.
+    pub(super) fn checkpoint_comes(&self) -> bool {
+        self.checkpoint.writer.is_some() || self.checkpoint_due()
+    }
     fn checkpoint_due(&self) -> bool {
         let grown = self.log.appended.wrapping_sub(self.checkpoint.appended);
         let due = (GROWTH * self.index_bytes).max(GROWTH_BLOCKS_MIN * u64::from(self.size));

@@ -34,7 +34,7 @@ impl Store {
             }
         }
     }
-    /// Goes one record further. False: something must happen first, or the block is done.
+    /// Goes one record further, or leaves a damaged block. False: something must happen first, or the block is done.
     fn compact_next(&mut self, fx: &mut Flash<'_>) -> bool {
         let c = self.compaction.as_mut().expect("under way");
         if c.reading {
@@ -64,6 +64,7 @@ impl Store {
                         self.refused(token);
                         if !matches!(e, BlockError::QueueFull { .. }) {
                             self.compaction_read(Err(e));
+                            return true;
                         }
                     }
                 }
@@ -79,7 +80,7 @@ impl Store {
             }
             Item::Corrupt { .. } => {
                 self.leave_corrupt();
-                false
+                true
             }
         }
     }
@@ -128,7 +129,7 @@ impl Store {
         }
     }
     /// The block to compact, if one must be and one gains.
-    fn victim(&self) -> Option<u32> {
+    pub(super) fn victim(&self) -> Option<u32> {
         let packed = self.packed();
         let held = |s: &super::Segment| s.live + s.tombs;
         let candidates = self.segments.iter();

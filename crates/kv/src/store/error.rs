@@ -28,8 +28,11 @@ pub enum PutError {
     KeyLength { len: usize, max: usize },
     #[error("a value of {len} bytes: with this key and blocks of this size a value has at most {max}")]
     ValueTooLong { len: usize, max: usize },
-    #[error("the store is full: {bytes} bytes more on {live} do not fit its {blocks} blocks; delete something")]
-    Full { bytes: u32, live: u64, blocks: u32 },
+    #[error(
+        "the store is full: {bytes} bytes more on {live} do not fit its {blocks} blocks, of which {damaged} are \
+         damaged; delete something"
+    )]
+    Full { bytes: u32, live: u64, blocks: u32, damaged: u32 },
     #[error("{requests} requests of {bytes} bytes wait already: retry when some are answered")]
     Busy { requests: usize, bytes: usize },
     #[error("the store takes no more writes: {0}")]

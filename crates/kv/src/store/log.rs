@@ -212,8 +212,11 @@ impl Store {
     pub(super) fn admit(&mut self, fx: &mut Flash<'_>) {
         while let Some(c) = self.log.held.front() {
             let len = change_len(&c.key, c.value.as_ref());
-            let old = self.index.get(&c.key).map_or(0, |l| l.len);
-            let grow = i64::from(len) - i64::from(old);
+            let old = self.index.get(&c.key);
+            // What dies in a damaged block gives no room.
+            let gone = old.filter(|l| !self.is_damaged(l.block)).map_or(0, |l| l.len);
+            let old = old.map_or(0, |l| l.len);
+            let grow = i64::from(len) - i64::from(gone);
             let entry = if old == 0 { (ENTRY_HEAD + c.key.len()) as u64 } else { 0 };
             let missing = c.value.is_none() && old == 0;
             if c.value.is_some()
@@ -222,13 +225,21 @@ impl Store {
                 if after_checkpoint && self.checkpoint.force(self.log.end) {
                     break;
                 }
-                let error = PutError::Full { bytes: len, live: self.live, blocks: self.blocks };
-                let c = self.pop_held();
-                self.answers.push(c.error(error));
+                self.refuse_full(len);
                 continue;
             }
-            if !missing && (self.log.is_full() || !self.roomy()) {
+            if !missing && self.log.is_full() {
                 break;
+            }
+            if !missing && !self.roomy() {
+                if !self.stuck() {
+                    break;
+                }
+                // A deletion may let a block be compacted that cannot be now.
+                if c.value.is_some() || !self.roomy_for_deletes() {
+                    self.refuse_full(len);
+                    continue;
+                }
             }
             if !missing && !self.log_ready(fx, len) {
                 break;
@@ -241,6 +252,16 @@ impl Store {
             }
             self.appended_change(c, !missing);
         }
+    }
+    fn refuse_full(&mut self, bytes: u32) {
+        let damaged = self.segments.values().filter(|s| s.corrupt).count() as u32;
+        let error = PutError::Full { bytes, live: self.live, blocks: self.blocks, damaged };
+        let c = self.pop_held();
+        self.answers.push(c.error(error));
+    }
+    /// Nothing is on its way to the drive.
+    pub(super) fn log_is_idle(&self) -> bool {
+        self.log.queue.is_empty() && self.log.writing.is_empty()
     }
     fn pop_held(&mut self) -> Change {
         let c = self.log.held.pop_front().expect("it was looked at");

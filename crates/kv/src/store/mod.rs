@@ -347,7 +347,8 @@ impl Store {
         }
         self.change(fx, log::Change { key: key.into(), value: Some(value), durability, token })
     }
-    /// Removes the key. Answered by [`Answer::Deleted`]. It is never refused for want of space.
+    /// Removes the key. Answered by [`Answer::Deleted`]. It is never refused for want of space, unless blocks are
+    /// damaged.
     pub fn delete(
         &mut self,
         fx: &mut Flash<'_>,
@@ -439,6 +440,9 @@ impl Store {
         }
         self.admit(fx);
         self.compact(fx);
+        if self.stuck() {
+            self.admit(fx);
+        }
         self.write_checkpoint(fx);
         self.commit(fx);
         self.write(fx);

@@ -4,6 +4,9 @@
 //! holds least gains some. So puts are refused (`Full`) when what lives, packed into blocks, would need more blocks than
 //! there are beside the reserve, with a share left over; and they wait while no more blocks than the reserve are free,
 //! which compaction then changes. A tombstone is no longer than the record it removes, so deletions always fit.
+//!
+//! A block of which something cannot be read stays as it is until everything in it is overwritten or deleted. Puts have
+//! that much less room; what would wait for room that does not come is refused.
 
 use super::format::{RECORD_HEAD, SEGMENT_HEAD, record_max};
 use super::{OpenError, Store};
@@ -89,18 +92,41 @@ impl Store {
     pub(super) fn roomy(&self) -> bool {
         self.free_blocks() > self.reserve()
     }
+    /// Deletions may use what is kept for power cuts in a compaction: they bring room when nothing else does.
+    pub(super) fn roomy_for_deletes(&self) -> bool {
+        self.free_blocks() + COMPACTION_BLOCKS > self.reserve() + 1
+    }
+    pub(super) fn is_damaged(&self, block: u32) -> bool {
+        self.segments.get(&block).is_some_and(|s| s.corrupt)
+    }
+    /// Blocks are damaged, and no room comes of itself: the others hold as much as they can.
+    pub(super) fn stuck(&self) -> bool {
+        self.stats.corrupt_blocks > 0
+            && self.compaction.is_none()
+            && self.releasing.is_empty()
+            && self.freed == self.freed_durably
+            && !self.checkpoint_comes()
+            && self.log_is_idle()
+            && self.victim().is_none()
+    }
     pub(super) fn wants_compaction(&self) -> bool {
         self.free_blocks() <= self.reserve() + AHEAD_BLOCKS
     }
     /// `grow` more bytes live, of which `entry` are of the index: does that fit? `Err(true)`: it will after a checkpoint.
     pub(super) fn fits(&self, grow: i64, entry: u64) -> Result<(), bool> {
-        let live = (self.live as i64 + grow).max(0) as u64;
+        let (mut blocks, mut live, mut tombs) = (u64::from(self.blocks), self.live, self.tombs);
+        if self.stats.corrupt_blocks > 0 {
+            // Nothing is moved out of those: they are lost, with what they hold.
+            for s in self.segments.values().filter(|s| s.corrupt) {
+                (blocks, live, tombs) = (blocks - 1, live - s.live, tombs - s.tombs);
+            }
+        }
+        let live = (live as i64 + grow).max(0) as u64;
         let index = self.index_bytes + entry;
-        let blocks = u64::from(self.blocks);
-        if self.needed(live + self.tombs, index) <= blocks {
+        if self.needed(live + tombs, index) <= blocks {
             Ok(())
         } else {
-            Err(self.tombs > 0 && self.needed(live, index) <= blocks)
+            Err(tombs > 0 && self.needed(live, index) <= blocks)
         }
     }
 }
