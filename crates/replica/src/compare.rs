@@ -28,7 +28,7 @@ const SILENT_MAX: u8 = 2;
 /// Blocks of one comparison that a member is asked for, 4 KiB each; the next pass goes on.
 const SUSPECTS_MAX: usize = 32;
 /// A fill stamps what it copied over something never agreed on with version numbers up to this; no write has one.
-const FILL_VERSION_MAX: u64 = 1;
+pub(crate) const FILL_VERSION_MAX: u64 = 1;
 
 /// What a comparison has come to.
 #[derive(Debug, Default)]

@@ -63,7 +63,7 @@ impl Replica {
                 if request == crate::fill::REQUEST {
                     self.block_copied(cx, addr, version, data);
                 } else if !self.suspect_came(cx, from, request, addr, (version, data.as_ref())) {
-                    self.healed(cx, request, addr, data);
+                    self.healed(cx, from, request, addr, version, data);
                 }
             }
             Peer::ClientsAsk => self.clients_asked(cx, from, request),

@@ -202,8 +202,7 @@ impl Replica {
         let attempt = usize::from(l.attempts);
         l.attempts += 1;
         let (addr, id, attempts) = (l.addr, l.id, l.attempts);
-        let others: Vec<usize> =
-            Self::bits(self.others()).filter(|&k| self.members[k].role == rackweave_core::msg::Role::Member).collect();
+        let others = self.healers();
         if others.is_empty() || attempts > HEAL_ATTEMPTS {
             let l = self.loads.remove(slot as usize);
             // One that was left alone knows that others have the block, and that they come back or are given up.
@@ -215,33 +214,59 @@ impl Replica {
         self.timers.set(cx.now, Wait::Retransmit(1), Timer::Heal(Ref { slot, id }));
     }
 
-    /// An intact copy came. The other member's block is Valid there; if it is still Valid here, at the version the
-    /// read began with, then both hold the same contents.
-    pub(crate) fn healed<S: Store>(&mut self, cx: &mut Cx<'_, S>, request: u64, a: BlockAddr, data: Option<Payload>) {
+    /// Who may have an intact copy.
+    fn healers(&self) -> Vec<usize> {
+        Self::bits(self.others()).filter(|&k| self.members[k].role == rackweave_core::msg::Role::Member).collect()
+    }
+
+    /// A copy came. The other member's block is Valid there; if it is still Valid here, at the version the read began
+    /// with, and that is the one that came, then both hold the same contents. So do they if a fill stamped either anew,
+    /// but while the set recovers: then what is held may differ.
+    pub(crate) fn healed<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        request: u64,
+        a: BlockAddr,
+        version: Timestamp,
+        data: Option<Payload>,
+    ) {
         let (slot, id) = slot_of(request);
-        if self.loads.get(slot as usize).is_none_or(|l| l.id != id || l.addr != a) {
-            return;
-        }
-        if let Purpose::Agree { crc } = self.loads[slot as usize].purpose
-            && data.as_ref().is_none_or(|d| crate::compare::contents_sum(d) != crc)
-        {
-            return self.heal(cx, slot);
-        }
-        let l = self.loads.remove(slot as usize);
+        let Some(l) = self.loads.get(slot as usize).filter(|l| l.id == id && l.addr == a) else { return };
         if self.not_valid(a.volume, a.block, a.block).is_some() || cx.store.version(a) != l.version {
-            // Overtaken: read again, as it is now.
+            // Overtaken: read again, as it is now, under another number: answers about what was here before may still come.
+            let l = self.loads.remove(slot as usize);
+            let id = self.id();
             match cx.store.read(a, number(slot, id)) {
                 ReadStart::Ready(data, version) => self.loaded(cx, l, Ok((data, version))),
                 ReadStart::Pending => {
                     let version = cx.store.version(a);
-                    let again = self.loads.insert(Load { version, ..l });
+                    let again = self.loads.insert(Load { id, version, attempts: 0, ..l });
                     debug_assert_eq!(again, slot as usize);
                 }
             }
             return;
         }
+        let stamped = |v: Timestamp| v.version() <= crate::compare::FILL_VERSION_MAX;
+        let normal = self.state == rackweave_core::msg::ViewState::Normal;
+        let mut same = version == l.version || normal && data.is_some() && (stamped(version) || stamped(l.version));
+        if let Purpose::Agree { crc } = l.purpose {
+            same &= data.as_ref().is_some_and(|d| crate::compare::contents_sum(d) == crc);
+        }
+        // What nobody else has was never flushed, as a flush is on every member: the recovery may go back to what others have.
+        let last =
+            !normal && l.attempts > HEAL_ATTEMPTS / 2 && matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix);
+        if !same && !last {
+            let others = self.healers();
+            let asked = usize::from(l.attempts).checked_sub(1).and_then(|n| others.get(n % others.len().max(1)));
+            if asked == Some(&from) {
+                self.heal(cx, slot);
+            }
+            return;
+        }
+        let l = self.loads.remove(slot as usize);
         let data = data.unwrap_or_else(|| Payload::zero(BLOCK));
-        if self.available(cx).0 > 0 {
+        if same && self.available(cx).0 > 0 {
             cx.store.put(a, l.version, data.clone());
             self.stats.healed += 1;
             cx.fx.trace(TracePoint::BlockHealed, a.pack(), 0);
@@ -268,11 +293,10 @@ impl Replica {
                     self.send_block(cx, to, request, l.addr, data, version);
                 }
             }
-            Purpose::Fix => {
-                if let Ok((data, version)) = result {
-                    self.fix_with(cx, l.addr, version, Some(data));
-                }
-            }
+            Purpose::Fix => match result {
+                Ok((data, version)) => self.fix_with(cx, l.addr, version, Some(data)),
+                Err(_) => self.fix_failed(l.addr),
+            },
             Purpose::Scrub => {
                 self.stats.scrub_lost += u64::from(matches!(result, Err(IoError::Corrupt)));
                 let valid = self.not_valid(l.addr.volume, l.addr.block, l.addr.block).is_none();

@@ -278,6 +278,14 @@ impl Replica {
         }
     }
 
+    /// The own copy, the newest, was not to be had: it is tried again.
+    pub(crate) fn fix_failed(&mut self, a: BlockAddr) {
+        let Some(r) = self.recovery.as_deref_mut() else { return };
+        if let Some(at) = r.fetching.iter().position(|f| matches!(f, Fix::Copy { addr, .. } if *addr == a)) {
+            r.fixes.push_back(r.fetching.swap_remove(at));
+        }
+    }
+
     /// Writes it again. `false`: no credit now.
     fn fix_copy<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, data: Payload, mapped: u64) -> bool {
         let pages = u64::from(!cx.store.mapped(a));

@@ -4,6 +4,7 @@ mod basic;
 mod cluster;
 mod compare;
 mod faults;
+mod heal;
 mod linear;
 mod memory;
 mod single;

@@ -177,8 +177,10 @@ impl VolumeClient {
         };
         let v = match self.volume_index.get(&id) {
             Some(&v) => {
-                // Another writer may have been here: what is kept may not be the newest any more.
+                // Another writer may have been here: what is kept may not be the newest any more, and what is
+                // unanswered must not go again under our newer generation, over what that writer wrote.
                 self.give_up_all(v, fx);
+                self.fail_mutations(v, fx);
                 self.volumes[v as usize].renew(volume);
                 v
             }

@@ -47,7 +47,7 @@ impl MsgOp {
             (_, reply) => *reply == IoReply::Done,
         }
     }
-    fn is_mutation(&self) -> bool {
+    pub(super) fn is_mutation(&self) -> bool {
         matches!(self, MsgOp::Write { .. } | MsgOp::Zero { .. })
     }
 }
@@ -151,7 +151,7 @@ impl VolumeClient {
         }
     }
 
-    fn live(&self, tag: u64) -> Option<u32> {
+    pub(super) fn live(&self, tag: u64) -> Option<u32> {
         let slot = slot_of(tag);
         self.messages.get(slot as usize).is_some_and(|m| m.tag == tag).then_some(slot)
     }

@@ -68,6 +68,24 @@ impl VolumeClient {
         }
     }
 
+    /// Mutations of the volume under way, and those that wait for their turn, are of a generation that is over (rule 14).
+    pub(super) fn fail_mutations(&mut self, volume: u32, fx: &mut Effects) {
+        let info = &self.volumes[volume as usize].info;
+        let error = RequestError::Fenced { volume: info.id, attach: info.attach };
+        let writes = |p: &Pending| matches!(p.job, Job::Write { .. } | Job::Zeroes { .. } | Job::Mutate);
+        for (_, p) in self.pending.iter_mut().filter(|(_, p)| p.volume == volume && writes(p)) {
+            p.error.get_or_insert_with(|| error.clone());
+        }
+        let of = |m: &Message| m.volume == volume && m.op.is_mutation() && m.state != State::Ghost;
+        let tags: Vec<u64> = self.messages.iter().filter(|(_, m)| of(m)).map(|(_, m)| m.tag).collect();
+        for tag in tags {
+            if let Some(slot) = self.live(tag) {
+                self.stats.fenced += 1;
+                self.fail(slot, error.clone(), fx);
+            }
+        }
+    }
+
     fn look_for_loss(&mut self, volume: u32, set: u32, fx: &mut Effects) {
         let epoch = self.sets[set as usize].recovered;
         if self.volumes[volume as usize].share_in(set).is_some_and(|s| s.unflushed.lost(epoch)) {

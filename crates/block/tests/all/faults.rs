@@ -230,6 +230,54 @@ fn a_fenced_writer_stops_until_it_attaches_again() {
     r.write(0, 4096, 4).unwrap();
 }
 
+/// Another writer attached, wrote, and went while a write was unanswered here: attached again, that write must not come
+/// after the other's, under the newer generation.
+#[test]
+fn what_was_unanswered_when_another_writer_came_does_not_go_again_after_it() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 15);
+    r.faults.silent = (0..3).map(|m| vssd(0, m)).collect();
+    let write = |seed| RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, seed), fua: false };
+    let zero = RequestOp::WriteZeroes { volume: VOLUME, offset: 8192, len: 4096, fua: false, allocate: false };
+    let unanswered = [r.submit(write(1)), r.submit(zero), r.submit(write(2))];
+    r.run_for(Span::from_millis(1));
+    assert_eq!(r.sent.len(), 2, "the second write waits for the first");
+    r.info.attach = 2;
+    r.sets[0].fence = 2;
+    r.faults.silent.clear();
+    r.sent.clear();
+    assert_eq!(r.attach().unwrap().attach, 3);
+    for id in unanswered {
+        assert_eq!(r.wait(id), Err(RequestError::Fenced { volume: VOLUME, attach: 1 }));
+    }
+    r.run_for(Span::from_secs(5));
+    let mutates = |p: &&rackweave_core::msg::Packet| {
+        use rackweave_core::msg::{Body, IoRequest};
+        matches!(p.body, Body::Io(IoRequest::Write(_) | IoRequest::Zero { .. }))
+    };
+    assert_eq!(r.sent.iter().filter(mutates).count(), 0);
+    r.write(0, 4096, 3).unwrap();
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 3));
+}
+
+#[test]
+fn what_waited_for_its_limit_when_another_writer_came_is_not_begun() {
+    let mut r = Rack::new(1, 16, 1 << 20, 16, |_| {});
+    r.info.limits = rackweave_core::request::VolumeLimits { iops: 1, bytes_per_s: 0 };
+    r.attach().unwrap();
+    let write = |seed| RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, seed), fua: false };
+    let ids: Vec<u64> = (1..=4).map(|seed| r.submit(write(seed))).collect();
+    r.run_for(Span::from_millis(1));
+    r.info.attach = 2;
+    r.sets[0].fence = 2;
+    assert_eq!(r.attach().unwrap().attach, 3);
+    r.sent.clear();
+    let waited = ids.into_iter().map(|id| r.wait(id)).filter(|answer| answer.is_err());
+    let all: Vec<_> = waited.collect();
+    assert!(!all.is_empty());
+    assert!(all.iter().all(|a| *a == Err(RequestError::Fenced { volume: VOLUME, attach: 1 })), "{all:?}");
+    assert!(r.sent.is_empty());
+}
+
 #[test]
 fn a_fence_by_our_own_attach_is_no_fence() {
     let mut r = Rack::attached(1, 16, 1 << 20, 11);
