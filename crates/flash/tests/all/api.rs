@@ -6,7 +6,7 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::manager::alloc::{AllocVssdError, Isolation, ThroughputLevels};
 use rackweave_flash::manager::api::{AllocError, Block, BlockError, VirtualSsds};
 use rackweave_flash::manager::driver::{Drive, OpenError};
-use rackweave_flash::manager::{BootError, ConfigError, FlashManager, ManagerConfig, record};
+use rackweave_flash::manager::{BootError, ConfigError, Done, FlashManager, ManagerConfig, record};
 use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{Geometry, Profile, Timing};
 
@@ -477,16 +477,33 @@ fn after_a_failure_everybody_is_answered() {
     }
     d.backend_mut().erases = true;
     d.free_block(v, all[0]).expect("nothing is under way");
-    assert_eq!(d.alloc_block(v), Err(failed));
+    let now = d.now();
+    let (_, manager, out) = d.parts();
+    manager.alloc_block(now, v, 77, out).expect("it may wait");
+    d.settle();
+    let done = d.take_done();
+    let mine = |d: &Done| matches!(d, Done::BlockAllocated { token: 77, result } if *result == Err(failed));
+    assert!(done.iter().any(mine), "{done:?}");
     assert_eq!(d.close().map(|_| ()), Err(failed));
     // A write waits for the move of its block, which fails. Two pages of the first plane are written by then.
     let mut d = new(7);
     let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
     let b = d.alloc_block(v).expect("free");
     d.write_data(v, b, &pattern(1, 4 * PAGE)).expect("room for four");
-    assert_eq!(d.write_data(v, b, &pattern(1, PAGE)), Err(failed));
-    assert_eq!(d.alloc_block(v), Err(failed));
-    assert_eq!(d.close().map(|_| ()), Err(failed));
+    let now = d.now();
+    let (_, manager, out) = d.parts();
+    let data = rackweave_core::Payload::Bytes(pattern(1, PAGE).into());
+    manager.write(now, (v, b), None, &data, 78, out).expect("in order");
+    d.settle();
+    let done = d.take_done();
+    let mine = |d: &Done| matches!(d, Done::Written { token: 78, result } if *result == Err(failed));
+    assert!(done.iter().any(mine), "{done:?}");
+    let (_, manager, out) = d.parts();
+    manager.close(now, 79, out);
+    d.settle();
+    let done = d.take_done();
+    let mine = |d: &Done| matches!(d, Done::Synced { token: 79, result: Err(DeviceError::NoSpace) });
+    assert!(done.iter().any(mine), "{done:?}");
 }
 
 #[test]
