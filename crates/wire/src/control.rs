@@ -55,7 +55,10 @@ wire_list!(View, "views", VSSDS_PER_SERVER_MAX, 13);
 impl Wire for VssdReport {
     fn put(&self, w: &mut Writer<'_>) {
         let VssdReport { vssd, set, epoch, complete, failed, read_only } = *self;
-        (vssd.put(w), set.put(w), epoch.put(w), complete.put(w));
+        vssd.put(w);
+        set.put(w);
+        epoch.put(w);
+        complete.put(w);
         w.u8(if failed { 1 } else { u8::from(read_only) * 2 });
     }
     fn get(r: &mut Reader<'_>) -> Result<VssdReport, DecodeError> {

@@ -73,7 +73,7 @@ pub enum MapError {
     Version { found: u16 },
     #[error("the volume is not recovered yet: retry")]
     NotReady,
-    #[error("page {page} of block {block} is no summary, but the one after it says so")]
+    #[error("the summary in page {page} of block {block} names one that is not before it")]
     Corrupt { block: Block, page: u32 },
     #[error("the log was written for a volume of {found} blocks, not {asked}")]
     OtherSize { found: u64, asked: u32 },
@@ -184,7 +184,7 @@ enum Op {
     Page(Page),
     Read { read: usize, part: usize },
     Copy { locations: Vec<u32> },
-    Chain { block: Block, page: u32, known: bool },
+    Chain { block: Block, page: u32 },
     Sync { flushes: Vec<u64> },
 }
 
@@ -381,7 +381,7 @@ impl BlockMap {
             (Op::Page(page), result) => self.programmed(page, result.map(|_| ())),
             (Op::Read { read, part }, result) => self.part_read(read, part, result),
             (Op::Copy { locations }, result) => self.copied(locations, result),
-            (Op::Chain { block, page, known }, result) => self.chained(io, (block, page, known), result),
+            (Op::Chain { block, page }, result) => self.chained(io, (block, page), result),
             (Op::Sync { flushes }, result) => self.synced(flushes, result.map(|_| ())),
         }
         self.go_on(io);

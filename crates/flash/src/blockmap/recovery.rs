@@ -15,8 +15,8 @@ pub(super) struct Recovery {
     /// Blocks not looked at yet, and their pages.
     blocks: Vec<(Block, u32)>,
     under_way: usize,
-    /// Of those under way, what waits for room in the queue of its die: page, and whether it is known to be a summary.
-    refused: Vec<(Block, u32, bool)>,
+    /// Of those under way, what waits for room in the queue of its die: block and page.
+    refused: Vec<(Block, u32)>,
     /// By logical block: sequence of the entry that counts.
     newest: Vec<u64>,
     /// Trims: the block whose summary has it, logical block, sequence.
@@ -58,22 +58,22 @@ impl BlockMap {
             self.held[block.index as usize].lbas = vec![NONE; self.slots as usize];
             if pages > 0 {
                 r.under_way += 1;
-                self.read_summary(io, block, pages - 1, false);
+                self.read_summary(io, block, pages - 1);
             }
         }
         if self.recovery.as_ref().is_some_and(|r| r.under_way == 0) {
             self.recovered(io);
         }
     }
-    fn read_summary(&mut self, io: &mut Io, block: Block, page: u32, known: bool) {
+    fn read_summary(&mut self, io: &mut Io, block: Block, page: u32) {
         let range = (u64::from(page) * u64::from(self.page_bytes), u64::from(self.page_bytes));
-        let token = self.token(Op::Chain { block, page, known });
+        let token = self.token(Op::Chain { block, page });
         if let Err(e) = io.manager.read(io.now, (self.cfg.vssd, block), range, token, io.out) {
             self.forget(token);
             if matches!(e, BlockError::QueueFull { .. })
                 && let Some(r) = self.recovery.as_mut()
             {
-                r.refused.push((block, page, known));
+                r.refused.push((block, page));
                 self.retry = Some(io.now + RETRY);
                 return;
             }
@@ -84,14 +84,9 @@ impl BlockMap {
     pub(super) fn read_refused_summaries(&mut self, io: &mut Io) {
         self.retry = None;
         let refused = self.recovery.as_mut().map_or(Vec::new(), |r| std::mem::take(&mut r.refused));
-        refused.into_iter().for_each(|(block, page, known)| self.read_summary(io, block, page, known));
+        refused.into_iter().for_each(|(block, page)| self.read_summary(io, block, page));
     }
-    pub(super) fn chained(
-        &mut self,
-        io: &mut Io,
-        (block, page, known): (Block, u32, bool),
-        result: Result<Answer, BlockError>,
-    ) {
+    pub(super) fn chained(&mut self, io: &mut Io, (block, page): (Block, u32), result: Result<Answer, BlockError>) {
         let data = match result {
             Ok(Answer::Data(d)) => d,
             Ok(_) => return,
@@ -109,15 +104,18 @@ impl BlockMap {
             }
             Some(s) => {
                 s.entries.iter().for_each(|e| self.take_entry(block, e));
-                (s.previous != NONE).then_some((s.previous, true))
+                if s.previous != NONE && s.previous >= page {
+                    // One that names itself or a later page would be read for ever.
+                    return self.chain_ends(io, Some(MapError::Corrupt { block, page }));
+                }
+                (s.previous != NONE).then_some(s.previous)
             }
-            None if known => return self.chain_ends(io, Some(MapError::Corrupt { block, page })),
-            None => page.checked_sub(1).map(|p| (p, false)),
+            // Also where one was to be: its program failed, with one behind it under way. What it would have named was answered to
+            // nobody as safe.
+            None => page.checked_sub(1),
         };
         match previous {
-            // A summary that names itself or a later page would be read for ever.
-            Some((p, true)) if p >= page => self.chain_ends(io, Some(MapError::Corrupt { block, page })),
-            Some((p, known)) => self.read_summary(io, block, p, known),
+            Some(p) => self.read_summary(io, block, p),
             None => self.chain_ends(io, None),
         }
     }
