@@ -5,9 +5,14 @@ use std::path::Path;
 use rackweave_core::SsdId;
 use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
 use rackweave_flash::manager::{FlashManager, ManagerConfig};
+use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{Profile, ProfileError, Timing};
 
 use crate::{FileSsd, Made, OpenError, OsFile, Shape};
+
+/// γ, what a channel is erased by between swaps, is a channel's life ÷ this: 24 TB of 64 GB erased 10,000 times, as in FlashBlox
+/// §3.1.5.
+const GAMMA_PART: u64 = 27;
 
 /// Why a drive was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -27,13 +32,16 @@ pub enum DriveError {
 }
 
 /// Opens the drive in the file, or makes it there: the built-in profile, scaled to at most `bytes`. Commands take no
-/// modelled time. One process at a time.
+/// modelled time; channels and dies that wear more than others trade places with them. One process at a time.
 pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFile>>, DriveError> {
     let known = || Profile::builtin_names().join(", ");
     let none = || DriveError::NoProfile { name: profile.into(), known: known() };
     let base = Profile::builtin(profile).ok_or_else(none)?;
     let mut cfg = ManagerConfig::new(SsdId(0), base.scaled_to(bytes)?);
     cfg.timing = Timing::None;
+    let g = &cfg.profile.geometry;
+    let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
+    cfg.wear = WearPolicy::adaptive((channel * u64::from(cfg.profile.endurance) / GAMMA_PART).max(channel));
     let (g, meta_bytes) = (cfg.profile.geometry, FlashManager::meta_bytes(&cfg.cut()));
     let (blocks, pages_per_block, page_bytes) = (g.blocks(), g.pages_per_block, g.page_bytes);
     let name = || path.display().to_string();

@@ -105,11 +105,15 @@ impl FlashManager {
         true
     }
 
-    pub(super) fn restore_wear(&mut self) {
+    /// `cleared`: bytes that had been erased of each die when rates were last cleared; without it they begin anew.
+    pub(super) fn restore_wear(&mut self, cleared: &[u64]) {
         let (g, policy) = (*self.geometry(), *self.leveling.leveler.policy());
         let per_die = g.blocks_per_die() as usize;
         let total = |blocks: &[super::space::Phys]| blocks.iter().map(|p| u64::from(p.count())).sum::<u64>();
-        let dies = self.phys.chunks(per_die).map(|d| DieWear { total: total(d) * g.block_bytes(), since: 0 });
+        let dies = self.phys.chunks(per_die).enumerate().map(|(i, d)| {
+            let total = total(d) * g.block_bytes();
+            DieWear { total, since: cleared.get(i).map_or(0, |c| total.saturating_sub(*c)) }
+        });
         let life = self.leveling.leveler.die_life();
         self.leveling.leveler = Leveler::resumed(policy, g.dies_per_channel, life, dies.collect(), self.now);
     }

@@ -46,6 +46,9 @@ pub struct DriveRecord {
     /// Erase blocks that are not used any more.
     pub bad: Vec<u32>,
     pub vssds: Vec<VssdRecord>,
+    /// By physical die: bytes that had been erased of it when the rates of wear were last cleared, erases for wear's sake since
+    /// then added. None: not known.
+    pub cleared: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +110,10 @@ pub fn encode(r: &DriveRecord, cut: &Cut) -> Vec<u8> {
         b.extend_from_slice(&(v.parts - 1).to_le_bytes());
         b.extend_from_slice(&(v.units.numbers.len() as u32).to_le_bytes());
         v.units.numbers.iter().for_each(|n| b.extend_from_slice(&n.to_le_bytes()));
+    }
+    // Where there is room: older versions have none of it, and leave none for it on a drive of thousands of vSSDs.
+    if b.len() + r.cleared.len() * 8 + 4 <= copy_bytes(cut) as usize {
+        r.cleared.iter().for_each(|n| b.extend_from_slice(&n.to_le_bytes()));
     }
     let len = b.len() as u32 + 4;
     b[56..60].copy_from_slice(&len.to_le_bytes());
@@ -186,6 +193,10 @@ fn parse(body: &[u8], cut: &Cut) -> Option<Result<DriveRecord, RecordError>> {
         let numbers = (0..n).map(|_| r.u32()).collect::<Option<_>>()?;
         records.push(VssdRecord { id: VssdId(id), level, capacity, units: Units { isolation, numbers }, parts });
     }
-    let clean = clean == 1;
-    Some(Ok(DriveRecord { generation, clean, time, next_vssd, cuts_before, cuts, homes, bad, vssds: records }))
+    let mut cleared: Vec<u64> = (0..dies).map_while(|_| r.u64()).collect();
+    if cleared.len() != usize::from(dies) {
+        cleared.clear();
+    }
+    let (clean, vssds) = (clean == 1, records);
+    Some(Ok(DriveRecord { generation, clean, time, next_vssd, cuts_before, cuts, homes, bad, vssds, cleared }))
 }

@@ -97,6 +97,7 @@ impl FlashManager {
             homes: self.logical.iter().map(|l| l.home as u16).collect(),
             bad: bad.collect(),
             vssds: self.vssds().collect(),
+            cleared: self.leveler().dies().iter().map(|d| d.total.saturating_sub(d.since)).collect(),
         }
     }
     pub(super) fn begin_round(&mut self, out: &mut ManagerOut) {

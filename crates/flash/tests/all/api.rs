@@ -263,6 +263,35 @@ fn a_drive_is_found_as_it_was_left() {
     assert_eq!(d.alloc_vssd(Isolation::Channel, 0, 1), Ok(VssdId(3)));
 }
 
+/// A command at a time, as `rackweave kv put` opens a drive: none wears a channel by as much as starts a swap.
+#[test]
+fn a_channel_that_is_worn_a_little_in_every_run_trades_places() {
+    let mut cfg = small();
+    let g = cfg.profile.geometry;
+    cfg.wear = WearPolicy::adaptive(u64::from(g.blocks_per_channel()) * g.block_bytes());
+    let mut d = open(&cfg);
+    let hot = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
+    let rests = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
+    let kept = d.alloc_block(rests).expect("free");
+    let size = d.block_size(rests).expect("live");
+    d.write_data(rests, kept, &pattern(7, size)).expect("new");
+    let mut disk = d.close().expect("no failure");
+    let mut swaps = Vec::new();
+    for run in 0..60 {
+        let mut d = Drive::open(cfg.clone(), disk).expect("whole");
+        let b = d.alloc_block(hot).expect("free");
+        d.write_data(hot, b, &pattern(run, size)).expect("new");
+        d.free_block(hot, b).expect("live");
+        let mut to = vec![0; size as usize];
+        d.read_data(rests, 0, &mut to).expect("written");
+        assert!(to == pattern(7, size), "run {run}");
+        d.settle();
+        swaps.extend((d.manager().stats().swaps > 0).then_some(run));
+        disk = d.close().expect("no failure");
+    }
+    assert!(swaps.len() > 2 && swaps.len() < 12 && swaps[0] > 4, "{swaps:?}");
+}
+
 #[test]
 fn an_impossible_drive_is_refused() {
     let mut cfg = small();
