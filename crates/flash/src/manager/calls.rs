@@ -6,7 +6,6 @@ use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Time, VssdId};
 use super::alloc::Isolation;
 use super::api::{AllocError, Block, BlockError};
 use super::io::{At, Kind, Op, Request, Who, Work};
-use super::leveling::For;
 use super::record::{VSSDS_MAX, VssdRecord};
 use super::round::After;
 use super::space::{Logical, NONE, PhysState};
@@ -127,116 +126,6 @@ impl FlashManager {
         self.serve_waiting(out, vssd);
         self.pump(out);
         Ok(())
-    }
-    fn writable(&self, v: &Vssd) -> Result<(), BlockError> {
-        match (self.failed, v.worn) {
-            (Some(e), _) => Err(e.into()),
-            (_, Some(die)) => Err(BlockError::WornOut { vssd: v.id, die }),
-            _ => Ok(()),
-        }
-    }
-    /// Erase blocks have become free, or addresses.
-    pub(super) fn settle_waiting(&mut self, out: &mut ManagerOut) {
-        let waiting: Vec<VssdId> = self.vssds.values().filter(|v| !v.waiting.is_empty()).map(|v| v.id).collect();
-        waiting.into_iter().for_each(|v| self.serve_waiting(out, v));
-    }
-    fn serve_waiting(&mut self, out: &mut ManagerOut, vssd: VssdId) {
-        loop {
-            let v = &self.vssds[&vssd];
-            if v.waiting.is_empty() {
-                return;
-            }
-            if let Err(e) = self.writable(v) {
-                let waiting = std::mem::take(&mut self.live_mut(vssd).waiting);
-                let failed = |token| Done::BlockAllocated { token, result: Err(e) };
-                out.done.extend(waiting.into_iter().map(failed));
-                return;
-            }
-            let Some(&index) = v.ready.first() else {
-                return self.rounds.hurry();
-            };
-            match self.prepare(out, vssd, index) {
-                Ok(()) => {}
-                // Something is on its way to the die's free list.
-                Err(Short { coming: true, .. }) => return self.rounds.hurry(),
-                Err(Short { die, coming: false }) => self.live_mut(vssd).worn = Some(die),
-            }
-        }
-    }
-    /// Takes erase blocks for the superblock, for the first that waits.
-    fn prepare(&mut self, out: &mut ManagerOut, vssd: VssdId, index: u32) -> Result<(), Short> {
-        let lanes: Vec<Logical> = self.vssds[&vssd].lanes(index).collect();
-        for (i, &l) in lanes.iter().enumerate() {
-            let home = self.place_for(l);
-            if let Some(block) = self.take_free(home, l.number) {
-                let dirty = self.phys[block as usize].state == PhysState::Dirty;
-                self.map(l, block);
-                if dirty {
-                    self.phys[block as usize].state = PhysState::Dirty;
-                }
-                continue;
-            }
-            for &l in &lanes[..i] {
-                let block = std::mem::replace(&mut self.logical[l.die as usize].to[l.number as usize], NONE);
-                if self.phys[block as usize].state != PhysState::Dirty {
-                    self.phys[block as usize].state = PhysState::Clean;
-                }
-                self.put_free(block);
-            }
-            return Err(Short { die: home, coming: self.coming(home) });
-        }
-        let v = self.live_mut(vssd);
-        let token = v.waiting.pop_front().expect("somebody waits");
-        v.ready.remove(&index);
-        v.allocated += 1;
-        v.busy += 1;
-        v.blocks[index as usize] = Superblock { state: State::Preparing, busy: 1, ..Superblock::default() };
-        let flow = v.flow;
-        let block = Block { vssd, index };
-        let dirty: Vec<u32> = lanes
-            .iter()
-            .map(|l| self.mapped(*l))
-            .filter(|b| self.phys[*b as usize].state == PhysState::Dirty)
-            .collect();
-        let op = Op { token, block, kind: Kind::Alloc, left: dirty.len() as u32 + 1, error: None };
-        let op = self.ops.insert(op) as u32;
-        dirty.into_iter().for_each(|b| self.erase(b, flow, Who::Op(op)));
-        self.op_part_done(out, op, None);
-        Ok(())
-    }
-    /// Erase blocks of the die are on their way to its free list: nobody needs them, or they go to another die.
-    pub(super) fn coming(&self, die: u32) -> bool {
-        let n = self.geometry().blocks_per_die();
-        self.phys[(die * n) as usize..((die + 1) * n) as usize].iter().any(|p| match p.state {
-            PhysState::Stale | PhysState::Moving => true,
-            PhysState::Mapped => self.swapping() && self.logical[p.logical().die as usize].home != die,
-            _ => false,
-        })
-    }
-    /// An erase block of a superblock that is being prepared was erased, or failed to.
-    pub(super) fn prepared(&mut self, out: &mut ManagerOut, op: u32, block: u32, bad: bool) {
-        if !bad {
-            self.phys[block as usize].state = PhysState::Mapped;
-            self.note_erase(block, For::User);
-            return self.op_part_done(out, op, None);
-        }
-        let l = self.phys[block as usize].logical();
-        let home = self.logical[l.die as usize].home;
-        self.retire(block, None);
-        let Some(other) = self.take_free(home, l.number) else {
-            self.logical[l.die as usize].to[l.number as usize] = NONE;
-            let vssd = self.ops[op as usize].block.vssd;
-            self.live_mut(vssd).worn = Some(home);
-            return self.op_part_done(out, op, Some(BlockError::WornOut { vssd, die: home }));
-        };
-        let dirty = self.phys[other as usize].state == PhysState::Dirty;
-        self.map(l, other);
-        if dirty {
-            let flow = self.vssds[&self.ops[op as usize].block.vssd].flow;
-            self.phys[other as usize].state = PhysState::Dirty;
-            return self.erase(other, flow, Who::Op(op));
-        }
-        self.op_part_done(out, op, None);
     }
 
     /// `FreeBlock`: the block is erased some time after the next sync.
@@ -483,10 +372,4 @@ impl FlashManager {
             }
         });
     }
-}
-
-/// A die has no free erase block.
-struct Short {
-    die: u32,
-    coming: bool,
 }

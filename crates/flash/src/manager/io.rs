@@ -135,6 +135,7 @@ impl FlashManager {
             while let Some(die) = self.kick.pop() {
                 self.dispatch(out, die);
             }
+            self.settle_short(out);
             self.start_moves(out);
             self.begin_round(out);
             if self.kick.is_empty() {

@@ -57,6 +57,10 @@ impl Leveling {
     pub(super) fn go_on(&mut self) {
         self.again = true;
     }
+    /// A swap is planned, and not durable yet.
+    pub(super) fn recording(&self) -> bool {
+        self.recording
+    }
     fn swapping(&self) -> bool {
         // Not by what is away: that is in hand while moves are started.
         self.recording || !self.dies.is_empty()
@@ -154,7 +158,7 @@ impl FlashManager {
         let Some(worn) = self.most_worn_free(die) else { return };
         let apart = self.phys[worn as usize].count().saturating_sub(self.phys[young as usize].count());
         if apart > self.cfg.die_spread {
-            self.start_move(young, Why::Rotation, Vec::new());
+            self.start_move(young, Why::Rotation);
         }
     }
     /// Begins a swap that is due, and lets moves go on that waited for time.
@@ -264,7 +268,13 @@ impl FlashManager {
         }
         let mut away = std::mem::take(&mut self.leveling.away);
         let any = !away.is_empty();
-        away.retain_mut(|(die, at)| self.move_next(*die, at));
+        away.retain_mut(|(die, at)| {
+            let goes_on = self.move_next(*die, at);
+            let l = &mut self.logical[*die as usize];
+            // Nothing more moves from there, and nothing new is put there.
+            l.from = if goes_on { l.from } else { l.home };
+            goes_on
+        });
         self.leveling.away = away;
         if any && self.leveling.away.is_empty() {
             self.logical.iter_mut().for_each(|l| l.from = l.home);
@@ -311,7 +321,7 @@ impl FlashManager {
             if !self.may_go(l, home) {
                 continue;
             }
-            if !self.start_move(block, Why::Swap, Vec::new()) {
+            if !self.start_move(block, Why::Swap) {
                 // A die that is worn out takes no more: what is elsewhere stays there.
                 return self.coming(home);
             }

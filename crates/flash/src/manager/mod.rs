@@ -5,7 +5,7 @@
 //! - [`alloc`]: which channels, dies and soft-planes a vSSD has (FB2, FB4).
 //! - [`api`]: the calls of Table 3 and what is wrong with each misuse (FB3); `driver`: the same, waiting for answers.
 //! - `calls`, `vssd`: the rules of the calls; `io`: requests at the dies.
-//! - `space`: erase blocks and the maps of dies (FB5); `queue`: who is next at a die.
+//! - `waiting`: what waits for an erase block. `space`: erase blocks and the maps of dies (FB5); `queue`: who is next at a die.
 //! - `round`: syncs and the drive's [`record`]; `boot`: recovery (FB5).
 //! - `moves`: migration of erase blocks (FB9); `leveling`: what is moved for wear's sake (FB6–FB8).
 //!
@@ -35,6 +35,7 @@ pub mod record;
 mod round;
 mod space;
 mod vssd;
+mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -327,6 +328,9 @@ pub struct FlashManager {
     moves: Slab<Move>,
     /// By the erase block that is moved, the number of its move.
     moving: BTreeMap<u32, u32>,
+    /// Moves of blocks that failed to program which wait for a place.
+    stranded: Vec<u32>,
+    lacking: Vec<waiting::Lacking>,
     leveling: leveling::Leveling,
     /// Dies that may have something to do.
     kick: Vec<u32>,
@@ -375,6 +379,8 @@ impl FlashManager {
             failed: None,
             moves: Slab::new(),
             moving: BTreeMap::new(),
+            stranded: Vec::new(),
+            lacking: Vec::new(),
             leveling: leveling::Leveling::new(leveler),
             kick: Vec::new(),
             stats: DriveStats::default(),

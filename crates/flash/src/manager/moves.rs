@@ -13,7 +13,7 @@ use super::io::{At, Request, Who, Work};
 use super::leveling::For;
 use super::queue::Flow;
 use super::round::After;
-use super::space::{Logical, PhysState};
+use super::space::{Logical, NONE, PhysState};
 use super::vssd::slot_record;
 use super::{FlashManager, ManagerOut};
 
@@ -31,9 +31,8 @@ pub(super) enum Why {
 #[derive(Debug)]
 pub(super) struct Move {
     from: u32,
+    /// [`NONE`]: a rescue that waits for one.
     to: u32,
-    /// The die that counts it.
-    die: u32,
     pub(super) logical: Logical,
     why: Why,
     /// Pages that were programmed in the old place when this was last counted, and the next to be moved.
@@ -51,20 +50,36 @@ pub(super) struct Move {
 
 impl FlashManager {
     /// Begins to move the block. False: its die has no free one now.
-    pub(super) fn start_move(&mut self, from: u32, why: Why, held: Vec<u32>) -> bool {
-        let logical = self.phys[from as usize].logical();
-        let home = self.logical[logical.die as usize].home;
-        let to = if why == Why::Rotation { self.take_worn(home) } else { self.take_free(home, logical.number) };
-        let Some(to) = to else { return false };
+    pub(super) fn start_move(&mut self, from: u32, why: Why) -> bool {
+        let Some(to) = self.take_target(self.phys[from as usize].logical(), why) else { return false };
+        let id = self.insert_move(from, why, Vec::new());
+        self.aim(id, to);
+        true
+    }
+    fn insert_move(&mut self, from: u32, why: Why, held: Vec<u32>) -> u32 {
         self.phys[from as usize].state = PhysState::Moving;
-        let stopped = why == Why::Rescue;
-        let (pages, next, drains, abandoned) = (0, 0, false, false);
-        let m = Move { from, to, die: home, logical, why, pages, next, stopped, drains, held, abandoned };
+        let (logical, stopped) = (self.phys[from as usize].logical(), why == Why::Rescue);
+        let (to, pages, next, drains, abandoned) = (NONE, 0, 0, false, false);
+        let m = Move { from, to, logical, why, pages, next, stopped, drains, held, abandoned };
         let id = self.moves.insert(m) as u32;
         self.moving.insert(from, id);
-        self.dies[home as usize].moving += 1;
-        self.aim(id);
-        true
+        id
+    }
+    fn take_target(&mut self, l: Logical, why: Why) -> Option<u32> {
+        let home = self.logical[l.die as usize].home;
+        match why {
+            Why::Rotation => self.take_worn(home),
+            Why::Swap => self.take_free(home, l.number),
+            Why::Rescue => self.take_free(self.place_for(l), l.number),
+        }
+    }
+    /// When it is done the old place is free.
+    pub(super) fn vacates(&self, from: u32) -> bool {
+        self.moving.get(&from).is_some_and(|id| self.moves[*id as usize].why != Why::Rescue)
+    }
+    /// Erase blocks of the die that moves were filling which are given up.
+    pub(super) fn given_up(&self, die: u32) -> bool {
+        self.moves.iter().any(|(_, m)| m.abandoned && self.die_of(m.to) == die)
     }
     /// Where this page of the block, which is being moved, is copied already.
     pub(super) fn copied(&self, block: u32, page: u16) -> Option<u32> {
@@ -95,21 +110,44 @@ impl FlashManager {
             m.held.insert(0, request);
             return self.drained(block);
         }
-        if self.start_move(block, Why::Rescue, vec![request]) {
-            return;
-        }
-        // Nothing to move it to: what it holds can be read, its superblock takes no more.
-        let Some((vssd, _)) = self.owner(self.phys[block as usize].logical()) else { return };
-        let die = self.die_of(block);
-        self.live_mut(vssd).worn = Some(die);
-        let Request { who, .. } = self.requests.remove(request as usize);
-        if let Who::Op(op) = who {
-            self.op_part_done(out, op, Some(super::api::BlockError::WornOut { vssd, die }));
+        let id = self.insert_move(block, Why::Rescue, vec![request]);
+        self.find_target(out, id);
+    }
+    /// A place for the block that failed to program, as soon as there is one; until then its programs wait.
+    pub(super) fn find_target(&mut self, out: &mut ManagerOut, id: u32) {
+        let logical = self.moves[id as usize].logical;
+        match self.take_target(logical, Why::Rescue) {
+            Some(to) => self.aim(id, to),
+            None if self.failed.is_some() || self.place_comes(logical) => self.stranded.push(id),
+            None => self.give_up(out, id),
         }
     }
+    /// Nothing to move it to: what it holds can be read, its superblock takes no more.
+    fn give_up(&mut self, out: &mut ManagerOut, id: u32) {
+        let Move { from, logical, held, .. } = self.end_move(id);
+        self.phys[from as usize].state = PhysState::Mapped;
+        let die = self.logical[logical.die as usize].home;
+        let Some((vssd, _)) = self.owner(logical) else { return };
+        self.live_mut(vssd).worn = Some(die);
+        let late = self.take_queued_programs(from, logical);
+        for request in held.into_iter().chain(late) {
+            if let Who::Op(op) = self.requests.remove(request as usize).who {
+                self.op_part_done(out, op, Some(super::api::BlockError::WornOut { vssd, die }));
+            }
+        }
+        self.leveling.go_on();
+    }
+    /// Programs of the block that wait at its die still.
+    fn take_queued_programs(&mut self, block: u32, l: Logical) -> Vec<u32> {
+        let die = self.die_of(block) as usize;
+        self.dies[die].queue.take(|r| is_program_of(&self.requests[r as usize], l))
+    }
     /// Makes the new place ready.
-    fn aim(&mut self, id: u32) {
-        let Move { to, logical, .. } = self.moves[id as usize];
+    fn aim(&mut self, id: u32, to: u32) {
+        self.moves[id as usize].to = to;
+        let die = self.die_of(to);
+        self.dies[die as usize].moving += 1;
+        let logical = self.moves[id as usize].logical;
         let dirty = self.phys[to as usize].state == PhysState::Dirty;
         self.phys[to as usize].state = PhysState::Target;
         self.phys[to as usize].set_logical(logical);
@@ -240,22 +278,18 @@ impl FlashManager {
     }
     /// The new place failed: another.
     fn aim_again(&mut self, out: &mut ManagerOut, id: u32) {
-        let Move { from, logical, why, .. } = self.moves[id as usize];
-        let home = self.logical[logical.die as usize].home;
-        self.moves[id as usize].next = 0;
-        if let Some(to) = self.take_free(home, logical.number) {
-            let m = &mut self.moves[id as usize];
-            m.to = to;
-            let counted = std::mem::replace(&mut m.die, home);
-            self.dies[counted as usize].moving -= 1;
-            self.dies[home as usize].moving += 1;
-            return self.aim(id);
+        self.leave_target(id);
+        let m = &mut self.moves[id as usize];
+        m.next = 0;
+        let (from, logical, why) = (m.from, m.logical, m.why);
+        if why == Why::Rescue {
+            return self.find_target(out, id);
+        }
+        if let Some(to) = self.take_target(logical, why) {
+            return self.aim(id, to);
         }
         let m = self.end_move(id);
         self.phys[from as usize].state = PhysState::Mapped;
-        if why == Why::Rescue {
-            return m.held.into_iter().for_each(|r| self.rescue(out, r, from));
-        }
         m.held.into_iter().rev().for_each(|r| self.enqueue_again(r, true));
         self.leveling.go_on();
     }
@@ -265,13 +299,22 @@ impl FlashManager {
         self.logical[l.die as usize].claims[l.number as usize] += 1;
         self.retire(block, Some(l));
     }
+    /// The move has no place any more. What that was.
+    fn leave_target(&mut self, id: u32) -> u32 {
+        let to = std::mem::replace(&mut self.moves[id as usize].to, NONE);
+        if to != NONE {
+            let die = self.die_of(to);
+            self.dies[die as usize].moving -= 1;
+        }
+        to
+    }
     fn end_move(&mut self, id: u32) -> Move {
+        let to = self.leave_target(id);
         let m = self.moves.remove(id as usize);
         if !m.abandoned {
             self.moving.remove(&m.from);
         }
-        self.dies[m.die as usize].moving -= 1;
-        m
+        Move { to, ..m }
     }
     /// All is in the new place.
     fn arrive(&mut self, id: u32) {
@@ -302,8 +345,7 @@ impl FlashManager {
             Why::Rescue => {}
         }
         // What did not come to wait here yet waits at the old die, and comes after.
-        let die = self.die_of(from) as usize;
-        let late = self.dies[die].queue.take(|r| is_program_of(&self.requests[r as usize], logical));
+        let late = self.take_queued_programs(from, logical);
         held.into_iter().chain(late).for_each(|r| self.enqueue_again(r, false));
         self.leveling.go_on();
     }

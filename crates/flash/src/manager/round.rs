@@ -104,7 +104,8 @@ impl FlashManager {
         if let Some(e) = self.failed {
             self.answer_waiting(out, e);
         }
-        let waiting = self.vssds.values().any(|v| v.waits()) || self.moves_wait() || !self.unborn.is_empty();
+        let stopped = self.moves_wait() || self.short_of_blocks();
+        let waiting = self.vssds.values().any(|v| v.waits()) || stopped || !self.unborn.is_empty();
         if waiting || self.rounds.next.len() >= LAZY_MAX {
             self.rounds.hurry();
         }
@@ -163,6 +164,7 @@ impl FlashManager {
     fn answer_waiting(&mut self, out: &mut ManagerOut, e: DeviceError) {
         self.settle_unborn();
         self.settle_waiting(out);
+        self.fail_lacking(out, e);
         for request in self.take_held() {
             if let Who::Op(op) = self.requests.remove(request as usize).who {
                 self.op_part_done(out, op, Some(e.into()));

@@ -241,7 +241,8 @@ impl FlashManager {
         let owner = self.owner(l).map(|o| o.0).and_then(|id| self.vssds.get(&id));
         // It can wait for the die, unless that takes long and somebody waits for the block.
         let soon = self.cfg.background_wait_max <= self.cfg.profile.erase;
-        let moved = self.phys[block as usize].moved_away && (soon || self.vssds.values().all(|v| v.waiting.is_empty()));
+        let nobody = !self.short_of_blocks() && self.vssds.values().all(|v| v.waiting.is_empty());
+        let moved = self.phys[block as usize].moved_away && (soon || nobody);
         let flow = owner.filter(|_| !moved).map_or(Flow::Background, |v| v.flow);
         self.erase(block, flow, Who::Stale);
     }

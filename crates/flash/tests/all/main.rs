@@ -16,3 +16,4 @@ mod power_drive;
 mod profiles;
 mod rig;
 mod sharing;
+mod short;

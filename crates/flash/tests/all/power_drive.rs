@@ -18,6 +18,9 @@ pub struct PowerDrive {
     pub now: Time,
     /// Part of the programs and erases that fail, and their erase block with them.
     pub failures: f64,
+    /// So many of the next programs and erases fail.
+    pub fail_next: u64,
+    pub sync_fails: bool,
     pub failed_blocks: u64,
     pub commands: u64,
 }
@@ -34,6 +37,8 @@ impl PowerDrive {
             out: ManagerOut::new(),
             now: Time::ZERO,
             failures,
+            fail_next: 0,
+            sync_fails: false,
             failed_blocks: 0,
             commands: 0,
         }
@@ -47,11 +52,15 @@ impl PowerDrive {
                 DeviceOp::Erase { block, .. } => Some(*block),
                 _ => None,
             };
-            let fail = fails.filter(|b| self.disk.bad.contains(b) || self.rng.chance(self.failures));
+            let next = fails.is_some() && self.fail_next > 0;
+            self.fail_next -= u64::from(next);
+            let fail = fails.filter(|b| next || self.disk.bad.contains(b) || self.rng.chance(self.failures));
             if let Some(block) = fail {
                 self.failed_blocks += u64::from(self.disk.bad.insert(block));
             }
             let fail = fail.map(|block| DeviceError::BadBlock { block });
+            let sync = self.sync_fails && matches!(c.op, DeviceOp::Sync);
+            let fail = fail.or(sync.then_some(DeviceError::Backend { os_error: 5 }));
             let (result, ticket) = self.disk.submit(c.op, fail);
             self.in_flight.push((Completion { ssd: c.ssd, tag: c.tag, result }, ticket));
         }

@@ -1,0 +1,249 @@
+//! Programs and erases that fail on a die that has no free erase block: they wait for one that is on its way.
+
+use rackweave_core::{Payload, Rng, SsdId, VssdId};
+use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::manager::api::{Block, BlockError};
+use rackweave_flash::manager::{Done, ManagerConfig};
+use rackweave_flash::wear::Swap;
+use rackweave_flash::{Geometry, Profile, Timing};
+
+use crate::power_drive::PowerDrive;
+
+const PAGE: u32 = 8192;
+
+/// Dies of 10 blocks of 8 pages, 8 of them their vSSD's.
+fn config(dies: u16) -> ManagerConfig {
+    let mut p = Profile::builtin("p-ssd").expect("built in");
+    p.geometry = Geometry {
+        channels: dies,
+        dies_per_channel: 1,
+        planes_per_die: 1,
+        blocks_per_plane: 10,
+        pages_per_block: 8,
+        page_bytes: PAGE,
+    };
+    let mut cfg = ManagerConfig::new(SsdId(1), p);
+    cfg.timing = Timing::None;
+    cfg
+}
+
+fn data(pages: u32, seed: u64) -> Payload {
+    Payload::elided(pages * PAGE, seed)
+}
+
+struct Rig {
+    drive: PowerDrive,
+    blocks: Vec<Block>,
+    done: Vec<Done>,
+}
+
+impl Rig {
+    /// A vSSD a die: all blocks are allocated, a page of each is written, and as many erase blocks have failed as stand in.
+    fn full(seed: u64, dies: u16) -> Rig {
+        let mut drive = PowerDrive::new(&config(dies), Rng::new(seed), 0.0);
+        drive.manager.boot(drive.now, &mut drive.out);
+        let mut r = Rig { drive, blocks: Vec::new(), done: Vec::new() };
+        r.settle();
+        (1..=u32::from(dies)).for_each(|id| r.fill(VssdId(id)));
+        r.sync();
+        assert_eq!(r.drive.manager.stats().retired, u64::from(dies) * 2);
+        r
+    }
+    fn fill(&mut self, vssd: VssdId) {
+        let r = self;
+        r.drive.manager.alloc_vssd(r.drive.now, (Isolation::Die, 0, 1), 1, &mut r.drive.out).expect("room");
+        r.settle();
+        r.done.clear();
+        for i in 0..8u32 {
+            r.alloc(vssd, u64::from(i));
+            let Some(Done::BlockAllocated { result: Ok(block), .. }) = r.done.pop() else { panic!("{:?}", r.done) };
+            r.blocks.push(block);
+            r.drive.fail_next = u64::from(i < 2);
+            r.write(block, 1, u64::from(i));
+            r.settle();
+            r.written(1);
+        }
+    }
+    fn alloc(&mut self, vssd: VssdId, token: u64) {
+        self.drive.manager.alloc_block(self.drive.now, vssd, token, &mut self.drive.out).expect("one is free");
+        self.settle();
+    }
+    fn write(&mut self, block: Block, pages: u32, seed: u64) {
+        let d = &mut self.drive;
+        d.manager.write(d.now, (block.vssd, block), None, &data(pages, seed), seed, &mut d.out).expect("room");
+    }
+    fn free(&mut self, i: usize) {
+        let d = &mut self.drive;
+        d.manager.free_block(d.now, self.blocks[i].vssd, self.blocks[i], &mut d.out).expect("nobody uses it");
+    }
+    fn sync(&mut self) {
+        self.drive.manager.sync(self.drive.now, 0, &mut self.drive.out);
+        self.settle();
+        assert!(matches!(self.done.pop(), Some(Done::Synced { result: Ok(()), .. })));
+    }
+    /// What was freed before is erased once more before it is used.
+    fn cut(&mut self) {
+        // The erase begins after the first, and is durable after the second.
+        self.sync();
+        self.sync();
+        self.drive.cut();
+        self.drive.manager.boot(self.drive.now, &mut self.drive.out);
+        self.settle();
+        self.done.clear();
+    }
+    fn settle(&mut self) {
+        loop {
+            self.done.extend(self.drive.take());
+            if !self.drive.complete(1000) {
+                break;
+            }
+        }
+        self.drive.manager.check().expect("whole");
+        self.drive.sound().expect("in order");
+    }
+    /// So many writes were answered, all well.
+    fn written(&mut self, n: usize) {
+        let done = std::mem::take(&mut self.done);
+        let well = done.iter().filter(|d| matches!(d, Done::Written { result: Ok(()), .. }));
+        assert_eq!((well.count(), done.len()), (n, n), "{done:?}");
+    }
+    fn read(&mut self, block: Block, page: u32, pages: u32) -> Result<Payload, BlockError> {
+        let range = (u64::from(page * PAGE), u64::from(pages * PAGE));
+        self.drive.manager.read(self.drive.now, (block.vssd, block), range, 9, &mut self.drive.out)?;
+        self.settle();
+        let at = self.done.iter().position(|d| matches!(d, Done::Read { .. })).expect("it is answered");
+        let Done::Read { result, .. } = self.done.remove(at) else { unreachable!("it is a read") };
+        result
+    }
+    fn read_only(&self) -> bool {
+        self.drive.manager.vssd_wear(VssdId(1)).expect("live").read_only
+    }
+}
+
+#[test]
+fn a_failed_program_waits_for_a_block_that_is_being_erased_and_later_ones_wait_behind_it() {
+    for seed in 0..50 {
+        let mut r = Rig::full(seed, 1);
+        r.free(7);
+        r.drive.fail_next = 1;
+        for n in 0..3 {
+            r.write(r.blocks[3], 2, 30 + n);
+        }
+        assert_eq!(r.read(r.blocks[3], 0, 1), Ok(data(1, 3)), "reads go on");
+        r.settle();
+        r.written(3);
+        assert!(!r.read_only());
+        for n in 0..3 {
+            assert_eq!(r.read(r.blocks[3], 1 + 2 * n, 2), Ok(data(2, 30 + u64::from(n))), "seed {seed}");
+        }
+        assert_eq!(r.read(r.blocks[3], 0, 1), Ok(data(1, 3)));
+        r.sync();
+        assert_eq!(r.drive.manager.stats().retired, 3);
+    }
+}
+
+#[test]
+fn where_no_block_comes_the_vssd_takes_no_more() {
+    let mut r = Rig::full(1, 1);
+    r.drive.fail_next = 1;
+    (0..3).for_each(|n| r.write(r.blocks[3], 2, 30 + n));
+    r.settle();
+    let done = std::mem::take(&mut r.done);
+    assert!(matches!(done[0], Done::Written { result: Err(BlockError::WornOut { die: 0, .. }), .. }), "{done:?}");
+    assert!(done.len() == 3 && done.iter().all(|d| matches!(d, Done::Written { result: Err(_), .. })), "{done:?}");
+    assert!(r.read_only());
+    for i in 0..8 {
+        assert_eq!(r.read(r.blocks[i], 0, 1), Ok(data(1, i as u64)), "it can be read");
+    }
+}
+
+/// What was on its way fails too.
+#[test]
+fn where_the_block_that_was_to_come_fails_the_vssd_takes_no_more() {
+    for seed in 0..20 {
+        let mut r = Rig::full(seed, 1);
+        r.free(7);
+        r.drive.fail_next = 2;
+        (0..3).for_each(|n| r.write(r.blocks[3], 2, 30 + n));
+        r.settle();
+        assert!(r.done.len() == 3 && r.read_only(), "seed {seed}: {:?}", r.done);
+        r.done.clear();
+        assert_eq!(r.read(r.blocks[3], 0, 1), Ok(data(1, 3)));
+    }
+}
+
+#[test]
+fn a_block_whose_erase_failed_waits_for_another() {
+    for (seed, comes) in (0..20).flat_map(|s| [(s, true), (s, false)]) {
+        let mut r = Rig::full(seed, 1);
+        r.free(7);
+        r.cut();
+        if comes {
+            r.free(6);
+        }
+        r.drive.fail_next = 1;
+        r.alloc(VssdId(1), 77);
+        let done = std::mem::take(&mut r.done);
+        assert_eq!((done.len(), r.read_only()), (1, !comes), "seed {seed}: {done:?}");
+        match done[0] {
+            Done::BlockAllocated { result: Ok(b), .. } if comes => r.write(b, 8, 50),
+            Done::BlockAllocated { result: Err(BlockError::WornOut { die: 0, .. }), .. } if !comes => continue,
+            ref other => panic!("{other:?}"),
+        }
+        r.settle();
+        r.written(1);
+    }
+}
+
+/// Calls of a user that are stopped like this end with an error when the device fails.
+#[test]
+fn after_a_failure_nobody_waits() {
+    let mut r = Rig::full(1, 1);
+    r.free(7);
+    r.drive.fail_next = 1;
+    r.write(r.blocks[3], 2, 30);
+    r.drive.sync_fails = true;
+    r.settle();
+    assert!(matches!(r.done[..], [Done::Written { result: Err(BlockError::Device(_)), .. }]), "{:?}", r.done);
+    let mut r = Rig::full(1, 1);
+    r.free(7);
+    r.cut();
+    r.free(6);
+    r.drive.fail_next = 1;
+    r.drive.sync_fails = true;
+    r.alloc(VssdId(1), 77);
+    assert!(matches!(r.done[..], [Done::BlockAllocated { result: Err(BlockError::Device(_)), .. }]), "{:?}", r.done);
+}
+
+#[test]
+fn a_drive_that_is_closed_waits_for_what_is_on_its_way() {
+    let mut r = Rig::full(1, 1);
+    r.free(7);
+    r.drive.fail_next = 1;
+    r.write(r.blocks[3], 2, 30);
+    r.drive.manager.close(r.drive.now, 5, &mut r.drive.out);
+    r.settle();
+    let done = std::mem::take(&mut r.done);
+    assert!(
+        matches!(done[..], [Done::Written { result: Ok(()), .. }, Done::Synced { token: 5, result: Ok(()) }]),
+        "{done:?}"
+    );
+}
+
+/// Each of two dies that trade places has only what is to go to the other.
+#[test]
+fn full_dies_that_trade_places_wait_for_nobody() {
+    let mut r = Rig::full(1, 2);
+    let d = &mut r.drive;
+    assert!(d.manager.swap_dies(d.now, &Swap { dies: vec![(0, 1)] }, &mut d.out));
+    r.settle();
+    assert!(matches!(r.done[..], [Done::Swapped]) && !r.drive.manager.swapping(), "{:?}", r.done);
+    r.done.clear();
+    r.drive.fail_next = 1;
+    r.write(r.blocks[3], 1, 30);
+    r.settle();
+    assert!(matches!(r.done[..], [Done::Written { result: Err(BlockError::WornOut { .. }), .. }]), "{:?}", r.done);
+    for i in 0..16 {
+        assert_eq!(r.read(r.blocks[i], 0, 1), Ok(data(1, i as u64 % 8)));
+    }
+}
