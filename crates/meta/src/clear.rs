@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use rackweave_core::msg::{BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet};
+use rackweave_core::msg::{
+    BlockRange, Body, Class, FENCE_ALL, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet,
+};
 use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
-
-use crate::volumes::FENCE_ALL;
 
 /// Sets asked at a time: deletion is background work, and a set has one range operation of it at the most.
 const IN_FLIGHT_MAX: usize = 8;

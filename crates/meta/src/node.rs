@@ -236,6 +236,9 @@ impl Meta {
     fn put_rack(&mut self) {
         self.out.put(codec::rack_key(), Some(codec::encode_rack(&self.rack)));
     }
+    pub(crate) fn first_unused_volume(&self) -> VolumeId {
+        VolumeId(self.rack.next_volume)
+    }
     pub(crate) fn put_volume(&mut self, id: VolumeId) {
         let value = self.volumes.by_id.get(&id).map(codec::encode_volume);
         self.out.put(codec::volume_key(id), value);

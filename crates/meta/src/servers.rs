@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::Control;
 use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::{Control, LiveVolumes};
 use rackweave_core::request::ServerState;
 use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Time};
 
@@ -80,8 +80,9 @@ impl Meta {
     }
 
     fn welcome(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {
-        let fences = self.volumes.fences();
-        self.say(src, 0, Control::ServerWelcome { nonce, incarnation, fences });
+        // Said behind the writes of the volumes it lists, and of those it does not.
+        let volumes = LiveVolumes { first_unused: self.first_unused_volume(), writers: self.volumes.writers() };
+        self.say(src, 0, Control::ServerWelcome { nonce, incarnation, volumes });
     }
 
     /// Takes a report in; true if it may change the set's membership.

@@ -15,9 +15,6 @@ pub const ATTACHES_MAX: usize = 16;
 /// Characters of a name.
 pub const NAME_MAX: usize = 64;
 
-/// No writer has this generation: nobody writes to a deleted volume.
-pub const FENCE_ALL: u32 = u32::MAX;
-
 /// What every answer about volumes needs of the configuration.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -69,10 +66,9 @@ impl Volumes {
     pub fn promised(&self) -> u64 {
         self.promised
     }
-    /// The newest writer generation of every volume that had a writer; nobody may write to one being deleted.
-    pub fn fences(&self) -> Box<[(VolumeId, u32)]> {
-        let attach = |v: &VolumeRecord| if v.deleting { FENCE_ALL } else { v.attach };
-        self.by_id.values().map(|v| (v.id, attach(v))).filter(|f| f.1 > 0).collect()
+    /// The newest writer generation of every live volume, by id.
+    pub fn writers(&self) -> Box<[(VolumeId, u32)]> {
+        self.by_id.values().filter(|v| !v.deleting).map(|v| (v.id, v.attach)).collect()
     }
     pub fn list(&self) -> Vec<VolumeInfo> {
         self.names.values().map(|id| info(&self.by_id[id])).collect()

@@ -480,7 +480,7 @@ impl Replica {
             base: version,
             rmw: false,
             mutation: Mutation::default(),
-            attach: self.fences.get(&a.volume).copied().unwrap_or(0),
+            attach: self.fences.of(a.volume),
             coordinator: self.incarnation,
             id,
             op: None,

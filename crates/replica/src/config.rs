@@ -93,6 +93,13 @@ pub const RANGES_MAX: usize = 256;
 pub const CLIENTS_MAX: usize = 4096;
 /// Mutations remembered per client above its floor: far above any client's window.
 pub const APPLIED_MAX: usize = 65_536;
+/// Volumes whose fences a replica knows and that were made since it heard of all: as many as there can be. Writers of further ones
+/// wait until it has heard again.
+pub const FENCES_UNHEARD_MAX: usize = 32_768;
+/// Fences that a replica knows: those, and as many of volumes that it heard of.
+pub const FENCES_MAX: usize = 2 * FENCES_UNHEARD_MAX;
+/// So many more of them, and it asks: a few bytes each, and an answer of all volumes for a thousand made.
+pub const FENCES_ASK: usize = 1_024;
 /// Cache slots granted to one member at once: about a round trip's worth of full-speed writes.
 pub const CREDIT_SLOTS: u64 = 256;
 /// Page credits granted to one member at once. Small, because what a member does not use has to be asked back when

@@ -1,6 +1,6 @@
 //! Flushes and FUA (rule 12), fences (rule 14).
 
-use rackweave_core::msg::{IoError, IoReply, Peer};
+use rackweave_core::msg::{IoError, IoReply, LiveVolumes, Peer};
 use rackweave_core::{TracePoint, VolumeId};
 
 use crate::op::{Asker, OpKind, Origin, Persist, number, slot_of};
@@ -73,23 +73,28 @@ impl Replica {
         }
     }
 
-    /// What is known of fences from outside the set: a set that crashed whole has forgotten its own. Generations only
-    /// grow.
-    pub fn know_fence(&mut self, volume: VolumeId, attach: u32) {
-        let fence = self.fences.entry(volume).or_insert(0);
-        *fence = attach.max(*fence);
+    /// What the metadata service knows of volumes: a set that crashed whole has forgotten its fences.
+    pub fn learn_volumes(&mut self, told: &LiveVolumes) {
+        self.fences.learn(told);
+    }
+    /// What this replica knows of volumes, as a shadow is told.
+    pub fn volumes(&self) -> LiveVolumes {
+        self.fences.known()
+    }
+    /// Whether the metadata service is to be asked again which volumes there are.
+    pub fn wants_volumes(&self) -> bool {
+        self.fences.wants_news()
     }
 
     pub(crate) fn client_fence<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, volume: VolumeId, attach: u32) {
-        let known = self.fences.get(&volume).copied().unwrap_or(0);
+        let known = self.fences.of(volume);
         if attach < known && !self.cfg.faults.ignore_fence {
             cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));
             return self.reply(cx, asker, IoReply::Failed(IoError::Fenced { attach: known }));
         }
-        if self.ops.len() >= crate::config::OPS_MAX {
+        if self.ops.len() >= crate::config::OPS_MAX || !self.fences.raise(volume, attach) {
             return self.refuse(cx, asker);
         }
-        self.fences.insert(volume, attach.max(known));
         let id = self.id();
         let kind = OpKind::Fence { volume, attach, missing: self.others() };
         let slot = self.add_op(id, Origin::Client(asker), false, kind);
@@ -105,9 +110,7 @@ impl Replica {
         volume: VolumeId,
         attach: u32,
     ) {
-        let fence = self.fences.entry(volume).or_insert(0);
-        *fence = attach.max(*fence);
-        if self.settled_below(volume, attach) {
+        if self.fences.raise(volume, attach) && self.settled_below(volume, attach) {
             self.send(cx, from, request, Peer::FenceAck { attach });
         }
     }

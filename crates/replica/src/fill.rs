@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, ScanEntry};
-use rackweave_core::msg::{BlockRange, Class, Mutation, Peer, Role};
-use rackweave_core::{BLOCK, BlockAddr, Payload, Span, Time, Timestamp, TracePoint, VolumeId};
+use rackweave_core::msg::{BlockRange, Class, LiveVolumes, Mutation, Peer, Role};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Span, Time, Timestamp, TracePoint};
 
 use crate::active::covers;
 use crate::config::{DIGEST_LIMIT, FILL_RANGES_MAX, FILL_WINDOW};
@@ -201,10 +201,10 @@ impl Replica {
         cx: &mut Cx<'_, S>,
         from: usize,
         records: &[ClientRecord],
-        fences: &[(VolumeId, u32)],
+        volumes: &LiveVolumes,
     ) {
         let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Tables)) else { return };
-        if f.tables & 1 << from == 0 {
+        if f.tables & 1 << from == 0 || !self.fences.learn(volumes) {
             return;
         }
         f.tables &= !(1 << from);
@@ -214,10 +214,6 @@ impl Replica {
         let done = f.tables == 0;
         if done {
             f.stage = Stage::Digests;
-        }
-        for &(volume, attach) in fences {
-            let fence = self.fences.entry(volume).or_insert(0);
-            *fence = attach.max(*fence);
         }
         if done {
             self.fill_ask(cx);
@@ -458,13 +454,11 @@ impl Replica {
         if self.role != Some(Role::Member) || !self.drained() {
             return;
         }
-        let mut fences: Vec<(VolumeId, u32)> = self.fences.iter().map(|(&v, &a)| (v, a)).collect();
-        fences.sort_unstable();
         let of = |m: Mutation| (m.client, m.sequence);
         let blocks = self.active.entries.iter().map(|(_, e)| of(e.mutation));
         let unresolved = blocks.chain(self.active.ranges.iter().map(|r| of(r.mutation))).collect();
-        let tables =
-            Peer::Clients { records: self.dedup.export(&unresolved), fences: fences.into(), from: self.cfg.vssd };
+        let (records, volumes) = (self.dedup.export(&unresolved), self.fences.known());
+        let tables = Peer::Clients { records, volumes, from: self.cfg.vssd };
         self.send(cx, to, request, tables);
     }
 

@@ -67,7 +67,7 @@ impl Replica {
                 }
             }
             Peer::ClientsAsk => self.clients_asked(cx, from, request),
-            Peer::Clients { records, fences, from: _ } => self.clients_came(cx, from, &records, &fences),
+            Peer::Clients { records, volumes, from: _ } => self.clients_came(cx, from, &records, &volumes),
             Peer::SumsAsk { range, digest } => self.sums_asked(cx, from, request, range, digest),
             Peer::Sums { range, same, sums } => self.sums_came(cx, from, request, range, (same, &sums)),
             Peer::HealAsk { addr, version, crc } => self.agree(cx, addr, version, crc),
@@ -124,8 +124,8 @@ impl Replica {
                 return;
             }
         }
-        if inv.attach > self.fences.get(&inv.volume).copied().unwrap_or(0) {
-            self.fences.insert(inv.volume, inv.attach);
+        if !self.fences.raise(inv.volume, inv.attach) {
+            return;
         }
         for (i, b) in inv.blocks.iter().enumerate() {
             let a = BlockAddr::new(inv.volume, b.block);

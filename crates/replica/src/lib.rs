@@ -17,6 +17,7 @@
 //!   above every range of the epoch, and a late copy of a settled mutation's invalidation is not accepted again.
 //! - *A fill begins* when every member has said that no write of an earlier epoch is unresolved; what the shadow
 //!   kept of former lives is then compared with one member, and where it is newer, it is wrong.
+//! - *Fences of deleted volumes* are not kept: an id below the first unused one, and of no live volume, is fenced for good.
 //! - *A fence* is acknowledged by a member once no older writer's operation is under way there.
 
 mod active;
@@ -25,6 +26,7 @@ mod config;
 mod credit;
 mod dedup;
 mod durable;
+mod fences;
 mod fill;
 mod follow;
 mod op;
@@ -41,5 +43,6 @@ mod view;
 mod write;
 
 pub use config::*;
+pub use fences::Fences;
 pub use replica::{Replica, ReplicaStats};
 pub use store::{ReadStart, Store, StoreDone, StoreError};

@@ -118,8 +118,8 @@ impl Replica {
         fua: bool,
     ) {
         let (range, version, m, attach) = inv;
-        if attach > self.fences.get(&range.volume).copied().unwrap_or(0) {
-            self.fences.insert(range.volume, attach);
+        if !self.fences.raise(range.volume, attach) {
+            return;
         }
         let nack = self.judge_range(inv);
         if nack == Ok(true) && !self.fill_remembers(range, version) {
@@ -227,7 +227,7 @@ impl Replica {
             range: BlockRange { volume: a.volume, first: a.block, count: 1 },
             version,
             mutation: Mutation::default(),
-            attach: self.fences.get(&a.volume).copied().unwrap_or(0),
+            attach: self.fences.of(a.volume),
             coordinator: self.incarnation,
             id,
             op: None,

@@ -2,16 +2,13 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::map::{Map, map};
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp, Packet, Peer, Role,
     ViewState,
 };
 use rackweave_core::rng::mix64;
-use rackweave_core::{
-    Backoff, BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint, VolumeId,
-};
+use rackweave_core::{Backoff, BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint};
 use slab::Slab;
 
 use crate::active::Active;
@@ -19,6 +16,7 @@ use crate::compare::Compare;
 use crate::config::{ReplicaConfig, STALLED_MAX};
 use crate::credit::Account;
 use crate::dedup::Dedup;
+use crate::fences::Fences;
 use crate::fill::{FILL_SLOWEST, Fill};
 use crate::op::{Asker, Gather, Job, Load, Op, Persist, Waiter, Waiting};
 use crate::reach::Reach;
@@ -79,7 +77,7 @@ pub struct Replica {
     pub(crate) persists: Slab<(u64, Persist)>,
     waiters: Slab<Waiter>,
     pub(crate) dedup: Dedup,
-    pub(crate) fences: Map<VolumeId, u32>,
+    pub(crate) fences: Fences,
     pub(crate) accounts: Vec<Account>,
     pub(crate) credit_queue: VecDeque<Ref>,
     /// Number of the current credit ask; zero when none is out.
@@ -141,7 +139,7 @@ impl Replica {
             persists: Slab::new(),
             waiters: Slab::new(),
             dedup: Dedup::new(),
-            fences: map(),
+            fences: Fences::default(),
             accounts: Vec::new(),
             credit_queue: VecDeque::new(),
             credit_ask: 0,

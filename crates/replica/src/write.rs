@@ -29,14 +29,15 @@ impl Replica {
         attach: u32,
         m: Mutation,
     ) -> Option<Job> {
-        let fence = self.fences.get(&volume).copied().unwrap_or(0);
+        let fence = self.fences.of(volume);
         if attach < fence && !self.cfg.faults.ignore_fence {
             cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));
             self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: fence }));
             return None;
         }
-        if attach > fence {
-            self.fences.insert(volume, attach);
+        if attach > fence && !self.fences.raise(volume, attach) {
+            self.refuse(cx, job.asker);
+            return None;
         }
         if self.highest > Timestamp::VERSION_MAX - VERSIONS_LEFT {
             self.control(cx, Control::EpochAsk { set: self.cfg.set, epoch: self.epoch });
@@ -558,7 +559,7 @@ impl Replica {
             // In effect after all: replayed for us, or made the base of what superseded it.
             return self.done_elsewhere(cx, op, index, None);
         }
-        let fence = self.fences.get(&a.volume).copied().unwrap_or(0);
+        let fence = self.fences.of(a.volume);
         if attach < fence && !self.cfg.faults.ignore_fence {
             return self.done_elsewhere(cx, op, index, Some(fence));
         }

@@ -4,6 +4,7 @@ mod basic;
 mod cluster;
 mod compare;
 mod faults;
+mod fences;
 mod heal;
 mod linear;
 mod memory;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet, Peer, Role,
-    SectorRange, View, ViewState,
+    BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, LiveVolumes, Member, Mutation, Op, Packet, Peer,
+    Role, SectorRange, View, ViewState,
 };
 use rackweave_core::{
     BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, SetId, Time, Timestamp, TracePoint, VolumeId, VssdId,
@@ -536,7 +536,7 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
     o.store.pages = 4;
     for member in [1, 2] {
         let from = VssdId(1 + member);
-        o.peer(member, Peer::Clients { records: [].into(), fences: [].into(), from });
+        o.peer(member, Peer::Clients { records: [].into(), volumes: LiveVolumes::default(), from });
     }
     let source = [0, 1, 2];
     let asked = blocks_asked(&compared(&mut o, &source));
@@ -599,7 +599,7 @@ fn a_fill_whose_answers_are_slow_asks_for_each_block_once() {
     let slow = 70 * MS;
     for member in [1, 2] {
         let from = VssdId(1 + member);
-        o.peer(member, Peer::Clients { records: [].into(), fences: [].into(), from });
+        o.peer(member, Peer::Clients { records: [].into(), volumes: LiveVolumes::default(), from });
     }
     // So long took the digests, and were asked for again; then it is known.
     let again = asked_until(&mut o, slow);

@@ -115,6 +115,10 @@ impl Registration {
         }
         Control::Heartbeat { sequence: self.sequence, vssds }
     }
+    /// Asks once more for what came with the welcome; who has welcomed this life takes nothing else from it.
+    pub fn hello(&self) -> Control {
+        Control::ServerHello { nonce: self.nonce, vssds: Vec::new() }
+    }
     /// True: this life has its incarnation now.
     pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
         if nonce != self.nonce || self.incarnation.is_some() {

@@ -9,10 +9,10 @@ use rackweave_core::device::Completion;
 use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
 use rackweave_core::request::{Reply, RequestError};
 use rackweave_core::{
-    Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, TracePoint, VolumeId, VssdId,
+    Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, TracePoint, VssdId,
 };
 use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
-use rackweave_replica::{Replica, StoreDone, StoreError};
+use rackweave_replica::{Fences, Replica, StoreDone, StoreError};
 
 use crate::bounds::OverBound;
 use crate::classes::QUEUE_MAX;
@@ -40,8 +40,8 @@ pub struct Server {
     pub(crate) plan: Plan,
     pub(crate) wear: crate::wear::Told,
     pub(crate) scrub: Scrub,
-    /// As told with the welcome: for vSSDs that come later.
-    pub(crate) fences: Box<[(VolumeId, u32)]>,
+    /// As the metadata service told it: for vSSDs that come later.
+    pub(crate) fences: Fences,
     pub(crate) registration: Registration,
     booted: bool,
     pub(crate) failed: bool,
@@ -79,7 +79,7 @@ impl Server {
             plan: Plan::default(),
             wear: Default::default(),
             scrub: Scrub::default(),
-            fences: Box::default(),
+            fences: Fences::default(),
             booted: false,
             failed: false,
             lease_told: true,
@@ -216,15 +216,16 @@ impl Server {
 
     fn control(&mut self, now: Time, c: Control, fx: &mut Effects) {
         match c {
-            Control::ServerWelcome { nonce, incarnation, fences }
-                if self.registration.welcomed(now, nonce, incarnation) =>
-            {
-                for v in &mut self.vssds {
-                    fences.iter().for_each(|&(volume, attach)| v.replica.know_fence(volume, attach));
+            Control::ServerWelcome { nonce, incarnation, volumes } => {
+                let first = self.registration.welcomed(now, nonce, incarnation);
+                if self.registration.incarnation == Some(incarnation) {
+                    self.fences.learn(&volumes);
+                    self.vssds.iter_mut().for_each(|v| v.replica.learn_volumes(&volumes));
                 }
-                self.fences = fences;
-                self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
-                self.touched = (1 << self.vssds.len()) - 1;
+                if first {
+                    self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
+                    self.touched = (1 << self.vssds.len()) - 1;
+                }
             }
             Control::Vssds { plan, incarnation, vssds } if self.registration.incarnation == Some(incarnation) => {
                 self.take_plan(now, plan, vssds, fx);
@@ -486,6 +487,10 @@ impl Server {
             let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(Vssd::report).collect();
             let message = self.registration.message(now, vssds, self.failed);
             self.to_meta(message, fx);
+            if self.vssds.iter().any(|v| v.replica.wants_volumes()) {
+                // Answered as when this life was new.
+                self.to_meta(self.registration.hello(), fx);
+            }
             self.tell_wear(now, fx);
         }
         if self.plan.deadline() <= now {

@@ -106,7 +106,7 @@ impl Server {
         self.ssd.rename(before.id, w.vssd);
         let cfg = VssdConfig { id: w.vssd, set: w.set, share: before.share, peers: Vec::new() };
         let mut v = Vssd::new(&self.cfg, cfg, i);
-        self.fences.iter().for_each(|&(volume, attach)| v.replica.know_fence(volume, attach));
+        v.replica.learn_volumes(&self.fences.known());
         v.replica.set_lease(self.registration.lease_until);
         if self.failed {
             v.fail();

@@ -2,17 +2,19 @@
 
 use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{
-    Control, Member, RackMap, Role, SetRoute, View, ViewState, VssdPlace, VssdReport, VssdWear,
+    Control, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState, VssdPlace, VssdReport, VssdWear,
 };
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, ServerWear,
     SetStatus, VolumeInfo, VolumeLimits, WearStatus,
 };
-use rackweave_core::{Epoch, NodeId, SetId, SsdId, VssdId};
+use rackweave_core::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
 
 use crate::codec::{Reader, Wire, Writer, wire_enum, wire_list, wire_struct};
 use crate::error::DecodeError;
-use crate::limits::{MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX};
+use crate::limits::{
+    MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX, WRITERS_MAX,
+};
 
 wire_enum!(Role, "role", { 0 => Member, 1 => Shadow });
 wire_struct!(Member { vssd, server, incarnation, role });
@@ -83,9 +85,31 @@ wire_struct!(SetRoute { set, epoch, members });
 wire_list!(SetRoute, "set routes", SETS_MAX, 12);
 wire_struct!(RackMap { generation, sets });
 
+wire_list!((VolumeId, u32), "writers", WRITERS_MAX, 8);
+/// One list: where the first entry has generation zero, it is no volume but the first id that was not given out. Versions before
+/// listed no volume of that generation; where it is unknown none comes first, as it would say nothing.
+impl Wire for LiveVolumes {
+    fn put(&self, w: &mut Writer<'_>) {
+        let known = self.first_unused != VolumeId(0);
+        let told = self.writers.iter().copied().skip_while(|(_, attach)| !known && *attach == 0);
+        known.then_some((self.first_unused, 0)).into_iter().chain(told).collect::<Vec<_>>().put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<LiveVolumes, DecodeError> {
+        let offset = r.offset() + 4;
+        let mut writers: Vec<(VolumeId, u32)> = Wire::get(r)?;
+        let first = writers.first().copied().filter(|(_, attach)| *attach == 0);
+        match first {
+            Some((VolumeId(0), _)) => return Err(DecodeError::NoVolume { offset }),
+            Some(_) => drop(writers.remove(0)),
+            None => {}
+        }
+        Ok(LiveVolumes { first_unused: first.map_or(VolumeId(0), |f| f.0), writers: writers.into() })
+    }
+}
+
 wire_enum!(Control, "control message", {
     0 => ServerHello { nonce, vssds },
-    1 => ServerWelcome { nonce, incarnation, fences },
+    1 => ServerWelcome { nonce, incarnation, volumes },
     2 => Heartbeat { sequence, vssds },
     3 => Lease { sequence, span, views },
     4 => NewView(view),

@@ -49,6 +49,8 @@ pub enum DecodeError {
     CountBeyondInput { what: &'static str, count: u32, left: usize, offset: usize },
     #[error("text of {len} bytes at {offset} is not UTF-8 from its byte {valid} on")]
     BadText { len: usize, valid: usize, offset: usize },
+    #[error("the first volume's id that was not given out, at {offset}, is zero, which names none")]
+    NoVolume { offset: usize },
     #[error("virtual IPv4 address {address:#010x} at {offset} is no node's")]
     BadAddress { address: u32, offset: usize },
     #[error("a request of kind {kind} may not be redirected, but its operation is read")]

@@ -14,8 +14,11 @@ pub const DIGESTS_MAX: u32 = 4096;
 pub const CLIENTS_MAX: u32 = 4096;
 /// Sequences of one client above its floor: far more than its window of outstanding mutations.
 pub const APPLIED_MAX: u32 = 16_384;
-/// Volumes, as in the fences of a replica or a list for the operator.
+/// Volumes, as in a list for the operator.
 pub const VOLUMES_MAX: u32 = 32_768;
+/// Volumes with their writers' generations, and an entry before them: a replica may know as many again that were made since it
+/// last heard of all.
+pub const WRITERS_MAX: u32 = 2 * VOLUMES_MAX + 1;
 /// Extents in an answer about mapping; asking again from its end continues.
 pub const EXTENTS_MAX: u32 = 4096;
 /// vSSDs of one server: 16 SSDs × 128 (RB1).

@@ -3,10 +3,10 @@
 use rackweave_core::msg::peer::{
     BlockSum, CHUNK_BLOCKS, ClientRecord, Credit, Inv, InvBlock, NackBlock, Peer, SUMS_MAX, ScanEntry,
 };
-use rackweave_core::{BlockAddr, Timestamp, VolumeId};
+use rackweave_core::{BlockAddr, Timestamp};
 
 use crate::codec::{wire_enum, wire_list, wire_struct};
-use crate::limits::{APPLIED_MAX, BLOCKS_MAX, CLIENTS_MAX, DIGESTS_MAX, VOLUMES_MAX};
+use crate::limits::{APPLIED_MAX, BLOCKS_MAX, CLIENTS_MAX, DIGESTS_MAX};
 
 wire_struct!(InvBlock { block, version, base, rmw });
 wire_list!(InvBlock, "invalidated blocks", BLOCKS_MAX, 21);
@@ -23,7 +23,6 @@ wire_list!(BlockSum, "blocks compared", SUMS_MAX, 16);
 wire_list!(u64, "applied sequences", APPLIED_MAX, 8);
 wire_struct!(ClientRecord { client, floor, applied });
 wire_list!(ClientRecord, "client records", CLIENTS_MAX, 20);
-wire_list!((VolumeId, u32), "fences", VOLUMES_MAX, 8);
 
 wire_enum!(Peer, "peer message", {
     0 => Inv(inv),
@@ -46,7 +45,7 @@ wire_enum!(Peer, "peer message", {
     17 => BlockAsk { addr },
     18 => Block { addr, version, data },
     19 => ClientsAsk,
-    20 => Clients { from, records, fences },
+    20 => Clients { from, records, volumes },
     21 => SumsAsk { range, digest },
     22 => Sums { range, same, sums },
     23 => HealAsk { addr, version, crc },

@@ -89,6 +89,19 @@ pub struct RackMap {
     pub sets: Vec<SetRoute>,
 }
 
+/// No writer has this generation: nobody writes to a deleted volume.
+pub const FENCE_ALL: u32 = u32::MAX;
+
+/// The volumes that there were at one time. Ids count up and are never used again (rule 5), so whoever knows this knows which
+/// volumes are gone for good.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveVolumes {
+    /// Ids below it were given out: what is not listed of them is deleted. Zero: that is not known.
+    pub first_unused: VolumeId,
+    /// The newest writer's generation of each, zero where there was none.
+    pub writers: Box<[(VolumeId, u32)]>,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
     /// A server's device is recovered and it wants an incarnation; `nonce` tells its lives apart until it has one.
@@ -96,12 +109,11 @@ pub enum Control {
         nonce: u64,
         vssds: Vec<VssdReport>,
     },
-    /// `fences`: the newest writer generation of every volume that was ever attached; a server that lost its memory
-    /// refuses older ones from its first view on (rule 14).
+    /// A server that lost its memory refuses older writers, and those of deleted volumes, from its first view on (rule 14).
     ServerWelcome {
         nonce: u64,
         incarnation: Incarnation,
-        fences: Box<[(VolumeId, u32)]>,
+        volumes: LiveVolumes,
     },
     /// Renews the lease. `sequence` names the sending instant on the server's own clock.
     Heartbeat {

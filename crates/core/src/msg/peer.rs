@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::id::{BlockAddr, Incarnation, Timestamp, VolumeId, VssdId};
+use crate::msg::control::LiveVolumes;
 use crate::msg::io::{BlockRange, Mutation};
 use crate::payload::Payload;
 
@@ -174,7 +175,7 @@ pub enum Peer {
     ClientsAsk,
     Clients {
         records: Box<[ClientRecord]>,
-        fences: Box<[(VolumeId, u32)]>,
+        volumes: LiveVolumes,
         from: VssdId,
     },
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::VssdReport;
-use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, View, ViewState};
+use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, View, ViewState};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VolumeId, VssdId};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
 
 pub const LEASE: Span = Span::from_millis(1_000);
@@ -45,7 +45,7 @@ pub struct Scripted {
     pub incarnation: Incarnation,
     pub view: Option<View>,
     pub complete: bool,
-    pub fences: Vec<(VolumeId, u32)>,
+    pub volumes: LiveVolumes,
     pub failed: bool,
     pub read_only: bool,
     /// Sends nothing and hears nothing.
@@ -85,7 +85,7 @@ impl Rack {
             incarnation: Incarnation(0),
             view: None,
             complete: false,
-            fences: Vec::new(),
+            volumes: LiveVolumes::default(),
             failed: false,
             read_only: false,
             silent: false,
@@ -174,9 +174,9 @@ impl Rack {
         let Body::Control(c) = p.body else { return };
         let mut views = Vec::new();
         match c {
-            Control::ServerWelcome { nonce, incarnation, fences } if nonce == s.nonce => {
+            Control::ServerWelcome { nonce, incarnation, volumes } if nonce == s.nonce => {
                 s.incarnation = incarnation;
-                s.fences = fences.to_vec();
+                s.volumes = volumes;
             }
             Control::ServerRefused { nonce } => s.refused = Some(nonce),
             Control::Lease { views: v, .. } => {

@@ -1,4 +1,4 @@
-use rackweave_core::msg::{Body, Class, Control, Header, IoError, IoReply, IoRequest, Op, Packet};
+use rackweave_core::msg::{Body, Class, Control, Header, IoError, IoReply, IoRequest, LiveVolumes, Op, Packet};
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Event, Incarnation, Layout, NodeId, SetId, Span, VolumeId, VssdId};
 
@@ -211,10 +211,18 @@ fn a_server_learns_with_its_welcome_whom_to_refuse() {
     attach(&mut r, two, 6, 1);
     assert_eq!(r.admin(4, AdminOp::VolumeDelete { name: "gone".into(), force: false }), Ok(ReplyData::Done));
     r.start(1);
-    assert_eq!(r.servers[1].fences, [(VolumeId(1), 2), (VolumeId(3), u32::MAX)]);
+    // What is not listed, below the first unused, is gone for good.
+    let writers = [(VolumeId(1), 2), (VolumeId(2), 0)].into();
+    assert_eq!(r.servers[1].volumes, LiveVolumes { first_unused: VolumeId(4), writers });
     r.restart_meta();
     r.start(2);
-    assert_eq!(r.servers[2].fences, r.servers[1].fences);
+    assert_eq!(r.servers[2].volumes, r.servers[1].volumes, "another life of the service knows it");
+    volume(r.admin(5, create("later", 4096)));
+    // The same life asks again.
+    let (layout, nonce) = (r.cfg.layout, r.servers[2].nonce);
+    r.control(layout.server(2), Incarnation(0), 1, Control::ServerHello { nonce, vssds: Vec::new() });
+    assert_eq!(r.servers[2].volumes.first_unused, VolumeId(5));
+    assert_eq!(r.servers[2].volumes.writers[2], (VolumeId(4), 0));
 }
 
 #[test]

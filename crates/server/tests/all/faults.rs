@@ -1,6 +1,6 @@
 use rackweave_core::msg::{IoError, IoReply, IoRequest, Role};
 use rackweave_core::request::{AdminOp, ReplyData};
-use rackweave_core::{Span, TracePoint};
+use rackweave_core::{Span, TracePoint, VolumeId};
 
 use super::rack::{LEASE, Options, Rack, contents};
 
@@ -173,4 +173,61 @@ fn a_fenced_writer_stays_fenced_when_the_whole_set_crashed() {
     r.until(Span::from_secs(20), |r| r.all_members());
     let answer = r.ask(0, 0, &late, Span::from_secs(1));
     assert_eq!(answer, Some(IoReply::Failed(IoError::Fenced { attach: 2 })));
+}
+
+fn create(r: &mut Rack, name: &str) {
+    let made = r.admin(AdminOp::VolumeCreate { name: name.into(), size: 1 << 20 });
+    assert!(matches!(made, Ok(ReplyData::Volume(_))), "{made:?}");
+}
+fn delete(r: &mut Rack, name: &str) {
+    assert_eq!(r.admin(AdminOp::VolumeDelete { name: name.into(), force: true }), Ok(ReplyData::Done));
+}
+
+#[test]
+fn a_deleted_volume_stays_fenced_when_the_whole_set_crashed() {
+    let mut r = Rack::serving(Options::default());
+    create(&mut r, "a");
+    assert_eq!(r.attach("a"), 1);
+    assert_eq!(r.write(0, 1, contents(1)), Some(IoReply::Done));
+    let late = r.write_request(2, contents(2), false);
+    delete(&mut r, "a");
+    r.until(Span::from_secs(20), |r| !r.knows_volumes());
+    // Members and metadata service begin anew; nothing but the ids that were given out tells of the volume.
+    (0..3).for_each(|i| r.crash(i));
+    r.stop_meta();
+    r.start_meta();
+    (0..3).for_each(|i| r.start(i));
+    r.until(Span::from_secs(20), |r| r.all_members());
+    let answer = r.ask(0, 0, &late, Span::from_secs(1));
+    assert_eq!(answer, Some(IoReply::Failed(IoError::Fenced { attach: u32::MAX })));
+    // One made since is new to all of them.
+    create(&mut r, "b");
+    assert_eq!(r.attach("b"), 1);
+    let mut new = r.write_request(2, contents(3), false);
+    if let IoRequest::Write(w) = &mut new {
+        w.range.volume = VolumeId(2);
+    }
+    assert_eq!(r.ask(0, 0, &new, Span::from_secs(1)), Some(IoReply::Done));
+}
+
+/// As many as the servers ask anew for, and some.
+#[test]
+fn servers_forget_the_fences_of_deleted_volumes() {
+    let mut r = Rack::serving(Options::default());
+    let most = rackweave_replica::FENCES_ASK as u32 + 100;
+    for v in 1..=most {
+        create(&mut r, "a");
+        assert_eq!(r.attach("a"), 1);
+        let fence = IoRequest::Fence { volume: VolumeId(v), attach: 1 };
+        assert_eq!(r.ask(0, 0, &fence, Span::from_secs(1)), Some(IoReply::Done));
+        delete(&mut r, "a");
+    }
+    r.until(Span::from_secs(60), |r| !r.knows_volumes());
+    r.run(LEASE);
+    for (vssd, node) in r.members(0) {
+        let server = r.server(node.0 as usize - 2);
+        let known = server.replica(vssd).expect("it has it").volumes();
+        assert!(known.first_unused.0 > 1_000, "nobody has told it: {}", known.first_unused);
+        assert!(known.writers.len() < 200, "{} fences of {most} volumes", known.writers.len());
+    }
 }

@@ -512,6 +512,10 @@ impl Rack {
     pub fn count(&self, p: TracePoint) -> u64 {
         self.traces.get(&p).copied().unwrap_or(0)
     }
+    /// Whether the metadata service has a record of any volume.
+    pub fn knows_volumes(&self) -> bool {
+        self.saved.keys().any(|k| k.starts_with(b"vol/"))
+    }
     pub fn stop_meta(&mut self) {
         self.meta = None;
         self.timers.remove(&Layout::META);

@@ -7,8 +7,8 @@ use rackweave_core::msg::control::{VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
-    Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
+    BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, LiveVolumes, Member,
+    Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{
     AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus,
@@ -244,10 +244,16 @@ impl Draw {
             19 => Peer::ClientsAsk,
             _ => Peer::Clients {
                 records: self.list(4, Draw::client).into(),
-                fences: self.list(4, |d| (VolumeId(d.u32()), d.u32())).into(),
+                volumes: self.live_volumes(),
                 from: VssdId(self.u32()),
             },
         }
+    }
+    fn live_volumes(&mut self) -> LiveVolumes {
+        let first_unused = VolumeId(if self.bool() { self.u32() } else { 0 });
+        let least = u32::from(first_unused == VolumeId(0));
+        let attach = |d: &mut Draw| if d.bool() { least } else { d.u32().max(least) };
+        LiveVolumes { first_unused, writers: self.list(4, |d| (VolumeId(d.u32()), attach(d))).into() }
     }
     fn client(&mut self) -> ClientRecord {
         ClientRecord { client: Incarnation(self.u64()), floor: self.u64(), applied: self.list(6, Draw::u64).into() }
@@ -305,7 +311,7 @@ impl Draw {
             1 => Control::ServerWelcome {
                 nonce: self.u64(),
                 incarnation: Incarnation(self.u64()),
-                fences: self.list(4, |d| (VolumeId(d.u32()), d.u32())).into(),
+                volumes: self.live_volumes(),
             },
             2 => Control::Heartbeat { sequence: self.u64(), vssds: self.reports() },
             3 => Control::Lease { sequence: self.u64(), span: Span(self.u64()), views: self.list(3, Draw::view) },

@@ -7,8 +7,8 @@ use rackweave_core::msg::control::{VssdPlace, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{BlockSum, Credit, Inv, InvBlock};
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
-    Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
+    BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply, IoRequest, LiveVolumes,
+    Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, ServerInfo, ServerState};
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Timestamp, VolumeId, VssdId};
@@ -57,9 +57,17 @@ fn controls() -> Vec<(&'static str, Control)> {
         free: 4,
         homeless: 5,
     };
+    let welcome = |first_unused, writers: &[(VolumeId, u32)]| Control::ServerWelcome {
+        nonce: 1,
+        incarnation,
+        volumes: LiveVolumes { first_unused: VolumeId(first_unused), writers: writers.into() },
+    };
     let refused = RequestError::ServerUnfit { server: NodeId(3), why: "full".into() };
     vec![
         ("control_vssds", Control::Vssds { plan: 0x0102_0304_0506_0708, incarnation, vssds: vec![place] }),
+        // Of a version before, which did not say which ids were given out.
+        ("control_server_welcome_unknown", welcome(0, &[(VolumeId(1), 2), (VolumeId(3), FENCE_ALL)])),
+        ("control_server_welcome", welcome(0x0a0b, &[(VolumeId(1), 2), (VolumeId(3), 0)])),
         ("control_vssds_done", Control::VssdsDone { plan: 0x0102_0304_0506_0708, lost: 0x8 }),
         (
             "control_wear",

@@ -1,8 +1,8 @@
 //! Each error, with the value that it must show.
 
 use bytes::Bytes;
-use rackweave_core::msg::{Body, GcField, GcOp, IoReply, IoRequest, Op, Packet, Peer, VssdRow};
-use rackweave_core::{BlockAddr, NodeId, Payload, VolumeId, VssdId};
+use rackweave_core::msg::{Body, Control, GcField, GcOp, IoReply, IoRequest, LiveVolumes, Op, Packet, Peer, VssdRow};
+use rackweave_core::{BlockAddr, Incarnation, NodeId, Payload, VolumeId, VssdId};
 use rackweave_wire::header::checksum;
 use rackweave_wire::limits::{DIGESTS_MAX, SECTORS_MAX, TEXT_MAX};
 use rackweave_wire::{DecodeError, EncodeError, HEADER_BYTES, decode, encode};
@@ -52,6 +52,28 @@ fn headers() {
     let mut b = gc();
     b[80] ^= 1;
     assert!(matches!(decode(&b), Err(DecodeError::Checksum { .. })));
+}
+
+#[test]
+fn the_first_id_not_given_out_is_no_volume() {
+    let volumes = LiveVolumes { first_unused: VolumeId(9), writers: [(VolumeId(1), 2)].into() };
+    let welcome = Control::ServerWelcome { nonce: 1, incarnation: Incarnation(2), volumes };
+    // Kind, nonce, incarnation, count; then that id.
+    let at = 80 + 1 + 8 + 8 + 4;
+    assert_eq!(with(bytes(Op::Control, Body::Control(welcome)), at, &[0; 4]), DecodeError::NoVolume { offset: at });
+}
+
+/// Readers of a version before take the entry for a volume without a writer, whose fence is none.
+#[test]
+fn what_is_not_known_of_volumes_is_written_as_before() {
+    let writers: Box<[(VolumeId, u32)]> = [(VolumeId(1), 0), (VolumeId(2), 3), (VolumeId(4), 0)].into();
+    let volumes = LiveVolumes { first_unused: VolumeId(0), writers };
+    let mut bytes = Vec::new();
+    let sent = Control::ServerWelcome { nonce: 1, incarnation: Incarnation(2), volumes };
+    encode(&packet(Op::Control, Body::Control(sent)), &mut bytes).unwrap();
+    let Body::Control(Control::ServerWelcome { volumes, .. }) = decode(&bytes).unwrap().body else { panic!("another") };
+    let said: Box<[(VolumeId, u32)]> = [(VolumeId(2), 3), (VolumeId(4), 0)].into();
+    assert_eq!(volumes, LiveVolumes { first_unused: VolumeId(0), writers: said });
 }
 
 #[test]

@@ -1,0 +1,85 @@
+//! Who may still write to which volume (protocol rule 14).
+
+use rackweave_core::VolumeId;
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::{FENCE_ALL, LiveVolumes};
+
+use crate::config::{FENCES_ASK, FENCES_MAX, FENCES_UNHEARD_MAX};
+
+/// The least generation that may write to each volume. It only grows, up to [`FENCE_ALL`] for one that is deleted: so whatever
+/// others say is taken in, in any order, old or new, and the greater counts.
+///
+/// Deleted volumes are not kept, or there would be more and more of them: ids count up, and one that was given out and is not
+/// here is deleted. A volume made since says by its id that nobody has told of it yet.
+#[derive(Debug, Default)]
+pub struct Fences {
+    first_unused: VolumeId,
+    live: Map<VolumeId, u32>,
+    /// Volumes among them made since; and how many there were when that was last told.
+    unheard: usize,
+    unheard_then: usize,
+}
+
+impl Fences {
+    /// Older generations than this may not write.
+    pub fn of(&self, volume: VolumeId) -> u32 {
+        match self.live.get(&volume) {
+            Some(&attach) => attach,
+            None if volume < self.first_unused => FENCE_ALL,
+            None => 0,
+        }
+    }
+    /// From now on only this generation and newer ones. False: there is no room for another volume now.
+    pub fn raise(&mut self, volume: VolumeId, attach: u32) -> bool {
+        if attach <= self.of(volume) {
+            return true;
+        }
+        if volume >= self.first_unused {
+            let new = !self.live.contains_key(&volume);
+            if new && self.unheard >= FENCES_UNHEARD_MAX {
+                return false;
+            }
+            self.unheard += usize::from(new);
+            self.live.insert(volume, attach);
+        } else if attach == FENCE_ALL {
+            self.live.remove(&volume);
+        } else {
+            self.live.insert(volume, attach);
+        }
+        true
+    }
+    /// Takes in what another knows. False: there is no room for it now, and nothing of it is.
+    pub fn learn(&mut self, told: &LiveVolumes) -> bool {
+        let first_unused = self.first_unused.max(told.first_unused);
+        let mut theirs: Map<VolumeId, u32> = map();
+        for &(v, attach) in &told.writers {
+            let newest = theirs.entry(v).or_insert(0);
+            *newest = attach.max(*newest);
+        }
+        let of_theirs = |v: VolumeId| {
+            let unknown = if v < told.first_unused { FENCE_ALL } else { 0 };
+            theirs.get(&v).copied().unwrap_or(unknown)
+        };
+        let all = self.live.keys().chain(theirs.keys().filter(|v| !self.live.contains_key(*v)));
+        let newest = all.map(|&v| (v, self.of(v).max(of_theirs(v))));
+        let mut live: Map<VolumeId, u32> = map();
+        live.extend(newest.filter(|&(v, attach)| if v < first_unused { attach < FENCE_ALL } else { attach > 0 }));
+        if live.len() > FENCES_MAX {
+            return false;
+        }
+        (self.first_unused, self.live) = (first_unused, live);
+        self.unheard = self.live.keys().filter(|v| **v >= first_unused).count();
+        self.unheard_then = self.unheard;
+        true
+    }
+    /// Whether so many volumes were made since that somebody should be asked which there still are.
+    pub fn wants_news(&self) -> bool {
+        self.unheard >= FENCES_UNHEARD_MAX || self.unheard >= self.unheard_then + FENCES_ASK
+    }
+    /// What another may learn.
+    pub fn known(&self) -> LiveVolumes {
+        let mut writers: Vec<(VolumeId, u32)> = self.live.iter().map(|(&v, &attach)| (v, attach)).collect();
+        writers.sort_unstable();
+        LiveVolumes { first_unused: self.first_unused, writers: writers.into() }
+    }
+}

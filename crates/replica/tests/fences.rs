@@ -1,0 +1,162 @@
+//! Fences of volumes that come and go.
+
+use std::sync::Arc;
+
+use rackweave_core::msg::io::WriteRequest;
+use rackweave_core::msg::peer::Inv;
+use rackweave_core::msg::{FENCE_ALL, IoError, IoReply, IoRequest, LiveVolumes, Mutation, Peer, Role, SectorRange};
+use rackweave_core::{BLOCK, Incarnation, Payload, Rng, VolumeId};
+use rackweave_replica::{FENCES_ASK, FENCES_MAX, FENCES_UNHEARD_MAX, Fences};
+
+use crate::single::{One, block, ts};
+
+fn told(first_unused: u32, writers: &[(u32, u32)]) -> LiveVolumes {
+    let writers = writers.iter().map(|&(v, attach)| (VolumeId(v), attach)).collect();
+    LiveVolumes { first_unused: VolumeId(first_unused), writers }
+}
+
+fn write(volume: u32, sequence: u64) -> IoRequest {
+    let range = SectorRange { volume: VolumeId(volume), first: 0, count: 8 };
+    let mutation = Mutation { client: Incarnation(9), sequence, floor: sequence };
+    let data = Payload::elided(BLOCK, sequence);
+    IoRequest::Write(Box::new(WriteRequest { range, data, fua: false, attach: 1, mutation }))
+}
+
+/// What a write of the volume's first writer comes to: nothing is answered, or that it is fenced, or refused.
+fn tried(o: &mut One, volume: u32, sequence: u64) -> Result<(), IoError> {
+    match o.io(write(volume, sequence))[..] {
+        [] => Ok(()),
+        [IoReply::Failed(e)] => Err(e),
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_volume_that_nobody_has_told_of_is_written_and_a_deleted_one_is_not() {
+    let mut o = One::new(Role::Member);
+    o.r.learn_volumes(&told(8, &[(3, 0), (5, 1), (6, 2)]));
+    assert_eq!(tried(&mut o, 8, 1), Ok(()), "made since");
+    assert_eq!(tried(&mut o, 3, 2), Ok(()), "its first writer");
+    assert_eq!(tried(&mut o, 5, 3), Ok(()));
+    assert_eq!(tried(&mut o, 6, 4), Err(IoError::Fenced { attach: 2 }));
+    assert_eq!(tried(&mut o, 4, 5), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted in another life");
+    // What was said before the volume was made comes late.
+    o.r.learn_volumes(&told(7, &[(4, 1), (5, 1)]));
+    assert_eq!(tried(&mut o, 8, 6), Ok(()));
+    assert_eq!(tried(&mut o, 4, 7), Err(IoError::Fenced { attach: FENCE_ALL }), "it was alive then");
+    assert_eq!(tried(&mut o, 6, 8), Err(IoError::Fenced { attach: FENCE_ALL }), "it was not: the list was later");
+    o.r.learn_volumes(&told(9, &[(3, 0), (5, 1)]));
+    assert_eq!(tried(&mut o, 8, 9), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted before it was heard of");
+}
+
+#[test]
+fn a_shadow_learns_of_its_members_which_volumes_are_gone() {
+    let mut o = One::new(Role::Shadow);
+    o.r.learn_volumes(&told(5, &[(2, 1), (3, 1), (4, 1)]));
+    for (member, volumes) in
+        [(1, told(8, &[(2, 1), (3, 4), (6, 0), (9, 3)])), (2, told(7, &[(2, 1), (3, 2), (4, 1), (6, 2)]))]
+    {
+        let from = rackweave_core::VssdId(1 + member);
+        o.peer(member, Peer::Clients { records: [].into(), volumes, from });
+    }
+    assert_eq!(o.r.volumes(), told(8, &[(2, 1), (3, 4), (6, 2), (9, 3)]));
+}
+
+#[test]
+fn fences_of_deleted_volumes_do_not_pile_up() {
+    let mut o = One::new(Role::Member);
+    let (mut asked, mut most) = (0, 0);
+    for v in 1..=100_000 {
+        let inv = |attach| {
+            let mutation = Mutation { client: Incarnation(9), sequence: u64::from(v), floor: u64::from(v) };
+            let (blocks, data) = ([block(0, ts(3, 1), ts(0, 0), false)].into(), Payload::elided(BLOCK, 1));
+            Peer::Inv(Arc::new(Inv { volume: VolumeId(v), blocks, data, mutation, attach, fua: false }))
+        };
+        assert!(matches!(o.peer(1, inv(1))[..], [Peer::Ack { .. }]));
+        let (volume, version) = (VolumeId(v), ts(3, 1));
+        o.peer(1, Peer::Val { volume, blocks: [(0, version)].into() });
+        assert!(matches!(o.peer(1, Peer::Fence { volume, attach: FENCE_ALL })[..], [Peer::FenceAck { .. }]));
+        if o.r.wants_volumes() {
+            o.r.learn_volumes(&told(v + 1, &[]));
+            assert!(!o.r.wants_volumes());
+            asked += 1;
+        }
+        o.store.background();
+        if v % 97 == 0 {
+            most = most.max(o.r.volumes().writers.len());
+        }
+    }
+    assert!((1..=FENCES_ASK).contains(&most), "{most} fences");
+    assert_eq!(asked, 100_000 / FENCES_ASK);
+    for v in (1..99_000).step_by(1_009) {
+        assert_eq!(tried(&mut o, v, 200_000), Err(IoError::Fenced { attach: FENCE_ALL }), "volume {v}");
+    }
+}
+
+#[test]
+fn writers_of_more_volumes_than_there_can_be_wait_until_somebody_has_told_of_them() {
+    let mut f = Fences::default();
+    let last = FENCES_UNHEARD_MAX as u32;
+    assert!((0..last).all(|v| f.raise(VolumeId(10 + v), 1)));
+    assert!(!f.raise(VolumeId(10 + last), 1) && f.of(VolumeId(10 + last)) == 0);
+    assert!(f.raise(VolumeId(10), 7), "one that it knows");
+    assert!(f.wants_news());
+    assert!(f.learn(&told(11 + last, &[(10, 7), (10 + last, 0)])));
+    assert!(!f.wants_news() && f.raise(VolumeId(10 + last), 1) && f.raise(VolumeId(11 + last), 1));
+    let too_many: Vec<(u32, u32)> = (0..FENCES_MAX as u32).map(|v| (12 + last + v, 1)).collect();
+    let before = f.known();
+    assert_eq!(before.writers.len(), 3);
+    assert!(!f.learn(&told(11 + last, &too_many)), "nobody keeps so many");
+    assert_eq!(f.known(), before);
+}
+
+/// Volumes live as they like; what was so at some time is heard of at any later time, in any order, also twice.
+#[test]
+fn whatever_is_heard_in_whatever_order_no_writer_is_wronged() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        // The generation of each volume that was ever made.
+        let mut truth: Vec<u32> = vec![FENCE_ALL];
+        let mut said: Vec<LiveVolumes> = Vec::new();
+        let mut replicas = [Fences::default(), Fences::default()];
+        for step in 0..200 {
+            let v = rng.below(truth.len() as u64) as usize;
+            match rng.below(8) {
+                0 | 1 => truth.push(0),
+                2 => truth[v] = FENCE_ALL,
+                3 if truth[v] < FENCE_ALL => truth[v] += 1,
+                4 => {
+                    let live = truth.iter().enumerate().filter(|(_, a)| **a < FENCE_ALL);
+                    let live: Vec<(u32, u32)> = live.map(|(v, a)| (v as u32, *a)).collect();
+                    said.push(told(truth.len() as u32, &live));
+                }
+                5 => drop(replicas[rng.below(2) as usize].raise(VolumeId(v as u32), truth[v])),
+                6 => {
+                    let from = replicas[0].known();
+                    assert!(replicas[1].learn(&from));
+                }
+                _ => {
+                    let n = said.len() as u64;
+                    if let Some(one) = said.get(rng.below(n.max(1)) as usize) {
+                        assert!(replicas[rng.below(2) as usize].learn(one));
+                        let gone = |v: u32| v < one.first_unused.0 && one.writers.iter().all(|w| w.0.0 != v);
+                        assert!((1..truth.len() as u32).all(|v| !gone(v) || truth[v as usize] == FENCE_ALL));
+                    }
+                }
+            }
+            for (v, newest) in truth.iter().enumerate() {
+                let worst = replicas.iter().map(|r| r.of(VolumeId(v as u32))).max();
+                assert!(worst <= Some(*newest), "seed {seed}, step {step}: vol{v} at {worst:?}, not {newest}");
+            }
+            assert!(replicas.iter().all(|r| r.of(VolumeId(truth.len() as u32)) == 0), "not made yet");
+        }
+        for one in &said {
+            assert!(replicas.iter_mut().all(|r| r.learn(one)));
+        }
+        if let Some(last) = said.last() {
+            let gone = |v: u32| v < last.first_unused.0 && last.writers.iter().all(|w| w.0.0 != v);
+            let fenced = |v: u32| replicas.iter().all(|r| r.of(VolumeId(v)) == FENCE_ALL);
+            assert!((1..truth.len() as u32).all(|v| !gone(v) || fenced(v)), "seed {seed}");
+        }
+    }
+}
