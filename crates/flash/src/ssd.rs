@@ -215,6 +215,7 @@ pub struct NoFreeBlock;
 pub struct BlockWrite {
     pub addr: BlockAddr,
     pub version: Timestamp,
+    /// No sectors at all: the contents are lost. The block is there at this version, and reading it says [`ReadError::Corrupt`].
     pub data: Payload,
 }
 

@@ -456,7 +456,8 @@ impl Replica {
             return;
         }
         let id = self.id();
-        let slot = self.loads.insert(Load { id, addr: a, version, purpose: Purpose::Agree { crc }, attempts: 0 });
+        let slot =
+            self.loads.insert(Load { id, addr: a, version, purpose: Purpose::Agree { crc }, attempts: 0, lost: 0 });
         self.heal(cx, slot as u32);
     }
 

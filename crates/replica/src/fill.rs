@@ -24,6 +24,15 @@ const SOURCE_TRIES: u8 = 4;
 /// Unanswered, a fill or recovery asks again after [`crate::Timeouts::fill`], or after what answers take, up to so many times that.
 pub(crate) const FILL_SLOWEST: u64 = 16;
 
+/// What another member has of a block.
+#[derive(Debug)]
+pub(crate) enum Copied {
+    Contents(Payload),
+    Unmapped,
+    /// It has the block, and nobody can read it.
+    Lost,
+}
+
 #[derive(Debug)]
 enum Stage {
     /// Waits until every member has said that nothing of earlier epochs is unresolved.
@@ -347,7 +356,7 @@ impl Replica {
 
     /// A copied block. Applied only if it is newer than what is held; what is held from before this epoch and newer
     /// was never agreed on, and gives way.
-    fn fill_block<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, version: Timestamp, data: Option<Payload>) {
+    fn fill_block<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, version: Timestamp, copied: Copied) {
         let (epoch, me) = (self.epoch, self.me as u8);
         let Some(f) = self.fill.as_deref_mut() else { return };
         let Some(at) = f.asked.iter().position(|x| *x == a) else { return };
@@ -362,9 +371,11 @@ impl Replica {
             cx.fx.trace(TracePoint::FillOlderIgnored, a.pack(), version.0);
         } else {
             let stale = version < held;
-            match data {
-                Some(data) => cx.store.put(a, if stale { Timestamp::new(epoch, 1, me) } else { version }, data),
-                None => cx.store.put_range(one, if stale { Timestamp::new(epoch, 0, me) } else { version }),
+            let of = |stamp: u64| if stale { Timestamp::new(epoch, stamp, me) } else { version };
+            match copied {
+                Copied::Contents(data) => cx.store.put(a, of(1), data),
+                Copied::Unmapped => cx.store.put_range(one, of(0)),
+                Copied::Lost => cx.store.put_lost(a, of(1)),
             }
         }
         self.copy_more(cx);
@@ -414,12 +425,15 @@ impl Replica {
         cx: &mut Cx<'_, S>,
         a: BlockAddr,
         version: Timestamp,
-        data: Option<Payload>,
+        copied: Copied,
     ) {
         if self.fill.is_some() {
-            self.fill_block(cx, a, version, data);
-        } else {
-            self.fix_with(cx, a, version, data);
+            return self.fill_block(cx, a, version, copied);
+        }
+        match copied {
+            Copied::Contents(data) => self.fix_with(cx, a, version, Some(data)),
+            Copied::Unmapped => self.fix_with(cx, a, version, None),
+            Copied::Lost => self.fix_lost(cx, a),
         }
     }
 

@@ -7,6 +7,7 @@ use rackweave_core::{BlockAddr, Payload, Time, Timestamp, TracePoint, VolumeId};
 use crate::active::Entry;
 use crate::config::REPLAYS_MAX;
 use crate::dedup::Edge;
+use crate::fill::Copied;
 use crate::op::{BlockOp, BlockState, Op, OpBlock, OpKind, Origin, Persist, Purpose};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
@@ -61,11 +62,15 @@ impl Replica {
             Peer::BlockAsk { addr } => self.block_asked(cx, from, request, addr),
             Peer::Block { addr, version, data } => {
                 if request == crate::fill::REQUEST {
-                    self.block_copied(cx, addr, version, data);
+                    self.block_copied(cx, addr, version, data.map_or(Copied::Unmapped, Copied::Contents));
                 } else if !self.suspect_came(cx, from, request, addr, (version, data.as_ref())) {
                     self.healed(cx, from, request, addr, version, data);
                 }
             }
+            Peer::BlockLost { addr, version } if request == crate::fill::REQUEST => {
+                self.block_copied(cx, addr, version, Copied::Lost);
+            }
+            Peer::BlockLost { addr, version: _ } => self.lost_there(cx, from, request, addr),
             Peer::ClientsAsk => self.clients_asked(cx, from, request),
             Peer::Clients { records, volumes, from: _ } => self.clients_came(cx, from, &records, &volumes),
             Peer::SumsAsk { range, digest } => self.sums_asked(cx, from, request, range, digest),

@@ -207,8 +207,9 @@ pub(crate) struct Load {
     /// Held when the read began.
     pub version: Timestamp,
     pub purpose: Purpose,
-    /// Members asked to heal it.
+    /// Members asked to heal it, and those that cannot read it either, as bits.
     pub attempts: u8,
+    pub lost: u64,
 }
 
 /// Blocks of one request being read.

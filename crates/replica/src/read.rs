@@ -148,7 +148,7 @@ impl Replica {
             ReadStart::Ready(data, version) => Some((data, version)),
             ReadStart::Pending => {
                 let version = cx.store.version(a);
-                self.loads.insert(Load { id, addr: a, version, purpose, attempts: 0 });
+                self.loads.insert(Load { id, addr: a, version, purpose, attempts: 0, lost: 0 });
                 None
             }
         }
@@ -185,8 +185,17 @@ impl Replica {
                 self.loaded(cx, l, Ok((data, version)));
             }
             Err(StoreError::Corrupt) => {
-                cx.fx.trace(TracePoint::CrcMismatch, self.loads[slot as usize].addr.pack(), 0);
-                self.heal(cx, slot);
+                let l = &self.loads[slot as usize];
+                cx.fx.trace(TracePoint::CrcMismatch, l.addr.pack(), 0);
+                match l.purpose {
+                    // Who heals asks the others itself: were they asked from here as well, two who lack it would ask each other
+                    // more and more.
+                    Purpose::Source { to, request } if request != crate::fill::REQUEST => {
+                        let l = self.loads.remove(slot as usize);
+                        self.send_lost(cx, to, request, l.addr, l.version);
+                    }
+                    _ => self.heal(cx, slot),
+                }
             }
             Err(StoreError::Device) => {
                 // It fails as a whole, and what that means is said when the metadata service knows.
@@ -201,10 +210,16 @@ impl Replica {
         let l = &mut self.loads[slot as usize];
         let attempt = usize::from(l.attempts);
         l.attempts += 1;
-        let (addr, id, attempts) = (l.addr, l.id, l.attempts);
+        let (addr, id, attempts, lost) = (l.addr, l.id, l.attempts, l.lost);
         let others = self.healers();
-        if others.is_empty() || attempts > HEAL_ATTEMPTS {
+        let nobody = others.iter().all(|k| lost & 1 << k != 0);
+        if nobody || attempts > HEAL_ATTEMPTS {
             let l = self.loads.remove(slot as usize);
+            match l.purpose {
+                Purpose::Source { to, request } if nobody => return self.send_lost(cx, to, request, l.addr, l.version),
+                Purpose::Fix if nobody => return self.fix_lost(cx, l.addr),
+                _ => {}
+            }
             // One that was left alone knows that others have the block, and that they come back or are given up.
             let reads = matches!(l.purpose, Purpose::Gather { .. });
             let waits = reads && others.is_empty() && !self.enough_copies();
@@ -212,6 +227,17 @@ impl Replica {
         }
         self.send(cx, others[attempt % others.len()], number(slot, id), Peer::BlockAsk { addr });
         self.timers.set(cx.now, Wait::Retransmit(1), Timer::Heal(Ref { slot, id }));
+    }
+
+    /// A member that was asked for an intact copy has none.
+    pub(crate) fn lost_there<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
+        let (slot, id) = slot_of(request);
+        let others = self.healers();
+        let Some(l) = self.loads.get_mut(slot as usize).filter(|l| l.id == id && l.addr == a) else { return };
+        l.lost |= 1 << from;
+        if others.get(usize::from(l.attempts.saturating_sub(1)) % others.len().max(1)) == Some(&from) {
+            self.heal(cx, slot);
+        }
     }
 
     /// Who may have an intact copy.
@@ -241,7 +267,7 @@ impl Replica {
                 ReadStart::Ready(data, version) => self.loaded(cx, l, Ok((data, version))),
                 ReadStart::Pending => {
                     let version = cx.store.version(a);
-                    let again = self.loads.insert(Load { id, version, attempts: 0, ..l });
+                    let again = self.loads.insert(Load { id, version, attempts: 0, lost: 0, ..l });
                     debug_assert_eq!(again, slot as usize);
                 }
             }
@@ -376,6 +402,19 @@ impl Replica {
         // A shadow that fills itself lets others go first; who heals has a client waiting.
         let class = if request == crate::fill::REQUEST { Class::Copper } else { Class::Silver };
         self.send_as(class, cx, to, request, Peer::Block { addr, version, data });
+    }
+
+    fn send_lost<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        to: usize,
+        request: u64,
+        addr: BlockAddr,
+        version: Timestamp,
+    ) {
+        if self.not_valid(addr.volume, addr.block, addr.block).is_none() && cx.store.version(addr) == version {
+            self.send(cx, to, request, Peer::BlockLost { addr, version });
+        }
     }
 
     pub(crate) fn client_status<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, r: BlockRange) {

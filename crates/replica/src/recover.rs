@@ -286,6 +286,15 @@ impl Replica {
         }
     }
 
+    /// No member can read its copy: each keeps it as it is, reads of it fail at all of them, and a newer write goes over it.
+    pub(crate) fn fix_lost<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr) {
+        if let Some(r) = self.recovery.as_deref_mut() {
+            r.fetching.retain(|f| !matches!(f, Fix::Copy { addr, .. } if *addr == a));
+            self.asks_at = self.asks.first(cx.now);
+            self.recovery_go_on(cx);
+        }
+    }
+
     /// Writes it again. `false`: no credit now.
     fn fix_copy<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, data: Payload, mapped: u64) -> bool {
         let pages = u64::from(!cx.store.mapped(a));

@@ -15,6 +15,9 @@ pub trait Store {
     fn next_extent(&self, r: BlockRange) -> (u32, bool);
     /// Takes a block's contents. Older than what is held: ignored; the same version: replaces (a healed block).
     fn put(&mut self, a: BlockAddr, v: Timestamp, data: Payload);
+    /// The block is there at this version, and what it held is lost: reading it fails as if its checksum were wrong, until it is
+    /// put again, at this version (healed) or a newer one. As lasting as contents.
+    fn put_lost(&mut self, a: BlockAddr, v: Timestamp);
     /// Zeroes what is older than `v` in the range by a range record (protocol rule 10).
     fn put_range(&mut self, r: BlockRange, v: Timestamp);
     /// Contents of a block as held now; a block that is not mapped is zero. Pending: [`StoreDone::Read`] follows.

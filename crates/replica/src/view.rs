@@ -70,6 +70,7 @@ impl Replica {
     /// coordinated is replayed.
     fn go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         self.loads.retain(|_, l| !matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix));
+        self.loads.iter_mut().for_each(|(_, l)| l.lost = 0);
         self.persists.retain(|_, p| matches!(p.1, Persist::Own { .. }));
         if self.cfg.faults.skip_replay {
             self.skip_replays();

@@ -7,5 +7,6 @@ mod faults;
 mod fences;
 mod heal;
 mod linear;
+mod lost;
 mod memory;
 mod single;

@@ -158,6 +158,12 @@ impl Store for Memory {
         self.log.push(p);
         self.dirty.insert(a);
     }
+    fn put_lost(&mut self, a: BlockAddr, v: Timestamp) {
+        if v >= self.version(a) {
+            self.put(a, v, Payload::zero(BLOCK));
+            self.corrupt.insert(a);
+        }
+    }
     fn put_range(&mut self, r: BlockRange, v: Timestamp) {
         let p = Put::Range(r, v);
         self.now.apply(&p);

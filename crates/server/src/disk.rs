@@ -32,6 +32,7 @@ pub fn token_owner(token: u64) -> usize {
 pub struct Entry {
     pub addr: BlockAddr,
     pub version: Timestamp,
+    /// No sectors: what it held is lost ([`BlockWrite::data`]).
     pub data: Payload,
     /// Its place in the queue.
     seq: u64,

@@ -7,7 +7,7 @@ use rackweave_core::msg::peer::{CHUNK_BLOCKS, ScanEntry};
 use rackweave_core::rng::mix64;
 use rackweave_core::{BlockAddr, Payload, Time, Timestamp};
 use rackweave_flash::{FlashOut, Ssd};
-use rackweave_replica::{ReadStart, Store};
+use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 
 use crate::disk::Disk;
 
@@ -127,6 +127,9 @@ impl Store for CacheOverFlash<'_> {
         self.disk.put(self.now, a, v, data, held);
         self.recent.forget(a);
     }
+    fn put_lost(&mut self, a: BlockAddr, v: Timestamp) {
+        self.put(a, v, Payload::zero(0));
+    }
     fn put_range(&mut self, r: BlockRange, v: Timestamp) {
         self.disk.put_range(self.now, r, v, self.ssd);
         self.recent = Recent::default();
@@ -134,6 +137,11 @@ impl Store for CacheOverFlash<'_> {
     fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart {
         if let Some(e) = self.disk.entries.get(a) {
             self.disk.stats.read_hits += 1;
+            if e.data.sectors() == 0 {
+                let (version, result) = (e.version, Err(StoreError::Corrupt));
+                self.disk.done.push(StoreDone::Read { token, addr: a, version, result });
+                return ReadStart::Pending;
+            }
             return ReadStart::Ready(e.data.clone(), e.version);
         }
         // Flash answers at once for a block that is not mapped; asking first would be a second look-up for all others.

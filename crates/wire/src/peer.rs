@@ -50,4 +50,5 @@ wire_enum!(Peer, "peer message", {
     22 => Sums { range, same, sums },
     23 => HealAsk { addr, version, crc },
     24 => ReplayAsk { addr, version },
+    25 => BlockLost { addr, version },
 });

@@ -170,6 +170,12 @@ pub enum Peer {
         version: Timestamp,
         data: Option<Payload>,
     },
+    /// Nor while it is invalid: the block is here, at this version, and cannot be read. A member that fills or recovers is told so
+    /// when no other could heal it either.
+    BlockLost {
+        addr: BlockAddr,
+        version: Timestamp,
+    },
     /// Dedup tables and fences, fetched by a shadow from every member. Not answered while the member knows of an
     /// unresolved write of an earlier epoch: when all have answered, none is under way any more and the fill may begin.
     ClientsAsk,

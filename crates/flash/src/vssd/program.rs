@@ -7,6 +7,7 @@ use rackweave_core::{BLOCK, Payload, TracePoint};
 
 use super::blocks::{Flaw, NONE, PAD, Record, State, is_range};
 use super::frontier::{Lives, NO_FRONTIER, Place, Taker, Waiting};
+use super::gc::LOST_CRC;
 use super::{By, Io, Pending, Vssd, clear, packed, ranges};
 use crate::hold::NoPage;
 use crate::oob;
@@ -40,9 +41,14 @@ impl Vssd {
         let summed = |w: &&BlockWrite| matches!(&w.data, Payload::Summed(s) if s.is_known());
         self.stats.summed_slots += writes.iter().filter(summed).count() as u64;
         slots.extend(writes.iter().map(|w| {
-            let crc = if io.cfg.verify { w.data.sum() } else { 0 };
+            let lost = w.data.sectors() == 0;
+            let (crc, data) = match io.cfg.verify {
+                _ if lost => (LOST_CRC, Payload::zero(BLOCK)),
+                true => (w.data.sum(), w.data.clone()),
+                false => (0, w.data.clone()),
+            };
             let record = SlotRecord { kind: SlotKind::Data, addr: w.addr, version: w.version, crc };
-            Slot { data: w.data.clone(), record }
+            Slot { data, record }
         }));
         self.stats.host_slots += writes.len() as u64;
         self.program_slots(io, (By::Host { token }, lives), slots, place);

@@ -8,7 +8,7 @@ use rackweave_core::msg::BlockRange;
 use rackweave_core::{BlockAddr, Epoch, Payload, Span, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{FlashDone, FlashOut, Profile, Ssd, SsdConfig};
-use rackweave_replica::{ReadStart, Store, StoreDone};
+use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 use rackweave_sched::{SchedConfig, SchedKind};
 use rackweave_server::dies::Dies;
 use rackweave_server::disk::{Asked, Disk, DiskConfig};
@@ -37,6 +37,10 @@ enum Step {
     Put {
         block: u32,
     },
+    /// What the block holds is lost from now on.
+    Lose {
+        block: u32,
+    },
     Zero {
         first: u32,
         count: u32,
@@ -55,6 +59,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => (0..BLOCKS).prop_map(|block| Step::Put { block }),
+        1 => (0..BLOCKS).prop_map(|block| Step::Lose { block }),
         6 => (0..BLOCKS, 20..900u64).prop_map(|(block, net)| Step::Read { block, net }),
         1 => (0..BLOCKS, 1..40u32).prop_map(|(first, count)| Step::Zero { first, count }),
         1 => Just(Step::Persist),
@@ -72,7 +77,8 @@ pub struct Bench {
     backend: Memory,
     pub commands: Vec<DeviceCommand>,
     persisted: Vec<u64>,
-    read: Option<(Payload, Timestamp)>,
+    /// Contents, unless they are lost.
+    read: Option<(Option<Payload>, Timestamp)>,
     /// Reads answered, by the replica's tokens.
     pub answered: Vec<u64>,
 }
@@ -134,7 +140,13 @@ impl Bench {
                         assert!(ok);
                         self.persisted.push(token);
                     }
-                    StoreDone::Read { .. } => {}
+                    StoreDone::Read { token, version, result, .. } => {
+                        assert_eq!(result.err(), Some(StoreError::Corrupt), "what the cache has is at hand");
+                        self.answered.push(token);
+                        if token == CONTENTS {
+                            self.read = Some((None, version));
+                        }
+                    }
                 }
             }
             if self.out.done.is_empty() {
@@ -151,7 +163,7 @@ impl Bench {
                         let token = done.expect("asked").token;
                         self.answered.push(token);
                         if token == CONTENTS {
-                            self.read = Some((result.expect("intact"), version));
+                            self.read = Some((result.ok(), version));
                         }
                     }
                     FlashDone::BlockFreed { .. } => self.disk.no_block = false,
@@ -173,9 +185,9 @@ impl Bench {
             self.settle();
         }
     }
-    fn contents(&mut self, a: BlockAddr) -> (Payload, Timestamp) {
+    fn contents(&mut self, a: BlockAddr) -> (Option<Payload>, Timestamp) {
         match self.store().read(a, CONTENTS) {
-            ReadStart::Ready(p, v) => (p, v),
+            ReadStart::Ready(p, v) => (Some(p), v),
             ReadStart::Pending => {
                 self.read = None;
                 while self.read.is_none() {
@@ -247,6 +259,8 @@ fn a_full_drive_makes_freed_pages_durable_unasked() {
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (62, 0));
 }
 
+/// Contents that are lost; no version is zero.
+const LOST: u64 = 0;
 /// What every block must be: version, and contents unless zeroed.
 type Model = BTreeMap<u32, (Timestamp, Option<u64>)>;
 
@@ -285,6 +299,10 @@ proptest! {
                     b.store().put(addr(block), v, contents(version));
                     model.insert(block, (v, Some(version)));
                 }
+                Step::Lose { block } => {
+                    b.store().put_lost(addr(block), v);
+                    model.insert(block, (v, Some(LOST)));
+                }
                 Step::Zero { first, count } => {
                     b.store().put_range(range(first, count), v);
                     (first..(first + count).min(BLOCKS)).for_each(|k| { model.insert(k, (v, None)); });
@@ -309,7 +327,7 @@ proptest! {
             compare(&mut b, &model);
         }
         for (&k, &(v, data)) in &model {
-            let want = data.map_or(Payload::zero(4096), contents);
+            let want = data.map_or(Some(Payload::zero(4096)), |seed| (seed != LOST).then(|| contents(seed)));
             prop_assert_eq!(b.contents(addr(k)), (want, v));
         }
         // Cached or on flash: the same digests.
@@ -340,7 +358,7 @@ proptest! {
         b.complete(usize::MAX);
         for (&k, &(v, data)) in &model {
             if let Some(seed) = data {
-                prop_assert_eq!(b.contents(addr(k)), (contents(seed), v));
+                prop_assert_eq!(b.contents(addr(k)), ((seed != LOST).then(|| contents(seed)), v));
             } else {
                 prop_assert!(!b.store().mapped(addr(k)));
             }

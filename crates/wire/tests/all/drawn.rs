@@ -198,7 +198,8 @@ impl Draw {
         }
     }
     fn peer(&mut self) -> Peer {
-        match self.below(25) {
+        match self.below(26) {
+            25 => Peer::BlockLost { addr: self.addr(), version: self.version() },
             21 => Peer::SumsAsk { range: self.blocks(), digest: self.u64() },
             22 => Peer::Sums {
                 range: self.blocks(),

@@ -154,7 +154,7 @@ fn samples() -> Vec<(&'static str, Packet)> {
     samples
 }
 
-/// Members that compare what they hold.
+/// Members that compare what they hold, and one that cannot read it.
 fn compared() -> Vec<(&'static str, Peer)> {
     let range = BlockRange { volume: VolumeId(7), first: 0x400, count: 0x20 };
     let (addr, version) = (BlockAddr::new(VolumeId(7), 0x401), Timestamp(0x60));
@@ -165,6 +165,7 @@ fn compared() -> Vec<(&'static str, Peer)> {
         ("peer_sums", Peer::Sums { range, same: false, sums }),
         ("peer_heal_ask", Peer::HealAsk { addr, version, crc: 0xc0ff_ee00 }),
         ("peer_replay_ask", Peer::ReplayAsk { addr, version }),
+        ("peer_block_lost", Peer::BlockLost { addr, version }),
     ]
 }
 

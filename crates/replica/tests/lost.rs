@@ -1,0 +1,157 @@
+//! Blocks that no member can read: shadows are filled all the same, reads fail, and a write goes over them.
+
+use rackweave_core::msg::{Body, Header, IoError, IoReply, Packet, Peer, Role};
+use rackweave_core::{BlockAddr, NodeId, Payload, Span, Timestamp, TracePoint};
+use rackweave_replica::{Faults, Store};
+
+use crate::cluster::{Cluster, Net, VOLUME};
+use crate::memory::Memory;
+use crate::single::{One, V, ts};
+
+const MINUTE: Span = Span::from_secs(60);
+
+fn at(block: u32) -> BlockAddr {
+    BlockAddr::new(VOLUME, block)
+}
+
+/// A set that holds blocks 0 to 3, each written.
+fn written(members: usize) -> Cluster {
+    let mut c = Cluster::new(members, 1, 7, Net::GOOD, Faults::default());
+    // The history takes a failed read for any failed one: what was lost is checked here.
+    c.track = false;
+    for b in 0..4 {
+        c.write(0, 0, b * 8, 8, true);
+    }
+    assert!(c.run_idle(MINUTE));
+    c
+}
+
+fn read(c: &mut Cluster, from: usize, block: u32) -> IoReply {
+    let op = c.read(0, from, u64::from(block) * 8, 8);
+    assert!(c.run_idle(MINUTE));
+    c.reply(0, op).expect("it was answered").clone()
+}
+
+fn members(c: &Cluster) -> usize {
+    c.view.members.iter().filter(|m| m.role == Role::Member).count()
+}
+
+#[test]
+fn a_shadow_completes_beside_the_only_copy_that_cannot_be_read() {
+    let mut c = written(2);
+    let before = c.servers[0].store.version(at(1));
+    c.servers[0].store.corrupt.insert(at(1));
+    // Another drive takes the other one's place.
+    c.crash(1);
+    c.servers[1].store = Memory::new();
+    c.restart(1);
+    c.run_for(Span::from_secs(5));
+    assert_eq!(members(&c), 2, "{:?}", c.view);
+    for member in [0, 1, 0] {
+        assert_eq!(read(&mut c, member, 1), IoReply::Failed(IoError::Corrupt), "member {member}");
+        assert!(matches!(read(&mut c, member, 2), IoReply::Data(_)));
+    }
+    assert_eq!(c.servers[1].store.version(at(1)), before, "who still has it can heal it");
+    c.write(0, 1, 8, 8, false);
+    assert!(c.run_idle(MINUTE));
+    let new = read(&mut c, 0, 1);
+    assert!(matches!(&new, IoReply::Data(d) if *d != Payload::zero(4096)), "{new:?}");
+    assert_eq!(read(&mut c, 1, 1), new);
+    c.converge(MINUTE).expect("nothing is left of it");
+}
+
+#[test]
+fn a_good_copy_that_comes_back_heals_what_was_lost() {
+    let mut c = written(2);
+    let good = c.servers[0].store.contents()[&at(1)].clone();
+    c.servers[0].store.corrupt.insert(at(1));
+    c.crash(1);
+    c.servers[1].store = Memory::new();
+    c.restart(1);
+    c.run_for(Span::from_secs(5));
+    // As if a third one that has it had been filled.
+    let version = c.servers[1].store.version(at(1));
+    c.servers[1].store.put(at(1), version, good.clone());
+    assert_eq!(read(&mut c, 0, 1), IoReply::Data(good.clone()));
+    assert_eq!(c.servers[0].store.contents()[&at(1)], good);
+    assert!(c.servers[0].store.corrupt.is_empty());
+}
+
+#[test]
+fn members_that_cannot_read_it_do_not_ask_each_other_for_ever() {
+    for n in [2, 3] {
+        let mut c = written(n);
+        for s in &mut c.servers {
+            s.store.corrupt.insert(at(1));
+        }
+        c.run_for(Span::from_secs(1));
+        let (sent, looked) = (c.sent, c.count(TracePoint::CrcMismatch));
+        assert_eq!(read(&mut c, 0, 1), IoReply::Failed(IoError::Corrupt));
+        c.run_for(Span::from_secs(1));
+        let (sent, looked) = (c.sent - sent, c.count(TracePoint::CrcMismatch) - looked);
+        assert!(looked <= n as u64 && sent <= 2 * n as u64, "{n} members: {sent} packets, read {looked} times");
+    }
+}
+
+/// One of the two leads the recovery: `newest` is another than it, or not.
+fn recovers_whole(newest: usize) {
+    let mut c = written(2);
+    // The other one missed the last write of block 1, and neither can read what it has.
+    let newer = Timestamp::new(c.view.epoch, 90, 0);
+    c.servers[newest].store.put(at(1), newer, Payload::elided(4096, 5));
+    c.servers[newest].store.put(at(2), newer, Payload::elided(4096, 6));
+    for s in &mut c.servers {
+        s.store.persist(0);
+        s.store.done.clear();
+        s.store.corrupt.insert(at(1));
+    }
+    (0..2).for_each(|i| c.crash(i));
+    (0..2).for_each(|i| c.restart(i));
+    c.run_for(Span::from_secs(5));
+    assert_eq!(members(&c), 2, "{:?}", c.view);
+    for member in [0, 1] {
+        assert_eq!(read(&mut c, member, 1), IoReply::Failed(IoError::Corrupt));
+        assert_eq!(read(&mut c, member, 2), IoReply::Data(Payload::elided(4096, 6)), "the others were repaired");
+    }
+    c.write(0, 1, 8, 8, false);
+    assert!(c.run_idle(MINUTE));
+    let new = read(&mut c, 0, 1);
+    assert_eq!((matches!(new, IoReply::Data(_)), read(&mut c, 1, 1)), (true, new));
+    c.converge(MINUTE).expect("both have it");
+}
+
+#[test]
+fn a_set_recovers_whole_though_a_block_cannot_be_read_anywhere() {
+    (0..2).for_each(recovers_whole);
+}
+
+/// A healer asks all others itself. Who fills is answered when nobody else can heal it.
+#[test]
+fn a_member_says_at_once_that_it_cannot_read_what_a_healer_asks_for() {
+    let ask = |o: &mut One, request| {
+        o.store.put(BlockAddr::new(V, 1), ts(5, 1), Payload::elided(4096, 1));
+        o.store.corrupt.insert(BlockAddr::new(V, 1));
+        let header = Header { request, ..o.header(4, 1) };
+        assert_eq!(o.peer_as(header, 1, Peer::BlockAsk { addr: BlockAddr::new(V, 1) }), []);
+        for done in std::mem::take(&mut o.store.done) {
+            o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
+        }
+        o.fx.packets.drain(..).map(|p| (p.dst.0 - 2, p.header.request, p.body)).collect::<Vec<_>>()
+    };
+    let lost = Peer::BlockLost { addr: BlockAddr::new(V, 1), version: ts(5, 1) };
+    let mut o = One::new(Role::Member);
+    let answers = ask(&mut o, 77);
+    assert_eq!(answers, [(1, 77, Body::Peer(lost.clone()))]);
+    let mut o = One::new(Role::Member);
+    let mut asks = ask(&mut o, u64::MAX);
+    let mut asked = Vec::new();
+    while let [(to, request, Body::Peer(Peer::BlockAsk { .. }))] = asks[..] {
+        asked.push(to);
+        assert!(asked.len() <= 2, "each once: {asked:?}");
+        let header = Header { request, ..o.header(4, to) };
+        let p = Packet { src: NodeId(2 + to), dst: NodeId(2), header, body: Body::Peer(lost.clone()) };
+        o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
+        asks = o.fx.packets.drain(..).map(|p| (p.dst.0 - 2, p.header.request, p.body)).collect();
+    }
+    assert_eq!(asks, [(1, u64::MAX, Body::Peer(lost))], "after {asked:?}");
+}
