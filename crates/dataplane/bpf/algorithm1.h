@@ -16,7 +16,8 @@ INLINE __u32 spread(__u32 request, __u32 count) {
     return ((__u64)(request * 0x9e3779b9u) * count) >> 32;
 }
 
-/* Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one. */
+/* Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one; and one whose server is silent (RB13), if
+ * need be for a peer that collects. */
 INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
     struct verdict v = {.kind = DROP, .vssd = vssd};
     __u32 slot;
@@ -28,17 +29,21 @@ INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
     }
     v.kind = FORWARD;
     v.to = d->server;
-    if (!redirect || !(flags_at(d->word, now) & GC_BITS))
+    __u64 own = flags_at(d->word, now);
+    if (!redirect || (own & (HEARD | GC_BITS)) == HEARD)
         return v;
     struct row *r = bpf_map_lookup_elem(&rows, &slot);
     if (!r)
         return v;
-    __u32 to[PEERS_MAX] = {}, ids[PEERS_MAX] = {}, idle_ones = 0;
+    __u32 to[PEERS_MAX] = {}, ids[PEERS_MAX] = {}, idle_ones = 0, heard_id = 0, heard_to = 0;
 #pragma unroll
     for (int i = 0; i < PEERS_MAX; i++) {
         __u32 id = r->peers[i].vssd, peer_slot;
         struct destination *p = i < r->peer_count ? find(id, &peer_slot) : 0;
-        if (p && idle(flags_at(p->word, now))) {
+        __u64 flags = p ? flags_at(p->word, now) : 0;
+        if (p && !heard_id && (flags & (READABLE | HEARD)) == (READABLE | HEARD))
+            heard_id = id, heard_to = p->server;
+        if (p && idle(flags)) {
             if (idle_ones == 0)
                 ids[0] = id, to[0] = p->server;
             else if (idle_ones == 1)
@@ -49,7 +54,13 @@ INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
         }
     }
     if (!idle_ones) {
-        count(ALL_COLLECTING);
+        if (own & GC_BITS) {
+            count(ALL_COLLECTING);
+        } else if (heard_id) {
+            count(REDIRECTS);
+            v.vssd = heard_id;
+            v.to = heard_to;
+        }
         return v;
     }
     count(REDIRECTS);

@@ -7,7 +7,7 @@ use crate::config::{Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
 use crate::load::Loads;
 use crate::rings::{RingError, Rings};
-use crate::tables::{CheckError, Created, Dump, LastOp, Slot, Tables, Told};
+use crate::tables::{CheckError, Created, Destination, Dump, LastOp, Slot, Tables, Told};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,20 +191,25 @@ impl Pipeline {
         }
     }
 
-    /// Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one.
+    /// Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one; and one whose server is silent
+    /// (RB13), if need be for a peer that collects.
     #[inline]
     pub fn read(&mut self, vssd: VssdId, request: u64) -> Verdict {
         self.counters.reads += 1;
         let Some(slot) = self.tables.find(vssd) else { return self.unknown() };
         let to = self.tables.destination(slot);
-        if !to.word.collecting() || self.redirect == Redirect::Off {
+        if to.word.heard() && !to.word.collecting() || self.redirect == Redirect::Off {
             return Verdict::Forward { to: to.server };
         }
-        self.read_of_collecting(slot, to.server, request)
+        self.read_elsewhere(slot, to, request)
     }
 
     #[cold]
-    fn read_of_collecting(&mut self, slot: Slot, server: NodeId, request: u64) -> Verdict {
+    fn read_elsewhere(&mut self, slot: Slot, own: Destination, request: u64) -> Verdict {
+        // Of the other rack's servers its switch tells, if there is a way to it.
+        if !own.word.heard() && self.tables.row(slot).vssd.rack() != self.rack {
+            return Verdict::Forward { to: own.server };
+        }
         let rack = self.rack;
         let idle = |here: bool| {
             let peers = self.tables.peers(slot);
@@ -212,14 +217,32 @@ impl Pipeline {
         };
         let (near, far) = (idle(true).count(), if self.far_reads { idle(false).count() } else { 0 });
         let (here, count) = if near > 0 { (true, near) } else { (false, far) };
-        if count == 0 {
+        if count == 0 && own.word.collecting() {
             self.counters.all_collecting += 1;
-            return Verdict::Forward { to: server };
+            return Verdict::Forward { to: own.server };
+        }
+        if count == 0 {
+            return self.read_of_silent(slot, own.server);
         }
         let (vssd, to) = idle(here).nth(spread(request, count)).expect("fewer than were counted");
         self.counters.redirects += 1;
         self.counters.redirects_far += u64::from(!here);
         Verdict::Redirect { to: to.server, vssd }
+    }
+
+    /// No peer is idle: the first that is readable and not silent, too.
+    fn read_of_silent(&mut self, slot: Slot, server: NodeId) -> Verdict {
+        let (rack, far_reads) = (self.rack, self.far_reads);
+        let heard = |here: bool| {
+            let peers = self.tables.peers(slot).filter(move |(v, _)| (v.rack() == rack) == here);
+            peers.filter(|(_, to)| to.word.readable() && to.word.heard()).map(|(v, to)| (v, to.server, here)).next()
+        };
+        let Some((vssd, to, here)) = heard(true).or_else(|| heard(false).filter(|_| far_reads)) else {
+            return Verdict::Forward { to: server };
+        };
+        self.counters.redirects += 1;
+        self.counters.redirects_far += u64::from(!here);
+        Verdict::Redirect { to, vssd }
     }
 
     /// A readable replica of the vSSD that does not collect.
@@ -252,9 +275,10 @@ impl Pipeline {
                 }
             }
         }
-        if !idle && self.far_reads && own.word.collecting() && self.tables.peers(slot).any(|(_, to)| to.word.idle()) {
+        let elsewhere = own.word.collecting() || best.is_none();
+        if !idle && self.far_reads && elsewhere && self.tables.peers(slot).any(|(_, to)| to.word.idle()) {
             // Only in the other rack.
-            return self.read_of_collecting(slot, own.server, request);
+            return self.read_elsewhere(slot, own, request);
         }
         let (_, to, chosen) = best.unwrap_or((0, slot, vssd));
         self.loads.sent(now, to);

@@ -1,6 +1,6 @@
-use rackweave_core::msg::{IoError, IoReply, IoRequest, Role};
+use rackweave_core::msg::{IoError, IoReply, IoRequest, Role, SectorRange};
 use rackweave_core::request::{AdminOp, ReplyData};
-use rackweave_core::{Span, TracePoint, VolumeId};
+use rackweave_core::{NodeId, Span, TracePoint, VolumeId};
 
 use super::rack::{LEASE, Options, Rack, contents};
 
@@ -173,6 +173,32 @@ fn a_fenced_writer_stays_fenced_when_the_whole_set_crashed() {
     r.until(Span::from_secs(20), |r| r.all_members());
     let answer = r.ask(0, 0, &late, Span::from_secs(1));
     assert_eq!(answer, Some(IoReply::Failed(IoError::Fenced { attach: 2 })));
+}
+
+/// RB13, under RackBlox's own policy: whoever asks notices nothing.
+#[test]
+fn reads_of_a_server_whose_link_is_cut_are_answered_by_another_at_the_first_try() {
+    let mut r = Rack::serving(Options::default());
+    assert_eq!(r.write(0, 1, contents(1)), Some(IoReply::Done));
+    r.lose = |p| [p.src, p.dst].contains(&NodeId(2));
+    let read = IoRequest::Read { range: SectorRange { volume: super::rack::VOLUME, first: 8, count: 8 } };
+    let answered = |r: &mut Rack| {
+        let request = r.send(0, 0, read.clone());
+        r.run(Span::from_millis(20));
+        r.take_reply(request)
+    };
+    assert_eq!(answered(&mut r), None, "nobody knows yet");
+    r.run(rackweave_switch::BITS_EXPIRE);
+    assert_eq!(answered(&mut r), Some(IoReply::Data(contents(1))));
+    r.run(LEASE * 3);
+    assert_eq!(r.view(0).members.len(), 2);
+    assert_eq!(answered(&mut r), Some(IoReply::Data(contents(1))), "nor does it matter that it is out");
+    r.lose = |_| false;
+    r.until(Span::from_secs(20), |r| r.all_members());
+    r.run(Span::from_millis(500));
+    let before = r.switch().counters().redirects;
+    assert_eq!(answered(&mut r), Some(IoReply::Data(contents(1))));
+    assert_eq!(r.switch().counters().redirects, before, "it serves its own again");
 }
 
 fn create(r: &mut Rack, name: &str) {

@@ -83,7 +83,19 @@ fn a_decision_never_rests_on_expired_state_even_if_the_timer_is_late() {
     assert_eq!(send(&mut s, ms(10), read(1, 0)).unwrap().dst.0, 2, "the other is silent");
     send(&mut s, ms(10), gc(GcField::Idle, 2, 3, 1, 1));
     assert_eq!(send(&mut s, ms(10), read(1, 0)).unwrap().dst.0, 3);
-    assert_eq!(send(&mut s, ms(11), read(1, 0)).unwrap().dst.0, 2, "its bits are gone");
+    assert_eq!(send(&mut s, ms(11), read(1, 0)).unwrap().dst.0, 3, "its bits are gone, and it is silent");
+    send(&mut s, ms(11), gc(GcField::Regular, 2, 3, 1, 2));
+    assert_eq!(
+        send(&mut s, ms(12), read(1, 0)).unwrap().dst.0,
+        3,
+        "one that collects is better than one that is silent"
+    );
+    assert_eq!(send(&mut s, ms(21), read(1, 0)).unwrap().dst.0, 2, "both are silent");
+    let mut off = SwitchConfig { redirect: Redirect::Off, ..SwitchConfig::new(Layout::SWITCH) };
+    off.bits_expire = Span::from_millis(10);
+    let mut s = pair(off);
+    send(&mut s, ms(5), gc(GcField::Idle, 2, 3, 1, 1));
+    assert_eq!(send(&mut s, ms(11), read(1, 0)).unwrap().dst.0, 2, "none is redirected");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Body, GcField, Packet};
 use rackweave_core::{Effects, Event, Node, NodeId, Span, Time, VssdId};
-use rackweave_switch::{Switch, SwitchConfig};
+use rackweave_switch::{Redirect, Switch, SwitchConfig};
 
 use crate::support::{create, gc, packet, read};
 
@@ -115,6 +115,43 @@ fn where_no_read_is_to_leave_its_rack_all_stay_though_all_there_collect() {
     assert_eq!((r.read_goes_to(A), r.read_goes_to(B)), ((A, 2), (B, 3)));
     let c = r.switches[0].counters();
     assert_eq!((c.redirects, c.redirects_far, c.all_collecting), (1, 0, 2));
+}
+
+#[test]
+fn a_silent_servers_reads_stay_in_the_rack_if_one_there_speaks_and_else_go_to_the_other() {
+    for redirect in [Redirect::Gc, Redirect::Load] {
+        let mut r = Racks::new();
+        let config = |far_reads| SwitchConfig {
+            far: Some(SWITCHES[1]),
+            redirect,
+            far_reads,
+            bits_expire: Span::from_millis(100),
+            ..SwitchConfig::new(SWITCHES[0])
+        };
+        for far_reads in [true, false] {
+            r.switches[0] = Switch::new(config(far_reads));
+            r.announce(2);
+            r.expire();
+            assert_eq!(r.read_goes_to(A), (A, 2), "all are silent");
+            r.gc(GcField::Idle, B, 3);
+            assert_eq!(r.read_goes_to(A), (B, 3), "{redirect:?}");
+            r.expire();
+            r.gc(GcField::Idle, FAR, 3);
+            let far = if far_reads { (FAR, 5) } else { (A, 2) };
+            assert_eq!(r.read_goes_to(A), far, "{redirect:?}");
+            r.now += Span::from_secs(1);
+        }
+        // Nobody told this switch of the far one: that says nothing of it.
+        r.cut = true;
+        r.switches[0] = Switch::new(config(true));
+        r.announce(9);
+        assert_eq!(r.send(0, read(FAR, 0)).map(|p| (p.header.vssd.0, p.dst.0)), None, "no row yet");
+        for (v, server) in ON {
+            let peers: Vec<_> = ON.into_iter().filter(|p| p.0 != v).collect();
+            r.send(0, create(v, server, true, &peers));
+        }
+        assert_eq!(r.send(0, read(FAR, 0)).map(|p| (p.header.vssd.0, p.dst.0)), Some((FAR, 5)), "{redirect:?}");
+    }
 }
 
 #[test]
