@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::ScanEntry;
-use rackweave_core::request::{ReplyData, RequestOp};
+use rackweave_core::request::{ReplyData, RequestError, RequestOp};
 use rackweave_core::{BlockAddr, Payload, Rng, Span, Timestamp, VolumeId, VssdId};
 use rackweave_rack::RackConfig;
 use rackweave_rack::sim::{Contents, SimConfig};
@@ -168,6 +168,45 @@ fn what_rots_unread_is_found_and_healed_by_scrubbing() {
     assert_eq!(r.sum(1, |v| v.healed), healed, "a further pass finds nothing");
     r.check();
     assert_eq!(r.sum(1, |v| v.healed), healed, "nor does a client");
+}
+
+/// Its only complete member cannot read some blocks: the set is whole again all the same, and nothing old or zero is read.
+#[test]
+fn a_server_is_replaced_though_some_blocks_of_the_other_copy_have_rotted() {
+    let mut r = Rack::new(8, 2 * MIB, |c| (c.ssd.spare, c.repair.replace_after_s) = (1, 1));
+    r.flush();
+    // Until everything is on flash.
+    r.run(Span::from_secs(1));
+    let mut rng = Rng::new(5);
+    for _ in 0..60 {
+        assert!(r.sim.disk(0).expect("kept").corrupt(&mut rng));
+    }
+    let on = |r: &Rig, set: u32| r.members(set).iter().map(|m| m.1).collect::<Vec<_>>();
+    let set = (0..4).find(|s| on(&r, *s).contains(&0)).expect("it has some");
+    let other = on(&r, set).into_iter().find(|s| *s != 0).expect("two copies");
+    let node = r.node(other);
+    r.sim.crash(node);
+    r.until("the other one is replaced", |r| on(r, set).len() == 2 && !on(r, set).contains(&other));
+    let read = |r: &mut Rack, k: u64| {
+        let op = RequestOp::Read { volume: r.volume, offset: k * WRITE, len: WRITE as u32 };
+        r.ask(op)
+    };
+    let mut lost = 0;
+    for k in 0..r.bytes / WRITE {
+        match read(&mut r, k) {
+            Ok(ReplyData::Data(d)) => assert_eq!(d, r.contents[k as usize], "write {k}"),
+            Err(RequestError::Corrupt) => lost += 1,
+            other => panic!("write {k}: {other:?}"),
+        }
+    }
+    assert!(lost > 0, "of 60 slots some were in use");
+    (0..r.bytes / WRITE).for_each(|k| r.write(k, 9_000_000 + k));
+    r.check();
+    // The mark is no more than the copy was: what was written is at both.
+    let node = r.node(0);
+    r.sim.crash(node);
+    r.run(Span::from_secs(2));
+    r.check();
 }
 
 #[test]

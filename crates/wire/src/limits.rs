@@ -12,8 +12,8 @@ pub const SECTORS_MAX: u32 = BLOCKS_MAX * BLOCK / SECTOR;
 pub const DIGESTS_MAX: u32 = 4096;
 /// Clients a replica keeps deduplication state of.
 pub const CLIENTS_MAX: u32 = 4096;
-/// Sequences of one client above its floor: far more than its window of outstanding mutations.
-pub const APPLIED_MAX: u32 = 16_384;
+/// Sequences of one client above its floor: a replica begins no more when it knows 65,536, and other members' come on top.
+pub const APPLIED_MAX: u32 = 131_072;
 /// Volumes, as in a list for the operator.
 pub const VOLUMES_MAX: u32 = 32_768;
 /// Volumes with their writers' generations, and an entry before them: a replica may know as many again that were made since it
