@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::ViewState;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, SetStatus};
-use rackweave_core::{Payload, SetId, Span, VolumeId};
+use rackweave_core::{Layout, Payload, SetId, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 
 use crate::rig::{Rig, has_rig, small};
@@ -109,4 +109,34 @@ fn a_client_that_keeps_nothing_is_told_that_its_writes_are_lost() {
     r.dark();
     assert_eq!(r.flush(v), Err(RequestError::Lost { volume: v }));
     assert_eq!(r.read(v), first);
+}
+
+/// Its writer lives on and has heard nothing of it.
+#[test]
+fn a_deleted_volume_stays_gone_though_all_who_deleted_it_begin_anew() {
+    let mut r = Rack::new(0);
+    let v = r.volume("v", 1 << 20).id;
+    let data = Payload::elided(4096, 1 << 30);
+    r.write(v, &data);
+    assert_eq!(r.flush(v), Ok(ReplyData::Done));
+    let mapped = |r: &Rig| {
+        let of =
+            |s| r.sim.server(s).map_or(0, |s| s.status(r.sim.now()).vssds.iter().map(|v| v.mapped_bytes).sum::<u64>());
+        (0..3).map(of).sum::<u64>()
+    };
+    assert!(mapped(&r) > 0);
+    assert_eq!(r.admin(AdminOp::VolumeDelete { name: "v".into(), force: true }), Ok(ReplyData::Done));
+    r.until("its blocks are gone", |r| mapped(r) == 0);
+    // The metadata service's record of it, too.
+    r.run(Span::from_secs(1));
+    r.sim.crash(Layout::META);
+    r.sim.restart(Layout::META).expect("starts");
+    r.dark();
+    let late = RequestOp::Write { volume: v, offset: 0, data: data.clone(), fua: true };
+    let answer = r.ask(late);
+    assert!(matches!(answer, Err(RequestError::Fenced { .. })), "{answer:?}");
+    assert_eq!(mapped(&r), 0, "nobody would ever clear that");
+    let again = r.volume("v", 1 << 20).id;
+    r.write(again, &data);
+    assert_eq!((again > v, r.read(again)), (true, data));
 }
