@@ -216,6 +216,76 @@ fn either_copy_of_a_row_and_of_the_state_will_do() {
     }
 }
 
+fn pages(d: &mut FileSsd<Shared>, block: u32) -> u16 {
+    match d.execute(&DeviceOp::ReadOob { block }).expect("out-of-band data") {
+        DeviceData::Oob { pages, .. } => pages,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_row_of_random_bytes_is_refused() {
+    let f = Shared::default();
+    let mut d = open(&f);
+    d.execute(&DeviceOp::Erase { block: 6, oob: BlockOob::default() }).expect("erase");
+    program(&mut d, 6, 0, &image(1, 1)).expect("program");
+    d.close().expect("close");
+    let at = layout::TABLE_AT + 6 * layout::ROW_LEN as u64;
+    f.0.borrow_mut().write_at(&[&[0x5a; layout::ROW_LEN]], at).expect("write");
+    let e = FileSsd::open(f.clone(), SsdId(3), SHAPE).expect_err("nothing tells what is in it");
+    assert!(matches!(e, OpenError::Row { block: 6 }), "{e}");
+}
+
+#[test]
+fn a_spare_area_of_random_bytes_hides_no_page_but_its_own() {
+    let f = Shared::default();
+    let mut d = open(&f);
+    d.execute(&DeviceOp::Erase { block: 2, oob: BlockOob { logical: u64::MAX, ..BlockOob::default() } })
+        .expect("erase");
+    for page in 0..4 {
+        program(&mut d, 2, page, &image(1 + u64::from(page), 1)).expect("program");
+    }
+    d.execute(&DeviceOp::Sync).expect("sync");
+    let unclean = Shared(std::rc::Rc::new(std::cell::RefCell::new(f.0.borrow().clone())));
+    d.close().expect("close");
+    for page in 0..4 {
+        let f = Shared(std::rc::Rc::new(std::cell::RefCell::new(f.0.borrow().clone())));
+        f.0.borrow_mut().write_at(&[&vec![0x5a; SHAPE.spare_len()]], SHAPE.spare_at(0, page)).expect("write");
+        let mut d = open(&f);
+        assert_eq!(pages(&mut d, 2), 4, "page {page}");
+        for other in 0..4 {
+            assert_eq!(read(&mut d, 2, other).is_ok(), other != page, "page {other} where {page} is damaged");
+        }
+    }
+    // All of them: the row still says whose it is.
+    for page in 0..4 {
+        f.0.borrow_mut().write_at(&[&vec![0x5a; SHAPE.spare_len()]], SHAPE.spare_at(0, page)).expect("write");
+    }
+    match open(&f).execute(&DeviceOp::ReadOob { block: 2 }).expect("out-of-band data") {
+        DeviceData::Oob { oob, pages } => assert_eq!((oob, pages), (image(1, 1).oob, 4)),
+        other => panic!("{other:?}"),
+    }
+
+    // After a power cut a torn page takes those behind it along, for good, if none of them is known to be durable.
+    let mut d = open(&unclean);
+    program(&mut d, 2, 4, &image(5, 1)).expect("program");
+    program(&mut d, 2, 5, &image(6, 1)).expect("program");
+    d.write_tails().expect("write");
+    drop(d);
+    unclean.0.borrow_mut().write_at(&[&vec![0x5a; SHAPE.spare_len()]], SHAPE.spare_at(0, 4)).expect("write");
+    for _ in 0..2 {
+        let mut d = open(&unclean);
+        assert_eq!(pages(&mut d, 2), 4);
+        assert!(read(&mut d, 2, 5).is_err());
+        program(&mut d, 9, 0, &image(7, 1)).expect("program");
+        d.execute(&DeviceOp::Sync).expect("sync");
+    }
+    unclean.0.borrow_mut().write_at(&[&vec![0x5a; SHAPE.spare_len()]], SHAPE.spare_at(0, 1)).expect("write");
+    let mut d = open(&unclean);
+    assert_eq!(pages(&mut d, 2), 4, "what is before a durable page was durable");
+    assert!(read(&mut d, 2, 1).is_err() && read(&mut d, 2, 2).is_ok());
+}
+
 /// As a copy that ended too early, or a file system that lost the end.
 #[test]
 fn a_file_whose_end_is_missing_is_refused() {

@@ -313,10 +313,16 @@ fn decode_row_copy(block: u32, b: &[u8]) -> Option<Row> {
     })
 }
 
-/// The newer whole copy of a block's row, and which of the two it is.
+/// The newer whole copy of a block's row, and which of the two it is. Of one generation the newer one tells whose block it is.
 pub(super) fn decode_row(block: u32, b: &[u8]) -> Option<(Row, usize)> {
     let copies = [decode_row_copy(block, &b[..ROW_COPY_LEN]), decode_row_copy(block, &b[ROW_COPY_LEN..ROW_LEN])];
-    (0..2).filter_map(|i| copies[i].map(|r| (r, i))).max_by_key(|(r, _)| r.generation)
+    let claimed = |r: &Row| r.oob.logical != u64::MAX;
+    (0..2).filter_map(|i| copies[i].map(|r| (r, i))).max_by_key(|(r, _)| (r.generation, claimed(r)))
+}
+/// Both copies hold something: the block was used, and only the first of all its writes can have been torn with nothing lost.
+pub(super) fn row_was_written(b: &[u8]) -> bool {
+    let written = |copy: &[u8]| copy.iter().any(|b| *b != 0);
+    written(&b[..ROW_COPY_LEN]) && written(&b[ROW_COPY_LEN..ROW_LEN])
 }
 
 /// The head of a page's spare area.
@@ -358,6 +364,11 @@ pub(super) fn decode_spare_head(b: &[u8], p: PageAddr, generation: u64) -> Optio
     }
     let h = SpareHead { sequence: u64_at(b, 8), generation, stamp: u64_at(b, 24), oob: decode_oob(&b[32..48]) };
     Some((h, slots))
+}
+
+/// The spare area is neither blank nor whole, of whatever generation.
+pub(super) fn spare_is_damaged(b: &[u8], p: PageAddr) -> bool {
+    b.iter().any(|x| *x != 0) && !sealed(b, place(p))
 }
 
 const REPR_BYTES: u8 = 0;

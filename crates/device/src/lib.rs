@@ -65,6 +65,10 @@ pub enum OpenError {
         "the device file has {found} bytes, what was written down as durable reaches to {needed}: its end is missing"
     )]
     Short { found: u64, needed: u64 },
+    #[error(
+        "the row of erase block {block} is damaged: neither copy has a matching checksum, so nothing tells what is in the block"
+    )]
+    Row { block: u32 },
     #[error("page size {page_bytes} is not a positive multiple of 4096")]
     PageSize { page_bytes: u32 },
     #[error("{0}")]
@@ -222,7 +226,12 @@ impl<F: FileIo> FileSsd<F> {
         let mut table = vec![0; self.blocks.len() * layout::ROW_LEN];
         self.file.read_at(&mut table, layout::TABLE_AT)?;
         for (block, b) in table.chunks_exact(layout::ROW_LEN).enumerate() {
-            let Some((row, copy)) = layout::decode_row(block as u32, b) else { continue };
+            let Some((row, copy)) = layout::decode_row(block as u32, b) else {
+                if layout::row_was_written(b) {
+                    return Err(OpenError::Row { block: block as u32 });
+                }
+                continue;
+            };
             self.blocks[block] = Some(BlockState { row, copy, doubled: false });
             self.extents_used = self.extents_used.max(row.extent + 1);
         }
@@ -266,20 +275,28 @@ impl<F: FileIo> FileSsd<F> {
         Ok(())
     }
 
-    /// Checks every program that is not known to be durable.
+    /// Checks every program that is not known to be durable. Pages are programmed in order: what is missing before one that
+    /// is durable is damaged, and of what is behind the first torn one nothing was ever acknowledged.
     fn find_torn(&mut self) -> Result<(), OpenError> {
         let spare_len = self.shape.spare_len();
         let mut spares = vec![0; spare_len * usize::from(self.shape.pages_per_block)];
         for block in 0..self.shape.blocks {
             let Some(state) = self.blocks[block as usize] else { continue };
             self.file.read_at(&mut spares, self.shape.spare_at(state.row.extent, 0))?;
-            for (page, b) in spares.chunks_exact(spare_len).enumerate() {
-                let at = PageAddr { block, page: page as u16 };
-                let Some((head, _)) = layout::decode_spare_head(b, at, state.row.generation) else { continue };
-                if head.stamp > self.state.durable && !self.data_matches(at, state.row, b)? {
-                    self.torn.insert(at);
+            let addr = |page: usize| PageAddr { block, page: page as u16 };
+            let head = |(page, b): (usize, &[u8])| layout::decode_spare_head(b, addr(page), state.row.generation);
+            let pages = || spares.chunks_exact(spare_len).enumerate();
+            let durable = pages().rposition(|p| head(p).is_some_and(|(h, _)| h.stamp <= self.state.durable));
+            let mut torn = Vec::new();
+            let mut gap = false;
+            for (page, b) in pages().skip(durable.map_or(0, |d| d + 1)) {
+                let there = head((page, b)).is_some();
+                gap |= !there || !self.data_matches(addr(page), state.row, b)?;
+                if gap && (there || layout::spare_is_damaged(b, addr(page))) {
+                    torn.push(addr(page));
                 }
             }
+            self.torn.extend(torn);
         }
         Ok(())
     }
@@ -444,6 +461,8 @@ impl<F: FileIo> FileSsd<F> {
             self.write_row(page.block, state)?;
         }
         if !state.doubled {
+            // With whose block it is, which a spare area may be too damaged to tell.
+            state.row.oob = image.oob;
             state.copy = 1 - state.copy;
             state.doubled = true;
             self.write_row(page.block, state)?;
@@ -589,31 +608,47 @@ impl<F: FileIo> FileSsd<F> {
     }
 
     fn read_spares(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
+        Ok(self.scan(block)?.0)
+    }
+
+    /// Of a block that was never used nothing is read. A page whose spare area is damaged counts as programmed, and reading it
+    /// fails: else what is there, and all behind it, would be taken for unwritten.
+    fn read_oob(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
+        let (DeviceData::Spares { oob, pages }, damaged) = self.scan(block)? else {
+            unreachable!("spares were asked for")
+        };
+        let end = pages.last().map(|p| p.page).max(damaged).map_or(0, |p| p + 1);
+        Ok(DeviceData::Oob { oob, pages: end })
+    }
+
+    /// The spare areas of a block, and the last page of which it is damaged.
+    fn scan(&mut self, block: u32) -> Result<(DeviceData, Option<u16>), DeviceError> {
         self.write_tail(block, true)?;
         let none = DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() };
-        let Some(state) = self.blocks.get(block as usize).copied().flatten() else { return Ok(none) };
+        let Some(state) = self.blocks.get(block as usize).copied().flatten() else { return Ok((none, None)) };
         let spare_len = self.shape.spare_len();
         let mut spares = vec![0; spare_len * usize::from(self.shape.pages_per_block)];
         self.file.read_at(&mut spares, self.shape.spare_at(state.row.extent, 0)).map_err(|e| device_error(&e))?;
         let mut oob = state.row.oob;
         let mut pages = Vec::new();
+        let mut damaged = None;
         for (page, b) in spares.chunks_exact(spare_len).enumerate() {
             let at = PageAddr { block, page: page as u16 };
-            let head = layout::decode_spare_head(b, at, state.row.generation).filter(|_| !self.torn.contains(&at));
-            let Some((head, slots)) = head else { continue };
+            if self.torn.contains(&at) {
+                continue;
+            }
+            let Some((head, slots)) = layout::decode_spare_head(b, at, state.row.generation) else {
+                if layout::spare_is_damaged(b, at) {
+                    damaged = Some(at.page);
+                }
+                continue;
+            };
             let records: Option<Box<[SlotRecord]>> = (0..slots).map(|i| self.record(b, i).map(|r| r.0)).collect();
             let Some(records) = records else { continue };
             oob = head.oob;
             pages.push(PageSpare { page: at.page, sequence: head.sequence, records });
         }
-        Ok(DeviceData::Spares { oob, pages: pages.into() })
-    }
-
-    /// Of a block that was never used nothing is read.
-    fn read_oob(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
-        let DeviceData::Spares { oob, pages } = self.read_spares(block)? else { unreachable!("spares were asked for") };
-        let pages = pages.iter().zip(0..).take_while(|(p, n)| p.page == *n).count() as u16;
-        Ok(DeviceData::Oob { oob, pages })
+        Ok((DeviceData::Spares { oob, pages: pages.into() }, damaged))
     }
 
     fn write_meta(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {

@@ -3,7 +3,8 @@
 //!
 //! Of erase blocks that bear one address the one with most pages is taken; all others, and those that bear none that
 //! anybody has, are erased. A block that a torn erase or program left looks shorter. Equals have equal contents: then
-//! the younger timestamp is taken, by the shorter way round its 48 bits (8.9 years).
+//! the younger timestamp is taken. Of its 48 bits (8.9 years) only [`LEAD_MAX`] can be ahead of the drive's record; all else is
+//! the past.
 
 use bytes::Bytes;
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp};
@@ -33,10 +34,13 @@ pub(super) struct Boot {
     failed: Option<DeviceError>,
 }
 
-/// How far timestamp `a` is ahead of `b`, by the shorter way round.
+/// µs (12.7 days) that an erase may be younger than the record: it is written again after half of it.
+pub(super) const LEAD_MAX: u64 = 1 << 40;
+
+/// How far timestamp `a` is ahead of `b`; by more than [`LEAD_MAX`] it is behind.
 pub(super) fn ahead(a: u64, b: u64) -> i64 {
     let d = a.wrapping_sub(b) & oob::ERASE_TIME_MAX;
-    if d > oob::ERASE_TIME_MAX / 2 { d as i64 - (1 << 48) } else { d as i64 }
+    if d > LEAD_MAX { d as i64 - (1 << 48) } else { d as i64 }
 }
 
 impl FlashManager {
@@ -154,7 +158,8 @@ impl FlashManager {
     /// is durable; nothing is erased twice without a sync between, so each cut since the block's mark stands for one
     /// erase at the most.
     fn restore_times(&mut self, record: &DriveRecord) {
-        let newest = self.phys.iter().map(|p| ahead(p.time(), record.time)).max().unwrap_or(0).max(0);
+        let erased = self.phys.iter().filter(|p| p.count() > 0);
+        let newest = erased.map(|p| ahead(p.time(), record.time)).max().unwrap_or(0).max(0);
         let base = record.time + newest as u64 + 1;
         let mut cuts = record.cuts.clone();
         let mut cuts_before = record.cuts_before;
@@ -163,7 +168,7 @@ impl FlashManager {
         }
         for p in &mut self.phys {
             let behind = (-ahead(p.time(), base)).max(0) as u64;
-            let marked = base.saturating_sub(behind);
+            let marked = if p.count() == 0 { 0 } else { base.saturating_sub(behind) };
             let later = cuts.iter().filter(|t| **t > marked).count() as u64;
             let unlisted = if later == cuts.len() as u64 { cuts_before } else { 0 };
             let count = u64::from(p.count()) + later + unlisted;

@@ -4,6 +4,7 @@
 use rackweave_core::device::{DeviceError, DeviceOp};
 use rackweave_core::{Span, VssdId};
 
+use super::boot;
 use super::io::Who;
 use super::record::{self, DriveRecord};
 use super::space::{Logical, PhysState};
@@ -60,6 +61,8 @@ pub(super) struct Rounds {
     clean: bool,
     /// The token of [`FlashManager::close`].
     closing: Option<u64>,
+    /// µs the drive had run when its record was written last.
+    written_at: u64,
     /// µs the drive had run when it was started.
     pub(super) time_base: u64,
 }
@@ -110,6 +113,11 @@ impl FlashManager {
             self.rounds.hurry();
         }
         self.go_on_closing();
+        if self.ready && self.device_time() > self.rounds.written_at + boot::LEAD_MAX / 2 {
+            // A start knows by it which erases are young.
+            self.rounds.change_record();
+            self.rounds.wanted = true;
+        }
         if self.rounds.busy || !self.rounds.wanted {
             return;
         }
@@ -124,6 +132,7 @@ impl FlashManager {
         }
         self.rounds.record_changed = false;
         self.rounds.generation += 1;
+        self.rounds.written_at = self.device_time();
         let cut = *self.alloc.cut();
         let bytes = record::encode(&self.record(), &cut);
         let done_at = self.clock.meta(self.now, bytes.len() as u64, true);

@@ -350,6 +350,46 @@ fn one_damaged_record_does_no_harm() {
     }
 }
 
+/// Its 48 bits are 8.9 years; half of them were the future.
+#[test]
+fn a_drives_time_wraps_without_a_jump_and_each_power_cut_counts() {
+    const HOUR: u64 = 3_600_000_000;
+    let cfg = small();
+    let cut = cfg.cut();
+    let copy = record::copy_bytes(&cut) as usize;
+    let records = |disk: &mut Memory| {
+        let copies = disk.meta_mut().chunks(copy).take(2).map(|c| record::decode(c, &cut).expect("of this drive"));
+        copies.collect::<Vec<_>>()
+    };
+    for time in [HOUR, (1 << 47) - HOUR, (1 << 47) + HOUR, (1 << 48) - HOUR, (1 << 48) + HOUR, (1 << 49) + HOUR] {
+        let mut d = open(&cfg);
+        let v = d.alloc_vssd(Isolation::Channel, 1, 1).expect("room");
+        for seed in 0..40 {
+            let b = d.alloc_block(v).expect("free");
+            d.write_data(v, b, &pattern(seed, PAGE)).expect("new");
+            d.free_block(v, b).expect("allocated");
+        }
+        let mut disk = d.close().expect("no failure");
+        let before: Vec<u16> = (0..256).map(|b| disk.erases(b)).collect();
+        assert!(before.contains(&0) && before.iter().any(|c| *c > 0));
+        for (i, r) in records(&mut disk).into_iter().enumerate() {
+            let Some(mut r) = r else { continue };
+            r.time = time;
+            let bytes = record::encode(&r, &cut);
+            disk.meta_mut()[i * copy..i * copy + bytes.len()].copy_from_slice(&bytes);
+        }
+        for cuts in 0..3 {
+            let mut d = Drive::open(cfg.clone(), disk).expect("a drive");
+            for (now, before) in d.manager().erase_counts().zip(&before) {
+                assert_eq!(now, before + cuts, "after {cuts} power cuts at {time}");
+            }
+            disk = d.backend_mut().clone();
+            let newest = records(&mut disk).into_iter().flatten().max_by_key(|r| r.generation).expect("written").time;
+            assert!(newest >= time && newest - time < 2 * HOUR, "{time} became {newest} after {cuts} power cuts");
+        }
+    }
+}
+
 #[test]
 fn random_out_of_band_data_is_nobodys() {
     use rackweave_core::device::{Backend, DeviceOp, PageAddr, PageImage, Slot, SlotRecord};
