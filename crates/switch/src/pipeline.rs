@@ -7,7 +7,7 @@ use crate::config::{Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
 use crate::load::Loads;
 use crate::rings::{RingError, Rings};
-use crate::tables::{CheckError, Created, Destination, Dump, LastOp, Slot, Tables, Told};
+use crate::tables::{CheckError, Created, Destination, Dump, LastOp, Slot, Tables, Told, Word};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +235,7 @@ impl Pipeline {
         let (rack, far_reads) = (self.rack, self.far_reads);
         let heard = |here: bool| {
             let peers = self.tables.peers(slot).filter(move |(v, _)| (v.rack() == rack) == here);
-            peers.filter(|(_, to)| to.word.readable() && to.word.heard()).map(|(v, to)| (v, to.server, here)).next()
+            peers.filter(|(_, to)| to.word.serves()).map(|(v, to)| (v, to.server, here)).next()
         };
         let Some((vssd, to, here)) = heard(true).or_else(|| heard(false).filter(|_| far_reads)) else {
             return Verdict::Forward { to: server };
@@ -264,7 +264,7 @@ impl Pipeline {
         let near = peers.filter(|(peer, _)| peer.rack() == vssd.rack());
         for (id, at) in [(vssd, slot)].into_iter().chain(near) {
             let word = self.tables.destination(at).word;
-            if word.readable() && word.heard() {
+            if word.serves() {
                 idle |= !word.collecting();
                 let reads = self.loads.reads(now, at);
                 let collects = if word.collecting() { COLLECTING_READS } else { 0 };
@@ -275,9 +275,9 @@ impl Pipeline {
                 }
             }
         }
-        let elsewhere = own.word.collecting() || best.is_none();
-        if !idle && self.far_reads && elsewhere && self.tables.peers(slot).any(|(_, to)| to.word.idle()) {
-            // Only in the other rack.
+        let far = |fit: fn(Word) -> bool| self.tables.peers(slot).any(|(_, to)| fit(to.word));
+        let only_far = best.is_none() && far(Word::serves) || !idle && own.word.collecting() && far(Word::idle);
+        if only_far && self.far_reads {
             return self.read_elsewhere(slot, own, request);
         }
         let (_, to, chosen) = best.unwrap_or((0, slot, vssd));

@@ -30,6 +30,10 @@ impl Word {
     pub fn heard(self) -> bool {
         self.0 & Self::HEARD != 0
     }
+    /// Known to be readable.
+    pub fn serves(self) -> bool {
+        self.readable() && self.heard()
+    }
     /// Known to be readable and not to collect: fit to serve others' reads.
     pub fn idle(self) -> bool {
         self.0 & (Self::READABLE | Self::HEARD | Self::GC) == Self::READABLE | Self::HEARD

@@ -128,23 +128,25 @@ fn a_silent_servers_reads_stay_in_the_rack_if_one_there_speaks_and_else_go_to_th
             bits_expire: Span::from_millis(100),
             ..SwitchConfig::new(SWITCHES[0])
         };
-        for far_reads in [true, false] {
+        for (far_reads, sequence) in [(true, 10), (false, 20)] {
             r.switches[0] = Switch::new(config(far_reads));
-            r.announce(2);
+            r.announce(sequence);
             r.expire();
             assert_eq!(r.read_goes_to(A), (A, 2), "all are silent");
-            r.gc(GcField::Idle, B, 3);
+            r.gc(GcField::Idle, B, sequence + 1);
             assert_eq!(r.read_goes_to(A), (B, 3), "{redirect:?}");
             r.expire();
-            r.gc(GcField::Idle, FAR, 3);
+            r.gc(GcField::Idle, FAR, sequence + 1);
             let far = if far_reads { (FAR, 5) } else { (A, 2) };
             assert_eq!(r.read_goes_to(A), far, "{redirect:?}");
+            r.gc(GcField::Regular, FAR, sequence + 2);
+            assert_eq!(r.read_goes_to(A), far, "{redirect:?}: it collects, and it speaks");
             r.now += Span::from_secs(1);
         }
         // Nobody told this switch of the far one: that says nothing of it.
         r.cut = true;
         r.switches[0] = Switch::new(config(true));
-        r.announce(9);
+        r.announce(30);
         assert_eq!(r.send(0, read(FAR, 0)).map(|p| (p.header.vssd.0, p.dst.0)), None, "no row yet");
         for (v, server) in ON {
             let peers: Vec<_> = ON.into_iter().filter(|p| p.0 != v).collect();
