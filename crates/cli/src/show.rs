@@ -153,6 +153,14 @@ pub fn status(s: &Status) -> String {
             list(&set.waits_for)
         );
     }
+    let mut short: std::collections::BTreeMap<u32, Vec<u32>> = std::collections::BTreeMap::new();
+    for set in s.sets.iter().filter(|set| set.copies_missing > 0 && set.waits_for.is_empty()) {
+        short.entry(set.copies_missing).or_default().push(set.set);
+    }
+    for (missing, sets) in short {
+        let _ =
+            writeln!(out, "WARNING: writes to set {} wait: {missing} too few copies serve (min_copies)", list(&sets));
+    }
     if let Some(w) = &s.switch {
         let _ = write!(out, "\n{}", switch(w));
     }

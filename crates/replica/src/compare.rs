@@ -99,7 +99,7 @@ fn zero_sum() -> u32 {
 /// CRC32C of a block's contents. Elided ones (simulations have them) are told apart by their identities, however they are held.
 pub(crate) fn contents_sum(data: &Payload) -> u32 {
     match data {
-        Payload::Bytes(_) | Payload::Zero { .. } => data.crc32c(),
+        Payload::Bytes(_) | Payload::Summed(_) | Payload::Zero { .. } => data.crc32c(),
         _ if *data == Payload::zero(BLOCK) => Payload::zero(BLOCK).crc32c(),
         _ => Payload::Mixed((0..data.sectors()).map(|i| data.identity(i)).collect::<Vec<_>>().into()).crc32c(),
     }
@@ -488,5 +488,24 @@ impl Replica {
             waiters: Vec::new(),
         });
         self.timers.set(cx.now, Wait::Now, Timer::Entry(Ref { slot, id }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rackweave_core::Summed;
+
+    #[test]
+    fn contents_have_one_sum_however_they_are_held() {
+        for byte in [7, 0] {
+            let bytes = Payload::Bytes(vec![byte; BLOCK as usize].into());
+            let summed = Payload::Summed(Summed::on_demand(bytes.to_bytes()).expect("whole blocks"));
+            assert_eq!((contents_sum(&bytes), contents_sum(&summed)), (bytes.crc32c(), bytes.crc32c()));
+        }
+        let id = Payload::elided(BLOCK, 3);
+        let each = (0..id.sectors()).map(|i| id.identity(i)).collect::<Vec<_>>();
+        assert_eq!(contents_sum(&Payload::Mixed(each.into())), contents_sum(&id));
+        assert_ne!(contents_sum(&id), contents_sum(&Payload::elided(BLOCK, 4)));
     }
 }

@@ -520,13 +520,14 @@ impl Server {
         if self.registration.incarnation.is_none() || self.vssds[i].is_free() {
             return;
         }
+        // The row first: without one the switch knows no vSSD that might collect.
+        if self.vssds[i].row.again_at <= now {
+            self.announce_row(now, i, fx);
+        }
         if self.vssds[i].gc.deadline() <= now && !self.failed {
             let ratio = self.free_ratio(i);
             self.vssds[i].gc.timer(now, ratio);
             self.run_gc(now, i, fx);
-        }
-        if self.vssds[i].row.again_at <= now {
-            self.announce_row(now, i, fx);
         }
     }
 

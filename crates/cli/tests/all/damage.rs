@@ -1,6 +1,6 @@
 //! Bytes that change on the disk.
 
-use crate::harness::{Rack, flip_byte};
+use crate::harness::{Rack, Temp, flip_byte, wait_for};
 use crate::nbd::pattern;
 
 const BLOCKS: u64 = 200;
@@ -45,4 +45,50 @@ fn flipped_bytes_are_found_by_their_checksum_and_healed_by_a_replica() {
     }
     assert!(r.count("CrcMismatch") > 0);
     assert!(r.count("BlockHealed") > 0);
+}
+
+#[test]
+fn a_scrub_under_writes_finds_nothing_in_a_healthy_rack() {
+    let dir = Temp::new();
+    let config = dir.path("scrub.toml");
+    std::fs::write(&config, "version = 1\nservers = 3\nreplicas = 3\n[scrub]\nevery_days = 0.00005\n").expect("write");
+    let config = config.display().to_string();
+    let mut r = Rack::on(dir, &["--config", &config]);
+    r.volume("v", "64M");
+    let mut c = r.connect("v");
+    let sum = |r: &Rack, name: &str| -> u64 {
+        let servers = r.status()["servers"].as_array().expect("servers").clone();
+        let vssds = servers.iter().flat_map(|s| s["vssds"].as_array().expect("vssds").clone());
+        vssds.map(|v| v[name].as_u64().expect("a count")).sum()
+    };
+    // Written to one block after the other, so that copies are in a cache here and on flash there.
+    let (mut version, from) = (0, std::time::Instant::now());
+    while version < 20 || r.count("CopiesCompared") < 30 {
+        assert!(from.elapsed().as_secs() < 60, "{}", r.status());
+        version += 1;
+        for b in 0..400 {
+            c.write(b * 4096, &pattern(b, version));
+        }
+    }
+    assert_eq!((sum(&r, "scrub_mismatches"), sum(&r, "scrub_undecided"), r.count("BlockHealed")), (0, 0, 0));
+    r.stop();
+}
+
+#[test]
+fn status_says_when_writes_wait_for_copies() {
+    let dir = Temp::new();
+    let config = dir.path("three.toml");
+    std::fs::write(&config, "version = 1\nservers = 3\nreplicas = 3\n").expect("write");
+    let config = config.display().to_string();
+    let mut r = Rack::on(dir, &["--config", &config]);
+    r.volume("v", "64M");
+    assert!(!r.ok(&["status"]).contains("WARNING"));
+    // Nor is anything refused: servers announce their rows before they speak of them.
+    assert!(!r.status()["switch"]["counters"].to_string().contains("drop_"), "{}", r.status()["switch"]);
+    r.ok(&["server", "kill", "1"]);
+    r.ok(&["server", "kill", "2"]);
+    wait_for("it is said", || r.ok(&["status"]).contains("WARNING: writes to set 0 1 2 wait: 1 too few copies serve"));
+    r.ok(&["server", "start", "1"]);
+    wait_for("they go on", || !r.ok(&["status"]).contains("WARNING"));
+    r.stop();
 }

@@ -453,6 +453,9 @@ pub struct Set {
     pub set: u32,
     pub epoch: u32,
     pub members: Vec<Member>,
+    /// So many more members must serve before writes go on: there are fewer than `min_copies`.
+    #[serde(default)]
+    pub copies_missing: u32,
     /// The whole set crashed, and it waits for these servers, by number.
     pub waits_for: Vec<u32>,
 }

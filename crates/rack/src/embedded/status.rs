@@ -1,6 +1,7 @@
 //! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
 
-use rackweave_core::request::{MemberStatus, RackStatus, VolumeInfo, WearStatus};
+use rackweave_core::msg::Role;
+use rackweave_core::request::{MemberStatus, RackStatus, SetStatus, VolumeInfo, WearStatus};
 use rackweave_core::{Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
@@ -43,6 +44,8 @@ pub struct Facts {
     /// Levels of the replica sets, and sets of each.
     pub isolation: Vec<IsolationConfig>,
     pub sets_per_level: u32,
+    /// Members that a set needs to serve writes.
+    pub min_copies: u32,
     pub driver: String,
     pub nbd: Vec<String>,
     pub http: Option<String>,
@@ -67,6 +70,7 @@ impl Facts {
             timing: cfg.ssd.timing.name().into(),
             isolation,
             sets_per_level: cfg.servers,
+            min_copies: cfg.min_copies,
             names: (0..layout.nodes()).map(|i| name(NodeId(i))).collect(),
             ..Facts::default()
         }
@@ -113,7 +117,10 @@ impl View<'_> {
             vssds: engine.nodes.vssds(s.node, now),
             refused: engine.nodes.refused(s.node, now),
         });
+        let alive = |node| self.rack.servers.iter().any(|s| s.node == node && s.alive);
+        let serving = |s: &SetStatus| s.members.iter().filter(|m| m.role == Role::Member && alive(m.server)).count();
         let sets = self.rack.sets.iter().map(|s| Set {
+            copies_missing: self.facts.min_copies.saturating_sub(serving(s) as u32),
             set: s.set.0,
             epoch: s.epoch.0,
             members: s.members.iter().map(member).collect(),
