@@ -194,7 +194,9 @@ impl FlashManager {
         let LogicalDie { home, from, .. } = self.logical[l.die as usize];
         let free = |die| self.free_in_plane(die, l.number) as u32;
         let few = self.geometry().blocks_per_plane / 32;
-        if from != home && free(home) < few.min(free(from)) { from } else { home }
+        let none = |die: u32| self.dies[die as usize].free.iter().all(BinaryHeap::is_empty);
+        let short = free(home) < few.min(free(from)) || none(home) && !none(from);
+        if from != home && short { from } else { home }
     }
     /// The most worn free erase block of the die: for data that rests.
     pub(super) fn take_worn(&mut self, die: u32) -> Option<u32> {
