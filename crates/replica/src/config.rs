@@ -119,5 +119,8 @@ pub const FILL_RANGES_MAX: usize = 4096;
 pub const DIGEST_LIMIT: u32 = 256;
 /// Members asked for an intact copy of a corrupt block, repetitions included, before the read fails.
 pub const HEAL_ATTEMPTS: u8 = 8;
+/// One that is the last complete member says after so long that nobody has an intact copy of a block: until then one of those
+/// that are out of the view may come back with it.
+pub const LOST_WAIT: Span = Span::from_secs(30);
 /// Extents in one answer about allocation.
 pub const EXTENTS_MAX: usize = 512;

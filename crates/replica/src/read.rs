@@ -8,7 +8,7 @@ use rackweave_core::{
     BLOCK, BlockAddr, Effects, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, Time, Timestamp, TracePoint, VolumeId,
 };
 
-use crate::config::{EXTENTS_MAX, HEAL_ATTEMPTS};
+use crate::config::{EXTENTS_MAX, HEAL_ATTEMPTS, LOST_WAIT};
 use crate::op::{Asker, Gather, Job, Load, Part, Purpose, number, slot_of};
 use crate::replica::{Cx, Replica};
 use crate::store::{ReadStart, Store, StoreError};
@@ -215,7 +215,9 @@ impl Replica {
         let nobody = others.iter().all(|k| lost & 1 << k != 0);
         if nobody || attempts > HEAL_ATTEMPTS {
             let l = self.loads.remove(slot as usize);
+            let alone = others.is_empty() && !self.enough_copies() && cx.now.since(self.installed_at) < LOST_WAIT;
             match l.purpose {
+                Purpose::Source { .. } if alone => return,
                 Purpose::Source { to, request } if nobody => return self.send_lost(cx, to, request, l.addr, l.version),
                 Purpose::Fix if nobody => return self.fix_lost(cx, l.addr),
                 _ => {}

@@ -19,6 +19,7 @@ impl Replica {
         let mut cx = Cx { now, store, fx };
         cx.fx.trace(TracePoint::ViewInstalled, u64::from(view.set.0), u64::from(view.epoch.0));
         self.epoch = view.epoch;
+        self.installed_at = now;
         self.recovered = view.recovered;
         self.state = view.state;
         self.incarnation = me;

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Body, Header, IoError, IoReply, Packet, Peer, Role};
 use rackweave_core::{BlockAddr, NodeId, Payload, Span, Timestamp, TracePoint};
-use rackweave_replica::{Faults, Store};
+use rackweave_replica::{Faults, LOST_WAIT, Store};
 
 use crate::cluster::{Cluster, Net, VOLUME};
 use crate::memory::Memory;
@@ -45,6 +45,8 @@ fn a_shadow_completes_beside_the_only_copy_that_cannot_be_read() {
     c.crash(1);
     c.servers[1].store = Memory::new();
     c.restart(1);
+    c.run_for(Span(LOST_WAIT.0 - Span::from_secs(1).0));
+    assert_eq!(members(&c), 1, "the one before may come back");
     c.run_for(Span::from_secs(5));
     assert_eq!(members(&c), 2, "{:?}", c.view);
     for member in [0, 1, 0] {
@@ -68,7 +70,7 @@ fn a_good_copy_that_comes_back_heals_what_was_lost() {
     c.crash(1);
     c.servers[1].store = Memory::new();
     c.restart(1);
-    c.run_for(Span::from_secs(5));
+    c.run_for(LOST_WAIT + Span::from_secs(5));
     // As if a third one that has it had been filled.
     let version = c.servers[1].store.version(at(1));
     c.servers[1].store.put(at(1), version, good.clone());
