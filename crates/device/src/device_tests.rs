@@ -310,8 +310,6 @@ fn a_file_whose_end_is_missing_is_refused() {
     let second = SHAPE.data_at(1, SHAPE.pages_per_block);
     for (file, needed) in [(&unclean, first), (&clean, second)] {
         for found in [needed - 1, SHAPE.data_at(0, 0), SHAPE.meta_at() + 1, layout::TABLE_AT] {
-            // Without its table, it cannot tell of more than the first extent.
-            let needed = if found == layout::TABLE_AT { first } else { needed };
             match FileSsd::open(cut(file, found), SsdId(3), SHAPE).map(|_| ()) {
                 Err(OpenError::Short { found: f, needed: n }) => assert_eq!((f, n), (found, needed)),
                 other => panic!("{found} of {needed} bytes: {other:?}"),
@@ -319,6 +317,18 @@ fn a_file_whose_end_is_missing_is_refused() {
         }
         let mut d = FileSsd::open(cut(file, needed), SsdId(3), SHAPE).expect("all there");
         assert_eq!(read(&mut d, 3, 0).expect("durable")[..], image(1, 1).slots[..]);
+    }
+    // Of a life in which no block was written, too.
+    let quiet = cut(&clean, second);
+    let mut d = open(&quiet);
+    d.execute(&DeviceOp::WriteMeta { offset: 0, data: Bytes::from_static(b"x") }).expect("meta");
+    d.close().expect("close");
+    let quiet = quiet.0.borrow().clone();
+    for found in [second - 1, layout::TABLE_AT + 3 * layout::ROW_LEN as u64, layout::TABLE_AT] {
+        match FileSsd::open(cut(&quiet, found), SsdId(3), SHAPE).map(|_| ()) {
+            Err(OpenError::Short { found: f, needed: n }) => assert_eq!((f, n), (found, second)),
+            other => panic!("{found} of {second} bytes: {other:?}"),
+        }
     }
     // What was reserved after the last sync may be gone. With the first change it is there again, as the rows say.
     let f = cut(&unclean, first);

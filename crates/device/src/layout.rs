@@ -243,6 +243,8 @@ pub(super) struct State {
     pub durable: u64,
     /// Bytes of the checkpoint area ever written, rounded up.
     pub meta_used: u64,
+    /// Extents known to be durably in use; 0 in files of programs that did not keep it.
+    pub extents: u32,
     /// The file was closed with everything synced.
     pub clean: bool,
 }
@@ -254,7 +256,8 @@ pub(super) fn encode_state(s: &State) -> [u8; STATE_LEN] {
         .bytes(&s.number.to_le_bytes())
         .bytes(&s.boot.to_le_bytes())
         .bytes(&s.durable.to_le_bytes())
-        .bytes(&s.meta_used.to_le_bytes());
+        .bytes(&s.meta_used.to_le_bytes())
+        .bytes(&s.extents.to_le_bytes());
     seal(&mut b, 0);
     b
 }
@@ -266,6 +269,7 @@ pub(super) fn decode_state(b: &[u8; STATE_LEN]) -> Option<State> {
         boot: u64_at(b, 16),
         durable: u64_at(b, 24),
         meta_used: u64_at(b, 32),
+        extents: u32_at(b, 40),
     })
 }
 

@@ -80,6 +80,7 @@ pub enum OpenError {
 #[must_use = "finish it"]
 pub struct SyncTicket {
     upto: u64,
+    extents: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +112,8 @@ pub struct FileSsd<F> {
     counter: u64,
     /// Programs with a stamp up to this are durable by a sync that succeeded.
     durable: u64,
+    /// Extents in use by then.
+    extents_durable: u32,
     /// The rack that the drive is of.
     rack: Option<RackId>,
     /// First failure of a sync: final (protocol rule 12).
@@ -162,6 +165,7 @@ impl<F: FileIo> FileSsd<F> {
             torn: BTreeSet::new(),
             counter: 0,
             durable: 0,
+            extents_durable: 0,
             rack: None,
             failed: None,
             spare: vec![0; shape.spare_len()],
@@ -255,7 +259,8 @@ impl<F: FileIo> FileSsd<F> {
         let meta = if self.state.clean { self.meta_end() } else { 0 };
         // Whatever was drawn in the last life was for a block with an extent, though the table of rows be cut off.
         let first = (self.state.durable > self.state.boot << BOOT_SHIFT).then_some(0);
-        meta.max(extents.max(first).map_or(0, |e| self.shape.data_at(e, self.shape.pages_per_block)))
+        let last = self.state.extents.checked_sub(1);
+        meta.max(extents.max(first).max(last).map_or(0, |e| self.shape.data_at(e, self.shape.pages_per_block)))
     }
     /// End of what was ever written of the checkpoint area.
     fn meta_end(&self) -> u64 {
@@ -329,6 +334,8 @@ impl<F: FileIo> FileSsd<F> {
         self.counter = self.state.boot << BOOT_SHIFT;
         self.durable = self.counter;
         self.state.durable = self.counter;
+        self.extents_durable = self.extents_used;
+        self.state.extents = self.extents_durable;
         self.state.clean = false;
         self.write_state()?;
         self.file.sync()?;
@@ -343,6 +350,7 @@ impl<F: FileIo> FileSsd<F> {
             return Ok(());
         }
         self.state.durable = self.durable;
+        self.state.extents = self.extents_durable;
         self.state.clean = true;
         self.write_state().map_err(|e| device_error(&e))?;
         self.execute(&DeviceOp::Sync)?;
@@ -368,9 +376,10 @@ impl<F: FileIo> FileSsd<F> {
         self.write_tails()?;
         if self.begun && self.state.durable != self.durable {
             self.state.durable = self.durable;
+            self.state.extents = self.extents_durable;
             self.write_state().map_err(|e| device_error(&e))?;
         }
-        Ok(SyncTicket { upto: self.counter })
+        Ok(SyncTicket { upto: self.counter, extents: self.extents_used })
     }
 
     /// Second half: what the fdatasync answered. A failure is final for the device, whatever a later one says.
@@ -378,6 +387,7 @@ impl<F: FileIo> FileSsd<F> {
         match (result, self.failed) {
             (Ok(()), None) => {
                 self.durable = self.durable.max(ticket.upto);
+                self.extents_durable = self.extents_durable.max(ticket.extents);
                 Ok(())
             }
             (Ok(()), Some(os_error)) => Err(DeviceError::Backend { os_error }),
