@@ -20,11 +20,13 @@ impl<D: VirtualSsds> Vlfs<D> {
         done?;
         // What is left of the reserve is for a checkpoint and a block to move into.
         if self.head.is_none() && self.free_blocks() <= self.checkpoint_blocks(0) + 1 {
-            return Err(FsError::NoSpace { free: 0 });
+            let unread = self.unread.values().next().copied();
+            return Err(unread.map_or(FsError::NoSpace { free: 0 }, FsError::Block));
         }
         Ok(())
     }
     fn clean(&mut self) -> Result<(), FsError> {
+        self.unread.clear();
         for _ in 0..self.disk.blocks {
             self.write_checkpoint()?;
             if self.free_blocks() >= self.clean_to() {
@@ -46,7 +48,8 @@ impl<D: VirtualSsds> Vlfs<D> {
         let live = |b: u32| u64::from(self.tree.live.get(&b).copied().unwrap_or(0));
         let age = |b: u32| self.stats.log_slots - self.written_at.get(&b).copied().unwrap_or(0);
         let score = |b: u32| self.policy.score(live(b), size, age(b));
-        let worth = |b: &u32| Some(*b) != head && !self.pinned.contains(b) && (1..=size * 15 / 16).contains(&live(*b));
+        let stays = |b: &u32| Some(*b) == head || self.pinned.contains(b) || self.unread.contains_key(b);
+        let worth = |b: &u32| !stays(b) && (1..=size * 15 / 16).contains(&live(*b));
         let mut all: Vec<(f64, u32)> = self.blocks.keys().copied().filter(worth).map(|b| (score(b), b)).collect();
         all.sort_by(|(s, a), (t, b)| t.total_cmp(s).then(a.cmp(b)));
         let free = u64::from(self.free_blocks().saturating_sub(self.checkpoint_blocks(0)));
@@ -69,16 +72,22 @@ impl<D: VirtualSsds> Vlfs<D> {
     fn clean_to(&self) -> u32 {
         self.reserve(0) + (self.disk.blocks / 32).max(1)
     }
-    /// Moves what lives in the block to the log's end. A block of which something cannot be read keeps that.
+    /// Moves what lives in the block to the log's end. A block of which something is lost keeps that; where the drive did
+    /// not read, nothing is known of it, and the rest of the block stays for another time.
     fn move_out(&mut self, index: u32) -> Result<(), FsError> {
         let lying = match self.extents_logged(index) {
             Ok(Some(all)) => all,
-            Ok(None) | Err(_) => self.extents_mapped(index),
+            Ok(None) => self.extents_mapped(index),
+            Err(e) if e.is_loss() => self.extents_mapped(index),
+            Err(e) => {
+                self.unread.insert(index, e);
+                return Ok(());
+            }
         };
         for (inode, first, count, at) in lying {
             self.move_extent(inode, first, count, at)?;
         }
-        if self.tree.live.contains_key(&index) {
+        if self.tree.live.contains_key(&index) && !self.unread.contains_key(&index) {
             self.pinned.insert(index);
         }
         Ok(())
@@ -108,7 +117,7 @@ impl<D: VirtualSsds> Vlfs<D> {
     /// Moves what still lies there and can be read.
     fn move_extent(&mut self, inode: u64, first: u64, count: u32, at: Addr) -> Result<(), FsError> {
         let (mut i, mut most) = (0, u32::MAX);
-        while i < count {
+        while i < count && !self.unread.contains_key(&at.block()) {
             let slot = first + u64::from(i);
             let lies = self.tree.extents(inode).and_then(|e| e.get(slot));
             let Some((_, run)) = lies.filter(|(a, _)| *a == at.plus(i)) else {
@@ -117,7 +126,11 @@ impl<D: VirtualSsds> Vlfs<D> {
             };
             let n = self.room(EXTENT_BYTES, run.min(count - i).min(most))?;
             let mut data = vec![0; n as usize * SLOT as usize];
-            if self.read_slots(at.plus(i), &mut data).is_err() {
+            if let Err(e) = self.read_slots(at.plus(i), &mut data) {
+                if !e.is_loss() {
+                    self.unread.insert(at.block(), e);
+                    continue;
+                }
                 // One by one from here on, without the one that it is.
                 i += u32::from(most == 1);
                 most = 1;

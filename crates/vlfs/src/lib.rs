@@ -171,8 +171,10 @@ pub struct Vlfs<D> {
     /// Slots logged when each block was written last, by this start.
     written_at: BTreeMap<u32, u64>,
     policy: VictimPolicy,
-    /// Blocks with something in them that cannot be read: they are not cleaned, and stay until it is deleted.
+    /// Blocks with something in them that is lost: they are not cleaned, and stay until it is deleted.
     pinned: BTreeSet<u32>,
+    /// Blocks that the drive did not read when they were to be cleaned, and why: the next cleaning tries again.
+    unread: BTreeMap<u32, BlockError>,
     head: Option<Head>,
     batch: Option<Batch>,
     /// Inodes whose attributes the open batch is to have.

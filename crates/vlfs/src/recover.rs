@@ -50,6 +50,7 @@ impl<D: VirtualSsds> Vlfs<D> {
             written_at: BTreeMap::new(),
             policy: VictimPolicy::default(),
             pinned: BTreeSet::new(),
+            unread: BTreeMap::new(),
             head: None,
             batch: None,
             dirty: BTreeSet::new(),

@@ -103,6 +103,18 @@ pub enum BlockError {
     Device(#[from] DeviceError),
 }
 
+impl BlockError {
+    /// What was asked for is lost: reading it again brings nothing else. Other errors say nothing of the contents.
+    pub fn is_loss(&self) -> bool {
+        let unreadable = |e: &DeviceError| matches!(e, DeviceError::Unwritten { .. } | DeviceError::BadBlock { .. });
+        match self {
+            BlockError::Corrupt { .. } => true,
+            BlockError::Device(e) => unreadable(e),
+            _ => false,
+        }
+    }
+}
+
 /// FlashBlox's calls (Table 3), each of which waits for its answer. A program that lays out its data as a log of blocks
 /// uses these: it allocates a block, writes it from start to end, and frees it when nothing in it lives any more.
 /// What was written is durable after [`VirtualSsds::sync`]. A block that was freed is erased some time after the next

@@ -186,7 +186,7 @@ impl FlashManager {
         if offset < written {
             return Err(BlockError::WrittenTwice { block, offset, written });
         }
-        if s.state == State::Sealed {
+        if s.state == State::Sealed || s.stopped {
             return Err(BlockError::Sealed { block, written });
         }
         if offset.saturating_add(bytes) > size {
@@ -301,15 +301,18 @@ impl FlashManager {
         let o = &mut self.ops[op as usize];
         o.error = o.error.or(error);
         o.left -= 1;
-        if o.left > 0 {
+        let (left, write, block) = (o.left, matches!(o.kind, Kind::Write { .. }), o.block);
+        if write && error.is_some() {
+            self.live_mut(block.vssd).blocks[block.index as usize].stopped = true;
+        }
+        if left > 0 {
             return;
         }
-        if !matches!(o.kind, Kind::Write { .. }) {
+        if !write {
             return self.op_done(out, op);
         }
         // Writes of a block are answered in order: what is answered can be read after a power cut, for no page before
         // it is missing.
-        let block = o.block;
         while let Some(&first) = self.writes.get(&block).and_then(|w| w.front())
             && self.ops[first as usize].left == 0
         {

@@ -285,8 +285,7 @@ impl FlashManager {
     /// A write of the superblock has failed and others of it are under way: how far it reaches is not known yet.
     fn failing(&self, l: Logical) -> bool {
         let Some((vssd, index)) = self.owner(l) else { return false };
-        let sealed = self.vssds[&vssd].blocks[index as usize].state == super::vssd::State::Sealed;
-        sealed && self.writes.contains_key(&super::api::Block { vssd, index })
+        self.vssds[&vssd].blocks[index as usize].stopped && self.writes.contains_key(&super::api::Block { vssd, index })
     }
     /// A vSSD waits for erase blocks of the die.
     fn blocks_wanted(&self, die: u32) -> bool {

@@ -38,6 +38,8 @@ pub(super) enum Life {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Superblock {
     pub(super) state: State,
+    /// A program failed for good: its page has nothing, and none is programmed behind it. Sealed when that is answered.
+    pub(super) stopped: bool,
     /// Pages written, those under way included.
     pub(super) written: u32,
     /// Of those, pages whose writes were answered.
@@ -182,7 +184,7 @@ impl Vssd {
     /// As recovery found it.
     pub(super) fn restore(&mut self, index: u32, written: u32, sealed: bool) {
         let state = if sealed { State::Sealed } else { State::Open };
-        self.blocks[index as usize] = Superblock { state, written, readable: written, busy: 0 };
+        self.blocks[index as usize] = Superblock { state, written, readable: written, ..Superblock::default() };
         self.ready.remove(&index);
         self.allocated += 1;
     }

@@ -11,12 +11,12 @@ use crate::power_drive::PowerDrive;
 
 const PAGE: u32 = 8192;
 
-/// Dies of 10 blocks of 8 pages, 8 of them their vSSD's.
-fn config(dies: u16) -> ManagerConfig {
+/// Dies of 10 erase blocks of 8 pages, 8 of them their vSSD's.
+fn config([channels, dies]: [u16; 2]) -> ManagerConfig {
     let mut p = Profile::builtin("p-ssd").expect("built in");
     p.geometry = Geometry {
-        channels: dies,
-        dies_per_channel: 1,
+        channels,
+        dies_per_channel: dies,
         planes_per_die: 1,
         blocks_per_plane: 10,
         pages_per_block: 8,
@@ -38,28 +38,29 @@ struct Rig {
 }
 
 impl Rig {
-    /// A vSSD a die: all blocks are allocated, a page of each is written, and as many erase blocks have failed as stand in.
-    fn full(seed: u64, dies: u16) -> Rig {
-        let mut drive = PowerDrive::new(&config(dies), Rng::new(seed), 0.0);
+    /// So many channels, with a vSSD each, of so many dies: all blocks are allocated, each has a page on every die, and as many
+    /// erase blocks have failed as stand in.
+    fn full(seed: u64, [channels, dies]: [u16; 2]) -> Rig {
+        let mut drive = PowerDrive::new(&config([channels, dies]), Rng::new(seed), 0.0);
         drive.manager.boot(drive.now, &mut drive.out);
         let mut r = Rig { drive, blocks: Vec::new(), done: Vec::new() };
         r.settle();
-        (1..=u32::from(dies)).for_each(|id| r.fill(VssdId(id)));
+        (1..=u32::from(channels)).for_each(|id| r.fill(VssdId(id), u32::from(dies)));
         r.sync();
-        assert_eq!(r.drive.manager.stats().retired, u64::from(dies) * 2);
+        assert_eq!(r.drive.manager.stats().retired, u64::from(channels * dies) * 2);
         r
     }
-    fn fill(&mut self, vssd: VssdId) {
+    fn fill(&mut self, vssd: VssdId, dies: u32) {
         let r = self;
-        r.drive.manager.alloc_vssd(r.drive.now, (Isolation::Die, 0, 1), 1, &mut r.drive.out).expect("room");
+        r.drive.manager.alloc_vssd(r.drive.now, (Isolation::Channel, 0, 1), 1, &mut r.drive.out).expect("room");
         r.settle();
         r.done.clear();
         for i in 0..8u32 {
             r.alloc(vssd, u64::from(i));
             let Some(Done::BlockAllocated { result: Ok(block), .. }) = r.done.pop() else { panic!("{:?}", r.done) };
             r.blocks.push(block);
-            r.drive.fail_next = u64::from(i < 2);
-            r.write(block, 1, u64::from(i));
+            r.drive.fail_next = if i < 2 { u64::from(dies) } else { 0 };
+            r.write(block, dies, u64::from(i));
             r.settle();
             r.written(1);
         }
@@ -123,7 +124,7 @@ impl Rig {
 #[test]
 fn a_failed_program_waits_for_a_block_that_is_being_erased_and_later_ones_wait_behind_it() {
     for seed in 0..50 {
-        let mut r = Rig::full(seed, 1);
+        let mut r = Rig::full(seed, [1, 1]);
         r.free(7);
         r.drive.fail_next = 1;
         for n in 0..3 {
@@ -144,7 +145,7 @@ fn a_failed_program_waits_for_a_block_that_is_being_erased_and_later_ones_wait_b
 
 #[test]
 fn where_no_block_comes_the_vssd_takes_no_more() {
-    let mut r = Rig::full(1, 1);
+    let mut r = Rig::full(1, [1, 1]);
     r.drive.fail_next = 1;
     (0..3).for_each(|n| r.write(r.blocks[3], 2, 30 + n));
     r.settle();
@@ -161,7 +162,7 @@ fn where_no_block_comes_the_vssd_takes_no_more() {
 #[test]
 fn where_the_block_that_was_to_come_fails_the_vssd_takes_no_more() {
     for seed in 0..20 {
-        let mut r = Rig::full(seed, 1);
+        let mut r = Rig::full(seed, [1, 1]);
         r.free(7);
         r.drive.fail_next = 2;
         (0..3).for_each(|n| r.write(r.blocks[3], 2, 30 + n));
@@ -175,7 +176,7 @@ fn where_the_block_that_was_to_come_fails_the_vssd_takes_no_more() {
 #[test]
 fn a_block_whose_erase_failed_waits_for_another() {
     for (seed, comes) in (0..20).flat_map(|s| [(s, true), (s, false)]) {
-        let mut r = Rig::full(seed, 1);
+        let mut r = Rig::full(seed, [1, 1]);
         r.free(7);
         r.cut();
         if comes {
@@ -198,14 +199,14 @@ fn a_block_whose_erase_failed_waits_for_another() {
 /// Calls of a user that are stopped like this end with an error when the device fails.
 #[test]
 fn after_a_failure_nobody_waits() {
-    let mut r = Rig::full(1, 1);
+    let mut r = Rig::full(1, [1, 1]);
     r.free(7);
     r.drive.fail_next = 1;
     r.write(r.blocks[3], 2, 30);
     r.drive.sync_fails = true;
     r.settle();
     assert!(matches!(r.done[..], [Done::Written { result: Err(BlockError::Device(_)), .. }]), "{:?}", r.done);
-    let mut r = Rig::full(1, 1);
+    let mut r = Rig::full(1, [1, 1]);
     r.free(7);
     r.cut();
     r.free(6);
@@ -217,7 +218,7 @@ fn after_a_failure_nobody_waits() {
 
 #[test]
 fn a_drive_that_is_closed_waits_for_what_is_on_its_way() {
-    let mut r = Rig::full(1, 1);
+    let mut r = Rig::full(1, [1, 1]);
     r.free(7);
     r.drive.fail_next = 1;
     r.write(r.blocks[3], 2, 30);
@@ -233,7 +234,7 @@ fn a_drive_that_is_closed_waits_for_what_is_on_its_way() {
 /// Each of two dies that trade places has only what is to go to the other.
 #[test]
 fn full_dies_that_trade_places_wait_for_nobody() {
-    let mut r = Rig::full(1, 2);
+    let mut r = Rig::full(1, [2, 1]);
     let d = &mut r.drive;
     assert!(d.manager.swap_dies(d.now, &Swap { dies: vec![(0, 1)] }, &mut d.out));
     r.settle();
@@ -246,4 +247,34 @@ fn full_dies_that_trade_places_wait_for_nobody() {
     for i in 0..16 {
         assert_eq!(r.read(r.blocks[i], 0, 1), Ok(data(1, i as u64 % 8)));
     }
+}
+
+/// Of two dies the second has no block for what failed; the first is not done with what was written before.
+#[test]
+fn nothing_is_written_behind_a_program_that_failed_for_good() {
+    let mut stopped = 0;
+    for seed in 0..40 {
+        let mut r = Rig::full(seed, [1, 2]);
+        let block = r.blocks[3];
+        r.write(block, 1, 40);
+        r.drive.take();
+        r.drive.fail_next = 1;
+        r.write(block, 1, 41);
+        r.drive.take();
+        r.drive.complete(1000);
+        let d = &mut r.drive;
+        stopped += u32::from(d.manager.vssd_wear(VssdId(1)).expect("live").read_only);
+        let _ = d.manager.write(d.now, (block.vssd, block), None, &data(4, 50), 50, &mut d.out);
+        r.free(7);
+        r.settle();
+        r.done.clear();
+        r.drive.cut();
+        r.drive.manager.boot(r.drive.now, &mut r.drive.out);
+        r.settle();
+        let written = r.drive.manager.block(block).expect("synced").written as u32 / PAGE;
+        for page in 0..written {
+            assert!(r.read(block, page, 1).is_ok(), "seed {seed}, page {page} of {written}");
+        }
+    }
+    assert!(stopped > 5, "{stopped}");
 }

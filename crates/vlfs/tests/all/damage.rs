@@ -7,7 +7,7 @@ use rackweave_flash::manager::ManagerConfig;
 use rackweave_flash::manager::api::BlockError;
 use rackweave_vlfs::{FsError, Made, Owner, ROOT};
 
-use crate::rig::{Fs, SLOT, config, mount, new, stamp};
+use crate::rig::{Disk2, Fs, SLOT, config, mount, mount_on, new, stamp};
 
 /// Slots of each file.
 const SLOTS: u64 = 5;
@@ -101,6 +101,38 @@ fn damaged_data_stay_where_they_are_and_cleaning_goes_on() {
         (0..most).for_each(|i| assert_eq!(write(&mut fs, &name(i), i as u8), Ok((SLOTS * SLOT) as usize)));
     }
     assert!((0..most).all(|i| whole(&mut fs, i)));
+    fs.check().expect("sound");
+}
+
+/// A drive that does not read for a while has lost nothing: what was to be cleaned then is cleaned later.
+#[test]
+fn what_cannot_be_read_for_a_while_is_cleaned_afterwards() {
+    let cfg = config(24);
+    let mut fs = new(&cfg);
+    let most = fs.space().slots / SLOTS * 8 / 10;
+    let name = |i: u64| format!("f{i:03}");
+    for i in 0..most {
+        write(&mut fs, &name(i), i as u8).expect("room");
+    }
+    let space = fs.space();
+    let disk = Disk2::on(left(fs));
+    let reads_fail = disk.reads_fail.clone();
+    let mut fs = mount_on(&cfg, disk).expect("sound");
+    let mut turned_away = 0;
+    for round in 0..40 {
+        reads_fail.set(round % 4 == 1);
+        for i in (0..most).filter(|i| *i % 2 == 0) {
+            match write(&mut fs, &name(i), i as u8) {
+                Ok(_) => {}
+                Err(FsError::Block(BlockError::Device(_))) if reads_fail.get() => turned_away += 1,
+                Err(e) => panic!("round {round}, file {i}: {e}"),
+            }
+        }
+        fs.sync().expect("synced");
+    }
+    assert!(turned_away > 0 && fs.stats().moved_slots > 100, "{turned_away}, {:?}", fs.stats());
+    assert_eq!(fs.space(), space);
+    assert!((0..most).all(|i| (0..SLOTS).all(|s| slot(&mut fs, &name(i), s) == Ok(i as u8))));
     fs.check().expect("sound");
 }
 

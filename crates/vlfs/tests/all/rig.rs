@@ -1,5 +1,8 @@
 //! A file system on a small drive of the flash manager, in memory, that may lose its power.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::{Rng, SsdId};
 use rackweave_flash::backend::Memory;
@@ -29,11 +32,14 @@ pub struct Disk2 {
     pub cut: Option<Cut>,
     /// The program after so many more fails, and its erase block with it.
     pub fail_in: Option<u64>,
+    /// Reads fail, and nothing is lost.
+    pub reads_fail: Rc<Cell<bool>>,
 }
 
 impl Disk2 {
     pub fn on(memory: Memory) -> Disk2 {
-        Disk2 { disk: PowerDisk::on(memory), commands: 0, cut: None, fail_in: None }
+        let reads_fail = Rc::default();
+        Disk2 { disk: PowerDisk::on(memory), commands: 0, cut: None, fail_in: None, reads_fail }
     }
 }
 
@@ -43,7 +49,8 @@ impl Backend for Disk2 {
         if let Some(c) = self.cut.as_mut().filter(|c| c.at == self.commands) {
             c.left = Some(self.disk.crash(&mut c.rng));
         }
-        let mut fail = None;
+        let reads = matches!(op, DeviceOp::ReadSlot { .. } | DeviceOp::ReadPage { .. });
+        let mut fail = (reads && self.reads_fail.get()).then_some(DeviceError::Backend { os_error: 5 });
         if let DeviceOp::Program { page, .. } | DeviceOp::ReadSlot { page, .. } = op
             && self.disk.bad.contains(&page.block)
             && matches!(op, DeviceOp::Program { .. })
@@ -93,7 +100,10 @@ pub fn stamp(s: i64) -> Stamp {
 
 /// Mounts what is on the memory; a new drive gets a vSSD first.
 pub fn mount(cfg: &ManagerConfig, memory: Memory) -> Result<Fs, String> {
-    let mut d = Drive::open(cfg.clone(), Disk2::on(memory)).map_err(|e| e.to_string())?;
+    mount_on(cfg, Disk2::on(memory))
+}
+pub fn mount_on(cfg: &ManagerConfig, disk: Disk2) -> Result<Fs, String> {
+    let mut d = Drive::open(cfg.clone(), disk).map_err(|e| e.to_string())?;
     let known = d.manager().vssds().next().map(|v| v.id);
     let vssd = match known {
         Some(v) => v,
