@@ -350,7 +350,7 @@ impl BlockMap {
         let entries = st.group.take();
         let previous = st.previous.replace(page).unwrap_or(NONE);
         let (vssd, exported) = (self.cfg.vssd.0, u64::from(self.cfg.blocks));
-        summary::encode(&Summary { vssd, block, page, previous, exported, entries })
+        summary::encode(&Summary { vssd, block, page, previous, exported, copies: s == GC, entries })
     }
     fn next_page(&mut self, io: &mut Io, page: Page) {
         let s = page.stream;

@@ -1,5 +1,11 @@
 //! The map, from the log: of each block the last summary, then the one before it, and so on. The last page of a full
 //! block is one; of a block that was being written when the power went, pages are looked at from its end on.
+//!
+//! A power cut may leave no superblock free: collection was filling the last one, and its victims have each something that
+//! counts, such as a block of which the host's newer write was in no summary yet. Then that superblock of copies is left
+//! out and freed: what was copied to it is still in its victims. For it was begun last, so nothing was written where a
+//! victim of its was; and none has begun to be erased, or all that counted in it would be durable elsewhere, and it would
+//! be free.
 
 use rackweave_core::Payload;
 
@@ -21,12 +27,19 @@ pub(super) struct Recovery {
     newest: Vec<u64>,
     /// Trims: the block whose summary has it, logical block, sequence.
     trims: Vec<(u32, u32, u64)>,
+    /// By superblock, the first sequence of what it has, and whether that is copies.
+    begun: Vec<Option<(u64, bool)>>,
+    /// A superblock of copies that is left out.
+    left_out: Option<u32>,
     error: Option<MapError>,
 }
 
 impl BlockMap {
     /// Finds out what is on the flash; ends with [`MapDone::Recovered`].
     pub fn recover(&mut self, io: &mut Io) {
+        self.recover_without(io, None);
+    }
+    fn recover_without(&mut self, io: &mut Io, left_out: Option<u32>) {
         let mut blocks = Vec::new();
         let mut from = 0;
         while let Ok(Some(block)) = io.manager.next_block(self.cfg.vssd, from) {
@@ -37,12 +50,16 @@ impl BlockMap {
         self.taken = blocks.len() as u32;
         blocks.reverse();
         let newest = vec![0; self.map.len()];
+        self.map.fill(NONE);
+        self.held.fill(Held::default());
         self.recovery = Some(Box::new(Recovery {
             blocks,
             under_way: 0,
             refused: Vec::new(),
             newest,
             trims: Vec::new(),
+            begun: vec![None; self.held.len()],
+            left_out,
             error: None,
         }));
         self.recover_more(io);
@@ -56,7 +73,7 @@ impl BlockMap {
             let Some((block, pages)) = r.blocks.pop() else { break };
             self.held[block.index as usize].state = State::Full;
             self.held[block.index as usize].lbas = vec![NONE; self.slots as usize];
-            if pages > 0 {
+            if pages > 0 && r.left_out != Some(block.index) {
                 r.under_way += 1;
                 self.read_summary(io, block, pages - 1);
             }
@@ -104,6 +121,10 @@ impl BlockMap {
             }
             Some(s) => {
                 s.entries.iter().for_each(|e| self.take_entry(block, e));
+                // The summary that is read last is the block's first.
+                if let (Some(r), Some(first)) = (self.recovery.as_mut(), s.entries.first()) {
+                    r.begun[block.index as usize] = Some((first.sequence, s.copies));
+                }
                 if s.previous != NONE && s.previous >= page {
                     // One that names itself or a later page would be read for ever.
                     return self.chain_ends(io, Some(MapError::Corrupt { block, page }));
@@ -169,6 +190,10 @@ impl BlockMap {
                 self.held[b] = Held::default();
                 self.taken -= 1;
             }
+        }
+        let begun_last = (0..).zip(&r.begun).filter_map(|(b, f)| f.map(|(first, copies)| (first, copies, b))).max();
+        if let (0, None, Some((_, true, last))) = (self.free(), r.left_out, begun_last) {
+            return self.recover_without(io, Some(last));
         }
         self.ready = true;
         self.done.push(MapDone::Recovered { result: Ok(()) });

@@ -7,8 +7,9 @@
 //! | at | length | what |
 //! |---|---|---|
 //! | 0 | 8 | `RWBKMAP\n` |
-//! | 8 | 2 | version: 2 |
-//! | 10 | 2 | slots of the summary, at the end of the page |
+//! | 8 | 2 | version: 3 |
+//! | 10 | 1 | slots of the summary, at the end of the page |
+//! | 11 | 1 | 1 if the block has copies, of collection; 0: what the host wrote |
 //! | 12 | 4 | CRC32C of these slots, this one first and with zeroes here |
 //! | 16 | 4 | virtual SSD |
 //! | 20 | 4 | block of it |
@@ -30,7 +31,7 @@ use rackweave_core::BLOCK;
 
 /// First bytes of a summary's last slot. No page of data ends with a slot that begins with them.
 pub const MAGIC: [u8; 8] = *b"RWBKMAP\n";
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 const HEAD: usize = 52;
 const CRC: std::ops::Range<usize> = 12..16;
 const SLOT: usize = BLOCK as usize;
@@ -57,6 +58,8 @@ pub struct Summary {
     /// Page of the summary before it in the block; [`NONE`].
     pub previous: u32,
     pub exported: u64,
+    /// The block is of the log of copies.
+    pub copies: bool,
     pub entries: Vec<Entry>,
 }
 
@@ -133,7 +136,7 @@ pub fn encode(s: &Summary) -> Bytes {
     let mut b = vec![0; HEAD];
     b[..8].copy_from_slice(&MAGIC);
     b[8..10].copy_from_slice(&VERSION.to_le_bytes());
-    b[10..12].copy_from_slice(&(slots as u16).to_le_bytes());
+    b[10..12].copy_from_slice(&[slots as u8, u8::from(s.copies)]);
     for (to, word) in b[16..32].chunks_exact_mut(4).zip([s.vssd, s.block, s.page, s.previous]) {
         to.copy_from_slice(&word.to_le_bytes());
     }
@@ -160,7 +163,7 @@ pub fn decode(page: &[u8]) -> Result<Summary, Unreadable> {
     if version != VERSION {
         return Err(Unreadable::Version(version));
     }
-    let slots = usize::from(u16::from_le_bytes([last[10], last[11]]));
+    let slots = usize::from(last[10]);
     let first = page.len().checked_sub(slots * SLOT).filter(|f| *f <= head).ok_or(Unreadable::Unsound)?;
     let mut b = [last, &page[first..head]].concat();
     let crc: [u8; 4] = [b[12], b[13], b[14], b[15]];
@@ -199,7 +202,8 @@ fn parse(b: &[u8], spp: u64, at: u64) -> Option<Summary> {
         }
         slot += 1;
     }
-    Some(Summary { vssd: word(16), block: word(20), page, previous, exported: long(32), entries })
+    let copies = b[11] != 0;
+    Some(Summary { vssd: word(16), block: word(20), page, previous, exported: long(32), copies, entries })
 }
 
 fn leb128(b: &mut &[u8]) -> Option<u64> {
