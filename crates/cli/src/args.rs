@@ -355,15 +355,31 @@ pub enum KvCmd {
     Info(Json),
 }
 
+/// What throughput levels are on the drive, of which it keeps what it is made with.
+#[derive(Debug, Args)]
+pub struct LevelLists {
+    /// Channels of throughput level 0, 1 and so on, of a drive that is made with this: 1,2,4,8,16 if not given
+    #[arg(long, value_name = "N,N...", value_delimiter = ',')]
+    pub channel_levels: Option<Vec<u32>>,
+    /// The same in dies: 1,2,4 and so on to 64
+    #[arg(long, value_name = "N,N...", value_delimiter = ',')]
+    pub die_levels: Option<Vec<u32>>,
+    /// The same in soft-planes: 1,2,4 and so on to 256
+    #[arg(long, value_name = "N,N...", value_delimiter = ',')]
+    pub soft_plane_levels: Option<Vec<u32>>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum VssdCmd {
     /// Create a virtual SSD, and the drive if there is none
     Create {
         #[arg(long, value_enum)]
         isolation: IsolationLevel,
-        /// Throughput level: 0 is one unit, each further one twice as many
+        /// Throughput level: if the drive was not made with others, 0 is one unit, each further one twice as many
         #[arg(long, default_value_t = 0)]
         level: u32,
+        #[command(flatten)]
+        levels: LevelLists,
         /// Bytes, or a number with K, M, G or T (binary)
         #[arg(long, value_parser = size)]
         capacity: Size,

@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use rackweave_core::VssdId;
 use rackweave_device::drive;
 use rackweave_flash::manager::FlashManager;
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::manager::alloc::{Isolation, ThroughputLevels};
 use rackweave_flash::manager::api::VirtualSsds;
 use rackweave_rack::Size;
 
-use crate::args::{DriveFile, IsolationLevel, Json, VssdCmd};
+use crate::args::{DriveFile, IsolationLevel, Json, LevelLists, VssdCmd};
 use crate::{Failure, show};
 
 impl From<IsolationLevel> for Isolation {
@@ -21,6 +21,18 @@ impl From<IsolationLevel> for Isolation {
             IsolationLevel::None => Isolation::None,
         }
     }
+}
+
+/// The administrator's throughput levels, the default ones where nothing is said; `None`: nothing is.
+fn chosen(l: &LevelLists) -> Option<ThroughputLevels> {
+    let LevelLists { channel_levels, die_levels, soft_plane_levels } = l;
+    let any = channel_levels.is_some() || die_levels.is_some() || soft_plane_levels.is_some();
+    let all = ThroughputLevels::default();
+    any.then(|| ThroughputLevels {
+        channels: channel_levels.clone().unwrap_or(all.channels),
+        dies: die_levels.clone().unwrap_or(all.dies),
+        soft_planes: soft_plane_levels.clone().unwrap_or(all.soft_planes),
+    })
 }
 
 /// A virtual SSD as `--json` shows it.
@@ -51,6 +63,8 @@ fn details(m: &FlashManager, id: VssdId) -> Result<serde_json::Value, Failure> {
         "most": w.most,
         "endurance": m.config().profile.endurance,
     });
+    let l = &m.config().levels;
+    one["levels"] = serde_json::json!({"channels": l.channels, "dies": l.dies, "soft_planes": l.soft_planes});
     one["bad_blocks"] = w.bad.into();
     one["read_only"] = w.read_only.into();
     Ok(one)
@@ -61,7 +75,8 @@ pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
     if !making && !file.drive.exists() {
         return Err(format!("{}: there is no drive (rackweave vssd create makes one)", file.drive.display()).into());
     }
-    let mut d = drive::open(&file.drive, &file.profile, file.drive_size.0)?;
+    let levels = if let VssdCmd::Create { levels, .. } = command { chosen(levels) } else { None };
+    let mut d = drive::open_with(&file.drive, &file.profile, file.drive_size.0, levels.as_ref())?;
     let mut out = io::stdout();
     let say = |out: &mut io::Stdout, all: &[serde_json::Value], m: &FlashManager, json: &Json| -> Result<(), Failure> {
         if json.json {
@@ -72,7 +87,7 @@ pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
         Ok(())
     };
     let done = match command {
-        VssdCmd::Create { isolation, level, capacity: Size(capacity), json } => {
+        VssdCmd::Create { isolation, level, levels: _, capacity: Size(capacity), json } => {
             let made = d.alloc_vssd((*isolation).into(), *level, *capacity);
             made.map_err(Failure::from).and_then(|id| say(&mut out, &[facts(d.manager(), id)?], d.manager(), json))
         }
@@ -81,7 +96,7 @@ pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
             all.and_then(|all| say(&mut out, &all, d.manager(), json))
         }
         VssdCmd::Info { id, json } => details(d.manager(), VssdId(*id)).and_then(|one| {
-            let wear = show::wear(&one);
+            let wear = format!("{}\nthroughput levels of the drive: {}", show::wear(&one), d.manager().config().levels);
             say(&mut out, &[one], d.manager(), json)?;
             if !json.json {
                 writeln!(out, "{wear}")?;

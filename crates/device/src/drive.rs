@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rackweave_core::SsdId;
+use rackweave_flash::manager::alloc::{LevelsError, ThroughputLevels};
 use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
 use rackweave_flash::manager::{FlashManager, ManagerConfig};
 use rackweave_flash::wear::WearPolicy;
@@ -28,12 +29,27 @@ pub enum DriveError {
     #[error("{path}: {error}")]
     Format { path: String, error: OpenError },
     #[error(transparent)]
+    Levels(#[from] LevelsError),
+    #[error("{path}: the drive was made with the throughput levels {found}; asked for were {wanted}")]
+    OtherLevels { path: String, found: Box<ThroughputLevels>, wanted: Box<ThroughputLevels> },
+    #[error(transparent)]
     Manager(#[from] ManagerError),
 }
 
 /// Opens the drive in the file, or makes it there: the built-in profile, scaled to at most `bytes`. Commands take no
 /// modelled time; channels and dies that wear more than others trade places with them. One process at a time.
 pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFile>>, DriveError> {
+    open_with(path, profile, bytes, None)
+}
+
+/// As [`open`]; a new drive has these throughput levels for good (FB2, FB4), one that is there must have them. `None`: whatever it
+/// has, a new one the default ones.
+pub fn open_with(
+    path: &Path,
+    profile: &str,
+    bytes: u64,
+    levels: Option<&ThroughputLevels>,
+) -> Result<Drive<FileSsd<OsFile>>, DriveError> {
     let known = || Profile::builtin_names().join(", ");
     let none = || DriveError::NoProfile { name: profile.into(), known: known() };
     let base = Profile::builtin(profile).ok_or_else(none)?;
@@ -42,17 +58,25 @@ pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFi
     let g = &cfg.profile.geometry;
     let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
     cfg.wear = WearPolicy::adaptive((channel * u64::from(cfg.profile.endurance) / GAMMA_PART).max(channel));
+    levels.map_or(Ok(()), |l| l.check(&cfg.cut()))?;
     let (g, meta_bytes) = (cfg.profile.geometry, FlashManager::meta_bytes(&cfg.cut()));
     let (blocks, pages_per_block, page_bytes) = (g.blocks(), g.pages_per_block, g.page_bytes);
     let name = || path.display().to_string();
-    let file = OsFile::open(path).map_err(|error| DriveError::File { path: name(), error })?;
+    let mut file = OsFile::open(path).map_err(|error| DriveError::File { path: name(), error })?;
     if !file.lock().map_err(|error| DriveError::File { path: name(), error })? {
         return Err(DriveError::InUse { path: name(), by: holder(path) });
+    }
+    if FileSsd::is_blank(&file).map_err(|error| DriveError::File { path: name(), error })? {
+        FileSsd::set_levels(&mut file, levels).map_err(|error| DriveError::File { path: name(), error })?;
     }
     let shape = Shape { blocks, pages_per_block, page_bytes, meta_bytes };
     let made = Some(Made::new(profile, bytes));
     let device =
         FileSsd::open_as(file, SsdId(0), shape, made).map_err(|error| DriveError::Format { path: name(), error })?;
+    cfg.levels = device.levels().map_err(|error| DriveError::Format { path: name(), error })?.unwrap_or_default();
+    if let Some(wanted) = levels.filter(|l| **l != cfg.levels) {
+        return Err(DriveError::OtherLevels { path: name(), found: cfg.levels.into(), wanted: wanted.clone().into() });
+    }
     Ok(Drive::open(cfg, device)?)
 }
 

@@ -2,6 +2,7 @@
 
 use rackweave_core::device::{BlockOob, PageAddr, SlotKind, SlotRecord};
 use rackweave_core::{BlockAddr, Payload, RackId, Timestamp, VolumeId};
+use rackweave_flash::manager::alloc::{LEVELS_MAX, ThroughputLevels};
 
 /// Version of the device file's format.
 pub const VERSION: u32 = 2;
@@ -10,6 +11,9 @@ pub(super) const MAGIC: [u8; 8] = *b"RWKSSD\r\n";
 pub(super) const SUPER_AT: u64 = 0;
 pub(super) const SUPER_LEN: usize = 64;
 /// In a sector of its own: a power cut that tears its write leaves the first block alone.
+/// Written before the first block is, never after.
+pub(super) const LEVELS_AT: u64 = 1024;
+pub(super) const LEVELS_LEN: usize = 16 + 3 * 4 * LEVELS_MAX;
 pub(super) const OWNER_AT: u64 = 2048;
 pub(super) const OWNER_LEN: usize = 32;
 pub(super) const STATE_AT: [u64; 2] = [4096, 8192];
@@ -214,6 +218,39 @@ pub(super) fn decode_super(b: &[u8; SUPER_LEN]) -> Super {
             pages_per_block: u32_at(b, 28) as u16,
             meta_bytes: u64_at(b, 32),
         },
+    }
+}
+
+/// Zeroes for `None`, the default levels. Of longer lists the first [`LEVELS_MAX`] are kept.
+pub(super) fn encode_levels(levels: Option<&ThroughputLevels>) -> [u8; LEVELS_LEN] {
+    let mut b = [0; LEVELS_LEN];
+    let Some(l) = levels else { return b };
+    for (i, list) in [&l.channels, &l.dies, &l.soft_planes].into_iter().enumerate() {
+        let list = &list[..list.len().min(LEVELS_MAX)];
+        Put(&mut b, 4 + 4 * i).bytes(&(list.len() as u32).to_le_bytes());
+        let mut to = Put(&mut b, 16 + 4 * LEVELS_MAX * i);
+        list.iter().for_each(|n| {
+            to.bytes(&n.to_le_bytes());
+        });
+    }
+    seal(&mut b, LEVELS_AT);
+    b
+}
+
+/// `Ok(None)`: the default ones. `Err`: what is there is damaged.
+pub(super) fn decode_levels(b: &[u8; LEVELS_LEN]) -> Result<Option<ThroughputLevels>, ()> {
+    if b.iter().all(|x| *x == 0) {
+        return Ok(None);
+    }
+    let list = |i: usize| {
+        let n = Some(u32_at(b, 4 + 4 * i) as usize).filter(|n| *n <= LEVELS_MAX)?;
+        Some((0..n).map(|k| u32_at(b, 16 + 4 * (LEVELS_MAX * i + k))).collect())
+    };
+    match (list(0), list(1), list(2)) {
+        (Some(channels), Some(dies), Some(soft_planes)) if sealed(b, LEVELS_AT) => {
+            Ok(Some(ThroughputLevels { channels, dies, soft_planes }))
+        }
+        _ => Err(()),
     }
 }
 

@@ -112,3 +112,18 @@ fn golden_owner() {
     }
     assert_eq!(decode_owner(&[0; OWNER_LEN]), None, "never told");
 }
+
+#[test]
+fn levels_are_what_was_written_or_an_error() {
+    let levels = ThroughputLevels { channels: vec![1, 3], dies: vec![2], soft_planes: (1..=32).collect() };
+    let mut b = encode_levels(Some(&levels));
+    assert_eq!(decode_levels(&b), Ok(Some(levels)));
+    assert_eq!(b[4..16], [2, 0, 0, 0, 1, 0, 0, 0, 32, 0, 0, 0]);
+    assert_eq!((b[16..24].to_vec(), b[144], b[272], b[396]), (vec![1, 0, 0, 0, 3, 0, 0, 0], 2, 1, 32));
+    for at in 0..b.len() {
+        b[at] ^= 0x40;
+        assert_eq!(decode_levels(&b), Err(()), "byte {at}");
+        b[at] ^= 0x40;
+    }
+    assert_eq!(decode_levels(&encode_levels(None)), Ok(None));
+}

@@ -26,6 +26,7 @@ use rackweave_core::device::{
 use rackweave_core::{BLOCK, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
 use rackweave_flash::backend::block_of;
 use rackweave_flash::flaws::Flaws;
+use rackweave_flash::manager::alloc::ThroughputLevels;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io as sys;
 use std::ops::Range;
@@ -50,6 +51,8 @@ pub enum OpenError {
     Version { found: u32 },
     #[error("the device file's first block is damaged: its checksum does not match")]
     Damaged,
+    #[error("the device file's throughput levels are damaged: their checksum does not match")]
+    Levels,
     #[error("the device file's state is damaged: neither copy has a matching checksum")]
     NoState,
     #[error("the device file is {found:?} of device {found_ssd}, configured is {wanted:?} of device {wanted_ssd}")]
@@ -145,6 +148,22 @@ impl<F: FileIo> FileSsd<F> {
         let mut owner = [0; layout::OWNER_LEN];
         file.read_at(&mut owner, layout::OWNER_AT)?;
         Ok(layout::decode_owner(&owner))
+    }
+    /// The throughput levels that the drive was made with; `None`: the default ones.
+    ///
+    /// # Errors
+    /// The file cannot be read, or they are damaged.
+    pub fn levels(&self) -> Result<Option<ThroughputLevels>, OpenError> {
+        let mut b = [0; layout::LEVELS_LEN];
+        self.file.read_at(&mut b, layout::LEVELS_AT)?;
+        layout::decode_levels(&b).map_err(|()| OpenError::Levels)
+    }
+    /// Gives the blank file throughput levels, durable when it is opened for the first time.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn set_levels(file: &mut F, levels: Option<&ThroughputLevels>) -> std::io::Result<()> {
+        file.write_at(&[&layout::encode_levels(levels)], layout::LEVELS_AT)
     }
     /// As [`FileSsd::open`]; a new device keeps what it was made as, and is opened as nothing else.
     pub fn open_as(file: F, ssd: SsdId, shape: Shape, made: Option<Made>) -> Result<FileSsd<F>, OpenError> {

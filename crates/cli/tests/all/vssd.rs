@@ -74,3 +74,51 @@ fn virtual_ssds_of_all_kinds_are_made_shown_and_deleted() {
         assert!(!other.status.success() && found, "{why}");
     }
 }
+
+#[test]
+fn what_a_throughput_level_is_is_the_drives_and_stays_so() {
+    let dir = Temp::new();
+    let path = dir.path("a.rwk");
+    let drive = path.to_str().expect("a name");
+    let make = |levels: &[&str], isolation, level| {
+        let args = [&["create", "--isolation", isolation, "--capacity", "1M", "--level", level, "--json"], levels];
+        run(drive, &args.concat())
+    };
+    // 8 channels of 8 dies.
+    for (levels, why) in [
+        (["--channel-levels", "1,9"], "throughput level 1 is 9 channels: it must be 1 to 8, which the drive has"),
+        (["--die-levels", "0,1"], "throughput level 0 is 0 dies: it must be 1 to 64"),
+        (["--soft-plane-levels", "2,1"], "throughput level 1 is 1 soft-planes, the one below is 2"),
+        (["--die-levels", "1,x"], "invalid value 'x'"),
+    ] {
+        let (ok, _, said) = make(&levels, "die", "0");
+        assert!(!ok && said.contains(why), "{levels:?}: {said}");
+        assert!(!path.exists(), "{levels:?} made a drive");
+    }
+    let chosen = ["--die-levels", "3,5", "--channel-levels", "1,3"];
+    let units = |said: &str| {
+        let all: Value = serde_json::from_str(said).expect("JSON");
+        all[0]["units"].as_array().map(Vec::len)
+    };
+    for (levels, isolation, level, has) in [
+        (&chosen[..], "die", "0", 3),
+        (&[], "die", "1", 5),
+        (&chosen[..], "channel", "1", 3),
+        (&[], "software", "2", 4),
+    ] {
+        let (ok, said, why) = make(levels, isolation, level);
+        assert!(ok && units(&said) == Some(has), "{isolation} {level}: {said}{why}");
+    }
+    let (ok, _, why) = make(&[], "die", "2");
+    assert!(!ok && why.contains("level 2"), "{why}");
+    let (ok, _, why) = make(&["--die-levels", "1,2"], "die", "0");
+    assert!(
+        !ok && why.contains("was made with the throughput levels channels 1 3; dies 3 5; soft-planes 1 2"),
+        "{why}"
+    );
+    let (ok, said, _) = run(drive, &["info", "1"]);
+    assert!(ok && said.contains("throughput levels of the drive: channels 1 3; dies 3 5; soft-planes 1 2"), "{said}");
+    let (_, said, _) = run(drive, &["info", "1", "--json"]);
+    let one: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(one[0]["levels"]["dies"], serde_json::json!([3, 5]));
+}

@@ -81,6 +81,60 @@ impl ThroughputLevels {
             Isolation::Software | Isolation::None => &self.soft_planes,
         }
     }
+    /// What an administrator chose makes sense on such a drive. The defaults do on all: their last levels are more than
+    /// small ones have.
+    pub fn check(&self, cut: &Cut) -> Result<(), LevelsError> {
+        let dies = cut.geometry.dies();
+        let defaults = ThroughputLevels::default();
+        for (isolation, has) in [
+            (Isolation::Channel, u32::from(cut.geometry.channels)),
+            (Isolation::Die, dies),
+            (Isolation::Software, dies * u32::from(cut.soft_planes_per_die)),
+        ] {
+            let (levels, of) = (self.of(isolation), isolation.unit());
+            if levels == defaults.of(isolation) {
+                continue;
+            }
+            if levels.is_empty() || levels.len() > LEVELS_MAX {
+                return Err(LevelsError::Count { of, found: levels.len() });
+            }
+            for (level, &units) in levels.iter().enumerate() {
+                let below = level.checked_sub(1).map_or(0, |l| levels[l]);
+                if units == 0 || units > has {
+                    return Err(LevelsError::Units { level, of, units, has });
+                }
+                if units < below {
+                    return Err(LevelsError::Fewer { level, of, units, below });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `channels 1 2 4; dies …; soft-planes …`: units of level 0, 1, and so on.
+impl fmt::Display for ThroughputLevels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, isolation) in [Isolation::Channel, Isolation::Die, Isolation::Software].into_iter().enumerate() {
+            write!(f, "{}{}", if i > 0 { "; " } else { "" }, isolation.unit())?;
+            self.of(isolation).iter().try_for_each(|n| write!(f, " {n}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Most throughput levels of a kind of virtual SSDs.
+pub const LEVELS_MAX: usize = 32;
+
+/// Throughput levels that a drive cannot have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LevelsError {
+    #[error("{found} throughput levels of {of}: there must be 1 to {LEVELS_MAX}")]
+    Count { of: &'static str, found: usize },
+    #[error("throughput level {level} is {units} {of}: it must be 1 to {has}, which the drive has")]
+    Units { level: usize, of: &'static str, units: u32, has: u32 },
+    #[error("throughput level {level} is {units} {of}, the one below is {below}: a higher one has no fewer")]
+    Fewer { level: usize, of: &'static str, units: u32, below: u32 },
 }
 
 /// How a drive is cut up.
