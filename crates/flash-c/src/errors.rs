@@ -33,7 +33,11 @@ impl Error {
             Error::Size { .. } => 30,
             Error::Open(e) => match e {
                 DriveError::NoProfile { .. } | DriveError::Profile(_) => 2,
-                DriveError::File { .. } | DriveError::InUse { .. } | DriveError::Format { .. } => 3,
+                DriveError::File { .. }
+                | DriveError::InUse { .. }
+                | DriveError::Format { .. }
+                | DriveError::Levels(_)
+                | DriveError::OtherLevels { .. } => 3,
                 DriveError::Manager(_) => 4,
             },
             Error::Alloc(e) => match e {
