@@ -82,6 +82,13 @@ const WARNING: &str = "what these servers alone keep is given up for good: write
 pub fn set(way: &Way, command: &Set) -> Result<(), Failure> {
     let Set::Recover { set, without, yes, json } = command;
     if !yes {
+        if let Answer::Status(s) = ask(way, &Command::Status)?
+            && !s.sets.is_empty()
+            && !s.sets.iter().any(|known| known.set == *set)
+        {
+            let all: Vec<String> = s.sets.iter().map(|s| s.set.to_string()).collect();
+            return Err(Refused::Because(format!("there is no set {set}: the rack's are {}", all.join(", "))).into());
+        }
         return Err(Refused::Because(WARNING.into()).into());
     }
     let Answer::Done = ask(way, &Command::SetRecover { set: *set, without: without.clone() })? else {

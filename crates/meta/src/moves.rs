@@ -80,6 +80,11 @@ impl Meta {
         let known = self.moves.nodes.iter().filter(|(_, s)| **s != ServerState::Removed);
         known.map(|(n, _)| Layout::server_number(*n)).collect()
     }
+    /// Whether the server was taken out for good; `None`: it was never the rack's.
+    pub fn is_removed(&self, server: u32) -> Option<bool> {
+        let mut all = self.moves.nodes.iter();
+        all.find(|(n, _)| Layout::server_number(**n) == server).map(|(_, s)| *s == ServerState::Removed)
+    }
     /// Every place of every set, with its set: for checkers.
     pub fn places(&self) -> impl Iterator<Item = (SetId, &Place)> {
         self.sets.iter().flat_map(|s| s.places.iter().map(|p| (s.view.set, p)))

@@ -51,6 +51,10 @@ pub enum BuildError {
     Units { name: String, units: u32, unit: &'static str, isolation: &'static str, slots: u32 },
     #[error("node {node} does not run in this process")]
     NotHere { node: NodeId },
+    #[error("server {server} was removed: its number is not used again (`server add` adds one)")]
+    Removed { server: u32 },
+    #[error("server {server} is not the rack's yet: `server add` adds one")]
+    NotAdded { server: u32 },
     #[error("server {server}: {error}")]
     Server { server: u32, error: ServerError },
     #[error("metadata service: {0}")]

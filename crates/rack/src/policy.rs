@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{GcConfigPolicy, RackConfig, TimingConfig};
+use crate::config::{GcConfigPolicy, GcSection, RackConfig, TimingConfig};
 use crate::switching::RedirectKind;
 
 /// How a rack treats garbage collection.
@@ -47,6 +47,9 @@ impl Policy {
         // What RackBlox does; each of the others says in what it differs.
         rack.gc.policy = GcConfigPolicy::Coordinated;
         rack.gc.background = false;
+        // They are about background collection alone.
+        let default = GcSection::default();
+        (rack.gc.idle_alpha, rack.gc.idle_over_ms) = (default.idle_alpha, default.idle_over_ms);
         rack.gc.yields = false;
         rack.switch.redirect = RedirectKind::Gc;
         rack.ssd.timing = TimingConfig::Real;

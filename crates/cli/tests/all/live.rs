@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::harness::{Rack, rackweave, text, wait_for};
+use crate::harness::{Rack, Temp, rackweave, text, wait_for};
 use crate::nbd::pattern;
 
 /// Servers with a vSSD that does not serve, or that are away.
@@ -99,11 +99,71 @@ fn cut_and_mend(r: &Rack) {
     wait_for("it is a member again", || waiting(r) == 0);
     // Two that do not hear each other, but everybody else.
     r.ok(&["link", "cut", "server-1", "server-2"]);
-    r.ok(&["link", "mend", "server-1", "server-2"]);
+    // Whatever the order of their names.
+    assert!(r.fails(1, &["link", "cut", "server-2", "server-1"]).contains("cut already"));
+    r.ok(&["link", "mend", "server-2", "server-1"]);
     for b in 0..64 {
         assert!(c.read(b * 4096, 4096) == pattern(b, 2), "block {b}");
     }
     assert_eq!(r.status()["rack"]["links_cut"], serde_json::json!([]));
+    // A cut outlives the server's process.
+    r.ok(&["link", "cut", "switch", "server-1"]);
+    r.ok(&["server", "kill", "1"]);
+    let cut = serde_json::json!(["switch server-1"]);
+    assert_eq!(r.status()["rack"]["links_cut"], cut, "also while it does not run");
+    let before = lost_on_links(&r.status());
+    r.ok(&["server", "start", "1"]);
+    wait_for("it is cut off as before", || lost_on_links(&r.status()) > before);
+    assert_eq!(r.status()["rack"]["links_cut"], cut);
+    r.ok(&["link", "mend", "server-1", "switch"]);
+    wait_for("it is a member again", || waiting(r) == 0);
+    // Mended while it does not run.
+    r.ok(&["link", "cut", "switch", "server-1"]);
+    r.ok(&["server", "kill", "1"]);
+    r.ok(&["link", "mend", "switch", "server-1"]);
+    r.ok(&["server", "start", "1"]);
+    wait_for("it is a member again", || waiting(r) == 0);
+    assert_eq!(r.status()["rack"]["links_cut"], serde_json::json!([]));
+}
+
+fn lost_on_links(s: &Value) -> u64 {
+    let all = s["network"].as_array().expect("counters");
+    all.iter().find(|c| c[0] == "drop_link_cut").map_or(0, |c| c[1].as_u64().expect("a number"))
+}
+
+fn removed_does_not_start(r: &Rack, server: &str) {
+    r.ok(&["server", "remove", server]);
+    wait_for("it has ended", || !r.run(&["server", "kill", server]).status.success());
+    let e = r.fails(1, &["server", "start", server]);
+    assert!(e.contains(&format!("server {server} was removed")), "{e}");
+}
+
+#[test]
+fn a_server_that_was_removed_is_not_started() {
+    let dir = Temp::new();
+    let config = dir.path("rack.toml").display().to_string();
+    std::fs::write(&config, "servers_max = 6\n").expect("write");
+    let r = Rack::on(dir, &["--config", &config]);
+    let e = r.fails(1, &["server", "start", "4"]);
+    assert!(e.contains("server 4 is not the rack's yet"), "{e}");
+    assert!(!r.data().join("ssd-4.rwk").exists(), "nothing was made for it");
+    r.ok(&["server", "add"]);
+    removed_does_not_start(&r, "4");
+}
+
+#[test]
+fn a_process_of_a_server_that_was_removed_is_not_started() {
+    let dir = Temp::new();
+    let config = dir.path("rack.toml").display().to_string();
+    std::fs::write(&config, "[ssd]\nspare = 1\n").expect("write");
+    let r = Rack::on(dir, &["--processes", "--config", &config]);
+    r.ok(&["server", "drain", "0"]);
+    let held = || {
+        let all: Value = serde_json::from_str(&r.ok(&["server", "list", "--json"])).expect("JSON");
+        all[0]["vssds"].as_u64().zip(all[0]["leaving"].as_u64()).expect("numbers")
+    };
+    wait_for("it holds nothing", || held() == (0, 0));
+    removed_does_not_start(&r, "0");
 }
 
 #[test]

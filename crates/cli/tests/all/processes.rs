@@ -183,6 +183,10 @@ fn what_cannot_run_is_said_before_anything_starts() {
     };
     let taken = UdpSocket::bind("127.0.0.1:0").expect("bind");
     let port = taken.local_addr().expect("address").port();
+    fs::write(&config, "servers_max = 6\n").expect("write");
+    let e = refused(&["up", "--processes", "--config", &config.display().to_string(), "--data", &data]);
+    assert!(e.contains("servers_max = 6") && e.contains("--processes") && !e.contains("nodes.toml"), "{e}");
+    assert!(!dir.path("data").join("rack.toml").exists(), "nothing is kept of it");
     let good = format!(
         "servers = 3\n[hosts]\nmeta = \"127.0.0.1:1\"\nswitch = \"127.0.0.1:{port}\"\n\
          servers = [\"127.0.0.1:2\", \"127.0.0.1:3\", \"127.0.0.1:4\"]\ngateways = [\"127.0.0.1:5\"]\n"
@@ -218,6 +222,46 @@ fn one_process_and_many_do_not_share_a_directory() {
     let data = r.data().display().to_string();
     let e = refused(&["up", "--processes", "--data", &data, "--nbd", &nbd]);
     assert!(e.contains("one process") && e.contains("a process for each node"), "{e}");
+}
+
+#[test]
+fn a_policy_reaches_everybody_or_it_is_said_whom_not() {
+    let mut r = start();
+    let data = r.data();
+    let file = |name: &str| fs::read_to_string(data.join(name)).expect("a configuration");
+    let pid = pid_of(&r.status(), "server-2");
+    signal(pid, libc::SIGSTOP);
+    let e = r.fails(1, &["policy", "set", "baseline"]);
+    assert!(e.contains("server-2 (no answer within") && !e.contains("server-3") && !e.contains("os error"), "{e}");
+    let shown = r.ok(&["policy", "show"]);
+    assert!(shown.starts_with("baseline\n") && shown.contains("server-2 does not answer: no answer"), "{shown}");
+    // Who was asked after it, and the files.
+    assert!(!shown.contains("policy = "), "{shown}");
+    for name in ["nodes.toml", "rack.toml"] {
+        assert!(file(name).contains("policy = \"baseline\""), "{name}: {}", file(name));
+    }
+    // What servers keep until they are started again.
+    assert!(
+        shown.contains("server-3: gc.yields = true, sched.coordinated = true until it is started again"),
+        "{shown}"
+    );
+    signal(pid, libc::SIGCONT);
+    r.ok(&["policy", "set", "baseline"]);
+    let shown = r.ok(&["policy", "show"]);
+    assert!(!shown.contains("does not answer") && !shown.contains("policy = "), "{shown}");
+    let switch = pid_of(&r.status(), "switch");
+    signal(switch, libc::SIGSTOP);
+    let shown = r.ok(&["policy", "show"]);
+    assert!(shown.starts_with("baseline\n") && shown.contains("switch does not answer"), "{shown}");
+    signal(switch, libc::SIGCONT);
+    r.stop();
+    for args in [&["policy", "set", "rackblox"][..], &["policy", "show"]] {
+        let e = r.fails(1, args);
+        assert!(e.contains("no rack runs") && !e.contains("switch"), "{e}");
+    }
+    assert!(file("rack.toml").contains("policy = \"baseline\""), "{}", file("rack.toml"));
+    r.again();
+    assert_eq!(r.ok(&["policy", "show"]), "baseline\n");
 }
 
 /// The metadata service knows that the server has run, even if its whole directory is lost.

@@ -1,9 +1,26 @@
 //! Ends and beginnings.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Rack, rackweave, text};
+use crate::harness::{Rack, rackweave, text, wait_for};
 use crate::nbd::pattern;
+
+#[test]
+fn a_rack_of_which_no_server_runs_is_not_ready() {
+    let mut r = Rack::start();
+    r.stop();
+    let (data, nbd) = (r.data().display().to_string(), format!("unix:{}", r.socket().display()));
+    let absent = ["--absent", "0", "--absent", "1", "--absent", "2", "--absent", "3"];
+    let args = [&["up", "--timing", "none", "--data", &data, "--nbd", &nbd][..], &absent].concat();
+    let up = rackweave(&args).stdout(Stdio::piped()).spawn().expect("starts");
+    // It is looked whether the rack is ready before anything is answered.
+    wait_for("it answers", || r.run(&["status", "--json"]).status.success());
+    // SAFETY: a signal to our own child.
+    unsafe { libc::kill(up.id() as i32, libc::SIGTERM) };
+    let o = up.wait_with_output().expect("ends");
+    assert!(o.status.success() && !text(&o.stdout).contains("ready"), "{}", text(&o.stdout));
+}
 
 #[test]
 fn a_clean_stop_keeps_everything_and_is_quick() {

@@ -159,8 +159,10 @@ fn servers_are_given_up_only_where_that_is_needed() {
     assert!(e.contains("--yes") && e.contains("flushed ones are not"), "{e}");
     let e = r.fails(1, &["set", "recover", "0", "--without", "2", "--yes"]);
     assert!(e.contains("set 0"), "{e}");
-    let e = r.fails(1, &["set", "recover", "99", "--without", "2", "--yes"]);
-    assert!(e.contains("no set 99"), "{e}");
+    for yes in [&[][..], &["--yes"]] {
+        let e = r.fails(1, &[&["set", "recover", "99", "--without", "2"], yes].concat());
+        assert!(e.contains("no set 99") && !e.contains("lost"), "{e}");
+    }
     let e = r.fails(1, &["set", "recover", "0", "--without", "4294967295", "--yes"]);
     assert!(e.contains("no server 4294967295") && e.contains("0 to 63"), "{e}");
     r.fails(2, &["set", "recover", "0", "--yes"]);

@@ -3,6 +3,8 @@
 use rackweave_flash::{Separation, VictimPolicy};
 use serde::{Deserialize, Serialize};
 
+use crate::switching::RedirectKind;
+
 use super::{IsolationConfig, Problem, SsdSection, need};
 
 /// When a vSSD collects garbage.
@@ -56,7 +58,7 @@ impl Default for GcSection {
 }
 
 impl GcSection {
-    pub(super) fn check(&self, ssd: &SsdSection, out: &mut Vec<Problem>) {
+    pub(super) fn check(&self, ssd: &SsdSection, redirect: RedirectKind, out: &mut Vec<Problem>) {
         let soft = self.soft_percent;
         let rule = "2 to 89 (collection ends 10 points above)";
         need(out, (2..=89).contains(&soft), "gc.soft_percent", &soft, rule);
@@ -69,6 +71,22 @@ impl GcSection {
         let rule =
             "only without software-isolated vSSDs (ssd.isolation): a channel group collects all together or not at all";
         need(out, !self.background || alone, "gc.background", &self.background, rule);
+        let told = self.policy == GcConfigPolicy::Coordinated || redirect != RedirectKind::Gc;
+        let rule = "not \"uncoordinated\" with switch.redirect \"gc\": the switch is told of no collection, and redirects nothing";
+        need(out, told, "gc.policy", &"uncoordinated", rule);
+        let default = GcSection::default();
+        let rule = "only with gc.background: nothing else asks whether a vSSD is idle";
+        let used = |same: bool| self.background || same;
+        let valid = self.idle_alpha > 0.0 && self.idle_alpha <= 1.0;
+        need(out, !valid || used(self.idle_alpha == default.idle_alpha), "gc.idle_alpha", &self.idle_alpha, rule);
+        let valid = (1..=60_000).contains(&self.idle_over_ms);
+        need(
+            out,
+            !valid || used(self.idle_over_ms == default.idle_over_ms),
+            "gc.idle_over_ms",
+            &self.idle_over_ms,
+            rule,
+        );
         need(out, (1..=60_000).contains(&self.idle_over_ms), "gc.idle_over_ms", &self.idle_over_ms, "1 to 60000");
     }
 }

@@ -232,7 +232,7 @@ impl RackConfig {
         let mut problems = Vec::new();
         self.check_shape(&mut problems);
         self.ssd.check(&mut problems);
-        self.gc.check(&self.ssd, &mut problems);
+        self.gc.check(&self.ssd, self.switch.redirect, &mut problems);
         self.sched.check(&mut problems);
         self.lease.check(&mut problems);
         self.client.check(&mut problems);
@@ -279,7 +279,13 @@ impl RackConfig {
         let (max, rule) = (self.servers_max(), format!("servers ({}) to {SERVERS_MAX}", self.servers));
         need(out, (self.servers..=SERVERS_MAX).contains(&max), "servers_max", &max, rule);
         let named = self.servers_max.is_some() && self.hosts.is_some();
-        need(out, !named, "servers_max", &max, "not with [hosts], which names every server");
+        need(
+            out,
+            !named,
+            "servers_max",
+            &max,
+            "not with [hosts] or --processes: each server that may come has its address from the start",
+        );
         let slots = self.slots().saturating_mul(self.ssd.isolation.count());
         let rule = format!("replicas + ssd.spare, times the levels of ssd.isolation, at most {VSSDS_MAX}");
         need(out, slots <= VSSDS_MAX, "ssd.spare", &self.ssd.spare, rule);

@@ -38,6 +38,66 @@ fn what_idle_means_is_checked_and_reaches_the_servers() {
     assert_eq!((gc.background, gc.idle_alpha, gc.idle_over), (true, 1.0, Span::from_millis(7)));
 }
 
+/// Names of keys at this place of a configuration: the error for one that is unknown lists them.
+fn known(section: &str) -> Vec<String> {
+    let text = if section.is_empty() { "nobody = 1\n".into() } else { format!("[{section}]\nnobody = 1\n") };
+    let e = RackConfig::parse(&text).unwrap_err().to_string();
+    let Some((_, list)) = e.split_once("expected ") else { return Vec::new() };
+    list.split('`').skip(1).step_by(2).map(String::from).collect()
+}
+
+#[test]
+fn every_key_is_in_the_documents() {
+    let docs = [
+        include_str!("../../../../docs/cli.md"),
+        include_str!("../../../../docs/distributed.md"),
+        include_str!("../../../../docs/switch.md"),
+        include_str!("../../../../docs/security.md"),
+        include_str!("../../../../docs/replay.md"),
+    ]
+    .concat();
+    let top = known("");
+    assert!(top.len() > 20 && top.contains(&"overcommit".to_string()), "{top:?}");
+    let default = RackConfig::default().table();
+    let mut missing = Vec::new();
+    for key in top {
+        // Sections are those of which another key is unknown, not the section itself of another type.
+        let within = if default.get(&key).is_none_or(Value::is_table) { known(&key) } else { Vec::new() };
+        if within.is_empty() && !docs.contains(&format!("`{key}`")) && !docs.contains(&format!("`{key} =")) {
+            missing.push(key.clone());
+        }
+        // As a key, or in a section that is shown whole.
+        for k in within {
+            let shown = docs.split(&format!("\n[{key}]")).skip(1).any(|after| {
+                let section = after.split("\n[").next().unwrap_or_default().split("```").next().unwrap_or_default();
+                section.lines().any(|l| l.starts_with(&format!("{k} =")))
+            });
+            let named = [format!("`{key}.{k}"), format!("[[{key}.{k}]]")].iter().any(|name| docs.contains(name));
+            if !shown && !named {
+                missing.push(format!("{key}.{k}"));
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
+fn keys_that_would_do_nothing_beside_each_other_are_refused() {
+    let refused = |text: &str| RackConfig::parse(text).unwrap_err().to_string();
+    let e = refused("policy = \"rackblox\"\n[gc]\npolicy = \"uncoordinated\"\n");
+    assert!(e.contains("gc.policy") && e.contains("switch.redirect"), "{e}");
+    let e = refused("policy = \"baseline\"\n[switch]\nredirect = \"gc\"\n");
+    assert!(e.contains("gc.policy") && e.contains("switch.redirect"), "{e}");
+    for text in ["idle_alpha = 0.7", "idle_over_ms = 7"] {
+        let e = refused(&format!("[gc]\n{text}\n"));
+        assert!(e.contains(&text.replace(" =", "")[..8]) && e.contains("gc.background"), "{e}");
+        let cfg = RackConfig::parse(&format!("[gc]\nbackground = true\n{text}\n")).expect("it is used");
+        // Another policy ends background collection, and leaves nothing that a start would refuse.
+        let other = Policy::Baseline.apply(&cfg);
+        assert_eq!(RackConfig::parse(&other.to_toml()), Ok(other), "{text}");
+    }
+}
+
 #[test]
 fn collection_that_yields_holds_a_die_for_a_command_and_is_suspended_where_that_is_possible() {
     let told = |text: &str| {
@@ -158,8 +218,8 @@ fn a_policy_sets_what_is_not_written() {
 
 #[test]
 fn what_is_written_wins_over_the_policy() {
-    let cfg = RackConfig::parse("policy = \"baseline\"\n[switch]\nredirect = \"gc\"\n").expect("no contradiction");
-    assert_eq!((cfg.gc.policy, cfg.switch.redirect), (GcConfigPolicy::Uncoordinated, RedirectKind::Gc));
+    let cfg = RackConfig::parse("policy = \"baseline\"\n[switch]\nredirect = \"load\"\n").expect("no contradiction");
+    assert_eq!((cfg.gc.policy, cfg.switch.redirect), (GcConfigPolicy::Uncoordinated, RedirectKind::Load));
     assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg));
     // As the data directories of earlier versions have it.
     let older = RackConfig::parse("[gc]\nredirect = false\nsoft_percent = 40\n").expect("an earlier form");

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::channel::Channel;
+use super::links;
 use super::processes::{self, NODES_FILE};
 use crate::embedded::control::{self, Answer, AskError, Command, Process, Server, Status};
 use crate::embedded::up::{self, UpError};
 use crate::hosts::NodeName;
 
 /// A process that does not say how it is by then hangs.
-const STATUS_WAIT: Duration = Duration::from_secs(2);
+pub(super) const STATUS_WAIT: Duration = Duration::from_secs(2);
 
 /// How a rack is reached.
 pub enum Way {
@@ -70,20 +71,12 @@ pub fn ask(way: &Way, command: &Command, timeout: Duration) -> Result<Answer, As
         Command::ServerKill { server } => return processes::hold_server(way, *server),
         Command::ServerStart { server } => return processes::let_server_start(way, *server),
         Command::PolicySet { policy } => return super::policy::set(way, policy, timeout),
-        Command::PolicyShow => NodeName::Switch.to_string(),
-        // Either end lets nothing through; the switch may be in the kernel.
-        Command::LinkCut { a, b } | Command::LinkMend { a, b } => {
-            let end = if *a == NodeName::Switch.to_string() { b } else { a };
-            if !all.contains(end) {
-                let message = format!("there is no node {end}: the rack's are {}", all.join(", "));
-                return Ok(Answer::Error { message });
-            }
-            end.clone()
-        }
+        Command::PolicyShow => return super::policy::show(way, timeout),
+        Command::LinkCut { a, b } => return links::change(way, &all, (a, b), true, timeout),
+        Command::LinkMend { a, b } => return links::change(way, &all, (a, b), false, timeout),
         _ => NodeName::Meta.to_string(),
     };
     match way.ask_node(&to, command, timeout) {
-        answer if to != NodeName::Meta.to_string() => answer,
         Err(AskError::NotRunning { .. }) => Err(match gather(way, &all) {
             Ok(_) => AskError::NoMeta { data: way.place().into() },
             Err(e) => e,
@@ -138,6 +131,12 @@ fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
             None => whole.servers.push(from),
         }
     }
+    if let Way::Data(data) = way {
+        // Also those whose end does not run now.
+        whole.rack.links_cut.extend(links::listed(data, all));
+        whole.rack.links_cut.sort();
+        whole.rack.links_cut.dedup();
+    }
     whole.rack.data = way.place().display().to_string();
     Ok(whole)
 }
@@ -183,7 +182,8 @@ fn sum(all: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     }
 }
 
-fn reason(e: &AskError) -> String {
+/// Why a node did not answer, without where.
+pub(super) fn reason(e: &AskError) -> String {
     match e {
         AskError::NotRunning { .. } => "it does not run".into(),
         AskError::Io { error, .. } | AskError::Channel { error, .. } => error.to_string(),

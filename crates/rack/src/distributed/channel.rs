@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::authority::{AUTHORITY_FILE, HOST_FILE, HOST_KEY_FILE};
 use super::{DistributedError, addresses};
 use crate::config::{Problem, RackConfig};
-use crate::embedded::control::{Answer, AskError, Command, LINE_MAX};
+use crate::embedded::control::{Answer, AskError, Command, LINE_MAX, said_in_time};
 use crate::embedded::net::{Address, ListenError, Listener};
 use crate::embedded::secure::{Renewing, SecureError, read};
 use crate::hosts::{HostsSection, NodeName};
@@ -147,13 +147,14 @@ impl Channel {
         tcp.set_read_timeout(Some(timeout)).and_then(|()| tcp.set_write_timeout(Some(timeout))).map_err(failed)?;
         tcp.set_nodelay(true).map_err(failed)?;
         let conn = ClientConnection::new(self.config.clone(), host.clone()).map_err(|e| failed(io::Error::other(e)))?;
+        let heard = |error: io::Error| failed(said_in_time(error, timeout));
         let mut stream = BufReader::new(StreamOwned::new(conn, tcp));
         let answer = |error| AskError::Answer { data: name.into(), error };
         let mut line = serde_json::to_vec(command).map_err(answer)?;
         line.push(b'\n');
-        stream.get_mut().write_all(&line).and_then(|()| stream.get_mut().flush()).map_err(failed)?;
+        stream.get_mut().write_all(&line).and_then(|()| stream.get_mut().flush()).map_err(heard)?;
         let mut text = Vec::new();
-        io::Read::take(&mut stream, LINE_MAX as u64).read_until(b'\n', &mut text).map_err(failed)?;
+        io::Read::take(&mut stream, LINE_MAX as u64).read_until(b'\n', &mut text).map_err(heard)?;
         if text.is_empty() {
             return Err(failed(io::Error::new(io::ErrorKind::UnexpectedEof, "it went away without an answer")));
         }

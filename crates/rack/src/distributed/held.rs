@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::ask::Way;
+use crate::build::BuildError;
 use crate::embedded::control::{Answer, AskError, Command};
 use crate::hosts::NodeName;
 
@@ -65,9 +66,18 @@ pub(super) fn hold_server(way: &Way, server: u32) -> Result<Answer, AskError> {
     Ok(Answer::Done)
 }
 
+/// The metadata service took the server out for good. Without its word a server may start: it refuses it itself.
+fn removed(way: &Way, server: u32) -> bool {
+    match way.ask_node(&NodeName::Meta.to_string(), &Command::ServerList, PID_WAIT) {
+        Ok(Answer::Servers(all)) => all.iter().any(|s| s.server == server && s.state == "removed"),
+        _ => false,
+    }
+}
+
 /// `server start` of a rack in several processes.
 pub(super) fn let_server_start(way: &Way, server: u32) -> Result<Answer, AskError> {
     Ok(match place(way, server) {
+        Ok(_) if removed(way, server) => Answer::Error { message: BuildError::Removed { server }.to_string() },
         Ok(data) if is_held(data, NodeName::Server(server)) => {
             release(data, server);
             Answer::Done

@@ -11,6 +11,7 @@ pub mod channel;
 mod held;
 pub mod kernel;
 pub mod key;
+mod links;
 pub mod namespaces;
 pub mod net;
 pub mod node;

@@ -116,9 +116,10 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     };
     let drive_of = devices.first().and_then(FileSsd::rack);
     let hosted = Hosted::One { node, gateways, empty, drive_of };
+    let cut = super::links::cut_at(&options.data, &name.to_string())?;
     let lost = Lost { path: up::device_path(&dir, ssd), server: ssd, drive_of };
     let (key_file, ready, first_ssd) = (hosts.key_file.clone(), Box::new(ready), SsdId(ssd));
-    let run = Run { net, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost };
+    let run = Run { net, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut };
     if name == NodeName::Meta {
         let (store, saved, rack) = up::store(&dir)?;
         let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
@@ -178,6 +179,8 @@ struct Run {
     ready: Announce,
     admitted: Option<Admitted>,
     lost: Lost,
+    /// Nodes to which nothing gets through from the start.
+    cut: Vec<String>,
 }
 
 /// What is wrong if the metadata service refuses the server.
@@ -205,7 +208,13 @@ impl Run {
         store: M,
     ) -> Result<(), UpError> {
         let asked = Asked { client: nodes.client(), admin: nodes.admin() };
-        let engine = Engine::with_ssds_from(self.first_ssd, nodes, devices, store);
+        let mut engine = Engine::with_ssds_from(self.first_ssd, nodes, devices, store);
+        let own = self.facts.node.as_ref().and_then(|(name, _)| self.facts.node_named(name));
+        for (own, other) in own.into_iter().flat_map(|own| self.cut.iter().map(move |o| (own, o))) {
+            if let Some(other) = self.facts.node_named(other) {
+                engine.cut_link(own, other, true);
+            }
+        }
         let syncer = Syncer::new(true)?;
         let mut serve = Serve::new(engine, asked, Some(self.net), self.facts, syncer, self.signal, self.listeners)?;
         serve.keys_in(self.key_file);

@@ -106,7 +106,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let signal = up::signals()?;
     let dir = DataDir::open(&options.data)?;
     refuse_together(dir.path())?;
-    let mut cfg = up::configure(&dir, options, |_, _| Ok(()))?;
+    let mut cfg = up::configure(&dir, options, |_, cfg| fits_processes(cfg))?;
     let namespaces = options.netns.map(|kind| namespaces(&dir, &mut cfg, options, kind)).transpose()?;
     if namespaces.is_none() {
         hosts(&dir, &mut cfg)?;
@@ -117,6 +117,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     check(&dir, &cfg, &config, &names, namespaces.is_none())?;
     replaced(&dir, &cfg, &options.replace_ssd)?;
     (0..cfg.servers).for_each(|i| super::held::release(dir.path(), i));
+    super::links::mend_all(dir.path());
     let poll = Poll::new()?;
     poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
     let mut all = Processes {
@@ -161,6 +162,13 @@ fn namespaces(
     cfg.validate().map_err(UpError::Options)?;
     dir.write(NAMESPACES_FILE, namespaces.listed().as_bytes())?;
     Ok(namespaces)
+}
+
+/// What a process for each node cannot do is said before anything is written.
+fn fits_processes(cfg: &RackConfig) -> Result<(), DistributedError> {
+    let mut cfg = cfg.clone();
+    cfg.hosts.get_or_insert_with(|| draw(cfg.servers, Path::new(KEY_FILE)));
+    Ok(cfg.validate()?)
 }
 
 /// The rack's own key, made if there is none yet.

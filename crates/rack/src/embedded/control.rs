@@ -509,6 +509,16 @@ pub fn short_path(dir: &Path, name: &str) -> io::Result<(std::fs::File, PathBuf)
     Ok((open, path))
 }
 
+/// A wait that ended without an answer, in words.
+pub(crate) fn said_in_time(error: io::Error, timeout: std::time::Duration) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", timeout.as_secs_f64()))
+        }
+        _ => error,
+    }
+}
+
 /// Asks the rack that runs on `data`, waiting at most `timeout` for each read.
 pub fn ask(data: &Path, command: &Command, timeout: std::time::Duration) -> Result<Answer, AskError> {
     use std::io::{BufRead, BufReader, Write};
@@ -523,7 +533,8 @@ pub fn ask(data: &Path, command: &Command, timeout: std::time::Duration) -> Resu
     line.push(b'\n');
     stream.write_all(&line).map_err(failed)?;
     let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).map_err(|error| AskError::Io { data: data.into(), error })?;
+    let read = BufReader::new(stream).read_line(&mut answer);
+    read.map_err(|error| AskError::Io { data: data.into(), error: said_in_time(error, timeout) })?;
     if answer.is_empty() {
         let error = io::Error::new(io::ErrorKind::UnexpectedEof, "it went away without an answer");
         return Err(AskError::Io { data: data.into(), error });

@@ -38,6 +38,10 @@ pub trait Nodes {
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects);
     /// A node ends without a word, as if its process had been killed.
     fn end(&mut self, _node: NodeId) {}
+    /// Whether a node that ended may begin again, before its device is opened.
+    fn may_begin(&self, _node: NodeId) -> Result<(), BuildError> {
+        Ok(())
+    }
     /// A new life of a node that ended, with what it kept on its device.
     fn begin(&mut self, node: NodeId) -> Result<(), BuildError> {
         Err(BuildError::NotHere { node })

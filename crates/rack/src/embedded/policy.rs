@@ -17,6 +17,11 @@ const LIVE: [&str; 8] = [
     "switch.redirect",
 ];
 
+/// What a server is made with and keeps until it is started again, of the keys that a policy changes.
+pub(crate) fn made_with(cfg: &RackConfig) -> [(&'static str, bool); 2] {
+    [("gc.yields", cfg.gc.yields), ("sched.coordinated", cfg.sched.coordinated)]
+}
+
 /// Why a rack keeps its policy.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {

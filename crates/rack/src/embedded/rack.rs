@@ -19,6 +19,7 @@ use super::up::random_u64;
 use crate::build::{self, BuildError};
 use crate::config::RackConfig;
 use crate::distributed::kernel::{KernelNode, counted};
+use crate::hosts::NodeName;
 use crate::policy::Policy;
 use crate::racks;
 use crate::switching::{DataPlaneKind, RedirectKind};
@@ -60,6 +61,8 @@ pub struct RackNodes {
     /// Of the other racks.
     far_switches: Vec<Switch>,
     servers: Vec<Option<Server>>,
+    /// Of each, the keys that it keeps until it is started again, and their values.
+    made: Vec<[(&'static str, bool); 2]>,
     /// With its id.
     client: Option<(NodeId, VolumeClient)>,
 }
@@ -104,6 +107,7 @@ impl RackNodes {
             meta,
             switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg, 0)))),
             far_switches: (1..cfg.racks.count).map(|rack| build::switch(cfg, rack)).collect(),
+            made: vec![policy::made_with(cfg); cfg.servers_max() as usize],
             servers,
             client: client.map(|i| (layout.client(i), build::client(&of_client, i, nonce()))),
         })
@@ -185,6 +189,12 @@ impl Nodes for RackNodes {
         if self.cfg.switch.redirect == RedirectKind::Load && build::redirect(&self.cfg) == Redirect::Gc {
             otherwise.push("switch.redirect = \"gc\" (a switch in the kernel knows nothing of loads)".into());
         }
+        let now = policy::made_with(&self.cfg);
+        for (i, made) in self.made.iter().enumerate().filter(|(i, made)| self.server(*i).is_some() && **made != now) {
+            let kept = made.iter().filter(|key| !now.contains(key)).map(|(key, value)| format!("{key} = {value}"));
+            let kept = kept.collect::<Vec<_>>().join(", ");
+            otherwise.push(format!("{}: {kept} until it is started again", NodeName::Server(i as u32)));
+        }
         Some(PolicyState { policy: self.cfg.policy.name().into(), otherwise })
     }
 
@@ -214,8 +224,19 @@ impl Nodes for RackNodes {
         }
     }
 
+    fn may_begin(&self, node: NodeId) -> Result<(), BuildError> {
+        let server = self.place(node).ok_or(BuildError::NotHere { node })? as u32;
+        // Where the metadata service is elsewhere it refuses the server itself.
+        match self.meta.as_ref().map(|m| m.is_removed(server)) {
+            Some(Some(true)) => Err(BuildError::Removed { server }),
+            Some(None) => Err(BuildError::NotAdded { server }),
+            Some(Some(false)) | None => Ok(()),
+        }
+    }
+
     fn begin(&mut self, node: NodeId) -> Result<(), BuildError> {
         let s = self.place(node).ok_or(BuildError::NotHere { node })?;
+        self.made[s] = policy::made_with(&self.cfg);
         self.servers[s] = Some(one_server(&self.cfg, s as u32, random_u64(), self.hosted)?);
         Ok(())
     }

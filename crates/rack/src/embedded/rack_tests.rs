@@ -127,7 +127,11 @@ fn reads_leave_a_slow_server_to_its_peers_and_come_back_by_another_policy() {
     r.engine.set_policy(r.now, Policy::Rackblox).expect("live");
     let by_gc = r.reads(4_000, 16);
     assert!(by_gc[SLOW as usize] * 2 > by_gc[0].max(by_gc[2]), "{by_gc:?}");
+    // What they were made with stays until they are started again, and is shown.
+    let made = |i| format!("server-{i}: gc.yields = true until it is started again");
+    assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, [0, 1, 2].map(made));
     r.engine.set_policy(r.now, Policy::Rackweave).expect("live");
+    assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, Vec::<String>::new());
     let again = r.reads(4_000, 16);
     assert!(again[SLOW as usize] * 2 < again[0].min(again[2]), "{again:?}");
 }

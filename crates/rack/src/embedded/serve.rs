@@ -479,7 +479,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     /// Announces the rack once every set has enough members that serve.
     fn look_whether_ready(&mut self, now: Time) {
         let nodes = &self.engine.nodes;
-        let mut serving: BTreeMap<u32, usize> = BTreeMap::new();
+        // Those, too, of which no vSSD is here.
+        let mut serving: BTreeMap<u32, usize> = (0..self.facts.sets()).map(|set| (set, 0)).collect();
         for v in (0..nodes.count()).flat_map(|n| nodes.vssds(NodeId(n), now)) {
             *serving.entry(v.set).or_default() += usize::from(v.serving);
         }

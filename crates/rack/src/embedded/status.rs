@@ -81,6 +81,10 @@ impl Facts {
     pub fn node_named(&self, name: &str) -> Option<NodeId> {
         self.names.iter().position(|n| n == name).map(|i| NodeId(i as u32))
     }
+    /// Replica sets of the rack: theirs are the numbers below it.
+    pub fn sets(&self) -> u32 {
+        self.isolation.len() as u32 * self.sets_per_level
+    }
     /// Isolation of the vSSDs of a set.
     pub fn level_of(&self, set: SetId) -> Option<IsolationConfig> {
         self.isolation.get(set.0.checked_div(self.sets_per_level)? as usize).copied()

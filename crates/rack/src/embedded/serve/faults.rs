@@ -66,6 +66,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         if !self.engine.has_ended(server as usize) {
             return Err(format!("server {server} is running"));
         }
+        self.engine.nodes.may_begin(node).map_err(|e| e.to_string())?;
         let Some(open) = &mut self.reopen else { return Ok(()) };
         let file = open(server)?;
         self.engine.begin_server(node, server as usize, file).map_err(|e| e.to_string())
