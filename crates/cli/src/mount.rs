@@ -71,16 +71,20 @@ fn check_dir(dir: &Path) -> Result<(), Failure> {
     match std::fs::metadata(dir) {
         Ok(m) if m.is_dir() => Ok(()),
         Ok(_) => Err(format!("{}: not a directory", dir.display()).into()),
-        // A mount whose server died: what is left of it answers so.
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
-            let dir = dir.display();
-            Err(format!(
-                "{dir}: the process that served what is mounted here is gone; fusermount3 -u {dir} unmounts it"
-            )
-            .into())
-        }
-        Err(e) => Err(format!("{}: {e}", dir.display()).into()),
+        Err(e) => Err(unusable(dir, &e)),
     }
+}
+
+/// Why nothing can be mounted there.
+fn unusable(dir: &Path, e: &io::Error) -> Failure {
+    let dir = dir.display();
+    match e.raw_os_error() {
+        Some(libc::ENOTCONN) => {
+            format!("{dir}: the process that served what is mounted here is gone; fusermount3 -u {dir} unmounts it")
+        }
+        _ => format!("{dir}: {e}"),
+    }
+    .into()
 }
 
 fn serve(fs: &SharedFs, a: &Mount, root: bool) -> Result<(), Failure> {
@@ -97,8 +101,12 @@ fn serve(fs: &SharedFs, a: &Mount, root: bool) -> Result<(), Failure> {
     // Before it is mounted: a signal that comes between would leave it mounted without anybody who serves it.
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
     let mut session = Session::new(Fuse(fs.clone()), &a.dir, &config).map_err(|e| {
-        let how = if root { "" } else { " (without root, fusermount3 is needed)" };
-        format!("{}: {e}{how}", a.dir.display())
+        let how = if root || e.raw_os_error() == Some(libc::ENOTCONN) {
+            ""
+        } else {
+            " (without root, fusermount3 is needed)"
+        };
+        format!("{}{how}", unusable(&a.dir, &e))
     })?;
     let (ended, end) = channel::<()>();
     let stop = signals.handle();

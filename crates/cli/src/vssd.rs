@@ -75,6 +75,7 @@ pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
     if !making && !file.drive.exists() {
         return Err(format!("{}: there is no drive (rackweave vssd create makes one)", file.drive.display()).into());
     }
+    let new = making && !file.drive.exists();
     let levels = if let VssdCmd::Create { levels, .. } = command { chosen(levels) } else { None };
     let mut d = drive::open_with(&file.drive, &file.profile, file.drive_size.0, levels.as_ref())?;
     let mut out = io::stdout();
@@ -89,7 +90,10 @@ pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
     let done = match command {
         VssdCmd::Create { isolation, level, levels: _, capacity: Size(capacity), json } => {
             let made = d.alloc_vssd((*isolation).into(), *level, *capacity);
-            made.map_err(Failure::from).and_then(|id| say(&mut out, &[facts(d.manager(), id)?], d.manager(), json))
+            made.map_err(Failure::from).and_then(|id| {
+                say(&mut out, &[facts(d.manager(), id)?], d.manager(), json)?;
+                warn_of_few_blocks(d.manager().blocks(id)?.0, id)
+            })
         }
         VssdCmd::List(json) => {
             let all: Result<Vec<_>, _> = d.manager().vssds().map(|v| facts(d.manager(), v.id)).collect();
@@ -105,7 +109,26 @@ pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
         }),
         VssdCmd::Delete { id } => d.dealloc_vssd(VssdId(*id)).map_err(Failure::from),
     };
+    // A drive that was made for a virtual SSD which was refused is in nobody's way. While it is ours.
+    if new && d.manager().vssds().next().is_none() {
+        std::fs::remove_file(&file.drive)?;
+    }
     // Whatever it said, the drive is closed in order.
     d.close()?.close()?;
     done
+}
+
+/// How many blocks a virtual SSD has follows from the size of the drive.
+fn warn_of_few_blocks(blocks: u32, id: VssdId) -> Result<(), Failure> {
+    use rackweave_kv::store::BLOCKS_MIN as KV;
+    use rackweave_vlfs::BLOCKS_MIN as FILES;
+    if blocks < KV {
+        let too_few = if blocks < FILES { "too few for `mount`" } else { "enough for `mount`" };
+        writeln!(
+            io::stderr(),
+            "rackweave: {id} has {blocks} blocks: {too_few}, which needs {FILES}, and too few for `kv`, which needs {KV}; on a larger \
+             drive (--drive-size) it has more"
+        )?;
+    }
+    Ok(())
 }

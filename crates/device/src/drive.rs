@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use rackweave_core::SsdId;
+use rackweave_flash::flaws::Flaws;
 use rackweave_flash::manager::alloc::{LevelsError, ThroughputLevels};
 use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
-use rackweave_flash::manager::{FlashManager, ManagerConfig};
+use rackweave_flash::manager::{ConfigError, FlashManager, ManagerConfig};
 use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{Profile, ProfileError, Timing};
 
@@ -14,12 +15,15 @@ use crate::{FileSsd, Made, OpenError, OsFile, Shape};
 /// γ, what a channel is erased by between swaps, is a channel's life ÷ this: 24 TB of 64 GB erased 10,000 times, as in FlashBlox
 /// §3.1.5.
 const GAMMA_PART: u64 = 27;
+const MIB: u64 = 1 << 20;
 
 /// Why a drive was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
     #[error("no device profile is called {name}; there are {known}")]
     NoProfile { name: String, known: String },
+    #[error("a drive of {bytes} bytes is too small for the profile {name}: the least is {least_mib} MiB")]
+    TooSmall { name: String, bytes: u64, least_mib: u64 },
     #[error(transparent)]
     Profile(#[from] ProfileError),
     #[error("{path}: {error}")]
@@ -36,8 +40,20 @@ pub enum DriveError {
     Manager(#[from] ManagerError),
 }
 
+impl DriveError {
+    /// A larger drive may do.
+    fn is_of_size(&self) -> bool {
+        use {ConfigError::SoftPlanes, ManagerError::Config};
+        matches!(
+            self,
+            DriveError::Profile(ProfileError::TooSmall { .. }) | DriveError::Manager(Config(SoftPlanes { .. }))
+        )
+    }
+}
+
 /// Opens the drive in the file, or makes it there: the built-in profile, scaled to at most `bytes`. Commands take no
-/// modelled time; channels and dies that wear more than others trade places with them. One process at a time.
+/// modelled time; channels and dies that wear more than others trade places with them. One process at a time. Erase blocks fail at
+/// the end of their life ([`Flaws::of_age`]).
 pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFile>>, DriveError> {
     open_with(path, profile, bytes, None)
 }
@@ -53,11 +69,8 @@ pub fn open_with(
     let known = || Profile::builtin_names().join(", ");
     let none = || DriveError::NoProfile { name: profile.into(), known: known() };
     let base = Profile::builtin(profile).ok_or_else(none)?;
-    let mut cfg = ManagerConfig::new(SsdId(0), base.scaled_to(bytes)?);
-    cfg.timing = Timing::None;
-    let g = &cfg.profile.geometry;
-    let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
-    cfg.wear = WearPolicy::adaptive((channel * u64::from(cfg.profile.endurance) / GAMMA_PART).max(channel));
+    let mut cfg =
+        config(&base, bytes).map_err(|e| if e.is_of_size() { too_small(&base, profile, bytes, e) } else { e })?;
     levels.map_or(Ok(()), |l| l.check(&cfg.cut()))?;
     let (g, meta_bytes) = (cfg.profile.geometry, FlashManager::meta_bytes(&cfg.cut()));
     let (blocks, pages_per_block, page_bytes) = (g.blocks(), g.pages_per_block, g.page_bytes);
@@ -71,13 +84,33 @@ pub fn open_with(
     }
     let shape = Shape { blocks, pages_per_block, page_bytes, meta_bytes };
     let made = Some(Made::new(profile, bytes));
-    let device =
+    let mut device =
         FileSsd::open_as(file, SsdId(0), shape, made).map_err(|error| DriveError::Format { path: name(), error })?;
     cfg.levels = device.levels().map_err(|error| DriveError::Format { path: name(), error })?.unwrap_or_default();
     if let Some(wanted) = levels.filter(|l| **l != cfg.levels) {
         return Err(DriveError::OtherLevels { path: name(), found: cfg.levels.into(), wanted: wanted.clone().into() });
     }
+    device.fail_by(Flaws::none().of_age(&cfg.profile));
     Ok(Drive::open(cfg, device)?)
+}
+
+fn config(base: &Profile, bytes: u64) -> Result<ManagerConfig, DriveError> {
+    let mut cfg = ManagerConfig::new(SsdId(0), base.scaled_to(bytes)?);
+    cfg.timing = Timing::None;
+    let g = &cfg.profile.geometry;
+    let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
+    cfg.wear = WearPolicy::adaptive((channel * u64::from(cfg.profile.endurance) / GAMMA_PART).max(channel));
+    cfg.check().map_err(ManagerError::from)?;
+    Ok(cfg)
+}
+
+/// The same with the least size that does.
+fn too_small(base: &Profile, name: &str, bytes: u64, e: DriveError) -> DriveError {
+    let mut larger = bytes / MIB + 1..=base.geometry.capacity() / MIB;
+    match larger.find(|mib| config(base, mib * MIB).is_ok()) {
+        Some(least_mib) => DriveError::TooSmall { name: name.into(), bytes, least_mib },
+        None => e,
+    }
 }
 
 /// Who has the lock of the file, as far as `/proc/locks` tells.

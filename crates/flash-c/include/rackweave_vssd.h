@@ -82,7 +82,8 @@ int fbx_dealloc_virtual_ssd(fbx_drive *drive, vssd_t vssd);
 int fbx_get_block_size(fbx_drive *drive, vssd_t vssd, uint64_t *block_size, uint32_t *page_size);
 /* ReadData: block i of the virtual SSD lies at i * block size. */
 int fbx_read_data(fbx_drive *drive, vssd_t vssd, void *buf, uint64_t offset, size_t size);
-/* AllocBlock */
+/* AllocBlock. A block of which nothing is written is nobody's after the next fbx_open, whatever was synced: writing it gives
+ * FBX_E_FREED_BLOCK, and its number may be given out again. */
 int fbx_alloc_block(fbx_drive *drive, vssd_t vssd, block_t *block);
 /* WriteData: appends whole pages. */
 int fbx_write_data(fbx_drive *drive, vssd_t vssd, block_t block, const void *buf, size_t size);

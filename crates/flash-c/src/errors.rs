@@ -32,7 +32,7 @@ impl Error {
             Error::Null => 1,
             Error::Size { .. } => 30,
             Error::Open(e) => match e {
-                DriveError::NoProfile { .. } | DriveError::Profile(_) => 2,
+                DriveError::NoProfile { .. } | DriveError::TooSmall { .. } | DriveError::Profile(_) => 2,
                 DriveError::File { .. }
                 | DriveError::InUse { .. }
                 | DriveError::Format { .. }

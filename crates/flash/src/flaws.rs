@@ -1,23 +1,43 @@
-//! Programs and erases that fail, for simulations and trials.
+//! Programs and erases that fail: at the end of a block's life, and as simulations and trials want it.
 
 use rackweave_core::device::{DeviceError, DeviceOp};
 use rackweave_core::rng::mix64;
 
 use crate::backend::block_of;
+use crate::profile::Profile;
 
 /// Which programs and erases of a drive fail, drawn from a seed: a block that fails does so however often it is asked, until
-/// it is erased, which draws anew.
+/// it is erased, which draws anew. One that has come to the end of its life is never erased again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flaws {
     seed: u64,
     programs: f64,
     erases: f64,
+    /// Erases that every block lives through, and the most that one lives through beyond.
+    life: Option<(u32, u32)>,
 }
 
 impl Flaws {
     /// Of all programs and of all erases, the parts that fail: from 0 to 1.
     pub fn new(seed: u64, programs: f64, erases: f64) -> Flaws {
-        Flaws { seed, programs, erases }
+        Flaws { seed, programs, erases, life: None }
+    }
+    /// Nothing fails.
+    pub fn none() -> Flaws {
+        Flaws::new(0, 0.0, 0.0)
+    }
+    /// No block lives through more than `least` erases and up to `spread` further ones, by its number.
+    pub fn end_of_life(self, least: u32, spread: u32) -> Flaws {
+        Flaws { life: Some((least, spread)), ..self }
+    }
+    /// The end of life on a drive of the profile (FB1): its endurance, and up to a tenth more (assumed).
+    pub fn of_age(self, profile: &Profile) -> Flaws {
+        self.end_of_life(profile.endurance, profile.endurance / 10)
+    }
+    fn outlived(&self, block: u32, erase_count: u16) -> bool {
+        let Some((least, spread)) = self.life else { return false };
+        let more = mix64(u64::from(block)) % (u64::from(spread) + 1);
+        u64::from(erase_count) > u64::from(least) + more
     }
     /// [`DeviceError::BadBlock`] if the command is to fail.
     ///
@@ -26,9 +46,12 @@ impl Flaws {
     pub fn check(&self, op: &DeviceOp) -> Result<(), DeviceError> {
         let fails = match op {
             DeviceOp::Program { page, image } => {
-                self.draw(page.block, image.oob.erase_count, 1) < self.fails_by(u32::from(page.page) + 1)
+                self.programs > 0.0
+                    && self.draw(page.block, image.oob.erase_count, 1) < self.fails_by(u32::from(page.page) + 1)
             }
-            DeviceOp::Erase { block, oob } => self.draw(*block, oob.erase_count, 2) < self.erases,
+            DeviceOp::Erase { block, oob } => {
+                self.outlived(*block, oob.erase_count) || self.draw(*block, oob.erase_count, 2) < self.erases
+            }
             _ => false,
         };
         let block = block_of(op).filter(|_| fails);
@@ -54,6 +77,23 @@ mod tests {
         let oob = BlockOob { erase_count, ..BlockOob::default() };
         let image = Box::new(PageImage { sequence: 1, oob, slots: Vec::new().into() });
         DeviceOp::Program { page: PageAddr { block, page }, image }
+    }
+
+    #[test]
+    fn no_block_outlives_its_endurance_by_more_than_a_tenth() {
+        let flaws = Flaws::none().of_age(&Profile::builtin("p-ssd").expect("built in"));
+        let erase = |block, erase_count| {
+            flaws.check(&DeviceOp::Erase { block, oob: BlockOob { erase_count, ..BlockOob::default() } })
+        };
+        let mut lives = std::collections::BTreeSet::new();
+        for block in 0..500 {
+            assert_eq!((erase(block, 10_000), erase(block, 11_001)), (Ok(()), Err(DeviceError::BadBlock { block })));
+            let dead: Vec<u16> = (10_000..11_002).filter(|n| erase(block, *n).is_err()).collect();
+            assert!(dead.windows(2).all(|w| w[1] == w[0] + 1) && dead.last() == Some(&11_001), "once dead always dead");
+            lives.insert(dead[0]);
+            assert_eq!(flaws.check(&program(block, 3, 12_000)), Ok(()), "what is on it can be written to the end");
+        }
+        assert!(lives.len() > 250, "each has its own life: {}", lives.len());
     }
 
     #[test]

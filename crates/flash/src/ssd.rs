@@ -184,13 +184,19 @@ pub enum Share {
     /// "Low": dies on channels that it shares with others of the kind, a channel group (RackBlox §3.5.2), behind a token
     /// bucket for its part of the buses.
     Software { channels: u16, dies: u32 },
+    /// Unisolated: as [`Share::Software`], but nothing limits its part of the buses.
+    None { channels: u16, dies: u32 },
 }
 
 impl Share {
+    /// It is one of a channel group.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Share::Software { .. } | Share::None { .. })
+    }
     pub fn dies(self, g: &Geometry) -> u32 {
         match self {
             Share::Channels(n) => u32::from(n) * u32::from(g.dies_per_channel),
-            Share::Dies(n) | Share::Software { dies: n, .. } => n,
+            Share::Dies(n) | Share::Software { dies: n, .. } | Share::None { dies: n, .. } => n,
         }
     }
 }
@@ -201,6 +207,7 @@ impl std::fmt::Display for Share {
             Share::Channels(n) => write!(f, "{n} channels"),
             Share::Dies(n) => write!(f, "{n} dies"),
             Share::Software { channels, dies } => write!(f, "{dies} dies on {channels} shared channels"),
+            Share::None { channels, dies } => write!(f, "{dies} dies on {channels} shared channels, unlimited,"),
         }
     }
 }
@@ -382,8 +389,8 @@ impl Ssd {
             return Err(AllocError::TooMany { max: VSSDS_MAX as u16 });
         }
         let per_channel = u32::from(g.dies_per_channel);
-        if let Share::Software { channels, dies } = share {
-            return self.alloc_shared(id, channels, dies);
+        if let Share::Software { channels, dies } | Share::None { channels, dies } = share {
+            return self.alloc_shared(id, share, channels, dies);
         }
         let unit = if matches!(share, Share::Channels(_)) { per_channel } else { 1 };
         let (mut run, mut longest, mut found) = (0, 0, None);

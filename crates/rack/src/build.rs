@@ -130,7 +130,9 @@ fn units(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> u32 {
     let channels = u32::from(profile.geometry.channels) / cfg.ssd.isolation.count();
     match level {
         IsolationConfig::Channel => channels,
-        IsolationConfig::Die | IsolationConfig::Software => channels * u32::from(profile.geometry.dies_per_channel),
+        IsolationConfig::Die | IsolationConfig::Software | IsolationConfig::None => {
+            channels * u32::from(profile.geometry.dies_per_channel)
+        }
     }
 }
 
@@ -140,14 +142,18 @@ fn share(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> Share {
     match level {
         IsolationConfig::Channel => Share::Channels(each as u16),
         IsolationConfig::Die => Share::Dies(each),
-        IsolationConfig::Software => {
+        IsolationConfig::Software | IsolationConfig::None => {
             // As few groups as have a die of each channel for each of their vSSDs.
             let channels = profile.geometry.channels / cfg.ssd.isolation.count() as u16;
             let groups = cfg.slots().div_ceil(u32::from(profile.geometry.dies_per_channel)).min(u32::from(channels));
             let members = cfg.slots().div_ceil(groups);
             let channels = channels / groups as u16;
             let dies = u32::from(channels) * u32::from(profile.geometry.dies_per_channel) / members;
-            Share::Software { channels, dies }
+            if level == IsolationConfig::None {
+                Share::None { channels, dies }
+            } else {
+                Share::Software { channels, dies }
+            }
         }
     }
 }

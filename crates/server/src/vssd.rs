@@ -4,7 +4,6 @@ use rackweave_core::msg::Role;
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::rng::mix64;
 use rackweave_core::{Epoch, Time};
-use rackweave_flash::Share;
 use rackweave_replica::{Replica, ReplicaConfig};
 use rackweave_sched::Predictor;
 
@@ -84,7 +83,7 @@ impl Vssd {
             disk: Disk::new(disk, Dies::new(server.sched, g.dies(), server.reads_per_die, server.ssd.profile.read)),
             predict: [Predictor::new(), Predictor::new()],
             slot: SlotState::Settled,
-            gc: if matches!(cfg.share, Share::Software { .. }) {
+            gc: if cfg.share.is_shared() {
                 GcMonitor::grouped(server.gc, seed)
             } else {
                 GcMonitor::new(server.gc, seed)

@@ -229,32 +229,36 @@ fn a_set_goes_on_without_a_server_that_the_operator_gives_up() {
 fn volumes_lie_on_sets_of_the_isolation_they_ask_for() {
     let dir = Temp::new();
     let config = dir.path("rack.toml");
-    std::fs::write(&config, "[ssd]\nisolation = [\"die\", \"channel\"]\n").expect("writes");
+    std::fs::write(&config, "[ssd]\nisolation = [\"die\", \"channel\", \"none\"]\n").expect("writes");
     let mut r = Rack::with(&["--config", config.to_str().expect("a name")]);
     let e = r.fails(1, &["volume", "create", "v", "--size", "16M", "--isolation", "software"]);
-    assert!(e.contains("isolation software") && e.contains("it has: die, channel"), "{e}");
+    assert!(e.contains("isolation software") && e.contains("it has: die, channel, none"), "{e}");
     let make = |name: &str, more: &[&str]| -> Value {
         let said = r.ok(&[&["volume", "create", name, "--size", "16M", "--json"], more].concat());
         serde_json::from_str(&said).expect("JSON")
     };
-    let all = [make("any", &[]), make("die", &["--isolation", "die"]), make("channel", &["--isolation", "channel"])];
-    let (dies, channels) = (serde_json::json!([0, 1, 2, 3]), serde_json::json!([4, 5, 6, 7]));
-    for (v, level, sets) in [(&all[0], "die", &dies), (&all[1], "die", &dies), (&all[2], "channel", &channels)] {
+    let [dies, channels, rest] = [0..4, 4..8, 8..12].map(|sets| serde_json::json!(sets.collect::<Vec<u32>>()));
+    for (v, level, sets) in [
+        (make("any", &[]), "die", &dies),
+        (make("die", &["--isolation", "die"]), "die", &dies),
+        (make("channel", &["--isolation", "channel"]), "channel", &channels),
+        (make("none", &["--isolation", "unisolated"]), "none", &rest),
+    ] {
         assert_eq!((&v["isolation"], &v["sets"]), (&level.into(), sets), "{v}");
     }
     assert!(r.ok(&["volume", "info", "channel"]).contains("ISOLATION"));
-    for (k, name) in ["die", "channel"].into_iter().enumerate() {
+    for (k, name) in ["die", "channel", "none"].into_iter().enumerate() {
         let mut c = r.connect(name);
         (0..64).for_each(|i| c.write(i * 65_536, &pattern(i, k as u64 + 1)));
         c.flush();
     }
     r.kill();
     r.again_with(&[]);
-    for (k, name) in ["die", "channel"].into_iter().enumerate() {
+    for (k, name) in ["die", "channel", "none"].into_iter().enumerate() {
         let mut c = r.connect(name);
         (0..64).for_each(|i| assert!(c.read(i * 65_536, 4096) == pattern(i, k as u64 + 1), "{name}, stripe {i}"));
     }
-    assert_eq!(r.status()["volumes"][1]["isolation"], "channel", "by name: any, channel, die");
+    assert_eq!(r.status()["volumes"][1]["isolation"], "channel", "by name: any, channel, die, none");
     r.ok(&["volume", "grow", "channel", "--size", "32M"]);
     r.ok(&["volume", "delete", "die"]);
 }

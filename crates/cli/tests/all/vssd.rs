@@ -1,5 +1,8 @@
 //! Virtual SSDs of a drive in a file.
 
+use rackweave_core::device::{Backend, BlockOob, DeviceData, DeviceOp};
+use rackweave_device::drive;
+use rackweave_flash::flaws::Flaws;
 use serde_json::Value;
 
 use crate::harness::{Temp, rackweave, text};
@@ -121,4 +124,81 @@ fn what_a_throughput_level_is_is_the_drives_and_stays_so() {
     let (_, said, _) = run(drive, &["info", "1", "--json"]);
     let one: Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(one[0]["levels"]["dies"], serde_json::json!([3, 5]));
+}
+
+/// The first `blocks` erase blocks of the drive, as far as nothing is written on them, look as if erased so often.
+fn age(path: &std::path::Path, blocks: u32, erase_count: u16) {
+    let mut device = drive::open(path, "femu", 1 << 30).expect("opens").close().expect("closes");
+    device.fail_by(Flaws::none());
+    for block in 0..blocks {
+        if let Ok(DeviceData::Oob { pages: 0, .. }) = device.execute(&DeviceOp::ReadOob { block }) {
+            let oob = BlockOob { logical: u64::MAX, erase_count, ..BlockOob::default() };
+            device.execute(&DeviceOp::Erase { block, oob }).expect("erased");
+        }
+    }
+    device.close().expect("closes");
+}
+
+#[test]
+fn a_die_at_the_end_of_its_life_makes_a_virtual_ssd_read_only_and_info_says_so() {
+    let dir = Temp::new();
+    let path = dir.path("a.rwk");
+    let drive = path.to_str().expect("a name");
+    let (ok, _, why) = run(drive, &["create", "--isolation", "die", "--capacity", "10M"]);
+    assert!(ok && why.is_empty(), "{why}");
+    let kv = |args: &[&str]| {
+        let first = ["kv", "--drive", drive, "--profile", "femu", "--drive-size", "1G"];
+        let out = rackweave(&[&first, args].concat()).output().expect("runs");
+        (out.status.success(), text(&out.stdout), text(&out.stderr))
+    };
+    let read_only = || {
+        let (_, json, _) = run(drive, &["info", "1", "--json"]);
+        let one: Value = serde_json::from_str(&json).expect("JSON");
+        let said = run(drive, &["info", "1"]).1.contains("read-only: a die has no erase block left");
+        assert_eq!(one[0]["read_only"], said, "{json}");
+        said
+    };
+    assert!(kv(&["put", "a", "1"]).0 && !read_only());
+    age(&path, 16, 12_000);
+    let (ok, _, why) = kv(&["put", "b", "2"]);
+    assert!(!ok && why.contains("vssd1 is worn out and read-only: die 0 has no erase block left for it"), "{why}");
+    assert!(read_only());
+    assert_eq!(kv(&["get", "a"]).1, "1", "what is there can be read");
+    let (_, json, _) = run(drive, &["info", "1", "--json"]);
+    let one: Value = serde_json::from_str(&json).expect("JSON");
+    assert!(one[0]["bad_blocks"].as_u64() > Some(8), "{json}");
+}
+
+#[test]
+fn a_drive_too_small_for_its_profile_is_told_the_least_size_and_leaves_no_file() {
+    let dir = Temp::new();
+    let path = dir.path("a.rwk");
+    let create = |profile: &str, size: &str, isolation: &str, capacity: &str| {
+        let drive = ["vssd", "--drive", path.to_str().expect("a name"), "--profile", profile, "--drive-size", size];
+        let create = ["create", "--isolation", isolation, "--capacity", capacity];
+        let out = rackweave(&[&drive[..], &create].concat()).output().expect("runs");
+        assert_eq!(out.status.success(), path.exists(), "who is refused leaves nothing behind");
+        (out.status.success(), text(&out.stderr))
+    };
+    for profile in ["p-ssd", "intel-dc", "femu", "optane"] {
+        let (ok, why) = create(profile, "1M", "die", "1M");
+        let least = why.split("the least is ").nth(1).and_then(|w| w.trim().strip_suffix(" MiB"));
+        let least: u32 = least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{profile}: {why}"));
+        assert!(!ok, "{why}");
+        let (ok, why) = create(profile, &format!("{}M", least - 1), "die", "1M");
+        assert!(
+            !ok && why.contains(&format!("is too small for the profile {profile}: the least is {least} MiB")),
+            "{why}"
+        );
+        let (ok, why) = create(profile, &format!("{least}M"), "software", "1M");
+        assert!(
+            ok && why.contains("too few for `mount`, which needs 10, and too few for `kv`, which needs 12"),
+            "{why}"
+        );
+        std::fs::remove_file(&path).expect("made");
+    }
+    let (ok, why) = create("femu", "1G", "channel", "100G");
+    assert!(!ok && why.contains("would fit"), "{why}");
+    let (ok, why) = create("femu", "2G", "channel", "1G");
+    assert!(ok && why.is_empty(), "{why}");
 }

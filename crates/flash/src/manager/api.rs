@@ -95,6 +95,7 @@ pub enum BlockError {
     NoFreeBlock { vssd: VssdId, blocks: u32 },
     #[error("the queue of die {die} has {depth} requests, which is its bound: retry when some are answered")]
     QueueFull { die: u32, depth: u32 },
+    /// Until a block is freed whose erase blocks are sound.
     #[error("{vssd} is worn out and read-only: die {die} has no erase block left for it")]
     WornOut { vssd: VssdId, die: u32 },
     #[error("page {page} of block {block}: contents do not match their checksum")]
@@ -128,7 +129,8 @@ pub trait VirtualSsds {
     fn block_size(&self, vssd: VssdId) -> Result<u64, BlockError>;
     /// `ReadData`: fills `to` with what was written from `offset` on; block `i` lies at `i` × block size.
     fn read_data(&mut self, vssd: VssdId, offset: u64, to: &mut [u8]) -> Result<(), BlockError>;
-    /// `AllocBlock`.
+    /// `AllocBlock`. A drive keeps no note of a block of which nothing is written: after the next opening it is not allocated,
+    /// whatever was synced, and may be given out again.
     fn alloc_block(&mut self, vssd: VssdId) -> Result<Block, BlockError>;
     /// `WriteData`: appends whole pages to the block.
     fn write_data(&mut self, vssd: VssdId, block: Block, data: &[u8]) -> Result<(), BlockError>;

@@ -151,7 +151,7 @@ impl FlashManager {
         }
         self.restore_maps(&pages, &logical);
         self.restore_blocks(&pages);
-        self.restore_wear(&record.cleared);
+        self.restore_wear(&record);
         Ok(())
     }
     /// Erase counts: no less than the truth (protocol rule 22). A power cut may come after an erase and before its mark

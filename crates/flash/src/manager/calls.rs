@@ -117,7 +117,9 @@ impl FlashManager {
     pub fn alloc_block(&mut self, now: Time, vssd: VssdId, token: u64, out: &mut ManagerOut) -> Result<(), BlockError> {
         self.now = self.now.max(now);
         let v = self.live(vssd)?;
-        self.writable(v)?;
+        if let Some(e) = self.failed {
+            return Err(e.into());
+        }
         let blocks = v.blocks.len() as u32;
         if v.allocated + v.waiting.len() as u32 >= blocks {
             return Err(BlockError::NoFreeBlock { vssd, blocks });

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use rackweave_core::{Span, Time};
 
 use super::moves::Why;
+use super::record::DriveRecord;
 use super::round::After;
 use super::space::{Logical, NONE, PhysState};
 use super::{Done, FlashManager, ManagerOut};
@@ -109,17 +110,19 @@ impl FlashManager {
         true
     }
 
-    /// `cleared`: bytes that had been erased of each die when rates were last cleared; without it they begin anew.
-    pub(super) fn restore_wear(&mut self, cleared: &[u64]) {
+    /// Rates, and the time since they were last cleared, begin anew where the record does not tell.
+    pub(super) fn restore_wear(&mut self, record: &DriveRecord) {
         let (g, policy) = (*self.geometry(), *self.leveling.leveler.policy());
         let per_die = g.blocks_per_die() as usize;
         let total = |blocks: &[super::space::Phys]| blocks.iter().map(|p| u64::from(p.count())).sum::<u64>();
         let dies = self.phys.chunks(per_die).enumerate().map(|(i, d)| {
             let total = total(d) * g.block_bytes();
-            DieWear { total, since: cleared.get(i).map_or(0, |c| total.saturating_sub(*c)) }
+            DieWear { total, since: record.cleared.get(i).map_or(0, |c| total.saturating_sub(*c)) }
         });
         let life = self.leveling.leveler.die_life();
-        self.leveling.leveler = Leveler::resumed(policy, g.dies_per_channel, life, dies.collect(), self.now);
+        let ago = Span(record.cleared_at.map_or(0, |at| self.device_time().saturating_sub(at)).saturating_mul(1000));
+        let leveler = Leveler::resumed(policy, g.dies_per_channel, life, dies.collect(), self.now);
+        self.leveling.leveler = leveler.cleared_before(ago);
     }
     /// The block has been erased. What wear leveling itself erases is wear, but no rate of the workload's.
     pub(super) fn note_erase(&mut self, block: u32, why: For) {
@@ -209,8 +212,6 @@ impl FlashManager {
             self.leveling.dies.extend([x, y]);
             self.trade_shares(x as usize, y as usize);
         }
-        // What a die lacked another may have.
-        self.vssds.values_mut().for_each(|v| v.worn = None);
         self.leveling.recording = true;
         self.rounds.change_record();
         self.rounds.want(After::Swap);

@@ -122,6 +122,22 @@ impl ManagerConfig {
             erase_early: false,
         }
     }
+    /// Whether a drive can be made so.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.profile.validate()?;
+        let (cut, g) = (self.cut(), self.profile.geometry);
+        if cut.stripes(Isolation::Software) == 0 || self.soft_planes_per_die == 0 {
+            let (blocks, planes) = (g.blocks_per_die(), g.planes_per_die);
+            return Err(ConfigError::SoftPlanes { blocks, planes, parts: self.soft_planes_per_die });
+        }
+        if self.move_bytes_per_s == Some(0) {
+            return Err(ConfigError::MoveRate);
+        }
+        self.check_wear()
+    }
     /// The policy of swaps can do what it is for.
     fn check_wear(&self) -> Result<(), ConfigError> {
         let g = &self.profile.geometry;
@@ -262,7 +278,8 @@ pub struct VssdWear {
     pub mean: f64,
     /// Erase blocks of theirs that failed and are not used again.
     pub bad: u32,
-    /// One of the dies has nothing left for it: what is written can be read and freed, and no block is allocated.
+    /// One of the dies has nothing left for its next block: what is written can be read and freed, and none is allocated. A
+    /// vSSD all of whose blocks are allocated is full, not worn out.
     pub read_only: bool,
 }
 
@@ -339,16 +356,8 @@ pub struct FlashManager {
 
 impl FlashManager {
     pub fn new(cfg: ManagerConfig) -> Result<FlashManager, ConfigError> {
-        cfg.profile.validate()?;
+        cfg.check()?;
         let (cut, g) = (cfg.cut(), cfg.profile.geometry);
-        if cut.stripes(Isolation::Software) == 0 || cfg.soft_planes_per_die == 0 {
-            let (blocks, planes) = (g.blocks_per_die(), g.planes_per_die);
-            return Err(ConfigError::SoftPlanes { blocks, planes, parts: cfg.soft_planes_per_die });
-        }
-        if cfg.move_bytes_per_s == Some(0) {
-            return Err(ConfigError::MoveRate);
-        }
-        cfg.check_wear()?;
         let die_life = u64::from(g.blocks_per_die()) * g.block_bytes() * u64::from(cfg.profile.endurance);
         let leveler = Leveler::new(cfg.wear, g.channels, g.dies_per_channel, die_life);
         let soft_planes = u32::from(cut.soft_planes_per_die);
@@ -429,7 +438,7 @@ impl FlashManager {
             most: erases().max().unwrap_or_default(),
             mean: sum as f64 / (dies.len() * per_die) as f64,
             bad: blocks().filter(|p| p.state == space::PhysState::Bad).count() as u32,
-            read_only: v.worn.is_some(),
+            read_only: self.worn(v).is_some(),
             dies,
         })
     }

@@ -128,7 +128,6 @@ impl FlashManager {
         self.phys[from as usize].state = PhysState::Mapped;
         let die = self.logical[logical.die as usize].home;
         let Some((vssd, _)) = self.owner(logical) else { return };
-        self.live_mut(vssd).worn = Some(die);
         let late = self.take_queued_programs(from, logical);
         for request in held.into_iter().chain(late) {
             if let Who::Op(op) = self.requests.remove(request as usize).who {

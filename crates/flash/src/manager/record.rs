@@ -49,6 +49,8 @@ pub struct DriveRecord {
     /// By physical die: bytes that had been erased of it when the rates of wear were last cleared, erases for wear's sake since
     /// then added. None: not known.
     pub cleared: Vec<u64>,
+    /// µs the drive had run then. None: not known.
+    pub cleared_at: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,6 +116,10 @@ pub fn encode(r: &DriveRecord, cut: &Cut) -> Vec<u8> {
     // Where there is room: older versions have none of it, and leave none for it on a drive of thousands of vSSDs.
     if b.len() + r.cleared.len() * 8 + 4 <= copy_bytes(cut) as usize {
         r.cleared.iter().for_each(|n| b.extend_from_slice(&n.to_le_bytes()));
+        if let Some(at) = r.cleared_at.filter(|_| !r.cleared.is_empty() && b.len() + 8 + 4 <= copy_bytes(cut) as usize)
+        {
+            b.extend_from_slice(&at.to_le_bytes());
+        }
     }
     let len = b.len() as u32 + 4;
     b[56..60].copy_from_slice(&len.to_le_bytes());
@@ -197,6 +203,19 @@ fn parse(body: &[u8], cut: &Cut) -> Option<Result<DriveRecord, RecordError>> {
     if cleared.len() != usize::from(dies) {
         cleared.clear();
     }
+    let cleared_at = r.u64();
     let (clean, vssds) = (clean == 1, records);
-    Some(Ok(DriveRecord { generation, clean, time, next_vssd, cuts_before, cuts, homes, bad, vssds, cleared }))
+    Some(Ok(DriveRecord {
+        generation,
+        clean,
+        time,
+        next_vssd,
+        cuts_before,
+        cuts,
+        homes,
+        bad,
+        vssds,
+        cleared,
+        cleared_at,
+    }))
 }

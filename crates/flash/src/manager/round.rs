@@ -101,6 +101,7 @@ impl FlashManager {
             bad: bad.collect(),
             vssds: self.vssds().collect(),
             cleared: self.leveler().dies().iter().map(|d| d.total.saturating_sub(d.since)).collect(),
+            cleared_at: Some(self.device_time().saturating_sub(self.leveler().since_cleared(self.now).0 / 1000)),
         }
     }
     pub(super) fn begin_round(&mut self, out: &mut ManagerOut) {

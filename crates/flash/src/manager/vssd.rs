@@ -68,8 +68,6 @@ pub(super) struct Vssd {
     pub(super) waiting: VecDeque<u64>,
     pub(super) busy: u32,
     pub(super) life: Life,
-    /// The die that has nothing left for it: no block is allocated any more, what is written can be read and freed.
-    pub(super) worn: Option<u32>,
     pub(super) stats: VssdStats,
 }
 
@@ -113,7 +111,6 @@ impl Vssd {
             waiting: VecDeque::new(),
             busy: 0,
             life: Life::Unborn,
-            worn: None,
             stats: VssdStats::default(),
         }
     }

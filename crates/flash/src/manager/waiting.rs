@@ -1,8 +1,8 @@
 //! What waits for an erase block of a die that has none free: allocations, superblocks of which an erase failed, blocks
 //! that failed to program. It waits while one is on its way to the free list; when none is, the die is worn out for its
-//! vSSD, which takes no more.
+//! vSSD, which gets no block unless one is freed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::VssdId;
 use rackweave_core::device::DeviceError;
@@ -50,12 +50,17 @@ impl FlashManager {
             self.op_part_done(out, op, Some(e.into()));
         }
     }
-    pub(super) fn writable(&self, v: &Vssd) -> Result<(), BlockError> {
-        match (self.failed, v.worn) {
-            (Some(e), _) => Err(e.into()),
-            (_, Some(die)) => Err(BlockError::WornOut { vssd: v.id, die }),
-            _ => Ok(()),
-        }
+    /// The die that has too few erase blocks for the next block of the vSSD, and gets none.
+    pub(super) fn worn(&self, v: &Vssd) -> Option<u32> {
+        let mut wanted = BTreeMap::<u32, usize>::new();
+        let free = || v.blocks.iter().zip(0..).find(|(s, _)| s.state == State::Free).map(|(_, i)| i);
+        let next = v.ready.first().copied().or_else(free);
+        next.into_iter().flat_map(|next| v.lanes(next)).find_map(|l| {
+            let die = self.place_for(l);
+            let n = wanted.entry(die).or_default();
+            *n += 1;
+            (self.dies[die as usize].free_blocks().count() < *n && !self.place_comes(l)).then_some(die)
+        })
     }
     /// Erase blocks have become free, or addresses.
     pub(super) fn settle_waiting(&mut self, out: &mut ManagerOut) {
@@ -69,11 +74,8 @@ impl FlashManager {
             if v.waiting.is_empty() {
                 return;
             }
-            if let Err(e) = self.writable(v) {
-                let waiting = std::mem::take(&mut self.live_mut(vssd).waiting);
-                let failed = |token| Done::BlockAllocated { token, result: Err(e) };
-                out.done.extend(waiting.into_iter().map(failed));
-                return;
+            if let Some(e) = self.failed {
+                return self.refuse_waiting(out, vssd, e.into());
             }
             let Some(&index) = v.ready.first() else {
                 return self.rounds.hurry();
@@ -82,9 +84,15 @@ impl FlashManager {
                 Ok(()) => {}
                 // Something is on its way to the die's free list.
                 Err(Short { coming: true, .. }) => return self.rounds.hurry(),
-                Err(Short { die, coming: false }) => self.live_mut(vssd).worn = Some(die),
+                Err(Short { die, coming: false }) => {
+                    return self.refuse_waiting(out, vssd, BlockError::WornOut { vssd, die });
+                }
             }
         }
+    }
+    fn refuse_waiting(&mut self, out: &mut ManagerOut, vssd: VssdId, e: BlockError) {
+        let waiting = std::mem::take(&mut self.live_mut(vssd).waiting);
+        out.done.extend(waiting.into_iter().map(|token| Done::BlockAllocated { token, result: Err(e) }));
     }
     /// Takes erase blocks for the superblock, for the first that waits.
     fn prepare(&mut self, out: &mut ManagerOut, vssd: VssdId, index: u32) -> Result<(), Short> {
@@ -147,7 +155,6 @@ impl FlashManager {
                 return self.lacking.push(Lacking { op, logical: l });
             }
             let die = self.logical[l.die as usize].home;
-            self.live_mut(vssd).worn = Some(die);
             return self.op_part_done(out, op, Some(BlockError::WornOut { vssd, die }));
         };
         let dirty = self.phys[block as usize].state == PhysState::Dirty;

@@ -6,12 +6,14 @@ use super::{AllocError, FlashOut, Share, Ssd, Violation};
 use crate::geometry::Geometry;
 use crate::vssd::{Vssd, checkpoint};
 
-/// Channels that software-isolated vSSDs share. Their dies are given out round by round, a die of each channel in turn, so
+/// Channels that software-isolated vSSDs share, or unisolated ones. Their dies are given out round by round, a die of each channel in turn, so
 /// that each vSSD is on all of them.
 #[derive(Debug)]
 pub(super) struct ChannelGroup {
     first: u16,
     channels: u16,
+    /// Each of its vSSDs has a token bucket.
+    limited: bool,
     /// Dies given out.
     given: u32,
     /// Places of its vSSDs.
@@ -37,21 +39,28 @@ pub struct LoanStatus {
 
 impl Ssd {
     /// Dies of the first channel group of so many channels that has enough left, or of a new one on free channels.
-    pub(super) fn alloc_shared(&mut self, id: VssdId, channels: u16, dies: u32) -> Result<(), AllocError> {
-        let (g, share) = (*self.geometry(), Share::Software { channels, dies });
+    pub(super) fn alloc_shared(
+        &mut self,
+        id: VssdId,
+        share: Share,
+        channels: u16,
+        dies: u32,
+    ) -> Result<(), AllocError> {
+        let (g, limited) = (*self.geometry(), matches!(share, Share::Software { .. }));
+        let like = |c: &ChannelGroup| (c.channels, c.limited) == (channels, limited);
         let per_channel = u32::from(g.dies_per_channel);
         let left = |c: &ChannelGroup| c.dies(&g) - c.given;
-        let k = match self.groups.iter().position(|c| c.channels == channels && left(c) >= dies) {
+        let k = match self.groups.iter().position(|c| like(c) && left(c) >= dies) {
             Some(k) => k,
             None => {
                 let used: Vec<bool> = self.used_dies.chunks(per_channel as usize).map(|c| c.contains(&true)).collect();
                 let first = used.windows(usize::from(channels).max(1)).position(|w| !w.contains(&true));
-                let of_size = self.groups.iter().filter(|c| c.channels == channels);
+                let of_size = self.groups.iter().filter(|c| like(c));
                 let free = first.map_or(of_size.map(left).max().unwrap_or(0), |_| u32::from(channels) * per_channel);
                 let Some(first) = first.filter(|_| dies <= free && channels > 0) else {
                     return Err(AllocError::NoShared { asked: dies, channels, free });
                 };
-                let group = ChannelGroup { first: first as u16, channels, given: 0, members: Vec::new() };
+                let group = ChannelGroup { first: first as u16, channels, limited, given: 0, members: Vec::new() };
                 self.groups.push(group);
                 self.groups.len() - 1
             }
@@ -74,7 +83,9 @@ impl Ssd {
         self.used_dies[whole].fill(true);
         self.groups[k].given = given + dies;
         self.groups[k].members.push(place);
-        self.clock.limit(place as u8, dies);
+        if limited {
+            self.clock.limit(place as u8, dies);
+        }
         Ok(())
     }
     /// The channel group of the vSSD, if it shares channels.
@@ -130,5 +141,46 @@ impl Ssd {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timing::Charge;
+    use crate::{Profile, SsdConfig};
+    use rackweave_core::SsdId;
+
+    fn drive() -> Ssd {
+        Ssd::new(SsdConfig::new(SsdId(0), Profile::builtin("p-ssd").expect("built in"))).expect("whole")
+    }
+
+    #[test]
+    fn an_unisolated_vssd_takes_all_it_can_get_of_a_bus_and_a_software_isolated_one_its_part() {
+        let took = |share: Share| {
+            let mut ssd = drive();
+            ssd.alloc_share(VssdId(1), share).expect("room");
+            ssd.clock.works_for(0);
+            (0..1000).fold(Time::ZERO, |now, _| ssd.clock.read(now, 0, 4, Charge::Device))
+        };
+        let (channels, dies) = (1, 1);
+        let (alone, unlimited) = (took(Share::Dies(1)), took(Share::None { channels, dies }));
+        let limited = took(Share::Software { channels, dies });
+        assert!(unlimited == alone && limited.0 > unlimited.0 + unlimited.0 / 4, "{unlimited:?} {limited:?}");
+    }
+
+    #[test]
+    fn unisolated_and_software_isolated_vssds_are_in_channel_groups_of_their_own() {
+        let mut ssd = drive();
+        let (channels, dies) = (8, 8);
+        for (id, share) in [
+            (1, Share::Software { channels, dies }),
+            (2, Share::None { channels, dies }),
+            (3, Share::None { channels, dies }),
+            (4, Share::Software { channels, dies }),
+        ] {
+            ssd.alloc_share(VssdId(id), share).expect("room");
+        }
+        assert_eq!([1, 2, 3, 4].map(|id| ssd.channel_group(VssdId(id))), [Some(0), Some(1), Some(1), Some(0)]);
     }
 }

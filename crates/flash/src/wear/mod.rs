@@ -21,7 +21,7 @@ pub use analysis::{AnalysisError, Imbalance};
 pub enum Trigger {
     /// Nothing: the paper's NoSwap.
     Never,
-    /// This long since the last one.
+    /// This long since the last one, of time that the drive runs.
     Period(Span),
     /// A channel has been erased by γ since the last one, or one of its dies by a die's part of γ (§3.1.5; the part is
     /// ours: an attack on one die would wear it by a channel's worth between two swaps).
@@ -101,6 +101,8 @@ pub struct Leveler {
     die_life: u64,
     dies: Vec<DieWear>,
     cleared: Time,
+    /// Time that had passed then already, in earlier runs.
+    before: Span,
     /// Of a die's `since`: set when the counters are cleared.
     threshold: u64,
     /// Planned and not yet handed out, the next one last.
@@ -124,12 +126,29 @@ impl Leveler {
         assert!(dies_per_channel > 0, "a channel has a die");
         assert!(policy.trigger != Trigger::Period(Span::ZERO), "a period takes time");
         let dies_per_channel = u32::from(dies_per_channel);
-        let mut l =
-            Leveler { policy, dies_per_channel, die_life, dies, cleared: now, threshold: 0, planned: Vec::new() };
+        let mut l = Leveler {
+            policy,
+            dies_per_channel,
+            die_life,
+            dies,
+            cleared: now,
+            before: Span::ZERO,
+            threshold: 0,
+            planned: Vec::new(),
+        };
         l.threshold = l.threshold_now();
         l
     }
 
+    /// The counters were cleared this long ago already.
+    pub fn cleared_before(mut self, ago: Span) -> Leveler {
+        self.before = ago;
+        self
+    }
+    /// How long ago the counters were cleared.
+    pub fn since_cleared(&self, now: Time) -> Span {
+        Span(now.since(self.cleared).0.saturating_add(self.before.0))
+    }
     pub fn policy(&self) -> &WearPolicy {
         &self.policy
     }
@@ -160,7 +179,7 @@ impl Leveler {
         self.planned()
             || match self.policy.trigger {
                 Trigger::Never => false,
-                Trigger::Period(period) => now.since(self.cleared) >= period,
+                Trigger::Period(period) => self.since_cleared(now) >= period,
                 Trigger::Adaptive { .. } => self.dies.iter().any(|d| d.since >= self.threshold),
             }
     }
@@ -171,7 +190,7 @@ impl Leveler {
     /// When a period ends.
     pub fn due_at(&self) -> Option<Time> {
         match self.policy.trigger {
-            Trigger::Period(period) => Some(self.cleared + period),
+            Trigger::Period(period) => Some(self.cleared + Span(period.0.saturating_sub(self.before.0))),
             Trigger::Never | Trigger::Adaptive { .. } => None,
         }
     }
@@ -191,7 +210,7 @@ impl Leveler {
         for d in &mut self.dies {
             d.since = 0;
         }
-        self.cleared = now;
+        (self.cleared, self.before) = (now, Span::ZERO);
         self.threshold = self.threshold_now();
         self.planned.pop()
     }

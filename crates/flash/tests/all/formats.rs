@@ -91,22 +91,25 @@ fn the_drives_record_is_as_documented() {
         bad: vec![0, 15],
         vssds: vec![VssdRecord { id: VssdId(8), level: 1, capacity: 0x1000, units, parts: 2 }],
         cleared: vec![0x0506, 1],
+        cleared_at: Some(0x0708),
     };
     let b = record::encode(&r, &cut);
     let head = b"RWFLBX\r\n\x01\0\x01\0\x02\0\x03\0\x08\0\0\0\x06\0\0\0\x02\x01\0\0\0\0\0\0\x04\x03\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\
-        \x09\0\0\0\x02\0\x01\0\x8a\0\0\0\0\0\0\0";
+        \x09\0\0\0\x02\0\x01\0\x92\0\0\0\0\0\0\0";
     assert_eq!(b[..64], head[..]);
     let rest = b"\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x01\0\0\0\x01\x80\
         \x08\0\0\0\x01\0\0\0\0\x10\0\0\0\0\0\0\x01\0\x01\0\x02\0\0\0\x01\0\0\0\x04\0\0\0\
-        \x06\x05\0\0\0\0\0\0\x01\0\0\0\0\0\0\0";
+        \x06\x05\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0";
     assert_eq!(b[64..b.len() - 4], rest[..]);
     assert_eq!(b[b.len() - 4..], crc32c::crc32c(&b[..b.len() - 4]).to_le_bytes());
     assert!(b.len() as u64 <= record::copy_bytes(&cut));
     assert_eq!(record::decode(&b, &cut), Ok(Some(r.clone())));
     // As versions wrote it that did not keep this.
-    let before = DriveRecord { cleared: vec![], ..r.clone() };
-    let bytes = record::encode(&before, &cut);
-    assert_eq!((bytes.len(), record::decode(&bytes, &cut)), (b.len() - 16, Ok(Some(before))));
+    for (cleared, less) in [(vec![], 24), (r.cleared.clone(), 8)] {
+        let before = DriveRecord { cleared, cleared_at: None, ..r.clone() };
+        let bytes = record::encode(&before, &cut);
+        assert_eq!((bytes.len(), record::decode(&bytes, &cut)), (b.len() - less, Ok(Some(before))));
+    }
     // Damage anywhere is noticed, and no bytes at all make it panic.
     let mut rng = rackweave_core::Rng::new(5);
     for at in 0..b.len() {

@@ -525,6 +525,41 @@ fn a_worn_out_vssd_can_be_read_to_the_end() {
     d.manager().check().expect("whole");
 }
 
+#[test]
+fn a_period_goes_on_where_the_last_run_ended() {
+    let period = Span::from_secs(2);
+    let cfg = ManagerConfig { wear: WearPolicy::flashblox_fixed(period), ..timed() };
+    let mut d = Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
+    let (writer, rests) = [(); 2].map(|()| d.alloc_vssd(Isolation::Channel, 0, 1).expect("room")).into();
+    let size = d.block_size(writer).expect("live") as u32;
+    let kept = d.alloc_block(rests).expect("free");
+    d.write(rests, kept, &Payload::elided(size, 1)).expect("erased");
+    let (mut run, mut swaps, mut swapped_at) = (Span::ZERO, 0, Vec::new());
+    // Runs of less than half a period each.
+    for _ in 0..7 {
+        let end = d.now() + period * 2 / 5;
+        while d.now() < end {
+            let b = d.alloc_block(writer).expect("room");
+            d.write(writer, b, &Payload::elided(size, 2)).expect("erased");
+            d.free_block(writer, b).expect("live");
+            d.sync().expect("no failure");
+            if d.manager().stats().swaps > swaps {
+                swaps += 1;
+                swapped_at.push(run + d.now().since(Time::ZERO));
+            }
+        }
+        run += d.now().since(Time::ZERO);
+        let disk = d.close().expect("no failure");
+        (d, swaps) = (Drive::open(cfg.clone(), disk).expect("whole"), 0);
+    }
+    let late = |n: u64| period * n + period / 10;
+    assert_eq!(swapped_at.len(), 2, "{swapped_at:?} of {run}");
+    assert!(
+        (period..late(1)).contains(&swapped_at[0]) && (period * 2..late(2)).contains(&swapped_at[1]),
+        "{swapped_at:?}"
+    );
+}
+
 /// A period that passes in virtual time: swaps happen when it ends, and what they erase is not the workload's rate.
 #[test]
 fn dies_trade_places_at_the_end_of_each_period() {

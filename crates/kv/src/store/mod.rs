@@ -48,7 +48,7 @@ use rackweave_flash::manager::{Done, FlashManager, ManagerOut};
 use slab::Slab;
 
 pub use error::{GetError, OpenError, PutError};
-pub use space::Space;
+pub use space::{BLOCKS_MIN, Space};
 
 use format::{KEY_MAX, Pos, RECORD_HEAD, VALUE_MAX, record_len, record_max};
 

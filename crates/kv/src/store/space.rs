@@ -19,7 +19,7 @@ const HEAD_BLOCKS: u32 = 2;
 /// Blocks that compaction keeps free beyond the reserve, so that puts seldom wait for it.
 const AHEAD_BLOCKS: u32 = 2;
 /// Fewest blocks of a vSSD: the reserve, two checkpoints, and some to hold data.
-const BLOCKS_MIN: u32 = 12;
+pub const BLOCKS_MIN: u32 = 12;
 /// Smallest block: a record of the longest key fits its eighth.
 const BLOCK_BYTES_MIN: u64 = 16 << 10;
 /// Part of the blocks, in percent, that may hold what lives: the rest makes compaction cheaper (design of log-structured

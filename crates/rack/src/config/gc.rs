@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::switching::RedirectKind;
 
-use super::{IsolationConfig, Problem, SsdSection, need};
+use super::{Problem, SsdSection, need};
 
 /// When a vSSD collects garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,9 +67,8 @@ impl GcSection {
         need(out, below, "gc.regular_percent", &self.regular_percent, rule);
         let rule = "more than 0, at most 1 (the weight of the last gap between requests)";
         need(out, self.idle_alpha > 0.0 && self.idle_alpha <= 1.0, "gc.idle_alpha", &self.idle_alpha, rule);
-        let alone = !ssd.isolation.all().contains(&IsolationConfig::Software);
-        let rule =
-            "only without software-isolated vSSDs (ssd.isolation): a channel group collects all together or not at all";
+        let alone = !ssd.isolation.all().iter().any(|l| l.is_shared());
+        let rule = "only without software-isolated or unisolated vSSDs (ssd.isolation): a channel group collects all together or not at all";
         need(out, !self.background || alone, "gc.background", &self.background, rule);
         let told = self.policy == GcConfigPolicy::Coordinated || redirect != RedirectKind::Gc;
         let rule = "not \"uncoordinated\" with switch.redirect \"gc\": the switch is told of no collection, and redirects nothing";

@@ -54,6 +54,8 @@ pub enum IsolationConfig {
     Die,
     /// Dies on channels that all of them share, each behind a token bucket; they collect together (RB9).
     Software,
+    /// As software-isolated, but nothing limits what one takes of the channels.
+    None,
 }
 
 impl IsolationConfig {
@@ -63,6 +65,7 @@ impl IsolationConfig {
             IsolationConfig::Channel => 3,
             IsolationConfig::Die => 2,
             IsolationConfig::Software => 1,
+            IsolationConfig::None => 0,
         }
     }
     pub fn name(self) -> &'static str {
@@ -70,13 +73,18 @@ impl IsolationConfig {
             IsolationConfig::Channel => "channel",
             IsolationConfig::Die => "die",
             IsolationConfig::Software => "software",
+            IsolationConfig::None => "none",
         }
+    }
+    /// Its vSSDs are in channel groups.
+    pub fn is_shared(self) -> bool {
+        matches!(self, IsolationConfig::Software | IsolationConfig::None)
     }
 }
 
 /// The levels of isolation that a rack has replica sets of: one, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected \"channel\", \"die\", \"software\", or a list of these")]
+#[serde(untagged, expecting = "expected \"channel\", \"die\", \"software\", \"none\", or a list of these")]
 pub enum Levels {
     One(IsolationConfig),
     Several(Vec<IsolationConfig>),
@@ -187,7 +195,7 @@ impl SsdSection {
         need(out, fits, "ssd.size", &self.size, rule);
         let levels = self.isolation.all();
         let different = !levels.is_empty() && levels.iter().enumerate().all(|(i, l)| !levels[..i].contains(l));
-        let rule = "one level or a list of different ones, of \"channel\", \"die\" and \"software\"";
+        let rule = "one level or a list of different ones, of \"channel\", \"die\", \"software\" and \"none\"";
         need(out, different, "ssd.isolation", &self.isolation, rule);
         need(out, self.checkpoint_blocks > 0, "ssd.checkpoint_blocks", &self.checkpoint_blocks, "at least 1");
         for (key, part) in

@@ -177,8 +177,13 @@ fn what_the_flash_is_told_reaches_it() {
     assert_eq!((meta.sets.len(), meta.levels[0].level, meta.levels[1].level), (8, 3, 2));
     let sum = meta.levels.iter().map(|l| l.capacity_bytes).sum::<u64>();
     assert_eq!(sum, crate::build::capacity_bytes(&both).unwrap());
-    let e = RackConfig::parse("[ssd]\nisolation = \"none\"\n").unwrap_err().to_string();
-    assert!(e.contains("isolation = \"none\"") && e.contains("expected \"channel\", \"die\", \"software\""), "{e}");
+    let unisolated = RackConfig::parse("[ssd]\nisolation = [\"software\", \"none\"]\n").unwrap();
+    let server = crate::build::server_config(&unisolated, 0, 1).unwrap();
+    assert_eq!(server.vssds[0].share, Share::Software { channels: 8, dies: 10 });
+    assert_eq!(server.vssds[3].share, Share::None { channels: 8, dies: 10 });
+    assert_eq!(problems("[ssd]\nisolation = \"none\"\n[gc]\nbackground = true\n")[0].0, "gc.background");
+    let e = RackConfig::parse("[ssd]\nisolation = \"all\"\n").unwrap_err().to_string();
+    assert!(e.contains("isolation = \"all\"") && e.contains("\"software\", \"none\", or a list"), "{e}");
     for twice in ["[]", "[\"die\", \"die\"]"] {
         assert_eq!(problems(&format!("[ssd]\nisolation = {twice}\n"))[0].0, "ssd.isolation");
     }

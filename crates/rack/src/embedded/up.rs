@@ -25,6 +25,7 @@ use crate::policy::Policy;
 use crate::switching::DataPlaneKind;
 use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
 use rackweave_flash::VictimPolicy;
+use rackweave_flash::flaws::Flaws;
 
 pub(crate) const CONFIG_FILE: &str = "rack.toml";
 pub(crate) const STORE_FILE: &str = "meta.redb";
@@ -310,9 +311,8 @@ fn open_device(
             say_adopted(path, rack);
         }
     }
-    if let Some(flaws) = cfg.ssd.flaws(SsdId(server)) {
-        ssd.fail_by(flaws);
-    }
+    let flaws = cfg.ssd.flaws(SsdId(server)).unwrap_or(Flaws::none());
+    ssd.fail_by(flaws.of_age(&crate::build::profile(cfg)?));
     Ok(ssd)
 }
 

@@ -194,8 +194,7 @@ pub struct FaultDisk {
     journal: VecDeque<Entry>,
     next_id: u64,
     broken: Option<Breakage>,
-    /// Erases that every block lives through, and the most that one lives through beyond.
-    endurance: Option<(u16, u16)>,
+    life: Option<Flaws>,
     flaws: Option<Flaws>,
     /// Blocks that failed so, and how many may.
     flawed: BTreeSet<u32>,
@@ -227,13 +226,13 @@ impl FaultDisk {
             self.flawed.insert(block);
             return (Err(e), id);
         }
+        if let Some(Err(e)) = self.life.map(|f| f.check(op)) {
+            return (Err(e), id);
+        }
         let change = match op {
             DeviceOp::Program { page, image } => {
                 self.check_program(*page);
                 Change::Program { page: *page, image: Rc::new((**image).clone()) }
-            }
-            DeviceOp::Erase { block, oob } if self.worn_out(*block, oob.erase_count) => {
-                return (Err(DeviceError::BadBlock { block: *block }), id);
             }
             DeviceOp::Erase { block, oob } => {
                 self.check_erase(*block);
@@ -278,16 +277,11 @@ impl FaultDisk {
     /// From now on each block fails to be erased once it was so often: `least` times and up to `spread` more, each block by
     /// its number.
     pub fn wear_out_after(&mut self, least: u16, spread: u16) {
-        self.endurance = Some((least, spread));
+        self.life = Some(Flaws::none().end_of_life(least.into(), spread.into()));
     }
     /// From now on programs and erases fail as drawn, until so many blocks have.
     pub fn fail_by(&mut self, flaws: Flaws, blocks_max: u32) {
         (self.flaws, self.flawed_max) = (Some(flaws), blocks_max);
-    }
-    fn worn_out(&self, block: u32, erase_count: u16) -> bool {
-        let Some((least, spread)) = self.endurance else { return false };
-        let more = rackweave_core::rng::mix64(u64::from(block)) % (u64::from(spread) + 1);
-        u64::from(erase_count) > u64::from(least) + more
     }
 
     /// Whether `op` fails; a sync that does loses what it was to cover.
