@@ -234,6 +234,8 @@ impl FlashManager {
         match (work, result) {
             _ if abandoned => self.end_abandoned(id),
             (Work::Read { .. }, Ok(DeviceData::Page(slots))) => self.program_moved(id, slots.into()),
+            // Of pages that are one slot.
+            (Work::Read { .. }, Ok(DeviceData::Slot(slot))) => self.program_moved(id, Arc::new([slot])),
             // It cannot be read, and must not look sound in its new place.
             (Work::Read { .. }, Ok(_) | Err(DeviceError::Unwritten { .. } | DeviceError::BadBlock { .. })) => {
                 let slots = self.lost_page(id);

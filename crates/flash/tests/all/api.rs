@@ -350,6 +350,26 @@ fn one_damaged_record_does_no_harm() {
     }
 }
 
+#[test]
+fn dies_that_trade_places_keep_what_is_on_them_whatever_pages_hold() {
+    use rackweave_flash::wear::Swap;
+    for page in [4096u32, 8192, 16_384] {
+        let mut cfg = small();
+        cfg.profile.geometry.page_bytes = page;
+        let mut d = open(&cfg);
+        let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
+        let (b, data) = (d.alloc_block(v).expect("free"), pattern(7, 5 * u64::from(page)));
+        d.write_data(v, b, &data).expect("new");
+        let (now, manager, out) = d.parts();
+        assert!(manager.swap_dies(now, &Swap { dies: vec![(0, 1)] }, out));
+        d.settle();
+        assert!(!d.manager().swapping() && d.manager().vssd_stats(v).expect("live").pages_moved >= 5);
+        let mut to = vec![0; data.len()];
+        d.read_data(v, u64::from(b.index) * d.block_size(v).expect("live"), &mut to).expect("whole");
+        assert!(to == data, "pages of {page} bytes");
+    }
+}
+
 /// Its 48 bits are 8.9 years; half of them were the future.
 #[test]
 fn a_drives_time_wraps_without_a_jump_and_each_power_cut_counts() {
