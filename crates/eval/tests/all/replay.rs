@@ -30,17 +30,18 @@ fn comparable(report: &Report) -> Value {
 
 #[test]
 fn rackblox_redirects_and_its_read_tail_is_not_above_the_baselines() {
-    // At full speed collection on devices this small never gets ahead of the writes; at a tenth it comes and goes.
-    let cfg = ReplayConfig { ssd_bytes: Some(1 << 30), speed: 0.1, ..small("tpcc-head.trace", &Policy::ALL, 60_000) };
+    // At full speed collection on devices this small never gets ahead of the writes; at a tenth it comes and goes. Of fewer requests
+    // the policies' erases differ by up to 6 % by chance, of so many by 1 %.
+    let cfg = ReplayConfig { ssd_bytes: Some(1 << 30), speed: 0.1, ..small("tpcc-head.trace", &Policy::ALL, 200_000) };
     let report = replay(&cfg).unwrap();
     println!("{}", report.table());
     let part = |name| report.policy(name).unwrap();
     let (baseline, rackblox, ideal) = (part("baseline"), part("rackblox"), part("ideal"));
     for p in &report.policies {
-        assert_eq!((p.requests(), p.failed), (60_000, 0), "{}", p.policy);
+        assert_eq!((p.requests(), p.failed), (200_000, 0), "{}", p.policy);
         assert!(p.gc_runs > 0 && p.erases > 0, "{}: collection must run", p.policy);
         assert!(p.waf > 1.0, "{}: {}", p.policy, p.waf);
-        assert!(p.read.count() > 30_000 && p.write.count() > 15_000, "{}", p.policy);
+        assert!(p.read.count() > 100_000 && p.write.count() > 50_000, "{}", p.policy);
     }
     assert!(rackblox.redirects > 0);
     assert_eq!((baseline.redirects, ideal.redirects), (0, 0));
