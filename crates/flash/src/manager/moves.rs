@@ -236,8 +236,8 @@ impl FlashManager {
             (Work::Read { .. }, Ok(DeviceData::Page(slots))) => self.program_moved(id, slots.into()),
             // Of pages that are one slot.
             (Work::Read { .. }, Ok(DeviceData::Slot(slot))) => self.program_moved(id, Arc::new([slot])),
-            // It cannot be read, and must not look sound in its new place.
             (Work::Read { .. }, Ok(other)) => unreachable!("slots were asked for: {other:?}"),
+            // It cannot be read, and must not look sound in its new place.
             (Work::Read { .. }, Err(DeviceError::Unwritten { .. } | DeviceError::BadBlock { .. })) => {
                 let slots = self.lost_page(id);
                 self.program_moved(id, slots);
