@@ -202,7 +202,8 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
         let o = rackweave(&[args, &["--config", config]].concat()).output().expect("runs");
         (o.status.success(), text(&o.stdout), text(&o.stderr))
     };
-    let ours = rack.config("rack.toml", "keys/127.0.0.1");
+    let own = rack.own();
+    let ours = rack.config("rack.toml", &own);
     wait_for("all processes answer", || {
         let (ok, out, _) = ask(&ours, &["status", "--json"]);
         let s: Value = serde_json::from_str(&out).unwrap_or_default();
@@ -218,12 +219,12 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
     assert!(ok && out.contains("key 2"), "{out}{err}");
 
     // Another cluster's host is refused by us, and refuses us; both say so.
-    let foreign = rack.config("foreign.toml", "foreign/127.0.0.1");
+    let foreign = rack.config("foreign.toml", &format!("foreign/{}", rack.host));
     let (ok, _, err) = ask(&foreign, &["volume", "list"]);
     assert!(!ok && err.contains("another authority's"), "{err}");
     // Shows a certificate of ours, trusts another authority: it is the client that refuses.
     rack.copy("keys/admin", "keys/doubting", &["host.pem", "host-key.pem"]);
-    rack.copy("foreign/127.0.0.1", "keys/doubting", &["ca.pem"]);
+    rack.copy(&format!("foreign/{}", rack.host), "keys/doubting", &["ca.pem"]);
     let (ok, _, err) = ask(&rack.config("doubting.toml", "keys/doubting"), &["volume", "list"]);
     assert!(!ok && err.contains("its certificate is another authority's"), "{err}");
     // Of a key that others may read nobody knows who has it.
@@ -236,11 +237,11 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
     let (ok, _, err) = ask(&rack.config("late.toml", "keys/late"), &["volume", "list"]);
     assert!(!ok && err.contains("it refuses this host's certificate: expired"), "{err}");
     // Trusts us, shows a certificate that is not ours.
-    fs::copy(rack.path("keys/ca.pem"), rack.path("foreign/127.0.0.1/ca.pem")).expect("copy");
+    fs::copy(rack.path("keys/ca.pem"), rack.path("foreign").join(&rack.host).join("ca.pem")).expect("copy");
     let (ok, _, err) = ask(&foreign, &["volume", "list"]);
-    assert!(!ok && err.contains("meta at 127.0.0.1"), "{err}");
+    assert!(!ok && err.contains(&format!("meta at {}", rack.host)), "{err}");
     // No certificate, no TLS, nothing at all.
-    let at: SocketAddr = format!("127.0.0.1:{}", rack.control).parse().expect("address");
+    let at: SocketAddr = format!("{}:{CONTROL}", rack.host).parse().expect("address");
     let said = rack.ask_without_certificate(at);
     assert!(!said.contains(&b'{'), "a client without a certificate was told {}", text(&said));
     let mut junk = std::net::TcpStream::connect(at).expect("connect");
@@ -270,40 +271,45 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
             !ok && err.contains(words)
         });
     };
-    rack.copy("keys/elsewhere", "keys/127.0.0.1", &["host.pem", "host-key.pem"]);
+    rack.copy("keys/elsewhere", &own, &["host.pem", "host-key.pem"]);
     seen("another host's certificate is refused", "not valid for name");
-    rack.issue_expired("keys/ended", "127.0.0.1");
-    rack.copy("keys/ended", "keys/127.0.0.1", &["host.pem", "host-key.pem"]);
+    rack.issue_expired("keys/ended", &rack.host);
+    rack.copy("keys/ended", &own, &["host.pem", "host-key.pem"]);
     seen("a certificate that has ended is refused", "certificate expired");
     rack.stop();
 }
 
-/// A rack whose processes this test starts itself, each on a port of 127.0.0.1, with keys of `rackweave keys`.
+/// The control channel of the first node, and where the nodes take packets.
+const CONTROL: u16 = 7500;
+const PORT: u16 = 7400;
+
+/// A rack whose processes this test starts itself, each on a port of an address of loopback that nobody else uses (ports of
+/// 127.0.0.1 may be taken by whoever asks for any port), with keys of `rackweave keys`.
 struct Hosts {
     dir: crate::harness::Temp,
-    port: u16,
-    control: u16,
+    host: String,
     nodes: Vec<std::process::Child>,
 }
 
 impl Hosts {
     fn start() -> Hosts {
         let dir = crate::harness::Temp::new();
+        // `up --processes` takes odd numbers after the 127.
+        let [_, a, b, c] = std::process::id().to_be_bytes();
+        let host = format!("127.{}.{b}.{c}", 2 + 2 * (a & 63));
         let keys = |args: &[&str]| {
             let o = rackweave(args).current_dir(&dir.0).output().expect("runs");
             assert!(o.status.success(), "{args:?}: {}", text(&o.stderr));
         };
         for cluster in ["keys", "foreign"] {
             keys(&["keys", "init", cluster]);
-            keys(&["keys", "add", cluster, "127.0.0.1", "localhost"]);
+            keys(&["keys", "add", cluster, &host, "localhost"]);
         }
         keys(&["keys", "add", "keys", "admin", "--days", "1"]);
         keys(&["keys", "add", "keys", "elsewhere"]);
-        let free = UdpSocket::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port();
-        // Room for both ranges below the end.
-        let port = free.min(60_000);
-        let mut rack = Hosts { dir, port, control: port + 100, nodes: Vec::new() };
-        let config = rack.config("rack.toml", "keys/127.0.0.1");
+        let mut rack = Hosts { dir, host, nodes: Vec::new() };
+        let own = rack.own();
+        let config = rack.config("rack.toml", &own);
         let socket = format!("unix:{}", rack.path("nbd.sock").display());
         let servers = ["0", "1", "2"].map(|id| vec!["server", "--id", id]);
         for what in [vec!["meta"], vec!["switch"]].into_iter().chain(servers).chain([vec!["gateway", "--nbd", &socket]])
@@ -313,6 +319,10 @@ impl Hosts {
             rack.nodes.push(rackweave(&args).stdout(Stdio::null()).spawn().expect("spawns"));
         }
         rack
+    }
+    /// Where its host's certificate is.
+    fn own(&self) -> String {
+        format!("keys/{}", self.host)
     }
     fn path(&self, name: &str) -> std::path::PathBuf {
         self.dir.path(name)
@@ -349,7 +359,7 @@ impl Hosts {
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
         let config = config.with_root_certificates(roots).with_no_client_auth();
-        let conn = ClientConnection::new(config.into(), "127.0.0.1".try_into().expect("a name")).expect("begins");
+        let conn = ClientConnection::new(config.into(), self.host.clone().try_into().expect("a name")).expect("begins");
         let tcp = std::net::TcpStream::connect(at).expect("connect");
         tcp.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         let (mut stream, mut said) = (StreamOwned::new(conn, tcp), Vec::new());
@@ -360,11 +370,11 @@ impl Hosts {
     }
     /// A configuration with these certificates.
     fn config(&self, name: &str, certificates: &str) -> String {
-        let p = |n: u16| format!("\"127.0.0.1:{}\"", self.port + n);
+        let p = |n: u16| format!("\"{}:{}\"", self.host, PORT + n);
         let text = format!(
             "servers = 3\n[ssd]\nsize = \"256M\"\ntiming = \"none\"\n[control]\nport = {}\ncertificates = \"{certificates}\"\n\
              [hosts]\nmeta = {}\nswitch = {}\nservers = [{}, {}, {}]\ngateways = [{}]\nkey_file = \"keys/cluster.key\"\n",
-            self.control,
+            CONTROL,
             p(0),
             p(1),
             p(2),
