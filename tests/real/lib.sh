@@ -11,6 +11,7 @@ rack_pid=
 
 cleanup() {
     local status=$?
+    kill "$watchdog" 2>/dev/null || true
     if [ -n "$rack_pid" ]; then kill -9 "$rack_pid" 2>/dev/null || true; wait "$rack_pid" 2>/dev/null || true; fi
     if [ $status -ne 0 ] && [ $status -ne 77 ] && [ -e "$work/up.log" ]; then
         echo "--- last lines of the rack's log"; tail -n 20 "$work/up.log"
@@ -30,6 +31,17 @@ need() { # need COMMAND...: skip by name when one is missing
 # waits for ever for one that it takes for another's.
 exec {never}<> <(:)
 pause() { read -rt "$1" -u "$never" || true; } # pause SECONDS
+
+# Whoever ends a test that hangs does it after ten minutes: before that, who waits for what is printed.
+(
+    trap - EXIT
+    pause 540
+    echo "--- $name still runs after $SECONDS s; its processes are"
+    ps -eo pid,ppid,stat,etimes,wchan:24,args | grep -F -e "$work" -e "$0" | grep -v 'grep -F' || true
+    if [ -e "$data/rack.toml" ]; then timeout 20 "$rackweave" status --data "$data" || true; fi
+) &
+watchdog=$!
+disown
 
 fail() { echo "$name: $*" >&2; exit 1; }
 
