@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::ask::Way;
 use crate::build::BuildError;
@@ -42,13 +42,14 @@ fn place(way: &Way, server: u32) -> Result<&Path, String> {
     Ok(data)
 }
 
-/// `server kill` of a rack in several processes.
+/// `server kill` of a rack in several processes; back when the process is gone.
 pub(super) fn hold_server(way: &Way, server: u32) -> Result<Answer, AskError> {
     let data = match place(way, server) {
         Ok(data) => data,
         Err(message) => return Ok(Answer::Error { message }),
     };
-    let pid = match way.ask_node(&NodeName::Server(server).to_string(), &Command::Status, PID_WAIT) {
+    let name = NodeName::Server(server).to_string();
+    let pid = match way.ask_node(&name, &Command::Status, PID_WAIT) {
         Ok(Answer::Status(s)) => s.processes.first().map_or(0, |p| p.pid),
         Err(AskError::NotRunning { .. }) | Ok(_) => 0,
         Err(e) => return Err(e),
@@ -62,6 +63,14 @@ pub(super) fn hold_server(way: &Way, server: u32) -> Result<Answer, AskError> {
     if unsafe { libc::kill(pid, libc::SIGKILL) } != 0 {
         release(data, server);
         return Err(failed(io::Error::last_os_error()));
+    }
+    // A process that is asked while it ends answers neither yes nor no.
+    let end = Instant::now() + PID_WAIT;
+    while !matches!(way.ask_node(&name, &Command::Status, PID_WAIT), Err(AskError::NotRunning { .. })) {
+        if Instant::now() >= end {
+            return Ok(Answer::Error { message: format!("server {server}, process {pid}, was killed and does not end") });
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
     Ok(Answer::Done)
 }
