@@ -2,8 +2,9 @@
 //! that who starts the processes leaves this one out.
 
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::ask::Way;
 use crate::build::BuildError;
@@ -48,8 +49,7 @@ pub(super) fn hold_server(way: &Way, server: u32) -> Result<Answer, AskError> {
         Ok(data) => data,
         Err(message) => return Ok(Answer::Error { message }),
     };
-    let name = NodeName::Server(server).to_string();
-    let pid = match way.ask_node(&name, &Command::Status, PID_WAIT) {
+    let pid = match way.ask_node(&NodeName::Server(server).to_string(), &Command::Status, PID_WAIT) {
         Ok(Answer::Status(s)) => s.processes.first().map_or(0, |p| p.pid),
         Err(AskError::NotRunning { .. }) | Ok(_) => 0,
         Err(e) => return Err(e),
@@ -58,21 +58,40 @@ pub(super) fn hold_server(way: &Way, server: u32) -> Result<Answer, AskError> {
         return Ok(Answer::Error { message: format!("server {server} is not running") });
     };
     let failed = |error| AskError::Io { data: data.into(), error };
+    let process = open_process(pid).map_err(failed)?;
     std::fs::write(marker(data, server), b"").map_err(failed)?;
-    // SAFETY: a signal to the process that has just said that it is this server.
-    if unsafe { libc::kill(pid, libc::SIGKILL) } != 0 {
-        release(data, server);
-        return Err(failed(io::Error::last_os_error()));
-    }
-    // A process that is asked while it ends answers neither yes nor no.
-    let end = Instant::now() + PID_WAIT;
-    while !matches!(way.ask_node(&name, &Command::Status, PID_WAIT), Err(AskError::NotRunning { .. })) {
-        if Instant::now() >= end {
-            return Ok(Answer::Error { message: format!("server {server}, process {pid}, was killed and does not end") });
+    match kill(&process) {
+        Ok(true) => Ok(Answer::Done),
+        Ok(false) => {
+            Ok(Answer::Error { message: format!("server {server}, process {pid}, was killed and does not end") })
         }
-        std::thread::sleep(Duration::from_millis(1));
+        Err(e) => {
+            release(data, server);
+            Err(failed(e))
+        }
     }
-    Ok(Answer::Done)
+}
+
+fn open_process(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two numbers and returns a descriptor of ours or an error.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Kills it and waits until it is gone: one that is asked while it ends answers neither yes nor no. Whether it was gone in time.
+fn kill(process: &OwnedFd) -> io::Result<bool> {
+    let fd = process.as_raw_fd();
+    // SAFETY: a signal to an open process, without details.
+    if unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, std::ptr::null::<u8>(), 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut ended = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, which is open.
+    Ok(unsafe { libc::poll(&mut ended, 1, PID_WAIT.as_millis() as i32) } > 0)
 }
 
 /// The metadata service took the server out for good. Without its word a server may start: it refuses it itself.
