@@ -27,7 +27,8 @@ const COUNT_MAX: u64 = 4;
 /// Operations kept: beyond it the client stops early.
 const OPERATIONS_MAX: usize = 5_000_000;
 const SLOW: Duration = Duration::from_secs(1);
-/// A connection that is refused is tried again after this, until nothing has answered for so long.
+/// A connection that is refused is tried again after this, until nothing has answered for so long. A request that is not
+/// answered by then never will be.
 const RETRY: Duration = Duration::from_millis(100);
 const GIVE_UP: Duration = Duration::from_secs(120);
 
@@ -42,6 +43,7 @@ struct Nbd(UnixStream);
 impl Nbd {
     fn connect(socket: &str, export: &str) -> io::Result<Nbd> {
         let mut s = UnixStream::connect(socket)?;
+        s.set_read_timeout(Some(GIVE_UP))?;
         let mut greeting = [0; 18];
         s.read_exact(&mut greeting)?;
         s.write_all(&3u32.to_be_bytes())?;
@@ -143,7 +145,10 @@ impl Shared {
                 1..8 => self.write(&mut nbd, first, count, who << 40 | number, rng.below(8) == 0),
                 _ => self.read(&mut nbd, first, count),
             };
-            if done.is_err() {
+            if let Err(e) = done {
+                if e.kind() == io::ErrorKind::WouldBlock {
+                    return Err(format!("connection {who}, operation {number}: no answer within {GIVE_UP:?}"));
+                }
                 // The gateway went away: what was asked may have happened or not.
                 self.record(|r| r.broken += 1);
                 nbd = self.connect()?;
