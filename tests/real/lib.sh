@@ -7,7 +7,7 @@ name=$(basename "$0")
 work=$(mktemp -d "${TMPDIR:-/tmp}/rackweave-$name.XXXXXX")
 data=$work/data
 sock=$work/nbd.sock
-rack_pid=
+rack_pid= watchdog=
 
 cleanup() {
     local status=$?
