@@ -53,6 +53,27 @@ impl fmt::Debug for RackId {
     }
 }
 
+/// Identity of a drive: drawn at random when it is formatted, so that an empty drive put in another's place is not taken for it.
+/// Zero is none.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DriveId(pub u64);
+
+impl DriveId {
+    /// No drive.
+    pub const NONE: DriveId = DriveId(0);
+}
+
+impl fmt::Display for DriveId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+impl fmt::Debug for DriveId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl VssdId {
     /// Bits below the rack.
     const RACK_SHIFT: u32 = 24;

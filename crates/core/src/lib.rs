@@ -18,8 +18,8 @@ pub mod time;
 
 pub use backoff::Backoff;
 pub use id::{
-    BLOCK, BlockAddr, Epoch, Incarnation, MESSAGE_MAX, NodeId, RackId, SECTOR, SECTORS_PER_BLOCK, SetId, SsdId,
-    Timestamp, VolumeId, VssdId,
+    BLOCK, BlockAddr, DriveId, Epoch, Incarnation, MESSAGE_MAX, NodeId, RackId, SECTOR, SECTORS_PER_BLOCK, SetId,
+    SsdId, Timestamp, VolumeId, VssdId,
 };
 pub use node::{Effects, Event, Layout, Node, NodeKind, TracePoint};
 pub use payload::Payload;

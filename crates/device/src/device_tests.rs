@@ -91,6 +91,33 @@ fn a_drive_is_of_the_rack_that_used_it_first() {
 }
 
 #[test]
+fn a_drive_keeps_the_id_it_was_given_first() {
+    let (rack, first, second) = (RackId(7), DriveId(0xaa), DriveId(0xbb));
+    let f = Shared::default();
+    let mut d = open(&f);
+    assert_eq!(d.drive_id(), DriveId::NONE);
+    // A program that knew of no ids made it a drive of the rack.
+    assert!(d.adopt(rack).expect("of none before"));
+    drop(d);
+    let mut d = open(&f);
+    d.name(first);
+    d.name(second);
+    assert_eq!(d.drive_id(), first);
+    drop(d);
+    let mut d = open(&f);
+    assert_eq!(d.drive_id(), DriveId::NONE, "nobody used it");
+    d.name(first);
+    assert!(!d.adopt(rack).expect("its own"), "it was the rack's before");
+    drop(d);
+    let mut d = open(&f);
+    d.name(second);
+    assert_eq!((d.rack(), d.drive_id()), (Some(rack), first));
+    assert!(!d.adopt(rack).expect("its own"));
+    drop(d);
+    assert_eq!(open(&f).drive_id(), first);
+}
+
+#[test]
 fn what_was_programmed_is_read_again_after_reopening() {
     let f = Shared::default();
     let mut d = open(&f);

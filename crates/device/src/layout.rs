@@ -1,7 +1,7 @@
 //! The bytes of a device file. docs/format.md draws them; a change there is a change of [`VERSION`].
 
 use rackweave_core::device::{BlockOob, PageAddr, SlotKind, SlotRecord};
-use rackweave_core::{BlockAddr, Payload, RackId, Timestamp, VolumeId};
+use rackweave_core::{BlockAddr, DriveId, Payload, RackId, Timestamp, VolumeId};
 use rackweave_flash::manager::alloc::{LEVELS_MAX, ThroughputLevels};
 
 /// Version of the device file's format.
@@ -254,19 +254,21 @@ pub(super) fn decode_levels(b: &[u8; LEVELS_LEN]) -> Result<Option<ThroughputLev
     }
 }
 
-pub(super) fn encode_owner(rack: RackId) -> [u8; OWNER_LEN] {
+pub(super) fn encode_owner(rack: RackId, drive: DriveId) -> [u8; OWNER_LEN] {
     let mut b = [0; OWNER_LEN];
-    Put(&mut b, 8).bytes(&rack.0.to_be_bytes());
+    Put(&mut b, 8).bytes(&rack.0.to_be_bytes()).bytes(&drive.0.to_be_bytes());
     seal(&mut b, OWNER_AT);
     b
 }
 
-/// The rack that the drive is of. `None`: it never was of any, or what says so was torn while it was written first.
-pub(super) fn decode_owner(b: &[u8; OWNER_LEN]) -> Option<RackId> {
-    let mut id = [0; 16];
+/// The rack that the drive is of, and its own id ([`DriveId::NONE`]: a program that drew none made it a drive of the rack). `None`:
+/// it never was of any, or what says so was torn while it was written first.
+pub(super) fn decode_owner(b: &[u8; OWNER_LEN]) -> Option<(RackId, DriveId)> {
+    let (mut id, mut drive) = ([0; 16], [0; 8]);
     id.copy_from_slice(&b[8..24]);
+    drive.copy_from_slice(&b[24..]);
     let rack = RackId(u128::from_be_bytes(id));
-    (sealed(b, OWNER_AT) && rack != RackId::default()).then_some(rack)
+    (sealed(b, OWNER_AT) && rack != RackId::default()).then(|| (rack, DriveId(u64::from_be_bytes(drive))))
 }
 
 /// What changes of the file as a whole; two copies, written in turn.

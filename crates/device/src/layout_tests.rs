@@ -101,10 +101,12 @@ fn the_newer_whole_row_counts() {
 #[test]
 fn golden_owner() {
     let rack = RackId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
-    let b = encode_owner(rack);
-    assert_eq!(decode_owner(&b), Some(rack));
+    let drive = DriveId(0x0102_0304_0506_0708);
+    let b = encode_owner(rack, drive);
+    assert_eq!(decode_owner(&b), Some((rack, drive)));
     let id: Vec<u8> = (0..16).map(|i| i * 0x11).collect();
-    assert_eq!((&b[4..8], &b[8..24], &b[24..]), (&[0; 4][..], &id[..], &[0; 8][..]));
+    assert_eq!((&b[4..8], &b[8..24], &b[24..]), (&[0; 4][..], &id[..], &[1, 2, 3, 4, 5, 6, 7, 8][..]));
+    assert_eq!(decode_owner(&encode_owner(rack, DriveId::NONE)), Some((rack, DriveId::NONE)));
     for bit in 0..8 * OWNER_LEN {
         let mut bad = b;
         bad[bit / 8] ^= 1 << (bit % 8);

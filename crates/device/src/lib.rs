@@ -23,7 +23,7 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind, SlotRecord,
 };
-use rackweave_core::{BLOCK, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
+use rackweave_core::{BLOCK, DriveId, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
 use rackweave_flash::backend::block_of;
 use rackweave_flash::flaws::Flaws;
 use rackweave_flash::manager::alloc::ThroughputLevels;
@@ -119,6 +119,9 @@ pub struct FileSsd<F> {
     extents_durable: u32,
     /// The rack that the drive is of.
     rack: Option<RackId>,
+    /// Its own id; written down when it becomes a rack's.
+    id: DriveId,
+    id_written: bool,
     /// First failure of a sync: final (protocol rule 12).
     failed: Option<i32>,
     spare: Vec<u8>,
@@ -147,7 +150,7 @@ impl<F: FileIo> FileSsd<F> {
     pub fn owner(file: &F) -> std::io::Result<Option<RackId>> {
         let mut owner = [0; layout::OWNER_LEN];
         file.read_at(&mut owner, layout::OWNER_AT)?;
-        Ok(layout::decode_owner(&owner))
+        Ok(layout::decode_owner(&owner).map(|o| o.0))
     }
     /// The throughput levels that the drive was made with; `None`: the default ones.
     ///
@@ -186,6 +189,8 @@ impl<F: FileIo> FileSsd<F> {
             durable: 0,
             extents_durable: 0,
             rack: None,
+            id: DriveId::NONE,
+            id_written: false,
             failed: None,
             spare: vec![0; shape.spare_len()],
             flaws: None,
@@ -203,7 +208,11 @@ impl<F: FileIo> FileSsd<F> {
             }
             Super::Found { .. } => dev.load()?,
         }
-        dev.rack = FileSsd::owner(&dev.file)?;
+        let mut owner = [0; layout::OWNER_LEN];
+        dev.file.read_at(&mut owner, layout::OWNER_AT)?;
+        if let Some((rack, id)) = layout::decode_owner(&owner) {
+            (dev.rack, dev.id, dev.id_written) = (Some(rack), id, id != DriveId::NONE);
+        }
         Ok(dev)
     }
 
@@ -211,20 +220,31 @@ impl<F: FileIo> FileSsd<F> {
     pub fn rack(&self) -> Option<RackId> {
         self.rack
     }
-    /// Makes it a drive of `rack`, durably, if it is of none yet; true if it was not.
+    /// The drive's own id; [`DriveId::NONE`] before [`FileSsd::name`] of a drive that has none written down.
+    pub fn drive_id(&self) -> DriveId {
+        self.id
+    }
+    /// Gives a drive that has no id this one. [`FileSsd::adopt`] writes it down, once.
+    pub fn name(&mut self, drawn: DriveId) {
+        if self.id == DriveId::NONE {
+            self.id = drawn;
+        }
+    }
+    /// Makes it a drive of `rack`, durably, if it is of none yet; true if it was not. With it goes the drive's id, also on a drive
+    /// that has been the rack's since before drives had one.
     ///
     /// # Errors
     /// [`OpenError::Rack`] if it is another's; the file cannot be written.
     pub fn adopt(&mut self, rack: RackId) -> Result<bool, OpenError> {
         match self.rack {
             Some(found) if found != rack => Err(OpenError::Rack { found, wanted: rack }),
-            Some(_) => Ok(false),
-            None => {
+            Some(_) if self.id_written || self.id == DriveId::NONE => Ok(false),
+            found => {
                 self.begin_life()?;
-                self.file.write_at(&[&layout::encode_owner(rack)], layout::OWNER_AT)?;
+                self.file.write_at(&[&layout::encode_owner(rack, self.id)], layout::OWNER_AT)?;
                 self.file.sync()?;
-                self.rack = Some(rack);
-                Ok(true)
+                (self.rack, self.id_written) = (Some(rack), self.id != DriveId::NONE);
+                Ok(found.is_none())
             }
         }
     }

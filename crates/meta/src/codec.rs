@@ -5,9 +5,10 @@
 //! | key | record |
 //! |---|---|
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
-//! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last |
+//! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last; version 2, and of the present life its drive u64, what that lost (u8 × [vssd u32, records u32, digest u64]) follow |
 //! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
 //! | `hld/` set u32 | version u8, members as above: of the last view of `min_copies` or more; only of a set whose view has fewer, or recovers |
+//! | `evd/` set u32 | version u8, what its members had when they last had everything (u8 × [vssd u32, drive u64, digest of what that had lost by then u64]) |
 //! | `vids` | version u8, number of the next vSSD that is made u32 |
 //! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 made for another, 4 which was lost), that other vssd u32 or 0]); only of a set whose places are not the configured ones |
 //! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only of a server that was added, drained or removed |
@@ -15,17 +16,20 @@
 //! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); of one that was ever limited version 2, and iops u64, bytes per second u64 follow (0: no limit) |
 
 use bytes::Bytes;
+use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::request::{ServerState, VolumeLimits};
-use rackweave_core::{Epoch, Incarnation, NodeId, SetId, Span, VolumeId, VssdId};
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Span, VolumeId, VssdId};
 
 use crate::MetaError;
-use crate::members::{Place, Replaces};
+use crate::members::{Evidence, Place, Replaces};
 
 /// Format version of every record …
 pub const VERSION: u8 = 1;
 /// … but of a volume that was ever limited: a program that does not know limits refuses it.
 pub const VERSION_LIMITED: u8 = 2;
+/// … and of a server, since drives have ids: a program that does not know them would take a replaced drive for a copy.
+pub const VERSION_DRIVE: u8 = 2;
 
 /// `rack`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +54,10 @@ pub struct ServerRecord {
     pub incarnation: Incarnation,
     /// Nonces of lives that were welcomed, the present one last.
     pub nonces: Vec<u64>,
+    /// The drive of the present life; [`DriveId::NONE`]: it knows of no such ids.
+    pub drive: DriveId,
+    /// What that had lost when it was recovered.
+    pub losses: Vec<VssdLoss>,
 }
 
 /// One answered attach (a repeated request gets the same generation again).
@@ -95,6 +103,7 @@ pub enum Record {
     Set(View),
     /// Members of the last view that could acknowledge.
     Holders(SetId, Vec<Member>),
+    Evidence(SetId, Vec<Evidence>),
     Volume(VolumeRecord),
 }
 
@@ -121,6 +130,10 @@ pub fn set_key(s: SetId) -> Bytes {
 /// Key of the members of a set's last view that could acknowledge.
 pub fn holders_key(s: SetId) -> Bytes {
     key(b"hld/", s.0)
+}
+/// Key of what a set's members had when they last had everything.
+pub fn evidence_key(s: SetId) -> Bytes {
+    key(b"evd/", s.0)
 }
 /// Key of a volume.
 pub fn volume_key(v: VolumeId) -> Bytes {
@@ -189,11 +202,29 @@ pub fn encode_rack(r: &RackRecord) -> Bytes {
 
 /// Bytes of [`ServerRecord`].
 pub fn encode_server(r: &ServerRecord) -> Bytes {
-    let mut w = vec![VERSION];
+    let mut w = vec![VERSION_DRIVE];
     w.extend_from_slice(&r.incarnation.0.to_le_bytes());
     w.push(r.nonces.len() as u8);
     for n in &r.nonces {
         w.extend_from_slice(&n.to_le_bytes());
+    }
+    w.extend_from_slice(&r.drive.0.to_le_bytes());
+    w.push(r.losses.len() as u8);
+    for l in &r.losses {
+        w.extend_from_slice(&l.vssd.0.to_le_bytes());
+        w.extend_from_slice(&l.records.to_le_bytes());
+        w.extend_from_slice(&l.digest.to_le_bytes());
+    }
+    w.into()
+}
+
+/// Bytes of what a set's members had when they last had everything.
+pub fn encode_evidence(all: &[Evidence]) -> Bytes {
+    let mut w = vec![VERSION, all.len() as u8];
+    for e in all {
+        w.extend_from_slice(&e.vssd.0.to_le_bytes());
+        w.extend_from_slice(&e.drive.0.to_le_bytes());
+        w.extend_from_slice(&e.lost.to_le_bytes());
     }
     w.into()
 }
@@ -314,7 +345,8 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     let mut r = Reader { key, data: value, at: 0 };
     let version = r.u8()?;
     let limited = version == VERSION_LIMITED && &kind == b"vol/";
-    if version != VERSION && !limited {
+    let drives = version == VERSION_DRIVE && &kind == b"srv/";
+    if version != VERSION && !limited && !drives {
         return Err(MetaError::Version { key: key.into(), found: version, expected: VERSION });
     }
     let record = match &kind {
@@ -322,7 +354,8 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
         b"srv/" => {
             let incarnation = Incarnation(r.u64()?);
             let nonces = (0..r.u8()?).map(|_| r.u64()).collect::<Result<_, _>>()?;
-            Record::Server(NodeId(number), ServerRecord { incarnation, nonces })
+            let (drive, losses) = if drives { decode_drive(&mut r)? } else { (DriveId::NONE, Vec::new()) };
+            Record::Server(NodeId(number), ServerRecord { incarnation, nonces, drive, losses })
         }
         b"vids" => Record::NextVssd(r.u32()?),
         b"wear" => {
@@ -341,6 +374,12 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
         ),
         b"set/" => Record::Set(decode_view(SetId(number), &mut r)?),
         b"hld/" => Record::Holders(SetId(number), decode_members(&mut r)?),
+        b"evd/" => {
+            let one =
+                |r: &mut Reader<'_>| Ok(Evidence { vssd: VssdId(r.u32()?), drive: DriveId(r.u64()?), lost: r.u64()? });
+            let all = (0..r.u8()?).map(|_| one(&mut r)).collect::<Result<_, MetaError>>()?;
+            Record::Evidence(SetId(number), all)
+        }
         b"vol/" => Record::Volume(decode_volume(VolumeId(number), limited, &mut r)?),
         _ => return Err(MetaError::UnknownKey { key: key.into() }),
     };
@@ -348,6 +387,13 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
         return Err(r.malformed());
     }
     Ok(record)
+}
+
+fn decode_drive(r: &mut Reader<'_>) -> Result<(DriveId, Vec<VssdLoss>), MetaError> {
+    let drive = DriveId(r.u64()?);
+    let one = |r: &mut Reader<'_>| Ok(VssdLoss { vssd: VssdId(r.u32()?), records: r.u32()?, digest: r.u64()? });
+    let losses = (0..r.u8()?).map(|_| one(r)).collect::<Result<_, MetaError>>()?;
+    Ok((drive, losses))
 }
 
 fn decode_places(r: &mut Reader<'_>) -> Result<Vec<Place>, MetaError> {

@@ -26,7 +26,7 @@ mod volumes;
 pub mod wear;
 
 pub use config::{DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, SetConfig};
-pub use members::{Place, Replaces};
+pub use members::{Evidence, Place, Replaces};
 pub use moves::FIRST_MOVED;
 pub use node::Meta;
 pub use volumes::{NAME_MAX, VOLUMES_MAX};

@@ -1,8 +1,9 @@
 //! Who is in a set: the rules of membership as one function of what is known.
 
+use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::request::RequestError;
-use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Span, Time, TracePoint, VssdId};
 
 /// What the service knows of one server.
 #[derive(Clone, Debug, Default)]
@@ -17,9 +18,28 @@ pub struct Server {
     pub live_since: Time,
     /// Its lease has ended for certain at this instant of the service's clock.
     pub lease_ends: Time,
+    /// The drive of this incarnation; [`DriveId::NONE`]: it said none.
+    pub drive: DriveId,
+    /// What that had lost when this incarnation recovered it.
+    pub losses: Vec<VssdLoss>,
+}
+
+/// What a member had when it last had everything of its set. If it comes back with another drive, or that has lost anything since,
+/// what it lacks proves nothing (protocol rule 29).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    pub vssd: VssdId,
+    /// [`DriveId::NONE`]: its server said none.
+    pub drive: DriveId,
+    /// Digest of what the drive had lost by then, zero: nothing. The others have made it good.
+    pub lost: u64,
 }
 
 impl Server {
+    /// What the vSSD's drive lost, as a digest; zero: nothing.
+    pub fn lost(&self, vssd: VssdId) -> u64 {
+        self.losses.iter().find(|l| l.vssd == vssd).map_or(0, |l| l.digest)
+    }
     pub fn present(&self, now: Time) -> bool {
         self.incarnation != Incarnation(0) && now < self.lease_ends
     }

@@ -9,12 +9,12 @@ use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
 };
 use rackweave_core::{
-    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, SsdId, Time, VolumeId, VssdId,
+    DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, SsdId, Time, VolumeId, VssdId,
 };
 
 use crate::clear::Clearing;
 use crate::codec::{self, RackRecord, Record, ServerRecord};
-use crate::members::{self, Place, Server, Servers};
+use crate::members::{self, Evidence, Place, Server, Servers};
 use crate::moves::Moves;
 use crate::outbox::Outbox;
 use crate::reach::Complaint;
@@ -35,6 +35,8 @@ pub(crate) struct Set {
     /// Members of the last view that could acknowledge a write. What was answered is in the memory of each of them that has
     /// not restarted since.
     pub(crate) holders: Vec<Member>,
+    /// Of each vSSD that was a member.
+    pub(crate) evidence: Vec<Evidence>,
     pub(crate) complaints: Vec<Complaint>,
 }
 
@@ -88,7 +90,7 @@ impl Meta {
             let places: Vec<Place> = s.members.iter().zip(slots).map(place).collect();
             let (epoch, members) = (Epoch(0), Vec::new());
             let view = View { set: s.set, epoch, state: ViewState::Normal, recovered: epoch, members };
-            sets.push(Set { places, view, holders: Vec::new(), complaints: Vec::new() });
+            sets.push(Set { places, view, holders: Vec::new(), evidence: Vec::new(), complaints: Vec::new() });
         }
         let limits = cfg.levels.iter().map(|l| Limits {
             level: l.level,
@@ -126,7 +128,7 @@ impl Meta {
 
     fn load(&mut self, saved: Vec<(Bytes, Bytes)>) -> Result<(), MetaError> {
         let mut records = Vec::new();
-        let (mut views, mut holders) = (Vec::new(), Vec::new());
+        let (mut views, mut holders, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
         for (key, value) in saved {
             match codec::decode(&key, &value)? {
                 Record::Wear(r) => self.rounds.resume(r),
@@ -140,11 +142,13 @@ impl Meta {
                 }
                 Record::Rack(r) => self.rack = r,
                 Record::Server(node, r) => {
-                    self.servers.known.insert(node, Server { incarnation: r.incarnation, ..Server::default() });
+                    let (incarnation, drive, losses) = (r.incarnation, r.drive, r.losses.clone());
+                    self.servers.known.insert(node, Server { incarnation, drive, losses, ..Server::default() });
                     self.lives.insert(node, r);
                 }
                 Record::Set(view) => views.push(view),
                 Record::Holders(set, members) => holders.push((set, members)),
+                Record::Evidence(set, all) => evidence.push((set, all)),
                 Record::Volume(v) => {
                     if let Some(&set) = v.sets.iter().find(|s| !self.by_set.contains_key(*s)) {
                         return Err(MetaError::UnknownSet { set });
@@ -166,6 +170,10 @@ impl Meta {
         for (set, members) in holders {
             let i = *self.by_set.get(&set).ok_or(MetaError::UnknownSet { set })?;
             self.sets[i].holders = members;
+        }
+        for (set, all) in evidence {
+            let i = *self.by_set.get(&set).ok_or(MetaError::UnknownSet { set })?;
+            self.sets[i].evidence = all;
         }
         records.sort_by_key(|v| v.id);
         for v in records.iter().filter(|v| v.deleting) {
@@ -268,12 +276,20 @@ impl Meta {
             Body::Control(Control::Heartbeat { sequence, vssds }) => {
                 self.heartbeat(now, src, header.incarnation, sequence, &vssds, fx);
             }
-            Body::Control(Control::ServerHello { nonce, vssds }) => self.server_hello(now, src, nonce, &vssds, fx),
-            Body::Control(Control::EmptyServerHello { nonce, vssds }) => {
+            Body::Control(Control::ServerHello { nonce, drive, empty, losses, vssds }) => {
+                if empty && self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce)) {
+                    return self.say(src, 0, Control::ServerRefused { nonce });
+                }
+                self.server_hello(now, src, nonce, (drive, losses), &vssds, fx);
+            }
+            Body::Control(Control::PlainHello { nonce, vssds }) => {
+                self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new()), &vssds, fx);
+            }
+            Body::Control(Control::EmptyPlainHello { nonce, vssds }) => {
                 if self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce)) {
                     return self.say(src, 0, Control::ServerRefused { nonce });
                 }
-                self.server_hello(now, src, nonce, &vssds, fx);
+                self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new()), &vssds, fx);
             }
             Body::Control(Control::ClientHello { nonce }) => self.client_hello(now, src, header.request, nonce),
             Body::Control(Control::MapAsk { .. }) => {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::{VssdLoss, VssdReport};
 use rackweave_core::msg::{Control, LiveVolumes};
 use rackweave_core::request::ServerState;
-use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Time};
+use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Time};
 
 use crate::codec;
 use crate::members::{Server, Servers};
@@ -33,6 +33,7 @@ impl Meta {
         now: Time,
         src: NodeId,
         nonce: u64,
+        (drive, losses): (DriveId, Vec<VssdLoss>),
         reports: &[VssdReport],
         fx: &mut Effects,
     ) {
@@ -57,6 +58,7 @@ impl Meta {
             life.nonces.remove(0);
         }
         life.nonces.push(nonce);
+        (life.drive, life.losses) = (drive, losses.clone());
         self.out.put(codec::server_key(src), Some(codec::encode_server(life)));
         let server = Server {
             incarnation,
@@ -64,6 +66,8 @@ impl Meta {
             heard_at: Some(now),
             live_since: now,
             lease_ends: now + self.cfg.lease_bound(),
+            drive,
+            losses,
         };
         self.servers.known.insert(src, server);
         for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {

@@ -1,10 +1,10 @@
 //! Views of the sets: looked at whenever something is heard or has been silent, renewed as [`members`] decides.
 
-use rackweave_core::msg::{Body, Control, Member, Packet, View, ViewState};
+use rackweave_core::msg::{Body, Control, Member, Packet, Role, View, ViewState};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Time, Timestamp, TracePoint, VssdId};
 
 use crate::codec;
-use crate::members::{self, Patience};
+use crate::members::{self, Evidence, Patience, Servers};
 use crate::node::Meta;
 
 /// Steps of a set's moves and views that one event may take.
@@ -87,6 +87,7 @@ impl Meta {
             self.out.put(codec::holders_key(set), Some(codec::encode_holders(holders)));
         }
         self.out.put(codec::set_key(set), Some(codec::encode_view(&view)));
+        self.keep_evidence(i);
         let mut told: Vec<NodeId> = old.members.iter().chain(&view.members).map(|m| m.server).collect();
         told.sort_unstable();
         told.dedup();
@@ -96,6 +97,31 @@ impl Meta {
             self.out.send(Packet { src: Layout::META, dst: server, header, body });
         }
         true
+    }
+
+    /// Members of a view that serves have everything: what drives they have it on is written down.
+    fn keep_evidence(&mut self, i: usize) {
+        let s = &mut self.sets[i];
+        if s.view.state != ViewState::Normal {
+            return;
+        }
+        let mut all: Vec<Evidence> = s.evidence.clone();
+        all.retain(|e| s.places.iter().any(|p| p.vssd == e.vssd));
+        for m in s.view.members.iter().filter(|m| m.role == Role::Member) {
+            let server = self.servers.server(m.server);
+            if server.incarnation != m.incarnation {
+                continue;
+            }
+            let now = Evidence { vssd: m.vssd, drive: server.drive, lost: server.lost(m.vssd) };
+            match all.iter_mut().find(|e| e.vssd == m.vssd) {
+                Some(e) => *e = now,
+                None => all.push(now),
+            }
+        }
+        if all != s.evidence {
+            self.out.put(codec::evidence_key(s.view.set), Some(codec::encode_evidence(&all)));
+            s.evidence = all;
+        }
     }
 
     pub(crate) fn recovered(

@@ -1,6 +1,6 @@
 //! What a server is told when it is made.
 
-use rackweave_core::{Layout, NodeId, RackId, SetId, Span, VssdId};
+use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, VssdId};
 use rackweave_flash::{Share, SsdConfig};
 use rackweave_replica::{Faults, Timeouts};
 use rackweave_sched::{SchedConfig, SchedKind};
@@ -139,6 +139,8 @@ pub struct ServerConfig {
     pub nonce: u64,
     /// Before it registers it asks whose rack this is, and compares that with whose its drive is; without one, with none.
     pub drive_of: Option<Option<RackId>>,
+    /// The drive's own id; whoever is a member with another one is replaced (protocol rule 29).
+    pub drive: DriveId,
     /// The device began empty, and nobody said that it was replaced: refused if the server has lived before.
     pub empty: bool,
     pub timeouts: Timeouts,
@@ -172,6 +174,7 @@ impl ServerConfig {
             drift_ppm: 500,
             nonce: 1,
             drive_of: None,
+            drive: DriveId::NONE,
             empty: false,
             timeouts: Timeouts::default(),
             forwards_reads: false,

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use rackweave_core::msg::Control;
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::{VssdLoss, VssdReport};
 use rackweave_core::rng::mix64;
-use rackweave_core::{Incarnation, RackId, Span, Time};
+use rackweave_core::{DriveId, Incarnation, RackId, Span, Time};
 
 /// Heartbeats whose sending time is remembered: a lease answers one of the last few or comes too late to matter.
 const SENT_MAX: usize = 64;
@@ -23,6 +23,9 @@ struct Owner {
 #[derive(Debug)]
 pub struct Registration {
     nonce: u64,
+    pub drive: DriveId,
+    /// What the drive was found to have lost, once it is recovered.
+    pub losses: Vec<VssdLoss>,
     /// The device began empty unsaid; the metadata service refuses to take this for the life after another.
     empty: bool,
     pub refused: bool,
@@ -43,9 +46,11 @@ pub struct Registration {
 }
 
 impl Registration {
-    pub fn new(nonce: u64, empty: bool, heartbeat_every: Span, drift_ppm: u32) -> Registration {
+    pub fn new(nonce: u64, drive: DriveId, empty: bool, heartbeat_every: Span, drift_ppm: u32) -> Registration {
         Registration {
             nonce,
+            drive,
+            losses: Vec::new(),
             empty,
             refused: false,
             owner: None,
@@ -98,11 +103,7 @@ impl Registration {
             if self.asks_whose() {
                 return Control::RackAsk { nonce };
             }
-            return if self.empty {
-                Control::EmptyServerHello { nonce, vssds }
-            } else {
-                Control::ServerHello { nonce, vssds }
-            };
+            return self.hello_with(vssds);
         }
         self.again_at = now + self.heartbeat_every;
         self.sequence = self.sequence.wrapping_add(1);
@@ -117,7 +118,11 @@ impl Registration {
     }
     /// Asks once more for what came with the welcome; who has welcomed this life takes nothing else from it.
     pub fn hello(&self) -> Control {
-        Control::ServerHello { nonce: self.nonce, vssds: Vec::new() }
+        self.hello_with(Vec::new())
+    }
+    fn hello_with(&self, vssds: Vec<VssdReport>) -> Control {
+        let (nonce, drive, empty, losses) = (self.nonce, self.drive, self.empty, self.losses.clone());
+        Control::ServerHello { nonce, drive, empty, losses, vssds }
     }
     /// True: this life has its incarnation now.
     pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
@@ -163,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_lease_runs_from_the_sending_of_its_heartbeat() {
-        let mut r = Registration::new(7, false, Span::from_millis(100), 1000);
+        let mut r = Registration::new(7, DriveId(9), false, Span::from_millis(100), 1000);
         assert!(matches!(r.message(Time(0), vec![], false), Control::ServerHello { nonce: 7, .. }));
         assert!(!r.welcomed(Time(1), 6, Incarnation(1)), "another life's welcome");
         assert!(r.welcomed(Time(1), 7, Incarnation(2)));
@@ -177,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_known_when_a_heartbeat_that_told_it_is_answered() {
-        let mut r = Registration::new(7, false, Span::from_millis(100), 0);
+        let mut r = Registration::new(7, DriveId(9), false, Span::from_millis(100), 0);
         r.welcomed(Time(0), 7, Incarnation(2));
         let before = sequence(r.message(Time(1), vec![], false));
         let first = sequence(r.message(Time(2), vec![], true));
@@ -194,14 +199,14 @@ mod tests {
 
     #[test]
     fn an_empty_device_says_so_until_it_is_welcome() {
-        let mut r = Registration::new(7, true, Span::from_millis(100), 0);
+        let mut r = Registration::new(7, DriveId(9), true, Span::from_millis(100), 0);
         r.ready = true;
-        assert!(matches!(r.message(Time(0), vec![], false), Control::EmptyServerHello { nonce: 7, .. }));
+        assert!(matches!(r.message(Time(0), vec![], false), Control::ServerHello { nonce: 7, empty: true, .. }));
         r.refused(6);
         assert!(!r.refused, "another life's answer");
         r.refused(7);
         assert!(r.refused && r.deadline() == Time::MAX, "asks no more");
-        let mut r = Registration::new(8, true, Span::from_millis(100), 0);
+        let mut r = Registration::new(8, DriveId(9), true, Span::from_millis(100), 0);
         assert!(r.welcomed(Time(0), 8, Incarnation(3)));
         r.refused(8);
         assert!(!r.refused, "a late answer to what was asked twice");
@@ -210,7 +215,7 @@ mod tests {
     #[test]
     fn it_asks_whose_rack_it_is_and_registers_with_no_other() {
         let asking = |drive| {
-            let mut r = Registration::new(7, false, Span::from_millis(100), 0);
+            let mut r = Registration::new(7, DriveId(9), false, Span::from_millis(100), 0);
             r.ask_rack(drive);
             assert!(r.deadline() == Time::ZERO && !r.may_use_drive(), "before the drive is used");
             assert!(matches!(r.message(Time(0), vec![], false), Control::RackAsk { nonce: 7 }));
@@ -245,10 +250,10 @@ mod tests {
 
     #[test]
     fn a_lease_of_an_earlier_life_counts_for_nothing() {
-        let mut old = Registration::new(1, false, Span::from_millis(100), 0);
+        let mut old = Registration::new(1, DriveId(9), false, Span::from_millis(100), 0);
         old.welcomed(Time(0), 1, Incarnation(1));
         let late = sequence(old.message(Time(0), vec![], false));
-        let mut new = Registration::new(2, false, Span::from_millis(100), 0);
+        let mut new = Registration::new(2, DriveId(9), false, Span::from_millis(100), 0);
         new.welcomed(Time(0), 2, Incarnation(2));
         for t in 0..50 {
             new.message(Time(t), vec![], false);

@@ -9,7 +9,7 @@ use rackweave_core::device::Completion;
 use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
 use rackweave_core::request::{Reply, RequestError};
 use rackweave_core::{
-    Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, TracePoint, VssdId,
+    DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, TracePoint, VssdId,
 };
 use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
 use rackweave_replica::{Fences, Replica, StoreDone, StoreError};
@@ -67,7 +67,7 @@ impl Server {
         let mut server = Server {
             groups: Vec::new(),
             registration: {
-                let mut r = Registration::new(cfg.nonce, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm);
+                let mut r = Registration::new(cfg.nonce, cfg.drive, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm);
                 cfg.drive_of.into_iter().for_each(|drive| r.ask_rack(drive));
                 r
             },
@@ -95,6 +95,11 @@ impl Server {
     /// Whether the switch is told of the reads before each vSSD, from now on.
     pub fn set_tells_load(&mut self, tells: bool) {
         self.cfg.tells_load = tells;
+    }
+    /// The id of its drive, which the driver opened meanwhile. Before the first event.
+    pub fn set_drive(&mut self, drive: DriveId) {
+        self.cfg.drive = drive;
+        self.registration.drive = drive;
     }
     /// How its vSSDs collect, from now on; they look at once when the timer rings.
     pub fn set_gc(&mut self, now: Time, gc: crate::config::GcConfig) {

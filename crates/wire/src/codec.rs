@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::{
-    BlockAddr, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Span, SsdId, Summed, Time, Timestamp, VolumeId,
-    VssdId,
+    BlockAddr, DriveId, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Span, SsdId, Summed, Time, Timestamp,
+    VolumeId, VssdId,
 };
 
 use crate::error::{DecodeError, EncodeError};
@@ -221,7 +221,7 @@ macro_rules! wire_newtypes {
         }
     )*};
 }
-wire_newtypes!(RackId, NodeId, SsdId, VssdId, SetId, VolumeId, Epoch, Incarnation, Timestamp, Time, Span);
+wire_newtypes!(DriveId, RackId, NodeId, SsdId, VssdId, SetId, VolumeId, Epoch, Incarnation, Timestamp, Time, Span);
 
 /// `wire_struct!(Type { fields in the order of the wire })`
 macro_rules! wire_struct {

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{
-    Control, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState, VssdPlace, VssdReport, VssdWear,
+    Control, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdWear,
 };
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, ServerWear,
@@ -76,6 +76,8 @@ impl Wire for VssdReport {
     }
 }
 wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
+wire_struct!(VssdLoss { vssd, records, digest });
+wire_list!(VssdLoss, "losses of vSSDs", VSSDS_PER_SERVER_MAX, 16);
 wire_struct!(VssdWear { vssd, erases });
 wire_list!(VssdWear, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 12);
 wire_struct!(VssdPlace { vssd, set, slot });
@@ -108,7 +110,7 @@ impl Wire for LiveVolumes {
 }
 
 wire_enum!(Control, "control message", {
-    0 => ServerHello { nonce, vssds },
+    0 => PlainHello { nonce, vssds },
     1 => ServerWelcome { nonce, incarnation, volumes },
     2 => Heartbeat { sequence, vssds },
     3 => Lease { sequence, span, views },
@@ -124,7 +126,7 @@ wire_enum!(Control, "control message", {
     13 => Admin(op),
     14 => AdminReply(result),
     15 => VolumeChanged { volume, size },
-    16 => EmptyServerHello { nonce, vssds },
+    16 => EmptyPlainHello { nonce, vssds },
     17 => ServerRefused { nonce },
     18 => VolumeLimited { volume, limits },
     20 => Vssds { plan, incarnation, vssds },
@@ -135,6 +137,7 @@ wire_enum!(Control, "control message", {
     25 => WornOut { vssds },
     26 => RackAsk { nonce },
     27 => RackIs { nonce, rack },
+    28 => ServerHello { nonce, drive, empty, losses, vssds },
 });
 
 wire_enum!(AdminOp, "administration", {

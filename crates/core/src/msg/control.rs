@@ -1,6 +1,6 @@
 //! With the metadata service: registration, leases, views, volumes.
 
-use crate::id::{Epoch, Incarnation, NodeId, RackId, SetId, VolumeId, VssdId};
+use crate::id::{DriveId, Epoch, Incarnation, NodeId, RackId, SetId, VolumeId, VssdId};
 use crate::request::{AdminOp, ReplyData, RequestError, VolumeInfo, VolumeLimits};
 use crate::time::Span;
 
@@ -58,6 +58,17 @@ pub struct VssdReport {
     pub read_only: bool,
 }
 
+/// Durable records of a vSSD that its drive lost (protocol rule 29): spare areas, checkpoints without them, range records. What
+/// the vSSD does not have it need not always have been without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VssdLoss {
+    pub vssd: VssdId,
+    /// How many were found to be lost.
+    pub records: u32,
+    /// Which: the same losses give the same number, other ones another.
+    pub digest: u64,
+}
+
 /// Where a vSSD lies: `slot` numbers the equal parts of its server's drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdPlace {
@@ -104,8 +115,9 @@ pub struct LiveVolumes {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// A server's device is recovered and it wants an incarnation; `nonce` tells its lives apart until it has one.
-    ServerHello {
+    /// As [`Control::ServerHello`], of a version that knew of no drive ids; a server that is welcome also asks so once more for
+    /// what came with the welcome.
+    PlainHello {
         nonce: u64,
         vssds: Vec<VssdReport>,
     },
@@ -163,8 +175,8 @@ pub enum Control {
         volume: VolumeId,
         size: u64,
     },
-    /// A [`Control::ServerHello`] of a server whose device began empty, though nobody said that it was replaced.
-    EmptyServerHello {
+    /// A [`Control::PlainHello`] of a server whose device began empty, though nobody said that it was replaced.
+    EmptyPlainHello {
         nonce: u64,
         vssds: Vec<VssdReport>,
     },
@@ -213,6 +225,15 @@ pub enum Control {
     RackIs {
         nonce: u64,
         rack: RackId,
+    },
+    /// A server's device is recovered and it wants an incarnation; `nonce` tells its lives apart until it has one. `empty`: the
+    /// device began so, though nobody said that it was replaced.
+    ServerHello {
+        nonce: u64,
+        drive: DriveId,
+        empty: bool,
+        losses: Vec<VssdLoss>,
+        vssds: Vec<VssdReport>,
     },
     /// How worn a server's drive is (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's part.
     Wear {

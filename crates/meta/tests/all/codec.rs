@@ -1,10 +1,12 @@
 use proptest::prelude::*;
+use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::request::VolumeLimits;
-use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
+use rackweave_meta::Evidence;
 use rackweave_meta::codec::{
-    AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, encode_holders, encode_rack, encode_server,
-    encode_view, encode_volume, holders_key, rack_key, server_key, set_key, volume_key,
+    AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, encode_evidence, encode_holders, encode_rack,
+    encode_server, encode_view, encode_volume, evidence_key, holders_key, rack_key, server_key, set_key, volume_key,
 };
 
 fn hex(b: &[u8]) -> String {
@@ -47,14 +49,17 @@ fn view() -> View {
 #[test]
 fn golden_vectors() {
     let rack = RackRecord { next_incarnation: 0x0102, next_volume: 3 };
-    let server = ServerRecord { incarnation: Incarnation(5), nonces: vec![0xaabb] };
+    let losses = vec![VssdLoss { vssd: VssdId(17), records: 3, digest: 0x0e0f }];
+    let server = ServerRecord { incarnation: Incarnation(5), nonces: vec![0xaabb], drive: DriveId(0x0c0d), losses };
+    let evidence = vec![Evidence { vssd: VssdId(17), drive: DriveId(0x0c0d), lost: 0x0e0f }];
     let golden = [
         (rack_key(), encode_rack(&rack), "7261636b", "01020100000000000003000000", Record::Rack(rack)),
         (
             server_key(NodeId(2)),
             encode_server(&server),
             "7372762f00000002",
-            "01050000000000000001bbaa000000000000",
+            "02050000000000000001bbaa0000000000000d0c00000000000001110000000300\
+             00000f0e000000000000",
             Record::Server(NodeId(2), server),
         ),
         (
@@ -71,6 +76,13 @@ fn golden_vectors() {
             "686c642f00000002",
             "01011100000003000000050000000000000001",
             Record::Holders(SetId(2), view().members),
+        ),
+        (
+            evidence_key(SetId(2)),
+            encode_evidence(&evidence),
+            "6576642f00000002",
+            "0101110000000d0c0000000000000f0e000000000000",
+            Record::Evidence(SetId(2), evidence),
         ),
         (
             volume_key(VolumeId(7)),
@@ -99,10 +111,17 @@ fn golden_vectors() {
     }
 }
 
+#[test]
+fn a_server_from_before_drives_had_ids_is_read() {
+    let bytes: Vec<u8> = [&[1, 5][..], &[0; 7], &[1, 0xbb, 0xaa], &[0; 6]].concat();
+    let server = ServerRecord { incarnation: Incarnation(5), nonces: vec![0xaabb], ..ServerRecord::default() };
+    assert_eq!(decode(&server_key(NodeId(2)), &bytes), Ok(Record::Server(NodeId(2), server)));
+}
+
 proptest! {
     #[test]
-    fn any_bytes_give_a_record_or_an_error(kind in 0usize..6, n: u32, value: Vec<u8>) {
-        let mut key = [&b"rack"[..], b"srv/", b"set/", b"vol/", b"hld/", b"????"][kind].to_vec();
+    fn any_bytes_give_a_record_or_an_error(kind in 0usize..7, n: u32, value: Vec<u8>) {
+        let mut key = [&b"rack"[..], b"srv/", b"set/", b"vol/", b"hld/", b"evd/", b"????"][kind].to_vec();
         if kind > 0 {
             key.extend_from_slice(&n.to_be_bytes());
         }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::{VssdLoss, VssdReport};
 use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, View, ViewState};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
+use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
 
 pub const LEASE: Span = Span::from_millis(1_000);
@@ -48,6 +48,8 @@ pub struct Scripted {
     pub volumes: LiveVolumes,
     pub failed: bool,
     pub read_only: bool,
+    pub drive: DriveId,
+    pub losses: Vec<VssdLoss>,
     /// Sends nothing and hears nothing.
     pub silent: bool,
     pub leased_at: Option<Time>,
@@ -78,7 +80,7 @@ pub struct Rack {
 
 impl Rack {
     pub fn new(cfg: MetaConfig) -> Rack {
-        let servers = cfg.sets[0].members.iter().map(|&(vssd, node)| Scripted {
+        let servers = cfg.sets[0].members.iter().enumerate().map(|(i, &(vssd, node))| Scripted {
             node,
             vssd,
             nonce: 0,
@@ -88,6 +90,8 @@ impl Rack {
             volumes: LiveVolumes::default(),
             failed: false,
             read_only: false,
+            drive: DriveId(0x100 + i as u64),
+            losses: Vec::new(),
             silent: false,
             leased_at: None,
             refused: None,
@@ -234,7 +238,18 @@ impl Rack {
     }
     pub fn hello(&mut self, i: usize) {
         let (node, nonce, vssds) = (self.servers[i].node, self.servers[i].nonce, self.report(i));
-        self.control(node, Incarnation(0), 0, Control::ServerHello { nonce, vssds });
+        self.control(
+            node,
+            Incarnation(0),
+            0,
+            Control::ServerHello {
+                nonce,
+                drive: self.servers[i].drive,
+                empty: false,
+                losses: self.servers[i].losses.clone(),
+                vssds,
+            },
+        );
     }
     pub fn heartbeat(&mut self, i: usize) {
         let s = &self.servers[i];

@@ -105,7 +105,7 @@ fn a_late_registration_of_an_earlier_life_changes_nothing() {
     r.start(0);
     r.run(LEASE);
     let view = r.view().clone();
-    r.control(node, Incarnation(0), 0, Control::ServerHello { nonce: old_nonce, vssds: vec![] });
+    r.control(node, Incarnation(0), 0, Control::PlainHello { nonce: old_nonce, vssds: vec![] });
     r.run(LEASE);
     assert_eq!(*r.view(), view);
     // A repeated registration of the present life is answered with the same incarnation.
@@ -121,7 +121,7 @@ fn a_server_that_lost_its_device_is_refused_until_told() {
         let node = r.servers[0].node;
         r.servers[0].nonce = nonce;
         r.servers[0].incarnation = Incarnation(0);
-        r.control(node, Incarnation(0), 0, Control::EmptyServerHello { nonce, vssds: vec![] });
+        r.control(node, Incarnation(0), 0, Control::EmptyPlainHello { nonce, vssds: vec![] });
         (r.servers[0].incarnation != Incarnation(0), r.servers[0].refused.take())
     };
     assert_eq!(hello(&mut r, 901), (true, None), "a new server's device begins empty");

@@ -18,7 +18,7 @@ use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceData, Dev
 use rackweave_core::msg::Packet;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request};
-use rackweave_core::{Effects, Event, Layout, NodeId, RackId, Span, SsdId, Time, TracePoint};
+use rackweave_core::{DriveId, Effects, Event, Layout, NodeId, RackId, Span, SsdId, Time, TracePoint};
 
 use super::control::PolicyState;
 use super::policy::PolicyError;
@@ -38,6 +38,8 @@ pub trait Nodes {
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects);
     /// A node ends without a word, as if its process had been killed.
     fn end(&mut self, _node: NodeId) {}
+    /// What drive the server of this device has; called before it begins.
+    fn set_drive(&mut self, _server: u32, _drive: DriveId) {}
     /// Whether a node that ended may begin again, before its device is opened.
     fn may_begin(&self, _node: NodeId) -> Result<(), BuildError> {
         Ok(())
@@ -173,7 +175,8 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     }
 
     /// As [`Engine::new`], but `devices[i]` is the device of SSD `first + i`.
-    pub fn with_ssds_from(first: SsdId, nodes: N, devices: Vec<FileSsd<F>>, store: M) -> Engine<N, F, M> {
+    pub fn with_ssds_from(first: SsdId, mut nodes: N, devices: Vec<FileSsd<F>>, store: M) -> Engine<N, F, M> {
+        (first.0..).zip(&devices).for_each(|(i, d)| nodes.set_drive(i, d.drive_id()));
         let (n, layout) = (nodes.count(), nodes.layout());
         let queue = (0..n).map(NodeId).filter(|&i| nodes.hosts(i)).map(|i| (i, Event::Timer)).collect();
         Engine {

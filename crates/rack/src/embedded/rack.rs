@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rackweave_block::VolumeClient;
 use rackweave_core::msg::Role;
-use rackweave_core::{BLOCK, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
+use rackweave_core::{BLOCK, DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
 use rackweave_dataplane::Own;
 use rackweave_flash::Profile;
 use rackweave_meta::Meta;
@@ -61,6 +61,8 @@ pub struct RackNodes {
     /// Of the other racks.
     far_switches: Vec<Switch>,
     servers: Vec<Option<Server>>,
+    /// Of each, its drive.
+    drives: Vec<DriveId>,
     /// Of each, the keys that it keeps until it is started again, and their values.
     made: Vec<[(&'static str, bool); 2]>,
     /// With its id.
@@ -92,7 +94,7 @@ impl RackNodes {
         let meta = hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?;
         let known = meta.as_ref().map_or_else(|| (0..cfg.servers).collect(), Meta::servers);
         let here = |i| known.contains(&i) && hosted.has(layout.server(i));
-        let mut server = |i| here(i).then(|| one_server(cfg, i, nonce(), hosted)).transpose();
+        let mut server = |i| here(i).then(|| one_server(cfg, i, nonce(), hosted, DriveId::NONE)).transpose();
         let servers = (0..cfg.servers_max()).map(&mut server).collect::<Result<_, _>>()?;
         let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
         let mut of_client = cfg.clone();
@@ -109,6 +111,7 @@ impl RackNodes {
             far_switches: (1..cfg.racks.count).map(|rack| build::switch(cfg, rack)).collect(),
             made: vec![policy::made_with(cfg); cfg.servers_max() as usize],
             servers,
+            drives: vec![DriveId::NONE; cfg.servers_max() as usize],
             client: client.map(|i| (layout.client(i), build::client(&of_client, i, nonce()))),
         })
     }
@@ -145,8 +148,9 @@ impl RackNodes {
     }
 }
 
-fn one_server(cfg: &RackConfig, i: u32, nonce: u64, hosted: Hosted) -> Result<Server, BuildError> {
+fn one_server(cfg: &RackConfig, i: u32, nonce: u64, hosted: Hosted, drive: DriveId) -> Result<Server, BuildError> {
     let mut c = build::server_config(cfg, i, nonce)?;
+    c.drive = drive;
     c.empty = matches!(hosted, Hosted::One { empty: true, .. });
     if let Hosted::One { drive_of, .. } = hosted {
         c.drive_of = Some(drive_of);
@@ -224,6 +228,14 @@ impl Nodes for RackNodes {
         }
     }
 
+    fn set_drive(&mut self, server: u32, drive: DriveId) {
+        let i = server as usize;
+        self.drives[i] = drive;
+        if let Some(s) = &mut self.servers[i] {
+            s.set_drive(drive);
+        }
+    }
+
     fn may_begin(&self, node: NodeId) -> Result<(), BuildError> {
         let server = self.place(node).ok_or(BuildError::NotHere { node })? as u32;
         // Where the metadata service is elsewhere it refuses the server itself.
@@ -237,7 +249,7 @@ impl Nodes for RackNodes {
     fn begin(&mut self, node: NodeId) -> Result<(), BuildError> {
         let s = self.place(node).ok_or(BuildError::NotHere { node })?;
         self.made[s] = policy::made_with(&self.cfg);
-        self.servers[s] = Some(one_server(&self.cfg, s as u32, random_u64(), self.hosted)?);
+        self.servers[s] = Some(one_server(&self.cfg, s as u32, random_u64(), self.hosted, self.drives[s])?);
         Ok(())
     }
 

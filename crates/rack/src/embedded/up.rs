@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rackweave_core::device::DeviceError;
-use rackweave_core::{RackId, SsdId};
+use rackweave_core::{DriveId, RackId, SsdId};
 
 use super::control::{SOCKET, short_path};
 use super::datadir::{DataDir, DataDirError, write_durably};
@@ -305,6 +305,7 @@ fn open_device(
         return Err(fail(OpenError::Rack { found, wanted }));
     }
     let mut ssd = FileSsd::open(file, SsdId(server), shape).map_err(fail)?;
+    ssd.name(DriveId(random_u64()));
     if let Some(rack) = rack {
         let adopted = ssd.adopt(rack).map_err(fail)?;
         if adopted && !blank {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rackweave_block::VolumeClient;
 use rackweave_core::request::{AdminOp, Reply, Request, RequestId, RequestOp};
 use rackweave_core::rng::mix64;
-use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
+use rackweave_core::{DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
 use rackweave_flash::backend::Discard;
 use rackweave_flash::flaws::Flaws;
 use rackweave_meta::Meta;
@@ -122,6 +122,8 @@ pub struct Sim {
     cfg: Arc<RackConfig>,
     sim: SimConfig,
     lives: u64,
+    /// By server, how often its drive was replaced.
+    replaced: Vec<u64>,
 }
 
 impl Sim {
@@ -147,7 +149,8 @@ impl Sim {
         if cfg.switch.egress.is_some() {
             engine.all_crosses_switch();
         }
-        let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0 };
+        let replaced = vec![0; cfg.servers_max() as usize];
+        let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0, replaced };
         let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;
         for i in (0..layout.nodes()).filter(|i| !later.contains(i)) {
             s.restart(NodeId(i))?;
@@ -179,6 +182,7 @@ impl Sim {
             NodeKind::Server => {
                 let i = n.0 - layout.server(0).0;
                 let mut c = build::server_config(&self.cfg, i, nonce)?;
+                c.drive = self.drive_id(i);
                 c.timeouts = self.sim.timeouts;
                 c.faults = self.sim.faults;
                 c.gc.tell_once = self.sim.rack_faults.tell_once;
@@ -232,7 +236,12 @@ impl Sim {
     }
     /// Puts an empty device in place of server `i`'s; the server must have crashed.
     pub fn replace_disk(&mut self, i: u32) {
+        self.replaced[i as usize] += 1;
         self.engine.put_disk(SsdId(i), new_disk(&self.sim, self.cfg.ssd.flaws(SsdId(i))));
+    }
+    /// The id of server `i`'s drive.
+    pub fn drive_id(&self, i: u32) -> DriveId {
+        DriveId(mix64(mix64(self.sim.seed ^ u64::from(i) << 32) ^ self.replaced[i as usize]).max(1))
     }
     pub fn alive(&self, n: NodeId) -> bool {
         self.engine.node(n).is_some()

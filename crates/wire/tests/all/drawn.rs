@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::{VssdPlace, VssdReport, VssdWear};
+use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
@@ -15,7 +15,8 @@ use rackweave_core::request::{
     ServerWear, SetStatus, VolumeInfo, VolumeLimits, WearStatus,
 };
 use rackweave_core::{
-    BlockAddr, Epoch, Incarnation, NodeId, Payload, RackId, Rng, SetId, Span, SsdId, Time, Timestamp, VolumeId, VssdId,
+    BlockAddr, DriveId, Epoch, Incarnation, NodeId, Payload, RackId, Rng, SetId, Span, SsdId, Time, Timestamp,
+    VolumeId, VssdId,
 };
 
 /// Draws values; integers are small, huge, or anything.
@@ -298,7 +299,7 @@ impl Draw {
         Box::new(RackMap { generation: self.u64(), sets })
     }
     fn control(&mut self) -> Control {
-        match self.below(27) {
+        match self.below(28) {
             25 => Control::RackAsk { nonce: self.u64() },
             26 => Control::RackIs { nonce: self.u64(), rack: RackId(u128::from(self.u64()) << 64 | 7) },
             22 => Control::Silent {
@@ -308,7 +309,14 @@ impl Draw {
             },
             23 => Control::Reached { set: SetId(self.u32()), epoch: Epoch(self.u32()) },
             24 => Control::WornOut { vssds: self.list(4, |d| VssdId(d.u32())) },
-            0 => Control::ServerHello { nonce: self.u64(), vssds: self.reports() },
+            0 => Control::PlainHello { nonce: self.u64(), vssds: self.reports() },
+            27 => Control::ServerHello {
+                nonce: self.u64(),
+                drive: DriveId(self.u64()),
+                empty: self.bool(),
+                losses: self.list(4, |d| VssdLoss { vssd: VssdId(d.u32()), records: d.u32(), digest: d.u64() }),
+                vssds: self.reports(),
+            },
             1 => Control::ServerWelcome {
                 nonce: self.u64(),
                 incarnation: Incarnation(self.u64()),
@@ -331,7 +339,7 @@ impl Draw {
             14 => {
                 Control::AdminReply(if self.bool() { Ok(Box::new(self.data())) } else { Err(Box::new(self.error())) })
             }
-            15 => Control::EmptyServerHello { nonce: self.u64(), vssds: self.reports() },
+            15 => Control::EmptyPlainHello { nonce: self.u64(), vssds: self.reports() },
             16 => Control::ServerRefused { nonce: self.u64() },
             17 => Control::VolumeLimited { volume: VolumeId(self.u32()), limits: self.limits() },
             19 => Control::Vssds {

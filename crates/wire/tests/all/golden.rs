@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::{VssdPlace, VssdWear};
+use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{BlockSum, Credit, Inv, InvBlock};
 use rackweave_core::msg::{
@@ -11,7 +11,9 @@ use rackweave_core::msg::{
     Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, ServerInfo, ServerState};
-use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Timestamp, VolumeId, VssdId};
+use rackweave_core::{
+    BlockAddr, DriveId, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Timestamp, VolumeId, VssdId,
+};
 use rackweave_wire::{decode, encode};
 
 const VECTORS: &str = include_str!("golden.txt");
@@ -62,6 +64,7 @@ fn controls() -> Vec<(&'static str, Control)> {
         incarnation,
         volumes: LiveVolumes { first_unused: VolumeId(first_unused), writers: writers.into() },
     };
+    let report = VssdReport { vssd: VssdId(0x11), set, epoch, complete: true, failed: false, read_only: true };
     let refused = RequestError::ServerUnfit { server: NodeId(3), why: "full".into() };
     vec![
         ("control_vssds", Control::Vssds { plan: 0x0102_0304_0506_0708, incarnation, vssds: vec![place] }),
@@ -78,6 +81,17 @@ fn controls() -> Vec<(&'static str, Control)> {
         ("control_worn_out", Control::WornOut { vssds: vec![VssdId(0x11), VssdId(0x12)] }),
         ("control_rack_ask", Control::RackAsk { nonce: 0x0102_0304_0506_0708 }),
         ("control_rack_is", Control::RackIs { nonce: 1, rack: RackId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff) }),
+        ("control_plain_hello", Control::PlainHello { nonce: 1, vssds: vec![report] }),
+        (
+            "control_server_hello",
+            Control::ServerHello {
+                nonce: 0x0102_0304_0506_0708,
+                drive: DriveId(0x1112_1314_1516_1718),
+                empty: true,
+                losses: vec![VssdLoss { vssd: VssdId(0x11), records: 0x21, digest: 0x3132_3334_3536_3738 }],
+                vssds: vec![report],
+            },
+        ),
         ("admin_move", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: Some(NodeId(4)) })),
         ("admin_move_anywhere", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: None })),
         ("admin_servers", admin(AdminOp::Servers)),

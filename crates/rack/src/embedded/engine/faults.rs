@@ -101,6 +101,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         if self.still_syncs(device) {
             return Err(Stopped::Syncing);
         }
+        self.nodes.set_drive(device as u32, file.drive_id());
         self.nodes.begin(node)?;
         self.devices[device] = Device::new(file);
         self.queue.push_back((node, Event::Timer));
