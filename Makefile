@@ -1,5 +1,5 @@
 # Rackweave. `make up` and `make test` install what a fresh machine with Rust and make still lacks.
-.PHONY: up netns-rack build test bench soak lint deps-test clean
+.PHONY: up netns-rack build test bench soak mutants lint deps-test clean
 
 CARGO ?= cargo
 BIN := target/release/rackweave
@@ -33,6 +33,11 @@ bench: build
 soak: build
 	@scripts/deps test
 	@scripts/soak
+
+# Breaks one rule at a time and looks which check notices (docs/simulation.md). ONLY=part of names, SEEDS=of each kind of plan,
+# JSON=file; MUTANTS_ARGS: more options of the program.
+mutants:
+	@scripts/mutants $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JSON),--json $(JSON)) $(MUTANTS_ARGS)
 
 lint:
 	$(CARGO) fmt --all --check

@@ -648,7 +648,8 @@ pub struct Sim {
     /// Draws the rack, its workload and its faults
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Kind of rack to draw: one-rack, two-racks, moves or groups
+    /// Kind of rack to draw: one-rack, two-racks, moves, groups, or a plan of one situation: half-crashes, few-blocks,
+    /// severed, set-cuts, single-copies, chosen-replica, severed-racks, left-alone, noisy-racks
     #[arg(long, conflicts_with = "plan", default_value_t)]
     pub kind: PlanKind,
     /// Run this plan instead: the `plan` of a report, perhaps edited (JSON)

@@ -8,6 +8,7 @@ pub mod device;
 pub mod id;
 pub mod map;
 pub mod msg;
+pub mod mutants;
 pub mod node;
 pub mod payload;
 pub mod request;

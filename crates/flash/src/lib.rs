@@ -17,6 +17,10 @@
 //! programmed twice without an erase, and after a start partly filled blocks take no more programs. Recovery reads the
 //! newest complete checkpoint and the spare areas of the blocks that it does not describe; without a checkpoint, of all.
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 pub mod backend;
 pub mod blockmap;
 pub mod flaws;

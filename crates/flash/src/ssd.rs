@@ -55,8 +55,6 @@ pub struct SsdConfig {
     pub checkpoint_blocks: Option<u32>,
     /// What a sync costs the modelled device.
     pub sync_span: Span,
-    /// Broken on purpose, for a checker to notice: erase a victim before what was moved is durable (FB5).
-    pub erase_early: bool,
 }
 
 impl SsdConfig {
@@ -75,7 +73,6 @@ impl SsdConfig {
             verify: true,
             checkpoint_blocks: Some(256),
             sync_span: Span::ZERO,
-            erase_early: false,
         }
     }
 }

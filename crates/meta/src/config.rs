@@ -47,14 +47,6 @@ pub struct MetaConfig {
     pub levels: Vec<LevelConfig>,
     /// Volumes may promise this many times the capacity.
     pub overcommit: f64,
-    /// Broken on purpose, for a checker to notice: take a lease for ended at half its time (protocol rule 2).
-    pub remove_early: bool,
-    /// Likewise: a vSSD that moves leaves its set before the new one has everything (rule 24).
-    pub leave_early: bool,
-    /// Likewise: a new vSSD gets the id of one that left (rule 5).
-    pub reuse_ids: bool,
-    /// Likewise: a set recovers from its last view's members, though it could not acknowledge and others hold what was answered (rule 6).
-    pub recover_alone: bool,
 }
 
 /// Largest drift that a configuration may allow: one in a hundred. Above it the bound on foreign leases means nothing.
@@ -181,7 +173,7 @@ impl MetaConfig {
     pub fn lease_bound(&self) -> Span {
         let million = 1_000_000;
         let drift = u64::from(self.drift_ppm);
-        if self.remove_early {
+        if mutant!("meta.lease.remove-early") {
             return self.lease / 2;
         }
         self.lease.scale(million + drift, million - drift) + Span::from_nanos(1)

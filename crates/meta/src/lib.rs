@@ -10,6 +10,10 @@
 //! takes every lease of its life before for held. vSSDs move and are made anew ([`moves`], rule 24): a new one is filled
 //! as a shadow, then the old one leaves. Members that hold leases and do not reach each other do not stay in one view ([`reach`]).
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 mod clear;
 mod clients;
 pub mod codec;

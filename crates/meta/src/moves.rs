@@ -205,7 +205,7 @@ impl Meta {
             let old = self.sets[i].places.iter().position(|o| o.vssd == r.vssd);
             let old_role = old.and_then(|k| self.in_view(At { set: i, place: k }));
             let joined = self.in_view(At { set: i, place: k }) == Some(Role::Member);
-            if (joined || self.cfg.leave_early) && self.may_leave(i, old_role) {
+            if (joined || mutant!("meta.move.leave-early")) && self.may_leave(i, old_role) {
                 self.sets[i].places[k].replaces = None;
                 if let Some(old) = old {
                     self.leave(now, i, old);
@@ -327,7 +327,7 @@ impl Meta {
     }
     fn begin_move(&mut self, now: Time, i: usize, replaces: Replaces, (to, slot): (NodeId, u8), fx: &mut Effects) {
         let rack = self.cfg.layout.rack(to).unwrap_or(0);
-        let number = if self.cfg.reuse_ids { FIRST_MOVED } else { self.moves.next_vssd };
+        let number = if mutant!("meta.move.reuse-id") { FIRST_MOVED } else { self.moves.next_vssd };
         let vssd = VssdId::in_rack(rack, number);
         self.moves.next_vssd += 1;
         self.out.put(codec::next_vssd_key(), Some(codec::encode_next_vssd(self.moves.next_vssd)));

@@ -78,7 +78,7 @@ impl Meta {
         let enough = usize::from(self.cfg.min_copies);
         let acknowledges = |v: &View| v.state == ViewState::Normal && members::without_shadows(v).len() >= enough;
         let holders = &mut self.sets[i].holders;
-        if acknowledges(&view) || self.cfg.recover_alone {
+        if acknowledges(&view) || mutant!("meta.holders.recover-alone") {
             *holders = members::without_shadows(&view);
             if !acknowledges(&old) {
                 self.out.put(codec::holders_key(set), None);

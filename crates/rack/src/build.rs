@@ -342,10 +342,6 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         stripe_blocks: cfg.stripe_blocks,
         levels,
         overcommit: cfg.overcommit,
-        remove_early: false,
-        leave_early: false,
-        reuse_ids: false,
-        recover_alone: false,
     })
 }
 

@@ -3,6 +3,10 @@
 //!
 //! Reading order: [`config`], [`build`], then a driver.
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 pub mod build;
 pub mod capture;
 pub mod check;

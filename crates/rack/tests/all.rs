@@ -4,7 +4,6 @@ mod drives;
 mod egress;
 mod limits;
 mod moves;
-mod mutations;
 mod overload;
 mod rig;
 mod search;

@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rackweave_core::TracePoint as T;
-use rackweave_rack::fault::{Failure, Fault, FaultAt, Plan, SimOptions, SimReport, run_plan, run_seed};
+use rackweave_rack::fault::{
+    Failure, Fault, FaultAt, Plan, PlanKind, SimOptions, SimReport, run_plan, run_seed, shrink,
+};
 use rackweave_rack::sim::Coverage;
 
 /// Situations that need not occur, and why. Every other one must: "a suite in which one stays zero fails".
@@ -52,9 +54,10 @@ const MUST_OCCUR_IN_100: &[T] = &[
 ];
 
 /// Runs the plans of the seeds on two threads; reports in order of seed.
-fn run(first: u64, count: u64, draw: fn(u64) -> Plan) -> Vec<SimReport> {
+fn run(first: u64, count: u64, draw: impl Fn(u64) -> Plan + Copy + Send) -> Vec<SimReport> {
     let next = AtomicU64::new(first);
-    let work = || {
+    let next = &next;
+    let work = move || {
         let mut out = Vec::new();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -167,6 +170,33 @@ fn channel_groups_pass_every_seed() {
     assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
     let again = run_plan(&reports[0].plan, &SimOptions::default());
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
+}
+
+#[test]
+fn plans_of_one_situation_pass_every_seed() {
+    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(30);
+    for kind in PlanKind::ALL.into_iter().filter(|k| !PlanKind::GENERAL.contains(k)) {
+        let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, |seed| kind.draw(seed));
+        let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+        if let Some(first) = failed.first() {
+            panic!("{kind}: {} of {count} seeds failed; the first:\n{first}", failed.len());
+        }
+    }
+}
+
+#[test]
+fn a_failing_plan_shrinks_to_the_faults_that_matter() {
+    let mut plan = Plan::draw(1);
+    // The switch, for far longer than anybody is to wait: nothing else of the plan matters.
+    let fault = Fault::Isolate { node: 1, ms: 1_000_000 };
+    plan.faults.push(FaultAt { at_us: plan.params.span_ms * 500, fault });
+    plan.faults.sort_by_key(|f| f.at_us);
+    let small = shrink(&plan, &SimOptions::default()).expect("it fails");
+    assert_eq!(small.faults.iter().map(|f| f.fault).collect::<Vec<_>>(), [fault]);
+    assert!(
+        small.smaller().iter().all(|p| run_plan(p, &SimOptions::default()).passed()),
+        "nothing more can be left out"
+    );
 }
 
 #[test]

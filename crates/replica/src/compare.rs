@@ -132,7 +132,10 @@ impl Replica {
     fn compared_with(&self) -> u64 {
         let member = |k: &usize| self.members[*k].role == Role::Member;
         let first = (0..self.members.len()).find(member) == Some(self.me);
-        if !first || self.role != Some(Role::Member) || self.state != ViewState::Normal || self.cfg.faults.skip_compare
+        if !first
+            || self.role != Some(Role::Member)
+            || self.state != ViewState::Normal
+            || mutant!("replica.compare.skip")
         {
             return 0;
         }

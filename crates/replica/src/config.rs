@@ -1,4 +1,4 @@
-//! Configuration, bounds, and the switches that break a rule on purpose.
+//! Configuration and bounds.
 
 use rackweave_core::{NodeId, SetId, Span, VssdId};
 
@@ -13,13 +13,11 @@ pub struct ReplicaConfig {
     pub timeouts: Timeouts,
     /// Bytes a second that a shadow copies; zero: as many as come.
     pub fill_rate: u64,
-    pub faults: Faults,
 }
 
 impl ReplicaConfig {
     pub fn new(set: SetId, vssd: VssdId, node: NodeId) -> ReplicaConfig {
-        let (timeouts, faults) = (Timeouts::default(), Faults::default());
-        ReplicaConfig { set, vssd, node, min_copies: 2, timeouts, fill_rate: 0, faults }
+        ReplicaConfig { set, vssd, node, min_copies: 2, timeouts: Timeouts::default(), fill_rate: 0 }
     }
 }
 
@@ -45,39 +43,6 @@ impl Default for Timeouts {
             fill: Span::from_millis(20),
         }
     }
-}
-
-/// Rules broken on purpose, each to show that a checker catches it. All off but in tests.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    /// Serve and coordinate without a lease (rule 2).
-    pub skip_lease: bool,
-    /// Replay nothing; at an epoch change take unvalidated writes of a departed coordinator as valid.
-    pub skip_replay: bool,
-    /// Execute a mutation again whenever it comes again (rule 7).
-    pub drop_dedup: bool,
-    /// Execute mutations stamped with an older epoch (rule 7).
-    pub old_mutations: bool,
-    /// Compare what was scrubbed with no other member.
-    pub skip_compare: bool,
-    /// Serve while a shadow (rule 3).
-    pub serve_shadow: bool,
-    /// Let older writers mutate a fenced volume (rule 14).
-    pub ignore_fence: bool,
-    /// A fill leaves blocks in place that its source does not have.
-    pub lose_tombstone: bool,
-    /// Declare a set recovered without comparing its members (rule 6).
-    pub skip_recovery: bool,
-    /// Merge a partial write onto a block that is not Valid, and never again when it lost (rule 8).
-    pub merge_blindly: bool,
-    /// Begin writes without credit of the members (rule 9).
-    pub forget_credit: bool,
-    /// Do not tell clients that the set recovered whole (rule 11).
-    pub hide_recovery: bool,
-    /// Answer a write that no other member has acknowledged, whatever `min_copies` says (rule 4).
-    pub acknowledge_alone: bool,
-    /// Acknowledge a flush or FUA before anything is synced (rule 12).
-    pub flush_early: bool,
 }
 
 /// Requests that may wait in one replica for a block, credit or another member: at depth 32 of a hundred clients

@@ -20,7 +20,7 @@ impl Replica {
     }
 
     pub(crate) fn flush_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, of: u64) {
-        if self.cfg.faults.flush_early {
+        if mutant!("replica.flush.early") {
             return self.send(cx, from, of, Peer::FlushAck { ok: true });
         }
         let under_way = |p: &Persist| matches!(p, Persist::Flush { to, request } if (*to, *request) == (from, of));
@@ -88,7 +88,7 @@ impl Replica {
 
     pub(crate) fn client_fence<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, volume: VolumeId, attach: u32) {
         let known = self.fences.of(volume);
-        if attach < known && !self.cfg.faults.ignore_fence {
+        if attach < known && !mutant!("replica.fence.attach-older") {
             cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));
             return self.reply(cx, asker, IoReply::Failed(IoError::Fenced { attach: known }));
         }

@@ -301,7 +301,7 @@ impl Replica {
         let gone = mine.iter().filter(|e| e.mapped && !fresh(e) && own.contains_key(&e.addr.pack()));
         zero.extend(gone.map(|e| (e.addr, removed)));
         zero.sort_unstable();
-        if !self.cfg.faults.lose_tombstone {
+        if !mutant!("replica.fill.lose-tombstone") {
             for (range, version) in runs(&zero) {
                 cx.store.put_range(range, version);
             }

@@ -157,7 +157,7 @@ impl Replica {
             }
         }
         self.accounts[from].consume(slots, pages);
-        if inv.fua && !self.cfg.faults.flush_early {
+        if inv.fua && !mutant!("replica.fua.member-acknowledges-early") {
             let all: Vec<BlockAddr> = inv.blocks.iter().map(|b| BlockAddr::new(inv.volume, b.block)).collect();
             self.persist_for(cx, from, request, nacks, Some(&all));
         } else {
@@ -243,7 +243,7 @@ impl Replica {
 
     pub(crate) fn may_replay<S: Store>(&mut self, cx: &mut Cx<'_, S>, timer: Timer) -> bool {
         let full = self.replays >= REPLAYS_MAX || !self.repeats.free(cx.now, self.others());
-        if full || self.cfg.faults.skip_replay {
+        if full || mutant!("replica.replay.skip") {
             self.timers.set(cx.now, Wait::Retransmit(0), timer);
             return false;
         }
@@ -319,7 +319,7 @@ impl Replica {
 
     /// Whether nothing of an older writer of the volume is under way here.
     pub(crate) fn settled_below(&self, volume: VolumeId, attach: u32) -> bool {
-        if self.cfg.faults.ignore_fence {
+        if mutant!("replica.fence.unsettled") {
             return true;
         }
         let entries = self.active.entries.iter().any(|(_, e)| e.addr.volume == volume && e.attach < attach);

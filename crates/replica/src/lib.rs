@@ -20,6 +20,10 @@
 //! - *Fences of deleted volumes* are not kept: an id below the first unused one, and of no live volume, is fenced for good.
 //! - *A fence* is acknowledged by a member once no older writer's operation is under way there.
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 mod active;
 mod compare;
 mod config;

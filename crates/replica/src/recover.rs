@@ -58,7 +58,7 @@ pub(crate) struct Recovery {
 impl Replica {
     pub(crate) fn start_recovery<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let id = self.id();
-        let skip = self.cfg.faults.skip_recovery;
+        let skip = mutant!("replica.recovery.skip");
         let peers = if skip { 0 } else { self.recovery_peers() };
         self.recovery = Some(Box::new(Recovery {
             id,

@@ -169,10 +169,10 @@ impl Replica {
     pub fn serving(&self, now: Time) -> bool {
         let role = match self.role {
             Some(Role::Member) => self.state == ViewState::Normal,
-            Some(Role::Shadow) => self.cfg.faults.serve_shadow,
+            Some(Role::Shadow) => mutant!("replica.shadow.serve"),
             None => false,
         };
-        role && !self.failed && (now < self.lease || self.cfg.faults.skip_lease)
+        role && !self.failed && (now < self.lease || mutant!("replica.lease.skip"))
     }
     /// When [`Replica::handle_timer`] is due; [`Time::MAX`] for never.
     pub fn deadline(&self) -> Time {
@@ -221,7 +221,7 @@ impl Replica {
         let mutates = matches!(io, IoRequest::Write(_) | IoRequest::Zero { .. });
         let packet = Packet { src, dst: p.dst, header, body: Body::DelVssd };
         let job = Job::new(packet, io, now);
-        if mutates && header.epoch < self.epoch && !self.cfg.faults.old_mutations {
+        if mutates && header.epoch < self.epoch && !mutant!("replica.epoch.old-mutation") {
             // A late copy, perhaps, of a mutation answered before all members crashed, when the tables that knew it
             // were lost with them. Who still wants it stamps it with the new epoch.
             cx.fx.trace(TracePoint::StaleEpoch, u64::from(header.epoch.0), u64::from(self.epoch.0));
@@ -391,7 +391,7 @@ impl Replica {
             class: to.class,
             original_vssd: to.original,
             set: self.cfg.set,
-            epoch: if self.cfg.faults.hide_recovery { Epoch(0) } else { self.recovered },
+            epoch: if mutant!("replica.recovery.hide") { Epoch(0) } else { self.recovered },
             incarnation: self.incarnation,
             request: to.request,
         };
@@ -462,7 +462,7 @@ impl Replica {
     /// Whether the view has members enough to acknowledge (rule 4). One that has fewer may be overruled by a member of a
     /// former one (rule 6), so it answers no mutation and no fence.
     pub(crate) fn enough_copies(&self) -> bool {
-        self.serving_members() >= usize::from(self.cfg.min_copies) || self.cfg.faults.acknowledge_alone
+        self.serving_members() >= usize::from(self.cfg.min_copies) || mutant!("replica.copies.too-few")
     }
 
     /// Version numbers count from the start of the epoch, above every range of it.

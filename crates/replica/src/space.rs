@@ -58,7 +58,7 @@ impl Replica {
         pages: u64,
         mapped: u64,
     ) -> Reserve {
-        if self.cfg.faults.forget_credit {
+        if mutant!("replica.credit.none-needed") {
             return Reserve::Ok;
         }
         let (free_slots, free_pages) = self.available(cx);
@@ -153,7 +153,7 @@ impl Replica {
     /// Otherwise the member is given the next ones, and sends again.
     pub(crate) fn has_room<S: Store>(&mut self, cx: &Cx<'_, S>, from: usize, slots: u64) -> bool {
         let credit = self.accounts[from].outstanding().0;
-        if slots <= credit || slots - credit <= self.available(cx).0 || self.cfg.faults.forget_credit {
+        if slots <= credit || slots - credit <= self.available(cx).0 || mutant!("replica.credit.room-unchecked") {
             return true;
         }
         self.accounts[from].wants.get_or_insert((0, 0));

@@ -73,7 +73,7 @@ impl Replica {
         self.loads.retain(|_, l| !matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix));
         self.loads.iter_mut().for_each(|(_, l)| l.lost = 0);
         self.persists.retain(|_, p| matches!(p.1, Persist::Own { .. }));
-        if self.cfg.faults.skip_replay {
+        if mutant!("replica.replay.skip") {
             self.skip_replays();
         }
         let others = self.others();
@@ -113,7 +113,7 @@ impl Replica {
         self.members.iter().any(|m| m.incarnation == coordinator && m.role == Role::Member)
     }
 
-    /// [`crate::Faults::skip_replay`]: what departed members left is taken as valid.
+    /// The mutant `replica.replay.skip`: what departed members left is taken as valid.
     fn skip_replays(&mut self) {
         let left = self.active.entries.iter().filter(|(_, e)| !self.still_here(e.coordinator));
         let mut left: Vec<_> = left.map(|(_, e)| (e.addr, e.version)).collect();

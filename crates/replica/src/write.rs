@@ -30,7 +30,7 @@ impl Replica {
         m: Mutation,
     ) -> Option<Job> {
         let fence = self.fences.of(volume);
-        if attach < fence && !self.cfg.faults.ignore_fence {
+        if attach < fence && !mutant!("replica.fence.admit-older") {
             cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));
             self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: fence }));
             return None;
@@ -55,7 +55,7 @@ impl Replica {
 
     /// What is known of a client's mutation.
     pub(crate) fn known(&self, m: Mutation) -> Seen {
-        if self.cfg.faults.drop_dedup { Seen::No } else { self.dedup.seen(m) }
+        if mutant!("replica.dedup.drop") { Seen::No } else { self.dedup.seen(m) }
     }
 
     /// A mutation that is in effect already is only answered; a durable one, when it is durable.
@@ -76,7 +76,7 @@ impl Replica {
         if seen == Seen::Answered {
             return self.answer_again(cx, &job, m, false);
         }
-        let blindly = self.cfg.faults.merge_blindly;
+        let blindly = mutant!("replica.partial.merge-blindly");
         if let Some(a) = self.not_valid(range.volume, first, last).filter(|_| !blindly) {
             self.stats.conflicts += 1;
             cx.fx.trace(TracePoint::WriteConflict, a.pack(), m.sequence);
@@ -196,7 +196,7 @@ impl Replica {
         let op = &mut self.ops[slot as usize];
         let r = Ref { slot, id: op.id };
         (op.attempts, op.sent_at, op.repeated) = (0, cx.now, 0);
-        if op.fua && !matches!(op.origin, Origin::Replay) && !self.cfg.faults.flush_early {
+        if op.fua && !matches!(op.origin, Origin::Replay) && !mutant!("replica.fua.coordinator-not-durable") {
             op.own_pending = true;
             let round = op.round;
             let token = self.persist_token(Persist::Own { op: r, round });
@@ -300,7 +300,7 @@ impl Replica {
 
     /// Commits what everyone has acknowledged, and ends the operation when nothing is left of it.
     pub(crate) fn advance<S: Store>(&mut self, cx: &mut Cx<'_, S>, slot: u32) {
-        let alone = self.cfg.faults.acknowledge_alone;
+        let alone = mutant!("replica.write.acknowledge-alone");
         let op = &mut self.ops[slot as usize];
         let own_pending = op.own_pending;
         match &mut op.kind {
@@ -560,7 +560,7 @@ impl Replica {
             return self.done_elsewhere(cx, op, index, None);
         }
         let fence = self.fences.of(a.volume);
-        if attach < fence && !self.cfg.faults.ignore_fence {
+        if attach < fence && !mutant!("replica.fence.retry-older") {
             return self.done_elsewhere(cx, op, index, Some(fence));
         }
         if let Some((data, version)) = self.load(cx, a, Purpose::Retry { op, index }) {

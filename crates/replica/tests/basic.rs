@@ -3,12 +3,11 @@
 use rackweave_core::msg::{IoError, IoReply};
 use rackweave_core::request::Extent;
 use rackweave_core::{BlockAddr, Payload, Span, TracePoint};
-use rackweave_replica::Faults;
 
 use crate::cluster::{Cluster, Net, VOLUME};
 
 fn three() -> Cluster {
-    Cluster::new(3, 2, 1, Net::GOOD, Faults::default())
+    Cluster::new(3, 2, 1, Net::GOOD)
 }
 
 fn done(c: &mut Cluster, client: usize, op: u64) -> IoReply {

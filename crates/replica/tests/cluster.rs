@@ -13,7 +13,7 @@ use rackweave_core::{
     BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, TracePoint, VolumeId,
     VssdId,
 };
-use rackweave_replica::{Faults, Replica, ReplicaConfig, StoreDone};
+use rackweave_replica::{Replica, ReplicaConfig, StoreDone};
 
 use crate::linear::{Event, History};
 use crate::memory::Memory;
@@ -97,7 +97,6 @@ pub struct Cluster {
     pub told: Epoch,
     pub traces: Map<TracePoint, u64>,
     pub attach: u32,
-    faults: Faults,
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
     events: Vec<Option<Ev>>,
     sequence: u64,
@@ -111,7 +110,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(n: usize, clients: usize, seed: u64, net: Net, faults: Faults) -> Cluster {
+    pub fn new(n: usize, clients: usize, seed: u64, net: Net) -> Cluster {
         let server = |_| Server {
             replica: None,
             store: Memory::new(),
@@ -137,7 +136,6 @@ impl Cluster {
             told: Epoch(0),
             traces: map(),
             attach: 1,
-            faults,
             heap: BinaryHeap::new(),
             events: Vec::new(),
             sequence: 0,
@@ -166,7 +164,6 @@ impl Cluster {
     fn boot(&mut self, i: usize) {
         self.incarnations += 1;
         let mut cfg = ReplicaConfig::new(SetId(1), VssdId(1 + i as u32), NodeId(2 + i as u32));
-        cfg.faults = self.faults;
         let s = &mut self.servers[i];
         s.replica = Some(Replica::new(cfg));
         s.incarnation = Incarnation(1_000 + self.incarnations);

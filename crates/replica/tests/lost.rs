@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Body, Header, IoError, IoReply, Packet, Peer, Role};
 use rackweave_core::{BlockAddr, NodeId, Payload, Span, Timestamp, TracePoint};
-use rackweave_replica::{Faults, LOST_WAIT, Store};
+use rackweave_replica::{LOST_WAIT, Store};
 
 use crate::cluster::{Cluster, Net, VOLUME};
 use crate::memory::Memory;
@@ -16,7 +16,7 @@ fn at(block: u32) -> BlockAddr {
 
 /// A set that holds blocks 0 to 3, each written.
 fn written(members: usize) -> Cluster {
-    let mut c = Cluster::new(members, 1, 7, Net::GOOD, Faults::default());
+    let mut c = Cluster::new(members, 1, 7, Net::GOOD);
     // The history takes a failed read for any failed one: what was lost is checked here.
     c.track = false;
     for b in 0..4 {

@@ -2,7 +2,7 @@
 
 use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, VssdId};
 use rackweave_flash::{Share, SsdConfig};
-use rackweave_replica::{Faults, Timeouts};
+use rackweave_replica::Timeouts;
 use rackweave_sched::{SchedConfig, SchedKind};
 
 /// One vSSD of the server's drive and its place in a set.
@@ -71,8 +71,6 @@ pub struct GcConfig {
     pub idle_alpha: f64,
     /// A gap that is predicted to be longer is idle.
     pub idle_over: Span,
-    /// Broken on purpose by tests: what the switch is told without asking is told once, and taken to be known.
-    pub tell_once: bool,
 }
 
 impl GcConfig {
@@ -102,7 +100,6 @@ impl Default for GcConfig {
             background: true,
             idle_alpha: 0.5,
             idle_over: Span::from_millis(30),
-            tell_once: false,
         }
     }
 }
@@ -149,8 +146,6 @@ pub struct ServerConfig {
     pub forwards_reads: bool,
     /// The switch is told what reads each vSSD has before it, since it chooses replicas by that.
     pub tells_load: bool,
-    /// Rules broken on purpose by tests; all off otherwise.
-    pub faults: Faults,
 }
 
 impl ServerConfig {
@@ -179,7 +174,6 @@ impl ServerConfig {
             timeouts: Timeouts::default(),
             forwards_reads: false,
             tells_load: false,
-            faults: Faults::default(),
         }
     }
 }

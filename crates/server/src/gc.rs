@@ -413,8 +413,8 @@ impl GcMonitor {
         if let Some((field, again_at)) = self.untold
             && now >= again_at
         {
-            self.untold = (!self.cfg.tell_once).then(|| (field, self.again.again(now)));
-            if !self.cfg.tell_once {
+            self.untold = (!mutant!("server.gc.tell-once")).then(|| (field, self.again.again(now)));
+            if self.untold.is_some() {
                 self.repeat(field);
             }
         }

@@ -8,6 +8,10 @@
 //! A write: packet → (held in order while the cache is full) → replica → `CacheOverFlash::put` → acknowledged; later `Disk::pump` → page program → out of the
 //! cache. A read: packet → scheduler → replica → cache, or a flash read and `FlashDone::Read` → replica → reply.
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 pub mod bounds;
 mod classes;
 pub mod config;

@@ -76,7 +76,7 @@ impl Vssd {
         };
         let seed = mix64(server.nonce ^ u64::from(cfg.id.0) << 32);
         let mut replica = ReplicaConfig::new(cfg.set, cfg.id, server.node);
-        (replica.min_copies, replica.timeouts, replica.faults) = (server.min_copies, server.timeouts, server.faults);
+        (replica.min_copies, replica.timeouts) = (server.min_copies, server.timeouts);
         replica.fill_rate = server.fill_rate;
         Vssd {
             replica: Replica::new(replica),

@@ -45,10 +45,6 @@ pub struct SwitchConfig {
     /// A request to collect that is granted is answered with an idle replica in `original_vssd`: the sender forwards its
     /// reads there itself (RackBlox in software, §4.1, where no switch can).
     pub names_idle: bool,
-    /// Broken on purpose, for a checker to notice: obey a `gc_op` older than the last (protocol rule 16).
-    pub ignore_sequence: bool,
-    /// Likewise: believe the other rack's switch though something newer is known.
-    pub ignore_far_sequence: bool,
 }
 
 impl SwitchConfig {
@@ -65,8 +61,6 @@ impl SwitchConfig {
             hop: HOP,
             egress: None,
             names_idle: false,
-            ignore_sequence: false,
-            ignore_far_sequence: false,
         }
     }
 }

@@ -8,6 +8,10 @@
 //! word that is written once (no recirculation), and operations carry (incarnation, sequence), because packets are
 //! lost, repeated and overtaken, and switches restart.
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 pub mod config;
 pub mod control;
 mod load;

@@ -118,8 +118,6 @@ pub struct Pipeline {
     far_reads: bool,
     loads: Loads,
     bits_expire: Span,
-    ignore_sequence: bool,
-    ignore_far_sequence: bool,
     start: StartGuard,
     counters: Counters,
     position: Position,
@@ -149,8 +147,6 @@ impl Pipeline {
             far_reads: cfg.far_reads,
             loads: Loads::default(),
             bits_expire: cfg.bits_expire,
-            ignore_sequence: cfg.ignore_sequence,
-            ignore_far_sequence: cfg.ignore_far_sequence,
             start: StartGuard::Unstarted,
             counters: Counters::default(),
             position: Position::default(),
@@ -341,7 +337,7 @@ impl Pipeline {
             return Verdict::Gc { answer: last.answer, how: GcHow::Duplicate };
         }
         let older = self.tables.row(slot).last.is_some_and(|last| op.sequence < last.sequence);
-        if header.incarnation < life || (older && !self.ignore_sequence) {
+        if header.incarnation < life || (older && !mutant!("switch.gc.older-sequence")) {
             self.counters.gc_stale += 1;
             return Verdict::Drop(DropReason::StaleGcOp);
         }
@@ -433,7 +429,7 @@ impl Pipeline {
         };
         let row = self.tables.row(slot);
         let (life, older) = (row.incarnation, row.last.is_some_and(|last| op.sequence < last.sequence));
-        if header.incarnation < life || header.incarnation == life && older && !self.ignore_far_sequence {
+        if header.incarnation < life || header.incarnation == life && older && !mutant!("switch.far.older-sequence") {
             self.counters.gc_stale += 1;
             return false;
         }

@@ -91,8 +91,6 @@ pub struct ManagerConfig {
     /// Erase counts of a die may differ by this before a block that rests is moved (§3.4; assumed: 1/100 of the
     /// endurance).
     pub die_spread: u16,
-    /// Erase before the sync: broken on purpose, for a checker to notice.
-    pub erase_early: bool,
 }
 
 impl ManagerConfig {
@@ -119,7 +117,6 @@ impl ManagerConfig {
             background_wait_max: Span::from_millis(100),
             multi_plane: true,
             die_spread,
-            erase_early: false,
         }
     }
     /// Whether a drive can be made so.

@@ -233,7 +233,7 @@ impl FlashManager {
             self.logical[l.die as usize].claims[l.number as usize] += 1;
         }
         self.phys[block as usize].state = PhysState::Stale;
-        if self.cfg.erase_early {
+        if mutant!("flash.manager.erase-early") {
             return self.erase_stale(block);
         }
         self.rounds.next.push(After::Erase { block });

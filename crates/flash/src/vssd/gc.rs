@@ -422,7 +422,7 @@ impl Vssd {
         if v.failed || self.blocks.valid_of(v.block) > 0 {
             return self.gc_abandon(io, &v);
         }
-        if io.cfg.erase_early {
+        if mutant!("flash.gc.erase-early") {
             self.journal_emptied(io, v.block);
             self.gc.emptied.push(Emptied { block: v.block, stage: Stage::Durable, stretch: v.stretch });
             self.gc.durable += 1;

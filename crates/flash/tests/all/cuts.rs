@@ -30,10 +30,3 @@ fn power_cuts_lose_nothing_that_was_flushed() {
     ];
     assert!(counts.iter().all(|n| *n > 0), "the search never came to something: {seen:?}");
 }
-
-#[test]
-fn an_erase_before_the_sync_is_caught() {
-    let mut cfg = config();
-    cfg.erase_early = true;
-    assert!((0..40).any(|seed| run(&cfg, seed).is_err()), "no run noticed");
-}

@@ -29,10 +29,6 @@ pub fn config() -> MetaConfig {
         stripe_blocks: 16,
         levels: vec![LevelConfig { level: 3, home: 0, sets: vec![SetId(0)], capacity_bytes: GIB }],
         overcommit: 8.0,
-        remove_early: false,
-        leave_early: false,
-        reuse_ids: false,
-        recover_alone: false,
     }
 }
 

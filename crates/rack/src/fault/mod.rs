@@ -3,6 +3,7 @@
 //!
 //! Reading order: [`plan`], [`workload`], [`run`], [`report`].
 
+mod directed;
 mod kind;
 pub mod plan;
 pub mod report;

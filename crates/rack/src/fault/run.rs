@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use rackweave_core::request::{AdminOp, RequestId, RequestOp, VolumeInfo};
 use rackweave_core::{BLOCK, BlockAddr, NodeId, Rng, SetId, Span, Time, Timestamp, TracePoint, VolumeId};
-use rackweave_replica::{Faults, Timeouts};
+use rackweave_replica::Timeouts;
 
 use crate::capture::Capture;
 use crate::check::{Bounds, History, HistoryStats, OpId};
@@ -21,7 +21,7 @@ use crate::fault::plan::Plan;
 use crate::fault::report::{Failure, SimReport};
 use crate::fault::sets::SetWatch;
 use crate::fault::workload::Kind;
-use crate::sim::{Contents, LinkFaults, RackFaults, Sim, SimConfig};
+use crate::sim::{Contents, LinkFaults, Sim, SimConfig};
 
 /// The rack must be up and the volumes attached within this.
 const SETUP_MAX: Span = Span::from_secs(30);
@@ -54,9 +54,6 @@ pub struct SimOptions {
     pub trace_request: Option<u64>,
     /// Where to write its packets.
     pub pcap: Option<PathBuf>,
-    /// Rules broken on purpose; the run should then fail.
-    pub faults: Faults,
-    pub rack_faults: RackFaults,
 }
 
 /// Runs the plan of `seed`.
@@ -233,8 +230,6 @@ impl<'a> Run<'a> {
             drift_ppm: p.drift_ppm,
             offset: Span::from_millis(p.clock_offset_ms),
             timeouts: Timeouts::default(),
-            faults: options.faults,
-            rack_faults: options.rack_faults,
             controller: false,
             flawed_blocks_max: FLAWED_BLOCKS_MAX,
         };

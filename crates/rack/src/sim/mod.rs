@@ -12,5 +12,5 @@ pub mod trace;
 pub use disk::{Breakage, CutOdds, CutReport, Disk, FaultDisk};
 pub use engine::Engine;
 pub use net::{Latency, LinkFaults, Network, NetworkError};
-pub use rack::{Contents, DRIFT_BEYOND_PPM, RackFaults, RackNode, Sim, SimConfig};
+pub use rack::{Contents, RackNode, Sim, SimConfig};
 pub use trace::{Costs, Coverage, KINDS, Step, TraceHash};

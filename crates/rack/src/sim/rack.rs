@@ -9,7 +9,7 @@ use rackweave_core::{DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, Rn
 use rackweave_flash::backend::Discard;
 use rackweave_flash::flaws::Flaws;
 use rackweave_meta::Meta;
-use rackweave_replica::{Faults, Timeouts};
+use rackweave_replica::Timeouts;
 use rackweave_server::Server;
 use rackweave_switch::Switch;
 
@@ -61,9 +61,6 @@ pub struct SimConfig {
     /// … and begins up to so much ahead.
     pub offset: Span,
     pub timeouts: Timeouts,
-    /// Rules broken on purpose; none by default.
-    pub faults: Faults,
-    pub rack_faults: RackFaults,
     /// Collection is granted by a controller that is a host of its own, not by the switch on the way: its answers take a
     /// one-way delay as well, and servers forward the reads of a collecting vSSD (RackBlox in software, §4.1).
     pub controller: bool,
@@ -71,31 +68,8 @@ pub struct SimConfig {
     pub flawed_blocks_max: u32,
 }
 
-/// Rules that other nodes than the replicas break on purpose, each to show that a checker catches it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RackFaults {
-    /// Devices erase a victim block before what was moved out of it is durable.
-    pub erase_early: bool,
-    /// The switch obeys a `gc_op` older than the last (protocol rule 16).
-    pub ignore_sequence: bool,
-    /// Servers tell the switch once that they collect unasked (protocol rule 16).
-    pub tell_once: bool,
-    /// A switch believes what the other rack's told though something newer is known.
-    pub ignore_far_sequence: bool,
-    /// The metadata service removes a member when half its lease is over (rule 2).
-    pub remove_early: bool,
-    /// A vSSD that moves leaves its set before the new one has everything (rule 24).
-    pub leave_early: bool,
-    /// A new vSSD gets the id of one that left (rule 5).
-    pub reuse_ids: bool,
-    /// A set recovers from the one member that it was left to, though others hold what was answered (rule 6).
-    pub recover_alone: bool,
-    /// Clocks drift up to [`DRIFT_BEYOND_PPM`] (rule 2: leases allow for less).
-    pub drift_beyond: bool,
-}
-
-/// Far more than any configuration may allow for.
-pub const DRIFT_BEYOND_PPM: u32 = 400_000;
+/// Far more than any configuration may allow for: drift of the mutant `rack.clock.drift-beyond` (protocol rule 2).
+const DRIFT_BEYOND_PPM: u32 = 400_000;
 
 impl SimConfig {
     /// Evaluation: the recorded fast network, exact clocks, no contents.
@@ -108,8 +82,6 @@ impl SimConfig {
             drift_ppm: 0,
             offset: Span::ZERO,
             timeouts: Timeouts::default(),
-            faults: Faults::default(),
-            rack_faults: RackFaults::default(),
             controller: false,
             flawed_blocks_max: u32::MAX,
         }
@@ -137,7 +109,7 @@ impl Sim {
         let mut engine = Engine::new(layout, net, sim.seed);
         engine.set_controller(sim.controller);
         let mut rng = Rng::stream(sim.seed, 0x636c_6f63);
-        let drift_ppm = if sim.rack_faults.drift_beyond { DRIFT_BEYOND_PPM } else { sim.drift_ppm };
+        let drift_ppm = if mutant!("rack.clock.drift-beyond") { DRIFT_BEYOND_PPM } else { sim.drift_ppm };
         for i in 0..layout.nodes() {
             let drift = rng.between(0, 2 * u64::from(drift_ppm)) as i32 - drift_ppm as i32;
             let offset_ns = rng.below(sim.offset.0 + 1);
@@ -164,19 +136,13 @@ impl Sim {
         let layout = self.engine.layout();
         Ok(match layout.kind(n) {
             NodeKind::Meta => {
-                let mut c = build::meta_config(&self.cfg)?;
-                c.remove_early = self.sim.rack_faults.remove_early;
-                c.leave_early = self.sim.rack_faults.leave_early;
-                c.reuse_ids = self.sim.rack_faults.reuse_ids;
-                c.recover_alone = self.sim.rack_faults.recover_alone;
+                let c = build::meta_config(&self.cfg)?;
                 let meta = Meta::new(c, self.engine.saved(n))?;
                 RackNode::Meta(Box::new(build::balanced(&self.cfg, meta)))
             }
             NodeKind::Switch => {
                 let mut c = build::switch_config(&self.cfg, layout.rack(n).unwrap_or(0));
-                c.ignore_sequence = self.sim.rack_faults.ignore_sequence;
                 c.names_idle = self.sim.controller;
-                c.ignore_far_sequence = self.sim.rack_faults.ignore_far_sequence;
                 RackNode::Switch(Box::new(Switch::new(c)))
             }
             NodeKind::Server => {
@@ -184,10 +150,7 @@ impl Sim {
                 let mut c = build::server_config(&self.cfg, i, nonce)?;
                 c.drive = self.drive_id(i);
                 c.timeouts = self.sim.timeouts;
-                c.faults = self.sim.faults;
-                c.gc.tell_once = self.sim.rack_faults.tell_once;
                 c.forwards_reads = self.sim.controller;
-                c.ssd.erase_early = self.sim.rack_faults.erase_early;
                 if self.sim.contents == Contents::Discard {
                     c.ssd.verify = false;
                     c.ssd.checkpoint_blocks = None;

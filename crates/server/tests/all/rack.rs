@@ -183,10 +183,6 @@ impl Rack {
             stripe_blocks: 16,
             levels: vec![LevelConfig { level: 3, home: 0, sets: ids, capacity_bytes: self.options.ssd_bytes }],
             overcommit: 8.0,
-            remove_early: false,
-            leave_early: false,
-            reuse_ids: false,
-            recover_alone: false,
         };
         let saved = self.saved.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         self.meta = Some(Meta::new(cfg, saved).expect("good configuration"));

@@ -1,0 +1,49 @@
+//! Rules broken on purpose, one a process, to show that some check notices. [`mutant!`](crate::mutant) marks the place;
+//! `crates/mutants` lists and runs them. Only a build with `--cfg mutants` can break anything: elsewhere the macro is
+//! the constant `false`, and no binary contains a name.
+
+/// Whether the rule with this name is the one to break: `crate.subject.what`.
+#[cfg(not(mutants))]
+#[macro_export]
+macro_rules! mutant {
+    ($name:literal) => {
+        false
+    };
+}
+
+/// Whether the rule with this name is the one to break: `crate.subject.what`.
+#[cfg(mutants)]
+#[macro_export]
+macro_rules! mutant {
+    ($name:literal) => {
+        $crate::mutants::is_chosen($name)
+    };
+}
+
+#[cfg(mutants)]
+mod chosen {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Names the mutant of this process.
+    pub const VARIABLE: &str = "RACKWEAVE_MUTANT";
+
+    static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
+    static REACHED: AtomicU64 = AtomicU64::new(0);
+
+    pub fn is_chosen(name: &str) -> bool {
+        let chosen = CHOSEN.get_or_init(|| std::env::var(VARIABLE).ok()).as_deref() == Some(name);
+        if chosen {
+            REACHED.fetch_add(1, Ordering::Relaxed);
+        }
+        chosen
+    }
+
+    /// How often the chosen mutant's place was reached.
+    pub fn reached() -> u64 {
+        REACHED.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(mutants)]
+pub use chosen::{VARIABLE, is_chosen, reached};

@@ -1,0 +1,114 @@
+//! A mutant under the unit tests of the crates that it names.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::process::{self, Ended};
+use crate::registry::Mutant;
+use crate::search::VARIABLE;
+
+/// A test that prints no result for so long does not end.
+const TEST_MAX: Duration = Duration::from_secs(300);
+
+/// A test program.
+#[derive(Debug)]
+pub struct Binary {
+    /// Without the prefix that all of ours have.
+    package: String,
+    path: PathBuf,
+    /// Where its package lies: tests find their files from there.
+    directory: PathBuf,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct UnitTest {
+    pub package: String,
+    /// The test that failed or died, or the last one to pass.
+    pub test: String,
+    pub end: TestEnd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TestEnd {
+    Failed,
+    Died,
+    Hang,
+}
+
+/// Those whose tests some mutant of the list names.
+pub fn packages(mutants: &[&Mutant]) -> Vec<&'static str> {
+    let mut all: Vec<&str> = mutants.iter().flat_map(|m| m.units.iter().copied()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Builds the packages' tests as this program was built, and finds them.
+///
+/// # Errors
+/// The build failed.
+pub fn build(packages: &[&str]) -> io::Result<Vec<Binary>> {
+    if packages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--no-run", "--profile", "mutants", "--message-format", "json-render-diagnostics"]);
+    packages.iter().for_each(|p| _ = cargo.args(["-p", &format!("rackweave-{p}")]));
+    let out = cargo.stderr(std::process::Stdio::inherit()).output()?;
+    if !out.status.success() {
+        return Err(io::Error::other(format!("cargo test --no-run: {}", out.status)));
+    }
+    let text = String::from_utf8_lossy(&out.stdout);
+    Ok(text.lines().filter_map(|line| binary_of(&serde_json::from_str(line).ok()?)).collect())
+}
+
+/// The test program that a line of cargo's messages names, if it does.
+fn binary_of(message: &serde_json::Value) -> Option<Binary> {
+    let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
+    let directory = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let package = directory.file_name()?.to_str()?.to_string();
+    Some(Binary { package, path: path.into(), directory })
+}
+
+/// The first test that fails with the mutant and passes without.
+pub fn run(m: &Mutant, binaries: &[Binary]) -> Option<UnitTest> {
+    let named = |b: &&Binary| m.units.contains(&b.package.as_str());
+    binaries.iter().filter(named).find_map(|b| {
+        let (test, end) = failing(b, Some(m.name), None)?;
+        // Which test it was that never ended is not known for sure: then all must pass.
+        let only = (end == TestEnd::Failed).then_some(test.as_str());
+        failing(b, None, only).is_none().then(|| UnitTest { package: b.package.clone(), test, end })
+    })
+}
+
+/// The first test of all, or of this one, that does not pass.
+fn failing(b: &Binary, mutant: Option<&str>, only: Option<&str>) -> Option<(String, TestEnd)> {
+    let mut command = Command::new(&b.path);
+    command.current_dir(&b.directory).args(["--test-threads", "1"]);
+    match only {
+        Some(test) => command.args([test, "--exact"]),
+        // Of the rack's tests, those that this program runs itself.
+        None => command.args(["--skip", "search::"]),
+    };
+    command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1").env("RUST_BACKTRACE", "0");
+    command.env_remove(VARIABLE).envs(mutant.map(|m| (VARIABLE, m)));
+    let (mut running, mut failed) = (String::new(), false);
+    let ended = process::lines(&mut command, TEST_MAX, |line| {
+        let Some((name, result)) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ")) else { return true };
+        running = name.into();
+        failed = result.ends_with("FAILED");
+        !failed
+    });
+    match ended {
+        Ok(Ended::Exit(status)) if status.success() => None,
+        Ok(Ended::Silent) => Some((running, TestEnd::Hang)),
+        Ok(_) if failed => Some((running, TestEnd::Failed)),
+        Ok(_) => Some((running, TestEnd::Died)),
+        Err(e) => panic!("{}: {e}", b.path.display()),
+    }
+}
