@@ -1,42 +1,64 @@
-//! Compiles the BPF programs with clang. Without clang the crate builds all the same, and loading says what is missing.
+//! Compiles the BPF programs with clang. Without clang or libbpf's headers the crate builds all the same, looks for them
+//! again at every build, and loading says what is missing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PROGRAMS: &[&str] = &["switch_tc", "switch_xdp"];
-const COMPILERS: [&str; 3] = ["clang", "clang-14", "/usr/bin/clang-14"];
+/// Looked up in `PATH`; the variable `CLANG` names another.
+const COMPILERS: [&str; 2] = ["clang", "clang-14"];
 
 fn main() {
     println!("cargo:rerun-if-changed=bpf");
+    println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=CLANG");
     println!("cargo:rustc-check-cfg=cfg(bpf_objects)");
-    let out = std::env::var("OUT_DIR").expect("cargo sets it");
-    let named = std::env::var("CLANG").ok();
-    let candidates = named.as_deref().into_iter().chain(COMPILERS);
-    let Some(clang) = candidates.into_iter().find(|c| Command::new(c).arg("--version").output().is_ok()) else {
-        println!("cargo:warning=no clang: the kernel's data planes are left out (scripts/deps test installs it)");
-        // A path that does not exist makes cargo look again every time.
-        println!("cargo:rerun-if-changed=/usr/bin/clang-14");
-        return;
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    match compile(&out) {
+        Ok(clang) => {
+            println!("cargo:rerun-if-changed={}", clang.display());
+            println!("cargo:rustc-cfg=bpf_objects");
+        }
+        Err(missing) => {
+            println!("cargo:warning={missing}: the kernel's data planes are left out (scripts/deps test installs it)");
+            // A path that never exists makes cargo run this script at every build. The tool's own path would not do: a
+            // package manager installs files with times from long before the build.
+            println!("cargo:rerun-if-changed={}", out.join("absent").display());
+        }
+    }
+}
+
+/// The compiler used, or what is missing.
+fn compile(out: &Path) -> Result<PathBuf, &'static str> {
+    let clang = match std::env::var_os("CLANG") {
+        Some(named) => find(Path::new(&named)).unwrap_or_else(|| panic!("CLANG={named:?} is no file, nor in PATH")),
+        None => COMPILERS.iter().find_map(|c| find(Path::new(c))).ok_or("no clang")?,
     };
     let multiarch = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     for program in PROGRAMS {
-        let to = Path::new(&out).join(program).with_extension("o");
-        let output = Command::new(clang)
+        let to = out.join(program).with_extension("o");
+        let output = Command::new(&clang)
             .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
             .args(["-I", &multiarch, "-c", &format!("bpf/{program}.c"), "-o"])
             .arg(&to)
             .output()
-            .expect("clang answered before");
+            .unwrap_or_else(|e| panic!("{}: {e}", clang.display()));
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             if said.contains("file not found") {
-                println!("cargo:warning=libbpf's headers are missing: the kernel's data planes are left out");
-                println!("cargo:rerun-if-changed=/usr/include/bpf/bpf_helpers.h");
-                return;
+                return Err("libbpf's headers are missing");
             }
             panic!("bpf/{program}.c does not compile:\n{said}");
         }
     }
-    println!("cargo:rustc-cfg=bpf_objects");
+    Ok(clang)
+}
+
+/// The file that running `command` starts.
+fn find(command: &Path) -> Option<PathBuf> {
+    if command.components().count() > 1 {
+        return command.is_file().then(|| command.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(command)).find(|f| f.is_file())
 }

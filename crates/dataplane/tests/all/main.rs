@@ -16,4 +16,5 @@ mod runner;
 #[allow(dead_code, reason = "the switch's own tests use all of it")]
 #[path = "../../../switch/tests/all/support.rs"]
 mod support;
+mod tools;
 mod wire;
