@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use rackweave_device::private;
 use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
 use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
@@ -100,7 +101,7 @@ fn read(path: &Path) -> Result<String, FileError> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), FileError> {
-    std::fs::write(path, format!("{}\n", text.trim_end())).map_err(named(path))
+    private::report(path, format!("{}\n", text.trim_end()).as_bytes()).map_err(named(path))
 }
 
 pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {

@@ -15,6 +15,8 @@ mod harness;
 mod kv;
 #[path = "all/live.rs"]
 mod live;
+#[path = "all/modes.rs"]
+mod modes;
 #[path = "all/nbd.rs"]
 mod nbd;
 #[path = "all/netns.rs"]

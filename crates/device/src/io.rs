@@ -2,12 +2,13 @@
 //! it and the device ([`crate::layers`]).
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
+
+use crate::private;
 
 /// A file written and read at positions. Nothing is durable before [`FileIo::sync`] has succeeded; whatever was not
 /// synced may be lost or torn by a power cut, in any order.
@@ -39,10 +40,9 @@ const PARTS_MAX: usize = 1024;
 pub struct OsFile(File);
 
 impl OsFile {
-    /// Opens the file, creating it readable by its owner only.
+    /// Opens the file, made if it is missing. From then on only its owner may read or write it.
     pub fn open(path: &Path) -> io::Result<OsFile> {
-        let f = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        Ok(OsFile(f))
+        Ok(OsFile(private::open(path)?))
     }
 }
 

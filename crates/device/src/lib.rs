@@ -17,6 +17,7 @@ pub mod drive;
 pub mod io;
 pub mod layers;
 pub mod layout;
+pub mod private;
 mod tail;
 
 use bytes::{Bytes, BytesMut};

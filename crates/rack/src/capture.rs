@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rackweave_core::Time;
 use rackweave_core::msg::Packet;
+use rackweave_device::private;
 use rackweave_wire::pcap;
 
 /// A capture ends at this size: it is begun to look at something, and must not fill a disk when it is forgotten.
@@ -44,7 +45,7 @@ impl Capture {
 
     fn bounded(path: &Path, max: u64) -> Result<Capture, CaptureError> {
         let failed = |error| CaptureError { path: path.into(), error };
-        let mut out = BufWriter::new(File::create(path).map_err(failed)?);
+        let mut out = BufWriter::new(private::create(path).map_err(failed)?);
         let head = pcap::file_header();
         out.write_all(&head).and_then(|()| out.flush()).map_err(failed)?;
         let (bytes, record) = (head.len() as u64, Vec::new());

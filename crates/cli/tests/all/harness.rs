@@ -78,17 +78,26 @@ impl Rack {
         Rack::launch_in(dir, "256M", extra)
     }
 
+    /// With a command that `by` has prepared.
+    pub fn on_by(dir: Temp, extra: &[&str], by: fn(Command) -> Command) -> Rack {
+        Rack::launch_by(dir, "256M", extra, by)
+    }
+
     /// With SSDs of this size.
     pub fn sized(dir: Temp, ssd: &str) -> Rack {
         Rack::launch_in(dir, ssd, &[])
     }
 
     fn launch_in(dir: Temp, ssd: &str, extra: &[&str]) -> Rack {
+        Rack::launch_by(dir, ssd, extra, |c| c)
+    }
+
+    fn launch_by(dir: Temp, ssd: &str, extra: &[&str], by: fn(Command) -> Command) -> Rack {
         let mut args: Vec<String> = ["up", "--timing", "none", "--ssd-size", ssd].map(String::from).to_vec();
         args.extend(["--data".into(), dir.path("data").display().to_string()]);
         args.extend(["--nbd".into(), format!("unix:{}", dir.path("nbd.sock").display())]);
         args.extend(extra.iter().map(|s| s.to_string()));
-        let (child, printed) = launch(&args);
+        let (child, printed) = launch(&args, by);
         Rack { dir, child, args, printed }
     }
 
@@ -142,7 +151,7 @@ impl Rack {
 
     pub fn again_with(&mut self, extra: &[&str]) {
         let args: Vec<String> = self.args.iter().cloned().chain(extra.iter().map(|s| s.to_string())).collect();
-        let (child, printed) = launch(&args);
+        let (child, printed) = launch(&args, |c| c);
         self.child = child;
         self.printed = printed;
     }
@@ -204,9 +213,9 @@ impl Drop for Rack {
 }
 
 /// Starts a rack and waits until it says that it serves.
-fn launch(args: &[String]) -> (Child, String) {
+fn launch(args: &[String], by: fn(Command) -> Command) -> (Child, String) {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let mut child = rackweave(&args).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("spawns");
+    let mut child = by(rackweave(&args)).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("spawns");
     let mut out = child.stdout.take().expect("piped");
     let mut printed = String::new();
     let end = Instant::now() + SOON;

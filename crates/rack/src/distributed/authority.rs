@@ -16,6 +16,8 @@ use rcgen::{
     date_time_ymd,
 };
 
+use rackweave_device::private;
+
 use super::key::{self, KeyFileError, create_secret};
 use crate::embedded::secure::{SecureError, read};
 
@@ -119,13 +121,12 @@ fn validity(p: &mut CertificateParams, days: u64) {
 }
 
 fn make_dir(dir: &Path) -> Result<(), AuthorityError> {
-    use std::os::unix::fs::DirBuilderExt;
-    let made = std::fs::DirBuilder::new().mode(0o700).create(dir);
+    let made = if dir.exists() { Err(std::io::ErrorKind::AlreadyExists.into()) } else { private::directory(dir) };
     made.map_err(|error| AuthorityError::Io { path: dir.into(), error })
 }
 fn secret(path: &Path, text: &str) -> Result<(), AuthorityError> {
     create_secret(path, text.as_bytes()).map_err(|error| AuthorityError::Io { path: path.into(), error })
 }
 fn plain(path: &Path, text: &str) -> Result<(), AuthorityError> {
-    std::fs::write(path, text).map_err(|error| AuthorityError::Io { path: path.into(), error })
+    private::report(path, text.as_bytes()).map_err(|error| AuthorityError::Io { path: path.into(), error })
 }

@@ -59,7 +59,7 @@ pub(super) fn hold_server(way: &Way, server: u32) -> Result<Answer, AskError> {
     };
     let failed = |error| AskError::Io { data: data.into(), error };
     let process = open_process(pid).map_err(failed)?;
-    std::fs::write(marker(data, server), b"").map_err(failed)?;
+    drop(rackweave_device::private::create(&marker(data, server)).map_err(failed)?);
     match kill(&process) {
         Ok(true) => Ok(Answer::Done),
         Ok(false) => {

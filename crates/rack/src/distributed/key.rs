@@ -6,9 +6,8 @@
 //! ```
 
 use std::fmt::{self, Write as _};
-use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rackweave_transport::auth::KEY_BYTES;
@@ -123,7 +122,7 @@ pub fn load(path: &Path) -> Result<Keys, KeyFileError> {
 
 /// Writes a new file that only its owner can read.
 pub(super) fn create_secret(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let mut f = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut f = rackweave_device::private::create_new(path)?;
     f.write_all(contents).and_then(|()| f.sync_all())
 }
 

@@ -11,7 +11,7 @@ use super::net::{Links, Net, NetError};
 use super::{DistributedError, addresses, channel, key, refuse_together};
 use crate::capture::Capture;
 use crate::config::RackConfig;
-use crate::embedded::datadir::DataDir;
+use crate::embedded::datadir::{DataDir, private_directory};
 use crate::embedded::engine::{Engine, MetaStore};
 use crate::embedded::net::Address;
 use crate::embedded::serve::{Admitted, Announce, Asked, Serve, Speaks};
@@ -70,6 +70,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let addresses = addresses(hosts)?;
     let keys = keys(&cfg)?;
     refuse_together(&options.data)?;
+    private_directory(&options.data)?;
     let dir = DataDir::open(&options.data.join(name.to_string()))?;
     let gateways = hosts.gateways.len() as u32;
     let node = name.id(Layout::new(cfg.servers, gateways));

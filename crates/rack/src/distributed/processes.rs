@@ -367,7 +367,7 @@ impl Processes {
         }
         self.nodes[i].starts += 1;
         if let Some(dir) = &self.pcap {
-            std::fs::create_dir_all(dir).map_err(failed)?;
+            rackweave_device::private::directory(dir).map_err(failed)?;
             // Who is started again does not write over what was captured before.
             let life = match self.nodes[i].starts {
                 1 => String::new(),

@@ -1,11 +1,12 @@
 //! The directory a rack keeps everything in: one format version, one user at a time.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use rackweave_device::private::{self, Exposed};
 
 /// Version of the directory's layout (docs/format.md).
 pub const DATA_VERSION: u32 = 1;
@@ -22,6 +23,15 @@ pub enum DataDirError {
     Foreign { path: PathBuf },
     #[error("{path} has data version {found}, this program reads and writes version {DATA_VERSION}")]
     Version { path: PathBuf, found: String },
+    #[error(
+        "{path} has mode {mode:04o}: others may change what is in it, and so may have. If it is whole: chmod go-w '{path}'"
+    )]
+    Writable { path: PathBuf, mode: u32 },
+    #[error(
+        "{path} belongs to user {found}, and this process runs as user {own}: run as its owner, or, if it is to be yours: \
+         chown -R {own} '{path}'"
+    )]
+    Owner { path: PathBuf, found: u32, own: u32 },
     #[error("{path} is in use by process {holder}")]
     InUse { path: PathBuf, holder: String },
 }
@@ -44,10 +54,10 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Makes the directory if there is none, locks it, and checks its version.
+    /// Makes the directory if there is none, locks it, and checks its version. Nobody else may be able to write to it.
     pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
         let at = |error| DataDirError::Io { path: path.into(), error };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at)?;
+        private_directory(path)?;
         let version = path.join("VERSION");
         if !version.exists() && !only_ours(path).map_err(at)? {
             return Err(DataDirError::Foreign { path: path.into() });
@@ -75,6 +85,17 @@ impl DataDir {
     }
 }
 
+/// Makes the directory, or checks that nobody else can change what is in it.
+pub(crate) fn private_directory(path: &Path) -> Result<(), DataDirError> {
+    let at = |error| DataDirError::Io { path: path.into(), error };
+    private::directory(path).map_err(at)?;
+    match private::exposed(path).map_err(at)? {
+        None => Ok(()),
+        Some(Exposed::Mode(mode)) => Err(DataDirError::Writable { path: path.into(), mode }),
+        Some(Exposed::Owner { found, own }) => Err(DataDirError::Owner { path: path.into(), found, own }),
+    }
+}
+
 fn check_version(path: &Path, text: &str) -> Result<(), DataDirError> {
     let found = text.trim().strip_prefix(VERSION_PREFIX).unwrap_or(text.trim());
     if found == DATA_VERSION.to_string() {
@@ -98,8 +119,7 @@ fn only_ours(path: &Path) -> io::Result<bool> {
 fn lock(path: &Path) -> Result<File, DataDirError> {
     let name = path.join("lock");
     let at = |error| DataDirError::Io { path: name.clone(), error };
-    let mut f =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&name).map_err(at)?;
+    let mut f = private::open(&name).map_err(at)?;
     // SAFETY: a plain system call on an open descriptor.
     if unsafe { libc::flock(f.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
         let e = io::Error::last_os_error();
@@ -117,7 +137,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
 
 pub(crate) fn write_durably(dir: &Path, name: &str, contents: &[u8]) -> io::Result<()> {
     let new = dir.join(format!("{name}.new"));
-    let mut f = File::create(&new)?;
+    let mut f = private::create(&new)?;
     f.write_all(contents)?;
     f.sync_all()?;
     fs::rename(&new, dir.join(name))?;
@@ -146,6 +166,8 @@ fn utc(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn temp(name: &str) -> PathBuf {
@@ -183,6 +205,29 @@ mod tests {
         fs::remove_file(p.join("VERSION")).expect("remove");
         fs::write(p.join("thesis.tex"), "").expect("write");
         assert!(matches!(DataDir::open(&p), Err(DataDirError::Foreign { .. })));
+        fs::remove_dir_all(&p).expect("remove");
+    }
+
+    #[test]
+    fn a_directory_that_others_may_change_is_refused() {
+        let p = temp("others");
+        let mode = |m| fs::set_permissions(&p, PermissionsExt::from_mode(m)).expect("ours");
+        drop(DataDir::open(&p).expect("opens"));
+        for bad in [0o777, 0o1777, 0o770, 0o702] {
+            mode(bad);
+            let e = DataDir::open(&p).unwrap_err().to_string();
+            assert!(e.contains(&format!("mode {bad:04o}")) && e.contains("chmod go-w"), "{e}");
+        }
+        mode(0o755);
+        drop(DataDir::open(&p).expect("others may look"));
+        // SAFETY: plain system calls; the path is a string with an end.
+        let name = std::ffi::CString::new(p.to_str().expect("UTF-8")).expect("no zero byte");
+        if unsafe { libc::geteuid() != 0 || libc::chown(name.as_ptr(), 65_534, 65_534) != 0 } {
+            println!("SKIP a_directory_that_others_may_change_is_refused: another user's directory needs root");
+        } else {
+            let e = DataDir::open(&p).unwrap_err().to_string();
+            assert!(e.contains("belongs to user 65534") && e.contains("chown -R 0"), "{e}");
+        }
         fs::remove_dir_all(&p).expect("remove");
     }
 }

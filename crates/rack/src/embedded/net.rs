@@ -2,15 +2,20 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs::Permissions;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use bytes::{Buf, Bytes, BytesMut};
+use rackweave_device::private::FILE_MODE;
 
+/// Connections that wait to be taken, as the standard library's listeners have.
+const BACKLOG: i32 = 128;
 /// Parts sent by one writev.
 const PARTS: usize = 64;
 
@@ -89,7 +94,7 @@ impl Listener {
         }
     }
 
-    /// Binds `path` to what `reached_by` names (a shorter way to the same place).
+    /// Binds `path` to what `reached_by` names (a shorter way to the same place). Only its owner may connect.
     pub fn bind_unix(path: &Path, reached_by: &Path) -> Result<Listener, ListenError> {
         let failed = |error| ListenError::Unix { path: path.into(), error };
         if let Ok(meta) = std::fs::symlink_metadata(reached_by) {
@@ -101,7 +106,7 @@ impl Listener {
             }
             std::fs::remove_file(reached_by).map_err(failed)?;
         }
-        let socket = UnixListener::bind(reached_by).map_err(failed)?;
+        let socket = bind_private(reached_by).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         Ok(Listener::Unix { socket, path: path.into() })
     }
@@ -131,6 +136,31 @@ impl Listener {
             Listener::Tcp(l) => l.local_addr().ok(),
             Listener::Unix { .. } => None,
         }
+    }
+}
+
+/// A listening socket whose path has its mode from the first moment on: bind takes it from the socket.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let bytes = path.as_os_str().as_bytes();
+    // SAFETY: an address of zeroes is a valid one.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    if bytes.contains(&0) || bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is longer than a socket's may be"));
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    address.sun_path.iter_mut().zip(bytes).for_each(|(to, b)| *to = *b as libc::c_char);
+    let len = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1) as libc::socklen_t;
+    let check = |r: i32| if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) };
+    // SAFETY: system calls on a descriptor that is ours alone, and an address that outlives them.
+    unsafe {
+        let socket =
+            OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?);
+        check(libc::fchmod(socket.as_raw_fd(), FILE_MODE))?;
+        check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
+        // The umask may have taken the owner's rights.
+        std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE))?;
+        check(libc::listen(socket.as_raw_fd(), BACKLOG))?;
+        Ok(UnixListener::from(socket))
     }
 }
 

@@ -28,6 +28,11 @@ fn fail(e: impl Into<redb::Error>) -> StoreError {
     StoreError(Box::new(e.into()))
 }
 
+fn open(path: &Path) -> Result<Database, StoreError> {
+    let file = rackweave_device::private::open(path).map_err(StoreError::of)?;
+    Database::builder().create_file(file).map_err(fail)
+}
+
 /// After a failed write the database answers nothing but errors until it is opened again (the disk may have been full, and
 /// not be any more): it is closed then, and the next write opens it.
 #[derive(Debug)]
@@ -38,13 +43,12 @@ pub struct Store {
 
 impl Store {
     pub fn open(path: &Path) -> Result<Store, StoreError> {
-        let db = Database::create(path).map_err(fail)?;
-        Ok(Store { path: path.into(), db: Some(db) })
+        Ok(Store { path: path.into(), db: Some(open(path)?) })
     }
 
     fn db(&mut self) -> Result<&Database, StoreError> {
         if self.db.is_none() {
-            self.db = Some(Database::create(&self.path).map_err(fail)?);
+            self.db = Some(open(&self.path)?);
         }
         Ok(self.db.as_ref().expect("opened above"))
     }

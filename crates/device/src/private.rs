@@ -1,0 +1,81 @@
+//! Files and directories with modes that are set, not inherited: whatever the umask, nobody but the owner reads or writes
+//! what a rack keeps. Files that people name as outputs of a command are readable as the umask says, and never writable by others.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Of files and sockets.
+pub const FILE_MODE: u32 = 0o600;
+pub const DIRECTORY_MODE: u32 = 0o700;
+/// Of reports for people, less what the umask takes.
+const REPORT_MODE: u32 = 0o644;
+/// Others may write, or make and remove files.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Opens a file to read and write, made if it is missing, with what is in it.
+pub fn open(path: &Path) -> io::Result<File> {
+    set(OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?)
+}
+
+/// An empty file, in place of what was in it.
+pub fn create(path: &Path) -> io::Result<File> {
+    set(OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?)
+}
+
+/// A file that was not there before.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    set(OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?)
+}
+
+/// A report, under a name of the user's: a file that is there keeps its mode.
+pub fn report(path: &Path, contents: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(REPORT_MODE).open(path)?.write_all(contents)
+}
+
+/// Whatever the umask left, and whatever mode a file from before has. Devices and pipes are others'.
+fn set(file: File) -> io::Result<File> {
+    let meta = file.metadata()?;
+    if meta.is_file() && meta.mode() & 0o7777 != FILE_MODE {
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    }
+    Ok(file)
+}
+
+/// Makes the directory, and those above it, unless they are there.
+pub fn directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = path.parent().filter(|p| *p != Path::new("")) {
+        directory(above)?;
+    }
+    match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
+        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(DIRECTORY_MODE)),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Why a directory's contents cannot be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposed {
+    /// Others may write to it.
+    Mode(u32),
+    /// It is another user's, who may change its mode.
+    Owner { found: u32, own: u32 },
+}
+
+/// How others than the user of this process could change the directory.
+pub fn exposed(path: &Path) -> io::Result<Option<Exposed>> {
+    let meta = std::fs::metadata(path)?;
+    // SAFETY: a plain system call.
+    let own = unsafe { libc::geteuid() };
+    let mode = meta.mode() & 0o7777;
+    Ok(match meta.uid() {
+        found if found != own => Some(Exposed::Owner { found, own }),
+        _ if mode & WRITABLE_BY_OTHERS != 0 => Some(Exposed::Mode(mode)),
+        _ => None,
+    })
+}
