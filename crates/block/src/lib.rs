@@ -15,6 +15,10 @@
 //!
 //! Reading order: [`stripe`], `set` (route, window, order), `client`.
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 mod budget;
 pub mod client;
 pub mod config;

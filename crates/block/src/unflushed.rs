@@ -86,7 +86,7 @@ impl Unflushed {
 
     fn cut(&mut self, first: u64, end: u64) {
         let before = self.ranges.range(..first).next_back().filter(|(_, k)| k.end > first).map(|(&at, _)| at);
-        let mut next = before.or_else(|| self.first_in(first, end));
+        let mut next = before.filter(|_| !mutant!("block.unflushed.keeps-older")).or_else(|| self.first_in(first, end));
         while let Some(at) = next {
             let Some(k) = self.ranges.remove(&at) else { return };
             self.bytes -= k.bytes();
@@ -120,7 +120,7 @@ impl Unflushed {
 
     /// Something answered before the recovery in `epoch` is neither flushed nor kept.
     pub fn lost(&self, epoch: Epoch) -> bool {
-        self.doubt.is_some_and(|d| d.recovered < epoch)
+        self.doubt.is_some_and(|d| d.recovered < epoch && !mutant!("block.lost.silent"))
     }
 
     /// That was said: what is in doubt from now on is what was answered since.
@@ -135,7 +135,7 @@ impl Unflushed {
         self.doubt = self.doubt.filter(|d| d.stamp > mark);
         let mut bytes = 0;
         self.ranges.retain(|_, k| {
-            let stays = k.stamp > mark;
+            let stays = k.stamp > mark && !mutant!("block.unflushed.all-flushed");
             bytes += if stays { k.bytes() } else { 0 };
             stays
         });

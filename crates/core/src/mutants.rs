@@ -7,7 +7,7 @@
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {
-        false
+        $crate::mutants::NEVER
     };
 }
 
@@ -19,6 +19,10 @@ macro_rules! mutant {
         $crate::mutants::is_chosen($name)
     };
 }
+
+/// What [`mutant!`](crate::mutant) is in a build that breaks nothing.
+#[cfg(not(mutants))]
+pub const NEVER: bool = false;
 
 #[cfg(mutants)]
 mod chosen {

@@ -13,6 +13,10 @@
 //! - Rows and the file's state are kept twice and written in turn, so that a torn write leaves the older one.
 #![allow(clippy::disallowed_types, reason = "a driver's part: it opens files")]
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 pub mod drive;
 pub mod io;
 pub mod layers;
@@ -204,7 +208,9 @@ impl<F: FileIo> FileSsd<F> {
             Super::Found { made: Some(found), .. } if made.is_some_and(|wanted| wanted != found) => {
                 return Err(OpenError::Made { found, wanted: made.unwrap_or(found) });
             }
-            Super::Found { shape: found, ssd: found_ssd, .. } if found != shape || found_ssd != ssd.0 => {
+            Super::Found { shape: found, ssd: found_ssd, .. }
+                if (found != shape || found_ssd != ssd.0) && !mutant!("device.identity.shape") =>
+            {
                 return Err(OpenError::Shape { found, found_ssd, wanted: shape, wanted_ssd: ssd.0 });
             }
             Super::Found { .. } => dev.load()?,
@@ -238,7 +244,9 @@ impl<F: FileIo> FileSsd<F> {
     /// [`OpenError::Rack`] if it is another's; the file cannot be written.
     pub fn adopt(&mut self, rack: RackId) -> Result<bool, OpenError> {
         match self.rack {
-            Some(found) if found != rack => Err(OpenError::Rack { found, wanted: rack }),
+            Some(found) if found != rack && !mutant!("device.identity.rack") => {
+                Err(OpenError::Rack { found, wanted: rack })
+            }
             Some(_) if self.id_written || self.id == DriveId::NONE => Ok(false),
             found => {
                 self.begin_life()?;
@@ -271,7 +279,7 @@ impl<F: FileIo> FileSsd<F> {
         self.file.read_at(&mut table, layout::TABLE_AT)?;
         for (block, b) in table.chunks_exact(layout::ROW_LEN).enumerate() {
             let Some((row, copy)) = layout::decode_row(block as u32, b) else {
-                if layout::row_was_written(b) {
+                if layout::row_was_written(b) && !mutant!("device.row.damaged") {
                     return Err(OpenError::Row { block: block as u32 });
                 }
                 continue;
@@ -282,10 +290,10 @@ impl<F: FileIo> FileSsd<F> {
         let found = self.file.len()?;
         self.extents_reserved = self.shape.extents_within(found);
         let needed = self.durable_len();
-        if needed > found {
+        if needed > found && !mutant!("device.file.short") {
             return Err(OpenError::Short { found, needed });
         }
-        if !self.state.clean {
+        if !self.state.clean && !mutant!("device.torn.unseen") {
             self.find_torn()?;
         }
         Ok(())
@@ -350,7 +358,10 @@ impl<F: FileIo> FileSsd<F> {
         for slot in 0..self.shape.slots_per_page() {
             let Some((record, repr)) = self.record(spare, slot) else { return Ok(true) };
             let filler = record.kind == SlotKind::Pad;
-            if !filler && self.payload(at, row.extent, slot, repr)?.crc32c() != record.crc {
+            if !filler
+                && !mutant!("device.torn.contents")
+                && self.payload(at, row.extent, slot, repr)?.crc32c() != record.crc
+            {
                 return Ok(false);
             }
         }
@@ -364,13 +375,13 @@ impl<F: FileIo> FileSsd<F> {
             return Ok(());
         }
         let void = vec![0; self.shape.spare_len()];
-        for &at in &self.torn {
+        for &at in self.torn.iter().filter(|_| !mutant!("device.torn.not-voided")) {
             let Some(state) = self.blocks[at.block as usize] else { continue };
             self.file.write_at(&[&void], self.shape.spare_at(state.row.extent, at.page))?;
         }
         self.reserve_used()?;
         self.file.sync()?;
-        self.state.boot += 1;
+        self.state.boot += u64::from(self.state.boot == 0 || !mutant!("device.boot.same-generation"));
         self.counter = self.state.boot << BOOT_SHIFT;
         self.durable = self.counter;
         self.state.durable = self.counter;
@@ -385,7 +396,9 @@ impl<F: FileIo> FileSsd<F> {
 
     /// Syncs and marks the file as closed: the next opening need not check anything.
     pub fn close(mut self) -> Result<(), DeviceError> {
-        self.execute(&DeviceOp::Sync)?;
+        if !mutant!("device.close.unsynced") {
+            self.execute(&DeviceOp::Sync)?;
+        }
         if !self.begun {
             return Ok(());
         }
@@ -410,12 +423,14 @@ impl<F: FileIo> FileSsd<F> {
 
     /// First half of a sync: afterwards an fdatasync of [`FileSsd::sync_fd`] makes everything executed before durable.
     pub fn begin_sync(&mut self) -> Result<SyncTicket, DeviceError> {
-        if let Some(os_error) = self.failed {
+        if let Some(os_error) = self.failed.take_if(|_| !mutant!("device.sync.retry")) {
+            self.failed = Some(os_error);
             return Err(DeviceError::Backend { os_error });
         }
+        self.failed = None;
         self.write_tails()?;
         if self.begun && self.state.durable != self.durable {
-            self.state.durable = self.durable;
+            self.state.durable = if mutant!("device.sync.stamp-early") { self.counter } else { self.durable };
             self.state.extents = self.extents_durable;
             self.write_state().map_err(|e| device_error(&e))?;
         }
@@ -484,8 +499,10 @@ impl<F: FileIo> FileSsd<F> {
     fn erase(&mut self, block: u32, oob: BlockOob) -> Result<(), DeviceError> {
         let old = self.block_or_new(block)?;
         self.tails.remove(&block);
-        let row = Row { extent: old.row.extent, generation: self.draw(), oob, bad: false };
-        self.write_row(block, BlockState { row, copy: 1 - old.copy, doubled: false })
+        let generation = if mutant!("device.erase.keeps-pages") { old.row.generation } else { self.draw() };
+        let row = Row { extent: old.row.extent, generation, oob, bad: false };
+        let copy = if mutant!("device.row.in-place") { old.copy } else { 1 - old.copy };
+        self.write_row(block, BlockState { row, copy, doubled: false })
     }
 
     /// Voids every page, as an erase does; both copies of the row say so in the end, since the older one is never written

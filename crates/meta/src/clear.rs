@@ -70,7 +70,15 @@ impl Clearing {
             self.next_request += 1;
             self.next_sequence += 1;
             self.open.insert(sequence);
-            self.jobs.push(Job { volume, set, fenced: false, request, sequence, attempt: 0, again_at: now });
+            self.jobs.push(Job {
+                volume,
+                set,
+                fenced: mutant!("meta.clear.no-fence"),
+                request,
+                sequence,
+                attempt: 0,
+                again_at: now,
+            });
         }
         let floor = self.open.first().copied().unwrap_or(self.next_sequence);
         for j in &mut self.jobs {
@@ -98,7 +106,7 @@ impl Clearing {
             IoReply::Failed(_) | IoReply::Data(_) | IoReply::Extents(_) => return None,
         }
         let j = &mut self.jobs[i];
-        if !j.fenced {
+        if !j.fenced && !mutant!("meta.clear.fence-only") {
             j.fenced = true;
             j.request = self.next_request;
             self.next_request += 1;

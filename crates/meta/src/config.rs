@@ -176,6 +176,7 @@ impl MetaConfig {
         if mutant!("meta.lease.remove-early") {
             return self.lease / 2;
         }
+        let drift = if mutant!("meta.lease.no-drift") { 0 } else { drift };
         self.lease.scale(million + drift, million - drift) + Span::from_nanos(1)
     }
 

@@ -186,8 +186,11 @@ impl<S: Servers> Judge<'_, S> {
             let s = self.servers.server(m.server);
             m.role == Role::Member
                 && self.life(m) == Life::Live
-                && lost_at.is_none_or(|lost| s.heard_at.is_some_and(|heard| heard > lost))
-                && (!expired || self.now >= s.live_since + self.patience.survivor_for)
+                && lost_at
+                    .is_none_or(|lost| s.heard_at.is_some_and(|heard| heard > lost) || mutant!("meta.survivor.unheard"))
+                && (!expired
+                    || self.now >= s.live_since + self.patience.survivor_for
+                    || mutant!("meta.survivor.at-once"))
         })
     }
 }
@@ -196,7 +199,7 @@ impl<S: Servers> Judge<'_, S> {
 fn last<'a>(view: &'a View, holders: &'a [Member]) -> Vec<&'a Member> {
     let members = view.members.iter().filter(|m| m.role == Role::Member);
     let others = holders.iter().filter(|h| members.clone().all(|m| m.vssd != h.vssd));
-    members.clone().chain(others).collect()
+    members.clone().chain(others.filter(|_| !mutant!("meta.holders.view-only"))).collect()
 }
 
 /// The set's next state and members, or `None` if the view may stay as it is. `holders` were the members of the last view
@@ -233,7 +236,7 @@ fn first_view<S: Servers>(judge: &Judge<'_, S>) -> Option<(ViewState, Vec<Member
         || (judge.now >= judge.patience.first_view_until
             && !there.is_empty()
             && there.len() >= usize::from(judge.patience.min_copies));
-    enough.then_some((ViewState::Normal, there))
+    (enough || (!there.is_empty() && mutant!("meta.first-view.one"))).then_some((ViewState::Normal, there))
 }
 
 fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> Option<(ViewState, Vec<Member>)> {
@@ -249,7 +252,7 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
     // One that can be read is a copy, as long as there are too few without it.
     let enough = |p: &Place| {
         let needed = if p.leaving || p.unreached { 1 } else { usize::from(judge.patience.min_copies).max(1) };
-        staying >= needed
+        staying >= needed || mutant!("meta.member.leaves-too-few")
     };
     let mut next = Vec::with_capacity(judge.places.len());
     for m in &view.members {
@@ -264,19 +267,24 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
             }
             Life::Restarted if leaves.is_some_and(|p| p.leaving || p.read_only) => {}
             Life::Live | Life::Unheard => {
-                let complete = judge.place(m.vssd).is_some_and(|p| p.complete_in == Some(view.epoch));
+                let complete = judge.place(m.vssd).is_some_and(|p| {
+                    p.complete_in == Some(view.epoch)
+                        || (p.complete_in.is_some() && mutant!("meta.member.complete-before"))
+                });
                 let role = if complete { Role::Member } else { m.role };
                 next.push(Member { role, ..*m });
             }
             Life::Restarted if judge.usable(m.vssd, m.server) => {
-                next.push(judge.reborn(m.vssd, m.server, Role::Shadow));
+                let role = if mutant!("meta.member.restarted-stays") { Role::Member } else { Role::Shadow };
+                next.push(judge.reborn(m.vssd, m.server, role));
             }
             Life::Restarted | Life::Expired | Life::Failed => {}
         }
     }
     for p in judge.places {
         if !p.leaves() && !view.members.iter().any(|m| m.vssd == p.vssd) && judge.usable(p.vssd, p.node) {
-            next.push(judge.reborn(p.vssd, p.node, Role::Shadow));
+            let role = if mutant!("meta.member.shadow-serves") { Role::Member } else { Role::Shadow };
+            next.push(judge.reborn(p.vssd, p.node, role));
         }
     }
     Some((ViewState::Normal, next))
@@ -299,6 +307,7 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
             // A place that is gone was given back.
             Life::Restarted if judge.place(m.vssd).is_none_or(|p| p.failed) => {}
             Life::Failed => {}
+            _ if mutant!("meta.recovery.not-all") => {}
             Life::Restarted | Life::Live | Life::Unheard | Life::Expired => return None,
         }
     }
@@ -405,6 +414,7 @@ fn recovering<S: Servers>(judge: &Judge<'_, S>, view: &View, leader: VssdId) -> 
                 next.push(judge.reborn(m.vssd, m.server, Role::Member));
             }
             Life::Restarted if judge.place(m.vssd).is_some_and(|p| p.failed) => {}
+            Life::Restarted if mutant!("meta.recovery.without-restarted") => {}
             Life::Restarted => return None,
             Life::Live | Life::Unheard | Life::Expired => next.push(*m),
         }

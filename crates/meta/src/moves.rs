@@ -229,7 +229,8 @@ impl Meta {
     fn may_leave(&self, i: usize, old: Option<Role>) -> bool {
         let view = &self.sets[i].view;
         let members = view.members.iter().filter(|m| m.role == Role::Member).count();
-        view.state == ViewState::Normal && (old != Some(Role::Member) || members > 1)
+        view.state == ViewState::Normal
+            && (old != Some(Role::Member) || members > 1 || mutant!("meta.move.last-leaves"))
     }
     fn leave(&mut self, now: Time, i: usize, k: usize) {
         let s = &mut self.sets[i];
@@ -347,7 +348,9 @@ impl Meta {
         level * self.cfg.slots..(level + 1) * self.cfg.slots
     }
     fn free_slots(&self, node: NodeId, i: usize) -> Vec<u8> {
-        let taken = |slot: &u8| self.places().any(|(_, p)| p.node == node && p.slot == *slot);
+        let taken = |slot: &u8| {
+            self.places().any(|(_, p)| p.node == node && p.slot == *slot && !mutant!("meta.move.taken-slot"))
+        };
         self.slots(i).filter(|s| !taken(s)).collect()
     }
     /// Why a copy of set `i`, in place of one on `from`, cannot come to this server.
@@ -365,7 +368,7 @@ impl Meta {
             Some("has a drive that failed")
         } else if worn_out {
             Some("has a drive that is worn out")
-        } else if self.sets[i].places.iter().any(|p| p.node == node) {
+        } else if self.sets[i].places.iter().any(|p| p.node == node) && !mutant!("meta.move.same-server") {
             Some("has a copy of the set already")
         } else if self.free_slots(node, i).is_empty() {
             Some("has no free slot: ssd.spare of the configuration keeps some")

@@ -228,7 +228,7 @@ impl Meta {
         self.booted_at = Some(now);
         let bound = self.cfg.lease_bound();
         for s in self.servers.known.values_mut() {
-            s.lease_ends = now + bound;
+            s.lease_ends = if mutant!("meta.boot.leases-over") { now } else { now + bound };
         }
         self.me = self.next_incarnation();
         self.clearing.begin(self.me);
@@ -242,14 +242,18 @@ impl Meta {
         i
     }
     fn put_rack(&mut self) {
-        self.out.put(codec::rack_key(), Some(codec::encode_rack(&self.rack)));
+        if !mutant!("meta.rack.not-durable") {
+            self.out.put(codec::rack_key(), Some(codec::encode_rack(&self.rack)));
+        }
     }
     pub(crate) fn first_unused_volume(&self) -> VolumeId {
         VolumeId(self.rack.next_volume)
     }
     pub(crate) fn put_volume(&mut self, id: VolumeId) {
         let value = self.volumes.by_id.get(&id).map(codec::encode_volume);
-        self.out.put(codec::volume_key(id), value);
+        if !mutant!("meta.volume.not-durable") {
+            self.out.put(codec::volume_key(id), value);
+        }
     }
 
     pub(crate) fn header(&self, request: u64, set: SetId, epoch: Epoch) -> Header {
@@ -277,7 +281,10 @@ impl Meta {
                 self.heartbeat(now, src, header.incarnation, sequence, &vssds, fx);
             }
             Body::Control(Control::ServerHello { nonce, drive, empty, losses, vssds }) => {
-                if empty && self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce)) {
+                if empty
+                    && !mutant!("meta.hello.empty-drive")
+                    && self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce))
+                {
                     return self.say(src, 0, Control::ServerRefused { nonce });
                 }
                 self.server_hello(now, src, nonce, (drive, losses), &vssds, fx);
@@ -378,7 +385,7 @@ impl Meta {
         if matches!(op, AdminOp::VolumeInfo { .. } | AdminOp::VolumeList | AdminOp::RackStatus | AdminOp::Servers) {
             return self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
         }
-        if let Some((_, answer)) = self.answers.iter().find(|(known, _)| *known == by) {
+        if let Some((_, answer)) = self.answers.iter().find(|(known, _)| *known == by && !mutant!("meta.admin.twice")) {
             return answer.clone();
         }
         let answer = self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
@@ -394,7 +401,8 @@ impl Meta {
         if self.volumes.created_by(name, by) {
             return Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?)));
         }
-        let id = VolumeId(self.rack.next_volume);
+        let gone = self.volumes.by_id.values().filter(|v| v.deleting).map(|v| v.id).next();
+        let id = gone.filter(|_| mutant!("meta.volume.reuse-id")).unwrap_or(VolumeId(self.rack.next_volume));
         let homes: Vec<&Limits> = self.limits.iter().filter(|l| l.level == level).collect();
         let turn = id.0 as usize;
         let home = |i: usize| homes[(turn + i) % homes.len()];

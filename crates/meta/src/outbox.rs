@@ -60,7 +60,7 @@ impl Outbox {
             self.place.clear();
             fx.store(StoreWrite { tag: self.issued, entries: std::mem::take(&mut self.entries) });
         }
-        if self.outstanding.is_empty() {
+        if self.outstanding.is_empty() || mutant!("meta.outbox.early") {
             self.out.drain(..).for_each(|o| emit(o, fx));
             return;
         }

@@ -65,7 +65,7 @@ impl Meta {
             s.complaints.iter().filter(|c| now.since(c.last) <= gap).map(|c| (c.from, c.about)).collect();
         let apart = |a: &Member, b: &Member| recent.contains(&(a.vssd, b.vssd)) || recent.contains(&(b.vssd, a.vssd));
         let leave = who_leaves(&there, apart, usize::from(self.cfg.min_copies));
-        if leave.is_empty() {
+        if leave.is_empty() || mutant!("meta.reach.never") {
             return;
         }
         let set = u64::from(s.view.set.0);
@@ -97,7 +97,7 @@ impl Meta {
 
 /// It has lasted for longer than the lease of a server that is lost.
 fn ripe(c: &Complaint, bound: Span) -> bool {
-    c.last.since(c.since) >= bound
+    c.last.since(c.since) >= bound || mutant!("meta.reach.at-once")
 }
 
 /// Those outside the largest group all of whom reach each other; nobody if that has too few members. Of equal groups stays
@@ -107,7 +107,9 @@ fn who_leaves(there: &[Member], apart: impl Fn(&Member, &Member) -> bool, min_co
     let pairs = |group: u32| in_group(group).flat_map(move |a| in_group(group).map(move |b| (a, b)));
     let whole = |group: &u32| pairs(*group).all(|(a, b)| !apart(a, b));
     let members = |group: u32| in_group(group).filter(|m| m.role == Role::Member).count();
-    let groups = (1..1u32 << there.len()).filter(|g| members(*g) >= min_copies.max(1)).filter(whole);
+    let groups = (1..1u32 << there.len())
+        .filter(|g| members(*g) >= if mutant!("meta.reach.too-few") { 1 } else { min_copies.max(1) })
+        .filter(whole);
     let same_rack = |group: u32| pairs(group).filter(|(a, b)| a.vssd.rack() == b.vssd.rack()).count();
     let best = groups.max_by_key(|g| (members(*g), g.count_ones(), same_rack(*g), g.reverse_bits()));
     let Some(best) = best else { return Vec::new() };

@@ -48,7 +48,7 @@ impl Meta {
             self.welcome(src, nonce, incarnation);
             return;
         }
-        if life.nonces.contains(&nonce) {
+        if life.nonces.contains(&nonce) && !mutant!("meta.hello.replayed") {
             return;
         }
         let incarnation = self.next_incarnation();
@@ -59,7 +59,9 @@ impl Meta {
         }
         life.nonces.push(nonce);
         (life.drive, life.losses) = (drive, losses.clone());
-        self.out.put(codec::server_key(src), Some(codec::encode_server(life)));
+        if !mutant!("meta.life.not-durable") {
+            self.out.put(codec::server_key(src), Some(codec::encode_server(life)));
+        }
         let server = Server {
             incarnation,
             registered_at: now,
@@ -71,7 +73,8 @@ impl Meta {
         };
         self.servers.known.insert(src, server);
         for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
-            (p.complete_in, p.epoch) = (None, Epoch(0));
+            (p.complete_in, p.epoch) =
+                if mutant!("meta.hello.keeps-complete") { (p.complete_in, p.epoch) } else { (None, Epoch(0)) };
             (p.failed, p.read_only, p.unreached, p.worn_out) = (false, false, false, false);
         }
         for r in reports {
@@ -100,7 +103,8 @@ impl Meta {
         let complete_in = r.complete.then_some(r.epoch);
         let news =
             p.failed != r.failed || p.read_only != r.read_only || p.complete_in != complete_in || p.epoch != r.epoch;
-        (p.failed, p.complete_in, p.epoch) = (p.failed || r.failed, complete_in, r.epoch);
+        (p.failed, p.complete_in, p.epoch) =
+            ((p.failed && !mutant!("meta.failure.forgotten")) || r.failed, complete_in, r.epoch);
         p.read_only |= r.read_only;
         news || r.epoch != s.view.epoch
     }
@@ -117,7 +121,7 @@ impl Meta {
     ) {
         let bound = self.cfg.lease_bound();
         let Some(server) = self.servers.known.get_mut(&src) else { return };
-        if server.incarnation != incarnation {
+        if server.incarnation != incarnation && !mutant!("meta.heartbeat.other-life") {
             return;
         }
         let (back, first) = (now >= server.lease_ends, server.heard_at.is_none());

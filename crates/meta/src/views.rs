@@ -70,7 +70,8 @@ impl Meta {
             return false;
         };
         let set = s.view.set;
-        let recovered = if state == ViewState::Normal { s.view.recovered } else { epoch };
+        let recovered =
+            if state == ViewState::Normal || mutant!("meta.recovery.untold") { s.view.recovered } else { epoch };
         s.complaints.clear();
         let old = std::mem::replace(&mut s.view, View { set, epoch, state, recovered, members });
         let view = s.view.clone();
@@ -84,9 +85,13 @@ impl Meta {
                 self.out.put(codec::holders_key(set), None);
             }
         } else {
-            self.out.put(codec::holders_key(set), Some(codec::encode_holders(holders)));
+            if !mutant!("meta.holders.not-durable") {
+                self.out.put(codec::holders_key(set), Some(codec::encode_holders(holders)));
+            }
         }
-        self.out.put(codec::set_key(set), Some(codec::encode_view(&view)));
+        if !mutant!("meta.view.not-durable") {
+            self.out.put(codec::set_key(set), Some(codec::encode_view(&view)));
+        }
         self.keep_evidence(i);
         let mut told: Vec<NodeId> = old.members.iter().chain(&view.members).map(|m| m.server).collect();
         told.sort_unstable();
@@ -137,7 +142,7 @@ impl Meta {
         let ViewState::Recovering { leader } = view.state else { return };
         let from_leader =
             view.members.iter().any(|m| m.vssd == leader && m.server == src && m.incarnation == incarnation);
-        if epoch != view.epoch || !from_leader {
+        if (epoch != view.epoch || !from_leader) && !mutant!("meta.recovery.any-leader") {
             return;
         }
         fx.trace(TracePoint::SetRecovered, u64::from(set.0), u64::from(epoch.0));

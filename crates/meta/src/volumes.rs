@@ -91,7 +91,9 @@ impl Volumes {
     }
     fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), RequestError> {
         let promised = self.promised_on(limits) - freed;
-        if size > limits.volume || size > limits.promise.saturating_sub(promised) {
+        if (size > limits.volume || size > limits.promise.saturating_sub(promised))
+            && !mutant!("meta.volume.over-promise")
+        {
             let limit = limits.promise.min(limits.volume);
             return Err(RequestError::OverPromise { size, promised, limit });
         }
@@ -200,11 +202,13 @@ impl Volumes {
         node: NodeId,
     ) -> Result<(VolumeInfo, bool), RequestError> {
         let v = self.find_mut(name)?;
-        if let Some(a) = v.attaches.iter().find(|a| a.client == client && a.request == request) {
+        if let Some(a) =
+            v.attaches.iter().find(|a| a.client == client && a.request == request && !mutant!("meta.attach.twice"))
+        {
             let attach = a.attach;
             return Ok((VolumeInfo { attach, ..info(v) }, false));
         }
-        v.attach += 1;
+        v.attach += u32::from(v.attach == 0 || !mutant!("meta.attach.same-generation"));
         v.writer = Some(node);
         if v.attaches.len() == ATTACHES_MAX {
             v.attaches.remove(0);

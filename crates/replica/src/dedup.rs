@@ -114,7 +114,7 @@ impl Dedup {
     pub fn seen(&self, m: Mutation) -> Seen {
         let Some(c) = self.clients.get(&m.client) else { return Seen::No };
         match c.find(m.sequence) {
-            _ if m.sequence < c.floor => Seen::Answered,
+            _ if m.sequence < c.floor && !mutant!("replica.dedup.no-floor") => Seen::Answered,
             Ok(_) => Seen::Yes,
             Err(_) => Seen::No,
         }
@@ -226,7 +226,10 @@ impl Dedup {
             .clients
             .iter()
             .map(|(&client, c)| {
-                let sure = |r: &&(u64, Record)| r.1.edges.is_empty() && !unresolved.contains(&(client, r.0));
+                let sure = |r: &&(u64, Record)| {
+                    r.1.edges.is_empty()
+                        && (!unresolved.contains(&(client, r.0)) || mutant!("replica.dedup.export-unresolved"))
+                };
                 let applied = c.records.iter().filter(sure).map(|r| r.0).collect();
                 ClientRecord { client, floor: c.floor, applied }
             })
@@ -249,7 +252,9 @@ impl Dedup {
             let c = self.clients.entry(client).or_default();
             c.floor = floor.max(c.floor);
         }
-        for (&(client, sequence), _) in counts.iter().filter(|(_, n)| **n >= members) {
+        for (&(client, sequence), _) in
+            counts.iter().filter(|(_, n)| **n >= members || mutant!("replica.dedup.import-any"))
+        {
             self.note_all(Mutation { client, sequence, floor: 0 });
         }
     }

@@ -32,9 +32,9 @@ impl Replica {
 
     pub(crate) fn flush_acknowledged<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, ok: bool) {
         // A member whose flash failed is removed: the flush goes on in the next view (rule 12).
-        let Some(slot) = self.op_of(request).filter(|_| ok) else { return };
+        let Some(slot) = self.op_of(request).filter(|_| ok || mutant!("replica.flush.ignore-refusal")) else { return };
         if let OpKind::Flush { missing } = &mut self.ops[slot as usize].kind {
-            *missing &= !(1 << from);
+            *missing = if mutant!("replica.flush.one-member") { 0 } else { *missing & !(1 << from) };
             self.advance(cx, slot);
         }
     }
@@ -52,7 +52,7 @@ impl Replica {
             return;
         }
         let (_, p) = self.persists.remove(slot as usize);
-        if !ok {
+        if !ok && !mutant!("replica.persist.ignore-failure") {
             cx.fx.trace(TracePoint::DeviceFailed, u64::from(self.cfg.vssd.0), 0);
             if let Persist::Flush { to, request } = p {
                 self.send(cx, to, request, Peer::FlushAck { ok: false });
@@ -63,7 +63,10 @@ impl Replica {
             Persist::Inv { to, request, nacks } => self.acknowledge(cx, to, request, nacks),
             Persist::Flush { to, request } => self.send(cx, to, request, Peer::FlushAck { ok: true }),
             Persist::Own { op, round } => {
-                let current = self.ops.get_mut(op.slot as usize).filter(|o| o.id == op.id && o.round == round);
+                let current = self
+                    .ops
+                    .get_mut(op.slot as usize)
+                    .filter(|o| o.id == op.id && (o.round == round || mutant!("replica.persist.old-round")));
                 if let Some(o) = current {
                     o.own_pending = false;
                     self.advance(cx, op.slot);
@@ -120,7 +123,7 @@ impl Replica {
         if let OpKind::Fence { attach, missing, .. } = &mut self.ops[slot as usize].kind
             && *attach == of
         {
-            *missing &= !(1 << from);
+            *missing = if mutant!("replica.fence.one-member") { 0 } else { *missing & !(1 << from) };
             self.advance(cx, slot);
         }
     }

@@ -25,7 +25,7 @@ impl Fences {
     pub fn of(&self, volume: VolumeId) -> u32 {
         match self.live.get(&volume) {
             Some(&attach) => attach,
-            None if volume < self.first_unused => FENCE_ALL,
+            None if volume < self.first_unused && !mutant!("replica.fence.deleted") => FENCE_ALL,
             None => 0,
         }
     }
@@ -61,7 +61,9 @@ impl Fences {
             theirs.get(&v).copied().unwrap_or(unknown)
         };
         let all = self.live.keys().chain(theirs.keys().filter(|v| !self.live.contains_key(*v)));
-        let newest = all.map(|&v| (v, self.of(v).max(of_theirs(v))));
+        let newest = all.map(|&v| {
+            (v, if mutant!("replica.fence.learn-older") { of_theirs(v) } else { self.of(v).max(of_theirs(v)) })
+        });
         let mut live: Map<VolumeId, u32> = map();
         live.extend(newest.filter(|&(v, attach)| if v < first_unused { attach < FENCE_ALL } else { attach > 0 }));
         if live.len() > FENCES_MAX {

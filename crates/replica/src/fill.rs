@@ -88,7 +88,11 @@ impl Fill {
     }
     fn zeroed(&self, a: BlockAddr) -> Timestamp {
         let over = self.ranges.iter().filter(|(r, _)| covers(*r, a));
-        over.map(|r| r.1).max().unwrap_or(Timestamp::ZERO)
+        if mutant!("replica.fill.forget-ranges") {
+            Timestamp::ZERO
+        } else {
+            over.map(|r| r.1).max().unwrap_or(Timestamp::ZERO)
+        }
     }
 }
 
@@ -213,7 +217,7 @@ impl Replica {
         volumes: &LiveVolumes,
     ) {
         let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Tables)) else { return };
-        if f.tables & 1 << from == 0 || !self.fences.learn(volumes) {
+        if f.tables & 1 << from == 0 || (!mutant!("replica.fill.no-fences") && !self.fences.learn(volumes)) {
             return;
         }
         f.tables &= !(1 << from);
@@ -259,6 +263,9 @@ impl Replica {
             return;
         } else {
             f.stage = Stage::Persist;
+            if mutant!("replica.fill.not-durable") {
+                return self.fill_persisted(cx);
+            }
             let token = self.persist_token(Persist::Fill);
             return cx.store.persist(token);
         }
@@ -367,10 +374,13 @@ impl Replica {
         let held = cx.store.version(a).max(f.zeroed(a));
         let fresh = held.epoch() == epoch && held.version() > 1;
         let one = BlockRange { volume: a.volume, first: a.block, count: 1 };
-        if fresh && version <= held {
+        if fresh && version <= held && !mutant!("replica.fill.apply-older") {
             cx.fx.trace(TracePoint::FillOlderIgnored, a.pack(), version.0);
         } else {
             let stale = version < held;
+            if stale && mutant!("replica.fill.stale-stays") {
+                return self.copy_more(cx);
+            }
             let of = |stamp: u64| if stale { Timestamp::new(epoch, stamp, me) } else { version };
             match copied {
                 Copied::Contents(data) => cx.store.put(a, of(1), data),
@@ -383,7 +393,9 @@ impl Replica {
 
     pub(crate) fn fill_persisted<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let Some(f) = self.fill.take() else { return };
-        self.dedup.import(&f.records, f.members);
+        if !mutant!("replica.dedup.no-import") {
+            self.dedup.import(&f.records, f.members);
+        }
         self.complete = true;
         cx.fx.trace(TracePoint::ShadowComplete, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
     }
@@ -447,7 +459,7 @@ impl Replica {
         from: BlockAddr,
         limit: u32,
     ) {
-        if self.role != Some(Role::Member) {
+        if self.role != Some(Role::Member) && !mutant!("replica.fill.of-shadow") {
             return;
         }
         let mut entries = Vec::new();
@@ -478,6 +490,9 @@ impl Replica {
 
     /// Whether nothing of an earlier epoch is unresolved here.
     fn drained(&self) -> bool {
+        if mutant!("replica.fill.undrained") {
+            return true;
+        }
         let old = |v: Timestamp| v.epoch() < self.epoch;
         let ops = self.ops.iter().any(|(_, o)| match &o.kind {
             OpKind::Blocks(b) => b.blocks.iter().any(|x| x.state == crate::op::BlockState::Sent && old(x.version)),
@@ -518,7 +533,7 @@ pub(crate) fn differing<S: Store>(
             i += 2;
             continue;
         }
-        if chunks.last() != Some(&all[i].0) {
+        if chunks.last() != Some(&all[i].0) && !mutant!("replica.fill.blind") {
             chunks.push(all[i].0);
         }
         i += 1;

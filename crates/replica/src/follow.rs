@@ -83,8 +83,10 @@ impl Replica {
     fn judge<S: Store>(&self, cx: &Cx<'_, S>, a: BlockAddr, b: &InvBlock, m: Mutation) -> Verdict {
         if let Some(r) = self.active.ranges.first().and_then(|_| self.active.range_over(a)) {
             match b.rmw {
-                true if b.base < r.version => return Verdict::Nack(r.version, false),
-                false if b.version < r.version => return Verdict::Ack,
+                true if b.base < r.version && !mutant!("replica.judge.rmw-under-range") => {
+                    return Verdict::Nack(r.version, false);
+                }
+                false if b.version < r.version && !mutant!("replica.judge.older-than-range") => return Verdict::Ack,
                 _ => {}
             }
         }
@@ -94,24 +96,36 @@ impl Replica {
                 std::cmp::Ordering::Equal => Verdict::Ack,
                 std::cmp::Ordering::Less if same => Verdict::Nack(e.version, true),
                 std::cmp::Ordering::Less if b.version <= e.base => Verdict::Ack,
-                std::cmp::Ordering::Less if b.rmw || e.rmw => Verdict::Nack(e.version, false),
+                std::cmp::Ordering::Less if (b.rmw || e.rmw) && !mutant!("replica.judge.rmw-loser") => {
+                    Verdict::Nack(e.version, false)
+                }
                 std::cmp::Ordering::Less => Verdict::Ack,
                 // Two read-modify-writes from one base: the higher wins, both know the order.
-                std::cmp::Ordering::Greater if same || !b.rmw || e.rmw || b.base >= e.version => Verdict::Accept,
+                std::cmp::Ordering::Greater
+                    if same || !b.rmw || e.rmw || b.base >= e.version || mutant!("replica.judge.rmw-same-base") =>
+                {
+                    Verdict::Accept
+                }
                 std::cmp::Ordering::Greater => Verdict::Nack(e.version, false),
             };
         }
         let held = cx.store.version(a);
         let below_range = b.version.epoch() < self.epoch || b.version.version() <= self.range_floor;
-        if held == b.version || (below_range && self.dedup.settled(m, a.block)) {
+        if held == b.version
+            || (below_range && self.dedup.settled(m, a.block) && !mutant!("replica.judge.settled-again"))
+        {
             // Settled, though perhaps zeroed since by a range record that is gone: never accepted again.
             return Verdict::Ack;
         }
-        if b.version > held {
+        if b.version > held || mutant!("replica.judge.older") {
             return Verdict::Accept;
         }
         // What a shadow held before it became one says nothing.
-        if b.rmw && self.role == Some(Role::Member) { Verdict::Nack(held, false) } else { Verdict::Ack }
+        if b.rmw && self.role == Some(Role::Member) && !mutant!("replica.judge.rmw-held") {
+            Verdict::Nack(held, false)
+        } else {
+            Verdict::Ack
+        }
     }
 
     fn invalidated<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, inv: &Inv) {
@@ -129,7 +143,7 @@ impl Replica {
                 return;
             }
         }
-        if !self.fences.raise(inv.volume, inv.attach) {
+        if !mutant!("replica.fence.not-replicated") && !self.fences.raise(inv.volume, inv.attach) {
             return;
         }
         for (i, b) in inv.blocks.iter().enumerate() {
@@ -146,13 +160,15 @@ impl Replica {
             }
         }
         let refused = |block: u32| nacks.iter().any(|n| n.block == block);
-        self.dedup.note(m, inv.blocks.iter().map(|b| b.block).filter(|&b| !refused(b)));
+        if !mutant!("replica.dedup.not-replicated") {
+            self.dedup.note(m, inv.blocks.iter().map(|b| b.block).filter(|&b| !refused(b)));
+        }
         for n in nacks.iter().filter(|n| !n.same) {
             self.dedup.refuse(m, n.block);
         }
         for b in inv.blocks.iter().filter(|b| b.rmw && !refused(b.block)) {
             let a = BlockAddr::new(inv.volume, b.block);
-            if self.active.get(a).is_some_and(|e| e.version == b.version) {
+            if self.active.get(a).is_some_and(|e| e.version == b.version) && !mutant!("replica.dedup.no-doubt") {
                 self.dedup.mark(m, b.block, Some(Edge::Tentative(b.version)));
             }
         }
@@ -283,6 +299,7 @@ impl Replica {
             return;
         };
         e.op = Some(Ref { slot: op_slot, id });
+        let version = if mutant!("replica.replay.other-contents") { Timestamp(version.0 + (1 << 32)) } else { version };
         let block = OpBlock {
             block: a.block,
             version,

@@ -18,7 +18,7 @@ type Invalidation = (BlockRange, Timestamp, Mutation, u32);
 impl Replica {
     /// Something under way inside the range.
     fn range_conflict(&self, range: BlockRange) -> Option<BlockAddr> {
-        if self.active.is_empty() {
+        if self.active.is_empty() || mutant!("replica.range.no-conflict") {
             return None;
         }
         let over = self.active.ranges.iter().find(|r| overlap(r.range, range));
@@ -29,7 +29,7 @@ impl Replica {
     /// What a write of the block is made from: a range that flash has forgotten counts.
     pub(crate) fn base_of<S: Store>(&self, store: &S, a: BlockAddr) -> Timestamp {
         let held = store.version(a);
-        if self.recent.is_empty() || store.mapped(a) {
+        if self.recent.is_empty() || store.mapped(a) || mutant!("replica.range.no-memory") {
             return held;
         }
         self.recent.iter().filter(|(r, _)| covers(*r, a)).map(|r| r.1).fold(held, Timestamp::max)
@@ -132,10 +132,12 @@ impl Replica {
             if accept {
                 self.accept_range(cx, from, inv);
             }
-            self.dedup.note_all(m);
+            if !mutant!("replica.range.not-remembered") {
+                self.dedup.note_all(m);
+            }
         }
         let nacks: Vec<NackBlock> = nack.err().into_iter().collect();
-        if fua && nacks.is_empty() {
+        if fua && nacks.is_empty() && !mutant!("replica.range.fua-early") {
             self.persist_for(cx, from, request, nacks, None);
         } else {
             self.acknowledge(cx, from, request, nacks);
@@ -159,7 +161,10 @@ impl Replica {
             return Ok(false);
         }
         let over = self.active.inside(range).into_iter().filter_map(|a| self.active.get(a));
-        match over.filter(|e| e.rmw && e.version > version && e.base < version).max_by_key(|e| e.version) {
+        match over
+            .filter(|e| e.rmw && e.version > version && e.base < version && !mutant!("replica.range.over-rmw"))
+            .max_by_key(|e| e.version)
+        {
             Some(e) => Err(NackBlock { block: e.addr.block, version: e.version, same: false }),
             None => Ok(true),
         }
@@ -173,7 +178,7 @@ impl Replica {
     ) {
         cx.store.put_range(range, version);
         for a in self.active.inside(range) {
-            if self.active.get(a).is_none_or(|e| e.version > version) {
+            if self.active.get(a).is_none_or(|e| e.version > version) || mutant!("replica.range.keeps-blocks") {
                 continue;
             }
             let Some(e) = self.active.remove(a) else { continue };

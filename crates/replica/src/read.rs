@@ -51,7 +51,7 @@ impl Replica {
         let Some((first, last)) = blocks_of(range) else {
             return self.reply(cx, job.asker, IoReply::Failed(IoError::Malformed));
         };
-        if let Some(a) = self.not_valid(range.volume, first, last) {
+        if let Some(a) = self.not_valid(range.volume, first, last).filter(|_| !mutant!("replica.read.unvalidated")) {
             cx.fx.trace(TracePoint::ReadStalled, a.pack(), job.asker.request);
             if job.asker.original != self.cfg.vssd {
                 cx.fx.trace(TracePoint::RedirectDuringInvalidation, a.pack(), 0);
@@ -213,7 +213,7 @@ impl Replica {
         let (addr, id, attempts, lost) = (l.addr, l.id, l.attempts, l.lost);
         let others = self.healers();
         let nobody = others.iter().all(|k| lost & 1 << k != 0);
-        if nobody || attempts > HEAL_ATTEMPTS {
+        if nobody || attempts > HEAL_ATTEMPTS || mutant!("replica.heal.never") {
             let l = self.loads.remove(slot as usize);
             let alone = others.is_empty() && !self.enough_copies() && cx.now.since(self.installed_at) < LOST_WAIT;
             match l.purpose {
@@ -261,7 +261,9 @@ impl Replica {
     ) {
         let (slot, id) = slot_of(request);
         let Some(l) = self.loads.get(slot as usize).filter(|l| l.id == id && l.addr == a) else { return };
-        if self.not_valid(a.volume, a.block, a.block).is_some() || cx.store.version(a) != l.version {
+        if (self.not_valid(a.volume, a.block, a.block).is_some() || cx.store.version(a) != l.version)
+            && !mutant!("replica.heal.overtaken")
+        {
             // Overtaken: read again, as it is now, under another number: answers about what was here before may still come.
             let l = self.loads.remove(slot as usize);
             let id = self.id();
@@ -277,7 +279,9 @@ impl Replica {
         }
         let stamped = |v: Timestamp| v.version() <= crate::compare::FILL_VERSION_MAX;
         let normal = self.state == rackweave_core::msg::ViewState::Normal;
-        let mut same = version == l.version || normal && data.is_some() && (stamped(version) || stamped(l.version));
+        let mut same = mutant!("replica.heal.any-version")
+            || version == l.version
+            || normal && data.is_some() && (stamped(version) || stamped(l.version));
         if let Purpose::Agree { crc } = l.purpose {
             same &= data.as_ref().is_some_and(|d| crate::compare::contents_sum(d) == crc);
         }
@@ -360,7 +364,10 @@ impl Replica {
                 version != l.version
             }
         };
-        if unsure && self.not_valid(l.addr.volume, l.addr.block, l.addr.block).is_some() {
+        if unsure
+            && !mutant!("replica.read.newer-unvalidated")
+            && self.not_valid(l.addr.volume, l.addr.block, l.addr.block).is_some()
+        {
             // The store answered with something newer, which is not Valid yet.
             let g = self.gathers.remove(gather as usize);
             self.drop_loads(gather);
@@ -379,7 +386,8 @@ impl Replica {
     // For other members.
 
     pub(crate) fn block_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
-        if self.role != Some(rackweave_core::msg::Role::Member) || self.not_valid(a.volume, a.block, a.block).is_some()
+        if (self.role != Some(rackweave_core::msg::Role::Member) && !mutant!("replica.copy.of-shadow"))
+            || self.not_valid(a.volume, a.block, a.block).is_some()
         {
             return;
         }
@@ -397,7 +405,9 @@ impl Replica {
         data: Payload,
         version: Timestamp,
     ) {
-        if self.not_valid(addr.volume, addr.block, addr.block).is_some() || cx.store.version(addr) != version {
+        if (self.not_valid(addr.volume, addr.block, addr.block).is_some() && !mutant!("replica.copy.unvalidated"))
+            || cx.store.version(addr) != version
+        {
             return;
         }
         let data = cx.store.mapped(addr).then_some(data);

@@ -157,7 +157,7 @@ impl Replica {
         match next {
             Some(n) => r.from = n,
             None => {
-                r.peers &= !(1 << from);
+                r.peers = if mutant!("replica.recovery.one-peer") { 0 } else { r.peers & !(1 << from) };
                 r.from = BlockAddr::default();
             }
         }
@@ -225,6 +225,7 @@ impl Replica {
                 && let Some(f) = r.fixes.pop_front()
             {
                 match f {
+                    Fix::Zero(_) if mutant!("replica.recovery.no-zeroes") => {}
                     Fix::Zero(range) => {
                         r.writing += 1;
                         self.begin_range(cx, (range, Mutation::default(), 0), Origin::Recovery, false);
@@ -245,7 +246,7 @@ impl Replica {
                 }
                 continue;
             }
-            if r.writing > 0 || !r.fetching.is_empty() {
+            if (r.writing > 0 || !r.fetching.is_empty()) && !mutant!("replica.recovery.early") {
                 return;
             }
             r.chunks.pop_first();
@@ -355,7 +356,7 @@ fn fixes(entries: &[(usize, ScanEntry)], voters: usize) -> Vec<Fix> {
         let best = by.entry(e.addr.pack()).or_insert((k, e, 0));
         if (e.version, e.mapped) == (best.1.version, best.1.mapped) {
             best.2 += 1;
-        } else if e.version > best.1.version {
+        } else if e.version > best.1.version && !mutant!("replica.recovery.oldest") {
             *best = (k, e, 1);
         }
     }

@@ -168,11 +168,12 @@ impl Replica {
     }
     pub fn serving(&self, now: Time) -> bool {
         let role = match self.role {
-            Some(Role::Member) => self.state == ViewState::Normal,
+            Some(Role::Member) => self.state == ViewState::Normal || mutant!("replica.recovery.serve"),
             Some(Role::Shadow) => mutant!("replica.shadow.serve"),
             None => false,
         };
-        role && !self.failed && (now < self.lease || mutant!("replica.lease.skip"))
+        role && (!self.failed || mutant!("replica.failure.serve"))
+            && (now < self.lease || mutant!("replica.lease.skip"))
     }
     /// When [`Replica::handle_timer`] is due; [`Time::MAX`] for never.
     pub fn deadline(&self) -> Time {
@@ -237,18 +238,20 @@ impl Replica {
     pub fn handle_peer<S: Store>(&mut self, now: Time, p: Packet, store: &mut S, fx: &mut Effects) {
         let mut cx = Cx { now, store, fx };
         let Body::Peer(body) = p.body else { return };
-        if self.failed {
+        if self.failed && !mutant!("replica.failure.acknowledge") {
             return;
         }
         if self.role.is_none() && matches!(body, Peer::StaleEpoch) {
             return self.reached(p.src);
         }
-        if p.header.epoch != self.epoch || self.role.is_none() {
+        if (p.header.epoch != self.epoch && !mutant!("replica.epoch.any-peer")) || self.role.is_none() {
             self.other_epoch(&mut cx, p.src, p.header, &body);
             return;
         }
         let Some(from) = self.members.iter().position(|m| m.server == p.src) else { return };
-        if from != self.me && self.members[from].incarnation == p.header.incarnation {
+        if from != self.me
+            && (self.members[from].incarnation == p.header.incarnation || mutant!("replica.incarnation.any-peer"))
+        {
             self.peer(&mut cx, from, p.header.request, body);
             self.settle(&mut cx);
         }
@@ -257,7 +260,7 @@ impl Replica {
     fn other_epoch<S: Store>(&mut self, cx: &mut Cx<'_, S>, src: NodeId, h: Header, body: &Peer) {
         self.stats.stale_epochs += 1;
         cx.fx.trace(TracePoint::StaleEpoch, u64::from(h.epoch.0), u64::from(self.epoch.0));
-        if h.epoch < self.epoch && !matches!(body, Peer::StaleEpoch) {
+        if h.epoch < self.epoch && !matches!(body, Peer::StaleEpoch) && !mutant!("replica.epoch.unanswered") {
             let header = Header {
                 vssd: h.original_vssd,
                 epoch: self.epoch,
@@ -468,9 +471,11 @@ impl Replica {
     /// Version numbers count from the start of the epoch, above every range of it.
     pub(crate) fn next_version(&mut self, base: Timestamp, add: u64) -> Timestamp {
         let of_base = if base.epoch() == self.epoch { base.version() } else { 0 };
-        let n = (of_base.max(self.range_floor).max(1) + add).min(Timestamp::VERSION_MAX);
+        let floor = if mutant!("replica.version.below-ranges") { 0 } else { self.range_floor };
+        let n = (of_base.max(floor).max(1) + add).min(Timestamp::VERSION_MAX);
         self.highest = self.highest.max(n);
-        Timestamp::new(self.epoch, n, self.me as u8)
+        let epoch = if mutant!("replica.version.old-epoch") { base.epoch() } else { self.epoch };
+        Timestamp::new(epoch, n, self.me as u8)
     }
 
     // Waiting.

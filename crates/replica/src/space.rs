@@ -62,7 +62,7 @@ impl Replica {
             return Reserve::Ok;
         }
         let (free_slots, free_pages) = self.available(cx);
-        if pages > free_pages {
+        if pages > free_pages && !mutant!("replica.credit.own-pages") {
             if self.pages_soon(cx, self.me, pages, free_pages) {
                 return Reserve::Wait;
             }
@@ -71,7 +71,8 @@ impl Replica {
         }
         let others = self.others();
         let own_full = slots > free_slots;
-        let there = |k: usize| if mapped & 1 << k == 0 { pages.max(1) } else { 0 };
+        let there =
+            |k: usize| if mapped & 1 << k == 0 && !mutant!("replica.credit.no-pages") { pages.max(1) } else { 0 };
         if own_full || Self::bits(others).any(|k| !self.accounts[k].has(slots, there(k))) {
             cx.fx.trace(if own_full { TracePoint::CacheFull } else { TracePoint::NoCredit }, slots, pages);
             return Reserve::Wait;

@@ -23,12 +23,17 @@ impl Replica {
         self.recovered = view.recovered;
         self.state = view.state;
         self.incarnation = me;
-        let place = view.members.iter().position(|m| m.vssd == self.cfg.vssd && m.incarnation == me);
+        let place = view
+            .members
+            .iter()
+            .position(|m| m.vssd == self.cfg.vssd && (m.incarnation == me || mutant!("replica.view.other-life")));
         let was = self.role;
         self.role = place.map(|i| view.members[i].role);
         self.me = place.unwrap_or(0);
         self.members.clone_from(&view.members);
-        self.accounts.clear();
+        if !mutant!("replica.view.keeps-credit") {
+            self.accounts.clear();
+        }
         self.accounts.resize(self.members.len(), Account::default());
         self.credit_ask = 0;
         self.range_floor = 0;
@@ -45,13 +50,19 @@ impl Replica {
             (Some(Role::Shadow), _) => {
                 cx.fx.trace(TracePoint::ShadowAdded, u64::from(view.set.0), u64::from(view.epoch.0));
                 // What former epochs left unresolved here is for the members to settle.
-                self.forget();
-                self.dedup.clear();
+                if !mutant!("replica.shadow.keeps-unresolved") {
+                    self.forget();
+                }
+                if !mutant!("replica.shadow.keeps-dedup") {
+                    self.dedup.clear();
+                }
                 self.start_fill(&mut cx);
             }
             (Some(Role::Member), ViewState::Recovering { leader }) => {
                 self.forget();
-                self.dedup.drop_doubtful();
+                if !mutant!("replica.recovery.keeps-doubt") {
+                    self.dedup.drop_doubtful();
+                }
                 if leader == self.cfg.vssd {
                     self.start_recovery(&mut cx);
                 }
@@ -72,7 +83,7 @@ impl Replica {
     fn go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         self.loads.retain(|_, l| !matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix));
         self.loads.iter_mut().for_each(|(_, l)| l.lost = 0);
-        self.persists.retain(|_, p| matches!(p.1, Persist::Own { .. }));
+        self.persists.retain(|_, p| matches!(p.1, Persist::Own { .. }) || mutant!("replica.view.keeps-persists"));
         if mutant!("replica.replay.skip") {
             self.skip_replays();
         }
@@ -86,14 +97,14 @@ impl Replica {
             match &mut op.kind {
                 OpKind::Blocks(b) => {
                     for x in b.blocks.iter_mut().filter(|x| x.state == BlockState::Sent) {
-                        x.missing = others;
+                        x.missing = if mutant!("replica.view.keeps-round") { x.missing & others } else { others };
                         again += 1;
                     }
                     (b.cost, b.unsettled) = ((again, again), if again > 0 { others } else { 0 });
                 }
                 OpKind::Range(x) => x.missing = others,
                 OpKind::Flush { missing } => {
-                    *missing = others;
+                    *missing = if mutant!("replica.flush.no-restart") { *missing & others } else { others };
                     cx.fx.trace(TracePoint::FlushRestart, op.id, 0);
                 }
                 OpKind::Fence { missing, .. } => *missing = others,

@@ -62,7 +62,11 @@ impl Replica {
     pub(crate) fn answer_again<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: &Job, m: Mutation, fua: bool) {
         self.stats.duplicates += 1;
         cx.fx.trace(TracePoint::DuplicateMutation, m.client.0, m.sequence);
-        if fua { self.start_flush(cx, job.asker) } else { self.reply(cx, job.asker, IoReply::Done) }
+        if fua && !mutant!("replica.fua.duplicate") {
+            self.start_flush(cx, job.asker)
+        } else {
+            self.reply(cx, job.asker, IoReply::Done)
+        }
     }
 
     pub(crate) fn client_write<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {
@@ -144,7 +148,7 @@ impl Replica {
         let from = (u64::from(b) * u64::from(SECTORS_PER_BLOCK) + u64::from(at) - w.range.first) as u32;
         let rmw = count != SECTORS_PER_BLOCK;
         let mine = if count == w.range.count { w.data.clone() } else { w.data.slice(from, count) };
-        let version = self.next_version(base, if rmw { 1 } else { 2 });
+        let version = self.next_version(base, if rmw && !mutant!("replica.version.rmw-as-write") { 1 } else { 2 });
         let (data, patch) = match job.part(b, held) {
             Some(old) if rmw => (old.merged(at, &mine), Some((at, mine))),
             _ => (mine, None),
@@ -375,7 +379,9 @@ impl Replica {
             Origin::Replay => self.replays -= 1,
             // Done here, but the set might go on with one that is out of this view, and without this one (rule 6). That one
             // has all that a flush is asked for.
-            Origin::Client(asker) if !flush && !self.enough_copies() => self.refuse(cx, asker),
+            Origin::Client(asker) if !flush && !self.enough_copies() && !mutant!("replica.write.answer-too-few") => {
+                self.refuse(cx, asker)
+            }
             Origin::Recovery => self.fix_done(cx),
             Origin::Client(asker) => match fenced {
                 Some(attach) => self.reply(cx, asker, IoReply::Failed(IoError::Fenced { attach })),
@@ -414,7 +420,7 @@ impl Replica {
     /// The operation a message answers, if that round is still on.
     pub(crate) fn op_of(&self, request: u64) -> Option<u32> {
         let (slot, round) = crate::op::slot_of(request);
-        self.ops.get(slot as usize).is_some_and(|o| o.round == round).then_some(slot)
+        self.ops.get(slot as usize).is_some_and(|o| o.round == round || mutant!("replica.op.any-round")).then_some(slot)
     }
 
     /// Acknowledgement of everything but `nacks`.
@@ -555,7 +561,7 @@ impl Replica {
             let w = self.wait(cx.now, Waiting::Retry { op, index, pages: 0 });
             return self.wait_on(a, w);
         }
-        if self.dedup.edge(m, a.block).is_none() {
+        if self.dedup.edge(m, a.block).is_none() && !mutant!("replica.partial.retry-executed") {
             // In effect after all: replayed for us, or made the base of what superseded it.
             return self.done_elsewhere(cx, op, index, None);
         }
@@ -577,7 +583,7 @@ impl Replica {
         let over = b.blocks.iter().all(|x| x.state == BlockState::Done);
         match origin {
             // Where it took effect, nobody was asked to make it durable.
-            Origin::Client(asker) if fua && over && b.fenced.is_none() => {
+            Origin::Client(asker) if fua && over && b.fenced.is_none() && !mutant!("replica.fua.done-elsewhere") => {
                 self.ops.remove(op.slot as usize);
                 if self.enough_copies() { self.start_flush(cx, asker) } else { self.refuse(cx, asker) }
             }

@@ -86,7 +86,7 @@ impl Registration {
     }
     /// The drive may be used: it is of this rack, or that is not asked. Before the answer nothing in it is changed.
     pub fn may_use_drive(&self) -> bool {
-        !self.refused && !self.asks_whose()
+        !self.refused && (!self.asks_whose() || mutant!("server.drive.before-owner"))
     }
     pub fn deadline(&self) -> Time {
         if (self.ready || self.asks_whose()) && !self.refused { self.again_at } else { Time::MAX }
@@ -126,7 +126,7 @@ impl Registration {
     }
     /// True: this life has its incarnation now.
     pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
-        if nonce != self.nonce || self.incarnation.is_some() {
+        if (nonce != self.nonce && !mutant!("server.welcome.other-life")) || self.incarnation.is_some() {
             return false;
         }
         self.incarnation = Some(incarnation);
@@ -140,9 +140,18 @@ impl Registration {
     /// Whether the answer is to a heartbeat of this life; the lease then runs from when that was sent, shortened by
     /// what this clock may be slow.
     pub fn leased(&mut self, sequence: u64, span: Span) -> bool {
-        let Some(&(_, sent_at)) = self.sent.iter().find(|(s, _)| *s == sequence) else { return false };
+        let Some(&(_, sent_at)) = self.sent.iter().find(|(s, _)| *s == sequence || mutant!("server.lease.any-answer"))
+        else {
+            return false;
+        };
         let million = 1_000_000;
-        let until = sent_at + span.scale(million - u64::from(self.drift_ppm).min(million), million);
+        let sent_at =
+            if mutant!("server.lease.from-newest") { self.sent.back().map_or(sent_at, |s| s.1) } else { sent_at };
+        let until = sent_at
+            + span.scale(
+                million - if mutant!("server.lease.no-drift") { 0 } else { u64::from(self.drift_ppm).min(million) },
+                million,
+            );
         self.lease_until = self.lease_until.max(until);
         true
     }

@@ -292,7 +292,9 @@ impl Disk {
     /// Room for blocks that have no page yet.
     pub fn pages_free(&self, ssd: &Ssd) -> u64 {
         let (mapped, exported) = ssd.room(self.cfg.vssd);
-        exported.saturating_sub(mapped + self.unmapped + self.pages_coming())
+        exported.saturating_sub(
+            mapped + self.unmapped + if mutant!("server.cache.freed-at-once") { 0 } else { self.pages_coming() },
+        )
     }
     /// Pages that are free once range records are durable.
     pub fn pages_coming(&self) -> u64 {
@@ -309,7 +311,7 @@ impl Disk {
         let seq = self.next_seq;
         let place = if let Some(place) = self.entries.place(a) {
             let e = &mut self.entries.all[place as usize];
-            if version < e.version {
+            if version < e.version && !mutant!("server.cache.older") {
                 return;
             }
             (e.version, e.data) = (version, data);
@@ -321,7 +323,7 @@ impl Disk {
             place
         } else {
             let (held, mapped) = held;
-            if version < held {
+            if version < held && !mutant!("server.cache.older-than-flash") {
                 return;
             }
             let unmapped = !mapped;
@@ -339,7 +341,9 @@ impl Disk {
     /// A range record: what is older goes from the cache and, in memory at once, from the flash.
     pub fn put_range(&mut self, now: Time, range: BlockRange, version: Timestamp, ssd: &mut Ssd) {
         let before = ssd.room(self.cfg.vssd).0;
-        ssd.zero_range(now, self.cfg.vssd, range, version);
+        if !mutant!("server.cache.range-not-on-flash") {
+            ssd.zero_range(now, self.cfg.vssd, range, version);
+        }
         self.freed_unsynced += before.saturating_sub(ssd.room(self.cfg.vssd).0);
         self.unsynced = true;
         if range.count as usize > self.entries.len() {
@@ -359,9 +363,9 @@ impl Disk {
     }
 
     fn zero_block(&mut self, a: BlockAddr, version: Timestamp, ssd: &Ssd) {
-        let Some(place) = self.entries.place(a) else { return };
+        let Some(place) = self.entries.place(a).filter(|_| !mutant!("server.cache.range-keeps-older")) else { return };
         let e = &mut self.entries.all[place as usize];
-        if e.version < version {
+        if e.version < version || mutant!("server.cache.range-drops-newer") {
             self.dirty -= usize::from(!e.in_flight);
             self.unmapped -= u64::from(e.unmapped);
             self.entries.remove(place);
@@ -374,8 +378,8 @@ impl Disk {
     /// Everything put before is to be durable.
     pub fn persist(&mut self, token: u64) {
         self.stats.persists += 1;
-        if self.failed {
-            self.done.push(StoreDone::Persisted { token, ok: false });
+        if self.failed || mutant!("server.persist.early") {
+            self.done.push(StoreDone::Persisted { token, ok: !self.failed });
         } else {
             self.waiting.push_back((self.next_seq, token));
         }
@@ -496,7 +500,7 @@ impl Disk {
         for &Leaving { place, addr, version } in &blocks {
             let Some(place) = self.entries.find(addr, place) else { continue };
             let e = &mut self.entries.all[place as usize];
-            if e.in_flight && e.version == version {
+            if (e.in_flight && e.version == version) || mutant!("server.cache.drop-overwritten") {
                 self.unmapped -= u64::from(e.unmapped);
                 self.entries.remove(place);
             } else if e.unmapped && ssd.mapped(self.cfg.vssd, addr) {
@@ -528,14 +532,19 @@ impl Disk {
         if self.syncing.is_some() || (self.waiting.is_empty() && !self.wants_room(ssd)) {
             return;
         }
-        let in_flight = self.pages.front().map_or(u64::MAX, |p| p.first_seq);
+        let in_flight =
+            self.pages.front().filter(|_| !mutant!("server.persist.under-way")).map_or(u64::MAX, |p| p.first_seq);
         let reached = self.front().unwrap_or(u64::MAX).min(in_flight);
-        let ready = self.waiting.iter().take_while(|(barrier, _)| *barrier <= reached).count();
+        let ready = self
+            .waiting
+            .iter()
+            .take_while(|(barrier, _)| *barrier <= reached || mutant!("server.persist.no-barrier"))
+            .count();
         if ready == 0 && !self.wants_room(ssd) {
             return;
         }
         let tokens = self.waiting.drain(..ready).map(|(_, token)| token);
-        if !self.unsynced {
+        if !self.unsynced || mutant!("server.persist.no-sync") {
             self.done.extend(tokens.map(|token| StoreDone::Persisted { token, ok: true }));
             return;
         }
@@ -552,7 +561,7 @@ impl Disk {
             self.freed = true;
         }
         for token in self.syncing.take().into_iter().flatten() {
-            self.done.push(StoreDone::Persisted { token, ok });
+            self.done.push(StoreDone::Persisted { token, ok: ok || mutant!("server.persist.ignore-failure") });
         }
     }
 

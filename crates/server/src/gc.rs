@@ -193,7 +193,7 @@ impl GcMonitor {
     }
     fn finish(&mut self, now: Time) {
         self.background = false;
-        if self.coordinated() {
+        if self.coordinated() && !mutant!("server.gc.no-finish") {
             let again_at = self.tell(now, GcField::Finish);
             self.state = GcState::Finishing { again_at };
         } else {
@@ -340,7 +340,7 @@ impl GcMonitor {
 
     /// The switch's answer.
     pub fn answer(&mut self, now: Time, op: GcOp) {
-        if op.sequence != self.sequence {
+        if op.sequence != self.sequence && !mutant!("server.gc.any-answer") {
             return;
         }
         self.untold = None;
@@ -349,6 +349,9 @@ impl GcMonitor {
         match (self.state, op.field) {
             (GcState::Asking { .. }, GcField::Accept) if self.grouped => self.granted(false),
             (GcState::Asking { .. }, GcField::Accept) => self.start(GcAction::Start),
+            (GcState::Asking { .. }, GcField::Delay) if mutant!("server.gc.delay-accepts") => {
+                self.start(GcAction::Start)
+            }
             (GcState::Asking { field: GcField::Soft, .. }, GcField::Delay) => {
                 let again_at = if self.grouped { Time::MAX } else { now + self.cfg.delayed_again };
                 self.state = GcState::Delayed { again_at };
@@ -388,7 +391,7 @@ impl GcMonitor {
     pub fn timer(&mut self, now: Time, ratio: f64) {
         match self.state {
             GcState::Asking { field, tries, again_at } if now >= again_at => {
-                if field == GcField::Regular && tries >= self.cfg.retries {
+                if (field == GcField::Regular || mutant!("server.gc.soft-unacked")) && tries >= self.cfg.retries {
                     if self.grouped {
                         self.granted(true);
                     } else {
@@ -418,7 +421,7 @@ impl GcMonitor {
                 self.repeat(field);
             }
         }
-        if now >= self.announce_at && self.coordinated() {
+        if now >= self.announce_at && self.coordinated() && !mutant!("server.gc.no-announce") {
             match self.state {
                 _ if self.untold.is_some() => self.announce_at = now + self.cfg.announce_every,
                 GcState::Granted | GcState::Collecting | GcState::Ending => _ = self.tell(now, GcField::Heartbeat),

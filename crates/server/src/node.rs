@@ -175,7 +175,10 @@ impl Server {
 
     /// The place of a vSSD that belongs to the set (protocol rule 18: a switch may have rewritten it).
     fn place(&mut self, vssd: VssdId, set: SetId) -> Option<usize> {
-        let found = self.vssds.iter().position(|v| v.cfg.id == vssd && v.cfg.set == set);
+        let found = self
+            .vssds
+            .iter()
+            .position(|v| v.cfg.id == vssd && (v.cfg.set == set || mutant!("server.identity.any-set")));
         if found.is_none() {
             self.misrouted += 1;
         }
@@ -257,13 +260,16 @@ impl Server {
     fn install(&mut self, now: Time, view: &View, fx: &mut Effects) {
         let Some(i) = self.vssds.iter().position(|v| v.cfg.set == view.set) else { return };
         let me = self.incarnation();
-        if self.registration.incarnation.is_none() || view.epoch <= self.vssds[i].epoch {
+        if self.registration.incarnation.is_none()
+            || (view.epoch <= self.vssds[i].epoch && !mutant!("server.view.older"))
+        {
             return;
         }
         let v = &mut self.vssds[i];
         v.epoch = view.epoch;
         v.role = view.members.iter().find(|m| m.vssd == v.cfg.id && m.incarnation == me).map(|m| m.role);
-        v.readable = v.role == Some(Role::Member) && view.state == ViewState::Normal;
+        v.readable =
+            (v.role == Some(Role::Member) || mutant!("server.view.shadow-readable")) && view.state == ViewState::Normal;
         v.complete = false;
         if v.role.is_some() {
             v.cfg.peers = peers(view, v.cfg.id);
@@ -372,7 +378,7 @@ impl Server {
 
     /// Protocol rule 12: for good, for every vSSD of the drive.
     fn device_failed(&mut self, fx: &mut Effects) {
-        if self.failed {
+        if self.failed || mutant!("server.failure.ignored") {
             return;
         }
         self.failed = true;

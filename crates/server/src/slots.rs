@@ -60,7 +60,7 @@ impl Plan {
 impl Server {
     /// A plan of the metadata service for this life.
     pub(crate) fn take_plan(&mut self, now: Time, number: u64, vssds: Vec<VssdPlace>, fx: &mut Effects) {
-        if number < self.plan.number {
+        if number < self.plan.number && !mutant!("server.slot.older-plan") {
             return;
         }
         (self.plan.number, self.plan.vssds, self.plan.told) = (number, vssds, false);
@@ -80,7 +80,10 @@ impl Server {
             match (wanted, v.slot) {
                 (Some(w), SlotState::Settled) if (v.cfg.id, v.cfg.set) == (w.vssd, w.set) => {}
                 (Some(w), SlotState::Settled) => self.take_slot(now, i, w),
-                (None, SlotState::Settled) if v.cfg.is_free() && self.ssd.is_clear(v.cfg.id) && !worn_out => {}
+                (None, SlotState::Settled)
+                    if v.cfg.is_free()
+                        && (self.ssd.is_clear(v.cfg.id) || mutant!("server.slot.not-cleared"))
+                        && !worn_out => {}
                 (None, SlotState::Settled) => {
                     self.give_slot(now, i, fx);
                     settled = false;
@@ -182,7 +185,7 @@ impl Server {
     pub(crate) fn row_forgotten(&mut self, now: Time, vssd: VssdId, fx: &mut Effects) -> bool {
         let Some(row) = self.plan.rows_gone.iter_mut().find(|r| r.vssd == vssd) else { return false };
         row.again_at = row.again_at.max(row.counts_at);
-        if now >= row.counts_at {
+        if now >= row.counts_at || mutant!("server.row.gone-early") {
             self.plan.rows_gone.retain(|r| r.vssd != vssd);
             self.reconcile(now, fx);
         }

@@ -74,7 +74,7 @@ impl CacheOverFlash<'_> {
         let from = into.len();
         self.ssd.scan_chunk(self.disk.cfg.vssd, chunk, into);
         let cached = self.cached_in(BlockRange { volume: chunk.volume, first: chunk.block, count: CHUNK_BLOCKS });
-        if cached.is_empty() {
+        if cached.is_empty() || mutant!("server.scan.flash-only") {
             return;
         }
         for (block, version) in cached {
@@ -93,7 +93,11 @@ impl Store for CacheOverFlash<'_> {
     }
     fn max_version(&self, r: BlockRange) -> Timestamp {
         let cached = self.cached_in(r).into_iter().map(|(_, v)| v).max().unwrap_or(Timestamp::ZERO);
-        cached.max(self.ssd.max_version(self.disk.cfg.vssd, r))
+        if mutant!("server.version.flash-only") {
+            self.ssd.max_version(self.disk.cfg.vssd, r)
+        } else {
+            cached.max(self.ssd.max_version(self.disk.cfg.vssd, r))
+        }
     }
     fn mapped(&self, a: BlockAddr) -> bool {
         self.held(a).1
@@ -135,7 +139,7 @@ impl Store for CacheOverFlash<'_> {
         self.recent = Recent::default();
     }
     fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart {
-        if let Some(e) = self.disk.entries.get(a) {
+        if let Some(e) = self.disk.entries.get(a).filter(|_| !mutant!("server.cache.read-flash")) {
             self.disk.stats.read_hits += 1;
             if e.data.sectors() == 0 {
                 let (version, result) = (e.version, Err(StoreError::Corrupt));

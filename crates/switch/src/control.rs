@@ -144,7 +144,7 @@ pub trait DataPlane {
         rings: &[Ring],
     ) -> Result<Applied, UpdateError<Self::Fault>> {
         let current = self.position().generation;
-        if generation < current {
+        if generation < current && !mutant!("switch.writer.older-generation") {
             return Err(UpdateError::OldGeneration { given: generation, current });
         }
         if generation == current && current != 0 {
@@ -240,7 +240,7 @@ pub trait DataPlane {
         if generation > current || current == 0 {
             return Err(UpdateError::UnknownGeneration { given: generation, current });
         }
-        if number > last + 1 {
+        if number > last + 1 && !mutant!("switch.writer.gap") {
             return Err(UpdateError::Gap { generation, given: number, expected: last + 1 });
         }
         Ok(number > last)

@@ -144,7 +144,7 @@ impl Switch {
     /// whether it collects. Nothing is repeated: servers announce all of it again and again, and what is told twice, late or
     /// in another order is known by its life and sequence.
     fn tell_far(&self, p: &Packet, verdict: Verdict, fx: &mut Effects) {
-        let Some(far) = self.far else { return };
+        let Some(far) = self.far.filter(|_| !mutant!("switch.far.untold")) else { return };
         let body = match (&p.body, verdict) {
             (Body::CreateVssd(row), Verdict::Table(Ok(()))) if row.peers.iter().any(|m| m.0.rack() != self.rack) => {
                 p.body.clone()
@@ -164,7 +164,7 @@ impl Switch {
     fn told_by_far(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
         let header = &p.header;
         match &p.body {
-            _ if header.vssd.rack() == self.rack => self.pipeline.refuse_far(),
+            _ if header.vssd.rack() == self.rack && !mutant!("switch.far.own-rows") => self.pipeline.refuse_far(),
             Body::Gc(op) => {
                 let point = if self.pipeline.far_state(now, header, *op) {
                     TracePoint::FarState

@@ -316,7 +316,9 @@ impl Pipeline {
     fn gc_op(&mut self, now: Time, src: NodeId, header: &Header, op: GcOp) -> Verdict {
         let Some(slot) = self.tables.find(header.vssd) else { return self.unknown() };
         // What lies in the other rack is judged by that rack's switch.
-        if self.tables.destination(slot).server != src || header.vssd.rack() != self.rack {
+        if (self.tables.destination(slot).server != src && !mutant!("switch.gc.foreign"))
+            || header.vssd.rack() != self.rack
+        {
             self.counters.gc_foreign += 1;
             return Verdict::Drop(DropReason::ForeignGcOp);
         }
@@ -331,13 +333,16 @@ impl Pipeline {
         if let Some(last) = self.tables.row(slot).last
             && header.incarnation == life
             && op.sequence == last.sequence
+            && !mutant!("switch.gc.equal-anew")
             && !last.expired
         {
             self.counters.gc_duplicates += 1;
             return Verdict::Gc { answer: last.answer, how: GcHow::Duplicate };
         }
         let older = self.tables.row(slot).last.is_some_and(|last| op.sequence < last.sequence);
-        if header.incarnation < life || (older && !mutant!("switch.gc.older-sequence")) {
+        let older = older && !mutant!("switch.gc.older-sequence");
+        let past = header.incarnation < life && !mutant!("switch.gc.older-life");
+        if past || older {
             self.counters.gc_stale += 1;
             return Verdict::Drop(DropReason::StaleGcOp);
         }
@@ -373,12 +378,12 @@ impl Pipeline {
 
     /// Protocol rule 15: accepted iff another readable replica is idle.
     fn judge_soft(&mut self, now: Time, slot: Slot) -> (GcField, bool) {
-        if self.starting(now) {
+        if self.starting(now) && !mutant!("switch.start.no-guard") {
             self.counters.gc_delayed += 1;
             self.counters.gc_delayed_after_start += 1;
             return (GcField::Delay, false);
         }
-        if self.may_collect(slot) {
+        if self.may_collect(slot) || mutant!("switch.gc.soft-always") {
             self.counters.gc_accepted += 1;
             (GcField::Accept, true)
         } else {

@@ -205,11 +205,11 @@ impl Tables {
 
     fn update(&mut self, slot: Slot, incarnation: Incarnation, announced: (Epoch, u64), new: &VssdRow) -> Created {
         let row = &self.rows[slot as usize];
-        if (incarnation, announced) < (row.incarnation, row.announced) {
+        if (incarnation, announced) < (row.incarnation, row.announced) && !mutant!("switch.row.older") {
             return Created::Stale;
         }
         let reborn = incarnation > row.incarnation;
-        if reborn {
+        if reborn && !mutant!("switch.life.keeps-state") {
             self.forget_state(slot);
         }
         let (peers, peer_count) = pack_peers(&new.peers);
@@ -235,7 +235,7 @@ impl Tables {
     /// False if there was no such row, or a later life of its server made it.
     pub fn delete(&mut self, vssd: VssdId, incarnation: Incarnation) -> bool {
         let Some(slot) = self.find(vssd) else { return false };
-        if incarnation < self.row(slot).incarnation {
+        if incarnation < self.row(slot).incarnation && !mutant!("switch.row.delete-newer") {
             return false;
         }
         self.set_expiry(slot, Time::MAX);
@@ -252,7 +252,7 @@ impl Tables {
     pub fn begin_life(&mut self, slot: Slot, incarnation: Incarnation) {
         self.forget_state(slot);
         let to = &mut self.destinations[slot as usize];
-        to.word = to.word.with(Word::READABLE, false);
+        to.word = to.word.with(Word::READABLE, mutant!("switch.life.keeps-readable"));
         let row = &mut self.rows[slot as usize];
         (row.incarnation, row.announced) = (incarnation, (Epoch(0), 0));
     }
@@ -260,7 +260,8 @@ impl Tables {
     /// Writes both bits of a vSSD at once, and what it was answered. Both expire at `until`.
     pub fn set_state(&mut self, slot: Slot, collecting: bool, last: LastOp, until: Time) {
         let to = &mut self.destinations[slot as usize];
-        to.word = to.word.with(Word::GC, collecting).with(Word::HEARD, true);
+        let bits = if mutant!("switch.bits.half") { Word::DESTINATION_GC } else { Word::GC };
+        to.word = to.word.with(bits, collecting).with(Word::HEARD, true);
         self.rows[slot as usize].last = Some(last);
         self.set_expiry(slot, until);
     }
@@ -287,7 +288,7 @@ impl Tables {
     /// Forgets the state of one vSSD that has expired: whose, and whether it collected.
     pub fn expire_one(&mut self, now: Time) -> Option<(VssdId, bool)> {
         let &(at, slot) = self.expiry.first()?;
-        if at > now {
+        if at > now || mutant!("switch.bits.never-expire") {
             return None;
         }
         self.set_expiry(slot, Time::MAX);

@@ -134,7 +134,7 @@ impl Endpoint {
     fn of_peer(&mut self, now: Time, p: &Parsed, d: &[u8], note: Note, known: &[u32], heard: &mut Heard) -> Count {
         let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. });
         let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
-        if peer.incarnation.is_some_and(|known| p.incarnation < known) {
+        if peer.incarnation.is_some_and(|known| p.incarnation < known) && !mutant!("transport.life.older") {
             self.find_twins(now, p);
             return |c| &mut c.drop_stale_incarnation;
         }
@@ -143,7 +143,7 @@ impl Endpoint {
         if peer.incarnation != Some(p.incarnation) {
             let answers = matches!(p.kind, Kind::Proof { answer, .. }
                 if peer.challenge.is_some_and(|(life, token, _)| (life, token) == (p.incarnation, answer)));
-            if !keyed || answers {
+            if !keyed || answers || mutant!("transport.life.unproven") {
                 self.meet(now, p.source, p.incarnation);
             } else if !handshake {
                 self.challenge(now, p.source, p.incarnation);
@@ -152,7 +152,7 @@ impl Endpoint {
         }
         let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
         if peer.incarnation == Some(p.incarnation) {
-            if !peer.replay.insert(p.counter & ((1 << COUNTER_BITS) - 1)) {
+            if !peer.replay.insert(p.counter & ((1 << COUNTER_BITS) - 1)) && !mutant!("transport.replay.accepted") {
                 *heard = Heard::Nobody;
                 return |c| &mut c.drop_replay;
             }
@@ -290,7 +290,7 @@ impl Endpoint {
 
     fn acks_arrived(&mut self, now: Time, p: &Parsed, acks: &[u8], at: Time) {
         let (head, entries) = header::acks(acks);
-        if head.whose != whose(self.local, self.incarnation) {
+        if head.whose != whose(self.local, self.incarnation) && !mutant!("transport.ack.other-life") {
             return;
         }
         let (mut mine, mut moved) = (Vec::new(), Vec::new());
@@ -334,7 +334,7 @@ impl Endpoint {
         let id = e.id;
         let Some(holder) = self.peers.get_mut(&from) else { return false };
         let tx = &mut holder.flow(class).tx;
-        if tx.transfers.get(&id).is_none_or(|o| o.bound) {
+        if tx.transfers.get(&id).is_none_or(|o| o.bound && !mutant!("transport.routed.rebinds")) {
             return false;
         }
         tx.progress = now;

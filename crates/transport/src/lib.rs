@@ -13,6 +13,10 @@
 //! `docs/transport.md` draws the bytes and lists parameters. Reading order: [`api`], [`header`], `endpoint`, `outgoing`, `sender`,
 //! `receiver`, `arrive`, `run`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
 
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
 pub mod api;
 mod arrive;
 pub mod auth;

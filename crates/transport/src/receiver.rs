@@ -276,6 +276,7 @@ impl Receiver {
         }
         if let Some(old) = self.incoming.get(&c.id)
             && !old.same(c)
+            && !mutant!("transport.chunk.contradicts")
         {
             match c.attempt.wrapping_sub(old.like.attempt) {
                 0 => return Outcome::Contradicts,
@@ -304,7 +305,7 @@ impl Receiver {
         self.urgent |= c.id.space == Space::Group && u32::from(c.number) > i.top;
         i.top = i.top.max(u32::from(c.number) + 1);
         i.add(c, header, &d.bytes[d.payload.clone()], d.known);
-        if i.left > 0 {
+        if i.left > 0 && !(i.left == 1 && mutant!("transport.chunk.early")) {
             self.pend(c.id);
             return Outcome::Stored;
         }

@@ -64,7 +64,7 @@ impl VolumeClient {
     }
 
     fn on_map(&mut self, now: Time, map: &RackMap, fx: &mut Effects) {
-        if map.generation < self.generation {
+        if map.generation < self.generation && !mutant!("block.map.older") {
             return;
         }
         let newer = map.generation > self.generation;
@@ -179,8 +179,12 @@ impl VolumeClient {
             Some(&v) => {
                 // Another writer may have been here: what is kept may not be the newest any more, and what is
                 // unanswered must not go again under our newer generation, over what that writer wrote.
-                self.give_up_all(v, fx);
-                self.fail_mutations(v, fx);
+                if !mutant!("block.attach.keeps-unflushed") {
+                    self.give_up_all(v, fx);
+                }
+                if !mutant!("block.attach.keeps-unanswered") {
+                    self.fail_mutations(v, fx);
+                }
                 self.volumes[v as usize].renew(volume);
                 v
             }
@@ -196,7 +200,7 @@ impl VolumeClient {
         if let Job::Attach(a) = &mut pending.job {
             a.stage = AttachStage::Fence;
         }
-        for share in 0..self.volumes[v as usize].striping.sets() {
+        for share in 0..if mutant!("block.attach.no-fence") { 1 } else { self.volumes[v as usize].striping.sets() } {
             self.submit(p, share, 0, u64::from(share), MsgOp::Fence { attach });
         }
         self.ask_map(now, fx);

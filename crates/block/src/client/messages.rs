@@ -41,7 +41,9 @@ impl MsgOp {
     /// Whether `reply` answers it. Anything else is as good as lost.
     fn fits(&self, reply: &IoReply) -> bool {
         match (self, reply) {
-            (MsgOp::Read(range), IoReply::Data(data)) => data.sectors() == range.count,
+            (MsgOp::Read(range), IoReply::Data(data)) => {
+                data.sectors() == range.count || mutant!("block.stripe.read-short")
+            }
             (MsgOp::Status(_), IoReply::Extents(e)) => e.iter().any(|e| e.len >= u64::from(BLOCK)),
             (MsgOp::Read(_) | MsgOp::Status(_) | MsgOp::Control(_), _) => false,
             (_, reply) => *reply == IoReply::Done,
@@ -94,7 +96,9 @@ impl VolumeClient {
         let slot = self.new_message(p, set, part, key, op);
         if let Some(range) = range {
             self.volumes[volume].shares[share as usize].mutating += 1;
-            self.take_order(slot, set, range);
+            if !mutant!("block.order.none") {
+                self.take_order(slot, set, range);
+            }
         }
         if self.messages[slot as usize].blockers > 0 {
             self.messages[slot as usize].state = State::Blocked;
@@ -249,7 +253,11 @@ impl VolumeClient {
         let volume = &self.volumes[m.volume as usize].info;
         let mutation = || Mutation {
             client: self.incarnation.unwrap_or_default(),
-            sequence: m.sequence,
+            sequence: if mutant!("block.retry.new-sequence") {
+                m.sequence + (u64::from(m.tries) << 40)
+            } else {
+                m.sequence
+            },
             floor: self.sets[m.set as usize].floor(),
         };
         match &m.op {
@@ -257,7 +265,7 @@ impl VolumeClient {
             MsgOp::Write { range, data, fua } => IoRequest::Write(Box::new(WriteRequest {
                 range: *range,
                 data: data.clone(),
-                fua: *fua,
+                fua: *fua && !mutant!("block.fua.dropped"),
                 attach: volume.attach,
                 mutation: mutation(),
             })),
@@ -310,7 +318,8 @@ impl VolumeClient {
     pub(super) fn on_reply(&mut self, now: Time, header: Header, reply: IoReply, fx: &mut Effects) {
         let (tag, from) = (header.request, header.vssd);
         let slot = slot_of(tag);
-        let ours = |m: &&Message| serial_of(m.tag) == serial_of(tag) && m.set != NONE;
+        let ours =
+            |m: &&Message| (serial_of(m.tag) == serial_of(tag) || mutant!("block.reply.any-message")) && m.set != NONE;
         let Some(m) = self.messages.get(slot as usize).filter(ours) else { return };
         let set = m.set;
         if header.epoch > self.sets[set as usize].recovered {
@@ -320,7 +329,7 @@ impl VolumeClient {
         let Some(m) = self.messages.get(slot as usize).filter(ours) else { return };
         let IoReply::Failed(error) = reply else {
             // Whichever try it answers, it is done.
-            if !m.op.fits(&reply) || (m.last_only && m.tag != tag) {
+            if !m.op.fits(&reply) || (m.last_only && m.tag != tag && !mutant!("block.read.any-try")) {
                 return;
             }
             self.sets[set as usize].widen();
@@ -330,7 +339,7 @@ impl VolumeClient {
             }
             let Some(m) = self.messages.get(slot as usize) else { return };
             let reads = matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_));
-            if reads && self.sets[set as usize].resending > 0 {
+            if reads && self.sets[set as usize].resending > 0 && !mutant!("block.resend.read-at-once") {
                 return self.pause(now, slot, fx);
             }
             return self.succeed(now, slot, header.epoch, reply, fx);
@@ -398,7 +407,7 @@ impl VolumeClient {
     fn on_fenced(&mut self, now: Time, slot: u32, attach: u32, fx: &mut Effects) {
         let m = &self.messages[slot as usize];
         let volume = &mut self.volumes[m.volume as usize];
-        if attach <= volume.info.attach && !matches!(m.op, MsgOp::Fence { .. }) {
+        if (attach <= volume.info.attach || mutant!("block.fence.ignored")) && !matches!(m.op, MsgOp::Fence { .. }) {
             // Sent before our own newer attach: the same mutation goes again under it.
             return self.send(now, slot, fx);
         }

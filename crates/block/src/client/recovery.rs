@@ -121,7 +121,7 @@ impl VolumeClient {
         for v in volumes {
             let Some(share) = self.volumes[v as usize].shares.iter().position(|s| s.set == set) else { continue };
             let mut old = Vec::new();
-            self.unflushed(v, set, |u| old = u.take_old(epoch));
+            self.unflushed(v, set, |u| old = if mutant!("block.resend.none") { Vec::new() } else { u.take_old(epoch) });
             self.look_for_loss(v, set, fx);
             if old.is_empty() {
                 continue;
@@ -171,7 +171,9 @@ impl VolumeClient {
             _ => return true,
         };
         let (volume, set) = (m.volume, m.set);
-        self.volumes[volume as usize].share_in(set).is_some_and(|s| s.unflushed.wanted(first, end))
+        self.volumes[volume as usize]
+            .share_in(set)
+            .is_some_and(|s| s.unflushed.wanted(first, end) || mutant!("block.resend.overwritten"))
     }
 
     /// Flushes under way in the set are asked for again afterwards: they might miss what is being sent again.
@@ -196,7 +198,7 @@ impl VolumeClient {
     pub(super) fn flush_share(&mut self, p: u32, share: u32, fx: &mut Effects) {
         let s = &self.volumes[self.pending[p as usize].volume as usize].shares[share as usize];
         let (set, mark) = (s.set, s.mutated);
-        if self.sets[set as usize].resending > 0 {
+        if self.sets[set as usize].resending > 0 && !mutant!("block.resend.flush-at-once") {
             return self.park(p, set, fx);
         }
         self.submit(p, share, 0, u64::from(share), MsgOp::Flush { mark });
@@ -205,7 +207,11 @@ impl VolumeClient {
     /// Whether the answer of request `p`, a write, waits for what is sent again: a part of it may be among that.
     pub(super) fn hold(&mut self, p: u32, fx: &mut Effects) -> bool {
         let pending = &self.pending[p as usize];
-        if self.resending == 0 || pending.error.is_some() || !matches!(pending.job, Job::Write { .. } | Job::Mutate) {
+        if self.resending == 0
+            || mutant!("block.resend.answer-at-once")
+            || pending.error.is_some()
+            || !matches!(pending.job, Job::Write { .. } | Job::Mutate)
+        {
             return false;
         }
         let behind = |set: u32| self.sets[set as usize].resending > 0;

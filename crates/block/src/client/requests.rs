@@ -188,8 +188,11 @@ impl VolumeClient {
         for share in 0..vol.striping.sets() {
             let vol = &self.volumes[v as usize];
             let s = &vol.shares[share as usize];
-            if s.clean() && vol.fenced.is_none() {
+            if (s.clean() || mutant!("block.flush.clean")) && vol.fenced.is_none() {
                 self.stats.flushes_saved += 1;
+                continue;
+            }
+            if share > 0 && mutant!("block.flush.one-set") {
                 continue;
             }
             self.flush_share(p, share, fx);

@@ -140,7 +140,8 @@ pub fn decode_piece_head(b: &[u8], generation: u64, number: u32) -> Option<(u32,
     sum = crc32c::crc32c_append(sum, &[0; 4]);
     sum = crc32c::crc32c_append(sum, &head[24..]);
     sum = crc32c::crc32c_append(sum, body);
-    (ours && sum == u32_at(head, 20)).then(|| (u32_at(head, 24), u32_at(head, 28), body))
+    (ours && (sum == u32_at(head, 20) || mutant!("flash.recovery.torn-piece")))
+        .then(|| (u32_at(head, 24), u32_at(head, 28), body))
 }
 
 /// Bytes a full block's description takes.
@@ -298,6 +299,9 @@ impl Vssd {
         let piece = if c.counts_at < c.blocks { Some(self.counts_piece()) } else { self.blocks_piece() };
         let Some(piece) = piece else {
             self.checkpoint.step = Step::BodySync;
+            if mutant!("flash.checkpoint.header-first") {
+                return self.checkpoint_synced(io, true);
+            }
             return self.want_sync(io, Waiter::Checkpoint);
         };
         let c = &mut self.checkpoint;
@@ -327,8 +331,9 @@ impl Vssd {
             let number = c.at;
             c.at += 1;
             let block = &self.blocks.all[number as usize];
-            let Some(t) = block.sequence.as_ref().filter(|_| block.state == State::Closed && block.programs == 0)
-            else {
+            let Some(t) = block.sequence.as_ref().filter(|_| {
+                (block.state == State::Closed || mutant!("flash.checkpoint.open-blocks")) && block.programs == 0
+            }) else {
                 continue;
             };
             b.extend_from_slice(&number.to_le_bytes());

@@ -73,12 +73,17 @@ impl Vssd {
             self.seal(block);
             self.closed(block);
         }
-        if self.blocks.all.iter().any(holds_something) || !self.waiting.is_empty() {
+        if (self.blocks.all.iter().any(holds_something) && !mutant!("flash.clear.keeps-data"))
+            || !self.waiting.is_empty()
+        {
             return self.gc_start(io);
         }
         self.gc.running = false;
         self.give_free_back();
         self.clearing = Clearing::Syncing;
+        if mutant!("flash.clear.not-durable") {
+            return self.cleared(io, Ok(()));
+        }
         self.want_sync(io, Waiter::Clear);
     }
 

@@ -23,7 +23,7 @@ impl Vssd {
     /// The block is never used again, and counts among those that failed.
     pub(crate) fn condemn(&mut self, io: &mut Io, block: u32) {
         let b = &mut self.blocks.all[block as usize];
-        if std::mem::replace(&mut b.bad, true) {
+        if mutant!("flash.bad.reused") || std::mem::replace(&mut b.bad, true) {
             return;
         }
         // One that is borrowed counts where it is at home, when it is back.
@@ -37,14 +37,14 @@ impl Vssd {
         self.condemn(io, block);
         if let Some(t) = self.blocks.all[block as usize].sequence.as_mut() {
             // Nothing to recover there; address and version stay, for the copy may exist.
-            t[usize::from(page)] = 0;
+            t[usize::from(page)] = if mutant!("flash.program.failed-counts") { t[usize::from(page)] } else { 0 };
         }
         self.closed(block);
         if let By::Gc { victim } = by {
             self.sync.leave(epoch);
             return self.gc_program_failed(io, victim, block, &slots);
         }
-        if self.clearing != clear::Clearing::No {
+        if self.clearing != clear::Clearing::No || mutant!("flash.program.failed-lost") {
             // Nobody wants it any more.
             return self.page_done(io, block, by, epoch, Ok(()));
         }
@@ -97,6 +97,9 @@ impl Vssd {
     pub(crate) fn marked_bad(&mut self, io: &mut Io, block: u32, result: Result<(), DeviceError>) {
         if let Err(e) = result {
             io.failed.get_or_insert(e);
+        }
+        if mutant!("flash.bad.mark-undurable") {
+            return self.retired_for_good(io, block, true);
         }
         self.want_sync(io, Waiter::Retired { block });
     }

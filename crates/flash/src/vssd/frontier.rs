@@ -158,7 +158,7 @@ impl Vssd {
     }
     fn may_open(&self, reserved: bool) -> bool {
         if !reserved {
-            return self.blocks.free_count > GC_RESERVE;
+            return self.blocks.free_count > GC_RESERVE || mutant!("flash.alloc.reserve");
         }
         // With few blocks left, the collector fills what it has open before it takes another.
         self.blocks.free_count > 2 || (self.blocks.free_count > 0 && self.collector.iter().all(|f| f.block == NONE))

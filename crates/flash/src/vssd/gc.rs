@@ -345,7 +345,9 @@ impl Vssd {
             if !self.blocks.is_valid(block, s as u32) {
                 continue;
             }
-            let sound = read.as_ref().is_some_and(|s| !io.cfg.verify || intact(s, addr, version));
+            let sound = read
+                .as_ref()
+                .is_some_and(|s| !io.cfg.verify || intact(s, addr, version) || mutant!("flash.gc.unverified"));
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
             let mut crc = slot.record.crc;
             if !sound {
@@ -355,13 +357,15 @@ impl Vssd {
                     continue;
                 }
                 // It stays in its place of the map, for its replica to heal, and must not look sound there.
-                crc = !slot.data.crc32c();
+                crc = if mutant!("flash.gc.lost-looks-sound") { slot.data.crc32c() } else { !slot.data.crc32c() };
             }
             v.moved.push(Slot { data: slot.data, record: record(addr, version, crc) });
         }
         for (group, slot) in lost {
             // Memory has the records still: the sync before the erase writes them again.
-            self.ranges.unplaced(group);
+            if !mutant!("flash.gc.lost-range") {
+                self.ranges.unplaced(group);
+            }
             self.blocks.clear_valid(slot);
         }
     }
@@ -449,6 +453,9 @@ impl Vssd {
         self.sync.wait(super::sync::Waiter::Gc { batch });
     }
     fn journal_emptied(&mut self, io: &mut Io, block: u32) {
+        if mutant!("flash.gc.no-journal") {
+            return;
+        }
         if self.blocks.all[block as usize].bad { self.journal_count(io, block) } else { self.journal_erase(io, block) }
     }
     pub(crate) fn gc_synced(&mut self, io: &mut Io, batch: u64, ok: bool) {
@@ -478,7 +485,10 @@ impl Vssd {
         for k in 0..self.gc.emptied.len() {
             let Emptied { block, stage, .. } = self.gc.emptied[k];
             let (die, b) = (self.blocks.die_of(block), &self.blocks.all[block as usize]);
-            if stage != Stage::Durable || b.reads > 0 || (self.gc.works_on(die) && !b.bad) {
+            if stage != Stage::Durable
+                || (b.reads > 0 && !mutant!("flash.gc.reads-ignored"))
+                || (self.gc.works_on(die) && !b.bad)
+            {
                 continue;
             }
             if b.bad {

@@ -189,7 +189,7 @@ impl Vssd {
     fn goes_home(&mut self, block: u32) {
         let dirty = self.blocks.depart(block);
         self.loans.here.retain(|&b| b != block);
-        self.tell_lender(block, Back::Free { dirty });
+        self.tell_lender(block, Back::Free { dirty: dirty && !mutant!("flash.loan.dirty-as-clean") });
     }
     /// A borrowed block is of no use to anybody any more.
     pub(super) fn bad_goes_home(&mut self, block: u32) {
@@ -244,7 +244,7 @@ impl Vssd {
             }
             return by.is_none();
         }
-        let mine = by == Some(self.index);
+        let mine = by == Some(self.index) || mutant!("flash.loan.any-owner");
         if mine {
             self.blocks.arrive(block, true);
             self.loans.here.push(block);

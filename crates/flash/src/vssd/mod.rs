@@ -250,7 +250,11 @@ impl Vssd {
     pub(crate) fn oob(&self, block: u32) -> BlockOob {
         let b = &self.blocks.all[block as usize];
         let logical = oob::logical(self.die(block), self.on_device(block));
-        let logical = if block < self.home { logical } else { oob::borrowed(logical, self.index) };
+        let logical = if block < self.home || mutant!("flash.loan.unmarked") {
+            logical
+        } else {
+            oob::borrowed(logical, self.index)
+        };
         BlockOob { logical, erase_count: b.erase_count, erase_time: b.erase_time }
     }
 
@@ -382,7 +386,10 @@ impl Vssd {
             let first = k * u64::from(rackweave_core::msg::peer::CHUNK_BLOCKS);
             for (i, slot) in chunk.slots().enumerate() {
                 let addr = first + i as u64;
-                if slot != NONE && range.contains((addr - volume) as u32) && self.blocks.version(slot) < version {
+                if slot != NONE
+                    && range.contains((addr - volume) as u32)
+                    && (self.blocks.version(slot) < version || mutant!("flash.ranges.newer-hidden"))
+                {
                     older.push(addr);
                 }
             }

@@ -213,15 +213,17 @@ impl Vssd {
     pub(crate) fn map_newer(&mut self, Record { addr, version }: Record, slot: u32) {
         let (held, held_version) = self.map.held(addr);
         if held == NONE {
-            if version < self.ranges.version(addr) {
+            if version < self.ranges.version(addr) && !mutant!("flash.map.under-range") {
                 self.ranges.saw(addr, version);
                 return;
             }
         } else {
             let held_version = self.version_in(held, held_version);
             let older = version < held_version
-                || (version == held_version && self.blocks.sequence(slot) < self.blocks.sequence(held));
-            if older {
+                || (version == held_version
+                    && self.blocks.sequence(slot) < self.blocks.sequence(held)
+                    && !mutant!("flash.map.order"));
+            if older && !mutant!("flash.map.older") {
                 self.ranges.saw(addr, version);
                 return;
             }
@@ -242,7 +244,7 @@ impl Vssd {
             self.ranges.saw(addr, version);
             return;
         }
-        if self.version_in(held, held_version) != version {
+        if self.version_in(held, held_version) != version && !mutant!("flash.gc.moved-over-newer") {
             return;
         }
         self.blocks.clear_valid(held);

@@ -208,7 +208,7 @@ impl Ranges {
         let mut gaps = Vec::new();
         for (k, f) in overlapping {
             let first = k as u32;
-            if f.version >= version {
+            if f.version >= version && !mutant!("flash.ranges.below") {
                 if first > cursor {
                     gaps.push((cursor, first));
                 }
@@ -295,8 +295,12 @@ impl Ranges {
     /// A pass over all slots is done: fragments over no older copy go. Returns how many.
     pub(crate) fn end_pass(&mut self) -> u64 {
         let pass = self.pass;
-        let dead: Vec<(u64, u32)> =
-            self.frags.iter().filter(|(_, f)| f.mark < pass).map(|(k, f)| (*k, f.group)).collect();
+        let dead: Vec<(u64, u32)> = self
+            .frags
+            .iter()
+            .filter(|(_, f)| f.mark < pass || mutant!("flash.ranges.drop-early"))
+            .map(|(k, f)| (*k, f.group))
+            .collect();
         for (k, group) in &dead {
             self.frags.remove(k);
             self.release(*group);
@@ -316,6 +320,9 @@ impl Ranges {
         self.release(group);
     }
     pub(crate) fn seen_group(&mut self, group: u32) {
+        if mutant!("flash.recovery.group-reused") {
+            return;
+        }
         self.next_group = self.next_group.max(group.saturating_add(1));
     }
     pub(crate) fn groups(&self) -> impl Iterator<Item = (u32, u32)> {

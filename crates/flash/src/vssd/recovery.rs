@@ -111,7 +111,9 @@ impl Vssd {
                 let of = |at: usize| decode_header(b.get(at..)?);
                 let found = [of(0), of(HEADER_STRIDE as usize)].into_iter().flatten();
                 r.headers = found.filter(|h| (h.blocks, h.pages, h.slots) == (n, pages, slots)).collect();
-                r.headers.sort_by_key(|h| h.generation);
+                r.headers.sort_by_key(|h| {
+                    if mutant!("flash.recovery.older-checkpoint") { u64::MAX - h.generation } else { h.generation }
+                });
                 self.checkpoint.seen = r.headers.last().map_or(0, |h| h.generation);
                 r.step = Step::Journals;
                 let len = 2 * self.checkpoint.journal_len();
@@ -215,14 +217,17 @@ impl Vssd {
                 JOURNAL_START => r.starts += u16::from(since),
                 block if (block as usize) < r.counts.len() => {
                     r.counts[block as usize] = r.counts[block as usize].max(e.erase_count);
-                    if since && std::mem::take(&mut r.described[block as usize]) {
+                    if since
+                        && !mutant!("flash.recovery.no-journal")
+                        && std::mem::take(&mut r.described[block as usize])
+                    {
                         self.forget(block);
                     }
                 }
                 _ => {}
             }
         }
-        if full {
+        if full && !mutant!("flash.recovery.full-journal") {
             for block in 0..r.described.len() {
                 if std::mem::take(&mut r.described[block]) {
                     self.forget(block as u32);
@@ -288,7 +293,11 @@ impl Vssd {
                 let sequence = self.blocks.sequence(slot);
                 let record = self.blocks.record(slot);
                 let addr = record.addr;
-                self.sequence = self.sequence.max(sequence + 1);
+                self.sequence = if mutant!("flash.recovery.sequence-anew") {
+                    self.sequence
+                } else {
+                    self.sequence.max(sequence + 1)
+                };
                 if sequence == 0 || addr == PAD {
                     continue;
                 }
@@ -327,7 +336,7 @@ impl Vssd {
         for die in self.blocks.all.chunks_mut(per_die) {
             let most = die.iter().map(|b| b.erase_count).max().unwrap_or(0);
             for b in die.iter_mut().filter(|b| b.sequence.is_none()) {
-                if !r.checkpointed {
+                if !r.checkpointed && !mutant!("flash.wear.lower") {
                     b.erase_count = most;
                 }
                 // Each start since may have erased it before its first program, unnoted.
@@ -362,7 +371,7 @@ impl Vssd {
     fn range_found(&mut self, io: &mut Io, slot: u32, result: Result<DeviceData, DeviceError>) {
         let group = (self.blocks.addr(slot) - RANGE_VOLUME) as u32;
         let records = match result {
-            Ok(DeviceData::Slot(s)) if s.data.crc32c() == s.record.crc => {
+            Ok(DeviceData::Slot(s)) if s.data.crc32c() == s.record.crc || mutant!("flash.recovery.range-unchecked") => {
                 let Some(b) = s.data.bytes() else { return };
                 ranges::decode_group(b).filter(|g| g.0 == group).map(|g| g.1)
             }
@@ -377,7 +386,9 @@ impl Vssd {
         self.ranges.restore(group, slot, &records);
         for rec in &records {
             let count = rec.end.saturating_sub(rec.first);
-            self.hide(&BlockRange { volume: rec.volume, first: rec.first, count }, rec.version);
+            if !mutant!("flash.recovery.no-ranges") {
+                self.hide(&BlockRange { volume: rec.volume, first: rec.first, count }, rec.version);
+            }
         }
         self.drain_freed();
     }

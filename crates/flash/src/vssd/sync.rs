@@ -68,7 +68,7 @@ impl Syncs {
 impl Vssd {
     /// Asks for everything up to now, range records included, to be durable.
     pub(crate) fn want_sync(&mut self, io: &mut Io, w: Waiter) {
-        if io.failed.is_none() {
+        if io.failed.is_none() && !mutant!("flash.sync.no-ranges") {
             self.flush_ranges(io);
         }
         // The collector's emptied blocks need no sync of their own when somebody else asks for one.
@@ -89,7 +89,7 @@ impl Vssd {
             return;
         }
         while let Some(&(epoch, w)) = self.sync.waiters.front() {
-            if epoch >= self.sync.first {
+            if epoch >= self.sync.first && !mutant!("flash.sync.under-way") {
                 break;
             }
             self.sync.waiters.pop_front();
@@ -108,7 +108,9 @@ impl Vssd {
     }
     pub(crate) fn synced(&mut self, io: &mut Io, result: Result<(), DeviceError>) {
         self.sync.busy = false;
-        if let Err(e) = result {
+        if let Err(e) = result
+            && !mutant!("flash.sync.forget-failure")
+        {
             io.failed.get_or_insert(e);
         }
         self.answer(io, result);

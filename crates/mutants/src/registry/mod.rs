@@ -1,8 +1,14 @@
 //! Every mutant: which rule of the protocol it breaks, what then goes wrong, and where that must show.
 
+mod block;
+mod device;
+mod flash;
+mod meta;
 mod rack;
 mod replica;
 mod server;
+mod switch;
+mod transport;
 
 use rackweave_rack::fault::PlanKind;
 use serde::{Serialize, Serializer};
@@ -37,7 +43,18 @@ fn names<S: Serializer>(kinds: &[PlanKind], s: S) -> Result<S::Ok, S::Error> {
 
 /// All, in order of the lists.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    [replica::MUTANTS, server::MUTANTS, rack::MUTANTS].into_iter().flatten()
+    let crates = [
+        replica::MUTANTS,
+        meta::MUTANTS,
+        server::MUTANTS,
+        flash::MUTANTS,
+        switch::MUTANTS,
+        block::MUTANTS,
+        device::MUTANTS,
+        transport::MUTANTS,
+        rack::MUTANTS,
+    ];
+    crates.into_iter().flatten()
 }
 
 /// A mutant that something must catch.
@@ -62,7 +79,7 @@ impl Mutant {
 
 /// Plans that most mutants are searched with.
 mod plans {
-    use super::PlanKind::{self, *};
+    use rackweave_rack::fault::PlanKind::{self, *};
 
     pub const ONE: &[PlanKind] = &[OneRack];
     pub const FEW: &[PlanKind] = &[OneRack, FewBlocks];
@@ -73,6 +90,9 @@ mod plans {
     pub const MOVES: &[PlanKind] = &[Moves];
     pub const RACKS: &[PlanKind] = &[TwoRacks];
     pub const GROUPS: &[PlanKind] = &[Groups];
+    pub const CHOSEN: &[PlanKind] = &[OneRack, ChosenReplica];
+    pub const ALONE: &[PlanKind] = &[OneRack, SetCuts, LeftAlone];
+    pub const LEFT: &[PlanKind] = &[TwoRacks, LeftAlone];
 }
 
 #[cfg(test)]
