@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rackweave_rack::distributed::{authority, rotate};
-use rackweave_rack::embedded::datadir;
+use rackweave_rack::embedded::{budget, datadir};
 
 use args::{Cli, Cmd, Keys};
 
@@ -27,11 +27,22 @@ use args::{Cli, Cmd, Keys};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+// The allocator keeps what was freed for a while, and an idle process has no later.
+unsafe extern "C" {
+    fn mi_collect(force: bool);
+}
+
+fn give_back() {
+    // SAFETY: mimalloc's own; it may be called at any time.
+    unsafe { mi_collect(true) }
+}
+
 /// What went wrong, for people; the exit status is 1.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    budget::give_back_by(give_back);
     match run(cli) {
         Ok(code) => code,
         // The reader of our output went away: nothing to say, nobody to say it to.

@@ -11,6 +11,8 @@ mod eval;
 mod faults;
 #[path = "all/harness.rs"]
 mod harness;
+#[path = "all/hostile.rs"]
+mod hostile;
 #[path = "all/kv.rs"]
 mod kv;
 #[path = "all/live.rs"]

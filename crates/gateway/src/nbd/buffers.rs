@@ -4,10 +4,19 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+/// Up to here bytes are copied rather than kept as a slice of the chunk they came in, which is up to 256 KiB: a session holds
+/// at most eight times what it has of others' chunks.
+pub const SMALL_BYTES: usize = 32 << 10;
+
+/// Small chunks that come one after another become chunks of this size.
+const JOINED_BYTES: usize = 256 << 10;
+
 /// What came from the socket and is not parsed yet.
 #[derive(Debug, Default)]
 pub struct Input {
     chunks: VecDeque<Bytes>,
+    /// What follows the chunks, in memory of its own.
+    small: BytesMut,
     len: usize,
 }
 
@@ -17,9 +26,32 @@ impl Input {
     }
     pub fn push(&mut self, b: Bytes) {
         self.len += b.len();
-        if !b.is_empty() {
-            self.chunks.push_back(b);
+        if b.is_empty() {
+            return;
         }
+        if !self.small.is_empty() {
+            // Many small chunks cost no more than their bytes.
+            if self.small.len() + b.len() <= JOINED_BYTES {
+                return self.small.extend_from_slice(&b);
+            }
+            self.chunks.push_back(std::mem::take(&mut self.small).freeze());
+        }
+        self.chunks.push_back(b);
+    }
+    /// Nothing more is parsed for now: of what is left, a small rest no longer keeps its chunk in memory.
+    pub fn release(&mut self) {
+        let last = self.chunks.back().filter(|b| self.small.is_empty() && b.len() <= SMALL_BYTES);
+        if let Some(last) = last {
+            self.small = BytesMut::from(&last[..]);
+            self.chunks.pop_back();
+        }
+    }
+    /// The first chunk that is left.
+    fn front(&mut self) -> &mut Bytes {
+        if self.chunks.is_empty() {
+            self.chunks.push_back(std::mem::take(&mut self.small).freeze());
+        }
+        self.chunks.front_mut().expect("length is counted")
     }
     /// The next `n` bytes: a slice of the chunk they are in, copied only where they lie across two.
     ///
@@ -30,7 +62,7 @@ impl Input {
         if n == 0 {
             return Bytes::new();
         }
-        let first = self.chunks.front_mut().expect("length is counted");
+        let first = self.front();
         if first.len() > n {
             return first.split_to(n);
         }
@@ -39,7 +71,7 @@ impl Input {
         }
         let mut joined = BytesMut::with_capacity(n);
         while joined.len() < n {
-            let first = self.chunks.front_mut().expect("length is counted");
+            let first = self.front();
             let part = first.split_to(first.len().min(n - joined.len()));
             joined.extend_from_slice(&part);
             if first.is_empty() {
@@ -53,7 +85,7 @@ impl Input {
         let n = n.min(self.len);
         let mut left = n;
         while left > 0 {
-            let first = self.chunks.front_mut().expect("length is counted");
+            let first = self.front();
             let part = first.len().min(left);
             first.advance(part);
             left -= part;
@@ -65,8 +97,7 @@ impl Input {
         n
     }
     pub fn clear(&mut self) {
-        self.chunks.clear();
-        self.len = 0;
+        *self = Input::default();
     }
 }
 

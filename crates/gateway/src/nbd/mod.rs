@@ -4,7 +4,8 @@
 //! A driver gives a [`Session`] what it read ([`Session::input`]) while it [`Session::wants_input`], passes each
 //! [`Session::poll_request`] to the volume client and each answer back ([`Session::reply`]), and writes
 //! [`Session::output`]. The order of these calls does not matter. Everything a session holds is bounded:
-//! [`IN_FLIGHT_MAX`], [`BYTES_MAX`], [`OPTION_MAX`], [`OPTIONS_MAX`].
+//! [`IN_FLIGHT_MAX`], [`BYTES_MAX`], [`OPTION_MAX`], [`OPTIONS_MAX`]. A driver with many sessions bounds them together: a command
+//! that does not fit into [`Session::set_limit`] waits, and [`Session::needs`] says what for.
 
 pub(crate) mod buffers;
 mod handshake;
@@ -23,14 +24,15 @@ use transmission::Command;
 /// Commands unanswered in a session: the depth of the kernel's NBD driver, the deepest of usual clients. A further
 /// command is read when one is done.
 pub const IN_FLIGHT_MAX: usize = 128;
-/// Bytes of payload in flight and of output unsent from which on no further command is read. A single command may go
-/// past it by [`wire::PAYLOAD_MAX`].
+/// Bytes that a session's commands hold at the most: payloads being read, in flight, and unsent in the output.
 pub const BYTES_MAX: usize = 64 << 20;
 /// Longest data of an option that is looked at. A name is at most 4,096 bytes by the protocol; longer is skipped and
 /// refused.
 pub const OPTION_MAX: u32 = 16 << 10;
 /// Options in one handshake: a client needs a handful, and one that never ends must not stay for ever.
 pub const OPTIONS_MAX: u32 = 1024;
+/// Unsent answers to options from which on no further option is read.
+const OPTION_OUTPUT_MAX: usize = 64 << 10;
 /// Longest export name (the protocol's bound on strings).
 pub const NAME_MAX: u32 = 4096;
 
@@ -100,6 +102,8 @@ enum State {
     /// Waits for the rack's answer to an option.
     OptionWait,
     CommandHeader,
+    /// A command that waits for room.
+    Room(Command),
     Payload(Command),
     /// The payload of a refused write is dropped; then the refusal is sent.
     PayloadSkip {
@@ -130,8 +134,10 @@ pub struct Session {
     asked: Vec<Option<(u32, Asked)>>,
     free: Vec<u8>,
     in_flight: usize,
-    /// Payload bytes of commands in flight.
+    /// What commands in flight hold.
     in_flight_bytes: usize,
+    /// What all of its commands may hold.
+    limit: usize,
     count: u32,
     options: u32,
     fixed: bool,
@@ -163,6 +169,7 @@ impl Session {
             free: Vec::new(),
             in_flight: 0,
             in_flight_bytes: 0,
+            limit: BYTES_MAX,
             count: 0,
             options: 0,
             fixed: false,
@@ -180,12 +187,14 @@ impl Session {
     pub fn of(id: RequestId) -> u32 {
         (id.0 >> 32) as u32
     }
-    /// Bytes from the client. Write payloads are slices of them: chunks much smaller than a payload cost a copy, and a
-    /// chunk stays in memory as long as the rack holds the last payload from it. 64 to 256 KiB is a good size.
+    /// Bytes from the client. Write payloads above [`buffers::SMALL_BYTES`] are slices of them: chunks much smaller than a
+    /// payload cost a copy, and a chunk stays in memory as long as the rack holds the last payload from it. 64 to 256 KiB is a
+    /// good size.
     pub fn input(&mut self, bytes: Bytes) {
         if self.closed.is_none() {
             self.input.push(bytes);
             self.advance();
+            self.input.release();
         }
     }
     /// The client will send no more.
@@ -198,10 +207,38 @@ impl Session {
             return false;
         }
         match self.state {
-            State::OptionWait => false,
-            State::CommandHeader => !self.full(),
+            State::OptionWait | State::Room(_) => false,
+            State::CommandHeader => self.in_flight < IN_FLIGHT_MAX,
+            State::OptionHeader => self.output.len() < OPTION_OUTPUT_MAX,
             _ => true,
         }
+    }
+    /// What its commands may hold from now on, in bytes; at most [`BYTES_MAX`] has an effect. What they hold already stays.
+    pub fn set_limit(&mut self, bytes: usize) {
+        self.limit = bytes.min(BYTES_MAX);
+        if matches!(self.state, State::Room(_)) {
+            self.advance();
+        }
+    }
+    /// The limit with which the next command could begin; `None`: nothing waits for room, or only for the session's own output
+    /// to be taken.
+    pub fn needs(&self) -> Option<usize> {
+        match &self.state {
+            State::Room(c) => Some(self.held() + c.weight()).filter(|n| *n <= BYTES_MAX),
+            _ => None,
+        }
+    }
+    /// Bytes that its commands hold: what was granted to them, whether it has come or not.
+    pub fn held(&self) -> usize {
+        let being_read = match &self.state {
+            State::Payload(c) => c.weight(),
+            _ => 0,
+        };
+        self.in_flight_bytes + being_read + self.output.len()
+    }
+    /// It waits for its client, to take or to send, not for the rack.
+    pub fn waits_for_client(&self) -> bool {
+        self.output.len() > 0 || matches!(self.state, State::Payload(_) | State::PayloadSkip { .. })
     }
     /// True once, when STARTTLS was agreed on: the output up to here goes out in the clear, and from then on what comes
     /// and goes is the inside of TLS ([`crate::tls::Tls`]).
@@ -270,8 +307,8 @@ impl Session {
         self.state = State::Closed;
         self.input.clear();
     }
-    fn full(&self) -> bool {
-        self.in_flight >= IN_FLIGHT_MAX || self.in_flight_bytes + self.output.len() >= BYTES_MAX
+    fn fits(&self, c: &Command) -> bool {
+        self.in_flight < IN_FLIGHT_MAX && self.held() + c.weight() <= self.limit
     }
     fn ask(&mut self, op: RequestOp, asked: Asked) {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -291,10 +328,11 @@ impl Session {
     }
     /// One element of the stream; false if there is not enough of it yet, or it must wait.
     fn step(&mut self) -> bool {
-        let (have, full) = (self.input.len(), self.full());
+        let have = self.input.len();
+        let fits = matches!(&self.state, State::Room(c) if self.fits(c));
         match &mut self.state {
             State::ClientFlags if have >= 4 => self.client_flags(),
-            State::OptionHeader if have >= 16 => self.option_header(),
+            State::OptionHeader if have >= 16 && self.output.len() < OPTION_OUTPUT_MAX => self.option_header(),
             &mut State::OptionData { option, len } if have >= len as usize => {
                 let data = self.input.take(len as usize);
                 self.state = State::OptionHeader;
@@ -309,7 +347,10 @@ impl Session {
                 self.state = State::OptionHeader;
                 self.refuse_option(option, wire::rep::ERR_TOO_BIG, "option data too long");
             }
-            State::CommandHeader if have >= transmission::HEADER_BYTES && !full => self.command_header(),
+            State::CommandHeader if have >= transmission::HEADER_BYTES && self.in_flight < IN_FLIGHT_MAX => {
+                self.command_header();
+            }
+            &mut State::Room(command) if fits => self.admit(command),
             &mut State::Payload(command) if have >= command.len as usize => {
                 let data = self.input.take(command.len as usize);
                 self.state = State::CommandHeader;

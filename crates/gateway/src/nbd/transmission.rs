@@ -4,8 +4,20 @@ use bytes::{Buf, BufMut, Bytes};
 use rackweave_core::request::{Extent, ReplyData, RequestError, RequestOp};
 use rackweave_core::{Payload, Summed, VolumeId};
 
+use super::buffers::SMALL_BYTES;
 use super::wire::{self, Errno, chunk, cmd};
 use super::{Asked, CloseReason, Session, State};
+
+/// What a command counts for beside its data: its places in session and volume client.
+const COMMAND_BYTES: usize = 512;
+/// An extent in a reply, and in the replies of the sets that it is made of.
+const EXTENT_BYTES: usize = 8 + 16 + 16;
+
+/// What the extents of so many bytes take if every other block is mapped.
+fn status_bytes(len: u32) -> usize {
+    let extents = (len / wire::BLOCK_SIZE_PREFERRED) as usize;
+    (extents * EXTENT_BYTES).min(wire::PAYLOAD_MAX as usize)
+}
 
 /// Magic, flags, command, cookie, offset, length.
 pub const HEADER_BYTES: usize = 28;
@@ -37,9 +49,14 @@ impl Command {
     fn changes(&self) -> bool {
         matches!(self.kind, cmd::WRITE | cmd::TRIM | cmd::WRITE_ZEROES)
     }
-    /// Bytes it keeps in memory while in flight.
-    fn weight(&self) -> usize {
-        if matches!(self.kind, cmd::READ | cmd::WRITE) { self.len as usize } else { 0 }
+    /// Bytes it may keep in memory until its answer is sent.
+    pub(super) fn weight(&self) -> usize {
+        let bytes = match self.kind {
+            cmd::READ | cmd::WRITE => self.len as usize,
+            cmd::BLOCK_STATUS => status_bytes(self.len),
+            _ => 0,
+        };
+        COMMAND_BYTES + bytes
     }
 }
 
@@ -61,12 +78,22 @@ impl Session {
             return self.close(CloseReason::Disconnect);
         }
         match (self.check(&command), command.kind) {
-            (Ok(()), cmd::WRITE) => self.state = State::Payload(command),
             (Err(error), cmd::WRITE) => {
                 self.state = State::PayloadSkip { command, left: u64::from(command.len), error };
             }
-            (Ok(()), _) => self.start(command),
+            (Ok(()), _) if self.fits(&command) => self.admit(command),
+            (Ok(()), _) => self.state = State::Room(command),
             (Err(error), _) => self.refuse(command, error),
+        }
+    }
+
+    /// There is room for the command.
+    pub(super) fn admit(&mut self, command: Command) {
+        if command.kind == cmd::WRITE {
+            self.state = State::Payload(command);
+        } else {
+            self.state = State::CommandHeader;
+            self.start(command);
         }
     }
 
@@ -118,6 +145,7 @@ impl Session {
     }
 
     pub(super) fn write(&mut self, c: Command, data: Bytes) {
+        let data = if data.len() <= SMALL_BYTES { Bytes::copy_from_slice(&data) } else { data };
         // Replicas in this process share what the first of them computes.
         let data = Summed::on_demand(data).map_or_else(Payload::Bytes, Payload::Summed);
         let op = RequestOp::Write { volume: self.volume_id(), offset: c.offset, data, fua: c.fua() };

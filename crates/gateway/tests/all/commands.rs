@@ -249,6 +249,39 @@ fn commands_in_flight_are_bounded() {
 }
 
 #[test]
+fn a_command_that_does_not_fit_waits_for_room() {
+    let mut m = Memory::default();
+    let mut s = serving_simply(&mut m);
+    let room = 300_000;
+    s.set_limit(room);
+    s.input(command(0, READ, 1, 0, 200_000 / 512 * 512).into());
+    let first = s.poll_request().expect("it fits");
+    s.input(command(0, WRITE, 2, 0, 131_072).into());
+    assert!(!s.wants_input() && s.held() <= room, "a payload is not read before there is room for it");
+    let needs = s.needs().expect("it waits");
+    assert!(needs > room && needs < 400_000, "{needs}");
+    s.set_limit(needs - 1);
+    assert!(!s.wants_input());
+    s.set_limit(needs);
+    assert!(s.wants_input() && s.needs().is_none() && s.held() == needs);
+    s.reply(m.answer(first));
+    assert!(s.waits_for_client());
+    // In the smallest pieces, and with the next command behind it.
+    let mut rest = vec![9; 131_072];
+    rest.extend(command(0, READ, 3, 0, 512));
+    for part in rest.chunks(777) {
+        s.input(bytes::Bytes::copy_from_slice(part));
+    }
+    let write = s.poll_request().expect("whole");
+    s.reply(m.answer(write));
+    drain(&mut s);
+    let read = s.poll_request().expect("room again");
+    s.reply(m.answer(read));
+    let got = drain(&mut s);
+    assert!(got[16..] == [9; 512] && s.held() == 0, "{} held", s.held());
+}
+
+#[test]
 fn a_client_that_does_not_read_is_not_read() {
     let mut m = Memory::default();
     let mut s = serving_simply(&mut m);

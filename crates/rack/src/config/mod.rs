@@ -28,6 +28,7 @@ mod client;
 mod egress;
 mod gc;
 mod lease;
+mod memory;
 mod nbd;
 mod repair;
 mod sched;
@@ -39,6 +40,7 @@ pub use client::ClientSection;
 pub use egress::{EgressSection, FlowSection, SchedulingKind};
 pub use gc::{GcConfigPolicy, GcSection};
 pub use lease::LeaseSection;
+pub use memory::MemorySection;
 pub use nbd::{NbdSection, TlsConfig};
 pub use repair::{RepairSection, ScrubSection};
 pub use sched::{SchedConfigKind, SchedSection};
@@ -122,6 +124,9 @@ pub struct RackConfig {
     pub scrub: ScrubSection,
     #[serde(skip_serializing_if = "WearSection::is_default")]
     pub wear: WearSection,
+    /// What connections may hold.
+    #[serde(skip_serializing_if = "MemorySection::is_default")]
+    pub memory: MemorySection,
 }
 
 impl Default for RackConfig {
@@ -152,6 +157,7 @@ impl Default for RackConfig {
             wear: WearSection::default(),
             repair: RepairSection::default(),
             scrub: ScrubSection::default(),
+            memory: MemorySection::default(),
         };
         rack.policy.apply(&rack)
     }
@@ -240,6 +246,7 @@ impl RackConfig {
         self.repair.check(&mut problems);
         self.wear.check(self, &mut problems);
         self.scrub.check(&mut problems);
+        self.memory.check(&mut problems);
         if let Some(version) = self.protocol_version {
             let newest = rackweave_transport::VERSION;
             if self.hosts.is_none() || !(newest - 1..=newest).contains(&version) {

@@ -10,7 +10,7 @@ use super::kernel::KernelNode;
 use super::net::{Links, Net, NetError};
 use super::{DistributedError, addresses, channel, key, refuse_together};
 use crate::capture::Capture;
-use crate::config::RackConfig;
+use crate::config::{MemorySection, RackConfig};
 use crate::embedded::datadir::{DataDir, private_directory};
 use crate::embedded::engine::{Engine, MetaStore};
 use crate::embedded::net::Address;
@@ -120,7 +120,8 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let cut = super::links::cut_at(&options.data, &name.to_string())?;
     let lost = Lost { path: up::device_path(&dir, ssd), server: ssd, drive_of };
     let (key_file, ready, first_ssd) = (hosts.key_file.clone(), Box::new(ready), SsdId(ssd));
-    let run = Run { net, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut };
+    let memory = cfg.memory.clone();
+    let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut };
     if name == NodeName::Meta {
         let (store, saved, rack) = up::store(&dir)?;
         let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
@@ -177,6 +178,7 @@ struct Run {
     signal: std::os::fd::OwnedFd,
     listeners: Vec<(crate::embedded::net::Listener, Speaks)>,
     first_ssd: SsdId,
+    memory: MemorySection,
     ready: Announce,
     admitted: Option<Admitted>,
     lost: Lost,
@@ -219,6 +221,7 @@ impl Run {
         let syncer = Syncer::new(true)?;
         let mut serve = Serve::new(engine, asked, Some(self.net), self.facts, syncer, self.signal, self.listeners)?;
         serve.keys_in(self.key_file);
+        serve.limit_memory(&self.memory);
         // Its own vSSDs serve when the others are there, too: it is reachable now.
         serve.when_ready(0, self.ready);
         if let Some(admitted) = self.admitted {

@@ -11,6 +11,7 @@ use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::Session;
 use rackweave_gateway::tls::{Failure, ServerConfig, Tls};
 
+use super::budget::{Account, Budget};
 use super::control::{Answer, Command, LINE_MAX};
 use super::latency::Kind;
 use super::net::{Outgoing, receive, send_parts};
@@ -22,6 +23,8 @@ pub const GREETING_MAX: Span = Span::from_secs(10);
 const READ_BYTES: usize = 256 << 10;
 /// Less room than this in the piece at hand, and a new one is begun.
 const READ_BYTES_MIN: usize = 64 << 10;
+/// Unsent answers of a control connection from which on no further command is taken.
+const ANSWERS_MAX: usize = 64 << 10;
 /// Requests of a session that are told apart (see [`Session`]'s request ids).
 const SLOTS: usize = 256;
 
@@ -67,6 +70,8 @@ pub struct Conn {
     pub interest: Interest,
     /// Since when the client owes the end of a greeting, line or request.
     owes_since: Time,
+    /// What it has of the process's memory.
+    account: Account,
     /// Close when everything is sent.
     closing: bool,
     asked_metrics: bool,
@@ -87,6 +92,7 @@ impl Conn {
             told: false,
             interest: Interest::READ,
             owes_since: now,
+            account: Account::default(),
             closing: false,
             asked_metrics: false,
         }
@@ -123,9 +129,48 @@ impl Conn {
         !self.closing
             && match &self.talk {
                 Talk::Nbd(n) => n.session.wants_input(),
-                Talk::Control(c) => !c.busy,
+                Talk::Control(c) => !c.busy && c.out.len() < ANSWERS_MAX,
                 Talk::Http(h, _) => h.output().is_empty(),
             }
+    }
+    /// Bytes that it keeps in memory.
+    fn held(&self) -> usize {
+        let sealed = self.tls.as_ref().map_or(0, |t| t.output_len());
+        sealed
+            + match &self.talk {
+                Talk::Nbd(n) => n.session.held(),
+                Talk::Control(c) => c.line.len() + c.out.len(),
+                Talk::Http(_, out) => out.len(),
+            }
+    }
+    /// Takes from the budget, and gives back, as far as it goes on.
+    pub fn settle(&mut self, now: Time, key: usize, budget: &mut Budget) {
+        loop {
+            let held = self.held();
+            let sealed = self.tls.as_ref().map_or(0, |t| t.output_len());
+            let needs = match &self.talk {
+                Talk::Nbd(n) => n.session.needs().map(|n| n + sealed),
+                Talk::Control(_) | Talk::Http(..) => None,
+            };
+            let limit = budget.settle(now, key, &mut self.account, held, needs);
+            if let Talk::Nbd(n) = &mut self.talk {
+                n.session.set_limit(limit.saturating_sub(sealed));
+            }
+            if self.held() == held {
+                return;
+            }
+        }
+    }
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+    /// Others wait for what it holds, and it waits for its client.
+    pub fn stalled(&self, now: Time) -> bool {
+        let silent = match &self.talk {
+            Talk::Nbd(n) => n.session.waits_for_client(),
+            Talk::Control(_) | Talk::Http(..) => false,
+        };
+        (silent || self.tls.as_ref().is_some_and(|t| t.output_len() > 0)) && self.account.stalled(now)
     }
     pub fn wants(&self) -> Interest {
         Interest { read: self.wants_input(), write: self.unsent() > 0 }
@@ -162,7 +207,7 @@ impl Conn {
     }
 
     /// Reads what is there; false: the connection is over. `piece` is the loop's input buffer.
-    pub fn read(&mut self, piece: &mut BytesMut) -> io::Result<bool> {
+    pub fn read(&mut self, now: Time, piece: &mut BytesMut) -> io::Result<bool> {
         if !self.wants_input() {
             return Ok(true);
         }
@@ -174,6 +219,7 @@ impl Conn {
             self.ended();
             return Ok(false);
         }
+        self.account.moved(now, n);
         let mut bytes = piece.split().freeze();
         if let Some(tls) = &mut self.tls {
             match tls.open(&bytes) {
@@ -267,9 +313,14 @@ impl Conn {
     }
 
     /// Sends what the socket takes.
-    pub fn send(&mut self) -> io::Result<()> {
+    pub fn send(&mut self, now: Time) -> io::Result<()> {
         let fd = self.fd.as_raw_fd();
-        let Some(tls) = &mut self.tls else { return self.talk.send(fd) };
+        let Some(tls) = &mut self.tls else {
+            let before = self.talk.unsent();
+            let sent = self.talk.send(fd);
+            self.account.moved(now, before.saturating_sub(self.talk.unsent()));
+            return sent;
+        };
         loop {
             if self.failure.is_none() {
                 self.talk.seal(tls);
@@ -284,6 +335,7 @@ impl Conn {
             }
             let (sent, all) = send_parts(fd, tls.output())?;
             tls.written(sent);
+            self.account.moved(now, sent);
             if !all {
                 return Ok(());
             }
@@ -347,7 +399,7 @@ fn take_page(h: &HttpSession, out: &mut Outgoing) -> bool {
 impl Control {
     /// The next whole line as a command; one at a time, so that answers come in order.
     fn next(&mut self) -> Option<Command> {
-        while !self.busy {
+        while !self.busy && self.out.len() < ANSWERS_MAX {
             let Some(end) = self.line.iter().position(|&b| b == b'\n') else {
                 if self.line.len() > LINE_MAX {
                     self.line.clear();

@@ -314,6 +314,18 @@ pub struct PeerClass {
     pub timeouts: u64,
 }
 
+/// What all connections of a process hold of its budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Bytes.
+    pub budget: u64,
+    pub held: u64,
+    /// Connections that wait for some of it.
+    pub waiting: u64,
+    /// Those that were closed since the start: others waited, and they took and sent nothing.
+    pub closed: u64,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RackFacts {
     pub data: String,
@@ -333,6 +345,9 @@ pub struct RackFacts {
     #[serde(default)]
     pub wear: Option<Wear>,
     pub connections: u64,
+    /// What all connections of the process hold.
+    #[serde(default)]
+    pub memory: Memory,
     /// Links that were cut and not mended, the names of both ends.
     #[serde(default)]
     pub links_cut: Vec<String>,

@@ -2,6 +2,7 @@
 //! gateway's sockets.
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
+pub mod budget;
 pub mod clock;
 mod conn;
 pub mod control;

@@ -21,6 +21,7 @@ use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::{Session, TlsUse};
 use slab::Slab;
 
+use super::budget::{self, Budget};
 use super::clock::Clock;
 use super::conn::{Conn, Heard, Talk};
 use super::control::{Answer, ServerState, Volume};
@@ -32,16 +33,21 @@ use super::refusals::Refusals;
 use super::secure::Renewing;
 use super::status::{Describe, Facts};
 use super::syncer::Syncer;
+use crate::config::MemorySection;
 use crate::distributed::net::Net;
 use rackweave_device::FileIo;
 
-/// Connections at once: each may hold a session's bound of memory, and descriptors are limited.
-pub const CONNECTIONS_MAX: usize = 1 << CONN_BITS;
-const CONN_BITS: u32 = 9;
+/// Connections at once: 512 clients, and some that ask how things are. Descriptors are limited, and so is each one's share of
+/// the memory.
+pub const CONNECTIONS_MAX: usize = 512 + 64;
+/// Of a session's id, those that name its connection.
+const CONN_BITS: u32 = 10;
 /// Session id of requests that no NBD session asked; their low half is a place in `waiting`.
 const OWN: u32 = u32::MAX;
 /// How often late clients are looked for, and the devices' last pages given to the file system.
 const SWEEP: Span = Span::from_secs(1);
+/// Connections that wait for memory and are asked in vain, each turn of the loop.
+const WAKES_IN_VAIN: u32 = 4;
 /// A stop waits so long for requests under way, and again for the last flush.
 const STOP_WAIT: Span = Span::from_secs(2);
 
@@ -135,6 +141,7 @@ pub struct Serve<N, F, M> {
     signal: OwnedFd,
     listeners: Vec<(Listener, Speaks)>,
     conns: Slab<(u32, Conn)>,
+    budget: Budget,
     waiting: Slab<Waiter>,
     serial: u32,
     latencies: Latencies,
@@ -203,6 +210,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             signal,
             listeners,
             conns: Slab::new(),
+            budget: Budget::new(MemorySection::default().budget_bytes(), CONNECTIONS_MAX),
             waiting: Slab::new(),
             serial: 0,
             latencies: Latencies::default(),
@@ -228,6 +236,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     /// Where the cluster's keys are, if it has any.
     pub fn keys_in(&mut self, file: Option<PathBuf>) {
         self.key_file = file;
+    }
+
+    /// What all connections may hold.
+    pub fn limit_memory(&mut self, memory: &MemorySection) {
+        self.budget = Budget::new(memory.budget_bytes(), CONNECTIONS_MAX);
     }
 
     /// Calls `then` once, when every set has `min_copies` members that serve.
@@ -389,7 +402,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         let place = Place { key, serial: *serial };
         self.touched.push(key);
         if r.read && self.stage == Stage::Serving {
-            match conn.read(&mut self.piece) {
+            match conn.read(now, &mut self.piece) {
                 Ok(_) => {
                     if let Some((failure, who)) = conn.take_failure() {
                         self.refusals.count(now, &failure, &who);
@@ -440,7 +453,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 self.answer_own(now, r);
                 continue;
             }
-            let key = (session & (CONNECTIONS_MAX as u32 - 1)) as usize;
+            let key = (session & ((1 << CONN_BITS) - 1)) as usize;
             let attached = match &r.result {
                 Ok(ReplyData::Attached(v)) => Some(v.id),
                 _ => None,
@@ -536,29 +549,41 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         touched.sort_unstable();
         touched.dedup();
         for &key in &touched {
-            let Some((serial, conn)) = self.conns.get_mut(key) else { continue };
-            let place = Place { key, serial: *serial };
-            if conn.send().is_err() || conn.finished() {
-                self.drop_conn(key);
-                continue;
-            }
-            // Room in the output may have let a session read on in what it holds already.
-            self.hear(now, place);
-            let Some((_, conn)) = self.conns.get_mut(key) else { continue };
-            let mut wants = conn.wants();
-            wants.read &= self.stage == Stage::Serving;
-            if wants != conn.interest && self.poll.change(conn.fd(), key as u64, wants).is_ok() {
-                conn.interest = wants;
-            }
+            self.send_one(now, key);
         }
         touched.clear();
+        let (mut tried, mut vain) = (None, 0);
+        while let Some(key) = self.budget.next_waiting(tried).filter(|_| vain < WAKES_IN_VAIN) {
+            let before = self.budget.pool_used();
+            self.send_one(now, key);
+            vain += u32::from(self.budget.pool_used() == before);
+            tried = Some(key);
+        }
         touched.append(&mut self.touched);
         self.touched = touched;
+    }
+
+    fn send_one(&mut self, now: Time, key: usize) {
+        let Some((serial, conn)) = self.conns.get_mut(key) else { return };
+        let place = Place { key, serial: *serial };
+        if conn.send(now).is_err() || conn.finished() {
+            return self.drop_conn(key);
+        }
+        conn.settle(now, key, &mut self.budget);
+        // Room may have let a session read on in what it holds already.
+        self.hear(now, place);
+        let Some((_, conn)) = self.conns.get_mut(key) else { return };
+        let mut wants = conn.wants();
+        wants.read &= self.stage == Stage::Serving;
+        if wants != conn.interest && self.poll.change(conn.fd(), key as u64, wants).is_ok() {
+            conn.interest = wants;
+        }
     }
 
     fn drop_conn(&mut self, key: usize) {
         if let Some((_, conn)) = self.conns.try_remove(key) {
             let _ = self.poll.remove(conn.fd());
+            self.budget.leave(key, conn.account());
             if let Some(volume) = conn.volume() {
                 self.detach_unused(volume);
             }
@@ -583,6 +608,33 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         for key in late {
             self.drop_conn(key);
         }
+        self.close_stalled(now);
+        if self.budget.has_shrunk() {
+            budget::give_back();
+        }
+    }
+
+    /// Connections that hold what others wait for.
+    fn close_stalled(&mut self, now: Time) {
+        if self.budget.waiting() == 0 {
+            return;
+        }
+        let stalled: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.stalled(now)).map(|(k, _)| k).collect();
+        if !stalled.is_empty() {
+            let _ = writeln!(
+                io::stderr(),
+                "rackweave: {} connections closed: for {} they took and sent nothing, and {} others waited for memory that they held",
+                stalled.len(),
+                budget::STALL_MAX,
+                self.budget.waiting()
+            );
+        }
+        for key in stalled {
+            self.budget.count_closed();
+            self.drop_conn(key);
+        }
+        // Who waited goes on.
+        self.touched.extend(self.budget.next_waiting(None));
     }
 
     /// New connections are met with the certificates that are in the files now.

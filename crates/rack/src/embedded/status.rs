@@ -7,7 +7,7 @@ use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
 use super::control::{
-    Member, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd, Wear,
+    Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd, Wear,
 };
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
@@ -101,6 +101,7 @@ pub struct View<'a> {
     pub uptime: Span,
     pub standstill: Span,
     pub connections: u64,
+    pub memory: Memory,
     pub latencies: &'a Latencies,
     /// The way to nodes in other processes.
     pub network: Option<&'a Net>,
@@ -144,6 +145,7 @@ impl View<'_> {
                 promised: self.rack.promised,
                 wear: wear(&self.rack.wear),
                 connections: self.connections,
+                memory: self.memory,
                 links_cut: engine.links_cut().map(|(a, b)| [a, b].map(|n| self.facts.name(n)).join(" ")).collect(),
                 store_error: engine.store_error().map(ToString::to_string),
             },
@@ -244,6 +246,10 @@ impl Status {
         gauge("rackweave_uptime_seconds", "Time since the rack was started", r.uptime_s);
         gauge("rackweave_standstill_seconds", "Time in which machine or process stood still", r.standstill_s);
         gauge("rackweave_connections", "NBD connections", r.connections as f64);
+        let m = &r.memory;
+        gauge("rackweave_memory_budget_bytes", "What all connections may hold", m.budget as f64);
+        gauge("rackweave_memory_held_bytes", "What they hold", m.held as f64);
+        gauge("rackweave_memory_waiting", "Connections that wait for some of it", m.waiting as f64);
         gauge("rackweave_promise_limit_bytes", "What all volumes together may promise", r.promise_limit as f64);
         gauge("rackweave_promised_bytes", "What all volumes together promise", r.promised as f64);
         gauge(
@@ -251,6 +257,8 @@ impl Status {
             "1 while the metadata service cannot write",
             f64::from(u8::from(r.store_error.is_some())),
         );
+        let help = "Connections closed that held what others waited for";
+        all.push(sample("rackweave_memory_closed_total", help, Metric::Counter, vec![], m.closed as f64));
         for s in &self.servers {
             let labels = vec![("server", s.server.to_string())];
             let help = "1 while the server's heartbeats arrive";

@@ -132,6 +132,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let layout = crate::build::layout(&cfg);
     options.absent.iter().chain(&removed).for_each(|&s| engine.end_server(layout.server(s), s as usize));
     let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
+    serve.limit_memory(&cfg.memory);
     let (shape, paths) = (shape(&cfg)?, (0..cfg.servers_max()).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
     let (data, of) = (options.data.clone(), cfg.clone());
     serve.keep_policy_by(Box::new(move |p| keep_policy(&data, CONFIG_FILE, p).map_err(|e| e.to_string())));

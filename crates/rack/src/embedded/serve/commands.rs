@@ -8,7 +8,7 @@ use super::{Place, Serve, Waiter};
 use crate::config::SERVERS_MAX;
 use crate::distributed::key::{KeyChange, KeyFile, KeyFileError};
 use crate::distributed::net::Net;
-use crate::embedded::control::{Answer, Command};
+use crate::embedded::control::{Answer, Command, Memory};
 use crate::embedded::engine::{MetaStore, Nodes};
 use crate::embedded::status::{Describe, View};
 
@@ -129,6 +129,12 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             uptime: now.since(self.started),
             standstill: self.clock.skipped(),
             connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
+            memory: Memory {
+                budget: self.budget.bytes() as u64,
+                held: self.budget.held() as u64,
+                waiting: self.budget.waiting() as u64,
+                closed: self.budget.closed(),
+            },
             latencies: &self.latencies,
             network: self.net.as_ref(),
             counted: self.counted(),

@@ -1,0 +1,142 @@
+//! Clients that fill memory on purpose: what they get of it is bounded, comes back, and others go on beside them.
+//!
+//! `RACKWEAVE_HOSTILE=512 cargo test --release -p rackweave --test all hostile -- --nocapture` measures with so many, prints
+//! what was found, and holds it to the bars: 1 GiB, 200 MiB after they left, half of the honest client's rate.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Rack, SOON, wait_for};
+use crate::nbd::{Client, dial};
+
+const MIB: usize = 1 << 20;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+/// Sessions of a usual run, and what they may add to the process.
+const SESSIONS: usize = 40;
+const ADDED_MAX: usize = 320 * MIB;
+const LEFT_MAX: usize = 100 * MIB;
+/// Of the honest client's requests: one that every client makes.
+const HONEST_BYTES: u32 = 64 << 10;
+const MEASURED: Duration = Duration::from_secs(5);
+
+/// Bytes that the process has resident now, and had at the most.
+fn resident(pid: i32) -> (usize, usize) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(name)).expect("a number");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number")
+    };
+    (kib("VmRSS:") << 10, kib("VmHWM:") << 10)
+}
+
+fn header(kind: u16, offset: u64, len: usize) -> Vec<u8> {
+    let mut b = 0x2560_9513u32.to_be_bytes().to_vec();
+    b.extend_from_slice(&0u16.to_be_bytes());
+    b.extend_from_slice(&kind.to_be_bytes());
+    b.extend_from_slice(&7u64.to_be_bytes());
+    b.extend_from_slice(&offset.to_be_bytes());
+    b.extend_from_slice(&(len as u32).to_be_bytes());
+    b
+}
+
+/// Sends as much as the server takes within a moment.
+fn push(c: &mut Client, bytes: &[u8]) {
+    c.stream.set_write_timeout(Some(Duration::from_millis(20))).expect("timeout");
+    let _ = c.stream.write_all(bytes);
+}
+
+/// Asks for 64 MiB and reads nothing.
+fn reader(r: &Rack) -> Client {
+    let mut c = r.connect("v");
+    push(&mut c, &(0..64).flat_map(|i| header(READ, i * MIB as u64, MIB)).collect::<Vec<u8>>());
+    c
+}
+
+/// Begins a write of 32 MiB and stops at half of it.
+fn writer(r: &Rack) -> Client {
+    let mut c = r.connect("v");
+    push(&mut c, &header(WRITE, 0, 32 * MIB));
+    push(&mut c, &vec![1; 16 * MIB]);
+    c
+}
+
+/// Requests a second of a client that reads what it asks for.
+fn rate(c: &mut Client, time: Duration) -> f64 {
+    let began = Instant::now();
+    let mut n = 0u64;
+    while began.elapsed() < time {
+        let at = n * 7 % 1024 * u64::from(HONEST_BYTES);
+        assert!(c.read(at, HONEST_BYTES).iter().all(|&b| b == (at / MIB as u64) as u8 + 1), "at {at}");
+        n += 1;
+    }
+    n as f64 / began.elapsed().as_secs_f64()
+}
+
+#[test]
+fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_memory() {
+    let full: Option<usize> = std::env::var("RACKWEAVE_HOSTILE").ok().map(|n| n.parse().expect("a number of sessions"));
+    let n = full.unwrap_or(SESSIONS);
+    let time = if full.is_some() { MEASURED } else { MEASURED / 10 };
+    let r = Rack::start();
+    r.volume("v", "64M");
+    let mut honest = r.connect("v");
+    for i in 0..64u8 {
+        honest.write(u64::from(i) * MIB as u64, &vec![i + 1; MIB]);
+    }
+    honest.flush();
+    let alone = rate(&mut honest, time);
+    let (base, _) = resident(r.pid());
+    for (name, hostile) in [("readers", reader as fn(&Rack) -> Client), ("writers", writer)] {
+        let all: Vec<Client> = (0..n).map(|_| hostile(&r)).collect();
+        let mut honest = r.connect("v");
+        let beside = rate(&mut honest, time);
+        let (now, most) = resident(r.pid());
+        drop(all);
+        let limit = if full.is_some() { 200 * MIB } else { base + LEFT_MAX };
+        wait_for("memory comes back", || resident(r.pid()).0 < limit);
+        let (left, _) = resident(r.pid());
+        println!(
+            "{n} {name}: {} MiB before, {} beside them, {} at the most, {} after; honest client {alone:.0}/s alone, {beside:.0}/s beside them",
+            base / MIB,
+            now / MIB,
+            most / MIB,
+            left / MIB
+        );
+        match full {
+            Some(_) => assert!(most <= 1024 * MIB && beside >= alone / 2.0),
+            None => assert!(most - base <= ADDED_MAX && beside > 0.0),
+        }
+    }
+}
+
+/// A request that needs the whole pool is answered even if silent clients had it: they lose their connections.
+#[test]
+fn a_client_that_keeps_others_waiting_is_closed() {
+    let r = Rack::start();
+    r.volume("v", "64M");
+    let mut honest = r.connect("v");
+    for i in 0..64u8 {
+        honest.write(u64::from(i) * MIB as u64, &vec![i + 1; MIB]);
+    }
+    let hostile: Vec<Client> = (0..4).map(|_| reader(&r)).collect();
+    wait_for("the pool is taken", || r.status()["rack"]["memory"]["waiting"].as_u64() >= Some(1));
+    honest.stream.set_read_timeout(Some(SOON)).expect("timeout");
+    assert!(honest.read(0, 32 << 20).iter().enumerate().all(|(i, &b)| b == (i / MIB) as u8 + 1));
+    assert!(r.status()["rack"]["memory"]["closed"].as_u64() >= Some(1));
+    drop(hostile);
+}
+
+/// Handshakes that stop, and commands nobody reads the answers of.
+#[test]
+fn what_never_gets_to_a_command_holds_little() {
+    let r = Rack::start();
+    let (base, _) = resident(r.pid());
+    let silent: Vec<_> = (0..100).map(|_| dial(&r.socket())).collect();
+    let mut control = dial(&r.data().join("control.sock"));
+    control.set_write_timeout(Some(Duration::from_millis(200))).expect("timeout");
+    let _ = control.write_all(&b"x\n".repeat(4 * MIB));
+    let (now, most) = resident(r.pid());
+    assert!(most - base < 64 * MIB, "{} MiB, then {} and {} at the most", base / MIB, now / MIB, most / MIB);
+    drop(silent);
+}
