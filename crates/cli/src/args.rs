@@ -142,7 +142,7 @@ pub struct Up {
     /// Where Prometheus finds metrics: HOST:PORT or unix:PATH [default: nowhere]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
-    /// Configuration of the rack (TOML); options here win over it
+    /// Configuration of the rack (TOML); options here win over it, and standard error says which did
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Size of each modelled SSD of a new rack [default: 16G]
@@ -152,7 +152,7 @@ pub struct Up {
     #[arg(long, value_name = "N")]
     pub replace_ssd: Vec<u32>,
     /// Leave server N out this time, as if it had crashed
-    #[arg(long, value_name = "N", conflicts_with = "processes")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["processes", "netns"])]
     pub absent: Vec<u32>,
     /// Print where to connect as JSON
     #[arg(long)]
@@ -576,7 +576,7 @@ pub struct Replay {
     #[arg(long, value_name = "F", default_value_t = 1.0)]
     pub speed: f64,
     /// Poisson arrivals, requests a second, instead of the trace's times
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", conflicts_with = "speed")]
     pub rate: Option<f64>,
     /// Requests to measure; the trace is looped until there are as many
     #[arg(long, value_name = "N", default_value_t = rackweave_eval::replay::REQUESTS_DEFAULT)]
@@ -603,7 +603,7 @@ pub struct Replay {
     /// Part of the rack's room that the volume fills
     #[arg(long, value_name = "PART")]
     pub utilization: Option<f64>,
-    /// Configuration of the simulated rack (TOML)
+    /// Configuration of the simulated rack (TOML); refused if policies or options set one of its keys to something else
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Write the report as JSON
@@ -623,7 +623,7 @@ pub struct Eval {
     /// The experiment, as --list names it
     pub experiment: Option<String>,
     /// Print all experiments
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["quick", "seed", "trace", "json", "svg"])]
     pub list: bool,
     /// The short form: under a minute, held to the same bars
     #[arg(long)]

@@ -8,9 +8,8 @@ use rackweave_device::private;
 use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
 use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
-use rackweave_rack::RackConfig;
 use rackweave_rack::capture::Capture;
-use rackweave_rack::config::BlockingConfig;
+use rackweave_rack::config::{BlockingConfig, Written};
 use rackweave_rack::fault::{SimOptions, run_plan, shrink};
 use rackweave_rack::sim::Network;
 
@@ -30,7 +29,8 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
         cfg.network = Network::parse(n)?;
     }
     if let Some(path) = &a.config {
-        cfg.rack = RackConfig::parse(&read(path)?)?;
+        let (rack, written) = Written::parse(&read(path)?)?;
+        (cfg.rack, cfg.written) = (rack, Some(written));
     }
     if let Some(n) = a.servers {
         cfg.rack.servers = n;

@@ -56,6 +56,7 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let data = || -> Result<PathBuf, Failure> { Ok(cli.data.clone().map_or_else(datadir::default_path, Ok)?) };
+    data_is_used(&cli)?;
     match &cli.command {
         Cmd::Up(a) => up::up(&data()?, a)?,
         Cmd::Node { node } => up::node(&data()?, node)?,
@@ -78,6 +79,31 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Version(j) => version(j.json)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// No option is ignored: --data stands before commands of every kind.
+fn data_is_used(cli: &Cli) -> Result<(), Failure> {
+    let Some(data) = &cli.data else { return Ok(()) };
+    let refuse = |why: &str| Err(format!("--data {}: {why}", data.display()).into());
+    match &cli.command {
+        Cmd::Vssd { .. } | Cmd::Kv { .. } | Cmd::Mount(_) => refuse("the drive is named with --drive"),
+        Cmd::Replay(_) | Cmd::Eval(_) | Cmd::Sim(_) | Cmd::Version(_) => refuse("this command keeps nothing"),
+        Cmd::Keys { command: Keys::Init { .. } | Keys::Add { .. } } => {
+            refuse("the directory is named without an option")
+        }
+        Cmd::Keys { command: Keys::Rotate { way } }
+        | Cmd::Volume { way, .. }
+        | Cmd::Set { way, .. }
+        | Cmd::Server { way, .. }
+        | Cmd::Policy { way, .. }
+        | Cmd::Link { way, .. }
+        | Cmd::Status { way, .. }
+            if way.config.is_some() =>
+        {
+            refuse("the nodes of --config are asked instead: give one of the two")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn keys(data: impl Fn() -> Result<PathBuf, Failure>, command: &Keys) -> Result<(), Failure> {

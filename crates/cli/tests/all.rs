@@ -23,6 +23,8 @@ mod modes;
 mod nbd;
 #[path = "all/netns.rs"]
 mod netns;
+#[path = "all/options.rs"]
+mod options;
 #[path = "all/power.rs"]
 mod power;
 #[path = "all/processes.rs"]

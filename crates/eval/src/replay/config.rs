@@ -6,7 +6,7 @@ use rackweave_core::Span;
 use rackweave_core::request::RequestError;
 use rackweave_rack::Policy;
 use rackweave_rack::capture::CaptureError;
-use rackweave_rack::config::{ConfigError, RackConfig};
+use rackweave_rack::config::{ConfigError, Overridden, RackConfig, Written};
 use rackweave_rack::sim::Network;
 
 use super::size::UTILIZATION;
@@ -35,6 +35,8 @@ pub struct ReplayConfig {
     pub requests: u64,
     /// The rack; policy, size and contents of its devices are set by the replay.
     pub rack: RackConfig,
+    /// What its configuration says itself: the replay is refused if it sets any of it to something else.
+    pub written: Option<Written>,
     pub network: Network,
     /// Bytes of each device; by [`super::size`]'s rule if `None`.
     pub ssd_bytes: Option<u64>,
@@ -56,6 +58,7 @@ impl ReplayConfig {
             rate: None,
             requests: REQUESTS_DEFAULT,
             rack: RackConfig::default(),
+            written: None,
             network: Network::fast(Network::excerpt()),
             ssd_bytes: None,
             utilization: UTILIZATION,
@@ -104,6 +107,10 @@ pub enum ReplayError {
     Workload(#[from] WorkloadError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error("configuration: {what} by {by}: leave it out")]
+    Overridden { what: Overridden, by: String },
+    #[error("configuration: {key}: a simulated rack has no such thing: leave it out")]
+    Unused { key: String },
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The rack could not be built from its configuration.

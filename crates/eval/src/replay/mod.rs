@@ -35,6 +35,7 @@ pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
     cfg.validate()?;
     let workload = Workload::load(&cfg.trace, cfg.format)?;
     let rack = rack_for(cfg, &workload)?;
+    nothing_overridden(cfg, &rack)?;
     // Each policy has a rack of its own: they run side by side, and none knows of the others.
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let (rack, workload) = (&rack, &workload);
@@ -70,13 +71,40 @@ pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
     })
 }
 
+/// What options set, by the key that it is in a configuration.
+const OPTIONS: [(&str, &str); 4] = [
+    ("gc.victims", "--gc-victims"),
+    ("servers", "--servers"),
+    ("ssd.blocking_unit", "--blocking-unit"),
+    ("ssd.size", "--ssd-size"),
+];
+
+/// Every key that the configuration has is what it says under every policy.
+fn nothing_overridden(cfg: &ReplayConfig, rack: &RackConfig) -> Result<(), ReplayError> {
+    let Some(written) = &cfg.written else { return Ok(()) };
+    if let Some(key) = written.of_processes() {
+        return Err(ReplayError::Unused { key });
+    }
+    if let Some(what) = written.overridden(rack).into_iter().next() {
+        let option = OPTIONS.iter().find(|(key, _)| *key == what.key).map(|o| o.1);
+        return Err(ReplayError::Overridden { what, by: option.unwrap_or("every replay").into() });
+    }
+    for policy in &cfg.policies {
+        if let Some(what) = written.overridden(&policy.apply(rack)).into_iter().next() {
+            return Err(ReplayError::Overridden { what, by: format!("policy {} (--policy)", policy.name()) });
+        }
+    }
+    Ok(())
+}
+
 /// The rack all policies run on.
 fn rack_for(cfg: &ReplayConfig, workload: &Workload) -> Result<RackConfig, ReplayError> {
     let mut rack = cfg.rack.clone();
     let profile = Profile::builtin(&rack.ssd.profile).ok_or_else(|| ReplayError::Build {
         reason: format!("no device profile is named {:?}", rack.ssd.profile).into(),
     })?;
-    let bytes = cfg.ssd_bytes.unwrap_or_else(|| {
+    let written = cfg.written.as_ref().is_some_and(|w| w.has("ssd.size"));
+    let bytes = cfg.ssd_bytes.or(written.then_some(rack.ssd.size.0)).unwrap_or_else(|| {
         size::ssd_bytes(&profile, workload.survey().footprint_bytes, rack.servers, rack.replicas, cfg.utilization)
     });
     rack.ssd.size = Size(bytes);

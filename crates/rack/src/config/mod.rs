@@ -35,6 +35,7 @@ mod sched;
 mod size;
 mod ssd;
 mod wear;
+pub mod written;
 
 pub use client::ClientSection;
 pub use egress::{EgressSection, FlowSection, SchedulingKind};
@@ -47,6 +48,7 @@ pub use sched::{SchedConfigKind, SchedSection};
 pub use size::{Size, SizeError};
 pub use ssd::{BlockingConfig, IsolationConfig, Levels, SsdSection, TimingConfig};
 pub use wear::WearSection;
+pub use written::{Overridden, Written};
 
 /// The one version of the schema there is.
 pub const CONFIG_VERSION: u32 = 1;

@@ -327,3 +327,31 @@ fn a_drive_has_as_many_channels_as_are_asked_for_or_as_its_profile() {
         assert!(e.contains(said), "{channels}: {e}");
     }
 }
+
+/// A key that is added belongs to one of the lists: a simulated rack refuses those of processes by name.
+#[test]
+fn every_key_is_of_every_rack_or_of_processes() {
+    use super::written::{OF_EVERY_RACK, OF_PROCESSES};
+    let mut listed: Vec<_> = OF_EVERY_RACK.iter().chain(OF_PROCESSES).map(ToString::to_string).collect();
+    let mut all = known("");
+    (listed.sort(), all.sort());
+    assert_eq!(listed, all);
+}
+
+#[test]
+fn what_is_written_and_not_used_is_named() {
+    let text = "servers = 5\npolicy = \"rackblox\"\n[gc]\nredirect = true\nyields = false\n[ssd]\nsize = \"8G\"\n";
+    let (cfg, written) = Written::parse(text).expect("sound");
+    assert_eq!(written.keys(), ["gc.yields", "policy", "servers", "ssd.size", "switch.redirect"]);
+    assert_eq!(written.overridden(&cfg), []);
+    assert_eq!(written.overridden(&Policy::Rackblox.apply(&cfg)), []);
+    let named = |cfg: &RackConfig| written.overridden(cfg).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let other = named(&Policy::Rackweave.apply(&cfg));
+    assert!(other.iter().any(|o| o == "gc.yields = false is written, but it is true"), "{other:?}");
+    assert!(other.len() == 3 && other[2].starts_with("switch.redirect"), "{other:?}");
+    let other = named(&RackConfig { servers: 6, ..cfg });
+    assert_eq!(other, ["servers = 5 is written, but it is 6"]);
+    assert_eq!(written.of_processes(), None);
+    let (_, of_a_gateway) = Written::parse("[nbd]\ntls = \"off\"\n").expect("sound");
+    assert_eq!(of_a_gateway.of_processes().as_deref(), Some("nbd.tls"));
+}

@@ -84,6 +84,17 @@ pub(crate) fn refuse(data: &Path, cfg: &RackConfig) -> Result<(), DistributedErr
     if cfg.hosts.is_some() {
         return Err(DistributedError::Hosts);
     }
+    let only = "left out: nodes of one process send no packets (--processes)";
+    let mut problems = Vec::new();
+    let mut none =
+        |key: &'static str, value: String| problems.push(Problem { key: key.into(), value, rule: only.into() });
+    cfg.paths.iter().for_each(|n| none("paths", n.to_string()));
+    if cfg.mtu != net::MTU_DEFAULT {
+        none("mtu", cfg.mtu.to_string());
+    }
+    if !problems.is_empty() {
+        return Err(ConfigError::Rules(problems).into());
+    }
     if data.join(NodeName::Meta.to_string()).exists() {
         return Err(DistributedError::Made { data: data.into(), made: APART, asked: TOGETHER });
     }

@@ -57,10 +57,13 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let signal = up::signals()?;
     up::exact_timers();
     let name = options.name;
-    let mut cfg = up::read_config(&options.config)?;
+    let (mut cfg, written) = up::read_written(&options.config)?;
     if let Some(kind) = options.data_plane {
         cfg.switch.data_plane = kind;
         cfg.validate().map_err(|error| UpError::Config { path: options.config.clone(), error })?;
+    }
+    for o in written.overridden(&cfg) {
+        eprintln!("rackweave: {}: {o} by an option", options.config.display());
     }
     let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;
     if hosts.text(name).is_none() {

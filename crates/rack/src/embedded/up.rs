@@ -19,7 +19,7 @@ use super::serve::{Admitted, Asked, NbdTls, Serve, Speaks};
 use super::status::Facts;
 use super::store::{Store, StoreError};
 use super::syncer::Syncer;
-use crate::config::{ConfigError, RackConfig, Size, TimingConfig};
+use crate::config::{ConfigError, RackConfig, Size, TimingConfig, Written};
 use crate::distributed::{DistributedError, refuse};
 use crate::policy::Policy;
 use crate::switching::DataPlaneKind;
@@ -171,8 +171,13 @@ pub(crate) fn configure(
 ) -> Result<RackConfig, UpError> {
     let stored_path = dir.file(CONFIG_FILE);
     let stored = if stored_path.exists() { Some(read_config(&stored_path)?) } else { None };
+    let mut given = None;
     let mut cfg = match (&options.config, &stored) {
-        (Some(path), _) => read_config(path)?,
+        (Some(path), _) => {
+            let (cfg, written) = read_written(path)?;
+            given = Some((path, written));
+            cfg
+        }
         (None, Some(stored)) => stored.clone(),
         (None, None) => RackConfig::default(),
     };
@@ -188,6 +193,11 @@ pub(crate) fn configure(
     }
     cfg.ssd.timing = options.timing.unwrap_or(cfg.ssd.timing);
     cfg.gc.victims = options.victims.unwrap_or(cfg.gc.victims);
+    if let Some((path, written)) = given {
+        for o in written.overridden(&cfg) {
+            eprintln!("rackweave: {}: {o} by an option", path.display());
+        }
+    }
     Ok(cfg)
 }
 
@@ -200,12 +210,18 @@ pub(crate) fn keep_policy(data: &Path, file: &str, policy: Policy) -> Result<(),
 }
 
 pub(crate) fn read_config(path: &Path) -> Result<RackConfig, UpError> {
+    Ok(read_written(path)?.0)
+}
+
+/// Also, what it says itself.
+pub(crate) fn read_written(path: &Path) -> Result<(RackConfig, Written), UpError> {
     let text = std::fs::read_to_string(path).map_err(|error| UpError::ConfigFile { path: path.into(), error })?;
-    let mut cfg = RackConfig::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })?;
+    let (mut cfg, mut written) = Written::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })?;
     let dir = path.parent().unwrap_or(Path::new(""));
     let dir = std::path::absolute(if dir == Path::new("") { Path::new(".") } else { dir });
     cfg.paths_from(&dir.map_err(|error| UpError::ConfigFile { path: path.into(), error })?);
-    Ok(cfg)
+    written.means(&cfg);
+    Ok((cfg, written))
 }
 
 fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {

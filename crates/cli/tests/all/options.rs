@@ -1,0 +1,139 @@
+//! No option and no key is overridden in silence: it takes effect, or the command names it.
+
+use std::path::Path;
+
+use crate::harness::{Temp, rackweave, text};
+
+/// The command fails with `status`; what it says.
+fn refused(status: i32, args: &[&str]) -> String {
+    let out = rackweave(args).output().expect("runs");
+    assert_eq!(out.status.code(), Some(status), "{args:?}: {}{}", text(&out.stdout), text(&out.stderr));
+    text(&out.stderr)
+}
+
+fn replay(config: &str, options: &[&str]) -> String {
+    let dir = Temp::new();
+    let file = dir.path("rack.toml");
+    std::fs::write(&file, config).expect("written");
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eval/data/tpcc-head.trace");
+    let (trace, file) = (trace.display().to_string(), file.display().to_string());
+    refused(1, &[&["replay", &trace, "--config", &file], options].concat())
+}
+
+#[test]
+fn a_replay_refuses_keys_that_it_or_a_policy_would_set() {
+    let of_policies = [
+        ("policy = \"baseline\"", "policy", "rackblox"),
+        ("[gc]\nyields = true", "gc.yields", "baseline"),
+        ("[gc]\nbackground = true", "gc.background", "baseline"),
+        ("[gc]\nbackground = true\nidle_over_ms = 7", "gc.background", "baseline"),
+        ("[gc]\npolicy = \"coordinated\"", "gc.policy", "baseline"),
+        ("[switch]\nredirect = \"gc\"", "switch.redirect", "baseline"),
+        ("[sched]\ncoordinated = true", "sched.coordinated", "baseline"),
+        ("[ssd]\ntiming = \"none\"", "ssd.timing", "baseline"),
+    ];
+    for (config, key, by) in of_policies {
+        let said = replay(config, &[]);
+        assert!(said.contains(&format!("{key} = ")) && said.contains(&format!("by policy {by}")), "{config}: {said}");
+    }
+    for (config, key) in [
+        ("[client]\ntimeout_ms = 100", "client.timeout_ms"),
+        ("[client]\nwindow = 7", "client.window"),
+        ("[client]\nkeep_kib = 7", "client.keep_kib"),
+        ("[ssd]\nverify = true", "ssd.verify"),
+    ] {
+        let said = replay(config, &[]);
+        assert!(said.contains(&format!("{key} = ")) && said.contains("by every replay"), "{config}: {said}");
+    }
+    for (config, key) in [
+        ("mtu = 9000", "mtu"),
+        ("paths = 3", "paths"),
+        ("[nbd]\ntls = \"off\"", "nbd.tls"),
+        ("[memory]\nbudget_mib = 300", "memory.budget_mib"),
+    ] {
+        let said = replay(config, &[]);
+        assert!(said.contains(key) && said.contains("no such thing"), "{config}: {said}");
+    }
+}
+
+#[test]
+fn a_replay_refuses_keys_that_its_options_contradict_in_either_order() {
+    for (config, option, value, key) in [
+        ("servers = 5", "--servers", "6", "servers"),
+        ("[ssd]\nsize = \"4G\"", "--ssd-size", "2G", "ssd.size"),
+        ("[ssd]\nblocking_unit = \"block\"", "--blocking-unit", "page", "ssd.blocking_unit"),
+        ("[gc]\nvictims = \"greedy\"", "--gc-victims", "cost-benefit", "gc.victims"),
+    ] {
+        for policy in ["baseline", "ideal,rackblox"] {
+            let said = replay(config, &[option, value, "--policy", policy]);
+            assert!(said.contains(&format!("{key} = ")) && said.contains(&format!("by {option}")), "{said}");
+        }
+    }
+    // The size that a configuration has is the devices': far too small for a volume, and not silently another.
+    let said = replay("[ssd]\nsize = \"16M\"", &["--policy", "baseline"]);
+    assert!(!said.contains("is written"), "{said}");
+}
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let data = |rest: &[&str]| refused(1, &[rest, &["--data", "/d"]].concat());
+    for command in [
+        &["version"][..],
+        &["sim", "--seed", "1"],
+        &["eval", "--list"],
+        &["replay", "t"],
+        &["vssd", "list"],
+        &["kv", "info"],
+        &["mount", "1", "/m"],
+        &["keys", "init", "/k"],
+        &["status", "--config", "f"],
+        &["volume", "list", "--config", "f"],
+        &["server", "list", "--config", "f"],
+        &["policy", "show", "--config", "f"],
+        &["link", "cut", "a", "b", "--config", "f"],
+        &["keys", "rotate", "--config", "f"],
+    ] {
+        let said = data(command);
+        assert!(said.contains("--data /d: "), "{command:?}: {said}");
+    }
+    for (command, named) in [
+        (&["eval", "--list", "--quick"][..], "--quick"),
+        (&["eval", "--list", "--seed", "1"], "--seed"),
+        (&["replay", "t", "--rate", "5", "--speed", "2"], "--speed"),
+        (&["up", "--netns", "--absent", "1"], "--absent"),
+        (&["up", "--processes", "--absent", "1"], "--absent"),
+        (&["up", "--data-plane", "tc"], "--netns"),
+        (&["sim", "--plan", "p", "--kind", "moves"], "--kind"),
+        (&["status", "--every", "2"], "--watch"),
+    ] {
+        let said = refused(2, command);
+        assert!(said.contains(named), "{command:?}: {said}");
+    }
+    let dir = Temp::new();
+    let said = refused(1, &["up", "--pcap", "/p", "--data", &dir.path("data").display().to_string()]);
+    assert!(said.contains("--pcap needs --processes"), "{said}");
+}
+
+#[test]
+fn a_start_says_which_options_win_and_refuses_what_one_process_has_no_use_for() {
+    let dir = Temp::new();
+    let (data, file) = (dir.path("data").display().to_string(), dir.path("rack.toml"));
+    let up = |config: &str, options: &[&str]| {
+        std::fs::write(&file, config).expect("written");
+        let file = file.display().to_string();
+        refused(1, &[&["up", "--data", &data, "--config", &file], options].concat())
+    };
+    for (config, key) in [("paths = 3", "paths = 3"), ("mtu = 9000", "mtu = 9000")] {
+        let said = up(config, &[]);
+        assert!(said.contains(key) && said.contains("--processes"), "{said}");
+    }
+    let config = "servers = 4\n[ssd]\ntiming = \"real\"\nsize = \"128M\"\n[gc]\nvictims = \"greedy\"\n";
+    // No such server: it ends when all that is said.
+    let options =
+        ["--servers", "5", "--ssd-size", "256M", "--timing", "none", "--gc-victims", "cost-benefit", "--absent", "9"];
+    let said = up(config, &options);
+    for key in ["servers = 4", "ssd.size = \"128M\"", "ssd.timing = \"real\"", "gc.victims = \"greedy\""] {
+        assert!(said.contains(&format!("{key} is written, but it is ")), "{key}: {said}");
+    }
+    assert_eq!(said.lines().count(), 5, "{said}");
+}

@@ -1,0 +1,116 @@
+//! What a configuration says itself, apart from what policies and defaults add: none of it is overridden in silence.
+
+use std::fmt;
+
+use toml::{Table, Value};
+
+use super::{ConfigError, RackConfig};
+
+/// Keys that only processes with sockets between or before them look at.
+pub const OF_PROCESSES: &[&str] = &["control", "hosts", "memory", "mtu", "nbd", "paths", "protocol_version"];
+/// Keys that mean something to any rack, a simulated one, too.
+pub const OF_EVERY_RACK: &[&str] = &[
+    "cache_slots",
+    "client",
+    "gc",
+    "lease",
+    "min_copies",
+    "overcommit",
+    "policy",
+    "racks",
+    "repair",
+    "replicas",
+    "sched",
+    "scrub",
+    "servers",
+    "servers_max",
+    "ssd",
+    "stripe_blocks",
+    "switch",
+    "version",
+    "wear",
+];
+
+/// The keys that a text has, and what it means as a whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    keys: Table,
+    whole: Table,
+}
+
+/// A key that is written and has another value in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overridden {
+    pub key: String,
+    pub written: String,
+    pub now: String,
+}
+
+impl fmt::Display for Overridden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {} is written, but it is {}", self.key, self.written, self.now)
+    }
+}
+
+impl Written {
+    /// Reads and checks a configuration, see [`RackConfig::parse`].
+    ///
+    /// # Errors
+    /// Syntax, or every rule that is broken.
+    pub fn parse(text: &str) -> Result<(RackConfig, Written), ConfigError> {
+        let cfg = RackConfig::parse(text)?;
+        let mut keys: Table =
+            toml::from_str(text).map_err(|e: toml::de::Error| ConfigError::Syntax(e.to_string().into()))?;
+        super::newer_names(&mut keys);
+        let whole = cfg.table();
+        Ok((cfg, Written { keys, whole }))
+    }
+
+    /// It means `cfg`: paths are from where it lies.
+    pub fn means(&mut self, cfg: &RackConfig) {
+        self.whole = cfg.table();
+    }
+
+    /// Every key that is written, with the names of its sections.
+    pub fn keys(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        leaves(&self.keys, "", &mut all);
+        all
+    }
+
+    /// Those of them that say something else than `cfg`, which is used.
+    pub fn overridden(&self, cfg: &RackConfig) -> Vec<Overridden> {
+        let used = cfg.table();
+        let differs = |key: String| {
+            let (written, now) = (value(&self.whole, &key), value(&used, &key));
+            let text = |v: Option<&Value>| v.map_or("as by default".into(), Value::to_string);
+            (written != now).then(|| Overridden { written: text(written), now: text(now), key })
+        };
+        self.keys().into_iter().filter_map(differs).collect()
+    }
+
+    /// The first key that a simulated rack does not look at.
+    pub fn of_processes(&self) -> Option<String> {
+        self.keys().into_iter().find(|k| k.split('.').next().is_some_and(|top| OF_PROCESSES.contains(&top)))
+    }
+    pub fn has(&self, key: &str) -> bool {
+        value(&self.keys, key).is_some()
+    }
+}
+
+fn leaves(table: &Table, above: &str, all: &mut Vec<String>) {
+    for (key, value) in table {
+        let name = if above.is_empty() { key.clone() } else { format!("{above}.{key}") };
+        match value {
+            Value::Table(t) => leaves(t, &name, all),
+            _ => all.push(name),
+        }
+    }
+}
+
+fn value<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    match key.split_once('.') {
+        Some((section, rest)) => value(table.get(section)?.as_table()?, rest),
+        None => table.get(key),
+    }
+}
