@@ -423,11 +423,9 @@ impl<F: FileIo> FileSsd<F> {
 
     /// First half of a sync: afterwards an fdatasync of [`FileSsd::sync_fd`] makes everything executed before durable.
     pub fn begin_sync(&mut self) -> Result<SyncTicket, DeviceError> {
-        if let Some(os_error) = self.failed.take_if(|_| !mutant!("device.sync.retry")) {
-            self.failed = Some(os_error);
+        if let Some(os_error) = self.failed.filter(|_| !mutant!("device.sync.retry")) {
             return Err(DeviceError::Backend { os_error });
         }
-        self.failed = None;
         self.write_tails()?;
         if self.begun && self.state.durable != self.durable {
             self.state.durable = if mutant!("device.sync.stamp-early") { self.counter } else { self.durable };
@@ -439,7 +437,7 @@ impl<F: FileIo> FileSsd<F> {
 
     /// Second half: what the fdatasync answered. A failure is final for the device, whatever a later one says.
     pub fn finish_sync(&mut self, ticket: SyncTicket, result: sys::Result<()>) -> Result<(), DeviceError> {
-        match (result, self.failed) {
+        match (result, self.failed.filter(|_| !mutant!("device.sync.retry"))) {
             (Ok(()), None) => {
                 self.durable = self.durable.max(ticket.upto);
                 self.extents_durable = self.extents_durable.max(ticket.extents);

@@ -401,8 +401,9 @@ impl Meta {
         if self.volumes.created_by(name, by) {
             return Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?)));
         }
-        let gone = self.volumes.by_id.values().filter(|v| v.deleting).map(|v| v.id).next();
-        let id = gone.filter(|_| mutant!("meta.volume.reuse-id")).unwrap_or(VolumeId(self.rack.next_volume));
+        let deleted = || self.volumes.by_id.values().find(|v| v.deleting).map(|v| v.id);
+        let again = mutant!("meta.volume.reuse-id").then(deleted).flatten();
+        let id = again.unwrap_or(VolumeId(self.rack.next_volume));
         let homes: Vec<&Limits> = self.limits.iter().filter(|l| l.level == level).collect();
         let turn = id.0 as usize;
         let home = |i: usize| homes[(turn + i) % homes.len()];

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use rackweave_rack::fault::PlanKind;
 
-use crate::registry::Mutant;
+use crate::registry::{Mutant, Verdict};
 use crate::score::{Outcome, Score};
 
 /// Seeds of each kind of plan, unless told otherwise: the bar of the score.
@@ -38,8 +38,8 @@ struct Args {
     /// Only mutants whose name contains this; repeatable
     #[arg(long, value_name = "PART")]
     only: Vec<String>,
-    /// Only every tenth, beginning with the (N mod 10)th
-    #[arg(long, value_name = "N")]
+    /// Only every tenth of those that a search is known to catch, beginning with the (N mod 10)th
+    #[arg(long, value_name = "N", conflicts_with = "both")]
     tenth: Option<usize>,
     /// Plans of each kind
     #[arg(long, default_value_t = SEEDS)]
@@ -102,7 +102,8 @@ fn main() -> ExitCode {
         eprintln!("no mutant has such a name; --list shows all");
         return ExitCode::from(2);
     }
-    let packages: Vec<&str> = if args.searches_only { Vec::new() } else { units::packages(&chosen) };
+    let units = !args.searches_only && args.tenth.is_none();
+    let packages: Vec<&str> = if !units { Vec::new() } else { units::packages(&chosen) };
     let binaries = match units::build(&packages) {
         Ok(b) => b,
         Err(e) => {
@@ -125,7 +126,8 @@ fn main() -> ExitCode {
 fn choose(args: &Args) -> Vec<&'static Mutant> {
     let named = |m: &Mutant| args.only.is_empty() || args.only.iter().any(|part| m.name.contains(part.as_str()));
     let turn = |i: usize| args.tenth.is_none_or(|n| i % 10 == n % 10);
-    registry::all().enumerate().filter(|(i, m)| turn(*i) && named(m)).map(|(_, m)| m).collect()
+    let wanted = |m: &Mutant| named(m) && (args.tenth.is_none() || m.verdict == Verdict::Searched);
+    registry::all().filter(|m| wanted(m)).enumerate().filter(|(i, _)| turn(*i)).map(|(_, m)| m).collect()
 }
 
 /// Outcomes in order of the list; mutants that were not begun in time are left out.
@@ -156,7 +158,7 @@ fn run_all(args: &Args, mutants: &[&'static Mutant], binaries: &[units::Binary])
 fn run_one(args: &Args, m: &'static Mutant, binaries: &[units::Binary]) -> Outcome {
     let begun = Instant::now();
     let search = search::run(m, args.first_seed, args.seeds);
-    let units = !args.searches_only && (args.both || search.found.is_none());
+    let units = !binaries.is_empty() && (args.both || search.found.is_none());
     let unit = if units { units::run(m, binaries) } else { None };
     Outcome { mutant: m, search, unit, seconds: begun.elapsed().as_secs_f64() }
 }

@@ -34,7 +34,7 @@ impl Outcome {
         match self.mutant.verdict {
             Verdict::Equivalent(_) => "nothing: equivalent".into(),
             Verdict::Open(_) => "nothing: open".into(),
-            Verdict::Caught => "NOTHING".into(),
+            Verdict::Searched | Verdict::Tested => "NOTHING".into(),
         }
     }
 }
@@ -61,11 +61,11 @@ impl Score {
         if real == 0 { 1.0 } else { n as f64 / real as f64 }
     }
 
-    /// Of all mutants the shares count. Of a part, each must be caught that is not listed as open; and no equivalent one
-    /// is ever caught.
+    /// Of all mutants the shares count. Of a part, each must be caught that is listed as caught; and no equivalent one is
+    /// ever caught.
     pub fn passes(&self, complete: bool) -> bool {
         let wrong = |o: &&Outcome| match o.mutant.verdict {
-            Verdict::Caught => !o.caught() && !complete,
+            Verdict::Searched | Verdict::Tested => !o.caught() && !complete,
             Verdict::Equivalent(_) => o.caught(),
             Verdict::Open(_) => false,
         };
@@ -116,7 +116,8 @@ pub fn progress(o: &Outcome) -> String {
 /// One mutant of the list.
 pub fn line(m: &Mutant) -> String {
     let (word, why) = match m.verdict {
-        Verdict::Caught => ("", ""),
+        Verdict::Searched => ("; searched", ""),
+        Verdict::Tested => ("; tested", ""),
         Verdict::Equivalent(why) => ("; equivalent: ", why),
         Verdict::Open(why) => ("; open: ", why),
     };

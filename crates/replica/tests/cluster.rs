@@ -163,7 +163,7 @@ impl Cluster {
 
     fn boot(&mut self, i: usize) {
         self.incarnations += 1;
-        let mut cfg = ReplicaConfig::new(SetId(1), VssdId(1 + i as u32), NodeId(2 + i as u32));
+        let cfg = ReplicaConfig::new(SetId(1), VssdId(1 + i as u32), NodeId(2 + i as u32));
         let s = &mut self.servers[i];
         s.replica = Some(Replica::new(cfg));
         s.incarnation = Incarnation(1_000 + self.incarnations);

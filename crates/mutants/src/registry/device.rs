@@ -6,17 +6,30 @@ const UNITS: &[&str] = &["device"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("device.sync.stamp-early", "12", &[], UNITS, "The durable stamp covers programs whose sync is not done."),
-    m("device.sync.retry", "12", &[], UNITS, "After a failed fdatasync the next one counts."),
-    m("device.torn.unseen", "29", &[], UNITS, "Torn pages are not looked for after a power cut."),
-    m("device.torn.contents", "29", &[], UNITS, "A page whose contents are torn counts as whole."),
-    m("device.torn.not-voided", "29", &[], UNITS, "Torn pages stay in the file."),
-    m("device.row.damaged", "29", &[], UNITS, "A damaged row of the block table counts as a block never used."),
-    m("device.row.in-place", "29", &[], UNITS, "A row is written over its last copy."),
-    m("device.boot.same-generation", "30", &[], UNITS, "Generations and stamps of a new life repeat those of the last."),
-    m("device.file.short", "29", &[], UNITS, "A file that was cut off is opened."),
-    m("device.identity.shape", "30", &[], UNITS, "A drive of another shape or number is opened."),
-    m("device.identity.rack", "30", &[], UNITS, "Another rack's drive is adopted."),
-    m("device.erase.keeps-pages", "29", &[], UNITS, "An erase leaves the block's pages readable."),
-    m("device.close.unsynced", "12", &[], UNITS, "A file is marked as closed before its contents are durable."),
+    m("device.sync.stamp-early", "12", &[], UNITS, "The durable stamp covers programs whose sync is not done.")
+        .open("Its crate's tests were not run."),
+    m("device.sync.retry", "12", &[], UNITS, "After a failed fdatasync the next one counts.")
+        .open("Its crate's tests were not run."),
+    m("device.torn.unseen", "29", &[], UNITS, "Torn pages are not looked for after a power cut.")
+        .open("Its crate's tests were not run."),
+    m("device.torn.contents", "29", &[], UNITS, "A page whose contents are torn counts as whole.")
+        .open("Its crate's tests were not run."),
+    m("device.torn.not-voided", "29", &[], UNITS, "Torn pages stay in the file.")
+        .open("Its crate's tests were not run."),
+    m("device.row.damaged", "29", &[], UNITS, "A damaged row of the block table counts as a block never used.")
+        .open("Its crate's tests were not run."),
+    m("device.row.in-place", "29", &[], UNITS, "A row is written over its last copy.")
+        .open("Its crate's tests were not run."),
+    m("device.boot.same-generation", "30", &[], UNITS, "Generations and stamps of a new life repeat those of the last.")
+        .open("Its crate's tests were not run."),
+    m("device.file.short", "29", &[], UNITS, "A file that was cut off is opened.")
+        .open("Its crate's tests were not run."),
+    m("device.identity.shape", "30", &[], UNITS, "A drive of another shape or number is opened.")
+        .open("Its crate's tests were not run."),
+    m("device.identity.rack", "30", &[], UNITS, "Another rack's drive is adopted.")
+        .open("Its crate's tests were not run."),
+    m("device.erase.keeps-pages", "29", &[], UNITS, "An erase leaves the block's pages readable.")
+        .open("Its crate's tests were not run."),
+    m("device.close.unsynced", "12", &[], UNITS, "A file is marked as closed before its contents are durable.")
+        .open("Its crate's tests were not run."),
 ];

@@ -30,7 +30,10 @@ pub struct Mutant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", content = "why", rename_all = "snake_case")]
 pub enum Verdict {
-    Caught,
+    /// A search catches it.
+    Searched,
+    /// A unit test catches it; no search does yet.
+    Tested,
     /// Nothing can notice: what it changes has no effect, for this reason.
     Equivalent(&'static str),
     /// No check notices yet, for this reason.
@@ -57,7 +60,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
     crates.into_iter().flatten()
 }
 
-/// A mutant that something must catch.
+/// A mutant that a search catches.
 const fn m(
     name: &'static str,
     rule: &'static str,
@@ -65,10 +68,13 @@ const fn m(
     units: &'static [&'static str],
     breaks: &'static str,
 ) -> Mutant {
-    Mutant { name, rule, breaks, kinds, units, verdict: Verdict::Caught }
+    Mutant { name, rule, breaks, kinds, units, verdict: Verdict::Searched }
 }
 
 impl Mutant {
+    const fn tested(self) -> Mutant {
+        Mutant { verdict: Verdict::Tested, ..self }
+    }
     const fn equivalent(self, why: &'static str) -> Mutant {
         Mutant { verdict: Verdict::Equivalent(why), ..self }
     }
