@@ -5,6 +5,7 @@ mod egress;
 mod limits;
 mod moves;
 mod overload;
+mod regressions;
 mod rig;
 mod search;
 mod two_racks;

@@ -7,11 +7,11 @@
 //! refuses an older one than its own; a recovered set is two epochs further, and only what a client still wants gets the
 //! new stamp.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::Mutation;
-use rackweave_core::msg::peer::ClientRecord;
+use rackweave_core::msg::peer::{Applied, ClientRecord};
 use rackweave_core::{Incarnation, Timestamp};
 
 use crate::config::CLIENTS_MAX;
@@ -53,6 +53,16 @@ impl Record {
     }
     fn bit(&self, block: u32) -> u64 {
         block.checked_sub(self.anchor).and_then(|n| 1u64.checked_shl(n)).unwrap_or(0)
+    }
+    /// The blocks in it for good, without the `unresolved` ones; of a mutation that came whole, all or none.
+    fn applied(&self, sequence: u64, unresolved: &[u32]) -> Applied {
+        let mut doubtful = self.edges.iter().map(|e| e.0).chain(unresolved.iter().copied());
+        let blocks = match self.seen {
+            Applied::ALL if doubtful.next().is_some() => 0,
+            Applied::ALL => Applied::ALL,
+            seen => doubtful.fold(seen, |blocks, b| blocks & !self.bit(b)),
+        };
+        Applied { sequence, first: self.anchor, blocks }
     }
     fn edge(&self, block: u32) -> Option<Edge> {
         if self.seen != u64::MAX && self.seen & self.bit(block) == 0 {
@@ -220,42 +230,118 @@ impl Dedup {
             c.records.retain(|r| r.1.edges.is_empty());
         }
     }
-    /// For a shadow: mutations neither in doubt nor `unresolved`. Of those the invalidations reach it themselves.
-    pub fn export(&self, unresolved: &BTreeSet<(Incarnation, u64)>) -> Box<[ClientRecord]> {
+    /// For a shadow: the blocks of mutations that are neither in doubt nor `unresolved`. Invalidations bring it those.
+    pub fn export(&self, unresolved: &Unresolved) -> Box<[ClientRecord]> {
+        let of = |client: Incarnation, sequence: u64, r: &Record| {
+            let open = unresolved.get(&(client, sequence)).filter(|_| !mutant!("replica.dedup.export-unresolved"));
+            let open = open.map_or(&[][..], |b| b);
+            r.applied(sequence, open)
+        };
         let mut all: Vec<ClientRecord> = self
             .clients
             .iter()
             .map(|(&client, c)| {
-                let sure = |r: &&(u64, Record)| {
-                    r.1.edges.is_empty()
-                        && (!unresolved.contains(&(client, r.0)) || mutant!("replica.dedup.export-unresolved"))
-                };
-                let applied = c.records.iter().filter(sure).map(|r| r.0).collect();
+                let applied = c.records.iter().map(|r| of(client, r.0, &r.1)).filter(|a| a.blocks != 0).collect();
                 ClientRecord { client, floor: c.floor, applied }
             })
             .collect();
         all.sort_unstable_by_key(|r| r.client);
         all.into()
     }
-    /// Takes over what every one of `members` tables has: a mutation in effect was seen by all.
+    /// Takes over what every one of `members` tables has: what is in effect was seen by all.
     pub fn import(&mut self, records: &[ClientRecord], members: usize) {
         let mut floors: BTreeMap<Incarnation, u64> = BTreeMap::new();
-        let mut counts: BTreeMap<(Incarnation, u64), usize> = BTreeMap::new();
+        let mut seen: BTreeMap<(Incarnation, u64), Vec<Applied>> = BTreeMap::new();
         for r in records {
             let floor = floors.entry(r.client).or_default();
             *floor = r.floor.max(*floor);
-            for &sequence in &r.applied {
-                *counts.entry((r.client, sequence)).or_default() += 1;
+            for a in &r.applied {
+                seen.entry((r.client, a.sequence)).or_default().push(*a);
             }
         }
         for (&client, &floor) in &floors {
             let c = self.clients.entry(client).or_default();
             c.floor = floor.max(c.floor);
         }
-        for (&(client, sequence), _) in
-            counts.iter().filter(|(_, n)| **n >= members || mutant!("replica.dedup.import-any"))
+        for (&(client, sequence), tables) in
+            seen.iter().filter(|(_, tables)| tables.len() >= members || mutant!("replica.dedup.import-any"))
         {
-            self.note_all(Mutation { client, sequence, floor: 0 });
+            let m = Mutation { client, sequence, floor: 0 };
+            match tables.iter().find(|a| a.blocks != Applied::ALL) {
+                None => self.note_all(m),
+                Some(few) => {
+                    let blocks = (0..u64::BITS).filter(|i| few.blocks >> i & 1 == 1);
+                    let blocks =
+                        blocks.map(|i| few.first.saturating_add(i)).filter(|&b| tables.iter().all(|a| has(a, b)));
+                    let mut blocks = blocks.peekable();
+                    if blocks.peek().is_some() {
+                        self.note(m, blocks);
+                    }
+                }
+            }
         }
+    }
+}
+
+/// Blocks not resolved yet of mutations that a shadow asks about; of a range its first.
+pub(crate) type Unresolved = BTreeMap<(Incarnation, u64), Vec<u32>>;
+
+fn has(a: &Applied, block: u32) -> bool {
+    let bit = block.checked_sub(a.first).and_then(|n| a.blocks.checked_shr(n));
+    a.blocks == Applied::ALL || bit.is_some_and(|b| b & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: Incarnation = Incarnation(9);
+
+    fn mutation(sequence: u64) -> Mutation {
+        Mutation { client: CLIENT, sequence, floor: 0 }
+    }
+    fn table(seen: &[(u64, &[u32])]) -> Dedup {
+        let mut d = Dedup::new();
+        seen.iter().for_each(|&(sequence, blocks)| d.note(mutation(sequence), blocks.iter().copied()));
+        d
+    }
+    fn shadow_of(members: &[(&Dedup, Unresolved)]) -> Dedup {
+        let records: Vec<ClientRecord> = members.iter().flat_map(|(d, open)| d.export(open).into_vec()).collect();
+        let mut shadow = Dedup::new();
+        shadow.import(&records, members.len());
+        shadow
+    }
+
+    /// A replay brings what was unresolved. A shadow that took the part for the whole would answer a write that was never
+    /// executed.
+    #[test]
+    fn a_shadow_learns_of_the_blocks_that_members_saw_and_of_no_others() {
+        let part = table(&[(1, &[26]), (2, &[5, 6])]);
+        let whole = table(&[(1, &[25, 26]), (2, &[6, 7])]);
+        for members in [vec![&part], vec![&part, &whole], vec![&whole, &part]] {
+            let of: Vec<_> = members.iter().map(|d| (*d, Unresolved::new())).collect();
+            let shadow = shadow_of(&of);
+            assert_eq!(shadow.seen(mutation(1)), Seen::Yes);
+            assert_eq!(shadow.edge(mutation(1), 25), Some(Edge::Lost));
+            assert!(shadow.settled(mutation(1), 26));
+            assert_eq!(shadow.settled(mutation(2), 5), members.len() == 1);
+            assert!(shadow.settled(mutation(2), 6));
+        }
+        let alone = shadow_of(&[(&part, Unresolved::new()), (&table(&[]), Unresolved::new())]);
+        assert_eq!(alone.seen(mutation(1)), Seen::No, "one of two members never saw it: it is not in effect");
+    }
+
+    #[test]
+    fn blocks_in_doubt_are_left_out_and_the_others_are_not() {
+        let mut d = table(&[(1, &[25, 26, 27])]);
+        d.mark(mutation(1), 27, Some(Edge::Lost));
+        d.note_all(mutation(2));
+        d.note_all(mutation(3));
+        let open = Unresolved::from([((CLIENT, 1), vec![26]), ((CLIENT, 3), vec![0])]);
+        let shadow = shadow_of(&[(&d, open)]);
+        assert!(shadow.settled(mutation(1), 25), "answered by others, a late copy would undo what came after it");
+        assert_eq!((26..28).map(|b| shadow.edge(mutation(1), b)).collect::<Vec<_>>(), [Some(Edge::Lost); 2]);
+        assert!(shadow.settled(mutation(2), 1 << 30), "a range came whole");
+        assert_eq!(shadow.seen(mutation(3)), Seen::No);
     }
 }

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, ScanEntry};
-use rackweave_core::msg::{BlockRange, Class, LiveVolumes, Mutation, Peer, Role};
+use rackweave_core::msg::{BlockRange, Class, LiveVolumes, Peer, Role};
 use rackweave_core::{BLOCK, BlockAddr, Payload, Span, Time, Timestamp, TracePoint};
 
 use crate::active::covers;
 use crate::config::{DIGEST_LIMIT, FILL_RANGES_MAX, FILL_WINDOW};
+use crate::dedup::Unresolved;
 use crate::op::{OpKind, Persist};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
@@ -480,9 +481,11 @@ impl Replica {
         if self.role != Some(Role::Member) || !self.drained() {
             return;
         }
-        let of = |m: Mutation| (m.client, m.sequence);
-        let blocks = self.active.entries.iter().map(|(_, e)| of(e.mutation));
-        let unresolved = blocks.chain(self.active.ranges.iter().map(|r| of(r.mutation))).collect();
+        let blocks = self.active.entries.iter().map(|(_, e)| (e.mutation, e.addr.block));
+        let mut unresolved = Unresolved::new();
+        for (m, block) in blocks.chain(self.active.ranges.iter().map(|r| (r.mutation, r.range.first))) {
+            unresolved.entry((m.client, m.sequence)).or_default().push(block);
+        }
         let (records, volumes) = (self.dedup.export(&unresolved), self.fences.known());
         let tables = Peer::Clients { records, volumes, from: self.cfg.vssd };
         self.send(cx, to, request, tables);

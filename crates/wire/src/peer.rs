@@ -1,7 +1,7 @@
 //! Replica to replica.
 
 use rackweave_core::msg::peer::{
-    BlockSum, CHUNK_BLOCKS, ClientRecord, Credit, Inv, InvBlock, NackBlock, Peer, SUMS_MAX, ScanEntry,
+    Applied, BlockSum, CHUNK_BLOCKS, ClientRecord, Credit, Inv, InvBlock, NackBlock, Peer, SUMS_MAX, ScanEntry,
 };
 use rackweave_core::{BlockAddr, Timestamp};
 
@@ -20,7 +20,8 @@ wire_struct!(ScanEntry { addr, version, mapped });
 wire_list!(ScanEntry, "scan entries", CHUNK_BLOCKS, 17);
 wire_struct!(BlockSum { block, version, crc });
 wire_list!(BlockSum, "blocks compared", SUMS_MAX, 16);
-wire_list!(u64, "applied sequences", APPLIED_MAX, 8);
+wire_struct!(Applied { sequence, first, blocks });
+wire_list!(Applied, "applied mutations", APPLIED_MAX, 20);
 wire_struct!(ClientRecord { client, floor, applied });
 wire_list!(ClientRecord, "client records", CLIENTS_MAX, 20);
 
@@ -45,10 +46,10 @@ wire_enum!(Peer, "peer message", {
     17 => BlockAsk { addr },
     18 => Block { addr, version, data },
     19 => ClientsAsk,
-    20 => Clients { from, records, volumes },
     21 => SumsAsk { range, digest },
     22 => Sums { range, same, sums },
     23 => HealAsk { addr, version, crc },
     24 => ReplayAsk { addr, version },
     25 => BlockLost { addr, version },
+    26 => Clients { from, records, volumes },
 });

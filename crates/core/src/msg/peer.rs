@@ -71,8 +71,23 @@ pub struct ScanEntry {
 pub struct ClientRecord {
     pub client: Incarnation,
     pub floor: u64,
-    /// Applied sequences at or above the floor.
-    pub applied: Box<[u64]>,
+    /// What is in effect of mutations at or above the floor, by sequence.
+    pub applied: Box<[Applied]>,
+}
+
+/// The blocks of a mutation that are in effect. One of several blocks may be replayed in parts, so a member that knows its
+/// sequence need not have seen all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    pub sequence: u64,
+    /// The block that the lowest bit stands for.
+    pub first: u32,
+    /// A bit for each block; [`Applied::ALL`] for every block there is.
+    pub blocks: u64,
+}
+
+impl Applied {
+    pub const ALL: u64 = u64::MAX;
 }
 
 /// A block as one member holds it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::peer::{BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
+use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, LiveVolumes, Member,
     Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
@@ -257,8 +257,11 @@ impl Draw {
         let attach = |d: &mut Draw| if d.bool() { least } else { d.u32().max(least) };
         LiveVolumes { first_unused, writers: self.list(4, |d| (VolumeId(d.u32()), attach(d))).into() }
     }
+    fn applied(&mut self) -> Applied {
+        Applied { sequence: self.u64(), first: self.u32(), blocks: self.u64() }
+    }
     fn client(&mut self) -> ClientRecord {
-        ClientRecord { client: Incarnation(self.u64()), floor: self.u64(), applied: self.list(6, Draw::u64).into() }
+        ClientRecord { client: Incarnation(self.u64()), floor: self.u64(), applied: self.list(6, Draw::applied).into() }
     }
 
     fn reports(&mut self) -> Vec<VssdReport> {

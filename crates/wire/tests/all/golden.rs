@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::peer::{BlockSum, Credit, Inv, InvBlock};
+use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply, IoRequest, LiveVolumes,
     Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
@@ -168,11 +168,17 @@ fn samples() -> Vec<(&'static str, Packet)> {
     samples
 }
 
-/// Members that compare what they hold, and one that cannot read it.
+/// Members that compare what they hold, one that cannot read it, and what a shadow learns of clients.
 fn compared() -> Vec<(&'static str, Peer)> {
     let range = BlockRange { volume: VolumeId(7), first: 0x400, count: 0x20 };
     let (addr, version) = (BlockAddr::new(VolumeId(7), 0x401), Timestamp(0x60));
     let sums = Box::new([BlockSum { block: 0x401, version, crc: 0xc0ff_ee00 }]);
+    let applied = [
+        Applied { sequence: 0x31, first: 9, blocks: 0b110 },
+        Applied { sequence: 0x32, first: 0, blocks: Applied::ALL },
+    ];
+    let records = [ClientRecord { client: Incarnation(0x30), floor: 0x31, applied: applied.into() }].into();
+    let volumes = LiveVolumes { first_unused: VolumeId(8), writers: [(VolumeId(7), 4)].into() };
     vec![
         ("peer_sums_ask", Peer::SumsAsk { range, digest: 0x0102_0304_0506_0708 }),
         ("peer_sums_same", Peer::Sums { range, same: true, sums: Box::default() }),
@@ -180,6 +186,7 @@ fn compared() -> Vec<(&'static str, Peer)> {
         ("peer_heal_ask", Peer::HealAsk { addr, version, crc: 0xc0ff_ee00 }),
         ("peer_replay_ask", Peer::ReplayAsk { addr, version }),
         ("peer_block_lost", Peer::BlockLost { addr, version }),
+        ("peer_clients", Peer::Clients { records, volumes, from: VssdId(0x21) }),
     ]
 }
 

@@ -1,0 +1,20 @@
+//! Seeds of the fault search that failed once: each with what was wrong. They pass within seconds together.
+
+use rackweave_rack::fault::{PlanKind, SimOptions, run_plan};
+
+const SEEDS: &[(PlanKind, u64)] = &[
+    // A shadow took the part of a mutation that its members had seen for all of it, and answered the rest as executed.
+    (PlanKind::Groups, 960_952),
+    // The checker took an answer that its client held back for one sent after the crash.
+    (PlanKind::Moves, 960_266),
+    // A member acknowledged the replay of a mutation below the floor of its client, which had given it up, and did not take it.
+    (PlanKind::TwoRacks, 910_035),
+];
+
+#[test]
+fn what_failed_once_passes() {
+    for &(kind, seed) in SEEDS {
+        let report = run_plan(&kind.draw(seed), &SimOptions::default());
+        assert!(report.passed(), "{report}");
+    }
+}
