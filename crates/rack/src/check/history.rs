@@ -29,6 +29,8 @@ pub(super) struct Op {
     pub failed: bool,
     /// It has certainly not happened.
     pub refused: bool,
+    /// When its client had the answer, which it gave later.
+    pub held: Option<u64>,
     /// The request it came from, for the reader of a trail.
     request: u64,
     first: u64,
@@ -117,7 +119,8 @@ impl History {
     }
     fn begin(&mut self, kind: OpKind, volume: VolumeId, first: u64, count: u32) -> OpId {
         let call = self.tick();
-        self.ops.push(Op { kind, volume, call, answer: None, failed: false, refused: false, request: 0, first, count });
+        let (answer, failed, refused, held, request) = (None, false, false, None, 0);
+        self.ops.push(Op { kind, volume, call, answer, failed, refused, held, request, first, count });
         OpId(self.ops.len() as u32 - 1)
     }
     fn op(&self, t: &Touch) -> &Op {
@@ -154,6 +157,11 @@ impl History {
                 self.touch(volume, first + u64::from(i), op, p.identity(i));
             }
         }
+    }
+    /// The operation's client has its answer by now, but gives it only when another set, which crashed, has what was lost again.
+    pub fn held(&mut self, op: OpId) {
+        let at = self.tick();
+        self.ops[op.0 as usize].held.get_or_insert(at);
     }
     /// An operation that was answered with an error has certainly not happened (protocol rule 9).
     pub fn refused(&mut self, op: OpId) {
@@ -265,8 +273,8 @@ impl History {
             let what = match op.kind {
                 OpKind::Write { fua, attach, client } => {
                     // One set's part of a request may have been answered long before the request was.
-                    let early = split[t.op.0 as usize];
-                    What::Write { op: t.op, value: t.value, attach, client, answered, early, fua, until }
+                    let came = answered.map(|at| if split[t.op.0 as usize] { 0 } else { op.held.unwrap_or(at) });
+                    What::Write { op: t.op, value: t.value, attach, client, answered, came, fua, until }
                 }
                 OpKind::Read => What::Read { op: t.op, value: t.value },
                 OpKind::Flush { .. } => continue,
@@ -317,8 +325,8 @@ pub(super) enum What {
         attach: u32,
         client: u32,
         answered: Option<u64>,
-        /// This part of it may have been answered long before.
-        early: bool,
+        /// When the set's part of the answer came, at the earliest.
+        came: Option<u64>,
         fua: bool,
         /// The last answer with this value.
         until: u64,

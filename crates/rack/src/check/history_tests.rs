@@ -241,6 +241,36 @@ fn a_request_across_two_sets_may_lose_a_part_to_the_crash_of_one() {
     bad(&h);
 }
 
+/// Its set answered before the crash; another set of the volume, which had crashed itself, held the answer up.
+#[test]
+fn an_answer_that_its_client_held_back_counts_from_when_it_came() {
+    for (held_before, read_old) in [(Some(true), true), (Some(false), false), (None, false)] {
+        let mut h = History::new();
+        let w = write(&mut h, 1);
+        if held_before == Some(true) {
+            h.held(w);
+        }
+        let crash = h.set_crashed(S);
+        h.silent(crash);
+        if held_before == Some(false) {
+            h.held(w);
+        }
+        h.answered(w, Outcome::Done);
+        read(&mut h, 0);
+        if read_old {
+            good(&h)
+        } else {
+            bad(&h)
+        }
+        if read_old {
+            flushed(&mut h);
+            good(&h);
+            read(&mut h, 0);
+            bad(&h);
+        }
+    }
+}
+
 #[test]
 fn a_write_answered_after_the_crash_stands() {
     let mut h = History::new();

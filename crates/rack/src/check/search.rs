@@ -78,7 +78,7 @@ struct Slot {
     value: u64,
     write: bool,
     answered: Option<u64>,
-    early: bool,
+    came: Option<u64>,
     fua: bool,
     attach: u32,
     /// Unanswered, it takes effect no later.
@@ -141,16 +141,16 @@ impl Search {
 
     fn event(&mut self, e: &SectorEvent) -> Result<(), SearchError> {
         match e.what {
-            What::Write { op, value, attach, client, answered, early, fua, until } => {
+            What::Write { op, value, attach, client, answered, came, fua, until } => {
                 if let Some(answered) = answered.filter(|_| self.crashes) {
                     self.written.insert(op, Written { value, client, attach, answered });
                 }
                 let until = if answered.is_some() { u64::MAX } else { until };
-                self.call(Slot { op, value, write: true, answered, early, fua, attach, until, closed: false })
+                self.call(Slot { op, value, write: true, answered, came, fua, attach, until, closed: false })
             }
             What::Read { op, value } => {
                 let (answered, attach, until, closed) = (Some(0), 0, u64::MAX, false);
-                self.call(Slot { op, value, write: false, answered, early: false, fua: false, attach, until, closed })
+                self.call(Slot { op, value, write: false, answered, came: answered, fua: false, attach, until, closed })
             }
             What::Answer { op } => self.answer(op),
             What::FlushCall { op } => {
@@ -242,8 +242,7 @@ impl Search {
     fn crash(&mut self, silent: u64, held: bool) -> Result<(), SearchError> {
         self.expand(None)?;
         self.next.clear();
-        let on_its_way =
-            |s: &Option<Slot>| s.is_some_and(|s| !s.fua && s.answered.is_some_and(|at| s.early || at < silent));
+        let on_its_way = |s: &Option<Slot>| s.is_some_and(|s| !s.fua && s.came.is_some_and(|at| at < silent));
         let sent = self.slots.iter().enumerate().filter(|(_, s)| on_its_way(s)).fold(0u64, |m, (i, _)| m | 1 << i);
         for s in &self.states {
             for keep in 0..s.past.len() {

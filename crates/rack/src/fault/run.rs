@@ -313,10 +313,24 @@ impl<'a> Run<'a> {
         if self.bounds.traces().iter().any(|t| VIEWS.contains(&t.1.point)) {
             self.watch.refresh(&self.sim);
         }
+        self.note_held();
         if !self.traps.is_empty() {
             self.spring_traps();
         }
         Ok(true)
+    }
+
+    /// Answers that clients have and do not give yet.
+    fn note_held(&mut self) {
+        let (layout, at) = (self.sim.engine().layout(), self.sim.now());
+        for (node, t) in self.bounds.traces().iter().filter(|(_, t)| t.point == TracePoint::AnswerAfterRecovery) {
+            let client = (0..self.plan.params.clients).find(|&c| layout.client(c) == *node);
+            let op = client.and_then(|c| self.pending.get(&(c, t.a))).and_then(|p| p.history);
+            if let Some(op) = op {
+                self.history.at(at);
+                self.history.held(op);
+            }
+        }
     }
 
     fn plan_at(&mut self, at: Time, what: Agenda) {
