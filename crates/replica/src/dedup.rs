@@ -269,6 +269,7 @@ impl Dedup {
             let m = Mutation { client, sequence, floor: 0 };
             match tables.iter().find(|a| a.blocks != Applied::ALL) {
                 None => self.note_all(m),
+                Some(_) if mutant!("replica.dedup.part-for-whole") => self.note_all(m),
                 Some(few) => {
                     let blocks = (0..u64::BITS).filter(|i| few.blocks >> i & 1 == 1);
                     let blocks =

@@ -1,12 +1,12 @@
 //! Following: other members' messages, invalidations of blocks, and replays when they stay unresolved.
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
-use rackweave_core::msg::{Mutation, Peer, Role};
+use rackweave_core::msg::{Control, Mutation, Peer, Role};
 use rackweave_core::{BlockAddr, Payload, Time, Timestamp, TracePoint, VolumeId};
 
 use crate::active::Entry;
 use crate::config::REPLAYS_MAX;
-use crate::dedup::Edge;
+use crate::dedup::{Edge, Seen};
 use crate::fill::Copied;
 use crate::op::{BlockOp, BlockState, Op, OpBlock, OpKind, Origin, Persist, Purpose};
 use crate::replica::{Cx, Replica};
@@ -20,6 +20,8 @@ enum Verdict {
     /// Already here, or superseded by something made after it.
     Ack,
     Nack(Timestamp, bool),
+    /// It may have been in effect here and zeroed since by a range that nothing tells of any more, or never have come.
+    Unknown,
 }
 
 impl Replica {
@@ -109,16 +111,23 @@ impl Replica {
                 std::cmp::Ordering::Greater => Verdict::Nack(e.version, false),
             };
         }
-        let held = cx.store.version(a);
-        let below_range = b.version.epoch() < self.epoch || b.version.version() <= self.range_floor;
-        if held == b.version
-            || (below_range && self.dedup.settled(m, a.block) && !mutant!("replica.judge.settled-again"))
-        {
-            // Settled, though perhaps zeroed since by a range record that is gone: never accepted again.
-            return Verdict::Ack;
-        }
+        let settled_again = mutant!("replica.judge.settled-again");
+        let held = if settled_again { cx.store.version(a) } else { self.base_of(cx.store, a) };
         if b.version > held || mutant!("replica.judge.older") {
-            return Verdict::Accept;
+            // A sequence below the floor is nobody's wish any more, which does not say that it is in effect here: its client
+            // may have given it up while another member has it.
+            return match self.dedup.seen(m) {
+                Seen::Answered if mutant!("replica.judge.below-floor") => Verdict::Ack,
+                _ if b.version > self.forgotten => Verdict::Accept,
+                Seen::No => Verdict::Accept,
+                Seen::Yes if self.dedup.edge(m, a.block).is_none() => Verdict::Ack,
+                Seen::Yes => Verdict::Accept,
+                Seen::Answered => Verdict::Unknown,
+            };
+        }
+        let below_range = b.version.epoch() < self.epoch || b.version.version() <= self.range_floor;
+        if held == b.version || (below_range && self.dedup.settled(m, a.block)) {
+            return Verdict::Ack;
         }
         // What a shadow held before it became one says nothing.
         if b.rmw && self.role == Some(Role::Member) && !mutant!("replica.judge.rmw-held") {
@@ -143,6 +152,11 @@ impl Replica {
                 return;
             }
         }
+        let unknown = |b: &InvBlock| self.judge(cx, BlockAddr::new(inv.volume, b.block), b, m) == Verdict::Unknown;
+        if self.forgotten > Timestamp::ZERO && inv.blocks.iter().any(unknown) {
+            // In a new epoch no late copy is about, and it is taken as it comes.
+            return self.control(cx, Control::EpochAsk { set: self.cfg.set, epoch: self.epoch });
+        }
         if !mutant!("replica.fence.not-replicated") && !self.fences.raise(inv.volume, inv.attach) {
             return;
         }
@@ -155,7 +169,7 @@ impl Replica {
                     let data = if inv.blocks.len() == 1 { inv.data.clone() } else { inv.data.block(i as u32) };
                     self.accept(cx, a, b, data, inv, from);
                 }
-                Verdict::Ack => {}
+                Verdict::Ack | Verdict::Unknown => {}
                 Verdict::Nack(version, same) => nacks.push(NackBlock { block: b.block, version, same }),
             }
         }

@@ -157,8 +157,12 @@ impl Replica {
                 false => Ok(r.version < version),
             };
         }
-        if self.dedup.seen(m) != Seen::No {
-            return Ok(false);
+        // Below the floor it may never have come. Taken again it zeroes only what is older.
+        let known = || self.recent.iter().any(|(r, v)| *r == range && *v >= version);
+        match self.dedup.seen(m) {
+            Seen::Yes => return Ok(false),
+            Seen::Answered if known() => return Ok(false),
+            Seen::Answered | Seen::No => {}
         }
         let over = self.active.inside(range).into_iter().filter_map(|a| self.active.get(a));
         match over
@@ -212,7 +216,8 @@ impl Replica {
         if let Some(at) = self.active.range_at(range, version) {
             let r = self.active.ranges.remove(at);
             if self.recent.len() >= RANGES_REMEMBERED {
-                self.recent.pop_front();
+                let gone = self.recent.pop_front();
+                self.forgotten = gone.map_or(self.forgotten, |g| g.1.max(self.forgotten));
             }
             self.recent.push_back((range, version));
             if let Some(op) = r.op {

@@ -94,6 +94,8 @@ pub struct Replica {
     pub(crate) highest: u64,
     /// The last ranges that became Valid.
     pub(crate) recent: VecDeque<(BlockRange, Timestamp)>,
+    /// No range that became Valid in this epoch, and is not among those any more, has a higher version.
+    pub(crate) forgotten: Timestamp,
     pub(crate) replays: usize,
     pub(crate) fill: Option<Box<Fill>>,
     pub(crate) recovery: Option<Box<Recovery>>,
@@ -152,6 +154,7 @@ impl Replica {
             range_floor: 0,
             highest: 0,
             recent: VecDeque::new(),
+            forgotten: Timestamp::ZERO,
             replays: 0,
             fill: None,
             recovery: None,

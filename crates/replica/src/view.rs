@@ -1,7 +1,7 @@
 //! Views: what an epoch change does to everything under way.
 
 use rackweave_core::msg::{Role, View, ViewState};
-use rackweave_core::{Effects, Incarnation, Time, TracePoint};
+use rackweave_core::{Effects, Incarnation, Time, Timestamp, TracePoint};
 
 use crate::credit::Account;
 use crate::op::{BlockState, OpKind, Persist, Purpose};
@@ -37,6 +37,8 @@ impl Replica {
         self.accounts.resize(self.members.len(), Account::default());
         self.credit_ask = 0;
         self.range_floor = 0;
+        // Whoever sends in this epoch has had all that was Valid before.
+        self.forgotten = Timestamp::ZERO;
         self.highest = 0;
         self.complete = false;
         self.fill = None;

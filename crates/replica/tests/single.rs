@@ -187,6 +187,7 @@ fn a_late_copy_does_not_come_back_through_a_forgotten_range() {
     o.peer(1, Peer::ValRange { range, version: ts(7, 1) });
     o.store.forget_ranges = true;
     o.store.background();
+    o.store.background();
     assert_eq!(o.version(0), Timestamp::ZERO);
     assert!(acked(&o.inv(1, 1, first)));
     assert_eq!((o.version(0), o.r.unresolved()), (Timestamp::ZERO, 0));
@@ -658,4 +659,65 @@ fn parts_of_a_partial_write_are_kept_until_both_ends_are_there() {
     assert!(one.store.done.is_empty(), "nothing is read a third time");
     let asked = one.sent();
     assert!(asked.iter().any(|p| matches!(p, Peer::CreditAsk { .. })), "the write goes on: {asked:?}");
+}
+
+/// A client that gives a mutation up, as it was fenced, lets its floor pass it. Who replays it asks for more than the word that
+/// nobody waits for it.
+#[test]
+fn what_is_below_the_floor_and_never_came_is_taken() {
+    let mut o = One::new(Role::Member);
+    let inv = |sequence, floor, b: InvBlock| Inv {
+        volume: V,
+        blocks: [b].into(),
+        data: Payload::elided(4096, sequence << 8),
+        mutation: Mutation { client: Incarnation(9), sequence, floor },
+        attach: 0,
+        fua: false,
+    };
+    let late = Timestamp::new(Epoch(3), 5, 2);
+    assert!(acked(&o.peer(1, Peer::Inv(Arc::new(inv(7, 7, block(1, ts(3, 1), Timestamp::ZERO, false)))))));
+    assert!(acked(&o.peer(2, Peer::Inv(Arc::new(inv(4, 2, block(0, late, Timestamp::ZERO, false)))))));
+    assert_eq!(o.version(0), late);
+    let range = BlockRange { volume: V, first: 8, count: 4 };
+    let mutation = Mutation { client: Incarnation(9), sequence: 5, floor: 2 };
+    let inv = Peer::InvRange { range, version: late, mutation, attach: 0, fua: false };
+    assert!(acked(&o.peer(2, inv)));
+    assert_eq!(o.version(9), late);
+}
+
+/// Flash forgets range records, and this member the oldest ones of its epoch: whether a late copy of what one of them zeroed is
+/// that, or never came, it cannot tell.
+#[test]
+fn what_a_forgotten_range_may_have_zeroed_waits_for_a_new_epoch() {
+    let mut o = One::new(Role::Member);
+    let data = |sequence| Payload::elided(4096, sequence << 8);
+    let inv = |sequence, floor, b: InvBlock| {
+        let mutation = Mutation { client: Incarnation(9), sequence, floor };
+        Peer::Inv(Arc::new(Inv {
+            volume: V,
+            blocks: [b].into(),
+            data: data(sequence),
+            mutation,
+            attach: 0,
+            fua: false,
+        }))
+    };
+    for i in 0..70 {
+        let range = BlockRange { volume: V, first: 100 * i, count: 1 };
+        let version = ts(10 + u64::from(i), 1);
+        let mutation = Mutation { client: Incarnation(9), sequence: 10 + u64::from(i), floor: 0 };
+        assert!(acked(&o.peer(1, Peer::InvRange { range, version, mutation, attach: 0, fua: false })));
+        o.peer(1, Peer::ValRange { range, version });
+    }
+    o.store.forget_ranges = true;
+    o.store.background();
+    assert!(acked(&o.peer(1, inv(90, 90, block(50, ts(100, 1), Timestamp::ZERO, false)))));
+    // Remembered: zeroed, for good.
+    assert!(acked(&o.peer(1, inv(3, 3, block(6_900, ts(5, 1), Timestamp::ZERO, false)))));
+    assert_eq!(o.version(6_900), Timestamp::ZERO);
+    // Newer than every range that was forgotten.
+    assert!(acked(&o.peer(1, inv(4, 3, block(7, ts(60, 1), Timestamp::ZERO, false)))));
+    assert_eq!(o.version(7), ts(60, 1));
+    assert_eq!(o.peer(1, inv(5, 3, block(0, ts(5, 1), Timestamp::ZERO, false))), []);
+    assert_eq!(o.version(0), Timestamp::ZERO);
 }

@@ -64,6 +64,7 @@ pub const MUTANTS: &[Mutant] = &[
         .open("25 plans of its kinds pass, its crate's tests were not run."),
     m("replica.judge.settled-again", "7", FEW, UNITS, "Accepts again what was settled, and zeroed since by a range record that is gone.")
         .open("50 plans of its kinds pass, its crate's tests were not run."),
+    m("replica.judge.below-floor", "7", FEW, UNITS, "Acknowledges what is below its client's floor, though it never came.").tested(),
     m("replica.judge.rmw-held", "8", FEW, UNITS, "Acknowledges a partial write older than the block it holds.")
         .open("50 plans of its kinds pass, its crate's tests were not run."),
     m("replica.fence.not-replicated", "14", ONE, UNITS, "Invalidations do not bring the writer's generation to the members.")
@@ -108,6 +109,7 @@ pub const MUTANTS: &[Mutant] = &[
         .open("Not searched for, its crate's tests were not run."),
     m("replica.dedup.import-any", "7", FEW, UNITS, "A shadow takes a mutation for executed that not every member has seen.")
         .open("Not searched for, its crate's tests were not run."),
+    m("replica.dedup.part-for-whole", "7", FEW, UNITS, "A shadow takes a mutation for executed of which members saw only some blocks.").tested(),
     m("replica.dedup.no-import", "7", FEW, UNITS, "A shadow does not learn which mutations were executed.")
         .open("Not searched for, its crate's tests were not run."),
     m("replica.fill.apply-older", "3", ONE, UNITS, "A shadow applies copies older than what this epoch's invalidations brought it.")
