@@ -1,5 +1,5 @@
 # Rackweave. `make up` and `make test` install what a fresh machine with Rust and make still lacks.
-.PHONY: up netns-rack build test bench soak mutants lint deps-test clean
+.PHONY: up netns-rack build test bench soak fuzz mutants lint deps-test clean
 
 CARGO ?= cargo
 BIN := target/release/rackweave
@@ -38,6 +38,12 @@ soak: build
 # JSON=file; MUTANTS_ARGS: more options of the program.
 mutants:
 	@scripts/mutants $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JSON),--json $(JSON)) $(MUTANTS_ARGS)
+
+# Coverage-guided fuzzing of every parser, on all cores, that many seconds in total (docs/fuzzing.md).
+SECONDS ?= 60
+fuzz:
+	@scripts/deps fuzz
+	@scripts/fuzz $(SECONDS)
 
 lint:
 	$(CARGO) fmt --all --check

@@ -92,9 +92,11 @@ impl VssdId {
 }
 
 impl NodeId {
-    /// The node's virtual IPv4 address (the tables of RB1 hold these): 10.0.0.0 + id + 1.
+    /// The node's virtual IPv4 address (the tables of RB1 hold these): 10.0.0.0 + id + 1. Ids come from packets: one too large for
+    /// an address there gets 10.0.0.0, which is no node's.
     pub fn ipv4(self) -> u32 {
-        (10 << 24) | (self.0 + 1)
+        let host = if self.0 < 0xff_ffff { self.0 + 1 } else { 0 };
+        (10 << 24) | host
     }
     /// Whether it is an address of NICE's virtual rings (NI1: 10.10.0.0/16, 10.11.0.0/16), behind which the switch knows
     /// nodes.

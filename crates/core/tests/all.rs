@@ -83,6 +83,10 @@ proptest! {
 fn an_address_outside_the_rack_names_no_node() {
     assert_eq!(NodeId::from_ipv4(10 << 24), None);
     assert_eq!(NodeId::from_ipv4(0x7f00_0001), None);
+    assert_eq!(NodeId(0xff_fffe).ipv4(), 0x0aff_ffff);
+    for id in [0xff_ffff, 0x0200_0001, u32::MAX] {
+        assert_eq!(NodeId::from_ipv4(NodeId(id).ipv4()), None, "{id:#x}");
+    }
 }
 
 /// A seed must name the same run for ever. The numbers are xoshiro256++ seeded by SplitMix64, worked out apart.

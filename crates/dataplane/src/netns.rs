@@ -115,12 +115,15 @@ pub struct Star {
     pub hosts: Vec<Host>,
 }
 
+/// Nodes that have an address: the hosts share one /24.
+pub const NODES_MAX: u32 = 254;
+
 /// 10.0.0.x of a node.
 ///
 /// # Panics
-/// If the node's number is 254 or more: the hosts share one /24.
+/// If the node's number is [`NODES_MAX`] or more.
 pub fn address(node: NodeId) -> std::net::Ipv4Addr {
-    assert!(node.0 < 254, "{node} has no address in 10.0.0.0/24");
+    assert!(node.0 < NODES_MAX, "{node} has no address in 10.0.0.0/24");
     std::net::Ipv4Addr::from(node.ipv4())
 }
 

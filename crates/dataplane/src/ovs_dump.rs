@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use rackweave_core::NodeId;
 
+use crate::netns::NODES_MAX;
 use crate::ovs::{priority as priority_of, to_member};
 use crate::rings::{Prefix, Reach, Ring};
 
@@ -91,7 +92,8 @@ fn member(bucket: &str) -> Result<NodeId, &'static str> {
     let (_, actions) = bucket.split_once("actions=").ok_or("a bucket without actions")?;
     let address = actions.strip_prefix("set_field:").and_then(|a| a.split_once("->ip_dst")).map(|(a, _)| a);
     let address: Ipv4Addr = address.and_then(|a| a.parse().ok()).ok_or("a bucket writes no address first")?;
-    let node = NodeId::from_ipv4(address.into()).ok_or("a bucket writes the address of no node")?;
+    let node = NodeId::from_ipv4(address.into()).filter(|n| n.0 < NODES_MAX);
+    let node = node.ok_or("a bucket writes the address of no node")?;
     if actions != to_member(node) {
         return Err("a bucket does more or less than reach a node");
     }

@@ -163,6 +163,58 @@ fn an_erase_voids_every_page_without_touching_it() {
     assert_eq!(spares(&mut d, 1).1, vec![0], "and after an unclean stop");
 }
 
+/// One copy of a row damaged, whichever, brings nothing back that was erased before a sync.
+#[test]
+fn damage_to_a_row_undoes_no_erase() {
+    for (copy, closed) in [(0, true), (1, true), (0, false), (1, false)] {
+        let f = Shared::default();
+        let mut d = open(&f);
+        program(&mut d, 1, 0, &image(1, 1)).expect("program");
+        d.execute(&DeviceOp::Sync).expect("sync");
+        let oob = BlockOob { logical: 8, erase_count: 2, erase_time: 77 };
+        d.execute(&DeviceOp::Erase { block: 1, oob }).expect("erase");
+        d.execute(&DeviceOp::Sync).expect("sync");
+        if closed {
+            d.close().expect("close");
+        } else {
+            drop(d);
+        }
+        let at = layout::TABLE_AT + layout::ROW_LEN as u64 + copy * layout::ROW_COPY_LEN as u64;
+        f.0.borrow_mut().flip(at + 9, 1);
+        assert_eq!(spares(&mut open(&f), 1), (oob, vec![]), "copy {copy}, closed {closed}");
+    }
+}
+
+/// Rows whose checksums are right and that no drive of this shape can have: the file is refused, and nothing is reserved.
+#[test]
+fn rows_that_cannot_be_are_refused() {
+    let f = Shared::default();
+    let mut d = open(&f);
+    for block in 1..3 {
+        program(&mut d, block, 0, &image(1, 1)).expect("program");
+    }
+    d.close().expect("close");
+    let (at, sound) = (layout::TABLE_AT + 2 * layout::ROW_LEN as u64, f.clone());
+    for extent in [0, SHAPE.blocks, u32::MAX >> 1] {
+        let f = Shared(std::rc::Rc::new(std::cell::RefCell::new(sound.0.borrow().clone())));
+        let row = Row { extent, generation: 1 << 60, ..Row::default() };
+        f.0.borrow_mut().write_at(&[&layout::encode_row(2, &row)], at).expect("write");
+        let refused = FileSsd::open(f, SsdId(3), SHAPE).expect_err("no such extent");
+        assert!(matches!(refused, OpenError::Extent { block: 2, extent: e } if e == extent), "{refused}");
+    }
+    let f = sound;
+    for state in [
+        State { meta_used: 1 << 40, ..State::default() },
+        State { extents: 17, ..State::default() },
+        State { boot: 1 << 30, ..State::default() },
+    ] {
+        for at in layout::STATE_AT {
+            f.0.borrow_mut().write_at(&[&layout::encode_state(&state)], at).expect("write");
+        }
+        assert!(matches!(FileSsd::open(f.clone(), SsdId(3), SHAPE), Err(OpenError::NoState)));
+    }
+}
+
 #[test]
 fn an_empty_device_is_small_and_space_comes_in_steps() {
     let f = Shared::default();

@@ -24,6 +24,8 @@ pub(super) const ROW_COPY_LEN: usize = 32;
 pub(super) const SPARE_HEAD: usize = 64;
 pub(super) const RECORD_LEN: usize = 64;
 const SLOT: u64 = 4096;
+/// Generations and stamps of one opening of the file; the opening's number is above them.
+pub(super) const BOOT_SHIFT: u32 = 40;
 /// Space is reserved in groups of extents with about so many bytes of contents: large, so that an fdatasync seldom has
 /// to write the file's metadata.
 pub const STEP_BYTES: u64 = 64 << 20;
@@ -288,6 +290,16 @@ pub(super) struct State {
     pub clean: bool,
 }
 
+impl State {
+    /// A drive of this shape can have come to it.
+    pub(super) fn is_of(&self, shape: &Shape) -> bool {
+        self.meta_used <= round_up(shape.meta_bytes)
+            && self.extents <= shape.blocks
+            && self.boot < 1 << (u64::BITS - BOOT_SHIFT)
+            && self.number < u64::MAX
+    }
+}
+
 pub(super) fn encode_state(s: &State) -> [u8; STATE_LEN] {
     let mut b = [0; STATE_LEN];
     Put(&mut b, 4)
@@ -361,6 +373,12 @@ pub(super) fn decode_row(block: u32, b: &[u8]) -> Option<(Row, usize)> {
     let copies = [decode_row_copy(block, &b[..ROW_COPY_LEN]), decode_row_copy(block, &b[ROW_COPY_LEN..ROW_LEN])];
     let claimed = |r: &Row| r.oob.logical != u64::MAX;
     (0..2).filter_map(|i| copies[i].map(|r| (r, i))).max_by_key(|(r, _)| (r.generation, claimed(r)))
+}
+/// Both copies are whole and of one generation.
+pub(super) fn row_is_doubled(block: u32, b: &[u8]) -> bool {
+    let generation = |copy: &[u8]| decode_row_copy(block, copy).map(|r| r.generation);
+    let first = generation(&b[..ROW_COPY_LEN]);
+    first.is_some() && first == generation(&b[ROW_COPY_LEN..ROW_LEN])
 }
 /// Both copies hold something: the block was used, and only the first of all its writes can have been torn with nothing lost.
 pub(super) fn row_was_written(b: &[u8]) -> bool {

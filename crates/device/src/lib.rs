@@ -43,8 +43,6 @@ use layout::{Repr, Row, SpareHead, State, Super};
 pub use tail::RUN_BYTES;
 use tail::Tail;
 
-/// Generations and stamps of one opening of the file; the opening's number is above them.
-const BOOT_SHIFT: u32 = 40;
 const SLOT: usize = BLOCK as usize;
 
 /// Why a device file was not opened.
@@ -77,6 +75,10 @@ pub enum OpenError {
         "the row of erase block {block} is damaged: neither copy has a matching checksum, so nothing tells what is in the block"
     )]
     Row { block: u32 },
+    #[error(
+        "the row of erase block {block} says that it lies in extent {extent}, which is another block's or not there"
+    )]
+    Extent { block: u32, extent: u32 },
     #[error("page size {page_bytes} is not a positive multiple of 4096")]
     PageSize { page_bytes: u32 },
     #[error("{0}")]
@@ -122,6 +124,9 @@ pub struct FileSsd<F> {
     durable: u64,
     /// Extents in use by then.
     extents_durable: u32,
+    /// Generations of blocks whose row's other copy may still say an older one: if that alone were readable, what was erased
+    /// would be there again.
+    single: BTreeMap<u32, u64>,
     /// The rack that the drive is of.
     rack: Option<RackId>,
     /// Its own id; written down when it becomes a rack's.
@@ -193,6 +198,7 @@ impl<F: FileIo> FileSsd<F> {
             counter: 0,
             durable: 0,
             extents_durable: 0,
+            single: BTreeMap::new(),
             rack: None,
             id: DriveId::NONE,
             id_written: false,
@@ -274,7 +280,10 @@ impl<F: FileIo> FileSsd<F> {
             self.file.read_at(&mut b, at)?;
             *s = layout::decode_state(&b);
         }
-        self.state = states.into_iter().flatten().max_by_key(|s| s.number).ok_or(OpenError::NoState)?;
+        let sound = |s: &State| s.is_of(&self.shape);
+        let states = states.into_iter().flatten().filter(sound);
+        self.state = states.max_by_key(|s| s.number).ok_or(OpenError::NoState)?;
+        let mut taken = vec![false; self.blocks.len()];
         let mut table = vec![0; self.blocks.len() * layout::ROW_LEN];
         self.file.read_at(&mut table, layout::TABLE_AT)?;
         for (block, b) in table.chunks_exact(layout::ROW_LEN).enumerate() {
@@ -284,6 +293,14 @@ impl<F: FileIo> FileSsd<F> {
                 }
                 continue;
             };
+            // An extent is one block's.
+            if taken.get(row.extent as usize) != Some(&false) {
+                return Err(OpenError::Extent { block: block as u32, extent: row.extent });
+            }
+            taken[row.extent as usize] = true;
+            if !layout::row_is_doubled(block as u32, b) {
+                self.single.insert(block as u32, row.generation);
+            }
             self.blocks[block] = Some(BlockState { row, copy, doubled: false });
             self.extents_used = self.extents_used.max(row.extent + 1);
         }
@@ -306,7 +323,7 @@ impl<F: FileIo> FileSsd<F> {
         let extents = self.blocks.iter().flatten().filter(known).map(|s| s.row.extent).max();
         let meta = if self.state.clean { self.meta_end() } else { 0 };
         // Whatever was drawn in the last life was for a block with an extent, though the table of rows be cut off.
-        let first = (self.state.durable > self.state.boot << BOOT_SHIFT).then_some(0);
+        let first = (self.state.durable > self.state.boot << layout::BOOT_SHIFT).then_some(0);
         let last = self.state.extents.checked_sub(1);
         meta.max(extents.max(first).max(last).map_or(0, |e| self.shape.data_at(e, self.shape.pages_per_block)))
     }
@@ -382,7 +399,7 @@ impl<F: FileIo> FileSsd<F> {
         self.reserve_used()?;
         self.file.sync()?;
         self.state.boot += u64::from(self.state.boot == 0 || !mutant!("device.boot.same-generation"));
-        self.counter = self.state.boot << BOOT_SHIFT;
+        self.counter = self.state.boot << layout::BOOT_SHIFT;
         self.durable = self.counter;
         self.state.durable = self.counter;
         self.extents_durable = self.extents_used;
@@ -441,7 +458,7 @@ impl<F: FileIo> FileSsd<F> {
             (Ok(()), None) => {
                 self.durable = self.durable.max(ticket.upto);
                 self.extents_durable = self.extents_durable.max(ticket.extents);
-                Ok(())
+                self.double_rows(ticket.upto)
             }
             (Ok(()), Some(os_error)) => Err(DeviceError::Backend { os_error }),
             (Err(e), _) => {
@@ -449,6 +466,20 @@ impl<F: FileIo> FileSsd<F> {
                 Err(DeviceError::Backend { os_error })
             }
         }
+    }
+
+    /// Writes the second copies of rows whose first ones are durable.
+    fn double_rows(&mut self, upto: u64) -> Result<(), DeviceError> {
+        if !self.begun {
+            return Ok(());
+        }
+        let durable: Vec<u32> = self.single.iter().filter(|(_, g)| **g <= upto).map(|(b, _)| *b).collect();
+        for block in durable {
+            let Some(state) = self.blocks[block as usize] else { continue };
+            self.write_row(block, BlockState { copy: 1 - state.copy, ..state })?;
+            self.single.remove(&block);
+        }
+        Ok(())
     }
 
     /// Programs and erases fail from now on as drawn, for a trial.
@@ -500,15 +531,16 @@ impl<F: FileIo> FileSsd<F> {
         let generation = if mutant!("device.erase.keeps-pages") { old.row.generation } else { self.draw() };
         let row = Row { extent: old.row.extent, generation, oob, bad: false };
         let copy = if mutant!("device.row.in-place") { old.copy } else { 1 - old.copy };
+        self.single.insert(block, generation);
         self.write_row(block, BlockState { row, copy, doubled: false })
     }
 
-    /// Voids every page, as an erase does; both copies of the row say so in the end, since the older one is never written
-    /// again.
+    /// Voids every page, as an erase does.
     fn mark_bad(&mut self, block: u32) -> Result<(), DeviceError> {
         let old = self.block_or_new(block)?;
         self.tails.remove(&block);
         let row = Row { generation: self.draw(), bad: true, ..old.row };
+        self.single.insert(block, row.generation);
         self.write_row(block, BlockState { row, copy: 1 - old.copy, doubled: false })
     }
 
@@ -531,6 +563,7 @@ impl<F: FileIo> FileSsd<F> {
             state.copy = 1 - state.copy;
             state.doubled = true;
             self.write_row(page.block, state)?;
+            self.single.remove(&page.block);
         }
         let head = SpareHead {
             sequence: image.sequence,

@@ -338,6 +338,9 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
         b"wear" => (*b"wear", 0),
         k if k.len() == 8 => {
             let (kind, n) = k.split_at(4);
+            if matches!(kind, b"rack" | b"vids" | b"wear") {
+                return Err(MetaError::UnknownKey { key: key.into() });
+            }
             (kind.try_into().expect("4 bytes"), u32::from_be_bytes(n.try_into().expect("4 bytes")))
         }
         _ => return Err(MetaError::UnknownKey { key: key.into() }),

@@ -56,7 +56,7 @@ impl Volumes {
         for r in saved {
             if !r.deleting {
                 v.names.insert(r.name.clone(), r.id);
-                v.promised += r.size;
+                v.promised = v.promised.saturating_add(r.size);
             }
             v.by_id.insert(r.id, r);
         }

@@ -283,6 +283,7 @@ fn a_bridge_that_does_something_else_is_said_to() {
         (&group.replace("output:3", "output:4"), flow, "more or less"),
         (&group.replace("type=all", "type=ff"), flow, "neither all"),
         (&group.replace("10.0.0.3", "192.0.2.3"), flow, "of no node"),
+        (&group.replace("10.0.0.3", "10.82.0.3"), flow, "of no node"),
     ] {
         let e = rings_in(group, flow).unwrap_err().to_string();
         assert!(e.contains(why), "{e}");

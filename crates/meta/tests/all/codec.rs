@@ -118,6 +118,16 @@ fn a_server_from_before_drives_had_ids_is_read() {
     assert_eq!(decode(&server_key(NodeId(2)), &bytes), Ok(Record::Server(NodeId(2), server)));
 }
 
+/// The kinds of one record have no number: a key that begins like one is not taken for it.
+#[test]
+fn a_key_has_one_form() {
+    let wear = encode_rack(&RackRecord { next_incarnation: 1, next_volume: 1 });
+    assert!(decode(b"rack", &wear).is_ok());
+    for key in [&b"rack\0\0\0\0"[..], b"rackrack", b"vids\0\0\0\x01", b"wear\0\0\0\0", b"rac", b"rack\0"] {
+        assert_eq!(decode(key, &wear), Err(rackweave_meta::MetaError::UnknownKey { key: key.into() }));
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_give_a_record_or_an_error(kind in 0usize..7, n: u32, value: Vec<u8>) {

@@ -312,7 +312,7 @@ impl Plan {
     /// The plan of a seed on drives whose vSSDs are channel groups: every second runs full, so that it collects.
     pub fn draw_grouped(seed: u64) -> Plan {
         let full = seed.is_multiple_of(2);
-        let mut bases = (0..).map(|i| Plan::draw(seed + i * MOVING_STRIDE));
+        let mut bases = (0..).map(|i| Plan::draw(seed.wrapping_add(i * MOVING_STRIDE)));
         let fits = |p: &mut Plan| {
             // With so few blocks each, one that fails leaves a vSSD read-only, and none of these drives is replaced.
             (p.params.grouped, p.params.program_failures) = (true, 0.0);
@@ -360,7 +360,7 @@ impl Plan {
     /// The plan of a seed in which vSSDs move, servers are lost for longer than is waited for them, drained and added.
     pub fn draw_moving(seed: u64) -> Plan {
         let mut rng = Rng::stream(seed, 0x6d6f_7665);
-        let bases = (0..).map(|i| Plan::draw(seed + i * MOVING_STRIDE));
+        let bases = (0..).map(|i| Plan::draw(seed.wrapping_add(i * MOVING_STRIDE)));
         // Volumes that fill a rack are drawn for its sets.
         let mut plan = bases.into_iter().find(|p| !p.params.full).expect("most are not");
         plan.seed = seed;
@@ -624,6 +624,15 @@ mod tests {
             p.rack().validate().unwrap();
             let text = serde_json::to_string(&p).unwrap();
             assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), p);
+        }
+    }
+
+    #[test]
+    fn every_seed_has_its_plans() {
+        for seed in [0, 1 << 63, u64::MAX] {
+            let plans =
+                [Plan::draw(seed), Plan::draw_grouped(seed), Plan::draw_moving(seed), Plan::draw_two_racks(seed)];
+            assert!(plans.iter().all(|p| p.seed == seed), "{seed}");
         }
     }
 

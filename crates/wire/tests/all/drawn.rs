@@ -1,4 +1,4 @@
-//! Packets drawn from a seed: every operation, body and variant, within the bounds of the format.
+//! Packets drawn from a seed, or from the bytes of a fuzzer: every operation, body and variant, within the bounds of the format.
 
 use std::sync::Arc;
 
@@ -19,12 +19,44 @@ use rackweave_core::{
     VolumeId, VssdId,
 };
 
+/// Where choices come from.
+enum Source {
+    Seed(Rng),
+    /// Zeroes follow the last one: lists end.
+    #[allow(dead_code, reason = "the fuzz targets draw so")]
+    Bytes(std::vec::IntoIter<u8>),
+}
+
+impl Source {
+    fn next_u64(&mut self) -> u64 {
+        match self {
+            Source::Seed(rng) => rng.next_u64(),
+            Source::Bytes(b) => (0..8).fold(0, |n, i| n | u64::from(b.next().unwrap_or(0)) << (8 * i)),
+        }
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        match self {
+            Source::Seed(rng) => rng.below(n),
+            Source::Bytes(b) if n <= 256 => u64::from(b.next().unwrap_or(0)) % n,
+            Source::Bytes(_) => self.next_u64() % n,
+        }
+    }
+    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
+    }
+}
+
 /// Draws values; integers are small, huge, or anything.
-pub struct Draw(Rng);
+pub struct Draw(Source);
 
 impl Draw {
     pub fn new(seed: u64) -> Draw {
-        Draw(Rng::new(seed))
+        Draw(Source::Seed(Rng::new(seed)))
+    }
+    /// Draws as the bytes say.
+    #[allow(dead_code, reason = "the fuzz targets draw so")]
+    pub fn of(bytes: &[u8]) -> Draw {
+        Draw(Source::Bytes(bytes.to_vec().into_iter()))
     }
     pub fn below(&mut self, n: u64) -> u64 {
         self.0.below(n)

@@ -1,0 +1,40 @@
+//! Fuzz targets of every parser: plain functions of bytes, run by libFuzzer (`make fuzz`, the binary `fuzz`), by ordinary tests over
+//! the corpus in the tree, and by a seeded mutator in `make test`. docs/fuzzing.md lists them.
+//!
+//! A target takes the first bytes as choices ([`arbitrary`]): the input itself, or a valid structure drawn from the rest, which is
+//! then bent and, where a checksum would hide the parser, sealed again. It panics if an oracle fails.
+#![allow(clippy::disallowed_types, reason = "no node")]
+
+pub mod bend;
+pub mod cost;
+pub mod mutate;
+mod targets;
+
+/// One parser, or several that belong together.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Of the corpus' directory and of the row in docs/fuzzing.md.
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+    /// Longest input worth a try, bytes: longer ones are cut off.
+    pub len_max: usize,
+    /// What an input takes, as a multiple of what a packet's decoding does.
+    pub cost: u64,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = targets::ALL;
+
+impl Target {
+    /// The target of this name.
+    pub fn find(name: &str) -> Option<&'static Target> {
+        TARGETS.iter().find(|t| t.name == name)
+    }
+    /// Tries one input.
+    ///
+    /// # Panics
+    /// If an oracle of the target fails.
+    pub fn check(&self, input: &[u8]) {
+        (self.run)(&input[..input.len().min(self.len_max)]);
+    }
+}

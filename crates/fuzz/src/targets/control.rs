@@ -1,0 +1,75 @@
+//! Lines of the control socket: commands and answers are read as they were written.
+
+use arbitrary::{Result, Unstructured};
+use rackweave_rack::embedded::control::{Answer, Command};
+
+use crate::bend::{bend, rest};
+
+pub(super) fn run(input: &[u8]) {
+    let mut u = Unstructured::new(input);
+    let mut line = match u.int_in_range(0..=3u8).unwrap_or(0) {
+        0 => rest(&mut u),
+        1 => answer(&mut u).unwrap_or_default(),
+        _ => match command(&mut u) {
+            Ok(c) => {
+                let line = serde_json::to_vec(&c).expect("a command has a JSON form");
+                assert_eq!(serde_json::from_slice::<Command>(&line).expect("its own"), c);
+                line
+            }
+            Err(_) => return,
+        },
+    };
+    _ = bend(&mut u, &mut line);
+    if let Ok(c) = serde_json::from_slice::<Command>(&line) {
+        let again = serde_json::to_vec(&c).expect("a command has a JSON form");
+        assert_eq!(serde_json::from_slice::<Command>(&again).expect("its own"), c);
+    }
+    if let Ok(a) = serde_json::from_slice::<Answer>(&line) {
+        let again = serde_json::to_vec(&a).expect("an answer has a JSON form");
+        let read = serde_json::from_slice::<Answer>(&again).expect("its own");
+        assert_eq!(serde_json::to_vec(&read).expect("an answer has a JSON form"), again);
+    }
+}
+
+fn command(u: &mut Unstructured<'_>) -> Result<Command> {
+    let mut name = || {
+        u.choose(&["v", "", "vm 0", "\u{e4}\"\\\n", "a-very-long-name-that-no-volume-may-have"]).map(|n| n.to_string())
+    };
+    let (name, other) = (name()?, name()?);
+    Ok(match u.int_in_range(0..=15u8)? {
+        0 => Command::VolumeCreate { name, size: u.arbitrary()?, isolation: u.arbitrary::<bool>()?.then_some(other) },
+        1 => Command::VolumeLimit { name, iops: u.arbitrary()?, bytes_per_s: u.arbitrary()? },
+        2 => Command::VolumeGrow { name, size: u.arbitrary()? },
+        3 => Command::VolumeDelete { name, force: u.arbitrary()? },
+        4 => Command::VolumeInfo { name },
+        5 => Command::VolumeList,
+        6 => Command::SetRecover { set: u.arbitrary()?, without: vec![u.arbitrary()?; u.int_in_range(0..=3usize)?] },
+        7 => Command::Status,
+        8 => Command::VolumeClass { name, offline: u.arbitrary()? },
+        9 => Command::ServerDrain { server: u.arbitrary()? },
+        10 => Command::VssdMove { vssd: u.arbitrary()?, to: u.arbitrary()? },
+        11 => Command::LinkCut { a: name, b: other },
+        12 => Command::PolicySet { policy: name },
+        13 => Command::ServerKill { server: u.arbitrary()? },
+        _ => {
+            let id: u8 = u.arbitrary()?;
+            let text = format!(
+                "{{\"op\":\"key_change\",\"change\":{{\"add\":{{\"id\":{id},\"key\":\"{}\"}}}}}}",
+                "0a".repeat(32)
+            );
+            serde_json::from_str(&text).expect("a command")
+        }
+    })
+}
+
+fn answer(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let all: [&[u8]; 6] = [
+        br#""done""#,
+        br#"{"error":{"message":"no"}}"#,
+        br#"{"volumes":[{"id":1,"name":"v","size":4096,"attach":1,"stripe_bytes":65536,"sets":[0,1]}]}"#,
+        br#"{"changed":["a","b"]}"#,
+        br#"{"volume":{"id":1,"name":"v","size":4096,"attach":1,"stripe_bytes":65536,"sets":[0],"iops":5}}"#,
+        br#"{"servers":[]}"#,
+    ];
+    u.choose(&all).map(|b| b.to_vec())
+}

@@ -1,0 +1,36 @@
+//! Requests for the metrics page: however a stream cuts them, the same answer.
+
+use arbitrary::Unstructured;
+use rackweave_gateway::metrics::HttpSession;
+
+use crate::bend::{bend, pieces, rest};
+
+const PAGE: &str = "x 1\n";
+
+pub(super) fn run(input: &[u8]) {
+    let mut u = Unstructured::new(input);
+    let mut request = match u.arbitrary::<u8>().unwrap_or(0) % 4 {
+        0 => rest(&mut u),
+        1 => b"GET /metrics HTTP/1.1\r\nHost: rack\r\n\r\n".to_vec(),
+        2 => b"GET / HTTP/1.0\r\n\r\n".to_vec(),
+        _ => b"POST /metrics HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd".to_vec(),
+    };
+    _ = bend(&mut u, &mut request);
+    let whole = talk(&[&request]);
+    let cut = talk(&pieces(&mut u, &request));
+    assert!(whole.is_empty() || whole.starts_with(b"HTTP/1.1 "));
+    assert_eq!(whole, cut);
+}
+
+fn talk(parts: &[&[u8]]) -> Vec<u8> {
+    let mut s = HttpSession::new();
+    for part in parts {
+        if s.input(part) {
+            s.respond(PAGE);
+        }
+        if !s.output().is_empty() {
+            break;
+        }
+    }
+    s.output().to_vec()
+}
