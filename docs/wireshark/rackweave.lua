@@ -6,7 +6,7 @@ local rw = Proto("rackweave", "Rackweave")
 
 local OPS = {
   [1] = "create_vssd", [2] = "del_vssd", [3] = "read", [4] = "write", [5] = "gc_op", [6] = "reply", [7] = "peer",
-  [8] = "control", [9] = "load", [16] = "chunk", [17] = "ack", [18] = "ping", [19] = "pong", [20] = "challenge", [21] = "proof",
+  [8] = "control", [9] = "load", [16] = "chunk", [17] = "ack", [18] = "ping", [19] = "pong", [20] = "challenge", [21] = "proof", [22] = "outdated",
 }
 local CLASSES = { [0] = "gold", [1] = "silver", [2] = "copper" }
 local IO = { [0] = "read", [1] = "write", [2] = "zero", [3] = "flush", [4] = "fence", [5] = "status" }
@@ -89,6 +89,8 @@ field("ext.payload", u16("Bytes of this payload"))
 field("payload", bytes("Payload"))
 field("token", u64x("Token"))
 field("answer", u64x("Answered token"))
+field("refused", u64("Incarnation refused"))
+field("newest", u64("Newest incarnation"))
 -- Acknowledgements.
 field("ack.whose", u32x("Whose"))
 field("ack.echo", u64x("Echo"))
@@ -339,6 +341,10 @@ local function short(tvb, op, tree)
     tree:add(f["answer"], tvb(at, 8))
     tree:add(f["token"], tvb(at + 8, 8))
     return ""
+  elseif op == 22 then
+    tree:add(f["refused"], tvb(at, 8))
+    tree:add(f["newest"], tvb(at + 8, 8))
+    return ""
   end
   local text = ""
   if x.acks then
@@ -368,7 +374,7 @@ local function ours(tvb)
     end
     return flags <= 1 and HEADER + body_bytes >= len
   end
-  return op >= 16 and op <= 21 and tvb(11, 1):uint() == 0 and tvb(1, 4):uint() == 0 and (tvb(SHORT, 1):uint() == 2 or tvb(SHORT, 1):uint() == 3)
+  return op >= 16 and op <= 22 and tvb(11, 1):uint() == 0 and tvb(1, 4):uint() == 0 and (tvb(SHORT, 1):uint() == 2 or tvb(SHORT, 1):uint() == 3)
 end
 
 function rw.dissector(tvb, pinfo, tree)

@@ -3,6 +3,8 @@
 
 #[path = "all/bad_input.rs"]
 mod bad_input;
+#[path = "all/clock.rs"]
+mod clock;
 #[path = "all/damage.rs"]
 mod damage;
 #[path = "all/eval.rs"]

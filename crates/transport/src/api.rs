@@ -221,6 +221,11 @@ pub enum Event {
     Twins {
         peer: NodeId,
     },
+    /// A peer refuses this endpoint's incarnation, as it knows a newer one of this node: whoever keeps the counter has lost it.
+    /// Nothing gets through to that peer until [`crate::Endpoint::renew`] is called with an incarnation above `newest`.
+    Outdated {
+        newest: u64,
+    },
     /// Silent for too long over every path. It is probed; messages to it are refused.
     PeerDown {
         peer: NodeId,

@@ -132,10 +132,14 @@ impl Endpoint {
     }
 
     fn of_peer(&mut self, now: Time, p: &Parsed, d: &[u8], note: Note, known: &[u32], heard: &mut Heard) -> Count {
-        let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. });
+        // What a peer says of newer incarnations is true whenever it was said: no proof that it is alive is needed.
+        let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. } | Kind::Outdated { .. });
         let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
-        if peer.incarnation.is_some_and(|known| p.incarnation < known) && !mutant!("transport.life.older") {
+        let older = peer.incarnation.filter(|&known| p.incarnation < known && !mutant!("transport.life.older"));
+        if let Some(newest) = older {
+            *heard = Heard::Unproven(p.source);
             self.find_twins(now, p);
+            self.outdated(now, p, newest);
             return |c| &mut c.drop_stale_incarnation;
         }
         *heard = Heard::Unproven(p.source);
@@ -172,6 +176,11 @@ impl Endpoint {
             Kind::Pong { token } => self.pong(now, p.source, token),
             Kind::Challenge { token } => self.challenged(now, p, token),
             Kind::Proof { token, .. } if token != 0 => self.say(p.source, Control::Proof { answer: token, token: 0 }),
+            Kind::Outdated { refused, newest } => {
+                if refused == self.incarnation && newest > refused {
+                    self.event(Event::Outdated { newest });
+                }
+            }
             Kind::Proof { .. } | Kind::Ack | Kind::Bare => {}
         }
         |c| &mut c.accepted
@@ -191,6 +200,18 @@ impl Endpoint {
             peer.twins = Some(now);
             self.counters.twins_seen += 1;
             self.event(Event::Twins { peer: p.source });
+        }
+    }
+
+    /// A node that lost its counter of incarnations learns the newest one known here. The incarnation before the newest is not
+    /// answered: its process was met and followed by another, and two of them must not outbid each other.
+    fn outdated(&mut self, now: Time, p: &Parsed, newest: u64) {
+        let by_stream = self.by_stream;
+        let Some(peer) = self.peers.get_mut(&p.source) else { return };
+        let followed = peer.former.is_some_and(|(before, ..)| before == p.incarnation);
+        if !followed && now.since(peer.outdated) >= CHALLENGE_EVERY {
+            peer.outdated = now;
+            peer.say(Control::Outdated { refused: p.incarnation, newest, by_stream });
         }
     }
 

@@ -54,6 +54,8 @@ counters! {
     /// Acknowledgements of messages to groups: with nothing new, of what is over, of what its sender was not sent.
     acks_repeated, acks_late, acks_foreign,
     acks_sent, pings_sent, challenges_sent,
+    /// Answers to older incarnations of a peer that name its newest.
+    outdated_sent,
     path_changes, peers_down, twins_seen, chunk_size_changes, stream_uses, streams_stuck,
 }
 

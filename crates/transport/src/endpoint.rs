@@ -99,8 +99,8 @@ pub struct FlowStatus {
 }
 
 impl Endpoint {
-    /// `incarnation` grows from life to life of this node (for instance the wall clock when the process began); `seed`
-    /// is for challenges and the choice of paths.
+    /// `incarnation` grows from process to process of this node, and none is used twice: a durable counter. `seed` is for
+    /// challenges and the choice of paths.
     pub fn new(cfg: Config, local: NodeId, incarnation: u64, keys: Keys, seed: u64) -> Result<Endpoint, ConfigError> {
         cfg.check()?;
         Ok(Endpoint {
@@ -131,6 +131,19 @@ impl Endpoint {
             half_bytes: 0,
             counters: Counters::default(),
         })
+    }
+
+    /// Goes on as another incarnation of the node, as if its process had been started again: what is under way and what is
+    /// known of peers is forgotten; what was delivered and the counters stay.
+    pub fn renew(&mut self, incarnation: u64) {
+        assert!(incarnation > self.incarnation, "{incarnation} after {}: nonces would repeat", self.incarnation);
+        let (keys, seed) = (self.auth.keys().clone(), self.rng.next_u64());
+        let renewed = Endpoint::new(self.cfg.clone(), self.local, incarnation, keys, seed);
+        let mut renewed = renewed.expect("the configuration was checked");
+        let delivered = self.events.drain(..).filter(|e| matches!(e, Event::Delivered(_)));
+        (renewed.events, renewed.unread_bytes) = (delivered.collect(), self.unread_bytes);
+        renewed.counters = self.counters;
+        *self = renewed;
     }
 
     /// Takes a packet's message for a node. For operations 3 and 4 to the switch, whoever serves the vSSD gets it.

@@ -78,6 +78,8 @@ pub enum ShortOp {
     /// The receiver has not met this life of the sender: prove that you are alive now (no replay).
     Challenge = 20,
     Proof = 21,
+    /// The receiver knows a newer incarnation of the sender: carries the refused one and the newest.
+    Outdated = 22,
 }
 
 /// Why bytes are no datagram of ours.
@@ -187,6 +189,10 @@ pub enum Kind {
         answer: u64,
         token: u64,
     },
+    Outdated {
+        refused: u64,
+        newest: u64,
+    },
 }
 
 /// A datagram whose lengths and fields are consistent; nothing is authenticated yet.
@@ -292,7 +298,7 @@ pub fn parse(b: &[u8]) -> Result<Parsed, Malformed> {
             need(b, SHORT_BYTES)?;
             chunk(b, parsed)
         }
-        op @ 17..=21 => brief(b, op, parsed),
+        op @ 17..=22 => brief(b, op, parsed),
         op => Err(Malformed::Op { op }),
     }
 }
@@ -389,6 +395,11 @@ fn brief(b: &[u8], op: u8, mut p: Parsed) -> Result<Parsed, Malformed> {
         21 => {
             need(b, from + 16)?;
             p.kind = Kind::Proof { answer: u64_at(b, from), token: u64_at(b, from + 8) };
+            16
+        }
+        22 => {
+            need(b, from + 16)?;
+            p.kind = Kind::Outdated { refused: u64_at(b, from), newest: u64_at(b, from + 8) };
             16
         }
         op => {

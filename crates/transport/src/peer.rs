@@ -51,6 +51,12 @@ pub(crate) enum Control {
         answer: u64,
         token: u64,
     },
+    /// By the stream if the refused incarnation came there.
+    Outdated {
+        refused: u64,
+        newest: u64,
+        by_stream: bool,
+    },
 }
 
 /// How packets get to the peer.
@@ -72,6 +78,8 @@ pub(crate) struct Peer {
     pub challenge: Option<(u64, u64, Time)>,
     /// When a challenge of the peer was heeded last.
     pub challenged: Time,
+    /// When an older incarnation was last answered with the newest one.
+    pub outdated: Time,
     pub replay: Window,
     /// The life before this one: its last counter, and when this one was met.
     pub former: Option<(u64, u64, Time)>,
@@ -125,6 +133,7 @@ impl Peer {
             incarnation: None,
             challenge: None,
             challenged: Time::ZERO,
+            outdated: Time::ZERO,
             replay: Window::new(REPLAY_SPAN),
             former: None,
             twins: None,

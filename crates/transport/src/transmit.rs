@@ -80,17 +80,19 @@ impl Endpoint {
             Control::Pong { token } => (ShortOp::Pong, [Some(token), None]),
             Control::Challenge { token, .. } => (ShortOp::Challenge, [Some(token), None]),
             Control::Proof { answer, token } => (ShortOp::Proof, [Some(answer), Some(token)]),
+            Control::Outdated { refused, newest, .. } => (ShortOp::Outdated, [Some(refused), Some(newest)]),
         };
         match op {
             ShortOp::Ping => self.counters.pings_sent += 1,
             ShortOp::Challenge => self.counters.challenges_sent += 1,
+            ShortOp::Outdated => self.counters.outdated_sent += 1,
             _ => {}
         }
         // Pings try the paths even while the stream is used; who is to be convinced or answered there is, there.
         let via = match control {
             Control::Ping { path, .. } if path != STREAM_PATH => Via::Path(path),
             Control::Pong { token } if token as u16 != STREAM_PATH => Via::Path(path),
-            Control::Challenge { by_stream: true, .. } => Via::Stream,
+            Control::Challenge { by_stream: true, .. } | Control::Outdated { by_stream: true, .. } => Via::Stream,
             _ => self.via(node),
         };
         // In the older version: a peer may have gone back to it, and hears nothing newer.

@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_device::OsFile;
+use rackweave_rack::distributed::incarnation::{Drawn, Incarnations};
 use rackweave_rack::distributed::net::{Links, Net};
 use rackweave_rack::embedded::clock::Clock;
 use rackweave_rack::embedded::engine::{Engine, MetaStore};
@@ -134,9 +135,9 @@ pub fn drive(client: Client, carrier: &mut impl Carrier, mut begin: impl FnMut()
 /// The rack's own transport at one end, on a network of this MTU.
 pub fn transport(node: NodeId, server: SocketAddr, client: SocketAddr, keys: Keys, mtu: u16) -> io::Result<Net> {
     let unused = SocketAddr::new(server.ip(), 1);
-    // A life that grows, as the rack's nodes have.
-    let life = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64);
+    let incarnation = Drawn::default().above(0)?;
     let addresses = vec![unused, unused, server, client];
     let links = Links { mtu, ..Links::default() };
-    Net::speaking(rackweave_transport::VERSION, links, node, addresses, keys, life, life).map_err(io::Error::other)
+    Net::speaking(rackweave_transport::VERSION, links, node, addresses, keys, incarnation, incarnation)
+        .map_err(io::Error::other)
 }

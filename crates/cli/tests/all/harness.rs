@@ -79,7 +79,7 @@ impl Rack {
     }
 
     /// With a command that `by` has prepared.
-    pub fn on_by(dir: Temp, extra: &[&str], by: fn(Command) -> Command) -> Rack {
+    pub fn on_by(dir: Temp, extra: &[&str], by: impl FnOnce(Command) -> Command) -> Rack {
         Rack::launch_by(dir, "256M", extra, by)
     }
 
@@ -92,7 +92,7 @@ impl Rack {
         Rack::launch_by(dir, ssd, extra, |c| c)
     }
 
-    fn launch_by(dir: Temp, ssd: &str, extra: &[&str], by: fn(Command) -> Command) -> Rack {
+    fn launch_by(dir: Temp, ssd: &str, extra: &[&str], by: impl FnOnce(Command) -> Command) -> Rack {
         let mut args: Vec<String> = ["up", "--timing", "none", "--ssd-size", ssd].map(String::from).to_vec();
         args.extend(["--data".into(), dir.path("data").display().to_string()]);
         args.extend(["--nbd".into(), format!("unix:{}", dir.path("nbd.sock").display())]);
@@ -213,7 +213,7 @@ impl Drop for Rack {
 }
 
 /// Starts a rack and waits until it says that it serves.
-fn launch(args: &[String], by: fn(Command) -> Command) -> (Child, String) {
+fn launch(args: &[String], by: impl FnOnce(Command) -> Command) -> (Child, String) {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut child = by(rackweave(&args)).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("spawns");
     let mut out = child.stdout.take().expect("piped");

@@ -16,13 +16,13 @@ fn start() -> Rack {
     Rack::with(&["--processes"])
 }
 
-fn pid_of(status: &Value, name: &str) -> i32 {
+pub fn pid_of(status: &Value, name: &str) -> i32 {
     let all = status["processes"].as_array().expect("processes");
     let p = all.iter().find(|p| p["name"] == name).unwrap_or_else(|| panic!("no {name} in {all:?}"));
     p["pid"].as_i64().expect("pid") as i32
 }
 
-fn signal(pid: i32, signal: i32) {
+pub fn signal(pid: i32, signal: i32) {
     assert!(pid > 1);
     // SAFETY: a signal to a child of our child.
     unsafe { libc::kill(pid, signal) };
@@ -42,7 +42,7 @@ fn wait_for_another(r: &Rack, name: &str, before: i32) {
 }
 
 /// Every vSSD of every set serves.
-fn wait_for_all_members(r: &Rack) {
+pub fn wait_for_all_members(r: &Rack) {
     wait_for("all replicas serve", || {
         let s = r.status();
         let servers = s["servers"].as_array().expect("servers");

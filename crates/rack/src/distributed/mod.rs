@@ -1,6 +1,6 @@
 //! A process for each node: the loop of [`crate::embedded`] around one node, with a network to the others.
 //!
-//! Reading order: [`crate::hosts`] (who is where), [`net`], [`udp`], [`stamps`], `notes` and [`streams`] (packets between processes), [`node`] (one process),
+//! Reading order: [`crate::hosts`] (who is where), [`net`], [`udp`], [`stamps`], `notes` and [`streams`] (packets between processes), [`incarnation`] (which process of a node), [`node`] (one process),
 //! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`namespaces`] (hosts for
 //! them), [`ask`] (their state put together), [`channel`] (from another host). Keys: [`key`], [`rotate`], [`authority`].
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
@@ -9,6 +9,7 @@ pub mod ask;
 pub mod authority;
 pub mod channel;
 mod held;
+pub mod incarnation;
 pub mod kernel;
 pub mod key;
 mod links;
@@ -56,6 +57,8 @@ pub enum DistributedError {
     Made { data: PathBuf, made: &'static str, asked: &'static str },
     #[error(transparent)]
     Key(#[from] key::KeyFileError),
+    #[error("{path}: the node's counter of incarnations: {error}")]
+    Incarnation { path: PathBuf, error: io::Error },
     #[error("{name} on {address}: {error}")]
     Bind { name: NodeName, address: SocketAddr, error: io::Error },
     #[error(transparent)]

@@ -21,6 +21,7 @@ use rackweave_transport::{
     Via, dscp,
 };
 
+use super::incarnation::{Drawn, Incarnations};
 use super::stamps::Timed;
 use super::streams::{Change, Streams};
 use super::udp::{Ecn, Outgoing, Udp};
@@ -69,6 +70,8 @@ struct Counters {
     undecodable: u64,
     /// Packets the transport did not take: full queues, peers that are down.
     unsent: u64,
+    /// Incarnations that were left since a peer knew a newer one.
+    outdated: u64,
 }
 
 /// One node's network.
@@ -78,6 +81,7 @@ pub struct Net {
     udp: Udp,
     streams: Streams,
     endpoint: Endpoint,
+    incarnations: Box<dyn Incarnations>,
     /// By node.
     addresses: Vec<SocketAddr>,
     out: Vec<Outgoing>,
@@ -88,6 +92,8 @@ pub struct Net {
     wait_until: Time,
     going: Vec<NodeId>,
     twins: Vec<NodeId>,
+    /// Newest incarnation of this node that a peer has named; zero: none.
+    newest: u64,
     rings: Rings,
     /// Members of each ring that must have a message whole.
     quorums: BTreeMap<Prefix, usize>,
@@ -130,10 +136,16 @@ fn datagram_bytes(mtu: u16, addresses: &[SocketAddr]) -> usize {
 }
 
 impl Net {
-    /// `addresses` are by node; `life` grows from life to life of `node`.
-    pub fn new(node: NodeId, addresses: Vec<SocketAddr>, keys: Keys, life: u64, seed: u64) -> Result<Net, NetError> {
+    /// `addresses` are by node; `incarnation` was never used by `node` before ([`super::incarnation`]).
+    pub fn new(
+        node: NodeId,
+        addresses: Vec<SocketAddr>,
+        keys: Keys,
+        incarnation: u64,
+        seed: u64,
+    ) -> Result<Net, NetError> {
         let version = rackweave_transport::VERSION;
-        Net::speaking(version, Links::default(), node, addresses, keys, life, seed)
+        Net::speaking(version, Links::default(), node, addresses, keys, incarnation, seed)
     }
 
     /// With `version` as the newest of the datagram format that it speaks.
@@ -143,7 +155,7 @@ impl Net {
         node: NodeId,
         addresses: Vec<SocketAddr>,
         keys: Keys,
-        life: u64,
+        incarnation: u64,
         seed: u64,
     ) -> Result<Net, NetError> {
         let mut cfg = Config { version, train_bytes_max: TRAIN, block_crcs: links.kept, ..Config::default() };
@@ -161,13 +173,14 @@ impl Net {
         let failed = |error| NetError::Bind { address: own, error };
         let udp = Udp::bind(own, cfg.paths).map_err(failed)?;
         let streams = Streams::bind(own).map_err(failed)?;
-        let endpoint = Endpoint::new(cfg, node, life, keys, seed)?;
+        let endpoint = Endpoint::new(cfg, node, incarnation, keys, seed)?;
         let counters = Counters::default();
         Ok(Net {
             node,
             udp,
             streams,
             endpoint,
+            incarnations: Box::new(Drawn { last: incarnation }),
             addresses,
             out: Vec::new(),
             to_forward: Vec::new(),
@@ -175,12 +188,18 @@ impl Net {
             wait_until: Time::MAX,
             going: Vec::new(),
             twins: Vec::new(),
+            newest: 0,
             rings: Rings::default(),
             quorums: BTreeMap::new(),
             native_rings: false,
             counters,
             capture: None,
         })
+    }
+
+    /// Where further incarnations come from, if a peer knows a newer one than this process has.
+    pub fn incarnations_from(&mut self, kept: Box<dyn Incarnations>) {
+        self.incarnations = kept;
     }
 
     /// Writes down every datagram from now on.
@@ -300,6 +319,7 @@ impl Net {
             self.streams.sweep(now);
         }
         self.take_events(now, engine);
+        self.renew()?;
         self.transmit(now, engine)?;
         // What was too long has been cut anew.
         while self.too_long(now) {
@@ -449,6 +469,10 @@ impl Net {
                     self.twins.push(peer);
                     continue;
                 }
+                Event::Outdated { newest } => {
+                    self.newest = self.newest.max(newest);
+                    continue;
+                }
                 Event::GaveUp { .. }
                 | Event::GroupReached { .. }
                 | Event::GroupDone { .. }
@@ -461,6 +485,17 @@ impl Net {
                 _ => self.counters.undecodable += 1,
             }
         }
+    }
+
+    /// Goes on as a newer incarnation if a peer knows one. What was under way is lost with the old one: nodes repeat it.
+    fn renew(&mut self) -> io::Result<()> {
+        if self.newest <= self.endpoint.incarnation() {
+            return Ok(());
+        }
+        self.endpoint.renew(self.incarnations.above(self.newest)?);
+        self.streams.abort_all();
+        self.counters.outdated += 1;
+        Ok(())
     }
 
     /// Tells the transport which streams came and went.
@@ -530,6 +565,7 @@ impl Net {
             ("undecodable", c.undecodable),
             ("capture_left_out", self.capture.as_ref().map_or(0, |c| c.left_out)),
             ("unsent", c.unsent),
+            ("outdated", c.outdated),
             ("receive_calls", u.receive_calls),
             ("send_calls", u.send_calls),
             ("send_refused", u.send_refused),

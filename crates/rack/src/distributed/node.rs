@@ -1,11 +1,11 @@
 //! One node of a rack in a process of its own (`rackweave node`).
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rackweave_core::{Layout, RackId, SsdId};
 use rackweave_transport::Keys;
 
+use super::incarnation::{INCARNATION_FILE, Incarnations, Kept};
 use super::kernel::KernelNode;
 use super::net::{Links, Net, NetError};
 use super::{DistributedError, addresses, channel, key, refuse_together};
@@ -84,11 +84,15 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
     let kept = matches!(name, NodeName::Server(_));
     let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept };
-    let net = Net::speaking(version, links, node, addresses, keys, life(), up::random_u64());
+    let incarnation_file = |error| DistributedError::Incarnation { path: dir.file(INCARNATION_FILE), error };
+    let mut incarnations = Kept::open(&dir).map_err(incarnation_file)?;
+    let incarnation = incarnations.above(0).map_err(incarnation_file)?;
+    let net = Net::speaking(version, links, node, addresses, keys, incarnation, up::random_u64());
     let mut net = net.map_err(|e| match e {
         NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
         e => e.into(),
     })?;
+    net.incarnations_from(Box::new(incarnations));
     net.set_rings(
         cfg.switch.ring_plans(crate::build::layout(&cfg), &mut Vec::new()),
         cfg.switch.data_plane != DataPlaneKind::Process,
@@ -246,10 +250,4 @@ pub(super) fn keys(cfg: &RackConfig) -> Result<Keys, DistributedError> {
     let file = cfg.hosts.as_ref().and_then(|h| h.key_file.as_ref());
     let Some(file) = file else { return Ok(Keys::none()) };
     Ok(key::load(file)?)
-}
-
-/// Grows from life to life of a node: the wall clock, which is nowhere else looked at.
-#[allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "names a life of a process")]
-fn life() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64)
 }

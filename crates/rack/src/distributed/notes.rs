@@ -1,11 +1,12 @@
 //! What the kernel says beside a message from a socket or its error queue: control messages, read in one place.
 
 use super::udp::Ecn;
+use crate::embedded::clock::nanos;
 
 /// What was said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// When the datagram arrived or left, by the wall clock, ns.
+    /// When the datagram arrived or left, by the wall clock ([`nanos`]).
     pub wall: Option<u64>,
     /// Bytes of each datagram of a train that GRO put together.
     pub segment: Option<usize>,
@@ -27,7 +28,7 @@ impl Notes {
                     // The first of three: the kernel's own.
                     (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
                         let t = data.cast::<libc::timespec>().read_unaligned();
-                        let wall = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
+                        let wall = nanos(&t);
                         notes.wall = Some(wall).filter(|w| *w > 0);
                     }
                     (libc::SOL_UDP, libc::UDP_GRO) => {

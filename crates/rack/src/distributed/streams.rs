@@ -179,6 +179,12 @@ impl Streams {
         }
     }
 
+    /// Peers know this node as somebody else from now on: all streams end.
+    pub fn abort_all(&mut self) {
+        let all: Vec<usize> = self.links.iter().map(|(key, _)| key).collect();
+        all.into_iter().for_each(|key| self.drop_link(key));
+    }
+
     /// Puts a datagram into the peer's stream.
     pub fn send(&mut self, now: Time, peer: NodeId, datagram: Bytes) {
         let claimed = || self.links.iter().find(|(_, l)| l.claims == Some(peer)).map(|(key, _)| key);

@@ -115,7 +115,7 @@ impl Clocks {
     fn at(&mut self, now: Time, wall: u64, boot: u64) -> impl Fn(u64) -> Time + use<> {
         self.boot_at_zero = self.boot_at_zero.min(boot.saturating_sub(now.0));
         let here = boot.saturating_sub(self.boot_at_zero);
-        move |stamp| Time((here + stamp).saturating_sub(wall))
+        move |stamp| Time(here.saturating_add_signed(stamp.wrapping_sub(wall) as i64))
     }
 }
 
@@ -422,6 +422,7 @@ mod tests {
     use rackweave_core::msg::Class;
 
     use super::*;
+    use crate::embedded::clock::nanos;
     use crate::embedded::poll::{Interest, Poll};
 
     fn pair(host: &str) -> (Udp, Udp, SocketAddr) {
@@ -501,6 +502,12 @@ mod tests {
             assert_eq!(time(wall - 250), Time(1_999_750));
             let t = time(stale).min(Time(2_000_000));
             assert!(t == Time(0) || t == Time(2_000_000), "{t:?}");
+        }
+        // Before 1970, and through its first moment.
+        let wall = |s, ns| nanos(&libc::timespec { tv_sec: s, tv_nsec: ns });
+        for wall in [wall(-144_633_600, 7), wall(0, 100)] {
+            let time = c.at(Time(3_000_000), wall, 3_005_000);
+            assert_eq!(time(wall.wrapping_sub(250)), Time(2_999_750));
         }
     }
 

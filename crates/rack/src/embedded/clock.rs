@@ -72,12 +72,17 @@ fn machine_nanos() -> u64 {
     nanos_of(libc::CLOCK_BOOTTIME)
 }
 
-/// What one of the kernel's clocks shows, in ns.
+/// What one of the kernel's clocks shows ([`nanos`]).
 pub(crate) fn nanos_of(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the structure given.
     unsafe { libc::clock_gettime(clock, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    nanos(&t)
+}
+
+/// Nanoseconds since the clock's zero; from before it, modulo 2⁶⁴: differences are right.
+pub(crate) fn nanos(t: &libc::timespec) -> u64 {
+    (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
 }
 
 #[cfg(test)]

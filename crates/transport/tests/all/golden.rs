@@ -73,6 +73,31 @@ fn group_talk(name: &str, keys: Keys) -> Vec<(String, Vec<u8>)> {
     all
 }
 
+/// The answer to an incarnation older than the one that was met.
+fn outdated(name: &str, keys: Keys) -> Vec<(String, Vec<u8>)> {
+    let end = |n, incarnation| {
+        Endpoint::new(Config::default(), NodeId(n), incarnation, keys.clone(), 1).expect("configuration")
+    };
+    let how = SendOptions { deadline: Time::MAX, token: 0 };
+    let (mut met, mut lost, mut other) = (end(2, 0x0102), end(2, 0x0101), end(3, 0x0102));
+    for e in [&mut met, &mut lost] {
+        e.send(NOW, NodeId(3), message(Op::Write, Class::Silver, 2, 0x11, 0x22, 4, 16), how).expect("taken");
+    }
+    for _ in 0..4 {
+        for turn in [true, false] {
+            let (from, to) = if turn { (&mut met, &mut other) } else { (&mut other, &mut met) };
+            while let Some(t) = from.poll_transmit(NOW) {
+                to.receive(NOW, Received { datagram: t.bytes[..].into(), at: NOW, marked: false });
+            }
+        }
+    }
+    let datagram = lost.poll_transmit(NOW).expect("a datagram").bytes[..].into();
+    other.receive(NOW, Received { datagram, at: NOW, marked: false });
+    let answer = other.poll_transmit(NOW).expect("an answer").bytes;
+    assert_eq!(answer[0], 22);
+    vec![(format!("{name} 3 op 22"), answer.to_vec())]
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
@@ -87,6 +112,8 @@ fn the_bytes_are_the_vectors() {
         talk("encrypted", Config { encrypt: true, ..Config::default() }, keys()),
         group_talk("group", Keys::none()),
         group_talk("group, encrypted", keys()),
+        outdated("outdated", Keys::none()),
+        outdated("outdated, encrypted", keys()),
     ];
     let text: String = runs.iter().flatten().map(|(name, d)| format!("{name}: {}\n", hex(d))).collect();
     for (want, got) in VECTORS.lines().zip(text.lines()) {

@@ -8,6 +8,7 @@ mod failures;
 mod golden;
 mod group;
 mod hostile;
+mod incarnation;
 mod packets;
 mod routed;
 mod trains;

@@ -1,0 +1,210 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+
+use bytes::Bytes;
+use rackweave_core::{NodeId, Rng, Span, Time};
+use rackweave_transport::header::{self, Kind};
+use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions};
+
+use super::*;
+
+struct Temp(PathBuf);
+impl Temp {
+    fn new(name: &str) -> Temp {
+        let path = std::env::temp_dir().join(format!("rackweave-incarnation-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Temp(path)
+    }
+    fn file(&self) -> PathBuf {
+        self.0.join(INCARNATION_FILE)
+    }
+    /// As a process of the node does when it starts.
+    fn start(&self) -> (Kept, u64) {
+        let mut kept = Kept::open(&DataDir::open(&self.0).expect("opens")).expect("read");
+        let incarnation = kept.above(0).expect("written");
+        (kept, incarnation)
+    }
+}
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_file_is_the_vector() {
+    let text = "rackweave incarnation 1 2305843009213693952 ac953c54\n";
+    assert_eq!(line(FIRST), text);
+    assert_eq!(parse(text.as_bytes()), Some(FIRST));
+    for at in 0..text.len() {
+        for flip in [1, 2, 0x10] {
+            let mut bad = text.as_bytes().to_vec();
+            bad[at] ^= flip;
+            assert_eq!(parse(&bad), None, "byte {at}");
+        }
+        assert_eq!(parse(&text.as_bytes()[..at]), None, "cut at {at}");
+    }
+}
+
+#[test]
+fn a_counter_goes_on_and_is_on_the_disk_before_it_is_used() {
+    let dir = Temp::new("goes-on");
+    let (_, first) = dir.start();
+    assert!((FIRST..2 * FIRST).contains(&first));
+    let mut last = first;
+    for _ in 0..5 {
+        let (mut kept, next) = dir.start();
+        assert!(next > last && next - last <= STEP, "{next} after {last}");
+        assert_eq!(parse(&fs::read(dir.file()).expect("read")), Some(next));
+        last = kept.above(next + (1 << 40)).expect("written");
+        assert!(last > next + (1 << 40));
+        assert_eq!(parse(&fs::read(dir.file()).expect("read")), Some(last));
+    }
+    fs::write(dir.file(), "rackweave incarnation 1 7 00000000\n").expect("write");
+    assert!(dir.start().1 >= FIRST, "what does not match its checksum is drawn anew");
+    assert!(next(u64::MAX - 1, STEP - 1).is_err(), "the end is an error, not a number from before");
+    assert_eq!(next(u64::MAX - 1, STEP).expect("one is left"), u64::MAX);
+}
+
+#[test]
+fn a_counter_that_cannot_be_written_is_no_incarnation() {
+    let dir = Temp::new("unwritable");
+    let (mut kept, first) = dir.start();
+    fs::create_dir(dir.0.join(format!("{INCARNATION_FILE}.new"))).expect("in the way");
+    kept.above(0).unwrap_err();
+    assert_eq!(parse(&fs::read(dir.file()).expect("read")), Some(first));
+}
+
+/// One node: its directory, a copy of its counter from some time, and its process.
+struct Node {
+    dir: Temp,
+    copy: Option<Vec<u8>>,
+    kept: Kept,
+    end: Endpoint,
+}
+
+/// Nodes that speak to each other, and every key and nonce that left them.
+struct World {
+    nodes: BTreeMap<NodeId, Node>,
+    now: Time,
+    used: BTreeSet<(NodeId, u64, u64)>,
+    flying: VecDeque<(NodeId, Bytes)>,
+    delivered: BTreeSet<(NodeId, NodeId, u64)>,
+    renewed: u64,
+}
+
+const NODES: [NodeId; 3] = [NodeId(2), NodeId(3), NodeId(4)];
+
+fn message(from: NodeId, number: u64) -> Message {
+    let mut head = vec![0; header::HEAD_BYTES + 8];
+    head[0] = rackweave_core::msg::Op::Peer as u8;
+    head[9] = 1;
+    head[12..16].copy_from_slice(&from.0.to_be_bytes());
+    head[40..48].copy_from_slice(&number.to_be_bytes());
+    head[56..60].copy_from_slice(&8u32.to_be_bytes());
+    Message { head: head.into(), data: Bytes::new() }
+}
+
+impl World {
+    fn endpoint(node: NodeId, incarnation: u64) -> Endpoint {
+        let keys = Keys::one(KeyId(3), [9; 32]).expect("a key");
+        Endpoint::new(Config::default(), node, incarnation, keys, incarnation).expect("configuration")
+    }
+    fn new() -> World {
+        let node = |id: NodeId| {
+            let dir = Temp::new(&format!("world-{}", id.0));
+            let (kept, incarnation) = dir.start();
+            (id, Node { dir, copy: None, kept, end: World::endpoint(id, incarnation) })
+        };
+        let (now, flying) = (Time(1_000_000), VecDeque::new());
+        let nodes = NODES.map(node).into();
+        World { nodes, now, used: BTreeSet::new(), flying, delivered: BTreeSet::new(), renewed: 0 }
+    }
+    /// What is sent in a millisecond arrives in it.
+    fn turn(&mut self) {
+        self.now += Span::from_millis(1);
+        for (&id, node) in &mut self.nodes {
+            node.end.handle_timeout(self.now);
+            while let Some(t) = node.end.poll_transmit(self.now) {
+                for d in t.bytes.chunks(t.segment.unwrap_or(t.bytes.len())) {
+                    let p = header::parse(d).expect("well formed");
+                    assert!(p.kind != Kind::Bare && p.source == id);
+                    let new = self.used.insert((id, p.incarnation, p.counter));
+                    assert!(
+                        new,
+                        "node {} has used counter {:x} of incarnation {} before",
+                        id.0, p.counter, p.incarnation
+                    );
+                    self.flying.push_back((t.to, Bytes::copy_from_slice(d)));
+                }
+            }
+        }
+        for (to, d) in std::mem::take(&mut self.flying) {
+            let r = Received { datagram: d[..].into(), at: self.now, marked: false };
+            self.nodes.get_mut(&to).expect("a node").end.receive(self.now, r);
+        }
+        for (&id, node) in &mut self.nodes {
+            while let Some(event) = node.end.poll_event() {
+                match event {
+                    Event::Delivered(d) => {
+                        let number = u64::from_be_bytes(d.message.head[40..48].try_into().expect("8 bytes"));
+                        self.delivered.insert((d.from, id, number));
+                    }
+                    Event::Outdated { newest } if newest > node.end.incarnation() => {
+                        self.renewed += 1;
+                        node.end.renew(node.kept.above(newest).expect("written"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    /// Each says something to each, again and again as nodes do, until it has arrived.
+    fn all_hear_each_other(&mut self, number: u64) {
+        let pairs = || NODES.into_iter().flat_map(|a| NODES.map(|b| (a, b))).filter(|(a, b)| a != b);
+        for turn in 0.. {
+            if pairs().all(|(a, b)| self.delivered.contains(&(a, b, number))) {
+                return;
+            }
+            assert!(turn < 2_000, "not back within 2 s of virtual time");
+            if turn % 100 == 0 {
+                let missing: Vec<_> = pairs().filter(|(a, b)| !self.delivered.contains(&(*a, *b, number))).collect();
+                for (a, b) in missing {
+                    let how = SendOptions { deadline: self.now + Span::from_secs(1), token: 0 };
+                    let _ = self.nodes.get_mut(&a).expect("a node").end.send(self.now, b, message(a, number), how);
+                }
+            }
+            self.turn();
+        }
+    }
+    fn restart(&mut self, id: NodeId, fate: u64) {
+        let node = self.nodes.get_mut(&id).expect("a node");
+        let file = node.dir.file();
+        match fate {
+            0 => fs::remove_dir_all(&node.dir.0).expect("lost"),
+            1 => node.copy = Some(fs::read(&file).expect("copied")),
+            2 => drop(node.copy.as_ref().map(|copy| fs::write(&file, copy).expect("restored"))),
+            3 => fs::write(&file, "rackweave incarnation 1 5").expect("damaged"),
+            _ => {}
+        }
+        let (kept, incarnation) = node.dir.start();
+        (node.kept, node.end) = (kept, World::endpoint(id, incarnation));
+    }
+}
+
+/// Processes that start again with their directory, without it, with a copy of it from before, and with a damaged one: no
+/// clock has a part in it, no key and nonce are used twice, and everybody is heard again at once.
+#[test]
+fn no_key_and_nonce_repeat_however_nodes_are_started_again() {
+    let (mut w, mut rng) = (World::new(), Rng::new(11));
+    for round in 0..60 {
+        w.all_hear_each_other(round);
+        for _ in 0..=rng.below(2) {
+            let id = NODES[rng.below(3) as usize];
+            w.restart(id, rng.below(6));
+        }
+    }
+    w.all_hear_each_other(60);
+    assert!(w.renewed >= 5, "only {} were below what a peer remembered", w.renewed);
+    assert!(w.used.len() > 1_000);
+}
