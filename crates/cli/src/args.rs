@@ -218,6 +218,9 @@ pub struct NodeConfig {
     /// Write its datagrams as a capture
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+    /// Say signs of life on standard output, for the process that started it
+    #[arg(long)]
+    pub supervised: bool,
 }
 
 #[derive(Debug, Subcommand)]

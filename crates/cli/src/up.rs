@@ -81,10 +81,13 @@ pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
         Node::Switch { data_plane, .. } => data_plane.map(kind),
         _ => None,
     };
-    let (config, pcap) = (config.config.clone(), config.pcap.clone());
+    let (supervised, config, pcap) = (config.supervised, config.config.clone(), config.pcap.clone());
     let replace_ssd = matches!(a, Node::Server { replace_ssd: true, .. });
-    let options = NodeOptions { data: data.into(), config, name, data_plane, nbd, http, pcap, replace_ssd };
-    node::run(&options, |facts| {
+    let options = NodeOptions { data: data.into(), config, name, data_plane, nbd, http, pcap, replace_ssd, supervised };
+    node::run(&options, move |facts| {
+        if supervised {
+            return;
+        }
         let mut out = std::io::stdout().lock();
         let (name, address) = facts.node.clone().unwrap_or_default();
         let _ = writeln!(out, "{name} on {address}");

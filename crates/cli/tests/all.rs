@@ -11,6 +11,8 @@ mod damage;
 mod eval;
 #[path = "all/faults.rs"]
 mod faults;
+#[path = "all/hangs.rs"]
+mod hangs;
 #[path = "all/harness.rs"]
 mod harness;
 #[path = "all/hostile.rs"]

@@ -1,6 +1,6 @@
 //! Requests from outside (a gateway session, the command line, a workload) and their answers.
 
-use crate::id::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
+use crate::id::{Epoch, Incarnation, NodeId, SetId, SsdId, VolumeId, VssdId};
 use crate::msg::Class;
 use crate::node::Layout;
 use crate::payload::Payload;
@@ -139,6 +139,12 @@ pub enum AdminOp {
     /// The server belongs to the rack no more; it holds no vSSD that a set needs.
     ServerRemove {
         server: NodeId,
+    },
+    /// From who started the server's process and saw it end: nothing serves under that incarnation any more, so its lease
+    /// ends at once (protocol rule 2). Of another incarnation than the server's present one it changes nothing.
+    ServerEnded {
+        server: NodeId,
+        incarnation: Incarnation,
     },
 }
 

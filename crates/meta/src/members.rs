@@ -18,6 +18,8 @@ pub struct Server {
     pub live_since: Time,
     /// Its lease has ended for certain at this instant of the service's clock.
     pub lease_ends: Time,
+    /// Its process has ended, as its supervisor saw: late heartbeats of this incarnation renew nothing.
+    pub ended: bool,
     /// The drive of this incarnation; [`DriveId::NONE`]: it said none.
     pub drive: DriveId,
     /// What that had lost when this incarnation recovered it.
@@ -181,7 +183,8 @@ impl<S: Servers> Judge<'_, S> {
     /// heartbeat from before.
     fn survivors<'a>(&self, of: &'a [Member], all: &[&Member]) -> impl Iterator<Item = &'a Member> {
         let lost_at = all.iter().filter_map(|m| self.lost_at(m)).max();
-        let expired = all.iter().any(|m| self.life(m) == Life::Expired);
+        // Not by the word of who saw its process end: that is no matter of clocks.
+        let expired = all.iter().any(|m| self.life(m) == Life::Expired && !self.servers.server(m.server).ended);
         of.iter().filter(move |m| {
             let s = self.servers.server(m.server);
             m.role == Role::Member

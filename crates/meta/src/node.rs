@@ -9,7 +9,8 @@ use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
 };
 use rackweave_core::{
-    DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, SsdId, Time, VolumeId, VssdId,
+    DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, SsdId, Time, VolumeId,
+    VssdId,
 };
 
 use crate::clear::Clearing;
@@ -27,6 +28,8 @@ use crate::{MetaConfig, MetaError};
 const ANSWERS_MAX: usize = 1_024;
 /// Looks at leases so often within a lease's time.
 const TICKS_A_LEASE: u64 = 4;
+/// And at least so often, however long leases are.
+const TICK_MAX: Span = Span::from_millis(125);
 
 #[derive(Debug)]
 pub(crate) struct Set {
@@ -488,6 +491,10 @@ impl Meta {
             AdminOp::ServerAdd => self.add_server(now),
             AdminOp::ServerDrain { server } => self.drain(now, *server, fx),
             AdminOp::ServerRemove { server } => self.remove(now, *server),
+            AdminOp::ServerEnded { server, incarnation } => {
+                self.server_ended(now, *server, *incarnation, fx);
+                Ok(ReplyData::Done)
+            }
             AdminOp::VolumeInfo { name } => Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?))),
             AdminOp::VolumeList => Ok(ReplyData::Volumes(self.volumes.list())),
             AdminOp::RackStatus => Ok(ReplyData::Rack(Box::new(self.status(now)))),
@@ -523,7 +530,7 @@ impl Meta {
         if now < self.tick_at {
             return;
         }
-        self.tick_at = now + self.cfg.lease / TICKS_A_LEASE;
+        self.tick_at = now + (self.cfg.lease / TICKS_A_LEASE).min(TICK_MAX);
         self.begin_moves(now, fx);
         self.balance(now, fx);
         let mut changed = false;

@@ -68,6 +68,7 @@ impl Meta {
             heard_at: Some(now),
             live_since: now,
             lease_ends: now + self.cfg.lease_bound(),
+            ended: false,
             drive,
             losses,
         };
@@ -109,6 +110,18 @@ impl Meta {
         news || r.epoch != s.view.epoch
     }
 
+    /// The server's process is gone, says who started it: no lease of that incarnation is waited for. This is forgotten with
+    /// this life of the service, and the lease then ends by itself.
+    pub(crate) fn server_ended(&mut self, now: Time, node: NodeId, incarnation: Incarnation, fx: &mut Effects) {
+        let Some(server) = self.servers.known.get_mut(&node) else { return };
+        if server.incarnation != incarnation || incarnation == Incarnation(0) {
+            return;
+        }
+        server.ended = true;
+        server.lease_ends = server.lease_ends.min(now);
+        self.review_server(now, node, fx);
+    }
+
     /// The common case costs two map look-ups a vSSD and one message.
     pub(crate) fn heartbeat(
         &mut self,
@@ -121,7 +134,8 @@ impl Meta {
     ) {
         let bound = self.cfg.lease_bound();
         let Some(server) = self.servers.known.get_mut(&src) else { return };
-        if server.incarnation != incarnation && !mutant!("meta.heartbeat.other-life") {
+        let other = server.incarnation != incarnation && !mutant!("meta.heartbeat.other-life");
+        if other || server.ended {
             return;
         }
         let (back, first) = (now >= server.lease_ends, server.heard_at.is_none());

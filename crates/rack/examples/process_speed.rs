@@ -187,6 +187,7 @@ fn be_the_switch(directory: &Path) -> Result<(), Failure> {
         http: None,
         pcap: None,
         replace_ssd: false,
+        supervised: false,
     };
     Ok(node::run(&options, |_| {})?)
 }

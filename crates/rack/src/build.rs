@@ -28,6 +28,9 @@ const LAYOUT_CLIENTS: u32 = 1024;
 const EXPORTED_PER_MILLE: u64 = 880;
 /// Heartbeats in the span of a lease.
 const HEARTBEATS_PER_LEASE: u64 = 5;
+/// Longest time between them: a metadata service that hangs finds each lease renewed so long ago at the most, and who goes on
+/// without a lost member is heard again after it.
+const HEARTBEAT_MAX: Span = Span::from_millis(100);
 
 /// Why a rack's nodes cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -244,7 +247,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     }
     c.drift_ppm = cfg.lease.drift_ppm;
     (c.sched, c.reads_per_die) = (cfg.sched.config(), cfg.sched.reads_per_die);
-    c.heartbeat_every = cfg.lease() / HEARTBEATS_PER_LEASE;
+    c.heartbeat_every = (cfg.lease() / HEARTBEATS_PER_LEASE).min(HEARTBEAT_MAX);
     c.gc = gc(cfg);
     c.tells_load = redirect(cfg) == Redirect::Load;
     Ok(c)

@@ -2,6 +2,7 @@
 
 mod drives;
 mod egress;
+mod leases;
 mod limits;
 mod moves;
 mod overload;

@@ -169,7 +169,8 @@ impl Server {
         self.misrouted
     }
 
-    fn incarnation(&self) -> Incarnation {
+    /// Under which the metadata service took it in; zero before.
+    pub fn incarnation(&self) -> Incarnation {
         self.registration.incarnation.unwrap_or_default()
     }
 

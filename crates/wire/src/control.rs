@@ -158,6 +158,7 @@ wire_enum!(AdminOp, "administration", {
     14 => ServerAdd,
     15 => ServerDrain { server },
     16 => ServerRemove { server },
+    17 => ServerEnded { server, incarnation },
 });
 
 wire_enum!(ReplyData, "answer's data", {

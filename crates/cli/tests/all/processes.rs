@@ -250,10 +250,14 @@ fn a_policy_reaches_everybody_or_it_is_said_whom_not() {
     let shown = r.ok(&["policy", "show"]);
     assert!(!shown.contains("does not answer") && !shown.contains("policy = "), "{shown}");
     let switch = pid_of(&r.status(), "switch");
+    // Who would end it.
+    r.signal(libc::SIGSTOP);
     signal(switch, libc::SIGSTOP);
     let shown = r.ok(&["policy", "show"]);
     assert!(shown.starts_with("baseline\n") && shown.contains("switch does not answer"), "{shown}");
     signal(switch, libc::SIGCONT);
+    r.signal(libc::SIGCONT);
+    assert_eq!(pid_of(&r.status(), "switch"), switch, "both stood still: it is not ended for that");
     r.stop();
     for args in [&["policy", "set", "rackblox"][..], &["policy", "show"]] {
         let e = r.fails(1, args);

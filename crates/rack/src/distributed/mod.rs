@@ -1,7 +1,7 @@
 //! A process for each node: the loop of [`crate::embedded`] around one node, with a network to the others.
 //!
 //! Reading order: [`crate::hosts`] (who is where), [`net`], [`udp`], [`stamps`], `notes` and [`streams`] (packets between processes), [`incarnation`] (which process of a node), [`node`] (one process),
-//! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`namespaces`] (hosts for
+//! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`watch`] (whether they live), [`namespaces`] (hosts for
 //! them), [`ask`] (their state put together), [`channel`] (from another host). Keys: [`key`], [`rotate`], [`authority`].
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
@@ -23,6 +23,7 @@ pub mod rotate;
 pub mod stamps;
 pub mod streams;
 pub mod udp;
+pub mod watch;
 
 use std::io;
 use std::net::SocketAddr;

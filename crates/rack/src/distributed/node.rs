@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use rackweave_core::{Layout, RackId, SsdId};
+use rackweave_core::{Layout, RackId, Span, SsdId};
 use rackweave_transport::Keys;
 
 use super::incarnation::{INCARNATION_FILE, Incarnations, Kept};
 use super::kernel::KernelNode;
 use super::net::{Links, Net, NetError};
+use super::watch::{BEAT, Beat};
 use super::{DistributedError, addresses, channel, key, refuse_together};
 use crate::capture::Capture;
 use crate::config::{MemorySection, RackConfig};
@@ -42,6 +43,8 @@ pub struct NodeOptions {
     pub pcap: Option<PathBuf>,
     /// Of a server: its SSD is gone, and it begins with an empty one.
     pub replace_ssd: bool,
+    /// Says signs of life on standard output ([`super::watch`]).
+    pub supervised: bool,
 }
 
 /// Of nodes other than the metadata service, which store nothing.
@@ -128,7 +131,9 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let lost = Lost { path: up::device_path(&dir, ssd), server: ssd, drive_of };
     let (key_file, ready, first_ssd) = (hosts.key_file.clone(), Box::new(ready), SsdId(ssd));
     let memory = cfg.memory.clone();
-    let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut };
+    let every = if name == NodeName::Switch { BEAT } else { Span(u64::MAX) };
+    let beat = options.supervised.then(|| Beat::new(every)).transpose()?;
+    let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut, beat };
     if name == NodeName::Meta {
         let (store, saved, rack) = up::store(&dir)?;
         let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
@@ -191,6 +196,7 @@ struct Run {
     lost: Lost,
     /// Nodes to which nothing gets through from the start.
     cut: Vec<String>,
+    beat: Option<Beat>,
 }
 
 /// What is wrong if the metadata service refuses the server.
@@ -229,6 +235,9 @@ impl Run {
         let mut serve = Serve::new(engine, asked, Some(self.net), self.facts, syncer, self.signal, self.listeners)?;
         serve.keys_in(self.key_file);
         serve.limit_memory(&self.memory);
+        if let Some(beat) = self.beat {
+            serve.beat_by(beat);
+        }
         // Its own vSSDs serve when the others are there, too: it is reachable now.
         serve.when_ready(0, self.ready);
         if let Some(admitted) = self.admitted {

@@ -18,10 +18,11 @@ use rackweave_dataplane::netns::enter;
 use super::held::is_held;
 pub(super) use super::held::{hold_server, let_server_start};
 use super::namespaces::Namespaces;
+use super::watch::{SILENT, SILENT_MAX, Watch};
 use super::{DistributedError, addresses, ask, key, node, refuse_together};
 use crate::config::RackConfig;
 use crate::embedded::clock::Clock;
-use crate::embedded::control::{Answer, Command as Question, Status};
+use crate::embedded::control::{self, Answer, Command as Question, Status};
 use crate::embedded::datadir::{DataDir, DataDirError};
 use crate::embedded::net::Address;
 use crate::embedded::poll::{Interest, Poll, Ready, drain_bytes};
@@ -56,8 +57,12 @@ const STOP_WAIT: Span = Span::from_secs(15);
 const LEFT_OVER_WAIT: Span = Span::from_secs(5);
 /// Bytes kept of a node's last line.
 const LINE_MAX: usize = 400;
+/// How often the metadata service is told that a server has ended, if it does not answer within [`READY_WAIT`].
+const TELL_TRIES: usize = 5;
 
 const TOKEN_SIGNAL: u64 = u64::MAX;
+/// In the token of a node's standard output; without it, its standard error.
+const TOKEN_BEAT: u64 = 1 << 32;
 
 /// When a node is started again that ran for so long; `next`: what it waited for if it had ended by itself, soon, before.
 fn restart_after(ran: Span, killed: bool, next: &mut Span) -> Span {
@@ -70,6 +75,11 @@ fn restart_after(ran: Span, killed: bool, next: &mut Span) -> Span {
 struct Node {
     name: NodeName,
     child: Option<(Child, ChildStderr)>,
+    watch: Option<Watch>,
+    /// A switch that says nothing for so long is ended.
+    silent: Span,
+    /// It was ended since it hung.
+    hung: bool,
     started: Time,
     /// The next time it ends by itself, if that is soon, it is started again after this.
     delay: Span,
@@ -79,6 +89,21 @@ struct Node {
     last: Vec<u8>,
     /// How often it was started.
     starts: u32,
+}
+
+/// Tells the metadata service that a server's process has ended, from a thread of its own: the service may hang. Without its
+/// answer the lease ends by itself.
+fn end_lease(data: &Path, server: u32, incarnation: u64) {
+    if incarnation == 0 {
+        return;
+    }
+    let meta = data.join(NodeName::Meta.to_string());
+    let tell = move || {
+        let ended = Question::ServerEnded { server, incarnation };
+        let _ = (0..TELL_TRIES).find(|_| control::ask(&meta, &ended, READY_WAIT).is_ok());
+    };
+    // Nothing is lost without it but time.
+    let _ = std::thread::Builder::new().name("end-lease".into()).spawn(tell);
 }
 
 /// All of them.
@@ -274,7 +299,35 @@ fn pause() {
 
 impl Node {
     fn new(name: NodeName) -> Node {
-        Node { name, child: None, started: Time::ZERO, delay: RESTART, again: Time::ZERO, last: Vec::new(), starts: 0 }
+        Node {
+            name,
+            child: None,
+            watch: None,
+            silent: SILENT,
+            hung: false,
+            started: Time::ZERO,
+            delay: RESTART,
+            again: Time::ZERO,
+            last: Vec::new(),
+            starts: 0,
+        }
+    }
+
+    /// When it is to be looked at whether it hangs: a switch only. What others keep in memory is worth waiting for.
+    fn look_at(&self) -> Time {
+        let watched =
+            self.watch.as_ref().filter(|_| self.name == NodeName::Switch && self.child.is_some() && !self.hung);
+        watched.map_or(Time::MAX, |w| w.due(self.silent))
+    }
+
+    fn end_if_it_hangs(&mut self, now: Time) {
+        if now < self.look_at() || !self.watch.as_mut().is_some_and(|w| w.hangs(now, self.silent)) {
+            return;
+        }
+        let _ =
+            writeln!(io::stderr(), "rackweave: {} hangs: no sign of life for {}; it is ended", self.name, self.silent);
+        self.hung = true;
+        self.signal(libc::SIGKILL);
     }
 
     /// Passes on what the process wrote, and keeps the last line. False: it has ended.
@@ -325,9 +378,12 @@ impl Processes {
             }
             let until = self.nodes.iter().filter(|n| n.child.is_none()).map(|n| n.again).min().unwrap_or(Time::MAX);
             let until = if ready.is_some() { until.min(next_ask) } else { until };
+            let until = self.nodes.iter().map(Node::look_at).fold(until, Time::min);
             let planned = (until != Time::MAX).then(|| until.since(now));
             self.poll.wait(planned, &mut events)?;
             self.take_in(&events, ready.is_some())?;
+            let now = self.clock.read();
+            self.nodes.iter_mut().for_each(|n| n.end_if_it_hangs(now));
         }
         Ok(())
     }
@@ -350,14 +406,14 @@ impl Processes {
         let name = self.nodes[i].name;
         let failed = |error| DistributedError::Spawn { name, error };
         let mut c = Command::new(&self.program);
-        c.arg("node").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        c.arg("node").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (kind, number) = match name {
             NodeName::Meta => ("meta", None),
             NodeName::Switch => ("switch", None),
             NodeName::Server(i) => ("server", Some(i)),
             NodeName::Gateway(i) => ("gateway", Some(i)),
         };
-        c.arg(kind).arg("--config").arg(&self.config).arg("--data").arg(&self.data);
+        c.arg(kind).arg("--supervised").arg("--config").arg(&self.config).arg("--data").arg(&self.data);
         if let Some(n) = number {
             c.arg("--id").arg(n.to_string());
         }
@@ -401,7 +457,12 @@ impl Processes {
         let mut child = c.spawn().map_err(failed)?;
         let stderr = child.stderr.take().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
         self.poll.add(stderr.as_raw_fd(), i as u64, Interest::READ).map_err(failed)?;
+        let watch = child.stdout.take().map(|out| Watch::new(child.id(), out));
+        if let Some(watch) = &watch {
+            self.poll.add(watch.as_raw_fd(), TOKEN_BEAT | i as u64, Interest::READ).map_err(failed)?;
+        }
         let node = &mut self.nodes[i];
+        (node.watch, node.hung) = (watch, false);
         node.last.clear();
         (node.child, node.started) = (Some((child, stderr)), now);
         Ok(())
@@ -415,13 +476,21 @@ impl Processes {
                 self.signals += 1;
                 continue;
             }
+            if e.token & TOKEN_BEAT != 0 {
+                self.beat(now, (e.token ^ TOKEN_BEAT) as usize)?;
+                continue;
+            }
             let i = e.token as usize;
             if self.nodes[i].hear() {
                 continue;
             }
+            let incarnation = self.nodes[i].watch.as_ref().map_or(0, |w| w.incarnation);
             let Some((name, status, last)) = self.ended(now, i)? else { continue };
             if starting {
                 return Err(DistributedError::Child { name, status: status.to_string(), last }.into());
+            }
+            if let NodeName::Server(server) = name {
+                end_lease(&self.data, server, incarnation);
             }
             if is_held(&self.data, name) {
                 (self.nodes[i].again, self.nodes[i].delay) = (now + HELD_LOOK, RESTART);
@@ -435,15 +504,32 @@ impl Processes {
         Ok(())
     }
 
+    /// A node said something, or closed its standard output.
+    fn beat(&mut self, now: Time, i: usize) -> io::Result<()> {
+        let Some(watch) = &mut self.nodes[i].watch else { return Ok(()) };
+        if !watch.hear(now) {
+            self.poll.remove(watch.as_raw_fd())?;
+            watch.closed();
+        }
+        Ok(())
+    }
+
     /// A node's standard error was closed: it has ended.
     fn ended(&mut self, now: Time, i: usize) -> io::Result<Option<(NodeName, ExitStatus, String)>> {
         let node = &mut self.nodes[i];
         let Some((mut child, stderr)) = node.child.take() else { return Ok(None) };
         self.poll.remove(stderr.as_raw_fd())?;
+        if let Some(watch) = node.watch.take().filter(|w| !w.is_closed()) {
+            self.poll.remove(watch.as_raw_fd())?;
+        }
         let status = child.wait()?;
         let killed = status.signal() == Some(libc::SIGKILL);
-        let delay = restart_after(now.since(node.started), killed, &mut node.delay);
-        node.again = now + delay;
+        let ran = now.since(node.started);
+        let delay = restart_after(ran, killed, &mut node.delay);
+        if node.hung {
+            node.silent = if ran < STARTED_WELL { (node.silent * 2).min(SILENT_MAX) } else { SILENT };
+        }
+        node.again = if node.hung { now } else { now + delay };
         let last = String::from_utf8_lossy(&node.last).trim().trim_start_matches("rackweave: ").to_string();
         Ok(Some((node.name, status, last)))
     }

@@ -81,6 +81,11 @@ pub enum Command {
     ServerStart {
         server: u32,
     },
+    /// From who started the server's process and saw it end: of that incarnation no lease is waited for.
+    ServerEnded {
+        server: u32,
+        incarnation: u64,
+    },
     /// From now on nothing gets through between these nodes, named as in `status`.
     LinkCut {
         a: String,

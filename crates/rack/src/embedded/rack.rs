@@ -276,6 +276,12 @@ impl Describe for RackNodes {
             }
         }
     }
+    fn incarnation(&self) -> u64 {
+        match self.hosted {
+            Hosted::All => 0,
+            Hosted::One { .. } => self.servers.iter().flatten().next().map_or(0, |s| s.incarnation().0),
+        }
+    }
     fn rack(&self) -> Option<RackId> {
         self.servers.iter().flatten().next().and_then(Server::rack)
     }

@@ -35,6 +35,7 @@ use super::status::{Describe, Facts};
 use super::syncer::Syncer;
 use crate::config::MemorySection;
 use crate::distributed::net::Net;
+use crate::distributed::watch::Beat;
 use rackweave_device::FileIo;
 
 /// Connections at once: 512 clients, and some that ask how things are. Descriptors are limited, and so is each one's share of
@@ -166,6 +167,8 @@ pub struct Serve<N, F, M> {
     reopen: Option<Reopen<F>>,
     /// Keeps the policy for the next start, if that is done here.
     keep: Option<Keep>,
+    /// Signs of life for who started the process.
+    beat: Option<Beat>,
     /// Servers that begin again when their devices' last syncs have ended, and who asked.
     starting: Vec<(u32, Place)>,
 }
@@ -229,8 +232,14 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             piece: BytesMut::new(),
             reopen: None,
             keep: None,
+            beat: None,
             starting: Vec::new(),
         })
+    }
+
+    /// Says signs of life from now on.
+    pub fn beat_by(&mut self, beat: Beat) {
+        self.beat = Some(beat);
     }
 
     /// Where the cluster's keys are, if it has any.
@@ -295,6 +304,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             self.send_touched();
             self.send_packets(now)?;
             self.go_on_stopping(now);
+            if let Some(beat) = &mut self.beat {
+                beat.turn(now, self.engine.nodes.incarnation());
+            }
             let planned = if quiet && self.stage != Stage::Stopped { self.sleep(now) } else { Span::ZERO };
             match &mut self.net {
                 Some(net) => {
@@ -332,6 +344,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         }
         if let Some(net) = &self.net {
             until = until.min(net.deadline());
+        }
+        if let Some(beat) = &self.beat {
+            until = until.min(beat.deadline());
         }
         until.since(now)
     }

@@ -34,6 +34,10 @@ pub trait Describe {
     fn rack(&self) -> Option<RackId> {
         None
     }
+    /// The incarnation that the metadata service gave the server that runs here alone; 0: none.
+    fn incarnation(&self) -> u64 {
+        0
+    }
 }
 
 /// Facts about the rack that never change while it runs.

@@ -396,7 +396,8 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> AdminOp {
-        match self.below(17) {
+        match self.below(18) {
+            17 => AdminOp::ServerEnded { server: NodeId(self.u32()), incarnation: Incarnation(self.u64()) },
             16 => AdminOp::VssdMove {
                 vssd: VssdId(self.u32()),
                 to: if self.bool() { Some(NodeId(self.u32())) } else { None },

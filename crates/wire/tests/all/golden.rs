@@ -98,6 +98,10 @@ fn controls() -> Vec<(&'static str, Control)> {
         ("admin_server_add", admin(AdminOp::ServerAdd)),
         ("admin_server_drain", admin(AdminOp::ServerDrain { server: NodeId(3) })),
         ("admin_server_remove", admin(AdminOp::ServerRemove { server: NodeId(3) })),
+        (
+            "admin_server_ended",
+            admin(AdminOp::ServerEnded { server: NodeId(3), incarnation: Incarnation(0x0102_0304) }),
+        ),
         ("admin_reply_servers", Control::AdminReply(Ok(Box::new(ReplyData::Servers(vec![server]))))),
         ("admin_reply_unfit", Control::AdminReply(Err(Box::new(refused)))),
     ]

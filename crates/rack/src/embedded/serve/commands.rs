@@ -1,7 +1,7 @@
 //! What the command line asks of a running rack: commands for the metadata service, reports of this process.
 
 use rackweave_core::request::{AdminOp, RackStatus, RequestOp, ServerStatus, VolumeInfo};
-use rackweave_core::{Layout, NodeId, SetId, Time, VssdId};
+use rackweave_core::{Incarnation, Layout, NodeId, SetId, Time, VssdId};
 use rackweave_device::FileIo;
 
 use super::{Place, Serve, Waiter};
@@ -51,7 +51,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             }
             Command::ServerList => AdminOp::Servers,
             Command::ServerAdd => AdminOp::ServerAdd,
-            Command::ServerDrain { .. } | Command::ServerRemove { .. } | Command::VssdMove { .. } => match moves(&c) {
+            Command::ServerDrain { .. }
+            | Command::ServerRemove { .. }
+            | Command::ServerEnded { .. }
+            | Command::VssdMove { .. } => match moves(&c) {
                 Ok(op) => op,
                 Err(message) => return self.answer(self.clock.now(), place, &Answer::Error { message }),
             },
@@ -169,6 +172,9 @@ fn moves(c: &Command) -> Result<AdminOp, String> {
     match c {
         Command::ServerDrain { server } => Ok(AdminOp::ServerDrain { server: node(*server)? }),
         Command::ServerRemove { server } => Ok(AdminOp::ServerRemove { server: node(*server)? }),
+        Command::ServerEnded { server, incarnation } => {
+            Ok(AdminOp::ServerEnded { server: node(*server)?, incarnation: Incarnation(*incarnation) })
+        }
         Command::VssdMove { vssd, to } => Ok(AdminOp::VssdMove { vssd: VssdId(*vssd), to: to.map(node).transpose()? }),
         _ => Err("this moves nothing".into()),
     }

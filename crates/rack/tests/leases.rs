@@ -1,0 +1,143 @@
+//! What clients notice of a metadata service that hangs, and of a server that is lost (protocol rule 2).
+
+use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet};
+use rackweave_core::request::{AdminOp, ReplyData, RequestOp};
+use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, Span, VolumeId, VssdId};
+use rackweave_rack::sim::{Contents, SimConfig};
+
+use crate::rig::{Rig, has_rig, small};
+
+struct Rack {
+    rig: Rig,
+    volume: VolumeId,
+}
+
+has_rig!(Rack);
+
+impl Rack {
+    /// Three servers: without one, two copies are left of each set.
+    fn new(lease_ms: u64, seed: u64) -> Rack {
+        let mut cfg = small(3, 64);
+        cfg.lease.span_ms = lease_ms;
+        let mut rig = Rig::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(seed) });
+        let volume = rig.volume("v", 1 << 20).id;
+        rig.run(Span::from_secs(1));
+        Rack { rig, volume }
+    }
+    /// How long a request takes, in whole milliseconds.
+    fn took(&mut self, op: RequestOp) -> Span {
+        let (start, ask) = (self.sim.now(), self.submit(op));
+        assert!(self.wait(ask).is_ok());
+        self.sim.now().since(start)
+    }
+    fn write(&mut self, n: u64) -> Span {
+        let data = Payload::elided(4096, n << 30);
+        self.took(RequestOp::Write { volume: self.volume, offset: n % 64 * 4096, data, fua: n % 7 == 0 })
+    }
+    fn read(&mut self, n: u64) -> Span {
+        self.took(RequestOp::Read { volume: self.volume, offset: n % 64 * 4096, len: 4096 })
+    }
+    /// Nothing gets to the metadata service or from it.
+    fn hang(&mut self, hangs: bool) {
+        let all = self.sim.engine().layout().nodes();
+        for n in (0..all).map(NodeId).filter(|&n| n != Layout::META) {
+            self.sim.engine_mut().net().block(Layout::META, n, hangs);
+            self.sim.engine_mut().net().block(n, Layout::META, hangs);
+        }
+    }
+    fn lose(&mut self, server: u32) -> Incarnation {
+        let incarnation = self.sim.server(server).expect("it runs").incarnation();
+        let node = self.node(server);
+        self.sim.crash(node);
+        incarnation
+    }
+    fn word(&mut self, server: u32, incarnation: Incarnation) {
+        let op = AdminOp::ServerEnded { server: self.node(server), incarnation };
+        assert_eq!(self.admin(op), Ok(ReplyData::Done));
+    }
+}
+
+/// Leases are renewed often enough, whenever it begins to hang, and nothing but leases waits for it.
+#[test]
+fn a_metadata_service_that_hangs_for_five_seconds_costs_nothing_while_leases_stand() {
+    let mut worst = Span::ZERO;
+    for phase in 0..12 {
+        let mut r = Rack::new(6000, phase);
+        r.run(Span::from_millis(phase * 110));
+        r.hang(true);
+        let end = r.sim.now() + Span::from_secs(5);
+        for n in 0.. {
+            worst = worst.max(r.write(n)).max(r.read(n + 1));
+            if r.sim.now() >= end {
+                break;
+            }
+            r.run(Span::from_millis(7));
+        }
+        r.hang(false);
+        for n in 0..100 {
+            worst = worst.max(r.write(n)).max(r.read(n + 1));
+        }
+    }
+    println!("longest request while the metadata service hangs for 5 s, lease 6 s: {worst}");
+    assert!(worst <= Span::from_millis(50), "{worst}");
+}
+
+/// How long a write waits when a server is lost; `word`: its supervisor says so at once.
+fn pause(lease_ms: u64, word: bool) -> Span {
+    let mut r = Rack::new(lease_ms, 5);
+    r.write(1);
+    let lost = r.lose(1);
+    let start = r.sim.now();
+    if word {
+        r.word(1, lost);
+    }
+    r.write(2);
+    r.sim.now().since(start)
+}
+
+#[test]
+fn a_write_waits_for_the_lease_of_a_lost_server_unless_its_supervisor_says_that_it_has_ended() {
+    println!("| lease | write pause | with the supervisor's word |");
+    for lease in [500, 6000] {
+        let (without, with) = (pause(lease, false), pause(lease, true));
+        println!("| {lease} ms | {without} | {with} |");
+        let (least, most) = (Span::from_millis(lease - 100), Span::from_millis(lease + 400));
+        assert!((least..most).contains(&without), "lease {lease} ms: {without}");
+        assert!(with <= Span::from_millis(300), "lease {lease} ms, with a word: {with}");
+    }
+}
+
+#[test]
+fn a_word_ends_the_lease_of_the_incarnation_that_it_names_for_good_and_of_no_other() {
+    let mut r = Rack::new(6000, 7);
+    let old = r.lose(1);
+    r.run(Span::from_millis(5));
+    r.start(1);
+    let serves = |r: &Rig| (0..3).all(|i| r.members(0).iter().any(|m| m.1 == i));
+    r.until("it is a member again", serves);
+    r.word(1, old);
+    r.word(1, Incarnation(0));
+    r.run(Span::from_millis(500));
+    assert!(serves(&r), "an incarnation from before ends nothing");
+    let lost = r.lose(1);
+    r.word(1, lost);
+    // A heartbeat that was under way when the process ended.
+    let (src, body) = (r.node(1), Body::Control(Control::Heartbeat { sequence: 9, vssds: Vec::new() }));
+    let header = Header {
+        op: Op::Control,
+        vssd: VssdId(0),
+        lat: 0,
+        class: Class::Gold,
+        original_vssd: VssdId(0),
+        set: SetId(0),
+        epoch: Epoch(0),
+        incarnation: lost,
+        request: 0,
+    };
+    let now = r.sim.now();
+    r.sim.engine_mut().inject(now, Packet { src, dst: Layout::META, header, body });
+    let waited = r.write(3);
+    assert!(waited <= Span::from_millis(300), "{waited}");
+    r.run(Span::from_millis(500));
+    assert!(!serves(&r), "a late heartbeat does not bring it back");
+}
