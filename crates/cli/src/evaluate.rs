@@ -109,7 +109,7 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
         // An error of ours, not of the run.
         Capture::create(path)?;
     }
-    let options = SimOptions { trace_request: a.trace_request, pcap: a.pcap.clone(), ..SimOptions::default() };
+    let options = SimOptions { trace_request: a.trace_request, pcap: a.pcap.clone() };
     let plan = match (&a.plan, a.seed) {
         (Some(path), _) => {
             let text = read(path)?;
