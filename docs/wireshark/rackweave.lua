@@ -19,7 +19,7 @@ local PEER = {
   [5] = "range validation", [6] = "credit wanted", [7] = "credit granted", [8] = "flush", [9] = "flush's answer",
   [10] = "fence", [11] = "fence's answer", [12] = "stale epoch", [13] = "digests wanted", [14] = "digests",
   [15] = "scan wanted", [16] = "scan", [17] = "block wanted", [18] = "block", [19] = "clients wanted", [20] = "clients",
-  [21] = "sums wanted", [22] = "sums", [23] = "heal", [24] = "replay", [25] = "block lost",
+  [21] = "sums wanted", [22] = "sums", [23] = "heal", [24] = "replay", [25] = "block lost", [26] = "clients", [27] = "mark lost", [28] = "lost marked",
 }
 local CONTROL = {
   [0] = "hello of a server without drive id", [1] = "welcome to a server", [2] = "heartbeat", [3] = "lease", [4] = "new view",

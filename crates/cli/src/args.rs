@@ -475,12 +475,12 @@ pub enum Volume {
 
 #[derive(Debug, Subcommand)]
 pub enum Set {
-    /// Give up servers that a set waits for after all of it crashed
+    /// Let a set that crashed whole go on without the servers it waits for, or though each of its drives lost records
     Recover {
         /// Number of the set, as `status` shows it
         set: u32,
-        /// Servers that never come back, separated by commas
-        #[arg(long, value_name = "SERVERS", value_delimiter = ',', required = true)]
+        /// Servers that never come back, separated by commas; none if the set waits for nobody but your word
+        #[arg(long, value_name = "SERVERS", value_delimiter = ',')]
         without: Vec<u32>,
         /// Really do it
         #[arg(long)]

@@ -79,6 +79,9 @@ const WARNING: &str = "what these servers alone keep is given up for good: write
      covered may be lost, flushed ones are not; should they come back, what they hold is overwritten. Repeat the \
      command with --yes if they never come back";
 
+const WITHOUT_WITNESS: &str = "nothing tells what was flushed on drives that lost records: the newest copies that are left are taken, \
+     and flushed writes may be missing without an error. Repeat the command with --yes if no drive comes back that lost nothing";
+
 pub fn set(way: &Way, command: &Set) -> Result<(), Failure> {
     let Set::Recover { set, without, yes, json } = command;
     if !yes {
@@ -89,7 +92,7 @@ pub fn set(way: &Way, command: &Set) -> Result<(), Failure> {
             let all: Vec<String> = s.sets.iter().map(|s| s.set.to_string()).collect();
             return Err(Refused::Because(format!("there is no set {set}: the rack's are {}", all.join(", "))).into());
         }
-        return Err(Refused::Because(WARNING.into()).into());
+        return Err(Refused::Because(if without.is_empty() { WITHOUT_WITNESS } else { WARNING }.into()).into());
     }
     let Answer::Done = ask(way, &Command::SetRecover { set: *set, without: without.clone() })? else {
         return Err(Refused::Unexpected.into());

@@ -153,8 +153,17 @@ pub fn status(s: &Status) -> String {
             list(&set.waits_for)
         );
     }
+    for set in s.sets.iter().filter(|set| set.waits_for_word) {
+        let _ = writeln!(
+            out,
+            "WARNING: all of set {} crashed, and each drive that it has left lost records or was replaced: what was flushed may be missing, \
+             and it does not serve before you say so (rackweave set recover {} --yes takes the newest copies there are)",
+            set.set, set.set
+        );
+    }
     let mut short: std::collections::BTreeMap<u32, Vec<u32>> = std::collections::BTreeMap::new();
-    for set in s.sets.iter().filter(|set| set.copies_missing > 0 && set.waits_for.is_empty()) {
+    let waits = |set: &&Set| !set.waits_for.is_empty() || set.waits_for_word;
+    for set in s.sets.iter().filter(|set| set.copies_missing > 0 && !waits(set)) {
         short.entry(set.copies_missing).or_default().push(set.set);
     }
     for (missing, sets) in short {

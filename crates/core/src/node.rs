@@ -133,7 +133,8 @@ trace_points! {
     /// A shadow kept its own newer block when an older copy arrived.
     FillOlderIgnored,
     /// Recovery. a: vSSD, b: blocks mapped or torn pages seen.
-    RecoveryStart, RecoveryDone, TornPage, CrcMismatch, BlockHealed, CheckpointWritten, CheckpointTorn,
+    /// BlockLost: marked as lost, as no member can read it; a: block address, b: version.
+    RecoveryStart, RecoveryDone, TornPage, CrcMismatch, BlockHealed, BlockLost, CheckpointWritten, CheckpointTorn,
     CrashBetweenProgramAndMap, TombstoneDropped,
     /// Client. a: request, b: attempt.
     ClientRetry, ClientCoordinatorChange, ClientFenced,

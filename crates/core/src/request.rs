@@ -339,6 +339,8 @@ pub enum RequestError {
     StillMissing { set: SetId, server: NodeId },
     #[error("no complete member of set {} would remain: there is nothing to recover from", .set.0)]
     NothingLeft { set: SetId },
+    #[error("set {} does not wait for the operator's word: name the servers that never come back", .set.0)]
+    NothingMissing { set: SetId },
     #[error("there is no vSSD {} in any set", .vssd.0)]
     UnknownVssd { vssd: VssdId },
     #[error("vSSD {} of set {} is moving already", .vssd.0, .set.0)]

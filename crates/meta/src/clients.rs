@@ -36,7 +36,8 @@ impl Meta {
     }
 
     pub(crate) fn map(&self, now: Time) -> RackMap {
-        let waits = |s: &Set| members::others_may_come(&s.view, &s.holders, &s.places, &self.servers, now);
+        let waits =
+            |s: &Set| members::others_may_come(&s.view, &s.holders, (&s.places, &s.evidence), &self.servers, now);
         let route = |s: &Set| SetRoute {
             set: s.view.set,
             epoch: s.view.epoch,

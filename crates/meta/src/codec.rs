@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
 //! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last; version 2, and of the present life its drive u64, what that lost (u8 × [vssd u32, records u32, digest u64]) follow |
-//! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
+//! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering, 2 recovering, and not all are witnesses), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), of state 2 the witnesses by place, a bit each, u64, members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
 //! | `hld/` set u32 | version u8, members as above: of the last view of `min_copies` or more; only of a set whose view has fewer, or recovers |
 //! | `evd/` set u32 | version u8, what its members had when they last had everything (u8 × [vssd u32, drive u64, digest of what that had lost by then u64]) |
 //! | `vids` | version u8, number of the next vSSD that is made u32 |
@@ -17,7 +17,7 @@
 
 use bytes::Bytes;
 use rackweave_core::msg::control::VssdLoss;
-use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::request::{ServerState, VolumeLimits};
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Span, VolumeId, VssdId};
 
@@ -235,10 +235,14 @@ pub fn encode_view(v: &View) -> Bytes {
     w.extend_from_slice(&v.epoch.0.to_le_bytes());
     let (state, word) = match v.state {
         ViewState::Normal => (0, v.recovered.0),
-        ViewState::Recovering { leader } => (1, leader.0),
+        ViewState::Recovering { leader, witnesses: ALL_WITNESSES } => (1, leader.0),
+        ViewState::Recovering { leader, .. } => (2, leader.0),
     };
     w.push(state);
     w.extend_from_slice(&word.to_le_bytes());
+    if let (2, ViewState::Recovering { witnesses, .. }) = (state, v.state) {
+        w.extend_from_slice(&witnesses.to_le_bytes());
+    }
     encode_members(&mut w, &v.members);
     w.into()
 }
@@ -417,11 +421,13 @@ fn decode_places(r: &mut Reader<'_>) -> Result<Vec<Place>, MetaError> {
 
 fn decode_view(set: SetId, r: &mut Reader<'_>) -> Result<View, MetaError> {
     let epoch = Epoch(r.u32()?);
-    let recovering = r.bool()?;
+    let state = r.u8()?;
     let word = r.u32()?;
-    let (state, recovered) = match recovering {
-        true => (ViewState::Recovering { leader: VssdId(word) }, epoch),
-        false => (ViewState::Normal, Epoch(word)),
+    let (state, recovered) = match state {
+        0 => (ViewState::Normal, Epoch(word)),
+        1 => (ViewState::Recovering { leader: VssdId(word), witnesses: ALL_WITNESSES }, epoch),
+        2 => (ViewState::Recovering { leader: VssdId(word), witnesses: r.u64()? }, epoch),
+        _ => return Err(r.malformed()),
     };
     Ok(View { set, epoch, state, recovered, members: decode_members(r)? })
 }

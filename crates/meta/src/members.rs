@@ -1,7 +1,7 @@
 //! Who is in a set: the rules of membership as one function of what is known.
 
 use rackweave_core::msg::control::VssdLoss;
-use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::request::RequestError;
 use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Span, Time, TracePoint, VssdId};
 
@@ -136,6 +136,7 @@ enum Life {
 struct Judge<'a, S: Servers> {
     servers: &'a S,
     places: &'a [Place],
+    evidence: &'a [Evidence],
     now: Time,
     patience: Patience,
 }
@@ -164,6 +165,25 @@ impl<S: Servers> Judge<'_, S> {
     }
     fn reborn(&self, vssd: VssdId, server: NodeId, role: Role) -> Member {
         Member { vssd, server, incarnation: self.servers.server(server).incarnation, role }
+    }
+    fn evidence(&self, m: &Member) -> Option<&Evidence> {
+        self.evidence.iter().find(|e| e.vssd == m.vssd)
+    }
+    /// Its server has another drive than it had when it was a member: it has nothing of the set.
+    fn replaced(&self, m: &Member) -> bool {
+        let now = self.servers.server(m.server).drive;
+        self.evidence(m).is_some_and(|e| e.drive != now && e.drive != DriveId::NONE && now != DriveId::NONE)
+    }
+    /// It has the drive it had, and that lost nothing since: what it does not have was not flushed (protocol rule 29).
+    fn continuous(&self, m: &Member) -> bool {
+        let lost = self.servers.server(m.server).lost(m.vssd);
+        !self.replaced(m) && (lost == 0 || self.evidence(m).is_some_and(|e| e.lost == lost))
+    }
+    /// Of these members of a recovery, those that are continuous, as bits by their place.
+    fn witnesses(&self, members: &[Member]) -> u64 {
+        let all = members.iter().enumerate();
+        let bits = all.fold(0, |bits, (i, m)| bits | u64::from(self.continuous(m)) << i);
+        if bits == (1 << members.len()) - 1 { ALL_WITNESSES } else { bits }
     }
     /// When the member was lost, if it is.
     fn lost_at(&self, m: &Member) -> Option<Time> {
@@ -210,17 +230,17 @@ fn last<'a>(view: &'a View, holders: &'a [Member]) -> Vec<&'a Member> {
 pub fn decide<S: Servers>(
     view: &View,
     holders: &[Member],
-    places: &[Place],
+    (places, evidence): (&[Place], &[Evidence]),
     servers: &S,
     now: Time,
     patience: Patience,
 ) -> Option<(ViewState, Vec<Member>)> {
-    let judge = Judge { servers, places, now, patience };
+    let judge = Judge { servers, places, evidence, now, patience };
     if view.members.is_empty() {
         return first_view(&judge);
     }
     let next = match view.state {
-        ViewState::Recovering { leader } => recovering(&judge, view, leader)?,
+        ViewState::Recovering { leader, witnesses } => recovering(&judge, view, leader, witnesses)?,
         ViewState::Normal => normal(&judge, view, holders)?,
     };
     (next.0 != view.state || next.1 != view.members).then_some(next)
@@ -295,7 +315,8 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
 
 /// Nobody of the view goes on. A view of fewer than `min_copies` members answers nothing, so one of the `holders` that goes
 /// on has all that was answered: the set goes on with it, and fills the others. If there is none (rule 6), the set
-/// recovers with what all of them and of the view have on flash, once they are back (those whose device failed cannot be).
+/// recovers with what all of them and of the view have on flash, once they are back (those whose device failed or was replaced
+/// cannot be). Without a continuous one among them that is for the operator to say ([`recover_without`]).
 fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> Option<(ViewState, Vec<Member>)> {
     let last = last(view, holders);
     if let Some(&one) = judge.survivors(holders, &last).next() {
@@ -304,6 +325,7 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
     let mut back = Vec::new();
     for m in last {
         match judge.life(m) {
+            Life::Restarted if judge.usable(m.vssd, m.server) && judge.replaced(m) => {}
             Life::Restarted if judge.usable(m.vssd, m.server) => {
                 back.push(judge.reborn(m.vssd, m.server, Role::Member));
             }
@@ -314,17 +336,23 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
             Life::Restarted | Life::Live | Life::Unheard | Life::Expired => return None,
         }
     }
-    let leader = back.first()?.vssd;
-    Some((ViewState::Recovering { leader }, back))
+    let (leader, witnesses) = (back.first()?.vssd, judge.witnesses(&back));
+    (witnesses != 0).then_some((ViewState::Recovering { leader, witnesses }, back))
 }
 
 /// Whether nobody of the view serves, for instance since devices failed, while one of those who have what was answered may come
 /// back: clients wait for that one.
-pub fn others_may_come<S: Servers>(view: &View, holders: &[Member], places: &[Place], servers: &S, now: Time) -> bool {
-    let judge = Judge { servers, places, now, patience: Patience::default() };
+pub fn others_may_come<S: Servers>(
+    view: &View,
+    holders: &[Member],
+    (places, evidence): (&[Place], &[Evidence]),
+    servers: &S,
+    now: Time,
+) -> bool {
+    let judge = Judge { servers, places, evidence, now, patience: Patience::default() };
     let may_come = |m: &Member| match judge.life(m) {
         Life::Failed => false,
-        Life::Restarted => judge.place(m.vssd).is_some_and(|p| !p.failed),
+        Life::Restarted => judge.place(m.vssd).is_some_and(|p| !p.failed) && !judge.replaced(m),
         Life::Live | Life::Unheard | Life::Expired => true,
     };
     let serves = |m: &Member| m.role == Role::Member && matches!(judge.life(m), Life::Live | Life::Unheard);
@@ -334,7 +362,7 @@ pub fn others_may_come<S: Servers>(view: &View, holders: &[Member], places: &[Pl
 /// Whether this life of the service, and not only one before, has heard of all members that may hold a lease whether their devices
 /// are well: what it says of the others before may be taken back.
 pub fn heard<S: Servers>(view: &View, places: &[Place], servers: &S, now: Time) -> bool {
-    let judge = Judge { servers, places, now, patience: Patience::default() };
+    let judge = Judge { servers, places, evidence: &[], now, patience: Patience::default() };
     view.members.iter().all(|m| judge.life(m) != Life::Unheard)
 }
 
@@ -343,12 +371,12 @@ pub fn heard<S: Servers>(view: &View, places: &[Place], servers: &S, now: Time) 
 pub fn waits_for<S: Servers>(
     view: &View,
     holders: &[Member],
-    places: &[Place],
+    (places, evidence): (&[Place], &[Evidence]),
     servers: &S,
     now: Time,
 ) -> Option<Result<Vec<NodeId>, NodeId>> {
     // How long a survivor must have held its lease is not asked: whoever holds one may be the survivor.
-    let judge = Judge { servers, places, now, patience: Patience::default() };
+    let judge = Judge { servers, places, evidence, now, patience: Patience::default() };
     let there = |m: &&&Member| matches!(judge.life(m), Life::Live | Life::Unheard);
     let members: Vec<&Member> = view.members.iter().filter(|m| m.role == Role::Member).collect();
     if view.state == ViewState::Normal
@@ -367,11 +395,32 @@ pub fn waits_for<S: Servers>(
     (!all.is_empty()).then(|| Ok(all.iter().filter(missing).map(|m| m.server).collect()))
 }
 
+/// Whether all that a set which crashed whole waits for is the operator's word: of the members of its last epoch that can be there all
+/// are, and each has lost something, so that nothing bounds what was flushed (protocol rule 29).
+pub fn waits_for_word<S: Servers>(
+    view: &View,
+    holders: &[Member],
+    (places, evidence): (&[Place], &[Evidence]),
+    servers: &S,
+    now: Time,
+) -> bool {
+    let judge = Judge { servers, places, evidence, now, patience: Patience::default() };
+    let last = match view.state {
+        ViewState::Normal => last(view, holders),
+        ViewState::Recovering { witnesses: 0, .. } => return false,
+        ViewState::Recovering { .. } => view.members.iter().collect(),
+    };
+    let nobody_missing =
+        waits_for(view, holders, (places, evidence), servers, now).is_some_and(|w| w == Ok(Vec::new()));
+    let mut there = last.into_iter().filter(|m| judge.life(m) != Life::Failed).peekable();
+    nobody_missing && there.peek().is_some() && !there.any(|m| judge.continuous(m))
+}
+
 /// The operator's word (rule 6): the set recovers from the members of its last epoch without those on `given_up`.
 pub fn recover_without<S: Servers>(
     view: &View,
     holders: &[Member],
-    places: &[Place],
+    (places, evidence): (&[Place], &[Evidence]),
     servers: &S,
     now: Time,
     given_up: &[NodeId],
@@ -384,7 +433,7 @@ pub fn recover_without<S: Servers>(
     if let Some(&server) = given_up.iter().find(|s| last.iter().all(|m| m.server != **s)) {
         return Err(RequestError::NotInSet { set, server });
     }
-    let missing = match waits_for(view, holders, places, servers, now) {
+    let missing = match waits_for(view, holders, (places, evidence), servers, now) {
         None => return Err(RequestError::NothingLeft { set }),
         Some(Err(server)) => return Err(RequestError::Survives { set, server }),
         Some(Ok(missing)) => missing,
@@ -395,24 +444,33 @@ pub fn recover_without<S: Servers>(
     if let Some(&server) = missing.iter().find(|s| !given_up.contains(s)) {
         return Err(RequestError::StillMissing { set, server });
     }
-    let judge = Judge { servers, places, now, patience: Patience::default() };
+    if given_up.is_empty() && !waits_for_word(view, holders, (places, evidence), servers, now) {
+        return Err(RequestError::NothingMissing { set });
+    }
+    let judge = Judge { servers, places, evidence, now, patience: Patience::default() };
     let kept = |m: &&Member| !given_up.contains(&m.server) && judge.usable(m.vssd, m.server);
     let normal = view.state == ViewState::Normal;
     if let Some(&one) = holders.iter().filter(kept).find(|m| normal && !judge.broken(m)) {
         return Ok((ViewState::Normal, vec![one]));
     }
-    let rest: Vec<Member> =
-        last.into_iter().filter(kept).map(|m| judge.reborn(m.vssd, m.server, Role::Member)).collect();
+    let kept = last.into_iter().filter(kept).filter(|m| !judge.replaced(m));
+    let rest: Vec<Member> = kept.map(|m| judge.reborn(m.vssd, m.server, Role::Member)).collect();
     let leader = rest.first().ok_or(RequestError::NothingLeft { set })?.vssd;
-    Ok((ViewState::Recovering { leader }, rest))
+    Ok((ViewState::Recovering { leader, witnesses: judge.witnesses(&rest) }, rest))
 }
 
-/// A member that restarts during recovery starts it again, with all of them.
-fn recovering<S: Servers>(judge: &Judge<'_, S>, view: &View, leader: VssdId) -> Option<(ViewState, Vec<Member>)> {
+/// A member that restarts during recovery starts it again, with all of them. `witnesses` were those of this one.
+fn recovering<S: Servers>(
+    judge: &Judge<'_, S>,
+    view: &View,
+    leader: VssdId,
+    witnesses: u64,
+) -> Option<(ViewState, Vec<Member>)> {
     let mut next = Vec::with_capacity(view.members.len());
     for m in &view.members {
         match judge.life(m) {
             Life::Failed => {}
+            Life::Restarted if judge.usable(m.vssd, m.server) && judge.replaced(m) => {}
             Life::Restarted if judge.usable(m.vssd, m.server) => {
                 next.push(judge.reborn(m.vssd, m.server, Role::Member));
             }
@@ -422,8 +480,13 @@ fn recovering<S: Servers>(judge: &Judge<'_, S>, view: &View, leader: VssdId) -> 
             Life::Live | Life::Unheard | Life::Expired => next.push(*m),
         }
     }
+    if next == view.members {
+        return None;
+    }
     let leader = if next.iter().any(|m| m.vssd == leader) { leader } else { next.first()?.vssd };
-    Some((ViewState::Recovering { leader }, next))
+    // Once the operator has said so, the set recovers without a witness.
+    let (had, witnesses) = (witnesses, judge.witnesses(&next));
+    (witnesses != 0 || had == 0).then_some((ViewState::Recovering { leader, witnesses }, next))
 }
 
 /// Members of a view that are no shadows.

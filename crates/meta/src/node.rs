@@ -214,9 +214,7 @@ impl Meta {
             set: s.view.set,
             epoch: s.view.epoch,
             members: s.view.members.iter().map(member).collect(),
-            waits_for: members::waits_for(&s.view, &s.holders, &s.places, &self.servers, now)
-                .and_then(Result::ok)
-                .unwrap_or_default(),
+            waits_for: self.waits_for(s, now),
         };
         RackStatus {
             servers,
@@ -225,6 +223,16 @@ impl Meta {
             promised: self.volumes.promised(),
             wear: self.wear_status(),
         }
+    }
+
+    /// Whom a set that crashed whole waits for; [`Layout::META`] alone: for the operator's word.
+    fn waits_for(&self, s: &Set, now: Time) -> Vec<NodeId> {
+        let known = (&s.places[..], &s.evidence[..]);
+        if members::waits_for_word(&s.view, &s.holders, known, &self.servers, now) {
+            return vec![Layout::META];
+        }
+        let waits = members::waits_for(&s.view, &s.holders, known, &self.servers, now);
+        waits.and_then(Result::ok).unwrap_or_default()
     }
 
     fn boot(&mut self, now: Time) {
@@ -476,8 +484,14 @@ impl Meta {
             AdminOp::SetRecover { set, without } => {
                 let &i = self.by_set.get(set).ok_or(RequestError::UnknownSet { set: *set })?;
                 let s = &self.sets[i];
-                let (state, members) =
-                    members::recover_without(&s.view, &s.holders, &s.places, &self.servers, now, without)?;
+                let (state, members) = members::recover_without(
+                    &s.view,
+                    &s.holders,
+                    (&s.places, &s.evidence),
+                    &self.servers,
+                    now,
+                    without,
+                )?;
                 let before: Vec<VssdId> = self.sets[i].in_use().collect();
                 self.sets[i].holders.retain(|m| !without.contains(&m.server));
                 if self.new_view(i, state, members, fx) {

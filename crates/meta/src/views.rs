@@ -51,7 +51,7 @@ impl Meta {
             min_copies: self.cfg.min_copies,
             survivor_for: self.cfg.lease / 2,
         };
-        let next = members::decide(&s.view, &s.holders, &s.places, &self.servers, now, patience);
+        let next = members::decide(&s.view, &s.holders, (&s.places, &s.evidence), &self.servers, now, patience);
         match next {
             Some((state, members)) => {
                 let before: Vec<VssdId> = self.sets[i].in_use().collect();
@@ -139,7 +139,7 @@ impl Meta {
     ) {
         let Some(&i) = self.by_set.get(&set) else { return };
         let view = &self.sets[i].view;
-        let ViewState::Recovering { leader } = view.state else { return };
+        let ViewState::Recovering { leader, .. } = view.state else { return };
         let from_leader =
             view.members.iter().any(|m| m.vssd == leader && m.server == src && m.incarnation == incarnation);
         if (epoch != view.epoch || !from_leader) && !mutant!("meta.recovery.any-leader") {

@@ -82,7 +82,7 @@ pub const RANGES_REMEMBERED: usize = 64;
 pub const FILL_RANGES_MAX: usize = 4096;
 /// Chunks per digest message.
 pub const DIGEST_LIMIT: u32 = 256;
-/// Members asked for an intact copy of a corrupt block, repetitions included, before the read fails.
+/// Members asked for an intact copy of a corrupt block, repetitions included, before who reads is told to ask again.
 pub const HEAL_ATTEMPTS: u8 = 8;
 /// One that is the last complete member says after so long that nobody has an intact copy of a block: until then one of those
 /// that are out of the view may come back with it.

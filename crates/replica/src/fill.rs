@@ -436,6 +436,7 @@ impl Replica {
     pub(crate) fn block_copied<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
+        from: usize,
         a: BlockAddr,
         version: Timestamp,
         copied: Copied,
@@ -444,9 +445,10 @@ impl Replica {
             return self.fill_block(cx, a, version, copied);
         }
         match copied {
-            Copied::Contents(data) => self.fix_with(cx, a, version, Some(data)),
-            Copied::Unmapped => self.fix_with(cx, a, version, None),
-            Copied::Lost => self.fix_lost(cx, a),
+            Copied::Contents(data) => self.fix_with(cx, from, a, version, data),
+            // Only those that have it mapped are asked.
+            Copied::Unmapped => {}
+            Copied::Lost => self.fix_lost(cx, from, a),
         }
     }
 

@@ -64,15 +64,17 @@ impl Replica {
             Peer::BlockAsk { addr } => self.block_asked(cx, from, request, addr),
             Peer::Block { addr, version, data } => {
                 if request == crate::fill::REQUEST {
-                    self.block_copied(cx, addr, version, data.map_or(Copied::Unmapped, Copied::Contents));
+                    self.block_copied(cx, from, addr, version, data.map_or(Copied::Unmapped, Copied::Contents));
                 } else if !self.suspect_came(cx, from, request, addr, (version, data.as_ref())) {
                     self.healed(cx, from, request, addr, version, data);
                 }
             }
             Peer::BlockLost { addr, version } if request == crate::fill::REQUEST => {
-                self.block_copied(cx, addr, version, Copied::Lost);
+                self.block_copied(cx, from, addr, version, Copied::Lost);
             }
             Peer::BlockLost { addr, version: _ } => self.lost_there(cx, from, request, addr),
+            Peer::MarkLost { addr, version } => self.mark_lost(cx, from, request, addr, version),
+            Peer::LostMarked { addr, version } => self.lost_marked(cx, from, addr, version),
             Peer::ClientsAsk => self.clients_asked(cx, from, request),
             Peer::Clients { records, volumes, from: _ } => self.clients_came(cx, from, &records, &volumes),
             Peer::SumsAsk { range, digest } => self.sums_asked(cx, from, request, range, digest),

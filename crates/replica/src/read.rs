@@ -185,14 +185,19 @@ impl Replica {
                 self.loaded(cx, l, Ok((data, version)));
             }
             Err(StoreError::Corrupt) => {
+                let recovers = self.state != rackweave_core::msg::ViewState::Normal;
                 let l = &self.loads[slot as usize];
                 cx.fx.trace(TracePoint::CrcMismatch, l.addr.pack(), 0);
                 match l.purpose {
-                    // Who heals asks the others itself: were they asked from here as well, two who lack it would ask each other
-                    // more and more.
-                    Purpose::Source { to, request } if request != crate::fill::REQUEST => {
+                    // Who heals, or recovers, asks the others itself: were they asked from here as well, two who lack it would ask
+                    // each other more and more.
+                    Purpose::Source { to, request } if request != crate::fill::REQUEST || recovers => {
                         let l = self.loads.remove(slot as usize);
                         self.send_lost(cx, to, request, l.addr, l.version);
+                    }
+                    Purpose::Fix => {
+                        let l = self.loads.remove(slot as usize);
+                        self.fix_lost(cx, self.me, l.addr);
                     }
                     _ => self.heal(cx, slot),
                 }
@@ -219,12 +224,12 @@ impl Replica {
             match l.purpose {
                 Purpose::Source { .. } if alone => return,
                 Purpose::Source { to, request } if nobody => return self.send_lost(cx, to, request, l.addr, l.version),
-                Purpose::Fix if nobody => return self.fix_lost(cx, l.addr),
                 _ => {}
             }
-            // One that was left alone knows that others have the block, and that they come back or are given up.
+            // One that was left alone knows that others have the block, and that they come back or are given up. And silence says
+            // nothing (protocol rule 29): who is asked again may answer, or leaves the view when its lease has ended.
             let reads = matches!(l.purpose, Purpose::Gather { .. });
-            let waits = reads && others.is_empty() && !self.enough_copies();
+            let waits = !nobody || reads && others.is_empty() && !self.enough_copies();
             return self.loaded(cx, l, Err(if waits { IoError::NotServing } else { IoError::Corrupt }));
         }
         self.send(cx, others[attempt % others.len()], number(slot, id), Peer::BlockAsk { addr });
@@ -248,8 +253,8 @@ impl Replica {
     }
 
     /// A copy came. The other member's block is Valid there; if it is still Valid here, at the version the read began
-    /// with, and that is the one that came, then both hold the same contents. So do they if a fill stamped either anew,
-    /// but while the set recovers: then what is held may differ.
+    /// with, and that is the one that came, then both hold the same contents. So do they if a fill stamped either anew. Who has
+    /// another version does not have this one.
     pub(crate) fn healed<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -278,27 +283,18 @@ impl Replica {
             return;
         }
         let stamped = |v: Timestamp| v.version() <= crate::compare::FILL_VERSION_MAX;
-        let normal = self.state == rackweave_core::msg::ViewState::Normal;
         let mut same = mutant!("replica.heal.any-version")
             || version == l.version
-            || normal && data.is_some() && (stamped(version) || stamped(l.version));
+            || data.is_some() && (stamped(version) || stamped(l.version));
         if let Purpose::Agree { crc } = l.purpose {
             same &= data.as_ref().is_some_and(|d| crate::compare::contents_sum(d) == crc);
         }
-        // What nobody else has was never flushed, as a flush is on every member: the recovery may go back to what others have.
-        let last =
-            !normal && l.attempts > HEAL_ATTEMPTS / 2 && matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix);
-        if !same && !last {
-            let others = self.healers();
-            let asked = usize::from(l.attempts).checked_sub(1).and_then(|n| others.get(n % others.len().max(1)));
-            if asked == Some(&from) {
-                self.heal(cx, slot);
-            }
-            return;
+        if !same {
+            return self.lost_there(cx, from, request, a);
         }
         let l = self.loads.remove(slot as usize);
         let data = data.unwrap_or_else(|| Payload::zero(BLOCK));
-        if same && self.available(cx).0 > 0 {
+        if self.available(cx).0 > 0 {
             cx.store.put(a, l.version, data.clone());
             self.stats.healed += 1;
             cx.fx.trace(TracePoint::BlockHealed, a.pack(), 0);
@@ -326,7 +322,7 @@ impl Replica {
                 }
             }
             Purpose::Fix => match result {
-                Ok((data, version)) => self.fix_with(cx, l.addr, version, Some(data)),
+                Ok((data, version)) => self.fix_with(cx, self.me, l.addr, version, data),
                 Err(_) => self.fix_failed(l.addr),
             },
             Purpose::Scrub => {

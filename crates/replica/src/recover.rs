@@ -1,30 +1,55 @@
-//! Recovery of a whole set (rule 6): the leader compares all members, and writes the newest of every block on which
-//! they differ again in the new epoch.
+//! Recovery of a whole set (rules 6 and 29): the leader compares all members, and of every block on which they differ writes
+//! the newest copy that can be read again in the new epoch.
+//!
+//! A FLUSH is durable on every member, so no flushed write is newer than what any *witness* has: a member that lost nothing. The
+//! least version that a witness has is the block's floor. A copy below it may lack what was flushed and is not taken: if none at
+//! or above it can be read, and every member has said so, the block is marked as lost on all of them, at the newest version. Who
+//! is silent is asked again, until the view changes. At the end all members persist, so that each is a witness of this epoch.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::peer::ScanEntry;
-use rackweave_core::msg::{BlockRange, Control, Mutation, Peer, Role};
-use rackweave_core::{BLOCK, BlockAddr, Payload, Timestamp, TracePoint};
+use rackweave_core::msg::{BlockRange, Control, Mutation, Peer, Role, ViewState};
+use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint};
 
 use crate::config::{DIGEST_LIMIT, FILL_WINDOW};
 use crate::fill::{REQUEST, differing, start_number};
-use crate::op::{BlockOp, BlockState, OpBlock, Origin, Purpose};
+use crate::op::{BlockOp, BlockState, OpBlock, OpKind, Origin, Purpose};
 use crate::replica::{Cx, Replica};
 use crate::space::Reserve;
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Fix {
-    /// The newest copy is with this member; `mapped`: members that have some copy, and need no page for it.
+    /// Copies that may be taken, the newest first; `at` is the one being asked for. `mapped`: members that have some copy, and need
+    /// no page for it. `newest`: the version of the newest copy of all.
     Copy {
         addr: BlockAddr,
-        holder: usize,
+        copies: Box<[Copy]>,
+        at: usize,
         mapped: u64,
+        newest: Timestamp,
     },
     Zero(BlockRange),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Copy {
+    version: Timestamp,
+    holder: usize,
+    /// Or it is zero.
+    mapped: bool,
+}
+
+/// A block that nobody can read.
+#[derive(Debug)]
+struct Mark {
+    addr: BlockAddr,
+    version: Timestamp,
+    /// Members that have not marked it yet.
+    missing: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -33,6 +58,8 @@ enum Stage {
     Compare,
     /// All members' entries of one chunk after another, and their repair.
     Repair,
+    /// Everything is to be durable on every member.
+    Persist,
     Done,
 }
 
@@ -49,6 +76,7 @@ pub(crate) struct Recovery {
     entries: Vec<(usize, ScanEntry)>,
     fixes: VecDeque<Fix>,
     fetching: Vec<Fix>,
+    marks: Vec<Mark>,
     /// Contents with the members that have some copy.
     fetched: VecDeque<(BlockAddr, Payload, u64)>,
     /// Operations under way.
@@ -70,6 +98,7 @@ impl Replica {
             entries: Vec::new(),
             fixes: VecDeque::new(),
             fetching: Vec::new(),
+            marks: Vec::new(),
             fetched: VecDeque::new(),
             writing: 0,
         }));
@@ -108,25 +137,27 @@ impl Replica {
                         self.send(cx, k, REQUEST, Peer::ScanAsk { chunk });
                     }
                 }
-                for f in &r.fetching {
-                    if let Fix::Copy { addr, holder, .. } = *f
-                        && holder != self.me
-                    {
-                        self.send(cx, holder, REQUEST, Peer::BlockAsk { addr });
+                for (addr, c) in r.fetching.iter().filter_map(Fix::asked).filter(|(_, c)| c.holder != self.me) {
+                    self.send(cx, c.holder, REQUEST, Peer::BlockAsk { addr });
+                }
+                for m in &r.marks {
+                    for k in Self::bits(m.missing) {
+                        self.send(cx, k, REQUEST, Peer::MarkLost { addr: m.addr, version: m.version });
                     }
                 }
             }
             Stage::Done => self.control(cx, Control::Recovered { set: self.cfg.set, epoch: self.epoch }),
-            Stage::Compare => {}
+            Stage::Compare | Stage::Persist => {}
         }
     }
 
     /// Whether somebody is to answer.
     pub(crate) fn recovery_waits(&self) -> bool {
-        let elsewhere = |f: &Fix| matches!(*f, Fix::Copy { holder, .. } if holder != self.me);
+        let elsewhere = |f: &Fix| f.asked().is_some_and(|(_, c)| c.holder != self.me);
         self.recovery.as_deref().is_some_and(|r| match r.stage {
             Stage::Compare | Stage::Done => true,
-            Stage::Repair => r.scanning != 0 || r.fetching.iter().any(elsewhere),
+            Stage::Repair => r.scanning != 0 || !r.marks.is_empty() || r.fetching.iter().any(elsewhere),
+            Stage::Persist => false,
         })
     }
 
@@ -173,7 +204,7 @@ impl Replica {
         chunk: BlockAddr,
         entries: &[ScanEntry],
     ) {
-        let voters = self.serving_members();
+        let (voters, witnesses) = (self.recovery_peers() | 1 << self.me, self.witnesses());
         let Some(r) = self.recovery.as_deref_mut().filter(|r| r.stage == Stage::Repair) else { return };
         if r.chunks.first() != Some(&chunk) || r.scanning & 1 << from == 0 {
             return;
@@ -185,7 +216,7 @@ impl Replica {
             let mut mine = Vec::new();
             cx.store.scan_chunk(chunk, &mut mine);
             r.entries.extend(mine.into_iter().map(|e| (self.me, e)));
-            r.fixes = fixes(&r.entries, voters).into();
+            r.fixes = fixes(&r.entries, voters, witnesses).into();
             r.entries.clear();
             self.asks_at = self.asks.first(cx.now);
             self.recovery_go_on(cx);
@@ -208,9 +239,8 @@ impl Replica {
                 return;
             }
             if r.chunks.is_empty() {
-                r.stage = Stage::Done;
-                cx.fx.trace(TracePoint::SetRecovered, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
-                return self.recovery_ask_first(cx);
+                r.stage = Stage::Persist;
+                return self.recovery_persist(cx);
             }
             if r.scanning != 0 {
                 return;
@@ -221,32 +251,16 @@ impl Replica {
                 }
                 continue;
             }
-            if r.writing + r.fetching.len() < FILL_WINDOW
+            if r.writing + r.fetching.len() + r.marks.len() < FILL_WINDOW
                 && let Some(f) = r.fixes.pop_front()
             {
-                match f {
-                    Fix::Zero(_) if mutant!("replica.recovery.no-zeroes") => {}
-                    Fix::Zero(range) => {
-                        r.writing += 1;
-                        self.begin_range(cx, (range, Mutation::default(), 0), Origin::Recovery, false);
-                    }
-                    Fix::Copy { addr, holder, .. } if holder == me => {
-                        r.fetching.push(f);
-                        if let Some((data, version)) = self.load(cx, addr, Purpose::Fix) {
-                            self.fix_came(addr, version, Some(data));
-                        }
-                    }
-                    Fix::Copy { addr, holder, .. } => {
-                        if r.fetching.is_empty() {
-                            self.asks_at = self.asks.first(cx.now);
-                        }
-                        r.fetching.push(f);
-                        self.send(cx, holder, REQUEST, Peer::BlockAsk { addr });
-                    }
+                if !self.fix(cx, f, me) {
+                    return;
                 }
                 continue;
             }
-            if (r.writing > 0 || !r.fetching.is_empty()) && !mutant!("replica.recovery.early") {
+            let busy = r.writing > 0 || !r.fetching.is_empty() || !r.marks.is_empty();
+            if busy && !mutant!("replica.recovery.early") {
                 return;
             }
             r.chunks.pop_first();
@@ -255,31 +269,132 @@ impl Replica {
         }
     }
 
-    fn fix_came(&mut self, a: BlockAddr, _version: Timestamp, data: Option<Payload>) -> bool {
-        let Some(r) = self.recovery.as_deref_mut() else { return false };
-        let wanted = |f: &Fix| matches!(f, Fix::Copy { addr, .. } if *addr == a);
-        let Some(at) = r.fetching.iter().position(wanted) else { return false };
-        if let Fix::Copy { mapped, .. } = r.fetching.swap_remove(at) {
-            r.fetched.push_back((a, data.unwrap_or_else(|| Payload::zero(BLOCK)), mapped));
+    /// Begins a repair, or the next step of one. `false`: there is no room now.
+    fn fix<S: Store>(&mut self, cx: &mut Cx<'_, S>, f: Fix, me: usize) -> bool {
+        let Some(r) = self.recovery.as_deref_mut() else { return true };
+        match (f.asked(), &f) {
+            (_, &Fix::Zero(_)) if mutant!("replica.recovery.no-zeroes") => {}
+            (_, &Fix::Zero(range)) => {
+                r.writing += 1;
+                self.begin_range(cx, (range, Mutation::default(), 0), Origin::Recovery, false);
+            }
+            (Some((addr, Copy { mapped: false, .. })), _) => {
+                r.writing += 1;
+                let one = BlockRange { volume: addr.volume, first: addr.block, count: 1 };
+                self.begin_range(cx, (one, Mutation::default(), 0), Origin::Recovery, false);
+            }
+            (Some((addr, c)), _) if c.holder == me => {
+                r.fetching.push(f);
+                if let Some((data, version)) = self.load(cx, addr, Purpose::Fix) {
+                    self.fix_came((me, addr), version, data);
+                }
+            }
+            (Some((addr, c)), _) => {
+                if r.fetching.is_empty() {
+                    self.asks_at = self.asks.first(cx.now);
+                }
+                r.fetching.push(f);
+                self.send(cx, c.holder, REQUEST, Peer::BlockAsk { addr });
+            }
+            (None, &Fix::Copy { addr, newest, .. }) => {
+                if !self.mark(cx, addr, newest) {
+                    if let Some(r) = self.recovery.as_deref_mut() {
+                        r.fixes.push_front(f);
+                    }
+                    return false;
+                }
+                let missing = self.recovery_peers();
+                for k in Self::bits(missing) {
+                    self.send(cx, k, REQUEST, Peer::MarkLost { addr, version: newest });
+                }
+                if let Some(r) = self.recovery.as_deref_mut().filter(|_| missing != 0) {
+                    r.marks.push(Mark { addr, version: newest, missing });
+                }
+            }
         }
         true
     }
 
-    /// The newest copy of a block came.
+    /// Marks the block as lost here. `false`: there is no room now.
+    fn mark<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, version: Timestamp) -> bool {
+        let (slots, pages) = self.available(cx);
+        if slots == 0 || pages == 0 && !cx.store.mapped(a) {
+            return false;
+        }
+        cx.store.put_lost(a, version);
+        cx.fx.trace(TracePoint::BlockLost, a.pack(), version.0);
+        true
+    }
+
+    /// The leader says that nobody can read the block.
+    pub(crate) fn mark_lost<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        from: usize,
+        request: u64,
+        addr: BlockAddr,
+        version: Timestamp,
+    ) {
+        let ViewState::Recovering { leader, .. } = self.state else { return };
+        let may = self.members[from].vssd == leader && self.role == Some(Role::Member) && request == REQUEST;
+        // What is newer came after the mark, in this recovery.
+        if may && (cx.store.version(addr) > version || self.mark(cx, addr, version)) {
+            self.send(cx, from, REQUEST, Peer::LostMarked { addr, version });
+        }
+    }
+    pub(crate) fn lost_marked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, a: BlockAddr, version: Timestamp) {
+        let Some(r) = self.recovery.as_deref_mut() else { return };
+        let Some(m) = r.marks.iter_mut().find(|m| (m.addr, m.version) == (a, version)) else { return };
+        m.missing &= !(1 << from);
+        r.marks.retain(|m| m.missing != 0);
+        self.asks_at = self.asks.first(cx.now);
+        self.recovery_go_on(cx);
+    }
+
+    fn fix_came(&mut self, (from, a): (usize, BlockAddr), version: Timestamp, data: Payload) -> bool {
+        let Some(r) = self.recovery.as_deref_mut() else { return false };
+        let wanted = |f: &Fix| f.asked().is_some_and(|(addr, c)| (addr, c.holder, c.version) == (a, from, version));
+        let Some(at) = r.fetching.iter().position(wanted) else { return false };
+        if let Fix::Copy { mapped, .. } = r.fetching.swap_remove(at) {
+            r.fetched.push_back((a, data, mapped));
+        }
+        true
+    }
+
+    /// A copy of a block came.
     pub(crate) fn fix_with<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
+        from: usize,
         a: BlockAddr,
         version: Timestamp,
-        data: Option<Payload>,
+        data: Payload,
     ) {
-        if self.fix_came(a, version, data) {
+        if self.fix_came((from, a), version, data) {
             self.asks_at = self.asks.first(cx.now);
             self.recovery_go_on(cx);
         }
     }
 
-    /// The own copy, the newest, was not to be had: it is tried again.
+    /// What the view of a recovery says of its members: those that lost nothing.
+    fn witnesses(&self) -> u64 {
+        match self.state {
+            ViewState::Recovering { witnesses, .. } => witnesses,
+            ViewState::Normal => 0,
+        }
+    }
+
+    /// Every member is to have everything on flash.
+    fn recovery_persist<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        if let Some(r) = self.recovery.as_deref_mut() {
+            r.writing += 1;
+        }
+        let id = self.id();
+        let slot = self.add_op(id, Origin::Recovery, true, OpKind::Flush { missing: self.others() });
+        self.send_round(cx, slot);
+    }
+
+    /// The own copy was not to be had: it is tried again.
     pub(crate) fn fix_failed(&mut self, a: BlockAddr) {
         let Some(r) = self.recovery.as_deref_mut() else { return };
         if let Some(at) = r.fetching.iter().position(|f| matches!(f, Fix::Copy { addr, .. } if *addr == a)) {
@@ -287,13 +402,18 @@ impl Replica {
         }
     }
 
-    /// No member can read its copy: each keeps it as it is, reads of it fail at all of them, and a newer write goes over it.
-    pub(crate) fn fix_lost<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr) {
-        if let Some(r) = self.recovery.as_deref_mut() {
-            r.fetching.retain(|f| !matches!(f, Fix::Copy { addr, .. } if *addr == a));
-            self.asks_at = self.asks.first(cx.now);
-            self.recovery_go_on(cx);
+    /// The member says that it cannot read its copy: the next one that may be taken.
+    pub(crate) fn fix_lost<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, a: BlockAddr) {
+        let Some(r) = self.recovery.as_deref_mut() else { return };
+        let wanted = |f: &Fix| f.asked().is_some_and(|(addr, c)| (addr, c.holder) == (a, from));
+        let Some(found) = r.fetching.iter().position(wanted) else { return };
+        let mut f = r.fetching.swap_remove(found);
+        if let Fix::Copy { at, .. } = &mut f {
+            *at += 1;
         }
+        r.fixes.push_front(f);
+        self.asks_at = self.asks.first(cx.now);
+        self.recovery_go_on(cx);
     }
 
     /// Writes it again. `false`: no credit now.
@@ -342,34 +462,77 @@ impl Replica {
     pub(crate) fn fix_done<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         if let Some(r) = self.recovery.as_deref_mut() {
             r.writing = r.writing.saturating_sub(1);
+            if r.stage == Stage::Persist {
+                r.stage = Stage::Done;
+                cx.fx.trace(TracePoint::SetRecovered, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
+                return self.recovery_ask_first(cx);
+            }
             self.recovery_go_on(cx);
         }
     }
 }
 
-/// Repairs of one chunk: wherever `voters` members do not all have the same entry, the highest version counts.
-fn fixes(entries: &[(usize, ScanEntry)], voters: usize) -> Vec<Fix> {
-    let mut by: Map<u64, (usize, ScanEntry, usize)> = map();
-    let mut mapped: Map<u64, u64> = map();
-    for &(k, e) in entries {
-        *mapped.entry(e.addr.pack()).or_insert(0) |= u64::from(e.mapped) << k;
-        let best = by.entry(e.addr.pack()).or_insert((k, e, 0));
-        if (e.version, e.mapped) == (best.1.version, best.1.mapped) {
-            best.2 += 1;
-        } else if e.version > best.1.version && !mutant!("replica.recovery.oldest") {
-            *best = (k, e, 1);
+impl Fix {
+    /// The copy that is asked for.
+    fn asked(&self) -> Option<(BlockAddr, Copy)> {
+        match self {
+            Fix::Copy { addr, copies, at, .. } => copies.get(*at).map(|c| (*addr, *c)),
+            Fix::Zero(_) => None,
         }
     }
-    let mut differ: Vec<(usize, ScanEntry)> =
-        by.values().filter(|(_, _, n)| *n < voters).map(|&(k, e, _)| (k, e)).collect();
-    differ.sort_unstable_by_key(|(_, e)| e.addr);
+}
+
+/// What members have of one block: by place, version and whether it is mapped.
+type Held = Vec<Copy>;
+
+/// Repairs of one chunk: of what the `voters` do not all have the same entry, which copies may be taken, the newest first.
+fn fixes(entries: &[(usize, ScanEntry)], voters: u64, witnesses: u64) -> Vec<Fix> {
+    let mut by: Map<u64, Held> = map();
+    for &(holder, ScanEntry { addr, version, mapped }) in entries {
+        by.entry(addr.pack()).or_default().push(Copy { version, holder, mapped });
+    }
+    let same = |held: &Held| {
+        held.len() == voters.count_ones() as usize && {
+            let of = |c: &Copy| (c.version, c.mapped);
+            held.iter().all(|c| of(c) == of(&held[0]))
+        }
+    };
+    let mut differ: Vec<(u64, Held)> = by.into_iter().filter(|(_, held)| !same(held)).collect();
+    differ.sort_unstable_by_key(|(addr, _)| *addr);
     let mut out: Vec<Fix> = Vec::new();
-    for (holder, e) in differ {
-        match (e.mapped, out.last_mut()) {
-            (true, _) => out.push(Fix::Copy { addr: e.addr, holder, mapped: mapped[&e.addr.pack()] }),
-            (false, Some(Fix::Zero(r))) if r.volume == e.addr.volume && r.end() == e.addr.block => r.count += 1,
-            (false, _) => out.push(Fix::Zero(BlockRange { volume: e.addr.volume, first: e.addr.block, count: 1 })),
+    for (addr, held) in differ {
+        let addr = BlockAddr::unpack(addr);
+        let mapped = held.iter().fold(0, |m, c| m | u64::from(c.mapped) << c.holder);
+        let newest = held.iter().map(|c| c.version).max().unwrap_or(Timestamp::ZERO);
+        let copies = takeable(held, newest, voters, witnesses);
+        match (copies.first().is_some_and(|c| !c.mapped), out.last_mut()) {
+            (true, Some(Fix::Zero(r))) if r.volume == addr.volume && r.end() == addr.block => r.count += 1,
+            (true, _) => out.push(Fix::Zero(BlockRange { volume: addr.volume, first: addr.block, count: 1 })),
+            (false, _) => out.push(Fix::Copy { addr, copies: copies.into(), at: 0, mapped, newest }),
         }
     }
     out
 }
+
+/// Copies at or above the floor, the newest first. No trace of a block at a witness is a copy, too: zero. That of a member which lost
+/// records is none. If no witness has any trace, the block may have been zeroed at a version that each of them has forgotten, and who
+/// lost records may show what was there before.
+fn takeable(mut held: Held, newest: Timestamp, voters: u64, witnesses: u64) -> Vec<Copy> {
+    let is_witness = |k: usize| witnesses & 1 << k != 0;
+    let without = Replica::bits(voters & witnesses).filter(|k| held.iter().all(|c| c.holder != *k));
+    let none: Held = without.map(|holder| Copy { version: Timestamp::ZERO, holder, mapped: false }).collect();
+    held.extend(none);
+    let of_witnesses = || held.iter().filter(|c| is_witness(c.holder)).map(|c| c.version);
+    let floor = of_witnesses().min().unwrap_or(newest);
+    let forgotten = of_witnesses().max() == Some(Timestamp::ZERO);
+    held.retain(|c| c.version >= floor && (is_witness(c.holder) || !forgotten));
+    held.sort_by_key(|c| (std::cmp::Reverse(c.version), c.holder));
+    if mutant!("replica.recovery.oldest") {
+        held.reverse();
+    }
+    held
+}
+
+#[cfg(test)]
+#[path = "recover_tests.rs"]
+mod tests;

@@ -60,7 +60,7 @@ impl Replica {
                 }
                 self.start_fill(&mut cx);
             }
-            (Some(Role::Member), ViewState::Recovering { leader }) => {
+            (Some(Role::Member), ViewState::Recovering { leader, .. }) => {
                 self.forget();
                 if !mutant!("replica.recovery.keeps-doubt") {
                     self.dedup.drop_doubtful();

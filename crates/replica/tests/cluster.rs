@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet, Role,
-    SectorRange, View, ViewState,
+    ALL_WITNESSES, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
+    Role, SectorRange, View, ViewState,
 };
 use rackweave_core::{
     BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, TracePoint, VolumeId,
@@ -380,7 +380,7 @@ impl Cluster {
                 self.lost_all = false;
                 let members: Vec<Member> = last.iter().map(|&i| self.member(i, Role::Member)).collect();
                 let leader = members[self.rng.below(members.len() as u64) as usize].vssd;
-                self.announce(members, ViewState::Recovering { leader });
+                self.announce(members, ViewState::Recovering { leader, witnesses: ALL_WITNESSES });
             }
             return;
         }

@@ -1,6 +1,8 @@
 //! Contents taken from another member for a block that cannot be read here: only those of the version that is wanted.
 
-use rackweave_core::msg::{Body, Header, IoReply, IoRequest, Member, Packet, Peer, Role, SectorRange, View, ViewState};
+use rackweave_core::msg::{
+    ALL_WITNESSES, Body, Header, IoError, IoReply, IoRequest, Member, Packet, Peer, Role, SectorRange, View, ViewState,
+};
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VssdId};
 use rackweave_replica::Store;
 
@@ -74,12 +76,25 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
     answer(&mut o, 4, first, ts(3, 1), Some(data(7)));
     let second = asked(&mut o);
     assert!(matches!(second[..], [(to, _)] if to != first.0), "the next one is asked: {second:?}");
-    answer(&mut o, 4, second[0], Timestamp::ZERO, None);
-    let third = asked(&mut o);
-    assert_eq!(third, [first]);
-    answer(&mut o, 4, third[0], ts(5, 1), Some(data(1)));
+    answer(&mut o, 4, second[0], ts(5, 1), Some(data(1)));
     assert_eq!(o.replies(), [IoReply::Data(data(1))]);
     assert_eq!((o.r.stats().healed, o.store.corrupt.len()), (1, 0));
+    // All have answered, and nobody has it.
+    let mut o = corrupt(ts(5, 1));
+    let first = read(&mut o);
+    answer(&mut o, 4, first, ts(3, 1), Some(data(7)));
+    let second = asked(&mut o)[0];
+    answer(&mut o, 4, second, Timestamp::ZERO, None);
+    assert_eq!(o.replies(), [IoReply::Failed(IoError::Corrupt)]);
+    // Who is silent has said nothing: the client is to ask again.
+    let mut o = corrupt(ts(5, 1));
+    let first = read(&mut o);
+    answer(&mut o, 4, first, ts(3, 1), Some(data(7)));
+    let replies = (0..40).find_map(|_| {
+        o.later(rackweave_core::Span::from_millis(50));
+        Some(o.replies()).filter(|r| !r.is_empty())
+    });
+    assert_eq!(replies, Some(vec![IoReply::Failed(IoError::NotServing)]));
     // What a fill stamped anew has the same contents.
     let mut o = corrupt(ts(5, 1));
     let ask = read(&mut o);
@@ -87,56 +102,91 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
     assert_eq!(o.replies(), [IoReply::Data(data(1))]);
 }
 
-/// Members that recover may hold different contents. The newest is healed by who has the same; if nobody has, it was never
-/// flushed, and what others have takes its place, under a version of its own.
+/// Members that recover may hold different contents: the leader asks for what it may take, and who cannot read its own says so at
+/// once.
 #[test]
-fn a_recovery_takes_the_newest_copy_from_who_has_it_before_it_goes_back() {
+fn in_a_recovery_a_member_answers_for_its_own_copy_only() {
+    let mut o = corrupt(ts(5, 1));
+    recover(&mut o, 2);
+    let header = Header { request: u64::MAX, ..o.header(5, 1) };
+    assert!(o.peer_as(header, 1, Peer::BlockAsk { addr: at() }).is_empty());
+    finish(&mut o);
+    let said = o.sent();
+    assert!(matches!(said[..], [Peer::BlockLost { version, .. }] if version == ts(5, 1)), "{said:?}");
+    // The leader has heard the same of all.
+    let mark = Peer::MarkLost { addr: at(), version: ts(5, 1) };
+    let said = o.peer_as(header, 1, mark.clone());
+    assert!(matches!(said[..], [Peer::LostMarked { version, .. }] if version == ts(5, 1)), "{said:?}");
+    assert_eq!((o.version(0), o.store.corrupt.len()), (ts(5, 1), 1));
+    // Nobody but the leader marks anything.
+    let mut o = corrupt(ts(5, 1));
+    recover(&mut o, 3);
+    let header = Header { request: u64::MAX, ..o.header(5, 1) };
+    assert!(o.peer_as(header, 1, mark).is_empty());
+}
+
+/// A view in which the set recovers; the members are 0 to 2, this one is 0.
+fn recover(o: &mut One, leader: u32) {
     let m = |i: u32| Member {
         vssd: VssdId(1 + i),
         server: NodeId(2 + i),
         incarnation: Incarnation(50 + u64::from(i)),
         role: Role::Member,
     };
-    let state = ViewState::Recovering { leader: VssdId(2) };
+    let state = ViewState::Recovering { leader: VssdId(leader), witnesses: ALL_WITNESSES };
     let members = vec![m(0), m(1), m(2)];
     let view = View { set: SetId(1), epoch: Epoch(5), state, recovered: Epoch(0), members };
-    let begin = |version: Timestamp| {
-        let mut o = corrupt(version);
-        o.r.install(o.now, &view, Incarnation(50), &mut o.store, &mut o.fx);
-        o.fx.clear();
-        let header = Header { request: u64::MAX, ..o.header(5, 1) };
-        assert!(o.peer_as(header, 1, Peer::BlockAsk { addr: at() }).is_empty());
-        finish(&mut o);
-        o
+    o.r.install(o.now, &view, Incarnation(50), &mut o.store, &mut o.fx);
+    o.fx.clear();
+}
+
+/// The leader's questions and marks that were sent: to whom.
+fn leads(o: &mut One) -> Vec<(u32, Peer)> {
+    let of = |p: Packet| match p.body {
+        Body::Peer(b) => Some((p.dst.0 - 2, b)),
+        _ => None,
     };
-    let given = |o: &mut One| {
-        let blocks = o.sent().into_iter().filter_map(|p| match p {
-            Peer::Block { version, data, .. } => Some((version, data)),
-            _ => None,
-        });
-        blocks.collect::<Vec<_>>()
+    o.fx.packets.drain(..).filter_map(of).collect()
+}
+
+/// The leader is left with a floor that no copy it can read reaches, while one member is silent: nothing is taken, nothing is marked.
+/// When that one says that it cannot read its copy either, the block is marked as lost on all.
+#[test]
+fn silence_is_no_answer_and_what_nobody_can_read_is_marked() {
+    let mut o = corrupt(ts(4, 7));
+    recover(&mut o, 1);
+    let tell = |o: &mut One, from: u32, request: u64, body: Peer| {
+        let header = Header { request, ..o.header(5, from) };
+        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
+        o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
     };
-    for newest in [ts(5, 1), ts(1, 0)] {
-        let mut o = begin(newest);
-        let first = asked(&mut o)[0];
-        answer(&mut o, 5, first, ts(3, 1).min(Timestamp::new(Epoch(3), 3, 1)), Some(data(7)));
-        let second = asked(&mut o)[0];
-        assert_ne!(first.0, second.0);
-        answer(&mut o, 5, second, newest, Some(data(1)));
-        assert_eq!(given(&mut o), [(newest, Some(data(1)))]);
+    for from in 1..3 {
+        tell(&mut o, from, 0, Peer::Digests { entries: Box::new([]), next: None });
     }
-    let mut o = begin(ts(5, 1));
-    let mut asks = 0;
-    loop {
-        let next = asked(&mut o);
-        let Some(&ask) = next.first() else { break };
-        asks += 1;
-        answer(&mut o, 5, ask, Timestamp::new(Epoch(3), 3, 1), Some(data(7)));
-        if o.fx.packets.iter().any(|p| matches!(p.body, Body::Peer(Peer::Block { .. }))) {
-            break;
-        }
+    let chunk = BlockAddr::new(V, 0);
+    let entry = |v| rackweave_core::msg::peer::ScanEntry { addr: at(), version: v, mapped: true };
+    tell(&mut o, 1, u64::MAX, Peer::Scan { chunk, entries: [entry(ts(4, 7))].into() });
+    leads(&mut o);
+    tell(&mut o, 2, u64::MAX, Peer::Scan { chunk, entries: [entry(ts(4, 9))].into() });
+    assert!(matches!(leads(&mut o)[..], [(2, Peer::BlockAsk { .. })]), "the newest first");
+    tell(&mut o, 2, u64::MAX, Peer::BlockLost { addr: at(), version: ts(4, 9) });
+    finish(&mut o);
+    let asked = leads(&mut o);
+    assert!(matches!(asked[..], [(1, Peer::BlockAsk { .. })]), "its own cannot be read: {asked:?}");
+    for _ in 0..40 {
+        o.later(rackweave_core::Span::from_secs(1));
+        let again = leads(&mut o);
+        assert!(again.iter().all(|(to, p)| (*to, p) == (1, &Peer::BlockAsk { addr: at() })), "{again:?}");
     }
-    assert!(asks > 2, "each was asked before: {asks}");
-    assert_eq!(given(&mut o), [(ts(5, 1), Some(data(7)))]);
-    assert_eq!((o.r.stats().healed, o.store.corrupt.len()), (0, 1), "not put in its place here");
+    tell(&mut o, 1, u64::MAX, Peer::BlockLost { addr: at(), version: ts(4, 7) });
+    let marks = leads(&mut o);
+    let mark = Peer::MarkLost { addr: at(), version: ts(4, 9) };
+    assert_eq!(marks, [(1, mark.clone()), (2, mark)]);
+    assert_eq!((o.version(0), o.store.corrupt.len()), (ts(4, 9), 1));
+    for from in 1..3 {
+        assert!(leads(&mut o).is_empty());
+        tell(&mut o, from, u64::MAX, Peer::LostMarked { addr: at(), version: ts(4, 9) });
+    }
+    let last = leads(&mut o);
+    assert!(matches!(last[..], [(1, Peer::Flush), (2, Peer::Flush)]), "durable before anybody serves: {last:?}");
 }

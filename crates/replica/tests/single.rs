@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, LiveVolumes, Member, Mutation, Op, Packet, Peer,
-    Role, SectorRange, View, ViewState,
+    ALL_WITNESSES, BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, LiveVolumes, Member, Mutation, Op,
+    Packet, Peer, Role, SectorRange, View, ViewState,
 };
 use rackweave_core::{
     BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, SetId, Time, Timestamp, TracePoint, VolumeId, VssdId,
@@ -85,6 +85,15 @@ impl One {
         let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Io(io) };
         self.r.handle_io(self.now, p, &mut self.store, &mut self.fx);
         self.replies()
+    }
+    /// Time passes, and the timer rings when it is due.
+    pub fn later(&mut self, span: rackweave_core::Span) {
+        let end = self.now + span;
+        while self.r.deadline() <= end {
+            self.now = self.now.max(self.r.deadline());
+            self.r.handle_timer(self.now, &mut self.store, &mut self.fx);
+        }
+        self.now = end;
     }
     pub fn sent(&mut self) -> Vec<Peer> {
         let peers = self.fx.packets.drain(..).filter_map(|p| match p.body {
@@ -489,7 +498,8 @@ fn credit_asked_back_is_given_back_but_for_what_waits() {
 #[test]
 fn a_recovery_needs_pages_only_of_members_that_lack_the_block() {
     let mut o = One::new(Role::Member);
-    let recovering = View { state: ViewState::Recovering { leader: VssdId(1) }, ..view(5, Role::Member) };
+    let recovering =
+        View { state: ViewState::Recovering { leader: VssdId(1), witnesses: ALL_WITNESSES }, ..view(5, Role::Member) };
     o.r.install(o.now, &recovering, Incarnation(50), &mut o.store, &mut o.fx);
     let chunk = BlockAddr::new(V, 0);
     let numbered = |o: &One, from, request| Header { request, ..o.header(5, from) };

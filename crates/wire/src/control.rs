@@ -2,7 +2,8 @@
 
 use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{
-    Control, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdWear,
+    ALL_WITNESSES, Control, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState, VssdLoss, VssdPlace,
+    VssdReport, VssdWear,
 };
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, ServerWear,
@@ -27,9 +28,14 @@ impl Wire for View {
         self.epoch.put(w);
         match self.state {
             ViewState::Normal if self.recovered == Epoch(0) => w.u8(0),
-            ViewState::Recovering { leader } => {
+            ViewState::Recovering { leader, witnesses: ALL_WITNESSES } => {
                 w.u8(1);
                 leader.put(w);
+            }
+            ViewState::Recovering { leader, witnesses } => {
+                w.u8(3);
+                leader.put(w);
+                witnesses.put(w);
             }
             ViewState::Normal => {
                 w.u8(2);
@@ -43,7 +49,14 @@ impl Wire for View {
         let offset = r.offset();
         let (state, recovered) = match r.u8()? {
             0 => (ViewState::Normal, Epoch(0)),
-            1 => (ViewState::Recovering { leader: VssdId::get(r)? }, epoch),
+            1 => (ViewState::Recovering { leader: VssdId::get(r)?, witnesses: ALL_WITNESSES }, epoch),
+            3 => {
+                let (leader, witnesses) = (VssdId::get(r)?, u64::get(r)?);
+                if witnesses == ALL_WITNESSES {
+                    return Err(DecodeError::UnknownKind { what: "view state", kind: 3, offset });
+                }
+                (ViewState::Recovering { leader, witnesses }, epoch)
+            }
             2 => match Epoch::get(r)? {
                 recovered if recovered > Epoch(0) && recovered < epoch => (ViewState::Normal, recovered),
                 recovered => return Err(DecodeError::BadRecovery { recovered, epoch, offset: offset + 1 }),
@@ -254,4 +267,5 @@ wire_enum!(RequestError, "request error", {
     25 => Moving { vssd, set },
     26 => UnknownServer { server },
     27 => ServerUnfit { server, why },
+    28 => NothingMissing { set },
 });

@@ -52,4 +52,6 @@ wire_enum!(Peer, "peer message", {
     24 => ReplayAsk { addr, version },
     25 => BlockLost { addr, version },
     26 => Clients { from, records, volumes },
+    27 => MarkLost { addr, version },
+    28 => LostMarked { addr, version },
 });

@@ -25,11 +25,16 @@ pub struct Member {
 pub enum ViewState {
     Normal,
     /// The whole set crashed: `leader` compares all members, writes the newest of each block again in this epoch,
-    /// and reports [`Control::Recovered`]; nobody serves before (rule 6).
+    /// and reports [`Control::Recovered`]; nobody serves before (rule 6). `witnesses`: members that lost nothing, as bits by their
+    /// place; no flushed write is newer than what any of them has (rule 29).
     Recovering {
         leader: VssdId,
+        witnesses: u64,
     },
 }
+
+/// Every member is a witness.
+pub const ALL_WITNESSES: u64 = u64::MAX;
 
 /// Membership of a set in one epoch (rule 1). A member's place in `members` is the low part of its timestamps.
 #[derive(Clone, Debug, PartialEq, Eq)]

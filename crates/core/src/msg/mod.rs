@@ -7,7 +7,7 @@ pub mod control;
 pub mod io;
 pub mod peer;
 
-pub use control::{Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState};
+pub use control::{ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState};
 pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
 pub use peer::Peer;
 

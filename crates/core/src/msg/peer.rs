@@ -191,6 +191,16 @@ pub enum Peer {
         addr: BlockAddr,
         version: Timestamp,
     },
+    /// From the leader of a recovery: no member can read the block, the newest copy of which is of this version. It is marked as
+    /// lost ([`Peer::LostMarked`] answers).
+    MarkLost {
+        addr: BlockAddr,
+        version: Timestamp,
+    },
+    LostMarked {
+        addr: BlockAddr,
+        version: Timestamp,
+    },
     /// Dedup tables and fences, fetched by a shadow from every member. Not answered while the member knows of an
     /// unresolved write of an earlier epoch: when all have answered, none is under way any more and the fill may begin.
     ClientsAsk,

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use rackweave_core::msg::control::VssdLoss;
-use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::request::VolumeLimits;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
 use rackweave_meta::Evidence;
@@ -40,7 +40,7 @@ fn view() -> View {
     View {
         set: SetId(2),
         epoch: Epoch(4),
-        state: ViewState::Recovering { leader: VssdId(17) },
+        state: ViewState::Recovering { leader: VssdId(17), witnesses: ALL_WITNESSES },
         recovered: Epoch(4),
         members: vec![member],
     }

@@ -1,7 +1,7 @@
-use rackweave_core::msg::control::VssdReport;
-use rackweave_core::msg::{Control, ViewState};
+use rackweave_core::msg::control::{VssdLoss, VssdReport};
+use rackweave_core::msg::{ALL_WITNESSES, Control, ViewState};
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
-use rackweave_core::{Epoch, Incarnation, SetId, Span};
+use rackweave_core::{DriveId, Epoch, Incarnation, Layout, SetId, Span};
 
 use super::harness::{LEASE, Rack, config};
 
@@ -222,7 +222,7 @@ fn a_whole_set_that_crashed_recovers_when_all_are_back() {
     assert_eq!(r.roles(), "MMM", "nothing is decided without the third");
     r.start(1);
     assert_eq!(r.roles(), "MMMR");
-    let ViewState::Recovering { leader } = r.view().state else { panic!("recovering") };
+    let ViewState::Recovering { leader, .. } = r.view().state else { panic!("recovering") };
     let epoch = r.view().epoch;
     // Only the leader, and only in this epoch, ends it.
     for (i, e) in [(1, epoch), (0, Epoch(epoch.0 - 1))] {
@@ -234,6 +234,113 @@ fn a_whole_set_that_crashed_recovers_when_all_are_back() {
     r.control(s.node, s.incarnation, 0, Control::Recovered { set: SetId(0), epoch });
     assert_eq!(r.roles(), "MMM");
     assert_eq!(r.view().epoch.0, epoch.0 + 1);
+}
+
+/// Everything crashed, and `back` registered again.
+fn crashed_whole(change: impl Fn(&mut Rack)) -> Rack {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.restart_meta();
+    change(&mut r);
+    r.start_all();
+    r
+}
+
+fn lost(r: &Rack, i: usize, digest: u64) -> Vec<VssdLoss> {
+    vec![VssdLoss { vssd: r.servers[i].vssd, records: 1, digest }]
+}
+
+fn witnesses(r: &Rack) -> u64 {
+    let ViewState::Recovering { witnesses, .. } = r.view().state else { panic!("recovering: {:?}", r.view()) };
+    witnesses
+}
+
+fn recovered(r: &mut Rack) {
+    let ViewState::Recovering { leader, .. } = r.view().state else { panic!("recovering: {:?}", r.view()) };
+    let s = r.servers.iter().find(|s| s.vssd == leader).cloned().expect("leader");
+    r.control(s.node, s.incarnation, 0, Control::Recovered { set: SetId(0), epoch: r.view().epoch });
+}
+
+#[test]
+fn a_replaced_drive_is_no_member_of_a_recovery() {
+    let mut r = crashed_whole(|r| r.servers[1].drive = DriveId(0xabc));
+    assert_eq!((r.roles().as_str(), witnesses(&r)), ("M-MR", ALL_WITNESSES));
+    recovered(&mut r);
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MSM", "it is filled");
+    r.fill_shadows();
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MMM");
+    // From now on that is the drive it is a member with, also for a service that has begun again.
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.restart_meta();
+    r.start_all();
+    assert_eq!(r.roles(), "MMMR");
+}
+
+#[test]
+fn who_lost_records_is_no_witness_until_it_has_everything_again() {
+    let mut r = crashed_whole(|r| r.servers[0].losses = lost(r, 0, 7));
+    assert_eq!((r.roles().as_str(), witnesses(&r)), ("MMMR", 0b110));
+    // The service keeps that.
+    r.restart_meta();
+    r.run(LEASE / 5);
+    assert_eq!((r.roles().as_str(), witnesses(&r)), ("MMMR", 0b110));
+    recovered(&mut r);
+    assert_eq!(r.roles(), "MMM");
+    // The same losses again: they were made good. Others: they were not.
+    for (digest, all) in [(7, true), (9, false)] {
+        r.servers[0].losses = lost(&r, 0, digest);
+        r.start_all();
+        assert_eq!(witnesses(&r) == ALL_WITNESSES, all, "{digest}");
+        recovered(&mut r);
+    }
+}
+
+#[test]
+fn without_a_witness_the_set_waits_for_the_operators_word() {
+    let mut r = crashed_whole(|r| {
+        (r.servers[0].losses, r.servers[1].losses) = (lost(r, 0, 7), lost(r, 1, 7));
+        r.servers[2].drive = DriveId(0xabc);
+    });
+    r.run(LEASE * 3);
+    assert_eq!(r.roles(), "MMM", "as it was");
+    let waits = |r: &mut Rack, request| {
+        let Ok(ReplyData::Rack(status)) = r.admin(request, AdminOp::RackStatus) else { panic!("status") };
+        status.sets[0].waits_for.clone()
+    };
+    assert_eq!(waits(&mut r, 1), [Layout::META]);
+    let word = || AdminOp::SetRecover { set: SetId(0), without: Box::new([]) };
+    assert_eq!(r.admin(2, word()), Ok(ReplyData::Done));
+    assert_eq!((r.roles().as_str(), witnesses(&r)), ("MM-R", 0));
+    // It holds though one of them begins again.
+    r.start(1);
+    assert_eq!((r.roles().as_str(), witnesses(&r)), ("MM-R", 0));
+    recovered(&mut r);
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MMS");
+    assert_eq!(waits(&mut r, 3), []);
+    assert_eq!(r.admin(4, word()), Err(RequestError::Survives { set: SetId(0), server: r.servers[0].node }));
+}
+
+#[test]
+fn the_word_is_not_taken_while_somebody_may_come_who_lost_nothing() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.servers[0].losses = lost(&r, 0, 7);
+    r.start(0);
+    r.start(1);
+    r.run(LEASE * 3);
+    let word = AdminOp::SetRecover { set: SetId(0), without: Box::new([]) };
+    let missing = RequestError::StillMissing { set: SetId(0), server: r.servers[2].node };
+    assert_eq!(r.admin(1, word), Err(missing));
+    let without = vec![r.servers[2].node];
+    assert_eq!(r.admin(2, AdminOp::SetRecover { set: SetId(0), without: without.into() }), Ok(ReplyData::Done));
+    assert_eq!((r.roles().as_str(), witnesses(&r)), ("MM-R", 0b10));
 }
 
 #[test]

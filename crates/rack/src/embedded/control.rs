@@ -478,6 +478,9 @@ pub struct Set {
     pub copies_missing: u32,
     /// The whole set crashed, and it waits for these servers, by number.
     pub waits_for: Vec<u32>,
+    /// The whole set crashed, and no drive that it has left lost nothing: it waits for the operator's word.
+    #[serde(default)]
+    pub waits_for_word: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -133,7 +133,8 @@ impl View<'_> {
             set: s.set.0,
             epoch: s.epoch.0,
             members: s.members.iter().map(member).collect(),
-            waits_for: s.waits_for.iter().map(|n| Layout::server_number(*n)).collect(),
+            waits_for: s.waits_for.iter().filter(|n| **n != Layout::META).map(|n| Layout::server_number(*n)).collect(),
+            waits_for_word: s.waits_for.contains(&Layout::META),
         });
         Status {
             rack: RackFacts {

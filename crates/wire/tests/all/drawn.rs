@@ -7,8 +7,9 @@ use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, LiveVolumes, Member,
-    Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState, VssdRow,
+    ALL_WITNESSES, BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, LiveVolumes,
+    Member, Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState,
+    VssdRow,
 };
 use rackweave_core::request::{
     AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus,
@@ -233,6 +234,8 @@ impl Draw {
     fn peer(&mut self) -> Peer {
         match self.below(26) {
             25 => Peer::BlockLost { addr: self.addr(), version: self.version() },
+            26 => Peer::MarkLost { addr: self.addr(), version: self.version() },
+            27 => Peer::LostMarked { addr: self.addr(), version: self.version() },
             21 => Peer::SumsAsk { range: self.blocks(), digest: self.u64() },
             22 => Peer::Sums {
                 range: self.blocks(),
@@ -310,7 +313,10 @@ impl Draw {
         let epoch = Epoch(self.u32());
         let (state, recovered) = match self.bool() {
             true => (ViewState::Normal, Epoch(self.u32() % epoch.0.max(1))),
-            false => (ViewState::Recovering { leader: VssdId(self.u32()) }, epoch),
+            false => {
+                let witnesses = if self.bool() { ALL_WITNESSES } else { self.below(8) };
+                (ViewState::Recovering { leader: VssdId(self.u32()), witnesses }, epoch)
+            }
         };
         View {
             set: SetId(self.u32()),
@@ -513,6 +519,7 @@ impl Draw {
             18 => RequestError::Survives { set: SetId(self.u32()), server: NodeId(self.u32()) },
             19 => RequestError::StillMissing { set: SetId(self.u32()), server: NodeId(self.u32()) },
             20 => RequestError::NothingLeft { set: SetId(self.u32()) },
+            23 => RequestError::NothingMissing { set: SetId(self.u32()) },
             22 => RequestError::NoLevel { level: self.below(256) as u8 },
             21 => RequestError::Lost { volume: VolumeId(self.u32()) },
             _ => RequestError::Busy { limit: self.u32() },

@@ -7,8 +7,8 @@ use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock};
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply, IoRequest, LiveVolumes,
-    Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
+    ALL_WITNESSES, BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply, IoRequest,
+    LiveVolumes, Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
 };
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, ServerInfo, ServerState};
 use rackweave_core::{
@@ -146,7 +146,8 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("peer_ack", packet(Op::Peer, Body::Peer(Peer::Ack { credit }))),
         ("control_attach", packet(Op::Control, Body::Control(Control::Attach { name: "vm0".into() }))),
         ("control_view", view(ViewState::Normal, 0)),
-        ("control_view_recovering", view(ViewState::Recovering { leader: VssdId(0x21) }, 6)),
+        ("control_view_recovering", view(ViewState::Recovering { leader: VssdId(0x21), witnesses: ALL_WITNESSES }, 6)),
+        ("control_view_witnesses", view(ViewState::Recovering { leader: VssdId(0x21), witnesses: 5 }, 6)),
         ("control_view_recovered", view(ViewState::Normal, 4)),
     ];
     for (name, erasing) in [("load", false), ("load_erasing", true)] {
@@ -191,6 +192,8 @@ fn compared() -> Vec<(&'static str, Peer)> {
         ("peer_replay_ask", Peer::ReplayAsk { addr, version }),
         ("peer_block_lost", Peer::BlockLost { addr, version }),
         ("peer_clients", Peer::Clients { records, volumes, from: VssdId(0x21) }),
+        ("peer_mark_lost", Peer::MarkLost { addr, version }),
+        ("peer_lost_marked", Peer::LostMarked { addr, version }),
     ]
 }
 

@@ -1,0 +1,56 @@
+//! Which copies of a block a recovery may take.
+
+use rackweave_core::{Epoch, VolumeId};
+
+use super::*;
+
+const ALL: u64 = 0b111;
+
+fn ts(n: u64) -> Timestamp {
+    if n == 0 { Timestamp::ZERO } else { Timestamp::new(Epoch(1), n, 0) }
+}
+
+/// What members have: by place, version and whether it is mapped; who is not named has no trace of the block.
+fn held(all: &[(usize, u64, bool)]) -> Held {
+    all.iter().map(|&(holder, v, mapped)| Copy { version: ts(v), holder, mapped }).collect()
+}
+
+/// Holders with versions that may be taken, in order.
+fn taken(all: &[(usize, u64, bool)], witnesses: u64) -> Vec<(usize, Timestamp)> {
+    let newest = ts(all.iter().map(|h| h.1).max().unwrap_or(0));
+    takeable(held(all), newest, ALL, witnesses).into_iter().map(|c| (c.holder, c.version)).collect()
+}
+
+#[test]
+fn nothing_below_what_every_witness_has_is_taken() {
+    // All are: back to what the last of them has, and zero if that has nothing.
+    assert_eq!(taken(&[(0, 7, true), (1, 5, true), (2, 5, true)], ALL), [(0, ts(7)), (1, ts(5)), (2, ts(5))]);
+    assert_eq!(taken(&[(0, 7, true), (1, 5, true)], ALL), [(0, ts(7)), (1, ts(5)), (2, ts(0))]);
+    // One that lost records shows an older copy, or none: neither counts.
+    assert_eq!(taken(&[(0, 7, true), (1, 5, true)], 0b001), [(0, ts(7))]);
+    // What it shows that is newer counts.
+    assert_eq!(taken(&[(0, 7, true), (1, 9, true)], 0b001), [(1, ts(9)), (0, ts(7))]);
+    // Nobody knows what was flushed: the newest, or nothing.
+    assert_eq!(taken(&[(0, 7, true), (1, 9, true), (2, 9, true)], 0), [(1, ts(9)), (2, ts(9))]);
+}
+
+#[test]
+fn what_no_witness_has_any_trace_of_is_zero() {
+    // It may have been zeroed at a version that the witness forgot with the last older copy.
+    assert_eq!(taken(&[(1, 5, true)], 0b001), [(0, ts(0))]);
+    assert_eq!(taken(&[(1, 5, true)], 0b101), [(0, ts(0)), (2, ts(0))]);
+    assert_eq!(taken(&[(1, 5, true), (2, 5, true)], 0b101), [(1, ts(5)), (2, ts(5)), (0, ts(0))]);
+}
+
+#[test]
+fn what_all_have_needs_no_repair_and_zeroes_beside_each_other_are_one() {
+    let addr = |block| BlockAddr { volume: VolumeId(3), block };
+    let entry = |block, v, mapped| ScanEntry { addr: addr(block), version: ts(v), mapped };
+    let mut entries = vec![(0, entry(1, 5, true)), (1, entry(1, 5, true)), (2, entry(1, 5, true))];
+    assert_eq!(fixes(&entries, ALL, ALL), []);
+    entries.extend([(0, entry(2, 6, false)), (1, entry(2, 5, true)), (0, entry(3, 6, false)), (2, entry(4, 7, true))]);
+    let Fix::Copy { copies, mapped, newest, .. } = &fixes(&entries, ALL, ALL)[1] else { panic!("a copy") };
+    assert_eq!((copies.len(), *mapped, *newest), (3, 0b100, ts(7)));
+    let zero = Fix::Zero(BlockRange { volume: VolumeId(3), first: 2, count: 2 });
+    assert_eq!(fixes(&entries, ALL, ALL)[0], zero);
+}
