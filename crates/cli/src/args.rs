@@ -453,6 +453,12 @@ pub enum Volume {
         #[command(flatten)]
         json: Json,
     },
+    /// List what of a volume no copy could give any more: reads of it fail, a write or trim of whole blocks clears it
+    Lost {
+        name: String,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Make a volume larger
     Grow {
         name: String,
@@ -652,7 +658,7 @@ pub struct Sim {
     #[arg(long)]
     pub seed: Option<u64>,
     /// Kind of rack to draw: one-rack, two-racks, moves, groups, or a plan of one situation: half-crashes, few-blocks,
-    /// severed, set-cuts, single-copies, chosen-replica, severed-racks, left-alone, noisy-racks
+    /// severed, set-cuts, single-copies, chosen-replica, severed-racks, left-alone, noisy-racks, stand-still
     #[arg(long, conflicts_with = "plan", default_value_t)]
     pub kind: PlanKind,
     /// Run this plan instead: the `plan` of a report, perhaps edited (JSON)

@@ -9,7 +9,7 @@ use rackweave_rack::distributed::ask::Way;
 use rackweave_rack::embedded::control::{Answer, Command, ServerState};
 
 use crate::args::{self, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
-use crate::{Failure, show};
+use crate::{Failure, lost, show};
 
 /// A rack that does not answer administration by then has lost its majority, or hangs.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -43,6 +43,7 @@ fn classify(name: &str, class: VolumeClass) -> Command {
 
 pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
+        Volume::Lost { name, json } => return lost(way, name, json),
         Volume::Create { name, size, isolation, json, .. } => {
             let isolation = isolation.map(|i| Isolation::from(i).to_string());
             (Command::VolumeCreate { name: name.clone(), size: size.0, isolation }, json)
@@ -70,6 +71,29 @@ pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
         (Answer::Volumes(v), false) => writeln!(out, "{}", show::volumes(v))?,
         (Answer::Done, false) => {}
         _ => return Err(Refused::Unexpected.into()),
+    }
+    Ok(())
+}
+
+/// Marks of lost blocks are with the servers: their vSSDs name them.
+fn lost(way: &Way, name: &str, json: &args::Json) -> Result<(), Failure> {
+    let Answer::Volume(volume) = ask(way, &Command::VolumeInfo { name: name.into() })? else {
+        return Err(Refused::Unexpected.into());
+    };
+    let Answer::Status(status) = ask(way, &Command::Status)? else { return Err(Refused::Unexpected.into()) };
+    let lost = lost::extents(&volume, &status);
+    let mut out = std::io::stdout().lock();
+    if json.json {
+        let extents: Vec<_> =
+            lost.extents.iter().map(|e| serde_json::json!({ "offset": e.offset, "bytes": e.bytes })).collect();
+        writeln!(out, "{}", serde_json::json!({ "extents": extents, "unnamed": lost.unnamed }))?;
+        return Ok(());
+    }
+    for e in &lost.extents {
+        writeln!(out, "{} {}", e.offset, e.bytes)?;
+    }
+    if lost.unnamed > 0 {
+        writeln!(out, "up to {} blocks more are not named: write or trim these first", lost.unnamed)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod ask;
 mod evaluate;
 mod fuse;
 mod kv;
+mod lost;
 mod mount;
 mod show;
 mod up;

@@ -111,7 +111,8 @@ pub enum DeviceOp {
     },
     /// Everything that completed before this was submitted is durable when this completes.
     Sync,
-    /// Out-of-band area of a block and the spare areas of its programmed pages (torn pages left out).
+    /// Out-of-band area of a block and the spare areas of its programmed pages (torn pages left out), and which pages were durably
+    /// programmed and have none that can be read.
     /// Answer: [`DeviceData::Spares`].
     ReadSpares {
         block: u32,
@@ -149,7 +150,7 @@ pub enum DeviceData {
     None,
     Slot(Slot),
     Page(Box<[Slot]>),
-    Spares { oob: BlockOob, pages: Box<[PageSpare]> },
+    Spares { oob: BlockOob, pages: Box<[PageSpare]>, unreadable: Box<[u16]> },
     Oob { oob: BlockOob, pages: u16 },
     Meta(Bytes),
 }

@@ -34,7 +34,7 @@ fn read<F: FileIo>(d: &mut FileSsd<F>, block: u32, page: u16) -> Result<Box<[Slo
 
 fn spares<F: FileIo>(d: &mut FileSsd<F>, block: u32) -> (BlockOob, Vec<u16>) {
     match d.execute(&DeviceOp::ReadSpares { block }).expect("spares") {
-        DeviceData::Spares { oob, pages } => (oob, pages.iter().map(|p| p.page).collect()),
+        DeviceData::Spares { oob, pages, .. } => (oob, pages.iter().map(|p| p.page).collect()),
         other => panic!("{other:?}"),
     }
 }
@@ -115,6 +115,35 @@ fn a_drive_keeps_the_id_it_was_given_first() {
     assert!(!d.adopt(rack).expect("its own"));
     drop(d);
     assert_eq!(open(&f).drive_id(), first);
+}
+
+/// Pages of block 0 that were durably programmed and cannot be read.
+fn unreadable<F: FileIo>(d: &mut FileSsd<F>) -> Vec<u16> {
+    match d.execute(&DeviceOp::ReadSpares { block: 0 }).expect("spares") {
+        DeviceData::Spares { unreadable, .. } => unreadable.into(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn spare_areas_that_are_gone_are_told_from_pages_that_never_were() {
+    for wiped in [false, true] {
+        let f = Shared::default();
+        let mut d = open(&f);
+        (0..4).for_each(|page| program(&mut d, 0, page, &image(u64::from(page) + 1, 1)).expect("program"));
+        d.execute(&DeviceOp::Sync).expect("sync");
+        assert_eq!(unreadable(&mut d), []);
+        // The stamp up to which that is durable comes with the next sync.
+        program(&mut d, 1, 0, &image(9, 1)).expect("program");
+        d.execute(&DeviceOp::Sync).expect("sync");
+        let at = d.shape.spare_at(d.blocks[0].expect("used").row.extent, 1);
+        let damage = if wiped { vec![0; d.shape.spare_len()] } else { vec![0xa5; 40] };
+        drop(d);
+        f.0.borrow_mut().write_at(&[&damage], at).expect("write");
+        let mut d = open(&f);
+        assert_eq!(unreadable(&mut d), [1], "wiped: {wiped}");
+        assert_eq!(spares(&mut d, 0).1, [0, 2, 3]);
+    }
 }
 
 #[test]

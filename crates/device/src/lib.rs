@@ -705,48 +705,48 @@ impl<F: FileIo> FileSsd<F> {
         Ok(slots.into())
     }
 
-    fn read_spares(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
-        Ok(self.scan(block)?.0)
-    }
-
     /// Of a block that was never used nothing is read. A page whose spare area is damaged counts as programmed, and reading it
     /// fails: else what is there, and all behind it, would be taken for unwritten.
     fn read_oob(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
-        let (DeviceData::Spares { oob, pages }, damaged) = self.scan(block)? else {
+        let DeviceData::Spares { oob, pages, unreadable } = self.read_spares(block)? else {
             unreachable!("spares were asked for")
         };
-        let end = pages.last().map(|p| p.page).max(damaged).map_or(0, |p| p + 1);
+        let end = pages.last().map(|p| p.page).max(unreadable.last().copied()).map_or(0, |p| p + 1);
         Ok(DeviceData::Oob { oob, pages: end })
     }
 
-    /// The spare areas of a block, and the last page of which it is damaged.
-    fn scan(&mut self, block: u32) -> Result<(DeviceData, Option<u16>), DeviceError> {
+    /// The spare areas of a block. Pages are programmed in order: one without a whole spare area before one that has it was programmed,
+    /// and so was one whose spare area is damaged, unless a power cut tore it.
+    fn read_spares(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
         self.write_tail(block, true)?;
-        let none = DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() };
-        let Some(state) = self.blocks.get(block as usize).copied().flatten() else { return Ok((none, None)) };
+        let none = DeviceData::Spares { oob: BlockOob::default(), pages: Box::default(), unreadable: Box::default() };
+        let Some(state) = self.blocks.get(block as usize).copied().flatten() else { return Ok(none) };
         let spare_len = self.shape.spare_len();
         let mut spares = vec![0; spare_len * usize::from(self.shape.pages_per_block)];
         self.file.read_at(&mut spares, self.shape.spare_at(state.row.extent, 0)).map_err(|e| device_error(&e))?;
         let mut oob = state.row.oob;
         let mut pages = Vec::new();
-        let mut damaged = None;
+        let mut without = Vec::new();
         for (page, b) in spares.chunks_exact(spare_len).enumerate() {
             let at = PageAddr { block, page: page as u16 };
             if self.torn.contains(&at) {
                 continue;
             }
             let Some((head, slots)) = layout::decode_spare_head(b, at, state.row.generation) else {
-                if layout::spare_is_damaged(b, at) {
-                    damaged = Some(at.page);
-                }
+                without.push((at.page, layout::spare_is_damaged(b, at)));
                 continue;
             };
             let records: Option<Box<[SlotRecord]>> = (0..slots).map(|i| self.record(b, i).map(|r| r.0)).collect();
-            let Some(records) = records else { continue };
+            let Some(records) = records else {
+                without.push((at.page, true));
+                continue;
+            };
             oob = head.oob;
             pages.push(PageSpare { page: at.page, sequence: head.sequence, records });
         }
-        Ok((DeviceData::Spares { oob, pages: pages.into() }, damaged))
+        let last = pages.last().map(|p: &PageSpare| p.page);
+        let unreadable = without.into_iter().filter(|(page, damaged)| *damaged || last.is_some_and(|l| *page < l));
+        Ok(DeviceData::Spares { oob, pages: pages.into(), unreadable: unreadable.map(|p| p.0).collect() })
     }
 
     fn write_meta(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {

@@ -176,7 +176,7 @@ impl Memory {
             let records = p.slots.iter().map(|s| s.record).collect();
             Some(PageSpare { page: i as u16, sequence: p.sequence, records })
         });
-        Ok(DeviceData::Spares { oob: b.oob, pages: pages.collect() })
+        Ok(DeviceData::Spares { oob: b.oob, pages: pages.collect(), unreadable: Box::default() })
     }
 }
 
@@ -248,7 +248,9 @@ impl Backend for Discard {
                 DeviceData::Slot(Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() })
             }
             DeviceOp::ReadSlots { .. } | DeviceOp::ReadPage { .. } => DeviceData::Page(Box::default()),
-            DeviceOp::ReadSpares { .. } => DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() },
+            DeviceOp::ReadSpares { .. } => {
+                DeviceData::Spares { oob: BlockOob::default(), pages: Box::default(), unreadable: Box::default() }
+            }
             DeviceOp::ReadOob { .. } => DeviceData::Oob { oob: BlockOob::default(), pages: 0 },
             DeviceOp::ReadMeta { .. } => DeviceData::Meta(Bytes::new()),
             DeviceOp::Program { .. }

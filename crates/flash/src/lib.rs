@@ -41,7 +41,7 @@ pub use geometry::Geometry;
 pub use hold::{Lies, NoPage, ReadTry, Turn};
 pub use profile::{Profile, ProfileError, Source, Suspend};
 pub use ssd::{
-    AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LoanStatus, NoFreeBlock, ReadError,
+    AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LoanStatus, Losses, NoFreeBlock, ReadError,
     RecoveryError, Share, Space, Ssd, SsdConfig, Violation,
 };
 pub use timing::{Busy, Timing};

@@ -12,6 +12,7 @@ use crate::geometry::Geometry;
 use crate::hold::Turn;
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Busy, Clock, Suspends, Timing};
+pub use crate::vssd::Losses;
 use crate::vssd::gc::LOST_CRC;
 use crate::vssd::sync::Waiter;
 use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
@@ -723,6 +724,15 @@ impl Ssd {
     /// No block of the vSSD is left in reserve for the next that fails. It works on, but for how long nobody knows.
     pub fn worn_out(&self, vssd: VssdId) -> bool {
         self.get(vssd).worn_out()
+    }
+    /// Blocks whose copy in the vSSD is a mark that their contents are lost ([`BlockWrite::data`]), and how many there are.
+    pub fn lost(&self, vssd: VssdId) -> (impl Iterator<Item = BlockAddr> + '_, u64) {
+        let lost = &self.get(vssd).lost;
+        (lost.iter().map(|a| BlockAddr::unpack(*a)), lost.len() as u64)
+    }
+    /// What the vSSD was found to have lost when the drive was recovered.
+    pub fn losses(&self, vssd: VssdId) -> Losses {
+        self.get(vssd).losses
     }
     /// So many failed that data could need what collection cannot gain any more: it is to be read, and written no more.
     pub fn read_only(&self, vssd: VssdId) -> bool {

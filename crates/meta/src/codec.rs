@@ -5,10 +5,10 @@
 //! | key | record |
 //! |---|---|
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
-//! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last; version 2, and of the present life its drive u64, what that lost (u8 × [vssd u32, records u32, digest u64]) follow |
+//! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last; version 2, and of the present life its drive u64, what that lost (u8 × [slot u8, records u32, digest u64]) follow |
 //! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering, 2 recovering, and not all are witnesses), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), of state 2 the witnesses by place, a bit each, u64, members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
 //! | `hld/` set u32 | version u8, members as above: of the last view of `min_copies` or more; only of a set whose view has fewer, or recovers |
-//! | `evd/` set u32 | version u8, what its members had when they last had everything (u8 × [vssd u32, drive u64, digest of what that had lost by then u64]) |
+//! | `evd/` set u32 | version u8, what its members had when they last had everything (u8 × [vssd u32, drive u64, digest of what that had lost by then u64, 1 if it has lost more since u8]) |
 //! | `vids` | version u8, number of the next vSSD that is made u32 |
 //! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 made for another, 4 which was lost), that other vssd u32 or 0]); only of a set whose places are not the configured ones |
 //! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only of a server that was added, drained or removed |
@@ -211,7 +211,7 @@ pub fn encode_server(r: &ServerRecord) -> Bytes {
     w.extend_from_slice(&r.drive.0.to_le_bytes());
     w.push(r.losses.len() as u8);
     for l in &r.losses {
-        w.extend_from_slice(&l.vssd.0.to_le_bytes());
+        w.push(l.slot);
         w.extend_from_slice(&l.records.to_le_bytes());
         w.extend_from_slice(&l.digest.to_le_bytes());
     }
@@ -225,6 +225,7 @@ pub fn encode_evidence(all: &[Evidence]) -> Bytes {
         w.extend_from_slice(&e.vssd.0.to_le_bytes());
         w.extend_from_slice(&e.drive.0.to_le_bytes());
         w.extend_from_slice(&e.lost.to_le_bytes());
+        w.push(u8::from(e.damaged));
     }
     w.into()
 }
@@ -382,8 +383,10 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
         b"set/" => Record::Set(decode_view(SetId(number), &mut r)?),
         b"hld/" => Record::Holders(SetId(number), decode_members(&mut r)?),
         b"evd/" => {
-            let one =
-                |r: &mut Reader<'_>| Ok(Evidence { vssd: VssdId(r.u32()?), drive: DriveId(r.u64()?), lost: r.u64()? });
+            let one = |r: &mut Reader<'_>| {
+                let (vssd, drive) = (VssdId(r.u32()?), DriveId(r.u64()?));
+                Ok(Evidence { vssd, drive, lost: r.u64()?, damaged: r.bool()? })
+            };
             let all = (0..r.u8()?).map(|_| one(&mut r)).collect::<Result<_, MetaError>>()?;
             Record::Evidence(SetId(number), all)
         }
@@ -398,7 +401,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
 
 fn decode_drive(r: &mut Reader<'_>) -> Result<(DriveId, Vec<VssdLoss>), MetaError> {
     let drive = DriveId(r.u64()?);
-    let one = |r: &mut Reader<'_>| Ok(VssdLoss { vssd: VssdId(r.u32()?), records: r.u32()?, digest: r.u64()? });
+    let one = |r: &mut Reader<'_>| Ok(VssdLoss { slot: r.u8()?, records: r.u32()?, digest: r.u64()? });
     let losses = (0..r.u8()?).map(|_| one(r)).collect::<Result<_, MetaError>>()?;
     Ok((drive, losses))
 }

@@ -35,12 +35,14 @@ pub struct Evidence {
     pub drive: DriveId,
     /// Digest of what the drive had lost by then, zero: nothing. The others have made it good.
     pub lost: u64,
+    /// A life since found that it had lost more. A later one may find nothing, as collection erases what is left of it.
+    pub damaged: bool,
 }
 
 impl Server {
-    /// What the vSSD's drive lost, as a digest; zero: nothing.
-    pub fn lost(&self, vssd: VssdId) -> u64 {
-        self.losses.iter().find(|l| l.vssd == vssd).map_or(0, |l| l.digest)
+    /// What the drive lost in this slot, as a digest; zero: nothing.
+    pub fn lost(&self, slot: u8) -> u64 {
+        self.losses.iter().find(|l| l.slot == slot).map_or(0, |l| l.digest)
     }
     pub fn present(&self, now: Time) -> bool {
         self.incarnation != Incarnation(0) && now < self.lease_ends
@@ -176,8 +178,9 @@ impl<S: Servers> Judge<'_, S> {
     }
     /// It has the drive it had, and that lost nothing since: what it does not have was not flushed (protocol rule 29).
     fn continuous(&self, m: &Member) -> bool {
-        let lost = self.servers.server(m.server).lost(m.vssd);
-        !self.replaced(m) && (lost == 0 || self.evidence(m).is_some_and(|e| e.lost == lost))
+        let lost = self.place(m.vssd).map_or(0, |p| self.servers.server(m.server).lost(p.slot));
+        let known = self.evidence(m);
+        !self.replaced(m) && known.map_or(lost == 0, |e| !e.damaged && (lost == 0 || lost == e.lost))
     }
     /// Of these members of a recovery, those that are continuous, as bits by their place.
     fn witnesses(&self, members: &[Member]) -> u64 {

@@ -73,6 +73,7 @@ impl Meta {
             losses,
         };
         self.servers.known.insert(src, server);
+        self.note_losses(src);
         for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
             (p.complete_in, p.epoch) =
                 if mutant!("meta.hello.keeps-complete") { (p.complete_in, p.epoch) } else { (None, Epoch(0)) };

@@ -104,6 +104,24 @@ impl Meta {
         true
     }
 
+    /// A server's drive has lost records since its vSSDs were members: that stays so, though a later life may find nothing.
+    pub(crate) fn note_losses(&mut self, node: NodeId) {
+        for s in &mut self.sets {
+            let (server, places) = (self.servers.server(node), &s.places);
+            let lost =
+                |v: VssdId| places.iter().find(|p| p.vssd == v && p.node == node).map_or(0, |p| server.lost(p.slot));
+            let mut news = false;
+            for e in s.evidence.iter_mut().filter(|e| !e.damaged) {
+                let lost = lost(e.vssd);
+                e.damaged = lost != 0 && lost != e.lost;
+                news |= e.damaged;
+            }
+            if news {
+                self.out.put(codec::evidence_key(s.view.set), Some(codec::encode_evidence(&s.evidence)));
+            }
+        }
+    }
+
     /// Members of a view that serves have everything: what drives they have it on is written down.
     fn keep_evidence(&mut self, i: usize) {
         let s = &mut self.sets[i];
@@ -117,7 +135,8 @@ impl Meta {
             if server.incarnation != m.incarnation {
                 continue;
             }
-            let now = Evidence { vssd: m.vssd, drive: server.drive, lost: server.lost(m.vssd) };
+            let lost = s.places.iter().find(|p| p.vssd == m.vssd).map_or(0, |p| server.lost(p.slot));
+            let now = Evidence { vssd: m.vssd, drive: server.drive, lost, damaged: false };
             match all.iter_mut().find(|e| e.vssd == m.vssd) {
                 Some(e) => *e = now,
                 None => all.push(now),

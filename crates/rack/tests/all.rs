@@ -2,6 +2,7 @@
 
 mod drives;
 mod egress;
+mod evidence;
 mod leases;
 mod limits;
 mod moves;

@@ -13,6 +13,8 @@ use rackweave_rack::sim::Coverage;
 const NEED_NOT_OCCUR: &[T] = &[
     // What is sent again in a new epoch meets a full cache about once in two thousand seeds; the replica's own tests have it.
     T::InvNoRoom,
+    // Every plan leaves a good copy of each block; the tests of evidence do not.
+    T::BlockLost,
     // With two racks only; those are searched apart.
     T::RedirectFar,
     T::FarState,

@@ -6,6 +6,7 @@ mod io;
 mod status;
 
 use rackweave_core::device::Completion;
+use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
 use rackweave_core::request::{Reply, RequestError};
 use rackweave_core::{
@@ -316,6 +317,7 @@ impl Server {
                     self.device_failed(fx);
                 }
                 (0..self.vssds.len()).for_each(|i| self.note_worn(now, i));
+                self.registration.losses = self.losses();
                 self.registration.ready = true;
                 self.registration.hurry(now);
             }
@@ -375,6 +377,13 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// What the drive lost, by slot.
+    fn losses(&self) -> Vec<VssdLoss> {
+        let found = self.vssds.iter().enumerate().map(|(slot, v)| (slot as u8, self.ssd.losses(v.cfg.id)));
+        let lost = found.filter(|(_, l)| l.records > 0);
+        lost.map(|(slot, l)| VssdLoss { slot, records: l.records, digest: l.digest }).collect()
     }
 
     /// Protocol rule 12: for good, for every vSSD of the drive.

@@ -1,9 +1,12 @@
 //! What a server tells of itself: the source of `status` and of the metrics.
 
 use rackweave_core::msg::Role;
-use rackweave_core::{Epoch, Incarnation, NodeId, SetId, SsdId, Time, VssdId};
+use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, SetId, SsdId, Time, VssdId};
 
 use crate::gc::GcState;
+
+/// Lost blocks that a vSSD names: as many as a screen or two shows; the rest is counted.
+pub const LOST_LISTED_MAX: usize = 256;
 
 /// One server, now.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,6 +108,9 @@ pub struct VssdStatus {
     /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
     pub scrub_mismatches: u64,
     pub scrub_undecided: u64,
+    /// Blocks whose copy is a mark that their contents are lost, and the first [`LOST_LISTED_MAX`] of them.
+    pub lost_blocks: u64,
+    pub lost: Box<[BlockAddr]>,
     /// What the present pass has read of what the flash holds, at most 1.
     pub scrub_progress: f64,
 }

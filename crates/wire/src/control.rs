@@ -89,8 +89,8 @@ impl Wire for VssdReport {
     }
 }
 wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
-wire_struct!(VssdLoss { vssd, records, digest });
-wire_list!(VssdLoss, "losses of vSSDs", VSSDS_PER_SERVER_MAX, 16);
+wire_struct!(VssdLoss { slot, records, digest });
+wire_list!(VssdLoss, "losses of vSSDs", VSSDS_PER_SERVER_MAX, 13);
 wire_struct!(VssdWear { vssd, erases });
 wire_list!(VssdWear, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 12);
 wire_struct!(VssdPlace { vssd, set, slot });

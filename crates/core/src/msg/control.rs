@@ -67,7 +67,8 @@ pub struct VssdReport {
 /// the vSSD does not have it need not always have been without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdLoss {
-    pub vssd: VssdId,
+    /// Of the drive.
+    pub slot: u8,
     /// How many were found to be lost.
     pub records: u32,
     /// Which: the same losses give the same number, other ones another.

@@ -21,7 +21,9 @@
 //!
 //! The picture is fuzzy: a block is described as it is when its piece is written. It stays so until its erase, which is
 //! in the journal, durably, before it happens. So recovery reads spare areas of exactly those blocks that the body does
-//! not describe or the journal names.
+//! not describe or the journal names. Nor does it describe a block that holds a mark that contents are lost: those are in spare areas.
+
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use rackweave_core::TracePoint;
@@ -324,6 +326,7 @@ impl Vssd {
     }
     /// The next blocks that take no more programs, as many as a piece holds.
     fn blocks_piece(&mut self) -> Option<Vec<u8>> {
+        let marked: BTreeSet<u32> = self.lost.iter().map(|a| self.blocks.block_of(self.map.held(*a).0)).collect();
         let c = &mut self.checkpoint;
         let mut b = vec![0; PIECE_HEAD];
         let mut n = 0;
@@ -331,9 +334,9 @@ impl Vssd {
             let number = c.at;
             c.at += 1;
             let block = &self.blocks.all[number as usize];
-            let Some(t) = block.sequence.as_ref().filter(|_| {
-                (block.state == State::Closed || mutant!("flash.checkpoint.open-blocks")) && block.programs == 0
-            }) else {
+            let closed = block.state == State::Closed || mutant!("flash.checkpoint.open-blocks");
+            let full = closed && block.programs == 0 && !marked.contains(&number);
+            let Some(t) = block.sequence.as_ref().filter(|_| full) else {
                 continue;
             };
             b.extend_from_slice(&number.to_le_bytes());

@@ -52,6 +52,7 @@ impl Vssd {
             }
         }
         self.map = PageMap::new();
+        self.lost.clear();
         self.ranges = Ranges::new();
         self.sweep_at = 0;
         self.clear_step(io);

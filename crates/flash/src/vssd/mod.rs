@@ -16,12 +16,13 @@ pub(crate) mod recovery;
 pub(crate) mod scan;
 pub(crate) mod sync;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rackweave_core::device::{BlockOob, DeviceCommand, DeviceError, DeviceOp, PageAddr, Slot, SlotKind, SlotRecord};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::node::Trace;
+use rackweave_core::rng::mix64;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, VssdId};
 use slab::Slab;
 
@@ -145,6 +146,23 @@ impl Io<'_> {
     }
 }
 
+/// Durable records of a vSSD that could not be read when it was recovered (protocol rule 29): spare areas of pages, and range records.
+/// Addresses that they were about show what was there before, or nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    pub records: u32,
+    /// Which, as a sum: zero if none is lost.
+    pub digest: u64,
+}
+
+impl Losses {
+    fn add(&mut self, block: u32, page: u16, erased: u64) {
+        self.records += 1;
+        let place = u64::from(block) << 16 | u64::from(page);
+        self.digest = self.digest.wrapping_add(mix64(mix64(place).wrapping_add(erased))).max(1);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Vssd {
     pub(crate) id: VssdId,
@@ -154,6 +172,11 @@ pub(crate) struct Vssd {
     /// Blocks of its own dies: the first ones.
     pub(crate) home: u32,
     pub(crate) loans: loan::Loans,
+    /// What recovery found to be lost.
+    pub(crate) losses: Losses,
+    /// Addresses of blocks whose copy here is a mark that their contents are lost. On flash the marks are in spare areas alone, so no
+    /// checkpoint describes a block that has one.
+    pub(crate) lost: BTreeSet<u64>,
     /// Byte of the checkpoint area where this vSSD's part begins.
     pub(crate) meta0: u64,
     pub(crate) blocks: Blocks,
@@ -229,6 +252,8 @@ impl Vssd {
             sync: sync::Syncs::new(),
             checkpoint: checkpoint::Checkpoint::new(n, area.1, g),
             recovery: None,
+            losses: Losses::default(),
+            lost: BTreeSet::new(),
             sweep_at: 0,
             clearing: clear::Clearing::No,
             stats: FlashStats::default(),
@@ -397,6 +422,7 @@ impl Vssd {
         for addr in older {
             let slot = self.map.unset(addr);
             self.blocks.clear_valid(slot);
+            self.lost.remove(&addr);
         }
     }
     pub(crate) fn drain_freed(&mut self) {

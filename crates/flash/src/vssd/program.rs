@@ -177,9 +177,25 @@ impl Vssd {
             },
             Err(e) => self.program_failed(io, block, first, by, e),
         }
+        if result.is_ok() {
+            self.note_marks(first, &slots);
+        }
         self.closed(block);
         self.drain_freed();
         self.page_done(io, block, by, epoch, result);
+    }
+    /// Of the slots that the map points to now: which say that their block is lost.
+    fn note_marks(&mut self, first: u32, slots: &[Slot]) {
+        for (slot, s) in (first..).zip(slots).filter(|(_, s)| s.record.kind == SlotKind::Data) {
+            let (addr, marked) = (packed(&s.record), s.record.crc == LOST_CRC);
+            if (marked || !self.lost.is_empty()) && self.map.held(addr).0 == slot {
+                if marked {
+                    self.lost.insert(addr)
+                } else {
+                    self.lost.remove(&addr)
+                };
+            }
+        }
     }
     /// Who asked for the page is told.
     pub(super) fn page_done(&mut self, io: &mut Io, block: u32, by: By, epoch: u64, result: Result<(), DeviceError>) {

@@ -11,6 +11,7 @@ use super::checkpoint::{
     ENTRY, HEADER_STRIDE, Header, JOURNAL_FULL, JOURNAL_START, KIND_BLOCKS, KIND_COUNTS, decode_entry, decode_header,
     decode_piece_head, u64_at,
 };
+use super::gc::LOST_CRC;
 use super::sync::Waiter;
 use super::{Io, Pending, Vssd, packed, ranges};
 
@@ -45,6 +46,8 @@ pub(crate) struct Recovery {
     /// Every erase that may have happened unseen is in the journal.
     noted: bool,
     torn: u64,
+    /// Slots that say that their block is lost.
+    marks: Vec<u32>,
     result: Result<(), DeviceError>,
 }
 
@@ -65,6 +68,7 @@ impl Vssd {
             checkpointed: false,
             noted: false,
             torn: 0,
+            marks: Vec::new(),
             result: Ok(()),
         }));
         self.read_meta(io, 0, 2 * HEADER_STRIDE as u32);
@@ -86,7 +90,9 @@ impl Vssd {
             (Pending::Spares { block, .. }, result) => {
                 r.in_flight -= 1;
                 match result {
-                    Ok(DeviceData::Spares { oob, pages }) => self.found(&mut r, *block, &oob, &pages),
+                    Ok(DeviceData::Spares { oob, pages, unreadable }) => {
+                        self.found(&mut r, *block, &oob, (&pages, &unreadable));
+                    }
                     Ok(_) => {}
                     Err(DeviceError::BadBlock { .. }) => self.found_bad(*block),
                     Err(e) => r.result = Err(e),
@@ -253,21 +259,27 @@ impl Vssd {
             self.merge(io, r);
         }
     }
-    fn found(&mut self, r: &mut Recovery, block: u32, oob: &BlockOob, pages: &[PageSpare]) {
+    fn found(&mut self, r: &mut Recovery, block: u32, oob: &BlockOob, (pages, unreadable): (&[PageSpare], &[u16])) {
         let b = &mut self.blocks.all[block as usize];
         b.erase_count = oob.erase_count;
         b.erase_time = oob.erase_time;
-        if pages.is_empty() {
+        // With no page that can be read, nothing tells whose it is.
+        if !pages.is_empty() && !self.found_owner(block, oob) {
             return;
         }
-        if !self.found_owner(block, oob) {
+        let on_device = self.on_device(block);
+        unreadable.iter().for_each(|&page| self.losses.add(on_device, page, oob.erase_time));
+        if pages.is_empty() {
             return;
         }
         let spp = self.blocks.spp as usize;
         let n = self.blocks.pages;
+        let spb = self.blocks.spb;
         let (sequence, records) = self.blocks.claim(block);
         for p in pages.iter().filter(|p| p.page < n) {
             sequence[usize::from(p.page)] = p.sequence;
+            let slots = (block * spb + u32::from(p.page) * spp as u32..).zip(&p.records);
+            r.marks.extend(slots.filter(|(_, r)| r.crc == LOST_CRC).map(|(slot, _)| slot));
             let page = &mut records[usize::from(p.page) * spp..][..spp];
             for (r, found) in page.iter_mut().zip(&p.records) {
                 *r = Record { addr: packed(found), version: found.version.0 };
@@ -308,6 +320,12 @@ impl Vssd {
                 } else {
                     self.map_newer(record, slot);
                 }
+            }
+        }
+        for slot in std::mem::take(&mut r.marks) {
+            let addr = self.blocks.record(slot).addr;
+            if self.map.held(addr).0 == slot {
+                self.lost.insert(addr);
             }
         }
         for block in 0..self.blocks.all.len() as u32 {
@@ -372,13 +390,16 @@ impl Vssd {
         let group = (self.blocks.addr(slot) - RANGE_VOLUME) as u32;
         let records = match result {
             Ok(DeviceData::Slot(s)) if s.data.crc32c() == s.record.crc || mutant!("flash.recovery.range-unchecked") => {
-                let Some(b) = s.data.bytes() else { return };
-                ranges::decode_group(b).filter(|g| g.0 == group).map(|g| g.1)
+                s.data.bytes().and_then(|b| ranges::decode_group(b)).filter(|g| g.0 == group).map(|g| g.1)
             }
             _ => None,
         };
         let Some(records) = records else {
-            // Lost records show older copies again; other replicas hold the newer versions.
+            // Older copies of what they covered show again: nobody may take what is here for all that was.
+            let (page, _) = self.blocks.page_of(slot);
+            let block = self.blocks.block_of(slot);
+            let erased = self.blocks.all[block as usize].erase_time;
+            self.losses.add(self.on_device(block), page, erased);
             io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), u64::from(self.blocks.block_of(slot)));
             return;
         };

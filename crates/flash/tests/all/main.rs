@@ -8,6 +8,7 @@ mod clear;
 mod cut_search;
 mod cuts;
 mod device;
+mod evidence;
 mod formats;
 mod gc;
 mod power;

@@ -122,7 +122,8 @@ fn some_record(u: &mut Unstructured<'_>, any: bool) -> Result<Record> {
         9 => {
             let mut all = Vec::new();
             for _ in 0..u.int_in_range(0..=4u8)? {
-                all.push(Evidence { vssd: vssd(u, any)?, drive: DriveId(u.arbitrary()?), lost: u.arbitrary()? });
+                let (vssd, drive) = (vssd(u, any)?, DriveId(u.arbitrary()?));
+                all.push(Evidence { vssd, drive, lost: u.arbitrary()?, damaged: u.arbitrary()? });
             }
             Record::Evidence(set, all)
         }
@@ -151,7 +152,7 @@ fn some_record(u: &mut Unstructured<'_>, any: bool) -> Result<Record> {
             let incarnation = Incarnation(counter(u, any)?);
             let mut losses = Vec::new();
             for _ in 0..u.int_in_range(0..=2u8)? {
-                losses.push(VssdLoss { vssd: vssd(u, any)?, records: u.arbitrary()?, digest: u.arbitrary()? });
+                losses.push(VssdLoss { slot: u.arbitrary()?, records: u.arbitrary()?, digest: u.arbitrary()? });
             }
             let drive = DriveId(u.arbitrary()?);
             Record::Server(server(u, any)?, ServerRecord { incarnation, nonces, drive, losses })
@@ -160,7 +161,7 @@ fn some_record(u: &mut Unstructured<'_>, any: bool) -> Result<Record> {
             let epoch = Epoch(counter(u, any)? as u32);
             let (state, recovered) = match u.arbitrary()? {
                 true => (ViewState::Normal, Epoch(counter(u, any)? as u32)),
-                false => (ViewState::Recovering { leader: vssd(u, any)? }, epoch),
+                false => (ViewState::Recovering { leader: vssd(u, any)?, witnesses: u.arbitrary()? }, epoch),
             };
             Record::Set(View { set, epoch, state, recovered, members: members(u, any)? })
         }

@@ -49,16 +49,16 @@ fn view() -> View {
 #[test]
 fn golden_vectors() {
     let rack = RackRecord { next_incarnation: 0x0102, next_volume: 3 };
-    let losses = vec![VssdLoss { vssd: VssdId(17), records: 3, digest: 0x0e0f }];
+    let losses = vec![VssdLoss { slot: 4, records: 3, digest: 0x0e0f }];
     let server = ServerRecord { incarnation: Incarnation(5), nonces: vec![0xaabb], drive: DriveId(0x0c0d), losses };
-    let evidence = vec![Evidence { vssd: VssdId(17), drive: DriveId(0x0c0d), lost: 0x0e0f }];
+    let evidence = vec![Evidence { vssd: VssdId(17), drive: DriveId(0x0c0d), lost: 0x0e0f, damaged: true }];
     let golden = [
         (rack_key(), encode_rack(&rack), "7261636b", "01020100000000000003000000", Record::Rack(rack)),
         (
             server_key(NodeId(2)),
             encode_server(&server),
             "7372762f00000002",
-            "02050000000000000001bbaa0000000000000d0c00000000000001110000000300\
+            "02050000000000000001bbaa0000000000000d0c00000000000001040300\
              00000f0e000000000000",
             Record::Server(NodeId(2), server),
         ),
@@ -81,7 +81,7 @@ fn golden_vectors() {
             evidence_key(SetId(2)),
             encode_evidence(&evidence),
             "6576642f00000002",
-            "0101110000000d0c0000000000000f0e000000000000",
+            "0101110000000d0c0000000000000f0e00000000000001",
             Record::Evidence(SetId(2), evidence),
         ),
         (

@@ -123,7 +123,7 @@ pub enum Answer {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Volume {
     pub id: u32,
     pub name: String,
@@ -443,6 +443,11 @@ pub struct Vssd {
     pub healed: u64,
     #[serde(default)]
     pub scrub_lost: u64,
+    /// Blocks whose copy here is a mark that their contents are lost; the first of them, as volume and block of its share of the set.
+    #[serde(default)]
+    pub lost_blocks: u64,
+    #[serde(default)]
+    pub lost: Vec<(u32, u32)>,
     /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
     #[serde(default)]
     pub scrub_mismatches: u64,

@@ -327,6 +327,8 @@ impl Describe for RackNodes {
                 scrubbed: v.scrubbed,
                 healed: v.healed,
                 scrub_lost: v.scrub_lost,
+                lost_blocks: v.lost_blocks,
+                lost: v.lost.iter().map(|a| (a.volume.0, a.block)).collect(),
                 scrub_mismatches: v.scrub_mismatches,
                 scrub_undecided: v.scrub_undecided,
                 scrub_progress: v.scrub_progress,

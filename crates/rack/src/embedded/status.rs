@@ -311,7 +311,7 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 29] = [
+        const COLUMNS: [Column; 30] = [
             ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
             ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
             ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
@@ -352,6 +352,7 @@ impl Status {
             }),
             ("rackweave_vssd_scrubbed_total", "Blocks read in turn", Metric::Counter, |v| v.scrubbed as f64),
             ("rackweave_vssd_scrub_lost_total", "Those no member could heal", Metric::Counter, |v| v.scrub_lost as f64),
+            ("rackweave_vssd_lost_blocks", "Blocks marked as lost", Metric::Gauge, |v| v.lost_blocks as f64),
             ("rackweave_vssd_scrub_mismatches_total", "Blocks on which members differed", Metric::Counter, |v| {
                 v.scrub_mismatches as f64
             }),

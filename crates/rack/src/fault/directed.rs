@@ -3,6 +3,7 @@
 
 use crate::fault::plan::{Fault, FaultAt, Plan};
 use crate::policy::Policy;
+use rackweave_core::Rng;
 
 /// Servers that end with writes half done whose clients end too, and so never ask again.
 pub(super) fn half_crashes(seed: u64) -> Plan {
@@ -112,6 +113,34 @@ pub(super) fn set_power_cuts(seed: u64) -> Plan {
         let fault = Fault::SetPowerCut { set: i % servers, down_ms: 20 };
         plan.faults.push(FaultAt { at_us: u64::from(i) * step, fault });
     }
+    plan
+}
+
+/// A rack stands still, one drive is replaced and another damaged meanwhile, and who has the good copies is heard of for a part of the
+/// time only when it begins again.
+pub(super) fn stand_still(seed: u64) -> Plan {
+    let mut plan = Plan::draw(seed);
+    let mut rng = Rng::stream(seed, 0x7374_696c);
+    let servers = u64::from(plan.params.servers);
+    plan.params.broken_end = false;
+    plan.params.program_failures = 0.0;
+    let span_us = plan.params.span_ms * 1000;
+    // What loses the only good copy of a block is left out.
+    plan.faults
+        .retain(|f| !matches!(f.fault, Fault::Corrupt { .. } | Fault::BreakDevice { .. }) && f.at_us < span_us / 3);
+    let damaged = rng.below(servers) as u32;
+    let replaced = (damaged + 1 + rng.below(servers - 1) as u32) % servers as u32;
+    let (permille, down_ms) = (*rng.pick(&[50, 300, 1000]), rng.between(5, 50));
+    for attempt in 0..8 {
+        let at_us = span_us / 2 + attempt * 40_000;
+        plan.faults.push(FaultAt { at_us, fault: Fault::StandStill { damaged, replaced, permille, down_ms } });
+    }
+    let slow = (0..servers as u32).find(|s| ![damaged, replaced].contains(s)).unwrap_or(0);
+    for i in 0..20 {
+        let at_us = span_us / 2 + i * 60_000;
+        plan.faults.push(FaultAt { at_us, fault: Fault::Isolate { node: 2 + slow, ms: 50 } });
+    }
+    plan.faults.sort_by_key(|f| f.at_us);
     plan
 }
 

@@ -34,6 +34,8 @@ pub enum PlanKind {
     LeftAlone,
     /// Two racks whose messages come twice and out of order.
     NoisyRacks,
+    /// A drive is replaced and another damaged while the rack stands still, and the third is slow.
+    StandStill,
 }
 
 /// No kind has this name.
@@ -44,7 +46,7 @@ pub struct UnknownKind(String);
 impl PlanKind {
     /// Everything is drawn; the rest are plans of one situation.
     pub const GENERAL: [PlanKind; 4] = [PlanKind::OneRack, PlanKind::TwoRacks, PlanKind::Moves, PlanKind::Groups];
-    pub const ALL: [PlanKind; 13] = [
+    pub const ALL: [PlanKind; 14] = [
         PlanKind::OneRack,
         PlanKind::TwoRacks,
         PlanKind::Moves,
@@ -58,6 +60,7 @@ impl PlanKind {
         PlanKind::SeveredRacks,
         PlanKind::LeftAlone,
         PlanKind::NoisyRacks,
+        PlanKind::StandStill,
     ];
 
     pub fn name(self) -> &'static str {
@@ -75,6 +78,7 @@ impl PlanKind {
             PlanKind::SeveredRacks => "severed-racks",
             PlanKind::LeftAlone => "left-alone",
             PlanKind::NoisyRacks => "noisy-racks",
+            PlanKind::StandStill => "stand-still",
         }
     }
 
@@ -94,6 +98,7 @@ impl PlanKind {
             PlanKind::SeveredRacks => directed::severed_racks(seed),
             PlanKind::LeftAlone => directed::left_alone(seed),
             PlanKind::NoisyRacks => directed::noisy_racks(seed),
+            PlanKind::StandStill => directed::stand_still(seed),
         }
     }
 

@@ -131,6 +131,15 @@ pub enum Fault {
     RackPowerCut {
         down_ms: u64,
     },
+    /// As [`Fault::RackPowerCut`], and before everything starts again one drive is replaced by an empty one and of what another one has
+    /// a part is damaged. Only while every copy is whole: then each block has a good one.
+    StandStill {
+        damaged: u32,
+        replaced: u32,
+        /// Of all stored copies there.
+        permille: u32,
+        down_ms: u64,
+    },
     SwitchRestart {
         down_ms: u64,
     },

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind,
 };
-use rackweave_core::{BLOCK, Payload, Rng};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Rng};
 use rackweave_flash::backend::block_of;
 use rackweave_flash::flaws::Flaws;
 
@@ -31,6 +31,8 @@ enum PageState {
     Erased,
     Written(Rc<PageImage>),
     Torn,
+    /// It was durable, and neither its contents nor its spare area can be read any more.
+    Damaged,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -373,6 +375,64 @@ impl FaultDisk {
         self.change(rng, true)
     }
 
+    /// Changes the contents of stored copies of blocks under their checksums, all versions of them; how many slots.
+    pub fn damage(&mut self, mut hit: impl FnMut(BlockAddr) -> bool) -> u32 {
+        let mut changed = 0;
+        self.each_page(|_, p| {
+            let slots =
+                p.slots.iter().map(|s| s.record.kind == SlotKind::Data && hit(s.record.addr)).collect::<Vec<_>>();
+            if !slots.contains(&true) {
+                return None;
+            }
+            let mut p = p.clone();
+            for (s, _) in Arc::make_mut(&mut p.slots).iter_mut().zip(slots).filter(|(_, hit)| *hit) {
+                s.data = Payload::elided(BLOCK, !u64::from(s.record.crc));
+                changed += 1;
+            }
+            Some(PageState::Written(Rc::new(p)))
+        });
+        changed
+    }
+    /// Makes pages unreadable, spare areas and all: those with range records or without, as drawn. Blocks that were there.
+    pub fn damage_spares(&mut self, mut hit: impl FnMut() -> bool) -> Vec<BlockAddr> {
+        let mut gone = Vec::new();
+        self.each_page(|_, p| {
+            hit().then(|| {
+                gone.extend(p.slots.iter().filter(|s| s.record.kind == SlotKind::Data).map(|s| s.record.addr));
+                PageState::Damaged
+            })
+        });
+        gone
+    }
+    /// Contents that range records have change under their checksum; how many slots.
+    pub fn damage_ranges(&mut self) -> u32 {
+        let mut changed = 0;
+        self.each_page(|_, p| {
+            if p.slots.iter().all(|s| s.record.kind != SlotKind::Ranges) {
+                return None;
+            }
+            let mut p = p.clone();
+            for s in Arc::make_mut(&mut p.slots).iter_mut().filter(|s| s.record.kind == SlotKind::Ranges) {
+                s.data = Payload::elided(BLOCK, 1);
+                changed += 1;
+            }
+            Some(PageState::Written(Rc::new(p)))
+        });
+        changed
+    }
+    /// Of what is stored. The server does not run: what it has not synced is gone, or durable.
+    fn each_page(&mut self, mut change: impl FnMut(PageAddr, &PageImage) -> Option<PageState>) {
+        for block in 0..self.live.blocks.len() as u32 {
+            for page in 0..self.live.blocks[block as usize].pages.len() as u16 {
+                let PageState::Written(p) = self.live.blocks[block as usize].page(page).clone() else { continue };
+                if let Some(new) = change(PageAddr { block, page }, &p) {
+                    self.live.block_mut(block).set(page, new.clone());
+                    self.durable.block_mut(block).set(page, new);
+                }
+            }
+        }
+    }
+
     fn change(&mut self, rng: &mut Rng, checksums: bool) -> bool {
         let written: Vec<(u32, u16)> = (0..self.live.blocks.len() as u32)
             .flat_map(|b| {
@@ -482,7 +542,8 @@ impl FaultDisk {
 
     fn spares(&self, block: u32) -> DeviceData {
         let Some(b) = self.live.block(block) else {
-            return DeviceData::Spares { oob: BlockOob::default(), pages: Box::default() };
+            let (pages, unreadable) = (Box::default(), Box::default());
+            return DeviceData::Spares { oob: BlockOob::default(), pages, unreadable };
         };
         let pages = b.pages.iter().enumerate().filter_map(|(i, p)| match p {
             PageState::Written(image) => Some(PageSpare {
@@ -492,7 +553,9 @@ impl FaultDisk {
             }),
             _ => None,
         });
-        DeviceData::Spares { oob: b.oob, pages: pages.collect() }
+        let damaged = b.pages.iter().enumerate().filter(|(_, p)| matches!(p, PageState::Damaged));
+        let unreadable = damaged.map(|(i, _)| i as u16).collect();
+        DeviceData::Spares { oob: b.oob, pages: pages.collect(), unreadable }
     }
 }
 

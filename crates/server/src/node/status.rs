@@ -4,7 +4,7 @@ use rackweave_core::Time;
 use rackweave_sched::Kind;
 
 use super::Server;
-use crate::report::{ServerReport, VssdStatus};
+use crate::report::{LOST_LISTED_MAX, ServerReport, VssdStatus};
 use crate::vssd::Vssd;
 
 impl Server {
@@ -89,6 +89,8 @@ impl Server {
             scrub_lost: replica.scrub_lost,
             scrub_mismatches: replica.scrub_mismatches,
             scrub_undecided: replica.scrub_undecided,
+            lost_blocks: self.ssd.lost(v.cfg.id).1,
+            lost: self.ssd.lost(v.cfg.id).0.take(LOST_LISTED_MAX).collect(),
             scrub_progress: self.scrub_progress(v.cfg.id),
         }
     }

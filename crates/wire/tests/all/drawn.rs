@@ -355,7 +355,7 @@ impl Draw {
                 nonce: self.u64(),
                 drive: DriveId(self.u64()),
                 empty: self.bool(),
-                losses: self.list(4, |d| VssdLoss { vssd: VssdId(d.u32()), records: d.u32(), digest: d.u64() }),
+                losses: self.list(4, |d| VssdLoss { slot: d.below(256) as u8, records: d.u32(), digest: d.u64() }),
                 vssds: self.reports(),
             },
             1 => Control::ServerWelcome {

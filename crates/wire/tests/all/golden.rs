@@ -88,7 +88,7 @@ fn controls() -> Vec<(&'static str, Control)> {
                 nonce: 0x0102_0304_0506_0708,
                 drive: DriveId(0x1112_1314_1516_1718),
                 empty: true,
-                losses: vec![VssdLoss { vssd: VssdId(0x11), records: 0x21, digest: 0x3132_3334_3536_3738 }],
+                losses: vec![VssdLoss { slot: 2, records: 0x21, digest: 0x3132_3334_3536_3738 }],
                 vssds: vec![report],
             },
         ),

@@ -36,6 +36,16 @@ impl Run<'_> {
                 self.node_down(Layout::META);
                 Some(down_ms)
             }
+            Fault::StandStill { damaged, replaced, permille, down_ms } => {
+                if !(self.down.is_empty() && self.watch.all_full(&self.sim)) {
+                    return;
+                }
+                self.servers_down(&self.fault_servers(i), true);
+                self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
+                self.node_down(Layout::META);
+                self.damage(damaged, replaced, permille);
+                Some(down_ms)
+            }
             Fault::OneRackPowerCut { rack, down_ms } => {
                 self.servers_down(&self.fault_servers(i), true);
                 self.node_down(self.switch_node(rack));
@@ -148,7 +158,7 @@ impl Run<'_> {
                     self.node_up(self.sim.engine().layout().server(s))?;
                 }
             }
-            Fault::RackPowerCut { .. } => {
+            Fault::RackPowerCut { .. } | Fault::StandStill { .. } => {
                 self.node_up(Layout::META)?;
                 for switch in self.sim.engine().layout().switches() {
                     self.node_up(switch)?;
@@ -370,6 +380,16 @@ impl Run<'_> {
             Fault::Cut { from, to, .. } => net.block(NodeId(from % nodes), NodeId(to % nodes), blocked),
             _ => {}
         }
+    }
+
+    /// What happens to drives of a rack that stands still.
+    fn damage(&mut self, damaged: u32, replaced: u32, permille: u32) {
+        let servers = self.plan.params.servers;
+        let (damaged, replaced) = (damaged % servers, replaced % servers);
+        if let Some(d) = self.sim.disk(damaged).filter(|_| damaged != replaced) {
+            d.damage(|_| self.rng.below(1000) < u64::from(permille));
+        }
+        self.sim.replace_disk(replaced);
     }
 
     /// Only while every other copy is whole: contents that exist once and are corrupted are lost by definition.

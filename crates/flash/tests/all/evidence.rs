@@ -1,0 +1,92 @@
+//! What a drive says it lost, and marks of blocks whose contents nobody has.
+
+use rackweave_core::device::{Backend, DeviceData, DeviceOp, PageAddr, SlotKind};
+use rackweave_core::msg::BlockRange;
+use rackweave_core::{Payload, Rng, Timestamp, VolumeId};
+use rackweave_flash::backend::Memory;
+use rackweave_flash::{BlockWrite, Losses, ReadError};
+
+use super::rig::{Rig, VSSD, addr, small_config};
+
+fn marks(rig: &Rig) -> Vec<u32> {
+    rig.ssd.lost(VSSD).0.map(|a| a.block).collect()
+}
+
+fn mark(rig: &mut Rig, block: u32, version: u64) {
+    let data = Payload::zero(0);
+    rig.write(BlockWrite { addr: addr(block), version: Timestamp(version), data }, 1);
+    rig.settle();
+}
+
+/// Everything is synced, and a new life begins on it.
+fn again(rig: Rig) -> Rig {
+    again_after(rig, |_| {})
+}
+
+fn again_after(mut rig: Rig, damage: impl FnOnce(&mut Memory)) -> Rig {
+    rig.sync(1);
+    rig.settle();
+    let mut disk = rig.crash(&mut Rng::new(1));
+    damage(&mut disk);
+    let mut next = Rig::on(&small_config(), disk, 2);
+    next.boot();
+    next.ssd.check().expect("invariants");
+    next
+}
+
+#[test]
+fn marks_of_lost_blocks_survive_collection_checkpoints_and_restarts_and_go_when_overwritten() {
+    let mut rig = Rig::new(&small_config(), 1);
+    rig.boot();
+    for block in [3, 5, 7] {
+        mark(&mut rig, block, 10);
+    }
+    // Enough for checkpoints, and for collection to move what stays.
+    for version in 11..1500u64 {
+        rig.program(&[(20 + (version % 200) as u32, version)], version).expect("room");
+        if version.is_multiple_of(50) {
+            rig.gc_start();
+            rig.sync(version);
+        }
+        rig.settle();
+    }
+    assert!(rig.ssd.stats(VSSD).checkpoints > 0 && rig.ssd.stats(VSSD).gc_slots > 0);
+    let mut rig = again(rig);
+    assert_eq!((marks(&rig), rig.ssd.losses(VSSD)), (vec![3, 5, 7], Losses::default()));
+    let (version, read) = rig.fetch(5);
+    assert!(version == Timestamp(10) && matches!(read, Err(ReadError::Corrupt { .. })), "{read:?}");
+    // Contents of that very version heal, newer ones and zeroes clear.
+    rig.program(&[(3, 10)], 1).expect("room");
+    rig.program(&[(5, 2000)], 1).expect("room");
+    rig.settle();
+    rig.zero(BlockRange { volume: VolumeId(1), first: 7, count: 1 }, Timestamp(2001));
+    assert_eq!(marks(&rig), []);
+    assert_eq!(marks(&again(rig)), []);
+}
+
+/// Contents of slots with range records change under their checksum.
+fn damage_ranges(disk: &mut Memory) {
+    let g = small_config().profile.geometry;
+    for (block, page) in (0..g.blocks()).flat_map(|b| (0..g.pages_per_block).map(move |p| (b, p))) {
+        let page = PageAddr { block, page };
+        let Ok(DeviceData::Page(slots)) = disk.execute(&DeviceOp::ReadPage { page }) else { continue };
+        for (i, _) in slots.iter().enumerate().filter(|(_, s)| s.record.kind == SlotKind::Ranges) {
+            assert!(disk.damage(page, i as u8, Payload::elided(4096, 1)));
+        }
+    }
+}
+
+#[test]
+fn range_records_that_cannot_be_read_are_lost_records() {
+    let mut rig = Rig::new(&small_config(), 1);
+    rig.boot();
+    rig.program(&[(1, 1), (2, 2)], 1).expect("room");
+    rig.settle();
+    rig.zero(BlockRange { volume: VolumeId(1), first: 1, count: 1 }, Timestamp(5));
+    let rig = again(rig);
+    assert_eq!(rig.ssd.losses(VSSD), Losses::default());
+    let rig = again_after(rig, damage_ranges);
+    let lost = rig.ssd.losses(VSSD);
+    assert!(lost.records == 1 && lost.digest != 0, "{lost:?}");
+    assert_eq!(again(rig).ssd.losses(VSSD), lost, "the same each time");
+}
