@@ -82,4 +82,6 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.move.taken-slot", "24", MOVES, UNITS, "A slot is given to two vSSDs."),
     m("meta.failure.forgotten", "12", ONE, UNITS, "A failed device is well again when its server says so.")
         .open("8 plans of its kinds pass, its crate's tests were not run."),
+    m("meta.evidence.not-kept", "29", &[], UNITS, "What drives members had everything on is not kept.")
+        .open("Not searched for, its crate's tests were not run."),
 ];
