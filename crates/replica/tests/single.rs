@@ -237,6 +237,45 @@ fn without_a_lease_or_as_a_shadow_nothing_is_served() {
 }
 
 #[test]
+fn while_the_set_recovers_and_in_another_life_s_role_nothing_is_served() {
+    let refused = [IoReply::Failed(IoError::NotServing)];
+    let recovering = View { state: ViewState::Recovering { leader: VssdId(2) }, ..view(5, Role::Member) };
+    let mut o = One::new(Role::Member);
+    o.r.install(o.now, &recovering, Incarnation(50), &mut o.store, &mut o.fx);
+    o.fx.clear();
+    assert_eq!(o.read(0), refused, "others may hold something newer");
+    // This server has started again since: the view's member is its earlier life.
+    let mut o = One::new(Role::Member);
+    o.r.install(o.now, &view(5, Role::Member), Incarnation(51), &mut o.store, &mut o.fx);
+    o.fx.clear();
+    assert_eq!((o.r.role(), o.read(0)), (None, refused.to_vec()));
+}
+
+#[test]
+fn a_flush_and_a_fence_wait_for_every_member() {
+    let mut o = One::new(Role::Member);
+    let header = |o: &One, from| Header { request: o.fx.packets[0].header.request, ..o.header(4, from) };
+    let ask = |o: &mut One, io| {
+        let p = Packet { src: NodeId(90), dst: NodeId(2), header: o.header(4, 9), body: Body::Io(io) };
+        o.r.handle_io(o.now, p, &mut o.store, &mut o.fx);
+        [header(o, 1), header(o, 2)]
+    };
+    let answer = |o: &mut One, header: Header, from: u32, body| {
+        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
+        o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
+        o.replies()
+    };
+    let [first, second] = ask(&mut o, IoRequest::Flush { volume: V });
+    let done = o.store.done.pop().expect("persisted here");
+    o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
+    assert!(answer(&mut o, first, 1, Peer::FlushAck { ok: true }).is_empty(), "one of two");
+    assert_eq!(answer(&mut o, second, 2, Peer::FlushAck { ok: true }), [IoReply::Done]);
+    let [first, second] = ask(&mut o, IoRequest::Fence { volume: V, attach: 3 });
+    assert!(answer(&mut o, first, 1, Peer::FenceAck { attach: 3 }).is_empty(), "one of two");
+    assert_eq!(answer(&mut o, second, 2, Peer::FenceAck { attach: 3 }), [IoReply::Done]);
+}
+
+#[test]
 fn an_unvalidated_block_is_replayed_with_its_version() {
     let mut o = One::new(Role::Member);
     o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false));
