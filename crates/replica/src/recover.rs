@@ -1,17 +1,17 @@
 //! Recovery of a whole set (rule 6): the leader compares all members, and writes the newest of every block on which
 //! they differ again in the new epoch.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
-use rackweave_core::map::{Map, map};
 use rackweave_core::msg::peer::ScanEntry;
-use rackweave_core::msg::{BlockRange, Control, Mutation, Peer, Role};
-use rackweave_core::{BLOCK, BlockAddr, Payload, Timestamp, TracePoint};
+use rackweave_core::msg::{BlockRange, Control, FENCE_ALL, Mutation, Peer, Role};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
 
 use crate::config::{DIGEST_LIMIT, FILL_WINDOW};
-use crate::fill::{REQUEST, differing, start_number};
+use crate::fill::{REQUEST, start_number};
 use crate::op::{BlockOp, BlockState, OpBlock, Origin, Purpose};
 use crate::replica::{Cx, Replica};
+use crate::runs::{PIECE_RUNS, Segment, Stretch, are_runs_of, differing, joined, segments};
 use crate::space::Reserve;
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
@@ -27,11 +27,20 @@ enum Fix {
     Zero(BlockRange),
 }
 
+impl Fix {
+    fn volume(&self) -> VolumeId {
+        match self {
+            Fix::Copy { addr, .. } => addr.volume,
+            Fix::Zero(range) => range.volume,
+        }
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
     /// Digests of one member after another.
     Compare,
-    /// All members' entries of one chunk after another, and their repair.
+    /// All members' runs of one stretch after another, and their repair.
     Repair,
     Done,
 }
@@ -43,10 +52,11 @@ pub(crate) struct Recovery {
     /// Members not compared yet; the first of them is being.
     peers: u64,
     from: BlockAddr,
-    chunks: BTreeSet<BlockAddr>,
-    /// Members whose entries of the first chunk are still to come, and what came.
+    differ: VecDeque<Stretch>,
+    /// Members whose runs of the first stretch are still to come, what came, and how far all of it goes.
     scanning: u64,
-    entries: Vec<(usize, ScanEntry)>,
+    runs: Vec<(usize, Box<[ScanEntry]>)>,
+    until: BlockAddr,
     fixes: VecDeque<Fix>,
     fetching: Vec<Fix>,
     /// Contents with the members that have some copy.
@@ -65,9 +75,10 @@ impl Replica {
             stage: Stage::Compare,
             peers,
             from: BlockAddr::default(),
-            chunks: BTreeSet::new(),
+            differ: VecDeque::new(),
             scanning: 0,
-            entries: Vec::new(),
+            runs: Vec::new(),
+            until: BlockAddr::default(),
             fixes: VecDeque::new(),
             fetching: Vec::new(),
             fetched: VecDeque::new(),
@@ -103,9 +114,9 @@ impl Replica {
                 self.send(cx, r.peers.trailing_zeros() as usize, REQUEST, ask);
             }
             Stage::Repair => {
-                if let Some(&chunk) = r.chunks.first() {
+                if let Some(&(from, until)) = r.differ.front() {
                     for k in Self::bits(r.scanning) {
-                        self.send(cx, k, REQUEST, Peer::ScanAsk { chunk });
+                        self.send(cx, k, REQUEST, Peer::ScanAsk { from, until });
                     }
                 }
                 for f in &r.fetching {
@@ -153,7 +164,8 @@ impl Replica {
         if !expected || next.is_some_and(|n| n <= r.from) {
             return;
         }
-        r.chunks.extend(differing(cx.store, r.from, theirs, next));
+        let Some(differ) = differing(cx.store, r.from, theirs, next, &mut self.stats.runs_compared) else { return };
+        r.differ.extend(differ);
         match next {
             Some(n) => r.from = n,
             None => {
@@ -170,23 +182,29 @@ impl Replica {
         &mut self,
         cx: &mut Cx<'_, S>,
         from: usize,
-        chunk: BlockAddr,
-        entries: &[ScanEntry],
+        (at, until): Stretch,
+        runs: &[ScanEntry],
     ) {
         let voters = self.serving_members();
         let Some(r) = self.recovery.as_deref_mut().filter(|r| r.stage == Stage::Repair) else { return };
-        if r.chunks.first() != Some(&chunk) || r.scanning & 1 << from == 0 {
+        let asked = r.differ.front().is_some_and(|d| d.0 == at && until > at && until <= d.1);
+        if !asked || r.scanning & 1 << from == 0 || !are_runs_of(runs, (at, until)) {
             return;
         }
         r.scanning &= !(1 << from);
         self.asks.answered(cx.now);
-        r.entries.extend(entries.iter().map(|e| (from, *e)));
+        r.until = if r.runs.is_empty() { until } else { r.until.min(until) };
+        r.runs.push((from, runs.into()));
         if r.scanning == 0 {
             let mut mine = Vec::new();
-            cx.store.scan_chunk(chunk, &mut mine);
-            r.entries.extend(mine.into_iter().map(|e| (self.me, e)));
-            r.fixes = fixes(&r.entries, voters).into();
-            r.entries.clear();
+            let until = cx.store.scan((at, r.until), PIECE_RUNS, &mut mine);
+            r.runs.push((self.me, mine.into()));
+            r.fixes = fixes(&r.runs, until, voters).into();
+            let fences = &self.fences;
+            r.fixes.retain(|f| fences.of(f.volume()) < FENCE_ALL);
+            r.runs.clear();
+            let rest = r.differ.pop_front().map(|d| (until, d.1));
+            r.differ.push_front(rest.unwrap_or_default());
             self.asks_at = self.asks.first(cx.now);
             self.recovery_go_on(cx);
         }
@@ -200,6 +218,7 @@ impl Replica {
             let Some(r) = self.recovery.as_deref_mut() else { return };
             if r.stage == Stage::Compare && r.peers == 0 {
                 r.stage = Stage::Repair;
+                r.differ = joined(std::mem::take(&mut r.differ).into()).into();
                 r.scanning = peers;
                 self.recovery_ask_first(cx);
                 continue;
@@ -207,7 +226,7 @@ impl Replica {
             if r.stage != Stage::Repair {
                 return;
             }
-            if r.chunks.is_empty() {
+            if r.differ.is_empty() {
                 r.stage = Stage::Done;
                 cx.fx.trace(TracePoint::SetRecovered, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
                 return self.recovery_ask_first(cx);
@@ -249,7 +268,9 @@ impl Replica {
             if (r.writing > 0 || !r.fetching.is_empty()) && !mutant!("replica.recovery.early") {
                 return;
             }
-            r.chunks.pop_first();
+            if r.differ.front().is_some_and(|d| d.0 >= d.1) {
+                r.differ.pop_front();
+            }
             r.scanning = peers;
             self.recovery_ask_first(cx);
         }
@@ -347,29 +368,29 @@ impl Replica {
     }
 }
 
-/// Repairs of one chunk: wherever `voters` members do not all have the same entry, the highest version counts.
-fn fixes(entries: &[(usize, ScanEntry)], voters: usize) -> Vec<Fix> {
-    let mut by: Map<u64, (usize, ScanEntry, usize)> = map();
-    let mut mapped: Map<u64, u64> = map();
-    for &(k, e) in entries {
-        *mapped.entry(e.addr.pack()).or_insert(0) |= u64::from(e.mapped) << k;
-        let best = by.entry(e.addr.pack()).or_insert((k, e, 0));
-        if (e.version, e.mapped) == (best.1.version, best.1.mapped) {
-            best.2 += 1;
-        } else if e.version > best.1.version && !mutant!("replica.recovery.oldest") {
-            *best = (k, e, 1);
-        }
-    }
-    let mut differ: Vec<(usize, ScanEntry)> =
-        by.values().filter(|(_, _, n)| *n < voters).map(|&(k, e, _)| (k, e)).collect();
-    differ.sort_unstable_by_key(|(_, e)| e.addr);
+/// Repairs up to a block: wherever `voters` members do not all hold the same, the highest version counts.
+fn fixes(runs: &[(usize, Box<[ScanEntry]>)], until: BlockAddr, voters: usize) -> Vec<Fix> {
+    let lists: Vec<&[ScanEntry]> = runs.iter().map(|r| &*r.1).collect();
     let mut out: Vec<Fix> = Vec::new();
-    for (holder, e) in differ {
-        match (e.mapped, out.last_mut()) {
-            (true, _) => out.push(Fix::Copy { addr: e.addr, holder, mapped: mapped[&e.addr.pack()] }),
-            (false, Some(Fix::Zero(r))) if r.volume == e.addr.volume && r.end() == e.addr.block => r.count += 1,
-            (false, _) => out.push(Fix::Zero(BlockRange { volume: e.addr.volume, first: e.addr.block, count: 1 })),
+    segments(&lists, until, |s| {
+        let held = || runs.iter().zip(s.of).filter_map(|((k, _), e)| Some((*k, (*e)?)));
+        let Some(newest) = held().map(|h| h.1.version).max() else { return };
+        let wanted = |h: &(usize, ScanEntry)| h.1.version == newest || mutant!("replica.recovery.oldest");
+        let Some((holder, best)) = held().find(wanted) else { return };
+        let alike = held().filter(|h| (h.1.version, h.1.mapped) == (best.version, best.mapped)).count();
+        if alike < voters {
+            let mapped = held().filter(|h| h.1.mapped).fold(0, |m, h| m | 1 << h.0);
+            fix(s, (holder, best.mapped), mapped, &mut out);
         }
-    }
+    });
     out
+}
+
+fn fix(s: &Segment<'_>, (holder, has): (usize, bool), mapped: u64, out: &mut Vec<Fix>) {
+    let range = BlockRange { volume: s.first.volume, first: s.first.block, count: s.count };
+    match out.last_mut() {
+        _ if has => out.push(Fix::Copy { addr: s.first, holder, mapped }),
+        Some(Fix::Zero(r)) if r.volume == range.volume && r.end() == range.first => r.count += range.count,
+        _ => out.push(Fix::Zero(range)),
+    }
 }

@@ -87,6 +87,7 @@ impl Server {
             healed: replica.healed,
             scrubbed: replica.scrubbed,
             scrub_lost: replica.scrub_lost,
+            runs_compared: replica.runs_compared,
             scrub_mismatches: replica.scrub_mismatches,
             scrub_undecided: replica.scrub_undecided,
             scrub_progress: self.scrub_progress(v.cfg.id),
