@@ -72,6 +72,12 @@ pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
         (Answer::Done, false) => {}
         _ => return Err(Refused::Unexpected.into()),
     }
+    if let (Answer::Volume(v), Volume::Create { .. }, false) = (&answer, command, json.json)
+        && let Ok(Answer::Status(s)) = ask(way, &Command::Status)
+        && s.rack.capacity > 0
+    {
+        writeln!(out, "{}", show::room_for(v, s.rack.room))?;
+    }
     Ok(())
 }
 

@@ -27,12 +27,13 @@ pub fn volumes(all: &[Volume]) -> String {
     if all.is_empty() {
         return "no volumes (rackweave volume create NAME --size SIZE makes one)".into();
     }
-    let head = ["volume", "size", "id", "writer generation", "class", "isolation", "limits", "sets"];
-    let mut t = table(&head, &[1, 2, 3]);
+    let head = ["volume", "size", "used", "id", "writer generation", "class", "isolation", "limits", "sets"];
+    let mut t = table(&head, &[1, 2, 3, 4]);
     for v in all {
         t.add_row([
             v.name.clone(),
             Size(v.size).to_string(),
+            mib(v.used),
             v.id.to_string(),
             v.attach.to_string(),
             v.class.clone(),
@@ -100,6 +101,19 @@ pub fn wear(v: &serde_json::Value) -> String {
     out
 }
 
+/// Whole mebibytes, rounded down: what is promised is there.
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+/// What of a new volume can be written now.
+pub fn room_for(v: &Volume, room: u64) -> String {
+    if room >= v.size {
+        return format!("room for {}", mib(room));
+    }
+    format!("{} of it can be written now: volumes take space as they are written (overcommit)", mib(room))
+}
+
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
@@ -123,6 +137,7 @@ pub fn status(s: &Status) -> String {
         let _ = writeln!(out, "metrics at {h}");
     }
     let _ = writeln!(out, "{} of {} promised to volumes", gib(r.promised), gib(r.promise_limit));
+    let _ = writeln!(out, "{} of {} used, room for {}", mib(r.used), mib(r.capacity), mib(r.room));
     if let Some(w) = &r.wear {
         let each: Vec<String> = w.erases.iter().map(|(n, e)| format!("server {n} {e:.2}")).collect();
         let (lambda, swaps, given_up) = (w.lambda, w.swaps, w.given_up);

@@ -217,6 +217,8 @@ pub struct VolumeInfo {
     /// Traffic class of its I/O (PN10): [`Class::Silver`] online, [`Class::Copper`] offline.
     pub class: Class,
     pub limits: VolumeLimits,
+    /// Bytes on flash, one copy counted: of each set as the member with most has it. Zero where nobody asked for it.
+    pub used: u64,
 }
 
 /// What all I/O of a volume may do, over all connections, reads and writes together. Zero is no limit.
@@ -239,6 +241,12 @@ pub struct RackStatus {
     /// Bytes all volumes together may promise, and do promise.
     pub promise_limit: u64,
     pub promised: u64,
+    /// Bytes that the sets hold together, and hold, one copy counted; of each set as its fullest member counts.
+    pub capacity: u64,
+    pub used: u64,
+    /// Bytes of volumes that can be written now from end to end, in whatever order, the set with least room left counted. Sets
+    /// whose members have not all told count as full.
+    pub room: u64,
     pub wear: WearStatus,
 }
 

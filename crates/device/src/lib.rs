@@ -239,7 +239,7 @@ impl<F: FileIo> FileSsd<F> {
     }
     /// Gives a drive that has no id this one. [`FileSsd::adopt`] writes it down, once.
     pub fn name(&mut self, drawn: DriveId) {
-        if self.id == DriveId::NONE {
+        if self.id == DriveId::NONE || mutant!("device.identity.renamed") {
             self.id = drawn;
         }
     }

@@ -37,7 +37,7 @@ pub fn report(path: &Path, contents: &[u8]) -> io::Result<()> {
 /// Whatever the umask left, and whatever mode a file from before has. Devices and pipes are others'.
 fn set(file: File) -> io::Result<File> {
     let meta = file.metadata()?;
-    if meta.is_file() && meta.mode() & 0o7777 != FILE_MODE {
+    if meta.is_file() && meta.mode() & 0o7777 != FILE_MODE && !mutant!("device.private.inherited-mode") {
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     }
     Ok(file)
@@ -75,7 +75,7 @@ pub fn exposed(path: &Path) -> io::Result<Option<Exposed>> {
     let mode = meta.mode() & 0o7777;
     Ok(match meta.uid() {
         found if found != own => Some(Exposed::Owner { found, own }),
-        _ if mode & WRITABLE_BY_OTHERS != 0 => Some(Exposed::Mode(mode)),
+        _ if mode & WRITABLE_BY_OTHERS != 0 && !mutant!("device.private.exposed") => Some(Exposed::Mode(mode)),
         _ => None,
     })
 }

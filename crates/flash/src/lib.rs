@@ -45,6 +45,7 @@ pub use ssd::{
     RecoveryError, Share, Space, Ssd, SsdConfig, Violation,
 };
 pub use timing::{Busy, Timing};
+pub use vssd::exported_slots;
 
 /// Bytes of what the page layer keeps on flash beside data.
 pub mod format {

@@ -1,10 +1,10 @@
 //! A drive and its virtual SSDs: what its user calls, and where completions go.
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, Slot};
-use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::ScanEntry;
+use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::node::Trace;
-use rackweave_core::{BLOCK, BlockAddr, Payload, Span, SsdId, Time, Timestamp, TracePoint, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Span, SsdId, Time, Timestamp, TracePoint, VolumeId, VssdId};
 use slab::Slab;
 
 use crate::gc_policy::{Separation, VictimPolicy};
@@ -654,6 +654,10 @@ impl Ssd {
     pub fn room(&self, vssd: VssdId) -> (u64, u64) {
         self.get(vssd).room()
     }
+    /// Blocks mapped of each volume from `from` on, in order; of those that have any.
+    pub fn used_from(&self, vssd: VssdId, from: VolumeId) -> impl Iterator<Item = (VolumeId, u64)> {
+        self.get(vssd).map.used_from(from)
+    }
     pub fn stats(&self, vssd: VssdId) -> FlashStats {
         self.get(vssd).stats
     }
@@ -697,6 +701,20 @@ impl Ssd {
         self.get(vssd).gc_running()
     }
 
+    /// Forgets all that the vSSD has of a volume, for good: the volume is deleted, and its id never given out again.
+    pub fn bury(&mut self, vssd: VssdId, volume: VolumeId) {
+        let i = self.index(vssd);
+        self.vssds[i].bury(volume);
+    }
+    /// Everything that is known of volumes: what is left of those that live no more is forgotten.
+    pub fn know_volumes(&mut self, vssd: VssdId, volumes: &LiveVolumes) {
+        let i = self.index(vssd);
+        self.vssds[i].know_volumes(volumes);
+    }
+    /// The vSSD has forgotten the volume, and takes nothing of it.
+    pub fn is_dead(&self, vssd: VssdId, volume: VolumeId) -> bool {
+        self.get(vssd).is_dead(volume)
+    }
     /// Gives the vSSD's flash to another: it has this name from now on.
     pub fn rename(&mut self, vssd: VssdId, to: VssdId) {
         let i = self.index(vssd);
@@ -739,20 +757,16 @@ impl Ssd {
         self.get(vssd).read_only()
     }
 
-    /// Appends at most `limit` chunks that hold an entry, from the chunk of `from` on in address order, each with a
-    /// digest over its entries. Returns where to go on.
-    pub fn chunks(
+    /// Appends the runs of blocks from `from` on and before `until`, in address order, at most `limit` of them. Returns up to
+    /// where: `until`, or the end of the last run.
+    pub fn scan(
         &self,
         vssd: VssdId,
-        from: BlockAddr,
+        (from, until): (BlockAddr, BlockAddr),
         limit: usize,
-        into: &mut Vec<(BlockAddr, u64)>,
-    ) -> Option<BlockAddr> {
-        self.get(vssd).chunks(from.pack(), limit, into)
-    }
-    /// Appends every entry of the chunk that `chunk` lies in, in address order.
-    pub fn scan_chunk(&self, vssd: VssdId, chunk: BlockAddr, into: &mut Vec<ScanEntry>) {
-        self.get(vssd).scan_chunk(chunk.pack(), into);
+        into: &mut Vec<ScanEntry>,
+    ) -> BlockAddr {
+        BlockAddr::unpack(self.get(vssd).scan(from.pack(), until.pack(), limit, into))
     }
     /// Ages the vSSD for an evaluation: as if these blocks had been written, collection included, in no time and without
     /// commands (contents are lost: for backends that keep none). Stops at the limit of [`Space::exported_slots`].

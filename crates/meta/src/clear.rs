@@ -1,14 +1,13 @@
-//! Deleting a volume's blocks: every set is told to fence the volume for good and then to drop all of it. The service
-//! asks as a client does: through the switch, again after a time-out, the next member after a refusal.
+//! Deleting a volume's blocks: every set is told to fence the volume for good, and forgets it with that. The service asks as a
+//! client does: through the switch, again after a time-out, the next member after a refusal. A set has answered when all members
+//! of its view have; whoever is in no view hears when it registers, or from those that fill it, which volumes live.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
-use rackweave_core::msg::{
-    BlockRange, Body, Class, FENCE_ALL, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet,
-};
+use rackweave_core::msg::{Body, Class, FENCE_ALL, Header, IoReply, IoRequest, Op, Packet};
 use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
 
-/// Sets asked at a time: deletion is background work, and a set has one range operation of it at the most.
+/// Sets asked at a time: deletion is background work, and a set has one fence of it at the most.
 const IN_FLIGHT_MAX: usize = 8;
 /// Numbers of requests of one life of the service.
 const REQUESTS_A_LIFE: u32 = 24;
@@ -19,10 +18,7 @@ const RETRY_AFTER: Span = Span::from_millis(200);
 struct Job {
     volume: VolumeId,
     set: SetId,
-    /// The fence is in place; now the blocks.
-    fenced: bool,
     request: u64,
-    sequence: u64,
     /// Which member was asked, counted up with every retry.
     attempt: u32,
     again_at: Time,
@@ -33,13 +29,11 @@ pub struct Clearing {
     queue: VecDeque<(VolumeId, SetId)>,
     jobs: Vec<Job>,
     next_request: u64,
-    next_sequence: u64,
-    open: BTreeSet<u64>,
 }
 
 impl Clearing {
     pub fn new() -> Clearing {
-        Clearing { queue: VecDeque::new(), jobs: Vec::new(), next_request: 1, next_sequence: 1, open: BTreeSet::new() }
+        Clearing { queue: VecDeque::new(), jobs: Vec::new(), next_request: 1 }
     }
     /// A life of the service begins: a late answer to one before is none of its own.
     pub fn begin(&mut self, me: Incarnation) {
@@ -66,67 +60,35 @@ impl Clearing {
     ) {
         while self.jobs.len() < IN_FLIGHT_MAX {
             let Some((volume, set)) = self.queue.pop_front() else { break };
-            let (request, sequence) = (self.next_request, self.next_sequence);
+            let request = self.next_request;
             self.next_request += 1;
-            self.next_sequence += 1;
-            self.open.insert(sequence);
-            self.jobs.push(Job {
-                volume,
-                set,
-                fenced: mutant!("meta.clear.no-fence"),
-                request,
-                sequence,
-                attempt: 0,
-                again_at: now,
-            });
+            self.jobs.push(Job { volume, set, request, attempt: 0, again_at: now });
         }
-        let floor = self.open.first().copied().unwrap_or(self.next_sequence);
         for j in &mut self.jobs {
             if j.again_at > now {
                 continue;
             }
             j.again_at = now + RETRY_AFTER;
             if let Some(to) = member(j.set, j.attempt) {
-                send(packet(j, me, layout, floor, to));
+                send(packet(j, me, layout, to));
             }
             j.attempt = j.attempt.wrapping_add(1);
         }
     }
     /// A set has answered. Returns what is cleared now.
-    pub fn answered(&mut self, now: Time, (set, request): (SetId, u64), reply: &IoReply) -> Option<(VolumeId, SetId)> {
+    pub fn answered(&mut self, (set, request): (SetId, u64), reply: &IoReply) -> Option<(VolumeId, SetId)> {
         let i = self.jobs.iter().position(|j| (j.set, j.request) == (set, request))?;
-        match reply {
-            IoReply::Done => {}
-            // A refusal goes to the next member after a pause: a set without a serving member refuses at once.
-            IoReply::Failed(IoError::NotServing | IoError::Device | IoError::NoSpace | IoError::Corrupt) => {
-                return None;
-            }
-            // The fence is in place already.
-            IoReply::Failed(IoError::Fenced { .. }) if !self.jobs[i].fenced => {}
-            IoReply::Failed(_) | IoReply::Data(_) | IoReply::Extents(_) => return None,
-        }
-        let j = &mut self.jobs[i];
-        if !j.fenced && !mutant!("meta.clear.fence-only") {
-            j.fenced = true;
-            j.request = self.next_request;
-            self.next_request += 1;
-            j.attempt = 0;
-            j.again_at = now;
-            return None;
-        }
-        let j = self.jobs.swap_remove(i);
-        self.open.remove(&j.sequence);
-        Some((j.volume, j.set))
+        // A refusal goes to the next member after a pause: a set without a serving member refuses at once.
+        matches!(reply, IoReply::Done).then(|| {
+            let j = self.jobs.swap_remove(i);
+            (j.volume, j.set)
+        })
     }
 }
 
-fn packet(j: &Job, me: Incarnation, layout: &Layout, floor: u64, (vssd, epoch): (VssdId, Epoch)) -> Packet {
-    let mutation = Mutation { client: me, sequence: j.sequence, floor };
-    let io = if j.fenced {
-        IoRequest::Zero { range: BlockRange::whole(j.volume), fua: true, attach: FENCE_ALL, mutation }
-    } else {
-        IoRequest::Fence { volume: j.volume, attach: FENCE_ALL }
-    };
+fn packet(j: &Job, me: Incarnation, layout: &Layout, (vssd, epoch): (VssdId, Epoch)) -> Packet {
+    let attach = if mutant!("meta.clear.no-fence") { FENCE_ALL - 1 } else { FENCE_ALL };
+    let io = IoRequest::Fence { volume: j.volume, attach };
     let header = Header {
         op: Op::Write,
         vssd,

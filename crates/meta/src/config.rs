@@ -180,11 +180,6 @@ impl MetaConfig {
         self.lease.scale(million + drift, million - drift) + Span::from_nanos(1)
     }
 
-    /// Bytes that all volumes of a level together may promise.
-    pub fn promise_limit(&self, level: &LevelConfig) -> u64 {
-        (level.capacity_bytes as f64 * self.overcommit) as u64
-    }
-
     /// Bytes of the largest volume that addresses can name: a set's share has less than 2³² blocks.
     pub fn volume_max(&self, level: &LevelConfig) -> u64 {
         let share = u64::from(u32::MAX - self.stripe_blocks) / u64::from(self.stripe_blocks);

@@ -23,6 +23,7 @@ mod moves;
 mod node;
 mod outbox;
 mod reach;
+mod room;
 mod rounds;
 mod servers;
 mod views;

@@ -9,8 +9,8 @@ use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
 };
 use rackweave_core::{
-    DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, SsdId, Time, VolumeId,
-    VssdId,
+    BLOCK, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, SsdId, Time,
+    VolumeId, VssdId,
 };
 
 use crate::clear::Clearing;
@@ -19,6 +19,7 @@ use crate::members::{self, Evidence, Place, Server, Servers};
 use crate::moves::Moves;
 use crate::outbox::Outbox;
 use crate::reach::Complaint;
+use crate::room::Rooms;
 use crate::rounds::Rounds;
 use crate::servers::ServerTable;
 use crate::volumes::{self, Limits, Volumes};
@@ -59,7 +60,8 @@ type Answer = Result<Box<ReplyData>, Box<RequestError>>;
 pub struct Meta {
     pub(crate) cfg: MetaConfig,
     /// By level, the first for volumes that ask for none.
-    limits: Vec<Limits>,
+    pub(crate) limits: Vec<Limits>,
+    pub(crate) rooms: Rooms,
     pub(crate) me: Incarnation,
     rack: RackRecord,
     /// What every drive of the rack bears.
@@ -97,7 +99,8 @@ impl Meta {
         }
         let limits = cfg.levels.iter().map(|l| Limits {
             level: l.level,
-            promise: cfg.promise_limit(l),
+            promise: 0,
+            set_blocks: l.capacity_bytes / u64::from(BLOCK) / l.sets.len() as u64,
             volume: cfg.volume_max(l),
             stripe_blocks: cfg.stripe_blocks,
             sets: l.sets.clone(),
@@ -105,6 +108,7 @@ impl Meta {
         let limits = limits.collect();
         let mut meta = Meta {
             limits,
+            rooms: Rooms::default(),
             me: Incarnation(0),
             rack: RackRecord { next_incarnation: 1, next_volume: 1 },
             id: None,
@@ -126,6 +130,7 @@ impl Meta {
         };
         meta.load(saved)?;
         meta.index_places();
+        meta.limit_promises();
         Ok(meta)
     }
 
@@ -216,13 +221,16 @@ impl Meta {
             members: s.view.members.iter().map(member).collect(),
             waits_for: self.waits_for(s, now),
         };
-        RackStatus {
+        let mut status = RackStatus {
             servers,
             sets: self.sets.iter().map(set).collect(),
             promise_limit: self.limits.iter().map(|l| l.promise).sum(),
             promised: self.volumes.promised(),
             wear: self.wear_status(),
-        }
+            ..RackStatus::default()
+        };
+        self.show_room(&mut status);
+        status
     }
 
     /// Whom a set that crashed whole waits for; [`Layout::META`] alone: for the operator's word.
@@ -345,11 +353,12 @@ impl Meta {
                 self.say(src, header.request, Control::AdminReply(answer));
             }
             Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
+            Body::Control(Control::Room(room)) => self.room_told(src, header.incarnation, *room),
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
             Body::Table(Ok(())) => self.row_deleted(header.vssd),
-            Body::Reply(reply) => self.cleared(now, (header.set, header.request), &reply),
+            Body::Reply(reply) => self.cleared((header.set, header.request), &reply),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
         }
@@ -509,14 +518,18 @@ impl Meta {
                 self.server_ended(now, *server, *incarnation, fx);
                 Ok(ReplyData::Done)
             }
-            AdminOp::VolumeInfo { name } => Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?))),
-            AdminOp::VolumeList => Ok(ReplyData::Volumes(self.volumes.list())),
+            AdminOp::VolumeInfo { name } => {
+                Ok(ReplyData::Volume(self.with_use(volumes::info(self.volumes.find(name)?))))
+            }
+            AdminOp::VolumeList => {
+                Ok(ReplyData::Volumes(self.volumes.list().into_iter().map(|v| self.with_use(v)).collect()))
+            }
             AdminOp::RackStatus => Ok(ReplyData::Rack(Box::new(self.status(now)))),
         }
     }
 
-    fn cleared(&mut self, now: Time, request: (SetId, u64), reply: &IoReply) {
-        let Some((volume, set)) = self.clearing.answered(now, request, reply) else { return };
+    fn cleared(&mut self, request: (SetId, u64), reply: &IoReply) {
+        let Some((volume, set)) = self.clearing.answered(request, reply) else { return };
         let Some(v) = self.volumes.by_id.get_mut(&volume) else { return };
         v.to_clear.retain(|s| *s != set);
         if v.to_clear.is_empty() {

@@ -142,7 +142,7 @@ impl Meta {
                 None => all.push(now),
             }
         }
-        if all != s.evidence {
+        if all != s.evidence && !mutant!("meta.evidence.not-kept") {
             self.out.put(codec::evidence_key(s.view.set), Some(codec::encode_evidence(&all)));
             s.evidence = all;
         }

@@ -21,6 +21,8 @@ pub struct Limits {
     pub level: u8,
     /// Bytes all volumes of the level together may promise.
     pub promise: u64,
+    /// Blocks that each set holds by the configuration, until its members have told.
+    pub set_blocks: u64,
     /// Bytes of the largest volume that can be addressed.
     pub volume: u64,
     pub stripe_blocks: u32,
@@ -252,5 +254,6 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         stripe_blocks: v.stripe_blocks,
         class: if v.offline { Class::Copper } else { Class::Silver },
         limits: v.limits.unwrap_or_default(),
+        used: 0,
     }
 }

@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
-use rackweave_flash::{BlockingUnit, Profile, ProfileError, Share, Ssd, SsdConfig, Timing};
+use rackweave_flash::{BlockingUnit, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, SetConfig};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
@@ -24,8 +24,6 @@ use crate::switching::{DataPlaneKind, RedirectKind};
 const VSSD_IDS_PER_SERVER: u32 = 16;
 /// Volume clients a layout has room for; nodes only tell clients from servers by it.
 const LAYOUT_CLIENTS: u32 = 1024;
-/// Per mille of a vSSD's slots that live data may fill: over-provisioning of 7 %, and the page layer's reserves.
-const EXPORTED_PER_MILLE: u64 = 880;
 /// Heartbeats in the span of a lease.
 const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Longest time between them: a metadata service that hangs finds each lease renewed so long ago at the most, and who goes on
@@ -182,9 +180,7 @@ pub fn capacity_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
 
 /// Bytes of live data that the sets of the level together hold, one copy counted.
 fn level_bytes(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> u64 {
-    let g = &profile.geometry;
-    let slots = g.slots() / u64::from(g.dies()) * u64::from(share(cfg, profile, level).dies(g));
-    slots * EXPORTED_PER_MILLE / 1000 * u64::from(BLOCK) * u64::from(cfg.servers)
+    exported_slots(profile, share(cfg, profile, level)) * u64::from(BLOCK) * u64::from(cfg.servers)
 }
 
 /// The drive of server `i`.

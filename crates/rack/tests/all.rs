@@ -9,6 +9,7 @@ mod moves;
 mod overload;
 mod regressions;
 mod rig;
+mod room;
 mod search;
 mod two_racks;
 mod wear;

@@ -270,9 +270,8 @@ fn a_block_that_is_zeroed_at_one_member_and_held_by_another_is_found_by_comparin
         let members = r.members(0);
         let held = |r: &Rack, (vssd, server): (VssdId, u32)| {
             let ssd = r.sim.server(server).expect("runs").ssd();
-            let (mut chunks, mut entries) = (Vec::new(), Vec::new());
-            ssd.chunks(vssd, BlockAddr::default(), usize::MAX, &mut chunks);
-            chunks.iter().for_each(|c| ssd.scan_chunk(vssd, c.0, &mut entries));
+            let mut entries = Vec::new();
+            ssd.scan(vssd, (BlockAddr::default(), BlockAddr::unpack(u64::MAX)), usize::MAX, &mut entries);
             entries
         };
         let before = held(&r, members[0]);

@@ -237,14 +237,15 @@ impl Replica {
         range: BlockRange,
         digest: u64,
     ) {
-        let chunk = range.first - range.first % CHUNK_BLOCKS;
         let inside = range.count > 0 && range.count <= CHUNK_BLOCKS - range.first % CHUNK_BLOCKS;
         if !inside || !self.serving(cx.now) {
             return;
         }
         let mut entries = Vec::new();
-        cx.store.scan_chunk(BlockAddr::new(range.volume, chunk), &mut entries);
-        let mut asked = entries.iter().filter(|e| e.mapped && range.contains(e.addr.block)).map(|e| e.addr.block);
+        let of = (BlockAddr::new(range.volume, range.first), BlockAddr::new(range.volume, range.end()));
+        // Beside each block at most one run that is zeroed.
+        cx.store.scan(of, 2 * CHUNK_BLOCKS as usize + 1, &mut entries);
+        let mut asked = entries.iter().filter(|e| e.mapped).map(|e| e.addr.block);
         let left = asked.by_ref().take(SUMS_MAX as usize).collect();
         let range = BlockRange { count: asked.next().map_or(range.count, |b| b - range.first), ..range };
         self.compare.answering.retain(|a| a.to != to);

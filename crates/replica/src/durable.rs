@@ -1,6 +1,6 @@
 //! Flushes and FUA (rule 12), fences (rule 14).
 
-use rackweave_core::msg::{IoError, IoReply, LiveVolumes, Peer};
+use rackweave_core::msg::{FENCE_ALL, IoError, IoReply, LiveVolumes, Peer};
 use rackweave_core::{TracePoint, VolumeId};
 
 use crate::op::{Asker, OpKind, Origin, Persist, number, slot_of};
@@ -77,8 +77,20 @@ impl Replica {
     }
 
     /// What the metadata service knows of volumes: a set that crashed whole has forgotten its fences.
-    pub fn learn_volumes(&mut self, told: &LiveVolumes) {
-        self.fences.learn(told);
+    /// It also knows of deletions that a member has slept through: what is left of those volumes goes.
+    pub fn learn_volumes<S: Store>(&mut self, store: &mut S, told: &LiveVolumes) {
+        if self.fences.learn(told) {
+            store.know_volumes(&self.fences.known());
+        }
+    }
+    /// From now on only this generation of writers and newer ones; with the last one, the volume is gone. False: there is no
+    /// room for another volume now.
+    pub(crate) fn raise_fence<S: Store>(&mut self, store: &mut S, volume: VolumeId, attach: u32) -> bool {
+        let raised = self.fences.raise(volume, attach);
+        if raised && attach == FENCE_ALL {
+            store.bury(volume);
+        }
+        raised
     }
     /// What this replica knows of volumes, as a shadow is told.
     pub fn volumes(&self) -> LiveVolumes {
@@ -95,7 +107,7 @@ impl Replica {
             cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));
             return self.reply(cx, asker, IoReply::Failed(IoError::Fenced { attach: known }));
         }
-        if self.ops.len() >= crate::config::OPS_MAX || !self.fences.raise(volume, attach) {
+        if self.ops.len() >= crate::config::OPS_MAX || !self.raise_fence(cx.store, volume, attach) {
             return self.refuse(cx, asker);
         }
         let id = self.id();
@@ -113,7 +125,7 @@ impl Replica {
         volume: VolumeId,
         attach: u32,
     ) {
-        if self.fences.raise(volume, attach) && self.settled_below(volume, attach) {
+        if self.raise_fence(cx.store, volume, attach) && self.settled_below(volume, attach) {
             self.send(cx, from, request, Peer::FenceAck { attach });
         }
     }

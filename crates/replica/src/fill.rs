@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::map::{Map, map};
-use rackweave_core::msg::peer::{CHUNK_BLOCKS, ClientRecord, ScanEntry};
-use rackweave_core::msg::{BlockRange, Class, LiveVolumes, Peer, Role};
-use rackweave_core::{BLOCK, BlockAddr, Payload, Span, Time, Timestamp, TracePoint};
+use rackweave_core::msg::peer::{ClientRecord, ScanEntry};
+use rackweave_core::msg::{BlockRange, Class, FENCE_ALL, LiveVolumes, Peer, Role};
+use rackweave_core::{BLOCK, BlockAddr, Epoch, Payload, Span, Time, Timestamp, TracePoint};
 
-use crate::active::covers;
+use crate::active::{covers, overlap};
 use crate::config::{DIGEST_LIMIT, FILL_RANGES_MAX, FILL_WINDOW};
 use crate::dedup::Unresolved;
 use crate::op::{OpKind, Persist};
 use crate::replica::{Cx, Replica};
+use crate::runs::{END, PIECE_RUNS, Segment, Stretch, are_runs_of, differing, pieces, segments, version_of};
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
 
@@ -57,8 +57,8 @@ pub(crate) struct Fill {
     records: Vec<ClientRecord>,
     from: BlockAddr,
     next: Option<BlockAddr>,
-    /// Chunks that differ and are not compared yet.
-    chunks: VecDeque<BlockAddr>,
+    /// Stretches that differ and are not compared yet.
+    differ: VecDeque<Stretch>,
     /// Blocks to copy, and those asked for.
     blocks: VecDeque<BlockAddr>,
     asked: Vec<BlockAddr>,
@@ -95,6 +95,61 @@ impl Fill {
             over.map(|r| r.1).max().unwrap_or(Timestamp::ZERO)
         }
     }
+    /// Compares blocks that the source has in one state, and this replica too: copies what is newer there, and notes what
+    /// is to be zeroed.
+    fn compare(&mut self, s: &Segment<'_>, (epoch, me): (Epoch, u8), zero: &mut Zeroed) {
+        let (theirs, own) = (s.of[0], s.of[1]);
+        let held = version_of(own);
+        let removed = Timestamp::new(epoch, 0, me);
+        if held.epoch() == epoch && held.version() > 1 {
+            return;
+        }
+        let range = BlockRange { volume: s.first.volume, first: s.first.block, count: s.count };
+        let has = own.is_some_and(|e| e.mapped);
+        match theirs {
+            None if has => zero.add(range, removed),
+            None => {}
+            Some(t) if held == t.version && own.is_some_and(|e| e.mapped == t.mapped) => {}
+            Some(t) if t.mapped && self.zeroed(s.first) > t.version => {}
+            Some(t) if t.mapped => self.blocks.push_back(s.first),
+            Some(t) if has || t.version > held => {
+                let version = if t.version > held { t.version } else { removed };
+                self.not_zeroed_since(range, t.version).into_iter().for_each(|r| zero.add(r, version));
+            }
+            Some(_) => {}
+        }
+    }
+    /// Parts of the range that nothing newer was zeroed over.
+    fn not_zeroed_since(&self, range: BlockRange, version: Timestamp) -> Vec<BlockRange> {
+        let mut parts = vec![range];
+        for (r, _) in self.ranges.iter().filter(|(r, v)| *v > version && overlap(*r, range)) {
+            parts = parts.into_iter().flat_map(|p| without(p, *r)).collect();
+        }
+        parts
+    }
+}
+
+/// The range without what of it lies in another of the volume.
+fn without(range: BlockRange, other: BlockRange) -> impl Iterator<Item = BlockRange> {
+    let part = move |first: u32, end: u32| BlockRange { first, count: end.saturating_sub(first), ..range };
+    let before = part(range.first, range.end().min(other.first));
+    let behind = part(range.first.max(other.end()), range.end());
+    [before, behind].into_iter().filter(|r| r.count > 0)
+}
+
+/// Ranges to be zeroed, those joined that lie side by side at one version.
+#[derive(Default)]
+struct Zeroed(Vec<(BlockRange, Timestamp)>);
+
+impl Zeroed {
+    fn add(&mut self, range: BlockRange, version: Timestamp) {
+        match self.0.last_mut() {
+            Some((r, v)) if *v == version && r.volume == range.volume && r.end() == range.first => {
+                r.count += range.count
+            }
+            _ => self.0.push((range, version)),
+        }
+    }
 }
 
 impl Replica {
@@ -112,7 +167,7 @@ impl Replica {
             records: Vec::new(),
             from: BlockAddr::default(),
             next: None,
-            chunks: VecDeque::new(),
+            differ: VecDeque::new(),
             blocks: VecDeque::new(),
             asked: Vec::new(),
             budget: 0,
@@ -151,8 +206,8 @@ impl Replica {
                 self.send(cx, source, REQUEST, Peer::DigestAsk { from, limit: DIGEST_LIMIT });
             }
             Stage::Scan => {
-                if let Some(&chunk) = f.chunks.front() {
-                    self.send(cx, source, REQUEST, Peer::ScanAsk { chunk });
+                if let Some(&(from, until)) = f.differ.front() {
+                    self.send(cx, source, REQUEST, Peer::ScanAsk { from, until });
                 }
             }
             Stage::Blocks => {
@@ -217,10 +272,14 @@ impl Replica {
         records: &[ClientRecord],
         volumes: &LiveVolumes,
     ) {
-        let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Tables)) else { return };
-        if f.tables & 1 << from == 0 || (!mutant!("replica.fill.no-fences") && !self.fences.learn(volumes)) {
+        let waits = |f: &Fill| matches!(f.stage, Stage::Tables) && f.tables & 1 << from != 0;
+        if !self.fill.as_deref().is_some_and(waits)
+            || (!mutant!("replica.fill.no-fences") && !self.fences.learn(volumes))
+        {
             return;
         }
+        cx.store.know_volumes(&self.fences.known());
+        let Some(f) = self.fill.as_deref_mut() else { return };
         f.tables &= !(1 << from);
         f.tries = 0;
         self.asks.answered(cx.now);
@@ -235,22 +294,23 @@ impl Replica {
         }
     }
 
-    /// The source's digests: chunks that differ are compared entry by entry.
+    /// The source's digests: what differs is compared run by run.
     fn fill_digests<S: Store>(&mut self, cx: &mut Cx<'_, S>, theirs: &[(BlockAddr, u64)], next: Option<BlockAddr>) {
         let Some(f) = self.fill.as_deref_mut().filter(|f| matches!(f.stage, Stage::Digests)) else { return };
         if next.is_some_and(|n| n <= f.from) {
             return;
         }
+        let Some(differ) = differing(cx.store, f.from, theirs, next, &mut self.stats.runs_compared) else { return };
         f.tries = 0;
         self.asks.answered(cx.now);
         f.next = next;
-        f.chunks = differing(cx.store, f.from, theirs, next).into();
-        self.next_chunk(cx);
+        f.differ = differ.into();
+        self.next_stretch(cx);
     }
 
-    fn next_chunk<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+    fn next_stretch<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let Some(f) = self.fill.as_deref_mut() else { return };
-        if !f.chunks.is_empty() {
+        if !f.differ.is_empty() {
             f.stage = Stage::Scan;
         } else if let Some(next) = f.next {
             f.from = next;
@@ -274,43 +334,30 @@ impl Replica {
         self.asks_at = self.asks.first(cx.now);
     }
 
-    fn fill_scan<S: Store>(&mut self, cx: &mut Cx<'_, S>, chunk: BlockAddr, theirs: &[ScanEntry]) {
+    fn fill_scan<S: Store>(&mut self, cx: &mut Cx<'_, S>, (from, until): Stretch, theirs: &[ScanEntry]) {
         let Some(f) = self.fill.as_deref_mut() else { return };
-        if !matches!(f.stage, Stage::Scan) || f.chunks.front() != Some(&chunk) {
+        let asked = f.differ.front().is_some_and(|d| d.0 == from && until > from && until <= d.1);
+        if !matches!(f.stage, Stage::Scan) || !asked || !are_runs_of(theirs, (from, until)) {
             return;
         }
         f.tries = 0;
         self.asks.answered(cx.now);
-        f.chunks.pop_front();
         f.stage = Stage::Blocks;
         let mut mine = Vec::new();
-        cx.store.scan_chunk(chunk, &mut mine);
-        let mut own: Map<u64, ScanEntry> = map();
-        own.extend(mine.iter().map(|e| (e.addr.pack(), *e)));
-        let (epoch, me) = (self.epoch, self.me as u8);
-        let fresh = |e: &ScanEntry| e.version.epoch() == epoch && e.version.version() > 1;
-        let removed = Timestamp::new(epoch, 0, me);
-        let mut zero: Vec<(BlockAddr, Timestamp)> = Vec::new();
-        for t in theirs {
-            let o = own.remove(&t.addr.pack());
-            let held = o.map_or(Timestamp::ZERO, |e| e.version);
-            if o.as_ref().is_some_and(fresh)
-                || f.zeroed(t.addr) > t.version
-                || (held == t.version && o.is_some_and(|e| e.mapped == t.mapped))
-            {
-                continue;
+        // Whoever of the two has more runs is compared with the other bit by bit.
+        let until = cx.store.scan((from, until), PIECE_RUNS, &mut mine);
+        let rest = f.differ.pop_front().map(|d| (until, d.1)).filter(|d| d.0 < d.1);
+        rest.into_iter().for_each(|d| f.differ.push_front(d));
+        let mut zero = Zeroed::default();
+        let (fences, epoch, me) = (&self.fences, self.epoch, self.me as u8);
+        segments(&[theirs, &mine], until, |s| {
+            // The source may not have heard yet that the volume is gone.
+            if fences.of(s.first.volume) < FENCE_ALL {
+                f.compare(s, (epoch, me), &mut zero);
             }
-            if t.mapped {
-                f.blocks.push_back(t.addr);
-            } else if o.is_some_and(|e| e.mapped) || t.version > held {
-                zero.push((t.addr, if t.version > held { t.version } else { removed }));
-            }
-        }
-        let gone = mine.iter().filter(|e| e.mapped && !fresh(e) && own.contains_key(&e.addr.pack()));
-        zero.extend(gone.map(|e| (e.addr, removed)));
-        zero.sort_unstable();
+        });
         if !mutant!("replica.fill.lose-tombstone") {
-            for (range, version) in runs(&zero) {
+            for (range, version) in zero.0 {
                 cx.store.put_range(range, version);
             }
         }
@@ -358,7 +405,7 @@ impl Replica {
             self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockAsk { addr });
         }
         if done {
-            self.next_chunk(cx);
+            self.next_stretch(cx);
         }
     }
 
@@ -422,14 +469,13 @@ impl Replica {
         &mut self,
         cx: &mut Cx<'_, S>,
         from: usize,
-        _request: u64,
-        chunk: BlockAddr,
+        stretch: Stretch,
         entries: &[ScanEntry],
     ) {
         if self.fill.is_some() {
-            self.fill_scan(cx, chunk, entries);
+            self.fill_scan(cx, stretch, entries);
         } else {
-            self.recovery_scan(cx, from, chunk, entries);
+            self.recovery_scan(cx, from, stretch, entries);
         }
     }
 
@@ -466,17 +512,18 @@ impl Replica {
             return;
         }
         let mut entries = Vec::new();
-        let next = cx.store.chunks(from, limit.clamp(1, DIGEST_LIMIT) as usize, &mut entries);
+        let limit = limit.clamp(1, DIGEST_LIMIT) as usize;
+        let next = pieces(cx.store, from, limit, &mut entries, &mut self.stats.runs_compared);
         self.send(cx, to, start_number(from), Peer::Digests { entries: entries.into(), next });
     }
 
-    pub(crate) fn scan_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64, chunk: BlockAddr) {
-        if self.role != Some(Role::Member) || !chunk.block.is_multiple_of(CHUNK_BLOCKS) {
+    pub(crate) fn scan_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64, (from, until): Stretch) {
+        if self.role != Some(Role::Member) || from >= until {
             return;
         }
         let mut entries = Vec::new();
-        cx.store.scan_chunk(chunk, &mut entries);
-        self.send(cx, to, request, Peer::Scan { chunk, entries: entries.into() });
+        let until = cx.store.scan((from, until.min(END)), PIECE_RUNS, &mut entries);
+        self.send(cx, to, request, Peer::Scan { from, until, entries: entries.into() });
     }
 
     pub(crate) fn clients_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64) {
@@ -512,48 +559,4 @@ impl Replica {
 /// Tells answers about different parts of the address space apart.
 pub(crate) fn start_number(from: BlockAddr) -> u64 {
     from.pack()
-}
-
-/// Chunks from `from` up to `next` whose digests differ here from `theirs`.
-pub(crate) fn differing<S: Store>(
-    store: &S,
-    from: BlockAddr,
-    theirs: &[(BlockAddr, u64)],
-    next: Option<BlockAddr>,
-) -> Vec<BlockAddr> {
-    let mut mine: Vec<(BlockAddr, u64)> = Vec::new();
-    let mut at = Some(from);
-    let inside = |a: BlockAddr| next.is_none_or(|n| a < n);
-    while let Some(a) = at.filter(|&a| inside(a)) {
-        at = store.chunks(a, DIGEST_LIMIT as usize, &mut mine);
-    }
-    mine.retain(|(a, _)| inside(*a));
-    let mut all: Vec<(BlockAddr, u64)> = mine.iter().chain(theirs).copied().collect();
-    all.sort_unstable();
-    // Equal digests of both sides stand twice.
-    let mut chunks: Vec<BlockAddr> = Vec::new();
-    let mut i = 0;
-    while i < all.len() {
-        if i + 1 < all.len() && all[i] == all[i + 1] {
-            i += 2;
-            continue;
-        }
-        if chunks.last() != Some(&all[i].0) && !mutant!("replica.fill.blind") {
-            chunks.push(all[i].0);
-        }
-        i += 1;
-    }
-    chunks
-}
-
-/// Joins consecutive blocks of one version to ranges.
-fn runs(blocks: &[(BlockAddr, Timestamp)]) -> Vec<(BlockRange, Timestamp)> {
-    let mut out: Vec<(BlockRange, Timestamp)> = Vec::new();
-    for &(a, v) in blocks {
-        match out.last_mut() {
-            Some((r, w)) if *w == v && r.volume == a.volume && r.end() == a.block => r.count += 1,
-            _ => out.push((BlockRange { volume: a.volume, first: a.block, count: 1 }, v)),
-        }
-    }
-    out
 }

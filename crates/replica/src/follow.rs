@@ -59,8 +59,8 @@ impl Replica {
             Peer::StaleEpoch => self.answered(from),
             Peer::DigestAsk { from: at, limit } => self.digest_asked(cx, from, request, at, limit),
             Peer::Digests { entries, next } => self.digests(cx, from, request, &entries, next),
-            Peer::ScanAsk { chunk } => self.scan_asked(cx, from, request, chunk),
-            Peer::Scan { chunk, entries } => self.scanned(cx, from, request, chunk, &entries),
+            Peer::ScanAsk { from: at, until } => self.scan_asked(cx, from, request, (at, until)),
+            Peer::Scan { from: at, until, entries } => self.scanned(cx, from, (at, until), &entries),
             Peer::BlockAsk { addr } => self.block_asked(cx, from, request, addr),
             Peer::Block { addr, version, data } => {
                 if request == crate::fill::REQUEST {
@@ -159,7 +159,7 @@ impl Replica {
             // In a new epoch no late copy is about, and it is taken as it comes.
             return self.control(cx, Control::EpochAsk { set: self.cfg.set, epoch: self.epoch });
         }
-        if !mutant!("replica.fence.not-replicated") && !self.fences.raise(inv.volume, inv.attach) {
+        if !mutant!("replica.fence.not-replicated") && !self.raise_fence(cx.store, inv.volume, inv.attach) {
             return;
         }
         for (i, b) in inv.blocks.iter().enumerate() {

@@ -40,6 +40,7 @@ mod read;
 mod recover;
 mod repeat;
 mod replica;
+mod runs;
 mod space;
 mod store;
 mod timers;

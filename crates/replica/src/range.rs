@@ -118,7 +118,7 @@ impl Replica {
         fua: bool,
     ) {
         let (range, version, m, attach) = inv;
-        if !self.fences.raise(range.volume, attach) {
+        if !self.raise_fence(cx.store, range.volume, attach) {
             return;
         }
         let nack = self.judge_range(inv);

@@ -6,17 +6,17 @@
 //! or above it can be read, and every member has said so, the block is marked as lost on all of them, at the newest version. Who
 //! is silent is asked again, until the view changes. At the end all members persist, so that each is a witness of this epoch.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
-use rackweave_core::map::{Map, map};
 use rackweave_core::msg::peer::ScanEntry;
-use rackweave_core::msg::{BlockRange, Control, Mutation, Peer, Role, ViewState};
-use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint};
+use rackweave_core::msg::{BlockRange, Control, FENCE_ALL, Mutation, Peer, Role, ViewState};
+use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
 
 use crate::config::{DIGEST_LIMIT, FILL_WINDOW};
-use crate::fill::{REQUEST, differing, start_number};
+use crate::fill::{REQUEST, start_number};
 use crate::op::{BlockOp, BlockState, OpBlock, OpKind, Origin, Purpose};
 use crate::replica::{Cx, Replica};
+use crate::runs::{PIECE_RUNS, Segment, Stretch, are_runs_of, differing, joined, segments};
 use crate::space::Reserve;
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
@@ -33,6 +33,22 @@ enum Fix {
         newest: Timestamp,
     },
     Zero(BlockRange),
+}
+
+impl Fix {
+    fn volume(&self) -> VolumeId {
+        match self {
+            Fix::Copy { addr, .. } => addr.volume,
+            Fix::Zero(range) => range.volume,
+        }
+    }
+    /// The copy that is asked for.
+    fn asked(&self) -> Option<(BlockAddr, Copy)> {
+        match self {
+            Fix::Copy { addr, copies, at, .. } => copies.get(*at).map(|c| (*addr, *c)),
+            Fix::Zero(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +72,7 @@ struct Mark {
 enum Stage {
     /// Digests of one member after another.
     Compare,
-    /// All members' entries of one chunk after another, and their repair.
+    /// All members' runs of one stretch after another, and their repair.
     Repair,
     /// Everything is to be durable on every member.
     Persist,
@@ -70,10 +86,11 @@ pub(crate) struct Recovery {
     /// Members not compared yet; the first of them is being.
     peers: u64,
     from: BlockAddr,
-    chunks: BTreeSet<BlockAddr>,
-    /// Members whose entries of the first chunk are still to come, and what came.
+    differ: VecDeque<Stretch>,
+    /// Members whose runs of the first stretch are still to come, what came, and how far all of it goes.
     scanning: u64,
-    entries: Vec<(usize, ScanEntry)>,
+    runs: Vec<(usize, Box<[ScanEntry]>)>,
+    until: BlockAddr,
     fixes: VecDeque<Fix>,
     fetching: Vec<Fix>,
     marks: Vec<Mark>,
@@ -93,9 +110,10 @@ impl Replica {
             stage: Stage::Compare,
             peers,
             from: BlockAddr::default(),
-            chunks: BTreeSet::new(),
+            differ: VecDeque::new(),
             scanning: 0,
-            entries: Vec::new(),
+            runs: Vec::new(),
+            until: BlockAddr::default(),
             fixes: VecDeque::new(),
             fetching: Vec::new(),
             marks: Vec::new(),
@@ -132,9 +150,9 @@ impl Replica {
                 self.send(cx, r.peers.trailing_zeros() as usize, REQUEST, ask);
             }
             Stage::Repair => {
-                if let Some(&chunk) = r.chunks.first() {
+                if let Some(&(from, until)) = r.differ.front() {
                     for k in Self::bits(r.scanning) {
-                        self.send(cx, k, REQUEST, Peer::ScanAsk { chunk });
+                        self.send(cx, k, REQUEST, Peer::ScanAsk { from, until });
                     }
                 }
                 for (addr, c) in r.fetching.iter().filter_map(Fix::asked).filter(|(_, c)| c.holder != self.me) {
@@ -184,7 +202,8 @@ impl Replica {
         if !expected || next.is_some_and(|n| n <= r.from) {
             return;
         }
-        r.chunks.extend(differing(cx.store, r.from, theirs, next));
+        let Some(differ) = differing(cx.store, r.from, theirs, next, &mut self.stats.runs_compared) else { return };
+        r.differ.extend(differ);
         match next {
             Some(n) => r.from = n,
             None => {
@@ -201,23 +220,29 @@ impl Replica {
         &mut self,
         cx: &mut Cx<'_, S>,
         from: usize,
-        chunk: BlockAddr,
-        entries: &[ScanEntry],
+        (at, until): Stretch,
+        runs: &[ScanEntry],
     ) {
         let (voters, witnesses) = (self.recovery_peers() | 1 << self.me, self.witnesses());
         let Some(r) = self.recovery.as_deref_mut().filter(|r| r.stage == Stage::Repair) else { return };
-        if r.chunks.first() != Some(&chunk) || r.scanning & 1 << from == 0 {
+        let asked = r.differ.front().is_some_and(|d| d.0 == at && until > at && until <= d.1);
+        if !asked || r.scanning & 1 << from == 0 || !are_runs_of(runs, (at, until)) {
             return;
         }
         r.scanning &= !(1 << from);
         self.asks.answered(cx.now);
-        r.entries.extend(entries.iter().map(|e| (from, *e)));
+        r.until = if r.runs.is_empty() { until } else { r.until.min(until) };
+        r.runs.push((from, runs.into()));
         if r.scanning == 0 {
             let mut mine = Vec::new();
-            cx.store.scan_chunk(chunk, &mut mine);
-            r.entries.extend(mine.into_iter().map(|e| (self.me, e)));
-            r.fixes = fixes(&r.entries, voters, witnesses).into();
-            r.entries.clear();
+            let until = cx.store.scan((at, r.until), PIECE_RUNS, &mut mine);
+            r.runs.push((self.me, mine.into()));
+            r.fixes = fixes(&r.runs, until, (voters, witnesses)).into();
+            let fences = &self.fences;
+            r.fixes.retain(|f| fences.of(f.volume()) < FENCE_ALL);
+            r.runs.clear();
+            let rest = r.differ.pop_front().map(|d| (until, d.1));
+            r.differ.push_front(rest.unwrap_or_default());
             self.asks_at = self.asks.first(cx.now);
             self.recovery_go_on(cx);
         }
@@ -231,6 +256,7 @@ impl Replica {
             let Some(r) = self.recovery.as_deref_mut() else { return };
             if r.stage == Stage::Compare && r.peers == 0 {
                 r.stage = Stage::Repair;
+                r.differ = joined(std::mem::take(&mut r.differ).into()).into();
                 r.scanning = peers;
                 self.recovery_ask_first(cx);
                 continue;
@@ -238,7 +264,7 @@ impl Replica {
             if r.stage != Stage::Repair {
                 return;
             }
-            if r.chunks.is_empty() {
+            if r.differ.is_empty() {
                 r.stage = Stage::Persist;
                 return self.recovery_persist(cx);
             }
@@ -263,7 +289,9 @@ impl Replica {
             if busy && !mutant!("replica.recovery.early") {
                 return;
             }
-            r.chunks.pop_first();
+            if r.differ.front().is_some_and(|d| d.0 >= d.1) {
+                r.differ.pop_front();
+            }
             r.scanning = peers;
             self.recovery_ask_first(cx);
         }
@@ -472,46 +500,38 @@ impl Replica {
     }
 }
 
-impl Fix {
-    /// The copy that is asked for.
-    fn asked(&self) -> Option<(BlockAddr, Copy)> {
-        match self {
-            Fix::Copy { addr, copies, at, .. } => copies.get(*at).map(|c| (*addr, *c)),
-            Fix::Zero(_) => None,
-        }
-    }
-}
-
 /// What members have of one block: by place, version and whether it is mapped.
 type Held = Vec<Copy>;
 
-/// Repairs of one chunk: of what the `voters` do not all have the same entry, which copies may be taken, the newest first.
-fn fixes(entries: &[(usize, ScanEntry)], voters: u64, witnesses: u64) -> Vec<Fix> {
-    let mut by: Map<u64, Held> = map();
-    for &(holder, ScanEntry { addr, version, mapped }) in entries {
-        by.entry(addr.pack()).or_default().push(Copy { version, holder, mapped });
-    }
-    let same = |held: &Held| {
-        held.len() == voters.count_ones() as usize && {
-            let of = |c: &Copy| (c.version, c.mapped);
-            held.iter().all(|c| of(c) == of(&held[0]))
-        }
-    };
-    let mut differ: Vec<(u64, Held)> = by.into_iter().filter(|(_, held)| !same(held)).collect();
-    differ.sort_unstable_by_key(|(addr, _)| *addr);
+/// Repairs up to a block: of what the `voters` do not all hold the same, which copies may be taken, the newest first.
+fn fixes(runs: &[(usize, Box<[ScanEntry]>)], until: BlockAddr, (voters, witnesses): (u64, u64)) -> Vec<Fix> {
+    let lists: Vec<&[ScanEntry]> = runs.iter().map(|r| &*r.1).collect();
     let mut out: Vec<Fix> = Vec::new();
-    for (addr, held) in differ {
-        let addr = BlockAddr::unpack(addr);
-        let mapped = held.iter().fold(0, |m, c| m | u64::from(c.mapped) << c.holder);
-        let newest = held.iter().map(|c| c.version).max().unwrap_or(Timestamp::ZERO);
-        let copies = takeable(held, newest, voters, witnesses);
-        match (copies.first().is_some_and(|c| !c.mapped), out.last_mut()) {
-            (true, Some(Fix::Zero(r))) if r.volume == addr.volume && r.end() == addr.block => r.count += 1,
-            (true, _) => out.push(Fix::Zero(BlockRange { volume: addr.volume, first: addr.block, count: 1 })),
-            (false, _) => out.push(Fix::Copy { addr, copies: copies.into(), at: 0, mapped, newest }),
+    segments(&lists, until, |s| {
+        let held = runs.iter().zip(s.of).filter_map(|((holder, _), e)| {
+            let e = (*e)?;
+            Some(Copy { version: e.version, holder: *holder, mapped: e.mapped })
+        });
+        let held: Held = held.collect();
+        let of = |c: &Copy| (c.version, c.mapped);
+        let all = held.len() == voters.count_ones() as usize;
+        if !held.is_empty() && !(all && held.iter().all(|c| of(c) == of(&held[0]))) {
+            fix(s, held, (voters, witnesses), &mut out);
         }
-    }
+    });
     out
+}
+
+fn fix(s: &Segment<'_>, held: Held, (voters, witnesses): (u64, u64), out: &mut Vec<Fix>) {
+    let mapped = held.iter().fold(0, |m, c| m | u64::from(c.mapped) << c.holder);
+    let newest = held.iter().map(|c| c.version).max().unwrap_or(Timestamp::ZERO);
+    let copies = takeable(held, newest, voters, witnesses);
+    let range = BlockRange { volume: s.first.volume, first: s.first.block, count: s.count };
+    match (copies.first().is_some_and(|c| !c.mapped), out.last_mut()) {
+        (true, Some(Fix::Zero(r))) if r.volume == range.volume && r.end() == range.first => r.count += range.count,
+        (true, _) => out.push(Fix::Zero(range)),
+        (false, _) => out.push(Fix::Copy { addr: s.first, copies: copies.into(), at: 0, mapped, newest }),
+    }
 }
 
 /// Copies at or above the floor, the newest first. No trace of a block at a witness is a copy, too: zero. That of a member which lost

@@ -45,12 +45,18 @@ fn what_no_witness_has_any_trace_of_is_zero() {
 #[test]
 fn what_all_have_needs_no_repair_and_zeroes_beside_each_other_are_one() {
     let addr = |block| BlockAddr { volume: VolumeId(3), block };
-    let entry = |block, v, mapped| ScanEntry { addr: addr(block), version: ts(v), mapped };
-    let mut entries = vec![(0, entry(1, 5, true)), (1, entry(1, 5, true)), (2, entry(1, 5, true))];
-    assert_eq!(fixes(&entries, ALL, ALL), []);
-    entries.extend([(0, entry(2, 6, false)), (1, entry(2, 5, true)), (0, entry(3, 6, false)), (2, entry(4, 7, true))]);
-    let Fix::Copy { copies, mapped, newest, .. } = &fixes(&entries, ALL, ALL)[1] else { panic!("a copy") };
+    let entry = |block, v, mapped| ScanEntry { addr: addr(block), count: 1, version: ts(v), mapped };
+    let fixes = |runs: &[Vec<ScanEntry>; 3]| {
+        let runs: Vec<(usize, Box<[ScanEntry]>)> = runs.iter().map(|r| r.clone().into()).enumerate().collect();
+        fixes(&runs, crate::runs::END, (ALL, ALL))
+    };
+    let mut runs = [(); 3].map(|()| vec![entry(1, 5, true)]);
+    assert_eq!(fixes(&runs), []);
+    runs[0].extend([entry(2, 6, false), entry(3, 6, false)]);
+    runs[1].push(entry(2, 5, true));
+    runs[2].push(entry(4, 7, true));
+    let Fix::Copy { copies, mapped, newest, .. } = &fixes(&runs)[1] else { panic!("a copy") };
     assert_eq!((copies.len(), *mapped, *newest), (3, 0b100, ts(7)));
     let zero = Fix::Zero(BlockRange { volume: VolumeId(3), first: 2, count: 2 });
-    assert_eq!(fixes(&entries, ALL, ALL)[0], zero);
+    assert_eq!(fixes(&runs)[0], zero);
 }

@@ -49,6 +49,8 @@ pub struct ReplicaStats {
     /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
     pub scrub_mismatches: u64,
     pub scrub_undecided: u64,
+    /// Runs of blocks digested in fills and recoveries.
+    pub runs_compared: u64,
 }
 
 /// One vSSD's part in its set. Every `handle_*` is told the time, which never goes back; [`Replica::deadline`]

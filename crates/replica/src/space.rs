@@ -124,10 +124,12 @@ impl Replica {
         self.accounts.iter_mut().for_each(|a| a.recall = Recall::No);
     }
 
-    /// A member is short of pages: it has back what nothing here waits for.
+    /// A member is short of pages: it has back what nothing here waits for. A part of what is waited for is of no use, and two
+    /// that kept one each would leave room that neither gets.
     fn give_back<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize) {
         self.credit_queue_prune();
         let keep = self.credit_queue.front().and_then(|&r| self.waiting(r)).map_or(0, |w| w.need().1);
+        let keep = if self.accounts[to].has_pages(keep) { keep } else { 0 };
         self.accounts[to].give_back(keep);
         self.tell_used(cx, to, RECALL, 0);
     }

@@ -1,8 +1,8 @@
 //! What a replica keeps its blocks in: the server's write cache over flash, behind one trait.
 
-use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::ScanEntry;
-use rackweave_core::{BlockAddr, Payload, Timestamp};
+use rackweave_core::msg::{BlockRange, LiveVolumes};
+use rackweave_core::{BlockAddr, Payload, Timestamp, VolumeId};
 
 /// Blocks with versions. "Holds" means the cache, else flash, else a range record.
 pub trait Store {
@@ -20,6 +20,10 @@ pub trait Store {
     fn put_lost(&mut self, a: BlockAddr, v: Timestamp);
     /// Zeroes what is older than `v` in the range by a range record (protocol rule 10).
     fn put_range(&mut self, r: BlockRange, v: Timestamp);
+    /// The volume is deleted, for good: all that is held of it is forgotten, durably or not, and what comes of it is ignored.
+    fn bury(&mut self, volume: VolumeId);
+    /// Everything that is known of volumes. Likewise for those that live no more.
+    fn know_volumes(&mut self, volumes: &LiveVolumes);
     /// Contents of a block as held now; a block that is not mapped is zero. Pending: [`StoreDone::Read`] follows.
     fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart;
     /// Makes everything put before durable; [`StoreDone::Persisted`] follows.
@@ -34,11 +38,10 @@ pub trait Store {
     fn pages_coming(&self) -> u64 {
         0
     }
-    /// Appends up to `limit` chunks from `from` on that hold any entry, with a digest of their entries, in address
-    /// order. Returns where to go on, `None` at the end.
-    fn chunks(&self, from: BlockAddr, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr>;
-    /// Appends the entries of one chunk in address order.
-    fn scan_chunk(&self, chunk: BlockAddr, into: &mut Vec<ScanEntry>);
+    /// Appends the runs of blocks from the first address on and before the second, in order, at most `limit`. Returns up to
+    /// where they go: the second address, or the end of the last run. Whoever holds the same has the same runs, but for
+    /// where they are cut.
+    fn scan(&self, stretch: (BlockAddr, BlockAddr), limit: usize, into: &mut Vec<ScanEntry>) -> BlockAddr;
 }
 
 /// Answer of [`Store::read`].

@@ -35,7 +35,7 @@ impl Replica {
             self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: fence }));
             return None;
         }
-        if attach > fence && !self.fences.raise(volume, attach) {
+        if attach > fence && !self.raise_fence(cx.store, volume, attach) {
             self.refuse(cx, job.asker);
             return None;
         }

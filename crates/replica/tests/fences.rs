@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::peer::Inv;
-use rackweave_core::msg::{FENCE_ALL, IoError, IoReply, IoRequest, LiveVolumes, Mutation, Peer, Role, SectorRange};
-use rackweave_core::{BLOCK, Incarnation, Payload, Rng, VolumeId};
-use rackweave_replica::{FENCES_ASK, FENCES_MAX, FENCES_UNHEARD_MAX, Fences};
+use rackweave_core::msg::peer::{Inv, ScanEntry};
+use rackweave_core::msg::{
+    BlockRange, FENCE_ALL, IoError, IoReply, IoRequest, LiveVolumes, Mutation, Peer, Role, SectorRange,
+};
+use rackweave_core::{BLOCK, BlockAddr, Epoch, Incarnation, Payload, Rng, VolumeId};
+use rackweave_replica::{FENCES_ASK, FENCES_MAX, FENCES_UNHEARD_MAX, Fences, Store};
 
-use crate::single::{One, block, ts};
+use crate::single::{One, V, block, ts};
 
 fn told(first_unused: u32, writers: &[(u32, u32)]) -> LiveVolumes {
     let writers = writers.iter().map(|&(v, attach)| (VolumeId(v), attach)).collect();
@@ -34,25 +36,25 @@ fn tried(o: &mut One, volume: u32, sequence: u64) -> Result<(), IoError> {
 #[test]
 fn a_volume_that_nobody_has_told_of_is_written_and_a_deleted_one_is_not() {
     let mut o = One::new(Role::Member);
-    o.r.learn_volumes(&told(8, &[(3, 0), (5, 1), (6, 2)]));
+    o.r.learn_volumes(&mut o.store, &told(8, &[(3, 0), (5, 1), (6, 2)]));
     assert_eq!(tried(&mut o, 8, 1), Ok(()), "made since");
     assert_eq!(tried(&mut o, 3, 2), Ok(()), "its first writer");
     assert_eq!(tried(&mut o, 5, 3), Ok(()));
     assert_eq!(tried(&mut o, 6, 4), Err(IoError::Fenced { attach: 2 }));
     assert_eq!(tried(&mut o, 4, 5), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted in another life");
     // What was said before the volume was made comes late.
-    o.r.learn_volumes(&told(7, &[(4, 1), (5, 1)]));
+    o.r.learn_volumes(&mut o.store, &told(7, &[(4, 1), (5, 1)]));
     assert_eq!(tried(&mut o, 8, 6), Ok(()));
     assert_eq!(tried(&mut o, 4, 7), Err(IoError::Fenced { attach: FENCE_ALL }), "it was alive then");
     assert_eq!(tried(&mut o, 6, 8), Err(IoError::Fenced { attach: FENCE_ALL }), "it was not: the list was later");
-    o.r.learn_volumes(&told(9, &[(3, 0), (5, 1)]));
+    o.r.learn_volumes(&mut o.store, &told(9, &[(3, 0), (5, 1)]));
     assert_eq!(tried(&mut o, 8, 9), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted before it was heard of");
 }
 
 #[test]
 fn a_shadow_learns_of_its_members_which_volumes_are_gone() {
     let mut o = One::new(Role::Shadow);
-    o.r.learn_volumes(&told(5, &[(2, 1), (3, 1), (4, 1)]));
+    o.r.learn_volumes(&mut o.store, &told(5, &[(2, 1), (3, 1), (4, 1)]));
     for (member, volumes) in
         [(1, told(8, &[(2, 1), (3, 4), (6, 0), (9, 3)])), (2, told(7, &[(2, 1), (3, 2), (4, 1), (6, 2)]))]
     {
@@ -77,7 +79,7 @@ fn fences_of_deleted_volumes_do_not_pile_up() {
         o.peer(1, Peer::Val { volume, blocks: [(0, version)].into() });
         assert!(matches!(o.peer(1, Peer::Fence { volume, attach: FENCE_ALL })[..], [Peer::FenceAck { .. }]));
         if o.r.wants_volumes() {
-            o.r.learn_volumes(&told(v + 1, &[]));
+            o.r.learn_volumes(&mut o.store, &told(v + 1, &[]));
             assert!(!o.r.wants_volumes());
             asked += 1;
         }
@@ -159,4 +161,62 @@ fn whatever_is_heard_in_whatever_order_no_writer_is_wronged() {
             assert!((1..truth.len() as u32).all(|v| !gone(v) || fenced(v)), "seed {seed}");
         }
     }
+}
+
+/// What the store has of a volume, as runs.
+fn held(o: &One, volume: u32) -> usize {
+    let of = |b| BlockAddr::new(VolumeId(volume), b);
+    let mut runs = Vec::new();
+    o.store.scan((of(0), of(u32::MAX)), usize::MAX, &mut runs);
+    runs.len()
+}
+
+#[test]
+fn a_deleted_volume_is_forgotten_and_what_comes_late_is_acknowledged_and_ignored() {
+    let mut o = One::new(Role::Member);
+    o.r.learn_volumes(&mut o.store, &told(8, &[(V.0, 1), (7, 1)]));
+    for b in 0..4 {
+        assert!(matches!(o.inv(1, 1 + u64::from(b), block(b, ts(4, 1), ts(0, 0), false))[..], [Peer::Ack { .. }]));
+        o.peer(1, Peer::Val { volume: V, blocks: [(b, ts(4, 1))].into() });
+    }
+    let other = BlockAddr::new(VolumeId(7), 0);
+    o.store.put(other, ts(4, 1), Payload::elided(BLOCK, 1));
+    assert_eq!(held(&o, V.0), 4);
+    assert!(matches!(o.peer(1, Peer::Fence { volume: V, attach: FENCE_ALL })[..], [Peer::FenceAck { .. }]));
+    assert_eq!((held(&o, V.0), held(&o, 7)), (0, 1));
+    // A write that was sent again, and a trim: nobody waits for them in vain.
+    assert!(matches!(o.inv(1, 9, block(2, ts(5, 1), ts(4, 1), false))[..], [Peer::Ack { .. }]));
+    let range = BlockRange { volume: V, first: 0, count: 9 };
+    let mutation = Mutation { client: Incarnation(9), sequence: 10, floor: 0 };
+    let trim = Peer::InvRange { range, version: ts(6, 1), mutation, attach: 1, fua: false };
+    assert!(matches!(o.peer(1, trim)[..], [Peer::Ack { .. }]));
+    assert_eq!(held(&o, V.0), 0);
+}
+
+/// It was away when a volume was deleted, and its source has not heard yet either.
+#[test]
+fn a_shadow_forgets_volumes_that_are_gone_and_copies_nothing_of_them() {
+    let mut o = One::new(Role::Shadow);
+    let old = rackweave_core::Timestamp::new(Epoch(3), 5, 1);
+    for volume in [V.0, 7] {
+        o.store.put(BlockAddr::new(VolumeId(volume), 0), old, Payload::elided(BLOCK, 1));
+    }
+    for member in [1, 2] {
+        let from = rackweave_core::VssdId(1 + member);
+        let volumes = told(8, if member == 1 { &[(7, 1)] } else { &[(V.0, 1), (7, 1)] });
+        o.peer(member, Peer::Clients { records: [].into(), volumes, from });
+    }
+    assert_eq!((held(&o, V.0), held(&o, 7)), (0, 1));
+    let from = BlockAddr::default();
+    let until = BlockAddr::unpack(u64::MAX);
+    let header = rackweave_core::msg::Header { request: from.pack(), ..o.header(4, 1) };
+    let asked = o.peer_as(header, 1, Peer::Digests { entries: [(from, 1)].into(), next: None });
+    assert_eq!(asked, [Peer::ScanAsk { from, until }]);
+    let run =
+        |volume, block, count, mapped| ScanEntry { addr: BlockAddr::new(volume, block), count, version: old, mapped };
+    let entries =
+        [run(V, 0, 1, true), run(V, 9, 900, false), run(VolumeId(7), 1, 1, true), run(VolumeId(7), 9, 900, false)];
+    let asked = o.peer(1, Peer::Scan { from, until, entries: entries.into() });
+    assert_eq!(asked, [Peer::BlockAsk { addr: BlockAddr::new(VolumeId(7), 1) }]);
+    assert_eq!((held(&o, V.0), held(&o, 7)), (0, 2), "the block that its source lacks is gone, the range zeroed");
 }

@@ -3,7 +3,7 @@
 use rackweave_core::msg::{
     ALL_WITNESSES, Body, Header, IoError, IoReply, IoRequest, Member, Packet, Peer, Role, SectorRange, View, ViewState,
 };
-use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VssdId};
+use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VolumeId, VssdId};
 use rackweave_replica::Store;
 
 use crate::single::{One, V, block, ts};
@@ -161,13 +161,16 @@ fn silence_is_no_answer_and_what_nobody_can_read_is_marked() {
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
     };
     for from in 1..3 {
-        tell(&mut o, from, 0, Peer::Digests { entries: Box::new([]), next: None });
+        tell(&mut o, from, 0, Peer::Digests { entries: [(BlockAddr::default(), 0)].into(), next: None });
     }
-    let chunk = BlockAddr::new(V, 0);
-    let entry = |v| rackweave_core::msg::peer::ScanEntry { addr: at(), version: v, mapped: true };
-    tell(&mut o, 1, u64::MAX, Peer::Scan { chunk, entries: [entry(ts(4, 7))].into() });
+    let (first, until) = (BlockAddr::default(), BlockAddr { volume: VolumeId(u32::MAX), block: u32::MAX });
+    let scan = |v| {
+        let entry = rackweave_core::msg::peer::ScanEntry { addr: at(), count: 1, version: v, mapped: true };
+        Peer::Scan { from: first, until, entries: [entry].into() }
+    };
+    tell(&mut o, 1, u64::MAX, scan(ts(4, 7)));
     leads(&mut o);
-    tell(&mut o, 2, u64::MAX, Peer::Scan { chunk, entries: [entry(ts(4, 9))].into() });
+    tell(&mut o, 2, u64::MAX, scan(ts(4, 9)));
     assert!(matches!(leads(&mut o)[..], [(2, Peer::BlockAsk { .. })]), "the newest first");
     tell(&mut o, 2, u64::MAX, Peer::BlockLost { addr: at(), version: ts(4, 9) });
     finish(&mut o);

@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rackweave_core::msg::BlockRange;
-use rackweave_core::msg::peer::{CHUNK_BLOCKS, ScanEntry};
-use rackweave_core::rng::mix64;
-use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, Timestamp};
+use rackweave_core::msg::peer::ScanEntry;
+use rackweave_core::msg::{BlockRange, FENCE_ALL, LiveVolumes};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, Timestamp, VolumeId};
 use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 
 #[derive(Clone, Debug)]
@@ -58,6 +57,7 @@ pub struct Memory {
     reads: u64,
     pub forget_ranges: bool,
     pub corrupt: BTreeSet<BlockAddr>,
+    pub dead: BTreeSet<VolumeId>,
     pub done: Vec<StoreDone>,
     pub persists: u64,
 }
@@ -76,6 +76,7 @@ impl Memory {
             reads: 0,
             forget_ranges: false,
             corrupt: BTreeSet::new(),
+            dead: BTreeSet::new(),
             done: Vec::new(),
             persists: 0,
         }
@@ -92,6 +93,7 @@ impl Memory {
         self.now = kept.clone();
         self.durable = kept;
         self.dirty.clear();
+        self.dead.clear();
         self.done.clear();
     }
     /// The cache writes back; range records over nothing are forgotten.
@@ -110,27 +112,15 @@ impl Memory {
     pub fn contents(&self) -> BTreeMap<BlockAddr, Payload> {
         self.now.blocks.iter().map(|(a, b)| (*a, b.1.clone())).collect()
     }
-    fn entries(&self, chunk: BlockAddr) -> Vec<ScanEntry> {
-        let end = chunk.block + CHUNK_BLOCKS;
-        let inside = |b: u32| b >= chunk.block && b < end;
-        let mut all: BTreeMap<BlockAddr, ScanEntry> = BTreeMap::new();
-        for (r, _) in self.now.ranges.iter().filter(|(r, _)| r.volume == chunk.volume) {
-            for b in r.first.max(chunk.block)..r.end().min(end) {
-                let addr = BlockAddr::new(chunk.volume, b);
-                all.insert(addr, ScanEntry { addr, version: self.now.version(addr), mapped: false });
-            }
-        }
-        for (a, b) in &self.now.blocks {
-            if a.volume == chunk.volume && inside(a.block) {
-                all.insert(*a, ScanEntry { addr: *a, version: b.0, mapped: true });
-            }
-        }
-        all.into_values().collect()
+    /// The stretch, cut wherever a block is mapped or a range record ends.
+    fn steps(&self, from: u64, until: u64) -> Vec<(u64, u64)> {
+        let blocks = self.now.blocks.keys().flat_map(|a| [a.pack(), a.pack() + 1]);
+        let ranges =
+            self.now.ranges.iter().flat_map(|(r, _)| [r.first, r.end()].map(|b| BlockAddr::new(r.volume, b).pack()));
+        let inside = blocks.chain(ranges).filter(|c| (from..until).contains(c));
+        let cuts: BTreeSet<u64> = inside.chain([from, until]).collect();
+        cuts.iter().copied().zip(cuts.iter().copied().skip(1)).collect()
     }
-}
-
-fn chunk_of(a: BlockAddr) -> BlockAddr {
-    BlockAddr::new(a.volume, a.block / CHUNK_BLOCKS * CHUNK_BLOCKS)
 }
 
 impl Store for Memory {
@@ -152,6 +142,9 @@ impl Store for Memory {
     }
     fn put(&mut self, a: BlockAddr, v: Timestamp, data: Payload) {
         assert_eq!(data.len(), BLOCK);
+        if self.dead.contains(&a.volume) {
+            return;
+        }
         let p = Put::Block(a, v, data);
         self.now.apply(&p);
         self.corrupt.remove(&a);
@@ -165,9 +158,23 @@ impl Store for Memory {
         }
     }
     fn put_range(&mut self, r: BlockRange, v: Timestamp) {
+        if self.dead.contains(&r.volume) {
+            return;
+        }
         let p = Put::Range(r, v);
         self.now.apply(&p);
         self.log.push(p);
+    }
+    fn bury(&mut self, volume: VolumeId) {
+        self.dead.insert(volume);
+        self.now.blocks.retain(|a, _| a.volume != volume);
+        self.now.ranges.retain(|(r, _)| r.volume != volume);
+    }
+    fn know_volumes(&mut self, volumes: &LiveVolumes) {
+        let mut held: BTreeSet<VolumeId> = self.now.blocks.keys().map(|a| a.volume).collect();
+        held.extend(self.now.ranges.iter().map(|(r, _)| r.volume));
+        let lives = |v: &VolumeId| volumes.writers.iter().any(|w| w.0 == *v && w.1 < FENCE_ALL);
+        held.into_iter().filter(|v| *v < volumes.first_unused && !lives(v)).for_each(|v| self.bury(v));
     }
     fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart {
         self.reads += 1;
@@ -202,25 +209,27 @@ impl Store for Memory {
     fn pages_coming(&self) -> u64 {
         self.pages_coming
     }
-    fn chunks(&self, from: BlockAddr, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr> {
-        let mut all: BTreeSet<BlockAddr> = self.now.blocks.keys().map(|&a| chunk_of(a)).collect();
-        for (r, _) in &self.now.ranges {
-            let last = r.end().saturating_sub(1).min(1 << 16);
-            for c in r.first / CHUNK_BLOCKS..=last / CHUNK_BLOCKS {
-                all.insert(BlockAddr::new(r.volume, c * CHUNK_BLOCKS));
+    fn scan(&self, (from, until): (BlockAddr, BlockAddr), limit: usize, into: &mut Vec<ScanEntry>) -> BlockAddr {
+        let start = into.len();
+        for (first, end) in self.steps(from.pack(), until.pack()) {
+            let addr = BlockAddr::unpack(first);
+            let (version, mapped) = (self.version(addr), self.mapped(addr));
+            if version == Timestamp::ZERO {
+                continue;
+            }
+            let entry = ScanEntry { addr, count: (end - first) as u32, version, mapped };
+            match into[start..].last_mut() {
+                Some(e)
+                    if !mapped && !e.mapped && e.version == version && e.addr.pack() + u64::from(e.count) == first =>
+                {
+                    e.count += entry.count;
+                }
+                _ => into.push(entry),
+            }
+            if into.len() - start >= limit {
+                return BlockAddr::unpack(end);
             }
         }
-        let mut rest = all.range(from..);
-        for c in rest.by_ref().take(limit) {
-            let digest = self
-                .entries(*c)
-                .iter()
-                .fold(0, |h, e| mix64(h ^ mix64(e.addr.pack() ^ mix64(e.version.0 << 1 | u64::from(e.mapped)))));
-            into.push((*c, digest));
-        }
-        rest.next().copied()
-    }
-    fn scan_chunk(&self, chunk: BlockAddr, into: &mut Vec<ScanEntry>) {
-        into.extend(self.entries(chunk));
+        until
     }
 }

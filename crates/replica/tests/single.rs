@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::peer::{CHUNK_BLOCKS, Credit, Inv, InvBlock, ScanEntry};
+use rackweave_core::msg::peer::{Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
     ALL_WITNESSES, BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, LiveVolumes, Member, Mutation, Op,
     Packet, Peer, Role, SectorRange, View, ViewState,
@@ -243,6 +243,46 @@ fn without_a_lease_or_as_a_shadow_nothing_is_served() {
     o.r.failure_known();
     assert_eq!(o.read(0), [IoReply::Failed(IoError::Device)], "a broken device does not come back: no use in waiting");
     assert!(o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false)).is_empty());
+}
+
+#[test]
+fn while_the_set_recovers_and_in_another_life_s_role_nothing_is_served() {
+    let refused = [IoReply::Failed(IoError::NotServing)];
+    let recovering =
+        View { state: ViewState::Recovering { leader: VssdId(2), witnesses: ALL_WITNESSES }, ..view(5, Role::Member) };
+    let mut o = One::new(Role::Member);
+    o.r.install(o.now, &recovering, Incarnation(50), &mut o.store, &mut o.fx);
+    o.fx.clear();
+    assert_eq!(o.read(0), refused, "others may hold something newer");
+    // This server has started again since: the view's member is its earlier life.
+    let mut o = One::new(Role::Member);
+    o.r.install(o.now, &view(5, Role::Member), Incarnation(51), &mut o.store, &mut o.fx);
+    o.fx.clear();
+    assert_eq!((o.r.role(), o.read(0)), (None, refused.to_vec()));
+}
+
+#[test]
+fn a_flush_and_a_fence_wait_for_every_member() {
+    let mut o = One::new(Role::Member);
+    let header = |o: &One, from| Header { request: o.fx.packets[0].header.request, ..o.header(4, from) };
+    let ask = |o: &mut One, io| {
+        let p = Packet { src: NodeId(90), dst: NodeId(2), header: o.header(4, 9), body: Body::Io(io) };
+        o.r.handle_io(o.now, p, &mut o.store, &mut o.fx);
+        [header(o, 1), header(o, 2)]
+    };
+    let answer = |o: &mut One, header: Header, from: u32, body| {
+        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
+        o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
+        o.replies()
+    };
+    let [first, second] = ask(&mut o, IoRequest::Flush { volume: V });
+    let done = o.store.done.pop().expect("persisted here");
+    o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
+    assert!(answer(&mut o, first, 1, Peer::FlushAck { ok: true }).is_empty(), "one of two");
+    assert_eq!(answer(&mut o, second, 2, Peer::FlushAck { ok: true }), [IoReply::Done]);
+    let [first, second] = ask(&mut o, IoRequest::Fence { volume: V, attach: 3 });
+    assert!(answer(&mut o, first, 1, Peer::FenceAck { attach: 3 }).is_empty(), "one of two");
+    assert_eq!(answer(&mut o, second, 2, Peer::FenceAck { attach: 3 }), [IoReply::Done]);
 }
 
 #[test]
@@ -505,12 +545,13 @@ fn a_recovery_needs_pages_only_of_members_that_lack_the_block() {
     let numbered = |o: &One, from, request| Header { request, ..o.header(5, from) };
     for member in [1, 2] {
         let header = numbered(&o, member, BlockAddr::default().pack());
-        o.peer_as(header, member, Peer::Digests { entries: [(chunk, u64::from(member))].into(), next: None });
+        let digests = [(BlockAddr::default(), u64::from(member))].into();
+        o.peer_as(header, member, Peer::Digests { entries: digests, next: None });
     }
     // Both others have the block, member 1 the newer one; neither has a page to spare.
     for member in [1, 2] {
-        let entry = ScanEntry { addr: chunk, version: ts(6 - u64::from(member), 1), mapped: true };
-        o.peer_in(5, member, Peer::Scan { chunk, entries: [entry].into() });
+        let entry = ScanEntry { addr: chunk, count: 1, version: ts(6 - u64::from(member), 1), mapped: true };
+        o.peer_in(5, member, Peer::Scan { from: BlockAddr::default(), until: END, entries: [entry].into() });
         let credit = Credit { slots: 1, pages: 0, no_space: false };
         o.peer_in(5, member, Peer::CreditGrant { credit });
     }
@@ -519,17 +560,22 @@ fn a_recovery_needs_pages_only_of_members_that_lack_the_block() {
     assert_eq!(invalidations(&o.peer_as(header, 1, copy)), 2);
 }
 
-/// The filling shadow has the chunk's digest differ, and is told the chunk's entries.
+/// Where the address space ends.
+const END: BlockAddr = BlockAddr { volume: VolumeId(u32::MAX), block: u32::MAX };
+/// Where the second piece of the source begins.
+const STALE: BlockAddr = BlockAddr { volume: V, block: 1024 };
+
+/// The digests of the filling shadow differ from those of two pieces, and it is told the runs of the first.
 fn compared(o: &mut One, entries: &[u32]) -> Vec<Peer> {
-    let chunk = BlockAddr::new(V, 0);
+    let from = BlockAddr::default();
     let entry = |&b: &u32| {
         let version = Timestamp::new(Epoch(3), 5, 1);
-        ScanEntry { addr: BlockAddr::new(V, b), version, mapped: true }
+        ScanEntry { addr: BlockAddr::new(V, b), count: 1, version, mapped: true }
     };
     let header = Header { request: BlockAddr::default().pack(), ..o.header(4, 1) };
-    let asked = o.peer_as(header, 1, Peer::Digests { entries: [(chunk, 1)].into(), next: None });
-    assert_eq!(asked, [Peer::ScanAsk { chunk }]);
-    o.peer(1, Peer::Scan { chunk, entries: entries.iter().map(entry).collect() })
+    let asked = o.peer_as(header, 1, Peer::Digests { entries: [(from, 1), (STALE, 1)].into(), next: None });
+    assert_eq!(asked, [Peer::ScanAsk { from, until: STALE }]);
+    o.peer(1, Peer::Scan { from, until: STALE, entries: entries.iter().map(entry).collect() })
 }
 
 fn blocks_asked(sent: &[Peer]) -> Vec<u32> {
@@ -540,7 +586,7 @@ fn blocks_asked(sent: &[Peer]) -> Vec<u32> {
 #[test]
 fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
     let mut o = One::new(Role::Shadow);
-    let stale = BlockAddr::new(V, CHUNK_BLOCKS);
+    let stale = STALE;
     for b in 0..3 {
         o.store.put(BlockAddr::new(V, stale.block + b), Timestamp::new(Epoch(2), 9, 0), Payload::elided(4096, 1));
     }
@@ -559,8 +605,8 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
         let header = Header { request: u64::MAX, ..o.header(4, 1) };
         o.peer_as(header, 1, Peer::Block { addr, version, data: Some(Payload::elided(4096, 7)) })
     };
-    assert_eq!(copy(&mut o, 0), [Peer::ScanAsk { chunk: stale }]);
-    o.peer(1, Peer::Scan { chunk: stale, entries: [].into() });
+    assert_eq!(copy(&mut o, 0), [Peer::ScanAsk { from: stale, until: END }]);
+    o.peer(1, Peer::Scan { from: stale, until: END, entries: [].into() });
     assert!(!o.store.mapped(stale));
     assert_eq!(o.store.persists, 0, "not filled yet");
     o.now = o.r.deadline();
@@ -574,8 +620,8 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
         "{granted:?}"
     );
     copy(&mut o, 1);
-    assert_eq!(copy(&mut o, 2), [Peer::ScanAsk { chunk: stale }], "its tombstones differ from nothing");
-    o.peer(1, Peer::Scan { chunk: stale, entries: [].into() });
+    assert_eq!(copy(&mut o, 2), [Peer::ScanAsk { from: stale, until: END }], "its tombstones differ from nothing");
+    o.peer(1, Peer::Scan { from: stale, until: END, entries: [].into() });
     assert_eq!(o.store.persists, 1, "filled");
 }
 
@@ -615,12 +661,13 @@ fn a_fill_whose_answers_are_slow_asks_for_each_block_once() {
     // So long took the digests, and were asked for again; then it is known.
     let again = asked_until(&mut o, slow);
     assert!(again.iter().any(|a| matches!(a.1, Peer::DigestAsk { .. })));
-    let chunk = BlockAddr::new(V, 0);
-    let header = Header { request: BlockAddr::default().pack(), ..o.header(4, 1) };
-    o.peer_as(header, 1, Peer::Digests { entries: [(chunk, 1)].into(), next: None });
+    let from = BlockAddr::default();
+    let header = Header { request: from.pack(), ..o.header(4, 1) };
+    o.peer_as(header, 1, Peer::Digests { entries: [(from, 1)].into(), next: None });
     asked_until(&mut o, 2 * slow);
-    let entry = |b| ScanEntry { addr: BlockAddr::new(V, b), version: Timestamp::new(Epoch(3), 5, 1), mapped: true };
-    let sent = o.peer(1, Peer::Scan { chunk, entries: (0..64).map(entry).collect() });
+    let version = Timestamp::new(Epoch(3), 5, 1);
+    let entry = |b| ScanEntry { addr: BlockAddr::new(V, b), count: 1, version, mapped: true };
+    let sent = o.peer(1, Peer::Scan { from, until: END, entries: (0..64).map(entry).collect() });
     let mut under_way: Vec<(u64, u32)> = blocks_asked(&sent).into_iter().map(|b| (o.now.0 + slow, b)).collect();
     let mut asked: Vec<u32> = under_way.iter().map(|u| u.1).collect();
     while !under_way.is_empty() {

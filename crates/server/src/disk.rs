@@ -289,12 +289,17 @@ impl Disk {
     pub fn slots_free(&self) -> u64 {
         self.cfg.capacity.saturating_sub(self.used())
     }
+    /// Blocks that it takes, and those taken: what admits writes, and what is told of room.
+    pub fn room(&self, ssd: &Ssd) -> (u64, u64) {
+        let (mapped, exported) = ssd.room(self.cfg.vssd);
+        let capacity = if ssd.read_only(self.cfg.vssd) { 0 } else { exported };
+        let coming = if mutant!("server.cache.freed-at-once") { 0 } else { self.pages_coming() };
+        (capacity, mapped + self.unmapped + coming)
+    }
     /// Room for blocks that have no page yet.
     pub fn pages_free(&self, ssd: &Ssd) -> u64 {
-        let (mapped, exported) = ssd.room(self.cfg.vssd);
-        exported.saturating_sub(
-            mapped + self.unmapped + if mutant!("server.cache.freed-at-once") { 0 } else { self.pages_coming() },
-        )
+        let (capacity, used) = self.room(ssd);
+        capacity.saturating_sub(used)
     }
     /// Pages that are free once range records are durable.
     pub fn pages_coming(&self) -> u64 {
@@ -359,6 +364,14 @@ impl Disk {
                 self.zero_block(BlockAddr::new(range.volume, block), version, ssd);
             }
         }
+        self.freed = true;
+    }
+
+    /// Volumes are deleted: the cache forgets them as flash did.
+    pub fn forget_dead(&mut self, ssd: &Ssd) {
+        let dead = |e: &&Entry| ssd.is_dead(self.cfg.vssd, e.addr.volume);
+        let hit: Vec<BlockAddr> = self.entries.iter().filter(dead).map(|e| e.addr).collect();
+        hit.into_iter().for_each(|a| self.zero_block(a, Timestamp(u64::MAX), ssd));
         self.freed = true;
     }
 

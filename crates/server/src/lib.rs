@@ -25,6 +25,7 @@ mod idle;
 mod load;
 pub mod node;
 pub mod report;
+mod room;
 pub mod scrub;
 pub mod slots;
 pub mod view;

@@ -40,6 +40,7 @@ pub struct Server {
     groups: Vec<groups::GroupSlots>,
     pub(crate) plan: Plan,
     pub(crate) wear: crate::wear::Told,
+    pub(crate) room: crate::room::RoomTold,
     pub(crate) scrub: Scrub,
     /// As the metadata service told it: for vSSDs that come later.
     pub(crate) fences: Fences,
@@ -79,6 +80,7 @@ impl Server {
             vssds,
             plan: Plan::default(),
             wear: Default::default(),
+            room: Default::default(),
             scrub: Scrub::default(),
             fences: Fences::default(),
             booted: false,
@@ -230,7 +232,9 @@ impl Server {
                 let first = self.registration.welcomed(now, nonce, incarnation);
                 if self.registration.incarnation == Some(incarnation) {
                     self.fences.learn(&volumes);
-                    self.vssds.iter_mut().for_each(|v| v.replica.learn_volumes(&volumes));
+                    for i in 0..self.vssds.len() {
+                        self.with(now, i, |r, store| r.learn_volumes(store, &volumes));
+                    }
                 }
                 if first {
                     self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
@@ -513,6 +517,7 @@ impl Server {
                 self.to_meta(self.registration.hello(), fx);
             }
             self.tell_wear(now, fx);
+            self.tell_room(now, fx);
         }
         if self.plan.deadline() <= now {
             self.forget_rows(now, fx);

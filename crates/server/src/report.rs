@@ -105,6 +105,8 @@ pub struct VssdStatus {
     /// Blocks read because their turn had come, and those of them that no member could heal.
     pub scrubbed: u64,
     pub scrub_lost: u64,
+    /// Runs of blocks digested in fills and recoveries of this life.
+    pub runs_compared: u64,
     /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
     pub scrub_mismatches: u64,
     pub scrub_undecided: u64,

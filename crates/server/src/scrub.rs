@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use rackweave_core::msg::peer::{CHUNK_BLOCKS, SCAN_MAX, ScanEntry};
 use rackweave_core::{BlockAddr, Effects, Span, Time, VssdId};
 
 use crate::node::Server;
@@ -16,6 +17,9 @@ const EMPTY_AGAIN: Span = Span::from_secs(60);
 const BUSY_AGAIN: Span = Span::from_millis(5);
 /// … but after so many times it reads all the same, or a busy vSSD would never be read.
 const BUSY_MAX: u32 = 200;
+
+/// Chunks of one zeroed run that the others are asked about: a trim of a large volume spans millions.
+const ZEROED_CHUNKS_MAX: usize = 64;
 
 /// Where the reading is.
 #[derive(Debug, Default)]
@@ -32,6 +36,27 @@ pub struct Scrub {
     partial: bool,
     /// Passes over everything that were finished.
     pub passes: u64,
+}
+
+/// Mapped blocks; where a chunk has none and is zeroed, its first zeroed one: the others are asked whether they know.
+fn to_read(runs: &[ScanEntry]) -> Vec<BlockAddr> {
+    let chunk = |a: BlockAddr| (a.volume, a.block / CHUNK_BLOCKS);
+    let mut all: Vec<BlockAddr> = Vec::new();
+    for r in runs {
+        if r.mapped {
+            all.push(r.addr);
+            continue;
+        }
+        let chunks =
+            (r.addr.block / CHUNK_BLOCKS..=(r.addr.block + (r.count - 1)) / CHUNK_BLOCKS).take(ZEROED_CHUNKS_MAX);
+        for c in chunks {
+            let first = BlockAddr { block: r.addr.block.max(c * CHUNK_BLOCKS), ..r.addr };
+            if all.last().is_none_or(|l| chunk(*l) != chunk(first)) {
+                all.push(first);
+            }
+        }
+    }
+    all
 }
 
 impl Server {
@@ -110,17 +135,11 @@ impl Server {
             };
             self.scrub.partial |= self.vssds.get(self.scrub.slot).is_some_and(|v| !v.is_free() && !v.readable());
             if let Some(v) = self.vssds.get(self.scrub.slot).filter(|v| v.readable()) {
-                let mut chunks = Vec::new();
-                self.scrub.from = self.ssd.chunks(v.cfg.id, from, 1, &mut chunks);
-                let mut entries = Vec::new();
-                for (chunk, _) in chunks {
-                    self.ssd.scan_chunk(v.cfg.id, chunk, &mut entries);
-                }
-                self.scrub.blocks.extend(entries.iter().filter(|e| e.mapped).map(|e| e.addr));
-                if self.scrub.blocks.is_empty() {
-                    // All of it is zeroed: the others are asked whether they know.
-                    self.scrub.blocks.extend(entries.first().map(|e| e.addr));
-                }
+                let end = BlockAddr::unpack(u64::MAX);
+                let mut runs = Vec::new();
+                let to = self.ssd.scan(v.cfg.id, (from, end), SCAN_MAX as usize, &mut runs);
+                self.scrub.from = (to < end).then_some(to);
+                self.scrub.blocks.extend(to_read(&runs));
             }
         }
         None

@@ -109,13 +109,14 @@ impl Server {
         self.ssd.rename(before.id, w.vssd);
         let cfg = VssdConfig { id: w.vssd, set: w.set, share: before.share, peers: Vec::new() };
         let mut v = Vssd::new(&self.cfg, cfg, i);
-        v.replica.learn_volumes(&self.fences.known());
         v.replica.set_lease(self.registration.lease_until);
         if self.failed {
             v.fail();
         }
         v.row.again_at = now;
         self.vssds[i] = v;
+        let volumes = self.fences.known();
+        self.with(now, i, |r, store| r.learn_volumes(store, &volumes));
         self.note_worn(now, i);
         self.touched |= 1 << i;
         self.registration.hurry(now);

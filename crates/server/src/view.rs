@@ -2,10 +2,9 @@
 
 use std::cell::Cell;
 
-use rackweave_core::msg::BlockRange;
-use rackweave_core::msg::peer::{CHUNK_BLOCKS, ScanEntry};
-use rackweave_core::rng::mix64;
-use rackweave_core::{BlockAddr, Payload, Time, Timestamp};
+use rackweave_core::msg::peer::ScanEntry;
+use rackweave_core::msg::{BlockRange, LiveVolumes};
+use rackweave_core::{BlockAddr, Payload, Time, Timestamp, VolumeId};
 use rackweave_flash::{FlashOut, Ssd};
 use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 
@@ -70,21 +69,35 @@ impl CacheOverFlash<'_> {
         hit
     }
 
-    fn merged_chunk(&self, chunk: BlockAddr, into: &mut Vec<ScanEntry>) {
-        let from = into.len();
-        self.ssd.scan_chunk(self.disk.cfg.vssd, chunk, into);
-        let cached = self.cached_in(BlockRange { volume: chunk.volume, first: chunk.block, count: CHUNK_BLOCKS });
-        if cached.is_empty() || mutant!("server.scan.flash-only") {
-            return;
-        }
-        for (block, version) in cached {
-            let entry = ScanEntry { addr: BlockAddr::new(chunk.volume, block), version, mapped: true };
-            match into[from..].binary_search_by_key(&block, |e| e.addr.block) {
-                Ok(i) => into[from + i] = entry,
-                Err(i) => into.insert(from + i, entry),
+    /// Cached blocks from one on and before another, in order.
+    fn cached_between(&self, from: BlockAddr, until: BlockAddr) -> Vec<(BlockAddr, Timestamp)> {
+        let inside = |a: BlockAddr| a >= from && a < until;
+        let entries = self.disk.entries.iter().filter(|e| inside(e.addr));
+        let mut hit: Vec<(BlockAddr, Timestamp)> = entries.map(|e| (e.addr, e.version)).collect();
+        hit.sort_unstable();
+        hit
+    }
+}
+
+/// Lays cached blocks, in order, over flash's runs.
+fn overlay(flash: &[ScanEntry], cached: &[(BlockAddr, Timestamp)], into: &mut Vec<ScanEntry>) {
+    let mut cached =
+        cached.iter().map(|&(addr, version)| ScanEntry { addr, count: 1, version, mapped: true }).peekable();
+    for run in flash {
+        let (mut at, end) = (run.addr.pack(), run.addr.pack() + u64::from(run.count));
+        while let Some(c) = cached.next_if(|c| c.addr.pack() < end) {
+            let a = c.addr.pack();
+            if a > at {
+                into.push(ScanEntry { addr: BlockAddr::unpack(at), count: (a - at) as u32, ..*run });
             }
+            into.push(c);
+            at = at.max(a + 1);
+        }
+        if end > at {
+            into.push(ScanEntry { addr: BlockAddr::unpack(at), count: (end - at) as u32, ..*run });
         }
     }
+    into.extend(cached);
 }
 
 impl Store for CacheOverFlash<'_> {
@@ -127,6 +140,9 @@ impl Store for CacheOverFlash<'_> {
         (at - r.first, state.unwrap_or(false))
     }
     fn put(&mut self, a: BlockAddr, v: Timestamp, data: Payload) {
+        if self.ssd.is_dead(self.disk.cfg.vssd, a.volume) {
+            return;
+        }
         let held = self.held(a);
         self.disk.put(self.now, a, v, data, held);
         self.recent.forget(a);
@@ -135,7 +151,20 @@ impl Store for CacheOverFlash<'_> {
         self.put(a, v, Payload::zero(0));
     }
     fn put_range(&mut self, r: BlockRange, v: Timestamp) {
+        if self.ssd.is_dead(self.disk.cfg.vssd, r.volume) {
+            return;
+        }
         self.disk.put_range(self.now, r, v, self.ssd);
+        self.recent = Recent::default();
+    }
+    fn bury(&mut self, volume: VolumeId) {
+        self.ssd.bury(self.disk.cfg.vssd, volume);
+        self.disk.forget_dead(self.ssd);
+        self.recent = Recent::default();
+    }
+    fn know_volumes(&mut self, volumes: &LiveVolumes) {
+        self.ssd.know_volumes(self.disk.cfg.vssd, volumes);
+        self.disk.forget_dead(self.ssd);
         self.recent = Recent::default();
     }
     fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart {
@@ -169,54 +198,19 @@ impl Store for CacheOverFlash<'_> {
     fn pages_coming(&self) -> u64 {
         self.disk.pages_coming()
     }
-    fn chunks(&self, from: BlockAddr, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr> {
-        merge_chunks(self, from, limit, into)
-    }
-    fn scan_chunk(&self, chunk: BlockAddr, into: &mut Vec<ScanEntry>) {
-        self.merged_chunk(chunk, into);
-    }
-}
-
-/// Flash's chunks, with those that the cache has blocks of digested anew.
-fn merge_chunks(
-    store: &CacheOverFlash<'_>,
-    from: BlockAddr,
-    limit: usize,
-    into: &mut Vec<(BlockAddr, u64)>,
-) -> Option<BlockAddr> {
-    let start = into.len();
-    let next = store.ssd.chunks(store.disk.cfg.vssd, from, limit, into);
-    let mut cached: Vec<BlockAddr> = store
-        .disk
-        .entries
-        .iter()
-        .map(|e| BlockAddr::new(e.addr.volume, e.addr.block - e.addr.block % CHUNK_BLOCKS))
-        .filter(|c| *c >= from && next.is_none_or(|n| *c < n))
-        .collect();
-    cached.sort_unstable();
-    cached.dedup();
-    let mut entries = Vec::new();
-    for chunk in cached {
-        entries.clear();
-        store.merged_chunk(chunk, &mut entries);
-        let digest = digest(&entries);
-        match into[start..].binary_search_by_key(&chunk, |c| c.0) {
-            Ok(i) => into[start + i].1 = digest,
-            Err(i) => into.insert(start + i, (chunk, digest)),
+    fn scan(&self, (from, until): (BlockAddr, BlockAddr), limit: usize, into: &mut Vec<ScanEntry>) -> BlockAddr {
+        let start = into.len();
+        let mut to = self.ssd.scan(self.disk.cfg.vssd, (from, until), limit, into);
+        let cached = self.cached_between(from, to);
+        if cached.is_empty() || mutant!("server.scan.flash-only") {
+            return to;
         }
+        let flash = into.split_off(start);
+        overlay(&flash, &cached, into);
+        if into.len() - start > limit {
+            into.truncate(start + limit);
+            to = into.last().map_or(to, |e| BlockAddr::unpack(e.addr.pack() + u64::from(e.count)));
+        }
+        to
     }
-    if into.len() - start <= limit {
-        return next;
-    }
-    let cut = into[start + limit].0;
-    into.truncate(start + limit);
-    Some(cut)
-}
-
-/// As the page layer digests a chunk: equal entries give equal digests, whatever holds them.
-fn digest(entries: &[ScanEntry]) -> u64 {
-    entries.iter().fold(0, |d, e| {
-        let d = mix64(d ^ e.addr.pack());
-        mix64(d.wrapping_add(e.version.0 << 1 | u64::from(e.mapped)))
-    })
 }

@@ -15,7 +15,7 @@ pub fn packet_bytes(p: &Packet) -> u32 {
         Body::Peer(Peer::Inv(i)) => i.data.len() + 20 * i.blocks.len() as u32,
         Body::Peer(Peer::Block { data: Some(d), .. }) => d.len(),
         Body::Peer(Peer::Digests { entries, .. }) => 16 * entries.len() as u32,
-        Body::Peer(Peer::Scan { entries, .. }) => 17 * entries.len() as u32,
+        Body::Peer(Peer::Scan { entries, .. }) => 21 * entries.len() as u32,
         _ => 0,
     };
     body + HEADER_BYTES

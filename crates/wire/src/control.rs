@@ -2,8 +2,8 @@
 
 use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{
-    ALL_WITNESSES, Control, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState, VssdLoss, VssdPlace,
-    VssdReport, VssdWear,
+    ALL_WITNESSES, Control, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role, SetRoute, View, ViewState, VssdLoss,
+    VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, ServerWear,
@@ -92,6 +92,8 @@ wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
 wire_struct!(VssdLoss { slot, records, digest });
 wire_list!(VssdLoss, "losses of vSSDs", VSSDS_PER_SERVER_MAX, 13);
 wire_struct!(VssdWear { vssd, erases });
+wire_struct!(VssdRoom { vssd, capacity, used, from, until, volumes });
+wire_list!((VolumeId, u64), "volumes' blocks", ROOM_VOLUMES_MAX, 12);
 wire_list!(VssdWear, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 12);
 wire_struct!(VssdPlace { vssd, set, slot });
 wire_list!(VssdPlace, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 9);
@@ -151,6 +153,7 @@ wire_enum!(Control, "control message", {
     26 => RackAsk { nonce },
     27 => RackIs { nonce, rack },
     28 => ServerHello { nonce, drive, empty, losses, vssds },
+    29 => Room(room),
 });
 
 wire_enum!(AdminOp, "administration", {
@@ -191,6 +194,9 @@ wire_list!(SetId, "sets", SETS_MAX, 4);
 const OFFLINE: u32 = 1 << 31;
 /// In the same way: limits follow.
 const LIMITED: u32 = 1 << 30;
+/// And bytes on flash.
+const USED: u32 = 1 << 29;
+const FLAGS: u32 = OFFLINE | LIMITED | USED;
 wire_struct!(VolumeLimits { iops, bytes_per_s });
 
 impl Wire for VolumeInfo {
@@ -202,9 +208,13 @@ impl Wire for VolumeInfo {
         self.sets.put(w);
         let limited = self.limits != VolumeLimits::NONE;
         let flags = if self.class == Class::Copper { OFFLINE } else { 0 } | if limited { LIMITED } else { 0 };
-        (self.stripe_blocks & !(OFFLINE | LIMITED) | flags).put(w);
+        let flags = flags | if self.used > 0 { USED } else { 0 };
+        (self.stripe_blocks & !FLAGS | flags).put(w);
         if limited {
             self.limits.put(w);
+        }
+        if self.used > 0 {
+            self.used.put(w);
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
@@ -218,7 +228,13 @@ impl Wire for VolumeInfo {
             false => Some(VolumeLimits::NONE),
         };
         let limits = limits.ok_or(DecodeError::UnknownKind { what: "volume limits", kind: 0, offset })?;
-        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks: word & !(OFFLINE | LIMITED), class, limits })
+        let offset = r.offset();
+        let used = match word & USED != 0 {
+            true => Some(u64::get(r)?).filter(|&u| u > 0),
+            false => Some(0),
+        };
+        let used = used.ok_or(DecodeError::UnknownKind { what: "volume's bytes", kind: 0, offset })?;
+        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks: word & !FLAGS, class, limits, used })
     }
 }
 wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);
@@ -236,7 +252,7 @@ wire_list!(SetStatus, "sets", SETS_MAX, 16);
 wire_struct!(ServerWear { node, milli_erases });
 wire_list!(ServerWear, "servers", SERVERS_MAX, 12);
 wire_struct!(WearStatus { balanced, milli_lambda, swaps, given_up, servers });
-wire_struct!(RackStatus { promise_limit, promised, servers, sets, wear });
+wire_struct!(RackStatus { promise_limit, promised, capacity, used, room, servers, sets, wear });
 
 wire_enum!(RequestError, "request error", {
     0 => UnknownVolume { name },

@@ -1,7 +1,7 @@
 //! Replica to replica.
 
 use rackweave_core::msg::peer::{
-    Applied, BlockSum, CHUNK_BLOCKS, ClientRecord, Credit, Inv, InvBlock, NackBlock, Peer, SUMS_MAX, ScanEntry,
+    Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, Peer, SCAN_MAX, SUMS_MAX, ScanEntry,
 };
 use rackweave_core::{BlockAddr, Timestamp};
 
@@ -16,8 +16,8 @@ wire_list!(NackBlock, "refused blocks", BLOCKS_MAX, 13);
 wire_struct!(Credit { slots, pages, no_space });
 wire_list!((u32, Timestamp), "validated blocks", BLOCKS_MAX, 12);
 wire_list!((BlockAddr, u64), "digests", DIGESTS_MAX, 16);
-wire_struct!(ScanEntry { addr, version, mapped });
-wire_list!(ScanEntry, "scan entries", CHUNK_BLOCKS, 17);
+wire_struct!(ScanEntry { addr, count, version, mapped });
+wire_list!(ScanEntry, "runs of a scan", SCAN_MAX, 21);
 wire_struct!(BlockSum { block, version, crc });
 wire_list!(BlockSum, "blocks compared", SUMS_MAX, 16);
 wire_struct!(Applied { sequence, first, blocks });
@@ -39,10 +39,6 @@ wire_enum!(Peer, "peer message", {
     10 => Fence { volume, attach },
     11 => FenceAck { attach },
     12 => StaleEpoch,
-    13 => DigestAsk { from, limit },
-    14 => Digests { next, entries },
-    15 => ScanAsk { chunk },
-    16 => Scan { chunk, entries },
     17 => BlockAsk { addr },
     18 => Block { addr, version, data },
     19 => ClientsAsk,
@@ -52,6 +48,10 @@ wire_enum!(Peer, "peer message", {
     24 => ReplayAsk { addr, version },
     25 => BlockLost { addr, version },
     26 => Clients { from, records, volumes },
-    27 => MarkLost { addr, version },
-    28 => LostMarked { addr, version },
+    27 => DigestAsk { from, limit },
+    28 => Digests { next, entries },
+    29 => ScanAsk { from, until },
+    30 => Scan { from, until, entries },
+    31 => MarkLost { addr, version },
+    32 => LostMarked { addr, version },
 });

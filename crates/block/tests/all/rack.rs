@@ -104,6 +104,7 @@ impl Rack {
             stripe_blocks,
             class: rackweave_core::msg::Class::Silver,
             limits: Default::default(),
+            used: 0,
         };
         let mut rack = Rack {
             client: VolumeClient::new(cfg),

@@ -83,6 +83,24 @@ pub struct VssdPlace {
     pub slot: u8,
 }
 
+/// Room of a vSSD as it admits writes, in blocks of 4 KiB, and of some of its volumes what they take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VssdRoom {
+    pub vssd: VssdId,
+    /// It takes so many, of which these are taken: mapped, on their way from the write cache, and what trims have freed and
+    /// a power cut would bring back.
+    pub capacity: u64,
+    pub used: u64,
+    /// Mapped of each volume from `from` up to `until`, which is the last; of those that have any, at most
+    /// [`ROOM_VOLUMES_MAX`].
+    pub from: VolumeId,
+    pub until: VolumeId,
+    pub volumes: Box<[(VolumeId, u64)]>,
+}
+
+/// Volumes of a [`VssdRoom`]: 12 KiB. All of a rack's take half a minute.
+pub const ROOM_VOLUMES_MAX: u32 = 1024;
+
 /// Erases of the blocks that a vSSD has, whosever they were before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdWear {
@@ -241,6 +259,8 @@ pub enum Control {
         losses: Vec<VssdLoss>,
         vssds: Vec<VssdReport>,
     },
+    /// Room of one of the server's vSSDs; told of each every second.
+    Room(Box<VssdRoom>),
     /// How worn a server's drive is (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's part.
     Wear {
         blocks: u64,

@@ -57,12 +57,14 @@ pub struct Credit {
     pub no_space: bool,
 }
 
-/// A block's state in a scan.
+/// A run of blocks in one state in a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScanEntry {
+    /// The first of them, and how many: of mapped ones 1.
     pub addr: BlockAddr,
+    pub count: u32,
     pub version: Timestamp,
-    /// False: zeroed by a range record of this version that is still kept.
+    /// False: zeroed by range records of this version that are still kept.
     pub mapped: bool,
 }
 
@@ -157,22 +159,26 @@ pub enum Peer {
     /// The receiver's packet had another epoch; the header has the sender's current one.
     StaleEpoch,
 
-    /// Fill and recovery. Digests of all chunks of [`CHUNK_BLOCKS`] blocks from `from` on, at most `limit`.
+    /// Fill and recovery. Digests of what is held from `from` on, at most `limit`.
     DigestAsk {
         from: BlockAddr,
         limit: u32,
     },
-    /// (chunk's first block, digest of its entries); `next` continues, `None` at the end.
+    /// Pieces of the address space without a gap: where each begins, the first where it was asked for, and a digest of the
+    /// runs in it. The last one ends at `next`; `None`: at the end of all.
     Digests {
         entries: Box<[(BlockAddr, u64)]>,
         next: Option<BlockAddr>,
     },
-    /// All entries of one chunk.
+    /// The runs from a block on, before another.
     ScanAsk {
-        chunk: BlockAddr,
+        from: BlockAddr,
+        until: BlockAddr,
     },
+    /// At most [`SCAN_MAX`] of them. `until`: how far they go, perhaps not as far as was asked.
     Scan {
-        chunk: BlockAddr,
+        from: BlockAddr,
+        until: BlockAddr,
         entries: Box<[ScanEntry]>,
     },
     /// Current contents of a block (also to heal a block that failed its checksum).
@@ -236,5 +242,7 @@ pub enum Peer {
 
 /// Blocks of a [`Peer::Sums`].
 pub const SUMS_MAX: u32 = 64;
-/// Blocks of a chunk, the unit of digests in fill and recovery.
+/// Runs of a [`Peer::Scan`].
+pub const SCAN_MAX: u32 = 1024;
+/// Blocks of a chunk, the unit of the page map and of comparisons.
 pub const CHUNK_BLOCKS: u32 = 1024;

@@ -54,6 +54,7 @@ impl Vssd {
         self.map = PageMap::new();
         self.lost.clear();
         self.ranges = Ranges::new();
+        self.dead = Default::default();
         self.sweep_at = 0;
         self.clear_step(io);
     }

@@ -7,10 +7,10 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use rackweave_core::Timestamp;
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::CHUNK_BLOCKS;
+use rackweave_core::{BlockAddr, Timestamp, VolumeId};
 
 use super::blocks::NONE;
 
@@ -36,7 +36,16 @@ const UNMAPPED: Entry = Entry { slot: NONE, version: RECORDED };
 #[derive(Clone, Copy, Debug)]
 struct Sum {
     mapped: u32,
+    /// Place of what is counted of its volume.
+    volume: u32,
     version_max: u64,
+}
+
+/// What is counted of a volume.
+#[derive(Clone, Copy, Debug, Default)]
+struct VolumeUse {
+    mapped: u64,
+    chunks: u32,
 }
 
 /// A chunk as others see it.
@@ -44,7 +53,7 @@ struct Sum {
 pub(crate) struct Chunk<'a> {
     entries: &'a [Entry; CHUNK],
     pub(crate) mapped: u32,
-    /// No block of the chunk was ever mapped at a higher version.
+    /// No block of the chunk was mapped at a higher version while any was.
     pub(crate) version_max: u64,
 }
 
@@ -64,6 +73,12 @@ pub(crate) struct PageMap {
     /// By place: all slots in one array, so that a look-up reads the index and then the slot, nothing between.
     entries: Vec<[Entry; CHUNK]>,
     sums: Vec<Sum>,
+    /// Places of chunks that nothing is mapped in any more.
+    spare: Vec<u32>,
+    /// Volumes with a chunk, in order, and what is counted of each; likewise.
+    volumes: BTreeMap<VolumeId, u32>,
+    uses: Vec<VolumeUse>,
+    spare_uses: Vec<u32>,
     pub(crate) mapped: u64,
     /// The chunk looked up last: one block is looked up several times in a row, and requests come in runs.
     last: Cell<(u64, u32)>,
@@ -83,6 +98,10 @@ impl PageMap {
             order: BTreeMap::new(),
             entries: Vec::new(),
             sums: Vec::new(),
+            spare: Vec::new(),
+            volumes: BTreeMap::new(),
+            uses: Vec::new(),
+            spare_uses: Vec::new(),
             mapped: 0,
             last: Cell::new((u64::MAX, 0)),
             epochs: Vec::with_capacity(EPOCHS_MAX),
@@ -136,13 +155,45 @@ impl PageMap {
         if let Some(at) = self.find(k) {
             return at as usize;
         }
-        let at = self.entries.len() as u32;
+        let at = self.spare.pop().unwrap_or_else(|| {
+            self.entries.push([UNMAPPED; CHUNK]);
+            self.sums.push(Sum { mapped: 0, volume: 0, version_max: 0 });
+            self.entries.len() as u32 - 1
+        });
+        let volume = self.use_of(BlockAddr::unpack(k * CHUNK as u64).volume);
+        self.uses[volume as usize].chunks += 1;
+        self.sums[at as usize].volume = volume;
         self.index.insert(k, at);
         self.order.insert(k, at);
-        self.entries.push([UNMAPPED; CHUNK]);
-        self.sums.push(Sum { mapped: 0, version_max: 0 });
         self.last.set((k, at));
         at as usize
+    }
+    fn use_of(&mut self, volume: VolumeId) -> u32 {
+        if let Some(&at) = self.volumes.get(&volume) {
+            return at;
+        }
+        let at = self.spare_uses.pop().unwrap_or_else(|| {
+            self.uses.push(VolumeUse::default());
+            self.uses.len() as u32 - 1
+        });
+        self.volumes.insert(volume, at);
+        at
+    }
+    /// A chunk without a mapped block takes no memory: it would, for each that ever held one.
+    fn vacate(&mut self, k: u64, at: u32) {
+        self.index.remove(&k);
+        self.order.remove(&k);
+        self.last.set((u64::MAX, 0));
+        let volume = self.sums[at as usize].volume;
+        self.sums[at as usize] = Sum { mapped: 0, volume: 0, version_max: 0 };
+        self.spare.push(at);
+        let u = &mut self.uses[volume as usize];
+        u.chunks -= 1;
+        if u.chunks == 0 {
+            *u = VolumeUse::default();
+            self.volumes.remove(&BlockAddr::unpack(k * CHUNK as u64).volume);
+            self.spare_uses.push(volume);
+        }
     }
     /// Points the address to `slot`, programmed with `version`; returns where it pointed before.
     pub(crate) fn set(&mut self, addr: u64, slot: u32, version: u64) -> u32 {
@@ -155,6 +206,7 @@ impl PageMap {
         if old == NONE {
             sum.mapped += 1;
             self.mapped += 1;
+            self.uses[sum.volume as usize].mapped += 1;
         }
         old
     }
@@ -166,8 +218,34 @@ impl PageMap {
         if old != NONE {
             self.sums[i as usize].mapped -= 1;
             self.mapped -= 1;
+            self.uses[self.sums[i as usize].volume as usize].mapped -= 1;
+            if self.sums[i as usize].mapped == 0 {
+                self.vacate(k, i);
+            }
         }
         old
+    }
+    /// First volume from this one on of which anything is mapped.
+    pub(crate) fn volume_from(&self, volume: VolumeId) -> Option<VolumeId> {
+        self.volumes.range(volume..).next().map(|v| *v.0)
+    }
+    /// Blocks mapped of each volume from this one on.
+    pub(crate) fn used_from(&self, volume: VolumeId) -> impl Iterator<Item = (VolumeId, u64)> {
+        self.volumes.range(volume..).map(|(v, at)| (*v, self.uses[*at as usize].mapped))
+    }
+    /// Unmaps all of the volume; returns where it was.
+    pub(crate) fn remove_volume(&mut self, volume: VolumeId) -> Vec<u32> {
+        let first = u64::from(volume.0) << 32;
+        let chunks: Vec<(u64, u32)> =
+            self.order.range(key(first)..=key(first | 0xffff_ffff)).map(|(k, at)| (*k, *at)).collect();
+        let mut slots = Vec::new();
+        for (k, at) in chunks {
+            slots.extend(self.entries[at as usize].iter().map(|e| e.slot).filter(|s| *s != NONE));
+            self.entries[at as usize] = [UNMAPPED; CHUNK];
+            self.mapped -= u64::from(self.sums[at as usize].mapped);
+            self.vacate(k, at);
+        }
+        slots
     }
     /// Chunks that overlap the range, in address order: key and chunk.
     pub(crate) fn over(&self, range: &BlockRange) -> impl Iterator<Item = (u64, Chunk<'_>)> {
@@ -180,11 +258,8 @@ impl PageMap {
     pub(crate) fn starting_at(&self, k: u64) -> impl Iterator<Item = (u64, Chunk<'_>)> {
         self.order.range(k..).map(|(k, i)| (*k, self.at(*i)))
     }
-    pub(crate) fn chunk(&self, k: u64) -> Option<Chunk<'_>> {
-        self.index.get(&k).map(|&i| self.at(i))
-    }
     fn at(&self, i: u32) -> Chunk<'_> {
-        let Sum { mapped, version_max } = self.sums[i as usize];
+        let Sum { mapped, version_max, .. } = self.sums[i as usize];
         Chunk { entries: &self.entries[i as usize], mapped, version_max }
     }
     pub(crate) fn state_bytes(&self) -> u64 {

@@ -4,6 +4,7 @@ pub(crate) mod blocks;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod clear;
+pub(crate) mod dead;
 pub(crate) mod failed;
 pub(crate) mod frontier;
 pub(crate) mod gc;
@@ -30,7 +31,7 @@ use crate::gc_policy::Lifespan;
 use crate::hold::{Lies, ReadTry, Turn};
 use crate::oob;
 use crate::profile::Profile;
-use crate::ssd::{FlashDone, FlashOut, FlashStats, Space, SsdConfig};
+use crate::ssd::{FlashDone, FlashOut, FlashStats, Share, Space, SsdConfig};
 use crate::timing::{Clock, Timing};
 use blocks::{Blocks, NONE, PAD, RANGE_VOLUME};
 use frontier::{Frontier, NO_FRONTIER, Taker, Waiting};
@@ -163,6 +164,38 @@ impl Losses {
     }
 }
 
+/// Erase blocks of a vSSD: its frontiers', what collection and bad blocks need, and what is left for data.
+struct Division {
+    host: u32,
+    collector: u32,
+    range_blocks: u32,
+    spared: u32,
+    exported: u32,
+}
+
+impl Division {
+    /// Of `n` on so many dies.
+    fn of(n: u32, dies: u32, p: &Profile) -> Division {
+        let host = (n / BLOCKS_PER_HOST_FRONTIER).clamp(1, dies);
+        let collector = (n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies);
+        let range_blocks = n.div_ceil(BLOCKS_PER_RANGE_BLOCK);
+        let spared = (f64::from(n) * (p.over_provisioning + p.device_over_provisioning)).ceil() as u32;
+        let reserve = host + collector + GC_RESERVE + range_blocks;
+        let exported = n.saturating_sub(spared.max(1)).saturating_sub(reserve);
+        Division { host, collector, range_blocks, spared, exported }
+    }
+}
+
+/// Slots of live data that a vSSD with this share of a drive takes ([`Space::exported_slots`]): so many, through bad blocks,
+/// loans and range records, as long as its flash takes programs at all.
+pub fn exported_slots(p: &Profile, share: Share) -> u64 {
+    let (g, dies) = (&p.geometry, share.dies(&p.geometry));
+    if dies == 0 {
+        return 0;
+    }
+    u64::from(Division::of(dies * g.blocks_per_die(), dies, p).exported) * u64::from(g.slots_per_block())
+}
+
 #[derive(Debug)]
 pub(crate) struct Vssd {
     pub(crate) id: VssdId,
@@ -182,6 +215,7 @@ pub(crate) struct Vssd {
     pub(crate) blocks: Blocks,
     pub(crate) map: PageMap,
     pub(crate) ranges: Ranges,
+    pub(crate) dead: dead::DeadVolumes,
     host: Vec<Frontier>,
     /// Pages left in the blocks of `host`.
     open_pages: u32,
@@ -218,12 +252,7 @@ impl Vssd {
         let (dies, n) = (own, own * g.blocks_per_die());
         let blocks =
             Blocks::new((all.len() as u32, own), g.blocks_per_die(), g.pages_per_block, g.slots_per_page() as u32);
-        let host = (n / BLOCKS_PER_HOST_FRONTIER).clamp(1, dies);
-        let collector = (n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies);
-        let range_blocks = n.div_ceil(BLOCKS_PER_RANGE_BLOCK);
-        let spared = (f64::from(n) * (p.over_provisioning + p.device_over_provisioning)).ceil() as u32;
-        let reserve = host + collector + GC_RESERVE + range_blocks;
-        let exported = n.saturating_sub(spared.max(1)).saturating_sub(reserve);
+        let Division { host, collector, range_blocks, spared, exported } = Division::of(n, dies, p);
         let spb = u64::from(g.slots_per_block());
         Vssd {
             id,
@@ -234,6 +263,7 @@ impl Vssd {
             blocks,
             map: PageMap::new(),
             ranges: Ranges::new(),
+            dead: dead::DeadVolumes::default(),
             host: vec![NO_FRONTIER; host as usize],
             open_pages: 0,
             collector: vec![NO_FRONTIER; collector as usize],
@@ -399,6 +429,9 @@ impl Vssd {
     // Range records.
 
     pub(crate) fn zero_range(&mut self, range: &BlockRange, version: u64) {
+        if self.is_dead(range.volume) {
+            return;
+        }
         self.hide(range, version);
         self.ranges.add(range, version);
         self.drain_freed();

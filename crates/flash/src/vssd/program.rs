@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rackweave_core::device::{DeviceError, DeviceOp, PageImage, Slot, SlotKind, SlotRecord};
-use rackweave_core::{BLOCK, Payload, TracePoint};
+use rackweave_core::{BLOCK, Payload, TracePoint, VolumeId};
 
 use super::blocks::{Flaw, NONE, PAD, Record, State, is_range};
 use super::frontier::{Lives, NO_FRONTIER, Place, Taker, Waiting};
@@ -225,8 +225,12 @@ impl Vssd {
         }
         self.map_newer(record, slot);
     }
-    /// Maps the slot, of which this is the record, unless the block has a newer copy or a newer range record.
+    /// Maps the slot, of which this is the record, unless the block has a newer copy or a newer range record, or its volume
+    /// is dead.
     pub(crate) fn map_newer(&mut self, Record { addr, version }: Record, slot: u32) {
+        if self.is_dead(VolumeId((addr >> 32) as u32)) {
+            return;
+        }
         let (held, held_version) = self.map.held(addr);
         if held == NONE {
             if version < self.ranges.version(addr) && !mutant!("flash.map.under-range") {

@@ -169,6 +169,21 @@ impl Ranges {
         self.over(range).map(|f| f.2).max().unwrap_or(0)
     }
 
+    /// First volume from this one on with a record.
+    pub(crate) fn volume_from(&self, volume: VolumeId) -> Option<VolumeId> {
+        let (k, _) = self.frags.range(at(volume, 0)..).next()?;
+        Some(VolumeId((k >> 32) as u32))
+    }
+    /// Forgets all records of the volume.
+    pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
+        let all: Vec<(u64, u32)> =
+            self.frags.range(at(volume, 0)..=at(volume, u32::MAX)).map(|(k, f)| (*k, f.group)).collect();
+        for (k, group) in all {
+            self.frags.remove(&k);
+            self.release(group);
+        }
+    }
+
     fn release(&mut self, group: u32) {
         if group == PENDING {
             return;

@@ -1,10 +1,10 @@
 //! Recovery (protocol rule 22): the newest complete checkpoint, spare areas of the blocks it does not describe, then the
 //! range records. It writes nothing but a note of the start in the journal, so a power cut during it changes nothing.
 
-use rackweave_core::TracePoint;
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp, PageSpare};
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::BlockRange;
+use rackweave_core::{TracePoint, VolumeId};
 
 use super::blocks::{NONE, PAD, RANGE_VOLUME, Record, State, is_range};
 use super::checkpoint::{
@@ -405,6 +405,8 @@ impl Vssd {
         };
         self.blocks.set_valid(slot);
         self.ranges.restore(group, slot, &records);
+        let dead: Vec<VolumeId> = records.iter().map(|r| r.volume).filter(|&v| self.is_dead(v)).collect();
+        dead.into_iter().for_each(|v| self.ranges.remove_volume(v));
         for rec in &records {
             let count = rec.end.saturating_sub(rec.first);
             if !mutant!("flash.recovery.no-ranges") {

@@ -1,8 +1,11 @@
-//! Questions over ranges and chunks: what a replica's fill and block status ask.
+//! Questions over ranges: what a replica's fill and block status ask.
+//!
+//! What a vSSD holds shows as *runs* in address order: a mapped block, or as many unmapped ones as one version of range records
+//! covers. They depend on what is visible at each block only, not on how records lie in memory: two copies that hold the same
+//! have the same runs. Work is in proportion to runs, never to the blocks of a range record.
 
 use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, ScanEntry};
-use rackweave_core::rng::mix64;
 use rackweave_core::{BlockAddr, Timestamp};
 
 use super::Vssd;
@@ -10,9 +13,6 @@ use super::blocks::NONE;
 use super::map::key;
 
 const CHUNK: u64 = CHUNK_BLOCKS as u64;
-/// A range record over more chunks than this shows only in chunks that ever held a block, and in its first ones: the
-/// record of a deleted volume spans four million.
-const RANGE_CHUNKS_MAX: u64 = 64;
 
 impl Vssd {
     pub(crate) fn is_mapped(&self, addr: u64) -> bool {
@@ -51,67 +51,74 @@ impl Vssd {
         ((at - u64::from(range.first)) as u32, state)
     }
 
-    /// Keys of chunks with entries, in order, from `k` on.
-    fn next_chunk(&self, k: u64) -> Option<u64> {
-        let tabled = self.map.starting_at(k).find(|(k, c)| c.mapped > 0 || self.chunk_ranged(*k)).map(|(k, _)| k);
-        let ranged = self.ranges.starting_at(k.saturating_mul(CHUNK)).find_map(|(first, end, _)| {
-            let last = key((first & !0xffff_ffff) | u64::from(end - 1));
-            let from = key(first).max(k);
-            (from <= last && from < key(first) + RANGE_CHUNKS_MAX).then_some(from)
-        });
-        match (tabled, ranged) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+    /// Mapped blocks from `from` on and before `until`, in order: address and version.
+    fn mapped_in(&self, from: u64, until: u64) -> impl Iterator<Item = (u64, u64)> {
+        let chunks = self.map.starting_at(key(from)).take_while(move |(k, _)| k * CHUNK < until);
+        chunks.flat_map(move |(k, chunk)| {
+            let first = k * CHUNK;
+            let inside = from.max(first) - first..until.min(first + CHUNK) - first;
+            let slots = inside.map(move |i| (first + i, chunk.slot(i as usize))).filter(|s| s.1 != NONE);
+            slots.map(|(addr, slot)| (addr, self.blocks.version(slot)))
+        })
     }
-    fn chunk_ranged(&self, k: u64) -> bool {
-        self.ranges.over(&chunk_range(k)).next().is_some()
-    }
-    pub(crate) fn chunks(&self, from: u64, limit: usize, into: &mut Vec<(BlockAddr, u64)>) -> Option<BlockAddr> {
-        let mut k = key(from);
-        let mut entries = Vec::new();
-        for _ in 0..limit {
-            let next = self.next_chunk(k)?;
-            entries.clear();
-            self.scan_chunk(next * CHUNK, &mut entries);
-            if !entries.is_empty() {
-                into.push((BlockAddr::unpack(next * CHUNK), digest(&entries)));
+    /// Appends the runs of `from..until`, at most about `limit` of them. Returns up to where.
+    pub(crate) fn scan(&self, from: u64, until: u64, limit: usize, into: &mut Vec<ScanEntry>) -> u64 {
+        let mut runs = Runs { from: into.len(), into, limit };
+        let mut mapped = self.mapped_in(from, until).peekable();
+        for (first, end, version) in self.ranges.starting_at(from).take_while(|f| f.0 < until) {
+            let (first, end) = (first.max(from), ((first & !0xffff_ffff) | u64::from(end)).min(until));
+            let mut at = first;
+            while let Some((addr, v)) = mapped.next_if(|m| m.0 < end) {
+                if addr > at
+                    && let Some(full) = runs.zeroed(at, addr, version)
+                {
+                    return full;
+                }
+                at = at.max(addr + 1);
+                if let Some(full) = runs.mapped(addr, v) {
+                    return full;
+                }
             }
-            k = next + 1;
-        }
-        self.next_chunk(k).map(|k| BlockAddr::unpack(k * CHUNK))
-    }
-    pub(crate) fn scan_chunk(&self, addr: u64, into: &mut Vec<ScanEntry>) {
-        let k = key(addr);
-        let first = k * CHUNK;
-        let range = chunk_range(k);
-        let chunk = self.map.chunk(k);
-        let mut zeroed = self.ranges.over(&range).peekable();
-        for i in 0..CHUNK {
-            let addr = first + i;
-            while zeroed.peek().is_some_and(|z| z.1 <= addr as u32) {
-                zeroed.next();
-            }
-            let slot = chunk.map_or(NONE, |c| c.slot(i as usize));
-            if slot != NONE {
-                let version = Timestamp(self.blocks.version(slot));
-                into.push(ScanEntry { addr: BlockAddr::unpack(addr), version, mapped: true });
-            } else if let Some(z) = zeroed.peek().filter(|z| z.0 <= addr as u32) {
-                into.push(ScanEntry { addr: BlockAddr::unpack(addr), version: Timestamp(z.2), mapped: false });
+            if end > at
+                && let Some(full) = runs.zeroed(at, end, version)
+            {
+                return full;
             }
         }
+        for (addr, v) in mapped {
+            if let Some(full) = runs.mapped(addr, v) {
+                return full;
+            }
+        }
+        until
     }
 }
 
-fn chunk_range(k: u64) -> BlockRange {
-    let a = BlockAddr::unpack(k * CHUNK);
-    BlockRange { volume: a.volume, first: a.block, count: CHUNK_BLOCKS }
+/// Runs as they are found. What is told "full" ends where the last run does.
+struct Runs<'a> {
+    into: &'a mut Vec<ScanEntry>,
+    from: usize,
+    limit: usize,
 }
 
-/// Equal entries give equal digests, whatever holds them.
-fn digest(entries: &[ScanEntry]) -> u64 {
-    entries.iter().fold(0, |d, e| {
-        let d = mix64(d ^ e.addr.pack());
-        mix64(d.wrapping_add(e.version.0 << 1 | u64::from(e.mapped)))
-    })
+impl Runs<'_> {
+    fn full(&self, end: u64) -> Option<u64> {
+        (self.into.len() - self.from >= self.limit).then_some(end)
+    }
+    fn mapped(&mut self, addr: u64, version: u64) -> Option<u64> {
+        let version = Timestamp(version);
+        self.into.push(ScanEntry { addr: BlockAddr::unpack(addr), count: 1, version, mapped: true });
+        self.full(addr + 1)
+    }
+    fn zeroed(&mut self, first: u64, end: u64, version: u64) -> Option<u64> {
+        let version = Timestamp(version);
+        let count = (end - first) as u32;
+        match self.into[self.from..].last_mut() {
+            Some(r) if !r.mapped && r.version == version && r.addr.pack() + u64::from(r.count) == first => {
+                r.count += count;
+            }
+            _ => self.into.push(ScanEntry { addr: BlockAddr::unpack(first), count, version, mapped: false }),
+        }
+        self.full(end)
+    }
 }

@@ -128,14 +128,23 @@ fn ranges_extents_and_scans_agree() {
     assert_eq!(rig.ssd.version(VSSD, addr(11)), Timestamp(9));
     assert_eq!(rig.ssd.max_version(VSSD, range(0, 20)), Timestamp(9));
     assert_eq!(rig.fetch(11), (Timestamp(9), Ok(Payload::zero(4096))));
-    let mut chunks = Vec::new();
-    assert_eq!(rig.ssd.chunks(VSSD, addr(0), 1, &mut chunks), Some(addr(1024)));
-    assert_eq!(rig.ssd.chunks(VSSD, addr(1024), 9, &mut chunks), None);
-    assert_eq!(chunks.len(), 2);
-    let mut entries = Vec::new();
-    rig.ssd.scan_chunk(VSSD, addr(0), &mut entries);
-    let seen: Vec<_> = entries.iter().map(|e| (e.addr.block, e.version.0, e.mapped)).collect();
-    assert_eq!(seen, [(10, 1, true), (11, 9, false), (12, 3, true)]);
+    let runs = |rig: &Rig, from, until, limit| {
+        let mut runs = Vec::new();
+        let to = rig.ssd.scan(VSSD, (addr(from), addr(until)), limit, &mut runs);
+        let seen = runs.iter().map(|e| (e.addr.block, e.count, e.version.0, e.mapped)).collect::<Vec<_>>();
+        (seen, to.block)
+    };
+    let all = [(10, 1, 1, true), (11, 1, 9, false), (12, 1, 3, true), (1100, 1, 4, true)];
+    assert_eq!(runs(&rig, 0, 2000, 9), (all.to_vec(), 2000));
+    assert_eq!(runs(&rig, 0, 2000, 2), (all[..2].to_vec(), 12));
+    assert_eq!(runs(&rig, 11, 1100, 9), (all[1..3].to_vec(), 1100));
+    // What lies in a record is one run up to the next mapped block, in however many records it came.
+    rig.ssd.zero_range(Time::ZERO, VSSD, range(11, 500), Timestamp(9));
+    rig.ssd.zero_range(Time::ZERO, VSSD, range(511, u32::MAX - 600), Timestamp(9));
+    let end = u32::MAX - 89;
+    let gone = [(10, 1, 1, true), (11, end - 11, 9, false)];
+    assert_eq!(runs(&rig, 0, u32::MAX, 9), (gone.to_vec(), u32::MAX));
+    assert_eq!(runs(&rig, 100, 200, 9), (vec![(100, 100, 9, false)], 200));
     rig.ssd.zero_range(Time::ZERO, VSSD, BlockRange::whole(VolumeId(1)), Timestamp(20));
     assert_eq!(rig.ssd.space(VSSD).mapped_slots, 0);
 }

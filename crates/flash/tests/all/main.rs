@@ -7,6 +7,7 @@ mod blockmap;
 mod clear;
 mod cut_search;
 mod cuts;
+mod dead;
 mod device;
 mod evidence;
 mod formats;

@@ -19,6 +19,7 @@ pub fn volume(name: &str) -> VolumeInfo {
         stripe_blocks: 16,
         class: Class::Silver,
         limits: Default::default(),
+        used: 0,
     }
 }
 

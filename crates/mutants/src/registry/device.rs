@@ -32,4 +32,10 @@ pub const MUTANTS: &[Mutant] = &[
         .open("Its crate's tests were not run."),
     m("device.close.unsynced", "12", &[], UNITS, "A file is marked as closed before its contents are durable.")
         .open("Its crate's tests were not run."),
+    m("device.identity.renamed", "30", &[], UNITS, "A drive that has an id takes another one.")
+        .open("Not searched for, its crate's tests were not run."),
+    m("device.private.inherited-mode", "33", &[], UNITS, "Files have the mode that the umask leaves.")
+        .open("Not searched for, its crate's tests were not run."),
+    m("device.private.exposed", "33", &[], UNITS, "A directory that others may write to is used.")
+        .open("Not searched for, its crate's tests were not run."),
 ];

@@ -64,9 +64,7 @@ pub const MUTANTS: &[Mutant] = &[
         .open("8 plans of its kinds pass, its crate's tests were not run."),
     m("meta.volume.over-promise", "34", ONE, UNITS, "Volumes promise more than there is.")
         .open("8 plans of its kinds pass, its crate's tests were not run."),
-    m("meta.clear.no-fence", "14", ONE, UNITS, "A deleted volume's blocks are dropped without a fence.")
-        .open("8 plans of its kinds pass, its crate's tests were not run."),
-    m("meta.clear.fence-only", "31", ONE, UNITS, "A deleted volume's blocks stay.")
+    m("meta.clear.no-fence", "14", ONE, UNITS, "A deleted volume is fenced like one attached anew, and its blocks stay.")
         .open("8 plans of its kinds pass, its crate's tests were not run."),
     m("meta.admin.twice", "7", ONE, UNITS, "A repeated administrative request is carried out again.")
         .open("8 plans of its kinds pass, its crate's tests were not run."),
@@ -82,4 +80,6 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.move.taken-slot", "24", MOVES, UNITS, "A slot is given to two vSSDs."),
     m("meta.failure.forgotten", "12", ONE, UNITS, "A failed device is well again when its server says so.")
         .open("8 plans of its kinds pass, its crate's tests were not run."),
+    m("meta.evidence.not-kept", "29", &[], UNITS, "What drives members had everything on is not kept.")
+        .open("Not searched for, its crate's tests were not run."),
 ];

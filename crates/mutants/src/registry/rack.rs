@@ -7,4 +7,8 @@ use super::{Mutant, m};
 pub const MUTANTS: &[Mutant] = &[
     m("rack.clock.drift-beyond", "2", LEASES, &[], "Clocks drift beyond what leases allow for.")
         .open("Not searched for, its crate's tests were not run."),
+    m("rack.budget.unbounded", "33", &[], &["rack"], "Connections get more memory than their process has for them.")
+        .open("Not searched for, its crate's tests were not run."),
+    m("rack.budget.unfair", "33", &[], &["rack"], "A connection that waits for memory is overtaken by others.")
+        .open("Not searched for, its crate's tests were not run."),
 ];

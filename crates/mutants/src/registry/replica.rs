@@ -122,7 +122,7 @@ pub const MUTANTS: &[Mutant] = &[
         .open("Not searched for, its crate's tests were not run."),
     m("replica.fill.forget-ranges", "10", ONE, UNITS, "A shadow forgets ranges that were zeroed while it filled, and copies older blocks inside.")
         .open("Not searched for, its crate's tests were not run."),
-    m("replica.fill.blind", "3", ONE, UNITS, "A shadow or recovery compares no chunk whose digest differs.")
+    m("replica.fill.blind", "3", ONE, UNITS, "A shadow or recovery compares no piece whose digest differs.")
         .open("Not searched for, its crate's tests were not run."),
     m("replica.fill.of-shadow", "3", ONE, UNITS, "A shadow answers what another one compares itself with.")
         .equivalent("Who fills or recovers asks members of its own view only, and messages of another epoch are refused."),

@@ -97,7 +97,8 @@ impl Budget {
         let others = self.pool_used - account.extra;
         let least = held.saturating_sub(self.share);
         let wanted = needs.map_or(least, |n| n.max(held).saturating_sub(self.share));
-        let granted = wanted <= least || (others + wanted <= self.pool && self.is_next(key));
+        let fits = others + wanted <= self.pool || mutant!("rack.budget.unbounded");
+        let granted = wanted <= least || (fits && (self.is_next(key) || mutant!("rack.budget.unfair")));
         if account.extra == 0 {
             (account.moved, account.since) = (0, now);
         }

@@ -143,6 +143,9 @@ pub struct Volume {
     pub iops: u64,
     #[serde(default)]
     pub bytes_per_s: u64,
+    /// Bytes on flash, one copy counted.
+    #[serde(default)]
+    pub used: u64,
 }
 
 /// A server as the metadata service has it.
@@ -196,6 +199,7 @@ impl Volume {
             isolation: level.map_or("", IsolationConfig::name).into(),
             iops: v.limits.iops,
             bytes_per_s: v.limits.bytes_per_s,
+            used: v.used,
         }
     }
 }
@@ -346,6 +350,13 @@ pub struct RackFacts {
     /// Bytes all volumes together may promise, and do.
     pub promise_limit: u64,
     pub promised: u64,
+    /// Bytes that the sets hold together, those taken, and those of volumes that can be written now from end to end.
+    #[serde(default)]
+    pub capacity: u64,
+    #[serde(default)]
+    pub used: u64,
+    #[serde(default)]
+    pub room: u64,
     /// How evenly the servers' drives wear; `None`: it is not balanced.
     #[serde(default)]
     pub wear: Option<Wear>,

@@ -148,6 +148,9 @@ impl View<'_> {
                 http: self.facts.http.clone(),
                 promise_limit: self.rack.promise_limit,
                 promised: self.rack.promised,
+                capacity: self.rack.capacity,
+                used: self.rack.used,
+                room: self.rack.room,
                 wear: wear(&self.rack.wear),
                 connections: self.connections,
                 memory: self.memory,
@@ -257,6 +260,9 @@ impl Status {
         gauge("rackweave_memory_waiting", "Connections that wait for some of it", m.waiting as f64);
         gauge("rackweave_promise_limit_bytes", "What all volumes together may promise", r.promise_limit as f64);
         gauge("rackweave_promised_bytes", "What all volumes together promise", r.promised as f64);
+        gauge("rackweave_capacity_bytes", "What the replica sets hold together, one copy counted", r.capacity as f64);
+        gauge("rackweave_used_bytes", "What of it is taken", r.used as f64);
+        gauge("rackweave_room_bytes", "What can be written now, wherever in a volume", r.room as f64);
         gauge(
             "rackweave_store_failing",
             "1 while the metadata service cannot write",
@@ -296,6 +302,10 @@ impl Status {
         for v in &self.volumes {
             let labels = vec![("volume", v.name.clone())];
             all.push(sample("rackweave_volume_size_bytes", "Size of the volume", Metric::Gauge, labels, v.size as f64));
+        }
+        for v in &self.volumes {
+            let (name, help) = ("rackweave_volume_used_bytes", "Bytes of the volume on flash, one copy counted");
+            all.push(sample(name, help, Metric::Gauge, vec![("volume", v.name.clone())], v.used as f64));
         }
         type Limit = (&'static str, &'static str, fn(&Volume) -> u64);
         const LIMITS: [Limit; 2] = [
@@ -503,6 +513,7 @@ mod tests {
                 isolation: "channel".into(),
                 iops: 500,
                 bytes_per_s: 1_000_000,
+                used: 1,
             }],
             latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
             counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],

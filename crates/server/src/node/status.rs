@@ -87,6 +87,7 @@ impl Server {
             healed: replica.healed,
             scrubbed: replica.scrubbed,
             scrub_lost: replica.scrub_lost,
+            runs_compared: replica.runs_compared,
             scrub_mismatches: replica.scrub_mismatches,
             scrub_undecided: replica.scrub_undecided,
             lost_blocks: self.ssd.lost(v.cfg.id).1,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use rackweave_core::device::{Backend, Completion, DeviceCommand};
 use rackweave_core::msg::BlockRange;
+use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::{BlockAddr, Epoch, Payload, Span, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{FlashDone, FlashOut, Profile, Ssd, SsdConfig};
@@ -281,6 +282,28 @@ fn compare(b: &mut Bench, model: &Model) {
     }
 }
 
+/// All runs, asked for so many at a time.
+fn runs(b: &mut Bench, limit: usize) -> Vec<ScanEntry> {
+    let (mut at, mut all) = (BlockAddr::default(), Vec::<ScanEntry>::new());
+    while at < addr(BLOCKS) {
+        let mut some = Vec::new();
+        let to = b.store().scan((at, addr(BLOCKS)), limit, &mut some);
+        assert!(to > at && to <= addr(BLOCKS) && some.len() <= limit);
+        for e in some {
+            match all.last_mut() {
+                Some(l)
+                    if !l.mapped && !e.mapped && l.version == e.version && l.addr.block + l.count == e.addr.block =>
+                {
+                    l.count += e.count;
+                }
+                _ => all.push(e),
+            }
+        }
+        at = to;
+    }
+    all
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -330,9 +353,12 @@ proptest! {
             let want = data.map_or(Some(Payload::zero(4096)), |seed| (seed != LOST).then(|| contents(seed)));
             prop_assert_eq!(b.contents(addr(k)), (want, v));
         }
-        // Cached or on flash: the same digests.
-        let mut before = Vec::new();
-        b.store().chunks(BlockAddr::default(), 100, &mut before);
+        // Cached or on flash, in one go or bit by bit: the same runs, and those of the model.
+        let before = runs(&mut b, usize::MAX);
+        prop_assert_eq!(&before, &runs(&mut b, 3));
+        let mapped = |e: &ScanEntry| model[&e.addr.block].1.is_some();
+        prop_assert!(before.iter().all(|e| e.mapped == mapped(e) && e.version == model[&e.addr.block].0));
+        prop_assert_eq!(before.iter().map(|e| e.count as usize).sum::<usize>(), model.len());
         b.store().persist(u64::MAX);
         b.settle();
         b.complete(usize::MAX);
@@ -343,9 +369,7 @@ proptest! {
         answered.sort_unstable();
         prop_assert_eq!(answered, reads, "each read is answered once ({} by the cache)", at_once);
         prop_assert_eq!(b.disk.dies.as_ref().map_or((0, 0), |d| d.waiting()), (0, 0));
-        let mut after = Vec::new();
-        b.store().chunks(BlockAddr::default(), 100, &mut after);
-        prop_assert_eq!(before, after);
+        prop_assert_eq!(before, runs(&mut b, usize::MAX));
         compare(&mut b, &model);
         prop_assert!(b.backend.violations().is_empty());
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdWear};
+use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
@@ -271,11 +271,8 @@ impl Draw {
                 entries: self.list(9, |d| (d.addr(), d.u64())).into(),
                 next: self.bool().then(|| self.addr()),
             },
-            15 => Peer::ScanAsk { chunk: self.addr() },
-            16 => Peer::Scan {
-                chunk: self.addr(),
-                entries: self.list(9, |d| ScanEntry { addr: d.addr(), version: d.version(), mapped: d.bool() }).into(),
-            },
+            15 => Peer::ScanAsk { from: self.addr(), until: self.addr() },
+            16 => Peer::Scan { from: self.addr(), until: self.addr(), entries: self.list(9, Draw::run).into() },
             17 => Peer::BlockAsk { addr: self.addr() },
             18 => Peer::Block { addr: self.addr(), version: self.version(), data: self.bool().then(|| self.payload()) },
             19 => Peer::ClientsAsk,
@@ -285,6 +282,9 @@ impl Draw {
                 from: VssdId(self.u32()),
             },
         }
+    }
+    fn run(&mut self) -> ScanEntry {
+        ScanEntry { addr: self.addr(), count: self.u32(), version: self.version(), mapped: self.bool() }
     }
     fn live_volumes(&mut self) -> LiveVolumes {
         let first_unused = VolumeId(if self.bool() { self.u32() } else { 0 });
@@ -340,7 +340,7 @@ impl Draw {
         Box::new(RackMap { generation: self.u64(), sets })
     }
     fn control(&mut self) -> Control {
-        match self.below(28) {
+        match self.below(29) {
             25 => Control::RackAsk { nonce: self.u64() },
             26 => Control::RackIs { nonce: self.u64(), rack: RackId(u128::from(self.u64()) << 64 | 7) },
             22 => Control::Silent {
@@ -392,6 +392,14 @@ impl Draw {
                     slot: d.below(256) as u8,
                 }),
             },
+            28 => Control::Room(Box::new(VssdRoom {
+                vssd: VssdId(self.u32()),
+                capacity: self.u64(),
+                used: self.u64(),
+                from: VolumeId(self.u32()),
+                until: VolumeId(self.u32()),
+                volumes: self.list(4, |d| (VolumeId(d.u32()), d.u64())).into(),
+            })),
             20 => Control::Wear {
                 blocks: self.u64(),
                 erases: self.u64(),
@@ -441,9 +449,10 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32() >> 2,
+            stripe_blocks: self.u32() >> 3,
             class: if self.bool() { Class::Copper } else { Class::Silver },
             limits: self.limits(),
+            used: if self.bool() { self.u64().max(1) } else { 0 },
         }
     }
     fn data(&mut self) -> ReplyData {
@@ -483,6 +492,9 @@ impl Draw {
             }),
             promise_limit: self.u64(),
             promised: self.u64(),
+            capacity: self.u64(),
+            used: self.u64(),
+            room: self.u64(),
             wear: WearStatus {
                 balanced: self.bool(),
                 milli_lambda: self.u32(),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdWear};
+use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear};
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock};
+use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
     ALL_WITNESSES, BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply, IoRequest,
     LiveVolumes, Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
@@ -75,6 +75,17 @@ fn controls() -> Vec<(&'static str, Control)> {
         (
             "control_wear",
             Control::Wear { blocks: 0x100, erases: 0x200, vssds: vec![VssdWear { vssd: VssdId(0x11), erases: 0x80 }] },
+        ),
+        (
+            "control_room",
+            Control::Room(Box::new(VssdRoom {
+                vssd: VssdId(0x11),
+                capacity: 0x1000,
+                used: 0x234,
+                from: VolumeId(7),
+                until: VolumeId(u32::MAX),
+                volumes: [(VolumeId(9), 0x200)].into(),
+            })),
         ),
         ("control_silent", Control::Silent { set, epoch, silent: vec![VssdId(0x21), VssdId(0x0100_0031)] }),
         ("control_reached", Control::Reached { set, epoch }),
@@ -184,6 +195,8 @@ fn compared() -> Vec<(&'static str, Peer)> {
     ];
     let records = [ClientRecord { client: Incarnation(0x30), floor: 0x31, applied: applied.into() }].into();
     let volumes = LiveVolumes { first_unused: VolumeId(8), writers: [(VolumeId(7), 4)].into() };
+    let until = BlockAddr::new(VolumeId(8), 0x10);
+    let entries = [ScanEntry { addr, count: 0x1234, version, mapped: false }].into();
     vec![
         ("peer_sums_ask", Peer::SumsAsk { range, digest: 0x0102_0304_0506_0708 }),
         ("peer_sums_same", Peer::Sums { range, same: true, sums: Box::default() }),
@@ -192,6 +205,10 @@ fn compared() -> Vec<(&'static str, Peer)> {
         ("peer_replay_ask", Peer::ReplayAsk { addr, version }),
         ("peer_block_lost", Peer::BlockLost { addr, version }),
         ("peer_clients", Peer::Clients { records, volumes, from: VssdId(0x21) }),
+        ("peer_digest_ask", Peer::DigestAsk { from: addr, limit: 256 }),
+        ("peer_digests", Peer::Digests { entries: [(addr, 0x1122_3344_5566_7788)].into(), next: Some(until) }),
+        ("peer_scan_ask", Peer::ScanAsk { from: addr, until }),
+        ("peer_scan", Peer::Scan { from: addr, until, entries }),
         ("peer_mark_lost", Peer::MarkLost { addr, version }),
         ("peer_lost_marked", Peer::LostMarked { addr, version }),
     ]

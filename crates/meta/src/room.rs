@@ -1,0 +1,160 @@
+//! Room: what can still be written, from what members say that they admit (protocol rule 34).
+//!
+//! A set has the room of its member with least: every member takes every write, shadows that fill too. A volume is dealt to its
+//! sets in stripe units, and the set with least room left ends it; so the room of a level is the size of the largest volume that
+//! can be written from end to end. Members tell every second. Until all of a set's have told, the set counts as full, for what
+//! is said must be there; only what volumes may *promise* goes by the configuration before.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::map::{Map, map};
+use rackweave_core::msg::control::VssdRoom;
+use rackweave_core::request::{RackStatus, VolumeInfo};
+use rackweave_core::{BLOCK, Incarnation, MESSAGE_MAX, NodeId, VolumeId, VssdId};
+
+use crate::members::Servers;
+use crate::node::{Meta, Set};
+use crate::volumes::Limits;
+
+/// Blocks that each other member of a set may hold as credit at a full one, for a message that waits for another member: as
+/// many as a message has.
+const CREDIT_HELD: u64 = (MESSAGE_MAX / BLOCK) as u64;
+
+/// What a vSSD has told in the present life of its server.
+#[derive(Debug)]
+struct Told {
+    by: Incarnation,
+    capacity: u64,
+    used: u64,
+    volumes: BTreeMap<VolumeId, u64>,
+}
+
+/// What all have told.
+#[derive(Debug)]
+pub(crate) struct Rooms(Map<VssdId, Told>);
+
+impl Default for Rooms {
+    fn default() -> Rooms {
+        Rooms(map())
+    }
+}
+
+/// Blocks of the largest volume that fits where each set, in stripe order, has room for so many: of `n` sets the one in place
+/// `k` has `⌈(u − k) ÷ n⌉` of `u` stripe units.
+pub(crate) fn striped(room: impl ExactSizeIterator<Item = u64>, unit: u32) -> u64 {
+    let (n, unit) = (room.len() as u64, u64::from(unit));
+    let most = (0..).zip(room).map(|(k, blocks): (u64, u64)| k + n * (blocks / unit));
+    most.min().unwrap_or(0).saturating_mul(unit)
+}
+
+impl Meta {
+    pub(crate) fn room_told(&mut self, src: NodeId, by: Incarnation, told: VssdRoom) {
+        let place = self.by_vssd.get(&told.vssd).map(|&(set, place)| &self.sets[set].places[place]);
+        if self.servers.server(src).incarnation != by || place.is_none_or(|p| p.node != src) || told.from > told.until {
+            return;
+        }
+        let fresh = || Told { by, capacity: 0, used: 0, volumes: BTreeMap::new() };
+        let t = self.rooms.0.entry(told.vssd).or_insert_with(fresh);
+        if t.by != by {
+            *t = fresh();
+        }
+        let changed = t.capacity != told.capacity;
+        (t.capacity, t.used) = (told.capacity, told.used);
+        let gone: Vec<VolumeId> = t.volumes.range(told.from..=told.until).map(|v| *v.0).collect();
+        for v in gone {
+            t.volumes.remove(&v);
+        }
+        t.volumes.extend(told.volumes.iter().copied().filter(|v| v.0 >= told.from && v.0 <= told.until));
+        if changed {
+            // Of vSSDs that have left, too, so that there are never more of them.
+            let by_vssd = &self.by_vssd;
+            self.rooms.0.retain(|v, _| by_vssd.contains_key(v));
+            self.limit_promises();
+        }
+    }
+
+    /// Volumes may promise what the sets can hold, as often as is configured.
+    pub(crate) fn limit_promises(&mut self) {
+        for i in 0..self.limits.len() {
+            let promise = self.capacity_of(&self.limits[i]) as f64 * self.cfg.overcommit;
+            self.limits[i].promise = promise as u64;
+        }
+    }
+    /// What the view's members have told, if all have.
+    fn told(&self, s: &Set) -> Option<Vec<&Told>> {
+        let of = |m: &rackweave_core::msg::Member| self.rooms.0.get(&m.vssd).filter(|t| t.by == m.incarnation);
+        let all: Option<Vec<&Told>> = s.view.members.iter().map(of).collect();
+        all.filter(|a| !a.is_empty())
+    }
+    fn sets_of<'a>(&'a self, l: &'a Limits) -> impl ExactSizeIterator<Item = &'a Set> {
+        l.sets.iter().map(|s| &self.sets[self.by_set[s]])
+    }
+    /// Bytes that the sets of the level hold together.
+    fn capacity_of(&self, l: &Limits) -> u64 {
+        let least = |s: &Set| {
+            let told = self.told(s).map(|t| t.iter().map(|t| t.capacity).min().unwrap_or(0));
+            told.unwrap_or(l.set_blocks)
+        };
+        striped(self.sets_of(l).map(least), l.stripe_blocks).saturating_mul(u64::from(BLOCK))
+    }
+    /// Bytes that can be written now in volumes of the level.
+    fn room_of(&self, l: &Limits) -> u64 {
+        let least = |s: &Set| {
+            let held = CREDIT_HELD * (s.view.members.len() as u64 - 1);
+            let left = |t: &&Told| t.capacity.saturating_sub(t.used + held);
+            self.told(s).map_or(0, |t| t.iter().map(left).min().unwrap_or(0))
+        };
+        striped(self.sets_of(l).map(least), l.stripe_blocks).saturating_mul(u64::from(BLOCK))
+    }
+    pub(crate) fn show_room(&self, status: &mut RackStatus) {
+        status.capacity = self.limits.iter().map(|l| self.capacity_of(l)).sum();
+        status.room = self.limits.iter().map(|l| self.room_of(l)).sum();
+        let most = |s: &Set| self.told(s).map_or(0, |t| t.iter().map(|t| t.used).max().unwrap_or(0));
+        status.used = self.sets.iter().map(most).sum::<u64>().saturating_mul(u64::from(BLOCK));
+    }
+    pub(crate) fn with_use(&self, mut v: VolumeInfo) -> VolumeInfo {
+        let most = |s: &Set| {
+            let of = |t: &Told| t.volumes.get(&v.id).copied().unwrap_or(0);
+            let told = s.view.members.iter().filter_map(|m| self.rooms.0.get(&m.vssd));
+            told.map(of).max().unwrap_or(0)
+        };
+        let blocks: u64 = v.sets.iter().filter_map(|s| self.by_set.get(s)).map(|&i| most(&self.sets[i])).sum();
+        v.used = blocks.saturating_mul(u64::from(BLOCK));
+        v
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::striped;
+
+    /// Dealt out unit by unit, until a set is full.
+    fn dealt(room: &[u64], unit: u32) -> u64 {
+        let mut left = room.to_vec();
+        for u in 0.. {
+            let set = &mut left[u % room.len()];
+            if *set < u64::from(unit) {
+                return u as u64 * u64::from(unit);
+            }
+            *set -= u64::from(unit);
+        }
+        0
+    }
+
+    #[test]
+    fn a_striped_volume_ends_where_a_set_has_no_room_for_its_next_unit() {
+        for room in [
+            vec![0],
+            vec![100],
+            vec![16, 16, 16],
+            vec![32, 16, 16],
+            vec![16, 32, 32],
+            vec![500, 480, 511, 470],
+            vec![0, 90],
+        ] {
+            for unit in [1, 16, 64] {
+                assert_eq!(striped(room.iter().copied(), unit), dealt(&room, unit), "{room:?} in units of {unit}");
+            }
+        }
+    }
+}

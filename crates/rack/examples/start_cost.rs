@@ -1,0 +1,126 @@
+//! CPU time of a rack's start: fresh, after many volumes were made and deleted, and after a trim of 8 TiB (protocol rule 31).
+//! `start_cost [VOLUMES]`: how many are made and deleted, 2,000 if not given.
+
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark: it reads its CPU time")]
+
+use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::{Payload, Span, VolumeId};
+use rackweave_rack::RackConfig;
+use rackweave_rack::config::Size;
+use rackweave_rack::sim::{Contents, CutOdds, Sim, SimConfig};
+
+const SERVERS: u32 = 3;
+const TIB: u64 = 1 << 40;
+/// Starts measured; the median counts.
+const STARTS: usize = 7;
+/// The starts may cost so much more than a fresh rack's.
+const BAR: f64 = 1.2;
+/// Messages of live data, 64 KiB each.
+const LIVE: u64 = 4096;
+
+struct Rack {
+    sim: Sim,
+    asked: u64,
+    live: VolumeId,
+}
+
+impl Rack {
+    fn new() -> Rack {
+        let mut cfg = RackConfig { servers: SERVERS, overcommit: 1000.0, ..RackConfig::default() };
+        cfg.ssd.profile = "femu".into();
+        cfg.ssd.size = Size::mib(14 << 10);
+        let sim = SimConfig { contents: Contents::Memory, ..SimConfig::new(5) };
+        let sim = Sim::new(&cfg, sim).expect("a sound configuration");
+        let mut r = Rack { sim, asked: 0, live: VolumeId(0) };
+        r.run(Span::from_secs(2));
+        r.admin(AdminOp::VolumeCreate { name: "live".into(), size: 8 * TIB });
+        match r.ask(RequestOp::Attach { name: "live".into() }) {
+            Ok(ReplyData::Attached(v)) => r.live = v.id,
+            other => panic!("{other:?}"),
+        }
+        r
+    }
+    fn run(&mut self, span: Span) {
+        self.sim.run_until(self.sim.now() + span);
+        self.sim.take_replies();
+    }
+    fn ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+        self.asked += 1;
+        let id = RequestId(self.asked);
+        self.sim.submit(self.sim.now(), 0, Request { id, op });
+        for _ in 0..600_000 {
+            self.sim.run_until(self.sim.now() + Span::from_micros(100));
+            if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id == id) {
+                return r.result;
+            }
+        }
+        panic!("not answered in a minute");
+    }
+    fn admin(&mut self, op: AdminOp) {
+        self.ask(RequestOp::Admin(op)).expect("done");
+    }
+    fn write_live(&mut self) {
+        for i in 0..LIVE {
+            let (volume, data) = (self.live, Payload::elided(65_536, (1 + i) << 30));
+            self.ask(RequestOp::Write { volume, offset: i << 16, data, fua: false }).expect("written");
+        }
+        self.ask(RequestOp::Flush { volume: self.live }).expect("flushed");
+        self.run(Span::from_secs(5));
+    }
+    /// CPU seconds from the return of the power until a read of each set is answered.
+    fn start(&mut self) -> f64 {
+        for s in 0..SERVERS {
+            self.sim.power_cut(s, CutOdds { drop: 1.0, tear: 0.0 });
+        }
+        let before = cpu_s();
+        for s in 0..SERVERS {
+            let node = self.sim.engine().layout().server(s);
+            self.sim.restart(node).expect("starts");
+        }
+        for i in 0..u64::from(SERVERS) {
+            let read = RequestOp::Read { volume: self.live, offset: i << 16, len: 65_536 };
+            self.ask(read).expect("read");
+        }
+        let took = cpu_s() - before;
+        self.run(Span::from_secs(2));
+        took
+    }
+    fn starts(&mut self) -> f64 {
+        let mut all: Vec<f64> = (0..STARTS).map(|_| self.start()).collect();
+        all.sort_by(f64::total_cmp);
+        all[STARTS / 2]
+    }
+}
+
+/// CPU seconds of this thread.
+fn cpu_s() -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells");
+    let ns: u64 = stat.split(' ').next().and_then(|n| n.parse().ok()).expect("a number first");
+    ns as f64 / 1e9
+}
+
+fn main() {
+    let volumes: u32 = std::env::args().nth(1).map_or(2_000, |n| n.parse().expect("a number of volumes"));
+    let mut fresh = Rack::new();
+    fresh.write_live();
+    let fresh = fresh.starts();
+    println!("fresh: {fresh:.3} s CPU a start, {} MiB live", LIVE / 16);
+    let show = |what: &str, s: f64| {
+        let missed = if s <= BAR * fresh { "" } else { "  MISSED" };
+        println!("{what}: {s:.3} s, {:.2}× (bar {BAR}×){missed}", s / fresh);
+    };
+
+    let mut deleted = Rack::new();
+    for i in 0..volumes {
+        deleted.admin(AdminOp::VolumeCreate { name: format!("v{i}").into(), size: 8 << 20 });
+        deleted.admin(AdminOp::VolumeDelete { name: format!("v{i}").into(), force: false });
+    }
+    deleted.write_live();
+    show(&format!("after {volumes} deleted volumes of 8 MiB"), deleted.starts());
+
+    let mut trimmed = Rack::new();
+    let (volume, len) = (trimmed.live, 8 * TIB);
+    trimmed.ask(RequestOp::Trim { volume, offset: 0, len, fua: true }).expect("trimmed");
+    trimmed.write_live();
+    show("after a trim of 8 TiB", trimmed.starts());
+}
