@@ -26,7 +26,7 @@ local CONTROL = {
   [5] = "set recovered", [6] = "new epoch wanted", [7] = "client's hello", [8] = "welcome to a client", [9] = "map wanted",
   [10] = "map", [11] = "attach", [12] = "attached", [13] = "administration", [14] = "its answer", [15] = "volume changed",
   [16] = "hello of an empty server without drive id", [17] = "server refused", [18] = "volume limited", [20] = "vSSDs of a server",
-  [21] = "slots cleared", [22] = "wear", [23] = "members silent", [24] = "members reached", [25] = "flash worn out", [26] = "rack wanted", [27] = "rack", [28] = "server's hello",
+  [21] = "slots cleared", [22] = "wear", [23] = "members silent", [24] = "members reached", [25] = "flash worn out", [26] = "rack wanted", [27] = "rack", [28] = "server's hello", [30] = "drive refused",
 }
 local GC = {
   [0] = "soft", [1] = "regular", [2] = "bg", [3] = "accept", [4] = "delay", [5] = "finish", [6] = "still collecting",

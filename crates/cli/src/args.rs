@@ -23,6 +23,11 @@ pub struct Cli {
 pub enum Cmd {
     /// Run a rack on this machine until it is interrupted
     Up(Up),
+    /// Bring the drives of a rack made by an earlier version over to this one's format, in place, while the rack is down
+    Convert {
+        /// The rack's data directory
+        dir: PathBuf,
+    },
     /// Run one node of a rack whose configuration says where each is, until it is interrupted
     Node {
         #[command(subcommand)]

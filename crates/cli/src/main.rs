@@ -60,6 +60,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     data_is_used(&cli)?;
     match &cli.command {
         Cmd::Up(a) => up::up(&data()?, a)?,
+        Cmd::Convert { dir } => up::convert(dir)?,
         Cmd::Node { node } => up::node(&data()?, node)?,
         Cmd::Keys { command } => keys(data, command)?,
         Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,

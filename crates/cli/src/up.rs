@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use rackweave_device::convert::Outcome;
 use rackweave_rack::config::TimingConfig;
 use rackweave_rack::distributed::node::{self, NodeOptions};
 use rackweave_rack::distributed::processes;
@@ -18,6 +19,24 @@ use crate::args::{DataPlane, Node, Timing, Up};
 /// Where NBD clients connect if nobody said where.
 const NBD_DEFAULT: &str = "127.0.0.1:10809";
 const NBD_SOCKET: &str = "nbd.sock";
+
+/// `rackweave convert`
+pub fn convert(dir: &Path) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let mut drives = 0;
+    embedded::convert_all(dir, |path, outcome| {
+        drives += 1;
+        let what = match outcome {
+            Outcome::Converted => "converted",
+            Outcome::Already => "needs no conversion",
+        };
+        let _ = writeln!(out, "{}: {what}", path.display());
+    })?;
+    if drives == 0 {
+        return Err(format!("{} has no drives", dir.display()).into());
+    }
+    Ok(())
+}
 
 pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
     let nbd = match &a.nbd {

@@ -40,6 +40,8 @@ pub struct SlotRecord {
     pub version: Timestamp,
     /// CRC32C of the slot's contents ([`Payload::crc32c`]).
     pub crc: u32,
+    /// Whose the page is ([`BlockOob::owner`]); it is kept once for the page, in its block's record.
+    pub owner: u32,
 }
 
 /// One 4 KiB slot: contents and record.
@@ -52,12 +54,21 @@ pub struct Slot {
 /// FB5's 16 bytes of an erase block, written with its erase and again with its first program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BlockOob {
-    /// Logical address: die id (high 32 bits) and block id; the vSSD's use of the block.
+    /// Logical address: whose the block is (high 24 bits), and which it is.
     pub logical: u64,
     pub erase_count: u16,
     /// 48 bits: µs of the run at the erase.
     pub erase_time: u64,
 }
+
+impl BlockOob {
+    /// Whose the block is: index (8 bits) and generation (16) of an entry of the drive's table (protocol rule 30).
+    pub fn owner(&self) -> u32 {
+        (self.logical >> OWNER_AT) as u32
+    }
+}
+/// Bits of a logical address below its owner.
+const OWNER_AT: u32 = 40;
 
 /// A page as it is programmed: slots in order, and what orders it among all pages of the vSSD.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ fn slot(block: u32, version: u64, data: Payload) -> Slot {
         addr: BlockAddr::new(VolumeId(1), block),
         version: Timestamp(version),
         crc: data.crc32c(),
+        owner: 0,
     };
     Slot { data, record }
 }
@@ -464,7 +465,7 @@ fn other_versions_files_and_shapes_are_refused() {
     drop(open(&f));
     f.0.borrow_mut().flip(8, 3);
     let e = FileSsd::open(f.clone(), SsdId(3), SHAPE).unwrap_err().to_string();
-    assert!(e.contains("version 1") && e.contains("version 2"), "{e}");
+    assert!(e.contains("version 0") && e.contains("version 3"), "{e}");
     f.0.borrow_mut().flip(8, 3);
     f.0.borrow_mut().flip(40, 3);
     assert!(matches!(FileSsd::open(f.clone(), SsdId(3), SHAPE), Err(OpenError::Damaged)));

@@ -32,6 +32,27 @@ pub trait FileIo {
     }
 }
 
+impl<F: FileIo> FileIo for &mut F {
+    fn len(&self) -> io::Result<u64> {
+        F::len(self)
+    }
+    fn read_at(&self, to: &mut [u8], offset: u64) -> io::Result<()> {
+        F::read_at(self, to, offset)
+    }
+    fn write_at(&mut self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        F::write_at(self, parts, offset)
+    }
+    fn allocate(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        F::allocate(self, offset, len)
+    }
+    fn sync(&mut self) -> io::Result<()> {
+        F::sync(self)
+    }
+    fn sync_fd(&self) -> Option<RawFd> {
+        F::sync_fd(self)
+    }
+}
+
 /// Parts that one pwritev takes (IOV_MAX).
 const PARTS_MAX: usize = 1024;
 

@@ -131,6 +131,9 @@ impl<F> Recorder<F> {
     pub fn new(inner: F, file: usize, journal: Journal) -> Recorder<F> {
         Recorder { inner, file, journal }
     }
+    pub fn into_inner(self) -> F {
+        self.inner
+    }
 }
 
 impl<F: FileIo> FileIo for Recorder<F> {

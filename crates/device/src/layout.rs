@@ -5,11 +5,17 @@ use rackweave_core::{BlockAddr, DriveId, Payload, RackId, Timestamp, VolumeId};
 use rackweave_flash::manager::alloc::{LEVELS_MAX, ThroughputLevels};
 
 /// Version of the device file's format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// Of drives with virtual SSDs of the flash manager: nothing in them has changed. A rack's drive of this version is to be converted.
+pub const PLAIN_VERSION: u32 = 2;
+/// A rack's drive on its way from [`PLAIN_VERSION`] to [`VERSION`]: neither reads it.
+pub(super) const CONVERTING: u32 = 0x8000_0003;
 pub(super) const MAGIC: [u8; 8] = *b"RWKSSD\r\n";
 
 pub(super) const SUPER_AT: u64 = 0;
-pub(super) const SUPER_LEN: usize = 64;
+pub(super) const SUPER_LEN: usize = 80;
+/// Of [`PLAIN_VERSION`].
+const PLAIN_SUPER_LEN: usize = 64;
 /// In a sector of its own: a power cut that tears its write leaves the first block alone.
 /// Written before the first block is, never after.
 pub(super) const LEVELS_AT: u64 = 1024;
@@ -54,6 +60,10 @@ impl Shape {
     /// Spare areas of a block.
     fn spares_len(&self) -> u64 {
         (self.spare_len() as u64 * u64::from(self.pages_per_block)).next_multiple_of(SECTOR)
+    }
+    /// The same, without what follows the last.
+    pub(super) fn spares_bytes(&self) -> usize {
+        self.spare_len() * usize::from(self.pages_per_block)
     }
     /// Contents of a block.
     fn data_len(&self) -> u64 {
@@ -101,29 +111,14 @@ impl Shape {
     }
 }
 
-/// What a device was made as: kept so that an error can name it. Files made before this was kept say nothing.
+pub use rackweave_flash::table::Made;
+
+/// Where the first bytes of the checkpoint area lie on a drive that was converted: it had no room for the drive's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
-    /// Name of the profile, filled up with zeroes.
-    profile: [u8; 16],
-    /// Bytes of flash it was scaled to.
-    bytes: u64,
-}
-
-impl Made {
-    /// Of a longer name the first 16 bytes are kept.
-    pub fn new(profile: &str, bytes: u64) -> Made {
-        let mut name = [0; 16];
-        name.iter_mut().zip(profile.bytes()).for_each(|(to, b)| *to = b);
-        Made { profile: name, bytes }
-    }
-}
-
-impl std::fmt::Display for Made {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = self.profile.split(|&b| b == 0).next().unwrap_or_default();
-        write!(f, "{} scaled to {} bytes", String::from_utf8_lossy(name), self.bytes)
-    }
+pub(super) struct Displaced {
+    /// In the contents of this extent, which no erase block has.
+    pub extent: u32,
+    pub len: u32,
 }
 
 fn round_up(n: u64) -> u64 {
@@ -160,23 +155,46 @@ fn sealed(b: &[u8], place: u64) -> bool {
     u32_at(b, 0) == sum(b, place)
 }
 
-pub(super) fn encode_super(s: &Shape, ssd: u32, made: Option<Made>) -> [u8; SUPER_LEN] {
+/// What the first bytes of a file are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub version: u32,
+    pub shape: Shape,
+    pub ssd: u32,
+    pub made: Option<Made>,
+    pub displaced: Option<Displaced>,
+    /// Of a conversion.
+    pub phase: u32,
+}
+
+pub(super) fn encode_super(h: &Head) -> [u8; SUPER_LEN] {
     let mut b = [0; SUPER_LEN];
+    let (s, ssd) = (&h.shape, h.ssd);
     Put(&mut b, 0)
         .bytes(&MAGIC)
-        .bytes(&VERSION.to_le_bytes())
+        .bytes(&h.version.to_le_bytes())
         .bytes(&[0; 4])
         .bytes(&ssd.to_le_bytes())
         .bytes(&s.blocks.to_le_bytes())
         .bytes(&s.page_bytes.to_le_bytes())
         .bytes(&u32::from(s.pages_per_block).to_le_bytes())
         .bytes(&s.meta_bytes.to_le_bytes());
-    if let Some(made) = made {
+    if let Some(made) = h.made {
         Put(&mut b, 40).bytes(&made.profile).bytes(&made.bytes.to_le_bytes());
     }
-    let c = crc32c::crc32c(&b);
+    if let Some(d) = h.displaced {
+        Put(&mut b, PLAIN_SUPER_LEN)
+            .bytes(&(d.extent + 1).to_le_bytes())
+            .bytes(&d.len.to_le_bytes())
+            .bytes(&h.phase.to_le_bytes());
+    }
+    let c = crc32c::crc32c(&b[..super_len(h.version)]);
     b[12..16].copy_from_slice(&c.to_le_bytes());
     b
+}
+
+fn super_len(version: u32) -> usize {
+    if version == PLAIN_VERSION { PLAIN_SUPER_LEN } else { SUPER_LEN }
 }
 
 /// What the first bytes of a file say.
@@ -187,11 +205,7 @@ pub(super) enum Super {
     Foreign,
     Version(u32),
     Damaged,
-    Found {
-        shape: Shape,
-        ssd: u32,
-        made: Option<Made>,
-    },
+    Found(Head),
 }
 
 pub(super) fn decode_super(b: &[u8; SUPER_LEN]) -> Super {
@@ -201,17 +215,20 @@ pub(super) fn decode_super(b: &[u8; SUPER_LEN]) -> Super {
     if b[..8] != MAGIC {
         return Super::Foreign;
     }
-    if u32_at(b, 8) != VERSION {
-        return Super::Version(u32_at(b, 8));
+    let version = u32_at(b, 8);
+    if ![VERSION, PLAIN_VERSION, CONVERTING].contains(&version) {
+        return Super::Version(version);
     }
     let mut copy = *b;
     copy[12..16].fill(0);
-    if crc32c::crc32c(&copy) != u32_at(b, 12) {
+    if crc32c::crc32c(&copy[..super_len(version)]) != u32_at(b, 12) {
         return Super::Damaged;
     }
     let mut profile = [0; 16];
     profile.copy_from_slice(&b[40..56]);
-    Super::Found {
+    let extent = u32_at(b, PLAIN_SUPER_LEN).checked_sub(1).filter(|_| version != PLAIN_VERSION);
+    Super::Found(Head {
+        version,
         made: (profile[0] != 0).then(|| Made { profile, bytes: u64_at(b, 56) }),
         ssd: u32_at(b, 16),
         shape: Shape {
@@ -220,7 +237,9 @@ pub(super) fn decode_super(b: &[u8; SUPER_LEN]) -> Super {
             pages_per_block: u32_at(b, 28) as u16,
             meta_bytes: u64_at(b, 32),
         },
-    }
+        displaced: extent.map(|extent| Displaced { extent, len: u32_at(b, PLAIN_SUPER_LEN + 4) }),
+        phase: if version == PLAIN_VERSION { 0 } else { u32_at(b, PLAIN_SUPER_LEN + 8) },
+    })
 }
 
 /// Zeroes for `None`, the default levels. Of longer lists the first [`LEVELS_MAX`] are kept.
@@ -427,6 +446,11 @@ pub(super) fn decode_spare_head(b: &[u8], p: PageAddr, generation: u64) -> Optio
     Some((h, slots))
 }
 
+/// Whose the page with this spare area is.
+pub(super) fn spare_owner(b: &[u8]) -> u32 {
+    decode_oob(&b[32..48]).owner()
+}
+
 /// The spare area is neither blank nor whole, of whatever generation.
 pub(super) fn spare_is_damaged(b: &[u8], p: PageAddr) -> bool {
     b.iter().any(|x| *x != 0) && !sealed(b, place(p))
@@ -492,7 +516,7 @@ pub(super) fn decode_record(b: &[u8]) -> Option<(SlotRecord, Repr)> {
         _ => return None,
     };
     let addr = BlockAddr { volume: VolumeId(u32_at(b, 16)), block: u32_at(b, 20) };
-    Some((SlotRecord { kind, addr, version: Timestamp(u64_at(b, 8)), crc: u32_at(b, 4) }, repr))
+    Some((SlotRecord { kind, addr, version: Timestamp(u64_at(b, 8)), crc: u32_at(b, 4), owner: 0 }, repr))
 }
 
 #[cfg(test)]

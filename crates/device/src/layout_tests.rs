@@ -6,14 +6,21 @@ const PAGE: PageAddr = PageAddr { block: 3, page: 5 };
 #[test]
 fn first_block_has_its_documented_bytes() {
     let shape = Shape { blocks: 0x0102, pages_per_block: 256, page_bytes: 16_384, meta_bytes: 0x10_0000 };
-    let plain = encode_super(&shape, 7, None);
-    assert_eq!(plain[40..], [0; 24], "as before there was a profile");
-    assert_eq!(decode_super(&plain), Super::Found { shape, ssd: 7, made: None });
+    let rack = Head { version: VERSION, shape, ssd: 7, made: None, displaced: None, phase: 0 };
+    let plain = encode_super(&rack);
+    assert_eq!(plain[8..12], [3, 0, 0, 0]);
+    assert_eq!(plain[40..], [0; 40], "a rack's");
+    assert_eq!(decode_super(&plain), Super::Found(rack));
+    let converted = Head { displaced: Some(Displaced { extent: 0x0304, len: 0x0506 }), phase: 1, ..rack };
+    let b = encode_super(&converted);
+    assert_eq!(b[64..], [5, 3, 0, 0, 6, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(decode_super(&b), Super::Found(converted));
     let made = Made::new("p-ssd", 64 << 30);
     assert_eq!(made.to_string(), "p-ssd scaled to 68719476736 bytes");
-    let b = encode_super(&shape, 7, Some(made));
+    let of_profile = Head { version: PLAIN_VERSION, made: Some(made), ..rack };
+    let b = encode_super(&of_profile);
     assert_eq!(&b[40..56], b"p-ssd\0\0\0\0\0\0\0\0\0\0\0");
-    assert_eq!(b[56..], [0, 0, 0, 0, 16, 0, 0, 0]);
+    assert_eq!(b[56..64], [0, 0, 0, 0, 16, 0, 0, 0]);
     assert_eq!(&b[..8], b"RWKSSD\r\n");
     assert_eq!(b[8..12], [2, 0, 0, 0]);
     assert_eq!(b[16..20], [7, 0, 0, 0]);
@@ -21,8 +28,8 @@ fn first_block_has_its_documented_bytes() {
     assert_eq!(b[24..28], [0, 0x40, 0, 0]);
     assert_eq!(b[28..32], [0, 1, 0, 0]);
     assert_eq!(b[32..40], [0, 0, 0x10, 0, 0, 0, 0, 0]);
-    assert_eq!(decode_super(&b), Super::Found { shape, ssd: 7, made: Some(made) });
-    for i in 0..b.len() {
+    assert_eq!(decode_super(&b), Super::Found(of_profile));
+    for i in 0..PLAIN_SUPER_LEN {
         let mut bad = b;
         bad[i] ^= 0x40;
         assert!(!matches!(decode_super(&bad), Super::Found { .. } | Super::Blank), "byte {i}");
@@ -57,6 +64,7 @@ fn records_and_spares_keep_everything() {
         addr: BlockAddr::new(VolumeId(9), 0xabcdef),
         version: Timestamp::new(Epoch(4), 77, 2),
         crc: 0xdead_beef,
+        owner: 0,
     };
     let head = SpareHead {
         sequence: 11,

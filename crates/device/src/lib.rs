@@ -17,6 +17,7 @@
 #[macro_use]
 extern crate rackweave_core;
 
+pub mod convert;
 pub mod drive;
 pub mod io;
 pub mod layers;
@@ -32,18 +33,23 @@ use rackweave_core::{BLOCK, DriveId, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
 use rackweave_flash::backend::block_of;
 use rackweave_flash::flaws::Flaws;
 use rackweave_flash::manager::alloc::ThroughputLevels;
+use rackweave_flash::table::{self, Copy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io as sys;
 use std::ops::Range;
 use std::sync::Arc;
 
 pub use io::{FileIo, MemFile, OsFile};
-pub use layout::{Made, STEP_BYTES, Shape, VERSION};
-use layout::{Repr, Row, SpareHead, State, Super};
+use layout::{CONVERTING, Displaced, Head, Repr, Row, SpareHead, State, Super};
+pub use layout::{Made, PLAIN_VERSION, STEP_BYTES, Shape, VERSION};
 pub use tail::RUN_BYTES;
 use tail::Tail;
 
 const SLOT: usize = BLOCK as usize;
+/// The second copy of a drive's table begins within these of the checkpoint area …
+const TABLE_SEARCH_BYTES: u32 = 1 << 20;
+/// … and a copy is at most so long: each of some thousand dies in sixteen parts.
+const TABLE_BYTES_MAX: usize = 256 << 10;
 
 /// Why a device file was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +58,13 @@ pub enum OpenError {
     Foreign,
     #[error("the device file has format version {found}, this program reads and writes version {VERSION}")]
     Version { found: u32 },
+    #[error(
+        "the drive was made by an earlier version, which names no vSSD in its blocks: bring the rack's drives over with \
+         `rackweave convert`, while the rack is down"
+    )]
+    Unconverted,
+    #[error("the drive's conversion was interrupted: finish it with `rackweave convert`, while the rack is down")]
+    Converting,
     #[error("the device file's first block is damaged: its checksum does not match")]
     Damaged,
     #[error("the device file's throughput levels are damaged: their checksum does not match")]
@@ -106,7 +119,11 @@ struct BlockState {
 #[derive(Debug)]
 pub struct FileSsd<F> {
     file: F,
+    /// As it lies in the file: without what is displaced.
     shape: Shape,
+    /// Of the checkpoint area.
+    meta_bytes: u64,
+    displaced: Option<Displaced>,
     /// By erase block; `None` was never used.
     blocks: Vec<Option<BlockState>>,
     extents_used: u32,
@@ -185,9 +202,23 @@ impl<F: FileIo> FileSsd<F> {
         }
         let mut first = [0; layout::SUPER_LEN];
         file.read_at(&mut first, layout::SUPER_AT)?;
-        let mut dev = FileSsd {
+        let mut dev = FileSsd::unopened(file, shape);
+        match layout::decode_super(&first) {
+            Super::Blank => dev.format(ssd, made)?,
+            Super::Foreign => return Err(OpenError::Foreign),
+            Super::Version(found) => return Err(OpenError::Version { found }),
+            Super::Damaged => return Err(OpenError::Damaged),
+            Super::Found(h) => dev.load_as(&h, ssd, made)?,
+        }
+        dev.load_owner()?;
+        Ok(dev)
+    }
+    fn unopened(file: F, shape: Shape) -> FileSsd<F> {
+        FileSsd {
             file,
             shape,
+            meta_bytes: shape.meta_bytes,
+            displaced: None,
             blocks: vec![None; shape.blocks as usize],
             extents_used: 0,
             extents_reserved: 0,
@@ -205,28 +236,69 @@ impl<F: FileIo> FileSsd<F> {
             failed: None,
             spare: vec![0; shape.spare_len()],
             flaws: None,
-        };
-        match layout::decode_super(&first) {
-            Super::Blank => dev.format(ssd, made)?,
-            Super::Foreign => return Err(OpenError::Foreign),
-            Super::Version(found) => return Err(OpenError::Version { found }),
-            Super::Damaged => return Err(OpenError::Damaged),
-            Super::Found { made: Some(found), .. } if made.is_some_and(|wanted| wanted != found) => {
-                return Err(OpenError::Made { found, wanted: made.unwrap_or(found) });
-            }
-            Super::Found { shape: found, ssd: found_ssd, .. }
-                if (found != shape || found_ssd != ssd.0) && !mutant!("device.identity.shape") =>
-            {
-                return Err(OpenError::Shape { found, found_ssd, wanted: shape, wanted_ssd: ssd.0 });
-            }
-            Super::Found { .. } => dev.load()?,
         }
-        let mut owner = [0; layout::OWNER_LEN];
-        dev.file.read_at(&mut owner, layout::OWNER_AT)?;
-        if let Some((rack, id)) = layout::decode_owner(&owner) {
-            (dev.rack, dev.id, dev.id_written) = (Some(rack), id, id != DriveId::NONE);
-        }
+    }
+    /// A drive of [`PLAIN_VERSION`], to be converted, of this shape; its first block is not looked at.
+    pub(crate) fn plain(file: F, shape: Shape) -> Result<FileSsd<F>, OpenError> {
+        let mut dev = FileSsd::unopened(file, shape);
+        dev.load()?;
+        dev.load_owner()?;
         Ok(dev)
+    }
+    pub(crate) fn file_mut(&mut self) -> &mut F {
+        &mut self.file
+    }
+    pub(crate) fn extents_in_use(&self) -> u32 {
+        self.extents_used
+    }
+    /// Voids torn pages and leaves the file as after a close, with so many extents in use.
+    pub(crate) fn settle(&mut self, extents: u32) -> sys::Result<()> {
+        self.begin_life()?;
+        (self.state.extents, self.state.clean) = (extents, true);
+        self.write_state()?;
+        self.file.sync()
+    }
+    fn load_owner(&mut self) -> Result<(), OpenError> {
+        let mut owner = [0; layout::OWNER_LEN];
+        self.file.read_at(&mut owner, layout::OWNER_AT)?;
+        if let Some((rack, id)) = layout::decode_owner(&owner) {
+            (self.rack, self.id, self.id_written) = (Some(rack), id, id != DriveId::NONE);
+        }
+        Ok(())
+    }
+
+    /// The file holds a drive with this head.
+    fn load_as(&mut self, h: &Head, ssd: SsdId, made: Option<Made>) -> Result<(), OpenError> {
+        if h.version == CONVERTING {
+            return Err(OpenError::Converting);
+        }
+        if let Some((found, wanted)) = h.made.zip(made).filter(|(found, wanted)| found != wanted) {
+            return Err(OpenError::Made { found, wanted });
+        }
+        if (h.shape != self.shape || h.ssd != ssd.0) && !mutant!("device.identity.shape") {
+            // A drive of before has no room for the table: it is named first, since nothing else would help.
+            if h.version == PLAIN_VERSION && made.is_none() && h.made.is_none() {
+                return Err(OpenError::Unconverted);
+            }
+            return Err(OpenError::Shape { found: h.shape, found_ssd: h.ssd, wanted: self.shape, wanted_ssd: ssd.0 });
+        }
+        if h.version == PLAIN_VERSION && made.is_none() {
+            return Err(OpenError::Unconverted);
+        }
+        if let Some(d) = h.displaced {
+            let extent_bytes = u64::from(self.shape.pages_per_block) * u64::from(self.shape.page_bytes);
+            if d.extent > self.shape.blocks || u64::from(d.len) > extent_bytes.min(self.meta_bytes) {
+                return Err(OpenError::Damaged);
+            }
+            self.displace(d);
+        }
+        self.load()
+    }
+    /// The head of the checkpoint area lies in an extent of its own.
+    fn displace(&mut self, d: Displaced) {
+        self.displaced = Some(d);
+        self.shape.meta_bytes = self.meta_bytes.saturating_sub(u64::from(d.len));
+        self.extents_used = self.extents_used.max(d.extent + 1);
     }
 
     /// The rack that the drive is of, if it was ever told.
@@ -237,11 +309,20 @@ impl<F: FileIo> FileSsd<F> {
     pub fn drive_id(&self) -> DriveId {
         self.id
     }
-    /// Gives a drive that has no id this one. [`FileSsd::adopt`] writes it down, once.
+    /// Gives a drive that has no id this one. [`FileSsd::adopt`] writes it down, once; where a process ended before that, the
+    /// drive's table may name it already.
     pub fn name(&mut self, drawn: DriveId) {
         if self.id == DriveId::NONE || mutant!("device.identity.renamed") {
-            self.id = drawn;
+            self.id = self.named_by_table().unwrap_or(drawn);
         }
+    }
+    fn named_by_table(&self) -> Option<DriveId> {
+        let b = self.read_meta(0, TABLE_SEARCH_BYTES).ok()?;
+        let copy = |at: usize| match table::decode(&b[at..b.len().min(at + TABLE_BYTES_MAX)]) {
+            Copy::Whole(t) => Some(t.drive),
+            Copy::Blank | Copy::Damaged | Copy::Version(_) => None,
+        };
+        (0..b.len()).step_by(SLOT).find_map(copy)
     }
     /// Makes it a drive of `rack`, durably, if it is of none yet; true if it was not. With it goes the drive's id, also on a drive
     /// that has been the rack's since before drives had one.
@@ -269,7 +350,9 @@ impl<F: FileIo> FileSsd<F> {
         self.state = State { clean: true, ..State::default() };
         self.write_state()?;
         self.file.sync()?;
-        self.file.write_at(&[&layout::encode_super(&self.shape, ssd.0, made)], layout::SUPER_AT)?;
+        let version = if made.is_some() { PLAIN_VERSION } else { VERSION };
+        let head = Head { version, shape: self.shape, ssd: ssd.0, made, displaced: None, phase: 0 };
+        self.file.write_at(&[&layout::encode_super(&head)], layout::SUPER_AT)?;
         Ok(())
     }
 
@@ -628,7 +711,8 @@ impl<F: FileIo> FileSsd<F> {
         if slot >= slots || slot >= self.shape.slots_per_page() {
             return None;
         }
-        layout::decode_record(&spare[layout::SPARE_HEAD + slot * layout::RECORD_LEN..])
+        let found = layout::decode_record(&spare[layout::SPARE_HEAD + slot * layout::RECORD_LEN..]);
+        found.map(|(record, repr)| (SlotRecord { owner: layout::spare_owner(spare), ..record }, repr))
     }
 
     fn payload(&self, page: PageAddr, extent: u32, slot: usize, repr: Repr) -> sys::Result<Payload> {
@@ -750,19 +834,35 @@ impl<F: FileIo> FileSsd<F> {
     }
 
     fn write_meta(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        let end = offset.checked_add(data.len() as u64).filter(|&e| e <= self.shape.meta_bytes);
+        let end = offset.checked_add(data.len() as u64).filter(|&e| e <= self.meta_bytes);
         let end = end.ok_or(DeviceError::NoSpace)?;
-        if end > self.state.meta_used {
-            self.state.meta_used = end;
+        if let Some(at) = self.displaced_at(offset) {
+            return self.file.write_at(&[data], at).map_err(|e| device_error(&e));
+        }
+        let before = self.displaced.map_or(0, |d| u64::from(d.len));
+        if end - before > self.state.meta_used {
+            self.state.meta_used = end - before;
             self.write_state().map_err(|e| device_error(&e))?;
         }
-        self.file.write_at(&[data], self.shape.meta_at() + offset).map_err(|e| device_error(&e))
+        self.file.write_at(&[data], self.shape.meta_at() + offset - before).map_err(|e| device_error(&e))
+    }
+    /// Where in the file this byte of the checkpoint area lies, if it is displaced. No command reaches over the end of that.
+    fn displaced_at(&self, offset: u64) -> Option<u64> {
+        let d = self.displaced.filter(|d| offset < u64::from(d.len))?;
+        Some(self.shape.data_at(d.extent, 0) + offset)
     }
 
     fn read_meta(&self, offset: u64, len: u32) -> Result<Bytes, DeviceError> {
-        let n = self.state.meta_used.saturating_sub(offset).min(u64::from(len));
+        let before = self.displaced.map_or(0, |d| u64::from(d.len));
+        let (at, n) = match self.displaced_at(offset) {
+            Some(at) => (at, (before - offset).min(u64::from(len))),
+            None => {
+                let at = offset.saturating_sub(before);
+                (self.shape.meta_at() + at, self.state.meta_used.saturating_sub(at).min(u64::from(len)))
+            }
+        };
         let mut b = BytesMut::zeroed(n as usize);
-        self.file.read_at(&mut b, self.shape.meta_at() + offset).map_err(|e| device_error(&e))?;
+        self.file.read_at(&mut b, at).map_err(|e| device_error(&e))?;
         Ok(b.freeze())
     }
 }

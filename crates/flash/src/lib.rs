@@ -8,6 +8,7 @@
 //!   recovery, ageing.
 //! - [`gc_policy`]: which block a collector takes.
 //! - [`wear`]: when channels and dies trade places, and which.
+//! - [`table`]: the drive's durable table: which vSSD owns what.
 //! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
 //! - [`manager`]: FlashBlox's flash manager: vSSDs of all four kinds for programs that lay out their own log.
 //! - [`blockmap`]: a volume of 4 KiB blocks on the flash manager's calls.
@@ -32,6 +33,7 @@ pub mod oob;
 pub mod profile;
 mod ssd;
 mod suspend;
+pub mod table;
 pub mod timing;
 mod vssd;
 pub mod wear;
@@ -50,8 +52,8 @@ pub use vssd::exported_slots;
 /// Bytes of what the page layer keeps on flash beside data.
 pub mod format {
     pub use crate::vssd::checkpoint::{
-        Header, JournalEntry, decode_entry, decode_header, decode_piece_head, encode_entry, encode_header,
-        encode_piece_head,
+        HEADERS_BYTES, Header, JournalEntry, decode_entry, decode_header, decode_piece_head, encode_entry,
+        encode_header, encode_piece_head, head_bytes, old_entry_is_whole, old_header,
     };
     pub use crate::vssd::ranges::{RangeRecord, decode_group, encode_group};
 }

@@ -2,11 +2,21 @@
 //!
 //! | at | length | what |
 //! |---|---|---|
-//! | 0 | 8 | logical address: block id in the low half, then 3 bytes of die id, and in the last one who borrows the block: the number of the vSSD on its drive + 1, or 0 |
+//! | 0 | 8 | logical address |
 //! | 8 | 2 | erase counter |
 //! | 10 | 6 | erase timestamp, µs |
 //!
-//! All little-endian.
+//! All little-endian. The logical address of the page layer names the vSSD that the block is erased and programmed for
+//! (protocol rule 30), and the block itself:
+//!
+//! | bits | what |
+//! |---|---|
+//! | 0–23 | number of the block in its die |
+//! | 24–39 | die |
+//! | 40–55 | generation of the vSSD's entry in the drive's table |
+//! | 56–63 | index of that entry |
+//!
+//! Where a vSSD borrows a block, its index and generation stand there, not the lender's.
 
 use rackweave_core::device::BlockOob;
 
@@ -14,18 +24,64 @@ use rackweave_core::device::BlockOob;
 pub const OOB_BYTES: usize = 16;
 /// Largest erase timestamp that fits 48 bits.
 pub const ERASE_TIME_MAX: u64 = (1 << 48) - 1;
+/// Largest number of an erase block in its die that an address holds.
+pub const BLOCK_MAX: u32 = (1 << BLOCK_BITS) - 1;
+/// Largest number of a die that an address holds.
+pub const DIE_MAX: u32 = u16::MAX as u32;
 
-/// The logical address of a block: its die and its number.
+const BLOCK_BITS: u32 = 24;
+const GENERATION_AT: u32 = 40;
+const INDEX_AT: u32 = 56;
+
+/// One use of an entry of the drive's table: which one, and for how many vSSDs it was used before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    pub index: u8,
+    pub generation: u16,
+}
+
+impl Owner {
+    /// As [`BlockOob::owner`] has it.
+    pub fn packed(self) -> u32 {
+        u32::from(self.index) << 16 | u32::from(self.generation)
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "entry {}, generation {}", self.index, self.generation)
+    }
+}
+
+/// The logical address of an erase block of the page layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    pub owner: Owner,
+    /// Of the drive, at most [`DIE_MAX`].
+    pub die: u32,
+    /// In the die, at most [`BLOCK_MAX`].
+    pub block: u32,
+}
+
+impl Address {
+    /// As it stands in [`BlockOob::logical`].
+    pub fn pack(self) -> u64 {
+        let (index, generation) = (u64::from(self.owner.index), u64::from(self.owner.generation));
+        let die = u64::from(self.die & DIE_MAX);
+        index << INDEX_AT | generation << GENERATION_AT | die << BLOCK_BITS | u64::from(self.block & BLOCK_MAX)
+    }
+    pub fn unpack(logical: u64) -> Address {
+        Address {
+            owner: Owner { index: (logical >> INDEX_AT) as u8, generation: (logical >> GENERATION_AT) as u16 },
+            die: (logical >> BLOCK_BITS) as u32 & DIE_MAX,
+            block: logical as u32 & BLOCK_MAX,
+        }
+    }
+}
+
+/// The address that the flash manager writes: a logical die and a number in it.
 pub fn logical(die: u32, block: u32) -> u64 {
     u64::from(die) << 32 | u64::from(block)
-}
-/// The same of a block that the vSSD of this number has borrowed.
-pub fn borrowed(logical: u64, by: u8) -> u64 {
-    logical | (u64::from(by) + 1) << 56
-}
-/// Who borrows the block, if anybody does.
-pub fn borrower(logical: u64) -> Option<u8> {
-    ((logical >> 56) as u8).checked_sub(1)
 }
 
 pub fn encode(oob: &BlockOob) -> [u8; OOB_BYTES] {

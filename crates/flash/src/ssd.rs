@@ -4,23 +4,28 @@ use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError,
 use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::node::Trace;
-use rackweave_core::{BLOCK, BlockAddr, Payload, Span, SsdId, Time, Timestamp, TracePoint, VolumeId, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, Span, SsdId, Time, Timestamp, TracePoint, VolumeId, VssdId};
 use slab::Slab;
 
 use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
 use crate::hold::Turn;
+use crate::oob::Owner;
 use crate::profile::{Profile, ProfileError};
+use crate::table::{self, Entry, EntryState, Extent, Isolation, Kind, Table, TableError, Unit};
 use crate::timing::{Busy, Clock, Suspends, Timing};
 pub use crate::vssd::Losses;
+use crate::vssd::clear::Clearing;
 use crate::vssd::gc::LOST_CRC;
 use crate::vssd::sync::Waiter;
 use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
 mod groups;
+mod keep;
 
 use groups::ChannelGroup;
 pub use groups::LoanStatus;
+use keep::Keeper;
 
 /// How long a collector keeps a read waiting (protocol rule 21).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub enum BlockingUnit {
 #[derive(Clone, Debug)]
 pub struct SsdConfig {
     pub id: SsdId,
+    /// What the drive's table must name.
+    pub drive: DriveId,
     pub profile: Profile,
     pub timing: Timing,
     pub blocking: BlockingUnit,
@@ -63,6 +70,7 @@ impl SsdConfig {
     pub fn new(id: SsdId, profile: Profile) -> SsdConfig {
         SsdConfig {
             id,
+            drive: DriveId::NONE,
             profile,
             timing: Timing::Real,
             blocking: BlockingUnit::Page,
@@ -133,6 +141,11 @@ pub enum FlashDone {
         vssd: VssdId,
         result: Result<(), DeviceError>,
     },
+    /// [`Ssd::assign`] is durable. After an error the drive is of no use.
+    Assigned {
+        vssd: VssdId,
+        result: Result<(), DeviceError>,
+    },
     /// Collecting, but no victim would free anything, or nothing can be moved now.
     GcIdle {
         vssd: VssdId,
@@ -152,6 +165,9 @@ pub enum ReadError {
 pub enum RecoveryError {
     #[error("recovery could not read the device: {0}")]
     Device(#[from] DeviceError),
+    /// The drive is not what it is to be used as; nothing on it was adopted or erased.
+    #[error(transparent)]
+    Table(#[from] TableError),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -195,6 +211,17 @@ impl Share {
         match self {
             Share::Channels(n) => u32::from(n) * u32::from(g.dies_per_channel),
             Share::Dies(n) | Share::Software { dies: n, .. } | Share::None { dies: n, .. } => n,
+        }
+    }
+}
+
+impl Share {
+    fn isolation(self) -> Isolation {
+        match self {
+            Share::Channels(_) => Isolation::Channel,
+            Share::Dies(_) => Isolation::Die,
+            Share::Software { .. } => Isolation::Software,
+            Share::None { .. } => Isolation::None,
         }
     }
 }
@@ -305,7 +332,7 @@ pub enum Violation {
 }
 
 /// Most vSSDs of a drive.
-const VSSDS_MAX: usize = 64;
+const VSSDS_MAX: usize = table::ENTRIES_MAX;
 
 /// A drive. Calls of one vSSD that the drive does not have panic: they are a mistake of the caller, not input.
 #[derive(Debug)]
@@ -319,6 +346,9 @@ pub struct Ssd {
     failed: Option<DeviceError>,
     recovering: u32,
     recovery_error: Option<RecoveryError>,
+    /// As it is to be; what of it is durable the keeper knows.
+    table: Table,
+    keeper: Keeper,
 }
 
 impl Ssd {
@@ -342,8 +372,14 @@ impl Ssd {
             failed: None,
             recovering: 0,
             recovery_error: None,
+            table: Table::new(cfg.drive, &cfg.profile),
+            keeper: Keeper::default(),
             cfg,
         })
+    }
+    /// What the drive's table must name; before [`Ssd::boot`].
+    pub fn set_drive(&mut self, drive: DriveId) {
+        (self.cfg.drive, self.table.drive) = (drive, drive);
     }
     pub fn id(&self) -> SsdId {
         self.cfg.id
@@ -351,9 +387,9 @@ impl Ssd {
     pub fn geometry(&self) -> &Geometry {
         &self.cfg.profile.geometry
     }
-    /// Bytes the checkpoint area must have for vSSDs of channels.
+    /// Bytes the checkpoint area must have for the drive's table and vSSDs of channels.
     pub fn meta_bytes(g: &Geometry) -> u64 {
-        checkpoint::unit_bytes(g, g.blocks_per_channel()) * u64::from(g.channels)
+        table::area_bytes(g) + checkpoint::unit_bytes(g, g.blocks_per_channel()) * u64::from(g.channels)
     }
     /// And where vSSDs may be of dies: theirs is behind the channels'.
     pub fn meta_bytes_by_die(g: &Geometry) -> u64 {
@@ -368,8 +404,8 @@ impl Ssd {
         self.failed
     }
 
-    /// Gives the vSSD the first run of free channels that is long enough (FB2 "high", FB4's linear search). A drive
-    /// that is recovered must be given the same vSSDs in the same order as before.
+    /// Gives the vSSD the first run of free channels that is long enough (FB2 "high", FB4's linear search). Of a drive that
+    /// has a table that is only the wish: [`Ssd::boot`] goes by the table, and refuses what is configured otherwise.
     pub fn alloc_vssd(&mut self, id: VssdId, channels: u16) -> Result<(), AllocError> {
         self.alloc_share(id, Share::Channels(channels))
     }
@@ -405,27 +441,39 @@ impl Ssd {
             _ => AllocError::NoDies { asked: dies, free: longest },
         })?;
         let each = checkpoint::unit_bytes(&g, unit * g.blocks_per_die());
-        let behind = if unit == 1 && per_channel > 1 { Ssd::meta_bytes(&g) } else { 0 };
-        let area = (behind + u64::from(first / unit) * each, u64::from(dies / unit) * each);
+        let behind = if unit == 1 && per_channel > 1 { Ssd::meta_bytes(&g) } else { table::area_bytes(&g) };
+        let area = Extent { at: behind + u64::from(first / unit) * each, len: u64::from(dies / unit) * each };
         self.add(id, share, ((first..first + dies).collect(), dies), area)?;
         self.used_dies[first as usize..(first + dies) as usize].fill(true);
         Ok(())
     }
-    fn add(
-        &mut self,
-        id: VssdId,
-        share: Share,
-        (all, own): (Box<[u32]>, u32),
-        area: (u64, u64),
-    ) -> Result<(), AllocError> {
-        let mut v = Vssd::new(id, self.vssds.len() as u8, (all, own), area, &self.cfg.profile);
-        v.gc.policy = self.cfg.victims;
-        v.separate(self.cfg.separation);
+    fn add(&mut self, id: VssdId, share: Share, (all, own): (Box<[u32]>, u32), area: Extent) -> Result<(), AllocError> {
+        let owner = Owner { index: self.vssds.len() as u8, generation: 1 };
+        let units = all[..own as usize].iter().map(|&d| Unit::die(d)).collect();
+        let v = self.new_vssd(id, owner, (all, own), area);
         if v.space().exported_slots == 0 {
             return Err(AllocError::TooSmall { share, blocks: v.space().blocks_total });
         }
         self.vssds.push(v);
+        self.table.entries.push(Entry {
+            index: owner.index,
+            generation: owner.generation,
+            state: EntryState::InUse,
+            kind: Kind::Page,
+            isolation: share.isolation(),
+            group: None,
+            vssd: id,
+            set: keep::NO_SET,
+            units,
+            extents: vec![area],
+        });
         Ok(())
+    }
+    fn new_vssd(&self, id: VssdId, owner: Owner, dies: (Box<[u32]>, u32), area: Extent) -> Vssd {
+        let mut v = Vssd::new(id, owner, dies, area, &self.cfg.profile);
+        v.gc.policy = self.cfg.victims;
+        v.separate(self.cfg.separation);
+        v
     }
     pub(crate) fn index(&self, vssd: VssdId) -> usize {
         let found = self.vssds.iter().position(|v| v.id == vssd);
@@ -447,6 +495,7 @@ impl Ssd {
             clock: &mut self.clock,
             pending: &mut self.pending,
             cfg: &self.cfg,
+            table: &self.table,
             failed: &mut self.failed,
             out,
         };
@@ -454,30 +503,37 @@ impl Ssd {
         if !self.vssds[i].loans.news.is_empty() {
             self.tell_lenders(i, now, out);
         }
+        if self.vssds[i].clearing == Clearing::Erased {
+            self.note_erased(i, now, out);
+        }
         result
     }
 
-    /// Finds out what is on the flash; ends with [`FlashDone::Recovered`]. A drive that was prefilled is left as it is.
+    /// Finds out what is on the flash, by the drive's table; ends with [`FlashDone::Recovered`]. A drive without a table gets
+    /// one, if nothing is on it. A drive that was prefilled is left as it is.
     pub fn boot(&mut self, now: Time, out: &mut FlashOut) {
         let aged = self.vssds.iter().any(|v| v.map.mapped > 0);
         if self.vssds.is_empty() || aged {
             out.done.push(FlashDone::Recovered { result: Ok(()) });
             return;
         }
+        self.read_table(now, out);
+    }
+    fn recover(&mut self, now: Time, fresh: bool, out: &mut FlashOut) {
         self.recovering = self.vssds.len() as u32;
         for i in 0..self.vssds.len() {
-            self.with(i, now, out, |v, io| v.recover(io));
+            self.with(i, now, out, |v, io| v.recover(io, fresh));
         }
     }
-    fn note_recovered(&mut self, i: usize, out: &mut FlashOut) {
+    fn note_recovered(&mut self, i: usize, now: Time, out: &mut FlashOut) {
         let Some(result) = self.vssds[i].take_recovered() else { return };
         if let Err(e) = result {
-            self.recovery_error.get_or_insert(RecoveryError::Device(e));
+            self.recovery_error.get_or_insert(e);
         }
         self.recovering -= 1;
         if self.recovering == 0 {
             let result = self.recovery_error.take().map_or(Ok(()), Err);
-            out.done.push(FlashDone::Recovered { result });
+            self.recovered(result, now, out);
         }
     }
 
@@ -506,15 +562,16 @@ impl Ssd {
             }
             Pending::Sync { vssd } => {
                 self.with(usize::from(vssd), now, out, |v, io| v.synced(io, c.result.map(|_| ())));
-                self.note_recovered(usize::from(vssd), out);
+                self.note_recovered(usize::from(vssd), now, out);
             }
             Pending::MetaWrite { vssd, epoch, piece } => {
                 self.with(usize::from(vssd), now, out, |v, io| v.meta_written(io, epoch, piece, c.result.map(|_| ())));
-                self.note_recovered(usize::from(vssd), out);
+                self.note_recovered(usize::from(vssd), now, out);
             }
+            Pending::Table(step) => self.table_step(now, step, c.result, out),
             Pending::Spares { vssd, .. } | Pending::MetaRead { vssd } | Pending::RangeRead { vssd, .. } => {
                 self.with(usize::from(vssd), now, out, |v, io| v.recover_step(io, &p, c.result));
-                self.note_recovered(usize::from(vssd), out);
+                self.note_recovered(usize::from(vssd), now, out);
             }
         }
     }
@@ -580,8 +637,11 @@ impl Ssd {
                 found => Ok(found.map_or_else(|| Payload::zero(BLOCK), |s| s.data)),
             };
         }
+        let owner = v.owner().packed();
         let intact = |s: &Slot| {
-            s.record.addr.pack() == read.addr && s.record.version.0 == read.version && s.data.crc32c() == s.record.crc
+            let r = &s.record;
+            let named = r.addr.pack() == read.addr && r.version.0 == read.version && r.owner == owner;
+            named && s.data.crc32c() == r.crc
         };
         let Some(found) = found.filter(intact) else {
             let block = v.on_device(v.blocks.block_of(read.slot));
@@ -714,17 +774,6 @@ impl Ssd {
     /// The vSSD has forgotten the volume, and takes nothing of it.
     pub fn is_dead(&self, vssd: VssdId, volume: VolumeId) -> bool {
         self.get(vssd).is_dead(volume)
-    }
-    /// Gives the vSSD's flash to another: it has this name from now on.
-    pub fn rename(&mut self, vssd: VssdId, to: VssdId) {
-        let i = self.index(vssd);
-        self.vssds[i].id = to;
-    }
-    /// Forgets everything in the vSSD now, and erases it in the background; answered by [`FlashDone::Cleared`]. Nothing
-    /// may be programmed until then.
-    pub fn clear(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) {
-        let i = self.index(vssd);
-        self.with(i, now, out, Vssd::clear);
     }
     /// Nothing is programmed in the vSSD that a start could find.
     pub fn is_clear(&self, vssd: VssdId) -> bool {

@@ -9,6 +9,7 @@
 //! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering, 2 recovering, and not all are witnesses), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), of state 2 the witnesses by place, a bit each, u64, members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
 //! | `hld/` set u32 | version u8, members as above: of the last view of `min_copies` or more; only of a set whose view has fewer, or recovers |
 //! | `evd/` set u32 | version u8, what its members had when they last had everything (u8 × [vssd u32, drive u64, digest of what that had lost by then u64, 1 if it has lost more since u8]) |
+//! | `drv/` node u32 | version u8, the drive of the server u64, and what its table said when it last registered: generation u64, digest u32, entries (u8 × [vssd u32, set u32, generation u16, in use u8]) |
 //! | `vids` | version u8, number of the next vSSD that is made u32 |
 //! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 made for another, 4 which was lost), that other vssd u32 or 0]); only of a set whose places are not the configured ones |
 //! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only of a server that was added, drained or removed |
@@ -16,7 +17,7 @@
 //! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); of one that was ever limited version 2, and iops u64, bytes per second u64 follow (0: no limit) |
 
 use bytes::Bytes;
-use rackweave_core::msg::control::VssdLoss;
+use rackweave_core::msg::control::{SlotTable, VssdLoss};
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::request::{ServerState, VolumeLimits};
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Span, VolumeId, VssdId};
@@ -58,6 +59,15 @@ pub struct ServerRecord {
     pub drive: DriveId,
     /// What that had lost when it was recovered.
     pub losses: Vec<VssdLoss>,
+}
+
+/// `drv/`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriveRecord {
+    pub drive: DriveId,
+    pub generation: u64,
+    pub digest: u32,
+    pub slots: Vec<SlotTable>,
 }
 
 /// One answered attach (a repeated request gets the same generation again).
@@ -104,6 +114,7 @@ pub enum Record {
     /// Members of the last view that could acknowledge.
     Holders(SetId, Vec<Member>),
     Evidence(SetId, Vec<Evidence>),
+    Drive(NodeId, DriveRecord),
     Volume(VolumeRecord),
 }
 
@@ -134,6 +145,10 @@ pub fn holders_key(s: SetId) -> Bytes {
 /// Key of what a set's members had when they last had everything.
 pub fn evidence_key(s: SetId) -> Bytes {
     key(b"evd/", s.0)
+}
+/// Key of a server's drive.
+pub fn drive_key(n: NodeId) -> Bytes {
+    key(b"drv/", n.0)
 }
 /// Key of a volume.
 pub fn volume_key(v: VolumeId) -> Bytes {
@@ -214,6 +229,22 @@ pub fn encode_server(r: &ServerRecord) -> Bytes {
         w.push(l.slot);
         w.extend_from_slice(&l.records.to_le_bytes());
         w.extend_from_slice(&l.digest.to_le_bytes());
+    }
+    w.into()
+}
+
+/// Bytes of [`DriveRecord`].
+pub fn encode_drive(r: &DriveRecord) -> Bytes {
+    let mut w = vec![VERSION];
+    w.extend_from_slice(&r.drive.0.to_le_bytes());
+    w.extend_from_slice(&r.generation.to_le_bytes());
+    w.extend_from_slice(&r.digest.to_le_bytes());
+    w.push(r.slots.len() as u8);
+    for s in &r.slots {
+        w.extend_from_slice(&s.vssd.0.to_le_bytes());
+        w.extend_from_slice(&s.set.0.to_le_bytes());
+        w.extend_from_slice(&s.generation.to_le_bytes());
+        w.push(u8::from(s.in_use));
     }
     w.into()
 }
@@ -390,6 +421,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
             let all = (0..r.u8()?).map(|_| one(&mut r)).collect::<Result<_, MetaError>>()?;
             Record::Evidence(SetId(number), all)
         }
+        b"drv/" => Record::Drive(NodeId(number), decode_table(&mut r)?),
         b"vol/" => Record::Volume(decode_volume(VolumeId(number), limited, &mut r)?),
         _ => return Err(MetaError::UnknownKey { key: key.into() }),
     };
@@ -404,6 +436,22 @@ fn decode_drive(r: &mut Reader<'_>) -> Result<(DriveId, Vec<VssdLoss>), MetaErro
     let one = |r: &mut Reader<'_>| Ok(VssdLoss { slot: r.u8()?, records: r.u32()?, digest: r.u64()? });
     let losses = (0..r.u8()?).map(|_| one(r)).collect::<Result<_, MetaError>>()?;
     Ok((drive, losses))
+}
+
+fn decode_table(r: &mut Reader<'_>) -> Result<DriveRecord, MetaError> {
+    let (drive, generation, digest) = (DriveId(r.u64()?), r.u64()?, r.u32()?);
+    let slot = |r: &mut Reader<'_>| {
+        let (vssd, set) = (VssdId(r.u32()?), SetId(r.u32()?));
+        let generation = u16::from_le_bytes([r.u8()?, r.u8()?]);
+        let in_use = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(r.malformed()),
+        };
+        Ok(SlotTable { vssd, set, generation, in_use })
+    };
+    let slots = (0..r.u8()?).map(|_| slot(r)).collect::<Result<_, MetaError>>()?;
+    Ok(DriveRecord { drive, generation, digest, slots })
 }
 
 fn decode_places(r: &mut Reader<'_>) -> Result<Vec<Place>, MetaError> {

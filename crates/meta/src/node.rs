@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::map::{self, Map};
+use rackweave_core::msg::control::DriveTable;
 use rackweave_core::msg::{Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, View, ViewState};
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
@@ -14,7 +15,7 @@ use rackweave_core::{
 };
 
 use crate::clear::Clearing;
-use crate::codec::{self, RackRecord, Record, ServerRecord};
+use crate::codec::{self, DriveRecord, RackRecord, Record, ServerRecord};
 use crate::members::{self, Evidence, Place, Server, Servers};
 use crate::moves::Moves;
 use crate::outbox::Outbox;
@@ -73,6 +74,8 @@ pub struct Meta {
     pub(crate) moves: Moves,
     pub(crate) rounds: Rounds,
     pub(crate) lives: BTreeMap<NodeId, ServerRecord>,
+    /// As each server's said when it last registered.
+    pub(crate) drives: BTreeMap<NodeId, DriveRecord>,
     pub(crate) clients: BTreeMap<NodeId, (u64, Incarnation)>,
     pub(crate) volumes: Volumes,
     clearing: Clearing,
@@ -119,6 +122,7 @@ impl Meta {
             rounds: Rounds::default(),
             moves: Moves::new(&cfg.layout, cfg.servers),
             lives: BTreeMap::new(),
+            drives: BTreeMap::new(),
             clients: BTreeMap::new(),
             volumes: Volumes::new(Vec::new()),
             clearing: Clearing::new(),
@@ -149,6 +153,7 @@ impl Meta {
                     self.moves.nodes.insert(node, state);
                 }
                 Record::Rack(r) => self.rack = r,
+                Record::Drive(node, r) => drop(self.drives.insert(node, r)),
                 Record::Server(node, r) => {
                     let (incarnation, drive, losses) = (r.incarnation, r.drive, r.losses.clone());
                     self.servers.known.insert(node, Server { incarnation, drive, losses, ..Server::default() });
@@ -299,23 +304,23 @@ impl Meta {
             Body::Control(Control::Heartbeat { sequence, vssds }) => {
                 self.heartbeat(now, src, header.incarnation, sequence, &vssds, fx);
             }
-            Body::Control(Control::ServerHello { nonce, drive, empty, losses, vssds }) => {
+            Body::Control(Control::ServerHello { nonce, drive, empty, losses, table, vssds }) => {
                 if empty
                     && !mutant!("meta.hello.empty-drive")
                     && self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce))
                 {
                     return self.say(src, 0, Control::ServerRefused { nonce });
                 }
-                self.server_hello(now, src, nonce, (drive, losses), &vssds, fx);
+                self.server_hello(now, src, nonce, (drive, losses, table), &vssds, fx);
             }
             Body::Control(Control::PlainHello { nonce, vssds }) => {
-                self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new()), &vssds, fx);
+                self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new(), DriveTable::default()), &vssds, fx);
             }
             Body::Control(Control::EmptyPlainHello { nonce, vssds }) => {
                 if self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce)) {
                     return self.say(src, 0, Control::ServerRefused { nonce });
                 }
-                self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new()), &vssds, fx);
+                self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new(), DriveTable::default()), &vssds, fx);
             }
             Body::Control(Control::ClientHello { nonce }) => self.client_hello(now, src, header.request, nonce),
             Body::Control(Control::MapAsk { .. }) => {

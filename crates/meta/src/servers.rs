@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::control::{VssdLoss, VssdReport};
+use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdReport};
 use rackweave_core::msg::{Control, LiveVolumes};
 use rackweave_core::request::ServerState;
 use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Time};
 
-use crate::codec;
-use crate::members::{Server, Servers};
+use crate::codec::{self, DriveRecord};
+use crate::members::{Place, Server, Servers};
 use crate::node::Meta;
 
 /// Nonces remembered a server, so that a delayed registration of an earlier life is known for one.
@@ -33,7 +33,7 @@ impl Meta {
         now: Time,
         src: NodeId,
         nonce: u64,
-        (drive, losses): (DriveId, Vec<VssdLoss>),
+        (drive, losses, table): (DriveId, Vec<VssdLoss>, DriveTable),
         reports: &[VssdReport],
         fx: &mut Effects,
     ) {
@@ -51,6 +51,10 @@ impl Meta {
         if life.nonces.contains(&nonce) && !mutant!("meta.hello.replayed") {
             return;
         }
+        if let Err(why) = self.check_drive(src, drive, &table) {
+            return self.say(src, 0, Control::DriveRefused { nonce, why });
+        }
+        self.keep_drive(src, drive, table);
         let incarnation = self.next_incarnation();
         let life = self.lives.get_mut(&src).expect("entered above");
         life.incarnation = incarnation;
@@ -86,6 +90,50 @@ impl Meta {
         self.forget_plan(src);
         self.remind(now, src);
         self.review_server(now, src, fx);
+    }
+
+    /// Whether the server may serve with this drive (protocol rule 30): the one that it had, from this time. A drive that never
+    /// served may take another's place.
+    ///
+    /// # Errors
+    /// How it differs from what is known of it.
+    pub fn check_drive(&self, node: NodeId, drive: DriveId, table: &DriveTable) -> Result<(), DriveRefusal> {
+        if table.digest == 0 {
+            // A server that knows of no tables.
+            return Ok(());
+        }
+        let store = self.lives.get(&node).map_or(Incarnation(0), |l| l.incarnation);
+        if table.known > store {
+            return Err(DriveRefusal::StoreOlder { drive: table.known, store });
+        }
+        if table.known == Incarnation(0) {
+            return Ok(());
+        }
+        if let Some(copy) = self.drives.get(&node) {
+            if copy.drive != drive {
+                return Err(DriveRefusal::OtherDrive { found: drive, wanted: copy.drive });
+            }
+            if table.generation < copy.generation {
+                return Err(DriveRefusal::DriveOlder { found: table.generation, wanted: copy.generation });
+            }
+            if table.digest != copy.digest {
+                return Err(DriveRefusal::Layout);
+            }
+        }
+        for (slot, s) in (0..).zip(&table.slots).filter(|(_, s)| s.in_use) {
+            let known = |p: &Place| p.node == node && p.slot == slot && p.vssd == s.vssd;
+            if !self.places().any(|(set, p)| set == s.set && known(p)) {
+                return Err(DriveRefusal::Unknown { vssd: s.vssd });
+            }
+        }
+        Ok(())
+    }
+    fn keep_drive(&mut self, node: NodeId, drive: DriveId, t: DriveTable) {
+        let now = DriveRecord { drive, generation: t.generation, digest: t.digest, slots: t.slots };
+        if now.digest != 0 && self.drives.get(&node) != Some(&now) {
+            self.out.put(codec::drive_key(node), Some(codec::encode_drive(&now)));
+            self.drives.insert(node, now);
+        }
     }
 
     fn welcome(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rackweave_core::msg::Control;
-use rackweave_core::msg::control::{VssdLoss, VssdReport};
+use rackweave_core::msg::control::{DriveTable, VssdLoss, VssdReport};
 use rackweave_core::rng::mix64;
 use rackweave_core::{DriveId, Incarnation, RackId, Span, Time};
 
@@ -26,6 +26,8 @@ pub struct Registration {
     pub drive: DriveId,
     /// What the drive was found to have lost, once it is recovered.
     pub losses: Vec<VssdLoss>,
+    /// What its table says, once it is recovered.
+    pub table: DriveTable,
     /// The device began empty unsaid; the metadata service refuses to take this for the life after another.
     empty: bool,
     pub refused: bool,
@@ -51,6 +53,7 @@ impl Registration {
             nonce,
             drive,
             losses: Vec::new(),
+            table: DriveTable::default(),
             empty,
             refused: false,
             owner: None,
@@ -122,7 +125,7 @@ impl Registration {
     }
     fn hello_with(&self, vssds: Vec<VssdReport>) -> Control {
         let (nonce, drive, empty, losses) = (self.nonce, self.drive, self.empty, self.losses.clone());
-        Control::ServerHello { nonce, drive, empty, losses, vssds }
+        Control::ServerHello { nonce, drive, empty, losses, table: self.table.clone(), vssds }
     }
     /// True: this life has its incarnation now.
     pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
@@ -133,9 +136,11 @@ impl Registration {
         self.again_at = now;
         true
     }
-    /// This life is not wanted.
-    pub fn refused(&mut self, nonce: u64) {
-        self.refused |= nonce == self.nonce && self.incarnation.is_none();
+    /// This life is not wanted. True: that is news of this life.
+    pub fn refused(&mut self, nonce: u64) -> bool {
+        let mine = nonce == self.nonce && self.incarnation.is_none();
+        self.refused |= mine;
+        mine
     }
     /// Whether the answer is to a heartbeat of this life; the lease then runs from when that was sent, shortened by
     /// what this clock may be slow.

@@ -38,6 +38,7 @@ pub use config::{GcConfig, GcPolicy, ServerConfig, ServerError, VssdConfig};
 pub use gc::GcState;
 pub use node::Server;
 pub use report::{ServerReport, VssdStatus};
+pub use slots::DriveProblem;
 
 #[cfg(doc)]
 use rackweave_core::Node;

@@ -12,7 +12,8 @@ use rackweave_core::request::{Reply, RequestError};
 use rackweave_core::{
     DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, TracePoint, VssdId,
 };
-use rackweave_flash::{FlashDone, FlashOut, ReadError, Ssd};
+use rackweave_flash::table::EntryState;
+use rackweave_flash::{FlashDone, FlashOut, ReadError, RecoveryError, Ssd};
 use rackweave_replica::{Fences, Replica, StoreDone, StoreError};
 
 use crate::bounds::OverBound;
@@ -21,7 +22,7 @@ use crate::config::{ServerConfig, ServerError, VSSDS_MAX};
 use crate::control::Registration;
 use crate::disk::{Asked, token_owner};
 use crate::scrub::Scrub;
-use crate::slots::{Plan, SlotState};
+use crate::slots::{DriveProblem, Plan, SlotState};
 use crate::view::{CacheOverFlash, Recent};
 use crate::vssd::Vssd;
 use crate::writes::WRITES_MAX;
@@ -47,6 +48,7 @@ pub struct Server {
     pub(crate) registration: Registration,
     booted: bool,
     pub(crate) failed: bool,
+    pub(crate) drive_refused: Option<DriveProblem>,
     lease_told: bool,
     /// When the driver will call next.
     wake_at: Time,
@@ -61,9 +63,11 @@ impl Server {
     pub fn new(cfg: ServerConfig) -> Result<Server, ServerError> {
         cfg.validate()?;
         let mut ssd = Ssd::new(cfg.ssd.clone())?;
+        ssd.set_drive(cfg.drive);
         let mut vssds = Vec::new();
         for (index, v) in cfg.vssds.iter().enumerate() {
             ssd.alloc_share(v.id, v.share).map_err(|error| ServerError::Alloc { vssd: v.id, error })?;
+            ssd.made_for(v.set, if v.is_free() { EntryState::Free } else { EntryState::InUse });
             vssds.push(Vssd::new(&cfg, v.clone(), index));
         }
         let mut server = Server {
@@ -85,6 +89,7 @@ impl Server {
             fences: Fences::default(),
             booted: false,
             failed: false,
+            drive_refused: None,
             lease_told: true,
             wake_at: Time::MAX,
             due: [Time::MAX; VSSDS_MAX],
@@ -103,6 +108,11 @@ impl Server {
     pub fn set_drive(&mut self, drive: DriveId) {
         self.cfg.drive = drive;
         self.registration.drive = drive;
+        self.ssd.set_drive(drive);
+    }
+    /// Why the drive is not used: it differs from what it is to be (protocol rule 30).
+    pub fn drive_refused(&self) -> Option<DriveProblem> {
+        self.drive_refused
     }
     /// How its vSSDs collect, from now on; they look at once when the timer rings.
     pub fn set_gc(&mut self, now: Time, gc: crate::config::GcConfig) {
@@ -237,6 +247,7 @@ impl Server {
                     }
                 }
                 if first {
+                    self.ssd.note_incarnation(now, incarnation, &mut self.out);
                     self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
                     self.touched = (1 << self.vssds.len()) - 1;
                 }
@@ -257,7 +268,14 @@ impl Server {
                 }
             }
             Control::NewView(view) => self.install(now, &view, fx),
-            Control::ServerRefused { nonce } => self.registration.refused(nonce),
+            Control::ServerRefused { nonce } => {
+                self.registration.refused(nonce);
+            }
+            Control::DriveRefused { nonce, why } => {
+                if self.registration.refused(nonce) {
+                    self.refuse_drive(why.into());
+                }
+            }
             Control::RackIs { nonce, rack } => self.registration.rack_is(now, nonce, rack),
             _ => {}
         }
@@ -317,8 +335,13 @@ impl Server {
     fn flash_done(&mut self, now: Time, d: FlashDone, fx: &mut Effects) {
         match d {
             FlashDone::Recovered { result } => {
-                if result.is_err() {
-                    self.device_failed(fx);
+                match result {
+                    Ok(()) => {
+                        self.registration.table = self.ssd.table().told();
+                        self.adopt_table(now);
+                    }
+                    Err(RecoveryError::Table(e)) => return self.refuse_drive(e.into()),
+                    Err(RecoveryError::Device(_)) => self.device_failed(fx),
                 }
                 (0..self.vssds.len()).for_each(|i| self.note_worn(now, i));
                 self.registration.losses = self.losses();
@@ -373,6 +396,11 @@ impl Server {
                 self.touched |= 1 << i;
                 if self.vssds[i].slot == SlotState::Settled {
                     self.vssds[i].gc.barren(now);
+                }
+            }
+            FlashDone::Assigned { result, .. } => {
+                if let Some(i) = self.slot_of(&d).filter(|_| result.is_ok()) {
+                    self.slot_assigned(now, i, fx);
                 }
             }
             FlashDone::Cleared { result, .. } => {

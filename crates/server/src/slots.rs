@@ -1,15 +1,16 @@
 //! Slots of the drive, and the vSSDs that come and go in them (protocol rule 24).
 //!
-//! The metadata service says which vSSD each slot has. A slot that it names no vSSD for is given back: no row in the switch
-//! any more, everything erased, durably. Which vSSD had a slot in an earlier life of the server need not be known: a slot is
-//! given out again only after it was said to be erased, so what is in it is of the vSSD that is named for it now.
+//! The drive's table says which vSSD has each slot (protocol rule 30), the metadata service which one is to have it. A slot that
+//! it names no vSSD for is given back: no row in the switch any more, everything erased, durably; only then it gets another. A
+//! slot that holds another vSSD's data than the plan names is left as it is, and the drive is used no more.
 
-use rackweave_core::msg::control::VssdPlace;
+use rackweave_core::msg::control::{DriveRefusal, VssdPlace};
 use rackweave_core::msg::{Body, Control, Op};
 use rackweave_core::{Effects, SetId, Span, Time, TracePoint, VssdId};
 use rackweave_flash::FlashDone;
+use rackweave_flash::table::{EntryState, TableError};
 
-use crate::config::{VssdConfig, free_id};
+use crate::config::{NO_SET, VssdConfig, free_id};
 use crate::node::Server;
 use crate::vssd::Vssd;
 
@@ -25,10 +26,21 @@ pub enum SlotState {
     /// Has a vSSD, or is free.
     #[default]
     Settled,
+    /// The drive's table is to name this vSSD first.
+    Naming(VssdPlace),
     /// Being erased.
     Erasing,
     /// So much flash in it failed that it is worn out: it is of no use any more.
     Lost,
+}
+
+/// Why a drive is not used: it differs from what it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriveProblem {
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error(transparent)]
+    Refused(#[from] DriveRefusal),
 }
 
 /// A row that the switch is to forget.
@@ -60,7 +72,8 @@ impl Plan {
 impl Server {
     /// A plan of the metadata service for this life.
     pub(crate) fn take_plan(&mut self, now: Time, number: u64, vssds: Vec<VssdPlace>, fx: &mut Effects) {
-        if number < self.plan.number && !mutant!("server.slot.older-plan") {
+        let older = number < self.plan.number && !mutant!("server.slot.older-plan");
+        if older || self.drive_refused.is_some() {
             return;
         }
         (self.plan.number, self.plan.vssds, self.plan.told) = (number, vssds, false);
@@ -76,10 +89,17 @@ impl Server {
         for i in 0..self.vssds.len() {
             let wanted = self.plan.vssds.iter().find(|p| usize::from(p.slot) == i).copied();
             let v = &self.vssds[i];
-            let worn_out = self.ssd.worn_out(v.cfg.id);
+            let worn_out = self.is_lost(i);
             match (wanted, v.slot) {
                 (Some(w), SlotState::Settled) if (v.cfg.id, v.cfg.set) == (w.vssd, w.set) => {}
-                (Some(w), SlotState::Settled) => self.take_slot(now, i, w),
+                (Some(w), SlotState::Settled) if self.ssd.is_clear(v.cfg.id) => {
+                    self.take_slot(now, i, w);
+                    settled = false;
+                }
+                (Some(w), SlotState::Settled) => {
+                    let (slot, found, wanted) = (i as u8, v.cfg.id, w.vssd);
+                    return self.refuse_drive(TableError::Vssd { slot, found, wanted }.into());
+                }
                 (None, SlotState::Settled)
                     if v.cfg.is_free()
                         && (self.ssd.is_clear(v.cfg.id) || mutant!("server.slot.not-cleared"))
@@ -89,7 +109,7 @@ impl Server {
                     settled = false;
                 }
                 (None, SlotState::Lost) => {}
-                (_, SlotState::Erasing) | (Some(_), SlotState::Lost) => settled = false,
+                (_, SlotState::Erasing | SlotState::Naming(_)) | (Some(_), SlotState::Lost) => settled = false,
             }
         }
         if settled && self.plan.rows_gone.is_empty() {
@@ -100,14 +120,28 @@ impl Server {
         }
     }
 
-    /// The slot is this vSSD's now, and so is what is in it.
+    /// The slot, in which nothing is, is to be this vSSD's.
     fn take_slot(&mut self, now: Time, i: usize, w: VssdPlace) {
+        let before = self.vssds[i].cfg.clone();
+        self.vssds[i].slot = SlotState::Naming(w);
+        self.ssd.assign(now, before.id, (w.vssd, w.set), &mut self.out);
+    }
+    /// The drive's table names the slot's new vSSD.
+    pub(crate) fn slot_assigned(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        let SlotState::Naming(w) = self.vssds[i].slot else { return };
         let before = self.vssds[i].cfg.clone();
         if !before.is_free() {
             self.forget_row(now, before.id, before.set);
         }
         self.ssd.rename(before.id, w.vssd);
-        let cfg = VssdConfig { id: w.vssd, set: w.set, share: before.share, peers: Vec::new() };
+        self.put_vssd(now, i, (w.vssd, w.set));
+        self.registration.hurry(now);
+        self.reconcile(now, fx);
+    }
+    /// The slot is this vSSD's now.
+    fn put_vssd(&mut self, now: Time, i: usize, (id, set): (VssdId, SetId)) {
+        let share = self.vssds[i].cfg.share;
+        let cfg = VssdConfig { id, set, share, peers: Vec::new() };
         let mut v = Vssd::new(&self.cfg, cfg, i);
         v.replica.set_lease(self.registration.lease_until);
         if self.failed {
@@ -119,7 +153,33 @@ impl Server {
         self.with(now, i, |r, store| r.learn_volumes(store, &volumes));
         self.note_worn(now, i);
         self.touched |= 1 << i;
-        self.registration.hurry(now);
+    }
+
+    /// The drive is recovered: its table says which vSSDs the slots have, whatever was configured when it was made.
+    pub(crate) fn adopt_table(&mut self, now: Time) {
+        self.ssd.take_names();
+        for i in 0..self.vssds.len() {
+            let e = &self.ssd.table().entries[i];
+            let (state, id, set) = (e.state, e.vssd, if e.state == EntryState::InUse { e.set } else { NO_SET });
+            if (self.vssds[i].cfg.id, self.vssds[i].cfg.set) != (id, set) {
+                self.put_vssd(now, i, (id, set));
+            }
+            if state == EntryState::Clearing {
+                self.vssds[i].slot = SlotState::Erasing;
+                self.ssd.clear(now, id, &mut self.out);
+            }
+        }
+    }
+    /// Nothing on the drive is adopted or erased, and this life serves nothing.
+    pub(crate) fn refuse_drive(&mut self, why: DriveProblem) {
+        self.drive_refused.get_or_insert(why);
+        self.registration.refused = true;
+        self.vssds.iter_mut().for_each(Vssd::fail);
+    }
+    /// The slot is of no use any more.
+    fn is_lost(&self, i: usize) -> bool {
+        let vssd = self.vssds[i].cfg.id;
+        self.ssd.worn_out(vssd) || (self.vssds[i].is_free() && self.ssd.used_up(vssd))
     }
 
     /// The slot's vSSD is not wanted here any more: what it holds goes.
@@ -129,7 +189,6 @@ impl Server {
         if !before.is_free() {
             self.forget_row(now, before.id, before.set);
             fx.trace(TracePoint::VssdReleased, u64::from(before.id.0), u64::from(before.set.0));
-            self.ssd.rename(before.id, free);
         }
         // What is under way at the flash still has its tokens; the cache goes when all is erased.
         let v = &mut self.vssds[i];
@@ -142,7 +201,7 @@ impl Server {
         fresh.slot = SlotState::Erasing;
         *v = fresh;
         self.touched |= 1 << i;
-        self.ssd.clear(now, free, &mut self.out);
+        self.ssd.clear_as(now, before.id, free, &mut self.out);
         self.registration.hurry(now);
     }
 
@@ -158,7 +217,7 @@ impl Server {
             return;
         }
         let cfg = self.vssds[i].cfg.clone();
-        let lost = self.ssd.worn_out(cfg.id);
+        let lost = self.is_lost(i);
         self.vssds[i] = Vssd::new(&self.cfg, cfg, i);
         self.vssds[i].slot = if lost { SlotState::Lost } else { SlotState::Settled };
         if self.failed {
@@ -198,6 +257,7 @@ impl Server {
         let (FlashDone::BlockFreed { vssd }
         | FlashDone::BlockFailed { vssd }
         | FlashDone::GcIdle { vssd }
+        | FlashDone::Assigned { vssd, .. }
         | FlashDone::Cleared { vssd, .. }) = d
         else {
             return None;

@@ -2,8 +2,8 @@
 
 use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{
-    ALL_WITNESSES, Control, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role, SetRoute, View, ViewState, VssdLoss,
-    VssdPlace, VssdReport, VssdRoom, VssdWear,
+    ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role, SetRoute,
+    SlotTable, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, ServerWear,
@@ -91,6 +91,16 @@ impl Wire for VssdReport {
 wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);
 wire_struct!(VssdLoss { slot, records, digest });
 wire_list!(VssdLoss, "losses of vSSDs", VSSDS_PER_SERVER_MAX, 13);
+wire_struct!(SlotTable { vssd, set, generation, in_use });
+wire_list!(SlotTable, "entries of a drive's table", VSSDS_PER_SERVER_MAX, 11);
+wire_struct!(DriveTable { generation, digest, known, slots });
+wire_enum!(DriveRefusal, "reason why a drive is refused", {
+    0 => StoreOlder { drive, store },
+    1 => OtherDrive { found, wanted },
+    2 => DriveOlder { found, wanted },
+    3 => Layout,
+    4 => Unknown { vssd },
+});
 wire_struct!(VssdWear { vssd, erases });
 wire_struct!(VssdRoom { vssd, capacity, used, from, until, volumes });
 wire_list!((VolumeId, u64), "volumes' blocks", ROOM_VOLUMES_MAX, 12);
@@ -152,8 +162,9 @@ wire_enum!(Control, "control message", {
     25 => WornOut { vssds },
     26 => RackAsk { nonce },
     27 => RackIs { nonce, rack },
-    28 => ServerHello { nonce, drive, empty, losses, vssds },
+    28 => ServerHello { nonce, drive, empty, losses, table, vssds },
     29 => Room(room),
+    30 => DriveRefused { nonce, why },
 });
 
 wire_enum!(AdminOp, "administration", {

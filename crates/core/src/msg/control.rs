@@ -75,6 +75,55 @@ pub struct VssdLoss {
     pub digest: u64,
 }
 
+/// An entry of a drive's table, as its server says it: whose it is, and for how many vSSDs it was used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotTable {
+    pub vssd: VssdId,
+    pub set: SetId,
+    pub generation: u16,
+    /// Neither free nor being cleared.
+    pub in_use: bool,
+}
+
+/// What a server's drive says of itself (protocol rule 30), for the metadata service to compare with what it keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriveTable {
+    /// Of the table: grows with every change.
+    pub generation: u64,
+    /// Digest of what no start changes: profile, and what each entry has of the drive. Zero: the server says nothing of its table.
+    pub digest: u32,
+    /// The greatest incarnation that a server with this drive was given; zero: none.
+    pub known: Incarnation,
+    pub slots: Vec<SlotTable>,
+}
+
+/// Why a server's drive is not taken. Nothing on it is adopted or erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriveRefusal {
+    #[error(
+        "the drive has served as {drive}, the metadata service knows of {store} only: its store (meta.redb) is older than the \
+         drive. Put the present store back"
+    )]
+    StoreOlder { drive: Incarnation, store: Incarnation },
+    #[error(
+        "this is drive {found}, which has served before; the server's drive is {wanted}. Put that one back, or begin with an empty \
+         one (--replace-ssd)"
+    )]
+    OtherDrive { found: DriveId, wanted: DriveId },
+    #[error(
+        "the drive's table is of generation {found}, the metadata service has seen {wanted}: the drive is from another time. Put \
+         the present one back, or begin with an empty one (--replace-ssd)"
+    )]
+    DriveOlder { found: u64, wanted: u64 },
+    #[error("the drive is laid out otherwise than the one the metadata service knows: put that one back")]
+    Layout,
+    #[error(
+        "the drive holds {vssd}, which the metadata service knows nothing of: its store (meta.redb), or the drive, is from another \
+         time. Put the right one back, or begin with an empty drive (--replace-ssd)"
+    )]
+    Unknown { vssd: VssdId },
+}
+
 /// Where a vSSD lies: `slot` numbers the equal parts of its server's drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdPlace {
@@ -257,10 +306,16 @@ pub enum Control {
         drive: DriveId,
         empty: bool,
         losses: Vec<VssdLoss>,
+        table: DriveTable,
         vssds: Vec<VssdReport>,
     },
     /// Room of one of the server's vSSDs; told of each every second.
     Room(Box<VssdRoom>),
+    /// The answer, if its drive differs from what the metadata service keeps of it.
+    DriveRefused {
+        nonce: u64,
+        why: DriveRefusal,
+    },
     /// How worn a server's drive is (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's part.
     Wear {
         blocks: u64,

@@ -235,5 +235,5 @@ impl FlashManager {
 /// What is recorded of a 4 KiB slot of a block, but its checksum.
 pub(super) fn slot_record(block: Block, slot: u32) -> SlotRecord {
     let addr = BlockAddr::new(VolumeId(block.vssd.0), slot);
-    SlotRecord { kind: SlotKind::Data, addr, version: Timestamp(u64::from(block.index)), crc: 0 }
+    SlotRecord { kind: SlotKind::Data, addr, version: Timestamp(u64::from(block.index)), crc: 0, owner: 0 }
 }

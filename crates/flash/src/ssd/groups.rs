@@ -4,29 +4,54 @@ use rackweave_core::{Time, VssdId};
 
 use super::{AllocError, FlashOut, Share, Ssd, Violation};
 use crate::geometry::Geometry;
+use crate::table::{self, Extent, Group};
 use crate::vssd::{Vssd, checkpoint};
 
 /// Channels that software-isolated vSSDs share, or unisolated ones. Their dies are given out round by round, a die of each channel in turn, so
 /// that each vSSD is on all of them.
 #[derive(Debug)]
 pub(super) struct ChannelGroup {
-    first: u16,
     channels: u16,
     /// Each of its vSSDs has a token bucket.
     limited: bool,
+    /// In the order in which they are given out.
+    dies: Vec<u32>,
     /// Dies given out.
-    given: u32,
+    given: usize,
     /// Places of its vSSDs.
     members: Vec<usize>,
 }
 
 impl ChannelGroup {
-    fn dies(&self, g: &Geometry) -> u32 {
-        u32::from(self.channels) * u32::from(g.dies_per_channel)
+    /// On free channels from `first` on.
+    fn new(g: &Geometry, first: u16, channels: u16, limited: bool) -> ChannelGroup {
+        let die = |n: u32| {
+            let channel = u32::from(first) + n % u32::from(channels);
+            channel * u32::from(g.dies_per_channel) + n / u32::from(channels)
+        };
+        let dies = (0..u32::from(channels) * u32::from(g.dies_per_channel)).map(die).collect();
+        ChannelGroup { channels, limited, dies, given: 0, members: Vec::new() }
     }
-    fn die(&self, g: &Geometry, n: u32) -> u32 {
-        let channel = u32::from(self.first) + n % u32::from(self.channels);
-        channel * u32::from(g.dies_per_channel) + n / u32::from(self.channels)
+    /// As the drive's table has it.
+    pub(super) fn of(group: &Group) -> ChannelGroup {
+        let dies = group.dies.iter().map(|&d| u32::from(d)).collect();
+        ChannelGroup { channels: group.channels, limited: false, dies, given: 0, members: Vec::new() }
+    }
+    fn left(&self) -> u32 {
+        (self.dies.len() - self.given) as u32
+    }
+    /// The vSSD at `place` has so many of the dies.
+    pub(super) fn add(&mut self, place: usize, dies: usize, limited: bool) {
+        self.limited = limited;
+        self.given += dies;
+        self.members.push(place);
+    }
+    /// `own`, then the other dies of the group.
+    pub(super) fn all(&self, own: &[u32]) -> Box<[u32]> {
+        own.iter().chain(self.dies.iter().filter(|d| !own.contains(d))).copied().collect()
+    }
+    pub(super) fn dies(&self) -> &[u32] {
+        &self.dies
     }
 }
 
@@ -49,44 +74,48 @@ impl Ssd {
         let (g, limited) = (*self.geometry(), matches!(share, Share::Software { .. }));
         let like = |c: &ChannelGroup| (c.channels, c.limited) == (channels, limited);
         let per_channel = u32::from(g.dies_per_channel);
-        let left = |c: &ChannelGroup| c.dies(&g) - c.given;
-        let k = match self.groups.iter().position(|c| like(c) && left(c) >= dies) {
+        let k = match self.groups.iter().position(|c| like(c) && c.left() >= dies) {
             Some(k) => k,
             None => {
                 let used: Vec<bool> = self.used_dies.chunks(per_channel as usize).map(|c| c.contains(&true)).collect();
                 let first = used.windows(usize::from(channels).max(1)).position(|w| !w.contains(&true));
                 let of_size = self.groups.iter().filter(|c| like(c));
-                let free = first.map_or(of_size.map(left).max().unwrap_or(0), |_| u32::from(channels) * per_channel);
+                let free = first
+                    .map_or(of_size.map(ChannelGroup::left).max().unwrap_or(0), |_| u32::from(channels) * per_channel);
                 let Some(first) = first.filter(|_| dies <= free && channels > 0) else {
                     return Err(AllocError::NoShared { asked: dies, channels, free });
                 };
-                let group = ChannelGroup { first: first as u16, channels, limited, given: 0, members: Vec::new() };
-                self.groups.push(group);
+                self.groups.push(ChannelGroup::new(&g, first as u16, channels, limited));
                 self.groups.len() - 1
             }
         };
         let c = &self.groups[k];
-        let own = c.given..c.given + dies;
-        let others = (0..c.dies(&g)).filter(|n| !own.contains(n));
-        let all: Box<[u32]> = own.clone().chain(others).map(|n| c.die(&g, n)).collect();
+        let own = &c.dies[c.given..c.given + dies as usize];
         let each = checkpoint::unit_bytes(&g, g.blocks_per_die());
-        let behind = if per_channel > 1 { Ssd::meta_bytes(&g) } else { 0 };
-        let at = u64::from(u32::from(c.first) * per_channel + c.given);
-        let (given, place) = (c.given, self.vssds.len());
-        let whole = c.first as usize * per_channel as usize..usize::from(c.first + c.channels) * per_channel as usize;
-        let added = self.add(id, share, (all, dies), (behind + at * each, u64::from(dies) * each));
+        let behind = if per_channel > 1 { Ssd::meta_bytes(&g) } else { table::area_bytes(&g) };
+        let first = c.dies.iter().min().copied().unwrap_or(0);
+        let area = Extent { at: behind + u64::from(first + c.given as u32) * each, len: u64::from(dies) * each };
+        let place = self.vssds.len();
+        let added = self.add(id, share, (c.all(own), dies), area);
         if added.is_err() {
             self.groups.retain(|c| c.given > 0);
             return added;
         }
+        let c = &mut self.groups[k];
         // A channel of a group is nobody else's, whatever is left of it.
-        self.used_dies[whole].fill(true);
-        self.groups[k].given = given + dies;
-        self.groups[k].members.push(place);
+        c.dies.iter().for_each(|&d| self.used_dies[d as usize] = true);
+        c.add(place, dies as usize, limited);
+        self.note_group(place, k);
         if limited {
             self.clock.limit(place as u8, dies);
         }
         Ok(())
+    }
+    /// The table says which channel group the vSSD is of.
+    fn note_group(&mut self, place: usize, k: usize) {
+        let of = |c: &ChannelGroup| Group { channels: c.channels, dies: c.dies.iter().map(|&d| d as u16).collect() };
+        self.table.groups = self.groups.iter().map(of).collect();
+        self.table.entries[place].group = Some(k as u8);
     }
     /// The channel group of the vSSD, if it shares channels.
     pub fn channel_group(&self, vssd: VssdId) -> Option<usize> {
@@ -133,8 +162,8 @@ impl Ssd {
     /// Each block of a group is with one vSSD.
     pub(super) fn check_holders(&self, c: &ChannelGroup) -> Result<(), Violation> {
         let per_die = self.geometry().blocks_per_die();
-        let given = (0..c.given).map(|n| c.die(self.geometry(), n));
-        for block in given.flat_map(|die| die * per_die..(die + 1) * per_die) {
+        let given = c.members.iter().flat_map(|&i| self.vssds[i].own_dies());
+        for block in given.flat_map(|&die| die * per_die..(die + 1) * per_die) {
             let holders = c.members.iter().filter(|&&i| self.vssds[i].holds(block)).count();
             if holders != 1 {
                 return Err(Violation::Holders { block, holders });

@@ -4,20 +4,24 @@
 //!
 //! | at | length | what |
 //! |---|---|---|
-//! | 0, 4096 | 32 each | headers of generations of even and odd number |
+//! | 0, 4096 | 40 each | headers of generations of even and odd number |
 //! | 8192 | 2 × journal | journals of even and odd generations, each 16 × 2 × blocks, rounded up to 4096 |
 //! | then | 2 × body | bodies of even and odd generations: pieces of at most 1 MiB |
 //!
-//! **Header**: `RWCK`, format version (2 bytes: 1), zero (2), generation (8), pieces (4), erase blocks (4), pages a
-//! block (2), slots a page (2), CRC32C of the 28 bytes before (4). Written when the body is durable.
+//! **Header**: `RWCK`, format version (2 bytes: 2), zero (2), generation (8), pieces (4), erase blocks (4), pages a
+//! block (2), slots a page (2), whose it is: index of the vSSD in the drive's table (1), zero (1), generation there (2),
+//! zero (4), CRC32C of the 36 bytes before (4). Written when the body is durable.
 //!
 //! **Piece**: `RWCP` (4), generation (8), number of the piece (4), bytes that follow the 32 of this head (4), CRC32C of
-//! head (with this field zero) and bytes (4), kind (4), entries (4). Kind 0, erase counts: number of the first block
+//! whose it is (4 bytes as in the header), head (with this field zero) and bytes (4), kind (4), entries (4). Kind 0, erase counts: number of the first block
 //! (4), then 2 bytes a block. Kind 1, blocks: for each its number (4), pages (2), erase count (2), erase time in µs (8),
 //! 8 bytes of sequence a page (0: nothing there), 16 bytes a slot: address and version.
 //!
 //! **Journal entry**: generation (4, low half), erase block (4; `ffffffff`: the journal was full, `fffffffe`: a start),
-//! erase count after the erase (2), zero (2), CRC32C of the 12 bytes before (4).
+//! erase count after the erase (2), the vSSD's generation in the drive's table (2), CRC32C of the 12 bytes before and of its
+//! index there (4).
+//!
+//! What names another index or generation is another vSSD's, of before: it is never adopted (protocol rule 30).
 //!
 //! The picture is fuzzy: a block is described as it is when its piece is written. It stays so until its erase, which is
 //! in the journal, durably, before it happens. So recovery reads spare areas of exactly those blocks that the body does
@@ -33,14 +37,16 @@ use super::blocks::State;
 use super::sync::Waiter;
 use super::{Io, Pending, Vssd};
 use crate::geometry::Geometry;
+use crate::oob::Owner;
 
 pub(crate) const HEADER_STRIDE: u64 = 4096;
-pub(crate) const HEADER: usize = 32;
+pub(crate) const HEADER: usize = 40;
+const HEADER_CRC_AT: usize = 36;
 pub(crate) const PIECE_HEAD: usize = 32;
 pub(crate) const ENTRY: usize = 16;
 /// Usual size of a piece; larger only where one block's description is.
 const PIECE_BYTES: usize = 256 << 10;
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 pub(crate) const KIND_COUNTS: u32 = 0;
 pub(crate) const KIND_BLOCKS: u32 = 1;
 pub(crate) const JOURNAL_FULL: u32 = u32::MAX;
@@ -54,6 +60,7 @@ pub struct Header {
     pub blocks: u32,
     pub pages: u16,
     pub slots: u16,
+    pub owner: Owner,
 }
 
 /// An erase that was about to happen.
@@ -62,6 +69,7 @@ pub struct JournalEntry {
     pub generation: u32,
     pub block: u32,
     pub erase_count: u16,
+    pub owner: Owner,
 }
 
 fn u16_at(b: &[u8], at: usize) -> u16 {
@@ -83,20 +91,27 @@ pub fn encode_header(h: &Header) -> [u8; HEADER] {
     b[20..24].copy_from_slice(&h.blocks.to_le_bytes());
     b[24..26].copy_from_slice(&h.pages.to_le_bytes());
     b[26..28].copy_from_slice(&h.slots.to_le_bytes());
-    let c = crc32c::crc32c(&b[..28]);
-    b[28..].copy_from_slice(&c.to_le_bytes());
+    b[28..32].copy_from_slice(&whose(h.owner));
+    let c = crc32c::crc32c(&b[..HEADER_CRC_AT]);
+    b[HEADER_CRC_AT..].copy_from_slice(&c.to_le_bytes());
     b
+}
+fn whose(o: Owner) -> [u8; 4] {
+    let generation = o.generation.to_le_bytes();
+    [o.index, 0, generation[0], generation[1]]
 }
 /// `None`: not a header of this format, or damaged.
 pub fn decode_header(b: &[u8]) -> Option<Header> {
     let b = b.get(..HEADER)?;
-    let ours = &b[..4] == b"RWCK" && u16_at(b, 4) == FORMAT && u32_at(b, 28) == crc32c::crc32c(&b[..28]);
+    let whole = u32_at(b, HEADER_CRC_AT) == crc32c::crc32c(&b[..HEADER_CRC_AT]);
+    let ours = &b[..4] == b"RWCK" && u16_at(b, 4) == FORMAT && whole;
     ours.then(|| Header {
         generation: u64_at(b, 8),
         pieces: u32_at(b, 16),
         blocks: u32_at(b, 20),
         pages: u16_at(b, 24),
         slots: u16_at(b, 26),
+        owner: Owner { index: b[28], generation: u16_at(b, 30) },
     })
 }
 
@@ -105,23 +120,28 @@ pub fn encode_entry(e: &JournalEntry) -> [u8; ENTRY] {
     b[..4].copy_from_slice(&e.generation.to_le_bytes());
     b[4..8].copy_from_slice(&e.block.to_le_bytes());
     b[8..10].copy_from_slice(&e.erase_count.to_le_bytes());
-    let c = crc32c::crc32c(&b[..12]);
+    b[10..12].copy_from_slice(&e.owner.generation.to_le_bytes());
+    let c = entry_sum(&b, e.owner.index);
     b[12..].copy_from_slice(&c.to_le_bytes());
     b
 }
-/// `None`: never written, or damaged.
-pub fn decode_entry(b: &[u8]) -> Option<JournalEntry> {
+fn entry_sum(b: &[u8], index: u8) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&b[..12]), &[index])
+}
+/// `None`: never written, damaged, or of a vSSD of another index.
+pub fn decode_entry(b: &[u8], index: u8) -> Option<JournalEntry> {
     let b = b.get(..ENTRY)?;
     // All zeroes have a checksum of their own that is not zero.
-    (u32_at(b, 12) == crc32c::crc32c(&b[..12])).then(|| JournalEntry {
+    (u32_at(b, 12) == entry_sum(b, index)).then(|| JournalEntry {
         generation: u32_at(b, 0),
         block: u32_at(b, 4),
         erase_count: u16_at(b, 8),
+        owner: Owner { index, generation: u16_at(b, 10) },
     })
 }
 
 /// Fills in the head of a piece whose bytes follow it in `piece`.
-pub fn encode_piece_head(piece: &mut [u8], generation: u64, number: u32, kind: u32, entries: u32) {
+pub fn encode_piece_head(piece: &mut [u8], owner: Owner, (generation, number): (u64, u32), kind: u32, entries: u32) {
     let len = (piece.len() - PIECE_HEAD) as u32;
     piece[..4].copy_from_slice(b"RWCP");
     piece[4..12].copy_from_slice(&generation.to_le_bytes());
@@ -130,20 +150,37 @@ pub fn encode_piece_head(piece: &mut [u8], generation: u64, number: u32, kind: u
     piece[20..24].fill(0);
     piece[24..28].copy_from_slice(&kind.to_le_bytes());
     piece[28..32].copy_from_slice(&entries.to_le_bytes());
-    let c = crc32c::crc32c(piece);
+    let c = crc32c::crc32c_append(crc32c::crc32c(&whose(owner)), piece);
     piece[20..24].copy_from_slice(&c.to_le_bytes());
 }
-/// Kind, number of entries, and the bytes of the piece, if it is this generation's piece of this number and whole.
-pub fn decode_piece_head(b: &[u8], generation: u64, number: u32) -> Option<(u32, u32, &[u8])> {
+/// Kind, number of entries, and the bytes of the piece, if it is this vSSD's and generation's piece of this number and whole.
+pub fn decode_piece_head(b: &[u8], owner: Owner, (generation, number): (u64, u32)) -> Option<(u32, u32, &[u8])> {
     let head = b.get(..PIECE_HEAD)?;
     let ours = &head[..4] == b"RWCP" && u64_at(head, 4) == generation && u32_at(head, 12) == number;
     let body = b.get(PIECE_HEAD..PIECE_HEAD + u32_at(head, 16) as usize)?;
-    let mut sum = crc32c::crc32c(&head[..20]);
+    let mut sum = crc32c::crc32c_append(crc32c::crc32c(&whose(owner)), &head[..20]);
     sum = crc32c::crc32c_append(sum, &[0; 4]);
     sum = crc32c::crc32c_append(sum, &head[24..]);
     sum = crc32c::crc32c_append(sum, body);
     (ours && (sum == u32_at(head, 20) || mutant!("flash.recovery.torn-piece")))
         .then(|| (u32_at(head, 24), u32_at(head, 28), body))
+}
+
+/// Bytes of a vSSD's part of the checkpoint area that its headers take, at its beginning.
+pub const HEADERS_BYTES: u64 = 2 * HEADER_STRIDE;
+/// Those and its journals, of a vSSD of so many erase blocks.
+pub fn head_bytes(blocks: u32) -> u64 {
+    HEADERS_BYTES + 2 * journal_bytes(u64::from(blocks))
+}
+/// Erase blocks that a header of format 1 names, before headers named a vSSD; `None`: it is none, or damaged.
+pub fn old_header(b: &[u8]) -> Option<u32> {
+    let b = b.get(..32)?;
+    let ours = &b[..4] == b"RWCK" && u16_at(b, 4) == 1 && u32_at(b, 28) == crc32c::crc32c(&b[..28]);
+    ours.then(|| u32_at(b, 20))
+}
+/// Whether this is an entry of a journal of that time.
+pub fn old_entry_is_whole(b: &[u8]) -> bool {
+    b.get(..ENTRY).is_some_and(|b| u32_at(b, 12) == crc32c::crc32c(&b[..12]))
 }
 
 /// Bytes a full block's description takes.
@@ -276,7 +313,8 @@ impl Vssd {
         }
         let block = if n + 1 == capacity { JOURNAL_FULL } else { block };
         self.checkpoint.journal[(generation % 2) as usize] += 1;
-        let entry = encode_entry(&JournalEntry { generation: generation as u32, block, erase_count });
+        let entry =
+            encode_entry(&JournalEntry { generation: generation as u32, block, erase_count, owner: self.owner() });
         let at = self.checkpoint.journal_at(generation) + n * ENTRY as u64;
         self.write_meta(io, at, Bytes::copy_from_slice(&entry), false);
     }
@@ -313,6 +351,7 @@ impl Vssd {
         self.write_meta(io, at, piece.into(), true);
     }
     fn counts_piece(&mut self) -> Vec<u8> {
+        let owner = self.owner();
         let c = &mut self.checkpoint;
         let n = (((c.piece - PIECE_HEAD - 4) / 2) as u32).min(c.blocks - c.counts_at);
         let mut b = vec![0; PIECE_HEAD];
@@ -321,12 +360,13 @@ impl Vssd {
             b.extend_from_slice(&block.erase_count.to_le_bytes());
         }
         c.counts_at += n;
-        encode_piece_head(&mut b, c.next, c.pieces, KIND_COUNTS, n);
+        encode_piece_head(&mut b, owner, (c.next, c.pieces), KIND_COUNTS, n);
         b
     }
     /// The next blocks that take no more programs, as many as a piece holds.
     fn blocks_piece(&mut self) -> Option<Vec<u8>> {
         let marked: BTreeSet<u32> = self.lost.iter().map(|a| self.blocks.block_of(self.map.held(*a).0)).collect();
+        let owner = self.owner();
         let c = &mut self.checkpoint;
         let mut b = vec![0; PIECE_HEAD];
         let mut n = 0;
@@ -353,7 +393,7 @@ impl Vssd {
         if n == 0 {
             return None;
         }
-        encode_piece_head(&mut b, c.next, c.pieces, KIND_BLOCKS, n);
+        encode_piece_head(&mut b, owner, (c.next, c.pieces), KIND_BLOCKS, n);
         Some(b)
     }
     pub(crate) fn meta_written(&mut self, io: &mut Io, epoch: u64, piece: bool, result: Result<(), DeviceError>) {
@@ -371,6 +411,7 @@ impl Vssd {
         self.pump_sync(io);
     }
     pub(crate) fn checkpoint_synced(&mut self, io: &mut Io, ok: bool) {
+        let owner = self.owner();
         let c = &mut self.checkpoint;
         match c.step {
             Step::BodySync if ok => {
@@ -381,6 +422,7 @@ impl Vssd {
                     blocks: c.blocks,
                     pages: self.blocks.pages,
                     slots: self.blocks.spp as u16,
+                    owner,
                 };
                 let at = c.header_at(c.next);
                 self.write_meta(io, at, Bytes::copy_from_slice(&encode_header(&header)), false);

@@ -1,5 +1,6 @@
-//! Giving a vSSD's flash back: everything is forgotten, then the collector erases what is programmed. A power cut on the
-//! way brings back what is not erased yet, and the user clears again.
+//! Giving a vSSD's flash back: everything is forgotten, the drive's table gives the entry another generation, then the collector
+//! erases what is programmed. After a power cut before the table says so everything is back, and the user clears again; after
+//! one later nothing is.
 
 use rackweave_core::device::DeviceError;
 
@@ -16,9 +17,15 @@ use crate::ssd::FlashDone;
 pub(crate) enum Clearing {
     #[default]
     No,
+    /// The drive's table is to say so first.
+    Noting,
     Erasing,
     /// All is erased; that is being made durable.
     Syncing,
+    /// It is. The table is to say that the entry is free.
+    Erased,
+    /// And is about to.
+    Freeing,
 }
 
 /// A start could find something in it.
@@ -41,11 +48,12 @@ impl Vssd {
             && !self.blocks.all.iter().any(holds_something)
     }
 
-    pub(crate) fn clear(&mut self, io: &mut Io) {
+    /// Forgets everything; [`Self::erase_all`] goes on. False: that is under way, or cannot begin yet.
+    pub(crate) fn forget_all(&mut self) -> bool {
         if self.clearing != Clearing::No || self.recovery.is_some() {
-            return;
+            return false;
         }
-        self.clearing = Clearing::Erasing;
+        self.clearing = Clearing::Noting;
         for block in 0..self.blocks.all.len() as u32 {
             while let Some(within) = self.blocks.next_valid(block, 0) {
                 self.blocks.clear_valid(block * self.blocks.spb + within);
@@ -56,6 +64,11 @@ impl Vssd {
         self.ranges = Ranges::new();
         self.dead = Default::default();
         self.sweep_at = 0;
+        true
+    }
+    /// The table says that it is being cleared: what is programmed before counts for nothing.
+    pub(crate) fn erase_all(&mut self, io: &mut Io, generation: u16) {
+        (self.generation, self.clearing) = (generation, Clearing::Erasing);
         self.clear_step(io);
     }
 
@@ -90,6 +103,12 @@ impl Vssd {
     }
 
     pub(crate) fn cleared(&mut self, io: &mut Io, result: Result<(), DeviceError>) {
+        self.clearing = Clearing::Erased;
+        if result.is_err() {
+            self.clear_done(io, result);
+        }
+    }
+    pub(crate) fn clear_done(&mut self, io: &mut Io, result: Result<(), DeviceError>) {
         self.clearing = Clearing::No;
         io.out.done.push(FlashDone::Cleared { vssd: self.id, result });
     }

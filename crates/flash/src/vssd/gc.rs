@@ -333,7 +333,7 @@ impl Vssd {
     }
     /// Takes the valid slots of a page that was read.
     fn gc_take(&mut self, io: &mut Io, i: u8, page: u16, slots: Box<[Slot]>) {
-        let block = self.gc.victim_block(i);
+        let (block, owner) = (self.gc.victim_block(i), self.owner().packed());
         let (spp, on_device) = (self.blocks.spp as usize, u64::from(self.on_device(block)));
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         let records = self.blocks.records(block);
@@ -347,7 +347,7 @@ impl Vssd {
             }
             let sound = read
                 .as_ref()
-                .is_some_and(|s| !io.cfg.verify || intact(s, addr, version) || mutant!("flash.gc.unverified"));
+                .is_some_and(|s| !io.cfg.verify || intact(s, (addr, version), owner) || mutant!("flash.gc.unverified"));
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
             let mut crc = slot.record.crc;
             if !sound {
@@ -359,7 +359,7 @@ impl Vssd {
                 // It stays in its place of the map, for its replica to heal, and must not look sound there.
                 crc = if mutant!("flash.gc.lost-looks-sound") { slot.data.crc32c() } else { !slot.data.crc32c() };
             }
-            v.moved.push(Slot { data: slot.data, record: record(addr, version, crc) });
+            v.moved.push(Slot { data: slot.data, record: record(addr, version, crc, owner) });
         }
         for (group, slot) in lost {
             // Memory has the records still: the sync before the erase writes them again.
@@ -549,13 +549,13 @@ impl Vssd {
 pub(crate) const LOST_CRC: u32 = !0x98f9_4189;
 
 /// What was read is what the reverse map has there, and its checksum is right.
-fn intact(slot: &Slot, addr: u64, version: u64) -> bool {
+fn intact(slot: &Slot, (addr, version): (u64, u64), owner: u32) -> bool {
     let r = &slot.record;
-    packed(r) == addr && r.version.0 == version && slot.data.crc32c() == r.crc
+    packed(r) == addr && r.version.0 == version && r.owner == owner && slot.data.crc32c() == r.crc
 }
 
 /// The record of a slot, from the reverse map.
-fn record(addr: u64, version: u64, crc: u32) -> SlotRecord {
+fn record(addr: u64, version: u64, crc: u32, owner: u32) -> SlotRecord {
     let kind = if is_range(addr) { SlotKind::Ranges } else { SlotKind::Data };
-    SlotRecord { kind, addr: BlockAddr::unpack(addr), version: Timestamp(version), crc }
+    SlotRecord { kind, addr: BlockAddr::unpack(addr), version: Timestamp(version), crc, owner }
 }

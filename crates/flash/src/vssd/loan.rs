@@ -3,7 +3,7 @@
 //! given back.
 //!
 //! Blocks of the whole group have a number in each of its vSSDs, and are *elsewhere* in all but the one that has them. So a
-//! loan is one free list's loss and another's gain. The spare area of a block that was programmed since says who borrowed
+//! loan is one free list's loss and another's gain. The spare area of a block that was programmed since names the vSSD that has
 //! it: recovery of lender and borrower both read that and agree. One that holds nothing is its lender's again.
 
 use rackweave_core::device::BlockOob;
@@ -12,8 +12,9 @@ use super::blocks::{NONE, State};
 use super::frontier::NO_FRONTIER;
 use super::{GC_RESERVE, Io, Vssd};
 use crate::geometry::Geometry;
-use crate::oob;
+use crate::oob::{Address, Owner};
 use crate::ssd::FlashDone;
+use crate::table::EntryState;
 
 /// Bytes of flash that are lent at a time (§3.5.2).
 const UNIT_BYTES: u64 = 1 << 30;
@@ -67,6 +68,16 @@ pub(crate) struct Lent {
     erase_count: u16,
     erase_time: u64,
     dirty: bool,
+}
+
+/// Whose a block is that recovery found something in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Mine,
+    /// Another's, or nobody's any more.
+    Others,
+    /// Somebody's whom the drive's table does not give it to.
+    Foreign(Owner),
 }
 
 impl Loans {
@@ -234,17 +245,30 @@ impl Vssd {
         self.clear_step(io);
     }
 
-    /// Recovery found a block with something in it. False: it is another's.
-    pub(crate) fn found_owner(&mut self, block: u32, oob: &BlockOob) -> bool {
-        let by = oob::borrower(oob.logical);
+    /// Recovery found a block with something in it.
+    pub(crate) fn found_owner(&mut self, io: &Io, block: u32, oob: &BlockOob) -> Found {
+        let found = Address::unpack(oob.logical);
+        let (die, within) = self.blocks.within_die(block);
+        let named = found.owner;
+        let entry = io.table.entries.get(usize::from(named.index));
+        let mine = named == self.owner() || mutant!("flash.loan.any-owner");
+        // Of the table's time, here, and with room for data.
+        let here = (found.die, found.block) == (self.dies[die as usize], within);
+        let group = io.table.entries.get(usize::from(self.index)).and_then(|e| e.group);
+        let known = entry.filter(|e| here && (e.index == self.index || (e.group.is_some() && e.group == group)));
+        let Some(entry) = known.filter(|e| named.generation <= e.generation) else { return Found::Foreign(named) };
+        let present = named.generation == entry.generation;
+        if present && entry.state == EntryState::Free {
+            return Found::Foreign(named);
+        }
         if block < self.home {
-            if by.is_some() {
+            if present && !mine {
                 self.blocks.depart(block);
                 self.loans.lent += 1;
             }
-            return by.is_none();
+            // What is left of one that was given back is free, to be erased before its next program.
+            return if mine { Found::Mine } else { Found::Others };
         }
-        let mine = by == Some(self.index) || mutant!("flash.loan.any-owner");
         if mine {
             self.blocks.arrive(block, true);
             self.loans.here.push(block);
@@ -252,6 +276,6 @@ impl Vssd {
             // No checkpoint of this vSSD knows better than the block itself, which may lack one erase.
             b.erase_count = b.erase_count.saturating_add(1);
         }
-        mine
+        if mine { Found::Mine } else { Found::Others }
     }
 }

@@ -29,9 +29,10 @@ use slab::Slab;
 
 use crate::gc_policy::Lifespan;
 use crate::hold::{Lies, ReadTry, Turn};
-use crate::oob;
+use crate::oob::{Address, Owner};
 use crate::profile::Profile;
 use crate::ssd::{FlashDone, FlashOut, FlashStats, Share, Space, SsdConfig};
+use crate::table::{Extent, Table};
 use crate::timing::{Clock, Timing};
 use blocks::{Blocks, NONE, PAD, RANGE_VOLUME};
 use frontier::{Frontier, NO_FRONTIER, Taker, Waiting};
@@ -61,6 +62,17 @@ pub(crate) enum Pending {
     MetaRead { vssd: u8 },
     MetaWrite { vssd: u8, epoch: u64, piece: bool },
     RangeRead { vssd: u8, group: u32 },
+    Table(TableStep),
+}
+
+/// A command for the drive's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableStep {
+    Read,
+    Write,
+    Sync,
+    /// Of the other copy, once the change is durable.
+    Double,
 }
 
 /// A slot that the host reads.
@@ -98,6 +110,7 @@ pub(crate) struct Io<'a> {
     pub(crate) clock: &'a mut Clock,
     pub(crate) pending: &'a mut Slab<Pending>,
     pub(crate) cfg: &'a SsdConfig,
+    pub(crate) table: &'a Table,
     pub(crate) failed: &'a mut Option<DeviceError>,
     pub(crate) out: &'a mut FlashOut,
 }
@@ -200,6 +213,8 @@ pub fn exported_slots(p: &Profile, share: Share) -> u64 {
 pub(crate) struct Vssd {
     pub(crate) id: VssdId,
     pub(crate) index: u8,
+    /// Of its entry in the drive's table, as durable.
+    pub(crate) generation: u16,
     /// Its dies on the device, its own first, then those of the others of its channel group.
     dies: Box<[u32]>,
     /// Blocks of its own dies: the first ones.
@@ -247,7 +262,7 @@ pub(crate) struct Vssd {
 impl Vssd {
     /// On the first `own` of `all` dies, the others being those of its group; `area`: where its part of the checkpoint area
     /// is, and how long.
-    pub(crate) fn new(id: VssdId, index: u8, (all, own): (Box<[u32]>, u32), area: (u64, u64), p: &Profile) -> Vssd {
+    pub(crate) fn new(id: VssdId, owner: Owner, (all, own): (Box<[u32]>, u32), area: Extent, p: &Profile) -> Vssd {
         let g = &p.geometry;
         let (dies, n) = (own, own * g.blocks_per_die());
         let blocks =
@@ -256,10 +271,11 @@ impl Vssd {
         let spb = u64::from(g.slots_per_block());
         Vssd {
             id,
-            index,
+            index: owner.index,
+            generation: owner.generation,
             home: n,
             loans: loan::Loans::new(g, n, spared),
-            meta0: area.0,
+            meta0: area.at,
             blocks,
             map: PageMap::new(),
             ranges: Ranges::new(),
@@ -280,7 +296,7 @@ impl Vssd {
             range_reserve: u64::from(range_blocks) * spb,
             gc: gc::Gc::new(n, all.len() as u32, collector),
             sync: sync::Syncs::new(),
-            checkpoint: checkpoint::Checkpoint::new(n, area.1, g),
+            checkpoint: checkpoint::Checkpoint::new(n, area.len, g),
             recovery: None,
             losses: Losses::default(),
             lost: BTreeSet::new(),
@@ -291,6 +307,12 @@ impl Vssd {
         }
     }
 
+    pub(crate) fn own_dies(&self) -> &[u32] {
+        &self.dies[..(self.home / self.blocks.blocks_per_die) as usize]
+    }
+    pub(crate) fn owner(&self) -> Owner {
+        Owner { index: self.index, generation: self.generation }
+    }
     pub(crate) fn die(&self, block: u32) -> u32 {
         self.dies[self.blocks.die_of(block) as usize]
     }
@@ -304,13 +326,11 @@ impl Vssd {
     }
     pub(crate) fn oob(&self, block: u32) -> BlockOob {
         let b = &self.blocks.all[block as usize];
-        let logical = oob::logical(self.die(block), self.on_device(block));
-        let logical = if block < self.home || mutant!("flash.loan.unmarked") {
-            logical
-        } else {
-            oob::borrowed(logical, self.index)
-        };
-        BlockOob { logical, erase_count: b.erase_count, erase_time: b.erase_time }
+        let (die, within) = self.blocks.within_die(block);
+        let unmarked = block >= self.home && mutant!("flash.loan.unmarked");
+        let owner = if unmarked { Owner::default() } else { self.owner() };
+        let address = Address { owner, die: self.dies[die as usize], block: within };
+        BlockOob { logical: address.pack(), erase_count: b.erase_count, erase_time: b.erase_time }
     }
 
     // Reads.
@@ -467,6 +487,7 @@ impl Vssd {
     pub(crate) fn flush_ranges(&mut self, io: &mut Io) {
         self.ranges.compact(RANGE_GROUPS_MIN);
         self.drain_freed();
+        let owner = self.owner().packed();
         while self.ranges.has_pending() {
             let mut slots = Vec::with_capacity(self.blocks.spp as usize);
             while slots.len() < self.blocks.spp as usize {
@@ -477,6 +498,7 @@ impl Vssd {
                     addr: BlockAddr::unpack(RANGE_VOLUME | u64::from(group)),
                     version: Timestamp(version),
                     crc: data.crc32c(),
+                    owner,
                 };
                 slots.push(Slot { data, record });
             }

@@ -12,6 +12,7 @@ use super::{By, Io, Pending, Vssd, clear, packed, ranges};
 use crate::hold::NoPage;
 use crate::oob;
 use crate::ssd::{BlockWrite, FlashDone, NoFreeBlock};
+use crate::table::EntryState;
 use crate::timing::Charge;
 
 impl Vssd {
@@ -26,10 +27,12 @@ impl Vssd {
             !writes.is_empty() && writes.len() <= self.blocks.spp as usize,
             "a page takes 1 to its slots of blocks"
         );
+        let state = io.table.entries[usize::from(self.index)].state;
+        assert!(state == EntryState::InUse, "{}: its entry of the drive's table is {state:?}", self.id);
         if self.recovery.is_some() {
             return Err(NoFreeBlock.into());
         }
-        let lives = self.lives(writes);
+        let (lives, owner) = (self.lives(writes), self.owner().packed());
         let place = self.place(io, Taker::Host, lives, may);
         let die = match place {
             Place::At { frontier } => Some(self.die(self.host[frontier].block)),
@@ -47,7 +50,7 @@ impl Vssd {
                 true => (w.data.sum(), w.data.clone()),
                 false => (0, w.data.clone()),
             };
-            let record = SlotRecord { kind: SlotKind::Data, addr: w.addr, version: w.version, crc };
+            let record = SlotRecord { kind: SlotKind::Data, addr: w.addr, version: w.version, crc, owner };
             Slot { data, record }
         }));
         self.stats.host_slots += writes.len() as u64;

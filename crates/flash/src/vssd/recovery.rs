@@ -12,8 +12,11 @@ use super::checkpoint::{
     decode_piece_head, u64_at,
 };
 use super::gc::LOST_CRC;
+use super::loan::Found;
 use super::sync::Waiter;
 use super::{Io, Pending, Vssd, packed, ranges};
+use crate::ssd::RecoveryError;
+use crate::table::TableError;
 
 /// Scans of spare areas in flight: more than dies, so that none rests.
 const SCANS_MAX: u32 = 128;
@@ -48,11 +51,13 @@ pub(crate) struct Recovery {
     torn: u64,
     /// Slots that say that their block is lost.
     marks: Vec<u32>,
-    result: Result<(), DeviceError>,
+    /// The drive has no table yet: nothing may be found.
+    fresh: bool,
+    result: Result<(), RecoveryError>,
 }
 
 impl Vssd {
-    pub(crate) fn recover(&mut self, io: &mut Io) {
+    pub(crate) fn recover(&mut self, io: &mut Io, fresh: bool) {
         io.trace(TracePoint::RecoveryStart, u64::from(self.id.0), 0);
         let n = self.home as usize;
         self.recovery = Some(Box::new(Recovery {
@@ -69,12 +74,13 @@ impl Vssd {
             noted: false,
             torn: 0,
             marks: Vec::new(),
+            fresh,
             result: Ok(()),
         }));
         self.read_meta(io, 0, 2 * HEADER_STRIDE as u32);
     }
     /// The result, once.
-    pub(crate) fn take_recovered(&mut self) -> Option<Result<(), DeviceError>> {
+    pub(crate) fn take_recovered(&mut self) -> Option<Result<(), RecoveryError>> {
         let done = self.recovery.as_ref().is_some_and(|r| r.step == Step::Done);
         if done { self.recovery.take().map(|r| r.result) } else { None }
     }
@@ -91,11 +97,11 @@ impl Vssd {
                 r.in_flight -= 1;
                 match result {
                     Ok(DeviceData::Spares { oob, pages, unreadable }) => {
-                        self.found(&mut r, *block, &oob, (&pages, &unreadable));
+                        self.found(io, &mut r, *block, &oob, (&pages, &unreadable));
                     }
                     Ok(_) => {}
                     Err(DeviceError::BadBlock { .. }) => self.found_bad(*block),
-                    Err(e) => r.result = Err(e),
+                    Err(e) => r.result = Err(e.into()),
                 }
                 self.scan_on(io, &mut r);
             }
@@ -120,14 +126,17 @@ impl Vssd {
                 r.headers.sort_by_key(|h| {
                     if mutant!("flash.recovery.older-checkpoint") { u64::MAX - h.generation } else { h.generation }
                 });
+                // Another's numbers are not used again either.
                 self.checkpoint.seen = r.headers.last().map_or(0, |h| h.generation);
+                let owner = self.owner();
+                r.headers.retain(|h| h.owner == owner && !r.fresh);
                 r.step = Step::Journals;
                 let len = 2 * self.checkpoint.journal_len();
                 self.read_meta(io, self.checkpoint.journal_at(0), len as u32);
             }
             Step::Journals => {
                 r.journal = b.to_vec();
-                for e in entries(&r.journal) {
+                for e in entries(&r.journal, self.index) {
                     self.checkpoint.seen = self.checkpoint.seen.max(u64::from(e.1.generation));
                 }
                 // A later one may have taken the place of an older one's journal.
@@ -151,7 +160,7 @@ impl Vssd {
     }
     fn piece_found(&mut self, io: &mut Io, r: &mut Recovery, b: &[u8]) {
         let Some(h) = r.headers.last().copied() else { return };
-        let piece = decode_piece_head(b, h.generation, r.piece);
+        let piece = decode_piece_head(b, self.owner(), (h.generation, r.piece));
         if piece.and_then(|(kind, n, body)| self.take_piece(r, kind, n, body)).is_none() {
             // Damaged: what it said counts for nothing; the older one may do.
             io.trace(TracePoint::CheckpointTorn, u64::from(self.id.0), h.generation);
@@ -209,9 +218,11 @@ impl Vssd {
         let half = self.checkpoint.journal_len() as usize / ENTRY;
         let journal = std::mem::take(&mut r.journal);
         // An entry that does not read may have named any block.
-        let mut full = journal.chunks_exact(ENTRY).any(|b| b.iter().any(|&x| x != 0) && decode_entry(b).is_none());
+        let unread = |b: &[u8]| b.iter().any(|&x| x != 0) && decode_entry(b, self.index).is_none();
+        let mut full = journal.chunks_exact(ENTRY).any(unread);
         r.noted = chosen.is_some() && !full;
-        for (at, e) in entries(&journal) {
+        let owner = self.owner();
+        for (at, e) in entries(&journal, self.index).filter(|(_, e)| e.owner == owner) {
             let current = u64::from(e.generation) == generation & 0xffff_ffff;
             let since = u64::from(e.generation) >= generation & 0xffff_ffff;
             if current && at / half == (generation % 2) as usize {
@@ -259,13 +270,30 @@ impl Vssd {
             self.merge(io, r);
         }
     }
-    fn found(&mut self, r: &mut Recovery, block: u32, oob: &BlockOob, (pages, unreadable): (&[PageSpare], &[u16])) {
+    fn found(
+        &mut self,
+        io: &Io,
+        r: &mut Recovery,
+        block: u32,
+        oob: &BlockOob,
+        (pages, unreadable): (&[PageSpare], &[u16]),
+    ) {
         let b = &mut self.blocks.all[block as usize];
         b.erase_count = oob.erase_count;
         b.erase_time = oob.erase_time;
-        // With no page that can be read, nothing tells whose it is.
-        if !pages.is_empty() && !self.found_owner(block, oob) {
+        if r.fresh && !pages.is_empty() {
+            r.result = Err(TableError::Missing { block: self.on_device(block) }.into());
             return;
+        }
+        // With no page that can be read, nothing tells whose it is.
+        let whose = if pages.is_empty() { Found::Mine } else { self.found_owner(io, block, oob) };
+        match whose {
+            Found::Mine => {}
+            Found::Others => return,
+            Found::Foreign(found) => {
+                r.result = Err(TableError::Foreign { block: self.on_device(block), found }.into());
+                return;
+            }
         }
         let on_device = self.on_device(block);
         unreadable.iter().for_each(|&page| self.losses.add(on_device, page, oob.erase_time));
@@ -389,7 +417,10 @@ impl Vssd {
     fn range_found(&mut self, io: &mut Io, slot: u32, result: Result<DeviceData, DeviceError>) {
         let group = (self.blocks.addr(slot) - RANGE_VOLUME) as u32;
         let records = match result {
-            Ok(DeviceData::Slot(s)) if s.data.crc32c() == s.record.crc || mutant!("flash.recovery.range-unchecked") => {
+            Ok(DeviceData::Slot(s))
+                if (s.data.crc32c() == s.record.crc && s.record.owner == self.owner().packed())
+                    || mutant!("flash.recovery.range-unchecked") =>
+            {
                 s.data.bytes().and_then(|b| ranges::decode_group(b)).filter(|g| g.0 == group).map(|g| g.1)
             }
             _ => None,
@@ -417,13 +448,13 @@ impl Vssd {
     }
     pub(crate) fn boot_synced(&mut self, _io: &mut Io, result: Result<(), DeviceError>) {
         if let Some(r) = self.recovery.as_mut() {
-            r.result = result;
+            r.result = result.map_err(RecoveryError::from);
             r.step = Step::Done;
         }
     }
 }
 
 /// Valid journal entries of both journals, with their places.
-fn entries(journal: &[u8]) -> impl Iterator<Item = (usize, super::checkpoint::JournalEntry)> {
-    journal.chunks_exact(ENTRY).enumerate().filter_map(|(i, b)| decode_entry(b).map(|e| (i, e)))
+fn entries(journal: &[u8], index: u8) -> impl Iterator<Item = (usize, super::checkpoint::JournalEntry)> {
+    journal.chunks_exact(ENTRY).enumerate().filter_map(move |(i, b)| decode_entry(b, index).map(|e| (i, e)))
 }

@@ -3,6 +3,7 @@
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Rng, Timestamp, VolumeId};
 use rackweave_flash::FlashDone;
+use rackweave_flash::table::EntryState;
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config};
 
@@ -55,6 +56,9 @@ fn what_is_cleared_is_gone_whenever_power_fails() {
             rig.clear();
             rig.settle();
             assert!(cleared(&mut rig) && rig.ssd.is_clear(VSSD), "seed {seed}");
+        }
+        if rig.ssd.entry_state(VSSD) != EntryState::InUse {
+            rig.assign();
         }
         // Another user finds nothing, keeps what it writes, and its collection works.
         for block in 0..300 {

@@ -1,25 +1,32 @@
 //! Golden vectors of what lies on flash.
 
-use rackweave_core::VolumeId;
 use rackweave_core::device::BlockOob;
+use rackweave_core::{DriveId, SetId, VolumeId, VssdId};
 use rackweave_flash::format::{self, Header, JournalEntry, RangeRecord};
-use rackweave_flash::oob;
+use rackweave_flash::oob::{self, Address, Owner};
+use rackweave_flash::table::{self, Copy, Entry, EntryState, Extent, Group, Isolation, Kind, Made, Table, Unit};
+
+const OWNER: Owner = Owner { index: 5, generation: 0x0607 };
 
 #[test]
 fn out_of_band_record() {
-    let o = BlockOob { logical: oob::logical(3, 0x0102), erase_count: 0x0a0b, erase_time: 0x0605_0403_0201 };
-    let bytes = [0x02, 0x01, 0, 0, 3, 0, 0, 0, 0x0b, 0x0a, 1, 2, 3, 4, 5, 6];
+    let address = Address { owner: OWNER, die: 0x0304, block: 0x0a_0102 };
+    let o = BlockOob { logical: address.pack(), erase_count: 0x0a0b, erase_time: 0x0605_0403_0201 };
+    let bytes = [0x02, 0x01, 0x0a, 0x04, 0x03, 0x07, 0x06, 5, 0x0b, 0x0a, 1, 2, 3, 4, 5, 6];
     assert_eq!(oob::encode(&o), bytes);
     assert_eq!(oob::decode(&bytes), o);
+    assert_eq!(Address::unpack(o.logical), address);
 }
 
 #[test]
 fn checkpoint_header() {
-    let h = Header { generation: 7, pieces: 3, blocks: 0x1000, pages: 256, slots: 4 };
+    let h = Header { generation: 7, pieces: 3, blocks: 0x1000, pages: 256, slots: 4, owner: OWNER };
     let b = format::encode_header(&h);
-    let head = [b'R', b'W', b'C', b'K', 1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0x10, 0, 0, 0, 1, 4, 0];
+    let head = [b'R', b'W', b'C', b'K', 2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0x10, 0, 0, 0, 1, 4, 0];
     assert_eq!(b[..28], head);
-    assert_eq!(b[28..], crc32c::crc32c(&head).to_le_bytes());
+    assert_eq!(b[28..36], [5, 0, 7, 6, 0, 0, 0, 0]);
+    let head = &b[..36];
+    assert_eq!(b[36..], crc32c::crc32c(head).to_le_bytes());
     assert_eq!(format::decode_header(&b), Some(h));
     for i in 0..b.len() {
         let mut bad = b;
@@ -30,25 +37,31 @@ fn checkpoint_header() {
 
 #[test]
 fn journal_entry() {
-    let e = JournalEntry { generation: 2, block: 0x0304, erase_count: 5 };
+    let e = JournalEntry { generation: 2, block: 0x0304, erase_count: 5, owner: OWNER };
     let b = format::encode_entry(&e);
-    assert_eq!(b[..12], [2, 0, 0, 0, 4, 3, 0, 0, 5, 0, 0, 0]);
-    assert_eq!(b[12..], crc32c::crc32c(&b[..12]).to_le_bytes());
-    assert_eq!(format::decode_entry(&b), Some(e));
-    assert_eq!(format::decode_entry(&[0; 16]), None);
+    assert_eq!(b[..12], [2, 0, 0, 0, 4, 3, 0, 0, 5, 0, 7, 6]);
+    assert_eq!(b[12..], crc32c::crc32c(&[&b[..12], &[5]].concat()).to_le_bytes());
+    assert_eq!(format::decode_entry(&b, 5), Some(e));
+    assert_eq!(format::decode_entry(&b, 4), None, "another's");
+    assert_eq!(format::decode_entry(&[0; 16], 0), None);
 }
 
 #[test]
 fn piece_head() {
     let mut piece = vec![0; 32];
     piece.extend_from_slice(&[9, 8, 7]);
-    format::encode_piece_head(&mut piece, 5, 2, 1, 4);
+    format::encode_piece_head(&mut piece, OWNER, (5, 2), 1, 4);
     assert_eq!(piece[..20], [b'R', b'W', b'C', b'P', 5, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
     assert_eq!(piece[24..], [1, 0, 0, 0, 4, 0, 0, 0, 9, 8, 7]);
-    assert_eq!(format::decode_piece_head(&piece, 5, 2), Some((1, 4, &[9, 8, 7][..])));
-    assert_eq!(format::decode_piece_head(&piece, 5, 3), None);
-    assert_eq!(format::decode_piece_head(&piece, 6, 2), None);
-    assert_eq!(format::decode_piece_head(&piece[..34], 5, 2), None);
+    let sum = crc32c::crc32c(&[&[5, 0, 7, 6], &piece[..20], &[0; 4], &piece[24..]].concat());
+    assert_eq!(piece[20..24], sum.to_le_bytes());
+    assert_eq!(format::decode_piece_head(&piece, OWNER, (5, 2)), Some((1, 4, &[9, 8, 7][..])));
+    assert_eq!(format::decode_piece_head(&piece, OWNER, (5, 3)), None);
+    assert_eq!(format::decode_piece_head(&piece, OWNER, (6, 2)), None);
+    for other in [Owner { index: 4, ..OWNER }, Owner { generation: 1, ..OWNER }] {
+        assert_eq!(format::decode_piece_head(&piece, other, (5, 2)), None, "another's");
+    }
+    assert_eq!(format::decode_piece_head(&piece[..34], OWNER, (5, 2)), None);
 }
 
 #[test]
@@ -64,9 +77,110 @@ fn range_group() {
     assert_eq!(format::decode_group(&[0; 4096]), None);
 }
 
+fn full_table() -> Table {
+    let entry = |index, state, units, extents| Entry {
+        index,
+        generation: 0x0102,
+        state,
+        kind: Kind::Page,
+        isolation: Isolation::Software,
+        group: Some(0),
+        vssd: VssdId(0x11),
+        set: SetId(0x12),
+        units,
+        extents,
+    };
+    let soft = Unit { die: 3, soft_plane: 1, soft_planes: 4 };
+    let log = Entry {
+        kind: Kind::Log,
+        isolation: Isolation::Die,
+        group: None,
+        ..entry(63, EntryState::Clearing, vec![soft], vec![])
+    };
+    let extents = vec![Extent { at: 0x8000, len: 0x1000 }, Extent { at: 0xa000, len: 0x2000 }];
+    Table {
+        generation: 7,
+        drive: DriveId(0x0807_0605_0403_0201),
+        made: Made::new("p-ssd", 0x0102_0304),
+        channels: 2,
+        dies_per_channel: 4,
+        blocks_per_die: 0x0506,
+        incarnation: 9,
+        entries: vec![entry(0, EntryState::InUse, vec![Unit::die(2), Unit::die(0)], extents), log],
+        groups: vec![Group { channels: 1, dies: vec![2, 0, 1] }],
+    }
+}
+
+#[test]
+fn the_drives_table() {
+    let t = full_table();
+    let b = table::encode(&t);
+    let head = b"RWTABLE\n\x01\0\x02\0\x01\0\0\0\xf8\0\0\0";
+    assert_eq!(b[..20], head[..]);
+    let rest = b"\x07\0\0\0\0\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08p-ssd\0\0\0\0\0\0\0\0\0\0\0\x04\x03\x02\x01\0\0\0\0\
+        \x02\0\x04\0\x06\x05\0\0\x09\0\0\0\0\0\0\0";
+    assert_eq!(b[24..80], rest[..]);
+    assert_eq!(b[80..128], [0; 48]);
+    let entries =
+        b"\0\x01\x02\x01\x01\x03\0\0\x11\0\0\0\x12\0\0\0\x02\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\x02\0\0\x01\0\0\0\x01\
+        \0\x80\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\xa0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\
+        \x3f\x03\x02\x01\x02\x02\xff\0\x11\0\0\0\x12\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x03\0\x01\x04\
+        \x01\0\x03\0\x02\0\0\0\x01\0\0\0";
+    assert_eq!(b[128..], entries[..]);
+    let mut bare = b.clone();
+    bare[20..24].fill(0);
+    assert_eq!(b[20..24], crc32c::crc32c(&bare).to_le_bytes());
+    assert_eq!(table::decode(&b), Copy::Whole(Box::new(t)));
+    // Whatever follows it is not looked at; damage to it is noticed.
+    assert!(matches!(table::decode(&[&b[..], &[9; 40]].concat()), Copy::Whole(_)));
+    for at in 0..b.len() {
+        let mut bad = b.clone();
+        bad[at] ^= 1;
+        assert_eq!(table::decode(&bad), Copy::Damaged, "byte {at}");
+        assert!(!matches!(table::decode(&b[..at]), Copy::Whole(_)), "cut at {at}");
+    }
+    assert_eq!(table::decode(&[0; 4096]), Copy::Blank);
+}
+
+#[test]
+fn of_two_tables_the_newer_whole_one_counts() {
+    let t = |generation| Copy::Whole(Box::new(Table { generation, ..full_table() }));
+    let chosen = |a, b| table::choose([a, b]).map(|found| found.map(|(t, both)| (t.generation, both)));
+    assert_eq!(chosen(t(4), t(5)), Ok(Some((5, false))));
+    assert_eq!(chosen(t(6), t(5)), Ok(Some((6, false))));
+    assert_eq!(chosen(t(6), t(6)), Ok(Some((6, true))));
+    for other in [Copy::Damaged, Copy::Blank] {
+        assert_eq!(chosen(t(6), other.clone()), Ok(Some((6, false))));
+        assert_eq!(chosen(other, t(7)), Ok(Some((7, false))));
+    }
+    assert_eq!(chosen(Copy::Blank, Copy::Damaged), Ok(None), "the first write of all");
+    assert_eq!(chosen(Copy::Damaged, Copy::Damaged), Err(table::TableError::Damaged));
+    assert_eq!(chosen(Copy::Version(2), Copy::Damaged), Err(table::TableError::Version { found: 2 }));
+}
+
+#[test]
+fn a_table_of_64_vssds_of_scattered_soft_planes_fits() {
+    for name in rackweave_flash::Profile::builtin_names() {
+        let g = rackweave_flash::Profile::builtin(&name).expect("built in").geometry;
+        let unit = |i| Unit { die: (i % g.dies()) as u16, soft_plane: (i / g.dies()) as u8, soft_planes: 16 };
+        let each = g.dies() * 16 / 64;
+        let of = |i: u32| Entry {
+            index: i as u8,
+            units: (0..each).map(|k| unit(k * 64 + i)).collect(),
+            extents: vec![Extent { at: 0, len: 4096 }; 4],
+            ..full_table().entries[0].clone()
+        };
+        let dies = (0..g.dies()).map(|d| d as u16).collect();
+        let (entries, groups) = ((0..64).map(of).collect(), vec![Group { channels: g.channels, dies }]);
+        let t = Table { entries, groups, ..full_table() };
+        let b = table::encode(&t);
+        assert!(b.len() as u64 <= table::copy_bytes(&g), "{name}: {} bytes", b.len());
+        assert_eq!(table::decode(&b), Copy::Whole(Box::new(t)));
+    }
+}
+
 #[test]
 fn the_drives_record_is_as_documented() {
-    use rackweave_core::VssdId;
     use rackweave_flash::Geometry;
     use rackweave_flash::manager::alloc::{Cut, Isolation, Units};
     use rackweave_flash::manager::record::{self, DriveRecord, VssdRecord};

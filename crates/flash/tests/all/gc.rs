@@ -21,6 +21,7 @@ const KEPT: u32 = 5 * 4 + 1;
 
 fn worth_collecting() -> Rig {
     let mut rig = Rig::new(&small_config(), 1);
+    rig.boot();
     let mut version = 0;
     for first in pages() {
         version += 4;

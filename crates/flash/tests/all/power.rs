@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Payload, Rng, Timestamp, TracePoint, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
+use rackweave_flash::table::{Copy, area_bytes, copy_bytes, decode};
 use rackweave_flash::{FlashDone, Separation, Share, Ssd, SsdConfig, VictimPolicy};
 
-use crate::rig::{Rig, VSSD, addr, contents, small_config};
+use crate::rig::{Rig, VSSD, addr, contents, small_config, small_profile};
 
 /// What was written to a block: version, and whether it was a range record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -268,8 +269,17 @@ fn damaged_checkpoints_are_not_believed() {
     for seed in 100..106 {
         seen.append(&mut run(&small_config(), seed, 2_000, |disk, rng| {
             let meta = disk.meta_mut();
-            if meta.is_empty() {
+            let (copy, tables) =
+                (copy_bytes(&small_profile().geometry) as usize, area_bytes(&small_profile().geometry) as usize);
+            if meta.len() <= tables {
                 return;
+            }
+            let (table, meta) = meta.split_at_mut(tables);
+            // One of the drive's two tables may be damaged, once both say the same.
+            let whole = table.chunks(copy).all(|c| matches!(decode(c), Copy::Whole(_)));
+            if whole && rng.chance(0.5) {
+                let at = rng.below(2) as usize * copy + rng.below(200) as usize;
+                table[at] ^= 1 << rng.below(8);
             }
             for _ in 0..rng.below(20) {
                 let at = rng.below(meta.len() as u64) as usize;

@@ -2,7 +2,7 @@
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::msg::BlockRange;
-use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, SsdId, Time, Timestamp, VolumeId, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, SetId, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, Share, Ssd, SsdConfig, Timing};
 
@@ -174,6 +174,13 @@ impl Rig {
         let borrowed = self.ssd.borrow(self.now, self.vssd, &mut self.out);
         self.take();
         borrowed
+    }
+    /// Gives what is clear to another user, of the same name.
+    pub fn assign(&mut self) {
+        self.ssd.assign(self.now, self.vssd, (self.vssd, SetId(7)), &mut self.out);
+        self.settle();
+        let durable = |d: &FlashDone| matches!(d, FlashDone::Assigned { result: Ok(()), .. });
+        assert!(self.done.iter().any(durable));
     }
     pub fn clear(&mut self) {
         self.ssd.clear(self.now, self.vssd, &mut self.out);

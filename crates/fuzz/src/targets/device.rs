@@ -23,7 +23,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 mod at {
     use super::{RUN_BYTES, SHAPE, SLOTS};
 
-    pub(super) const FIRST: (u64, usize) = (0, 64);
+    pub(super) const FIRST: (u64, usize) = (0, 80);
     pub(super) const LEVELS: (u64, usize) = (1024, 16 + 3 * 4 * 16);
     pub(super) const OWNER: (u64, usize) = (2048, 32);
     pub(super) const STATES: [u64; 2] = [4096, 8192];
@@ -128,7 +128,7 @@ fn image(u: &mut Unstructured<'_>, sequence: u64) -> Result<PageImage> {
         };
         let addr = BlockAddr::new(VolumeId(1), sequence as u32 * 2 + i);
         let crc = data.crc32c();
-        let record = SlotRecord { kind: SlotKind::Data, addr, version: Timestamp(sequence), crc };
+        let record = SlotRecord { kind: SlotKind::Data, addr, version: Timestamp(sequence), crc, owner: 0 };
         slots.push(Slot { data, record });
     }
     let oob = BlockOob { logical: 5, erase_count: 1, erase_time: 9 };

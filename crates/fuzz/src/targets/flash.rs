@@ -6,7 +6,8 @@ use rackweave_core::{VolumeId, VssdId};
 use rackweave_flash::format::{self, Header, JournalEntry, RangeRecord};
 use rackweave_flash::manager::alloc::{Cut, Isolation, Units};
 use rackweave_flash::manager::record::{self, DriveRecord, VssdRecord};
-use rackweave_flash::{Geometry, oob};
+use rackweave_flash::oob::{self, Address, Owner};
+use rackweave_flash::{Geometry, table};
 
 use crate::bend::{bend, bend_in_place, rest};
 use crate::cost::within;
@@ -19,7 +20,7 @@ pub(super) fn formats(input: &[u8]) {
 }
 
 fn choose(u: &mut Unstructured<'_>) -> Result<()> {
-    match u.int_in_range(0..=4u8)? {
+    match u.int_in_range(0..=5u8)? {
         0 => {
             let o = BlockOob {
                 logical: u.arbitrary()?,
@@ -29,25 +30,48 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
             assert_eq!(oob::decode(&oob::encode(&o)), o);
             let b: [u8; oob::OOB_BYTES] = u.arbitrary()?;
             assert_eq!(oob::encode(&oob::decode(&b)), b);
-            _ = oob::borrower(o.logical);
+            assert_eq!(Address::unpack(o.logical).pack(), o.logical);
         }
         1 => header(u)?,
         2 => journal(u)?,
         3 => piece(u)?,
+        4 => drive_table(u)?,
         _ => ranges(u)?,
+    }
+    Ok(())
+}
+
+fn owner(u: &mut Unstructured<'_>) -> Result<Owner> {
+    Ok(Owner { index: u.arbitrary()?, generation: u.arbitrary()? })
+}
+
+/// A copy with a checksum that is right, whatever is in it.
+fn drive_table(u: &mut Unstructured<'_>) -> Result<()> {
+    let mut b = b"RWTABLE\n\x01\0".to_vec();
+    let n = u.int_in_range(0..=600usize)?.min(u.len());
+    b.extend_from_slice(u.bytes(n)?);
+    if b.len() >= 24 {
+        let len = b.len() as u32;
+        b[16..20].copy_from_slice(&len.to_le_bytes());
+        b[20..24].fill(0);
+        let crc = crc32c::crc32c(&b);
+        b[20..24].copy_from_slice(&crc.to_le_bytes());
+    }
+    if let table::Copy::Whole(t) = table::decode(&b) {
+        assert_eq!(table::decode(&table::encode(&t)), table::Copy::Whole(t));
     }
     Ok(())
 }
 
 fn header(u: &mut Unstructured<'_>) -> Result<()> {
     let (generation, pieces, blocks) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
-    let h = Header { generation, pieces, blocks, pages: u.arbitrary()?, slots: u.arbitrary()? };
+    let h = Header { generation, pieces, blocks, pages: u.arbitrary()?, slots: u.arbitrary()?, owner: owner(u)? };
     let mut b = format::encode_header(&h).to_vec();
     assert_eq!(format::decode_header(&b), Some(h));
     bend(u, &mut b)?;
-    if let Some(head) = b.get_mut(..32) {
-        let crc = crc32c::crc32c(&head[..28]);
-        head[28..].copy_from_slice(&crc.to_le_bytes());
+    if let Some(head) = b.get_mut(..40) {
+        let crc = crc32c::crc32c(&head[..36]);
+        head[36..].copy_from_slice(&crc.to_le_bytes());
     }
     if let Some(h) = format::decode_header(&b) {
         assert_eq!(format::decode_header(&format::encode_header(&h)), Some(h));
@@ -56,25 +80,27 @@ fn header(u: &mut Unstructured<'_>) -> Result<()> {
 }
 
 fn journal(u: &mut Unstructured<'_>) -> Result<()> {
-    let e = JournalEntry { generation: u.arbitrary()?, block: u.arbitrary()?, erase_count: u.arbitrary()? };
+    let (generation, block, owner) = (u.arbitrary()?, u.arbitrary()?, owner(u)?);
+    let e = JournalEntry { generation, block, erase_count: u.arbitrary()?, owner };
     let mut b = format::encode_entry(&e).to_vec();
-    assert_eq!(format::decode_entry(&b), Some(e));
+    assert_eq!(format::decode_entry(&b, owner.index), Some(e));
     bend(u, &mut b)?;
-    if let Some(e) = format::decode_entry(&b) {
-        assert_eq!(format::decode_entry(&format::encode_entry(&e)), Some(e));
+    if let Some(e) = format::decode_entry(&b, owner.index) {
+        assert_eq!(format::decode_entry(&format::encode_entry(&e), owner.index), Some(e));
     }
     Ok(())
 }
 
 fn piece(u: &mut Unstructured<'_>) -> Result<()> {
     let (generation, number, kind, entries) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
+    let owner = owner(u)?;
     let mut b = vec![0; 32];
     let n = u.int_in_range(0..=400usize)?.min(u.len());
     b.extend_from_slice(u.bytes(n)?);
-    format::encode_piece_head(&mut b, generation, number, kind, entries);
-    assert_eq!(format::decode_piece_head(&b, generation, number), Some((kind, entries, &b[32..])));
+    format::encode_piece_head(&mut b, owner, (generation, number), kind, entries);
+    assert_eq!(format::decode_piece_head(&b, owner, (generation, number)), Some((kind, entries, &b[32..])));
     bend(u, &mut b)?;
-    if let Some((_, _, body)) = format::decode_piece_head(&b, generation, number) {
+    if let Some((_, _, body)) = format::decode_piece_head(&b, owner, (generation, number)) {
         assert!(body.len() + 32 <= b.len());
     }
     Ok(())

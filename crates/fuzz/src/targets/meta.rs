@@ -32,6 +32,7 @@ fn recorded(u: &mut Unstructured<'_>) -> Result<()> {
                     b"vol/",
                     b"hld/",
                     b"evd/",
+                    b"drv/",
                     b"plc/",
                     b"nod/",
                     b"vids",
@@ -75,6 +76,7 @@ fn encoded(r: &Record) -> (Bytes, Bytes) {
         Record::Server(n, r) => (codec::server_key(*n), codec::encode_server(r)),
         Record::Set(v) => (codec::set_key(v.set), codec::encode_view(v)),
         Record::Holders(s, m) => (codec::holders_key(*s), codec::encode_holders(m)),
+        Record::Drive(n, r) => (codec::drive_key(*n), codec::encode_drive(r)),
         Record::Evidence(s, e) => (codec::evidence_key(*s), codec::encode_evidence(e)),
         Record::Volume(v) => (codec::volume_key(v.id), codec::encode_volume(v)),
     }

@@ -1,12 +1,13 @@
 use proptest::prelude::*;
-use rackweave_core::msg::control::VssdLoss;
+use rackweave_core::msg::control::{SlotTable, VssdLoss};
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::request::VolumeLimits;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
 use rackweave_meta::Evidence;
 use rackweave_meta::codec::{
-    AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, encode_evidence, encode_holders, encode_rack,
-    encode_server, encode_view, encode_volume, evidence_key, holders_key, rack_key, server_key, set_key, volume_key,
+    AttachRecord, DriveRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, drive_key, encode_drive,
+    encode_evidence, encode_holders, encode_rack, encode_server, encode_view, encode_volume, evidence_key, holders_key,
+    rack_key, server_key, set_key, volume_key,
 };
 
 fn hex(b: &[u8]) -> String {
@@ -52,6 +53,8 @@ fn golden_vectors() {
     let losses = vec![VssdLoss { slot: 4, records: 3, digest: 0x0e0f }];
     let server = ServerRecord { incarnation: Incarnation(5), nonces: vec![0xaabb], drive: DriveId(0x0c0d), losses };
     let evidence = vec![Evidence { vssd: VssdId(17), drive: DriveId(0x0c0d), lost: 0x0e0f, damaged: true }];
+    let slots = vec![SlotTable { vssd: VssdId(17), set: SetId(2), generation: 0x0304, in_use: true }];
+    let drive = DriveRecord { drive: DriveId(0x0c0d), generation: 7, digest: 0x0102, slots };
     let golden = [
         (rack_key(), encode_rack(&rack), "7261636b", "01020100000000000003000000", Record::Rack(rack)),
         (
@@ -83,6 +86,13 @@ fn golden_vectors() {
             "6576642f00000002",
             "0101110000000d0c0000000000000f0e00000000000001",
             Record::Evidence(SetId(2), evidence),
+        ),
+        (
+            drive_key(NodeId(2)),
+            encode_drive(&drive),
+            "6472762f00000002",
+            "010d0c000000000000070000000000000002010000011100000002000000040301",
+            Record::Drive(NodeId(2), drive),
         ),
         (
             volume_key(VolumeId(7)),
@@ -130,8 +140,8 @@ fn a_key_has_one_form() {
 
 proptest! {
     #[test]
-    fn any_bytes_give_a_record_or_an_error(kind in 0usize..7, n: u32, value: Vec<u8>) {
-        let mut key = [&b"rack"[..], b"srv/", b"set/", b"vol/", b"hld/", b"evd/", b"????"][kind].to_vec();
+    fn any_bytes_give_a_record_or_an_error(kind in 0usize..8, n: u32, value: Vec<u8>) {
+        let mut key = [&b"rack"[..], b"srv/", b"set/", b"vol/", b"hld/", b"evd/", b"drv/", b"????"][kind].to_vec();
         if kind > 0 {
             key.extend_from_slice(&n.to_be_bytes());
         }

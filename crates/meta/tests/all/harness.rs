@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::{VssdLoss, VssdReport};
+use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdReport};
 use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, View, ViewState};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
@@ -46,6 +46,8 @@ pub struct Scripted {
     pub read_only: bool,
     pub drive: DriveId,
     pub losses: Vec<VssdLoss>,
+    pub table: DriveTable,
+    pub drive_refused: Option<DriveRefusal>,
     /// Sends nothing and hears nothing.
     pub silent: bool,
     pub leased_at: Option<Time>,
@@ -88,6 +90,8 @@ impl Rack {
             read_only: false,
             drive: DriveId(0x100 + i as u64),
             losses: Vec::new(),
+            table: DriveTable::default(),
+            drive_refused: None,
             silent: false,
             leased_at: None,
             refused: None,
@@ -179,6 +183,7 @@ impl Rack {
                 s.volumes = volumes;
             }
             Control::ServerRefused { nonce } => s.refused = Some(nonce),
+            Control::DriveRefused { why, .. } => s.drive_refused = Some(why),
             Control::Lease { views: v, .. } => {
                 views = v;
                 s.leased_at = Some(self.now);
@@ -243,6 +248,7 @@ impl Rack {
                 drive: self.servers[i].drive,
                 empty: false,
                 losses: self.servers[i].losses.clone(),
+                table: self.servers[i].table.clone(),
                 vssds,
             },
         );

@@ -1,7 +1,7 @@
-use rackweave_core::msg::control::{VssdLoss, VssdReport};
+use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdReport};
 use rackweave_core::msg::{ALL_WITNESSES, Control, ViewState};
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
-use rackweave_core::{DriveId, Epoch, Incarnation, Layout, SetId, Span};
+use rackweave_core::{DriveId, Epoch, Incarnation, Layout, SetId, Span, VssdId};
 
 use super::harness::{LEASE, Rack, config};
 
@@ -112,6 +112,61 @@ fn a_late_registration_of_an_earlier_life_changes_nothing() {
     let incarnation = r.servers[0].incarnation;
     r.hello(0);
     assert_eq!(r.servers[0].incarnation, incarnation);
+}
+
+#[test]
+fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
+    let mut r = Rack::new(config());
+    let slot = |r: &Rack, i: usize| SlotTable { vssd: r.servers[i].vssd, set: SetId(0), generation: 1, in_use: true };
+    for i in 0..3 {
+        let slots = vec![slot(&r, i)];
+        r.servers[i].table = DriveTable { generation: 1, digest: 5, known: Incarnation(0), slots };
+        r.start(i);
+    }
+    r.run(LEASE);
+    // As the drive says it at its next start: it knows of the life before.
+    let given = r.servers[0].incarnation;
+    let good = DriveTable { generation: 4, known: given, ..r.servers[0].table.clone() };
+    let mut hello = |drive: Option<DriveId>, table: DriveTable| {
+        let was = r.servers[0].drive;
+        (r.servers[0].drive, r.servers[0].table) = (drive.unwrap_or(was), table);
+        r.start(0);
+        r.run(LEASE / 4);
+        r.servers[0].drive = was;
+        (r.servers[0].drive_refused.take(), r.servers[0].incarnation)
+    };
+    let (none, now) = hello(None, good.clone());
+    assert!(none.is_none() && now > given, "{none:?}");
+    let later = DriveTable { generation: 6, known: now, ..good.clone() };
+    let other = DriveId(0x999);
+    let unknown = SlotTable { vssd: VssdId(77), ..good.slots[0] };
+    let refused = [
+        (None, DriveTable { known: Incarnation(now.0 + 1), ..later.clone() }),
+        (Some(other), later.clone()),
+        (None, DriveTable { generation: 3, ..later.clone() }),
+        (None, DriveTable { digest: 6, ..later.clone() }),
+        (None, DriveTable { slots: vec![unknown], ..later.clone() }),
+    ];
+    for round in 0..2 {
+        for (k, (drive, table)) in refused.clone().into_iter().enumerate() {
+            let (why, incarnation) = hello(drive, table);
+            assert_eq!(incarnation, Incarnation(0), "round {round}, {k}: it was taken in");
+            let named = match k {
+                0 => matches!(why, Some(DriveRefusal::StoreOlder { store, .. }) if store == now),
+                1 => matches!(why, Some(DriveRefusal::OtherDrive { found, .. }) if found == other),
+                2 => matches!(why, Some(DriveRefusal::DriveOlder { found: 3, wanted: 4 })),
+                3 => matches!(why, Some(DriveRefusal::Layout)),
+                _ => matches!(why, Some(DriveRefusal::Unknown { vssd: VssdId(77) })),
+            };
+            assert!(named, "round {round}, {k}: {why:?}");
+        }
+    }
+    // A drive that never served may take its place; then the one before may not.
+    let fresh = DriveTable { generation: 1, known: Incarnation(0), ..later.clone() };
+    let (why, life) = hello(Some(other), fresh.clone());
+    assert!(why.is_none() && life > now, "{why:?}");
+    assert!(matches!(hello(None, later).0, Some(DriveRefusal::OtherDrive { wanted, .. }) if wanted == other));
+    assert_eq!(hello(Some(other), DriveTable { known: life, ..fresh }).0, None);
 }
 
 #[test]

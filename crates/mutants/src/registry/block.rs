@@ -7,44 +7,25 @@ const UNITS: &[&str] = &["block"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("block.floor.early", "7", FEW, UNITS, "The floor passes mutations that are not answered.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.retry.new-sequence", "7", FEW, UNITS, "A mutation that is sent again gets another sequence.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.order.none", "8", FEW, UNITS, "Overlapping mutations go out in any order.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.fua.dropped", "12", ONE, UNITS, "FUA writes go out as others.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.flush.one-set", "12", CUTS, UNITS, "A flush goes to the first set only.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.flush.clean", "12", CUTS, UNITS, "A flush skips sets that were written.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.fence.ignored", "14", ONE, UNITS, "A writer that was fenced goes on as if it were not.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.attach.no-fence", "14", ONE, UNITS, "An attach fences one set only.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.attach.keeps-unanswered", "14", ONE, UNITS, "Mutations of the last generation go again under the new one.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.attach.keeps-unflushed", "14", ONE, UNITS, "What was written before another writer came is sent again after a crash of its set.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.resend.none", "11", CUTS, UNITS, "What a set's recovery may have lost is not sent again.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.resend.overwritten", "11", CUTS, UNITS, "What was overwritten meanwhile is sent again.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.resend.flush-at-once", "11", CUTS, UNITS, "A flush does not wait for what is sent again.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.resend.answer-at-once", "11", CUTS, UNITS, "Answers do not wait for what is sent again.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.resend.read-at-once", "11", CUTS, UNITS, "Reads do not wait for what is sent again.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.read.any-try", "11", CUTS, UNITS, "A read is answered by a try from before the recovery.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.unflushed.all-flushed", "11", CUTS, UNITS, "A flush covers what was answered after it was asked for.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.unflushed.keeps-older", "11", CUTS, UNITS, "Contents that were overwritten are kept beside the newer ones.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("block.lost.silent", "11", CUTS, UNITS, "Writes that are lost are not reported.")
-        .open("Not searched for, its crate's tests were not run."),
+    m("block.floor.early", "7", FEW, UNITS, "The floor passes mutations that are not answered."),
+    m("block.retry.new-sequence", "7", FEW, UNITS, "A mutation that is sent again gets another sequence."),
+    m("block.order.none", "8", FEW, UNITS, "Overlapping mutations go out in any order."),
+    m("block.fua.dropped", "12", ONE, UNITS, "FUA writes go out as others."),
+    m("block.flush.one-set", "12", CUTS, UNITS, "A flush goes to the first set only."),
+    m("block.flush.clean", "12", CUTS, UNITS, "A flush skips sets that were written."),
+    m("block.fence.ignored", "14", ONE, UNITS, "A writer that was fenced goes on as if it were not."),
+    m("block.attach.no-fence", "14", ONE, UNITS, "An attach fences one set only.").tested(),
+    m("block.attach.keeps-unanswered", "14", ONE, UNITS, "Mutations of the last generation go again under the new one.").tested(),
+    m("block.attach.keeps-unflushed", "14", ONE, UNITS, "What was written before another writer came is sent again after a crash of its set.").tested(),
+    m("block.resend.none", "11", CUTS, UNITS, "What a set's recovery may have lost is not sent again.").tested(),
+    m("block.resend.overwritten", "11", CUTS, UNITS, "What was overwritten meanwhile is sent again.").tested(),
+    m("block.resend.flush-at-once", "11", CUTS, UNITS, "A flush does not wait for what is sent again.").tested(),
+    m("block.resend.answer-at-once", "11", CUTS, UNITS, "Answers do not wait for what is sent again.").tested(),
+    m("block.resend.read-at-once", "11", CUTS, UNITS, "Reads do not wait for what is sent again.").tested(),
+    m("block.read.any-try", "11", CUTS, UNITS, "A read is answered by a try from before the recovery.").tested(),
+    m("block.unflushed.all-flushed", "11", CUTS, UNITS, "A flush covers what was answered after it was asked for.").tested(),
+    m("block.unflushed.keeps-older", "11", CUTS, UNITS, "Contents that were overwritten are kept beside the newer ones.").tested(),
+    m("block.lost.silent", "11", CUTS, UNITS, "Writes that are lost are not reported.").tested(),
     m("block.map.older", "1", ONE, UNITS, "An older map of the rack counts.")
         .open("Not searched for, its crate's tests were not run."),
     m("block.reply.any-message", "7", ONE, UNITS, "The answer to an earlier message in a slot counts for the present one.")

@@ -1,4 +1,4 @@
-//! Mutants of the simulated rack's clocks.
+//! Mutants of a process in the rack: clocks of the simulation, incarnations, memory.
 
 use super::plans::*;
 use super::{Mutant, m};
@@ -10,5 +10,9 @@ pub const MUTANTS: &[Mutant] = &[
     m("rack.budget.unbounded", "33", &[], &["rack"], "Connections get more memory than their process has for them.")
         .open("Not searched for, its crate's tests were not run."),
     m("rack.budget.unfair", "33", &[], &["rack"], "A connection that waits for memory is overtaken by others.")
+        .open("Not searched for, its crate's tests were not run."),
+    m("rack.incarnation.not-durable", "32", &[], &["rack"], "A process begins an incarnation that it has not written down.")
+        .open("Not searched for, its crate's tests were not run."),
+    m("rack.incarnation.below-newest", "32", &[], &["rack"], "An incarnation may be below one that peers remember.")
         .open("Not searched for, its crate's tests were not run."),
 ];

@@ -21,43 +21,35 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.recovery.hide", "11", CUTS, UNITS, "Does not tell clients that the set recovered whole."),
     m("replica.flush.early", "12", ONE, UNITS, "Answers another member's flush before anything is synced.").tested(),
     m("replica.fua.member-acknowledges-early", "12", ONE, UNITS, "A member acknowledges an FUA write before it is durable there.").tested(),
-    m("replica.fua.coordinator-not-durable", "12", SINGLE, UNITS, "The coordinator answers an FUA write or flush before it is durable with itself.").tested(),
+    m("replica.fua.coordinator-not-durable", "12", SINGLE, UNITS, "The coordinator answers an FUA write or flush before it is durable with itself."),
     m("replica.fence.admit-older", "14", ONE, UNITS, "Admits a mutation of a writer that was fenced."),
     m("replica.fence.retry-older", "14", FEW, UNITS, "Retries a partial write of a writer that was fenced meanwhile.")
-        .open("50 plans of its kinds pass, its crate's tests pass."),
+        .open("80 plans of its kinds pass, its crate's tests pass."),
     m("replica.fence.unsettled", "14", ONE, UNITS, "Acknowledges a fence while writes of the older writer are under way.").tested(),
     m("replica.fence.attach-older", "14", ONE, UNITS, "Answers an older attach as if it were the newest.").tested(),
     m("replica.replay.skip", "Hermes", CRASHES, UNITS, "Replays nothing; at an epoch change takes unvalidated writes of departed coordinators as valid."),
     m("replica.compare.skip", "scrub", ONE, UNITS, "Compares what was scrubbed with no other member.").tested(),
-    m("replica.recovery.serve", "6", CUTS, UNITS, "Serves while the set recovers.")
-        .open("50 plans of its kinds pass, its crate's tests pass."),
+    m("replica.recovery.serve", "6", CUTS, UNITS, "Serves while the set recovers.").tested(),
     m("replica.failure.serve", "12", ONE, UNITS, "Serves though its device failed."),
     m("replica.failure.acknowledge", "12", ONE, UNITS, "Acknowledges invalidations though its device failed.").tested(),
     m("replica.epoch.any-peer", "1", ONE, UNITS, "Takes messages of members that are stamped with another epoch."),
     m("replica.epoch.unanswered", "1", RACKS, UNITS, "Does not tell who is in an older epoch the current one."),
     m("replica.incarnation.any-peer", "1", ONE, UNITS, "Takes messages of a member's earlier life.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.view.other-life", "1", ONE, UNITS, "Takes the role that a view gives to an earlier life of this server.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.view.keeps-credit", "9", ONE, UNITS, "Credit of the last epoch counts in the next.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
+        .open("40 plans of its kinds pass, its crate's tests pass."),
+    m("replica.view.other-life", "1", ONE, UNITS, "Takes the role that a view gives to an earlier life of this server."),
+    m("replica.view.keeps-credit", "9", ONE, UNITS, "Credit of the last epoch counts in the next.").tested(),
     m("replica.view.keeps-round", "1", ONE, UNITS, "Acknowledgements of the last epoch count in the next: only those still missing are asked again."),
     m("replica.flush.no-restart", "12", CUTS, UNITS, "An epoch change does not restart a flush.")
-        .open("50 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.view.keeps-persists", "12", ONE, UNITS, "What is persisted for members of the last epoch is acknowledged in the next.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.shadow.keeps-dedup", "3", ONE, UNITS, "A shadow keeps the mutations that it knew before it was one.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
+        .open("80 plans of its kinds pass, its crate's tests pass."),
+    m("replica.view.keeps-persists", "12", ONE, UNITS, "What is persisted for members of the last epoch is acknowledged in the next."),
+    m("replica.shadow.keeps-dedup", "3", ONE, UNITS, "A shadow keeps the mutations that it knew before it was one.").tested(),
     m("replica.recovery.keeps-doubt", "7", CUTS, UNITS, "A recovery keeps mutations of which something is in doubt as executed.")
-        .open("50 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.shadow.keeps-unresolved", "3", ONE, UNITS, "A shadow keeps what was unresolved before it was one, and replays it.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.judge.older-than-range", "10", ONE, UNITS, "Accepts a block older than a range record over it that is under way.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
+        .open("80 plans of its kinds pass, its crate's tests pass."),
+    m("replica.shadow.keeps-unresolved", "3", ONE, UNITS, "A shadow keeps what was unresolved before it was one, and replays it.").tested(),
+    m("replica.judge.older-than-range", "10", ONE, UNITS, "Accepts a block older than a range record over it that is under way.").tested(),
     m("replica.judge.rmw-under-range", "8", FEW, UNITS, "Accepts a partial write made from what a range record under way covers.")
-        .open("50 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.judge.rmw-loser", "8", FEW, UNITS, "Acknowledges a partial write that lost to a concurrent update.")
-        .open("50 plans of its kinds pass, its crate's tests were not run."),
+        .open("50 plans of its kinds pass, its crate's tests pass."),
+    m("replica.judge.rmw-loser", "8", FEW, UNITS, "Acknowledges a partial write that lost to a concurrent update.").tested(),
     m("replica.judge.rmw-same-base", "8", FEW, UNITS, "Refuses no read-modify-write made from an older base than a write under way.")
         .open("50 plans of its kinds pass, its crate's tests were not run."),
     m("replica.judge.older", "Hermes", ONE, UNITS, "Accepts a block older than the one it holds.")

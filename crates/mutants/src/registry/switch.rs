@@ -9,38 +9,21 @@ const UNITS: &[&str] = &["switch"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("switch.gc.older-sequence", "16", ONE, UNITS, "Applies a gc_op older than the last.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.far.older-sequence", "16", &[TwoRacks, NoisyRacks], UNITS, "Believes the other rack's switch though something newer is known.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.gc.soft-always", "15", ONE, UNITS, "A soft request is accepted whoever collects.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.gc.equal-anew", "16", ONE, UNITS, "A repeated gc_op is judged anew.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.gc.foreign", "16", RACKS, UNITS, "Obeys a gc_op of a server that does not have the vSSD.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.gc.older-life", "16", ONE, UNITS, "Obeys a gc_op of an earlier life.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.start.no-guard", "17", ONE, UNITS, "A switch that restarted accepts before servers have announced their state.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.bits.never-expire", "16", ONE, UNITS, "Bits of a silent server stay.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.bits.half", "16", ONE, UNITS, "Only one of the two bits is written.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.row.older", "5", ONE, UNITS, "An older announcement of a row counts.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.row.delete-newer", "5", MOVES, UNITS, "A row of a later life is deleted by an earlier one.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.life.keeps-state", "16", ONE, UNITS, "A new life of a server collects as the last one did.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.life.keeps-readable", "3", CHOSEN, UNITS, "A new life of a server is readable before its row says so.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.writer.older-generation", "5a", &[], UNITS, "Follows the tables' writer of an older generation.")
-        .open("Its crate's tests were not run."),
-    m("switch.writer.gap", "5a", &[], UNITS, "Takes a change though one before it is missing.")
-        .open("Its crate's tests were not run."),
-    m("switch.far.own-rows", "16", RACKS, UNITS, "Believes the other rack's switch about its own rack's vSSDs.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("switch.far.untold", "16", RACKS, UNITS, "Does not tell the other rack's switch what it was told.")
-        .open("Not searched for, its crate's tests were not run."),
+    m("switch.gc.older-sequence", "16", ONE, UNITS, "Applies a gc_op older than the last."),
+    m("switch.far.older-sequence", "16", &[TwoRacks, NoisyRacks], UNITS, "Believes the other rack's switch though something newer is known."),
+    m("switch.gc.soft-always", "15", ONE, UNITS, "A soft request is accepted whoever collects."),
+    m("switch.gc.equal-anew", "16", ONE, UNITS, "A repeated gc_op is judged anew.").tested(),
+    m("switch.gc.foreign", "16", RACKS, UNITS, "Obeys a gc_op of a server that does not have the vSSD.").tested(),
+    m("switch.gc.older-life", "16", ONE, UNITS, "Obeys a gc_op of an earlier life.").tested(),
+    m("switch.start.no-guard", "17", ONE, UNITS, "A switch that restarted accepts before servers have announced their state.").tested(),
+    m("switch.bits.never-expire", "16", ONE, UNITS, "Bits of a silent server stay.").tested(),
+    m("switch.bits.half", "16", ONE, UNITS, "Only one of the two bits is written."),
+    m("switch.row.older", "5", ONE, UNITS, "An older announcement of a row counts.").tested(),
+    m("switch.row.delete-newer", "5", MOVES, UNITS, "A row of a later life is deleted by an earlier one.").tested(),
+    m("switch.life.keeps-state", "16", ONE, UNITS, "A new life of a server collects as the last one did."),
+    m("switch.life.keeps-readable", "3", CHOSEN, UNITS, "A new life of a server is readable before its row says so.").tested(),
+    m("switch.writer.older-generation", "5a", &[], UNITS, "Follows the tables' writer of an older generation.").tested(),
+    m("switch.writer.gap", "5a", &[], UNITS, "Takes a change though one before it is missing.").tested(),
+    m("switch.far.own-rows", "16", RACKS, UNITS, "Believes the other rack's switch about its own rack's vSSDs.").tested(),
+    m("switch.far.untold", "16", RACKS, UNITS, "Does not tell the other rack's switch what it was told."),
 ];

@@ -1,10 +1,16 @@
 //! The search behind the check of one sector: is there an order of its operations that explains every answer?
 //!
-//! Wing and Gong's search done forwards: the set of possible states of the sector is carried from event to event. A
+//! Wing and Gong's search (as Lowe's, with a memory of states that led nowhere): from event to event one possible state of
+//! the sector, the others when that fails. So a history that is right needs as much memory as it is long, whatever could have
+//! happened, and every one is decided; what is remembered of failures is bounded, and saves only time. A
 //! state is the value, which pending operations have taken effect, and (where all replicas of the set crashed at some
 //! time) the values the sector went through since the last completed flush: a crash may put back any of them. An answered
 //! write that a crash undid may come back, as its client sends it again, until the sector is written anew; and by the
-//! client's next completed flush it must have.
+//! client's next completed flush it must have. After the last crash the values before count for nothing.
+//!
+//! *The order of the search* makes the difference between a few steps and millions where many writes are pending. A pending
+//! operation takes effect only when an answer, a crash or a fence asks for it. Of a write whose value is read later on, those
+//! that will be answered by then, and could only hide it, go before it, the one that is read last as the last.
 //!
 //! Writes that are never answered multiply the states, as each may take effect at any later time or never. Two things are
 //! left out of them, neither of which changes what is refused:
@@ -17,13 +23,15 @@
 //!   neither is ever answered, and the same fences end both. So the one called first goes first.
 
 use rackweave_core::map::{Map, Set, map, set};
+use rackweave_core::rng::mix64;
 
 use crate::check::history::{OpId, SectorEvent, What};
 
-/// Operations pending on one sector at once; the workload keeps fewer, and unanswered ones end with the next fence.
-const PENDING_MAX: usize = 64;
-/// States carried at once, some 400 bytes each. Histories of the fault search need a few dozen, one in thousands half a million.
-const STATES_MAX: usize = 1_000_000;
+/// Operations pending on one sector at once: clients keep a few dozen, and unanswered ones end with the next fence, or when
+/// nobody can see them any more.
+const PENDING_MAX: usize = 128;
+/// States remembered that led nowhere, 16 bytes each. Beyond, they are forgotten and may be looked at again.
+const FAILED_MAX: usize = 2_000_000;
 
 /// Why a sector's history is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,15 +42,13 @@ pub enum SearchError {
     Unflushed { op: OpId },
     #[error("more than {PENDING_MAX} operations pending at once")]
     TooManyPending,
-    #[error("more than {STATES_MAX} possible states")]
-    TooManyStates,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     value: u64,
     /// Pending operations that have taken effect, a bit a slot.
-    done: u64,
+    done: u128,
     /// Values since the last completed flush, newest last.
     past: Vec<Past>,
     /// (flush, how much of `past` it covers when it completes).
@@ -51,7 +57,32 @@ struct State {
     lost: Option<OpId>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+impl State {
+    /// Two independent sums: of all states ever looked at no two different ones have the same.
+    fn sum(&self, event: usize) -> u128 {
+        let mut sums = [event as u64, !(event as u64)];
+        let mut add = |n: u64| sums = [mix64(sums[0] ^ n), mix64(sums[1].wrapping_add(n).rotate_left(23))];
+        [self.value, self.done as u64, (self.done >> 64) as u64, self.lost.map_or(u64::MAX, |op| u64::from(op.0))]
+            .into_iter()
+            .for_each(&mut add);
+        add((self.past.len() as u64) << 32 | self.marks.len() as u64);
+        for p in &self.past {
+            add(p.value);
+            add(u64::from(p.op.0) << 8 | u64::from(p.slot));
+        }
+        for m in &self.marks {
+            add(u64::from(m.0.0) << 16 | u64::from(m.1));
+        }
+        u128::from(sums[0]) << 64 | u128::from(sums[1])
+    }
+    /// The slots are somebody else's from now on.
+    fn release(&mut self, slots: u128) {
+        self.done &= !slots;
+        self.past.iter_mut().filter(|p| p.slot != NONE && slots >> p.slot & 1 == 1).for_each(|p| p.slot = NONE);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Past {
     value: u64,
     /// The slot of the write that made it, while that waits for its answer; else `NONE`.
@@ -74,6 +105,8 @@ struct Written {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
+    /// Its number, and the bit of it.
+    at: u8,
     op: OpId,
     value: u64,
     write: bool,
@@ -81,296 +114,354 @@ struct Slot {
     came: Option<u64>,
     fua: bool,
     attach: u32,
+    /// The last answer with its value.
+    seen: u64,
     /// Unanswered, it takes effect no later.
     until: u64,
     /// Fenced: what has not taken effect will not.
     closed: bool,
 }
 
+/// An event, and what every state has in common there.
+#[derive(Debug)]
+struct Step {
+    what: What,
+    now: u64,
+    /// Pending then, one that is answered by the event included, but not one that it calls.
+    pending: Vec<Slot>,
+    /// Slots that are free afterwards.
+    freed: u128,
+    /// The newest generation attached before.
+    attach: u32,
+    /// A crash is still to come: the past counts.
+    past: bool,
+}
+
 /// Reused between sectors.
 pub(super) struct Search {
-    states: Vec<State>,
-    next: Vec<State>,
-    seen: Set<State>,
-    slots: [Option<Slot>; PENDING_MAX],
-    /// The sector's set crashed at some time: `past` is kept.
-    crashes: bool,
+    steps: Vec<Step>,
+    /// Still to be looked at: what must come last first.
+    open: Vec<(usize, State)>,
+    failed: Set<u128>,
     /// Writes that are answered at some time.
     written: Map<OpId, Written>,
-    /// The newest generation attached.
-    attach: u32,
-    /// When the present event was recorded.
-    now: u64,
+    /// Of each value, when it was last asked for and when last written.
+    values: Map<u64, (u64, u64)>,
     /// Nothing is left out.
     plain: bool,
 }
 
 impl Search {
     pub fn new(plain: bool) -> Search {
-        Search {
-            states: Vec::new(),
-            next: Vec::new(),
-            seen: set(),
-            slots: [None; PENDING_MAX],
-            crashes: false,
-            written: map(),
-            attach: 0,
-            now: 0,
-            plain,
-        }
+        Search { steps: Vec::new(), open: Vec::new(), failed: set(), written: map(), values: map(), plain }
     }
 
     /// Checks one sector, which begins as zeroes. The error names the place of the event that failed.
     pub fn run(&mut self, events: &[SectorEvent]) -> Result<(), (usize, SearchError)> {
-        self.slots = [None; PENDING_MAX];
-        self.crashes = events.iter().any(|e| matches!(e.what, What::Crash { .. }));
-        self.states.clear();
+        self.lay_out(events)?;
+        self.open.clear();
+        self.failed.clear();
+        let crashes = self.steps.first().is_some_and(|s| s.past);
+        let past = if crashes { vec![Past { value: 0, slot: NONE, op: NO_OP }] } else { Vec::new() };
+        self.open.push((0, State { value: 0, done: 0, past, marks: Vec::new(), lost: None }));
+        let mut furthest = 0;
+        while let Some((at, state)) = self.open.pop() {
+            furthest = furthest.max(at);
+            if at == self.steps.len() {
+                return Ok(());
+            }
+            let from = self.open.len();
+            self.successors(at, state);
+            // The best was found first, and is to be on top.
+            self.open[from..].reverse();
+        }
+        let reason = match self.steps[furthest].what {
+            What::Answer { op } => SearchError::Unexplained { op },
+            What::FlushAnswer { op, .. } => SearchError::Unflushed { op },
+            ref other => unreachable!("every state gets past {other:?}"),
+        };
+        Err((furthest, reason))
+    }
+
+    /// Slots, generations and what is yet to come, the same whatever order is tried.
+    fn lay_out(&mut self, events: &[SectorEvent]) -> Result<(), (usize, SearchError)> {
+        self.steps.clear();
         self.written.clear();
-        self.attach = 0;
-        let past = if self.crashes { vec![Past { value: 0, slot: NONE, op: NO_OP }] } else { Vec::new() };
-        self.states.push(State { value: 0, done: 0, past, marks: Vec::new(), lost: None });
+        self.values.clear();
+        let last_crash = events.iter().rposition(|e| matches!(e.what, What::Crash { .. }));
+        let mut pending: Vec<Slot> = Vec::new();
+        let mut attach = 0;
         for (i, e) in events.iter().enumerate() {
-            self.now = e.at;
-            self.event(e).map_err(|r| (i, r))?;
-            if self.states.len() > STATES_MAX {
-                return Err((i, SearchError::TooManyStates));
-            }
-        }
-        Ok(())
-    }
-
-    fn event(&mut self, e: &SectorEvent) -> Result<(), SearchError> {
-        match e.what {
-            What::Write { op, value, attach, client, answered, came, fua, until } => {
-                if let Some(answered) = answered.filter(|_| self.crashes) {
-                    self.written.insert(op, Written { value, client, attach, answered });
+            let past = last_crash.is_some_and(|c| i <= c || self.plain);
+            let mut step = Step { what: e.what, now: e.at, pending: pending.clone(), freed: 0, attach, past };
+            match e.what {
+                What::Write { op, value, attach, client, answered, came, fua, until } => {
+                    if let Some(answered) = answered.filter(|_| last_crash.is_some()) {
+                        self.written.insert(op, Written { value, client, attach, answered });
+                    }
+                    self.values.entry(value).or_default().1 = e.at;
+                    let seen = until;
+                    let until = if answered.is_some() { u64::MAX } else { until };
+                    let (at, write, closed) = (0, true, false);
+                    let s = Slot { at, op, value, write, answered, came, fua, attach, seen, until, closed };
+                    step.freed = call(&mut pending, s, e.at).map_err(|r| (i, r))?;
                 }
-                let until = if answered.is_some() { u64::MAX } else { until };
-                self.call(Slot { op, value, write: true, answered, came, fua, attach, until, closed: false })
-            }
-            What::Read { op, value } => {
-                let (answered, attach, until, closed) = (Some(0), 0, u64::MAX, false);
-                self.call(Slot { op, value, write: false, answered, came: answered, fua: false, attach, until, closed })
-            }
-            What::Answer { op } => self.answer(op),
-            What::FlushCall { op } => {
-                self.states.iter_mut().for_each(|s| s.marks.push((op, s.past.len() as u16 - 1)));
-                Ok(())
-            }
-            What::FlushAnswer { op, client, called } => self.flushed(op, client, called),
-            What::FlushFailed { op, client, at } => self.flush_failed(op, client, at),
-            What::Crash { silent, held } => self.crash(silent, held),
-            What::Fence { attach } => self.fence(attach),
-        }
-    }
-
-    fn call(&mut self, slot: Slot) -> Result<(), SearchError> {
-        let free = self.slots.iter_mut().find(|s| s.is_none()).ok_or(SearchError::TooManyPending)?;
-        *free = Some(slot);
-        Ok(())
-    }
-
-    /// Keeps the states in which `op` has taken effect, letting other pending ones go first.
-    fn answer(&mut self, op: OpId) -> Result<(), SearchError> {
-        let Some(i) = self.slots.iter().position(|s| s.is_some_and(|s| s.op == op)) else { return Ok(()) };
-        let slot = self.slots[i].expect("found");
-        self.expand(Some(i))?;
-        self.states.retain(|s| s.done >> i & 1 == 1);
-        if self.states.is_empty() {
-            return Err(SearchError::Unexplained { op });
-        }
-        for s in &mut self.states {
-            s.done &= !(1 << i);
-            if slot.fua
-                && let Some(p) = s.past.iter().position(|p| p.slot == i as u8)
-            {
-                drop_past(s, p);
-            }
-            s.past.iter_mut().filter(|p| p.slot == i as u8).for_each(|p| p.slot = NONE);
-        }
-        self.slots[i] = None;
-        self.dedup();
-        Ok(())
-    }
-
-    /// Adds every state reachable by letting pending operations take effect; `until`: not beyond that one's effect.
-    fn expand(&mut self, until: Option<usize>) -> Result<(), SearchError> {
-        self.seen.clear();
-        self.next.clear();
-        self.seen.extend(self.states.iter().cloned());
-        while let Some(s) = self.states.pop() {
-            let finished = until.is_some_and(|i| s.done >> i & 1 == 1);
-            if !finished {
-                if let Some(after) = self.comes_back(&s)
-                    && self.seen.insert(after.clone())
-                {
-                    self.states.push(after);
+                What::Read { op, value } => {
+                    self.values.entry(value).or_default().0 = e.at;
+                    let (answered, came, until) = (Some(0), Some(0), u64::MAX);
+                    let (at, write, fua, attach, seen, closed) = (0, false, false, 0, 0, false);
+                    let s = Slot { at, op, value, write, answered, came, fua, attach, seen, until, closed };
+                    step.freed = call(&mut pending, s, e.at).map_err(|r| (i, r))?;
                 }
-                for (i, slot) in self.slots.iter().enumerate() {
-                    let may = |p: &Slot| !p.closed && (self.plain || p.until >= self.now) && s.done >> i & 1 == 0;
-                    let Some(slot) = slot.filter(|p| may(p) && !self.another_first(&s, p)) else { continue };
-                    let Some(after) = take_effect(&s, i, &slot, self.now, self.crashes) else { continue };
-                    if self.seen.insert(after.clone()) {
-                        self.states.push(after);
+                What::Answer { op } => {
+                    if let Some(at) = pending.iter().position(|s| s.op == op) {
+                        step.freed = 1 << pending.remove(at).at;
                     }
                 }
-                if self.seen.len() > STATES_MAX {
-                    return Err(SearchError::TooManyStates);
+                What::Fence { attach: newest } => {
+                    attach = attach.max(newest);
+                    for s in pending.iter_mut().filter(|s| s.write && s.attach < newest) {
+                        s.closed = true;
+                        step.freed |= if s.answered.is_none() { 1 << s.at } else { 0 };
+                    }
+                    pending.retain(|s| step.freed >> s.at & 1 == 0);
+                }
+                _ => {}
+            }
+            self.steps.push(step);
+        }
+        Ok(())
+    }
+
+    /// Adds the states that may follow, the likeliest first.
+    fn successors(&mut self, at: usize, s: State) {
+        let step = &self.steps[at];
+        let owes = |client: u32, before: u64| {
+            let owed = |op: &OpId| self.written.get(op).is_some_and(|w| w.client == client && w.answered < before);
+            s.lost.as_ref().is_some_and(owed)
+        };
+        match step.what {
+            What::Answer { op } => {
+                match step.pending.iter().find(|p| p.op == op).copied() {
+                    Some(slot) if s.done >> slot.at & 1 == 0 => self.take_effects(at, &s, Some(slot)),
+                    slot => self.answer(at, s, slot),
+                };
+            }
+            What::FlushAnswer { client, called, .. } if owes(client, called) => self.take_effects(at, &s, None),
+            What::FlushFailed { op, client, at: told } => {
+                let owed = owes(client, told);
+                let mut after = s.clone();
+                after.marks.retain(|m| m.0 != op);
+                after.lost = after.lost.filter(|_| !owed);
+                self.go_on(at + 1, after);
+                if owed {
+                    self.take_effects(at, &s, None);
                 }
             }
-            if finished || until.is_none() {
-                self.next.push(s);
+            What::FlushAnswer { op, client, called } => {
+                let mut s = s;
+                self.flushed(&mut s, op, client, called);
+                self.go_on(at + 1, s);
+            }
+            What::FlushCall { op } => {
+                let mut s = s;
+                if let Some(last) = s.past.len().checked_sub(1).filter(|_| step.past) {
+                    s.marks.push((op, last as u16));
+                }
+                self.go_on(at + 1, s);
+            }
+            What::Crash { silent, held } => {
+                self.crash(at, &s, silent, held);
+                self.take_effects(at, &s, None);
+            }
+            What::Fence { attach } => {
+                let must = |p: &&Slot| p.write && p.attach < attach && p.answered.is_some() && s.done >> p.at & 1 == 0;
+                let old = step.pending.iter().any(|p| p.write && p.attach < attach && !p.closed);
+                let first = step.pending.iter().filter(|p| !p.closed).find(must).copied();
+                let (expands, freed) = (old || s.lost.is_some(), step.freed);
+                if first.is_some() {
+                    self.take_effects(at, &s, first);
+                }
+                let mut after = s.clone();
+                after.release(freed);
+                self.go_on(at + 1, after);
+                if expands && first.is_none() {
+                    self.take_effects(at, &s, None);
+                }
+            }
+            What::Write { .. } | What::Read { .. } => {
+                let freed = step.freed;
+                let mut s = s;
+                s.release(freed);
+                self.go_on(at + 1, s);
             }
         }
-        std::mem::swap(&mut self.states, &mut self.next);
-        Ok(())
+    }
+
+    fn go_on(&mut self, at: usize, mut s: State) {
+        if !self.steps.get(at).is_some_and(|step| step.past) {
+            s.past.clear();
+            s.marks.clear();
+        }
+        if self.failed.len() >= FAILED_MAX {
+            self.failed.clear();
+        }
+        // What is still open under it has the same end.
+        if self.failed.insert(s.sum(at)) {
+            self.open.push((at, s));
+        }
+    }
+
+    /// The operation has taken effect, and is answered.
+    fn answer(&mut self, at: usize, mut s: State, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            if slot.fua
+                && let Some(p) = s.past.iter().position(|p| p.slot == slot.at)
+            {
+                drop_past(&mut s, p);
+            }
+            s.release(1 << slot.at);
+        }
+        self.go_on(at + 1, s);
+    }
+
+    /// Every state in which one more pending operation has taken effect; `wanted`: so that this one may.
+    fn take_effects(&mut self, at: usize, s: &State, wanted: Option<Slot>) {
+        let step = &self.steps[at];
+        let may = |p: &&Slot| {
+            !p.closed
+                && (self.plain || p.until >= step.now)
+                && s.done >> p.at & 1 == 0
+                && !self.another_first(step, s, p)
+        };
+        let mut able: Vec<Slot> = step.pending.iter().filter(may).copied().collect();
+        // The write that a read waits for.
+        let made = |p: &&Slot| wanted.is_some_and(|w| !w.write && s.value != w.value && p.write && p.value == w.value);
+        let wanted = able.iter().find(made).copied().or(wanted);
+        if let Some(w) = wanted {
+            let hides = |p: &Slot| p.write && p.op != w.op && w.write && p.answered.is_some_and(|a| a < w.seen);
+            able.sort_by_key(|p| match hides(p) {
+                true => (0, p.seen, p.op),
+                false => (if p.op == w.op { 1 } else { 2 }, p.seen, p.op),
+            });
+        }
+        let (past, now) = (step.past, step.now);
+        let back = self.comes_back(step, s);
+        let hidden = !self.plain && self.read_for_ever(step, s);
+        for slot in able.into_iter().filter(|p| !(hidden && p.write && p.value != s.value)) {
+            if let Some(after) = take_effect(s, &slot, now, past) {
+                self.go_on(at, after);
+            }
+        }
+        if let Some(after) = back {
+            self.go_on(at, after);
+        }
+    }
+
+    /// The value will be read, and once overwritten nothing brings it back.
+    fn read_for_ever(&self, step: &Step, s: &State) -> bool {
+        let (read, written) = self.values.get(&s.value).copied().unwrap_or_default();
+        let pending = |p: &Slot| p.write && p.value == s.value && s.done >> p.at & 1 == 0;
+        let asked = |p: &Slot| !p.write && p.value == s.value && s.done >> p.at & 1 == 0;
+        let lost = s.lost.and_then(|op| self.written.get(&op)).is_some_and(|w| w.value == s.value);
+        (read > step.now || step.pending.iter().any(asked))
+            && written <= step.now
+            && !step.past
+            && !lost
+            && !step.pending.iter().any(pending)
     }
 
     /// One alike, called before, has not taken effect.
-    fn another_first(&self, s: &State, slot: &Slot) -> bool {
+    fn another_first(&self, step: &Step, s: &State, slot: &Slot) -> bool {
         let alike = |o: &Slot| (o.value, o.attach) == (slot.value, slot.attach) && o.op < slot.op && !o.closed;
         let unanswered = |o: &Slot| o.write && o.answered.is_none();
-        let waits = |(i, o): (usize, &Option<Slot>)| {
-            s.done >> i & 1 == 0 && o.as_ref().is_some_and(|o| unanswered(o) && alike(o))
-        };
-        !self.plain && unanswered(slot) && self.slots.iter().enumerate().any(waits)
+        let waits = |o: &Slot| s.done >> o.at & 1 == 0 && unanswered(o) && alike(o);
+        !self.plain && unanswered(slot) && step.pending.iter().any(waits)
     }
 
     /// Every replica is down: the sector may be any value since the last completed flush. Writes that are undone and
     /// still wait for their answer must take effect again, unless the answer was on its way already. `held`: what was
     /// answered is not undone.
-    fn crash(&mut self, silent: u64, held: bool) -> Result<(), SearchError> {
-        self.expand(None)?;
-        self.next.clear();
-        let on_its_way = |s: &Option<Slot>| s.is_some_and(|s| !s.fua && s.came.is_some_and(|at| at < silent));
-        let sent = self.slots.iter().enumerate().filter(|(_, s)| on_its_way(s)).fold(0u64, |m, (i, _)| m | 1 << i);
-        for s in &self.states {
-            for keep in 0..s.past.len() {
-                let gone = &s.past[keep + 1..];
-                let waits = |p: &&Past| p.slot != NONE;
-                if held && !gone.iter().all(|p| waits(&p)) {
-                    continue;
-                }
-                let undone = gone.iter().filter(waits).fold(0u64, |m, p| m | 1 << p.slot);
-                let owed = |p: &&Past| p.slot == NONE && p.op != NO_OP;
-                let lost = gone.iter().rev().find(owed).map(|p| p.op).or(s.lost);
-                let marks = s.marks.iter().map(|m| (m.0, m.1.min(keep as u16))).collect();
-                // What survived may not be on flash yet: without a flush another crash may go back further.
-                let past = s.past[..=keep].to_vec();
-                let after = State { value: s.past[keep].value, done: s.done & !undone, past, marks, lost };
-                if undone & sent != 0 && !held {
-                    let owed = |p: &&Past| if p.slot == NONE { p.op != NO_OP } else { sent >> p.slot & 1 == 1 };
-                    let lost = gone.iter().rev().find(owed).map(|p| p.op);
-                    self.next.push(State { done: s.done & !(undone & !sent), lost, ..after.clone() });
-                }
-                self.next.push(after);
-            }
-        }
-        std::mem::swap(&mut self.states, &mut self.next);
-        self.dedup();
-        Ok(())
-    }
-
-    fn fence(&mut self, attach: u32) -> Result<(), SearchError> {
-        let old = |s: &Slot| s.write && s.attach < attach && !s.closed;
-        let undone = self.states.iter().any(|s| s.lost.is_some());
-        if !undone && !self.slots.iter().flatten().any(old) {
-            self.attach = self.attach.max(attach);
-            return Ok(());
-        }
-        self.expand(None)?;
-        self.attach = self.attach.max(attach);
-        for i in 0..PENDING_MAX {
-            let Some(slot) = &mut self.slots[i] else { continue };
-            if !old(slot) {
+    fn crash(&mut self, at: usize, s: &State, silent: u64, held: bool) {
+        let on_its_way = |s: &&Slot| !s.fua && s.came.is_some_and(|at| at < silent);
+        let sent = self.steps[at].pending.iter().filter(on_its_way).fold(0u128, |m, s| m | 1 << s.at);
+        for keep in (0..s.past.len()).rev() {
+            let gone = &s.past[keep + 1..];
+            let waits = |p: &&Past| p.slot != NONE;
+            if held && !gone.iter().all(|p| waits(&p)) {
                 continue;
             }
-            slot.closed = true;
-            if slot.answered.is_none() {
-                self.slots[i] = None;
-                for s in &mut self.states {
-                    s.done &= !(1 << i);
-                    s.past.iter_mut().filter(|p| p.slot == i as u8).for_each(|p| p.slot = NONE);
-                }
+            let undone = gone.iter().filter(waits).fold(0u128, |m, p| m | 1 << p.slot);
+            let owed = |p: &&Past| p.slot == NONE && p.op != NO_OP;
+            let lost = gone.iter().rev().find(owed).map(|p| p.op).or(s.lost);
+            let marks = s.marks.iter().map(|m| (m.0, m.1.min(keep as u16))).collect();
+            // What survived may not be on flash yet: without a flush another crash may go back further.
+            let past = s.past[..=keep].to_vec();
+            let after = State { value: s.past[keep].value, done: s.done & !undone, past, marks, lost };
+            if undone & sent != 0 && !held {
+                let owed = |p: &&Past| if p.slot == NONE { p.op != NO_OP } else { sent >> p.slot & 1 == 1 };
+                let lost = gone.iter().rev().find(owed).map(|p| p.op);
+                self.go_on(at + 1, State { done: s.done & !(undone & !sent), lost, ..after.clone() });
             }
+            self.go_on(at + 1, after);
         }
-        self.dedup();
-        Ok(())
     }
 
     /// An undone write is there again: its client sent it once more.
-    fn comes_back(&self, s: &State) -> Option<State> {
+    fn comes_back(&self, step: &Step, s: &State) -> Option<State> {
         let op = s.lost?;
-        let w = self.written.get(&op).filter(|w| w.attach >= self.attach)?;
+        let w = self.written.get(&op).filter(|w| w.attach >= step.attach)?;
         let mut after = s.clone();
         after.value = w.value;
-        after.past.push(Past { value: w.value, slot: NONE, op });
+        if step.past {
+            after.past.push(Past { value: w.value, slot: NONE, op });
+        }
         after.lost = None;
         Some(after)
     }
 
     /// What `client` was answered before it asked is there for good, crash or not.
-    fn flushed(&mut self, op: OpId, client: u32, called: u64) -> Result<(), SearchError> {
-        let owes = |s: &Search, op: OpId| s.written.get(&op).is_some_and(|w| w.client == client && w.answered < called);
-        if self.states.iter().any(|s| s.lost.is_some_and(|op| owes(self, op))) {
-            self.expand(None)?;
-            let mut states = std::mem::take(&mut self.states);
-            states.retain(|s| !s.lost.is_some_and(|op| owes(self, op)));
-            self.states = states;
-            if self.states.is_empty() {
-                return Err(SearchError::Unflushed { op });
-            }
-        }
-        let written = &self.written;
-        let covered =
-            |p: &Past| p.slot == NONE && written.get(&p.op).is_some_and(|w| w.client == client && w.answered < called);
-        for s in &mut self.states {
-            let own = s.past.iter().rposition(covered).unwrap_or(0);
-            flush_done(s, op, own);
-        }
-        self.dedup();
-        Ok(())
-    }
-
-    /// The client was told that what it wrote may be lost, and sends nothing of it again from now on.
-    fn flush_failed(&mut self, op: OpId, client: u32, at: u64) -> Result<(), SearchError> {
-        let told = |s: &Search, op: OpId| s.written.get(&op).is_some_and(|w| w.client == client && w.answered < at);
-        if self.states.iter().any(|s| s.lost.is_some_and(|op| told(self, op))) {
-            self.expand(None)?;
-            let mut states = std::mem::take(&mut self.states);
-            for s in &mut states {
-                s.lost = s.lost.filter(|&op| !told(self, op));
-            }
-            self.states = states;
-        }
-        self.states.iter_mut().for_each(|s| s.marks.retain(|m| m.0 != op));
-        self.dedup();
-        Ok(())
-    }
-
-    fn dedup(&mut self) {
-        if self.states.len() > 1 {
-            self.seen.clear();
-            let seen = &mut self.seen;
-            self.states.retain(|s| seen.insert(s.clone()));
-        }
+    fn flushed(&self, s: &mut State, op: OpId, client: u32, called: u64) {
+        let covered = |p: &Past| {
+            let of_client = |w: &Written| w.client == client && w.answered < called;
+            p.slot == NONE && self.written.get(&p.op).is_some_and(of_client)
+        };
+        let own = s.past.iter().rposition(covered).unwrap_or(0);
+        flush_done(s, op, own);
     }
 }
 
-fn take_effect(s: &State, i: usize, slot: &Slot, now: u64, crashes: bool) -> Option<State> {
+/// Gives the operation a slot; returns those of others that it made free: nobody can see them any more.
+fn call(pending: &mut Vec<Slot>, mut slot: Slot, now: u64) -> Result<u128, SearchError> {
+    let taken = |pending: &[Slot]| pending.iter().fold(0u128, |m, s| m | 1 << s.at);
+    let mut freed = 0;
+    if pending.len() == PENDING_MAX {
+        let before = taken(pending);
+        pending.retain(|s| s.until >= now);
+        freed = before & !taken(pending);
+    }
+    slot.at = taken(pending).trailing_ones() as u8;
+    if usize::from(slot.at) >= PENDING_MAX {
+        return Err(SearchError::TooManyPending);
+    }
+    pending.push(slot);
+    Ok(freed)
+}
+
+fn take_effect(s: &State, slot: &Slot, now: u64, past: bool) -> Option<State> {
     if !slot.write && s.value != slot.value {
         return None;
     }
     let mut after = s.clone();
-    after.done |= 1 << i;
+    after.done |= 1 << slot.at;
     if slot.write {
         after.value = slot.value;
         // What nobody can see any more makes up for nothing.
         after.lost = after.lost.filter(|_| slot.until < now);
-        if crashes {
+        if past {
             // One that nobody was answered is owed to nobody.
             let op = if slot.answered.is_some() { slot.op } else { NO_OP };
-            after.past.push(Past { value: slot.value, slot: i as u8, op });
+            after.past.push(Past { value: slot.value, slot: slot.at, op });
         }
     }
     Some(after)
@@ -378,7 +469,7 @@ fn take_effect(s: &State, i: usize, slot: &Slot, now: u64, crashes: bool) -> Opt
 
 /// Forgets the first `n` values: a crash cannot bring them back.
 fn drop_past(s: &mut State, n: usize) {
-    s.past.drain(..n);
+    s.past.drain(..n.min(s.past.len()));
     s.marks.iter_mut().for_each(|m| m.1 = m.1.saturating_sub(n as u16));
 }
 

@@ -68,8 +68,11 @@ impl Kept {
 
 impl Incarnations for Kept {
     fn above(&mut self, newest: u64) -> io::Result<u64> {
+        let newest = if mutant!("rack.incarnation.below-newest") { 0 } else { newest };
         let next = next(self.last.max(newest), random_u64())?;
-        Kept::write(&self.dir, next)?;
+        if !mutant!("rack.incarnation.not-durable") {
+            Kept::write(&self.dir, next)?;
+        }
         self.last = next;
         Ok(next)
     }

@@ -135,7 +135,8 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let beat = options.supervised.then(|| Beat::new(every)).transpose()?;
     let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut, beat };
     if name == NodeName::Meta {
-        let (store, saved, rack) = up::store(&dir)?;
+        let (mut store, saved, rack) = up::store(&dir)?;
+        up::same_as_made(&dir, &mut store, &cfg)?;
         let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
         nodes.set_rack(rack);
         return run.until_stopped(nodes, devices, store);
@@ -245,7 +246,11 @@ impl Run {
         }
         serve.run()?;
         if serve.refused() {
-            return Err(self.lost.error(serve.rack()));
+            let problem = serve.drive_problem();
+            return Err(match problem {
+                Some(error) => UpError::Drive { path: self.lost.path, error },
+                None => self.lost.error(serve.rack()),
+            });
         }
         for (i, closed) in serve.close().into_iter().enumerate() {
             closed.map_err(|error| UpError::Close { ssd: SsdId(self.first_ssd.0 + i as u32), error })?;

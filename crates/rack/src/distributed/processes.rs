@@ -141,6 +141,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).collect();
     check(&dir, &cfg, &config, &names, namespaces.is_none())?;
     replaced(&dir, &cfg, &options.replace_ssd)?;
+    same_as_made(&dir, &cfg)?;
     (0..cfg.servers).for_each(|i| super::held::release(dir.path(), i));
     super::links::mend_all(dir.path());
     let poll = Poll::new()?;
@@ -280,6 +281,17 @@ fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpE
         Some((server, path)) => Err(UpError::DeviceInPlace { path, server }),
         None => Ok(()),
     }
+}
+
+/// Before any node starts: the metadata service would say so too.
+fn same_as_made(dir: &DataDir, cfg: &RackConfig) -> Result<(), UpError> {
+    let meta = dir.file(&NodeName::Meta.to_string());
+    if !meta.join(up::STORE_FILE).exists() {
+        return Ok(());
+    }
+    let meta = DataDir::open(&meta)?;
+    let (mut store, _, _) = up::store(&meta)?;
+    up::same_as_made(&meta, &mut store, cfg)
 }
 
 fn device_of(data: &Path, server: u32) -> PathBuf {

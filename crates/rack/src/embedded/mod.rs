@@ -6,6 +6,7 @@ pub mod budget;
 pub mod clock;
 mod conn;
 pub mod control;
+mod convert;
 pub mod datadir;
 pub mod engine;
 mod latency;
@@ -21,5 +22,6 @@ pub mod store;
 pub mod syncer;
 pub(crate) mod up;
 
+pub use convert::convert_all;
 pub use rack::{Hosted, RackNodes, shape};
 pub use up::{Options, UpError, up};

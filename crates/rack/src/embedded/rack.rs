@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use rackweave_block::VolumeClient;
 use rackweave_core::msg::Role;
+use rackweave_core::msg::control::{DriveRefusal, DriveTable};
 use rackweave_core::{BLOCK, DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
 use rackweave_dataplane::Own;
 use rackweave_flash::Profile;
 use rackweave_meta::Meta;
-use rackweave_server::{Server, VssdStatus};
+use rackweave_server::{DriveProblem, Server, VssdStatus};
 use rackweave_switch::{Redirect, Switch};
 use rackweave_transport::Keys;
 
@@ -121,6 +122,13 @@ impl RackNodes {
         if let Some(meta) = &mut self.meta {
             meta.set_id(rack);
         }
+    }
+    /// Whether the metadata service, if it runs here, takes the server with this drive.
+    ///
+    /// # Errors
+    /// How it differs from what is known of it.
+    pub fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveRefusal> {
+        self.meta.as_ref().map_or(Ok(()), |m| m.check_drive(self.layout.server(server), drive, table))
     }
     /// Puts the switch's tables into the kernel, if it runs here.
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
@@ -271,8 +279,9 @@ impl Describe for RackNodes {
             Hosted::One { empty, drive_of, .. } => {
                 let Some(server) = self.servers.iter().flatten().next() else { return Some(true) };
                 let foreign = drive_of.zip(server.rack()).is_some_and(|(found, wanted)| found != wanted);
+                let refused = server.drive_refused().is_some();
                 // Refused for another reason (it was removed), it runs on and serves nothing.
-                server.admitted().filter(|taken_in| *taken_in || empty || foreign)
+                server.admitted().filter(|taken_in| *taken_in || empty || foreign || refused)
             }
         }
     }
@@ -281,6 +290,9 @@ impl Describe for RackNodes {
             Hosted::All => 0,
             Hosted::One { .. } => self.servers.iter().flatten().next().map_or(0, |s| s.incarnation().0),
         }
+    }
+    fn drive_problem(&self) -> Option<DriveProblem> {
+        self.servers.iter().flatten().find_map(Server::drive_refused)
     }
     fn rack(&self) -> Option<RackId> {
         self.servers.iter().flatten().next().and_then(Server::rack)

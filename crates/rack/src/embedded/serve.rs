@@ -19,6 +19,7 @@ use rackweave_core::request::{AdminOp, RackStatus, Reply, ReplyData, Request, Re
 use rackweave_core::{NodeId, RackId, Span, Time, VolumeId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::{Session, TlsUse};
+use rackweave_server::DriveProblem;
 use slab::Slab;
 
 use super::budget::{self, Budget};
@@ -267,6 +268,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     /// Why the run ended: the metadata service refused the server.
     pub fn refused(&self) -> bool {
         self.refused
+    }
+    /// Why the drive of the server here is not used.
+    pub fn drive_problem(&self) -> Option<DriveProblem> {
+        self.engine.nodes.drive_problem()
     }
     /// Whose rack it is, as the server here was told.
     pub fn rack(&self) -> Option<RackId> {

@@ -4,6 +4,7 @@ use rackweave_core::msg::Role;
 use rackweave_core::request::{MemberStatus, RackStatus, SetStatus, VolumeInfo, WearStatus};
 use rackweave_core::{Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
+use rackweave_server::DriveProblem;
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
 use super::control::{
@@ -29,6 +30,10 @@ pub trait Describe {
     /// Whether the metadata service has taken the server in that runs here alone, once it has said so.
     fn admitted(&self) -> Option<bool> {
         Some(true)
+    }
+    /// Why the drive of a server here is not used.
+    fn drive_problem(&self) -> Option<DriveProblem> {
+        None
     }
     /// Whose rack it is, as the server that runs here alone was told.
     fn rack(&self) -> Option<RackId> {

@@ -10,6 +10,8 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 /// What is of the rack as a whole and not the metadata service's own. A program that does not know it leaves it alone.
 const RACK: TableDefinition<&str, &[u8]> = TableDefinition::new("rack");
 const RACK_ID: &str = "id";
+/// The keys that fix the rack's layout, as it was made with them.
+const MADE: &str = "made";
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
 
 /// Why the store could not be opened, read or written.
@@ -88,6 +90,25 @@ impl Store {
         Ok(id)
     }
 
+    /// What the rack was made with, a line for each key that fixes its layout; the first time it is `now`, and durable when this
+    /// returns.
+    pub fn made_with(&mut self, now: &str) -> Result<String, StoreError> {
+        let txn = self.db()?.begin_write().map_err(fail)?;
+        let made = {
+            let mut table = txn.open_table(RACK).map_err(fail)?;
+            let kept = table.get(MADE).map_err(fail)?.map(|v| String::from_utf8_lossy(v.value()).into_owned());
+            match kept {
+                Some(made) => made,
+                None => {
+                    table.insert(MADE, now.as_bytes()).map_err(fail)?;
+                    now.into()
+                }
+            }
+        };
+        txn.commit().map_err(fail)?;
+        Ok(made)
+    }
+
     /// All entries of `w` or none; durable when this returns.
     pub fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
         let result = self.commit(w);
@@ -131,6 +152,8 @@ mod tests {
         let all = s.load().expect("load");
         assert_eq!(all, vec![("a".into(), "1".into()), ("c".into(), "3".into())]);
         assert_eq!(s.rack_id(|| panic!("drawn once")).expect("kept"), RackId(7));
+        let made = ["a = 1", "a = 2"].map(|now| s.made_with(now).expect("kept"));
+        assert_eq!(made, ["a = 1", "a = 1"], "the first time counts");
         drop(s);
         std::fs::remove_file(&path).expect("remove");
     }

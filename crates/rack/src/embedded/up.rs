@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rackweave_core::device::DeviceError;
+use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::{DriveId, RackId, SsdId};
 
 use super::control::{SOCKET, short_path};
@@ -23,9 +23,12 @@ use crate::config::{ConfigError, RackConfig, Size, TimingConfig, Written};
 use crate::distributed::{DistributedError, refuse};
 use crate::policy::Policy;
 use crate::switching::DataPlaneKind;
+use rackweave_device::convert::ConvertError;
 use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
-use rackweave_flash::VictimPolicy;
 use rackweave_flash::flaws::Flaws;
+use rackweave_flash::table::{self, Table};
+use rackweave_flash::{Geometry, RecoveryError, VictimPolicy};
+use rackweave_server::{DriveProblem, ServerConfig};
 
 pub(crate) const CONFIG_FILE: &str = "rack.toml";
 pub(crate) const STORE_FILE: &str = "meta.redb";
@@ -64,10 +67,19 @@ pub enum UpError {
     Config { path: PathBuf, error: ConfigError },
     #[error(transparent)]
     Options(ConfigError),
-    #[error("{key} is {asked}, but the rack in {data} was made with {stored}: it cannot change")]
+    #[error(
+        "{key} is {asked}, but the rack in {data} was made with {stored}: it cannot change. Set it back in the configuration; a \
+         rack of another shape is a new one in another directory, to which the volumes are copied"
+    )]
     Fixed { data: PathBuf, key: &'static str, stored: String, asked: String },
     #[error("{path}: {error}")]
     Device { path: PathBuf, error: OpenError },
+    #[error("{path}: {error}")]
+    Convert { path: PathBuf, error: ConvertError },
+    #[error("{data} has no metadata service's store: `convert` needs the rack's whole data directory")]
+    NothingToConvert { data: PathBuf },
+    #[error("{path}: {error}")]
+    Drive { path: PathBuf, error: DriveProblem },
     #[error(
         "{path} is missing or empty, but the rack has run with it: put it back, or give server {server} an empty SSD, to be \
          filled from the other copies, with --replace-ssd {server}"
@@ -110,7 +122,8 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let dir = DataDir::open(&options.data)?;
     let data = std::path::absolute(dir.path())?;
     let cfg = configure(&dir, options, refuse)?;
-    let (store, saved, rack) = store(&dir)?;
+    let (mut store, saved, rack) = store(&dir)?;
+    same_as_made(&dir, &mut store, &cfg)?;
     match options.replace_ssd.first() {
         _ if !saved.is_empty() => all_there(&dir, &cfg, &options.replace_ssd)?,
         Some(&server) => return Err(UpError::NothingToReplace { data: options.data.clone(), server }),
@@ -118,7 +131,13 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     }
     let mut nodes = RackNodes::new(&cfg, saved, random_u64)?;
     nodes.set_rack(rack);
-    let devices = devices(&dir, &cfg, 0..nodes.servers_known().max(cfg.servers), Some(rack))?;
+    let mut devices = devices(&dir, &cfg, 0..nodes.servers_known().max(cfg.servers), Some(rack))?;
+    for (server, ssd) in (0..).zip(&mut devices) {
+        let path = device_path(&dir, server);
+        let table = drive_table(ssd, &crate::build::profile(&cfg)?.geometry).map_err(|e| drive_error(&path, e))?;
+        let known = table.map_or(Ok(()), |t| nodes.check_drive(server, ssd.drive_id(), &t.told()));
+        known.map_err(|error| UpError::Drive { path, error: error.into() })?;
+    }
     if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
         return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
     }
@@ -224,28 +243,69 @@ pub(crate) fn read_written(path: &Path) -> Result<(RackConfig, Written), UpError
     Ok((cfg, written))
 }
 
+/// The keys that fix how drives are laid out and where volumes lie.
+const FIXED: [Key; 11] = [
+    ("servers", |c| c.servers.to_string()),
+    ("replicas", |c| c.replicas.to_string()),
+    ("stripe_blocks", |c| c.stripe_blocks.to_string()),
+    ("ssd.profile", |c| c.ssd.profile.clone()),
+    ("ssd.size", |c| c.ssd.size.to_string()),
+    ("ssd.isolation", |c| c.ssd.isolation.to_string()),
+    ("ssd.channels", |c| c.ssd.channels.map_or("all".into(), |n| n.to_string())),
+    ("ssd.spare", |c| c.ssd.spare.to_string()),
+    ("servers_max", |c| c.servers_max().to_string()),
+    ("racks.count", |c| c.racks.count.to_string()),
+    ("racks.far_replicas", |c| c.racks.far().to_string()),
+];
+type Key = (&'static str, fn(&RackConfig) -> String);
+
 fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {
-    type Key = (&'static str, fn(&RackConfig) -> String);
-    let keys: [Key; 11] = [
-        ("servers", |c| c.servers.to_string()),
-        ("replicas", |c| c.replicas.to_string()),
-        ("stripe_blocks", |c| c.stripe_blocks.to_string()),
-        ("ssd.profile", |c| c.ssd.profile.clone()),
-        ("ssd.size", |c| c.ssd.size.to_string()),
-        ("ssd.isolation", |c| c.ssd.isolation.to_string()),
-        ("ssd.channels", |c| c.ssd.channels.map_or("all".into(), |n| n.to_string())),
-        ("ssd.spare", |c| c.ssd.spare.to_string()),
-        ("servers_max", |c| c.servers_max().to_string()),
-        ("racks.count", |c| c.racks.count.to_string()),
-        ("racks.far_replicas", |c| c.racks.far().to_string()),
-    ];
-    for (key, of) in keys {
+    for (key, of) in FIXED {
         let (stored, asked) = (of(stored), of(asked));
         if stored != asked {
             return Err(UpError::Fixed { data: data.into(), key, stored, asked });
         }
     }
     Ok(())
+}
+
+/// What the rack was made with is kept beside the metadata service's records: the kept configuration may have been edited.
+pub(crate) fn same_as_made(dir: &DataDir, store: &mut Store, cfg: &RackConfig) -> Result<(), UpError> {
+    let lines = FIXED.iter().map(|(key, of)| format!("{key} = {}\n", of(cfg)));
+    let made = store.made_with(&lines.collect::<String>());
+    let made = made.map_err(|error| UpError::Store { path: dir.file(STORE_FILE), error })?;
+    for (key, of) in FIXED {
+        let kept = made.lines().find_map(|l| l.split_once(" = ").filter(|(k, _)| *k == key).map(|(_, v)| v));
+        if let Some(stored) = kept.filter(|stored| *stored != of(cfg)) {
+            return Err(UpError::Fixed { data: dir.path().into(), key, stored: stored.into(), asked: of(cfg) });
+        }
+    }
+    Ok(())
+}
+
+/// The table that a drive has; one that was never used has none yet.
+fn drive_table(ssd: &mut FileSsd<OsFile>, g: &Geometry) -> Result<Option<Table>, RecoveryError> {
+    let op = DeviceOp::ReadMeta { offset: 0, len: table::area_bytes(g) as u32 };
+    let area = match ssd.execute(&op)? {
+        DeviceData::Meta(area) => area,
+        _ => Bytes::new(),
+    };
+    Ok(table::read(g, &area)?.map(|(found, _)| found))
+}
+
+/// The drive's table is one of this configuration.
+fn check_table(ssd: &mut FileSsd<OsFile>, c: &ServerConfig) -> Result<Option<Table>, RecoveryError> {
+    let Some(found) = drive_table(ssd, &c.ssd.profile.geometry)? else { return Ok(None) };
+    found.check(ssd.drive_id(), &c.ssd.profile)?;
+    found.check_shares(&c.vssds.iter().map(|v| v.share).collect::<Vec<_>>())?;
+    Ok(Some(found))
+}
+
+fn drive_error(path: &Path, e: RecoveryError) -> UpError {
+    match e {
+        RecoveryError::Table(error) => UpError::Drive { path: path.into(), error: error.into() },
+        RecoveryError::Device(e) => UpError::Device { path: path.into(), error: OpenError::Io(io::Error::other(e)) },
+    }
 }
 
 /// A rack that has run finds every SSD again: an empty one in its place would be taken for a copy. Those in `replaced`
@@ -329,6 +389,7 @@ fn open_device(
             say_adopted(path, rack);
         }
     }
+    check_table(&mut ssd, &crate::build::server_config(cfg, server, 1)?).map_err(|e| drive_error(path, e))?;
     let flaws = cfg.ssd.flaws(SsdId(server)).unwrap_or(Flaws::none());
     ssd.fail_by(flaws.of_age(&crate::build::profile(cfg)?));
     Ok(ssd)

@@ -171,6 +171,7 @@ impl Bench {
                     FlashDone::Recovered { .. }
                     | FlashDone::BlockFailed { .. }
                     | FlashDone::GcIdle { .. }
+                    | FlashDone::Assigned { .. }
                     | FlashDone::Cleared { .. } => {}
                 }
             }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear};
+use rackweave_core::msg::control::{
+    DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
+};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
@@ -339,8 +341,18 @@ impl Draw {
         });
         Box::new(RackMap { generation: self.u64(), sets })
     }
+    fn drive_refusal(&mut self) -> DriveRefusal {
+        match self.below(5) {
+            0 => DriveRefusal::StoreOlder { drive: Incarnation(self.u64()), store: Incarnation(self.u64()) },
+            1 => DriveRefusal::OtherDrive { found: DriveId(self.u64()), wanted: DriveId(self.u64()) },
+            2 => DriveRefusal::DriveOlder { found: self.u64(), wanted: self.u64() },
+            3 => DriveRefusal::Layout,
+            _ => DriveRefusal::Unknown { vssd: VssdId(self.u32()) },
+        }
+    }
     fn control(&mut self) -> Control {
-        match self.below(29) {
+        match self.below(30) {
+            29 => Control::DriveRefused { nonce: self.u64(), why: self.drive_refusal() },
             25 => Control::RackAsk { nonce: self.u64() },
             26 => Control::RackIs { nonce: self.u64(), rack: RackId(u128::from(self.u64()) << 64 | 7) },
             22 => Control::Silent {
@@ -356,6 +368,17 @@ impl Draw {
                 drive: DriveId(self.u64()),
                 empty: self.bool(),
                 losses: self.list(4, |d| VssdLoss { slot: d.below(256) as u8, records: d.u32(), digest: d.u64() }),
+                table: DriveTable {
+                    generation: self.u64(),
+                    digest: self.u32(),
+                    known: Incarnation(self.u64()),
+                    slots: self.list(9, |d| SlotTable {
+                        vssd: VssdId(d.u32()),
+                        set: SetId(d.u32()),
+                        generation: d.below(65_536) as u16,
+                        in_use: d.bool(),
+                    }),
+                },
                 vssds: self.reports(),
             },
             1 => Control::ServerWelcome {

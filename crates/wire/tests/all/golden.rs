@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_core::msg::control::{VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear};
+use rackweave_core::msg::control::{
+    DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
+};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
@@ -100,8 +102,18 @@ fn controls() -> Vec<(&'static str, Control)> {
                 drive: DriveId(0x1112_1314_1516_1718),
                 empty: true,
                 losses: vec![VssdLoss { slot: 2, records: 0x21, digest: 0x3132_3334_3536_3738 }],
+                table: DriveTable {
+                    generation: 0x41,
+                    digest: 0x4243_4445,
+                    known: Incarnation(0x46),
+                    slots: vec![SlotTable { vssd: VssdId(0x11), set, generation: 0x4748, in_use: true }],
+                },
                 vssds: vec![report],
             },
+        ),
+        (
+            "control_drive_refused",
+            Control::DriveRefused { nonce: 1, why: DriveRefusal::DriveOlder { found: 0x51, wanted: 0x52 } },
         ),
         ("admin_move", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: Some(NodeId(4)) })),
         ("admin_move_anywhere", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: None })),

@@ -1,0 +1,292 @@
+//! The drive's table on flash: read at boot, made on a drive that has none, and changed durably before what it says is true.
+
+use bytes::Bytes;
+use rackweave_core::device::{DeviceData, DeviceError, DeviceOp};
+use rackweave_core::{Incarnation, SetId, Span, Time, VssdId};
+
+use super::groups::ChannelGroup;
+use super::{FlashDone, FlashOut, RecoveryError, Ssd};
+use crate::table::{self, EntryState, Isolation, Table, TableError};
+use crate::timing::Timing;
+use crate::vssd::clear::Clearing;
+use crate::vssd::{Io, Pending, TableStep};
+
+/// The set of a vSSD that has none.
+pub(super) const NO_SET: SetId = SetId(u32::MAX);
+
+/// Who waits until a change of the table is durable.
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    Nobody,
+    Boot,
+    /// A vSSD to be erased, by its place.
+    Clear(usize),
+    /// One that is.
+    Free(usize),
+    Assign(usize),
+}
+
+/// What of the table is on its way to the flash.
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    /// The drive was booted: changes are written.
+    on: bool,
+    /// There was no table.
+    fresh: bool,
+    /// One of the copies is of an older generation, or damaged.
+    single: bool,
+    under_way: bool,
+    /// Generation and bytes of the last write.
+    written: u64,
+    bytes: Bytes,
+    /// For the write under way.
+    writing: Vec<Wait>,
+    /// For the one after it.
+    waiting: Vec<Wait>,
+}
+
+impl Ssd {
+    /// The drive's table: before [`Ssd::boot`] is done, the one that the calls before ask for.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+    /// What the vSSD's entry of the table is in.
+    pub fn entry_state(&self, vssd: VssdId) -> EntryState {
+        self.table.entries[self.index(vssd)].state
+    }
+    /// Whether the entry cannot be used by another vSSD any more: its generations are used up.
+    pub fn used_up(&self, vssd: VssdId) -> bool {
+        self.table.entries[self.index(vssd)].generation == u16::MAX
+    }
+    /// Before [`Ssd::boot`]: what the entry that was made last is to say, on a drive that has no table yet.
+    pub fn made_for(&mut self, set: SetId, state: EntryState) {
+        if let Some(e) = self.table.entries.last_mut() {
+            (e.set, e.state) = (set, state);
+        }
+    }
+
+    pub(super) fn read_table(&mut self, now: Time, out: &mut FlashOut) {
+        self.keeper.on = true;
+        let len = table::area_bytes(self.geometry());
+        self.submit_table(now, TableStep::Read, DeviceOp::ReadMeta { offset: 0, len: len as u32 }, len, out);
+    }
+    fn submit_table(&mut self, now: Time, step: TableStep, op: DeviceOp, bytes: u64, out: &mut FlashOut) {
+        let done_at = match step {
+            TableStep::Sync => now + if self.cfg.timing == Timing::None { Span::ZERO } else { self.cfg.sync_span },
+            TableStep::Read => self.clock.meta(now, bytes, false),
+            TableStep::Write | TableStep::Double => self.clock.meta(now, bytes, true),
+        };
+        let mut io = Io {
+            now,
+            clock: &mut self.clock,
+            pending: &mut self.pending,
+            cfg: &self.cfg,
+            table: &self.table,
+            failed: &mut self.failed,
+            out,
+        };
+        io.submit(Pending::Table(step), op, done_at);
+    }
+    fn write_copy(&mut self, now: Time, step: TableStep, out: &mut FlashOut) {
+        let copy = self.keeper.written + u64::from(step == TableStep::Double);
+        let (offset, data) = (table::copy_at(self.geometry(), copy), self.keeper.bytes.clone());
+        let bytes = data.len() as u64;
+        self.submit_table(now, step, DeviceOp::WriteMeta { offset, data }, bytes, out);
+    }
+
+    pub(super) fn table_step(
+        &mut self,
+        now: Time,
+        step: TableStep,
+        result: Result<DeviceData, DeviceError>,
+        out: &mut FlashOut,
+    ) {
+        match (step, result) {
+            (TableStep::Read, result) => self.table_read(now, result, out),
+            (TableStep::Write, Ok(_)) => self.submit_table(now, TableStep::Sync, DeviceOp::Sync, 0, out),
+            (TableStep::Write | TableStep::Sync, Err(e)) => {
+                self.failed.get_or_insert(e);
+                self.keeper.under_way = false;
+                self.table_durable(now, Err(e), out);
+                self.pump_table(now, out);
+            }
+            (TableStep::Sync, Ok(_)) => {
+                // Not before the first is durable, or a power cut could tear both.
+                self.write_other(now, out);
+                self.table_durable(now, Ok(()), out);
+            }
+            (TableStep::Double, result) => {
+                self.keeper.single = false;
+                if let Err(e) = result {
+                    self.failed.get_or_insert(e);
+                }
+                self.keeper.under_way = false;
+                self.pump_table(now, out);
+            }
+        }
+    }
+    /// Writes what is durable into the other copy too.
+    fn write_other(&mut self, now: Time, out: &mut FlashOut) {
+        self.keeper.under_way = true;
+        self.write_copy(now, TableStep::Double, out);
+    }
+
+    fn table_read(&mut self, now: Time, result: Result<DeviceData, DeviceError>, out: &mut FlashOut) {
+        let read = match result {
+            Ok(DeviceData::Meta(b)) => b,
+            Ok(_) => Bytes::new(),
+            Err(e) => return self.recovered(Err(e.into()), now, out),
+        };
+        match table::read(self.geometry(), &read).and_then(|found| self.take_table(found)) {
+            Ok(()) => self.recover(now, self.keeper.fresh, out),
+            Err(e) => self.recovered(Err(e.into()), now, out),
+        }
+    }
+    /// What the table says is so, whatever was configured; of another drive, or for another configuration, it is refused.
+    fn take_table(&mut self, found: Option<(Table, bool)>) -> Result<(), TableError> {
+        self.keeper.fresh = found.is_none();
+        let Some((found, both)) = found else { return Ok(()) };
+        found.check(self.cfg.drive, &self.cfg.profile)?;
+        let wanted: Option<Vec<_>> = self.table.entries.iter().map(|e| self.table.share(e)).collect();
+        found.check_shares(&wanted.unwrap_or_default())?;
+        (self.table, self.keeper.single) = (found, !both);
+        self.used_dies.fill(false);
+        self.groups = self.table.groups.iter().map(ChannelGroup::of).collect();
+        // By the names that the caller knows, until it asks for the table's.
+        let names: Vec<VssdId> = self.vssds.drain(..).map(|v| v.id).collect();
+        for i in 0..self.table.entries.len() {
+            let e = &self.table.entries[i];
+            let own: Box<[u32]> = e.units.iter().map(|u| u32::from(u.die)).collect();
+            let (area, limited) = (e.extents[0], e.isolation == Isolation::Software);
+            let all = match e.group {
+                Some(k) => {
+                    let c = &mut self.groups[usize::from(k)];
+                    c.add(i, own.len(), limited);
+                    c.dies().iter().for_each(|&d| self.used_dies[d as usize] = true);
+                    c.all(&own)
+                }
+                None => own.clone(),
+            };
+            own.iter().for_each(|&d| self.used_dies[d as usize] = true);
+            let v = self.new_vssd(names[i], e.owner(), (all, own.len() as u32), area);
+            self.vssds.push(v);
+        }
+        Ok(())
+    }
+    /// Recovery is over; a drive that had no table gets one before anything is programmed.
+    pub(super) fn recovered(&mut self, result: Result<(), RecoveryError>, now: Time, out: &mut FlashOut) {
+        if result.is_err() || !self.keeper.fresh {
+            if result.is_ok() && self.keeper.single {
+                self.note_bytes();
+                self.write_other(now, out);
+            }
+            self.keeper.on &= result.is_ok();
+            return out.done.push(FlashDone::Recovered { result });
+        }
+        self.change_table(now, Wait::Boot, out);
+    }
+
+    fn change_table(&mut self, now: Time, wait: Wait, out: &mut FlashOut) {
+        self.keeper.waiting.push(wait);
+        self.pump_table(now, out);
+    }
+    /// The table as it is now is what both copies are to hold; what changes meanwhile is for the next write.
+    fn note_bytes(&mut self) {
+        (self.keeper.written, self.keeper.bytes) = (self.table.generation, table::encode(&self.table).into());
+    }
+    fn pump_table(&mut self, now: Time, out: &mut FlashOut) {
+        if self.keeper.under_way || self.keeper.waiting.is_empty() {
+            return;
+        }
+        self.keeper.writing = std::mem::take(&mut self.keeper.waiting);
+        if !self.keeper.on {
+            return self.table_durable(now, Ok(()), out);
+        }
+        if let Some(e) = self.failed {
+            return self.table_durable(now, Err(e), out);
+        }
+        self.table.generation += 1;
+        self.note_bytes();
+        self.keeper.under_way = true;
+        self.write_copy(now, TableStep::Write, out);
+    }
+    fn table_durable(&mut self, now: Time, result: Result<(), DeviceError>, out: &mut FlashOut) {
+        for wait in std::mem::take(&mut self.keeper.writing) {
+            match wait {
+                Wait::Nobody => {}
+                Wait::Boot => {
+                    out.done.push(FlashDone::Recovered { result: result.map_err(RecoveryError::from) });
+                }
+                Wait::Clear(i) => {
+                    let generation = self.table.entries[i].generation;
+                    self.with(i, now, out, |v, io| match result {
+                        Ok(()) => v.erase_all(io, generation),
+                        Err(_) => v.clear_done(io, result),
+                    });
+                }
+                Wait::Free(i) => self.with(i, now, out, |v, io| v.clear_done(io, result)),
+                Wait::Assign(i) => {
+                    self.vssds[i].generation = self.table.entries[i].generation;
+                    out.done.push(FlashDone::Assigned { vssd: self.vssds[i].id, result });
+                }
+            }
+        }
+    }
+
+    /// Gives the flash of the vSSD `from`, in which nothing is ([`Ssd::is_clear`]), to another one: `to`, of this set. Answered by
+    /// [`FlashDone::Assigned`] for `from`; nothing may be programmed until then. [`Ssd::rename`] changes the name here.
+    pub fn assign(&mut self, now: Time, from: VssdId, to: (VssdId, SetId), out: &mut FlashOut) {
+        let i = self.index(from);
+        assert!(self.vssds[i].is_clear(), "{from} holds something");
+        let e = &mut self.table.entries[i];
+        if e.state == EntryState::InUse {
+            e.generation = e.generation.saturating_add(1);
+        }
+        (e.vssd, e.set, e.state) = (to.0, to.1, EntryState::InUse);
+        self.change_table(now, Wait::Assign(i), out);
+    }
+    /// vSSDs have the names that the drive's table gives them from now on, not those they were asked for with.
+    pub fn take_names(&mut self) {
+        for (v, e) in self.vssds.iter_mut().zip(&self.table.entries) {
+            v.id = e.vssd;
+        }
+    }
+    /// What the drive's table names so already has this name from now on.
+    pub fn rename(&mut self, vssd: VssdId, to: VssdId) {
+        let i = self.index(vssd);
+        self.vssds[i].id = to;
+    }
+    /// Forgets everything in the vSSD now, and erases it in the background; answered by [`FlashDone::Cleared`], under the name
+    /// `to`. Its entry is free then, and takes programs again after [`Ssd::assign`]. An entry whose generations are
+    /// [used up](Ssd::used_up) is cleared too, and never given out again.
+    pub fn clear_as(&mut self, now: Time, vssd: VssdId, to: VssdId, out: &mut FlashOut) {
+        let i = self.index(vssd);
+        self.vssds[i].id = to;
+        if !self.vssds[i].forget_all() {
+            return;
+        }
+        let e = &mut self.table.entries[i];
+        if e.state != EntryState::Clearing {
+            e.generation = e.generation.saturating_add(1);
+        }
+        (e.vssd, e.set, e.state) = (to, NO_SET, EntryState::Clearing);
+        self.change_table(now, Wait::Clear(i), out);
+    }
+    /// [`Ssd::clear_as`] under the same name.
+    pub fn clear(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) {
+        self.clear_as(now, vssd, vssd, out);
+    }
+    /// All of the vSSD is erased, durably.
+    pub(super) fn note_erased(&mut self, i: usize, now: Time, out: &mut FlashOut) {
+        self.vssds[i].clearing = Clearing::Freeing;
+        self.table.entries[i].state = EntryState::Free;
+        self.change_table(now, Wait::Free(i), out);
+    }
+    /// The metadata service has given the server with this drive an incarnation: an older metadata service is known by it.
+    pub fn note_incarnation(&mut self, now: Time, incarnation: Incarnation, out: &mut FlashOut) {
+        if self.keeper.on && incarnation.0 > self.table.incarnation {
+            self.table.incarnation = incarnation.0;
+            self.change_table(now, Wait::Nobody, out);
+        }
+    }
+}

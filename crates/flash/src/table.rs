@@ -1,0 +1,520 @@
+//! The drive's durable table (protocol rule 30): what each of its virtual SSDs owns. It alone says at boot which dies,
+//! which erase blocks and which part of the checkpoint area are whose; configuration is used once, to make it.
+//!
+//! Two copies lie at the head of the checkpoint area, [`copy_bytes`] each. A change is written into the older copy and
+//! synced; then the other copy is brought up to date too, so that damage to one loses nothing. The whole copy with the
+//! greater generation counts. `docs/format.md` draws the bytes.
+
+use rackweave_core::msg::control::{DriveTable, SlotTable};
+use rackweave_core::{DriveId, Incarnation, SetId, VssdId};
+
+use crate::geometry::Geometry;
+use crate::oob::{self, Owner};
+use crate::profile::Profile;
+use crate::ssd::Share;
+
+const MAGIC: [u8; 8] = *b"RWTABLE\n";
+/// Version of the table's format.
+pub const VERSION: u16 = 1;
+/// Most entries: indices are below it.
+pub const ENTRIES_MAX: usize = 64;
+/// Soft-planes that a die may be divided into: bounds the units of a table.
+const SOFT_PLANES_MAX: u32 = 16;
+/// Parts that the checkpoint area of an entry may consist of, on average.
+const EXTENTS_PER_ENTRY: u32 = 4;
+const HEAD: usize = 128;
+const CRC_AT: usize = 20;
+const ENTRY_HEAD: usize = 32;
+const UNIT: usize = 4;
+const EXTENT: usize = 16;
+const GROUP_HEAD: usize = 4;
+const STRIDE: u64 = 4096;
+/// In place of a group's number: none.
+const NO_GROUP: u8 = u8::MAX;
+
+/// What a device was made as: kept so that an error can name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Name of the profile, filled up with zeroes.
+    pub profile: [u8; 16],
+    /// Bytes of flash it was scaled to.
+    pub bytes: u64,
+}
+
+impl Made {
+    /// Of a longer name the first 16 bytes are kept.
+    pub fn new(profile: &str, bytes: u64) -> Made {
+        let mut name = [0; 16];
+        name.iter_mut().zip(profile.bytes()).for_each(|(to, b)| *to = b);
+        Made { profile: name, bytes }
+    }
+    /// Of a drive of the page layer.
+    pub fn of(p: &Profile) -> Made {
+        Made::new(&p.name, p.geometry.capacity())
+    }
+}
+
+impl std::fmt::Display for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.profile.split(|&b| b == 0).next().unwrap_or_default();
+        write!(f, "{} scaled to {} bytes", String::from_utf8_lossy(name), self.bytes)
+    }
+}
+
+/// What an entry is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EntryState {
+    InUse = 1,
+    Free = 2,
+    /// Its vSSD was given back. What is left of its generation is not read any more; the rest is being erased.
+    Clearing = 3,
+}
+
+/// What lays out the contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Page = 1,
+    Log = 2,
+}
+
+/// How a vSSD is kept apart from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Isolation {
+    Channel = 1,
+    Die = 2,
+    Software = 3,
+    None = 4,
+}
+
+impl std::fmt::Display for Isolation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Isolation::Channel => "channel",
+            Isolation::Die => "die",
+            Isolation::Software => "software",
+            Isolation::None => "none",
+        })
+    }
+}
+
+/// A die, or a soft-plane of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    pub die: u16,
+    /// Below `soft_planes`.
+    pub soft_plane: u8,
+    /// Soft-planes that the die is divided into; 1: the unit is the whole die.
+    pub soft_planes: u8,
+}
+
+impl Unit {
+    pub fn die(die: u32) -> Unit {
+        Unit { die: die as u16, soft_plane: 0, soft_planes: 1 }
+    }
+}
+
+/// A part of the checkpoint area, in bytes from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub at: u64,
+    pub len: u64,
+}
+
+/// One vSSD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub index: u8,
+    pub generation: u16,
+    pub state: EntryState,
+    pub kind: Kind,
+    pub isolation: Isolation,
+    /// Place of its channel group among [`Table::groups`].
+    pub group: Option<u8>,
+    pub vssd: VssdId,
+    pub set: SetId,
+    /// In the order in which its erase blocks are numbered.
+    pub units: Vec<Unit>,
+    pub extents: Vec<Extent>,
+}
+
+impl Entry {
+    pub fn owner(&self) -> Owner {
+        Owner { index: self.index, generation: self.generation }
+    }
+}
+
+/// Channels that vSSDs share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub channels: u16,
+    /// In the order in which they are given out.
+    pub dies: Vec<u16>,
+}
+
+/// The drive's table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Grows by one with every write.
+    pub generation: u64,
+    pub drive: DriveId,
+    pub made: Made,
+    pub channels: u16,
+    pub dies_per_channel: u16,
+    pub blocks_per_die: u32,
+    /// The greatest incarnation that the metadata service has given to a server with this drive; 0: none yet.
+    pub incarnation: u64,
+    /// By index.
+    pub entries: Vec<Entry>,
+    pub groups: Vec<Group>,
+}
+
+/// Why a drive's table does not let the drive be used. Nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    #[error("neither copy of the drive's table is whole: nothing tells which vSSD owns what. Replace the drive")]
+    Damaged,
+    #[error(
+        "the drive has no table, but its erase block {block} holds data: it was made by an earlier version (run `rackweave \
+         convert`), or the table was lost (replace the drive)"
+    )]
+    Missing { block: u32 },
+    #[error("the drive's table is of version {found}, this program reads and writes version {VERSION}")]
+    Version { found: u16 },
+    #[error("the table is of drive {found}, but lies on drive {wanted}: put each drive's own file in its place")]
+    Drive { found: DriveId, wanted: DriveId },
+    #[error("the drive was made as {found}; it cannot be used as {wanted}: set ssd.profile and ssd.size back")]
+    Made { found: Made, wanted: Made },
+    #[error(
+        "the drive was made with room for {found} vSSDs, {wanted} are configured: set replicas, ssd.spare and \
+         ssd.isolation back"
+    )]
+    Entries { found: usize, wanted: usize },
+    #[error(
+        "vSSD {index} of the drive was made with {found}, {wanted} are configured: set ssd.isolation, ssd.spare and \
+         ssd.channels back"
+    )]
+    Share { index: u8, found: Share, wanted: Share },
+    #[error("entry {index} of the drive's table is of a kind that this program does not know")]
+    Unsupported { index: u8 },
+    #[error(
+        "slot {slot} of the drive holds {found}, the metadata service says {wanted}: the drive, or the metadata service's \
+         store, is from another time. Put the right ones back, or replace the drive"
+    )]
+    Vssd { slot: u8, found: VssdId, wanted: VssdId },
+    #[error(
+        "erase block {block} holds data of {found}, which the drive's table does not give it: the table, or the drive, is \
+         from another time. Replace the drive"
+    )]
+    Foreign { block: u32, found: Owner },
+}
+
+/// Bytes of a copy of the table of a drive of this geometry, whatever its vSSDs: a multiple of 4096.
+pub fn copy_bytes(g: &Geometry) -> u64 {
+    let entries = ENTRIES_MAX as u64;
+    let (dies, word) = (u64::from(g.dies()), UNIT as u64);
+    let units = dies * u64::from(SOFT_PLANES_MAX) * word;
+    let extents = entries * u64::from(EXTENTS_PER_ENTRY) * EXTENT as u64;
+    let groups = entries * (GROUP_HEAD as u64 + 2) + dies * 2;
+    (HEAD as u64 + entries * ENTRY_HEAD as u64 + units + extents + groups).next_multiple_of(STRIDE)
+}
+
+/// Bytes at the head of the checkpoint area that both copies take.
+pub fn area_bytes(g: &Geometry) -> u64 {
+    2 * copy_bytes(g)
+}
+
+/// Where the copy with this generation lies.
+pub fn copy_at(g: &Geometry, generation: u64) -> u64 {
+    generation % 2 * copy_bytes(g)
+}
+
+struct Out(Vec<u8>);
+impl Out {
+    fn put(&mut self, b: &[u8]) -> &mut Out {
+        self.0.extend_from_slice(b);
+        self
+    }
+    fn zeroes_to(&mut self, len: usize) -> &mut Out {
+        self.0.resize(self.0.len().max(len), 0);
+        self
+    }
+}
+
+/// Bytes of a copy, without what follows it up to [`copy_bytes`].
+pub fn encode(t: &Table) -> Vec<u8> {
+    let mut o = Out(Vec::new());
+    o.put(&MAGIC).put(&VERSION.to_le_bytes()).put(&(t.entries.len() as u16).to_le_bytes());
+    o.put(&(t.groups.len() as u16).to_le_bytes()).zeroes_to(24);
+    o.put(&t.generation.to_le_bytes()).put(&t.drive.0.to_le_bytes());
+    o.put(&t.made.profile).put(&t.made.bytes.to_le_bytes());
+    o.put(&t.channels.to_le_bytes()).put(&t.dies_per_channel.to_le_bytes()).put(&t.blocks_per_die.to_le_bytes());
+    o.put(&t.incarnation.to_le_bytes()).zeroes_to(HEAD);
+    for e in &t.entries {
+        o.put(&[e.index, e.state as u8]).put(&e.generation.to_le_bytes());
+        o.put(&[e.kind as u8, e.isolation as u8, e.group.unwrap_or(NO_GROUP), 0]);
+        o.put(&e.vssd.0.to_le_bytes()).put(&e.set.0.to_le_bytes());
+        o.put(&(e.units.len() as u32).to_le_bytes()).put(&(e.extents.len() as u32).to_le_bytes()).put(&[0; 8]);
+        for u in &e.units {
+            o.put(&u.die.to_le_bytes()).put(&[u.soft_plane, u.soft_planes]);
+        }
+        for x in &e.extents {
+            o.put(&x.at.to_le_bytes()).put(&x.len.to_le_bytes());
+        }
+    }
+    for g in &t.groups {
+        o.put(&g.channels.to_le_bytes()).put(&(g.dies.len() as u16).to_le_bytes());
+        g.dies.iter().for_each(|d| {
+            o.put(&d.to_le_bytes());
+        });
+        let len = o.0.len().next_multiple_of(4);
+        o.zeroes_to(len);
+    }
+    let mut b = o.0;
+    let len = b.len() as u32;
+    b[16..20].copy_from_slice(&len.to_le_bytes());
+    let c = crc32c::crc32c(&b);
+    b[CRC_AT..CRC_AT + 4].copy_from_slice(&c.to_le_bytes());
+    b
+}
+
+/// What a copy holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// Never written.
+    Blank,
+    Damaged,
+    Version(u16),
+    Whole(Box<Table>),
+}
+
+struct In<'a>(&'a [u8]);
+impl In<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_at_checked(N)?;
+        self.0 = rest;
+        head.try_into().ok()
+    }
+    fn u8(&mut self) -> Option<u8> {
+        self.take::<1>().map(|b| b[0])
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+/// Reads the copy at the start of `b`.
+pub fn decode(b: &[u8]) -> Copy {
+    if b.iter().all(|&x| x == 0) {
+        return Copy::Blank;
+    }
+    let Some(head) = b.get(..HEAD).filter(|h| h[..8] == MAGIC) else { return Copy::Damaged };
+    let len = u32::from_le_bytes([head[16], head[17], head[18], head[19]]) as usize;
+    let Some(body) = b.get(..len).filter(|b| b.len() >= HEAD) else { return Copy::Damaged };
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&body[..CRC_AT]), &[0; 4]);
+    if crc32c::crc32c_append(sum, &body[CRC_AT + 4..]).to_le_bytes() != body[CRC_AT..CRC_AT + 4] {
+        return Copy::Damaged;
+    }
+    let version = u16::from_le_bytes([head[8], head[9]]);
+    if version != VERSION {
+        return Copy::Version(version);
+    }
+    decode_body(body).map_or(Copy::Damaged, |t| Copy::Whole(Box::new(t)))
+}
+
+fn decode_body(b: &[u8]) -> Option<Table> {
+    let mut r = In(&b[10..]);
+    let (entries, groups) = (r.u16()?, r.u16()?);
+    r.take::<10>()?;
+    let (generation, drive) = (r.u64()?, DriveId(r.u64()?));
+    let made = Made { profile: r.take()?, bytes: r.u64()? };
+    let (channels, dies_per_channel, blocks_per_die) = (r.u16()?, r.u16()?, r.u32()?);
+    let incarnation = r.u64()?;
+    let mut r = In(&b[HEAD..]);
+    let entries = (0..entries).map(|_| entry(&mut r)).collect::<Option<Vec<Entry>>>()?;
+    let groups = (0..groups).map(|_| group(&mut r)).collect::<Option<Vec<Group>>>()?;
+    let ordered = entries.is_sorted_by(|a, b| a.index < b.index);
+    let known = |e: &Entry| usize::from(e.index) < ENTRIES_MAX && e.group.is_none_or(|g| usize::from(g) < groups.len());
+    (ordered && entries.iter().all(known)).then_some(Table {
+        generation,
+        drive,
+        made,
+        channels,
+        dies_per_channel,
+        blocks_per_die,
+        incarnation,
+        entries,
+        groups,
+    })
+}
+
+fn entry(r: &mut In<'_>) -> Option<Entry> {
+    let (index, state, generation) = (r.u8()?, r.u8()?, r.u16()?);
+    let (kind, isolation, group) = (r.u8()?, r.u8()?, r.u8()?);
+    r.u8()?;
+    let (vssd, set) = (VssdId(r.u32()?), SetId(r.u32()?));
+    let (units, extents) = (r.u32()?, r.u32()?);
+    r.u64()?;
+    let unit = |r: &mut In<'_>| Some(Unit { die: r.u16()?, soft_plane: r.u8()?, soft_planes: r.u8()? });
+    let extent = |r: &mut In<'_>| Some(Extent { at: r.u64()?, len: r.u64()? });
+    Some(Entry {
+        index,
+        generation,
+        state: match state {
+            1 => EntryState::InUse,
+            2 => EntryState::Free,
+            3 => EntryState::Clearing,
+            _ => return None,
+        },
+        kind: match kind {
+            1 => Kind::Page,
+            2 => Kind::Log,
+            _ => return None,
+        },
+        isolation: match isolation {
+            1 => Isolation::Channel,
+            2 => Isolation::Die,
+            3 => Isolation::Software,
+            4 => Isolation::None,
+            _ => return None,
+        },
+        group: (group != NO_GROUP).then_some(group),
+        vssd,
+        set,
+        units: (0..units).map(|_| unit(r)).collect::<Option<_>>()?,
+        extents: (0..extents).map(|_| extent(r)).collect::<Option<_>>()?,
+    })
+}
+
+fn group(r: &mut In<'_>) -> Option<Group> {
+    let (channels, dies) = (r.u16()?, r.u16()?);
+    let group = Group { channels, dies: (0..dies).map(|_| r.u16()).collect::<Option<_>>()? };
+    if !dies.is_multiple_of(2) {
+        r.u16()?;
+    }
+    Some(group)
+}
+
+impl Table {
+    /// As the metadata service is told.
+    pub fn told(&self) -> DriveTable {
+        let slot = |e: &Entry| SlotTable {
+            vssd: e.vssd,
+            set: e.set,
+            generation: e.generation,
+            in_use: e.state == EntryState::InUse,
+        };
+        let mut bare = Table { generation: 0, drive: DriveId::NONE, incarnation: 0, ..self.clone() };
+        for e in &mut bare.entries {
+            (e.generation, e.state, e.vssd, e.set) = (0, EntryState::Free, VssdId(0), SetId(0));
+        }
+        DriveTable {
+            generation: self.generation,
+            digest: crc32c::crc32c(&encode(&bare)).max(1),
+            known: Incarnation(self.incarnation),
+            slots: self.entries.iter().map(slot).collect(),
+        }
+    }
+    /// Of a drive without vSSDs.
+    pub fn new(drive: DriveId, p: &Profile) -> Table {
+        let g = &p.geometry;
+        Table {
+            generation: 0,
+            drive,
+            made: Made::of(p),
+            channels: g.channels,
+            dies_per_channel: g.dies_per_channel,
+            blocks_per_die: g.blocks_per_die(),
+            incarnation: 0,
+            entries: Vec::new(),
+            groups: Vec::new(),
+        }
+    }
+    /// What the entry has of the drive; `None`: something that [`Share`] does not say.
+    pub fn share(&self, e: &Entry) -> Option<Share> {
+        let dies = e.units.len() as u32;
+        if e.kind != Kind::Page || e.units.iter().any(|u| u.soft_planes != 1) || e.extents.len() != 1 {
+            return None;
+        }
+        let group = || self.groups.get(usize::from(e.group?));
+        Some(match e.isolation {
+            Isolation::Channel => Share::Channels((dies / u32::from(self.dies_per_channel.max(1))) as u16),
+            Isolation::Die => Share::Dies(dies),
+            Isolation::Software => Share::Software { channels: group()?.channels, dies },
+            Isolation::None => Share::None { channels: group()?.channels, dies },
+        })
+    }
+    /// Whether the table is of a drive like this one, and lies on it.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn check(&self, drive: DriveId, p: &Profile) -> Result<(), TableError> {
+        if self.drive != drive {
+            return Err(TableError::Drive { found: self.drive, wanted: drive });
+        }
+        let (g, wanted) = (&p.geometry, Made::of(p));
+        let shape = (self.channels, self.dies_per_channel, self.blocks_per_die);
+        if self.made != wanted || shape != (g.channels, g.dies_per_channel, g.blocks_per_die()) {
+            return Err(TableError::Made { found: self.made, wanted });
+        }
+        let outside = |e: &&Entry| e.units.iter().any(|u| u32::from(u.die) >= g.dies().min(oob::DIE_MAX + 1));
+        match self.entries.iter().find(outside) {
+            Some(e) => Err(TableError::Unsupported { index: e.index }),
+            None => Ok(()),
+        }
+    }
+    /// Whether what is configured is what the drive was made with.
+    ///
+    /// # Errors
+    /// The first entry that differs.
+    pub fn check_shares(&self, wanted: &[Share]) -> Result<(), TableError> {
+        if self.entries.len() != wanted.len() {
+            return Err(TableError::Entries { found: self.entries.len(), wanted: wanted.len() });
+        }
+        for (i, (e, &wanted)) in self.entries.iter().zip(wanted).enumerate() {
+            let found = self.share(e).filter(|_| usize::from(e.index) == i);
+            let found = found.ok_or(TableError::Unsupported { index: e.index })?;
+            if found != wanted {
+                return Err(TableError::Share { index: e.index, found, wanted });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The table in the first [`area_bytes`] of a checkpoint area, of which `area` may have less: nothing was written behind. As
+/// [`choose`].
+///
+/// # Errors
+/// There was one, and it cannot be read.
+pub fn read(g: &Geometry, area: &[u8]) -> Result<Option<(Table, bool)>, TableError> {
+    let len = copy_bytes(g) as usize;
+    let copy = |n: usize| area.get(n * len..).map_or(Copy::Blank, |b| decode(&b[..b.len().min(len)]));
+    choose([copy(0), copy(1)])
+}
+
+/// The table that two copies say; `None`: both are blank. Also whether both say it.
+///
+/// # Errors
+/// There was one, and it cannot be read.
+pub fn choose(copies: [Copy; 2]) -> Result<Option<(Table, bool)>, TableError> {
+    match copies {
+        [Copy::Whole(a), Copy::Whole(b)] => {
+            let same = a.generation == b.generation;
+            Ok(Some((if a.generation >= b.generation { *a } else { *b }, same)))
+        }
+        [Copy::Whole(t), _] | [_, Copy::Whole(t)] => Ok(Some((*t, false))),
+        [Copy::Version(found), _] | [_, Copy::Version(found)] => Err(TableError::Version { found }),
+        // The first write of all was torn: nothing was ever programmed, or recovery finds it.
+        [Copy::Blank, _] | [_, Copy::Blank] => Ok(None),
+        [Copy::Damaged, Copy::Damaged] => Err(TableError::Damaged),
+    }
+}
