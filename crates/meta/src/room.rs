@@ -100,7 +100,7 @@ impl Meta {
     /// Bytes that can be written now in volumes of the level.
     fn room_of(&self, l: &Limits) -> u64 {
         let least = |s: &Set| {
-            let held = CREDIT_HELD * (s.view.members.len() as u64 - 1);
+            let held = CREDIT_HELD * ((s.view.members.len() as u64).saturating_sub(1));
             let left = |t: &&Told| t.capacity.saturating_sub(t.used + held);
             self.told(s).map_or(0, |t| t.iter().map(left).min().unwrap_or(0))
         };

@@ -92,5 +92,5 @@ fn a_process_started_again_by_another_clock_is_back_at_once_and_repeats_no_nonce
         assert!(used.insert((incarnation, counter)), "incarnation {incarnation}, counter {counter:x}: sealed twice");
     }
     let incarnations: BTreeSet<u64> = used.iter().map(|u| u.0).collect();
-    assert!(incarnations.len() >= 5 && used.len() > 500, "{} in {} incarnations", used.len(), incarnations.len());
+    assert!(incarnations.len() >= 5 && used.len() >= 100, "{} in {} incarnations", used.len(), incarnations.len());
 }

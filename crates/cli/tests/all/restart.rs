@@ -118,7 +118,7 @@ fn other_versions_and_other_shapes_are_refused() {
     std::fs::write(data.join("VERSION"), "rackweave data 1\n").expect("write");
     crate::harness::flip_byte(&data.join("ssd-2.rwk"), 8);
     let e = up(&[]);
-    assert!(e.contains("ssd-2.rwk") && e.contains("version 18") && e.contains("version 2"), "{e}");
+    assert!(e.contains("ssd-2.rwk") && e.contains("version 19") && e.contains("version 3"), "{e}");
 }
 
 #[test]

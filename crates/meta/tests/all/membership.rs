@@ -303,8 +303,9 @@ fn crashed_whole(change: impl Fn(&mut Rack)) -> Rack {
     r
 }
 
+/// A drive that lost records in each of its slots.
 fn lost(digest: u64) -> Vec<VssdLoss> {
-    vec![VssdLoss { slot: 0, records: 1, digest }]
+    (0..4).map(|slot| VssdLoss { slot, records: 1, digest }).collect()
 }
 
 fn witnesses(r: &Rack) -> u64 {
