@@ -585,6 +585,8 @@ impl Processes {
                 if e.token == TOKEN_SIGNAL {
                     drain_bytes(self.signal.as_raw_fd());
                     self.signals += 1;
+                } else if e.token & TOKEN_BEAT != 0 {
+                    self.beat(now, (e.token ^ TOKEN_BEAT) as usize)?;
                 } else if !self.nodes[e.token as usize].hear()
                     && let Some((name, status, last)) = self.ended(now, e.token as usize)?
                     && !status.success()
