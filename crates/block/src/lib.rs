@@ -9,7 +9,8 @@
 //! - Mutations of one 4 KiB block are sent one after another, in the order they were asked for. (A request of more than
 //!   [`REQUEST_MESSAGES_MAX`] messages is cut as it goes, and takes its place in that order part by part.)
 //! - Reads are not ordered with writes in flight; the replicas make both linearizable.
-//! - A flush covers every mutation of its volume that was answered before it was asked for, whoever asked.
+//! - A writer's flush covers every mutation of its volume that was answered before it was asked for, whoever asked for it. A fenced
+//!   client's covers its own.
 //! - A fenced volume refuses mutations until it is attached again; reads go on.
 //! - Without a [`ClientConfig::deadline`] a request waits as long as the rack is away.
 //!

@@ -1,5 +1,6 @@
 //! A volume as this client has it attached.
 
+use rackweave_core::msg::FENCE_ALL;
 use rackweave_core::request::{RequestError, VolumeInfo, VolumeLimits};
 use rackweave_core::{BLOCK, SECTOR};
 
@@ -93,9 +94,16 @@ impl Volume {
         Ok(())
     }
     pub fn check_writer(&self) -> Result<(), RequestError> {
+        self.fenced.map_or(Ok(()), |_| Err(self.fenced_error()))
+    }
+    pub fn check_reader(&self) -> Result<(), RequestError> {
+        if self.fenced == Some(FENCE_ALL) { Err(self.fenced_error()) } else { Ok(()) }
+    }
+    /// What a fenced request is answered: another writes the volume, or it is deleted.
+    pub fn fenced_error(&self) -> RequestError {
         match self.fenced {
-            Some(_) => Err(RequestError::Fenced { volume: self.info.id, attach: self.info.attach }),
-            None => Ok(()),
+            Some(FENCE_ALL) => RequestError::UnknownVolume { name: self.info.name.clone() },
+            _ => RequestError::Fenced { volume: self.info.id, attach: self.info.attach },
         }
     }
 }

@@ -9,6 +9,14 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::Moves, 960_266),
     // A member acknowledged the replay of a mutation below the floor of its client, which had given it up, and did not take it.
     (PlanKind::TwoRacks, 910_035),
+    // A member alone in its view answered a flush; the set went on with one that had the flushed writes in memory only.
+    (PlanKind::LateMessages, 53),
+    // A member that had heard of a deletion was compared with one that had not: copies were said to differ.
+    (PlanKind::PassingVolumes, 20),
+    // The checker could not decide a history of fourteen pending writes.
+    (PlanKind::OneRack, 900_779),
+    // Every device fails while a set is down to one member, which notices nothing and rightly waits.
+    (PlanKind::OneRack, 902_272),
 ];
 
 #[test]

@@ -93,6 +93,7 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
     if let Some(first) = failed.first() {
         panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
     }
+    assert!(reports.iter().all(|r| r.copies_checked > 0), "no member's durable state was looked at");
     if count >= 30 {
         let rare = if count < 100 { MUST_OCCUR_IN_100 } else { &[] };
         let all = T::ALL.iter().filter(|p| !NEED_NOT_OCCUR.contains(p) && !rare.contains(p));
@@ -170,6 +171,22 @@ fn channel_groups_pass_every_seed() {
     let missing = MUST_OCCUR_IN_GROUPS.iter().filter(|&&p| coverage.get(p) == 0);
     let missing: Vec<&str> = missing.map(|p| p.name()).collect();
     assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    let again = run_plan(&reports[0].plan, &SimOptions::default());
+    assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
+}
+
+#[test]
+fn wide_plans_pass_every_seed() {
+    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, |seed| PlanKind::Wide.draw(seed));
+    let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+    if let Some(first) = failed.first() {
+        panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
+    }
+    let refused = |r: &&SimReport| r.errors.keys().any(|e| e.starts_with("After no volume is named"));
+    let crashed = |r: &&SimReport| r.history.set_crashes >= 8;
+    assert!(count < 30 || reports.iter().any(|r| refused(&r)), "no deleted volume was read");
+    assert!(count < 30 || reports.iter().any(|r| crashed(&r)), "no rack lost all copies but one");
     let again = run_plan(&reports[0].plan, &SimOptions::default());
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }

@@ -241,6 +241,11 @@ impl Replica {
         if !inside || !self.serving(cx.now) {
             return;
         }
+        if self.is_deleted(range.volume) {
+            // Who asks has not heard of it yet: nothing differs.
+            let body = Peer::Sums { range, same: true, sums: Box::default() };
+            return self.send_as(rackweave_core::msg::Class::Copper, cx, to, request, body);
+        }
         let mut entries = Vec::new();
         let of = (BlockAddr::new(range.volume, range.first), BlockAddr::new(range.volume, range.end()));
         // Beside each block at most one run that is zeroed.
@@ -329,10 +334,10 @@ impl Replica {
                 by.entry(s.block).or_default().push((k, *s));
             }
         }
-        if !self.serving(cx.now) || r.answers.is_empty() {
+        let volume = r.range.volume;
+        if !self.serving(cx.now) || r.answers.is_empty() || self.is_deleted(volume) {
             return;
         }
-        let volume = r.range.volume;
         cx.fx.trace(TracePoint::CopiesCompared, BlockAddr::new(volume, r.range.first).pack(), by.len() as u64);
         for (block, copies) in by {
             let a = BlockAddr::new(volume, block);
@@ -426,6 +431,7 @@ impl Replica {
         let Some(at) = self.compare.suspects.iter().position(asked) else { return false };
         let s = self.compare.suspects.swap_remove(at);
         let changed = !self.serving(cx.now)
+            || self.is_deleted(a.volume)
             || self.not_valid(a.volume, a.block, a.block).is_some()
             || cx.store.version(a) != s.version;
         if changed || cx.store.mapped(a) == data.is_some() {

@@ -92,6 +92,10 @@ impl Replica {
         }
         raised
     }
+    /// The volume is gone for good, as far as this replica has heard.
+    pub(crate) fn is_deleted(&self, volume: VolumeId) -> bool {
+        self.fences.of(volume) == FENCE_ALL
+    }
     /// What this replica knows of volumes, as a shadow is told.
     pub fn volumes(&self) -> LiveVolumes {
         self.fences.known()

@@ -384,6 +384,8 @@ impl Replica {
     pub(crate) fn block_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
         if (self.role != Some(rackweave_core::msg::Role::Member) && !mutant!("replica.copy.of-shadow"))
             || self.not_valid(a.volume, a.block, a.block).is_some()
+            // A shadow is told that nothing is there; who compares or heals has not heard of the deletion.
+            || (self.is_deleted(a.volume) && request != crate::fill::REQUEST)
         {
             return;
         }

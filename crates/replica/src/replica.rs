@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp, Packet, Peer, Role,
-    ViewState,
+    BlockRange, Body, Class, Control, FENCE_ALL, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp, Packet,
+    Peer, Role, ViewState,
 };
 use rackweave_core::rng::mix64;
 use rackweave_core::{Backoff, BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint};
@@ -367,10 +367,23 @@ impl Replica {
             }
             return self.refuse(cx, job.asker);
         }
+        let shown = match &job.io {
+            IoRequest::Read { range } => Some(range.volume),
+            IoRequest::Flush { volume } => Some(*volume),
+            IoRequest::Status { range } => Some(range.volume),
+            IoRequest::Write(_) | IoRequest::Zero { .. } | IoRequest::Fence { .. } => None,
+        };
+        // A deleted volume has no contents, zeroes neither.
+        if shown.is_some_and(|v| self.is_deleted(v)) && !mutant!("replica.fence.deleted-read") {
+            return self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: FENCE_ALL }));
+        }
         match &job.io {
             IoRequest::Read { .. } => self.client_read(cx, job),
             IoRequest::Write(_) => self.client_write(cx, job),
             IoRequest::Zero { .. } => self.client_zero(cx, job),
+            IoRequest::Flush { .. } if !self.enough_copies() && !mutant!("replica.flush.too-few") => {
+                self.stall_for_copies(cx, job);
+            }
             IoRequest::Flush { .. } => self.start_flush(cx, job.asker),
             IoRequest::Fence { volume, attach } => {
                 let (volume, attach) = (*volume, *attach);

@@ -374,12 +374,11 @@ impl Replica {
         if !matches!(op.kind, OpKind::Fence { .. }) {
             cx.fx.trace(point, what, op.id);
         }
-        let flush = matches!(op.kind, OpKind::Flush { .. });
         match op.origin {
             Origin::Replay => self.replays -= 1,
-            // Done here, but the set might go on with one that is out of this view, and without this one (rule 6). That one
-            // has all that a flush is asked for.
-            Origin::Client(asker) if !flush && !self.enough_copies() && !mutant!("replica.write.answer-too-few") => {
+            // Done here, but the set might go on with one that is out of this view, and without this one (rule 6). What a flush is
+            // asked for, that one may have in memory only.
+            Origin::Client(asker) if !self.enough_copies() && !mutant!("replica.write.answer-too-few") => {
                 self.refuse(cx, asker)
             }
             Origin::Recovery => self.fix_done(cx),

@@ -193,6 +193,34 @@ fn a_deleted_volume_is_forgotten_and_what_comes_late_is_acknowledged_and_ignored
     assert_eq!(held(&o, V.0), 0);
 }
 
+/// Not even as zeroes, which its blocks would read as.
+#[test]
+fn a_deleted_volume_is_neither_read_nor_flushed_nor_compared() {
+    let mut o = One::new(Role::Member);
+    let range = BlockRange { volume: V, first: 0, count: 8 };
+    let reads = || {
+        [
+            IoRequest::Read { range: SectorRange { volume: V, first: 0, count: 8 } },
+            IoRequest::Status { range },
+            IoRequest::Flush { volume: V },
+        ]
+    };
+    o.r.learn_volumes(&mut o.store, &told(8, &[(V.0, 1)]));
+    o.store.put(BlockAddr::new(V, 0), ts(4, 1), Payload::elided(BLOCK, 1));
+    for io in reads() {
+        assert!(!matches!(o.io(io)[..], [IoReply::Failed(_)]), "it lives");
+    }
+    o.peer(1, Peer::Fence { volume: V, attach: FENCE_ALL });
+    o.sent();
+    for io in reads() {
+        assert_eq!(o.io(io), [IoReply::Failed(IoError::Fenced { attach: FENCE_ALL })]);
+    }
+    // Whoever compares has not heard of it: nothing differs, and nothing is there to be sent.
+    let sent = o.peer(1, Peer::SumsAsk { range, digest: 7 });
+    assert!(matches!(&sent[..], [Peer::Sums { same: true, .. }]), "{sent:?}");
+    assert_eq!(o.peer(1, Peer::BlockAsk { addr: BlockAddr::new(V, 0) }), [], "it asks again, or hears of it");
+}
+
 /// It was away when a volume was deleted, and its source has not heard yet either.
 #[test]
 fn a_shadow_forgets_volumes_that_are_gone_and_copies_nothing_of_them() {

@@ -416,7 +416,7 @@ impl VolumeClient {
         }
         volume.fenced = Some(attach);
         self.stats.fenced += 1;
-        let error = RequestError::Fenced { volume: volume.info.id, attach: volume.info.attach };
+        let error = volume.fenced_error();
         let v = m.volume;
         self.give_up_all(v, fx);
         self.fail(slot, error, fx);

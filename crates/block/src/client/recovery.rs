@@ -70,8 +70,7 @@ impl VolumeClient {
 
     /// Mutations of the volume under way, and those that wait for their turn, are of a generation that is over (rule 14).
     pub(super) fn fail_mutations(&mut self, volume: u32, fx: &mut Effects) {
-        let info = &self.volumes[volume as usize].info;
-        let error = RequestError::Fenced { volume: info.id, attach: info.attach };
+        let error = self.volumes[volume as usize].fenced_error();
         let writes = |p: &Pending| matches!(p.job, Job::Write { .. } | Job::Zeroes { .. } | Job::Mutate);
         for (_, p) in self.pending.iter_mut().filter(|(_, p)| p.volume == volume && writes(p)) {
             p.error.get_or_insert_with(|| error.clone());

@@ -92,6 +92,7 @@ impl VolumeClient {
     fn start_read(&mut self, who: Asker, volume: VolumeId, offset: u64, len: u32) -> Result<u32, RequestError> {
         let v = self.volume(volume)?;
         self.volumes[v as usize].check(offset, u64::from(len))?;
+        self.volumes[v as usize].check_reader()?;
         let end = offset + u64::from(len);
         let p = self.open(who.now, who.id, v, Job::Read { at: offset, end, parts: Vec::new() });
         self.admit(who.now, p, u64::from(len));

@@ -255,7 +255,9 @@ fn errno(c: &Command, e: &RequestError) -> Errno {
         RequestError::NoSpace => Errno::NoSpc,
         RequestError::OutOfRange { .. } if matches!(c.kind, cmd::WRITE | cmd::WRITE_ZEROES) => Errno::NoSpc,
         RequestError::OutOfRange { .. } | RequestError::Unaligned { .. } => Errno::Inval,
-        RequestError::Fenced { .. } | RequestError::NotAttached { .. } => Errno::Shutdown,
+        RequestError::Fenced { .. } | RequestError::NotAttached { .. } | RequestError::UnknownVolume { .. } => {
+            Errno::Shutdown
+        }
         RequestError::Busy { .. } => Errno::NoMem,
         _ => Errno::Io,
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use rackweave_core::{Payload, SetId, Time, VolumeId};
 
@@ -34,7 +35,7 @@ pub(super) struct Op {
     /// The request it came from, for the reader of a trail.
     request: u64,
     first: u64,
-    count: u32,
+    count: u64,
 }
 
 /// One sector's part of an operation.
@@ -43,6 +44,16 @@ pub(super) struct Touch {
     pub op: OpId,
     /// The value written or read; zero is a zero sector.
     pub value: u64,
+}
+
+/// What is durable with every member of a sector's set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    pub volume: VolumeId,
+    pub sector: u64,
+    pub set: SetId,
+    /// Place of the promised write's call in the order of everything recorded.
+    since: u64,
 }
 
 /// How an operation ended.
@@ -98,6 +109,8 @@ impl fmt::Display for Violation {
     }
 }
 
+/// An operation of more sectors than these lies in all sets of its volume, if there are several.
+const SPLIT_MAX: u64 = 1 << 16;
 /// Lines of a violation's trail.
 const TRAIL_MAX: usize = 40;
 
@@ -117,7 +130,7 @@ impl History {
         self.times.push(self.now);
         self.times.len() as u64
     }
-    fn begin(&mut self, kind: OpKind, volume: VolumeId, first: u64, count: u32) -> OpId {
+    fn begin(&mut self, kind: OpKind, volume: VolumeId, first: u64, count: u64) -> OpId {
         let call = self.tick();
         let (answer, failed, refused, held, request) = (None, false, false, None, 0);
         self.ops.push(Op { kind, volume, call, answer, failed, refused, held, request, first, count });
@@ -129,16 +142,35 @@ impl History {
     fn touch(&mut self, volume: VolumeId, sector: u64, op: OpId, value: u64) {
         self.sectors.entry((volume, sector)).or_default().push(Touch { op, value });
     }
-    /// A write (or trim, or write-zeroes: a zero payload) was handed to the client, a number of its own in each life.
+    /// A write was handed to the client, a number of its own in each life.
     pub fn write(&mut self, client: u32, volume: VolumeId, first: u64, data: &Payload, fua: bool, attach: u32) -> OpId {
-        let op = self.begin(OpKind::Write { fua, attach, client }, volume, first, data.sectors());
+        let op = self.begin(OpKind::Write { fua, attach, client }, volume, first, data.sectors().into());
         for i in 0..data.sectors() {
             self.touch(volume, first + u64::from(i), op, data.identity(i));
         }
         op
     }
+    /// A trim or write-zeroes was handed to the client; of its sectors those in `places` (first, and one past the last) matter.
+    pub fn zero(
+        &mut self,
+        client: u32,
+        volume: VolumeId,
+        sectors: Range<u64>,
+        places: impl Iterator<Item = Range<u64>>,
+        fua: bool,
+        attach: u32,
+    ) -> OpId {
+        let kind = OpKind::Write { fua, attach, client };
+        let op = self.begin(kind, volume, sectors.start, sectors.end - sectors.start);
+        for place in places {
+            for sector in place.start.max(sectors.start)..place.end.min(sectors.end) {
+                self.touch(volume, sector, op, 0);
+            }
+        }
+        op
+    }
     pub fn read(&mut self, volume: VolumeId, first: u64, count: u32) -> OpId {
-        self.begin(OpKind::Read, volume, first, count)
+        self.begin(OpKind::Read, volume, first, count.into())
     }
     pub fn flush(&mut self, client: u32, volume: VolumeId) -> OpId {
         let op = self.begin(OpKind::Flush { client }, volume, 0, 0);
@@ -153,7 +185,7 @@ impl History {
         o.failed = matches!(outcome, Outcome::Failed);
         let (volume, first, count) = (o.volume, o.first, o.count);
         if let (Outcome::Data(p), OpKind::Read) = (outcome, o.kind) {
-            for i in 0..count.min(p.sectors()) {
+            for i in 0..p.sectors().min(count as u32) {
                 self.touch(volume, first + u64::from(i), op, p.identity(i));
             }
         }
@@ -217,7 +249,7 @@ impl History {
             ..HistoryStats::default()
         };
         let split =
-            |o: &Op| (1..u64::from(o.count)).any(|i| set_of(o.volume, o.first + i) != set_of(o.volume, o.first));
+            |o: &Op| (1..o.count.min(SPLIT_MAX)).any(|i| set_of(o.volume, o.first + i) != set_of(o.volume, o.first));
         let split: Vec<bool> = self.ops.iter().map(split).collect();
         let mut search = Search::new(plain);
         for (&(volume, sector), touches) in &self.sectors {
@@ -233,6 +265,59 @@ impl History {
             }
         }
         Ok(stats)
+    }
+
+    /// What the answer of a flush, or of a write with FUA, promises of each sector: every member's durable copy is at least as new as
+    /// a write that was called at this place in the order. Nothing is promised by other operations, or where a crash of the whole
+    /// set may have undone what was written.
+    pub fn promised(&self, op: OpId, set_of: impl Fn(u64) -> SetId) -> Vec<Promise> {
+        let o = &self.ops[op.0 as usize];
+        let range = match o.kind {
+            OpKind::Flush { .. } => (o.volume, 0)..=(o.volume, u64::MAX),
+            OpKind::Write { fua: true, .. } => (o.volume, o.first)..=(o.volume, o.first + o.count - 1),
+            OpKind::Write { .. } | OpKind::Read => return Vec::new(),
+        };
+        let of_flush = matches!(o.kind, OpKind::Flush { .. });
+        let promise = |(&(volume, sector), touches): (&(VolumeId, u64), &Vec<Touch>)| {
+            let set = set_of(sector);
+            let covered = |t: &&Touch| if of_flush { self.survives(t.op, set, o.call) } else { t.op == op };
+            let since = touches.iter().filter(covered).map(|t| self.op(t).call).max()?;
+            Some(Promise { volume, sector, set, since })
+        };
+        self.sectors.range(range).filter_map(promise).collect()
+    }
+
+    /// The operation, for the report of another checker.
+    pub fn describe(&self, op: OpId) -> String {
+        let o = &self.ops[op.0 as usize];
+        let ms = |at: u64| self.times[at as usize - 1].0 as f64 / 1e6;
+        let answered = o.answer.map_or("never answered".into(), |a| format!("answered at {:.3} ms", ms(a)));
+        format!("request {} (#{}), {:?}, asked at {:.3} ms, {answered}", o.request, op.0, o.kind, ms(o.call))
+    }
+
+    /// A write that was answered before this place in the order, and that no crash of the whole set since then has undone.
+    fn survives(&self, op: OpId, set: SetId, before: u64) -> bool {
+        let o = &self.ops[op.0 as usize];
+        let OpKind::Write { fua, .. } = o.kind else { return false };
+        let Some(answer) = o.answer.filter(|&a| !o.failed && a < before) else { return false };
+        // A set's part of an answer may be older than the answer, which its client may give after it said at a flush what is lost.
+        let came = if o.count > 1 || o.held.is_some() { o.call } else { answer };
+        let Some(crash) = self.crashes.iter().find(|c| c.1 == set && !c.3 && came <= c.2) else { return true };
+        let flushes = self.flushes.get(&o.volume).map_or(&[][..], |f| f);
+        let flushed = |f: &OpId| {
+            let f = &self.ops[f.0 as usize];
+            !f.failed && f.call > answer && f.answer.is_some_and(|a| a < crash.0)
+        };
+        (fua && answer < crash.0) || flushes.iter().any(flushed)
+    }
+
+    /// Whether a copy with this value breaks the promise: nobody wrote it, or its write was over before the promised one began.
+    pub fn breaks(&self, p: &Promise, value: u64) -> bool {
+        let touches = self.sectors.get(&(p.volume, p.sector)).map_or(&[][..], |t| t);
+        let mut writes = touches.iter().filter(|t| t.value == value).map(|t| self.op(t));
+        !writes.any(|o| {
+            matches!(o.kind, OpKind::Write { .. }) && (o.failed || o.answer.is_none_or(|answer| answer > p.since))
+        })
     }
 
     /// The last events of a sector, for the report of what another checker found.

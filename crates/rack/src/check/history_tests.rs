@@ -563,3 +563,52 @@ fn many_answered_writes_pending_at_once_are_decided() {
     // Overwritten before any of them was asked for.
     bad(&many_pending([true, false], 100));
 }
+
+/// What copies of a sector break a promise, of those that were ever written.
+fn breaks(h: &History, op: OpId) -> Vec<u64> {
+    let promised = h.promised(op, |_| S);
+    let p = promised.first().copied();
+    (0..6).filter(|&v| p.is_some_and(|p| h.breaks(&p, sector(v).identity(0)))).collect()
+}
+
+#[test]
+fn a_flush_promises_what_was_answered_before_it_was_asked_for() {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    wrote(&mut h, 2);
+    let late = write(&mut h, 3);
+    let f = h.flush(C, V);
+    wrote(&mut h, 4);
+    h.answered(f, Outcome::Done);
+    h.answered(late, Outcome::Done);
+    assert_eq!(breaks(&h, f), [0, 1, 5], "never written, overwritten, written by nobody");
+}
+
+#[test]
+fn a_write_with_fua_promises_itself_and_another_write_nothing() {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    let open = write(&mut h, 2);
+    let fua = h.write(C, V, 0, &sector(3), true, 1);
+    h.answered(fua, Outcome::Done);
+    assert_eq!(breaks(&h, fua), [0, 1, 4, 5], "one that is open may come after it");
+    h.answered(open, Outcome::Done);
+    assert_eq!(breaks(&h, open), [0; 0]);
+}
+
+#[test]
+fn a_flush_promises_nothing_that_a_crash_may_have_undone_but_what_was_flushed_before_it() {
+    let mut h = History::new();
+    wrote(&mut h, 1);
+    flushed(&mut h);
+    wrote(&mut h, 2);
+    let crash = h.set_crashed(S);
+    h.silent(crash);
+    let f = h.flush(C, V);
+    h.answered(f, Outcome::Done);
+    assert_eq!(breaks(&h, f), [0, 3, 4, 5]);
+    wrote(&mut h, 3);
+    let f = h.flush(C, V);
+    h.answered(f, Outcome::Done);
+    assert_eq!(breaks(&h, f), [0, 1, 2, 4, 5]);
+}

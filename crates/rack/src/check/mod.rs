@@ -5,7 +5,7 @@ pub mod history;
 mod search;
 
 pub use bounds::Bounds;
-pub use history::{History, HistoryStats, OpId, Outcome, Violation};
+pub use history::{History, HistoryStats, OpId, Outcome, Promise, Violation};
 pub use search::SearchError;
 
 #[cfg(test)]

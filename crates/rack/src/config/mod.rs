@@ -54,6 +54,8 @@ pub use written::{Overridden, Written};
 pub const CONFIG_VERSION: u32 = 1;
 /// Servers of a rack: SSD ids, table rows and virtual addresses stay small numbers.
 pub const SERVERS_MAX: u32 = 64;
+/// Volumes may promise so many times what the rack holds.
+pub const OVERCOMMIT_MAX: f64 = 1e7;
 /// Copies of a block: the switch's row holds a vSSD and three peers (protocol rule 15).
 pub const REPLICAS_MAX: u32 = 4;
 /// Smallest modelled SSD: below it the page layer's reserves leave no room.
@@ -302,8 +304,8 @@ impl RackConfig {
         need(out, copies, "min_copies", &self.min_copies, format!("1 to replicas ({})", self.replicas));
         let stripe = self.stripe_blocks.is_power_of_two() && self.stripe_blocks <= 4096;
         need(out, stripe, "stripe_blocks", &self.stripe_blocks, "a power of two, 1 to 4096");
-        let sane = self.overcommit.is_finite() && (0.01..=1000.0).contains(&self.overcommit);
-        need(out, sane, "overcommit", &self.overcommit, "0.01 to 1000");
+        let sane = self.overcommit.is_finite() && (0.01..=OVERCOMMIT_MAX).contains(&self.overcommit);
+        need(out, sane, "overcommit", &self.overcommit, "0.01 to 10000000");
         let least = CACHE_SLOTS_MIN * u64::from(slots);
         let most = 1 << 28;
         let rule = format!(

@@ -3,6 +3,7 @@
 
 use crate::fault::plan::{Fault, FaultAt, Plan};
 use crate::policy::Policy;
+use crate::sim::LinkFaults;
 use rackweave_core::Rng;
 
 /// Servers that end with writes half done whose clients end too, and so never ask again.
@@ -156,5 +157,121 @@ pub(super) fn noisy_racks(seed: u64) -> Plan {
 pub(super) fn chosen_replica(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     plan.params.policy = Policy::Rackblox;
+    plan
+}
+
+/// The rack loses its power and all drives of each set but one are lost with it, once every copy is whole again.
+pub(super) fn last_copies(seed: u64) -> Plan {
+    let mut plan = Plan::draw(seed);
+    let mut rng = Rng::stream(seed, 0x6c61_7374);
+    lose_copies(&mut plan, &mut rng);
+    plan.faults.sort_by_key(|f| f.at_us);
+    plan
+}
+
+fn lose_copies(plan: &mut Plan, rng: &mut Rng) {
+    let p = &mut plan.params;
+    (p.broken_end, p.program_failures) = (false, 0.0);
+    let (servers, step) = (p.servers, p.span_ms * 1000 / 12);
+    // What loses the only good copy of a block is left out.
+    plan.faults.retain(|f| !matches!(f.fault, Fault::Corrupt { .. } | Fault::BreakDevice { .. }));
+    // Most come while copies are not whole, and do nothing.
+    for i in 3..12 {
+        let (server, down_ms) = (rng.below(u64::from(servers)) as u32, rng.between(5, 50));
+        plan.faults.push(FaultAt { at_us: i * step, fault: Fault::LastCopies { server, down_ms } });
+    }
+}
+
+/// Sets lose their power whole while messages from before come late, and again, and answers of the metadata service take longer
+/// than a lease.
+pub(super) fn late_messages(seed: u64) -> Plan {
+    let mut plan = set_power_cuts(seed);
+    let mut rng = Rng::stream(seed, 0x6c61_7465);
+    delay_messages(&mut plan, &mut rng);
+    plan.faults.sort_by_key(|f| f.at_us);
+    plan
+}
+
+fn delay_messages(plan: &mut Plan, rng: &mut Rng) {
+    let p = &plan.params;
+    let (servers, span_us) = (u64::from(p.servers), p.span_ms * 1000);
+    let links = LinkFaults { duplicate: 0.2, duplicate_extra_ns: rng.between(50, 3_000) * 1_000_000, ..p.links };
+    plan.faults.push(FaultAt { at_us: 0, fault: Fault::Noise { links, ms: p.span_ms } });
+    for _ in 0..rng.between(2, 5) {
+        let server = 2 + rng.below(servers) as u32;
+        let (from, to) = if rng.chance(0.7) { (0, server) } else { (server, 0) };
+        let (extra_ms, ms) = (rng.between(p.lease_ms / 4, 3 * p.lease_ms), rng.between(100, 1_000));
+        plan.faults.push(FaultAt { at_us: rng.below(span_us), fault: Fault::Late { from, to, extra_ms, ms } });
+    }
+}
+
+/// Volumes of up to 8 TiB that are used in a few places, with trims from one to another.
+pub(super) fn sparse(seed: u64) -> Plan {
+    let mut plan = not_full(seed);
+    plan.params.sparse_gib = *Rng::stream(seed, 0x7370_6172).pick(&[1, 100, 2_048, 4_096, 8_192]);
+    plan
+}
+
+/// The plan of a seed whose volumes are not drawn for its sets.
+fn not_full(seed: u64) -> Plan {
+    let mut plans = (0..).map(|k| Plan::draw(seed.wrapping_add(k * 1_000_003)));
+    let mut plan = plans.find(|p| !p.params.full).expect("most are not");
+    plan.seed = seed;
+    plan
+}
+
+/// Volumes are created, grow and are deleted while everything else goes wrong.
+pub(super) fn passing_volumes(seed: u64) -> Plan {
+    let mut plan = not_full(seed);
+    let mut rng = Rng::stream(seed, 0x7061_7373);
+    pass_volumes(&mut plan, &mut rng);
+    plan.faults.sort_by_key(|f| f.at_us);
+    plan
+}
+
+fn pass_volumes(plan: &mut Plan, rng: &mut Rng) {
+    plan.params.passing_volumes = true;
+    let (clients, span_us) = (plan.params.clients, plan.params.span_ms * 1000);
+    for client in 0..clients {
+        let lives = rng.between(2, 5);
+        let step = span_us / lives;
+        for i in 0..lives {
+            let at = |part: u64, rng: &mut Rng| i * step + step * part / 4 + rng.below(step / 8);
+            plan.faults.push(FaultAt { at_us: at(0, rng), fault: Fault::Create { client } });
+            plan.faults.push(FaultAt { at_us: at(1, rng), fault: Fault::Grow { client } });
+            let force = rng.chance(0.8);
+            plan.faults.push(FaultAt { at_us: at(3, rng), fault: Fault::Delete { client, force } });
+        }
+    }
+}
+
+/// Parts of few blocks are written while the same blocks are trimmed, through whichever member answers.
+pub(super) fn ragged(seed: u64) -> Plan {
+    let mut plan = not_full(seed);
+    let p = &mut plan.params;
+    (p.own_blocks, p.shared_blocks, p.timeout_ms, p.depth, p.links.loss) = (8, 8, 20, 6, 0.05);
+    p.ragged = true;
+    plan
+}
+
+/// Everything that the other kinds of one rack have by themselves.
+pub(super) fn wide(seed: u64) -> Plan {
+    let mut plan = not_full(seed);
+    let mut rng = Rng::stream(seed, 0x7769_6465);
+    plan.params.clocks_restart = rng.chance(0.5);
+    plan.params.ragged = rng.chance(0.4);
+    if rng.chance(0.3) {
+        plan.params.sparse_gib = *rng.pick(&[1, 100, 2_048, 8_192]);
+    }
+    if rng.chance(0.5) {
+        pass_volumes(&mut plan, &mut rng);
+    }
+    if rng.chance(0.5) {
+        delay_messages(&mut plan, &mut rng);
+    }
+    if rng.chance(0.4) {
+        lose_copies(&mut plan, &mut rng);
+    }
+    plan.faults.sort_by_key(|f| f.at_us);
     plan
 }

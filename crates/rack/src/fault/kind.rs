@@ -36,6 +36,18 @@ pub enum PlanKind {
     NoisyRacks,
     /// A drive is replaced and another damaged while the rack stands still, and the third is slow.
     StandStill,
+    /// Of each set all copies but one are lost while the rack stands still.
+    LastCopies,
+    /// Messages come late, and again, across crashes of whole sets.
+    LateMessages,
+    /// Volumes of up to 8 TiB.
+    Sparse,
+    /// Volumes are created, grow and are deleted.
+    PassingVolumes,
+    /// Parts of few blocks are written and trimmed.
+    Ragged,
+    /// All of that, and nodes whose clocks begin anew.
+    Wide,
 }
 
 /// No kind has this name.
@@ -46,7 +58,7 @@ pub struct UnknownKind(String);
 impl PlanKind {
     /// Everything is drawn; the rest are plans of one situation.
     pub const GENERAL: [PlanKind; 4] = [PlanKind::OneRack, PlanKind::TwoRacks, PlanKind::Moves, PlanKind::Groups];
-    pub const ALL: [PlanKind; 14] = [
+    pub const ALL: [PlanKind; 20] = [
         PlanKind::OneRack,
         PlanKind::TwoRacks,
         PlanKind::Moves,
@@ -61,6 +73,12 @@ impl PlanKind {
         PlanKind::LeftAlone,
         PlanKind::NoisyRacks,
         PlanKind::StandStill,
+        PlanKind::LastCopies,
+        PlanKind::LateMessages,
+        PlanKind::Sparse,
+        PlanKind::PassingVolumes,
+        PlanKind::Ragged,
+        PlanKind::Wide,
     ];
 
     pub fn name(self) -> &'static str {
@@ -79,6 +97,12 @@ impl PlanKind {
             PlanKind::LeftAlone => "left-alone",
             PlanKind::NoisyRacks => "noisy-racks",
             PlanKind::StandStill => "stand-still",
+            PlanKind::LastCopies => "last-copies",
+            PlanKind::LateMessages => "late-messages",
+            PlanKind::Sparse => "sparse",
+            PlanKind::PassingVolumes => "passing-volumes",
+            PlanKind::Ragged => "ragged",
+            PlanKind::Wide => "wide",
         }
     }
 
@@ -99,6 +123,12 @@ impl PlanKind {
             PlanKind::LeftAlone => directed::left_alone(seed),
             PlanKind::NoisyRacks => directed::noisy_racks(seed),
             PlanKind::StandStill => directed::stand_still(seed),
+            PlanKind::LastCopies => directed::last_copies(seed),
+            PlanKind::LateMessages => directed::late_messages(seed),
+            PlanKind::Sparse => directed::sparse(seed),
+            PlanKind::PassingVolumes => directed::passing_volumes(seed),
+            PlanKind::Ragged => directed::ragged(seed),
+            PlanKind::Wide => directed::wide(seed),
         }
     }
 

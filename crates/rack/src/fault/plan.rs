@@ -3,7 +3,7 @@
 use rackweave_core::{Rng, Span};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{IsolationConfig, Levels, RackConfig, Size};
+use crate::config::{IsolationConfig, Levels, OVERCOMMIT_MAX, RackConfig, Size};
 use crate::policy::Policy;
 use crate::racks::RacksSection;
 use crate::sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
@@ -87,6 +87,19 @@ pub struct Params {
     /// Everything on flash is read in turn, and compared, once in this time; 0: not within a run.
     #[serde(default)]
     pub scrub_ms: u64,
+    /// Of so many GiB each, volumes are used in a few places only, of `own_blocks` or `shared_blocks` together; 0: they are as large
+    /// as that.
+    #[serde(default)]
+    pub sparse_gib: u64,
+    /// Clients have volumes that come and go.
+    #[serde(default)]
+    pub passing_volumes: bool,
+    /// Parts of blocks, trims and zeroes more than anything else.
+    #[serde(default)]
+    pub ragged: bool,
+    /// Each life of a node begins with a clock of its own, before or after where the last one's was.
+    #[serde(default)]
+    pub clocks_restart: bool,
     /// As a rack's own, or RackBlox's, under which reads stay where they are sent unless that replica collects.
     #[serde(default = "rackblox")]
     pub policy: Policy,
@@ -182,6 +195,19 @@ pub enum Fault {
         down_ms: u64,
         ms: u64,
     },
+    /// As [`Fault::StandStill`], and of `copies` drives all but one are replaced by empty ones: each set keeps one copy, which has
+    /// all that was flushed. The drives are those of the servers from this one on.
+    LastCopies {
+        server: u32,
+        down_ms: u64,
+    },
+    /// What is sent from one node to the other takes longer; its order stays.
+    Late {
+        from: u32,
+        to: u32,
+        extra_ms: u64,
+        ms: u64,
+    },
     /// Links get worse for a while.
     Noise {
         links: LinkFaults,
@@ -255,6 +281,19 @@ pub enum Fault {
     Empty {
         client: u32,
     },
+    /// Not a fault: a client creates a volume for a while and attaches it.
+    Create {
+        client: u32,
+    },
+    /// Not a fault: that volume grows by half.
+    Grow {
+        client: u32,
+    },
+    /// Not a fault: that volume is deleted, though it is in use if `force` is given.
+    Delete {
+        client: u32,
+        force: bool,
+    },
 }
 
 impl Fault {
@@ -267,6 +306,9 @@ impl Fault {
                 | Fault::Move { .. }
                 | Fault::Drain { .. }
                 | Fault::Add
+                | Fault::Create { .. }
+                | Fault::Grow { .. }
+                | Fault::Delete { .. }
         )
     }
 }
@@ -430,6 +472,9 @@ impl Plan {
         c.lease.drift_ppm = p.drift_ppm;
         c.client.timeout_ms = p.timeout_ms;
         c.client.keep_kib = p.keep_kib;
+        if p.sparse_gib > 0 {
+            c.overcommit = OVERCOMMIT_MAX;
+        }
         if p.spare > 0 {
             (c.ssd.spare, c.servers_max, c.repair.replace_after_s) = (p.spare, Some(p.servers + 1), 1);
         }
@@ -510,6 +555,7 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
             duplicate: share(rng, 0.02),
             reorder: share(rng, 0.1),
             reorder_extra_ns: rng.between(10_000, 3_000_000),
+            duplicate_extra_ns: 0,
         },
         cut: CutOdds { drop: share(rng, 0.6), tear: share(rng, 0.3) },
         full: false,
@@ -522,6 +568,10 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         grouped: false,
         program_failures: 0.0,
         scrub_ms: 0,
+        sparse_gib: 0,
+        passing_volumes: false,
+        ragged: false,
+        clocks_restart: false,
         policy: Policy::default(),
     }
 }
@@ -571,6 +621,7 @@ fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
                 duplicate: share(rng, 0.3),
                 reorder: share(rng, 0.5),
                 reorder_extra_ns: rng.between(100_000, 20_000_000),
+                duplicate_extra_ns: 0,
             };
             Fault::Noise { links, ms }
         }

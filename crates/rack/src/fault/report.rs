@@ -21,6 +21,8 @@ pub enum Failure {
     Invariant(String),
     /// Members of a set that is whole and flushed hold different versions of a block.
     Divergence(String),
+    /// A FLUSH or an FUA write was answered that not every member has made durable.
+    Undurable(String),
     /// Faults ended and requests did not complete.
     Liveness(String),
     /// A node panicked.
@@ -35,6 +37,7 @@ impl fmt::Display for Failure {
             Failure::History(s) => write!(f, "history: {s}"),
             Failure::Invariant(s) => write!(f, "invariant: {s}"),
             Failure::Divergence(s) => write!(f, "copies disagree: {s}"),
+            Failure::Undurable(s) => write!(f, "not durable: {s}"),
             Failure::Liveness(s) => write!(f, "liveness: {s}"),
             Failure::Panic(s) => write!(f, "panic: {s}"),
             Failure::Unexpected(s) => write!(f, "unexpected error: {s}"),
@@ -71,6 +74,8 @@ pub struct SimReport {
     pub cut_kept: u64,
     pub cut_dropped: u64,
     pub cut_torn: u64,
+    /// Sectors that were looked for in a member's durable state after a FLUSH or an FUA write.
+    pub copies_checked: u64,
     #[serde(serialize_with = "coverage_map")]
     pub coverage: Coverage,
     pub history: HistoryStats,
@@ -135,9 +140,9 @@ impl fmt::Display for SimReport {
         let h = &self.history;
         writeln!(
             f,
-            "checked {} sectors, {} calls and answers, {} operations unanswered, {} crashes of a whole set; NAND rules, \
-             page layer, switch tables, progress",
-            h.sectors, h.sector_events, h.unanswered, h.set_crashes
+            "checked {} sectors, {} calls and answers, {} operations unanswered, {} crashes of a whole set; {} durable sectors of \
+             members; NAND rules, page layer, switch tables, progress",
+            h.sectors, h.sector_events, h.unanswered, h.set_crashes, self.copies_checked
         )?;
         for s in &self.timeline {
             writeln!(f, "{s}")?;

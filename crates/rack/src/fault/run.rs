@@ -1,24 +1,27 @@
 //! Runs one plan: workload under faults, then quiet, then every check.
 
 mod device;
+mod durable;
 mod full;
 mod inject;
 mod moves;
 mod requests;
 mod verify;
+mod volumes;
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use rackweave_core::request::{AdminOp, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{BLOCK, BlockAddr, NodeId, Rng, SetId, Span, Time, Timestamp, TracePoint, VolumeId};
+use rackweave_core::request::{AdminOp, RequestId, RequestOp};
+use rackweave_core::{BLOCK, BlockAddr, NodeId, Rng, Span, Time, Timestamp, TracePoint};
 use rackweave_replica::Timeouts;
 
 use crate::capture::Capture;
 use crate::check::{Bounds, History, HistoryStats, OpId};
 use crate::fault::plan::Plan;
 use crate::fault::report::{Failure, SimReport};
+use crate::fault::run::volumes::{Gone, Passing, Volume};
 use crate::fault::sets::SetWatch;
 use crate::fault::workload::Kind;
 use crate::sim::{Contents, LinkFaults, Sim, SimConfig};
@@ -108,6 +111,7 @@ fn empty_report(plan: &Plan, failure: Failure) -> SimReport {
         cut_kept: 0,
         cut_dropped: 0,
         cut_torn: 0,
+        copies_checked: 0,
         coverage: Default::default(),
         history: Default::default(),
         hash: Default::default(),
@@ -146,24 +150,6 @@ enum Agenda {
     },
 }
 
-struct Volume {
-    name: String,
-    blocks: u32,
-    info: Option<VolumeInfo>,
-    /// Who writes it, as far as clients were told.
-    writer: Option<u32>,
-}
-
-impl Volume {
-    fn id(&self) -> VolumeId {
-        self.info.as_ref().map_or(VolumeId(0), |i| i.id)
-    }
-    /// That its stripes lie on in turn.
-    fn sets(&self) -> &[SetId] {
-        self.info.as_ref().map_or(&[], |i| &i.sets)
-    }
-}
-
 struct PendingOp {
     volume: usize,
     kind: Kind,
@@ -171,6 +157,7 @@ struct PendingOp {
     lane: bool,
     /// Part of a [`Fault::Fill`]: the block that comes next.
     fill: Option<u32>,
+    passing: Option<Passing>,
 }
 
 struct Run<'a> {
@@ -181,7 +168,9 @@ struct Run<'a> {
     bounds: Bounds,
     watch: SetWatch,
     history: History,
+    /// Each client's own, the shared one, and perhaps one of each client that comes and goes.
     volumes: Vec<Volume>,
+    gone: Vec<Gone>,
     /// `generation[client][volume]` while this life of the client holds the volume attached.
     attached: Vec<Vec<Option<u32>>>,
     /// How often each client has started again.
@@ -216,6 +205,7 @@ struct Stats {
     kept: u64,
     dropped: u64,
     torn: u64,
+    copies_checked: u64,
     history: HistoryStats,
 }
 
@@ -229,6 +219,7 @@ impl<'a> Run<'a> {
             contents: Contents::Memory,
             drift_ppm: p.drift_ppm,
             offset: Span::from_millis(p.clock_offset_ms),
+            clocks_restart: p.clocks_restart,
             timeouts: Timeouts::default(),
             controller: false,
             flawed_blocks_max: FLAWED_BLOCKS_MAX,
@@ -239,9 +230,16 @@ impl<'a> Run<'a> {
             sim.engine_mut().capture(Capture::create(path).map_err(|e| Failure::Unexpected(e.to_string()))?);
         }
         let bounds = Bounds::new(&mut sim);
-        let volume = |name: String, blocks| Volume { name, blocks, info: None, writer: None };
+        let mut places = Rng::stream(plan.seed, 0x706c_6163);
+        let mut volume = |name: String, blocks| match p.sparse_gib {
+            0 => Volume::new(name, blocks),
+            gib => Volume::sparse(name, blocks, gib, &mut places),
+        };
         let mut volumes: Vec<Volume> = (0..p.clients).map(|c| volume(format!("own{c}"), p.own_blocks)).collect();
         volumes.push(volume("shared".into(), p.shared_blocks));
+        if p.passing_volumes {
+            volumes.extend((0..p.clients).map(|_| Volume::new(String::new(), 0)));
+        }
         Ok(Run {
             plan,
             options,
@@ -252,6 +250,7 @@ impl<'a> Run<'a> {
             history: History::new(),
             attached: vec![vec![None; volumes.len()]; p.clients as usize],
             volumes,
+            gone: Vec::new(),
             lives: vec![0; p.clients as usize],
             pending: BTreeMap::new(),
             agenda: BinaryHeap::new(),
@@ -285,6 +284,7 @@ impl<'a> Run<'a> {
             self.fill_to_the_brim()?;
         }
         self.read_everything()?;
+        self.read_deleted()?;
         self.check()?;
         if self.plan.params.full {
             self.trim_makes_room()?;
@@ -341,21 +341,21 @@ impl<'a> Run<'a> {
     // ---- phases ----
 
     fn set_up(&mut self) -> Result<(), Failure> {
-        for v in 0..self.volumes.len() {
+        for v in 0..=self.shared() {
             let name = self.volumes[v].name.clone().into_boxed_str();
             let size = u64::from(self.volumes[v].blocks) * u64::from(BLOCK);
             self.submit(0, RequestOp::Admin(AdminOp::VolumeCreate { name, size }), v, Kind::Attach, false);
         }
         self.drain("volumes are created", SETUP_MAX)?;
-        for v in 0..self.volumes.len() {
+        for v in 0..=self.shared() {
             let client = if v < self.plan.params.clients as usize { v as u32 } else { 0 };
             self.attach(client, v);
         }
         self.drain("volumes are attached", SETUP_MAX)?;
         self.watch.refresh(&self.sim);
-        match self.attached[0].last() {
-            Some(Some(_)) => Ok(()),
-            _ => Err(Failure::Unexpected("the shared volume could not be attached".into())),
+        match self.attached[0][self.shared()] {
+            Some(_) => Ok(()),
+            None => Err(Failure::Unexpected("the shared volume could not be attached".into())),
         }
     }
 
@@ -484,7 +484,7 @@ impl<'a> Run<'a> {
         }
         self.drain("the rack is quiet", QUIET_MAX)?;
         // Whoever lost a volume takes it again: its requests must go through now.
-        for v in 0..self.volumes.len() {
+        for v in (0..self.volumes.len()).filter(|&v| self.volumes[v].info.is_some()).collect::<Vec<_>>() {
             let client = self.volumes[v].writer.unwrap_or(0);
             self.attach(client, v);
         }
@@ -498,9 +498,9 @@ impl<'a> Run<'a> {
             let at = self.sim.now() + WHOLE_POLL;
             self.run_to(at)?;
         }
-        while let Err(what) = self.tables_agree() {
+        while let Err(what) = self.tables_agree().and_then(|()| self.deleted_are_gone()) {
             if self.sim.now() > end {
-                return Err(Failure::Liveness(format!("tables not filled {QUIET_MAX} after the last fault: {what}")));
+                return Err(Failure::Liveness(format!("{QUIET_MAX} after the last fault: {what}")));
             }
             let at = self.sim.now() + WHOLE_POLL;
             self.run_to(at)?;
@@ -510,13 +510,15 @@ impl<'a> Run<'a> {
 
     fn read_everything(&mut self) -> Result<(), Failure> {
         for round in 0..FINAL_READS {
-            for v in 0..self.volumes.len() {
+            for v in (0..self.volumes.len()).filter(|&v| self.volumes[v].info.is_some()).collect::<Vec<_>>() {
                 let client = self.volumes[v].writer.unwrap_or(0);
-                let (volume, blocks) = (self.volumes[v].id(), self.volumes[v].blocks);
-                for first in (0..blocks).step_by(FINAL_BLOCKS as usize) {
-                    let offset = u64::from(first) * u64::from(BLOCK);
-                    let len = FINAL_BLOCKS.min(blocks - first) * BLOCK;
-                    self.submit(client, RequestOp::Read { volume, offset, len }, v, Kind::Read, false);
+                let (volume, places) = (self.volumes[v].id(), self.volumes[v].places.clone());
+                for (from, blocks) in places {
+                    for first in (from..from + blocks).step_by(FINAL_BLOCKS as usize) {
+                        let offset = u64::from(first) * u64::from(BLOCK);
+                        let len = FINAL_BLOCKS.min(from + blocks - first) * BLOCK;
+                        self.submit(client, RequestOp::Read { volume, offset, len }, v, Kind::Read, false);
+                    }
                 }
                 if round == 0 {
                     self.submit(client, RequestOp::Flush { volume }, v, Kind::Flush, false);
@@ -545,6 +547,7 @@ impl<'a> Run<'a> {
             cut_kept: s.kept,
             cut_dropped: s.dropped,
             cut_torn: s.torn,
+            copies_checked: s.copies_checked,
             coverage: e.coverage().clone(),
             history: s.history,
             hash: e.hash(),

@@ -116,7 +116,7 @@ impl SetWatch {
     }
 
     /// A member, and the life that the view names is not over.
-    fn serves(&self, sim: &Sim, m: &Member) -> bool {
+    pub fn serves(&self, sim: &Sim, m: &Member) -> bool {
         m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[number(m) as usize]
     }
 }

@@ -19,29 +19,57 @@ pub enum Kind {
     Attach,
 }
 
-/// Draws a request on a volume of `blocks` blocks. `seed` makes the contents of this one write unlike any other's.
-pub fn draw(rng: &mut Rng, volume: VolumeId, blocks: u32, bytes: bool, writer: bool, seed: u64) -> (Kind, RequestOp) {
-    let (first, count) = draw_sectors(rng, blocks);
-    let offset = first * u64::from(SECTOR);
+/// Where a request goes: so many blocks of a volume, from `at` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub volume: VolumeId,
+    pub at: u32,
+    pub blocks: u32,
+    /// It may change them.
+    pub writer: bool,
+}
+
+/// Draws a trim or write-zeroes from somewhere in one place of a volume to somewhere in another.
+pub fn draw_far(rng: &mut Rng, volume: VolumeId, places: &[(u32, u32)]) -> (Kind, RequestOp) {
+    let mut ends = [0, 1].map(|_| {
+        let &(first, blocks) = rng.pick(places);
+        first + rng.below(u64::from(blocks)) as u32
+    });
+    ends.sort_unstable();
+    let [offset, end] = ends.map(|b| u64::from(b) * u64::from(BLOCK));
+    let (len, fua) = (end - offset + u64::from(BLOCK), rng.chance(0.1));
+    match rng.chance(0.7) {
+        true => (Kind::Trim, RequestOp::Trim { volume, offset, len, fua }),
+        false => (Kind::Zeroes, RequestOp::WriteZeroes { volume, offset, len, fua, allocate: false }),
+    }
+}
+
+/// Draws a request. `seed` makes the contents of this one write unlike any other's.
+/// It lies from block `at` on. `bytes`: contents are real; `ragged`: parts of blocks, trims and zeroes most of all.
+pub fn draw(rng: &mut Rng, on: Target, bytes: bool, ragged: bool, seed: u64) -> (Kind, RequestOp) {
+    let Target { volume, at, blocks, writer } = on;
+    let (first, count) = draw_sectors(rng, blocks, ragged);
+    let offset = u64::from(at) * u64::from(BLOCK) + first * u64::from(SECTOR);
     let len = count * SECTOR;
     let fua = rng.chance(0.1);
     let draw = if writer { rng.below(100) } else { 99 };
+    let [writes, trims, zeroes, flushes, status] = if ragged { [35, 55, 65, 70, 71] } else { [45, 50, 54, 59, 61] };
     match draw {
-        0..45 => {
+        d if d < writes => {
             let data = Payload::elided(len, seed);
             let data = if bytes { Payload::Bytes(data.to_bytes()) } else { data };
             (Kind::Write, RequestOp::Write { volume, offset, data, fua })
         }
-        45..50 => {
+        d if d < trims => {
             let (offset, len) = whole_blocks(offset, len);
             (Kind::Trim, RequestOp::Trim { volume, offset, len, fua })
         }
-        50..54 => {
+        d if d < zeroes => {
             let allocate = rng.chance(0.3);
             (Kind::Zeroes, RequestOp::WriteZeroes { volume, offset, len: u64::from(len), fua, allocate })
         }
-        54..59 => (Kind::Flush, RequestOp::Flush { volume }),
-        59..61 => {
+        d if d < flushes => (Kind::Flush, RequestOp::Flush { volume }),
+        d if d < status => {
             let (offset, len) = whole_blocks(offset, len);
             (Kind::Status, RequestOp::BlockStatus { volume, offset, len })
         }
@@ -57,13 +85,14 @@ fn whole_blocks(offset: u64, len: u32) -> (u64, u64) {
 }
 
 /// Part of a block, a block, or several with ragged ends; some places are asked for more often than others.
-fn draw_sectors(rng: &mut Rng, blocks: u32) -> (u64, u32) {
+fn draw_sectors(rng: &mut Rng, blocks: u32, ragged: bool) -> (u64, u32) {
     let sectors = u64::from(blocks) * u64::from(SECTORS_PER_BLOCK);
     let per_block = u64::from(SECTORS_PER_BLOCK);
     let hot = rng.chance(0.5);
     let block = rng.below(if hot { u64::from(blocks).min(8) } else { u64::from(blocks) });
     let first = block * per_block;
-    let (first, count) = match rng.below(10) {
+    let (first, count) = match rng.below(if ragged { 9 } else { 10 }) {
+        _ if ragged && rng.chance(0.7) => (first + rng.below(per_block), rng.between(1, 2 * per_block)),
         0..3 => (first + rng.below(per_block), rng.between(1, per_block)),
         3..6 => (first, per_block),
         6..8 => (first, per_block * rng.between(2, 6)),

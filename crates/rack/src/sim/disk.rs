@@ -158,6 +158,14 @@ pub enum Breakage {
 /// In place of a sync's number: covered by one that failed.
 const LOST: u64 = u64::MAX;
 
+/// A slot that may be found after a power cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Remnant<'a> {
+    pub slot: &'a Slot,
+    /// Whatever the cut drops or keeps: a sync covers the program, and no erase of its block is under way or unsynced.
+    pub certain: bool,
+}
+
 /// A NAND rule that a command broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NandBreach {
@@ -336,6 +344,31 @@ impl FaultDisk {
         }
         self.live = self.durable.clone();
         report
+    }
+
+    /// What a power cut at this moment may leave.
+    pub fn remnants(&self) -> impl Iterator<Item = Remnant<'_>> {
+        let gone = |e: &Entry| match e.change {
+            Change::Erase { block, .. } | Change::MarkBad { block } => Some(block),
+            Change::Program { .. } | Change::Meta { .. } => None,
+        };
+        let gone: BTreeSet<u32> = self.journal.iter().filter_map(gone).collect();
+        let blocks = self.durable.blocks.iter().enumerate();
+        let durable = blocks.flat_map(move |(b, block)| {
+            let certain = !gone.contains(&(b as u32));
+            block.pages.iter().map(move |p| (p, certain))
+        });
+        let durable = durable.filter_map(|(p, certain)| match p {
+            PageState::Written(image) => Some((&**image, certain)),
+            PageState::Erased | PageState::Torn | PageState::Damaged => None,
+        });
+        let unsynced = self.journal.iter().filter_map(|e| match &e.change {
+            Change::Program { image, .. } => Some((&**image, false)),
+            _ => None,
+        });
+        durable
+            .chain(unsynced)
+            .flat_map(|(image, certain)| image.slots.iter().map(move |slot| Remnant { slot, certain }))
     }
 
     /// Commands fail from now on.

@@ -211,6 +211,9 @@ impl<N: Node> Engine<N> {
     pub fn local_time(&self, n: NodeId) -> Time {
         self.nodes[n.0 as usize].clock.local(self.now)
     }
+    pub fn clock(&self, n: NodeId) -> NodeClock {
+        self.nodes[n.0 as usize].clock
+    }
     pub fn set_clock(&mut self, n: NodeId, clock: NodeClock) {
         self.nodes[n.0 as usize].clock = clock;
     }

@@ -58,10 +58,14 @@ pub struct LinkFaults {
     /// Delayed by up to `reorder_extra_ns` more, so that later packets overtake.
     pub reorder: f64,
     pub reorder_extra_ns: u64,
+    /// A duplicate comes up to this much after the first, at least up to `reorder_extra_ns`.
+    #[serde(default)]
+    pub duplicate_extra_ns: u64,
 }
 
 impl LinkFaults {
-    pub const NONE: LinkFaults = LinkFaults { loss: 0.0, duplicate: 0.0, reorder: 0.0, reorder_extra_ns: 0 };
+    pub const NONE: LinkFaults =
+        LinkFaults { loss: 0.0, duplicate: 0.0, reorder: 0.0, reorder_extra_ns: 0, duplicate_extra_ns: 0 };
     fn any(&self) -> bool {
         self.loss > 0.0 || self.duplicate > 0.0 || self.reorder > 0.0
     }
@@ -210,6 +214,8 @@ pub struct NetState {
     /// `blocked[from × nodes + to]`, used while `partitioned`.
     blocked: Vec<bool>,
     partitioned: bool,
+    /// What the way from one node to another takes longer: few have such.
+    late: Vec<(NodeId, NodeId, Span)>,
     layout: Layout,
     /// By rack: its switch is down.
     lost: Vec<bool>,
@@ -247,6 +253,7 @@ impl NetState {
             links,
             blocked,
             partitioned: false,
+            late: Vec::new(),
             layout,
             lost: vec![false; layout.racks as usize],
             cut: false,
@@ -289,8 +296,16 @@ impl NetState {
         self.blocked[from.0 as usize * n + to.0 as usize] = blocked;
         self.partitioned = self.blocked.iter().any(|&b| b);
     }
+    /// What is sent from one node to another takes so much longer from now on; zero: no longer.
+    pub fn delay_way(&mut self, from: NodeId, to: NodeId, extra: Span) {
+        self.late.retain(|l| (l.0, l.1) != (from, to));
+        if extra > Span::ZERO {
+            self.late.push((from, to, extra));
+        }
+    }
     pub fn heal(&mut self) {
         self.blocked.fill(false);
+        self.late.clear();
         (self.partitioned, self.cut) = (false, false);
     }
 
@@ -325,6 +340,9 @@ impl NetState {
             };
             farther = more;
         }
+        if let Some(l) = self.late.iter().find(|l| (l.0, l.1) == (src, dst)) {
+            farther += l.2;
+        }
         let start = now.max(self.links[src.0 as usize].up_busy);
         if start.since(now) > self.config.queue_max {
             self.dropped += 1;
@@ -355,7 +373,7 @@ impl NetState {
             return [Some(first), None];
         }
         self.duplicated += 1;
-        let extra = Span(self.rng.below(f.reorder_extra_ns.max(1_000)));
+        let extra = Span(self.rng.below(f.reorder_extra_ns.max(f.duplicate_extra_ns).max(1_000)));
         [Some(first), Some(one(&mut self.rng) + extra)]
     }
 

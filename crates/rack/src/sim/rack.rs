@@ -60,6 +60,8 @@ pub struct SimConfig {
     pub drift_ppm: u32,
     /// … and begins up to so much ahead.
     pub offset: Span,
+    /// With each life of a node begins a clock of its own.
+    pub clocks_restart: bool,
     pub timeouts: Timeouts,
     /// Collection is granted by a controller that is a host of its own, not by the switch on the way: its answers take a
     /// one-way delay as well, and servers forward the reads of a collecting vSSD (RackBlox in software, §4.1).
@@ -81,6 +83,7 @@ impl SimConfig {
             contents: Contents::Discard,
             drift_ppm: 0,
             offset: Span::ZERO,
+            clocks_restart: false,
             timeouts: Timeouts::default(),
             controller: false,
             flawed_blocks_max: u32::MAX,
@@ -184,6 +187,10 @@ impl Sim {
     /// What the node saved does not fit the configuration.
     pub fn restart(&mut self, n: NodeId) -> Result<(), BuildError> {
         let node = self.make(n)?;
+        if self.sim.clocks_restart {
+            let offset_ns = mix64(mix64(self.sim.seed ^ self.lives << 32) ^ u64::from(n.0)) % (self.sim.offset.0 + 1);
+            self.engine.set_clock(n, NodeClock { offset_ns, ..self.engine.clock(n) });
+        }
         if self.engine.layout().kind(n) == NodeKind::Switch {
             self.engine.net().switch_works(n, true);
         }

@@ -3,6 +3,7 @@
 use rackweave_core::node::Trace;
 use rackweave_core::{Layout, NodeId, SetId, Span, TracePoint};
 
+use super::volumes::Passing;
 use super::{Agenda, Run, UNDER_WAY_MAX};
 use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
@@ -44,6 +45,17 @@ impl Run<'_> {
                 self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
                 self.node_down(Layout::META);
                 self.damage(damaged, replaced, permille);
+                Some(down_ms)
+            }
+            Fault::LastCopies { server, down_ms } => {
+                if !(self.down.is_empty() && self.watch.all_full(&self.sim)) {
+                    return;
+                }
+                self.servers_down(&self.fault_servers(i), true);
+                self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
+                self.node_down(Layout::META);
+                let servers = self.plan.params.servers;
+                (1..self.plan.params.copies).for_each(|k| self.sim.replace_disk((server + k) % servers));
                 Some(down_ms)
             }
             Fault::OneRackPowerCut { rack, down_ms } => {
@@ -98,6 +110,10 @@ impl Run<'_> {
                 self.plan_at(self.sim.now() + Span::from_millis(cut_ms), Agenda::Crash(i));
                 None
             }
+            Fault::Late { from, to, extra_ms, ms } => {
+                self.late(from, to, Span::from_millis(extra_ms));
+                Some(ms)
+            }
             Fault::Noise { links, ms } => {
                 self.sim.engine_mut().net().set_faults(links);
                 Some(ms)
@@ -134,8 +150,20 @@ impl Run<'_> {
                 self.empty(client);
                 None
             }
+            Fault::Create { client } => {
+                self.pass(client, Passing::Create, false);
+                None
+            }
+            Fault::Grow { client } => {
+                self.pass(client, Passing::Grow, false);
+                None
+            }
+            Fault::Delete { client, force } => {
+                self.pass(client, Passing::Delete, force);
+                None
+            }
             Fault::Steal { client } => {
-                let shared = self.volumes.len() - 1;
+                let shared = self.shared();
                 if self.attached[client as usize][shared].is_none() {
                     self.try_attach(client, shared);
                 }
@@ -158,7 +186,7 @@ impl Run<'_> {
                     self.node_up(self.sim.engine().layout().server(s))?;
                 }
             }
-            Fault::RackPowerCut { .. } | Fault::StandStill { .. } => {
+            Fault::RackPowerCut { .. } | Fault::StandStill { .. } | Fault::LastCopies { .. } => {
                 self.node_up(Layout::META)?;
                 for switch in self.sim.engine().layout().switches() {
                     self.node_up(switch)?;
@@ -185,6 +213,7 @@ impl Run<'_> {
             | Fault::Mute { .. }
             | Fault::BlindPowerCut { .. }) => self.cut(f, false),
             Fault::BreakDevice { how, .. } => self.mend_device(i, how)?,
+            Fault::Late { from, to, .. } => self.late(from, to, Span::ZERO),
             Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
             Fault::Corrupt { .. }
             | Fault::Steal { .. }
@@ -192,6 +221,9 @@ impl Run<'_> {
             | Fault::Empty { .. }
             | Fault::Move { .. }
             | Fault::Drain { .. }
+            | Fault::Create { .. }
+            | Fault::Grow { .. }
+            | Fault::Delete { .. }
             | Fault::Add => {}
         }
         Ok(())
@@ -278,6 +310,7 @@ impl Run<'_> {
 
     fn client_down(&mut self, client: u32) {
         self.node_down(self.client_node(client));
+        self.forget(client);
         self.pending.retain(|k, _| k.0 != client);
         self.attached[client as usize].fill(None);
         self.lives[client as usize] += 1;
@@ -289,16 +322,22 @@ impl Run<'_> {
         if self.down.contains_key(&n) {
             return Ok(());
         }
-        let shared = self.volumes.len() - 1;
+        let shared = self.shared();
         self.try_attach(client, client as usize);
         if self.volumes[shared].writer == Some(client) {
             self.try_attach(client, shared);
         }
+        self.attach_passing(client);
         for _ in 0..self.plan.params.depth {
             let at = self.think();
             self.plan_at(at, Agenda::Issue { client });
         }
         Ok(())
+    }
+
+    fn late(&mut self, from: u32, to: u32, extra: Span) {
+        let nodes = self.sim.engine().layout().nodes();
+        self.sim.engine_mut().net().delay_way(NodeId(from % nodes), NodeId(to % nodes), extra);
     }
 
     /// A server began to collect: the oldest trap is sprung a moment later, while it does.

@@ -1,12 +1,15 @@
 //! What clients of a run ask, and what they are answered.
 
 use rackweave_core::request::{Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
-use rackweave_core::{NodeId, Payload, SECTOR, Span, Time};
+use rackweave_core::{NodeId, SECTOR, Span, Time};
 
 use super::{ATTACH_RETRY, Agenda, PendingOp, Run};
 use crate::check::{OpId, Outcome};
 use crate::fault::report::Failure;
-use crate::fault::workload::{self, Kind};
+use crate::fault::workload::{self, Kind, Target};
+
+/// Share of a writer's requests on a sparse volume that zero all from one place to another.
+const FAR_SHARE: f64 = 0.04;
 
 impl Run<'_> {
     pub(super) fn submit(&mut self, client: u32, op: RequestOp, volume: usize, kind: Kind, lane: bool) -> u64 {
@@ -17,7 +20,7 @@ impl Run<'_> {
         if let Some(h) = history {
             self.history.label(h, id);
         }
-        self.pending.insert((client, id), PendingOp { volume, kind, history, lane, fill: None });
+        self.pending.insert((client, id), PendingOp { volume, kind, history, lane, fill: None, passing: None });
         *self.stats.operations.entry(kind).or_default() += 1;
         let at = self.sim.now();
         self.sim.submit(at, client, Request { id: RequestId(id), op });
@@ -26,7 +29,11 @@ impl Run<'_> {
 
     fn note(&mut self, client: u32, volume: usize, op: &RequestOp) -> Option<OpId> {
         let generation = self.attached[client as usize][volume].unwrap_or(0);
-        let id = self.volumes[volume].id();
+        let id = match *op {
+            // It may be that of a deleted one.
+            RequestOp::Read { volume, .. } => volume,
+            _ => self.volumes[volume].id(),
+        };
         let life = self.lives[client as usize] * self.plan.params.clients + client;
         let sector = u64::from(SECTOR);
         Some(match *op {
@@ -35,7 +42,10 @@ impl Run<'_> {
                 self.history.write(life, id, offset / sector, data, fua, generation)
             }
             RequestOp::Trim { offset, len, fua, .. } | RequestOp::WriteZeroes { offset, len, fua, .. } => {
-                self.history.write(life, id, offset / sector, &Payload::zero(len as u32), fua, generation)
+                let of_block = u64::from(rackweave_core::SECTORS_PER_BLOCK);
+                let places = self.volumes[volume].places.iter();
+                let places = places.map(|p| u64::from(p.0) * of_block..u64::from(p.0 + p.1) * of_block);
+                self.history.zero(life, id, offset / sector..(offset + len) / sector, places, fua, generation)
             }
             RequestOp::Flush { .. } => self.history.flush(life, id),
             RequestOp::Attach { .. }
@@ -65,6 +75,16 @@ impl Run<'_> {
         };
         if let Some(h) = op.history {
             self.history.answered(h, outcome);
+            if reply.result.is_ok() {
+                self.check_members(client, op.volume, h)?;
+            }
+        }
+        if let Some(what) = op.passing {
+            self.passed(client, op.volume, what, &reply.result)?;
+            if let Err(e) = &reply.result {
+                *self.stats.errors.entry(format!("{what:?} {e}")).or_default() += 1;
+            }
+            return Ok(());
         }
         match reply.result {
             Ok(ReplyData::Attached(info)) => self.on_attached(client, op.volume, info),
@@ -93,6 +113,15 @@ impl Run<'_> {
         let name = format!("{:?} {e}", op.kind);
         *self.stats.errors.entry(name).or_default() += 1;
         match e {
+            // Deleted, or not grown as far as this client knows.
+            RequestError::Fenced { .. }
+            | RequestError::NotAttached { .. }
+            | RequestError::UnknownVolume { .. }
+            | RequestError::OutOfRange { .. }
+                if self.is_passing(op.volume) =>
+            {
+                Ok(())
+            }
             RequestError::Fenced { .. } => {
                 self.attached[client as usize][op.volume] = None;
                 if op.kind == Kind::Read {
@@ -134,8 +163,9 @@ impl Run<'_> {
         if self.issued >= self.plan.params.operations || self.down.contains_key(&self.client_node(client)) {
             return;
         }
-        let shared = self.volumes.len() - 1;
-        let volume = if self.rng.chance(0.5) { client as usize } else { shared };
+        let shared = self.shared();
+        let passing = self.passing_now(client).filter(|_| self.rng.chance(0.3));
+        let volume = passing.unwrap_or_else(|| if self.rng.chance(0.5) { client as usize } else { shared });
         let busy = self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume && p.kind == Kind::Attach);
         let never = self.attached[client as usize][volume].is_none() && (volume != shared || self.rng.chance(0.5));
         if busy || never {
@@ -145,9 +175,14 @@ impl Run<'_> {
         }
         let writer = self.attached[client as usize][volume].is_some();
         let v = &self.volumes[volume];
-        let (id, blocks, bytes) = (v.id(), v.blocks, self.plan.params.bytes);
+        let (id, bytes, ragged) = (v.id(), self.plan.params.bytes, self.plan.params.ragged);
         let contents = self.plan.seed ^ (self.next_request + 1) << 20;
-        let (kind, op) = workload::draw(&mut self.rng, id, blocks, bytes, writer, contents);
+        let (kind, op) = if v.places.len() > 1 && writer && self.rng.chance(FAR_SHARE) {
+            workload::draw_far(&mut self.rng, id, &v.places)
+        } else {
+            let &(at, blocks) = if v.places.len() == 1 { &v.places[0] } else { self.rng.pick(&v.places) };
+            workload::draw(&mut self.rng, Target { volume: id, at, blocks, writer }, bytes, ragged, contents)
+        };
         self.issued += 1;
         self.submit(client, op, volume, kind, true);
     }

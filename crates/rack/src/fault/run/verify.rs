@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use rackweave_block::Striping;
 use rackweave_core::msg::Role;
-use rackweave_core::{BLOCK, BlockAddr, Layout, NodeId, SECTOR, SetId, Timestamp, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Layout, SECTOR, SECTORS_PER_BLOCK, SetId, Timestamp, VssdId};
 
-use super::{Run, Volume};
+use super::Run;
+use super::volumes::Volume;
 use crate::fault::report::Failure;
 
 /// A fill gives a copy that replaces a newer, lost one a version of its own, up to this: writes begin above.
@@ -17,7 +19,8 @@ impl Run<'_> {
         let stats = self
             .history
             .check(|v, sector| {
-                let sets = self.volumes.iter().find(|o| o.id() == v).map_or(&[][..], Volume::sets);
+                let gone = || self.gone.iter().find(|g| g.id == v).map(|g| &g.sets[..]);
+                let sets = self.volumes.iter().find(|o| o.id() == v).map(Volume::sets).or_else(gone).unwrap_or(&[]);
                 sets[(sector / sectors_per_stripe % sets.len() as u64) as usize]
             })
             .map_err(|v| Failure::History(v.to_string()))?;
@@ -63,34 +66,29 @@ impl Run<'_> {
 
     /// After the last flush every member of a set has the same blocks mapped at the same versions.
     fn copies_agree(&self) -> Result<(), Failure> {
-        let cfg = self.sim.config();
-        let per_set =
-            |v: &Volume| v.blocks.div_ceil(cfg.stripe_blocks * v.sets().len().max(1) as u32) * cfg.stripe_blocks;
-        for set in 0..cfg.sets() {
-            let Some(view) = self.sim.meta().and_then(|m| m.view(SetId(set))) else { continue };
-            let members = view.members.iter().filter(|m| m.role == Role::Member).map(|m| (m.vssd, m.server));
-            let members: Vec<(VssdId, NodeId)> = members.collect();
-            for v in &self.volumes {
-                let Some(share) = v.sets().iter().position(|s| s.0 == set) else { continue };
-                for block in 0..per_set(v) {
-                    let addr = BlockAddr::new(v.id(), block);
-                    let held = members.iter().filter_map(|&(vssd, node)| {
-                        let ssd = self.sim.server(Layout::server_number(node))?.ssd();
-                        Some((vssd, ssd.mapped(vssd, addr).then(|| ssd.version(vssd, addr))))
-                    });
-                    let held: Vec<_> = held.collect();
-                    let mapped = held.iter().filter(|h| h.1.is_some()).count();
-                    let written = held.iter().filter_map(|h| h.1).filter(|t| t.version() > FILL_VERSION_MAX);
-                    let written: BTreeSet<Timestamp> = written.collect();
-                    if (mapped != 0 && mapped != held.len()) || written.len() > 1 {
-                        let stripe = u64::from(block / cfg.stripe_blocks) * v.sets().len() as u64 + share as u64;
-                        let at = stripe * u64::from(cfg.stripe_blocks) + u64::from(block % cfg.stripe_blocks);
-                        let sectors = u64::from(BLOCK / SECTOR);
-                        let trails = (0..sectors).map(|i| self.history.trail(v.id(), at * sectors + i, SetId(set)));
-                        let trails: Vec<String> = trails.map(|t| t.join("\n    ")).collect();
-                        let trails = trails.join("\n    --\n    ");
-                        return Err(Failure::Divergence(format!("set{set} {addr}: {held:?}\n    {trails}")));
-                    }
+        for v in self.volumes.iter().filter(|v| v.info.is_some()) {
+            let Some(striping) = Striping::new(v.sets().len() as u32, self.sim.config().stripe_blocks) else {
+                continue;
+            };
+            for at in v.used() {
+                let (share, block) = striping.locate(at.into());
+                let (set, addr) = (v.sets()[share as usize], BlockAddr::new(v.id(), block as u32));
+                let Some(view) = self.sim.meta().and_then(|m| m.view(set)) else { continue };
+                let members = view.members.iter().filter(|m| m.role == Role::Member);
+                let held = members.filter_map(|m| {
+                    let ssd = self.sim.server(Layout::server_number(m.server))?.ssd();
+                    Some((m.vssd, ssd.mapped(m.vssd, addr).then(|| ssd.version(m.vssd, addr))))
+                });
+                let held: Vec<(VssdId, Option<Timestamp>)> = held.collect();
+                let mapped = held.iter().filter(|h| h.1.is_some()).count();
+                let written = held.iter().filter_map(|h| h.1).filter(|t| t.version() > FILL_VERSION_MAX);
+                let written: BTreeSet<Timestamp> = written.collect();
+                if (mapped != 0 && mapped != held.len()) || written.len() > 1 {
+                    let sectors = u64::from(SECTORS_PER_BLOCK);
+                    let first = u64::from(at) * sectors;
+                    let trails = (first..first + sectors).map(|s| self.history.trail(v.id(), s, set).join("\n    "));
+                    let trails = trails.collect::<Vec<_>>().join("\n    --\n    ");
+                    return Err(Failure::Divergence(format!("{set} {addr}: {held:?}\n    {trails}")));
                 }
             }
         }

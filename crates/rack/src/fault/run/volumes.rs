@@ -1,0 +1,211 @@
+//! A run's volumes: where they are used, and those that come and go while faults do.
+
+use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, VolumeInfo};
+use rackweave_core::{BLOCK, BlockAddr, Rng, SetId, VolumeId};
+
+use super::{QUIET_MAX, Run};
+use crate::fault::report::Failure;
+use crate::fault::workload::Kind;
+
+/// Places of a sparse volume.
+const PLACES: u32 = 6;
+
+pub(super) struct Volume {
+    pub name: String,
+    pub blocks: u32,
+    /// Where it is used: first blocks and their numbers, in order and apart.
+    pub places: Vec<(u32, u32)>,
+    pub info: Option<VolumeInfo>,
+    /// Who writes it, as far as clients were told.
+    pub writer: Option<u32>,
+    /// How often its client created one.
+    created: u32,
+}
+
+/// What is asked of a volume that comes and goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passing {
+    Create,
+    Grow,
+    Delete,
+    /// A read after the deletion was answered.
+    After,
+}
+
+/// A volume that is no more, or of which nobody knows.
+pub(super) struct Gone {
+    pub id: VolumeId,
+    pub sets: Vec<SetId>,
+    client: u32,
+    blocks: u32,
+    /// The deletion was answered.
+    deleted: bool,
+}
+
+impl Volume {
+    pub fn new(name: String, blocks: u32) -> Volume {
+        Volume { name, blocks, places: vec![(0, blocks)], info: None, writer: None, created: 0 }
+    }
+    /// One of `gib` GiB of which `used` blocks are used: at its ends, around what 32 bits of bytes, sectors and signed blocks can
+    /// name, and elsewhere.
+    pub fn sparse(name: String, used: u32, gib: u64, rng: &mut Rng) -> Volume {
+        let blocks = (gib << 30).div_euclid(u64::from(BLOCK)) as u32;
+        let each = (used / PLACES).max(4);
+        let mut firsts = vec![0, blocks - each];
+        let edges = [1 << 20, 1 << 29, 1u32 << 30].map(|edge| edge - each / 2);
+        firsts.extend(edges.into_iter().filter(|e| e + 2 * each < blocks));
+        while firsts.len() < PLACES as usize {
+            let first = rng.below(u64::from(blocks - each)) as u32;
+            if firsts.iter().all(|f| f.abs_diff(first) > each) {
+                firsts.push(first);
+            }
+        }
+        firsts.sort_unstable();
+        Volume { blocks, places: firsts.into_iter().map(|f| (f, each)).collect(), ..Volume::new(name, blocks) }
+    }
+    pub fn id(&self) -> VolumeId {
+        self.info.as_ref().map_or(VolumeId(0), |i| i.id)
+    }
+    /// That its stripes lie on in turn.
+    pub fn sets(&self) -> &[SetId] {
+        self.info.as_ref().map_or(&[], |i| &i.sets)
+    }
+    /// Every block that is used.
+    pub fn used(&self) -> impl Iterator<Item = u32> {
+        self.places.iter().flat_map(|&(first, blocks)| first..first + blocks)
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn shared(&self) -> usize {
+        self.plan.params.clients as usize
+    }
+    /// The volume of this client that comes and goes.
+    fn passing(&self, client: u32) -> usize {
+        self.shared() + 1 + client as usize
+    }
+    /// That volume, while it is there and attached.
+    pub(super) fn passing_now(&self, client: u32) -> Option<usize> {
+        let v = self.passing(client);
+        self.attached[client as usize].get(v).copied().flatten().map(|_| v)
+    }
+    pub(super) fn is_passing(&self, volume: usize) -> bool {
+        volume > self.shared()
+    }
+
+    fn ask(&mut self, client: u32, volume: usize, what: Passing, op: RequestOp) {
+        let kind = if what == Passing::After { Kind::Read } else { Kind::Attach };
+        let id = self.submit(client, op, volume, kind, false);
+        if let Some(p) = self.pending.get_mut(&(client, id)) {
+            p.passing = Some(what);
+        }
+    }
+
+    /// Creates, grows or deletes the client's volume, unless that is under way or makes no sense now.
+    pub(super) fn pass(&mut self, client: u32, what: Passing, force: bool) {
+        let v = self.passing(client);
+        let busy = self.pending.iter().any(|(k, p)| k.0 == client && p.volume == v && p.kind == Kind::Attach);
+        let absent = self.volumes.get(v).is_none_or(|v| v.info.is_none());
+        if busy || self.down.contains_key(&self.client_node(client)) || absent != (what == Passing::Create) {
+            return;
+        }
+        if what == Passing::Create {
+            let blocks = self.plan.params.own_blocks;
+            let volume = &mut self.volumes[v];
+            let created = volume.created + 1;
+            *volume = Volume { created, ..Volume::new(format!("passing{client}-{created}"), blocks) };
+        }
+        let name = self.volumes[v].name.clone().into_boxed_str();
+        let size = u64::from(self.volumes[v].blocks) * u64::from(BLOCK);
+        let op = match what {
+            Passing::Create => AdminOp::VolumeCreate { name, size },
+            Passing::Grow => AdminOp::VolumeGrow { name, size: (size + size / 2).next_multiple_of(u64::from(BLOCK)) },
+            Passing::Delete => AdminOp::VolumeDelete { name, force },
+            Passing::After => return,
+        };
+        self.ask(client, v, what, RequestOp::Admin(op));
+    }
+
+    pub(super) fn passed(
+        &mut self,
+        client: u32,
+        volume: usize,
+        what: Passing,
+        result: &Result<ReplyData, RequestError>,
+    ) -> Result<(), Failure> {
+        match (what, result) {
+            (Passing::Create, Ok(ReplyData::Volume(info))) => {
+                self.volumes[volume].info = Some(info.clone());
+                self.attach(client, volume);
+            }
+            (Passing::Grow, Ok(ReplyData::Volume(info))) => {
+                let blocks = (info.size / u64::from(BLOCK)) as u32;
+                self.volumes[volume].blocks = blocks;
+                self.volumes[volume].places = vec![(0, blocks)];
+            }
+            (Passing::Delete, Ok(_)) => {
+                let id = self.volumes[volume].id();
+                self.leave(volume, true);
+                let op = RequestOp::Read { volume: id, offset: 0, len: BLOCK };
+                self.ask(client, volume, Passing::After, op);
+            }
+            (Passing::Delete, Err(RequestError::InUse { .. })) => {}
+            (Passing::Delete, Err(_)) => self.leave(volume, false),
+            // Sets hear of it one after another; until then the volume is as it was.
+            (Passing::After, Ok(data)) if self.quiet => {
+                return Err(Failure::Unexpected(format!(
+                    "a volume is read that every set knows to be deleted: {data:?}"
+                )));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The volume is deleted, or its fate is unknown.
+    fn leave(&mut self, volume: usize, deleted: bool) {
+        let client = (volume - self.shared() - 1) as u32;
+        let v = &mut self.volumes[volume];
+        if let Some(info) = v.info.take() {
+            self.gone.push(Gone { id: info.id, sets: info.sets, client, blocks: v.blocks, deleted });
+        }
+        self.attached.iter_mut().for_each(|a| a[volume] = None);
+    }
+    /// A client ends: whether its volume is deleted, if it asked for that, nobody knows.
+    pub(super) fn forget(&mut self, client: u32) {
+        let asked = |p: &super::PendingOp| p.passing == Some(Passing::Delete);
+        if self.pending.iter().any(|(k, p)| k.0 == client && asked(p)) {
+            self.leave(self.passing(client), false);
+        }
+    }
+    pub(super) fn attach_passing(&mut self, client: u32) {
+        let v = self.passing(client);
+        if self.volumes.get(v).is_some_and(|v| v.info.is_some()) {
+            self.try_attach(client, v);
+        }
+    }
+
+    /// Nobody can read a deleted volume any more.
+    pub(super) fn read_deleted(&mut self) -> Result<(), Failure> {
+        for (client, id) in self.gone.iter().filter(|g| g.deleted).map(|g| (g.client, g.id)).collect::<Vec<_>>() {
+            let op = RequestOp::Read { volume: id, offset: 0, len: BLOCK };
+            self.ask(client, self.passing(client), Passing::After, op);
+        }
+        self.drain("deleted volumes are read", QUIET_MAX)
+    }
+
+    /// No server maps a block of a deleted volume.
+    pub(super) fn deleted_are_gone(&self) -> Result<(), String> {
+        for g in self.gone.iter().filter(|g| g.deleted) {
+            let views = g.sets.iter().filter_map(|&s| self.sim.meta()?.view(s));
+            for m in views.flat_map(|v| &v.members) {
+                let Some(server) = self.sim.server(rackweave_core::Layout::server_number(m.server)) else { continue };
+                let mapped = (0..g.blocks).find(|&b| server.ssd().mapped(m.vssd, BlockAddr::new(g.id, b)));
+                if let Some(b) = mapped {
+                    return Err(format!("{} of deleted {} is still mapped by {m:?}", BlockAddr::new(g.id, b), g.id));
+                }
+            }
+        }
+        Ok(())
+    }
+}
