@@ -153,6 +153,9 @@ pub fn status(s: &Status) -> String {
     for link in &r.links_cut {
         let _ = writeln!(out, "WARNING: the link {} is cut (rackweave link mend {link})", link.replace(' ', " – "));
     }
+    for (server, fault) in s.servers.iter().filter_map(|s| Some((s.server, s.drive_fault.as_ref()?))) {
+        let _ = writeln!(out, "WARNING: server {server}: {fault}");
+    }
     if let Some(e) = &r.store_error {
         let _ = writeln!(out, "WARNING: the metadata service cannot write: {e}");
     }

@@ -357,4 +357,7 @@ pub enum RequestError {
     UnknownServer { server: NodeId },
     #[error("server {}: {why}", Layout::server_number(*.server))]
     ServerUnfit { server: NodeId, why: Box<str> },
+    /// Nothing was changed. It can be when there is room.
+    #[error("the metadata service cannot write that down: {why}; nothing was changed")]
+    StoreFull { why: Box<str> },
 }

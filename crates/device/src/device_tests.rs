@@ -1,8 +1,8 @@
-use super::layers::{Faults, Faulty, Journal, Recorder, Replay, Step};
+use super::layers::{Faults, Faulty, Journal, Recorder, Step};
 use super::*;
 use rackweave_core::{BlockAddr, Rng, Timestamp, VolumeId};
 
-const SHAPE: Shape = Shape { blocks: 16, pages_per_block: 8, page_bytes: 16_384, meta_bytes: 1 << 16 };
+pub(super) const SHAPE: Shape = Shape { blocks: 16, pages_per_block: 8, page_bytes: 16_384, meta_bytes: 1 << 16 };
 
 fn slot(block: u32, version: u64, data: Payload) -> Slot {
     let record = SlotRecord {
@@ -15,25 +15,30 @@ fn slot(block: u32, version: u64, data: Payload) -> Slot {
     Slot { data, record }
 }
 
-fn image(sequence: u64, fill: u8) -> PageImage {
+pub(super) fn image(sequence: u64, fill: u8) -> PageImage {
     let bytes = |i: u8| Payload::Bytes(Bytes::from(vec![fill.wrapping_add(i); SLOT]));
     let slots = (0..4).map(|i| slot(u32::from(i), sequence, bytes(i))).collect();
     PageImage { sequence, oob: BlockOob { logical: 5, erase_count: 1, erase_time: 9 }, slots }
 }
 
-fn program<F: FileIo>(d: &mut FileSsd<F>, block: u32, page: u16, img: &PageImage) -> Result<(), DeviceError> {
+pub(super) fn program<F: FileIo>(
+    d: &mut FileSsd<F>,
+    block: u32,
+    page: u16,
+    img: &PageImage,
+) -> Result<(), DeviceError> {
     let op = DeviceOp::Program { page: PageAddr { block, page }, image: Box::new(img.clone()) };
     d.execute(&op).map(|_| ())
 }
 
-fn read<F: FileIo>(d: &mut FileSsd<F>, block: u32, page: u16) -> Result<Box<[Slot]>, DeviceError> {
+pub(super) fn read<F: FileIo>(d: &mut FileSsd<F>, block: u32, page: u16) -> Result<Box<[Slot]>, DeviceError> {
     match d.execute(&DeviceOp::ReadPage { page: PageAddr { block, page } })? {
         DeviceData::Page(p) => Ok(p),
         other => panic!("{other:?}"),
     }
 }
 
-fn spares<F: FileIo>(d: &mut FileSsd<F>, block: u32) -> (BlockOob, Vec<u16>) {
+pub(super) fn spares<F: FileIo>(d: &mut FileSsd<F>, block: u32) -> (BlockOob, Vec<u16>) {
     match d.execute(&DeviceOp::ReadSpares { block }).expect("spares") {
         DeviceData::Spares { oob, pages, .. } => (oob, pages.iter().map(|p| p.page).collect()),
         other => panic!("{other:?}"),
@@ -42,7 +47,7 @@ fn spares<F: FileIo>(d: &mut FileSsd<F>, block: u32) -> (BlockOob, Vec<u16>) {
 
 /// A file that stays reachable after the device over it is gone.
 #[derive(Clone, Debug, Default)]
-struct Shared(std::rc::Rc<std::cell::RefCell<MemFile>>);
+pub(super) struct Shared(pub(super) std::rc::Rc<std::cell::RefCell<MemFile>>);
 impl FileIo for Shared {
     fn len(&self) -> sys::Result<u64> {
         self.0.borrow().len()
@@ -61,7 +66,7 @@ impl FileIo for Shared {
     }
 }
 
-fn open(f: &Shared) -> FileSsd<Shared> {
+pub(super) fn open(f: &Shared) -> FileSsd<Shared> {
     FileSsd::open(f.clone(), SsdId(3), SHAPE).expect("opens")
 }
 
@@ -630,91 +635,4 @@ fn what_is_to_fail_fails_and_can_be_read_still() {
         }
     }
     assert!((2..12).contains(&failed), "{failed}");
-}
-
-/// Power cuts at every step of a run of programs, erases and syncs: what was synced is there and whole, and no page
-/// of a block that was not full shows contents that do not match its records.
-#[test]
-fn power_cuts_at_every_step_lose_nothing_that_was_synced() {
-    for seed in 0..20 {
-        power_cut_run(seed);
-    }
-}
-
-fn power_cut_run(seed: u64) {
-    let mut rng = Rng::new(seed);
-    let journal = Journal::default();
-    let start = {
-        let f = Shared::default();
-        drop(open(&f));
-        f.0.borrow().clone()
-    };
-    let mut d = FileSsd::open(Recorder::new(start.clone(), 0, journal.clone()), SsdId(3), SHAPE).expect("opens");
-    // What each erase block holds: sequence of each page in order. `states[k]` is how it was at sync `k`.
-    let mut now = vec![Vec::<u64>::new(); 4];
-    let mut synced = vec![(now.clone(), Vec::new())];
-    let mut bad: Vec<u32> = Vec::new();
-    for sequence in 1..120u64 {
-        let block = rng.below(4) as u32;
-        if bad.contains(&block) {
-            continue;
-        }
-        let held = &mut now[block as usize];
-        if held.len() == 8 && bad.len() < 2 && rng.chance(0.2) {
-            d.execute(&DeviceOp::Sync).expect("sync");
-            synced.push((now.clone(), bad.clone()));
-            journal.note(synced.len() as u64 - 1);
-            d.execute(&DeviceOp::MarkBad { block }).expect("mark");
-            bad.push(block);
-        } else if held.len() == 8 {
-            // As the page layer does: a block is erased only when what it held is not needed any more.
-            d.execute(&DeviceOp::Sync).expect("sync");
-            synced.push((now.clone(), bad.clone()));
-            journal.note(synced.len() as u64 - 1);
-            now[block as usize].clear();
-            d.execute(&DeviceOp::Erase { block, oob: BlockOob::default() }).expect("erase");
-        } else {
-            program(&mut d, block, held.len() as u16, &image(sequence, sequence as u8)).expect("program");
-            held.push(sequence);
-        }
-        if rng.chance(0.1) {
-            d.execute(&DeviceOp::Sync).expect("sync");
-            synced.push((now.clone(), bad.clone()));
-            journal.note(synced.len() as u64 - 1);
-        }
-    }
-    let mut replay = Replay::new(&journal, vec![start]);
-    let mut known = synced[0].clone();
-    while let Some(step) = replay.advance() {
-        if let Step::Note(k) = step {
-            known = synced[k as usize].clone();
-        }
-        let file = Shared(std::rc::Rc::new(std::cell::RefCell::new(replay.cut(&mut rng).remove(0))));
-        for life in 0..2 {
-            check_after_cut(&file, &known, (seed, replay.position(), life));
-        }
-    }
-}
-
-fn check_after_cut(file: &Shared, (known, bad): &(Vec<Vec<u64>>, Vec<u32>), at: (u64, usize, u32)) {
-    let mut d = open(file);
-    for block in bad {
-        let found = d.execute(&DeviceOp::ReadSpares { block: *block }).unwrap_err();
-        assert_eq!(found, DeviceError::BadBlock { block: *block }, "at {at:?}");
-    }
-    for (block, pages) in known.iter().enumerate() {
-        // Full when it was synced: perhaps erased since, and partly written over.
-        if pages.len() == 8 {
-            continue;
-        }
-        let mut sequences = Vec::new();
-        for page in spares(&mut d, block as u32).1 {
-            let slots = read(&mut d, block as u32, page).expect("shown, so readable");
-            for s in &slots {
-                assert_eq!(s.data.crc32c(), s.record.crc, "block {block} page {page} at {at:?}");
-            }
-            sequences.push(slots[0].record.version.0);
-        }
-        assert!(sequences.starts_with(pages), "block {block}: {pages:?} was synced, {sequences:?} is there at {at:?}");
-    }
 }

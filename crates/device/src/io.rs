@@ -88,6 +88,10 @@ impl FileIo for OsFile {
         let mut done = 0;
         while done < to.len() {
             match self.0.read_at(&mut to[done..], offset + done as u64) {
+                // A short read is no end of the file: what is there would look like zeroes.
+                Ok(0) if self.len()? > offset + done as u64 => {
+                    return Err(io::Error::from_raw_os_error(libc::EIO));
+                }
                 Ok(0) => {
                     to[done..].fill(0);
                     return Ok(());
@@ -109,22 +113,7 @@ impl FileIo for OsFile {
     }
 
     fn allocate(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        loop {
-            // SAFETY: a plain system call on a descriptor that `self` keeps open.
-            let r = unsafe { libc::fallocate(self.0.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
-            if r == 0 {
-                return Ok(());
-            }
-            let e = io::Error::last_os_error();
-            match e.raw_os_error() {
-                Some(libc::EINTR) => {}
-                // The file system cannot reserve: the file grows by being written.
-                Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
-                    return if self.len()? < offset + len { self.0.set_len(offset + len) } else { Ok(()) };
-                }
-                _ => return Err(e),
-            }
-        }
+        allocate(&self.0, offset, len)
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -134,6 +123,37 @@ impl FileIo for OsFile {
     fn sync_fd(&self) -> Option<RawFd> {
         Some(self.0.as_raw_fd())
     }
+}
+
+/// Reserves space, as [`FileIo::allocate`].
+pub fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: a plain system call on a descriptor that `file` keeps open.
+        let r = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
+        if r == 0 {
+            return Ok(());
+        }
+        let e = io::Error::last_os_error();
+        match e.raw_os_error() {
+            Some(libc::EINTR) => {}
+            // The file system cannot reserve: the file grows by being written.
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
+                return if file.metadata()?.len() < offset + len { file.set_len(offset + len) } else { Ok(()) };
+            }
+            _ => return Err(e),
+        }
+    }
+}
+
+/// Bytes that the file system of the file has left.
+pub fn bytes_left(file: &File) -> io::Result<u64> {
+    // SAFETY: all zeroes is a value of it, which the kernel fills.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a descriptor that `file` keeps open, and a place for the answer.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), &mut found) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(found.f_bavail * found.f_frsize)
 }
 
 /// Writes all of `parts` at `offset`; returns their length.

@@ -167,6 +167,8 @@ pub struct Faults(Rc<RefCell<FaultSet>>);
 #[derive(Clone, Debug, Default)]
 struct FaultSet {
     write: Option<i32>,
+    /// Writes that succeed before.
+    writes_left: u64,
     allocate: Option<i32>,
     sync: Option<i32>,
     read: Option<i32>,
@@ -176,7 +178,12 @@ struct FaultSet {
 impl Faults {
     /// OS error of every write from now on; `None` heals.
     pub fn fail_writes(&self, os_error: Option<i32>) {
-        self.0.borrow_mut().write = os_error;
+        self.fail_writes_after(os_error.map(|e| (e, 0)));
+    }
+    /// The same after so many more writes.
+    pub fn fail_writes_after(&self, fails: Option<(i32, u64)>) {
+        let mut f = self.0.borrow_mut();
+        (f.write, f.writes_left) = (fails.map(|e| e.0), fails.map_or(0, |e| e.1));
     }
     pub fn fail_allocations(&self, os_error: Option<i32>) {
         self.0.borrow_mut().allocate = os_error;
@@ -219,7 +226,17 @@ impl<F: FileIo> FileIo for Faulty<F> {
         self.inner.read_at(to, offset)
     }
     fn write_at(&mut self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
-        fail(self.faults.0.borrow().write)?;
+        let fails = {
+            let mut f = self.faults.0.borrow_mut();
+            let fails = f.write.filter(|_| f.writes_left == 0);
+            f.writes_left = f.writes_left.saturating_sub(1);
+            fails
+        };
+        if let (Some(_), Some(first)) = (fails, parts.first()) {
+            // Whole sectors of it, as may happen.
+            self.inner.write_at(&[&first[..first.len() / 2 / 512 * 512]], offset)?;
+        }
+        fail(fails)?;
         self.inner.write_at(parts, offset)
     }
     fn allocate(&mut self, offset: u64, len: u64) -> io::Result<()> {

@@ -11,6 +11,10 @@
 //!   down up to which stamp everything was durable before. After an unclean stop the data of younger programs are
 //!   checked against their checksums; those found torn are not seen, and are voided for good before anything is changed.
 //! - Rows and the file's state are kept twice and written in turn, so that a torn write leaves the older one.
+//!
+//! The host's disk may be full. A command that fails with [`DeviceError::NoSpace`] has changed nothing that counts, and may be
+//! tried again as it was; a sync likewise, up to its fdatasync. Space is reserved before it is used ([`FileIo::allocate`]), so on a
+//! file system that can reserve only commands that use new space meet it.
 #![allow(clippy::disallowed_types, reason = "a driver's part: it opens files")]
 
 /// Brings [`rackweave_core::mutant`] to every module.
@@ -254,8 +258,7 @@ impl<F: FileIo> FileSsd<F> {
     /// Voids torn pages and leaves the file as after a close, with so many extents in use.
     pub(crate) fn settle(&mut self, extents: u32) -> sys::Result<()> {
         self.begin_life()?;
-        (self.state.extents, self.state.clean) = (extents, true);
-        self.write_state()?;
+        self.write_state(State { extents, clean: true, ..self.state })?;
         self.file.sync()
     }
     fn load_owner(&mut self) -> Result<(), OpenError> {
@@ -347,8 +350,7 @@ impl<F: FileIo> FileSsd<F> {
 
     /// The state is durable before the first block: a file with a first block has a state.
     fn format(&mut self, ssd: SsdId, made: Option<Made>) -> Result<(), OpenError> {
-        self.state = State { clean: true, ..State::default() };
-        self.write_state()?;
+        self.write_state(State { clean: true, ..State::default() })?;
         self.file.sync()?;
         let version = if made.is_some() { PLAIN_VERSION } else { VERSION };
         let head = Head { version, shape: self.shape, ssd: ssd.0, made, displaced: None, phase: 0 };
@@ -420,6 +422,8 @@ impl<F: FileIo> FileSsd<F> {
         if len < self.meta_end() {
             self.file.allocate(len, self.meta_end() - len)?;
         }
+        // State and rows change in place, also where the host's disk is full.
+        self.file.allocate(0, self.shape.meta_at())?;
         while self.extents_reserved < self.extents_used {
             let (at, len) = self.shape.group_span(self.extents_reserved);
             self.file.allocate(at, len)?;
@@ -481,14 +485,11 @@ impl<F: FileIo> FileSsd<F> {
         }
         self.reserve_used()?;
         self.file.sync()?;
-        self.state.boot += u64::from(self.state.boot == 0 || !mutant!("device.boot.same-generation"));
-        self.counter = self.state.boot << layout::BOOT_SHIFT;
-        self.durable = self.counter;
-        self.state.durable = self.counter;
-        self.extents_durable = self.extents_used;
-        self.state.extents = self.extents_durable;
-        self.state.clean = false;
-        self.write_state()?;
+        let boot = self.state.boot + u64::from(self.state.boot == 0 || !mutant!("device.boot.same-generation"));
+        self.counter = boot << layout::BOOT_SHIFT;
+        (self.durable, self.extents_durable) = (self.counter, self.extents_used);
+        let (durable, extents) = (self.durable, self.extents_durable);
+        self.write_state(State { boot, durable, extents, clean: false, ..self.state })?;
         self.file.sync()?;
         (self.begun, self.torn) = (true, BTreeSet::new());
         Ok(())
@@ -502,18 +503,20 @@ impl<F: FileIo> FileSsd<F> {
         if !self.begun {
             return Ok(());
         }
-        self.state.durable = self.durable;
-        self.state.extents = self.extents_durable;
-        self.state.clean = true;
-        self.write_state().map_err(|e| device_error(&e))?;
+        let (durable, extents) = (self.durable, self.extents_durable);
+        let closed = State { durable, extents, clean: true, ..self.state };
+        self.write_state(closed).map_err(|e| device_error(&e))?;
         self.execute(&DeviceOp::Sync)?;
         Ok(())
     }
 
-    fn write_state(&mut self) -> sys::Result<()> {
-        self.state.number += 1;
-        let at = layout::STATE_AT[(self.state.number % 2) as usize];
-        self.file.write_at(&[&layout::encode_state(&self.state)], at)
+    /// One that was not written does not count, and the next goes where it was to be: the other copy is whole.
+    fn write_state(&mut self, next: State) -> sys::Result<()> {
+        let next = State { number: self.state.number + 1, ..next };
+        let at = layout::STATE_AT[(next.number % 2) as usize];
+        self.file.write_at(&[&layout::encode_state(&next)], at)?;
+        self.state = next;
+        Ok(())
     }
 
     fn draw(&mut self) -> u64 {
@@ -528,9 +531,9 @@ impl<F: FileIo> FileSsd<F> {
         }
         self.write_tails()?;
         if self.begun && self.state.durable != self.durable {
-            self.state.durable = if mutant!("device.sync.stamp-early") { self.counter } else { self.durable };
-            self.state.extents = self.extents_durable;
-            self.write_state().map_err(|e| device_error(&e))?;
+            let durable = if mutant!("device.sync.stamp-early") { self.counter } else { self.durable };
+            let next = State { durable, extents: self.extents_durable, ..self.state };
+            self.write_state(next).map_err(|e| device_error(&e))?;
         }
         Ok(SyncTicket { upto: self.counter, extents: self.extents_used })
     }
@@ -604,27 +607,38 @@ impl<F: FileIo> FileSsd<F> {
     fn write_row(&mut self, block: u32, s: BlockState) -> Result<(), DeviceError> {
         let at = layout::TABLE_AT + u64::from(block) * layout::ROW_LEN as u64 + (s.copy * layout::ROW_COPY_LEN) as u64;
         // Even when the write fails the new state counts: what is on the disk is unknown, and older pages are void.
-        self.blocks[block as usize] = Some(s);
-        self.file.write_at(&[&layout::encode_row(block, &s.row)], at).map_err(|e| device_error(&e))
+        let old = self.blocks[block as usize].replace(s);
+        let written = self.file.write_at(&[&layout::encode_row(block, &s.row)], at).map_err(|e| device_error(&e));
+        if written == Err(DeviceError::NoSpace) && !mutant!("device.room.half-done") {
+            // The command is tried again as it was: its row goes where this one was to be, its extent is free.
+            self.extents_used -= u32::from(old.is_none());
+            self.blocks[block as usize] = old;
+        }
+        written
     }
 
     fn erase(&mut self, block: u32, oob: BlockOob) -> Result<(), DeviceError> {
         let old = self.block_or_new(block)?;
-        self.tails.remove(&block);
         let generation = if mutant!("device.erase.keeps-pages") { old.row.generation } else { self.draw() };
         let row = Row { extent: old.row.extent, generation, oob, bad: false };
         let copy = if mutant!("device.row.in-place") { old.copy } else { 1 - old.copy };
-        self.single.insert(block, generation);
-        self.write_row(block, BlockState { row, copy, doubled: false })
+        self.write_first_row(block, BlockState { row, copy, doubled: false })
+    }
+    /// The row of a block in which nothing is any more.
+    fn write_first_row(&mut self, block: u32, s: BlockState) -> Result<(), DeviceError> {
+        let written = self.write_row(block, s);
+        if written != Err(DeviceError::NoSpace) {
+            self.tails.remove(&block);
+            self.single.insert(block, s.row.generation);
+        }
+        written
     }
 
     /// Voids every page, as an erase does.
     fn mark_bad(&mut self, block: u32) -> Result<(), DeviceError> {
         let old = self.block_or_new(block)?;
-        self.tails.remove(&block);
         let row = Row { generation: self.draw(), bad: true, ..old.row };
-        self.single.insert(block, row.generation);
-        self.write_row(block, BlockState { row, copy: 1 - old.copy, doubled: false })
+        self.write_first_row(block, BlockState { row, copy: 1 - old.copy, doubled: false })
     }
 
     /// The block is marked bad.
@@ -665,7 +679,7 @@ impl<F: FileIo> FileSsd<F> {
     }
 
     /// Puts the page, whose spare area is in `self.spare`, behind the block's others that are not written; writes
-    /// what has come together.
+    /// what has come together. Where that fails the page is behind them already: the next try writes them first.
     fn keep(&mut self, page: PageAddr, slots: Arc<[Slot]>) -> Result<(), DeviceError> {
         if self.tails.get(&page.block).is_some_and(|t| t.end() != page.page) {
             self.write_tail(page.block, true)?;
@@ -835,14 +849,15 @@ impl<F: FileIo> FileSsd<F> {
 
     fn write_meta(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         let end = offset.checked_add(data.len() as u64).filter(|&e| e <= self.meta_bytes);
-        let end = end.ok_or(DeviceError::NoSpace)?;
+        let end = end.ok_or(DeviceError::Backend { os_error: libc::EFBIG })?;
         if let Some(at) = self.displaced_at(offset) {
             return self.file.write_at(&[data], at).map_err(|e| device_error(&e));
         }
         let before = self.displaced.map_or(0, |d| u64::from(d.len));
         if end - before > self.state.meta_used {
-            self.state.meta_used = end - before;
-            self.write_state().map_err(|e| device_error(&e))?;
+            let (used, grown) = (self.state.meta_used, end - before - self.state.meta_used);
+            self.file.allocate(self.shape.meta_at() + used, grown).map_err(|e| device_error(&e))?;
+            self.write_state(State { meta_used: end - before, ..self.state }).map_err(|e| device_error(&e))?;
         }
         self.file.write_at(&[data], self.shape.meta_at() + offset - before).map_err(|e| device_error(&e))
     }
@@ -878,7 +893,7 @@ impl<F: FileIo> Backend for FileSsd<F> {
             op,
             DeviceOp::Program { .. } | DeviceOp::Erase { .. } | DeviceOp::MarkBad { .. } | DeviceOp::WriteMeta { .. }
         );
-        if changes && !self.begun {
+        if changes {
             self.begin_life().map_err(|e| device_error(&e))?;
         }
         match op {
@@ -921,3 +936,7 @@ fn device_error(e: &sys::Error) -> DeviceError {
 #[cfg(test)]
 #[path = "device_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "power_cut_tests.rs"]
+mod power_cut_tests;

@@ -344,6 +344,7 @@ pub struct Ssd {
     used_dies: Vec<bool>,
     groups: Vec<ChannelGroup>,
     failed: Option<DeviceError>,
+    host_full: bool,
     recovering: u32,
     recovery_error: Option<RecoveryError>,
     /// As it is to be; what of it is durable the keeper knows.
@@ -370,6 +371,7 @@ impl Ssd {
             used_dies: vec![false; cfg.profile.geometry.dies() as usize],
             groups: Vec::new(),
             failed: None,
+            host_full: false,
             recovering: 0,
             recovery_error: None,
             table: Table::new(cfg.drive, &cfg.profile),
@@ -804,6 +806,15 @@ impl Ssd {
     /// So many failed that data could need what collection cannot gain any more: it is to be read, and written no more.
     pub fn read_only(&self, vssd: VssdId) -> bool {
         self.get(vssd).read_only()
+    }
+    /// The host has no room for what is written to the drive: commands wait until it has, and no vSSD takes a block that needs a
+    /// page.
+    pub fn host_full(&self) -> bool {
+        self.host_full
+    }
+    /// Whether the host has room, as the driver found.
+    pub fn set_host_room(&mut self, room: bool) {
+        self.host_full = !room;
     }
 
     /// Appends the runs of blocks from `from` on and before `until`, in address order, at most `limit` of them. Returns up to

@@ -81,6 +81,8 @@ pub struct Meta {
     clearing: Clearing,
     answers: VecDeque<((Incarnation, u64), Answer)>,
     pub(crate) out: Outbox,
+    /// Why changes that may wait are refused: they may not be written down.
+    store_full: Option<Box<str>>,
     pub(crate) booted_at: Option<Time>,
     tick_at: Time,
 }
@@ -128,6 +130,7 @@ impl Meta {
             clearing: Clearing::new(),
             answers: VecDeque::new(),
             out: Outbox::new(),
+            store_full: None,
             booted_at: None,
             tick_at: Time::MAX,
             cfg,
@@ -200,6 +203,12 @@ impl Meta {
     /// for it get no answer.
     pub fn set_id(&mut self, id: RackId) {
         self.id = Some(id);
+    }
+
+    /// Whether the store may take what changes from now on, or why not. While not, what an operator asks to be changed is refused; what
+    /// keeps the rack going is written as soon as it can be.
+    pub fn set_store_full(&mut self, why: Option<&str>) {
+        self.store_full = why.map(Into::into);
     }
 
     /// The view of a set as last decided (it may still be on its way to the store).
@@ -414,6 +423,9 @@ impl Meta {
             return answer.clone();
         }
         let answer = self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
+        if answer.as_ref().is_err_and(|e| matches!(**e, RequestError::StoreFull { .. })) {
+            return answer;
+        }
         if self.answers.len() == ANSWERS_MAX {
             self.answers.pop_front();
         }
@@ -449,6 +461,9 @@ impl Meta {
         op: &AdminOp,
         fx: &mut Effects,
     ) -> Result<ReplyData, RequestError> {
+        if let Some(why) = self.store_full.as_ref().filter(|_| may_wait(op)) {
+            return Err(RequestError::StoreFull { why: why.clone() });
+        }
         match op {
             AdminOp::VolumeCreate { name, size } => self.create(name, *size, by, self.limits[0].level),
             AdminOp::VolumeCreateOn { name, size, level } => self.create(name, *size, by, *level),
@@ -585,6 +600,30 @@ impl Meta {
             serving.get(attempt as usize % serving.len().max(1)).map(|&vssd| (vssd, view.epoch))
         };
         self.clearing.run(now, self.me, &self.cfg.layout, member, |p| out.send(p));
+    }
+}
+
+/// Changes that the rack goes on without.
+fn may_wait(op: &AdminOp) -> bool {
+    match op {
+        AdminOp::VolumeCreate { .. }
+        | AdminOp::VolumeCreateOn { .. }
+        | AdminOp::VolumeClass { .. }
+        | AdminOp::VolumeLimit { .. }
+        | AdminOp::VolumeGrow { .. }
+        | AdminOp::VolumeDelete { .. }
+        | AdminOp::VssdMove { .. }
+        | AdminOp::ServerAdd
+        | AdminOp::ServerDrain { .. }
+        | AdminOp::ServerRemove { .. } => !mutant!("meta.store.full-unrefused"),
+        AdminOp::VolumeHold { .. }
+        | AdminOp::VolumeRelease { .. }
+        | AdminOp::SetRecover { .. }
+        | AdminOp::ServerEnded { .. }
+        | AdminOp::VolumeInfo { .. }
+        | AdminOp::VolumeList
+        | AdminOp::RackStatus
+        | AdminOp::Servers => false,
     }
 }
 

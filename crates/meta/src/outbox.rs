@@ -24,6 +24,7 @@ pub struct Outbox {
     entries: Vec<(Bytes, Option<Bytes>)>,
     place: map::Map<Bytes, usize>,
     out: Vec<Out>,
+    at_once: Vec<Packet>,
 }
 
 impl Outbox {
@@ -35,6 +36,7 @@ impl Outbox {
             entries: Vec::new(),
             place: map::map(),
             out: Vec::new(),
+            at_once: Vec::new(),
         }
     }
     /// Adds a durable write; a later one of the same key in the same event replaces it.
@@ -49,11 +51,16 @@ impl Outbox {
     pub fn send(&mut self, p: Packet) {
         self.out.push(Out::Packet(p));
     }
+    /// What rests on nothing that is not durable yet: ahead of what waits.
+    pub fn send_at_once(&mut self, p: Packet) {
+        self.at_once.push(p);
+    }
     pub fn reply(&mut self, r: Reply) {
         self.out.push(Out::Reply(r));
     }
     /// At the end of an event: one atomic write of all entries, and the messages that need not wait.
     pub fn flush(&mut self, fx: &mut Effects) {
+        self.at_once.drain(..).for_each(|p| fx.send(p));
         if !self.entries.is_empty() {
             self.issued += 1;
             self.outstanding.insert(self.issued);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdReport};
-use rackweave_core::msg::{Control, LiveVolumes};
+use rackweave_core::msg::{Body, Control, LiveVolumes, Packet};
 use rackweave_core::request::ServerState;
-use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Time};
+use rackweave_core::{DriveId, Effects, Epoch, Incarnation, Layout, NodeId, SetId, Time};
 
 use crate::codec::{self, DriveRecord};
 use crate::members::{Place, Server, Servers};
@@ -209,6 +209,12 @@ impl Meta {
                 views.push(self.sets[i].view.clone());
             }
         }
-        self.say(src, 0, Control::Lease { sequence, span: self.cfg.lease, views });
+        // A server that has the newest views of its sets was told of them, so they are durable: its lease waits for nothing. With
+        // a newer view it does: one that is not in it any more must not serve on in the old one.
+        let waits = !views.is_empty() && !mutant!("meta.lease.ahead-of-view");
+        let header = self.header(0, SetId(0), Epoch(0));
+        let body = Body::Control(Control::Lease { sequence, span: self.cfg.lease, views });
+        let lease = Packet { src: Layout::META, dst: src, header, body };
+        if waits { self.out.send(lease) } else { self.out.send_at_once(lease) }
     }
 }

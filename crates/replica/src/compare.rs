@@ -466,8 +466,8 @@ impl Replica {
             return;
         }
         let id = self.id();
-        let slot =
-            self.loads.insert(Load { id, addr: a, version, purpose: Purpose::Agree { crc }, attempts: 0, lost: 0 });
+        let purpose = Purpose::Agree { crc };
+        let slot = self.loads.insert(Load { id, addr: a, version, purpose, attempts: 0, lost: 0, unreadable: false });
         self.heal(cx, slot as u32);
     }
 

@@ -210,6 +210,8 @@ pub(crate) struct Load {
     /// Members asked to heal it, and those that cannot read it either, as bits.
     pub attempts: u8,
     pub lost: u64,
+    /// It could not be read here, and perhaps can be later.
+    pub unreadable: bool,
 }
 
 /// Blocks of one request being read.

@@ -148,7 +148,7 @@ impl Replica {
             ReadStart::Ready(data, version) => Some((data, version)),
             ReadStart::Pending => {
                 let version = cx.store.version(a);
-                self.loads.insert(Load { id, addr: a, version, purpose, attempts: 0, lost: 0 });
+                self.loads.insert(Load { id, addr: a, version, purpose, attempts: 0, lost: 0, unreadable: false });
                 None
             }
         }
@@ -184,10 +184,13 @@ impl Replica {
                 let l = self.loads.remove(slot as usize);
                 self.loaded(cx, l, Ok((data, version)));
             }
-            Err(StoreError::Corrupt) => {
+            Err(why @ (StoreError::Corrupt | StoreError::Unreadable)) => {
                 let recovers = self.state != rackweave_core::msg::ViewState::Normal;
-                let l = &self.loads[slot as usize];
-                cx.fx.trace(TracePoint::CrcMismatch, l.addr.pack(), 0);
+                let l = &mut self.loads[slot as usize];
+                l.unreadable = why == StoreError::Unreadable;
+                if !l.unreadable {
+                    cx.fx.trace(TracePoint::CrcMismatch, l.addr.pack(), 0);
+                }
                 match l.purpose {
                     // Who heals, or recovers, asks the others itself: were they asked from here as well, two who lack it would ask
                     // each other more and more.
@@ -215,7 +218,7 @@ impl Replica {
         let l = &mut self.loads[slot as usize];
         let attempt = usize::from(l.attempts);
         l.attempts += 1;
-        let (addr, id, attempts, lost) = (l.addr, l.id, l.attempts, l.lost);
+        let (addr, id, attempts, lost, unreadable) = (l.addr, l.id, l.attempts, l.lost, l.unreadable);
         let others = self.healers();
         let nobody = others.iter().all(|k| lost & 1 << k != 0);
         if nobody || attempts > HEAL_ATTEMPTS || mutant!("replica.heal.never") {
@@ -229,7 +232,8 @@ impl Replica {
             // One that was left alone knows that others have the block, and that they come back or are given up. And silence says
             // nothing (protocol rule 29): who is asked again may answer, or leaves the view when its lease has ended.
             let reads = matches!(l.purpose, Purpose::Gather { .. });
-            let waits = !nobody || reads && others.is_empty() && !self.enough_copies();
+            // Nor does what cannot be read now.
+            let waits = !nobody || others.is_empty() && (unreadable || reads && !self.enough_copies());
             return self.loaded(cx, l, Err(if waits { IoError::NotServing } else { IoError::Corrupt }));
         }
         self.send(cx, others[attempt % others.len()], number(slot, id), Peer::BlockAsk { addr });
@@ -276,7 +280,7 @@ impl Replica {
                 ReadStart::Ready(data, version) => self.loaded(cx, l, Ok((data, version))),
                 ReadStart::Pending => {
                     let version = cx.store.version(a);
-                    let again = self.loads.insert(Load { id, version, attempts: 0, lost: 0, ..l });
+                    let again = self.loads.insert(Load { id, version, attempts: 0, lost: 0, unreadable: false, ..l });
                     debug_assert_eq!(again, slot as usize);
                 }
             }

@@ -72,6 +72,9 @@ pub enum StoreError {
     /// Another replica can heal it.
     #[error("the stored block failed its checksum")]
     Corrupt,
+    /// The same; nothing tells whether it can be read later.
+    #[error("the stored block could not be read")]
+    Unreadable,
     #[error("the device failed")]
     Device,
 }

@@ -4,7 +4,7 @@ use rackweave_core::msg::{
     ALL_WITNESSES, Body, Header, IoError, IoReply, IoRequest, Member, Packet, Peer, Role, SectorRange, View, ViewState,
 };
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VolumeId, VssdId};
-use rackweave_replica::Store;
+use rackweave_replica::{Store, StoreError};
 
 use crate::single::{One, V, block, ts};
 
@@ -18,7 +18,9 @@ fn data(n: u64) -> Payload {
 
 /// A member whose block 0 has this version and cannot be read.
 fn corrupt(version: Timestamp) -> One {
-    let mut o = One::new(Role::Member);
+    damaged(One::new(Role::Member), version)
+}
+fn damaged(mut o: One, version: Timestamp) -> One {
     o.store.put(at(), version, data(1));
     o.store.corrupt.insert(at());
     o
@@ -100,6 +102,36 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
     let ask = read(&mut o);
     answer(&mut o, 4, ask, ts(1, 2), Some(data(1)));
     assert_eq!(o.replies(), [IoReply::Data(data(1))]);
+}
+
+/// A read that the host's file failed: the others may have it; without others it is waited for, since nothing tells that it stays so.
+#[test]
+fn a_block_that_could_not_be_read_is_healed_and_never_said_to_be_lost_by_who_is_alone() {
+    let unreadable = |mut o: One| {
+        o.store.why = StoreError::Unreadable;
+        o
+    };
+    let mut o = unreadable(corrupt(ts(5, 1)));
+    let ask = read(&mut o);
+    answer(&mut o, 4, ask, ts(5, 1), Some(data(1)));
+    assert_eq!((o.replies(), o.r.stats().healed), (vec![IoReply::Data(data(1))], 1));
+    // All have answered, and nobody has it.
+    let mut o = unreadable(corrupt(ts(5, 1)));
+    let first = read(&mut o);
+    answer(&mut o, 4, first, ts(3, 1), None);
+    let second = asked(&mut o)[0];
+    answer(&mut o, 4, second, ts(3, 1), None);
+    assert_eq!(o.replies(), [IoReply::Failed(IoError::Corrupt)]);
+    let only = |why| {
+        let mut o = damaged(One::only(), ts(5, 1));
+        o.store.why = why;
+        let range = SectorRange { volume: V, first: 0, count: 8 };
+        o.io(IoRequest::Read { range });
+        finish(&mut o);
+        o.replies()
+    };
+    assert_eq!(only(StoreError::Corrupt), [IoReply::Failed(IoError::Corrupt)]);
+    assert_eq!(only(StoreError::Unreadable), [IoReply::Failed(IoError::NotServing)]);
 }
 
 /// Members that recover may hold different contents: the leader asks for what it may take, and who cannot read its own says so at

@@ -57,6 +57,8 @@ pub struct Memory {
     reads: u64,
     pub forget_ranges: bool,
     pub corrupt: BTreeSet<BlockAddr>,
+    /// Why those cannot be read.
+    pub why: StoreError,
     pub dead: BTreeSet<VolumeId>,
     pub done: Vec<StoreDone>,
     pub persists: u64,
@@ -76,6 +78,7 @@ impl Memory {
             reads: 0,
             forget_ranges: false,
             corrupt: BTreeSet::new(),
+            why: StoreError::Corrupt,
             dead: BTreeSet::new(),
             done: Vec::new(),
             persists: 0,
@@ -181,7 +184,7 @@ impl Store for Memory {
         let version = self.version(a);
         let data = self.now.blocks.get(&a).map_or(Payload::zero(BLOCK), |b| b.1.clone());
         if self.corrupt.contains(&a) {
-            self.done.push(StoreDone::Read { token, addr: a, version, result: Err(StoreError::Corrupt) });
+            self.done.push(StoreDone::Read { token, addr: a, version, result: Err(self.why) });
         } else if self.slow != 0 && self.reads.is_multiple_of(self.slow) {
             self.done.push(StoreDone::Read { token, addr: a, version, result: Ok(data) });
         } else {

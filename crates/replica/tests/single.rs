@@ -46,11 +46,20 @@ pub fn block(b: u32, version: Timestamp, base: Timestamp, rmw: bool) -> InvBlock
 
 impl One {
     pub fn new(role: Role) -> One {
-        let r = Replica::new(ReplicaConfig::new(SetId(1), VssdId(1), NodeId(2)));
+        One::with(ReplicaConfig::new(SetId(1), VssdId(1), NodeId(2)), &view(4, role))
+    }
+    /// Of a set with one copy of everything.
+    pub fn only() -> One {
+        let cfg = ReplicaConfig { min_copies: 1, ..ReplicaConfig::new(SetId(1), VssdId(1), NodeId(2)) };
+        let all = view(4, Role::Member);
+        One::with(cfg, &View { members: all.members[..1].into(), ..all })
+    }
+    fn with(cfg: ReplicaConfig, view: &View) -> One {
+        let r = Replica::new(cfg);
         let mut store = Memory::new();
         store.slow = 0;
         let mut one = One { r, store, fx: Effects::new(), now: Time(1_000) };
-        one.r.install(one.now, &view(4, role), Incarnation(50), &mut one.store, &mut one.fx);
+        one.r.install(one.now, view, Incarnation(50), &mut one.store, &mut one.fx);
         one.r.set_lease(Time(1_000_000_000));
         one.fx.clear();
         one

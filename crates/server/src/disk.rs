@@ -294,7 +294,11 @@ impl Disk {
         let (mapped, exported) = ssd.room(self.cfg.vssd);
         let capacity = if ssd.read_only(self.cfg.vssd) { 0 } else { exported };
         let coming = if mutant!("server.cache.freed-at-once") { 0 } else { self.pages_coming() };
-        (capacity, mapped + self.unmapped + coming)
+        let used = mapped + self.unmapped + coming;
+        if ssd.host_full() && !mutant!("server.room.host-full") {
+            return (capacity.min(used), used);
+        }
+        (capacity, used)
     }
     /// Room for blocks that have no page yet.
     pub fn pages_free(&self, ssd: &Ssd) -> u64 {

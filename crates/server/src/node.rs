@@ -110,6 +110,18 @@ impl Server {
         self.registration.drive = drive;
         self.ssd.set_drive(drive);
     }
+    /// Whether the host's disk has room for what is written to the drive. Those who wait for room go on when the timer rings.
+    pub fn set_host_room(&mut self, room: bool) {
+        if self.ssd.host_full() != room {
+            return;
+        }
+        self.ssd.set_host_room(room);
+        for (i, v) in self.vssds.iter_mut().enumerate() {
+            v.disk.freed |= room;
+            self.touched |= 1 << i;
+        }
+        self.room.again_at = Time::ZERO;
+    }
     /// Why the drive is not used: it differs from what it is to be (protocol rule 30).
     pub fn drive_refused(&self) -> Option<DriveProblem> {
         self.drive_refused
@@ -356,7 +368,8 @@ impl Server {
                 if let Some(Asked { offline: false, came, .. }) = read.asked {
                     v.classes.read_took(now.since(came));
                 }
-                let result = result.map_err(store_error);
+                let failed = self.failed || self.ssd.failed().is_some();
+                let result = result.map_err(|e| store_error(e, failed));
                 let done = StoreDone::Read { token, addr, version, result };
                 self.with(now, i, |r, store| r.handle_store(now, done, store, fx));
                 self.start_queued(now, i, fx);
@@ -607,10 +620,12 @@ impl Server {
     }
 }
 
-fn store_error(e: ReadError) -> StoreError {
+/// `failed`: the drive as a whole.
+fn store_error(e: ReadError, failed: bool) -> StoreError {
     match e {
         ReadError::Corrupt { .. } => StoreError::Corrupt,
-        ReadError::Device(_) => StoreError::Device,
+        ReadError::Device(_) if failed => StoreError::Device,
+        ReadError::Device(_) => StoreError::Unreadable,
     }
 }
 

@@ -196,7 +196,8 @@ impl Store for CacheOverFlash<'_> {
         self.disk.pages_free(self.ssd)
     }
     fn pages_coming(&self) -> u64 {
-        self.disk.pages_coming()
+        // While the host has no room no sync may end.
+        if self.ssd.host_full() { 0 } else { self.disk.pages_coming() }
     }
     fn scan(&self, (from, until): (BlockAddr, BlockAddr), limit: usize, into: &mut Vec<ScanEntry>) -> BlockAddr {
         let start = into.len();

@@ -295,4 +295,5 @@ wire_enum!(RequestError, "request error", {
     26 => UnknownServer { server },
     27 => ServerUnfit { server, why },
     28 => NothingMissing { set },
+    29 => StoreFull { why },
 });

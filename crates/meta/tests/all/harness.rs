@@ -308,10 +308,12 @@ impl Rack {
         }
         roles
     }
+    pub fn admin_unanswered(&mut self, request: u64, op: AdminOp) {
+        self.control(self.cfg.layout.client(0), Incarnation(77), request, Control::Admin(Box::new(op)));
+    }
     pub fn admin(&mut self, request: u64, op: AdminOp) -> Result<ReplyData, RequestError> {
-        let client = self.cfg.layout.client(0);
         self.heard.clear();
-        self.control(client, Incarnation(77), request, Control::Admin(Box::new(op)));
+        self.admin_unanswered(request, op);
         self.heard
             .iter()
             .find_map(|p| match &p.body {

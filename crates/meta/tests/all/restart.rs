@@ -23,6 +23,55 @@ fn nothing_is_announced_before_it_is_durable() {
     assert!(r.servers[0].leased_at.is_some() && r.servers[2].incarnation.0 > 0);
 }
 
+/// A disk that is full for an hour: who has the newest view is leased on, a member that left waits for the view without it.
+#[test]
+fn leases_wait_for_no_write_but_those_with_a_view_that_is_not_durable() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.hold_store = true;
+    r.admin_unanswered(1, AdminOp::VolumeCreate { name: "a".into(), size: GIB });
+    assert_eq!(r.unconfirmed.len(), 1);
+    r.run(LEASE * 5);
+    assert_eq!(r.roles(), "MMM");
+    assert!(r.servers.iter().all(|s| s.leased_at == Some(r.now)), "leased on");
+    // One of them is out, which cannot be written down.
+    r.servers[2].silent = true;
+    r.run(LEASE * 2);
+    assert_eq!(r.roles(), "MM-");
+    let before = r.now;
+    r.servers[2].silent = false;
+    r.run(LEASE);
+    assert!(r.servers.iter().all(|s| s.leased_at < Some(before)), "none for the view that ends");
+    r.hold_store = false;
+    r.confirm();
+    r.run(LEASE);
+    r.fill_shadows();
+    r.run(LEASE);
+    assert_eq!(r.roles(), "MMM");
+    assert!(r.servers.iter().all(|s| s.leased_at == Some(r.now)));
+}
+
+#[test]
+fn what_an_operator_changes_is_refused_while_it_may_not_be_written_down() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    let create = |name: &str| AdminOp::VolumeCreate { name: name.into(), size: GIB };
+    r.admin(1, create("a")).expect("room");
+    r.meta.set_store_full(Some("meta.redb: 12 KiB are left"));
+    let delete = AdminOp::VolumeDelete { name: "a".into(), force: false };
+    for (request, op) in (2..).zip([create("b"), delete.clone(), AdminOp::ServerAdd]) {
+        let e = r.admin(request, op).expect_err("refused").to_string();
+        assert!(e.contains("meta.redb: 12 KiB are left") && e.contains("nothing was changed"), "{e}");
+    }
+    r.admin(9, AdminOp::VolumeList).expect("a list");
+    r.start(0);
+    assert!(r.servers[0].incarnation.0 > 0, "what keeps the rack going goes on");
+    r.meta.set_store_full(None);
+    r.admin(2, create("b")).expect("the refusal is not remembered");
+    r.admin(3, delete).expect("there");
+}
+
 #[test]
 fn a_restarted_service_keeps_epochs_volumes_and_lives() {
     let mut r = Rack::new(config());

@@ -38,4 +38,5 @@ pub const MUTANTS: &[Mutant] = &[
         .open("Not searched for, its crate's tests were not run."),
     m("device.private.exposed", "33", &[], UNITS, "A directory that others may write to is used.")
         .open("Not searched for, its crate's tests were not run."),
+    m("device.room.half-done", "12", &[], UNITS, "A command that found no room on the host's disk is half done when it is tried again.").tested(),
 ];

@@ -82,4 +82,6 @@ pub const MUTANTS: &[Mutant] = &[
         .open("8 plans of its kinds pass, its crate's tests were not run."),
     m("meta.evidence.not-kept", "29", &[], UNITS, "What drives members had everything on is not kept.")
         .open("Not searched for, its crate's tests were not run."),
+    m("meta.lease.ahead-of-view", "2", &[], UNITS, "A lease with a newer view goes out before that view is durable.").tested(),
+    m("meta.store.full-unrefused", "34", &[], UNITS, "A change is begun that may not be written down.").tested(),
 ];

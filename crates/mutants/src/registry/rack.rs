@@ -15,4 +15,6 @@ pub const MUTANTS: &[Mutant] = &[
         .open("Not searched for, its crate's tests were not run."),
     m("rack.incarnation.below-newest", "32", &[], &["rack"], "An incarnation may be below one that peers remember.")
         .open("Not searched for, its crate's tests were not run."),
+    m("rack.host.full-is-final", "12", &[], &["rack"], "A full host disk fails a drive.").tested(),
+    m("rack.host.overtakes", "12", &[], &["rack"], "Changes of a drive overtake those that wait for room on the host's disk.").tested(),
 ];

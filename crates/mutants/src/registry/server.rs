@@ -55,4 +55,5 @@ pub const MUTANTS: &[Mutant] = &[
     m("server.gc.any-answer", "16", ONE, UNITS, "The answer to an older operation counts for the last."),
     m("server.gc.no-finish", "16", ONE, UNITS, "Does not tell the switch that it has finished."),
     m("server.gc.no-announce", "16", ONE, UNITS, "Does not tell its state again."),
+    m("server.room.host-full", "9", &[], UNITS, "New blocks are taken though the host's disk has no room for them.").tested(),
 ];

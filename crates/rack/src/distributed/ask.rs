@@ -127,7 +127,9 @@ fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
     }
     for from in servers {
         match whole.servers.iter_mut().find(|s| s.server == from.server) {
-            Some(known) => (known.vssds, known.refused) = (from.vssds, from.refused),
+            Some(known) => {
+                (known.vssds, known.refused, known.drive_fault) = (from.vssds, from.refused, from.drive_fault);
+            }
             None => whole.servers.push(from),
         }
     }

@@ -6,7 +6,7 @@
 //! one in the kernel does the same to the same bytes.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
@@ -94,6 +94,8 @@ pub struct Net {
     twins: Vec<NodeId>,
     /// Newest incarnation of this node that a peer has named; zero: none.
     newest: u64,
+    /// It was said that none above that can be written down.
+    no_room: bool,
     rings: Rings,
     /// Members of each ring that must have a message whole.
     quorums: BTreeMap<Prefix, usize>,
@@ -189,6 +191,7 @@ impl Net {
             going: Vec::new(),
             twins: Vec::new(),
             newest: 0,
+            no_room: false,
             rings: Rings::default(),
             quorums: BTreeMap::new(),
             native_rings: false,
@@ -492,7 +495,23 @@ impl Net {
         if self.newest <= self.endpoint.incarnation() {
             return Ok(());
         }
-        self.endpoint.renew(self.incarnations.above(self.newest)?);
+        let next = match self.incarnations.above(self.newest) {
+            // Peers drop what it sends and say so again: it is tried again then.
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => {
+                if !std::mem::replace(&mut self.no_room, true) {
+                    let wanted = self.newest;
+                    let _ = writeln!(
+                        io::stderr(),
+                        "rackweave: an incarnation above {wanted} cannot be written down ({e}): peers hear nothing from here until \
+                         there is room on the host's disk"
+                    );
+                }
+                return Ok(());
+            }
+            next => next?,
+        };
+        self.no_room = false;
+        self.endpoint.renew(next);
         self.streams.abort_all();
         self.counters.outdated += 1;
         Ok(())

@@ -392,6 +392,9 @@ pub struct Server {
     /// What it did not do that it was asked, by reason; those that are zero are left out.
     #[serde(default)]
     pub refused: Vec<(String, u64)>,
+    /// What is wrong with the host's file of its drive, and what happens now.
+    #[serde(default)]
+    pub drive_fault: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -131,15 +131,22 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
         return Err(DataDirError::InUse { path: path.into(), holder: holder.trim().into() });
     }
     let text = format!("{} since {}\n", std::process::id(), utc_now());
-    f.set_len(0).and_then(|()| f.rewind()).and_then(|()| f.write_all(text.as_bytes())).map_err(at)?;
+    // Over what is there: a full disk has no room for it elsewhere.
+    f.rewind().and_then(|()| f.write_all(text.as_bytes())).and_then(|()| f.set_len(text.len() as u64)).map_err(at)?;
     Ok(f)
 }
 
 pub(crate) fn write_durably(dir: &Path, name: &str, contents: &[u8]) -> io::Result<()> {
     let new = dir.join(format!("{name}.new"));
-    let mut f = private::create(&new)?;
-    f.write_all(contents)?;
-    f.sync_all()?;
+    let written = private::create(&new).and_then(|mut f| {
+        f.write_all(contents)?;
+        f.sync_all()
+    });
+    if written.is_err() {
+        // Nothing of it stays behind, least of all on a full disk.
+        let _ = fs::remove_file(&new);
+    }
+    written?;
     fs::rename(&new, dir.join(name))?;
     File::open(dir)?.sync_all()
 }

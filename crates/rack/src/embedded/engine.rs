@@ -5,16 +5,19 @@
 //! finishes syncs. A test drives it by itself, in virtual time, over recording files.
 
 mod faults;
+mod host;
 
 use faults::Links;
 pub use faults::Stopped;
+use host::Host;
+pub use host::HostFault;
 use rackweave_transport::Keys;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::os::fd::RawFd;
 
-use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::msg::Packet;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request};
@@ -40,6 +43,10 @@ pub trait Nodes {
     fn end(&mut self, _node: NodeId) {}
     /// What drive the server of this device has; called before it begins.
     fn set_drive(&mut self, _server: u32, _drive: DriveId) {}
+    /// Whether the host's disk has room for what is written to the drive of the server here.
+    fn set_host_room(&mut self, _server: u32, _room: bool) {}
+    /// Whether the metadata service here may write down what changes, or why not.
+    fn set_store_full(&mut self, _why: Option<&str>) {}
     /// Whether a node that ended may begin again, before its device is opened.
     fn may_begin(&self, _node: NodeId) -> Result<(), BuildError> {
         Ok(())
@@ -74,9 +81,16 @@ pub trait Nodes {
 pub trait MetaStore {
     /// Durable when this returns.
     fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError>;
+    /// Why changes that may wait should.
+    fn short_of_room(&self) -> Option<String> {
+        None
+    }
 }
 
 impl MetaStore for Store {
+    fn short_of_room(&self) -> Option<String> {
+        Store::short_of_room(self)
+    }
     fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
         Store::write(self, w)
     }
@@ -127,13 +141,14 @@ struct Device<F> {
     /// None while its server has ended.
     file: Option<FileSsd<F>>,
     syncs: SyncQueue,
+    host: Host,
     /// Its server has ended.
     dead: bool,
 }
 
 impl<F> Device<F> {
     fn new(file: FileSsd<F>) -> Device<F> {
-        Device { file: Some(file), syncs: SyncQueue::default(), dead: false }
+        Device { file: Some(file), syncs: SyncQueue::default(), host: Host::new(), dead: false }
     }
 }
 
@@ -161,9 +176,12 @@ pub struct Engine<N, F, M> {
     fx: Effects,
     replies: Vec<Reply>,
     jobs: Vec<SyncJob>,
+    host_news: Vec<(u32, Option<HostFault>)>,
     unwritten: VecDeque<(NodeId, StoreWrite)>,
     store_retry: Time,
     store_error: Option<StoreError>,
+    store_problem: Option<String>,
+    store_news: bool,
     counts: [u64; TracePoint::ALL.len()],
     links: Links,
 }
@@ -192,9 +210,12 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             fx: Effects::new(),
             replies: Vec::new(),
             jobs: Vec::new(),
+            host_news: Vec::new(),
             unwritten: VecDeque::new(),
             store_retry: Time::MAX,
             store_error: None,
+            store_problem: None,
+            store_news: false,
             counts: [0; TracePoint::ALL.len()],
             links: Links::new(layout),
         }
@@ -245,6 +266,9 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     pub fn run(&mut self, now: Time) -> bool {
         if self.store_retry <= now {
             self.retry_stores(now);
+        }
+        if self.host_retry() <= now {
+            self.retry_hosts(now);
         }
         while self.due.peek().is_some_and(|d| d.0.at <= now) {
             let Some(Reverse(d)) = self.due.pop() else { break };
@@ -308,10 +332,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             device.syncs.next.push(Waiting { node, command });
             return self.start_syncs(now);
         }
-        // Who has ended says nothing any more.
-        let Some(file) = &mut device.file else { return };
-        let result = file.execute(&command.op);
-        self.complete(now, node, &command, result);
+        self.execute(now, place, Waiting { node, command });
     }
 
     fn complete(&mut self, now: Time, node: NodeId, c: &DeviceCommand, result: Result<DeviceData, DeviceError>) {
@@ -328,7 +349,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     fn start_syncs(&mut self, now: Time) {
         for i in 0..self.devices.len() {
             let d = &mut self.devices[i];
-            if d.syncs.running.is_some() || d.syncs.next.is_empty() {
+            if d.syncs.running.is_some() || d.syncs.next.is_empty() || d.host.sync_waits {
                 continue;
             }
             let Some(file) = &mut d.file else { continue };
@@ -340,14 +361,21 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
                 }
                 (Ok(ticket), None) => {
                     let result = file.sync_blocking(ticket);
-                    self.answer_syncs(now, waiting, result);
+                    self.answer_syncs(now, i, waiting, result);
                 }
-                (Err(e), _) => self.answer_syncs(now, waiting, Err(e)),
+                (Err(e), _) => self.answer_syncs(now, i, waiting, Err(e)),
             }
         }
     }
 
-    fn answer_syncs(&mut self, now: Time, waiting: Vec<Waiting>, result: Result<(), DeviceError>) {
+    fn answer_syncs(&mut self, now: Time, place: usize, waiting: Vec<Waiting>, result: Result<(), DeviceError>) {
+        match result {
+            Err(DeviceError::NoSpace) if !mutant!("rack.host.full-is-final") => {
+                return self.sync_waits(now, place, waiting);
+            }
+            Err(DeviceError::Backend { os_error }) => self.host_failed(place, false, os_error),
+            _ => {}
+        }
         for w in waiting {
             self.complete(now, w.node, &w.command, result.map(|()| DeviceData::None));
         }
@@ -367,7 +395,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
         let Some(file) = &mut d.file else { return };
         let result = file.finish_sync(ticket, result);
-        self.answer_syncs(now, waiting, result);
+        self.answer_syncs(now, device, waiting, result);
         self.start_syncs(now);
     }
 
@@ -383,10 +411,26 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
                     self.store_error = Some(e);
                     self.unwritten.push_front((node, w));
                     self.store_retry = now + STORE_RETRY;
-                    return;
+                    break;
                 }
             }
         }
+        if self.store_error.is_some() != self.store_problem.is_some() {
+            self.look_at_store();
+        }
+    }
+
+    /// Tells the metadata service whether it may write.
+    pub fn look_at_store(&mut self) {
+        let failed = self.store_error.as_ref().map(ToString::to_string);
+        let problem = failed.or_else(|| self.store.short_of_room());
+        self.store_news |= problem.is_some() != self.store_problem.is_some();
+        self.store_problem = problem;
+        self.nodes.set_store_full(self.store_problem.as_deref());
+    }
+    /// True once after that has changed.
+    pub fn take_store_news(&mut self) -> bool {
+        std::mem::take(&mut self.store_news)
     }
 
     /// When [`Engine::run`] has something to do next, if nothing comes from outside.
@@ -396,7 +440,11 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
         let wake = self.wakes.iter().copied().min().unwrap_or(Time::MAX);
         let due = self.due.peek().map_or(Time::MAX, |d| d.0.at);
-        Some(wake.min(due).min(self.store_retry)).filter(|&t| t != Time::MAX)
+        Some(wake.min(due).min(self.store_retry).min(self.host_retry())).filter(|&t| t != Time::MAX)
+    }
+    /// When a drive tries again what found no room.
+    fn host_retry(&self) -> Time {
+        self.devices.iter().map(|d| d.host.retry_at()).min().unwrap_or(Time::MAX)
     }
 
     pub fn take_replies(&mut self, into: &mut Vec<Reply>) {
@@ -408,17 +456,9 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         TracePoint::ALL.iter().map(|&p| (p, self.counts[p as usize]))
     }
 
-    /// Why the metadata service's last write has failed, if it waits to be tried again.
-    pub fn store_error(&self) -> Option<&StoreError> {
-        self.store_error.as_ref()
-    }
-
-    /// Hands the file system what the devices still hold back, so that only a power cut can lose it. A device that
-    /// cannot keeps it; its next sync answers for that.
-    pub fn write_back(&mut self) {
-        for file in self.devices.iter_mut().filter(|d| !d.dead).filter_map(|d| d.file.as_mut()) {
-            let _ = file.write_tails();
-        }
+    /// Why the metadata service cannot write, or should not.
+    pub fn store_problem(&self) -> Option<&str> {
+        self.store_problem.as_deref()
     }
 
     /// No sync is under way.

@@ -3,7 +3,9 @@ use std::rc::Rc;
 
 use super::*;
 use bytes::Bytes;
-use rackweave_core::SsdId;
+use rackweave_core::device::{BlockOob, PageAddr, PageImage};
+use rackweave_core::request::{RequestId, RequestOp};
+use rackweave_core::{SsdId, VolumeId};
 use rackweave_device::layers::{Faults, Faulty};
 use rackweave_device::{MemFile, Shape};
 
@@ -14,6 +16,7 @@ const SHAPE: Shape = Shape { blocks: 4, pages_per_block: 4, page_bytes: 4096, me
 struct Scripted {
     next: Rc<RefCell<Effects>>,
     heard: Rc<RefCell<Vec<String>>>,
+    room: Rc<RefCell<Vec<bool>>>,
 }
 
 impl Nodes for Scripted {
@@ -28,6 +31,10 @@ impl Nodes for Scripted {
     }
     fn count(&self) -> u32 {
         1
+    }
+    fn set_host_room(&mut self, server: u32, room: bool) {
+        assert_eq!(server, 0);
+        self.room.borrow_mut().push(room);
     }
 }
 
@@ -146,11 +153,106 @@ fn a_durable_write_that_fails_is_tried_again_and_nothing_overtakes_it() {
         node.next.borrow_mut().store(StoreWrite { tag, entries });
     }
     e.run(Time(1));
-    assert!(e.store_error().is_some());
+    assert!(e.store_problem().is_some_and(|p| p.contains("No space left")) && e.take_store_news());
     assert_eq!(node.take(), ["1 timer"]);
     *fail.borrow_mut() = false;
     let again = e.next_deadline().expect("tried again");
     e.run(again);
     assert_eq!(node.take().len(), 2);
-    assert!(e.store_error().is_none());
+    assert!(e.store_problem().is_none() && e.take_store_news());
+}
+
+fn program(page: u16) -> DeviceOp {
+    let image = PageImage { sequence: u64::from(page) + 1, oob: BlockOob::default(), slots: Default::default() };
+    DeviceOp::Program { page: PageAddr { block: 0, page }, image: Box::new(image) }
+}
+
+/// Wakes the node.
+fn flush() -> Request {
+    Request { id: RequestId(1), op: RequestOp::Flush { volume: VolumeId(1) } }
+}
+
+/// A drive on a host that fails as its [`Faults`] say; no sync is run on the side.
+fn on_host() -> (Engine<Scripted, Faulty<MemFile>, Stores>, Scripted, Faults) {
+    let faults = Faults::default();
+    let (e, node) = engine(Faulty::new(MemFile::default(), faults.clone()), Stores::default());
+    (e, node, faults)
+}
+
+#[test]
+fn what_finds_no_room_on_the_host_waits_in_its_order_and_goes_on() {
+    let (mut e, node, faults) = on_host();
+    let meta = || DeviceOp::WriteMeta { offset: 0, data: Bytes::from_static(&[1; 8]) };
+    node.next.borrow_mut().command(command(9, meta(), 0));
+    e.run(Time(0));
+    node.take();
+    faults.fail_allocations(Some(libc::ENOSPC));
+    // The area has its space: alone, the fourth would find room.
+    let ops = [program(0), program(1), DeviceOp::ReadMeta { offset: 0, len: 8 }, meta(), DeviceOp::Sync];
+    e.submit(NodeId(0), flush());
+    for (tag, op) in (1..).zip(ops) {
+        node.next.borrow_mut().command(command(tag, op, 0));
+    }
+    e.run(Time(1));
+    assert_eq!(
+        node.take(),
+        ["other", "1 timer", "1 done 3 true", "1 done 5 true"],
+        "reads go on, and syncs of what is there"
+    );
+    assert_eq!(e.take_host_news(), [(0, Some(HostFault::NoRoom))]);
+    assert_eq!(e.drive_fault(0), Some(HostFault::NoRoom));
+    let again = e.next_deadline().expect("tried again");
+    e.run(again);
+    assert_eq!((node.take().len(), e.take_host_news()), (0, Vec::new()), "still none, and nothing new");
+    faults.fail_allocations(None);
+    let again = e.next_deadline().expect("tried again");
+    e.run(again);
+    let done: Vec<String> = node.take().iter().map(|l| l.split_once(' ').expect("words").1.into()).collect();
+    assert_eq!(done, ["done 1 true", "done 2 true", "done 4 true", "timer"]);
+    assert_eq!((e.take_host_news(), e.drive_fault(0)), (vec![(0, None)], None));
+    assert_eq!(*node.room.borrow(), [false, true]);
+    assert_eq!(e.next_deadline(), None);
+}
+
+#[test]
+fn a_sync_that_finds_no_room_before_its_fdatasync_waits() {
+    let (mut e, node, faults) = on_host();
+    node.next.borrow_mut().command(command(1, program(0), 0));
+    e.run(Time(1));
+    faults.fail_writes(Some(libc::ENOSPC));
+    let before = faults.syncs();
+    node.take();
+    (2..4).for_each(|tag| node.next.borrow_mut().command(command(tag, DeviceOp::Sync, 0)));
+    e.submit(NodeId(0), flush());
+    e.run(Time(2));
+    assert_eq!((node.take(), faults.syncs()), (vec!["other".into(), "2 timer".into()], before));
+    assert_eq!(e.drive_fault(0), Some(HostFault::NoRoom));
+    faults.fail_writes(None);
+    let again = e.next_deadline().expect("tried again");
+    e.run(again);
+    assert!(node.take().iter().filter(|l| l.ends_with("true")).count() == 2 && faults.syncs() > before);
+    assert_eq!((e.drive_fault(0), e.next_deadline()), (None, None));
+}
+
+#[test]
+fn a_drive_whose_file_fails_says_so_once() {
+    let (mut e, node, faults) = on_host();
+    faults.fail_reads(Some(libc::EIO));
+    node.next.borrow_mut().command(command(1, DeviceOp::ReadMeta { offset: 0, len: 8 }, 0));
+    e.run(Time(1));
+    assert_eq!((e.drive_fault(0), e.take_reads_failed()), (None, vec![(0, 1, libc::EIO)]), "one read is one read");
+    faults.fail_reads(None);
+    faults.fail_syncs(Some(libc::EIO));
+    for tag in 2..4 {
+        node.next.borrow_mut().command(command(tag, DeviceOp::Sync, 0));
+        e.submit(NodeId(0), flush());
+        e.run(Time(tag));
+    }
+    let failed = Some(HostFault::Failed { os_error: libc::EIO });
+    assert_eq!((e.take_host_news(), e.drive_fault(0)), (vec![(0, failed)], failed));
+    let words = failed.expect("it is").words("/data/ssd-0.rwk");
+    assert!(
+        words.contains("/data/ssd-0.rwk: writing failed (Input/output error") && words.contains("starts again"),
+        "{words}"
+    );
 }

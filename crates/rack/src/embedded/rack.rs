@@ -244,6 +244,18 @@ impl Nodes for RackNodes {
         }
     }
 
+    fn set_store_full(&mut self, why: Option<&str>) {
+        if let Some(meta) = &mut self.meta {
+            meta.set_store_full(why);
+        }
+    }
+
+    fn set_host_room(&mut self, server: u32, room: bool) {
+        if let Some(s) = self.servers.get_mut(server as usize).and_then(Option::as_mut) {
+            s.set_host_room(room);
+        }
+    }
+
     fn may_begin(&self, node: NodeId) -> Result<(), BuildError> {
         let server = self.place(node).ok_or(BuildError::NotHere { node })? as u32;
         // Where the metadata service is elsewhere it refuses the server itself.

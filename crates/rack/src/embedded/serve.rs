@@ -303,6 +303,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 self.look_whether_admitted()?;
             }
             self.start_syncs()?;
+            self.say_host_news();
             // What was answered took until now, not until the turn began.
             now = self.clock.read();
             self.answer_requests(now);
@@ -623,6 +624,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         self.next_sweep = now + SWEEP;
         self.latencies.turn();
         self.engine.write_back();
+        self.engine.look_at_store();
+        self.say_reads_failed();
         self.renew_certificates();
         let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
         for key in late {

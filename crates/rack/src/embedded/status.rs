@@ -1,5 +1,7 @@
 //! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
 
+use std::path::Path;
+
 use rackweave_core::msg::Role;
 use rackweave_core::request::{MemberStatus, RackStatus, SetStatus, VolumeInfo, WearStatus};
 use rackweave_core::{Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
@@ -10,8 +12,9 @@ use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 use super::control::{
     Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd, Wear,
 };
-use super::engine::{Engine, MetaStore, Nodes};
+use super::engine::{Engine, HostFault, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
+use super::up::device_name;
 use crate::config::{IsolationConfig, RackConfig};
 use crate::distributed::net::Net;
 use crate::hosts::NodeName;
@@ -90,6 +93,14 @@ impl Facts {
     pub fn node_named(&self, name: &str) -> Option<NodeId> {
         self.names.iter().position(|n| n == name).map(|i| NodeId(i as u32))
     }
+    /// What is wrong with the file of a server's drive.
+    pub fn words_of(&self, server: NodeId, fault: HostFault) -> String {
+        fault.words(&self.drive_file(server))
+    }
+    /// The file of a server's drive.
+    pub fn drive_file(&self, server: NodeId) -> String {
+        Path::new(&self.data).join(device_name(Layout::server_number(server))).display().to_string()
+    }
     /// Replica sets of the rack: theirs are the numbers below it.
     pub fn sets(&self) -> u32 {
         self.isolation.len() as u32 * self.sets_per_level
@@ -130,6 +141,7 @@ impl View<'_> {
             ssds: s.ssds.iter().map(|i| i.0).collect(),
             vssds: engine.nodes.vssds(s.node, now),
             refused: engine.nodes.refused(s.node, now),
+            drive_fault: engine.drive_fault(Layout::server_number(s.node)).map(|f| self.facts.words_of(s.node, f)),
         });
         let alive = |node| self.rack.servers.iter().any(|s| s.node == node && s.alive);
         let serving = |s: &SetStatus| s.members.iter().filter(|m| m.role == Role::Member && alive(m.server)).count();
@@ -160,7 +172,7 @@ impl View<'_> {
                 connections: self.connections,
                 memory: self.memory,
                 links_cut: engine.links_cut().map(|(a, b)| [a, b].map(|n| self.facts.name(n)).join(" ")).collect(),
-                store_error: engine.store_error().map(ToString::to_string),
+                store_error: engine.store_problem().map(Into::into),
             },
             servers: servers.collect(),
             sets: sets.collect(),
@@ -279,6 +291,12 @@ impl Status {
             let labels = vec![("server", s.server.to_string())];
             let help = "1 while the server's heartbeats arrive";
             all.push(sample("rackweave_server_alive", help, Metric::Gauge, labels, f64::from(u8::from(s.alive))));
+        }
+        for s in &self.servers {
+            let labels = vec![("server", s.server.to_string())];
+            let help = "1 while the file of the server's drive has no room on the host's disk, or has failed";
+            let value = f64::from(u8::from(s.drive_fault.is_some()));
+            all.push(sample("rackweave_drive_failing", help, Metric::Gauge, labels, value));
         }
         for s in &self.servers {
             for (reason, n) in &s.refused {

@@ -1,10 +1,12 @@
 //! The metadata service's key-value store: one redb file, one durable commit for each write.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rackweave_core::RackId;
 use rackweave_core::node::StoreWrite;
+use rackweave_device::{io, private};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 /// What is of the rack as a whole and not the metadata service's own. A program that does not know it leaves it alone.
@@ -31,21 +33,48 @@ fn fail(e: impl Into<redb::Error>) -> StoreError {
 }
 
 fn open(path: &Path) -> Result<Database, StoreError> {
-    let file = rackweave_device::private::open(path).map_err(StoreError::of)?;
+    let file = private::open(path).map_err(StoreError::of)?;
     Database::builder().create_file(file).map_err(fail)
 }
 
+/// With less left on the host's disk no change is begun that may wait: what it has is for those that keep the rack going.
+const LEFT_MIN: u64 = 1 << 20;
+
 /// After a failed write the database answers nothing but errors until it is opened again (the disk may have been full, and
 /// not be any more): it is closed then, and the next write opens it.
+///
+/// The file's space is allocated as far as it reaches: the database uses its free pages again, so most writes succeed on a full
+/// disk, too.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
     db: Option<Database>,
+    /// Without the lock that the database has: for its space.
+    file: File,
+    allocated: u64,
 }
 
 impl Store {
     pub fn open(path: &Path) -> Result<Store, StoreError> {
-        Ok(Store { path: path.into(), db: Some(open(path)?) })
+        let db = Some(open(path)?);
+        let file = private::open(path).map_err(StoreError::of)?;
+        let mut store = Store { path: path.into(), db, file, allocated: 0 };
+        store.allocate();
+        Ok(store)
+    }
+
+    /// Allocates what the file has grown by. Where that fails it is tried again after the next write.
+    fn allocate(&mut self) {
+        let len = self.file.metadata().map_or(0, |m| m.len());
+        if len != self.allocated && io::allocate(&self.file, 0, len).is_ok() {
+            self.allocated = len;
+        }
+    }
+
+    /// Why changes that may wait should, if the host's disk is nearly full.
+    pub fn short_of_room(&self) -> Option<String> {
+        let left = io::bytes_left(&self.file).ok().filter(|left| *left < LEFT_MIN)?;
+        Some(format!("{}: {} KiB are left on the host's disk", self.path.display(), left >> 10))
     }
 
     fn db(&mut self) -> Result<&Database, StoreError> {
@@ -112,8 +141,9 @@ impl Store {
     /// All entries of `w` or none; durable when this returns.
     pub fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
         let result = self.commit(w);
-        if result.is_err() {
-            self.db = None;
+        match result {
+            Ok(()) => self.allocate(),
+            Err(_) => self.db = None,
         }
         result
     }

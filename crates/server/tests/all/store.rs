@@ -211,6 +211,19 @@ fn range(first: u32, count: u32) -> BlockRange {
 
 /// Otherwise what had them before would come back after a power cut, beside what has them now.
 #[test]
+fn while_the_host_has_no_room_no_page_is_free() {
+    let mut b = Bench::new();
+    let free = b.store().pages_free();
+    assert!(free > 0);
+    b.ssd.set_host_room(false);
+    assert_eq!((b.store().pages_free(), b.store().pages_coming()), (0, 0));
+    let (capacity, used) = b.disk.room(&b.ssd);
+    assert_eq!(capacity, used, "what is told is what admits writes");
+    b.ssd.set_host_room(true);
+    assert_eq!(b.store().pages_free(), free);
+}
+
+#[test]
 fn pages_freed_by_a_range_record_are_handed_out_when_it_is_durable() {
     let mut b = Bench::new();
     let version = |n| Timestamp::new(Epoch(1), n, 0);

@@ -533,6 +533,7 @@ impl Draw {
             25 => RequestError::Moving { vssd: VssdId(self.u32()), set: SetId(self.u32()) },
             26 => RequestError::UnknownServer { server: NodeId(self.u32()) },
             27 => RequestError::ServerUnfit { server: NodeId(self.u32()), why: self.text() },
+            29 => RequestError::StoreFull { why: self.text() },
             0 => RequestError::UnknownVolume { name: self.text() },
             1 => RequestError::DuplicateVolume { name: self.text() },
             2 => RequestError::BadName { name: self.text() },

@@ -6,7 +6,7 @@ use rackweave_core::msg::Packet;
 use rackweave_core::{Event, Layout, NodeId};
 use rackweave_device::{FileIo, FileSsd};
 
-use super::{Device, Engine, MetaStore, Nodes, Reverse};
+use super::{Device, Engine, Host, MetaStore, Nodes, Reverse};
 use crate::build::BuildError;
 
 /// Links through which nothing gets. The nodes of a rack are a star around its switch: that to the switch is all a node
@@ -76,6 +76,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         let Some(d) = self.devices.get_mut(device) else { return };
         d.dead = true;
         d.syncs.next.clear();
+        d.host.forget();
         match &mut d.syncs.running {
             // Its descriptor stays open until then.
             Some((_, waiting)) => waiting.clear(),
@@ -85,7 +86,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     /// Devices of servers that do not run, up to this many in all: they may begin later.
     pub fn reserve(&mut self, devices: u32) {
         while self.devices.len() < devices as usize {
-            self.devices.push(Device { file: None, syncs: Default::default(), dead: true });
+            self.devices.push(Device { file: None, syncs: Default::default(), host: Host::new(), dead: true });
         }
     }
     /// Whether the server of this device has ended.

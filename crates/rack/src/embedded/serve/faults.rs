@@ -1,4 +1,6 @@
-//! `server kill|start` and `link cut|mend`.
+//! `server kill|start` and `link cut|mend`; and what the host does to the files of the rack, in words.
+
+use std::io::{self, Write};
 
 use rackweave_core::NodeId;
 use rackweave_device::{FileIo, FileSsd};
@@ -83,6 +85,42 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             false => Err(format!("the link between {a} and {b} is {}", if cut { "cut already" } else { "not cut" })),
         });
         self.answer_done(place, done);
+    }
+
+    /// What has changed with the files of drives and of the metadata service.
+    pub(super) fn say_host_news(&mut self) {
+        for (server, fault) in self.engine.take_host_news() {
+            let node = self.engine.nodes.layout().server(server);
+            let words = match fault {
+                Some(fault) => self.facts.words_of(node, fault),
+                None => format!(
+                    "{}: there is room on the host's disk again; the drive goes on",
+                    self.facts.drive_file(node)
+                ),
+            };
+            let _ = writeln!(io::stderr(), "rackweave: {words}");
+        }
+        if self.engine.take_store_news() {
+            let words = match self.engine.store_problem() {
+                Some(why) => format!(
+                    "the metadata service cannot write: {why}; volumes and servers are not changed (each command says so), what keeps the \
+                     rack going is tried again every second"
+                ),
+                None => "the metadata service writes again".into(),
+            };
+            let _ = writeln!(io::stderr(), "rackweave: {words}");
+        }
+    }
+    /// Reads that failed in the last second.
+    pub(super) fn say_reads_failed(&mut self) {
+        for (server, n, os_error) in self.engine.take_reads_failed() {
+            let file = self.facts.drive_file(self.engine.nodes.layout().server(server));
+            let why = io::Error::from_raw_os_error(os_error);
+            let _ = writeln!(
+                io::stderr(),
+                "rackweave: {file}: {n} reads failed ({why}); other copies are read in their place"
+            );
+        }
     }
 
     fn answer_done(&mut self, place: Place, done: Result<(), String>) {
