@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -220,6 +221,12 @@ def full_disk():
         reader.goes_on()
     s = status()
     assert all(v["serving"] for x in s["servers"] for v in x["vssds"]), "leases end"
+    if s["processes"]:
+        # What the metadata service must write for the set to go on has its space; a new process has none for its incarnation.
+        os.kill(next(p["pid"] for p in s["processes"] if p["name"] == "server-2"), signal.SIGKILL)
+        until("the sets go on without it", lambda: all(len(x["members"]) == 2 for x in status()["sets"]))
+        until("it says why it does not start", lambda: any("server-2/incarnation" in line and "No space left" in line for line in log().splitlines()))
+        reader.goes_on(100)
     os.unlink(filler)
     emptied = time.monotonic()
     writer.goes_on(100)

@@ -179,7 +179,7 @@ pub enum DeviceError {
     /// marked bad.
     #[error("erase block {block} failed to program or to erase, or is marked bad")]
     BadBlock { block: u32 },
-    /// The host's disk is full.
+    /// The host's disk is full. Nothing was done, and the same command may be tried again.
     #[error("the device's backend has no space left")]
     NoSpace,
 }

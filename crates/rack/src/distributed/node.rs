@@ -1,6 +1,8 @@
 //! One node of a rack in a process of its own (`rackweave node`).
 
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use rackweave_core::{Layout, RackId, Span, SsdId};
 use rackweave_transport::Keys;
@@ -13,7 +15,7 @@ use super::{DistributedError, addresses, channel, key, refuse_together};
 use crate::capture::Capture;
 use crate::config::{MemorySection, RackConfig};
 use crate::embedded::datadir::{DataDir, private_directory};
-use crate::embedded::engine::{Engine, MetaStore};
+use crate::embedded::engine::{Engine, MetaStore, ROOM_RETRY};
 use crate::embedded::net::Address;
 use crate::embedded::serve::{Admitted, Announce, Asked, Serve, Speaks};
 use crate::embedded::status::Facts;
@@ -89,7 +91,8 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept };
     let incarnation_file = |error| DistributedError::Incarnation { path: dir.file(INCARNATION_FILE), error };
     let mut incarnations = Kept::open(&dir).map_err(incarnation_file)?;
-    let incarnation = incarnations.above(0).map_err(incarnation_file)?;
+    let incarnation =
+        first_incarnation(&mut incarnations, &dir.file(INCARNATION_FILE), &signal).map_err(incarnation_file)?;
     let net = Net::speaking(version, links, node, addresses, keys, incarnation, up::random_u64());
     let mut net = net.map_err(|e| match e {
         NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
@@ -148,6 +151,28 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     run.until_stopped(nodes, devices, NoStore)
 }
 
+/// An incarnation for this process. On a full disk it waits for room, unless the process is told to stop.
+fn first_incarnation(kept: &mut Kept, path: &Path, signal: &OwnedFd) -> io::Result<u64> {
+    let mut said = false;
+    loop {
+        let e = match kept.above(0) {
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => e,
+            done => return done,
+        };
+        if !std::mem::replace(&mut said, true) {
+            eprintln!(
+                "rackweave: {}: {e}; without a new incarnation nothing is sent: this process begins when there is room",
+                path.display()
+            );
+        }
+        let mut stop = libc::pollfd { fd: signal.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, which is open.
+        if unsafe { libc::poll(&mut stop, 1, (ROOM_RETRY.0 / 1_000_000) as i32) } > 0 {
+            return Err(e);
+        }
+    }
+}
+
 fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Result<KernelNode, DistributedError> {
     // Its problems were found when the configuration was checked.
     let ports = cfg.switch.plan(hosts, &mut Vec::new());
@@ -188,7 +213,7 @@ struct Run {
     net: Net,
     key_file: Option<PathBuf>,
     facts: Facts,
-    signal: std::os::fd::OwnedFd,
+    signal: OwnedFd,
     listeners: Vec<(crate::embedded::net::Listener, Speaks)>,
     first_ssd: SsdId,
     memory: MemorySection,

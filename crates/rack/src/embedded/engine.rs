@@ -10,7 +10,7 @@ mod host;
 use faults::Links;
 pub use faults::Stopped;
 use host::Host;
-pub use host::HostFault;
+pub use host::{HostFault, ROOM_RETRY};
 use rackweave_transport::Keys;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
