@@ -1,6 +1,6 @@
 use super::layers::{Faults, Faulty, Journal, Recorder, Step};
 use super::*;
-use rackweave_core::{BlockAddr, Rng, Timestamp, VolumeId};
+use rackweave_core::{BlockAddr, Timestamp, VolumeId};
 
 pub(super) const SHAPE: Shape = Shape { blocks: 16, pages_per_block: 8, page_bytes: 16_384, meta_bytes: 1 << 16 };
 

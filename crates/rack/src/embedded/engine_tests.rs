@@ -248,9 +248,9 @@ fn a_drive_whose_file_fails_says_so_once() {
         e.submit(NodeId(0), flush());
         e.run(Time(tag));
     }
-    let failed = Some(HostFault::Failed { os_error: libc::EIO });
-    assert_eq!((e.take_host_news(), e.drive_fault(0)), (vec![(0, failed)], failed));
-    let words = failed.expect("it is").words("/data/ssd-0.rwk");
+    let failed = HostFault::Failed { os_error: libc::EIO };
+    assert_eq!((e.take_host_news(), e.drive_fault(0)), (vec![(0, Some(failed))], Some(failed)));
+    let words = failed.words("/data/ssd-0.rwk");
     assert!(
         words.contains("/data/ssd-0.rwk: writing failed (Input/output error") && words.contains("starts again"),
         "{words}"
