@@ -95,7 +95,10 @@ fn a_request_takes_both_ways_and_its_device() {
 }
 
 fn hash_of(seed: u64) -> TraceHash {
-    let mut e = engine(seed, LinkFaults { loss: 0.2, duplicate: 0.2, reorder: 0.2, reorder_extra_ns: 50_000 });
+    let mut e = engine(
+        seed,
+        LinkFaults { loss: 0.2, duplicate: 0.2, reorder: 0.2, reorder_extra_ns: 50_000, duplicate_extra_ns: 0 },
+    );
     for i in 0..500 {
         e.submit(Time(i * 3_000), CLIENT, flush_request(i));
     }

@@ -36,7 +36,13 @@ fn a_partition_cuts_one_direction_until_healed() {
 #[test]
 fn mishaps_come_as_often_as_asked() {
     let mut s = state(Network::constant(Span::from_micros(10)));
-    s.set_faults(LinkFaults { loss: 0.1, duplicate: 0.2, reorder: 0.3, reorder_extra_ns: 1_000_000 });
+    s.set_faults(LinkFaults {
+        loss: 0.1,
+        duplicate: 0.2,
+        reorder: 0.3,
+        reorder_extra_ns: 1_000_000,
+        duplicate_extra_ns: 0,
+    });
     let (mut lost, mut twice, mut late) = (0, 0, 0);
     for i in 0..10_000u64 {
         let t = Time(i * 1_000_000);
