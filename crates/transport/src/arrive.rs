@@ -8,7 +8,7 @@ use rackweave_core::{NodeId, Span, Time};
 
 use crate::api::{Event, Heard, Message, Received, Train};
 use crate::auth::OpenError;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, fair_bytes};
 use crate::header::{self, AckEntry, GROUP_VERSION, Kind, Malformed, Parsed, Space, restore, whose};
 use crate::peer::{Carrier, Control, REPLAY_SPAN, STREAM_PATH, TRIAL_TOKEN};
 use crate::receiver::{Arrival, Datagram, Outcome, Receiver, Room};
@@ -382,8 +382,8 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
         let half = peer.half_bytes();
         let room = Room {
-            reassembly: (self.cfg.reassembly_bytes_max - half)
-                .min(self.cfg.reassembly_bytes_total.saturating_sub(self.half_bytes)),
+            reassembly: fair_bytes(self.cfg.reassembly_bytes_max, self.cfg.reassembly_bytes_total, self.half_bytes)
+                .saturating_sub(half),
             unread: self.cfg.unread_bytes_max.saturating_sub(self.unread_bytes),
         };
         let summed = self.cfg.block_crcs || self.auth.keys().is_none();

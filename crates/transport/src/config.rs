@@ -42,11 +42,11 @@ pub struct Config {
     pub retransmission: Retransmission,
     /// Unacknowledged and waiting bytes to one peer; beyond it `send` refuses. Default 8 MiB: 128 full messages.
     pub queue_bytes_max: usize,
-    /// The same for all peers. Default 256 MiB.
+    /// The same for all peers; each gets at most what is left of it. Default 256 MiB.
     pub queue_bytes_total: usize,
     /// Bytes of half-received messages from one peer; chunks beyond it are dropped. Default 8 MiB.
     pub reassembly_bytes_max: usize,
-    /// The same for all peers. Default 256 MiB.
+    /// The same for all peers; each gets at most what is left of it. Default 256 MiB.
     pub reassembly_bytes_total: usize,
     /// Delivered bytes the driver has not polled; beyond it arriving messages are dropped unacknowledged. Default 64 MiB.
     pub unread_bytes_max: usize,

@@ -68,6 +68,13 @@ pub struct Endpoint {
     pub(crate) counters: Counters,
 }
 
+/// What one of those that share `total` bytes may have, of which they have `held` together: never more than is left. However
+/// many take all they can, one that has less finds room (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on
+/// Networking 6(2), 1998, with α = 1).
+pub fn fair_bytes(max: usize, total: usize, held: usize) -> usize {
+    if mutant!("transport.budget.unbounded") { max } else { max.min(total.saturating_sub(held)) }
+}
+
 /// A peer as it is now, for `status`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerStatus {
@@ -236,7 +243,7 @@ impl Endpoint {
         if queued + len > self.cfg.queue_bytes_max {
             return Err(SendError::QueueFull { to, queued, limit: self.cfg.queue_bytes_max });
         }
-        if self.queued_bytes + len > self.cfg.queue_bytes_total {
+        if queued + len > fair_bytes(self.cfg.queue_bytes_max, self.cfg.queue_bytes_total, self.queued_bytes) {
             return Err(SendError::AllQueuesFull { queued: self.queued_bytes, limit: self.cfg.queue_bytes_total });
         }
         // Half of what the receiver remembers, so that nothing under way is ever too old for it.

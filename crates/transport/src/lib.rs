@@ -48,7 +48,7 @@ pub use api::{
 pub use auth::{KeyError, KeyId, Keys};
 pub use config::{Algorithm, Config, ConfigError, Retransmission};
 pub use counters::Counters;
-pub use endpoint::{Endpoint, FlowStatus, PeerStatus};
+pub use endpoint::{Endpoint, FlowStatus, PeerStatus, fair_bytes};
 pub use header::VERSION;
 pub use peer::Carrier;
 pub use sender::FlowCounts;

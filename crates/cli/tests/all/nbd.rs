@@ -15,7 +15,7 @@ pub const FUA: u16 = 1;
 pub struct Client {
     pub stream: UnixStream,
     pub size: u64,
-    cookie: u64,
+    pub cookie: u64,
 }
 
 pub fn dial(socket: &Path) -> UnixStream {

@@ -49,7 +49,7 @@ fn a_replay_refuses_keys_that_it_or_a_policy_would_set() {
         ("mtu = 9000", "mtu"),
         ("paths = 3", "paths"),
         ("[nbd]\ntls = \"off\"", "nbd.tls"),
-        ("[memory]\nbudget_mib = 300", "memory.budget_mib"),
+        ("[memory]\nbudget_mib = 600", "memory.budget_mib"),
     ] {
         let said = replay(config, &[]);
         assert!(said.contains(key) && said.contains("no such thing"), "{config}: {said}");

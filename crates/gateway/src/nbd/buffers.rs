@@ -18,38 +18,59 @@ pub struct Input {
     /// What follows the chunks, in memory of its own.
     small: BytesMut,
     len: usize,
+    /// Bytes that are parsed at once, and of which `small` has the first; zero: unknown.
+    awaited: usize,
 }
 
 impl Input {
     pub fn len(&self) -> usize {
         self.len
     }
-    pub fn push(&mut self, b: Bytes) {
+    pub fn push(&mut self, mut b: Bytes) {
         self.len += b.len();
+        if self.awaited > 0 {
+            let missing = self.awaited - self.small.len();
+            self.small.extend_from_slice(&b.split_to(missing.min(b.len())));
+        }
         if b.is_empty() {
             return;
         }
         if !self.small.is_empty() {
             // Many small chunks cost no more than their bytes.
-            if self.small.len() + b.len() <= JOINED_BYTES {
+            if self.awaited == 0 && self.small.len() + b.len() <= JOINED_BYTES {
                 return self.small.extend_from_slice(&b);
             }
-            self.chunks.push_back(std::mem::take(&mut self.small).freeze());
+            self.freeze();
         }
         self.chunks.push_back(b);
     }
-    /// Nothing more is parsed for now: of what is left, a small rest no longer keeps its chunk in memory.
-    pub fn release(&mut self) {
+    /// Nothing is parsed before `awaited` bytes are here, as far as that is known (else zero). What is here of them is copied to
+    /// the place where they are put together, and a small rest of anything likewise: neither keeps others' chunks in memory.
+    pub fn release(&mut self, awaited: usize) {
+        if self.awaited > 0 {
+            return;
+        }
+        if awaited > self.len {
+            let mut joined = BytesMut::with_capacity(awaited);
+            self.chunks.drain(..).for_each(|b| joined.extend_from_slice(&b));
+            joined.extend_from_slice(&self.small);
+            (self.small, self.awaited) = (joined, awaited);
+            return;
+        }
         let last = self.chunks.back().filter(|b| self.small.is_empty() && b.len() <= SMALL_BYTES);
         if let Some(last) = last {
             self.small = BytesMut::from(&last[..]);
             self.chunks.pop_back();
         }
     }
+    fn freeze(&mut self) {
+        self.awaited = 0;
+        self.chunks.push_back(std::mem::take(&mut self.small).freeze());
+    }
     /// The first chunk that is left.
     fn front(&mut self) -> &mut Bytes {
         if self.chunks.is_empty() {
-            self.chunks.push_back(std::mem::take(&mut self.small).freeze());
+            self.freeze();
         }
         self.chunks.front_mut().expect("length is counted")
     }

@@ -194,7 +194,7 @@ impl Session {
         if self.closed.is_none() {
             self.input.push(bytes);
             self.advance();
-            self.input.release();
+            self.input.release(self.awaits());
         }
     }
     /// The client will send no more.
@@ -306,6 +306,14 @@ impl Session {
         self.closed.get_or_insert(reason);
         self.state = State::Closed;
         self.input.clear();
+    }
+    /// Bytes that its next step takes at once, if more than a header.
+    fn awaits(&self) -> usize {
+        match &self.state {
+            State::Payload(c) => c.len as usize,
+            State::OptionData { len, .. } => *len as usize,
+            _ => 0,
+        }
     }
     fn fits(&self, c: &Command) -> bool {
         self.in_flight < IN_FLIGHT_MAX && self.held() + c.weight() <= self.limit

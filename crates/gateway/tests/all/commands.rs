@@ -323,3 +323,43 @@ fn payloads_are_neither_copied_in_nor_out() {
     s.reply(Reply { id: r.id, result: Ok(ReplyData::Data(rackweave_core::Payload::Bytes(b.clone()))) });
     assert!(s.output().any(|c| c.as_ptr() == at && c.len() == 65_536));
 }
+
+/// A piece of memory that tells when the last slice of it is gone.
+struct Piece {
+    bytes: Vec<u8>,
+    _alive: std::sync::Arc<()>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A write that stops halfway came in slices of pieces that others share: none of these stays in memory for it.
+#[test]
+fn an_unfinished_payload_keeps_only_its_own_memory() {
+    let mut m = Memory::default();
+    let mut s = serving_simply(&mut m);
+    let (alive, payload) = (std::sync::Arc::new(()), vec![5; 512 << 10]);
+    let slice = |bytes: &[u8]| {
+        let mut piece = bytes.to_vec();
+        piece.resize(256 << 10, 0);
+        Bytes::from_owner(Piece { bytes: piece, _alive: alive.clone() }).slice(..bytes.len())
+    };
+    s.input(command(0, WRITE, 1, 0, payload.len() as u32).into());
+    let (most, last) = payload.split_at(payload.len() - 1);
+    for part in most.chunks(40_000) {
+        s.input(slice(part));
+        assert_eq!(std::sync::Arc::strong_count(&alive), 1, "a piece is kept");
+    }
+    assert!(s.poll_request().is_none());
+    let behind = [last, &command(0, READ, 2, 512, 512)].concat();
+    s.input(slice(&behind));
+    let write = s.poll_request().expect("whole");
+    assert!(matches!(&write.op, RequestOp::Write { data, .. } if *data.to_bytes() == payload[..]));
+    s.reply(m.answer(write));
+    let read = s.poll_request().expect("what came behind it");
+    s.reply(m.answer(read));
+    assert_eq!(drain(&mut s)[32..], [5; 512]);
+}

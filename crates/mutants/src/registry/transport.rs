@@ -30,4 +30,6 @@ pub const MUTANTS: &[Mutant] = &[
         .open("Its crate's tests were not run."),
     m("transport.chunk.early", "13", &[], UNITS, "A message is delivered before its last chunk is here.")
         .open("Its crate's tests were not run."),
+    m("transport.budget.unbounded", "33", &[], UNITS, "A peer gets more memory than is left for all.")
+        .open("Its crate's tests were not run."),
 ];

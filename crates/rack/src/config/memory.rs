@@ -1,26 +1,30 @@
-//! What connections may hold of a process's memory.
+//! What others may fill of a process's memory (protocol rule 33).
 
 use serde::{Deserialize, Serialize};
 
 use super::{Problem, need};
+use crate::embedded::conn::READ_BYTES;
+use crate::embedded::serve::CONNECTIONS_MAX;
 
-/// An eighth is the pool that long requests come from, and must hold one of 32 MiB.
-const BUDGET_MIB_MIN: u64 = 272;
+/// The pool that long requests come from must hold one of 32 MiB: an eighth of what connections hold.
+const BUDGET_MIB_MIN: u64 = 512;
 /// A TiB.
 const BUDGET_MIB_MAX: u64 = 1 << 20;
+/// Of the budget, what other nodes may fill.
+const NETWORK: (usize, usize) = (3, 16);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemorySection {
-    /// MiB that all clients' connections of a process hold together: requests, replies, commands, pages. Seven
-    /// eighths are shared out. At the default each of 576 connections has a little more than 1 MiB, which any usual client's
-    /// request fits into.
+    /// MiB that others may fill of a process's memory: 3/16 other nodes, 256 KiB the unparsed input of each of 576
+    /// connections, and the rest their requests, replies, commands, pages, of which seven eighths are shared out. At the default
+    /// each connection has a little more than 1 MiB, which any usual client's request fits into.
     pub budget_mib: u64,
 }
 
 impl Default for MemorySection {
     fn default() -> MemorySection {
-        MemorySection { budget_mib: 704 }
+        MemorySection { budget_mib: 1024 }
     }
 }
 
@@ -28,8 +32,16 @@ impl MemorySection {
     pub(super) fn is_default(&self) -> bool {
         *self == MemorySection::default()
     }
-    pub fn budget_bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         (self.budget_mib as usize) << 20
+    }
+    /// What is on the way to other nodes or from them.
+    pub fn network_bytes(&self) -> usize {
+        self.bytes() / NETWORK.1 * NETWORK.0
+    }
+    /// What connections hold, their unparsed input aside.
+    pub fn connections_bytes(&self) -> usize {
+        self.bytes() - self.network_bytes() - CONNECTIONS_MAX * READ_BYTES
     }
     pub(super) fn check(&self, out: &mut Vec<Problem>) {
         let sane = (BUDGET_MIB_MIN..=BUDGET_MIB_MAX).contains(&self.budget_mib);

@@ -26,6 +26,7 @@ use super::stamps::Timed;
 use super::streams::{Change, Streams};
 use super::udp::{Ecn, Outgoing, Udp};
 use crate::capture::Capture;
+use crate::config::MemorySection;
 use crate::embedded::clock::Clock;
 use crate::embedded::engine::{Engine, MetaStore, Nodes};
 use crate::switching::{RingPlan, native_address};
@@ -123,11 +124,13 @@ pub struct Links {
     pub mtu: u16,
     /// Whether what arrives is kept: its blocks' CRCs are computed on the way in (PN3).
     pub kept: bool,
+    /// Bytes that all peers together may fill ([`MemorySection::network_bytes`]).
+    pub memory: usize,
 }
 
 impl Default for Links {
     fn default() -> Links {
-        Links { paths: None, mtu: MTU_DEFAULT, kept: true }
+        Links { paths: None, mtu: MTU_DEFAULT, kept: true, memory: MemorySection::default().network_bytes() }
     }
 }
 
@@ -160,7 +163,16 @@ impl Net {
         incarnation: u64,
         seed: u64,
     ) -> Result<Net, NetError> {
-        let mut cfg = Config { version, train_bytes_max: TRAIN, block_crcs: links.kept, ..Config::default() };
+        let eighth = links.memory / 8;
+        let mut cfg = Config {
+            version,
+            train_bytes_max: TRAIN,
+            block_crcs: links.kept,
+            queue_bytes_total: eighth * 3,
+            reassembly_bytes_total: eighth * 3,
+            unread_bytes_max: eighth,
+            ..Config::default()
+        };
         if addresses.iter().all(|a| a.ip().is_loopback()) {
             // One path, and nothing to measure.
             (cfg.paths, cfg.datagram_bytes_max) = (1, LOOPBACK_DATAGRAM);
@@ -174,7 +186,7 @@ impl Net {
         let own = addresses[node.0 as usize];
         let failed = |error| NetError::Bind { address: own, error };
         let udp = Udp::bind(own, cfg.paths).map_err(failed)?;
-        let streams = Streams::bind(own).map_err(failed)?;
+        let streams = Streams::bind(own, eighth).map_err(failed)?;
         let endpoint = Endpoint::new(cfg, node, incarnation, keys, seed)?;
         let counters = Counters::default();
         Ok(Net {

@@ -88,7 +88,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         .transpose()?;
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
     let kept = matches!(name, NodeName::Server(_));
-    let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept };
+    let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept, memory: cfg.memory.network_bytes() };
     let incarnation_file = |error| DistributedError::Incarnation { path: dir.file(INCARNATION_FILE), error };
     let mut incarnations = Kept::open(&dir).map_err(incarnation_file)?;
     let incarnation =

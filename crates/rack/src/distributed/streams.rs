@@ -11,13 +11,13 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use bytes::{Buf, Bytes, BytesMut};
 use rackweave_core::{NodeId, Span, Time};
-use rackweave_transport::Heard;
 use rackweave_transport::stream::{Deframer, FRAME_HEAD_BYTES, frame_head};
+use rackweave_transport::{Heard, fair_bytes};
 use slab::Slab;
 
 use crate::embedded::poll::{Interest, Poll, Ready};
 
-/// Bytes that wait to be written to one peer; what is beyond is lost and sent again, as on a full link.
+/// Bytes that wait to be written to one peer, if all have room; what is beyond is lost and sent again, as on a full link.
 const QUEUE_BYTES_MAX: usize = 4 << 20;
 /// Connections whose other end is not known yet.
 const STRANGERS_MAX: usize = 64;
@@ -86,6 +86,8 @@ struct Link {
 #[derive(Debug)]
 pub struct Streams {
     listener: TcpListener,
+    /// That may wait to be written to all.
+    bytes_total: usize,
     poll: Poll,
     links: Slab<Link>,
     /// The connection that is written to.
@@ -98,13 +100,15 @@ pub struct Streams {
 }
 
 impl Streams {
-    pub fn bind(address: SocketAddr) -> io::Result<Streams> {
+    /// For all peers together at most `bytes_total` wait.
+    pub fn bind(address: SocketAddr, bytes_total: usize) -> io::Result<Streams> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let poll = Poll::new()?;
         poll.add(listener.as_raw_fd(), TOKEN_LISTENER, Interest::READ)?;
         Ok(Streams {
             listener,
+            bytes_total,
             poll,
             links: Slab::new(),
             peers: BTreeMap::new(),
@@ -187,13 +191,14 @@ impl Streams {
 
     /// Puts a datagram into the peer's stream.
     pub fn send(&mut self, now: Time, peer: NodeId, datagram: Bytes) {
+        let room = fair_bytes(QUEUE_BYTES_MAX, self.bytes_total, self.held_bytes());
         let claimed = || self.links.iter().find(|(_, l)| l.claims == Some(peer)).map(|(key, _)| key);
         let key = self.peers.get(&peer).copied().or_else(claimed);
         let Some((key, link)) = key.and_then(|key| Some((key, self.links.get_mut(key)?))) else {
             self.counters.frames_refused += 1;
             return;
         };
-        if link.state != State::Open || link.out_bytes + datagram.len() > QUEUE_BYTES_MAX {
+        if link.state != State::Open || link.out_bytes + datagram.len() > room {
             self.counters.frames_refused += 1;
             return;
         }

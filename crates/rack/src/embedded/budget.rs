@@ -63,8 +63,16 @@ pub struct Budget {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     key: usize,
+    /// Bytes of the pool that it has, and that it could go on with.
+    extra: usize,
+    wanted: usize,
+}
+
+impl Waiting {
     /// It has nothing of the pool: nobody goes before it. Who has may itself be what the others wait for.
-    first_served: bool,
+    fn first_served(&self) -> bool {
+        self.extra == 0
+    }
 }
 
 impl Account {
@@ -104,12 +112,10 @@ impl Budget {
         }
         account.extra = if granted { wanted } else { least };
         self.pool_used = others + account.extra;
+        let waiting = Waiting { key, extra: account.extra, wanted };
         match (granted, account.waits) {
-            (false, false) => self.queue.push_back(Waiting { key, first_served: account.extra == 0 }),
-            (false, true) => {
-                let extra = account.extra;
-                self.queue.iter_mut().filter(|w| w.key == key).for_each(|w| w.first_served = extra == 0);
-            }
+            (false, false) => self.queue.push_back(waiting),
+            (false, true) => self.queue.iter_mut().filter(|w| w.key == key).for_each(|w| *w = waiting),
             (true, true) => self.queue.retain(|w| w.key != key),
             (true, false) => {}
         }
@@ -127,24 +133,20 @@ impl Budget {
     }
 
     fn is_next(&self, key: usize) -> bool {
-        !self.queue.iter().take_while(|w| w.key != key).any(|w| w.first_served)
+        !self.queue.iter().take_while(|w| w.key != key).any(Waiting::first_served)
     }
 
-    /// Who waits for the pool the longest, while something of it is left. After `tried` in vain, the next one if that may
-    /// go first.
-    pub fn next_waiting(&mut self, tried: Option<usize>) -> Option<usize> {
-        if self.pool_used >= self.pool {
-            return None;
+    /// Who has waited for the pool the longest of those that can be granted what they want.
+    pub fn next_waiting(&self) -> Option<usize> {
+        for w in &self.queue {
+            if self.pool_used - w.extra + w.wanted <= self.pool {
+                return Some(w.key);
+            }
+            if w.first_served() {
+                return None;
+            }
         }
-        let front = *self.queue.front()?;
-        if tried != Some(front.key) {
-            return Some(front.key);
-        }
-        if front.first_served {
-            return None;
-        }
-        self.queue.rotate_left(1);
-        self.queue.front().map(|w| w.key).filter(|&k| k != front.key)
+        None
     }
     pub fn waiting(&self) -> usize {
         self.queue.len()
@@ -161,10 +163,6 @@ impl Budget {
     }
     pub fn held(&self) -> usize {
         self.held
-    }
-    /// Bytes that are granted beyond shares.
-    pub fn pool_used(&self) -> usize {
-        self.pool_used
     }
     /// True once, when much less is held than was: the allocator should give memory back to the system.
     pub fn has_shrunk(&mut self) -> bool {
@@ -240,13 +238,15 @@ mod tests {
 
     #[test]
     fn each_has_a_share_that_the_others_cannot_take() {
-        let mut c = Crowd::new(704 * MIB, 576);
+        // With what counts beside the data.
+        let request = MIB + 4096;
+        let mut c = Crowd::new(crate::config::MemorySection::default().connections_bytes(), 576);
         for i in 0..575 {
-            while c.wants(i, MIB) {}
+            while c.wants(i, request) {}
         }
         assert_eq!(c.budget.waiting(), 575);
-        assert!(c.wants(575, MIB), "the last one has its share");
-        assert!(!c.wants(575, MIB), "and waits for more");
+        assert!(c.wants(575, request), "the last one has its share");
+        assert!(!c.wants(575, request), "and waits for more");
     }
 
     #[test]
@@ -255,10 +255,11 @@ mod tests {
         assert!(c.wants(0, 33 * MIB) && !c.wants(1, 33 * MIB) && !c.wants(2, 8 * MIB));
         assert!(!c.wants(2, 8 * MIB), "what is small does not go first");
         assert!(c.wants(3, MIB) && !c.wants(0, 33 * MIB));
-        assert_eq!((c.budget.next_waiting(None), c.budget.next_waiting(Some(1))), (Some(1), None));
+        assert_eq!(c.budget.next_waiting(), None, "nobody is asked in vain");
         c.frees(0);
-        assert_eq!(c.budget.next_waiting(None), Some(1));
+        assert_eq!(c.budget.next_waiting(), Some(1));
         assert!(!c.wants(2, 8 * MIB) && c.wants(1, 33 * MIB));
+        assert_eq!(c.budget.next_waiting(), Some(2), "what is left is enough for it");
         assert!(!c.wants(1, 33 * MIB) && c.wants(2, 8 * MIB), "who has part of the pool keeps nobody waiting");
     }
 

@@ -19,8 +19,9 @@ use super::poll::Interest;
 
 /// A client that has not finished its greeting, its line or its request by then is cut off.
 pub const GREETING_MAX: Span = Span::from_secs(10);
-/// Bytes taken from one connection before the others have their turn; a write's payload is a slice of such a piece.
-const READ_BYTES: usize = 256 << 10;
+/// Bytes taken from one connection before the others have their turn; a write's payload is a slice of such a piece. So much of
+/// each connection may also be unparsed.
+pub const READ_BYTES: usize = 256 << 10;
 /// Less room than this in the piece at hand, and a new one is begun.
 const READ_BYTES_MIN: usize = 64 << 10;
 /// Unsent answers of a control connection from which on no further command is taken.

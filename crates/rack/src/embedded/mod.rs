@@ -4,7 +4,7 @@
 
 pub mod budget;
 pub mod clock;
-mod conn;
+pub(crate) mod conn;
 pub mod control;
 mod convert;
 pub mod datadir;

@@ -5,6 +5,7 @@
 mod commands;
 mod faults;
 mod policy;
+mod sweep;
 
 pub use faults::Reopen;
 pub use policy::Keep;
@@ -22,7 +23,7 @@ use rackweave_gateway::nbd::{Session, TlsUse};
 use rackweave_server::DriveProblem;
 use slab::Slab;
 
-use super::budget::{self, Budget};
+use super::budget::Budget;
 use super::clock::Clock;
 use super::conn::{Conn, Heard, Talk};
 use super::control::{Answer, ServerState, Volume};
@@ -48,8 +49,6 @@ const CONN_BITS: u32 = 10;
 const OWN: u32 = u32::MAX;
 /// How often late clients are looked for, and the devices' last pages given to the file system.
 const SWEEP: Span = Span::from_secs(1);
-/// Connections that wait for memory and are asked in vain, each turn of the loop.
-const WAKES_IN_VAIN: u32 = 4;
 /// A stop waits so long for requests under way, and again for the last flush.
 const STOP_WAIT: Span = Span::from_secs(2);
 
@@ -214,7 +213,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             signal,
             listeners,
             conns: Slab::new(),
-            budget: Budget::new(MemorySection::default().budget_bytes(), CONNECTIONS_MAX),
+            budget: Budget::new(MemorySection::default().connections_bytes(), CONNECTIONS_MAX),
             waiting: Slab::new(),
             serial: 0,
             latencies: Latencies::default(),
@@ -250,7 +249,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
 
     /// What all connections may hold.
     pub fn limit_memory(&mut self, memory: &MemorySection) {
-        self.budget = Budget::new(memory.budget_bytes(), CONNECTIONS_MAX);
+        self.budget = Budget::new(memory.connections_bytes(), CONNECTIONS_MAX);
     }
 
     /// Calls `then` once, when every set has `min_copies` members that serve.
@@ -573,12 +572,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             self.send_one(now, key);
         }
         touched.clear();
-        let (mut tried, mut vain) = (None, 0);
-        while let Some(key) = self.budget.next_waiting(tried).filter(|_| vain < WAKES_IN_VAIN) {
-            let before = self.budget.pool_used();
+        for _ in 0..self.budget.waiting() {
+            let Some(key) = self.budget.next_waiting() else { break };
             self.send_one(now, key);
-            vain += u32::from(self.budget.pool_used() == before);
-            tried = Some(key);
         }
         touched.append(&mut self.touched);
         self.touched = touched;
@@ -617,60 +613,6 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             && !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume))
         {
             self.ask(client, RequestOp::Detach { volume }, Waiter::Detach);
-        }
-    }
-
-    fn sweep(&mut self, now: Time) {
-        self.next_sweep = now + SWEEP;
-        self.latencies.turn();
-        self.engine.write_back();
-        self.engine.look_at_store();
-        self.say_reads_failed();
-        self.renew_certificates();
-        let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
-        for key in late {
-            self.drop_conn(key);
-        }
-        self.close_stalled(now);
-        if self.budget.has_shrunk() {
-            budget::give_back();
-        }
-    }
-
-    /// Connections that hold what others wait for.
-    fn close_stalled(&mut self, now: Time) {
-        if self.budget.waiting() == 0 {
-            return;
-        }
-        let stalled: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.stalled(now)).map(|(k, _)| k).collect();
-        if !stalled.is_empty() {
-            let _ = writeln!(
-                io::stderr(),
-                "rackweave: {} connections closed: for {} they took and sent nothing, and {} others waited for memory that they held",
-                stalled.len(),
-                budget::STALL_MAX,
-                self.budget.waiting()
-            );
-        }
-        for key in stalled {
-            self.budget.count_closed();
-            self.drop_conn(key);
-        }
-        // Who waited goes on.
-        self.touched.extend(self.budget.next_waiting(None));
-    }
-
-    /// New connections are met with the certificates that are in the files now.
-    fn renew_certificates(&mut self) {
-        for (_, speaks) in &mut self.listeners {
-            let renewing = match speaks {
-                Speaks::Nbd(tls) => tls.config.as_mut(),
-                Speaks::ControlTls(config) => Some(config),
-                Speaks::Control | Speaks::Http => None,
-            };
-            if let Some(Err(e)) = renewing.map(Renewing::look) {
-                let _ = writeln!(io::stderr(), "rackweave: {e}; what was read before stays in use");
-            }
         }
     }
 
