@@ -2,6 +2,9 @@ use super::layers::{Faults, Faulty, Journal, Recorder, Step};
 use super::*;
 use rackweave_core::{BlockAddr, Timestamp, VolumeId};
 
+#[path = "row_tests.rs"]
+mod rows;
+
 pub(super) const SHAPE: Shape = Shape { blocks: 16, pages_per_block: 8, page_bytes: 16_384, meta_bytes: 1 << 16 };
 
 fn slot(block: u32, version: u64, data: Payload) -> Slot {

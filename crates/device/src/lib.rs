@@ -563,6 +563,8 @@ impl<F: FileIo> FileSsd<F> {
         for block in durable {
             let Some(state) = self.blocks[block as usize] else { continue };
             self.write_row(block, BlockState { copy: 1 - state.copy, ..state })?;
+            // An erase before the next sync writes over the second copy: a power cut could take both otherwise.
+            self.blocks[block as usize] = Some(state);
             self.single.remove(&block);
         }
         Ok(())

@@ -79,3 +79,31 @@ pub fn exposed(path: &Path) -> io::Result<Option<Exposed>> {
         _ => None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).expect("there").mode() & 0o7777
+    }
+
+    #[test]
+    fn files_and_directories_are_their_owners_whatever_was_there() {
+        let dir = std::env::temp_dir().join(format!("rackweave-private-{}", std::process::id()));
+        directory(&dir).expect("made");
+        assert_eq!((mode(&dir), exposed(&dir).expect("there")), (DIRECTORY_MODE, None));
+        for of in [open, create] {
+            let file = dir.join("file");
+            std::fs::write(&file, "old").expect("written");
+            std::fs::set_permissions(&file, Permissions::from_mode(0o666)).expect("ours");
+            of(&file).expect("opened");
+            assert_eq!(mode(&file), FILE_MODE);
+        }
+        for open_to in [0o720, 0o702, 0o777] {
+            std::fs::set_permissions(&dir, Permissions::from_mode(open_to)).expect("ours");
+            assert_eq!(exposed(&dir).expect("there"), Some(Exposed::Mode(open_to)));
+        }
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}

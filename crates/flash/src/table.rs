@@ -228,7 +228,7 @@ pub fn area_bytes(g: &Geometry) -> u64 {
 
 /// Where the copy with this generation lies.
 pub fn copy_at(g: &Geometry, generation: u64) -> u64 {
-    generation % 2 * copy_bytes(g)
+    generation % if mutant!("flash.table.in-place") { 1 } else { 2 } * copy_bytes(g)
 }
 
 struct Out(Vec<u8>);
@@ -320,7 +320,8 @@ pub fn decode(b: &[u8]) -> Copy {
     let len = u32::from_le_bytes([head[16], head[17], head[18], head[19]]) as usize;
     let Some(body) = b.get(..len).filter(|b| b.len() >= HEAD) else { return Copy::Damaged };
     let sum = crc32c::crc32c_append(crc32c::crc32c(&body[..CRC_AT]), &[0; 4]);
-    if crc32c::crc32c_append(sum, &body[CRC_AT + 4..]).to_le_bytes() != body[CRC_AT..CRC_AT + 4] {
+    let whole = crc32c::crc32c_append(sum, &body[CRC_AT + 4..]).to_le_bytes() == body[CRC_AT..CRC_AT + 4];
+    if !whole && !mutant!("flash.table.damaged-counts") {
         return Copy::Damaged;
     }
     let version = u16::from_le_bytes([head[8], head[9]]);
@@ -457,12 +458,13 @@ impl Table {
     /// # Errors
     /// What differs.
     pub fn check(&self, drive: DriveId, p: &Profile) -> Result<(), TableError> {
-        if self.drive != drive {
+        if self.drive != drive && !mutant!("flash.table.any-drive") {
             return Err(TableError::Drive { found: self.drive, wanted: drive });
         }
         let (g, wanted) = (&p.geometry, Made::of(p));
         let shape = (self.channels, self.dies_per_channel, self.blocks_per_die);
-        if self.made != wanted || shape != (g.channels, g.dies_per_channel, g.blocks_per_die()) {
+        let same = self.made == wanted && shape == (g.channels, g.dies_per_channel, g.blocks_per_die());
+        if !same && !mutant!("flash.table.any-shape") {
             return Err(TableError::Made { found: self.made, wanted });
         }
         let outside = |e: &&Entry| e.units.iter().any(|u| u32::from(u.die) >= g.dies().min(oob::DIE_MAX + 1));
@@ -482,12 +484,22 @@ impl Table {
         for (i, (e, &wanted)) in self.entries.iter().zip(wanted).enumerate() {
             let found = self.share(e).filter(|_| usize::from(e.index) == i);
             let found = found.ok_or(TableError::Unsupported { index: e.index })?;
-            if found != wanted {
+            if found != wanted && !mutant!("flash.table.any-share") {
                 return Err(TableError::Share { index: e.index, found, wanted });
             }
         }
         Ok(())
     }
+}
+
+/// Which of the copies in this area is not of the table's generation, or not whole. If neither is, the first is named.
+pub fn stale_copy(g: &Geometry, area: &[u8], t: &Table) -> Option<u64> {
+    let len = copy_bytes(g) as usize;
+    let holds = |n: u64| {
+        let copy = area.get(n as usize * len..).map_or(Copy::Blank, |b| decode(&b[..b.len().min(len)]));
+        matches!(copy, Copy::Whole(found) if found.generation == t.generation)
+    };
+    (0..2).find(|&n| !holds(n))
 }
 
 /// The table in the first [`area_bytes`] of a checkpoint area, of which `area` may have less: nothing was written behind. As
@@ -509,12 +521,14 @@ pub fn choose(copies: [Copy; 2]) -> Result<Option<(Table, bool)>, TableError> {
     match copies {
         [Copy::Whole(a), Copy::Whole(b)] => {
             let same = a.generation == b.generation;
-            Ok(Some((if a.generation >= b.generation { *a } else { *b }, same)))
+            let first = (a.generation >= b.generation) != mutant!("flash.table.older-copy");
+            Ok(Some((if first { *a } else { *b }, same)))
         }
         [Copy::Whole(t), _] | [_, Copy::Whole(t)] => Ok(Some((*t, false))),
         [Copy::Version(found), _] | [_, Copy::Version(found)] => Err(TableError::Version { found }),
         // The first write of all was torn: nothing was ever programmed, or recovery finds it.
         [Copy::Blank, _] | [_, Copy::Blank] => Ok(None),
+        [Copy::Damaged, Copy::Damaged] if mutant!("flash.table.damaged-is-blank") => Ok(None),
         [Copy::Damaged, Copy::Damaged] => Err(TableError::Damaged),
     }
 }

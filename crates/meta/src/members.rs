@@ -174,13 +174,15 @@ impl<S: Servers> Judge<'_, S> {
     /// Its server has another drive than it had when it was a member: it has nothing of the set.
     fn replaced(&self, m: &Member) -> bool {
         let now = self.servers.server(m.server).drive;
-        self.evidence(m).is_some_and(|e| e.drive != now && e.drive != DriveId::NONE && now != DriveId::NONE)
+        !mutant!("meta.evidence.replaced-is-member")
+            && self.evidence(m).is_some_and(|e| e.drive != now && e.drive != DriveId::NONE && now != DriveId::NONE)
     }
     /// It has the drive it had, and that lost nothing since: what it does not have was not flushed (protocol rule 29).
     fn continuous(&self, m: &Member) -> bool {
         let lost = self.place(m.vssd).map_or(0, |p| self.servers.server(m.server).lost(p.slot));
         let known = self.evidence(m);
-        !self.replaced(m) && known.map_or(lost == 0, |e| !e.damaged && (lost == 0 || lost == e.lost))
+        let whole = known.map_or(lost == 0, |e| !e.damaged && (lost == 0 || lost == e.lost));
+        !self.replaced(m) && (whole || mutant!("meta.evidence.damaged-is-witness"))
     }
     /// Of these members of a recovery, those that are continuous, as bits by their place.
     fn witnesses(&self, members: &[Member]) -> u64 {
@@ -340,7 +342,8 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
         }
     }
     let (leader, witnesses) = (back.first()?.vssd, judge.witnesses(&back));
-    (witnesses != 0).then_some((ViewState::Recovering { leader, witnesses }, back))
+    (witnesses != 0 || mutant!("meta.evidence.no-witness-needed"))
+        .then_some((ViewState::Recovering { leader, witnesses }, back))
 }
 
 /// Whether nobody of the view serves, for instance since devices failed, while one of those who have what was answered may come

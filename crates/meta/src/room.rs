@@ -82,7 +82,9 @@ impl Meta {
     }
     /// What the view's members have told, if all have.
     fn told(&self, s: &Set) -> Option<Vec<&Told>> {
-        let of = |m: &rackweave_core::msg::Member| self.rooms.0.get(&m.vssd).filter(|t| t.by == m.incarnation);
+        let of = |m: &rackweave_core::msg::Member| {
+            self.rooms.0.get(&m.vssd).filter(|t| t.by == m.incarnation || mutant!("meta.room.earlier-life"))
+        };
         let all: Option<Vec<&Told>> = s.view.members.iter().map(of).collect();
         all.filter(|a| !a.is_empty())
     }
@@ -101,7 +103,11 @@ impl Meta {
     fn room_of(&self, l: &Limits) -> u64 {
         let least = |s: &Set| {
             let held = CREDIT_HELD * ((s.view.members.len() as u64).saturating_sub(1));
+            let held = if mutant!("meta.room.no-credit") { 0 } else { held };
             let left = |t: &&Told| t.capacity.saturating_sub(t.used + held);
+            if mutant!("meta.room.fullest-counts-not") {
+                return self.told(s).map_or(0, |t| t.iter().map(left).max().unwrap_or(0));
+            }
             self.told(s).map_or(0, |t| t.iter().map(left).min().unwrap_or(0))
         };
         striped(self.sets_of(l).map(least), l.stripe_blocks).saturating_mul(u64::from(BLOCK))

@@ -103,26 +103,27 @@ impl Meta {
             return Ok(());
         }
         let store = self.lives.get(&node).map_or(Incarnation(0), |l| l.incarnation);
-        if table.known > store {
+        if table.known > store && !mutant!("meta.drive.older-store") {
             return Err(DriveRefusal::StoreOlder { drive: table.known, store });
         }
         if table.known == Incarnation(0) {
             return Ok(());
         }
         if let Some(copy) = self.drives.get(&node) {
-            if copy.drive != drive {
+            if copy.drive != drive && !mutant!("meta.drive.any-drive") {
                 return Err(DriveRefusal::OtherDrive { found: drive, wanted: copy.drive });
             }
-            if table.generation < copy.generation {
+            if table.generation < copy.generation && !mutant!("meta.drive.older-drive") {
                 return Err(DriveRefusal::DriveOlder { found: table.generation, wanted: copy.generation });
             }
-            if table.digest != copy.digest {
+            if table.digest != copy.digest && !mutant!("meta.drive.any-layout") {
                 return Err(DriveRefusal::Layout);
             }
         }
         for (slot, s) in (0..).zip(&table.slots).filter(|(_, s)| s.in_use) {
             let known = |p: &Place| p.node == node && p.slot == slot && p.vssd == s.vssd;
-            if !self.places().any(|(set, p)| set == s.set && known(p)) {
+            let placed = self.places().any(|(set, p)| set == s.set && known(p));
+            if !placed && !mutant!("meta.drive.any-vssd") {
                 return Err(DriveRefusal::Unknown { vssd: s.vssd });
             }
         }
@@ -131,7 +132,9 @@ impl Meta {
     fn keep_drive(&mut self, node: NodeId, drive: DriveId, t: DriveTable) {
         let now = DriveRecord { drive, generation: t.generation, digest: t.digest, slots: t.slots };
         if now.digest != 0 && self.drives.get(&node) != Some(&now) {
-            self.out.put(codec::drive_key(node), Some(codec::encode_drive(&now)));
+            if !mutant!("meta.drive.not-durable") {
+                self.out.put(codec::drive_key(node), Some(codec::encode_drive(&now)));
+            }
             self.drives.insert(node, now);
         }
     }

@@ -113,10 +113,10 @@ impl Meta {
             let mut news = false;
             for e in s.evidence.iter_mut().filter(|e| !e.damaged) {
                 let lost = lost(e.vssd);
-                e.damaged = lost != 0 && lost != e.lost;
+                e.damaged = lost != 0 && lost != e.lost && !mutant!("meta.evidence.loss-forgotten");
                 news |= e.damaged;
             }
-            if news {
+            if news && !mutant!("meta.evidence.loss-not-durable") {
                 self.out.put(codec::evidence_key(s.view.set), Some(codec::encode_evidence(&s.evidence)));
             }
         }
@@ -125,7 +125,7 @@ impl Meta {
     /// Members of a view that serves have everything: what drives they have it on is written down.
     fn keep_evidence(&mut self, i: usize) {
         let s = &mut self.sets[i];
-        if s.view.state != ViewState::Normal {
+        if s.view.state != ViewState::Normal && !mutant!("meta.evidence.recovering-is-whole") {
             return;
         }
         let mut all: Vec<Evidence> = s.evidence.clone();

@@ -52,6 +52,15 @@ struct Args {
     /// No unit tests
     #[arg(long, conflicts_with = "both")]
     searches_only: bool,
+    /// No searches
+    #[arg(long, conflicts_with_all = ["both", "searches_only", "tenth"])]
+    units_only: bool,
+    /// Unit tests of these crates only; repeatable
+    #[arg(long, value_name = "CRATE")]
+    tests_of: Vec<String>,
+    /// Only mutants that nothing is known to catch
+    #[arg(long)]
+    open: bool,
     /// Mutants under way at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -103,7 +112,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let units = !args.searches_only && args.tenth.is_none();
-    let packages: Vec<&str> = if !units { Vec::new() } else { units::packages(&chosen) };
+    let mut packages: Vec<&str> = if !units { Vec::new() } else { units::packages(&chosen) };
+    packages.retain(|p| args.tests_of.is_empty() || args.tests_of.iter().any(|t| t == p));
     let binaries = match units::build(&packages) {
         Ok(b) => b,
         Err(e) => {
@@ -119,14 +129,15 @@ fn main() -> ExitCode {
         eprintln!("{}: {e}", path.display());
         return ExitCode::from(2);
     }
-    let complete = args.only.is_empty() && args.tenth.is_none();
+    let complete = args.only.is_empty() && args.tenth.is_none() && !args.open;
     if score.passes(complete) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn choose(args: &Args) -> Vec<&'static Mutant> {
     let named = |m: &Mutant| args.only.is_empty() || args.only.iter().any(|part| m.name.contains(part.as_str()));
     let turn = |i: usize| args.tenth.is_none_or(|n| i % 10 == n % 10);
-    let wanted = |m: &Mutant| named(m) && (args.tenth.is_none() || m.verdict == Verdict::Searched);
+    let open = |m: &Mutant| !args.open || matches!(m.verdict, Verdict::Open(_));
+    let wanted = |m: &Mutant| named(m) && open(m) && (args.tenth.is_none() || m.verdict == Verdict::Searched);
     registry::all().filter(|m| wanted(m)).enumerate().filter(|(i, _)| turn(*i)).map(|(_, m)| m).collect()
 }
 
@@ -157,7 +168,8 @@ fn run_all(args: &Args, mutants: &[&'static Mutant], binaries: &[units::Binary])
 
 fn run_one(args: &Args, m: &'static Mutant, binaries: &[units::Binary]) -> Outcome {
     let begun = Instant::now();
-    let search = search::run(m, args.first_seed, args.seeds);
+    let seeds = if args.units_only { 0 } else { args.seeds };
+    let search = search::run(m, args.first_seed, seeds);
     let units = !binaries.is_empty() && (args.both || search.found.is_none());
     let unit = if units { units::run(m, binaries) } else { None };
     Outcome { mutant: m, search, unit, seconds: begun.elapsed().as_secs_f64() }

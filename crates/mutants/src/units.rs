@@ -11,14 +11,14 @@ use crate::process::{self, Ended};
 use crate::registry::Mutant;
 use crate::search::VARIABLE;
 
-/// A test that prints no result for so long does not end.
-const TEST_MAX: Duration = Duration::from_secs(300);
+/// Processor time of a test. One that prints no result for so long does not end.
+const TEST_MAX: Duration = Duration::from_secs(120);
 
 /// A test program.
 #[derive(Debug)]
 pub struct Binary {
-    /// Without the prefix that all of ours have.
-    package: String,
+    /// As mutants name it: the package without the prefix that all of ours have, and with [`LIBRARY`] if it is that.
+    name: String,
     path: PathBuf,
     /// Where its package lies: tests find their files from there.
     directory: PathBuf,
@@ -48,23 +48,38 @@ pub fn packages(mutants: &[&Mutant]) -> Vec<&'static str> {
     all
 }
 
+/// Of a package named so, the tests inside its library only: its others are many, and take long.
+const LIBRARY: &str = ":lib";
+
 /// Builds the packages' tests as this program was built, and finds them.
 ///
 /// # Errors
 /// The build failed.
 pub fn build(packages: &[&str]) -> io::Result<Vec<Binary>> {
+    let (of_libraries, all): (Vec<&str>, Vec<&str>) = packages.iter().partition(|p| p.ends_with(LIBRARY));
+    let mut found = build_some(&all, &[])?;
+    found.extend(build_some(&of_libraries, &["--lib"])?);
+    Ok(found)
+}
+
+fn build_some(packages: &[&str], targets: &[&str]) -> io::Result<Vec<Binary>> {
     if packages.is_empty() {
         return Ok(Vec::new());
     }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--no-run", "--profile", "mutants", "--message-format", "json-render-diagnostics"]);
-    packages.iter().for_each(|p| _ = cargo.args(["-p", &format!("rackweave-{p}")]));
+    cargo.args(targets);
+    packages.iter().for_each(|p| _ = cargo.args(["-p", &format!("rackweave-{}", p.trim_end_matches(LIBRARY))]));
     let out = cargo.stderr(std::process::Stdio::inherit()).output()?;
     if !out.status.success() {
         return Err(io::Error::other(format!("cargo test --no-run: {}", out.status)));
     }
     let text = String::from_utf8_lossy(&out.stdout);
-    Ok(text.lines().filter_map(|line| binary_of(&serde_json::from_str(line).ok()?)).collect())
+    let named = |b: Binary| Binary {
+        name: packages.iter().find(|p| p.trim_end_matches(LIBRARY) == b.name).map_or(b.name, |p| (*p).into()),
+        ..b
+    };
+    Ok(text.lines().filter_map(|line| binary_of(&serde_json::from_str(line).ok()?)).map(named).collect())
 }
 
 /// The test program that a line of cargo's messages names, if it does.
@@ -72,17 +87,22 @@ fn binary_of(message: &serde_json::Value) -> Option<Binary> {
     let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let directory = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
     let package = directory.file_name()?.to_str()?.to_string();
-    Some(Binary { package, path: path.into(), directory })
+    Some(Binary { name: package, path: path.into(), directory })
 }
 
 /// The first test that fails with the mutant and passes without.
 pub fn run(m: &Mutant, binaries: &[Binary]) -> Option<UnitTest> {
-    let named = |b: &&Binary| m.units.contains(&b.package.as_str());
+    let named = |b: &&Binary| m.units.contains(&b.name.as_str());
     binaries.iter().filter(named).find_map(|b| {
         let (test, end) = failing(b, Some(m.name), None)?;
         // Which test it was that never ended is not known for sure: then all must pass.
         let only = (end == TestEnd::Failed).then_some(test.as_str());
-        failing(b, None, only).is_none().then(|| UnitTest { package: b.package.clone(), test, end })
+        if failing(b, None, only).is_some() {
+            // What comes after it was not run.
+            eprintln!("{}: {test} fails without a mutant, too", b.name);
+            return None;
+        }
+        Some(UnitTest { package: b.name.clone(), test, end })
     })
 }
 

@@ -433,6 +433,7 @@ impl Replica {
             match copied {
                 Copied::Contents(data) => cx.store.put(a, of(1), data),
                 Copied::Unmapped => cx.store.put_range(one, of(0)),
+                Copied::Lost if mutant!("replica.fill.drops-mark") => cx.store.put_range(one, of(0)),
                 Copied::Lost => cx.store.put_lost(a, of(1)),
             }
         }

@@ -220,7 +220,7 @@ impl Replica {
         l.attempts += 1;
         let (addr, id, attempts, lost, unreadable) = (l.addr, l.id, l.attempts, l.lost, l.unreadable);
         let others = self.healers();
-        let nobody = others.iter().all(|k| lost & 1 << k != 0);
+        let nobody = others.iter().all(|k| lost & 1 << k != 0 || (lost != 0 && mutant!("replica.heal.first-refusal")));
         if nobody || attempts > HEAL_ATTEMPTS || mutant!("replica.heal.never") {
             let l = self.loads.remove(slot as usize);
             let alone = others.is_empty() && !self.enough_copies() && cx.now.since(self.installed_at) < LOST_WAIT;
@@ -233,7 +233,8 @@ impl Replica {
             // nothing (protocol rule 29): who is asked again may answer, or leaves the view when its lease has ended.
             let reads = matches!(l.purpose, Purpose::Gather { .. });
             // Nor does what cannot be read now.
-            let waits = !nobody || others.is_empty() && (unreadable || reads && !self.enough_copies());
+            let silent = !nobody && !mutant!("replica.heal.silence-is-loss");
+            let waits = silent || others.is_empty() && (unreadable || reads && !self.enough_copies());
             return self.loaded(cx, l, Err(if waits { IoError::NotServing } else { IoError::Corrupt }));
         }
         self.send(cx, others[attempt % others.len()], number(slot, id), Peer::BlockAsk { addr });

@@ -331,7 +331,7 @@ impl Replica {
                     }
                     return false;
                 }
-                let missing = self.recovery_peers();
+                let missing = if mutant!("replica.mark.leader-only") { 0 } else { self.recovery_peers() };
                 for k in Self::bits(missing) {
                     self.send(cx, k, REQUEST, Peer::MarkLost { addr, version: newest });
                 }
@@ -349,7 +349,11 @@ impl Replica {
         if slots == 0 || pages == 0 && !cx.store.mapped(a) {
             return false;
         }
-        cx.store.put_lost(a, version);
+        if mutant!("replica.mark.zeroes") {
+            cx.store.put(a, version, Payload::zero(rackweave_core::BLOCK));
+        } else {
+            cx.store.put_lost(a, version);
+        }
         cx.fx.trace(TracePoint::BlockLost, a.pack(), version.0);
         true
     }
@@ -366,7 +370,10 @@ impl Replica {
         let ViewState::Recovering { leader, .. } = self.state else { return };
         let may = self.members[from].vssd == leader && self.role == Some(Role::Member) && request == REQUEST;
         // What is newer came after the mark, in this recovery.
-        if may && (cx.store.version(addr) > version || self.mark(cx, addr, version)) {
+        if may
+            && ((cx.store.version(addr) > version && !mutant!("replica.mark.over-newer"))
+                || self.mark(cx, addr, version))
+        {
             self.send(cx, from, REQUEST, Peer::LostMarked { addr, version });
         }
     }
@@ -414,6 +421,12 @@ impl Replica {
 
     /// Every member is to have everything on flash.
     fn recovery_persist<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
+        if mutant!("replica.recovery.not-durable") {
+            if let Some(r) = self.recovery.as_deref_mut() {
+                r.stage = Stage::Done;
+            }
+            return self.recovery_ask_first(cx);
+        }
         if let Some(r) = self.recovery.as_deref_mut() {
             r.writing += 1;
         }
@@ -515,7 +528,8 @@ fn fixes(runs: &[(usize, Box<[ScanEntry]>)], until: BlockAddr, (voters, witnesse
         let held: Held = held.collect();
         let of = |c: &Copy| (c.version, c.mapped);
         let all = held.len() == voters.count_ones() as usize;
-        if !held.is_empty() && !(all && held.iter().all(|c| of(c) == of(&held[0]))) {
+        let alike = all && held.iter().all(|c| of(c) == of(&held[0]));
+        if !held.is_empty() && !alike {
             fix(s, held, (voters, witnesses), &mut out);
         }
     });
@@ -538,13 +552,17 @@ fn fix(s: &Segment<'_>, held: Held, (voters, witnesses): (u64, u64), out: &mut V
 /// records is none. If no witness has any trace, the block may have been zeroed at a version that each of them has forgotten, and who
 /// lost records may show what was there before.
 fn takeable(mut held: Held, newest: Timestamp, voters: u64, witnesses: u64) -> Vec<Copy> {
-    let is_witness = |k: usize| witnesses & 1 << k != 0;
-    let without = Replica::bits(voters & witnesses).filter(|k| held.iter().all(|c| c.holder != *k));
+    let is_witness = |k: usize| witnesses & 1 << k != 0 || mutant!("replica.evidence.all-witness");
+    let proves = if mutant!("replica.evidence.absent-proves") { voters } else { voters & witnesses };
+    let without = Replica::bits(proves).filter(|k| held.iter().all(|c| c.holder != *k));
     let none: Held = without.map(|holder| Copy { version: Timestamp::ZERO, holder, mapped: false }).collect();
-    held.extend(none);
+    if !mutant!("replica.evidence.absent-silent") {
+        held.extend(none);
+    }
     let of_witnesses = || held.iter().filter(|c| is_witness(c.holder)).map(|c| c.version);
-    let floor = of_witnesses().min().unwrap_or(newest);
-    let forgotten = of_witnesses().max() == Some(Timestamp::ZERO);
+    let floor =
+        if mutant!("replica.evidence.no-floor") { Timestamp::ZERO } else { of_witnesses().min().unwrap_or(newest) };
+    let forgotten = of_witnesses().max() == Some(Timestamp::ZERO) && !mutant!("replica.evidence.forgotten-shows");
     held.retain(|c| c.version >= floor && (is_witness(c.holder) || !forgotten));
     held.sort_by_key(|c| (std::cmp::Reverse(c.version), c.holder));
     if mutant!("replica.recovery.oldest") {

@@ -9,4 +9,5 @@ mod heal;
 mod linear;
 mod lost;
 mod memory;
+mod rules;
 mod single;

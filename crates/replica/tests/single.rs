@@ -25,7 +25,7 @@ pub struct One {
     pub now: Time,
 }
 
-fn view(epoch: u32, role: Role) -> View {
+pub fn view(epoch: u32, role: Role) -> View {
     let m = |i: u32, role| Member {
         vssd: VssdId(1 + i),
         server: NodeId(2 + i),
@@ -580,7 +580,7 @@ const END: BlockAddr = BlockAddr { volume: VolumeId(u32::MAX), block: u32::MAX }
 const STALE: BlockAddr = BlockAddr { volume: V, block: 1024 };
 
 /// The digests of the filling shadow differ from those of two pieces, and it is told the runs of the first.
-fn compared(o: &mut One, entries: &[u32]) -> Vec<Peer> {
+pub fn compared(o: &mut One, entries: &[u32]) -> Vec<Peer> {
     let from = BlockAddr::default();
     let entry = |&b: &u32| {
         let version = Timestamp::new(Epoch(3), 5, 1);
@@ -592,7 +592,7 @@ fn compared(o: &mut One, entries: &[u32]) -> Vec<Peer> {
     o.peer(1, Peer::Scan { from, until: STALE, entries: entries.iter().map(entry).collect() })
 }
 
-fn blocks_asked(sent: &[Peer]) -> Vec<u32> {
+pub fn blocks_asked(sent: &[Peer]) -> Vec<u32> {
     let asked = sent.iter().filter_map(|p| if let Peer::BlockAsk { addr } = p { Some(addr.block) } else { None });
     asked.collect()
 }

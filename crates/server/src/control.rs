@@ -188,6 +188,8 @@ mod tests {
         assert!(r.welcomed(Time(1), 7, Incarnation(2)));
         let first = sequence(r.message(Time(1_000), vec![], false));
         let second = sequence(r.message(Time(5_000), vec![], false));
+        assert!(r.leased(first, Span::from_nanos(1_000_000)));
+        assert_eq!(r.lease_until, Time(1_000 + 999_000), "though another has left since");
         assert!(r.leased(second, Span::from_nanos(1_000_000)));
         assert_eq!(r.lease_until, Time(5_000 + 999_000));
         assert!(r.leased(first, Span::from_nanos(1_000_000)));

@@ -292,9 +292,11 @@ impl Disk {
     /// Blocks that it takes, and those taken: what admits writes, and what is told of room.
     pub fn room(&self, ssd: &Ssd) -> (u64, u64) {
         let (mapped, exported) = ssd.room(self.cfg.vssd);
-        let capacity = if ssd.read_only(self.cfg.vssd) { 0 } else { exported };
+        let read_only = ssd.read_only(self.cfg.vssd) && !mutant!("server.room.read-only");
+        let capacity = if read_only { 0 } else { exported };
         let coming = if mutant!("server.cache.freed-at-once") { 0 } else { self.pages_coming() };
-        let used = mapped + self.unmapped + coming;
+        let unmapped = if mutant!("server.room.cache-uncounted") { 0 } else { self.unmapped };
+        let used = mapped + unmapped + coming;
         if ssd.host_full() && !mutant!("server.room.host-full") {
             return (capacity.min(used), used);
         }

@@ -177,7 +177,8 @@ impl Endpoint {
             Kind::Challenge { token } => self.challenged(now, p, token),
             Kind::Proof { token, .. } if token != 0 => self.say(p.source, Control::Proof { answer: token, token: 0 }),
             Kind::Outdated { refused, newest } => {
-                if refused == self.incarnation && newest > refused {
+                let mine = refused == self.incarnation || mutant!("transport.outdated.any-life");
+                if mine && (newest > refused || mutant!("transport.outdated.lower")) {
                     self.event(Event::Outdated { newest });
                 }
             }
@@ -209,7 +210,10 @@ impl Endpoint {
         let by_stream = self.by_stream;
         let Some(peer) = self.peers.get_mut(&p.source) else { return };
         let followed = peer.former.is_some_and(|(before, ..)| before == p.incarnation);
-        if !followed && now.since(peer.outdated) >= CHALLENGE_EVERY {
+        if (!followed || mutant!("transport.outdated.former")) && now.since(peer.outdated) >= CHALLENGE_EVERY {
+            if mutant!("transport.outdated.silent") {
+                return;
+            }
             peer.outdated = now;
             peer.say(Control::Outdated { refused: p.incarnation, newest, by_stream });
         }

@@ -1,8 +1,8 @@
 //! Silence, refusals, broken devices, fences, deadlines.
 
-use rackweave_core::msg::Control;
+use rackweave_core::msg::{Body, Control, Header, IoReply, Packet};
 use rackweave_core::request::{ReplyData, RequestError, RequestOp};
-use rackweave_core::{Payload, Span};
+use rackweave_core::{Epoch, Layout, NodeId, Payload, Span};
 
 use super::rack::{Rack, VOLUME, vssd};
 
@@ -293,4 +293,37 @@ fn a_broken_device_that_has_left_the_set_fails_no_read() {
     r.faults.astray = 10;
     assert_eq!(r.read(0, 4096), Payload::elided(4096, 1));
     assert_eq!(r.faults.astray, 0);
+}
+
+/// Requests would go to members that are not there any more, again and again.
+#[test]
+fn a_map_that_comes_after_a_newer_one_says_nothing() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 1);
+    let older = r.map();
+    r.absent.insert(vssd(0, 1));
+    r.generation += 1;
+    r.write(0, 4096, 1).expect("written");
+    r.tell(Control::Map(Box::new(r.map())));
+    r.tell(Control::Map(Box::new(older)));
+    r.sent.clear();
+    for i in 0..20 {
+        r.write(i * 4096, 4096, i).expect("written");
+        r.read(i * 4096, 4096);
+    }
+    let strayed = r.sent.iter().filter(|p| p.header.vssd == vssd(0, 1)).count();
+    assert_eq!(strayed, 0, "of {}", r.sent.len());
+}
+
+#[test]
+fn an_answer_of_another_length_is_none() {
+    for sectors in [1, 8, 15, 17] {
+        let mut r = Rack::attached(1, 16, 1 << 20, 1);
+        r.write(0, 8192, 7).expect("written");
+        let written = r.read(0, 8192);
+        let id = r.submit(RequestOp::Read { volume: VOLUME, offset: 0, len: 8192 });
+        let header = Header { epoch: Epoch(0), ..r.sent.last().expect("a message").header };
+        let body = Body::Reply(IoReply::Data(Payload::zero(sectors * 512)));
+        r.inject(Packet { src: Layout::SWITCH, dst: NodeId(9), header, body });
+        assert_eq!(r.wait(id), Ok(ReplyData::Data(written)), "{sectors} sectors of 16");
+    }
 }

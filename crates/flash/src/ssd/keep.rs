@@ -33,8 +33,8 @@ pub(super) struct Keeper {
     on: bool,
     /// There was no table.
     fresh: bool,
-    /// One of the copies is of an older generation, or damaged.
-    single: bool,
+    /// The copy that is of an older generation, or damaged.
+    stale: Option<u64>,
     under_way: bool,
     /// Generation and bytes of the last write.
     written: u64,
@@ -103,6 +103,10 @@ impl Ssd {
     ) {
         match (step, result) {
             (TableStep::Read, result) => self.table_read(now, result, out),
+            (TableStep::Write, Ok(_)) if mutant!("flash.table.unsynced") => {
+                self.write_other(now, out);
+                self.table_durable(now, Ok(()), out);
+            }
             (TableStep::Write, Ok(_)) => self.submit_table(now, TableStep::Sync, DeviceOp::Sync, 0, out),
             (TableStep::Write | TableStep::Sync, Err(e)) => {
                 self.failed.get_or_insert(e);
@@ -116,7 +120,7 @@ impl Ssd {
                 self.table_durable(now, Ok(()), out);
             }
             (TableStep::Double, result) => {
-                self.keeper.single = false;
+                self.keeper.stale = None;
                 if let Err(e) = result {
                     self.failed.get_or_insert(e);
                 }
@@ -128,6 +132,10 @@ impl Ssd {
     /// Writes what is durable into the other copy too.
     fn write_other(&mut self, now: Time, out: &mut FlashOut) {
         self.keeper.under_way = true;
+        if mutant!("flash.table.one-copy") {
+            self.keeper.under_way = false;
+            return self.pump_table(now, out);
+        }
         self.write_copy(now, TableStep::Double, out);
     }
 
@@ -138,23 +146,26 @@ impl Ssd {
             Err(e) => return self.recovered(Err(e.into()), now, out),
         };
         match table::read(self.geometry(), &read).and_then(|found| self.take_table(found)) {
-            Ok(()) => self.recover(now, self.keeper.fresh, out),
+            Ok(()) => {
+                self.keeper.stale = table::stale_copy(self.geometry(), &read, &self.table);
+                self.recover(now, self.keeper.fresh, out);
+            }
             Err(e) => self.recovered(Err(e.into()), now, out),
         }
     }
     /// What the table says is so, whatever was configured; of another drive, or for another configuration, it is refused.
     fn take_table(&mut self, found: Option<(Table, bool)>) -> Result<(), TableError> {
         self.keeper.fresh = found.is_none();
-        let Some((found, both)) = found else { return Ok(()) };
+        let Some((found, _)) = found else { return Ok(()) };
         found.check(self.cfg.drive, &self.cfg.profile)?;
         let wanted: Option<Vec<_>> = self.table.entries.iter().map(|e| self.table.share(e)).collect();
         found.check_shares(&wanted.unwrap_or_default())?;
-        (self.table, self.keeper.single) = (found, !both);
+        self.table = found;
         self.used_dies.fill(false);
         self.groups = self.table.groups.iter().map(ChannelGroup::of).collect();
         // By the names that the caller knows, until it asks for the table's.
         let names: Vec<VssdId> = self.vssds.drain(..).map(|v| v.id).collect();
-        for i in 0..self.table.entries.len() {
+        for (i, name) in names.into_iter().enumerate() {
             let e = &self.table.entries[i];
             let own: Box<[u32]> = e.units.iter().map(|u| u32::from(u.die)).collect();
             let (area, limited) = (e.extents[0], e.isolation == Isolation::Software);
@@ -168,7 +179,7 @@ impl Ssd {
                 None => own.clone(),
             };
             own.iter().for_each(|&d| self.used_dies[d as usize] = true);
-            let v = self.new_vssd(names[i], e.owner(), (all, own.len() as u32), area);
+            let v = self.new_vssd(name, e.owner(), (all, own.len() as u32), area);
             self.vssds.push(v);
         }
         Ok(())
@@ -176,9 +187,8 @@ impl Ssd {
     /// Recovery is over; a drive that had no table gets one before anything is programmed.
     pub(super) fn recovered(&mut self, result: Result<(), RecoveryError>, now: Time, out: &mut FlashOut) {
         if result.is_err() || !self.keeper.fresh {
-            if result.is_ok() && self.keeper.single {
-                self.note_bytes();
-                self.write_other(now, out);
+            if let Some(stale) = self.keeper.stale.filter(|_| result.is_ok()) {
+                self.make_whole(now, stale, out);
             }
             self.keeper.on &= result.is_ok();
             return out.done.push(FlashDone::Recovered { result });
@@ -186,6 +196,16 @@ impl Ssd {
         self.change_table(now, Wait::Boot, out);
     }
 
+    /// Writes the table over the copy that does not say it, and never over the one that does.
+    fn make_whole(&mut self, now: Time, stale: u64, out: &mut FlashOut) {
+        if stale == self.table.generation % 2 && !mutant!("flash.table.repairs-good") {
+            // Its turn is in two writes: this one counts as both.
+            self.table.generation += 1;
+            return self.change_table(now, Wait::Nobody, out);
+        }
+        self.note_bytes();
+        self.write_other(now, out);
+    }
     fn change_table(&mut self, now: Time, wait: Wait, out: &mut FlashOut) {
         self.keeper.waiting.push(wait);
         self.pump_table(now, out);
@@ -209,6 +229,9 @@ impl Ssd {
         self.note_bytes();
         self.keeper.under_way = true;
         self.write_copy(now, TableStep::Write, out);
+        if mutant!("flash.table.act-early") {
+            self.table_durable(now, Ok(()), out);
+        }
     }
     fn table_durable(&mut self, now: Time, result: Result<(), DeviceError>, out: &mut FlashOut) {
         for wait in std::mem::take(&mut self.keeper.writing) {
@@ -239,7 +262,7 @@ impl Ssd {
         let i = self.index(from);
         assert!(self.vssds[i].is_clear(), "{from} holds something");
         let e = &mut self.table.entries[i];
-        if e.state == EntryState::InUse {
+        if e.state == EntryState::InUse && !mutant!("flash.assign.same-generation") {
             e.generation = e.generation.saturating_add(1);
         }
         (e.vssd, e.set, e.state) = (to.0, to.1, EntryState::InUse);
@@ -266,7 +289,7 @@ impl Ssd {
             return;
         }
         let e = &mut self.table.entries[i];
-        if e.state != EntryState::Clearing {
+        if e.state != EntryState::Clearing && !mutant!("flash.clear.same-generation") {
             e.generation = e.generation.saturating_add(1);
         }
         (e.vssd, e.set, e.state) = (to, NO_SET, EntryState::Clearing);
@@ -284,7 +307,7 @@ impl Ssd {
     }
     /// The metadata service has given the server with this drive an incarnation: an older metadata service is known by it.
     pub fn note_incarnation(&mut self, now: Time, incarnation: Incarnation, out: &mut FlashOut) {
-        if self.keeper.on && incarnation.0 > self.table.incarnation {
+        if self.keeper.on && incarnation.0 > self.table.incarnation && !mutant!("flash.table.forget-incarnation") {
             self.table.incarnation = incarnation.0;
             self.change_table(now, Wait::Nobody, out);
         }

@@ -365,7 +365,9 @@ impl Vssd {
     }
     /// The next blocks that take no more programs, as many as a piece holds.
     fn blocks_piece(&mut self) -> Option<Vec<u8>> {
-        let marked: BTreeSet<u32> = self.lost.iter().map(|a| self.blocks.block_of(self.map.held(*a).0)).collect();
+        let marked = |_: &&u64| !mutant!("flash.checkpoint.marks-dropped");
+        let marked: BTreeSet<u32> =
+            self.lost.iter().filter(marked).map(|a| self.blocks.block_of(self.map.held(*a).0)).collect();
         let owner = self.owner();
         let c = &mut self.checkpoint;
         let mut b = vec![0; PIECE_HEAD];

@@ -253,10 +253,11 @@ impl Vssd {
         let entry = io.table.entries.get(usize::from(named.index));
         let mine = named == self.owner() || mutant!("flash.loan.any-owner");
         // Of the table's time, here, and with room for data.
-        let here = (found.die, found.block) == (self.dies[die as usize], within);
+        let here = (found.die, found.block) == (self.dies[die as usize], within) || mutant!("flash.oob.any-place");
         let group = io.table.entries.get(usize::from(self.index)).and_then(|e| e.group);
         let known = entry.filter(|e| here && (e.index == self.index || (e.group.is_some() && e.group == group)));
-        let Some(entry) = known.filter(|e| named.generation <= e.generation) else { return Found::Foreign(named) };
+        let known = known.filter(|e| named.generation <= e.generation || mutant!("flash.oob.later-generation"));
+        let Some(entry) = known else { return Found::Foreign(named) };
         let present = named.generation == entry.generation;
         if present && entry.state == EntryState::Free {
             return Found::Foreign(named);

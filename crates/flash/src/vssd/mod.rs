@@ -193,7 +193,7 @@ impl Division {
         let collector = (n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies);
         let range_blocks = n.div_ceil(BLOCKS_PER_RANGE_BLOCK);
         let spared = (f64::from(n) * (p.over_provisioning + p.device_over_provisioning)).ceil() as u32;
-        let reserve = host + collector + GC_RESERVE + range_blocks;
+        let reserve = if mutant!("flash.room.no-reserve") { 0 } else { host + collector + GC_RESERVE + range_blocks };
         let exported = n.saturating_sub(spared.max(1)).saturating_sub(reserve);
         Division { host, collector, range_blocks, spared, exported }
     }

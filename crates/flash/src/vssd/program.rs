@@ -46,6 +46,7 @@ impl Vssd {
         slots.extend(writes.iter().map(|w| {
             let lost = w.data.sectors() == 0;
             let (crc, data) = match io.cfg.verify {
+                _ if lost && mutant!("flash.mark.looks-sound") => (Payload::zero(BLOCK).sum(), Payload::zero(BLOCK)),
                 _ if lost => (LOST_CRC, Payload::zero(BLOCK)),
                 true => (w.data.sum(), w.data.clone()),
                 false => (0, w.data.clone()),
@@ -195,7 +196,7 @@ impl Vssd {
                 if marked {
                     self.lost.insert(addr)
                 } else {
-                    self.lost.remove(&addr)
+                    !mutant!("flash.mark.stays") && self.lost.remove(&addr)
                 };
             }
         }

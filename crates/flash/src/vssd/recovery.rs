@@ -129,7 +129,7 @@ impl Vssd {
                 // Another's numbers are not used again either.
                 self.checkpoint.seen = r.headers.last().map_or(0, |h| h.generation);
                 let owner = self.owner();
-                r.headers.retain(|h| h.owner == owner && !r.fresh);
+                r.headers.retain(|h| (h.owner == owner || mutant!("flash.checkpoint.any-owner")) && !r.fresh);
                 r.step = Step::Journals;
                 let len = 2 * self.checkpoint.journal_len();
                 self.read_meta(io, self.checkpoint.journal_at(0), len as u32);
@@ -281,7 +281,7 @@ impl Vssd {
         let b = &mut self.blocks.all[block as usize];
         b.erase_count = oob.erase_count;
         b.erase_time = oob.erase_time;
-        if r.fresh && !pages.is_empty() {
+        if r.fresh && !pages.is_empty() && !mutant!("flash.table.lost-is-new") {
             r.result = Err(TableError::Missing { block: self.on_device(block) }.into());
             return;
         }
@@ -296,7 +296,9 @@ impl Vssd {
             }
         }
         let on_device = self.on_device(block);
-        unreadable.iter().for_each(|&page| self.losses.add(on_device, page, oob.erase_time));
+        if !mutant!("flash.loss.spare-silent") {
+            unreadable.iter().for_each(|&page| self.losses.add(on_device, page, oob.erase_time));
+        }
         if pages.is_empty() {
             return;
         }
@@ -352,7 +354,7 @@ impl Vssd {
         }
         for slot in std::mem::take(&mut r.marks) {
             let addr = self.blocks.record(slot).addr;
-            if self.map.held(addr).0 == slot {
+            if self.map.held(addr).0 == slot && !mutant!("flash.mark.forgotten") {
                 self.lost.insert(addr);
             }
         }
@@ -421,7 +423,7 @@ impl Vssd {
                 if (s.data.crc32c() == s.record.crc && s.record.owner == self.owner().packed())
                     || mutant!("flash.recovery.range-unchecked") =>
             {
-                s.data.bytes().and_then(|b| ranges::decode_group(b)).filter(|g| g.0 == group).map(|g| g.1)
+                s.data.bytes().and_then(ranges::decode_group).filter(|g| g.0 == group).map(|g| g.1)
             }
             _ => None,
         };
@@ -430,7 +432,9 @@ impl Vssd {
             let (page, _) = self.blocks.page_of(slot);
             let block = self.blocks.block_of(slot);
             let erased = self.blocks.all[block as usize].erase_time;
-            self.losses.add(self.on_device(block), page, erased);
+            if !mutant!("flash.loss.range-silent") {
+                self.losses.add(self.on_device(block), page, erased);
+            }
             io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), u64::from(self.blocks.block_of(slot)));
             return;
         };

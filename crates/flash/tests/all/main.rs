@@ -12,6 +12,7 @@ mod device;
 mod evidence;
 mod formats;
 mod gc;
+mod identity;
 mod power;
 mod power_disk;
 mod power_drive;

@@ -2,9 +2,11 @@
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::msg::BlockRange;
-use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, SetId, SsdId, Time, Timestamp, VolumeId, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Incarnation, Payload, Rng, SetId, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
-use rackweave_flash::{BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, Share, Ssd, SsdConfig, Timing};
+use rackweave_flash::{
+    BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, RecoveryError, Share, Ssd, SsdConfig, Timing,
+};
 
 use crate::power_disk::{PowerDisk, Ticket};
 
@@ -132,11 +134,14 @@ impl Rig {
         while self.step() {}
     }
     pub fn boot(&mut self) {
+        assert_eq!(self.try_boot(), Ok(()));
+    }
+    pub fn try_boot(&mut self) -> Result<(), RecoveryError> {
         self.ssd.boot(self.now, &mut self.out);
         self.settle();
         let at = self.done.iter().position(|d| matches!(d, FlashDone::Recovered { .. })).expect("boot ends");
         let FlashDone::Recovered { result } = self.done.remove(at) else { unreachable!() };
-        assert_eq!(result, Ok(()));
+        result
     }
     /// Begins a boot and stops after `steps` completions.
     pub fn boot_partly(&mut self, steps: u64) {
@@ -177,10 +182,21 @@ impl Rig {
     }
     /// Gives what is clear to another user, of the same name.
     pub fn assign(&mut self) {
-        self.ssd.assign(self.now, self.vssd, (self.vssd, SetId(7)), &mut self.out);
+        self.assign_first();
         self.settle();
+    }
+    /// Until that is answered, and no longer.
+    pub fn assign_first(&mut self) {
+        self.ssd.assign(self.now, self.vssd, (self.vssd, SetId(7)), &mut self.out);
+        self.take();
         let durable = |d: &FlashDone| matches!(d, FlashDone::Assigned { result: Ok(()), .. });
-        assert!(self.done.iter().any(durable));
+        while !self.done.iter().any(durable) {
+            assert!(self.step(), "it is answered");
+        }
+    }
+    pub fn note_incarnation(&mut self, incarnation: Incarnation) {
+        self.ssd.note_incarnation(self.now, incarnation, &mut self.out);
+        self.settle();
     }
     pub fn clear(&mut self) {
         self.ssd.clear(self.now, self.vssd, &mut self.out);

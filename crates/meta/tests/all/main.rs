@@ -2,6 +2,7 @@
 
 mod codec;
 mod harness;
+mod kept;
 mod membership;
 mod restart;
 mod volumes;

@@ -6,37 +6,21 @@ const UNITS: &[&str] = &["device"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("device.sync.stamp-early", "12", &[], UNITS, "The durable stamp covers programs whose sync is not done.")
-        .open("Its crate's tests were not run."),
-    m("device.sync.retry", "12", &[], UNITS, "After a failed fdatasync the next one counts.")
-        .open("Its crate's tests were not run."),
-    m("device.torn.unseen", "29", &[], UNITS, "Torn pages are not looked for after a power cut.")
-        .open("Its crate's tests were not run."),
-    m("device.torn.contents", "29", &[], UNITS, "A page whose contents are torn counts as whole.")
-        .open("Its crate's tests were not run."),
-    m("device.torn.not-voided", "29", &[], UNITS, "Torn pages stay in the file.")
-        .open("Its crate's tests were not run."),
-    m("device.row.damaged", "29", &[], UNITS, "A damaged row of the block table counts as a block never used.")
-        .open("Its crate's tests were not run."),
-    m("device.row.in-place", "29", &[], UNITS, "A row is written over its last copy.")
-        .open("Its crate's tests were not run."),
-    m("device.boot.same-generation", "30", &[], UNITS, "Generations and stamps of a new life repeat those of the last.")
-        .open("Its crate's tests were not run."),
-    m("device.file.short", "29", &[], UNITS, "A file that was cut off is opened.")
-        .open("Its crate's tests were not run."),
-    m("device.identity.shape", "30", &[], UNITS, "A drive of another shape or number is opened.")
-        .open("Its crate's tests were not run."),
-    m("device.identity.rack", "30", &[], UNITS, "Another rack's drive is adopted.")
-        .open("Its crate's tests were not run."),
-    m("device.erase.keeps-pages", "29", &[], UNITS, "An erase leaves the block's pages readable.")
-        .open("Its crate's tests were not run."),
-    m("device.close.unsynced", "12", &[], UNITS, "A file is marked as closed before its contents are durable.")
-        .open("Its crate's tests were not run."),
-    m("device.identity.renamed", "30", &[], UNITS, "A drive that has an id takes another one.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("device.private.inherited-mode", "33", &[], UNITS, "Files have the mode that the umask leaves.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("device.private.exposed", "33", &[], UNITS, "A directory that others may write to is used.")
-        .open("Not searched for, its crate's tests were not run."),
+    m("device.sync.stamp-early", "12", &[], UNITS, "The durable stamp covers programs whose sync is not done.").tested(),
+    m("device.sync.retry", "12", &[], UNITS, "After a failed fdatasync the next one counts.").tested(),
+    m("device.torn.unseen", "29", &[], UNITS, "Torn pages are not looked for after a power cut.").tested(),
+    m("device.torn.contents", "29", &[], UNITS, "A page whose contents are torn counts as whole.").tested(),
+    m("device.torn.not-voided", "29", &[], UNITS, "Torn pages stay in the file.").tested(),
+    m("device.row.damaged", "29", &[], UNITS, "A damaged row of the block table counts as a block never used.").tested(),
+    m("device.row.in-place", "29", &[], UNITS, "A row is written over its last copy.").tested(),
+    m("device.boot.same-generation", "30", &[], UNITS, "Generations and stamps of a new life repeat those of the last.").tested(),
+    m("device.file.short", "29", &[], UNITS, "A file that was cut off is opened.").tested(),
+    m("device.identity.shape", "30", &[], UNITS, "A drive of another shape or number is opened.").tested(),
+    m("device.identity.rack", "30", &[], UNITS, "Another rack's drive is adopted.").tested(),
+    m("device.erase.keeps-pages", "29", &[], UNITS, "An erase leaves the block's pages readable.").tested(),
+    m("device.close.unsynced", "12", &[], UNITS, "A file is marked as closed before its contents are durable.").tested(),
+    m("device.identity.renamed", "30", &[], UNITS, "A drive that has an id takes another one.").tested(),
+    m("device.private.inherited-mode", "33", &[], UNITS, "Files have the mode that the umask leaves.").tested(),
+    m("device.private.exposed", "33", &[], UNITS, "A directory that others may write to is used.").tested(),
     m("device.room.half-done", "12", &[], UNITS, "A command that found no room on the host's disk is half done when it is tried again.").tested(),
 ];

@@ -1,5 +1,7 @@
 //! Mutants of the replicas: agreement, membership, fencing, credit, recovery.
 
+use rackweave_rack::fault::PlanKind::StandStill;
+
 use super::plans::*;
 use super::{Mutant, m};
 
@@ -24,8 +26,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.fua.member-acknowledges-early", "12", ONE, UNITS, "A member acknowledges an FUA write before it is durable there.").tested(),
     m("replica.fua.coordinator-not-durable", "12", SINGLE, UNITS, "The coordinator answers an FUA write or flush before it is durable with itself."),
     m("replica.fence.admit-older", "14", ONE, UNITS, "Admits a mutation of a writer that was fenced."),
-    m("replica.fence.retry-older", "14", FEW, UNITS, "Retries a partial write of a writer that was fenced meanwhile.")
-        .open("80 plans of its kinds pass, its crate's tests pass."),
+    m("replica.fence.retry-older", "14", FEW, UNITS, "Retries a partial write of a writer that was fenced meanwhile.").tested(),
     m("replica.fence.deleted-read", "14", PASSING, UNITS, "Shows a deleted volume, as zeroes when its blocks are gone."),
     m("replica.fence.unsettled", "14", ONE, UNITS, "Acknowledges a fence while writes of the older writer are under way.").tested(),
     m("replica.fence.attach-older", "14", ONE, UNITS, "Answers an older attach as if it were the newest.").tested(),
@@ -36,129 +37,91 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.failure.acknowledge", "12", ONE, UNITS, "Acknowledges invalidations though its device failed.").tested(),
     m("replica.epoch.any-peer", "1", ONE, UNITS, "Takes messages of members that are stamped with another epoch."),
     m("replica.epoch.unanswered", "1", RACKS, UNITS, "Does not tell who is in an older epoch the current one."),
-    m("replica.incarnation.any-peer", "1", ONE, UNITS, "Takes messages of a member's earlier life.")
-        .open("40 plans of its kinds pass, its crate's tests pass."),
+    m("replica.incarnation.any-peer", "1", ONE, UNITS, "Takes messages of a member's earlier life.").tested(),
     m("replica.view.other-life", "1", ONE, UNITS, "Takes the role that a view gives to an earlier life of this server."),
     m("replica.view.keeps-credit", "9", ONE, UNITS, "Credit of the last epoch counts in the next.").tested(),
     m("replica.view.keeps-round", "1", ONE, UNITS, "Acknowledgements of the last epoch count in the next: only those still missing are asked again."),
-    m("replica.flush.no-restart", "12", CUTS, UNITS, "An epoch change does not restart a flush.")
-        .open("80 plans of its kinds pass, its crate's tests pass."),
+    m("replica.flush.no-restart", "12", CUTS, UNITS, "An epoch change does not restart a flush.").tested(),
     m("replica.view.keeps-persists", "12", ONE, UNITS, "What is persisted for members of the last epoch is acknowledged in the next."),
     m("replica.shadow.keeps-dedup", "3", ONE, UNITS, "A shadow keeps the mutations that it knew before it was one.").tested(),
     m("replica.recovery.keeps-doubt", "7", CUTS, UNITS, "A recovery keeps mutations of which something is in doubt as executed.")
-        .open("80 plans of its kinds pass, its crate's tests pass."),
+        .equivalent("What is in doubt is executed when it comes again, known or not. The rest of the mutation is in this member's memory, and the recovery takes nothing older."),
     m("replica.shadow.keeps-unresolved", "3", ONE, UNITS, "A shadow keeps what was unresolved before it was one, and replays it.").tested(),
     m("replica.judge.older-than-range", "10", ONE, UNITS, "Accepts a block older than a range record over it that is under way.").tested(),
-    m("replica.judge.rmw-under-range", "8", FEW, UNITS, "Accepts a partial write made from what a range record under way covers.")
-        .open("80 plans of its kinds pass, its crate's tests pass."),
+    m("replica.judge.rmw-under-range", "8", FEW, UNITS, "Accepts a partial write made from what a range record under way covers.").tested(),
     m("replica.judge.rmw-loser", "8", FEW, UNITS, "Acknowledges a partial write that lost to a concurrent update.").tested(),
     m("replica.judge.rmw-same-base", "8", FEW, UNITS, "Refuses no read-modify-write made from an older base than a write under way.").tested(),
     m("replica.judge.older", "Hermes", ONE, UNITS, "Accepts a block older than the one it holds.").tested(),
     m("replica.judge.settled-again", "7", FEW, UNITS, "Accepts again what was settled, and zeroed since by a range record that is gone.").tested(),
     m("replica.judge.below-floor", "7", FEW, UNITS, "Acknowledges what is below its client's floor, though it never came.").tested(),
-    m("replica.judge.rmw-held", "8", FEW, UNITS, "Acknowledges a partial write older than the block it holds.")
-        .open("80 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.fence.not-replicated", "14", ONE, UNITS, "Invalidations do not bring the writer's generation to the members.")
-        .open("40 plans of its kinds pass, its crate's tests pass."),
+    m("replica.judge.rmw-held", "8", FEW, UNITS, "Acknowledges a partial write older than the block it holds.").tested(),
+    m("replica.fence.not-replicated", "14", ONE, UNITS, "Invalidations do not bring the writer's generation to the members.").tested(),
     m("replica.dedup.not-replicated", "7", FEW, UNITS, "Members do not remember the mutations that invalidations bring."),
-    m("replica.dedup.no-doubt", "7", FEW, UNITS, "A member takes a partial write for executed before it is known to have won.")
-        .open("50 plans of its kinds pass, its crate's tests were not run."),
+    m("replica.dedup.no-doubt", "7", FEW, UNITS, "A member takes a partial write for executed before it is known to have won.").tested(),
     m("replica.replay.other-contents", "Hermes", CRASHES, UNITS, "Replays with a higher version than the write had."),
-    m("replica.validate.any-version", "Hermes", ONE, UNITS, "A validation of one version validates whatever version is there.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.read.unvalidated", "Hermes", ONE, UNITS, "Answers reads of blocks that are not Valid.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.read.newer-unvalidated", "Hermes", ONE, UNITS, "Answers a read with something newer that flash or cache got meanwhile and that is not Valid.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
-    m("replica.copy.unvalidated", "3", ONE, UNITS, "Sends other members copies of blocks that are not Valid.")
-        .open("25 plans of its kinds pass, its crate's tests were not run."),
+    m("replica.validate.any-version", "Hermes", ONE, UNITS, "A validation of one version validates whatever version is there.").tested(),
+    m("replica.read.unvalidated", "Hermes", ONE, UNITS, "Answers reads of blocks that are not Valid.").tested(),
+    m("replica.read.newer-unvalidated", "Hermes", ONE, UNITS, "Answers a read with something newer that flash or cache got meanwhile and that is not Valid.").tested(),
+    m("replica.copy.unvalidated", "3", ONE, UNITS, "Sends other members copies of blocks that are not Valid.").tested(),
     m("replica.copy.of-shadow", "3", ONE, UNITS, "A shadow answers those who ask for an intact copy.")
         .equivalent("Healers, sources of fills and holders in a recovery are members of the same view."),
-    m("replica.heal.any-version", "29", ONE, UNITS, "Heals a corrupt block with any version of it.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.heal.overtaken", "29", ONE, UNITS, "Heals a block that was written meanwhile.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.heal.never", "29", ONE, UNITS, "A corrupt block fails the read though others have it.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.write.answer-too-few", "4", ALONE, UNITS, "Answers a write that was under way when the view fell below min_copies.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.partial.retry-executed", "7", FEW, UNITS, "Retries a partial write that took effect elsewhere.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fua.done-elsewhere", "12", FEW, UNITS, "Answers an FUA write that took effect through another coordinator without making it durable.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fua.duplicate", "12", FEW, UNITS, "Answers a repeated FUA write without making it durable.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.version.rmw-as-write", "Hermes", FEW, UNITS, "A partial write takes a version as a whole write does, and so wins over one.")
-        .open("Not searched for, its crate's tests pass."),
-    m("replica.version.below-ranges", "10", ONE, UNITS, "Versions need not be above the ranges of their epoch.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.version.old-epoch", "6", CUTS, UNITS, "Versions go on in the epoch of what they replace.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.dedup.no-floor", "7", ONE, UNITS, "A mutation below its client's floor is executed.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.dedup.export-unresolved", "7", FEW, UNITS, "A shadow is told of mutations that are not resolved.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.dedup.import-any", "7", FEW, UNITS, "A shadow takes a mutation for executed that not every member has seen.")
-        .open("Not searched for, its crate's tests were not run."),
+    m("replica.heal.any-version", "29", ONE, UNITS, "Heals a corrupt block with any version of it.").tested(),
+    m("replica.heal.overtaken", "29", ONE, UNITS, "Heals a block that was written meanwhile.").tested(),
+    m("replica.heal.never", "29", ONE, UNITS, "A corrupt block fails the read though others have it.").tested(),
+    m("replica.write.answer-too-few", "4", ALONE, UNITS, "Answers a write that was under way when the view fell below min_copies."),
+    m("replica.partial.retry-executed", "7", FEW, UNITS, "Retries a partial write that took effect elsewhere."),
+    m("replica.fua.done-elsewhere", "12", FEW, UNITS, "Answers an FUA write that took effect through another coordinator without making it durable.").tested(),
+    m("replica.fua.duplicate", "12", FEW, UNITS, "Answers a repeated FUA write without making it durable.").tested(),
+    m("replica.version.rmw-as-write", "Hermes", FEW, UNITS, "A partial write takes a version as a whole write does, and so wins over one.").tested(),
+    m("replica.version.below-ranges", "10", ONE, UNITS, "Versions need not be above the ranges of their epoch.").tested(),
+    m("replica.version.old-epoch", "6", CUTS, UNITS, "Versions go on in the epoch of what they replace."),
+    m("replica.dedup.no-floor", "7", ONE, UNITS, "A mutation below its client's floor is executed.").tested(),
+    m("replica.dedup.export-unresolved", "7", FEW, UNITS, "A shadow is told of mutations that are not resolved.").tested(),
+    m("replica.dedup.import-any", "7", FEW, UNITS, "A shadow takes a mutation for executed that not every member has seen.").tested(),
     m("replica.dedup.part-for-whole", "7", FEW, UNITS, "A shadow takes a mutation for executed of which members saw only some blocks.").tested(),
-    m("replica.dedup.no-import", "7", FEW, UNITS, "A shadow does not learn which mutations were executed.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fill.apply-older", "3", ONE, UNITS, "A shadow applies copies older than what this epoch's invalidations brought it.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fill.not-durable", "3", CUTS, UNITS, "A shadow says that it is complete before what it copied is durable.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fill.undrained", "3", ONE, UNITS, "A shadow begins to copy while writes of earlier epochs are unresolved.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fill.no-fences", "14", ONE, UNITS, "A shadow does not learn who may still write.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fill.forget-ranges", "10", ONE, UNITS, "A shadow forgets ranges that were zeroed while it filled, and copies older blocks inside.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fill.blind", "3", ONE, UNITS, "A shadow or recovery compares no piece whose digest differs.")
-        .open("Not searched for, its crate's tests were not run."),
+    m("replica.dedup.no-import", "7", FEW, UNITS, "A shadow does not learn which mutations were executed.").tested(),
+    m("replica.fill.apply-older", "3", ONE, UNITS, "A shadow applies copies older than what this epoch's invalidations brought it.").tested(),
+    m("replica.fill.not-durable", "3", CUTS, UNITS, "A shadow says that it is complete before what it copied is durable.").tested(),
+    m("replica.fill.undrained", "3", ONE, UNITS, "A shadow begins to copy while writes of earlier epochs are unresolved.").tested(),
+    m("replica.fill.no-fences", "14", ONE, UNITS, "A shadow does not learn who may still write.").tested(),
+    m("replica.fill.forget-ranges", "10", ONE, UNITS, "A shadow forgets ranges that were zeroed while it filled, and copies older blocks inside.").tested(),
+    m("replica.fill.blind", "3", ONE, UNITS, "A shadow or recovery compares no piece whose digest differs."),
     m("replica.fill.of-shadow", "3", ONE, UNITS, "A shadow answers what another one compares itself with.")
         .equivalent("Who fills or recovers asks members of its own view only, and messages of another epoch are refused."),
-    m("replica.fill.stale-stays", "3", CUTS, UNITS, "A shadow keeps blocks newer than its source's that were never agreed on.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.recovery.oldest", "6", CUTS, UNITS, "A recovery takes the copy of the first member that answered, however old.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.recovery.no-zeroes", "6", CUTS, UNITS, "A recovery does not repeat range records that some member lacks.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.recovery.one-peer", "6", CUTS, UNITS, "A recovery compares the leader with one other member only.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.recovery.early", "6", CUTS, UNITS, "A recovery is over while its last repairs are under way.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.range.no-conflict", "10", FEW, UNITS, "A range operation begins while blocks inside are under way.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.range.over-rmw", "10", FEW, UNITS, "A member accepts a range below a partial write under way inside.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.range.no-memory", "10", FEW, UNITS, "A write over a range that flash has forgotten is not above it.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.range.not-remembered", "7", FEW, UNITS, "Members do not remember which range operations they executed.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.range.fua-early", "12", ONE, UNITS, "A member acknowledges a range with FUA before it is durable there.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.range.keeps-blocks", "10", FEW, UNITS, "Blocks under way inside a newer range stay so.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.credit.overgrant", "9", ONE, UNITS, "Grants members more slots and pages than it has.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.credit.no-pages", "9", ONE, UNITS, "Spends no page credit.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.credit.own-pages", "9", ONE, UNITS, "Begins writes without room on its own flash.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fence.learn-older", "14", ONE, UNITS, "News of volumes may lower a fence.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fence.deleted", "14", ONE, UNITS, "Writes to deleted volumes are admitted.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.persist.ignore-failure", "12", ONE, UNITS, "Acknowledges what could not be made durable.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.flush.ignore-refusal", "12", ONE, UNITS, "A member's failed flush counts as done.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.persist.old-round", "12", FEW, UNITS, "An FUA write that was begun anew is durable when its first attempt is.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.flush.one-member", "12", ONE, UNITS, "A flush is done when one other member has done it.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.fence.one-member", "14", ONE, UNITS, "A fence is in place when one other member has it.")
-        .open("Not searched for, its crate's tests were not run."),
-    m("replica.op.any-round", "1", ONE, UNITS, "Acknowledgements of an earlier round count in the current one.")
-        .open("Not searched for, its crate's tests were not run."),
+    m("replica.fill.stale-stays", "3", CUTS, UNITS, "A shadow keeps blocks newer than its source's that were never agreed on.").tested(),
+    m("replica.recovery.oldest", "6", CUTS, UNITS, "A recovery takes the copy of the first member that answered, however old.").tested(),
+    m("replica.recovery.no-zeroes", "6", CUTS, UNITS, "A recovery does not repeat range records that some member lacks.").tested(),
+    m("replica.recovery.one-peer", "6", CUTS, UNITS, "A recovery compares the leader with one other member only.").tested(),
+    m("replica.recovery.early", "6", CUTS, UNITS, "A recovery is over while its last repairs are under way."),
+    m("replica.range.no-conflict", "10", FEW, UNITS, "A range operation begins while blocks inside are under way.").tested(),
+    m("replica.range.over-rmw", "10", FEW, UNITS, "A member accepts a range below a partial write under way inside.").tested(),
+    m("replica.range.no-memory", "10", FEW, UNITS, "A write over a range that flash has forgotten is not above it.").tested(),
+    m("replica.range.not-remembered", "7", FEW, UNITS, "Members do not remember which range operations they executed.").tested(),
+    m("replica.range.fua-early", "12", ONE, UNITS, "A member acknowledges a range with FUA before it is durable there.").tested(),
+    m("replica.range.keeps-blocks", "10", FEW, UNITS, "Blocks under way inside a newer range stay so.").tested(),
+    m("replica.credit.overgrant", "9", ONE, UNITS, "Grants members more slots and pages than it has."),
+    m("replica.credit.no-pages", "9", ONE, UNITS, "Spends no page credit.").tested(),
+    m("replica.credit.own-pages", "9", ONE, UNITS, "Begins writes without room on its own flash."),
+    m("replica.fence.learn-older", "14", ONE, UNITS, "News of volumes may lower a fence.").tested(),
+    m("replica.fence.deleted", "14", ONE, UNITS, "Writes to deleted volumes are admitted.").tested(),
+    m("replica.persist.ignore-failure", "12", ONE, UNITS, "Acknowledges what could not be made durable.").tested(),
+    m("replica.flush.ignore-refusal", "12", ONE, UNITS, "A member's failed flush counts as done.").tested(),
+    m("replica.persist.old-round", "12", FEW, UNITS, "An FUA write that was begun anew is durable when its first attempt is.").tested(),
+    m("replica.flush.one-member", "12", ONE, UNITS, "A flush is done when one other member has done it.").tested(),
+    m("replica.fence.one-member", "14", ONE, UNITS, "A fence is in place when one other member has it.").tested(),
+    m("replica.op.any-round", "1", ONE, UNITS, "Acknowledgements of an earlier round count in the current one.").tested(),
+    m("replica.evidence.no-floor", "29", &[StandStill], UNITS, "A recovery takes copies older than what every witness has.").tested(),
+    m("replica.evidence.all-witness", "29", &[StandStill], UNITS, "A member that lost records bounds what was flushed.").tested(),
+    m("replica.evidence.forgotten-shows", "29", &[StandStill], UNITS, "A member that lost records brings back what all witnesses have forgotten.").tested(),
+    m("replica.evidence.absent-silent", "29", CUTS, UNITS, "That a witness has no trace of a block says nothing.").tested(),
+    m("replica.evidence.absent-proves", "29", &[StandStill], UNITS, "That a member which lost records has no trace of a block counts as zeroes.")
+        .equivalent("Zeroes may be taken at a floor of zero only, and then a witness has no trace of the block either."),
+    m("replica.mark.zeroes", "29", &[StandStill], UNITS, "A block that nobody can read becomes zeroes.").tested(),
+    m("replica.mark.leader-only", "29", &[StandStill], UNITS, "A recovery is over before all members have a loss mark.").tested(),
+    m("replica.mark.over-newer", "29", &[StandStill], UNITS, "A late loss mark replaces what was written since.")
+        .equivalent("Cache and flash ignore a mark that is older than what they hold."),
+    m("replica.recovery.not-durable", "29", CUTS, UNITS, "A recovery is over before members have everything on flash.").tested(),
+    m("replica.heal.silence-is-loss", "29", &[StandStill], UNITS, "A member that does not answer counts as one that cannot read the block.").tested(),
+    m("replica.heal.first-refusal", "29", &[StandStill], UNITS, "The first member that cannot read a block ends the search for a copy.").tested(),
+    m("replica.fill.drops-mark", "29", &[StandStill], UNITS, "A shadow takes a loss mark for zeroes.").tested(),
 ];

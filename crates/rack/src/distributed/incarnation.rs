@@ -83,7 +83,8 @@ fn next(last: u64, random: u64) -> io::Result<u64> {
     if last == 0 {
         return Ok(FIRST + random % FIRST);
     }
-    let next = last.checked_add(1 + random % STEP);
+    let step = if mutant!("rack.incarnation.not-drawn") { 1 } else { 1 + random % STEP };
+    let next = last.checked_add(step);
     next.ok_or_else(|| io::Error::other(format!("no incarnation is left above {last}")))
 }
 
@@ -94,7 +95,7 @@ fn line(incarnation: u64) -> String {
 fn parse(bytes: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(bytes).ok()?;
     let number = text.strip_prefix(PREFIX)?.split_whitespace().next()?.parse().ok()?;
-    (number > 0 && line(number) == text).then_some(number)
+    (number > 0 && (line(number) == text || mutant!("rack.incarnation.damaged-counts"))).then_some(number)
 }
 
 #[cfg(test)]

@@ -504,7 +504,7 @@ impl Net {
 
     /// Goes on as a newer incarnation if a peer knows one. What was under way is lost with the old one: nodes repeat it.
     fn renew(&mut self) -> io::Result<()> {
-        if self.newest <= self.endpoint.incarnation() {
+        if self.newest <= self.endpoint.incarnation() || mutant!("rack.incarnation.stays-outdated") {
             return Ok(());
         }
         let next = match self.incarnations.above(self.newest) {

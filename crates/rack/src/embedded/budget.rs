@@ -85,7 +85,7 @@ impl Account {
     }
     /// It holds part of the pool and has done nothing with it for long.
     pub fn stalled(&self, now: Time) -> bool {
-        self.extra > 0 && now.since(self.since) > STALL_MAX
+        self.extra > 0 && now.since(self.since) > STALL_MAX && !mutant!("rack.budget.stalled-stays")
     }
 }
 
@@ -126,7 +126,7 @@ impl Budget {
     /// The connection is gone.
     pub fn leave(&mut self, key: usize, account: &Account) {
         self.held -= account.held;
-        self.pool_used -= account.extra;
+        self.pool_used -= if mutant!("rack.budget.leaks") { 0 } else { account.extra };
         if account.waits {
             self.queue.retain(|w| w.key != key);
         }

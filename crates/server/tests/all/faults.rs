@@ -1,6 +1,6 @@
-use rackweave_core::msg::{IoError, IoReply, IoRequest, Role, SectorRange};
+use rackweave_core::msg::{Body, Control, IoError, IoReply, IoRequest, Role, SectorRange};
 use rackweave_core::request::{AdminOp, ReplyData};
-use rackweave_core::{NodeId, Span, TracePoint, VolumeId};
+use rackweave_core::{Layout, NodeId, Span, TracePoint, VolumeId};
 
 use super::rack::{LEASE, Options, Rack, contents};
 
@@ -155,6 +155,32 @@ fn a_server_whose_heartbeats_are_lost_is_removed_and_returns() {
     r.until(Span::from_secs(20), |r| r.all_members());
     for member in 0..3 {
         assert_eq!(r.read_from(0, member, 1, 1), Some(IoReply::Data(contents(2))));
+    }
+}
+
+/// The switch would send reads to a place that has not everything.
+#[test]
+fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
+    let mut r = Rack::serving(Options::default());
+    let (member, shadow) = (r.view(0).clone(), NodeId(4));
+    r.lose = |p| [p.src, p.dst].contains(&NodeId(4));
+    r.run(LEASE * 3);
+    // It is back, and no member reaches it: it stays a shadow.
+    r.lose = |p| [p.src, p.dst].contains(&NodeId(4)) && matches!(p.body, Body::Peer(_));
+    r.until(Span::from_secs(5), |r| r.view(0).members.len() == 3);
+    let vssd = member.members.iter().find(|m| m.server == shadow).expect("a member").vssd;
+    let readable = |r: &Rack| {
+        let role = r.view(0).members.iter().find(|m| m.vssd == vssd).map(|m| m.role);
+        assert_eq!(role, Some(Role::Shadow));
+        r.switch().dump().destination.iter().find(|d| d.vssd == vssd).expect("a row").readable
+    };
+    r.run(Span::from_millis(100));
+    assert!(!readable(&r));
+    r.control(Layout::META, shadow, Control::NewView(Box::new(member)));
+    // Not even until the service hears of it.
+    for _ in 0..2_000 {
+        r.run(Span::from_micros(5));
+        assert!(!readable(&r), "an older view came");
     }
 }
 

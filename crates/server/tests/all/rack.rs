@@ -438,9 +438,10 @@ impl Rack {
         }
         None
     }
-    fn ask_meta(&mut self, c: Control) -> Control {
+    /// Gives a control message, with the next request's number.
+    pub fn control(&mut self, src: NodeId, dst: NodeId, c: Control) {
         self.request += 1;
-        let (request, none) = (self.request, VssdId(0));
+        let none = VssdId(0);
         let header = Header {
             op: Op::Control,
             vssd: none,
@@ -450,10 +451,13 @@ impl Rack {
             set: SetId(0),
             epoch: Epoch(0),
             incarnation: Incarnation(1_000_000),
-            request,
+            request: self.request,
         };
-        let p = Packet { src: self.layout.client(0), dst: Layout::META, header, body: Body::Control(c) };
-        self.push(self.now + HOP, Happening::Arrive(p));
+        self.push(self.now + HOP, Happening::Arrive(Packet { src, dst, header, body: Body::Control(c) }));
+    }
+    fn ask_meta(&mut self, c: Control) -> Control {
+        self.control(self.layout.client(0), Layout::META, c);
+        let request = self.request;
         self.until(Span::from_secs(1), |r| r.controls.contains_key(&request));
         self.controls.remove(&request).expect("just seen")
     }

@@ -245,6 +245,40 @@ fn pages_freed_by_a_range_record_are_handed_out_when_it_is_durable() {
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (before + 30, 0));
 }
 
+/// What comes late changes nothing, in the cache and on flash.
+#[test]
+fn what_is_older_replaces_and_zeroes_nothing_newer() {
+    let version = |n| Timestamp::new(Epoch(1), n, 0);
+    for flushed in [false, true] {
+        let mut b = Bench::new();
+        b.store().put(addr(1), version(9), contents(9));
+        if flushed {
+            b.disk.persist(1);
+            b.settle();
+            b.complete(usize::MAX);
+        }
+        b.store().put(addr(1), version(5), contents(5));
+        assert_eq!((b.store().version(addr(1)), b.contents(addr(1)).0), (version(9), Some(contents(9))), "{flushed}");
+        b.store().put_range(range(0, 4), version(6));
+        assert_eq!((b.store().version(addr(1)), b.contents(addr(1)).0), (version(9), Some(contents(9))), "{flushed}");
+        assert!(b.store().mapped(addr(1)));
+    }
+}
+
+#[test]
+fn a_failed_sync_makes_nothing_durable() {
+    let mut b = Bench::new();
+    b.store().put(addr(1), Timestamp::new(Epoch(1), 9, 0), contents(9));
+    b.disk.persist(7);
+    b.settle();
+    while !b.commands.iter().any(|c| matches!(c.op, rackweave_core::device::DeviceOp::Sync)) {
+        assert!(!b.commands.is_empty(), "a sync follows the program");
+        b.complete(1);
+    }
+    b.disk.synced(false);
+    assert!(matches!(b.disk.done[..], [StoreDone::Persisted { token: 7, ok: false }]), "{:?}", b.disk.done);
+}
+
 /// Nobody may ask for a sync: those that wait for room do not.
 #[test]
 fn a_full_drive_makes_freed_pages_durable_unasked() {

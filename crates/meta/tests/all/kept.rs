@@ -1,0 +1,114 @@
+//! What the service keeps of drives, failures and room, and what it says of it.
+
+use rackweave_core::msg::Control;
+use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdRoom};
+use rackweave_core::msg::{ALL_WITNESSES, ViewState};
+use rackweave_core::request::{AdminOp, ReplyData};
+use rackweave_core::{BLOCK, DriveId, Incarnation, SetId, VolumeId};
+
+use super::harness::{LEASE, Rack, config};
+
+#[test]
+fn a_device_that_failed_is_not_well_again_because_its_server_says_so() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers[1].failed = true;
+    r.heartbeat(1);
+    r.servers[1].failed = false;
+    r.run(LEASE * 2);
+    assert_eq!(r.roles(), "M-M");
+    r.start(1);
+    r.run(LEASE / 5);
+    assert_eq!(r.roles(), "MSM", "a new life may have another device");
+}
+
+#[test]
+fn a_server_that_lost_its_drive_is_refused() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    let node = r.servers[0].node;
+    let hello = |nonce, empty| Control::ServerHello {
+        nonce,
+        drive: DriveId(0x777),
+        empty,
+        losses: Vec::new(),
+        table: DriveTable::default(),
+        vssds: Vec::new(),
+    };
+    r.control(node, Incarnation(0), 0, hello(901, true));
+    assert_eq!(r.servers[0].refused.take(), Some(901));
+    r.control(node, Incarnation(0), 0, hello(902, false));
+    assert_eq!(r.servers[0].refused, None, "its drive has a table");
+}
+
+#[test]
+fn a_restarted_service_knows_that_a_drive_lost_records() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.servers[0].losses = (0..4).map(|slot| VssdLoss { slot, records: 1, digest: 7 }).collect();
+    r.start(0);
+    r.restart_meta();
+    // What is left of them is erased by now: a later life finds nothing.
+    r.servers[0].losses = Vec::new();
+    r.start_all();
+    let ViewState::Recovering { witnesses, .. } = r.view().state else { panic!("recovering: {:?}", r.view()) };
+    assert!(witnesses != ALL_WITNESSES && witnesses & 1 == 0, "{witnesses:b}");
+}
+
+#[test]
+fn a_restarted_service_knows_its_servers_drives() {
+    let mut r = Rack::new(config());
+    let slot = SlotTable { vssd: r.servers[0].vssd, set: SetId(0), generation: 1, in_use: true };
+    r.servers[0].table = DriveTable { generation: 4, digest: 5, known: Incarnation(0), slots: vec![slot] };
+    r.start_all();
+    r.run(LEASE);
+    let known = r.servers[0].incarnation;
+    r.restart_meta();
+    let was = std::mem::replace(&mut r.servers[0].drive, DriveId(0x999));
+    r.servers[0].table.known = known;
+    r.start(0);
+    let refused = r.servers[0].drive_refused.take();
+    assert_eq!(refused, Some(DriveRefusal::OtherDrive { found: DriveId(0x999), wanted: was }));
+    r.servers[0].drive = was;
+    r.start(0);
+    assert_eq!(r.servers[0].drive_refused, None);
+}
+
+/// Blocks of room that the status says, while member `i` tells capacity and use `told[i]`.
+fn room(r: &mut Rack, request: u64, told: &[Option<(u64, u64)>]) -> u64 {
+    for (i, told) in told.iter().enumerate() {
+        let Some((capacity, used)) = *told else { continue };
+        let (from, until) = (VolumeId(0), VolumeId(u32::MAX));
+        let s = r.servers[i].clone();
+        let told = VssdRoom { vssd: s.vssd, capacity, used, from, until, volumes: Box::new([]) };
+        r.control(s.node, s.incarnation, 0, Control::Room(Box::new(told)));
+    }
+    let Ok(ReplyData::Rack(status)) = r.admin(request, AdminOp::RackStatus) else { panic!("status") };
+    status.room / u64::from(BLOCK)
+}
+
+/// A message of credit for each other member, 16 blocks, may be held at the fullest.
+#[test]
+fn a_set_has_the_room_of_its_fullest_member_as_its_present_life_tells() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    let all = [Some((1024, 100)), Some((1024, 512)), Some((640, 64))];
+    assert_eq!(room(&mut r, 1, &all[..2]), 0, "one has not told");
+    assert_eq!(room(&mut r, 2, &all), 1024 - 512 - 32);
+    assert_eq!(room(&mut r, 3, &[None, Some((1024, 0))]), 640 - 64 - 32);
+    assert_eq!(room(&mut r, 4, &[Some((16, 0))]), 0, "no more than is held");
+    room(&mut r, 5, &all);
+    // It begins again, is filled, and has not told how much it has since.
+    r.start(2);
+    for _ in 0..3 {
+        r.fill_shadows();
+        r.run(LEASE / 5);
+    }
+    assert_eq!(r.roles(), "MMM");
+    assert_eq!(room(&mut r, 6, &[]), 0);
+    assert_eq!(room(&mut r, 7, &all), 1024 - 512 - 32);
+}
