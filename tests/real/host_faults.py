@@ -174,10 +174,6 @@ def fault(what, seconds, **faults):
     print(f"    {what}: met {met}")
 
 
-def counter(name):
-    return dict(status()["counters"]).get(name, 0)
-
-
 def healed():
     return sum(v["healed"] for x in status()["servers"] for v in x["vssds"])
 
