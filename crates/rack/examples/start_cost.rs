@@ -85,11 +85,6 @@ impl Rack {
         self.run(Span::from_secs(2));
         took
     }
-    fn starts(&mut self) -> f64 {
-        let mut all: Vec<f64> = (0..STARTS).map(|_| self.start()).collect();
-        all.sort_by(f64::total_cmp);
-        all[STARTS / 2]
-    }
 }
 
 /// CPU seconds of this thread.
@@ -99,28 +94,37 @@ fn cpu_s() -> f64 {
     ns as f64 / 1e9
 }
 
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
 fn main() {
     let volumes: u32 = std::env::args().nth(1).map_or(2_000, |n| n.parse().expect("a number of volumes"));
-    let mut fresh = Rack::new();
-    fresh.write_live();
-    let fresh = fresh.starts();
-    println!("fresh: {fresh:.3} s CPU a start, {} MiB live", LIVE / 16);
-    let show = |what: &str, s: f64| {
-        let missed = if s <= BAR * fresh { "" } else { "  MISSED" };
-        println!("{what}: {s:.3} s, {:.2}× (bar {BAR}×){missed}", s / fresh);
-    };
-
+    let fresh = Rack::new();
     let mut deleted = Rack::new();
     for i in 0..volumes {
         deleted.admin(AdminOp::VolumeCreate { name: format!("v{i}").into(), size: 8 << 20 });
         deleted.admin(AdminOp::VolumeDelete { name: format!("v{i}").into(), force: false });
     }
-    deleted.write_live();
-    show(&format!("after {volumes} deleted volumes of 8 MiB"), deleted.starts());
-
     let mut trimmed = Rack::new();
     let (volume, len) = (trimmed.live, 8 * TIB);
     trimmed.ask(RequestOp::Trim { volume, offset: 0, len, fua: true }).expect("trimmed");
-    trimmed.write_live();
-    show("after a trim of 8 TiB", trimmed.starts());
+    let mut racks = [
+        ("fresh".into(), fresh),
+        (format!("after {volumes} deleted volumes of 8 MiB"), deleted),
+        ("after a trim of 8 TiB".into(), trimmed),
+    ];
+    racks.iter_mut().for_each(|(_, r)| r.write_live());
+    // By turns, so that whatever else the machine does strikes all alike.
+    let mut took: [Vec<f64>; 3] = Default::default();
+    for _ in 0..STARTS {
+        racks.iter_mut().zip(&mut took).for_each(|((_, r), took)| took.push(r.start()));
+    }
+    println!("CPU of a start with {} MiB live, median of {STARTS}", LIVE / 16);
+    for ((what, _), of) in racks.iter().zip(&took) {
+        let ratio = median(of.iter().zip(&took[0]).map(|(s, fresh)| s / fresh).collect());
+        let missed = if ratio <= BAR { "" } else { "  MISSED" };
+        println!("{what}: {:.3} s, {ratio:.2}× (bar {BAR}×){missed}", median(of.clone()));
+    }
 }
