@@ -11,6 +11,7 @@ mod regressions;
 mod rig;
 mod room;
 mod search;
+mod start;
 mod two_racks;
 mod wear;
 mod whole_set;
