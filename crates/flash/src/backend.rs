@@ -37,6 +37,8 @@ struct MemBlock {
     erases: u16,
     /// Marked so.
     bad: bool,
+    /// Pages whose spare areas are damaged.
+    unreadable: Vec<u16>,
 }
 
 /// Contents in memory, as they were given. Keeps NAND's rules itself and remembers what broke them.
@@ -97,6 +99,13 @@ impl Memory {
             *p = None;
         }
     }
+    /// Its spare area is damaged: nothing tells what was in the page.
+    pub fn damage_spare(&mut self, page: PageAddr) {
+        self.lose_page(page);
+        if let Some(b) = self.blocks.get_mut(page.block as usize) {
+            b.unreadable.push(page.page);
+        }
+    }
     /// A power cut during the erase: some pages are gone, the block counts as erased once more.
     pub fn tear_erase(&mut self, block: u32, keep: impl Fn(u16) -> bool) {
         if let Some(b) = self.blocks.get_mut(block as usize) {
@@ -150,6 +159,7 @@ impl Memory {
         b.oob = oob;
         b.next = 0;
         b.pages.clear();
+        b.unreadable.clear();
         Ok(DeviceData::None)
     }
     fn mark_bad(&mut self, block: u32) -> Result<DeviceData, DeviceError> {
@@ -176,7 +186,7 @@ impl Memory {
             let records = p.slots.iter().map(|s| s.record).collect();
             Some(PageSpare { page: i as u16, sequence: p.sequence, records })
         });
-        Ok(DeviceData::Spares { oob: b.oob, pages: pages.collect(), unreadable: Box::default() })
+        Ok(DeviceData::Spares { oob: b.oob, pages: pages.collect(), unreadable: b.unreadable[..].into() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a drive says it lost, and marks of blocks whose contents nobody has.
 
-use rackweave_core::device::{Backend, DeviceData, DeviceOp, PageAddr, SlotKind};
+use rackweave_core::device::{Backend, DeviceData, DeviceOp, PageAddr, SlotKind, SlotRecord};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Payload, Rng, Timestamp, VolumeId};
 use rackweave_flash::backend::Memory;
@@ -89,4 +89,52 @@ fn range_records_that_cannot_be_read_are_lost_records() {
     let lost = rig.ssd.losses(VSSD);
     assert!(lost.records == 1 && lost.digest != 0, "{lost:?}");
     assert_eq!(again(rig).ssd.losses(VSSD), lost, "the same each time");
+}
+
+/// Slots with range records are of another generation: misdirected writes, or what an earlier user left.
+fn misdirect_ranges(disk: &mut Memory) {
+    let g = small_config().profile.geometry;
+    for (block, page) in (0..g.blocks()).flat_map(|b| (0..g.pages_per_block).map(move |p| (b, p))) {
+        let page = PageAddr { block, page };
+        let Ok(DeviceData::Page(slots)) = disk.execute(&DeviceOp::ReadPage { page }) else { continue };
+        for (i, s) in slots.iter().enumerate().filter(|(_, s)| s.record.kind == SlotKind::Ranges) {
+            let record = SlotRecord { owner: s.record.owner + 1, ..s.record };
+            assert!(disk.misdirect(page, i as u8, record));
+        }
+    }
+}
+
+#[test]
+fn range_records_of_another_generation_are_lost_records() {
+    let mut rig = Rig::new(&small_config(), 1);
+    rig.boot();
+    rig.program(&[(1, 1), (2, 2)], 1).expect("room");
+    rig.settle();
+    rig.zero(BlockRange { volume: VolumeId(1), first: 1, count: 1 }, Timestamp(5));
+    let rig = again_after(rig, misdirect_ranges);
+    assert_eq!(rig.ssd.losses(VSSD).records, 1);
+}
+
+#[test]
+fn a_damaged_spare_area_is_a_lost_record() {
+    let mut rig = Rig::new(&small_config(), 1);
+    rig.boot();
+    for first in (1..120).step_by(4) {
+        let page: Vec<_> = (first..first + 4).map(|b| (b, u64::from(b))).collect();
+        rig.program(&page, 1).expect("room");
+        rig.settle();
+    }
+    let mut damaged = 0;
+    let rig = again_after(rig, |disk| {
+        for block in 0..small_config().profile.geometry.blocks() {
+            let Ok(DeviceData::Spares { pages, .. }) = disk.execute(&DeviceOp::ReadSpares { block }) else { continue };
+            // The block has another page, that tells whose it is.
+            if let [first, _, ..] = &pages[..] {
+                disk.damage_spare(PageAddr { block, page: first.page });
+                damaged += 1;
+            }
+        }
+    });
+    assert!(damaged > 0, "a block has two pages");
+    assert_eq!(rig.ssd.losses(VSSD).records, damaged);
 }
