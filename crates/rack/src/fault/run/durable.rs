@@ -91,7 +91,7 @@ impl Run<'_> {
     /// has fenced covers only what it wrote itself, and is not checked.
     pub(super) fn check_members(&mut self, client: u32, volume: usize, op: OpId) -> Result<(), Failure> {
         let v = &self.volumes[volume];
-        if v.writer != Some(client) {
+        if v.writer != Some(client) || self.is_leaving(volume) {
             return Ok(());
         }
         let (id, sets) = (v.id(), v.sets().to_vec());

@@ -171,11 +171,15 @@ impl Run<'_> {
         }
         self.attached.iter_mut().for_each(|a| a[volume] = None);
     }
+    /// Its deletion was asked for, and is not answered.
+    pub(super) fn is_leaving(&self, volume: usize) -> bool {
+        self.pending.values().any(|p| p.volume == volume && p.passing == Some(Passing::Delete))
+    }
     /// A client ends: whether its volume is deleted, if it asked for that, nobody knows.
     pub(super) fn forget(&mut self, client: u32) {
-        let asked = |p: &super::PendingOp| p.passing == Some(Passing::Delete);
-        if self.pending.iter().any(|(k, p)| k.0 == client && asked(p)) {
-            self.leave(self.passing(client), false);
+        let volume = self.passing(client);
+        if self.is_leaving(volume) {
+            self.leave(volume, false);
         }
     }
     pub(super) fn attach_passing(&mut self, client: u32) {
