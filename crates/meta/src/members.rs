@@ -1,5 +1,7 @@
 //! Who is in a set: the rules of membership as one function of what is known.
 
+use std::collections::VecDeque;
+
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::request::RequestError;
@@ -14,6 +16,10 @@ pub struct Server {
     pub registered_at: Time,
     /// Last heartbeat of this incarnation in this life of the service.
     pub heard_at: Option<Time>,
+    /// It lived at this instant: it has answered what was sent to it then. A heartbeat that was long on its way proves less.
+    pub alive_at: Option<Time>,
+    /// What was sent to it, which its heartbeats name: number and instant, oldest first.
+    pub told: VecDeque<(u64, Time)>,
     /// Since when it has held a lease without a gap, as far as this life of the service knows.
     pub live_since: Time,
     /// Its lease has ended for certain at this instant of the service's clock.
@@ -39,7 +45,26 @@ pub struct Evidence {
     pub damaged: bool,
 }
 
+/// Messages to a server whose instant is remembered: later ones are answered.
+const TOLD_MAX: usize = 64;
+
 impl Server {
+    /// Message number `stamp` goes to it.
+    pub fn tell(&mut self, now: Time, stamp: u64) {
+        if self.told.len() == TOLD_MAX {
+            self.told.pop_front();
+        }
+        self.told.push_back((stamp, now));
+    }
+    /// Its heartbeat names message `stamp`, the last that it had; zero: it is of a version that names none.
+    pub fn answers(&mut self, now: Time, stamp: u64) {
+        if stamp == 0 || mutant!("meta.survivor.late-heartbeat") {
+            self.alive_at = Some(now);
+        } else if let Some(i) = self.told.iter().position(|t| t.0 == stamp) {
+            self.alive_at = self.alive_at.max(Some(self.told[i].1));
+            self.told.drain(..i);
+        }
+    }
     /// What the drive lost in this slot, as a digest; zero: nothing.
     pub fn lost(&self, slot: u8) -> u64 {
         self.losses.iter().find(|l| l.slot == slot).map_or(0, |l| l.digest)
@@ -203,9 +228,9 @@ impl<S: Servers> Judge<'_, S> {
     fn broken(&self, m: &Member) -> bool {
         matches!(self.life(m), Life::Restarted | Life::Failed)
     }
-    /// Those that go on, whatever became of the rest of `all`. Only on the word of one heard after the loss: servers that
+    /// Those that go on, whatever became of the rest of `all`. Only if they answered what was sent after the loss: servers that
     /// lost their power together all come back as restarted, and none of them may be taken for the survivor by a
-    /// heartbeat from before.
+    /// heartbeat from before, whenever it comes.
     fn survivors<'a>(&self, of: &'a [Member], all: &[&Member]) -> impl Iterator<Item = &'a Member> {
         let lost_at = all.iter().filter_map(|m| self.lost_at(m)).max();
         // Not by the word of who saw its process end: that is no matter of clocks.
@@ -215,7 +240,7 @@ impl<S: Servers> Judge<'_, S> {
             m.role == Role::Member
                 && self.life(m) == Life::Live
                 && lost_at
-                    .is_none_or(|lost| s.heard_at.is_some_and(|heard| heard > lost) || mutant!("meta.survivor.unheard"))
+                    .is_none_or(|lost| s.alive_at.is_some_and(|alive| alive > lost) || mutant!("meta.survivor.unheard"))
                 && (!expired
                     || self.now >= s.live_since + self.patience.survivor_for
                     || mutant!("meta.survivor.at-once"))

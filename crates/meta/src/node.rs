@@ -64,6 +64,8 @@ pub struct Meta {
     pub(crate) limits: Vec<Limits>,
     pub(crate) rooms: Rooms,
     pub(crate) me: Incarnation,
+    /// Messages to servers that are numbered, of this life.
+    pub(crate) stamps: u64,
     rack: RackRecord,
     /// What every drive of the rack bears.
     id: Option<RackId>,
@@ -115,6 +117,7 @@ impl Meta {
             limits,
             rooms: Rooms::default(),
             me: Incarnation(0),
+            stamps: 0,
             rack: RackRecord { next_incarnation: 1, next_volume: 1 },
             id: None,
             sets,
@@ -311,7 +314,7 @@ impl Meta {
         let (src, header) = (p.src, p.header);
         match p.body {
             Body::Control(Control::Heartbeat { sequence, vssds }) => {
-                self.heartbeat(now, src, header.incarnation, sequence, &vssds, fx);
+                self.heartbeat(now, src, header.incarnation, (sequence, header.request), &vssds, fx);
             }
             Body::Control(Control::ServerHello { nonce, drive, empty, losses, table, vssds }) => {
                 if empty

@@ -1,6 +1,6 @@
 //! Servers: registration, heartbeats, leases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdReport};
 use rackweave_core::msg::{Body, Control, LiveVolumes, Packet};
@@ -45,7 +45,7 @@ impl Meta {
         let life = self.lives.entry(src).or_default();
         if life.nonces.last() == Some(&nonce) {
             let incarnation = life.incarnation;
-            self.welcome(src, nonce, incarnation);
+            self.welcome(now, src, nonce, incarnation);
             return;
         }
         if life.nonces.contains(&nonce) && !mutant!("meta.hello.replayed") {
@@ -70,6 +70,8 @@ impl Meta {
             incarnation,
             registered_at: now,
             heard_at: Some(now),
+            alive_at: None,
+            told: VecDeque::new(),
             live_since: now,
             lease_ends: now + self.cfg.lease_bound(),
             ended: false,
@@ -86,7 +88,7 @@ impl Meta {
         for r in reports {
             self.note(src, r);
         }
-        self.welcome(src, nonce, incarnation);
+        self.welcome(now, src, nonce, incarnation);
         self.forget_plan(src);
         self.remind(now, src);
         self.review_server(now, src, fx);
@@ -139,10 +141,21 @@ impl Meta {
         }
     }
 
-    fn welcome(&mut self, src: NodeId, nonce: u64, incarnation: Incarnation) {
+    /// Numbers the next message to the server, which its heartbeats name then.
+    fn stamp(&mut self, now: Time, src: NodeId) -> u64 {
+        self.stamps += 1;
+        // Late ones name messages of a life before.
+        let stamp = self.me.0 << 32 | self.stamps;
+        if let Some(s) = self.servers.known.get_mut(&src) {
+            s.tell(now, stamp);
+        }
+        stamp
+    }
+    fn welcome(&mut self, now: Time, src: NodeId, nonce: u64, incarnation: Incarnation) {
         // Said behind the writes of the volumes it lists, and of those it does not.
         let volumes = LiveVolumes { first_unused: self.first_unused_volume(), writers: self.volumes.writers() };
-        self.say(src, 0, Control::ServerWelcome { nonce, incarnation, volumes });
+        let stamp = self.stamp(now, src);
+        self.say(src, stamp, Control::ServerWelcome { nonce, incarnation, volumes });
     }
 
     /// Takes a report in; true if it may change the set's membership.
@@ -180,7 +193,7 @@ impl Meta {
         now: Time,
         src: NodeId,
         incarnation: Incarnation,
-        sequence: u64,
+        (sequence, answers): (u64, u64),
         reports: &[VssdReport],
         fx: &mut Effects,
     ) {
@@ -195,6 +208,7 @@ impl Meta {
             server.live_since = now;
         }
         server.heard_at = Some(now);
+        server.answers(now, answers);
         server.lease_ends = now + bound;
         let mut news = back || first;
         for r in reports {
@@ -215,7 +229,8 @@ impl Meta {
         // A server that has the newest views of its sets was told of them, so they are durable: its lease waits for nothing. With
         // a newer view it does: one that is not in it any more must not serve on in the old one.
         let waits = !views.is_empty() && !mutant!("meta.lease.ahead-of-view");
-        let header = self.header(0, SetId(0), Epoch(0));
+        let stamp = self.stamp(now, src);
+        let header = self.header(stamp, SetId(0), Epoch(0));
         let body = Body::Control(Control::Lease { sequence, span: self.cfg.lease, views });
         let lease = Packet { src: Layout::META, dst: src, header, body };
         if waits { self.out.send(lease) } else { self.out.send_at_once(lease) }

@@ -11,6 +11,8 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::TwoRacks, 910_035),
     // A member alone in its view answered a flush; the set went on with one that had the flushed writes in memory only.
     (PlanKind::LateMessages, 53),
+    // A heartbeat from before a power cut made a dead member the survivor.
+    (PlanKind::Wide, 239),
     // A member that had heard of a deletion was compared with one that had not: copies were said to differ.
     (PlanKind::PassingVolumes, 20),
     // The checker could not decide a history of fourteen pending writes.

@@ -45,6 +45,8 @@ pub struct Registration {
     told_failed: Option<u64>,
     /// Serves before this, by the own clock (protocol rule 2).
     pub lease_until: Time,
+    /// Number of the service's last message: heartbeats name it, which shows that this life had it.
+    told: u64,
 }
 
 impl Registration {
@@ -67,6 +69,7 @@ impl Registration {
             sent: VecDeque::new(),
             told_failed: None,
             lease_until: Time::ZERO,
+            told: 0,
         }
     }
     /// Asks whose rack it is, until somebody says so, and registers then; `drive` says whose the drive is.
@@ -118,6 +121,14 @@ impl Registration {
             self.told_failed.get_or_insert(self.sequence);
         }
         Control::Heartbeat { sequence: self.sequence, vssds }
+    }
+    /// A welcome or a lease with this number came.
+    pub fn told(&mut self, stamp: u64) {
+        self.told = self.told.max(stamp);
+    }
+    /// What the next heartbeat is to name.
+    pub fn last_told(&self) -> u64 {
+        self.told
     }
     /// Asks once more for what came with the welcome; who has welcomed this life takes nothing else from it.
     pub fn hello(&self) -> Control {

@@ -236,7 +236,12 @@ impl Server {
                     self.with(now, i, |r, store| r.handle_peer(now, p, store, fx));
                 }
             }
-            Body::Control(c) => self.control(now, c, fx),
+            Body::Control(c) => {
+                if matches!(c, Control::Lease { .. } | Control::ServerWelcome { .. }) {
+                    self.registration.told(p.header.request);
+                }
+                self.control(now, c, fx);
+            }
             Body::Gc(op) => self.gc_answer(now, p.header, op),
             Body::Table(result) => {
                 if !self.row_forgotten(now, p.header.vssd, fx) {
@@ -317,7 +322,8 @@ impl Server {
     }
 
     pub(crate) fn to_meta(&self, c: Control, fx: &mut Effects) {
-        let mut header = self.header(Op::Control, 0, 0);
+        let request = if matches!(c, Control::Heartbeat { .. }) { self.registration.last_told() } else { 0 };
+        let mut header = self.header(Op::Control, 0, request);
         (header.vssd, header.original_vssd, header.set) = (VssdId(0), VssdId(0), SetId(0));
         fx.send(Packet { src: self.cfg.node, dst: Layout::META, header, body: Body::Control(c) });
     }

@@ -200,7 +200,8 @@ pub enum Control {
         incarnation: Incarnation,
         volumes: LiveVolumes,
     },
-    /// Renews the lease. `sequence` names the sending instant on the server's own clock.
+    /// Renews the lease. `sequence` names the sending instant on the server's own clock. The header's request number is that of the
+    /// last welcome or lease that this life had; zero: it is of a version that names none.
     Heartbeat {
         sequence: u64,
         vssds: Vec<VssdReport>,

@@ -51,6 +51,8 @@ pub struct Scripted {
     /// Sends nothing and hears nothing.
     pub silent: bool,
     pub leased_at: Option<Time>,
+    /// Number of the last welcome or lease.
+    pub told: u64,
     /// The life that was refused last.
     pub refused: Option<u64>,
 }
@@ -94,6 +96,7 @@ impl Rack {
             drive_refused: None,
             silent: false,
             leased_at: None,
+            told: 0,
             refused: None,
         });
         let mut rack = Rack {
@@ -176,6 +179,9 @@ impl Rack {
             return;
         };
         let Body::Control(c) = p.body else { return };
+        if matches!(c, Control::ServerWelcome { .. } | Control::Lease { .. }) && !s.silent {
+            s.told = s.told.max(p.header.request);
+        }
         let mut views = Vec::new();
         match c {
             Control::ServerWelcome { nonce, incarnation, volumes } if nonce == s.nonce => {
@@ -217,7 +223,7 @@ impl Rack {
         self.event(Event::Packet(Packet { src, dst: Layout::META, header, body: Body::Control(c) }));
     }
 
-    fn report(&self, i: usize) -> Vec<VssdReport> {
+    pub fn report(&self, i: usize) -> Vec<VssdReport> {
         let s = &self.servers[i];
         let epoch = s.view.as_ref().map_or(Epoch(0), |v| v.epoch);
         vec![VssdReport {
@@ -256,8 +262,8 @@ impl Rack {
     pub fn heartbeat(&mut self, i: usize) {
         let s = &self.servers[i];
         if !s.silent {
-            let (node, incarnation, vssds) = (s.node, s.incarnation, self.report(i));
-            self.control(node, incarnation, 0, Control::Heartbeat { sequence: self.now.0, vssds });
+            let (node, incarnation, told, vssds) = (s.node, s.incarnation, s.told, self.report(i));
+            self.control(node, incarnation, told, Control::Heartbeat { sequence: self.now.0, vssds });
         }
     }
     /// A client's question for the map: how many members of the set the answer names.

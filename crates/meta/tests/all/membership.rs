@@ -97,6 +97,36 @@ fn heartbeats_of_an_earlier_life_renew_nothing() {
     assert_eq!(r.servers[0].leased_at, None);
 }
 
+/// All lose their power; two are back when a heartbeat comes that the third sent before, and it is taken for none of those who live.
+#[test]
+fn a_heartbeat_from_before_a_power_cut_makes_nobody_its_survivor() {
+    for named in [0, 1, 2] {
+        let mut r = Rack::new(config());
+        r.start_all();
+        r.run(LEASE);
+        assert_eq!(r.roles(), "MMM");
+        let (old, vssds) = (r.servers[0].clone(), r.report(0));
+        r.servers.iter_mut().for_each(|s| s.silent = true);
+        r.run(LEASE / 5);
+        for i in [1, 2] {
+            r.start(i);
+        }
+        let recovering = r.view().clone();
+        // What the service has sent to it meanwhile it has never named.
+        for late in 0..3 {
+            let told = if named == 0 { old.told } else { old.told - named };
+            let beat = Control::Heartbeat { sequence: r.now.0 + late, vssds: vssds.clone() };
+            r.control(old.node, old.incarnation, told, beat);
+            r.now += LEASE / 10;
+            r.event(rackweave_core::Event::Timer);
+        }
+        assert_eq!(r.view().members, recovering.members, "the third is waited for");
+        r.start(0);
+        r.run(LEASE);
+        assert_eq!(r.roles(), "MMMR", "all of them recover together");
+    }
+}
+
 #[test]
 fn a_late_registration_of_an_earlier_life_changes_nothing() {
     let mut r = Rack::new(config());
