@@ -134,7 +134,7 @@ fn a_deleted_volume_stays_gone_though_all_who_deleted_it_begin_anew() {
     r.dark();
     let late = RequestOp::Write { volume: v, offset: 0, data: data.clone(), fua: true };
     let answer = r.ask(late);
-    assert!(matches!(answer, Err(RequestError::Fenced { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(RequestError::UnknownVolume { .. })), "{answer:?}");
     assert_eq!(mapped(&r), 0, "nobody would ever clear that");
     let again = r.volume("v", 1 << 20).id;
     r.write(again, &data);
