@@ -127,6 +127,9 @@ impl FileIo for OsFile {
 
 /// Reserves space, as [`FileIo::allocate`].
 pub fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
     loop {
         // SAFETY: a plain system call on a descriptor that `file` keeps open.
         let r = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };

@@ -856,9 +856,9 @@ impl<F: FileIo> FileSsd<F> {
             return self.file.write_at(&[data], at).map_err(|e| device_error(&e));
         }
         let before = self.displaced.map_or(0, |d| u64::from(d.len));
+        // The area stays sparse: its end is used from the start.
+        self.file.allocate(self.shape.meta_at() + offset - before, data.len() as u64).map_err(|e| device_error(&e))?;
         if end - before > self.state.meta_used {
-            let (used, grown) = (self.state.meta_used, end - before - self.state.meta_used);
-            self.file.allocate(self.shape.meta_at() + used, grown).map_err(|e| device_error(&e))?;
             self.write_state(State { meta_used: end - before, ..self.state }).map_err(|e| device_error(&e))?;
         }
         self.file.write_at(&[data], self.shape.meta_at() + offset - before).map_err(|e| device_error(&e))

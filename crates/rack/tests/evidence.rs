@@ -74,7 +74,7 @@ impl Rack {
         };
         r.volume = r.volume("v", u64::from(BLOCKS * BLOCK)).id;
         for generation in 1..=2 {
-            let wanted = |b: &u32| if generation == 1 { b % 8 != 0 } else { matches!(b % 8, 2 | 3) };
+            let wanted = |b: &u32| if generation == 1 { !b.is_multiple_of(8) } else { matches!(b % 8, 2 | 3) };
             for block in (0..BLOCKS).filter(wanted) {
                 r.done(RequestOp::Write {
                     volume: r.volume,
@@ -148,7 +148,7 @@ impl Rack {
                     self.run(Span::from_millis(10));
                 }
             }
-            passed = passed + Span::from_millis(silent + heard);
+            passed += Span::from_millis(silent + heard);
         }
         self.stutter(slow, false);
         false

@@ -32,7 +32,7 @@ impl Rack {
     }
     fn write(&mut self, n: u64) -> Span {
         let data = Payload::elided(4096, n << 30);
-        self.took(RequestOp::Write { volume: self.volume, offset: n % 64 * 4096, data, fua: n % 7 == 0 })
+        self.took(RequestOp::Write { volume: self.volume, offset: n % 64 * 4096, data, fua: n.is_multiple_of(7) })
     }
     fn read(&mut self, n: u64) -> Span {
         self.took(RequestOp::Read { volume: self.volume, offset: n % 64 * 4096, len: 4096 })

@@ -140,7 +140,8 @@ fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_memory() {
         honest.write(u64::from(i) * MIB as u64, &vec![i + 1; MIB]);
     }
     honest.flush();
-    let kinds: [(&str, fn(&Rack) -> Client); 4] =
+    type Hostile = fn(&Rack) -> Client;
+    let kinds: [(&str, Hostile); 4] =
         [("readers", reader), ("writers", writer), ("long writers", long_writer), ("greeters", greeter)];
     for (name, hostile) in kinds {
         if full.is_some() {

@@ -262,7 +262,7 @@ fn started(u: &mut Unstructured<'_>) -> Result<()> {
         }
         _ = meta.status(now);
         fx.clear();
-        now = now + Span::from_millis(250);
+        now += Span::from_millis(250);
     }
     Ok(())
 }

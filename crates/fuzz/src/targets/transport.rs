@@ -211,7 +211,7 @@ fn converse(u: &mut Unstructured<'_>) -> Result<()> {
             2 | 3 => t.deliver(u)?,
             4 => t.deliver_bent(u)?,
             5 => {
-                t.now = t.now + Span(u.int_in_range(0..=200_000_000u64)?);
+                t.now += Span(u.int_in_range(0..=200_000_000u64)?);
                 t.a.handle_timeout(t.now);
                 t.b.handle_timeout(t.now);
             }

@@ -195,12 +195,11 @@ fn verify(fs: &mut Fs, last: &[[u8; SLOTS]; FILES as usize], how: Damage) {
             assert!(gone || how != Damage::Flipped, "file {f} is gone, without an error");
             continue;
         };
-        for slot in 0..SLOTS {
+        for (slot, &want) in last[usize::from(f)].iter().enumerate() {
             let mut b = [0; SLOT];
             if fs.read(inode, (slot * SLOT) as u64, &mut b).is_err() || how != Damage::Flipped {
                 continue;
             }
-            let want = last[usize::from(f)][slot];
             assert!(b.iter().all(|x| *x == want), "file {f}, slot {slot}: {} for {want}, without an error", b[0]);
         }
     }

@@ -59,7 +59,7 @@ impl Draw {
     /// Draws as the bytes say.
     #[allow(dead_code, reason = "the fuzz targets draw so")]
     pub fn of(bytes: &[u8]) -> Draw {
-        Draw(Source::Bytes(bytes.to_vec().into_iter()))
+        Draw(Source::Bytes(Vec::from(bytes).into_iter()))
     }
     pub fn below(&mut self, n: u64) -> u64 {
         self.0.below(n)

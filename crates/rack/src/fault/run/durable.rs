@@ -54,7 +54,7 @@ impl<'a> Copies<'a> {
                     copies.blocks.entry(record.addr.block).or_default().push(found);
                 }
                 SlotKind::Ranges => {
-                    let records = r.slot.data.bytes().and_then(|b| decode_group(b)).map(|g| g.1).unwrap_or_default();
+                    let records = r.slot.data.bytes().and_then(decode_group).map(|g| g.1).unwrap_or_default();
                     let ours = records.into_iter().filter(|x| x.volume == volume);
                     copies.ranges.extend(ours.map(|x| (x.first, x.end, x.version, r.certain)));
                 }
