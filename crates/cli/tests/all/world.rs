@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
-use rackweave_core::{Layout, NodeId, SsdId, Time, VolumeId};
+use rackweave_core::{Layout, NodeId, Span, SsdId, Time, VolumeId};
 use rackweave_device::layers::Journal;
 use rackweave_device::{FileIo, FileSsd};
 use rackweave_rack::config::TimingConfig;
@@ -93,6 +93,18 @@ impl<F: FileIo> World<F> {
             self.now = self.now.max(next);
         }
         panic!("no answer by {:?}", self.now);
+    }
+
+    /// What is answered while so much time passes.
+    pub fn run_for(&mut self, span: Span) -> Vec<Reply> {
+        let (mut all, end) = (Vec::new(), self.now + span);
+        while self.now < end {
+            self.engine.run(self.now);
+            let next = self.engine.next_deadline().unwrap_or(end);
+            self.now = next.max(self.now).min(end);
+        }
+        self.engine.take_replies(&mut all);
+        all
     }
 
     pub fn ask(&mut self, op: RequestOp) -> ReplyData {
