@@ -180,7 +180,7 @@ impl Faults {
     pub fn fail_writes(&self, os_error: Option<i32>) {
         self.fail_writes_after(os_error.map(|e| (e, 0)));
     }
-    /// The same after so many more writes.
+    /// Fails writes as [`Faults::fail_writes`] does, once `n` more writes have succeeded.
     pub fn fail_writes_after(&self, fails: Option<(i32, u64)>) {
         let mut f = self.0.borrow_mut();
         (f.write, f.writes_left) = (fails.map(|e| e.0), fails.map_or(0, |e| e.1));

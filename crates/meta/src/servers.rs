@@ -226,8 +226,8 @@ impl Meta {
                 views.push(self.sets[i].view.clone());
             }
         }
-        // A server that has the newest views of its sets was told of them, so they are durable: its lease waits for nothing. With
-        // a newer view it does: one that is not in it any more must not serve on in the old one.
+        // A server that reports the newest views received them, so they are durable: its lease need not wait for the store. A lease
+        // that carries a newer view waits: a server that is not in that view any more must not serve on in the old one.
         let waits = !views.is_empty() && !mutant!("meta.lease.ahead-of-view");
         let stamp = self.stamp(now, src);
         let header = self.header(stamp, SetId(0), Epoch(0));

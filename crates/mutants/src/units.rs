@@ -11,7 +11,7 @@ use crate::process::{self, Ended};
 use crate::registry::Mutant;
 use crate::search::VARIABLE;
 
-/// Processor time of a test. One that prints no result for so long does not end.
+/// CPU time after which a test that has printed no result counts as one that does not end.
 const TEST_MAX: Duration = Duration::from_secs(120);
 
 /// A test program.

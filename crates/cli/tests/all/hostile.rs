@@ -1,6 +1,6 @@
 //! Clients that fill memory on purpose: what they get of it is bounded, comes back, and others go on beside them.
 //!
-//! `RACKWEAVE_HOSTILE=512 cargo test --release -p rackweave --test all hostile -- --nocapture` measures with so many in five
+//! `RACKWEAVE_HOSTILE=512 cargo test --release -p rackweave --test all hostile -- --nocapture` measures with 512 of them in five
 //! rounds, prints what was found, and holds it to the bars: 1 GiB, 200 MiB after they left, half of the honest client's rate
 //! (the median of the rounds' ratios; one round before them is not counted).
 
@@ -103,7 +103,7 @@ fn rate(c: &mut Client, time: Duration) -> f64 {
     n as f64 / began.elapsed().as_secs_f64()
 }
 
-/// One round: an honest client's rate alone, beside so many hostile ones, and the memory that these took and left.
+/// One round: an honest client's rate alone and beside `n` hostile ones, and the process's memory with them and after they closed.
 fn round(r: &Rack, name: &str, n: usize, hostile: fn(&Rack) -> Client, full: bool) -> f64 {
     let time = if full { MEASURED } else { MEASURED / 4 };
     let mut honest = r.connect("v");

@@ -128,7 +128,7 @@ fn a_damaged_spare_area_is_a_lost_record() {
     let rig = again_after(rig, |disk| {
         for block in 0..small_config().profile.geometry.blocks() {
             let Ok(DeviceData::Spares { pages, .. }) = disk.execute(&DeviceOp::ReadSpares { block }) else { continue };
-            // The block has another page, that tells whose it is.
+            // Another page of the block names its owner.
             if let [first, _, ..] = &pages[..] {
                 disk.damage_spare(PageAddr { block, page: first.page });
                 damaged += 1;

@@ -70,7 +70,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.drive.not-durable", "30", &[], UNITS, "The copy of a drive's table is not kept.").tested(),
     m("meta.room.no-credit", "34", &[], UNITS, "Room is reported that other members may hold as credit.").tested(),
     m("meta.room.fullest-counts-not", "34", &[], UNITS, "A set has the room of its emptiest member.").tested(),
-    m("meta.room.earlier-life", "34", &[], UNITS, "What a server's earlier life told of its room counts.").tested(),
+    m("meta.room.earlier-life", "34", &[], UNITS, "Counts the room that an earlier life of a server reported.").tested(),
     m("meta.lease.ahead-of-view", "2", &[], UNITS, "A lease with a newer view goes out before that view is durable.").tested(),
     m("meta.store.full-unrefused", "34", &[], UNITS, "A change is begun that may not be written down.").tested(),
 ];

@@ -15,8 +15,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("rack.incarnation.below-newest", "32", &[], UNITS, "An incarnation may be below one that peers remember.").tested(),
     m("rack.incarnation.not-drawn", "32", &[], UNITS, "Incarnations count by one: a directory that was restored repeats them.").tested(),
     m("rack.incarnation.damaged-counts", "32", &[], UNITS, "A damaged counter of incarnations is believed.").tested(),
-    m("rack.incarnation.stays-outdated", "32", &[], UNITS, "A process that is told of a newer incarnation keeps its own.")
-        .open("The library's tests pass: none has a process that is told while it runs."),
+    m("rack.incarnation.stays-outdated", "32", &[], UNITS, "A process that receives `outdated` with a newer incarnation keeps its own.")
+        .open("The library's tests pass: none sends `outdated` to a running process."),
     m("rack.budget.leaks", "33", &[], UNITS, "Memory of a connection that closed stays taken.").tested(),
     m("rack.budget.stalled-stays", "33", &[], UNITS, "A connection that does nothing with its memory keeps it.").tested(),
     m("rack.host.full-is-final", "12", &[], &["rack"], "A full host disk fails a drive.").tested(),

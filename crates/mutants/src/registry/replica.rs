@@ -76,7 +76,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.version.below-ranges", "10", ONE, UNITS, "Versions need not be above the ranges of their epoch.").tested(),
     m("replica.version.old-epoch", "6", CUTS, UNITS, "Versions go on in the epoch of what they replace."),
     m("replica.dedup.no-floor", "7", ONE, UNITS, "A mutation below its client's floor is executed.").tested(),
-    m("replica.dedup.export-unresolved", "7", FEW, UNITS, "A shadow is told of mutations that are not resolved.").tested(),
+    m("replica.dedup.export-unresolved", "7", FEW, UNITS, "The deduplication table sent to a shadow includes mutations that are not resolved.").tested(),
     m("replica.dedup.import-any", "7", FEW, UNITS, "A shadow takes a mutation for executed that not every member has seen.").tested(),
     m("replica.dedup.part-for-whole", "7", FEW, UNITS, "A shadow takes a mutation for executed of which members saw only some blocks.").tested(),
     m("replica.dedup.no-import", "7", FEW, UNITS, "A shadow does not learn which mutations were executed.").tested(),

@@ -22,7 +22,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("transport.outdated.any-life", "32", &[], UNITS, "News of a newer incarnation that is meant for another life counts.").tested(),
     m("transport.outdated.lower", "32", &[], UNITS, "News of an incarnation that is not newer counts.")
         .equivalent("A peer answers only an incarnation below the newest it knows."),
-    m("transport.outdated.former", "32", &[], UNITS, "Of two processes of one name each is told of the other's incarnation, and they outbid each other.").tested(),
+    m("transport.outdated.former", "32", &[], UNITS, "Two processes with the same node id each receive `outdated` with the other's incarnation, and outbid each other.").tested(),
     m("transport.outdated.silent", "32", &[], UNITS, "A node that lost its counter is not told the newest incarnation.").tested(),
     m("transport.budget.unbounded", "33", &[], UNITS, "A peer gets more memory than is left for all.")
         .open("Its crate's tests were not run."),

@@ -54,7 +54,7 @@ pub use written::{Overridden, Written};
 pub const CONFIG_VERSION: u32 = 1;
 /// Servers of a rack: SSD ids, table rows and virtual addresses stay small numbers.
 pub const SERVERS_MAX: u32 = 64;
-/// Volumes may promise so many times what the rack holds.
+/// Largest `overcommit`: bytes promised by all volumes ÷ bytes that the rack can hold.
 pub const OVERCOMMIT_MAX: f64 = 1e7;
 /// Copies of a block: the switch's row holds a vSSD and three peers (protocol rule 15).
 pub const REPLICAS_MAX: u32 = 4;

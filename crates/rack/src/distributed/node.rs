@@ -151,7 +151,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     run.until_stopped(nodes, devices, NoStore)
 }
 
-/// An incarnation for this process. On a full disk it waits for room, unless the process is told to stop.
+/// An incarnation for this process. On a full disk it waits for room, until the process receives a signal to stop.
 fn first_incarnation(kept: &mut Kept, path: &Path, signal: &OwnedFd) -> io::Result<u64> {
     let mut said = false;
     loop {

@@ -87,8 +87,7 @@ pub struct Params {
     /// Everything on flash is read in turn, and compared, once in this time; 0: not within a run.
     #[serde(default)]
     pub scrub_ms: u64,
-    /// Of so many GiB each, volumes are used in a few places only, of `own_blocks` or `shared_blocks` together; 0: they are as large
-    /// as that.
+    /// Size of each volume in GiB. `own_blocks` or `shared_blocks` are then used of it, in a few places. 0: volumes have these sizes.
     #[serde(default)]
     pub sparse_gib: u64,
     /// Clients have volumes that come and go.

@@ -1,7 +1,7 @@
 //! What the host does to the drives' files: no room, errors.
 //!
 //! A command that finds no room on the host's disk is kept, and tried again as it was, every [`ROOM_RETRY`]; so are those after it
-//! that change the drive, in their order, and syncs. Reads go on. The server is told, and takes no blocks that need a page until
+//! that change the drive, in their order, and syncs. Reads go on. Its server reports no room, and takes no blocks that need a page until
 //! there is room. An fdatasync that fails is final, whatever the reason (protocol rule 12).
 
 use std::collections::VecDeque;
