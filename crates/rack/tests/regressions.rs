@@ -19,6 +19,8 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::OneRack, 900_779),
     // Every device fails while a set is down to one member, which notices nothing and rightly waits.
     (PlanKind::OneRack, 902_272),
+    // The same, but it noticed a moment before the checker's time was over.
+    (PlanKind::LateMessages, 126),
 ];
 
 #[test]

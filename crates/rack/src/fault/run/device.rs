@@ -66,6 +66,15 @@ impl Run<'_> {
         self.node_up(self.sim.engine().layout().server(server))
     }
 
+    /// Servers that have noticed that their device failed. None ceases to before the end, so there are as many at most.
+    fn failed_servers(&self) -> usize {
+        let failed = |&i: &u32| {
+            let node = self.sim.engine().layout().server(i);
+            self.sim.server(i).is_some_and(|s| s.status(self.sim.engine().local_time(node)).failed)
+        };
+        (0..self.plan.params.servers).filter(failed).count()
+    }
+
     /// Some set of the volume has fewer members than may acknowledge, and none of them has met a failure.
     fn waits_alone(&self, volume: usize) -> bool {
         let least = self.sim.config().min_copies as usize;
@@ -102,10 +111,15 @@ impl Run<'_> {
             for (kind, op) in ops {
                 let before = told(self);
                 self.submit(client, op, v, kind, false);
-                match self.drain("every device has failed", QUIET_MAX) {
-                    // Devices fail while members come and go: one that is alone and has not noticed waits (rule 4).
-                    Err(Failure::Liveness(_)) if self.waits_alone(v) => return Ok(()),
-                    other => other?,
+                loop {
+                    let noticed = self.failed_servers();
+                    match self.drain("every device has failed", QUIET_MAX) {
+                        // Devices fail while members come and go: one that is alone and has not noticed waits (rule 4).
+                        Err(Failure::Liveness(_)) if self.waits_alone(v) => return Ok(()),
+                        // One that was alone has noticed on the way, perhaps a moment ago: from then on its clients wait.
+                        Err(Failure::Liveness(_)) if self.failed_servers() > noticed => {}
+                        other => break other?,
+                    }
                 }
                 if told(self) == before {
                     return Err(Failure::Unexpected(format!("{kind:?} done though every device has failed")));
