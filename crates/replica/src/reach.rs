@@ -63,8 +63,12 @@ impl Replica {
     pub(crate) fn ask_silent<S: Store>(&mut self, cx: &mut Cx<'_, S>, missing: u64) {
         let patience = self.cfg.timeouts.fill * 2;
         for k in Self::bits(missing) {
-            self.reach.asked[k].get_or_insert(cx.now);
-            if self.reach.again_at[k] <= cx.now {
+            // Only who was asked can be silent: another operation may have asked a moment ago, and was answered.
+            let due = self.reach.again_at[k] <= cx.now;
+            if due || mutant!("replica.reach.unasked") {
+                self.reach.asked[k].get_or_insert(cx.now);
+            }
+            if due {
                 self.reach.again_at[k] = cx.now + self.cfg.timeouts.retransmit;
                 self.ask_epoch(cx, k);
             }

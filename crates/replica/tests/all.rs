@@ -9,5 +9,6 @@ mod heal;
 mod linear;
 mod lost;
 mod memory;
+mod reach;
 mod rules;
 mod single;

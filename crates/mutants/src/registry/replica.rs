@@ -25,6 +25,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.flush.early", "12", ONE, UNITS, "Answers another member's flush before anything is synced.").tested(),
     m("replica.fua.member-acknowledges-early", "12", ONE, UNITS, "A member acknowledges an FUA write before it is durable there.").tested(),
     m("replica.fua.coordinator-not-durable", "12", SINGLE, UNITS, "The coordinator answers an FUA write or flush before it is durable with itself."),
+    m("replica.reach.unasked", "architecture", &[], UNITS, "Takes a member for silent that it has not asked, since another operation asked a moment ago.").tested(),
     m("replica.fence.admit-older", "14", ONE, UNITS, "Admits a mutation of a writer that was fenced."),
     m("replica.fence.retry-older", "14", FEW, UNITS, "Retries a partial write of a writer that was fenced meanwhile.").tested(),
     m("replica.fence.deleted-read", "14", PASSING, UNITS, "Shows a deleted volume, as zeroes when its blocks are gone."),

@@ -1,0 +1,35 @@
+//! Who does not answer, and who only has not finished.
+
+use rackweave_core::msg::{Body, Control, IoRequest, Peer, Role};
+use rackweave_core::{Span, Time};
+
+use crate::single::{One, V};
+
+/// The metadata service would take it out of the view. Its drive may wait for room for minutes.
+#[test]
+fn a_member_that_answers_and_does_not_finish_is_not_reported_as_silent() {
+    let mut o = One::new(Role::Member);
+    let end = Time::ZERO + Span::from_secs(60);
+    o.r.set_lease(end);
+    for _ in 0..2 {
+        o.io(IoRequest::Flush { volume: V });
+        o.now += Span::from_millis(1);
+    }
+    let (mut asked, mut reported) = (0, 0);
+    while o.r.deadline() < end {
+        o.now = o.r.deadline();
+        o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
+        for p in std::mem::take(&mut o.fx.packets) {
+            match p.body {
+                Body::Peer(Peer::ClientsAsk) => {
+                    asked += 1;
+                    o.peer(p.dst.0 - 2, Peer::StaleEpoch);
+                }
+                Body::Control(Control::Silent { .. }) => reported += 1,
+                _ => {}
+            }
+        }
+    }
+    assert!(asked > 1_000, "each is asked again and again: {asked}");
+    assert_eq!(reported, 0, "both answered every time");
+}
