@@ -100,7 +100,7 @@ class Reader(Client):
 
 class Writer(Client):
     rng = random.Random(2)
-    stamp, refused = 1, 0
+    stamp, refused, flushes = 1, 0, 0
     # Small and few until the disk is to be full, so that drives have not grown to their whole size by then.
     sizes, pause = [1, 1, 4, 16], 0.005
 
@@ -135,6 +135,7 @@ class Writer(Client):
             self.model[b] = [self.stamp]
         if self.rng.random() < 0.05:
             self.h.flush()
+            self.flushes += 1
         time.sleep(self.pause)
 
 
@@ -219,13 +220,13 @@ def full_disk():
     while time.monotonic() < begun + 3:
         reader.goes_on()
     s = status()
-    # Leases go on. One whose drive takes nothing may have to leave a view, and is filled when there is room.
+    # Leases go on. The first drive that takes nothing leaves its sets, and is filled when there is room.
     serving = [v["set"] for x in s["servers"] for v in x["vssds"] if v["serving"]]
     assert all(serving.count(x["set"]) >= 2 for x in s["sets"]), f"too few serve: {s['sets']}, {s['rack']['store_error']}"
     if s["processes"]:
         # What the metadata service must write for the set to go on has its space; a new process has none for its incarnation.
         os.kill(next(p["pid"] for p in s["processes"] if p["name"] == "server-2"), signal.SIGKILL)
-        until("the sets go on without it", lambda: all(len(x["members"]) == 2 for x in status()["sets"]))
+        until("the sets go on without it", lambda: all(m["server"] != 2 for x in status()["sets"] for m in x["members"]))
         until("it says why it does not start", lambda: any("server-2/incarnation" in line and "No space left" in line for line in log().splitlines()))
         reader.goes_on(100)
     os.unlink(filler)
@@ -240,6 +241,22 @@ def full_disk():
     said("the metadata service cannot write", DATA, "meta.redb")
     said("the metadata service writes again")
     print(f"    a full disk: {writer.refused - refused} writes refused, {took:.1f} s from there being room to all going on")
+
+
+def one_full_disk():
+    """Only one drive finds no room: its sets go on without it, flushes too, and take it back."""
+    no_room = {"error": "ENOSPC", "files": DRIVES[1:2]}
+    refused = writer.refused
+    control(write=no_room, allocate=no_room)
+    until("the status says which sets go on without it", lambda: "Without it until then: set" in (status()["servers"][1]["drive_fault"] or ""))
+    until("all of them do", lambda: all(len(x["members"]) == 2 for x in status()["sets"]))
+    before, met = writer.flushes, writer.refused
+    writer.goes_on(200)
+    until("flushes end", lambda: writer.flushes > before + 5)
+    assert writer.refused == met, "nobody asks it for room"
+    control()
+    until("it is a member again", lambda: whole(status()))
+    print(f"    one full disk: {met - refused} writes refused before its sets went on without it")
 
 
 def failed_fsync():
@@ -288,6 +305,7 @@ control()
 writer.goes_on(100)
 until("the rack is whole", lambda: whole(status()))
 print(f"    all files full: {writer.refused} writes refused")
+one_full_disk()
 failed_fsync()
 full_disk()
 writer.end()

@@ -93,6 +93,9 @@ pub struct Place {
     /// Its flash takes no more programs: it leaves as soon as `min_copies` others have everything, and is no shadow again. What
     /// it has can be read.
     pub read_only: bool,
+    /// Its drive waits for room on the host's disk, and makes nothing durable: it is left out while `min_copies` others have
+    /// everything.
+    pub no_room: bool,
     /// Others of the view could not reach it, nor it them, though it holds a lease: it is left out until it says that it
     /// does.
     pub unreached: bool,
@@ -103,7 +106,7 @@ pub struct Place {
 impl Place {
     /// It is to be in no further view.
     fn leaves(&self) -> bool {
-        self.leaving || self.unreached || self.read_only
+        self.leaving || self.unreached || self.read_only || (self.no_room && !mutant!("meta.no-room.stays"))
     }
     pub fn new(vssd: VssdId, node: NodeId, slot: u8) -> Place {
         Place {
@@ -116,6 +119,7 @@ impl Place {
             complete_in: None,
             failed: false,
             read_only: false,
+            no_room: false,
             unreached: false,
             worn_out: false,
         }

@@ -83,7 +83,7 @@ impl Meta {
         for p in self.sets.iter_mut().flat_map(|s| &mut s.places).filter(|p| p.node == src) {
             (p.complete_in, p.epoch) =
                 if mutant!("meta.hello.keeps-complete") { (p.complete_in, p.epoch) } else { (None, Epoch(0)) };
-            (p.failed, p.read_only, p.unreached, p.worn_out) = (false, false, false, false);
+            (p.failed, p.read_only, p.no_room, p.unreached, p.worn_out) = (false, false, false, false, false);
         }
         for r in reports {
             self.note(src, r);
@@ -167,10 +167,11 @@ impl Meta {
             return false;
         }
         let complete_in = r.complete.then_some(r.epoch);
-        let news =
-            p.failed != r.failed || p.read_only != r.read_only || p.complete_in != complete_in || p.epoch != r.epoch;
+        let news = (p.failed, p.read_only, p.no_room) != (r.failed, r.read_only, r.no_room)
+            || (p.complete_in, p.epoch) != (complete_in, r.epoch);
         (p.failed, p.complete_in, p.epoch) =
             ((p.failed && !mutant!("meta.failure.forgotten")) || r.failed, complete_in, r.epoch);
+        p.no_room = r.no_room;
         p.read_only |= r.read_only;
         news || r.epoch != s.view.epoch
     }

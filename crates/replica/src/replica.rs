@@ -192,6 +192,7 @@ impl Replica {
             complete: self.complete,
             failed: self.failed,
             read_only: false,
+            no_room: false,
         }
     }
     pub fn stats(&self) -> ReplicaStats {

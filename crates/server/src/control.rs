@@ -45,6 +45,8 @@ pub struct Registration {
     told_failed: Option<u64>,
     /// Serves before this, by the own clock (protocol rule 2).
     pub lease_until: Time,
+    /// Span of the last lease.
+    span: Span,
     /// Number of the service's last message: heartbeats name it, which shows that this life had it.
     told: u64,
 }
@@ -69,6 +71,7 @@ impl Registration {
             sent: VecDeque::new(),
             told_failed: None,
             lease_until: Time::ZERO,
+            span: Span::ZERO,
             told: 0,
         }
     }
@@ -169,7 +172,14 @@ impl Registration {
                 million,
             );
         self.lease_until = self.lease_until.max(until);
+        self.span = span;
         true
+    }
+    /// Whether the drive has waited for room on the host's disk since an instant that is longer ago than a lease: the others of a set
+    /// wait no longer for a member that answers nothing either.
+    pub fn waits_too_long(&self, now: Time, since: Option<Time>) -> bool {
+        let span = self.span;
+        since.is_some_and(|at| span > Span::ZERO && now >= at + span) && !mutant!("server.no-room.never-said")
     }
     /// Whether what is answered with this number said that the drive has failed.
     pub fn knows_failure(&self, sequence: u64) -> bool {
@@ -222,6 +232,18 @@ mod tests {
         }
         let last = sequence(r.message(Time(100), vec![], true));
         assert!(r.knows_failure(last) && !r.knows_failure(before), "the first is forgotten");
+    }
+
+    #[test]
+    fn a_drive_without_room_is_waited_for_as_long_as_a_lease_lasts() {
+        let mut r = Registration::new(7, DriveId(9), false, Span::from_millis(100), 0);
+        let full_at = Some(Time(1_000));
+        assert!(!r.waits_too_long(Time(u64::MAX), full_at), "nobody counts on who never had a lease");
+        r.welcomed(Time(0), 7, Incarnation(2));
+        let beat = sequence(r.message(Time(1), vec![], false));
+        assert!(r.leased(beat, Span::from_nanos(500)));
+        assert!(!r.waits_too_long(Time(1_499), full_at) && r.waits_too_long(Time(1_500), full_at));
+        assert!(!r.waits_too_long(Time(1_500), None), "there is room");
     }
 
     #[test]

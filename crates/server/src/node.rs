@@ -48,6 +48,8 @@ pub struct Server {
     pub(crate) registration: Registration,
     booted: bool,
     pub(crate) failed: bool,
+    /// Since when the host's disk has had no room for the drive's file.
+    host_full_at: Option<Time>,
     pub(crate) drive_refused: Option<DriveProblem>,
     lease_told: bool,
     /// When the driver will call next.
@@ -89,6 +91,7 @@ impl Server {
             fences: Fences::default(),
             booted: false,
             failed: false,
+            host_full_at: None,
             drive_refused: None,
             lease_told: true,
             wake_at: Time::MAX,
@@ -111,11 +114,13 @@ impl Server {
         self.ssd.set_drive(drive);
     }
     /// Whether the host's disk has room for what is written to the drive. Those who wait for room go on when the timer rings.
-    pub fn set_host_room(&mut self, room: bool) {
+    pub fn set_host_room(&mut self, now: Time, room: bool) {
         if self.ssd.host_full() != room {
             return;
         }
         self.ssd.set_host_room(room);
+        self.host_full_at = (!room).then_some(now);
+        self.registration.hurry(now);
         for (i, v) in self.vssds.iter_mut().enumerate() {
             v.disk.freed |= room;
             self.touched |= 1 << i;
@@ -552,7 +557,8 @@ impl Server {
             }
         }
         if self.registration.deadline() <= now {
-            let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(Vssd::report).collect();
+            let no_room = self.registration.waits_too_long(now, self.host_full_at);
+            let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(|v| v.report(no_room)).collect();
             let message = self.registration.message(now, vssds, self.failed);
             self.to_meta(message, fx);
             if self.vssds.iter().any(|v| v.replica.wants_volumes()) {

@@ -119,10 +119,11 @@ impl Vssd {
     pub(crate) fn is_free(&self) -> bool {
         self.cfg.is_free()
     }
-    /// As the metadata service is told.
-    pub(crate) fn report(&self) -> VssdReport {
+    /// As the metadata service is told. `no_room`: the host's disk has had none for too long.
+    pub(crate) fn report(&self, no_room: bool) -> VssdReport {
         let report = self.replica.report();
-        VssdReport { read_only: self.read_only && !report.failed, ..report }
+        let read_only = self.read_only && !report.failed;
+        VssdReport { read_only, no_room: no_room && !read_only && !report.failed, ..report }
     }
     /// Serves reads in the newest view.
     pub(crate) fn readable(&self) -> bool {

@@ -69,23 +69,29 @@ impl Wire for View {
 wire_list!(View, "views", VSSDS_PER_SERVER_MAX, 13);
 impl Wire for VssdReport {
     fn put(&self, w: &mut Writer<'_>) {
-        let VssdReport { vssd, set, epoch, complete, failed, read_only } = *self;
+        let VssdReport { vssd, set, epoch, complete, failed, read_only, no_room } = *self;
         vssd.put(w);
         set.put(w);
         epoch.put(w);
         complete.put(w);
-        w.u8(if failed { 1 } else { u8::from(read_only) * 2 });
+        w.u8(match (failed, read_only, no_room) {
+            (true, ..) => 1,
+            (_, true, _) => 2,
+            (.., true) => 3,
+            _ => 0,
+        });
     }
     fn get(r: &mut Reader<'_>) -> Result<VssdReport, DecodeError> {
         let (vssd, set, epoch, complete) = (Wire::get(r)?, Wire::get(r)?, Wire::get(r)?, Wire::get(r)?);
         let offset = r.offset();
-        let (failed, read_only) = match r.u8()? {
-            0 => (false, false),
-            1 => (true, false),
-            2 => (false, true),
+        let (failed, read_only, no_room) = match r.u8()? {
+            0 => (false, false, false),
+            1 => (true, false, false),
+            2 => (false, true, false),
+            3 => (false, false, true),
             kind => return Err(DecodeError::UnknownKind { what: "vSSD's health", kind, offset }),
         };
-        Ok(VssdReport { vssd, set, epoch, complete, failed, read_only })
+        Ok(VssdReport { vssd, set, epoch, complete, failed, read_only, no_room })
     }
 }
 wire_list!(VssdReport, "vSSD reports", VSSDS_PER_SERVER_MAX, 14);

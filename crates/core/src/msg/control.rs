@@ -61,6 +61,9 @@ pub struct VssdReport {
     pub failed: bool,
     /// It has not failed, but its flash takes no more programs: what it has is read, and copied to others; it is to leave.
     pub read_only: bool,
+    /// Its drive has waited for room on the host's disk for longer than a lease: it makes nothing durable, and is left out until
+    /// there is room.
+    pub no_room: bool,
 }
 
 /// Durable records of a vSSD that its drive lost (protocol rule 29): spare areas, checkpoints without them, range records. What

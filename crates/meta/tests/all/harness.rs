@@ -44,6 +44,7 @@ pub struct Scripted {
     pub volumes: LiveVolumes,
     pub failed: bool,
     pub read_only: bool,
+    pub no_room: bool,
     pub drive: DriveId,
     pub losses: Vec<VssdLoss>,
     pub table: DriveTable,
@@ -90,6 +91,7 @@ impl Rack {
             volumes: LiveVolumes::default(),
             failed: false,
             read_only: false,
+            no_room: false,
             drive: DriveId(0x100 + i as u64),
             losses: Vec::new(),
             table: DriveTable::default(),
@@ -233,6 +235,7 @@ impl Rack {
             complete: s.complete,
             failed: s.failed,
             read_only: s.read_only,
+            no_room: s.no_room,
         }]
     }
 

@@ -4,5 +4,6 @@ mod codec;
 mod harness;
 mod kept;
 mod membership;
+mod no_room;
 mod restart;
 mod volumes;

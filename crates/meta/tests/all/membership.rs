@@ -70,6 +70,7 @@ fn a_restarted_server_is_a_shadow_until_complete_in_the_current_epoch() {
         complete: true,
         failed: false,
         read_only: false,
+        no_room: false,
     };
     r.control(s.node, s.incarnation, 0, Control::Heartbeat { sequence: 1, vssds: vec![stale] });
     assert_eq!(r.roles(), "MSM");
@@ -92,6 +93,7 @@ fn heartbeats_of_an_earlier_life_renew_nothing() {
         complete: false,
         failed: false,
         read_only: false,
+        no_room: false,
     }];
     r.control(old.node, old.incarnation, 0, Control::Heartbeat { sequence: 1, vssds });
     assert_eq!(r.servers[0].leased_at, None);

@@ -44,7 +44,7 @@ pub trait Nodes {
     /// What drive the server of this device has; called before it begins.
     fn set_drive(&mut self, _server: u32, _drive: DriveId) {}
     /// Whether the host's disk has room for what is written to the drive of the server here.
-    fn set_host_room(&mut self, _server: u32, _room: bool) {}
+    fn set_host_room(&mut self, _now: Time, _server: u32, _room: bool) {}
     /// Whether the metadata service here may write down what changes, or why not.
     fn set_store_full(&mut self, _why: Option<&str>) {}
     /// Whether a node that ended may begin again, before its device is opened.

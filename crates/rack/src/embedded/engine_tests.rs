@@ -32,7 +32,7 @@ impl Nodes for Scripted {
     fn count(&self) -> u32 {
         1
     }
-    fn set_host_room(&mut self, server: u32, room: bool) {
+    fn set_host_room(&mut self, _: Time, server: u32, room: bool) {
         assert_eq!(server, 0);
         self.room.borrow_mut().push(room);
     }

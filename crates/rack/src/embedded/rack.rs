@@ -250,9 +250,9 @@ impl Nodes for RackNodes {
         }
     }
 
-    fn set_host_room(&mut self, server: u32, room: bool) {
+    fn set_host_room(&mut self, now: Time, server: u32, room: bool) {
         if let Some(s) = self.servers.get_mut(server as usize).and_then(Option::as_mut) {
-            s.set_host_room(room);
+            s.set_host_room(now, room);
         }
     }
 

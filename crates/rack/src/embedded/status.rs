@@ -135,13 +135,17 @@ pub struct View<'a> {
 
 impl View<'_> {
     pub fn status<N: Nodes + Describe, F: FileIo, M: MetaStore>(&self, now: Time, engine: &Engine<N, F, M>) -> Status {
-        let servers = self.rack.servers.iter().map(|s| Server {
-            server: Layout::server_number(s.node),
-            alive: s.alive,
-            ssds: s.ssds.iter().map(|i| i.0).collect(),
-            vssds: engine.nodes.vssds(s.node, now),
-            refused: engine.nodes.refused(s.node, now),
-            drive_fault: engine.drive_fault(Layout::server_number(s.node)).map(|f| self.facts.words_of(s.node, f)),
+        let servers = self.rack.servers.iter().map(|s| {
+            let (server, vssds) = (Layout::server_number(s.node), engine.nodes.vssds(s.node, now));
+            let fault = engine.drive_fault(server);
+            Server {
+                server,
+                alive: s.alive,
+                ssds: s.ssds.iter().map(|i| i.0).collect(),
+                refused: engine.nodes.refused(s.node, now),
+                drive_fault: fault.map(|f| self.facts.words_of(s.node, f) + &left_out(f, &vssds)),
+                vssds,
+            }
         });
         let alive = |node| self.rack.servers.iter().any(|s| s.node == node && s.alive);
         let serving = |s: &SetStatus| s.members.iter().filter(|m| m.role == Role::Member && alive(m.server)).count();
@@ -203,6 +207,15 @@ impl View<'_> {
             network: self.counted.clone(),
             keys: self.keys.clone(),
         })
+    }
+}
+
+/// Which sets go on without a drive that waits for room.
+fn left_out(fault: HostFault, vssds: &[Vssd]) -> String {
+    let sets: Vec<String> = vssds.iter().filter(|v| v.role == "none").map(|v| v.set.to_string()).collect();
+    match fault {
+        HostFault::NoRoom if !sets.is_empty() => format!(". Without it until then: set {}", sets.join(", ")),
+        HostFault::NoRoom | HostFault::Failed { .. } => String::new(),
     }
 }
 
@@ -552,6 +565,15 @@ mod tests {
             }],
             ..Status::default()
         }
+    }
+
+    #[test]
+    fn a_drive_without_room_names_the_sets_that_go_on_without_it() {
+        let of = |set, role: &str| Vssd { set, role: role.into(), ..Vssd::default() };
+        let vssds = [of(3, "none"), of(4, "member"), of(5, "none"), of(6, "shadow")];
+        assert_eq!(left_out(HostFault::NoRoom, &vssds), ". Without it until then: set 3, 5");
+        assert_eq!(left_out(HostFault::NoRoom, &vssds[1..2]), "");
+        assert_eq!(left_out(HostFault::Failed { os_error: 5 }, &vssds), "");
     }
 
     #[test]

@@ -305,7 +305,9 @@ impl Draw {
         self.list(5, |d| {
             let (vssd, set, epoch) = (VssdId(d.u32()), SetId(d.u32()), Epoch(d.u32()));
             let (complete, failed) = (d.bool(), d.bool());
-            VssdReport { vssd, set, epoch, complete, failed, read_only: !failed && d.bool() }
+            let read_only = !failed && d.bool();
+            let no_room = !failed && !read_only && d.bool();
+            VssdReport { vssd, set, epoch, complete, failed, read_only, no_room }
         })
     }
     fn role(&mut self) -> Role {

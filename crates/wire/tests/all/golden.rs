@@ -66,7 +66,8 @@ fn controls() -> Vec<(&'static str, Control)> {
         incarnation,
         volumes: LiveVolumes { first_unused: VolumeId(first_unused), writers: writers.into() },
     };
-    let report = VssdReport { vssd: VssdId(0x11), set, epoch, complete: true, failed: false, read_only: true };
+    let report =
+        VssdReport { vssd: VssdId(0x11), set, epoch, complete: true, failed: false, read_only: true, no_room: false };
     let refused = RequestError::ServerUnfit { server: NodeId(3), why: "full".into() };
     vec![
         ("control_vssds", Control::Vssds { plan: 0x0102_0304_0506_0708, incarnation, vssds: vec![place] }),

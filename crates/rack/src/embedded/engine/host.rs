@@ -2,7 +2,7 @@
 //!
 //! A command that finds no room on the host's disk is kept, and tried again as it was, every [`ROOM_RETRY`]; so are those after it
 //! that change the drive, in their order, and syncs. Reads go on. Its server reports no room, and takes no blocks that need a page until
-//! there is room. An fdatasync that fails is final, whatever the reason (protocol rule 12).
+//! there is room. If that takes longer than a lease, its sets go on without it, where enough others are left. An fdatasync that fails is final, whatever the reason (protocol rule 12).
 
 use std::collections::VecDeque;
 use std::io;
@@ -117,15 +117,15 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         let host = &mut self.devices[place].host;
         host.retry_at = host.retry_at.min(now + ROOM_RETRY);
         if host.fault.is_none() {
-            self.set_host_fault(place, node, Some(HostFault::NoRoom));
+            self.set_host_fault(now, place, node, Some(HostFault::NoRoom));
         }
     }
 
-    fn set_host_fault(&mut self, place: usize, node: NodeId, fault: Option<HostFault>) {
+    fn set_host_fault(&mut self, now: Time, place: usize, node: NodeId, fault: Option<HostFault>) {
         self.devices[place].host.fault = fault;
         let server = self.first_ssd + place as u32;
         self.host_news.push((server, fault));
-        self.nodes.set_host_room(server, fault.is_none());
+        self.nodes.set_host_room(now, server, fault.is_none());
         self.queue.push_back((node, Event::Timer));
     }
 
@@ -151,7 +151,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             self.start_syncs(now);
             let host = &self.devices[place].host;
             if let (Some(node), Some(HostFault::NoRoom), Time::MAX) = (node, host.fault, host.retry_at) {
-                self.set_host_fault(place, node, None);
+                self.set_host_fault(now, place, node, None);
             }
         }
     }
