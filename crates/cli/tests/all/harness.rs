@@ -88,6 +88,10 @@ impl Rack {
         Rack::launch_in(dir, ssd, &[])
     }
 
+    pub fn sized_with(dir: Temp, ssd: &str, extra: &[&str]) -> Rack {
+        Rack::launch_in(dir, ssd, extra)
+    }
+
     fn launch_in(dir: Temp, ssd: &str, extra: &[&str]) -> Rack {
         Rack::launch_by(dir, ssd, extra, |c| c)
     }
