@@ -47,6 +47,79 @@ fn flipped_bytes_are_found_by_their_checksum_and_healed_by_a_replica() {
     assert!(r.count("BlockHealed") > 0);
 }
 
+/// Two drives lose some blocks, the third is replaced (protocol rule 29).
+#[test]
+fn what_two_drives_lost_and_a_third_never_had_is_an_error_and_listed_and_never_zeroes() {
+    const ALL: u64 = 1_000;
+    let dir = Temp::new();
+    let config = dir.path("three.toml");
+    std::fs::write(&config, "version = 1\nservers = 3\nreplicas = 3\n").expect("write");
+    let config = config.display().to_string();
+    let mut r = Rack::on(dir, &["--config", &config]);
+    r.volume("v", "64M");
+    let mut c = r.connect("v");
+    for b in 0..ALL {
+        c.write(b * 4096, &pattern(b, 1));
+    }
+    c.flush();
+    drop(c);
+    r.stop();
+    // Of the first 450 blocks 300 on both drives, and others on one of them.
+    let on_both = |b: u64| b < 450 && b % 3 != 2;
+    let hit = |drive: usize, b: u64| on_both(b) || (b < 900 && b % 5 == drive as u64);
+    for drive in 0..2 {
+        let path = r.data().join(format!("ssd-{drive}.rwk"));
+        let contents = std::fs::read(&path).expect("read");
+        for b in (0..ALL).filter(|b| hit(drive, *b)) {
+            let at = places(&contents, b, 1);
+            assert!(!at.is_empty(), "block {b} is on drive {drive}");
+            at.into_iter().for_each(|at| flip_byte(&path, at + 4000));
+        }
+    }
+    std::fs::remove_file(r.data().join("ssd-2.rwk")).expect("removed");
+    r.again_with(&["--replace-ssd", "2"]);
+    let mut c = r.connect("v");
+    let mut failed = Vec::new();
+    for b in 0..ALL {
+        match c.try_read(b * 4096, 4096) {
+            Ok(got) => assert!(got == pattern(b, 1), "block {b} is other than what was flushed"),
+            Err(e) => {
+                assert_eq!(e, 5, "block {b}: EIO");
+                failed.push(b);
+            }
+        }
+    }
+    let lost: Vec<u64> = (0..ALL).filter(|b| on_both(*b)).collect();
+    assert_eq!((failed.len(), &failed), (300, &lost), "what one drive has is read");
+    let listed = |r: &Rack| -> Vec<u64> {
+        let l: serde_json::Value = serde_json::from_str(&r.ok(&["volume", "lost", "v", "--json"])).expect("JSON");
+        assert_eq!(l["unnamed"], 0, "{l}");
+        let extents = l["extents"].as_array().expect("extents").iter();
+        let of = |e: &serde_json::Value| (e["offset"].as_u64().expect("bytes"), e["bytes"].as_u64().expect("bytes"));
+        extents.map(of).flat_map(|(at, len)| at / 4096..(at + len) / 4096).collect()
+    };
+    // When the new drive is whole: it marks what neither of the others could give it.
+    wait_for("all are listed", || listed(&r) == lost);
+    // What is written anew is lost no more, also after a start.
+    for &b in &lost[..100] {
+        c.write(b * 4096, &pattern(b, 2));
+    }
+    c.flush();
+    drop(c);
+    assert_eq!(listed(&r), lost[100..]);
+    r.stop();
+    r.again();
+    assert_eq!(listed(&r), lost[100..]);
+    let mut c = r.connect("v");
+    for b in 0..ALL {
+        match lost.binary_search(&b) {
+            Ok(at) if at < 100 => assert!(c.read(b * 4096, 4096) == pattern(b, 2), "block {b}"),
+            Ok(_) => assert_eq!(c.try_read(b * 4096, 4096), Err(5), "block {b}"),
+            Err(_) => assert!(c.read(b * 4096, 4096) == pattern(b, 1), "block {b}"),
+        }
+    }
+}
+
 #[test]
 fn a_scrub_under_writes_finds_nothing_in_a_healthy_rack() {
     let dir = Temp::new();

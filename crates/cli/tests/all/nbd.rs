@@ -79,6 +79,10 @@ impl Client {
     pub fn read(&mut self, offset: u64, len: u32) -> Vec<u8> {
         self.command(READ, 0, offset, len, &[], len as usize).expect("read")
     }
+    /// The data, or the error number.
+    pub fn try_read(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, u32> {
+        self.command(READ, 0, offset, len, &[], len as usize)
+    }
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         self.command(WRITE, 0, offset, data.len() as u32, data, 0).expect("write");
     }
