@@ -1,5 +1,5 @@
 //! `rackweave`: the command. Exit status 0: done; 1: it failed, and standard error says why; 2: the command line is
-//! wrong.
+//! wrong; 3: a node is refused, as it will be again until what standard error names is put right.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "the outermost program: files, time, threads")]
 
 mod args;
@@ -61,7 +61,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match &cli.command {
         Cmd::Up(a) => up::up(&data()?, a)?,
         Cmd::Convert { dir } => up::convert(dir)?,
-        Cmd::Node { node } => up::node(&data()?, node)?,
+        Cmd::Node { node } => return up::node(&data()?, node),
         Cmd::Keys { command } => keys(data, command)?,
         Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,
         Cmd::Vssd { file, command } => vssd::vssd(file, command)?,

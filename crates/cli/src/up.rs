@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::process::ExitCode;
 
 use rackweave_device::convert::Outcome;
 use rackweave_rack::config::TimingConfig;
@@ -85,7 +86,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
     Ok(())
 }
 
-pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
+pub fn node(data: &Path, a: &Node) -> Result<ExitCode, Failure> {
     let (config, name) = match a {
         Node::Meta(c) => (c, NodeName::Meta),
         Node::Switch { config, .. } => (config, NodeName::Switch),
@@ -103,7 +104,7 @@ pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
     let (supervised, config, pcap) = (config.supervised, config.config.clone(), config.pcap.clone());
     let replace_ssd = matches!(a, Node::Server { replace_ssd: true, .. });
     let options = NodeOptions { data: data.into(), config, name, data_plane, nbd, http, pcap, replace_ssd, supervised };
-    node::run(&options, move |facts| {
+    let run = node::run(&options, move |facts| {
         if supervised {
             return;
         }
@@ -111,8 +112,14 @@ pub fn node(data: &Path, a: &Node) -> Result<(), Failure> {
         let (name, address) = facts.node.clone().unwrap_or_default();
         let _ = writeln!(out, "{name} on {address}");
         let _ = print(&mut out, facts).and_then(|()| out.flush());
-    })?;
-    Ok(())
+    });
+    match run {
+        Err(e) if e.is_refusal() => {
+            let _ = writeln!(std::io::stderr(), "rackweave: {e}");
+            Ok(ExitCode::from(node::REFUSED as u8))
+        }
+        done => done.map(|()| ExitCode::SUCCESS).map_err(Into::into),
+    }
 }
 
 fn kind(d: DataPlane) -> DataPlaneKind {

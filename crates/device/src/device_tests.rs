@@ -478,7 +478,7 @@ fn other_versions_files_and_shapes_are_refused() {
     f.0.borrow_mut().flip(40, 3);
     assert!(matches!(FileSsd::open(f.clone(), SsdId(3), SHAPE), Err(OpenError::Damaged)));
     f.0.borrow_mut().flip(40, 3);
-    assert!(matches!(FileSsd::open(f.clone(), SsdId(4), SHAPE), Err(OpenError::Shape { .. })));
+    assert!(matches!(FileSsd::open(f.clone(), SsdId(4), SHAPE), Err(OpenError::Place { .. })));
     f.0.borrow_mut().flip(0, 3);
     assert!(matches!(FileSsd::open(f.clone(), SsdId(3), SHAPE), Err(OpenError::Foreign)));
 }

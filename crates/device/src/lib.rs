@@ -77,6 +77,10 @@ pub enum OpenError {
     NoState,
     #[error("the device file is {found:?} of device {found_ssd}, configured is {wanted:?} of device {wanted_ssd}")]
     Shape { found: Shape, found_ssd: u32, wanted: Shape, wanted_ssd: u32 },
+    #[error(
+        "the drive is device {found}, and lies in the place of device {wanted}: put each drive's own file in its place"
+    )]
+    Place { found: SsdId, wanted: SsdId },
     #[error("the drive was made as {found}; it cannot be opened as {wanted}")]
     Made { found: Made, wanted: Made },
     #[error(
@@ -282,6 +286,9 @@ impl<F: FileIo> FileSsd<F> {
             // A drive of before has no room for the table: it is named first, since nothing else would help.
             if h.version == PLAIN_VERSION && made.is_none() && h.made.is_none() {
                 return Err(OpenError::Unconverted);
+            }
+            if h.shape == self.shape {
+                return Err(OpenError::Place { found: SsdId(h.ssd), wanted: ssd });
             }
             return Err(OpenError::Shape { found: h.shape, found_ssd: h.ssd, wanted: self.shape, wanted_ssd: ssd.0 });
         }

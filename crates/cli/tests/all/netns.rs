@@ -13,7 +13,7 @@ use crate::nbd::{Client, pattern};
 
 const BLOCKS: u64 = 64;
 
-fn skip(name: &str) -> bool {
+pub fn skip(name: &str) -> bool {
     let missing = KernelSwitch::unavailable().or_else(|| match Namespace::new() {
         Err(e) => Some(format!("no network namespaces: {e}")),
         Ok(n) => ["ip -V", "ethtool --version"].into_iter().find_map(|tool| n.sh(tool).err().map(|e| e.to_string())),

@@ -357,7 +357,7 @@ fn a_server_refuses_to_serve_with_another_rack_s_drive() {
     wait_for("the server knows", || server.try_wait().expect("waits").is_some());
     let o = server.wait_with_output().expect("ended");
     let e = text(&o.stderr);
-    assert_eq!(o.status.code(), Some(1), "{e}");
+    assert_eq!(o.status.code(), Some(3), "{e}");
     assert!(e.contains(&own) && e.contains(&foreign), "{e}");
     assert!(same(), "not a byte of it is changed");
     signal(meta.id() as i32, libc::SIGTERM);

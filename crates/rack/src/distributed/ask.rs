@@ -134,6 +134,7 @@ fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
         }
     }
     if let Way::Data(data) = way {
+        say_refused(&mut whole, data);
         // Also those whose end does not run now.
         whole.rack.links_cut.extend(links::listed(data, all));
         whole.rack.links_cut.sort();
@@ -141,6 +142,18 @@ fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
     }
     whole.rack.data = way.place().display().to_string();
     Ok(whole)
+}
+
+/// Servers that were refused and do not run: why.
+fn say_refused(whole: &mut Status, data: &Path) {
+    for p in whole.processes.iter_mut().filter(|p| p.error.is_some()) {
+        let Ok(NodeName::Server(server)) = p.name.parse() else { continue };
+        let Some(why) = super::held::why_refused(data, server) else { continue };
+        p.error = Some("it was refused, and does not run".into());
+        if let Some(s) = whole.servers.iter_mut().find(|s| s.server == server) {
+            s.drive_fault = Some(format!("refused: {why}. Then: rackweave server start {server}"));
+        }
+    }
 }
 
 fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {

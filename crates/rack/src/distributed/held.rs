@@ -1,5 +1,6 @@
-//! Servers of a rack in several processes that were killed on purpose: a file in the data directory, `server-N.down`, says
-//! that who starts the processes leaves this one out.
+//! Servers of a rack in several processes that were killed on purpose, or refused: a file in the data directory, `server-N.down`,
+//! says that who starts the processes leaves this one out, and why it was refused. With `server start` it becomes
+//! `server-N.starting`, which is gone when the metadata service has taken the server in.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,9 +14,32 @@ use crate::hosts::NodeName;
 
 /// A server that does not say who it is by then hangs, and is not ended here.
 const PID_WAIT: Duration = Duration::from_secs(5);
+/// For so long it is waited whether a server that starts is taken in or refused.
+const START_WAIT: Duration = Duration::from_secs(10);
+const START_LOOK: Duration = Duration::from_millis(20);
 
 fn marker(data: &Path, server: u32) -> PathBuf {
     data.join(format!("{}.down", NodeName::Server(server)))
+}
+fn starting(data: &Path, server: u32) -> PathBuf {
+    data.join(format!("{}.starting", NodeName::Server(server)))
+}
+
+/// The server is refused, and is not started again before somebody says so.
+pub(super) fn refuse(data: &Path, server: u32, why: &str) -> io::Result<()> {
+    let path = marker(data, server);
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    crate::embedded::datadir::write_durably(data, name, why.as_bytes())?;
+    taken_in(data, server);
+    Ok(())
+}
+/// Why it was refused, if so.
+pub(super) fn why_refused(data: &Path, server: u32) -> Option<String> {
+    std::fs::read_to_string(marker(data, server)).ok().filter(|why| !why.is_empty())
+}
+/// Nobody needs to wait any more for a server that starts.
+pub(super) fn taken_in(data: &Path, server: u32) {
+    let _ = std::fs::remove_file(starting(data, server));
 }
 
 /// Whether this node is not to be started now.
@@ -26,6 +50,7 @@ pub(super) fn is_held(data: &Path, name: NodeName) -> bool {
 /// Lets it be started. A file that cannot be removed says so when the server does not start.
 pub(super) fn release(data: &Path, server: u32) {
     let _ = std::fs::remove_file(marker(data, server));
+    taken_in(data, server);
 }
 
 /// The data directory, and whether the server is one of the rack's.
@@ -102,13 +127,27 @@ fn removed(way: &Way, server: u32) -> bool {
     }
 }
 
+/// Who starts the processes notices within a moment.
+#[allow(clippy::disallowed_methods, reason = "a command: it waits for other processes")]
+fn wait_until_taken_in(data: &Path, server: u32) -> Answer {
+    let end = std::time::Instant::now() + START_WAIT;
+    while starting(data, server).exists() && std::time::Instant::now() < end {
+        std::thread::sleep(START_LOOK);
+    }
+    match why_refused(data, server) {
+        Some(why) => Answer::Error { message: format!("server {server} is refused: {why}") },
+        None => Answer::Done,
+    }
+}
+
 /// `server start` of a rack in several processes.
 pub(super) fn let_server_start(way: &Way, server: u32) -> Result<Answer, AskError> {
     Ok(match place(way, server) {
         Ok(_) if removed(way, server) => Answer::Error { message: BuildError::Removed { server }.to_string() },
         Ok(data) if is_held(data, NodeName::Server(server)) => {
-            release(data, server);
-            Answer::Done
+            let begun = std::fs::rename(marker(data, server), starting(data, server));
+            begun.map_err(|error| AskError::Io { data: data.into(), error })?;
+            wait_until_taken_in(data, server)
         }
         Ok(_) => Answer::Error { message: format!("server {server} is running") },
         Err(message) => Answer::Error { message },

@@ -27,6 +27,9 @@ use crate::hosts::{HostsSection, NodeName};
 use crate::switching::DataPlaneKind;
 use rackweave_device::{FileSsd, OpenError, OsFile};
 
+/// Exit status of a node's process that is refused ([`UpError::is_refusal`]): who starts it leaves it until somebody has put that right.
+pub const REFUSED: i32 = 3;
+
 /// What the user asked for.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {

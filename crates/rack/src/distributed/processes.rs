@@ -18,6 +18,7 @@ use rackweave_dataplane::netns::enter;
 use super::held::is_held;
 pub(super) use super::held::{hold_server, let_server_start};
 use super::namespaces::Namespaces;
+use super::node::REFUSED;
 use super::watch::{SILENT, SILENT_MAX, Watch};
 use super::{DistributedError, addresses, ask, key, node, refuse_together};
 use crate::config::RackConfig;
@@ -56,7 +57,7 @@ const STOP_WAIT: Span = Span::from_secs(15);
 /// A process of the run before that still ends.
 const LEFT_OVER_WAIT: Span = Span::from_secs(5);
 /// Bytes kept of a node's last line.
-const LINE_MAX: usize = 400;
+const LINE_MAX: usize = 800;
 /// How often the metadata service is told that a server has ended, if it does not answer within [`READY_WAIT`].
 const TELL_TRIES: usize = 5;
 
@@ -142,6 +143,8 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     check(&dir, &cfg, &config, &names, namespaces.is_none())?;
     replaced(&dir, &cfg, &options.replace_ssd)?;
     same_as_made(&dir, &cfg)?;
+    let store = dir.file(&NodeName::Meta.to_string()).join(up::STORE_FILE);
+    up::store_is_there(&store, (0..cfg.servers).map(|i| device_of(dir.path(), i)))?;
     (0..cfg.servers).for_each(|i| super::held::release(dir.path(), i));
     super::links::mend_all(dir.path());
     let poll = Poll::new()?;
@@ -509,6 +512,16 @@ impl Processes {
                 let _ = writeln!(io::stderr(), "rackweave: {name} was killed, and waits for `server start`");
                 continue;
             }
+            if let (NodeName::Server(server), Some(REFUSED)) = (name, status.code())
+                && super::held::refuse(&self.data, server, &last).is_ok()
+            {
+                (self.nodes[i].again, self.nodes[i].delay) = (now + HELD_LOOK, RESTART);
+                let _ = writeln!(
+                    io::stderr(),
+                    "rackweave: {name} is refused, and waits for `server start {server}`: {last}"
+                );
+                continue;
+            }
             let delay = self.nodes[i].again.since(now);
             let last = if last.is_empty() { last } else { format!(": {last}") };
             let _ = writeln!(io::stderr(), "rackweave: {name} ended ({status}){last}; started again in {delay}");
@@ -522,6 +535,10 @@ impl Processes {
         if !watch.hear(now) {
             self.poll.remove(watch.as_raw_fd())?;
             watch.closed();
+        }
+        let incarnation = watch.incarnation;
+        if let (NodeName::Server(server), 1..) = (self.nodes[i].name, incarnation) {
+            super::held::taken_in(&self.data, server);
         }
         Ok(())
     }

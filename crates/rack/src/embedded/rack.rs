@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rackweave_block::VolumeClient;
 use rackweave_core::msg::Role;
-use rackweave_core::msg::control::{DriveRefusal, DriveTable};
+use rackweave_core::msg::control::DriveTable;
 use rackweave_core::{BLOCK, DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
 use rackweave_dataplane::Own;
 use rackweave_flash::Profile;
@@ -127,8 +127,9 @@ impl RackNodes {
     ///
     /// # Errors
     /// How it differs from what is known of it.
-    pub fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveRefusal> {
-        self.meta.as_ref().map_or(Ok(()), |m| m.check_drive(self.layout.server(server), drive, table))
+    pub fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
+        let known = |m: &Meta| m.check_drive(self.layout.server(server), drive, table);
+        Ok(self.meta.as_ref().map_or(Ok(()), known)?)
     }
     /// Puts the switch's tables into the kernel, if it runs here.
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
@@ -305,6 +306,15 @@ impl Describe for RackNodes {
     }
     fn drive_problem(&self) -> Option<DriveProblem> {
         self.servers.iter().flatten().find_map(Server::drive_refused)
+    }
+    fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
+        self.check_drive(server, drive, table)
+    }
+    fn drive_refused(&self, server: u32) -> Option<DriveProblem> {
+        self.server(server as usize).and_then(Server::drive_refused)
+    }
+    fn taken_in(&self, server: u32) -> Option<bool> {
+        self.server(server as usize).and_then(Server::admitted)
     }
     fn rack(&self) -> Option<RackId> {
         self.servers.iter().flatten().next().and_then(Server::rack)

@@ -171,6 +171,10 @@ pub struct Serve<N, F, M> {
     beat: Option<Beat>,
     /// Servers that begin again when their devices' last syncs have ended, and who asked.
     starting: Vec<(u32, Place)>,
+    /// Those that have begun: who asked is answered when the metadata service has taken them in, refuses them, or at this time.
+    begun: Vec<(u32, Place, Time)>,
+    /// Those that were refused, and why, until they begin again.
+    refused_servers: BTreeMap<u32, String>,
 }
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
@@ -234,6 +238,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             keep: None,
             beat: None,
             starting: Vec::new(),
+            begun: Vec::new(),
+            refused_servers: BTreeMap::new(),
         })
     }
 
@@ -301,6 +307,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             if self.admitted.is_some() {
                 self.look_whether_admitted()?;
             }
+            self.look_at_begun(now);
             self.start_syncs()?;
             self.say_host_news();
             // What was answered took until now, not until the turn began.
@@ -352,6 +359,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         }
         if let Some(beat) = &self.beat {
             until = until.min(beat.deadline());
+        }
+        if let Some(first) = self.begun.iter().map(|b| b.2).min() {
+            until = until.min(first);
         }
         until.since(now)
     }

@@ -1,10 +1,12 @@
 //! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use rackweave_core::msg::Role;
+use rackweave_core::msg::control::DriveTable;
 use rackweave_core::request::{MemberStatus, RackStatus, SetStatus, VolumeInfo, WearStatus};
-use rackweave_core::{Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
+use rackweave_core::{DriveId, Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_server::DriveProblem;
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
@@ -37,6 +39,18 @@ pub trait Describe {
     /// Why the drive of a server here is not used.
     fn drive_problem(&self) -> Option<DriveProblem> {
         None
+    }
+    /// Why the drive of this server, which runs here, is not used.
+    fn drive_refused(&self, _server: u32) -> Option<DriveProblem> {
+        None
+    }
+    /// Whether the server may have this drive, as the metadata service knows that runs here.
+    fn check_drive(&self, _server: u32, _drive: DriveId, _table: &DriveTable) -> Result<(), DriveProblem> {
+        Ok(())
+    }
+    /// Whether the metadata service has taken in the server that runs here, once it has said so.
+    fn taken_in(&self, _server: u32) -> Option<bool> {
+        Some(true)
     }
     /// Whose rack it is, as the server that runs here alone was told.
     fn rack(&self) -> Option<RackId> {
@@ -118,6 +132,8 @@ const TWINS_SHOWN: Span = Span::from_secs(15);
 pub struct View<'a> {
     pub now: Time,
     pub facts: &'a Facts,
+    /// Servers that were refused, and why.
+    pub refused: &'a BTreeMap<u32, String>,
     pub uptime: Span,
     pub standstill: Span,
     pub connections: u64,
@@ -134,6 +150,10 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
+    fn refused(&self, server: u32) -> Option<String> {
+        let why = self.refused.get(&server)?;
+        Some(format!("refused: {why}. Then: rackweave server start {server}"))
+    }
     pub fn status<N: Nodes + Describe, F: FileIo, M: MetaStore>(&self, now: Time, engine: &Engine<N, F, M>) -> Status {
         let servers = self.rack.servers.iter().map(|s| {
             let (server, vssds) = (Layout::server_number(s.node), engine.nodes.vssds(s.node, now));
@@ -143,7 +163,9 @@ impl View<'_> {
                 alive: s.alive,
                 ssds: s.ssds.iter().map(|i| i.0).collect(),
                 refused: engine.nodes.refused(s.node, now),
-                drive_fault: fault.map(|f| self.facts.words_of(s.node, f) + &left_out(f, &vssds)),
+                drive_fault: fault
+                    .map(|f| self.facts.words_of(s.node, f) + &left_out(f, &vssds))
+                    .or_else(|| self.refused(server)),
                 vssds,
             }
         });

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::msg::control::DriveTable;
 use rackweave_core::{DriveId, RackId, SsdId};
 
 use super::control::{SOCKET, short_path};
@@ -100,6 +101,11 @@ pub enum UpError {
     AllReplaced { replaced: usize, replicas: u32 },
     #[error("{path}: {error}")]
     Store { path: PathBuf, error: StoreError },
+    #[error(
+        "{path} is missing, but {drive} is of rack {rack}, which has run: put it back. Without the metadata service's store nothing \
+         tells which volumes there are"
+    )]
+    StoreMissing { path: PathBuf, drive: PathBuf, rack: RackId },
     #[error(transparent)]
     Nodes(#[from] crate::build::BuildError),
     #[error(transparent)]
@@ -114,6 +120,22 @@ pub enum UpError {
     Close { ssd: SsdId, error: DeviceError },
 }
 
+impl UpError {
+    /// A further start would end in the same way: what the node finds is not what it is to have, and somebody has to put it right.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            UpError::Device { error, .. } => !matches!(error, OpenError::Io(_)),
+            UpError::Fixed { .. }
+            | UpError::Drive { .. }
+            | UpError::DeviceMissing { .. }
+            | UpError::DeviceInPlace { .. }
+            | UpError::DeviceLost { .. }
+            | UpError::StoreMissing { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// Runs a rack until SIGINT or SIGTERM; `ready` is called once, when it serves.
 pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(), UpError> {
     // Before anything that may start a thread.
@@ -122,6 +144,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let dir = DataDir::open(&options.data)?;
     let data = std::path::absolute(dir.path())?;
     let cfg = configure(&dir, options, refuse)?;
+    store_is_there(&dir.file(STORE_FILE), (0..cfg.servers_max()).map(|i| device_path(&dir, i)))?;
     let (mut store, saved, rack) = store(&dir)?;
     same_as_made(&dir, &mut store, &cfg)?;
     match options.replace_ssd.first() {
@@ -136,7 +159,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
         let path = device_path(&dir, server);
         let table = drive_table(ssd, &crate::build::profile(&cfg)?.geometry).map_err(|e| drive_error(&path, e))?;
         let known = table.map_or(Ok(()), |t| nodes.check_drive(server, ssd.drive_id(), &t.told()));
-        known.map_err(|error| UpError::Drive { path, error: error.into() })?;
+        known.map_err(|error| UpError::Drive { path, error })?;
     }
     if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
         return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
@@ -156,7 +179,14 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let (data, of) = (options.data.clone(), cfg.clone());
     serve.keep_policy_by(Box::new(move |p| keep_policy(&data, CONFIG_FILE, p).map_err(|e| e.to_string())));
     serve.reopen_by(Box::new(move |i| {
-        open_device(&paths[i as usize], i, shape, &of, Some(rack)).map_err(|e| e.to_string())
+        let path = &paths[i as usize];
+        let open = || -> Result<_, UpError> {
+            let mut ssd = open_device(path, i, shape, &of, Some(rack))?;
+            let table = drive_table(&mut ssd, &crate::build::profile(&of)?.geometry);
+            let table = table.map_err(|e| drive_error(path, e))?;
+            Ok((ssd, table.map_or_else(DriveTable::default, |t| t.told())))
+        };
+        open().map_err(|e| e.to_string())
     }));
     serve.when_ready(cfg.min_copies as usize, Box::new(ready));
     serve.run()?;
@@ -179,6 +209,20 @@ pub(crate) fn store(dir: &DataDir) -> Result<(Store, Saved, RackId), UpError> {
         Ok((store, saved, rack))
     };
     opened().map_err(|error| UpError::Store { path: path.clone(), error })
+}
+
+/// Drives that bear a rack's identity have run with a metadata service: one that begins anew would be another rack's.
+pub(crate) fn store_is_there(store: &Path, drives: impl Iterator<Item = PathBuf>) -> Result<(), UpError> {
+    if store.exists() {
+        return Ok(());
+    }
+    for drive in drives.filter(|d| d.exists()) {
+        let owner = OsFile::open(&drive).map_err(OpenError::Io).and_then(|f| Ok(FileSsd::owner(&f)?));
+        if let Some(rack) = owner.map_err(|error| UpError::Device { path: drive.clone(), error })? {
+            return Err(UpError::StoreMissing { path: store.into(), drive, rack });
+        }
+    }
+    Ok(())
 }
 
 /// The configuration of this run. The first run's is kept, and its shape is fixed from then on.

@@ -129,6 +129,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         let view = View {
             now,
             facts: &self.facts,
+            refused: &self.refused_servers,
             uptime: now.since(self.started),
             standstill: self.clock.skipped(),
             connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,

@@ -2,13 +2,18 @@
 
 use std::io::{self, Write};
 
-use rackweave_core::NodeId;
+use rackweave_core::msg::control::DriveTable;
+use rackweave_core::{NodeId, Span, Time};
 use rackweave_device::{FileIo, FileSsd};
 
-use super::{Answer, Describe, MetaStore, Nodes, Place, Serve};
+use super::{Answer, Describe, MetaStore, Nodes, Place, Serve, Stage};
+use crate::config::SERVERS_MAX;
 
-/// Opens the device of a server anew.
-pub type Reopen<F> = Box<dyn FnMut(u32) -> Result<FileSsd<F>, String>>;
+/// Opens the device of a server anew; answers also what its table says.
+pub type Reopen<F> = Box<dyn FnMut(u32) -> Result<(FileSsd<F>, DriveTable), String>>;
+
+/// For so long it is waited whether a server that begins is taken in or refused.
+const BEGIN_WAIT: Span = Span::from_secs(5);
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     /// Servers may be ended and begin again here: `open` opens their devices.
@@ -58,9 +63,65 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 self.starting.push((server, place));
                 continue;
             }
-            let begun = self.begin_server(server);
-            self.answer_done(place, begun);
+            match self.begin_server(server) {
+                Ok(()) => self.begun.push((server, place, self.clock.now() + BEGIN_WAIT)),
+                Err(e) => self.answer_done(place, Err(e)),
+            }
         }
+    }
+    /// Opens its drive, if it is the one that the server is to have. Nothing on another one is changed.
+    fn open_drive(&mut self, node: NodeId, server: u32) -> Result<Option<FileSsd<F>>, String> {
+        let Some(open) = &mut self.reopen else { return Ok(None) };
+        let (file, table) = open(server)?;
+        let known = self.engine.nodes.check_drive(server, file.drive_id(), &table);
+        known.map_err(|problem| format!("{}: {problem}", self.facts.drive_file(node)))?;
+        Ok(Some(file))
+    }
+
+    /// Answers for servers that have begun.
+    pub(super) fn look_at_begun(&mut self, now: Time) {
+        for (server, place, until) in std::mem::take(&mut self.begun) {
+            let done = match self.engine.nodes.taken_in(server) {
+                _ if self.engine.has_ended(server as usize) => Err(format!("server {server} was ended")),
+                Some(true) => Ok(()),
+                Some(false) => Err(format!("server {server} is refused: {}", self.end_refused(server))),
+                None if now >= until => Ok(()),
+                None => {
+                    self.begun.push((server, place, until));
+                    continue;
+                }
+            };
+            self.answer_done(place, done);
+        }
+    }
+    /// Servers whose drives turned out to be others than they are to be: none of them serves, and that is said.
+    pub(super) fn look_for_refused(&mut self) {
+        if self.reopen.is_some() {
+            let servers = 0..SERVERS_MAX;
+            let running = servers.filter(|&i| self.engine.nodes.drive_refused(i).is_some());
+            let refused: Vec<u32> = running.filter(|i| self.begun.iter().all(|b| b.0 != *i)).collect();
+            refused.into_iter().for_each(|i| drop(self.end_refused(i)));
+        } else if self.admitted.is_none() && self.engine.nodes.drive_problem().is_some() {
+            (self.stage, self.refused) = (Stage::Stopped, true);
+        }
+    }
+    /// Ends it, so that it may begin again when what is wrong is put right.
+    fn end_refused(&mut self, server: u32) -> String {
+        let node = self.engine.nodes.layout().server(server);
+        let why = match self.engine.nodes.drive_refused(server) {
+            Some(problem) => format!("{}: {problem}", self.facts.drive_file(node)),
+            None => "the metadata service does not take it in".into(),
+        };
+        self.engine.end_server(node, server as usize);
+        self.note_refused(server, why)
+    }
+    fn note_refused(&mut self, server: u32, why: String) -> String {
+        let _ = writeln!(
+            io::stderr(),
+            "rackweave: server {server} is refused, and waits for `server start {server}`: {why}"
+        );
+        self.refused_servers.insert(server, why.clone());
+        why
     }
 
     fn begin_server(&mut self, server: u32) -> Result<(), String> {
@@ -69,9 +130,13 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             return Err(format!("server {server} is running"));
         }
         self.engine.nodes.may_begin(node).map_err(|e| e.to_string())?;
-        let Some(open) = &mut self.reopen else { return Ok(()) };
-        let file = open(server)?;
-        self.engine.begin_server(node, server as usize, file).map_err(|e| e.to_string())
+        match self.open_drive(node, server) {
+            Ok(Some(file)) => self.engine.begin_server(node, server as usize, file).map_err(|e| e.to_string())?,
+            Ok(None) => return Ok(()),
+            Err(why) => return Err(format!("server {server} is refused: {}", self.note_refused(server, why))),
+        }
+        self.refused_servers.remove(&server);
+        Ok(())
     }
 
     pub(super) fn cut_link(&mut self, place: Place, a: &str, b: &str, cut: bool) {

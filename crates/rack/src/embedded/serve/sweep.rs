@@ -18,6 +18,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         self.engine.write_back();
         self.engine.look_at_store();
         self.say_reads_failed();
+        self.look_for_refused();
         self.renew_certificates();
         let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
         for key in late {
