@@ -5,8 +5,12 @@
 mod bad_input;
 #[path = "all/clock.rs"]
 mod clock;
+#[path = "all/convert.rs"]
+mod convert;
 #[path = "all/damage.rs"]
 mod damage;
+#[path = "all/edits.rs"]
+mod edits;
 #[path = "all/eval.rs"]
 mod eval;
 #[path = "all/faults.rs"]
@@ -33,6 +37,8 @@ mod options;
 mod power;
 #[path = "all/processes.rs"]
 mod processes;
+#[path = "all/refused.rs"]
+mod refused;
 #[path = "all/restart.rs"]
 mod restart;
 #[path = "all/security.rs"]
