@@ -260,6 +260,7 @@ fn edit_keys(r: &mut Rack, rng: &mut Rng, n: &mut Counts) {
     match started {
         Started::Refused(why) => {
             n.refused += 1;
+            println!("refused: {name}");
             let fixed = keys::fixed_differ(&r.kept, &toml);
             let advice: &[&str] = if fixed { &["Set it back", "set it back"] } else { &[] };
             let names: &[&str] = if fixed { keys::FIXED } else { &names };
@@ -267,6 +268,7 @@ fn edit_keys(r: &mut Rack, rng: &mut Rng, n: &mut Counts) {
         }
         Started::Serves(child) => {
             n.harmless += 1;
+            println!("taken: {name}");
             assert!(!keys::fixed_differ(&r.kept, &toml), "{name}: another layout was taken");
             r.check(&name);
             if rng.chance(0.5) {
@@ -287,11 +289,13 @@ fn edit_files(r: &mut Rack, rng: &mut Rng, older: &files::Older, n: &mut Counts)
     match r.start(&[]) {
         Started::Refused(why) => {
             n.refused += 1;
+            println!("refused: {name}");
             r.refused_by_name(&name, &why, &edit.names(), &edit.advice());
             saved.put_back();
         }
         Started::Serves(child) => {
             n.harmless += 1;
+            println!("taken: {name}");
             assert!(!edit.must_be_refused(), "{name}: taken");
             r.check(&name);
             if rng.chance(0.5) {

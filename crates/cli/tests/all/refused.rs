@@ -69,7 +69,7 @@ fn refused_with(r: &Rack, dir: &str, other: &Path, words: &[&str]) {
     check(r);
     fs::rename(&own, &drive).expect("put back");
     r.ok(&["server", "start", "1"]);
-    assert!(!r.ok(&["status"]).contains("refused"), "{}", r.ok(&["status"]));
+    assert!(!r.ok(&["status"]).contains("server 1: refused"), "{}", r.ok(&["status"]));
     all_serve(r);
     check(r);
 }
