@@ -1,7 +1,17 @@
 //! Seeded randomness: one fixed algorithm, so that a seed names a run on every machine and release.
 
+use std::ops::Range;
+
 use rand_core::{Rng as _, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+
+/// The seeds of a search: `usual`, unless the environment asks for others: `RACKWEAVE_FIRST_SEED` is the first,
+/// `RACKWEAVE_SEEDS` says how many.
+pub fn seeds(usual: Range<u64>) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let first = number("RACKWEAVE_FIRST_SEED").unwrap_or(usual.start);
+    first..first + number("RACKWEAVE_SEEDS").unwrap_or(usual.end - usual.start)
+}
 
 /// xoshiro256++ seeded through SplitMix64.
 #[derive(Clone, Debug)]

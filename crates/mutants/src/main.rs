@@ -9,6 +9,7 @@
 )]
 
 mod child;
+mod components;
 mod process;
 mod registry;
 mod score;
@@ -29,6 +30,8 @@ use crate::score::{Outcome, Score};
 
 /// Seeds of each kind of plan, unless told otherwise: the bar of the score.
 const SEEDS: u64 = 300;
+/// Seeds of each kind before crates' own searches, which are quicker, have their turn.
+const SEEDS_FIRST: u64 = 20;
 
 #[derive(Debug, Parser)]
 #[command(name = "rackweave-mutants", about = "Break one rule at a time and see which check notices")]
@@ -111,7 +114,7 @@ fn main() -> ExitCode {
         eprintln!("no mutant has such a name; --list shows all");
         return ExitCode::from(2);
     }
-    let units = !args.searches_only && args.tenth.is_none();
+    let units = args.tenth.is_none();
     let mut packages: Vec<&str> = if !units { Vec::new() } else { units::packages(&chosen) };
     packages.retain(|p| args.tests_of.is_empty() || args.tests_of.iter().any(|t| t == p));
     let binaries = match units::build(&packages) {
@@ -169,8 +172,14 @@ fn run_all(args: &Args, mutants: &[&'static Mutant], binaries: &[units::Binary])
 fn run_one(args: &Args, m: &'static Mutant, binaries: &[units::Binary]) -> Outcome {
     let begun = Instant::now();
     let seeds = if args.units_only { 0 } else { args.seeds };
-    let search = search::run(m, args.first_seed, seeds);
-    let units = !binaries.is_empty() && (args.both || search.found.is_none());
+    let mut search = search::run(m, args.first_seed, seeds.min(SEEDS_FIRST));
+    if search.found.is_none() {
+        search.found = components::run(m, binaries, args.first_seed, seeds);
+    }
+    if search.found.is_none() && seeds > SEEDS_FIRST {
+        search.go_on(m, args.first_seed, seeds);
+    }
+    let units = !args.searches_only && !binaries.is_empty() && (args.both || search.found.is_none());
     let unit = if units { units::run(m, binaries) } else { None };
     Outcome { mutant: m, search, unit, seconds: begun.elapsed().as_secs_f64() }
 }

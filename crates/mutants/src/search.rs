@@ -36,23 +36,30 @@ pub struct Search {
 }
 
 pub fn run(m: &Mutant, first_seed: u64, seeds: u64) -> Search {
-    let total = seeds * m.kinds.len() as u64;
     let mut search = Search::default();
-    while search.plans < total {
-        let at = search.plans;
-        let broken = plans(Some(m.name), m.kinds, first_seed, at, total - at);
-        search.reached += broken.reached;
-        search.plans += broken.passed;
-        let Some((check, said)) = broken.failed else { continue };
-        let (kind, seed) = plan_of(m.kinds, first_seed, search.plans);
-        search.plans += 1;
-        if plans(None, &[kind], seed, 0, 1).failed.is_none() {
-            let seeds = seed - first_seed + 1;
-            search.found = Some(Found { kind: kind.to_string(), seed, seeds, check, said });
-            break;
+    search.go_on(m, first_seed, seeds);
+    search
+}
+
+impl Search {
+    /// Runs what is left of so many seeds of each kind.
+    pub fn go_on(&mut self, m: &Mutant, first_seed: u64, seeds: u64) {
+        let total = seeds * m.kinds.len() as u64;
+        while self.plans < total {
+            let at = self.plans;
+            let broken = plans(Some(m.name), m.kinds, first_seed, at, total - at);
+            self.reached += broken.reached;
+            self.plans += broken.passed;
+            let Some((check, said)) = broken.failed else { continue };
+            let (kind, seed) = plan_of(m.kinds, first_seed, self.plans);
+            self.plans += 1;
+            if plans(None, &[kind], seed, 0, 1).failed.is_none() {
+                let seeds = seed - first_seed + 1;
+                self.found = Some(Found { kind: kind.to_string(), seed, seeds, check, said });
+                break;
+            }
         }
     }
-    search
 }
 
 #[derive(Default)]

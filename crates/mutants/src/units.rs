@@ -22,6 +22,30 @@ pub struct Binary {
     path: PathBuf,
     /// Where its package lies: tests find their files from there.
     directory: PathBuf,
+    /// Names of its tests.
+    tests: Vec<String>,
+}
+
+impl Binary {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    pub fn has(&self, test: &str) -> bool {
+        self.tests.iter().any(|t| t == test)
+    }
+}
+
+/// Which tests of a program run.
+#[derive(Clone, Copy, Debug)]
+pub enum Selection<'a> {
+    All,
+    One(&'a str),
+    /// A search, with so many seeds from the first.
+    Seeds {
+        test: &'a str,
+        first: u64,
+        count: u64,
+    },
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -87,17 +111,20 @@ fn binary_of(message: &serde_json::Value) -> Option<Binary> {
     let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let directory = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
     let package = directory.file_name()?.to_str()?.to_string();
-    Some(Binary { name: package, path: path.into(), directory })
+    let listed = Command::new(path).args(["--list", "--format", "terse"]).output().ok()?;
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let tests = listed.lines().filter_map(|l| l.strip_suffix(": test")).map(Into::into).collect();
+    Some(Binary { name: package, path: path.into(), directory, tests })
 }
 
 /// The first test that fails with the mutant and passes without.
 pub fn run(m: &Mutant, binaries: &[Binary]) -> Option<UnitTest> {
     let named = |b: &&Binary| m.units.contains(&b.name.as_str());
     binaries.iter().filter(named).find_map(|b| {
-        let (test, end) = failing(b, Some(m.name), None)?;
+        let (test, end) = failing(b, Some(m.name), &Selection::All)?;
         // Which test it was that never ended is not known for sure: then all must pass.
-        let only = (end == TestEnd::Failed).then_some(test.as_str());
-        if failing(b, None, only).is_some() {
+        let only = if end == TestEnd::Failed { Selection::One(&test) } else { Selection::All };
+        if failing(b, None, &only).is_some() {
             // What comes after it was not run.
             eprintln!("{}: {test} fails without a mutant, too", b.name);
             return None;
@@ -106,15 +133,18 @@ pub fn run(m: &Mutant, binaries: &[Binary]) -> Option<UnitTest> {
     })
 }
 
-/// The first test of all, or of this one, that does not pass.
-fn failing(b: &Binary, mutant: Option<&str>, only: Option<&str>) -> Option<(String, TestEnd)> {
+/// The first test of these that does not pass.
+pub fn failing(b: &Binary, mutant: Option<&str>, which: &Selection<'_>) -> Option<(String, TestEnd)> {
     let mut command = Command::new(&b.path);
     command.current_dir(&b.directory).args(["--test-threads", "1"]);
-    match only {
-        Some(test) => command.args([test, "--exact"]),
+    match *which {
+        Selection::One(test) | Selection::Seeds { test, .. } => command.args([test, "--exact"]),
         // Of the rack's tests, those that this program runs itself.
-        None => command.args(["--skip", "search::"]),
+        Selection::All => command.args(["--skip", "search::"]),
     };
+    if let Selection::Seeds { first, count, .. } = *which {
+        command.env("RACKWEAVE_FIRST_SEED", first.to_string()).env("RACKWEAVE_SEEDS", count.to_string());
+    }
     command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1").env("RUST_BACKTRACE", "0");
     command.env_remove(VARIABLE).envs(mutant.map(|m| (VARIABLE, m)));
     let (mut running, mut failed) = (String::new(), false);

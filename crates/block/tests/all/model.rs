@@ -1,7 +1,7 @@
 //! The whole client against a flat array.
 
-use proptest::prelude::*;
 use rackweave_core::request::{ReplyData, RequestOp};
+use rackweave_core::rng::seeds;
 use rackweave_core::{Payload, Rng};
 
 use super::rack::{Faults, Rack, VOLUME};
@@ -120,15 +120,19 @@ fn bursts(sets: u32, unit: u32, seed: u64, faults: Faults, rounds: u32) {
     assert_eq!(rack.client.requests_waiting(), 0);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-    #[test]
-    fn is_a_flat_array_whatever_the_stripes(sets in 1u32..6, unit in prop::sample::select(vec![1u32, 3, 16, 64]), seed: u64) {
-        bursts(sets, unit, seed, Faults::default(), 6);
+#[test]
+fn is_a_flat_array_whatever_the_stripes() {
+    for seed in seeds(0..24) {
+        let mut rng = Rng::stream(seed, 2);
+        let unit = *rng.pick(&[1, 3, 16, 64]);
+        bursts(rng.between(1, 5) as u32, unit, seed, Faults::default(), 6);
     }
+}
 
-    #[test]
-    fn is_a_flat_array_whatever_is_lost_doubled_or_refused(sets in 1u32..6, seed: u64) {
+#[test]
+fn is_a_flat_array_whatever_is_lost_doubled_or_refused() {
+    for seed in seeds(100..124) {
+        let sets = Rng::stream(seed, 2).between(1, 5) as u32;
         bursts(sets, 16, seed, Faults { loss: 0.1, duplicate: 0.1, refuse: 0.1, ..Faults::default() }, 5);
     }
 }

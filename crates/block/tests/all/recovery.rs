@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::request::{ReplyData, RequestError, RequestOp};
+use rackweave_core::rng::seeds;
 use rackweave_core::{Payload, Rng, Span};
 
 use super::rack::{Rack, VOLUME, vssd};
@@ -165,7 +166,7 @@ fn a_volume_attached_again_is_not_given_what_was_written_before() {
 /// flush failed, which it must not while all is kept.
 #[test]
 fn random_writes_survive_random_failures() {
-    for seed in 0..60 {
+    for seed in seeds(0..60) {
         let mut rng = Rng::new(seed);
         let mut r = Rack::new(2, 4, 256 << 10, seed, |c| c.timeout = Span::from_millis(3));
         r.attach().unwrap();

@@ -1,5 +1,7 @@
 //! Power cuts on the flash manager, at any instant.
 
+use rackweave_core::rng::seeds;
+
 use crate::cut_search::{Seen, config, run};
 
 const SEEDS: u64 = 2000;
@@ -8,7 +10,8 @@ const SEEDS: u64 = 2000;
 fn power_cuts_lose_nothing_that_was_flushed() {
     let cfg = config();
     let mut seen = Seen::default();
-    for seed in 0..SEEDS {
+    let of = seeds(0..SEEDS);
+    for seed in of.clone() {
         match run(&cfg, seed) {
             Ok(s) => seen.add(&s),
             Err(e) => panic!("seed {seed}: {e}; cargo run --release -p rackweave-flash --example cuts -- {seed} 1"),
@@ -28,5 +31,5 @@ fn power_cuts_lose_nothing_that_was_flushed() {
         worn_out,
         verified,
     ];
-    assert!(counts.iter().all(|n| *n > 0), "the search never came to something: {seen:?}");
+    assert!(of != (0..SEEDS) || counts.iter().all(|n| *n > 0), "the search never came to something: {seen:?}");
 }

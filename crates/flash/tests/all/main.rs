@@ -18,5 +18,6 @@ mod power_disk;
 mod power_drive;
 mod profiles;
 mod rig;
+mod search;
 mod sharing;
 mod short;

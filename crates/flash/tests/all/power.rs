@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::msg::BlockRange;
+use rackweave_core::rng::seeds;
 use rackweave_core::{Payload, Rng, Timestamp, TracePoint, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::table::{Copy, area_bytes, copy_bytes, decode};
@@ -233,8 +234,12 @@ fn run(
 #[test]
 fn power_cuts_at_any_instant_lose_nothing_synced() {
     let mut seen = Vec::new();
-    for seed in 0..12 {
+    let of = seeds(0..12);
+    for seed in of.clone() {
         seen.append(&mut run(&small_config(), seed, 2_500, |_, _| {}));
+    }
+    if of != (0..12) {
+        return;
     }
     for point in [
         TracePoint::CheckpointWritten,
@@ -256,17 +261,19 @@ fn power_cuts_while_emptied_blocks_share_syncs_lose_nothing_synced() {
     (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (64, 4);
     cfg.checkpoint_blocks = Some(100);
     let mut seen = Vec::new();
-    for seed in 300..304 {
+    let of = seeds(300..304);
+    for seed in of.clone() {
         seen.append(&mut run(&cfg, seed, 4_000, |_, _| {}));
     }
     let count = |point| seen.iter().filter(|&&p| p == point).count();
-    assert!(count(TracePoint::BlockErased) > 500 && count(TracePoint::BlockMoved) > 500);
+    assert!(of != (300..304) || count(TracePoint::BlockErased) > 500 && count(TracePoint::BlockMoved) > 500);
 }
 
 #[test]
 fn damaged_checkpoints_are_not_believed() {
     let mut seen = Vec::new();
-    for seed in 100..106 {
+    let of = seeds(100..106);
+    for seed in of.clone() {
         seen.append(&mut run(&small_config(), seed, 2_000, |disk, rng| {
             let meta = disk.meta_mut();
             let (copy, tables) =
@@ -290,14 +297,14 @@ fn damaged_checkpoints_are_not_believed() {
             }
         }));
     }
-    assert!(seen.contains(&TracePoint::CheckpointTorn));
+    assert!(of != (100..106) || seen.contains(&TracePoint::CheckpointTorn));
 }
 
 #[test]
 fn spare_areas_alone_are_enough() {
     let mut cfg = small_config();
     cfg.checkpoint_blocks = None;
-    for seed in 200..204 {
+    for seed in seeds(200..204) {
         run(&cfg, seed, 2_000, |_, _| {});
     }
 }
@@ -309,11 +316,12 @@ fn power_cuts_lose_nothing_synced_on_dies_of_ones_own() {
     let g = &mut cfg.profile.geometry;
     (g.channels, g.dies_per_channel, g.blocks_per_plane) = (1, 4, 16);
     let mut seen = Vec::new();
-    for seed in 400..404 {
+    let of = seeds(400..404);
+    for seed in of.clone() {
         seen.append(&mut run(&cfg, seed, 2_000, |_, _| {}));
     }
     let count = |point| seen.iter().filter(|&&p| p == point).count();
-    assert!(count(TracePoint::BlockErased) > 20 && count(TracePoint::CheckpointWritten) > 2);
+    assert!(of != (400..404) || count(TracePoint::BlockErased) > 20 && count(TracePoint::CheckpointWritten) > 2);
 }
 
 /// Two vSSDs of a channel group, whose blocks go to and fro between them.
@@ -333,7 +341,8 @@ fn borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home() {
     (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (64, 4);
     cfg.checkpoint_blocks = Some(60);
     let (mut borrowed, mut came_back, mut found) = (0, 0, 0);
-    for seed in 500..504 {
+    let of = seeds(500..504);
+    for seed in of.clone() {
         let mut rng = Rng::new(seed);
         let mut rig = group_rig(&cfg, Memory::new(cfg.profile.geometry), seed);
         rig.boot();
@@ -395,5 +404,6 @@ fn borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home() {
         rig.ssd.check().expect("invariants");
         borrowed += models.iter().map(|m| m.borrowed).sum::<u32>();
     }
-    assert!(borrowed > 20 && came_back > 5 && found > 20, "{borrowed} borrowed, {came_back} back, {found} found");
+    let enough = borrowed > 20 && came_back > 5 && found > 20;
+    assert!(of != (500..504) || enough, "{borrowed} borrowed, {came_back} back, {found} found");
 }

@@ -6,4 +6,6 @@ mod kept;
 mod membership;
 mod no_room;
 mod restart;
+mod search;
+mod search_volumes;
 mod volumes;

@@ -134,7 +134,7 @@ fn limits_are_kept_and_told_the_writer_until_it_knows() {
     assert_eq!(told(&mut r, one), [VolumeLimits::NONE], "that there are none any more has to arrive, too");
 }
 
-fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {
+pub fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {
     let io = r.heard.drain(..).filter_map(|p| match p.body {
         Body::Io(io) => Some((p.header, io)),
         _ => None,
@@ -142,7 +142,7 @@ fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {
     io.collect()
 }
 
-fn answer(r: &mut Rack, to: Header, reply: IoReply) {
+pub fn answer(r: &mut Rack, to: Header, reply: IoReply) {
     let header = Header { op: Op::Reply, class: Class::Silver, epoch: Epoch(1), ..to };
     let p = Packet { src: NodeId(2), dst: Layout::META, header, body: Body::Reply(reply) };
     r.event(Event::Packet(p));

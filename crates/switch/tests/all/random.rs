@@ -1,6 +1,7 @@
 //! Anything in any order: the tables agree after every packet and stay within their bound.
 
 use rackweave_core::msg::Op;
+use rackweave_core::rng::seeds;
 use rackweave_core::{Effects, Event, Layout, Node, Rng, Span, Time};
 use rackweave_switch::{Switch, SwitchConfig};
 
@@ -11,7 +12,8 @@ const ROWS: u32 = 12;
 #[test]
 fn tables_always_agree() {
     let mut met = [0; 4];
-    for seed in 0..40 {
+    let of = seeds(0..40);
+    for seed in of.clone() {
         let mut rng = Rng::new(seed);
         let mut switch = Switch::new(SwitchConfig {
             rows_max: ROWS,
@@ -41,5 +43,5 @@ fn tables_always_agree() {
             met[i] += seen;
         }
     }
-    assert!(met.iter().all(|&n| n > 0), "situations never met: {met:?}");
+    assert!(of != (0..40) || met.iter().all(|&n| n > 0), "situations never met: {met:?}");
 }

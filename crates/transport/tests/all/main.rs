@@ -9,6 +9,7 @@ mod golden;
 mod group;
 mod hostile;
 mod incarnation;
+mod lives;
 mod memory;
 mod packets;
 mod routed;

@@ -96,7 +96,12 @@ pub struct World {
     pub events: Vec<(Time, NodeId, Event)>,
     pub streams: Vec<(NodeId, NodeId)>,
     pub held_max: usize,
+    /// Of the datagrams that were on the way, each with this probability, at most [`RECORDED_MAX`].
+    pub record: f64,
+    pub recorded: Vec<(NodeId, Vec<u8>)>,
 }
+
+const RECORDED_MAX: usize = 400;
 
 impl World {
     pub fn new(seed: u64, faults: Faults) -> World {
@@ -118,6 +123,8 @@ impl World {
             events: Vec::new(),
             streams: Vec::new(),
             held_max: 0,
+            record: 0.0,
+            recorded: Vec::new(),
         }
     }
     pub fn add(&mut self, node: u32, cfg: Config, keys: Keys) {
@@ -164,6 +171,9 @@ impl World {
     }
     fn fly_to(&mut self, from: NodeId, to: NodeId, port: u16, d: &[u8]) {
         let f = self.faults.clone();
+        if self.record > 0.0 && self.rng.chance(self.record) && self.recorded.len() < RECORDED_MAX {
+            self.recorded.push((to, d.to_vec()));
+        }
         if d.len() > f.mtu
             || self.rng.chance(f.loss)
             || self.black.as_ref().is_some_and(|b| b(self.now, from, to, port))
@@ -195,6 +205,15 @@ impl World {
             let Some((crossing, marked)) = crossed else { continue };
             self.land(to, self.now + f.latency + late + crossing, bytes.clone(), marked);
         }
+    }
+    /// One that was recorded comes again.
+    pub fn replay(&mut self) {
+        if self.recorded.is_empty() {
+            return;
+        }
+        let at = self.rng.below(self.recorded.len() as u64) as usize;
+        let (to, bytes) = self.recorded[at].clone();
+        self.land(to, self.now, BytesMut::from(&bytes[..]), false);
     }
     fn land(&mut self, to: NodeId, at: Time, datagram: BytesMut, marked: bool) {
         self.order += 1;

@@ -1,0 +1,90 @@
+//! A mutant under the searches of single crates: tests that draw all that happens from their seeds
+//! ([`rackweave_core::rng::seeds`]), and check it against a model.
+
+use crate::registry::Mutant;
+use crate::search::Found;
+use crate::units::{self, Binary, Selection, TestEnd};
+
+/// By package, as mutants name it.
+#[rustfmt::skip]
+pub const SEARCHES: &[(&str, &[&str])] = &[
+    ("block", &[
+        "model::is_a_flat_array_whatever_is_lost_doubled_or_refused",
+        "model::is_a_flat_array_whatever_the_stripes",
+        "recovery::random_writes_survive_random_failures",
+    ]),
+    ("device", &[
+        "power_cut_tests::power_cuts_at_every_step_lose_nothing_that_was_synced",
+        "power_cut_tests::what_found_no_room_is_tried_again_and_nothing_is_lost",
+    ]),
+    ("flash", &[
+        "search::what_was_damaged_or_exchanged_is_never_believed",
+        "cuts::power_cuts_lose_nothing_that_was_flushed",
+        "power::power_cuts_at_any_instant_lose_nothing_synced",
+        "power::power_cuts_while_emptied_blocks_share_syncs_lose_nothing_synced",
+        "power::damaged_checkpoints_are_not_believed",
+        "power::spare_areas_alone_are_enough",
+        "power::power_cuts_lose_nothing_synced_on_dies_of_ones_own",
+        "power::borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home",
+    ]),
+    ("meta", &[
+        "search::a_set_forgets_nothing_that_it_answered",
+        "search_volumes::volumes_and_their_writers_are_kept",
+    ]),
+    ("replica", &[
+        "faults::crashes_and_epoch_changes",
+        "faults::crashes_while_writers_conflict",
+        "faults::lossy_network_alone",
+        "faults::writers_in_conflict",
+        "faults::two_copies",
+        "faults::four_copies",
+        "faults::half_done_writes_of_crashed_coordinators_over_a_lossy_network",
+        "faults::a_fence_ends_the_old_writer",
+        "faults::after_the_loss_of_all_the_newest_counts",
+    ]),
+    ("server", &["store::cache_and_flash_together_forget_nothing"]),
+    ("switch", &[
+        "random::tables_always_agree",
+        "model::all_states_of_two_and_three_replicas_with_faults",
+        "model::all_states_of_four_replicas",
+        "model::asking_never_leaves_a_set_without_an_idle_replica",
+    ]),
+    ("transport", &[
+        "lives::nothing_comes_twice_or_from_a_life_before_and_nothing_is_lost",
+        "delivery::nothing_is_lost_on_any_lossy_network",
+        "delivery::with_deadlines_every_message_is_delivered_or_given_up",
+    ]),
+];
+
+/// Numbers of seeds that are tried one after another.
+const ROUNDS: [u64; 3] = [10, 100, 300];
+
+/// The first search of the mutant's crates, and fewest seeds, that fail with it and pass without.
+pub fn run(m: &Mutant, binaries: &[Binary], first_seed: u64, seeds: u64) -> Option<Found> {
+    let mut from = 0;
+    for to in ROUNDS.map(|n| n.min(seeds)) {
+        let found = searches(m, binaries).into_iter().find_map(|(b, test)| {
+            let some = Selection::Seeds { test, first: first_seed + from, count: to - from };
+            let (_, end) = units::failing(b, Some(m.name), &some).filter(|_| to > from)?;
+            let sound = units::failing(b, None, &some).is_none();
+            let said = if end == TestEnd::Failed { String::new() } else { format!("{end:?}") };
+            let (kind, check) = (format!("{}: {test}", b.name()), "model".into());
+            sound.then_some(Found { kind, seed: first_seed + from, seeds: to, check, said })
+        });
+        if found.is_some() {
+            return found;
+        }
+        from = to;
+    }
+    None
+}
+
+/// Each search of the mutant's crates, with the program that it is in.
+fn searches<'a>(m: &Mutant, binaries: &'a [Binary]) -> Vec<(&'a Binary, &'static str)> {
+    let mut all = Vec::new();
+    for b in binaries.iter().filter(|b| m.units.contains(&b.name())) {
+        let tests = SEARCHES.iter().filter(|(package, _)| *package == b.name()).flat_map(|(_, tests)| *tests);
+        all.extend(tests.filter(|t| b.has(t)).map(|t| (b, *t)));
+    }
+    all
+}
