@@ -32,6 +32,8 @@ pub const SEARCHES: &[(&str, &[&str])] = &[
         "search_volumes::volumes_and_their_writers_are_kept",
     ]),
     ("replica", &[
+        "search::writers_of_the_same_blocks_and_copies_that_cannot_be_read",
+        "search::whole_sets_crash_again_and_again_and_nothing_flushed_is_lost",
         "faults::crashes_and_epoch_changes",
         "faults::crashes_while_writers_conflict",
         "faults::lossy_network_alone",

@@ -31,7 +31,7 @@ use crate::score::{Outcome, Score};
 /// Seeds of each kind of plan, unless told otherwise: the bar of the score.
 const SEEDS: u64 = 300;
 /// Seeds of each kind before crates' own searches, which are quicker, have their turn.
-const SEEDS_FIRST: u64 = 20;
+const SEEDS_FIRST: u64 = 5;
 
 #[derive(Debug, Parser)]
 #[command(name = "rackweave-mutants", about = "Break one rule at a time and see which check notices")]
@@ -44,9 +44,12 @@ struct Args {
     /// Only every tenth of those that a search is known to catch, beginning with the (N mod 10)th
     #[arg(long, value_name = "N", conflicts_with = "both")]
     tenth: Option<usize>,
-    /// Plans of each kind
+    /// Seeds of each search
     #[arg(long, default_value_t = SEEDS)]
     seeds: u64,
+    /// Plans of each kind, if they are to be fewer: they take longest
+    #[arg(long, value_name = "N")]
+    plans: Option<u64>,
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     first_seed: u64,
     /// Unit tests too, though a search has noticed
@@ -172,12 +175,13 @@ fn run_all(args: &Args, mutants: &[&'static Mutant], binaries: &[units::Binary])
 fn run_one(args: &Args, m: &'static Mutant, binaries: &[units::Binary]) -> Outcome {
     let begun = Instant::now();
     let seeds = if args.units_only { 0 } else { args.seeds };
-    let mut search = search::run(m, args.first_seed, seeds.min(SEEDS_FIRST));
+    let plans = seeds.min(args.plans.unwrap_or(seeds));
+    let mut search = search::run(m, args.first_seed, plans.min(SEEDS_FIRST));
     if search.found.is_none() {
         search.found = components::run(m, binaries, args.first_seed, seeds);
     }
-    if search.found.is_none() && seeds > SEEDS_FIRST {
-        search.go_on(m, args.first_seed, seeds);
+    if search.found.is_none() {
+        search.go_on(m, args.first_seed, plans);
     }
     let units = !args.searches_only && !binaries.is_empty() && (args.both || search.found.is_none());
     let unit = if units { units::run(m, binaries) } else { None };

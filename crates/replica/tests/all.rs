@@ -11,4 +11,5 @@ mod lost;
 mod memory;
 mod reach;
 mod rules;
+mod search;
 mod single;

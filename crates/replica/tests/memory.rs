@@ -167,6 +167,9 @@ impl Store for Memory {
         let p = Put::Range(r, v);
         self.now.apply(&p);
         self.log.push(p);
+        // What is zeroed is not read from flash.
+        let now = &self.now;
+        self.corrupt.retain(|a| now.blocks.contains_key(a) || !(a.volume == r.volume && r.contains(a.block)));
     }
     fn bury(&mut self, volume: VolumeId) {
         self.dead.insert(volume);
