@@ -275,8 +275,15 @@ impl Replica {
         let replays = matches!(l.purpose, Purpose::Replay { .. }) && !mutant!("replica.heal.no-replay");
         let unsettled = self.not_valid(a.volume, a.block, a.block).is_some() && !replays;
         if (unsettled || cx.store.version(a) != l.version) && !mutant!("replica.heal.overtaken") {
-            // Overtaken: read again, as it is now, under another number: answers about what was here before may still come.
+            // Overtaken: read again, as it is now, under another number: answers about what was here before may still come. A
+            // client's read waits for what overtook it to be Valid.
             let l = self.loads.remove(slot as usize);
+            if let Purpose::Gather { gather, .. } = l.purpose
+                && unsettled
+                && !mutant!("replica.heal.overtaken-unvalidated")
+            {
+                return self.gather_again(gather);
+            }
             let id = self.id();
             match cx.store.read(a, number(slot, id)) {
                 ReadStart::Ready(data, version) => self.loaded(cx, l, Ok((data, version))),
@@ -371,13 +378,19 @@ impl Replica {
             && self.not_valid(l.addr.volume, l.addr.block, l.addr.block).is_some()
         {
             // The store answered with something newer, which is not Valid yet.
-            let g = self.gathers.remove(gather as usize);
-            self.drop_loads(gather);
-            return self.rerun(g.job);
+            return self.gather_again(gather);
         }
         if self.gathers[gather as usize].missing == 0 {
             let g = self.gathers.remove(gather as usize);
             self.gathered(cx, g);
+        }
+    }
+
+    /// Begins the request anew, and so waits for its blocks to be Valid.
+    fn gather_again(&mut self, gather: u32) {
+        if let Some(g) = self.gathers.try_remove(gather as usize) {
+            self.drop_loads(gather);
+            self.rerun(g.job);
         }
     }
 
