@@ -5,56 +5,60 @@ use crate::registry::Mutant;
 use crate::search::Found;
 use crate::units::{self, Binary, Selection, TestEnd};
 
-/// By package, as mutants name it.
+/// As many seeds as are asked for; of a search whose seeds take a second and more, fewer.
+const ALL: u64 = u64::MAX;
+const HEAVY: u64 = 20;
+
+/// By package, as mutants name it: the tests, and how many seeds each runs at most.
 #[rustfmt::skip]
-pub const SEARCHES: &[(&str, &[&str])] = &[
+pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("block", &[
-        "model::is_a_flat_array_whatever_is_lost_doubled_or_refused",
-        "model::is_a_flat_array_whatever_the_stripes",
-        "recovery::random_writes_survive_random_failures",
+        ("model::is_a_flat_array_whatever_is_lost_doubled_or_refused", ALL),
+        ("model::is_a_flat_array_whatever_the_stripes", ALL),
+        ("recovery::random_writes_survive_random_failures", ALL),
     ]),
     ("device", &[
-        "power_cut_tests::power_cuts_at_every_step_lose_nothing_that_was_synced",
-        "power_cut_tests::what_found_no_room_is_tried_again_and_nothing_is_lost",
+        ("power_cut_tests::power_cuts_at_every_step_lose_nothing_that_was_synced", ALL),
+        ("power_cut_tests::what_found_no_room_is_tried_again_and_nothing_is_lost", ALL),
     ]),
     ("flash", &[
-        "search::what_was_damaged_or_exchanged_is_never_believed",
-        "cuts::power_cuts_lose_nothing_that_was_flushed",
-        "power::power_cuts_at_any_instant_lose_nothing_synced",
-        "power::power_cuts_while_emptied_blocks_share_syncs_lose_nothing_synced",
-        "power::damaged_checkpoints_are_not_believed",
-        "power::spare_areas_alone_are_enough",
-        "power::power_cuts_lose_nothing_synced_on_dies_of_ones_own",
-        "power::borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home",
+        ("search::what_was_damaged_or_exchanged_is_never_believed", ALL),
+        ("cuts::power_cuts_lose_nothing_that_was_flushed", ALL),
+        ("power::power_cuts_at_any_instant_lose_nothing_synced", HEAVY),
+        ("power::power_cuts_while_emptied_blocks_share_syncs_lose_nothing_synced", HEAVY),
+        ("power::damaged_checkpoints_are_not_believed", ALL),
+        ("power::spare_areas_alone_are_enough", HEAVY),
+        ("power::power_cuts_lose_nothing_synced_on_dies_of_ones_own", HEAVY),
+        ("power::borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home", HEAVY),
     ]),
     ("meta", &[
-        "search::a_set_forgets_nothing_that_it_answered",
-        "search_volumes::volumes_and_their_writers_are_kept",
+        ("search::a_set_forgets_nothing_that_it_answered", ALL),
+        ("search_volumes::volumes_and_their_writers_are_kept", ALL),
     ]),
     ("replica", &[
-        "search::writers_of_the_same_blocks_and_copies_that_cannot_be_read",
-        "search::whole_sets_crash_again_and_again_and_nothing_flushed_is_lost",
-        "faults::crashes_and_epoch_changes",
-        "faults::crashes_while_writers_conflict",
-        "faults::lossy_network_alone",
-        "faults::writers_in_conflict",
-        "faults::two_copies",
-        "faults::four_copies",
-        "faults::half_done_writes_of_crashed_coordinators_over_a_lossy_network",
-        "faults::a_fence_ends_the_old_writer",
-        "faults::after_the_loss_of_all_the_newest_counts",
+        ("search::writers_of_the_same_blocks_and_copies_that_cannot_be_read", ALL),
+        ("search::whole_sets_crash_again_and_again_and_nothing_flushed_is_lost", ALL),
+        ("faults::crashes_and_epoch_changes", ALL),
+        ("faults::crashes_while_writers_conflict", ALL),
+        ("faults::lossy_network_alone", ALL),
+        ("faults::writers_in_conflict", ALL),
+        ("faults::two_copies", ALL),
+        ("faults::four_copies", ALL),
+        ("faults::half_done_writes_of_crashed_coordinators_over_a_lossy_network", ALL),
+        ("faults::a_fence_ends_the_old_writer", ALL),
+        ("faults::after_the_loss_of_all_the_newest_counts", ALL),
     ]),
-    ("server", &["store::cache_and_flash_together_forget_nothing"]),
+    ("server", &[("store::cache_and_flash_together_forget_nothing", ALL)]),
     ("switch", &[
-        "random::tables_always_agree",
-        "model::all_states_of_two_and_three_replicas_with_faults",
-        "model::all_states_of_four_replicas",
-        "model::asking_never_leaves_a_set_without_an_idle_replica",
+        ("random::tables_always_agree", ALL),
+        ("model::all_states_of_two_and_three_replicas_with_faults", ALL),
+        ("model::all_states_of_four_replicas", ALL),
+        ("model::asking_never_leaves_a_set_without_an_idle_replica", ALL),
     ]),
     ("transport", &[
-        "lives::nothing_comes_twice_or_from_a_life_before_and_nothing_is_lost",
-        "delivery::nothing_is_lost_on_any_lossy_network",
-        "delivery::with_deadlines_every_message_is_delivered_or_given_up",
+        ("lives::nothing_comes_twice_or_from_a_life_before_and_nothing_is_lost", ALL),
+        ("delivery::nothing_is_lost_on_any_lossy_network", ALL),
+        ("delivery::with_deadlines_every_message_is_delivered_or_given_up", ALL),
     ]),
 ];
 
@@ -65,8 +69,9 @@ const ROUNDS: [u64; 3] = [10, 100, 300];
 pub fn run(m: &Mutant, binaries: &[Binary], first_seed: u64, seeds: u64) -> Option<Found> {
     let mut from = 0;
     for to in ROUNDS.map(|n| n.min(seeds)) {
-        let found = searches(m, binaries).into_iter().find_map(|(b, test)| {
-            let some = Selection::Seeds { test, first: first_seed + from, count: to - from };
+        let found = searches(m, binaries).into_iter().find_map(|(b, test, most)| {
+            let to = to.min(most);
+            let some = Selection::Seeds { test, first: first_seed + from, count: to.saturating_sub(from) };
             let (_, end) = units::failing(b, Some(m.name), &some).filter(|_| to > from)?;
             let sound = units::failing(b, None, &some).is_none();
             let said = if end == TestEnd::Failed { String::new() } else { format!("{end:?}") };
@@ -82,11 +87,11 @@ pub fn run(m: &Mutant, binaries: &[Binary], first_seed: u64, seeds: u64) -> Opti
 }
 
 /// Each search of the mutant's crates, with the program that it is in.
-fn searches<'a>(m: &Mutant, binaries: &'a [Binary]) -> Vec<(&'a Binary, &'static str)> {
+fn searches<'a>(m: &Mutant, binaries: &'a [Binary]) -> Vec<(&'a Binary, &'static str, u64)> {
     let mut all = Vec::new();
     for b in binaries.iter().filter(|b| m.units.contains(&b.name())) {
         let tests = SEARCHES.iter().filter(|(package, _)| *package == b.name()).flat_map(|(_, tests)| *tests);
-        all.extend(tests.filter(|t| b.has(t)).map(|t| (b, *t)));
+        all.extend(tests.filter(|(t, _)| b.has(t)).map(|&(t, most)| (b, t, most)));
     }
     all
 }

@@ -15,7 +15,9 @@ const SERVERS: usize = 3;
 /// Blocks that an operation of this client changes and that are not answered: a client keeps the order of what overlaps.
 fn busy(c: &Cluster, client: usize, first: u64, end: u64) -> bool {
     c.clients[client].pending.values().filter(|p| !p.acked).any(|p| match &p.io {
-        IoRequest::Write(w) => w.range.first / 8 < end && first < (w.range.first + u64::from(w.range.count)).div_ceil(8),
+        IoRequest::Write(w) => {
+            w.range.first / 8 < end && first < (w.range.first + u64::from(w.range.count)).div_ceil(8)
+        }
         IoRequest::Zero { range, .. } => u64::from(range.first) < end && first < u64::from(range.end()),
         _ => false,
     })
