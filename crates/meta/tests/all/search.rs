@@ -64,6 +64,8 @@ struct Server {
     life: Option<Life>,
     /// Not heard by the service, and not hearing it.
     cut: bool,
+    /// Its drive waits for room of the host.
+    full: bool,
     durable: Copy,
     drive: DriveId,
     losses: Vec<VssdLoss>,
@@ -108,6 +110,7 @@ impl World {
             vssd,
             life: None,
             cut: false,
+            full: false,
             durable: Copy { number: 0, readable: true },
             drive: DriveId(0x100 + u64::from(node.0)),
             losses: Vec::new(),
@@ -413,8 +416,15 @@ impl World {
             return;
         }
         let epoch = life.view.as_ref().map_or(Epoch(0), |v| v.epoch);
-        let report =
-            VssdReport { vssd: s.vssd, set: SetId(0), epoch, complete: life.complete, failed: false, read_only: false };
+        let report = VssdReport {
+            vssd: s.vssd,
+            set: SetId(0),
+            epoch,
+            complete: life.complete,
+            failed: false,
+            read_only: false,
+            no_room: s.full,
+        };
         let (c, told) = (life.reg.message(now, vec![report], false), life.reg.last_told());
         self.say(i, told, c);
         self.replicate(i);
@@ -496,6 +506,7 @@ impl World {
             12..=14 => self.servers[i].cut = false,
             15 => self.apart.push((i.min((i + 1) % COPIES), i.max((i + 1) % COPIES))),
             16 | 17 => self.apart.clear(),
+            18 if self.rng.chance(0.3) => self.servers[i].full = !self.servers[i].full,
             18 => self.meta = None,
             _ if self.meta.is_none() => self.meta_begins(),
             _ => {}
@@ -561,7 +572,7 @@ fn run(seed: u64) -> Result<World, String> {
     // Faults end.
     w.faults = false;
     w.apart.clear();
-    w.servers.iter_mut().for_each(|s| s.cut = false);
+    w.servers.iter_mut().for_each(|s| (s.cut, s.full) = (false, false));
     if w.meta.is_none() {
         w.meta_begins();
     }
