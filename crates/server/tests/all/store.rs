@@ -48,6 +48,11 @@ enum Step {
         first: u32,
         count: u32,
     },
+    /// Something older than what the block holds comes, contents or zeroes.
+    Late {
+        block: u32,
+        zero: bool,
+    },
     Persist,
     /// A client asks; its request was so many microseconds on the way.
     Read {
@@ -65,6 +70,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..BLOCKS).prop_map(|block| Step::Lose { block }),
         6 => (0..BLOCKS, 20..900u64).prop_map(|(block, net)| Step::Read { block, net }),
         1 => (0..BLOCKS, 1..40u32).prop_map(|(first, count)| Step::Zero { first, count }),
+        2 => (0..BLOCKS, any::<bool>()).prop_map(|(block, zero)| Step::Late { block, zero }),
         1 => Just(Step::Persist),
         4 => (1..12usize).prop_map(Step::Complete),
         1 => (0..8u64).prop_map(Step::Pass),
@@ -386,6 +392,15 @@ proptest! {
                 Step::Zero { first, count } => {
                     b.store().put_range(range(first, count), v);
                     (first..(first + count).min(BLOCKS)).for_each(|k| { model.insert(k, (v, None)); });
+                }
+                Step::Late { block, zero } => {
+                    // Versions are even: this one is no other's.
+                    let older = |m: &(Timestamp, Option<u64>)| m.1.map(|_| Timestamp(m.0.0 - 1));
+                    match model.get(&block).and_then(older) {
+                        Some(v) if zero => b.store().put_range(range(block, 1), v),
+                        Some(v) => b.store().put(addr(block), v, contents(version)),
+                        None => {}
+                    }
                 }
                 Step::Persist => {
                     b.store().persist(i as u64);
