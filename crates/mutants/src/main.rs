@@ -28,7 +28,7 @@ use rackweave_rack::fault::PlanKind;
 use crate::registry::{Mutant, Verdict};
 use crate::score::{Outcome, Score};
 
-/// Seeds of each kind of plan, unless told otherwise: the bar of the score.
+/// Seeds of each search, unless told otherwise: the bar of the score.
 const SEEDS: u64 = 300;
 /// Seeds of each kind before crates' own searches, which are quicker, have their turn.
 const SEEDS_FIRST: u64 = 5;

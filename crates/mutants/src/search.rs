@@ -42,7 +42,7 @@ pub fn run(m: &Mutant, first_seed: u64, seeds: u64) -> Search {
 }
 
 impl Search {
-    /// Runs what is left of so many seeds of each kind.
+    /// Continues up to `seeds` seeds of each kind.
     pub fn go_on(&mut self, m: &Mutant, first_seed: u64, seeds: u64) {
         let total = seeds * m.kinds.len() as u64;
         while self.plans < total {

@@ -40,7 +40,7 @@ impl Binary {
 pub enum Selection<'a> {
     All,
     One(&'a str),
-    /// A search, with so many seeds from the first.
+    /// A search, with `count` seeds from `first` on.
     Seeds {
         test: &'a str,
         first: u64,

@@ -48,7 +48,7 @@ fn well(c: &Cluster) -> bool {
 
 fn storm(seed: u64) -> Result<(), String> {
     let mut rng = Rng::stream(seed, 4);
-    // Late repetitions are told from new requests where a block has one writer (protocol rule 14).
+    // Late duplicates are recognized only where a block has one writer (protocol rule 14).
     let writers = *rng.pick(&[1, 3]);
     let mut c = Cluster::new(SERVERS, writers, seed, Net { loss: *rng.pick(&[0.02, 0.1]), ..Net::BAD });
     for s in &mut c.servers {

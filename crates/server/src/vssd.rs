@@ -119,7 +119,7 @@ impl Vssd {
     pub(crate) fn is_free(&self) -> bool {
         self.cfg.is_free()
     }
-    /// As the metadata service is told. `no_room`: the host's disk has had none for too long.
+    /// The report for the metadata service. `no_room`: the host's disk has had none for longer than a lease.
     pub(crate) fn report(&self, no_room: bool) -> VssdReport {
         let report = self.replica.report();
         let read_only = self.read_only && !report.failed;

@@ -306,7 +306,7 @@ fn edit_files(r: &mut Rack, rng: &mut Rng, older: &files::Older, n: &mut Counts)
     }
 }
 
-/// Of so many edits, when so many are made.
+/// How many of the `edits` left after `made` the next rack gets.
 fn edits_of_a_rack(edits: u64, made: u64) -> u64 {
     (edits - made).min(EDITS_OF_A_RACK.min(edits.div_ceil(RACKS.len() as u64)))
 }

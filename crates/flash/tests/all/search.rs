@@ -152,7 +152,7 @@ enum Expected {
     Refused,
     /// Or whole: it may do no harm.
     Either,
-    /// What is lost is told.
+    /// Records that are lost are reported as losses.
     Losses,
 }
 

@@ -14,7 +14,7 @@ use crate::hosts::NodeName;
 
 /// A server that does not say who it is by then hangs, and is not ended here.
 const PID_WAIT: Duration = Duration::from_secs(5);
-/// For so long it is waited whether a server that starts is taken in or refused.
+/// How long a starting server may take to be taken in or refused.
 const START_WAIT: Duration = Duration::from_secs(10);
 const START_LOOK: Duration = Duration::from_millis(20);
 

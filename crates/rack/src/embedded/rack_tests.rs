@@ -139,7 +139,7 @@ impl Running {
             self.hosts[i].fail_writes(error);
         }
     }
-    /// Roles of a server's vSSDs, as it was told.
+    /// The role of each of the server's vSSDs, in the views it has installed.
     fn roles(&self, server: usize) -> Vec<Option<Role>> {
         let status = self.engine.nodes.server(server).expect("runs").status(self.now);
         status.vssds.iter().map(|v| v.role).collect()

@@ -176,7 +176,7 @@ impl Search {
                 Event::GaveUp { token, .. } => _ = self.given_up.insert((node.0, token)),
                 Event::Outdated { newest } if newest > self.incarnation(node.0) => {
                     if newest > self.highest(node.0) {
-                        return Err(format!("{node} is told of incarnation {newest}, which it never had"));
+                        return Err(format!("{node} receives Outdated with incarnation {newest}, which it never had"));
                     }
                     self.outdated += 1;
                     let above = self.highest(node.0).max(newest) + self.rng.between(1, 9);
@@ -198,7 +198,7 @@ impl Search {
         self.look()
     }
 
-    /// Who sends in a life that goes on, to one that goes on, is heard or told that it gave up.
+    /// A message between two lives that both continue, which was neither delivered nor given up.
     fn lost(&self) -> Option<String> {
         let given = |to: u32, key: &(u32, u64)| self.given.iter().any(|((t, _), all)| *t == to && all.contains(key));
         let stays = |s: &Sent, from: u32| s.life == self.life(from) && s.seen == self.life(s.to);

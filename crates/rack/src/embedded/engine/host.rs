@@ -2,7 +2,8 @@
 //!
 //! A command that finds no room on the host's disk is kept, and tried again as it was, every [`ROOM_RETRY`]; so are those after it
 //! that change the drive, in their order, and syncs. Reads go on. Its server reports no room, and takes no blocks that need a page until
-//! there is room. If that takes longer than a lease, its sets go on without it, where enough others are left. An fdatasync that fails is final, whatever the reason (protocol rule 12).
+//! there is room. If that takes longer than a lease, its sets go on without it, where enough others are left. An fdatasync that
+//! fails is final, whatever the reason (protocol rule 12).
 
 use std::collections::VecDeque;
 use std::io;

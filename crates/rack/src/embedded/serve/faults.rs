@@ -12,7 +12,7 @@ use crate::config::SERVERS_MAX;
 /// Opens the device of a server anew; answers also what its table says.
 pub type Reopen<F> = Box<dyn FnMut(u32) -> Result<(FileSsd<F>, DriveTable), String>>;
 
-/// For so long it is waited whether a server that begins is taken in or refused.
+/// How long a starting server may take to be taken in or refused.
 const BEGIN_WAIT: Span = Span::from_secs(5);
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
