@@ -117,8 +117,7 @@ fn main() -> ExitCode {
         eprintln!("no mutant has such a name; --list shows all");
         return ExitCode::from(2);
     }
-    let units = args.tenth.is_none();
-    let mut packages: Vec<&str> = if !units { Vec::new() } else { units::packages(&chosen) };
+    let mut packages = units::packages(&chosen);
     packages.retain(|p| args.tests_of.is_empty() || args.tests_of.iter().any(|t| t == p));
     let binaries = match units::build(&packages) {
         Ok(b) => b,
@@ -183,7 +182,7 @@ fn run_one(args: &Args, m: &'static Mutant, binaries: &[units::Binary]) -> Outco
     if search.found.is_none() {
         search.go_on(m, args.first_seed, plans);
     }
-    let units = !args.searches_only && !binaries.is_empty() && (args.both || search.found.is_none());
+    let units = !args.searches_only && (args.both || search.found.is_none());
     let unit = if units { units::run(m, binaries) } else { None };
     Outcome { mutant: m, search, unit, seconds: begun.elapsed().as_secs_f64() }
 }

@@ -75,46 +75,37 @@ pub fn packages(mutants: &[&Mutant]) -> Vec<&'static str> {
 /// Of a package named so, the tests inside its library only: its others are many, and take long.
 const LIBRARY: &str = ":lib";
 
-/// Builds the packages' tests as this program was built, and finds them.
+/// Finds the packages' test programs, and builds what `make test` has not built.
 ///
 /// # Errors
 /// The build failed.
 pub fn build(packages: &[&str]) -> io::Result<Vec<Binary>> {
-    let (of_libraries, all): (Vec<&str>, Vec<&str>) = packages.iter().partition(|p| p.ends_with(LIBRARY));
-    let mut found = build_some(&all, &[])?;
-    found.extend(build_some(&of_libraries, &["--lib"])?);
-    Ok(found)
-}
-
-fn build_some(packages: &[&str], targets: &[&str]) -> io::Result<Vec<Binary>> {
     if packages.is_empty() {
         return Ok(Vec::new());
     }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--no-run", "--profile", "mutants", "--message-format", "json-render-diagnostics"]);
-    cargo.args(targets);
-    packages.iter().for_each(|p| _ = cargo.args(["-p", &format!("rackweave-{}", p.trim_end_matches(LIBRARY))]));
+    // Of the whole workspace: with fewer packages dependencies would have other features, and be built anew.
+    cargo.args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
     let out = cargo.stderr(std::process::Stdio::inherit()).output()?;
     if !out.status.success() {
         return Err(io::Error::other(format!("cargo test --no-run: {}", out.status)));
     }
     let text = String::from_utf8_lossy(&out.stdout);
-    let named = |b: Binary| Binary {
-        name: packages.iter().find(|p| p.trim_end_matches(LIBRARY) == b.name).map_or(b.name, |p| (*p).into()),
-        ..b
-    };
-    Ok(text.lines().filter_map(|line| binary_of(&serde_json::from_str(line).ok()?)).map(named).collect())
+    Ok(text.lines().filter_map(|line| binary_of(&serde_json::from_str(line).ok()?, packages)).collect())
 }
 
-/// The test program that a line of cargo's messages names, if it does.
-fn binary_of(message: &serde_json::Value) -> Option<Binary> {
+/// The test program that a line of cargo's messages names, if it is one of the packages'.
+fn binary_of(message: &serde_json::Value, packages: &[&str]) -> Option<Binary> {
     let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let directory = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
-    let package = directory.file_name()?.to_str()?.to_string();
+    let package = directory.file_name()?.to_str()?;
+    let library = message["target"]["kind"][0] == "lib";
+    let named = |p: &&&str| **p == package || library && p.strip_suffix(LIBRARY) == Some(package);
+    let name = packages.iter().find(named)?.to_string();
     let listed = Command::new(path).args(["--list", "--format", "terse"]).output().ok()?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     let tests = listed.lines().filter_map(|l| l.strip_suffix(": test")).map(Into::into).collect();
-    Some(Binary { name: package, path: path.into(), directory, tests })
+    Some(Binary { name, path: path.into(), directory, tests })
 }
 
 /// The first test that fails with the mutant and passes without.
