@@ -281,7 +281,8 @@ impl History {
         let promise = |(&(volume, sector), touches): (&(VolumeId, u64), &Vec<Touch>)| {
             let set = set_of(sector);
             let covered = |t: &&Touch| if of_flush { self.survives(t.op, set, o.call) } else { t.op == op };
-            let since = touches.iter().filter(covered).map(|t| self.op(t).call).max()?;
+            // Writes are recorded as they are called: the last one was called last.
+            let since = touches.iter().rev().find(covered).map(|t| self.op(t).call)?;
             Some(Promise { volume, sector, set, since })
         };
         self.sectors.range(range).filter_map(promise).collect()
@@ -314,7 +315,7 @@ impl History {
     /// Whether a copy with this value breaks the promise: nobody wrote it, or its write was over before the promised one began.
     pub fn breaks(&self, p: &Promise, value: u64) -> bool {
         let touches = self.sectors.get(&(p.volume, p.sector)).map_or(&[][..], |t| t);
-        let mut writes = touches.iter().filter(|t| t.value == value).map(|t| self.op(t));
+        let mut writes = touches.iter().rev().filter(|t| t.value == value).map(|t| self.op(t));
         !writes.any(|o| {
             matches!(o.kind, OpKind::Write { .. }) && (o.failed || o.answer.is_none_or(|answer| answer > p.since))
         })

@@ -74,16 +74,28 @@ impl<'a> Copies<'a> {
         held.chain(over).collect::<Vec<_>>().join(", ")
     }
 
-    /// What block may be found as: everything that nothing newer hides for certain. Empty: it may be found never written.
-    fn possible(&self, block: u32) -> (Vec<&Found<'a>>, Vec<u64>, bool) {
+    /// Everything that nothing newer hides for certain.
+    fn possible(&self, block: u32) -> Possible<'_> {
         let held = self.blocks.get(&block).map_or(&[][..], |f| f);
         let over = || self.ranges.iter().filter(|r| (r.0..r.1).contains(&block));
         let certain = held.iter().filter(|f| f.certain).map(|f| f.version);
         let certain = certain.chain(over().filter(|r| r.3).map(|r| r.2)).max();
         let least = certain.unwrap_or(0);
         let ranges = over().map(|r| r.2).filter(|&v| v >= least).collect();
-        (held.iter().filter(|f| f.version >= least).collect(), ranges, certain.is_none())
+        let copies = held.iter().filter(|f| f.version >= least).collect();
+        Possible { block, copies, ranges, absent: certain.is_none() }
     }
+}
+
+/// What a block may be found as.
+#[derive(Debug)]
+struct Possible<'a> {
+    block: u32,
+    copies: Vec<&'a Found<'a>>,
+    /// Versions of range records.
+    ranges: Vec<u64>,
+    /// It may be found never written.
+    absent: bool,
 }
 
 impl Run<'_> {
@@ -108,10 +120,14 @@ impl Run<'_> {
                 let history = &self.history;
                 let Some(disk) = self.sim.disk(server) else { continue };
                 let copies = Copies::read(disk, owner, id);
+                let mut possible = Possible { block: u32::MAX, copies: Vec::new(), ranges: Vec::new(), absent: true };
                 for p in &promised {
                     let block = locate(p.sector).1 as u32;
                     self.stats.copies_checked += 1;
-                    if let Some(what) = lacks(history, &copies, p, block) {
+                    if possible.block != block {
+                        possible = copies.possible(block);
+                    }
+                    if let Some(what) = lacks(history, &copies, p, &possible) {
                         let addr = BlockAddr::new(id, block);
                         let in_memory = self.in_memory(set, addr);
                         let trail = history.trail(id, p.sector, set).join("\n    ");
@@ -158,23 +174,22 @@ impl Run<'_> {
 }
 
 /// What is wrong with a member's copy, if anything is.
-fn lacks(history: &History, copies: &Copies, p: &Promise, block: u32) -> Option<String> {
-    let (held, ranges, may_be_absent) = copies.possible(block);
+fn lacks(history: &History, copies: &Copies, p: &Promise, possible: &Possible) -> Option<String> {
     let sector = (p.sector % u64::from(SECTORS_PER_BLOCK)) as u32;
     let stale = |f: &&&Found| f.value(sector).is_some_and(|value| history.breaks(p, value));
-    if let Some(f) = held.iter().find(stale) {
+    if let Some(f) = possible.copies.iter().find(stale) {
         return Some(format!(
             "version {} would be read of {}",
             rackweave_core::Timestamp(f.version),
-            copies.list(block)
+            copies.list(possible.block)
         ));
     }
     let zero = Payload::zero(rackweave_core::BLOCK).identity(sector);
-    if history.breaks(p, zero) {
-        if may_be_absent {
+    if (possible.absent || !possible.ranges.is_empty()) && history.breaks(p, zero) {
+        if possible.absent {
             return Some("nothing is there for certain".into());
         }
-        if let Some(version) = ranges.first() {
+        if let Some(version) = possible.ranges.first() {
             return Some(format!("a range record of version {} is the newest", rackweave_core::Timestamp(*version)));
         }
     }
