@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use rackweave_config::Size;
 use rackweave_flash::VictimPolicy;
-use rackweave_rack::Size;
-use rackweave_rack::embedded::net::Address;
-use rackweave_rack::fault::PlanKind;
+use rackweave_runtime::net::Address;
+use rackweave_search::fault::PlanKind;
 
 /// A replicated disk from a rack of flash servers and the switch in front of them.
 #[derive(Debug, Parser)]

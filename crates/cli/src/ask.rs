@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rackweave_flash::manager::alloc::Isolation;
-use rackweave_rack::distributed::ask::Way;
-use rackweave_rack::embedded::control::{Answer, Command, ServerState};
+use rackweave_net::ask::Way;
+use rackweave_runtime::control::{Answer, Command, ServerState};
 
 use crate::args::{self, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
 use crate::{Failure, lost, show};
@@ -31,7 +31,7 @@ pub fn way(data: impl Fn() -> Result<PathBuf, Failure>, a: &args::Way) -> Result
 }
 
 fn ask(way: &Way, command: &Command) -> Result<Answer, Failure> {
-    match rackweave_rack::distributed::ask::ask(way, command, ANSWER_WAIT)? {
+    match rackweave_net::ask::ask(way, command, ANSWER_WAIT)? {
         Answer::Error { message } => Err(Refused::Because(message).into()),
         a => Ok(a),
     }

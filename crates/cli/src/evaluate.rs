@@ -4,14 +4,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use rackweave_config::{BlockingConfig, Written};
 use rackweave_device::private;
 use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
 use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
 use rackweave_rack::capture::Capture;
-use rackweave_rack::config::{BlockingConfig, Written};
-use rackweave_rack::fault::{SimOptions, run_plan, shrink};
 use rackweave_rack::sim::Network;
+use rackweave_search::fault::{SimOptions, run_plan, shrink};
 
 use crate::Failure;
 use crate::args::{BlockingUnit, Eval, Replay, Sim};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rackweave_core::BLOCK;
-use rackweave_rack::embedded::control::{Status, Volume, Vssd};
+use rackweave_runtime::control::{Status, Volume, Vssd};
 /// Bytes of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -47,7 +47,7 @@ pub fn extents(volume: &Volume, status: &Status) -> Lost {
 
 #[cfg(test)]
 mod tests {
-    use rackweave_rack::embedded::control::Server;
+    use rackweave_runtime::control::Server;
 
     use super::*;
 

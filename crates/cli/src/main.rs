@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rackweave_rack::distributed::{authority, rotate};
-use rackweave_rack::embedded::{budget, datadir};
+use rackweave_net::{authority, rotate};
+use rackweave_runtime::{budget, datadir};
 
 use args::{Cli, Cmd, Keys};
 
@@ -134,7 +134,7 @@ fn version(json: bool) -> Result<(), Failure> {
         "rackweave": version,
         "data": datadir::DATA_VERSION,
         "device_file": rackweave_device::VERSION,
-        "configuration": rackweave_rack::config::CONFIG_VERSION,
+        "configuration": rackweave_config::CONFIG_VERSION,
     });
     let mut out = io::stdout().lock();
     if json {

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use rackweave_rack::Size;
-use rackweave_rack::embedded::control::{Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume};
+use rackweave_config::Size;
+use rackweave_runtime::control::{Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume};
 
 use crate::watch::Span;
 

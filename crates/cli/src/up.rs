@@ -4,15 +4,15 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use rackweave_config::TimingConfig;
+use rackweave_config::hosts::NodeName;
+use rackweave_config::switching::DataPlaneKind;
 use rackweave_device::convert::Outcome;
-use rackweave_rack::config::TimingConfig;
-use rackweave_rack::distributed::node::{self, NodeOptions};
-use rackweave_rack::distributed::processes;
-use rackweave_rack::embedded::net::Address;
-use rackweave_rack::embedded::status::Facts;
-use rackweave_rack::embedded::{self, Options};
-use rackweave_rack::hosts::NodeName;
-use rackweave_rack::switching::DataPlaneKind;
+use rackweave_net::node::{self, NodeOptions};
+use rackweave_net::processes;
+use rackweave_runtime::Options;
+use rackweave_runtime::net::Address;
+use rackweave_runtime::status::Facts;
 
 use crate::Failure;
 use crate::args::{DataPlane, Node, Timing, Up};
@@ -25,7 +25,7 @@ const NBD_SOCKET: &str = "nbd.sock";
 pub fn convert(dir: &Path) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let mut drives = 0;
-    embedded::convert_all(dir, |path, outcome| {
+    rackweave_runtime::convert_all(dir, |path, outcome| {
         drives += 1;
         let what = match outcome {
             Outcome::Converted => "converted",
@@ -81,7 +81,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
     if a.processes || a.netns {
         processes::up(&std::env::current_exe()?, &options, ready)?;
     } else {
-        embedded::up(&options, ready)?;
+        rackweave_runtime::up(&options, ready)?;
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ fn kind(d: DataPlane) -> DataPlaneKind {
     }
 }
 
-fn print(out: &mut impl Write, facts: &embedded::status::Facts) -> std::io::Result<()> {
+fn print(out: &mut impl Write, facts: &rackweave_runtime::status::Facts) -> std::io::Result<()> {
     for uri in &facts.nbd {
         let example = match uri.split_once("///?") {
             Some((scheme, query)) => format!("{scheme}///VOLUME?{query}"),

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
+use rackweave_config::Size;
 use rackweave_core::VssdId;
 use rackweave_device::drive;
 use rackweave_flash::manager::FlashManager;
 use rackweave_flash::manager::alloc::{Isolation, ThroughputLevels};
 use rackweave_flash::manager::api::VirtualSsds;
-use rackweave_rack::Size;
 
 use crate::args::{DriveFile, IsolationLevel, Json, LevelLists, VssdCmd};
 use crate::{Failure, show};

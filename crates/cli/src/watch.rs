@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rackweave_rack::distributed::ask::{self, Way};
-use rackweave_rack::embedded::control::{Answer, AskError, Command, Server, Status, Vssd};
+use rackweave_net::ask::{self, Way};
+use rackweave_runtime::control::{Answer, AskError, Command, Server, Status, Vssd};
 use serde_json::{Value, json};
 
 use crate::{Failure, show};
@@ -179,7 +179,7 @@ impl Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rackweave_rack::embedded::control::{Latency, SwitchState};
+    use rackweave_runtime::control::{Latency, SwitchState};
 
     fn status(uptime_s: f64, reads: u64, switch: &[(&str, u64)], runs: u64) -> Status {
         let counters = switch.iter().map(|(n, c)| ((*n).into(), *c)).collect();

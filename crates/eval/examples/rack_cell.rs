@@ -12,9 +12,9 @@
 
 use std::process::ExitCode;
 
+use rackweave_config::{BlockingConfig, SchedConfigKind, SchedSection, SchedulingKind, Size};
 use rackweave_core::Span;
 use rackweave_eval::rack::{Cell, Load, Ports, Scheme, run_all, void};
-use rackweave_rack::config::{BlockingConfig, SchedConfigKind, SchedSection, SchedulingKind, Size};
 use rackweave_rack::sim::Network;
 
 /// As in the program.

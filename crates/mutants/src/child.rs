@@ -1,6 +1,6 @@
 //! Runs plans of the fault search, in a process that may be broken.
 
-use rackweave_rack::fault::{PlanKind, SimOptions, run_plan};
+use rackweave_search::fault::{PlanKind, SimOptions, run_plan};
 
 /// Printed after each plan that passes.
 pub const PASSED: &str = "passed";

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use rackweave_rack::fault::PlanKind;
+use rackweave_search::fault::PlanKind;
 
 use crate::registry::{Mutant, Verdict};
 use crate::score::{Outcome, Score};

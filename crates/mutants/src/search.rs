@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use rackweave_rack::fault::PlanKind;
+use rackweave_search::fault::PlanKind;
 use serde::Serialize;
 
 use crate::child::{FAILED, PASSED, REACHED, plan_of};

@@ -17,7 +17,7 @@ const TEST_MAX: Duration = Duration::from_secs(120);
 /// A test program.
 #[derive(Debug)]
 pub struct Binary {
-    /// As mutants name it: the package without the prefix that all of ours have, and with [`LIBRARY`] if it is that.
+    /// As mutants name it: the package without the prefix that all of ours have.
     name: String,
     path: PathBuf,
     /// Where its package lies: tests find their files from there.
@@ -72,9 +72,6 @@ pub fn packages(mutants: &[&Mutant]) -> Vec<&'static str> {
     all
 }
 
-/// Of a package named so, the tests inside its library only: its others are many, and take long.
-const LIBRARY: &str = ":lib";
-
 /// Finds the packages' test programs, and builds what `make test` has not built.
 ///
 /// # Errors
@@ -99,9 +96,7 @@ fn binary_of(message: &serde_json::Value, packages: &[&str]) -> Option<Binary> {
     let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let directory = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
     let package = directory.file_name()?.to_str()?;
-    let library = message["target"]["kind"][0] == "lib";
-    let named = |p: &&&str| **p == package || library && p.strip_suffix(LIBRARY) == Some(package);
-    let name = packages.iter().find(named)?.to_string();
+    let name = packages.iter().find(|p| **p == package)?.to_string();
     let listed = Command::new(path).args(["--list", "--format", "terse"]).output().ok()?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     let tests = listed.lines().filter_map(|l| l.strip_suffix(": test")).map(Into::into).collect();

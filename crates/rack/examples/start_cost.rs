@@ -3,10 +3,10 @@
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark: it reads its CPU time")]
 
+use rackweave_config::RackConfig;
+use rackweave_config::Size;
 use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp};
 use rackweave_core::{Payload, Span, VolumeId};
-use rackweave_rack::RackConfig;
-use rackweave_rack::config::Size;
 use rackweave_rack::sim::{Contents, CutOdds, Sim, SimConfig};
 
 const SERVERS: u32 = 3;

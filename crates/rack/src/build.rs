@@ -16,9 +16,9 @@ use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
 use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
 
-use crate::config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
-use crate::racks::{self, Placement};
-use crate::switching::{DataPlaneKind, RedirectKind};
+use rackweave_config::racks::{self, Placement};
+use rackweave_config::switching::{DataPlaneKind, RedirectKind};
+use rackweave_config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
 
 /// Ids of a server's vSSDs begin at 1 + 16 × its number.
 const VSSD_IDS_PER_SERVER: u32 = 16;
@@ -390,3 +390,11 @@ pub fn client(cfg: &RackConfig, i: u32, nonce: u64) -> VolumeClient {
     c.timeout_max = timeout * 10;
     VolumeClient::new(c)
 }
+
+#[cfg(test)]
+#[path = "build_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "racks_tests.rs"]
+mod racks_tests;

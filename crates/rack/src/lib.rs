@@ -1,7 +1,4 @@
-//! A rack from a configuration, and the drivers that run its nodes: `sim` (virtual time, fault search), `embedded`
-//! (wall clock, durable files, one process), and `distributed` (the same, a process for each node).
-//!
-//! Reading order: [`config`], [`build`], then a driver.
+//! The nodes of a rack, made from a configuration ([`build`]), and the driver that runs them on virtual time ([`sim`]).
 
 /// Brings [`rackweave_core::mutant`] to every module.
 #[macro_use]
@@ -9,16 +6,4 @@ extern crate rackweave_core;
 
 pub mod build;
 pub mod capture;
-pub mod check;
-pub mod config;
-pub mod distributed;
-pub mod embedded;
-pub mod fault;
-pub mod hosts;
-pub mod policy;
-pub mod racks;
 pub mod sim;
-pub mod switching;
-
-pub use config::{ConfigError, RackConfig, Size};
-pub use policy::{Policy, UnknownPolicy};

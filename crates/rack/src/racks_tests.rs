@@ -1,6 +1,8 @@
+use rackweave_config::racks::RacksSection;
+use rackweave_config::{ConfigError, RackConfig};
+
 use super::*;
 use crate::build;
-use crate::config::ConfigError;
 
 fn two(servers: u32, far: Option<u32>) -> RackConfig {
     RackConfig { servers, racks: RacksSection { count: 2, far_replicas: far }, ..RackConfig::default() }

@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use clap::{Args, Subcommand, ValueEnum};
+use rackweave_config::MTU_DEFAULT;
 use rackweave_dataplane::netns::Namespace;
-use rackweave_rack::distributed::net::MTU_DEFAULT;
 use rackweave_transport::{KeyId, Keys};
 use serde::{Deserialize, Serialize};
 

@@ -7,12 +7,13 @@ use std::os::fd::RawFd;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_device::OsFile;
-use rackweave_rack::distributed::incarnation::{Drawn, Incarnations};
-use rackweave_rack::distributed::net::{Links, Net};
-use rackweave_rack::embedded::clock::Clock;
-use rackweave_rack::embedded::engine::{Engine, MetaStore};
-use rackweave_rack::embedded::poll::{Interest, Poll};
-use rackweave_rack::embedded::store::StoreError;
+use rackweave_net::incarnation::{Drawn, Incarnations};
+use rackweave_net::net::{Links, Net};
+use rackweave_runtime::clock::Clock;
+use rackweave_runtime::engine::{Engine, MetaStore};
+use rackweave_runtime::poll::{Interest, Poll};
+use rackweave_runtime::store::StoreError;
+use rackweave_runtime::{Local, Network};
 use rackweave_transport::Keys;
 
 use super::requests::{Client, End, Measured};
@@ -47,16 +48,16 @@ pub trait Carrier {
 impl Carrier for Net {
     const LOOKS: bool = true;
     fn fd(&self) -> RawFd {
-        self.as_raw_fd()
+        self.datagrams()
     }
     fn deadline(&self) -> Time {
-        Net::deadline(self)
+        Network::deadline(self)
     }
     fn receive(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<bool> {
-        Net::receive(self, now, engine)
+        Network::receive(self, now, engine)
     }
     fn send(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()> {
-        Net::send(self, now, engine)
+        Network::send(self, now, engine)
     }
 }
 

@@ -10,7 +10,7 @@ use rackweave_core::payload::Payload;
 use rackweave_core::{
     BLOCK, Effects, Epoch, Event, Incarnation, NodeId, SECTOR, SECTORS_PER_BLOCK, SetId, Time, VolumeId, VssdId,
 };
-use rackweave_rack::embedded::engine::Nodes;
+use rackweave_runtime::engine::Nodes;
 
 pub const SERVER: NodeId = NodeId(2);
 pub const CLIENT: NodeId = NodeId(3);

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use crate::harness::{Rack, wait_for};
 use crate::nbd::{dial, pattern};
-use rackweave_rack::embedded::serve::CONNECTIONS_MAX;
+use rackweave_config::CONNECTIONS_MAX;
 
 #[test]
 fn garbage_ends_a_connection_and_nothing_else() {

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
+use rackweave_config::RackConfig;
 use rackweave_core::Rng;
-use rackweave_rack::RackConfig;
 
 use crate::harness::{SOON, Temp, pause, rackweave, text};
 use crate::nbd::{Client, pattern};

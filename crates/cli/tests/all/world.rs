@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use rackweave_config::TimingConfig;
+use rackweave_config::{RackConfig, Size};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
 use rackweave_core::{Layout, NodeId, Span, SsdId, Time, VolumeId};
 use rackweave_device::layers::Journal;
 use rackweave_device::{FileIo, FileSsd};
-use rackweave_rack::config::TimingConfig;
-use rackweave_rack::embedded::engine::{ADMIN, Engine, MetaStore};
-use rackweave_rack::embedded::store::StoreError;
-use rackweave_rack::embedded::{RackNodes, shape};
-use rackweave_rack::{RackConfig, Size};
+use rackweave_runtime::engine::{ADMIN, Engine, MetaStore};
+use rackweave_runtime::store::StoreError;
+use rackweave_runtime::{RackNodes, shape};
 
 pub const SERVERS: u32 = 3;
 

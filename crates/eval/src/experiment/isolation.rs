@@ -1,7 +1,7 @@
 //! RackBlox figure 21: what RackBlox gains over VDC where two vSSDs of a drive share its channels behind token buckets, and
 //! where each has channels of its own (§4.5.4).
 
-use rackweave_rack::config::IsolationConfig;
+use rackweave_config::IsolationConfig;
 use serde_json::{Value, json};
 
 use super::{Better, ExperimentError, Options, Outcome, Row};

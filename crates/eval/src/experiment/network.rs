@@ -1,7 +1,7 @@
 //! RackBlox figure 18: reads' tail under each network scheduler in the switch, storage scheduling plain and coordinated
 //! (§4.5.2). Four clients compete for each server's port; nothing else differs.
 
-use rackweave_rack::config::{SchedSection, SchedulingKind};
+use rackweave_config::{SchedSection, SchedulingKind};
 use serde_json::{Value, json};
 
 use super::schedulers::median;

@@ -3,8 +3,8 @@
 //! A *point* is one load at one utilization under every scheme, by one seed or several; figures show medians over the seeds.
 //! A point that must not be counted is shown, says why, and is left out of what is held to a bar.
 
+use rackweave_config::BlockingConfig;
 use rackweave_core::Span;
-use rackweave_rack::config::BlockingConfig;
 use rackweave_rack::sim::Network;
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! The requests of a cell: 4 KiB each, Poisson arrivals that wait for nothing, popular blocks by YCSB's law, a share of
 //! writes (RB16, Table 2); and how many a second make a drive so busy.
 
+use rackweave_config::RackConfig;
 use rackweave_core::{BLOCK, Layout, Rng, Span, Time};
 use rackweave_rack::build;
-use rackweave_rack::config::RackConfig;
 use rackweave_rack::sim::Network;
 use rackweave_rack::sim::net::NetState;
 

@@ -11,8 +11,8 @@ mod vdc;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rackweave_config::{BlockingConfig, IsolationConfig, Levels, RackConfig, SchedSection, Size};
 use rackweave_core::{BLOCK, Rng};
-use rackweave_rack::config::{BlockingConfig, IsolationConfig, Levels, RackConfig, SchedSection, Size};
 use rackweave_rack::sim::{Network, SimConfig};
 use serde_json::{Value, json};
 

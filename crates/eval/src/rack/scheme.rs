@@ -1,9 +1,9 @@
 //! What figures compare: a policy of the rack, and what RackBlox's baselines have beside it (RB15). Each is one value, run
 //! by the same engine on the same requests.
 
-use rackweave_rack::Policy;
-use rackweave_rack::config::RackConfig;
-use rackweave_rack::switching::RedirectKind;
+use rackweave_config::Policy;
+use rackweave_config::RackConfig;
+use rackweave_config::switching::RedirectKind;
 
 /// One that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Scheme {
     ///
     /// # Errors
     /// It is none of them.
-    pub fn named(name: &str) -> Result<Scheme, rackweave_rack::UnknownPolicy> {
+    pub fn named(name: &str) -> Result<Scheme, rackweave_config::UnknownPolicy> {
         let own = Scheme::BASELINES.into_iter().chain([Scheme::COORD_IO]).find(|s| s.name == name);
         own.map_or_else(|| name.parse::<Policy>().map(Scheme::from), Ok)
     }

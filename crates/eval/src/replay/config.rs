@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use rackweave_config::Policy;
+use rackweave_config::{ConfigError, Overridden, RackConfig, Written};
 use rackweave_core::Span;
 use rackweave_core::request::RequestError;
-use rackweave_rack::Policy;
 use rackweave_rack::capture::CaptureError;
-use rackweave_rack::config::{ConfigError, Overridden, RackConfig, Written};
 use rackweave_rack::sim::Network;
 
 use super::size::UTILIZATION;

@@ -9,12 +9,12 @@ mod config;
 pub(crate) mod run;
 pub mod size;
 
+use rackweave_config::{RackConfig, Size};
 use rackweave_core::Span;
 use rackweave_flash::Profile;
-use rackweave_rack::config::{RackConfig, Size};
 
 pub use config::{RATE_MAX, REQUESTS_DEFAULT, ReplayConfig, ReplayError, SPEED_MAX};
-pub use rackweave_rack::{Policy, UnknownPolicy};
+pub use rackweave_config::{Policy, UnknownPolicy};
 
 use crate::report::{RackFacts, Report};
 use crate::workload::Workload;

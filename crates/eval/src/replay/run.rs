@@ -1,12 +1,12 @@
 //! One policy's run: bring a rack up, age it, play requests, count. Traces and generated loads share it.
 
+use rackweave_config::RackConfig;
 use rackweave_core::msg::Role;
 use rackweave_core::request::{
     AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, SetStatus, VolumeInfo,
 };
 use rackweave_core::{Layout, Payload, SetId, Span, Time, TracePoint, VssdId};
 use rackweave_rack::capture::Capture;
-use rackweave_rack::config::RackConfig;
 use rackweave_rack::sim::{Contents, Coverage, Network, Sim, SimConfig};
 use slab::Slab;
 

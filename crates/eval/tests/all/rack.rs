@@ -1,8 +1,8 @@
 //! Cells: a generated load on the whole rack, policy by policy.
 
+use rackweave_config::SchedulingKind;
 use rackweave_eval::rack::{Cell, CellReport, Load, Ports, READS_MIN, Scheme, run_all, void};
 use rackweave_eval::replay::Policy;
-use rackweave_rack::config::SchedulingKind;
 
 /// Small enough for a test.
 fn tiny(policy: impl Into<Scheme>, load: Load) -> Cell {

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use arbitrary::{Result, Unstructured};
+use rackweave_config::{Policy, RackConfig};
 use rackweave_eval::ageing::{RackRates, Rates};
 use rackweave_flash::Profile;
-use rackweave_rack::fault::Plan;
-use rackweave_rack::{Policy, RackConfig, build};
+use rackweave_rack::build;
+use rackweave_search::fault::Plan;
 
 use crate::bend::{bend, rest};
 

@@ -1,7 +1,7 @@
 //! Lines of the control socket: commands and answers are read as they were written.
 
 use arbitrary::{Result, Unstructured};
-use rackweave_rack::embedded::control::{Answer, Command};
+use rackweave_runtime::control::{Answer, Command};
 
 use crate::bend::{bend, rest};
 

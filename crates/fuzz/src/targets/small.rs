@@ -1,12 +1,12 @@
 //! Parsers of a page: frames of the kernel's data plane, dumps of Open vSwitch, names.
 
 use arbitrary::Unstructured;
+use rackweave_config::hosts::NodeName;
+use rackweave_config::{Policy, Size};
 use rackweave_core::NodeId;
 use rackweave_dataplane::{frame, rings_in};
-use rackweave_rack::fault::PlanKind;
-use rackweave_rack::hosts::NodeName;
 use rackweave_rack::sim::Network;
-use rackweave_rack::{Policy, Size};
+use rackweave_search::fault::PlanKind;
 
 use crate::bend::{bend, rest};
 

@@ -1,6 +1,6 @@
 //! Mutants of the metadata service: membership, leases, epochs, volumes, moves.
 
-use rackweave_rack::fault::PlanKind::{OneRack, Severed, SeveredRacks, StandStill};
+use rackweave_search::fault::PlanKind::{OneRack, Severed, SeveredRacks, StandStill};
 
 use super::plans::*;
 use super::{Mutant, m};
@@ -28,7 +28,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.survivor.unheard", "6", CUTS, UNITS, "A member counts as survivor by a heartbeat from before the loss.").tested(),
     m("meta.survivor.at-once", "6", CUTS, UNITS, "The first to wake after all slept finds all others expired.").tested(),
     m("meta.member.leaves-too-few", "4", MOVES, UNITS, "A member leaves though too few stay.").tested(),
-    m("meta.no-room.stays", "architecture", &[], &["meta", "rack"], "A set waits for a drive that finds no room on the host's disk, though enough others do.").tested(),
+    m("meta.no-room.stays", "architecture", &[], &["meta", "runtime"], "A set waits for a drive that finds no room on the host's disk, though enough others do.").tested(),
     m("meta.recovery.not-all", "6", CUTS, UNITS, "A set recovers before all members of its last epoch are back.").tested(),
     m("meta.recovery.without-restarted", "6", CUTS, UNITS, "A recovery goes on without a member that restarts again.")
         .equivalent("Who registers anew is present then, and the recovery's view names its new life at once."),

@@ -3,14 +3,14 @@
 mod block;
 mod device;
 mod flash;
+mod host;
 mod meta;
-mod rack;
 mod replica;
 mod server;
 mod switch;
 mod transport;
 
-use rackweave_rack::fault::PlanKind;
+use rackweave_search::fault::PlanKind;
 use serde::{Serialize, Serializer};
 
 #[derive(Debug, Serialize)]
@@ -55,7 +55,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         block::MUTANTS,
         device::MUTANTS,
         transport::MUTANTS,
-        rack::MUTANTS,
+        host::MUTANTS,
     ];
     crates.into_iter().flatten()
 }
@@ -85,7 +85,7 @@ impl Mutant {
 
 /// Plans that most mutants are searched with.
 mod plans {
-    use rackweave_rack::fault::PlanKind::{self, *};
+    use rackweave_search::fault::PlanKind::{self, *};
 
     pub const ONE: &[PlanKind] = &[OneRack];
     pub const FEW: &[PlanKind] = &[OneRack, FewBlocks];

@@ -1,6 +1,6 @@
 //! Mutants of the replicas: agreement, membership, fencing, credit, recovery.
 
-use rackweave_rack::fault::PlanKind::StandStill;
+use rackweave_search::fault::PlanKind::StandStill;
 
 use super::plans::*;
 use super::{Mutant, m};

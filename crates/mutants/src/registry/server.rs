@@ -45,6 +45,6 @@ pub const MUTANTS: &[Mutant] = &[
     m("server.room.read-only", "34", ONE, UNITS, "A drive that takes no more programs has room.")
         .open("10 plans and its crate's tests pass: in none does a drive wear out."),
     m("server.room.cache-uncounted", "34", SINGLE, UNITS, "Blocks in the cache without a page take no room.").tested(),
-    m("server.no-room.never-said", "architecture", &[], &["server", "rack"], "A server does not say that its drive waits for room on the host's disk.").tested(),
+    m("server.no-room.never-said", "architecture", &[], &["server", "runtime"], "A server does not say that its drive waits for room on the host's disk.").tested(),
     m("server.room.host-full", "9", &[], UNITS, "New blocks are taken though the host's disk has no room for them.").tested(),
 ];

@@ -1,6 +1,6 @@
 //! Mutants of the switch: its tables, collection, the other rack.
 
-use rackweave_rack::fault::PlanKind::{NoisyRacks, TwoRacks};
+use rackweave_search::fault::PlanKind::{NoisyRacks, TwoRacks};
 
 use super::plans::*;
 use super::{Mutant, m};

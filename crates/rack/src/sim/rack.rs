@@ -14,12 +14,12 @@ use rackweave_server::Server;
 use rackweave_switch::Switch;
 
 use crate::build::{self, BuildError};
-use crate::config::RackConfig;
-use crate::racks;
 use crate::sim::clock::NodeClock;
 use crate::sim::disk::{CutOdds, CutReport, Disk, FaultDisk};
 use crate::sim::engine::Engine;
 use crate::sim::net::{NetState, Network};
+use rackweave_config::RackConfig;
+use rackweave_config::racks;
 
 /// A node of the rack, with its type at hand for checkers.
 pub enum RackNode {

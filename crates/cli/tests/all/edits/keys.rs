@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use rackweave_config::RackConfig;
 use rackweave_core::Rng;
-use rackweave_rack::RackConfig;
 use toml::{Table, Value};
 
 /// Every key of the schema, with values to set it to: good ones, ones that need another key, and ones that no rack has.

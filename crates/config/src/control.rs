@@ -1,0 +1,37 @@
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::Problem;
+use crate::hosts::HostsSection;
+
+/// The control channel between hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ControlSection {
+    /// TCP port of node 0, the metadata service; of each other node its id more.
+    pub port: u16,
+    /// A directory that `rackweave keys add` made; relative to the configuration's.
+    pub certificates: PathBuf,
+}
+
+impl ControlSection {
+    pub(crate) fn check(&self, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
+        let nodes = hosts.map_or(0, |h| h.names().count());
+        let mut problem = |rule: String| {
+            out.push(Problem { key: "control.port".into(), value: self.port.to_string(), rule });
+        };
+        if hosts.is_none() {
+            problem("only with [hosts]: the control channel is between them".into());
+        } else if self.port == 0 || usize::from(self.port) + nodes > 65_536 {
+            problem(format!("1 to {}, since each of {nodes} nodes has one", 65_536 - nodes));
+        }
+        for (name, text) in hosts.iter().flat_map(|h| h.names().filter_map(|n| Some((n, h.text(n)?)))) {
+            let taken = text.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            if taken.is_some_and(|port| (usize::from(self.port)..usize::from(self.port) + nodes).contains(&port.into()))
+            {
+                problem(format!("{nodes} ports from it on are free, but {name} is at {text}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What others may fill of a process's memory (protocol rule 33).
+
+use serde::{Deserialize, Serialize};
+
+use super::{Problem, need};
+
+/// Connections at once: 512 clients, and some that ask how things are. Descriptors are limited, and so is each one's share of
+/// the memory.
+pub const CONNECTIONS_MAX: usize = 512 + 64;
+/// Bytes taken from one connection before the others have their turn; a write's payload is a slice of such a piece. So much of
+/// each connection may also be unparsed.
+pub const READ_BYTES: usize = 256 << 10;
+/// The pool that long requests come from must hold one of 32 MiB: an eighth of what connections hold.
+const BUDGET_MIB_MIN: u64 = 512;
+/// A TiB.
+const BUDGET_MIB_MAX: u64 = 1 << 20;
+/// Of the budget, what other nodes may fill.
+const NETWORK: (usize, usize) = (3, 16);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemorySection {
+    /// MiB that others may fill of a process's memory: 3/16 other nodes, 256 KiB the unparsed input of each of 576
+    /// connections, and the rest their requests, replies, commands, pages, of which seven eighths are shared out. At the default
+    /// each connection has a little more than 1 MiB, which any usual client's request fits into.
+    pub budget_mib: u64,
+}
+
+impl Default for MemorySection {
+    fn default() -> MemorySection {
+        MemorySection { budget_mib: 1024 }
+    }
+}
+
+impl MemorySection {
+    pub(super) fn is_default(&self) -> bool {
+        *self == MemorySection::default()
+    }
+    fn bytes(&self) -> usize {
+        (self.budget_mib as usize) << 20
+    }
+    /// What is on the way to other nodes or from them.
+    pub fn network_bytes(&self) -> usize {
+        self.bytes() / NETWORK.1 * NETWORK.0
+    }
+    /// What connections hold, their unparsed input aside.
+    pub fn connections_bytes(&self) -> usize {
+        self.bytes() - self.network_bytes() - CONNECTIONS_MAX * READ_BYTES
+    }
+    pub(super) fn check(&self, out: &mut Vec<Problem>) {
+        let sane = (BUDGET_MIB_MIN..=BUDGET_MIB_MAX).contains(&self.budget_mib);
+        need(out, sane, "memory.budget_mib", &self.budget_mib, format!("{BUDGET_MIB_MIN} to {BUDGET_MIB_MAX}"));
+    }
+}

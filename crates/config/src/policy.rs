@@ -1,0 +1,96 @@
+//! Policies as data: each is a name for what the keys of a configuration are that decide about garbage collection and
+//! order. The keys are the mechanisms; a policy has no code of its own.
+//!
+//! In a configuration `policy = "…"` sets these keys where they are not written; a key that is written wins, also when it
+//! contradicts the policy's name. An evaluation applies each policy it compares to the same rack, over every key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::switching::RedirectKind;
+use crate::{GcConfigPolicy, GcSection, RackConfig, TimingConfig};
+
+/// How a rack treats garbage collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// No coordination: each vSSD collects on its own, the switch only forwards, servers know nothing of the network.
+    Baseline,
+    /// RackBlox §3.5: reads go to an idle replica, replicas do not collect together.
+    Rackblox,
+    /// RackBlox and beyond: each read goes to the replica that has the fewest before it, and collection yields to reads.
+    #[default]
+    Rackweave,
+    /// The limit: collection as in `baseline`, at its pace, but nobody waits for its commands.
+    Ideal,
+}
+
+impl Policy {
+    pub const ALL: [Policy; 4] = [Policy::Baseline, Policy::Rackblox, Policy::Rackweave, Policy::Ideal];
+
+    /// As configurations and command lines write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Baseline => "baseline",
+            Policy::Rackblox => "rackblox",
+            Policy::Rackweave => "rackweave",
+            Policy::Ideal => "ideal",
+        }
+    }
+
+    /// `rack` under this policy: every key that belongs to policies is set.
+    pub fn apply(self, rack: &RackConfig) -> RackConfig {
+        let mut rack = rack.clone();
+        rack.policy = self;
+        // What RackBlox does; each of the others says in what it differs.
+        rack.gc.policy = GcConfigPolicy::Coordinated;
+        rack.gc.background = false;
+        // They are about background collection alone.
+        let default = GcSection::default();
+        (rack.gc.idle_alpha, rack.gc.idle_over_ms) = (default.idle_alpha, default.idle_over_ms);
+        rack.gc.yields = false;
+        rack.switch.redirect = RedirectKind::Gc;
+        rack.ssd.timing = TimingConfig::Real;
+        rack.sched.coordinated = true;
+        match self {
+            Policy::Rackblox => {}
+            Policy::Rackweave => {
+                rack.switch.redirect = RedirectKind::Load;
+                rack.gc.yields = true;
+            }
+            Policy::Baseline => {
+                rack.gc.policy = GcConfigPolicy::Uncoordinated;
+                rack.switch.redirect = RedirectKind::Off;
+                rack.sched.coordinated = false;
+            }
+            Policy::Ideal => {
+                rack.gc.policy = GcConfigPolicy::Uncoordinated;
+                rack.switch.redirect = RedirectKind::Off;
+                rack.ssd.timing = TimingConfig::IdealGc;
+            }
+        }
+        rack
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is no policy (known: {known})", known = Policy::ALL.map(Policy::name).join(", "))]
+pub struct UnknownPolicy {
+    pub name: Box<str>,
+}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+    fn from_str(s: &str) -> Result<Policy, UnknownPolicy> {
+        Policy::ALL.into_iter().find(|p| p.name() == s).ok_or_else(|| UnknownPolicy { name: s.into() })
+    }
+}

@@ -1,0 +1,131 @@
+//! More racks than one: the `[racks]` section of a configuration, and where replicas lie.
+//!
+//! ```toml
+//! servers = 6
+//! [racks]
+//! count = 2
+//! ```
+//! Each rack has a switch and as many servers as the other: the first rack the first ones. Of every set's replicas
+//! `far_replicas` lie in the other rack than the rest (RB12: two and one); sets begin at each server in turn, and so do
+//! their far replicas.
+
+use rackweave_core::Layout;
+use serde::{Deserialize, Serialize};
+
+use crate::{Problem, RackConfig};
+
+/// Racks of a configuration: a client that cannot reach a rack's switch has one other to try.
+pub const RACKS_MAX: u32 = 2;
+/// RB12: two replicas in the rack, one in another.
+const FAR_REPLICAS: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RacksSection {
+    /// Each has a switch and an equal part of the servers.
+    pub count: u32,
+    /// Replicas of each set that lie in the other rack than the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far_replicas: Option<u32>,
+}
+
+impl Default for RacksSection {
+    fn default() -> RacksSection {
+        RacksSection { count: 1, far_replicas: None }
+    }
+}
+
+impl RacksSection {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == RacksSection::default()
+    }
+    /// Replicas of each set beside the home rack's.
+    pub fn far(&self) -> u32 {
+        if self.count > 1 { self.far_replicas.unwrap_or(FAR_REPLICAS) } else { 0 }
+    }
+
+    pub(crate) fn check(&self, cfg: &RackConfig, out: &mut Vec<Problem>) {
+        let mut wrong = |key: &'static str, value: String, rule: String| {
+            out.push(Problem { key: key.into(), value, rule });
+        };
+        if !(1..=RACKS_MAX).contains(&self.count) {
+            return wrong("racks.count", self.count.to_string(), format!("1 to {RACKS_MAX}"));
+        }
+        if self.count == 1 {
+            if let Some(far) = self.far_replicas {
+                wrong("racks.far_replicas", far.to_string(), "only with racks.count = 2".into());
+            }
+            if let Some(far) = cfg.switch.far_reads {
+                wrong("switch.far_reads", far.to_string(), "only with racks.count = 2".into());
+            }
+            return;
+        }
+        let (far, replicas) = (self.far(), cfg.replicas);
+        if far == 0 || far >= replicas {
+            let rule = format!("at least 1, below replicas ({replicas}): both racks hold copies");
+            return wrong("racks.far_replicas", far.to_string(), rule);
+        }
+        let most = far.max(replicas - far);
+        if !cfg.servers.is_multiple_of(self.count) || cfg.servers / self.count < most {
+            let rule = format!(
+                "a multiple of racks.count ({}), at least {most} in each rack: replicas of a set lie on different servers",
+                self.count
+            );
+            wrong("servers", cfg.servers.to_string(), rule);
+        }
+        let alone = "1 with [hosts]: several racks run in one process or in virtual time";
+        if cfg.servers_max.is_some() {
+            let rule = "not with racks.count = 2: servers are numbered rack by rack".into();
+            wrong("servers_max", cfg.servers_max().to_string(), rule);
+        }
+        if cfg.hosts.is_some() {
+            wrong("racks.count", self.count.to_string(), alone.into());
+        }
+        if !cfg.switch.rings.is_empty() {
+            let rule = "none with racks.count = 2: a ring is one switch's".into();
+            wrong("switch.rings", format!("{} rings", cfg.switch.rings.len()), rule);
+        }
+    }
+}
+
+/// Where the replicas of a configuration's sets lie; one rack is the case without far ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    servers: u32,
+    racks: u32,
+    near: u32,
+}
+
+impl Placement {
+    pub fn of(cfg: &RackConfig) -> Placement {
+        Placement { servers: cfg.servers, racks: cfg.racks.count, near: cfg.replicas.saturating_sub(cfg.racks.far()) }
+    }
+    fn in_rack(&self) -> u32 {
+        self.servers / self.racks
+    }
+    /// Of server `i`; and the home rack of the sets that begin there.
+    pub fn rack(&self, i: u32) -> u32 {
+        i / self.in_rack()
+    }
+    /// The server of the replica in `slot` of the set that begins at server `first`.
+    pub fn server(&self, first: u32, slot: u32) -> u32 {
+        let (n, home) = (self.in_rack(), self.rack(first));
+        if slot < self.near {
+            return home * n + (first + slot) % n;
+        }
+        (home + 1) % self.racks * n + (first + slot - self.near) % n
+    }
+    /// Where the set begins that has its replica in `slot` on server `i`.
+    pub fn first(&self, i: u32, slot: u32) -> u32 {
+        let (n, rack) = (self.in_rack(), self.rack(i));
+        if slot < self.near {
+            return rack * n + (i % n + n - slot) % n;
+        }
+        (rack + self.racks - 1) % self.racks * n + (i % n + n - (slot - self.near)) % n
+    }
+}
+
+/// Addresses of the nodes; drivers know how many clients there are.
+pub fn layout(cfg: &RackConfig, clients: u32) -> Layout {
+    Layout { racks: cfg.racks.count, ..Layout::new(cfg.servers_max(), clients) }
+}

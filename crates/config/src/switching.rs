@@ -1,0 +1,283 @@
+//! What runs the switch's tables: the `[switch]` section of a configuration.
+//!
+//! ```toml
+//! [switch]
+//! data_plane = "tc"
+//! [[switch.ports]]
+//! nodes = ["server-0"]
+//! interfaces = ["p2"]
+//! [[switch.ports]]
+//! nodes = ["server-1", "gateway-0"]
+//! interfaces = ["u0", "u1"]
+//! macs = ["02:00:00:00:01:00", "02:00:00:00:01:01"]
+//! [[switch.rings]]
+//! prefix = "10.11.0.0/24"
+//! members = ["server-0", "server-1", "server-2"]
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use rackweave_core::{Layout, NodeId};
+use rackweave_dataplane::{WAYS_MAX, frame, interface};
+use rackweave_switch::{Prefix, Reach, Ring};
+use serde::{Deserialize, Serialize};
+
+use crate::hosts::{HostsSection, NodeName};
+use crate::{EgressSection, Problem, SchedulingKind};
+
+/// The port of every node where the switch is in the kernel.
+pub const UDP_PORT: u16 = rackweave_wire::pcap::UDP_PORT;
+
+/// Who decides about packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataPlaneKind {
+    /// The switch's process, to which packets are sent.
+    #[default]
+    Process,
+    /// BPF programs at the traffic control hook of the interfaces to the hosts.
+    Tc,
+    /// BPF programs before there is a packet buffer.
+    Xdp,
+}
+
+impl fmt::Display for DataPlaneKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DataPlaneKind::Process => "process",
+            DataPlaneKind::Tc => "tc",
+            DataPlaneKind::Xdp => "xdp",
+        })
+    }
+}
+
+/// Where the switch sends a read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RedirectKind {
+    /// Where its client sent it.
+    Off,
+    /// To an idle replica, if the one it was sent to collects (RB3).
+    #[default]
+    Gc,
+    /// To the replica that has the fewest reads before it, seldom to one that collects. The programs in the kernel know
+    /// nothing of loads: there it is as `gc`, and the policy is shown to be otherwise.
+    Load,
+}
+
+/// Nodes behind one interface of the switch's host, or behind several of equal cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortSection {
+    pub nodes: Vec<String>,
+    pub interfaces: Vec<String>,
+    /// Ethernet addresses of the far ends, one for each interface. Left out: 02:00 and the first node's IPv4 address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub macs: Vec<String>,
+}
+
+/// Which members of a ring a packet reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReachKind {
+    #[default]
+    All,
+    Share,
+}
+
+/// A replica group behind addresses of NICE's rings (NI1).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RingSection {
+    /// For instance "10.11.0.0/24", within 10.10.0.0/15.
+    pub prefix: String,
+    #[serde(default)]
+    pub reach: ReachKind,
+    pub members: Vec<String>,
+    /// So many members must have a message whole (any k, NI3). Left out: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<usize>,
+}
+
+/// A ring section, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingPlan {
+    pub ring: Ring,
+    pub quorum: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SwitchSection {
+    pub data_plane: DataPlaneKind,
+    pub redirect: RedirectKind,
+    /// Whether a read whose replicas in the rack all collect goes to the other rack's, with `racks.count = 2`; left out:
+    /// yes. Not where the way between the racks takes longer than the wait for a die that collects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far_reads: Option<bool>,
+    /// In which order packets leave the switch, where its ports have a rate.
+    pub scheduling: SchedulingKind,
+    /// The ports' rate and queues. Left out: nothing waits in the switch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressSection>,
+    /// Of a data plane in the kernel: which interface leads to which node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortSection>,
+    /// Groups of servers behind virtual addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<RingSection>,
+}
+
+/// A port section, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlan {
+    pub nodes: Vec<NodeId>,
+    /// Interfaces and the Ethernet addresses at their far ends.
+    pub ways: Vec<(String, [u8; 6])>,
+}
+
+/// Where a node is when the switch is in the kernel: its virtual address is a real one.
+pub fn native_address(node: NodeId) -> SocketAddr {
+    (Ipv4Addr::from(node.ipv4()), UDP_PORT).into()
+}
+
+fn mac(text: &str) -> Option<[u8; 6]> {
+    let mut parts = text.split(':').map(|p| (p.len() == 2).then(|| u8::from_str_radix(p, 16).ok()).flatten());
+    let mut to = [0; 6];
+    for b in &mut to {
+        *b = parts.next()??;
+    }
+    parts.next().is_none().then_some(to)
+}
+
+impl SwitchSection {
+    pub(crate) fn check(&self, layout: Layout, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
+        self.ring_plans(layout, out);
+        self.check_egress(layout.servers, hosts.is_some(), out);
+        if self.data_plane == DataPlaneKind::Process {
+            return;
+        }
+        let Some(hosts) = hosts else {
+            let rule = "a data plane in the kernel is between hosts: [hosts] says where they are".into();
+            out.push(Problem { key: "switch.data_plane".into(), value: self.data_plane.to_string(), rule });
+            return;
+        };
+        let layout = hosts.layout();
+        for name in hosts.names() {
+            let (native, text) = (native_address(name.id(layout)), hosts.text(name).unwrap_or_default());
+            if text.parse() != Ok(native) {
+                let rule = format!("{native} with switch.data_plane = {}", self.data_plane);
+                out.push(HostsSection::problem(name, text, rule));
+            }
+        }
+        self.plan(hosts, out);
+    }
+
+    /// The rings, and what is wrong with them.
+    pub fn ring_plans(&self, layout: Layout, out: &mut Vec<Problem>) -> Vec<RingPlan> {
+        let mut all: Vec<RingPlan> = Vec::new();
+        for (i, section) in self.rings.iter().enumerate() {
+            let mut wrong = |part: &str, value: String, rule: String| {
+                out.push(Problem { key: format!("switch.rings[{i}].{part}").into(), value, rule });
+            };
+            let mut members = Vec::new();
+            for text in &section.members {
+                match text.parse::<NodeName>() {
+                    Ok(name @ NodeName::Server(n)) if n < layout.servers && !members.contains(&name.id(layout)) => {
+                        members.push(name.id(layout));
+                    }
+                    _ => wrong("members", format!("{text:?}"), "server-N of the rack, each once".into()),
+                }
+            }
+            let parsed = section.prefix.split_once('/').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+            let of_rings = |&(address, bits): &(Ipv4Addr, u8)| {
+                bits >= 15 && NodeId::from_ipv4(u32::from(address)).is_some_and(NodeId::is_ring)
+            };
+            let Some((address, bits)) = parsed.filter(of_rings) else {
+                let rule = "a prefix of addresses within 10.10.0.0/15, for instance 10.11.0.0/24".into();
+                wrong("prefix", format!("{:?}", section.prefix), rule);
+                continue;
+            };
+            let reach = match section.reach {
+                ReachKind::All => Reach::All,
+                ReachKind::Share => Reach::Share,
+            };
+            let quorum = section.quorum.unwrap_or(members.len());
+            let ring = Ring { prefix: Prefix { address, bits }, reach, members };
+            if let Err(e) = ring.check() {
+                wrong("prefix", section.prefix.clone(), format!("no such ring: {e}"));
+            }
+            if all.iter().any(|p| p.ring.prefix == ring.prefix) {
+                wrong("prefix", section.prefix.clone(), "each prefix once".into());
+            }
+            if quorum == 0 || quorum > ring.members.len() {
+                wrong("quorum", quorum.to_string(), format!("1 to the {} members", ring.members.len()));
+            }
+            all.push(RingPlan { ring, quorum });
+        }
+        if self.data_plane == DataPlaneKind::Xdp && !self.rings.is_empty() {
+            let rule = "none with data_plane = \"xdp\": a copy for each member needs a packet buffer".into();
+            out.push(Problem { key: "switch.rings".into(), value: format!("{} rings", self.rings.len()), rule });
+        }
+        all
+    }
+
+    /// The ports, and what is wrong with them.
+    pub fn plan(&self, hosts: &HostsSection, out: &mut Vec<Problem>) -> Vec<PortPlan> {
+        let (mut all, mut seen) = (Vec::new(), Vec::new());
+        for (i, port) in self.ports.iter().enumerate() {
+            let key = |part: &str| Cow::Owned(format!("switch.ports[{i}].{part}"));
+            let mut wrong = |part, value: String, rule: &str| {
+                out.push(Problem { key: key(part), value, rule: rule.into() });
+            };
+            let mut nodes = Vec::new();
+            for text in &port.nodes {
+                match text.parse::<NodeName>().ok().filter(|&n| n != NodeName::Switch && hosts.text(n).is_some()) {
+                    None => wrong("nodes", format!("{text:?}"), "meta, server-N or gateway-N of [hosts]"),
+                    Some(n) if seen.contains(&n) => wrong("nodes", format!("{text:?}"), "behind one port only"),
+                    Some(n) => {
+                        seen.push(n);
+                        nodes.push(n.id(hosts.layout()));
+                    }
+                }
+            }
+            if port.nodes.is_empty() {
+                wrong("nodes", "none".into(), "at least one");
+            }
+            if port.interfaces.is_empty() || port.interfaces.len() > WAYS_MAX {
+                let value = format!("{} of them", port.interfaces.len());
+                wrong("interfaces", value, &format!("1 to {WAYS_MAX}"));
+            }
+            for name in port.interfaces.iter().filter(|n| n.is_empty() || n.len() > interface::NAME_MAX) {
+                wrong("interfaces", format!("{name:?}"), "the name of an interface, 1 to 15 bytes");
+            }
+            if !port.macs.is_empty() && port.macs.len() != port.interfaces.len() {
+                wrong("macs", format!("{} of them", port.macs.len()), "one for each of the interfaces, or none");
+            }
+            let convention = nodes.first().map_or([0; 6], |&n| frame::mac(n));
+            let mut ways = Vec::new();
+            for (i, name) in port.interfaces.iter().enumerate() {
+                let far = port.macs.get(i).map_or(Some(convention), |text| mac(text));
+                if far.is_none() {
+                    wrong("macs", format!("{:?}", port.macs[i]), "an Ethernet address such as 02:00:0a:00:00:03");
+                }
+                ways.push((name.clone(), far.unwrap_or_default()));
+            }
+            all.push(PortPlan { nodes, ways });
+        }
+        // Their requests must meet the program on an interface.
+        for name in hosts.names().filter(|n| matches!(n, NodeName::Server(_) | NodeName::Gateway(_))) {
+            if !seen.contains(&name) {
+                let rule = format!("{name} behind one of them, too");
+                out.push(Problem { key: "switch.ports".into(), value: format!("{} ports", self.ports.len()), rule });
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+#[path = "switching_tests.rs"]
+mod tests;

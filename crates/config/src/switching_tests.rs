@@ -1,0 +1,106 @@
+use crate::{ConfigError, RackConfig};
+
+const HOSTS: &str = r#"
+version = 1
+servers = 3
+[hosts]
+meta = "10.0.0.1:21079"
+switch = "10.0.0.2:21079"
+servers = ["10.0.0.3:21079", "10.0.0.4:21079", "10.0.0.5:21079"]
+gateways = ["10.0.0.6:21079"]
+key_file = "cluster.key"
+[switch]
+data_plane = "tc"
+"#;
+const PORTS: &str = r#"
+[[switch.ports]]
+nodes = ["server-0", "meta"]
+interfaces = ["p2"]
+[[switch.ports]]
+nodes = ["server-1", "server-2", "gateway-0"]
+interfaces = ["u0", "u1"]
+macs = ["02:00:00:00:01:00", "02:00:00:00:01:01"]
+"#;
+
+fn problems(text: &str) -> String {
+    match RackConfig::parse(text) {
+        Err(e @ ConfigError::Rules(_)) => e.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn ports_are_planned_and_read_back() {
+    let cfg = RackConfig::parse(&format!("{HOSTS}{PORTS}")).expect("right");
+    assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg.clone()));
+    let plan = cfg.switch.plan(cfg.hosts.as_ref().expect("there"), &mut Vec::new());
+    assert_eq!(plan[0].ways, [("p2".to_string(), [2, 0, 10, 0, 0, 3])]);
+    assert_eq!(plan[1].ways[1], ("u1".to_string(), [2, 0, 0, 0, 1, 1]));
+    assert_eq!(plan[1].nodes.iter().map(|n| n.0).collect::<Vec<_>>(), [3, 4, 5]);
+}
+
+#[test]
+fn a_data_plane_in_the_kernel_wants_native_addresses_and_a_port_for_each() {
+    let said = problems(HOSTS);
+    for name in ["server-0", "server-2", "gateway-0"] {
+        assert!(said.contains(&format!("{name} behind one of them")), "{said}");
+    }
+    let whole = format!("{HOSTS}{PORTS}");
+    for (from, to, says) in [
+        ("10.0.0.4:21079", "10.0.0.14:21079", "hosts.servers[1] = \"10.0.0.14:21079\": 10.0.0.4:21079 with"),
+        ("10.0.0.6:21079", "10.0.0.6:7400", "10.0.0.6:21079 with switch.data_plane = tc"),
+        ("\"meta\"", "\"server-7\"", "\"server-7\": meta, server-N or gateway-N"),
+        ("\"meta\"", "\"switch\"", "\"switch\": meta, server-N or gateway-N"),
+        ("\"meta\"", "\"server-2\"", "\"server-2\": behind one port only"),
+        ("[\"p2\"]", "[]", "switch.ports[0].interfaces = 0 of them: 1 to 8"),
+        ("\"p2\"", "\"a-name-far-too-long\"", "1 to 15 bytes"),
+        (", \"02:00:00:00:01:01\"", "", "macs = 1 of them: one for each"),
+        ("02:00:00:00:01:01", "02:00:00:00:01", "\"02:00:00:00:01\": an Ethernet address"),
+    ] {
+        let text = whole.replace(from, to);
+        assert_ne!(text, whole, "{from}");
+        assert!(problems(&text).contains(says), "{to}: {}", problems(&text));
+    }
+    let alone = "[switch]\ndata_plane = \"xdp\"\n";
+    assert!(problems(alone).contains("[hosts] says where"), "{}", problems(alone));
+    assert!(RackConfig::parse("[switch]\ndata_plane = \"p4\"\n").unwrap_err().to_string().contains("p4"));
+}
+
+const RINGS: &str = r#"
+[[switch.rings]]
+prefix = "10.11.0.0/24"
+members = ["server-0", "server-2"]
+quorum = 1
+[[switch.rings]]
+prefix = "10.10.0.0/24"
+reach = "share"
+members = ["server-1"]
+"#;
+
+#[test]
+fn rings_are_planned_and_read_back() {
+    // Without hosts, too: every driver has them.
+    let cfg = RackConfig::parse(&format!("version = 1\nservers = 3\n{RINGS}")).expect("right");
+    assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg.clone()));
+    let plans = cfg.switch.ring_plans(crate::racks::layout(&cfg, 1), &mut Vec::new());
+    assert_eq!((plans.len(), plans[0].quorum, plans[1].quorum), (2, 1, 1));
+    assert_eq!(plans[0].ring.members.iter().map(|n| n.0).collect::<Vec<_>>(), [2, 4]);
+    let whole = format!("{HOSTS}{PORTS}{RINGS}");
+    RackConfig::parse(&whole).expect("right");
+    for (from, to, says) in [
+        ("\"server-2\"]\nquorum", "\"server-3\"]\nquorum", "\"server-3\": server-N of the rack, each once"),
+        ("\"server-2\"]\nquorum", "\"server-0\"]\nquorum", "\"server-0\": server-N of the rack, each once"),
+        ("\"server-2\"]\nquorum", "\"meta\"]\nquorum", "\"meta\": server-N of the rack"),
+        ("quorum = 1", "quorum = 3", "switch.rings[0].quorum = 3: 1 to the 2 members"),
+        ("quorum = 1", "quorum = 0", "switch.rings[0].quorum = 0: 1 to the 2 members"),
+        ("10.11.0.0/24", "10.12.0.0/24", "switch.rings[0].prefix = \"10.12.0.0/24\": a prefix of addresses within"),
+        ("10.11.0.0/24", "10.11.0.0", "a prefix of addresses within"),
+        ("10.11.0.0/24", "10.0.0.0/8", "a prefix of addresses within"),
+        ("10.11.0.0/24", "10.11.0.1/24", "10.11.0.1/24 has bits beyond its prefix"),
+        ("10.11.0.0/24", "10.10.0.0/24", "10.10.0.0/24: each prefix once"),
+        ("data_plane = \"tc\"", "data_plane = \"xdp\"", "switch.rings = 2 rings: none with data_plane"),
+    ] {
+        let said = problems(&whole.replace(from, to));
+        assert!(said.contains(says), "{to}: {said}");
+    }
+}

@@ -1,0 +1,221 @@
+//! Asking a rack that runs in several processes: each keeps its control socket in its own directory, the answers are put
+//! together here. There is no process in between that could be missing.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::DistributedError;
+use super::channel::Channel;
+use super::links;
+use super::processes::{self, NODES_FILE};
+use rackweave_config::hosts::NodeName;
+use rackweave_runtime::control::{self, Answer, AskError, Command, Process, Server, Status};
+use rackweave_runtime::up;
+
+/// A process that does not say how it is by then hangs.
+pub(super) const STATUS_WAIT: Duration = Duration::from_secs(2);
+
+/// How a rack is reached.
+pub enum Way {
+    /// By the control sockets in its data directory.
+    Data(PathBuf),
+    /// Over the control channel of the configuration at the path.
+    Channel(PathBuf, Channel),
+}
+
+impl Way {
+    /// Over the control channel of this configuration; the file of the cluster's keys that it names, too.
+    pub fn of_config(path: &Path) -> Result<(Way, Option<PathBuf>), DistributedError> {
+        let cfg = up::read_config(path)?;
+        let channel = Channel::new(&cfg, path)?;
+        Ok((Way::Channel(path.into(), channel), cfg.hosts.and_then(|h| h.key_file)))
+    }
+    /// By the sockets in `data`; the file of the keys of the rack that was started there.
+    pub fn of_data(data: &Path) -> (Way, Option<PathBuf>) {
+        let cfg = up::read_config(&data.join(NODES_FILE)).ok();
+        (Way::Data(data.into()), cfg.and_then(|c| c.hosts).and_then(|h| h.key_file))
+    }
+
+    /// Names of the nodes, in the order of their ids; none if the rack runs in one process.
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Way::Data(data) => nodes_in(data),
+            Way::Channel(_, channel) => channel.names().map(|n| n.to_string()).collect(),
+        }
+    }
+    /// What is asked, in messages.
+    pub(super) fn place(&self) -> &Path {
+        match self {
+            Way::Data(path) | Way::Channel(path, _) => path,
+        }
+    }
+    /// Asks one node, waiting at most `timeout` for each read.
+    pub fn ask_node(&self, name: &str, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
+        match self {
+            Way::Data(data) => control::ask(&data.join(name), command, timeout),
+            Way::Channel(_, channel) => channel.ask(name, command, timeout),
+        }
+    }
+}
+
+/// Asks a rack, in one process or in several, waiting at most `timeout` for each read.
+pub fn ask(way: &Way, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
+    let all = way.names();
+    if let (Way::Data(data), true) = (way, all.is_empty()) {
+        return control::ask(data, command, timeout);
+    }
+    if *command == Command::Status {
+        let status = gather(way, &all)?;
+        return Ok(Answer::Status(Box::new(status)));
+    }
+    let to = match command {
+        Command::ServerKill { server } => return processes::hold_server(way, *server),
+        Command::ServerStart { server } => return processes::let_server_start(way, *server),
+        Command::PolicySet { policy } => return super::policy::set(way, policy, timeout),
+        Command::PolicyShow => return super::policy::show(way, timeout),
+        Command::LinkCut { a, b } => return links::change(way, &all, (a, b), true, timeout),
+        Command::LinkMend { a, b } => return links::change(way, &all, (a, b), false, timeout),
+        _ => NodeName::Meta.to_string(),
+    };
+    match way.ask_node(&to, command, timeout) {
+        Err(AskError::NotRunning { .. }) => Err(match gather(way, &all) {
+            Ok(_) => AskError::NoMeta { data: way.place().into() },
+            Err(e) => e,
+        }),
+        answer => answer,
+    }
+}
+
+/// Names of the nodes that have a directory in `data`, in the order of their ids.
+fn nodes_in(data: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(data) else { return Vec::new() };
+    let mut all: Vec<(u8, u32, String)> = entries
+        .filter_map(|e| e.ok()?.file_name().into_string().ok())
+        .filter_map(|name| {
+            let (kind, number) = name.split_once('-').map_or((name.as_str(), Some(0)), |(k, n)| (k, n.parse().ok()));
+            let order = ["meta", "switch", "server", "gateway"].iter().position(|k| *k == kind)? as u8;
+            Some((order, number?, name.clone()))
+        })
+        .collect();
+    all.sort();
+    all.into_iter().map(|(_, _, name)| name).collect()
+}
+
+/// The state of the whole rack from all its processes: the metadata service's view of it, the servers' of their vSSDs,
+/// the gateways' of their clients.
+fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
+    let mut whole = Status::default();
+    let (mut latest, mut answers, mut servers) = (None, 0, Vec::new());
+    for name in all {
+        match way.ask_node(name, &Command::Status, STATUS_WAIT) {
+            Ok(Answer::Status(s)) => {
+                answers += 1;
+                add(&mut whole, name, *s, &mut servers);
+            }
+            Ok(Answer::Error { message }) => whole.processes.push(silent(name, message)),
+            Ok(_) => whole.processes.push(silent(name, "it answered another question".into())),
+            Err(e) => {
+                whole.processes.push(silent(name, reason(&e)));
+                latest = Some(e);
+            }
+        }
+    }
+    if let (0, Some(e)) = (answers, latest) {
+        return Err(match e {
+            AskError::NotRunning { .. } => AskError::NotRunning { data: way.place().into() },
+            e => e,
+        });
+    }
+    for from in servers {
+        match whole.servers.iter_mut().find(|s| s.server == from.server) {
+            Some(known) => {
+                (known.vssds, known.refused, known.drive_fault) = (from.vssds, from.refused, from.drive_fault);
+            }
+            None => whole.servers.push(from),
+        }
+    }
+    if let Way::Data(data) = way {
+        say_refused(&mut whole, data);
+        // Also those whose end does not run now.
+        whole.rack.links_cut.extend(links::listed(data, all));
+        whole.rack.links_cut.sort();
+        whole.rack.links_cut.dedup();
+    }
+    whole.rack.data = way.place().display().to_string();
+    Ok(whole)
+}
+
+/// Servers that were refused and do not run: why.
+fn say_refused(whole: &mut Status, data: &Path) {
+    for p in whole.processes.iter_mut().filter(|p| p.error.is_some()) {
+        let Ok(NodeName::Server(server)) = p.name.parse() else { continue };
+        let Some(why) = super::held::why_refused(data, server) else { continue };
+        p.error = Some("it was refused, and does not run".into());
+        if let Some(s) = whole.servers.iter_mut().find(|s| s.server == server) {
+            s.drive_fault = Some(format!("refused: {why}. Then: rackweave server start {server}"));
+        }
+    }
+}
+
+fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
+    whole.processes.extend(s.processes);
+    sum(&mut whole.counters, s.counters);
+    sum(&mut whole.network, s.network);
+    whole.switch = s.switch.or(whole.switch.take());
+    if name == NodeName::Meta.to_string() {
+        let nbd = std::mem::take(&mut whole.rack.nbd);
+        let links = std::mem::take(&mut whole.rack.links_cut);
+        whole.rack = s.rack;
+        whole.rack.nbd = nbd;
+        whole.rack.links_cut.extend(links);
+        (whole.servers, whole.sets, whole.volumes) = (s.servers, s.sets, s.volumes);
+    } else if name.starts_with("server-") {
+        servers.extend(s.servers);
+        whole.rack.links_cut.extend(s.rack.links_cut);
+        whole.rack.timing = s.rack.timing;
+    } else if name.starts_with("gateway-") {
+        whole.rack.nbd.extend(s.rack.nbd);
+        whole.rack.links_cut.extend(s.rack.links_cut);
+        whole.rack.http = s.rack.http.or(whole.rack.http.take());
+        whole.rack.connections += s.rack.connections;
+        // Percentiles of several gateways cannot be added: those of the busiest are shown.
+        let requests = |s: &[control::Latency]| s.iter().map(|l| l.count).sum::<u64>();
+        if whole.latency.is_empty() || requests(&s.latency) > requests(&whole.latency) {
+            whole.latency = s.latency;
+        }
+        if whole.volumes.is_empty() {
+            whole.volumes = s.volumes;
+        }
+    }
+}
+
+fn sum(all: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
+    for (name, n) in more {
+        match all.iter_mut().find(|(have, _)| *have == name) {
+            Some((_, have)) => *have += n,
+            None => all.push((name, n)),
+        }
+    }
+}
+
+/// Why a node did not answer, without where.
+pub(super) fn reason(e: &AskError) -> String {
+    match e {
+        AskError::NotRunning { .. } => "it does not run".into(),
+        AskError::Io { error, .. } | AskError::Channel { error, .. } => error.to_string(),
+        e => e.to_string(),
+    }
+}
+
+fn silent(name: &str, error: String) -> Process {
+    Process { name: name.into(), error: Some(error), ..Process::default() }
+}
+
+/// Every replica set has so many members that serve, every process answers, and clients can connect.
+pub(super) fn serves(s: &Status, min_copies: usize) -> bool {
+    let serving = |set| s.servers.iter().flat_map(|s| &s.vssds).filter(|v| v.set == set && v.serving).count();
+    s.processes.iter().all(|p| p.error.is_none())
+        && !s.sets.is_empty()
+        && !s.rack.nbd.is_empty()
+        && s.sets.iter().all(|s| serving(s.set) >= min_copies)
+}

@@ -1,0 +1,155 @@
+//! Servers of a rack in several processes that were killed on purpose, or refused: a file in the data directory, `server-N.down`,
+//! says that who starts the processes leaves this one out, and why it was refused. With `server start` it becomes
+//! `server-N.starting`, which is gone when the metadata service has taken the server in.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::ask::Way;
+use rackweave_config::hosts::NodeName;
+use rackweave_rack::build::BuildError;
+use rackweave_runtime::control::{Answer, AskError, Command};
+
+/// A server that does not say who it is by then hangs, and is not ended here.
+const PID_WAIT: Duration = Duration::from_secs(5);
+/// How long a starting server may take to be taken in or refused.
+const START_WAIT: Duration = Duration::from_secs(10);
+const START_LOOK: Duration = Duration::from_millis(20);
+
+fn marker(data: &Path, server: u32) -> PathBuf {
+    data.join(format!("{}.down", NodeName::Server(server)))
+}
+fn starting(data: &Path, server: u32) -> PathBuf {
+    data.join(format!("{}.starting", NodeName::Server(server)))
+}
+
+/// The server is refused, and is not started again before somebody says so.
+pub(super) fn refuse(data: &Path, server: u32, why: &str) -> io::Result<()> {
+    let path = marker(data, server);
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    rackweave_runtime::datadir::write_durably(data, name, why.as_bytes())?;
+    taken_in(data, server);
+    Ok(())
+}
+/// Why it was refused, if so.
+pub(super) fn why_refused(data: &Path, server: u32) -> Option<String> {
+    std::fs::read_to_string(marker(data, server)).ok().filter(|why| !why.is_empty())
+}
+/// Nobody needs to wait any more for a server that starts.
+pub(super) fn taken_in(data: &Path, server: u32) {
+    let _ = std::fs::remove_file(starting(data, server));
+}
+
+/// Whether this node is not to be started now.
+pub(super) fn is_held(data: &Path, name: NodeName) -> bool {
+    matches!(name, NodeName::Server(i) if marker(data, i).exists())
+}
+
+/// Lets it be started. A file that cannot be removed says so when the server does not start.
+pub(super) fn release(data: &Path, server: u32) {
+    let _ = std::fs::remove_file(marker(data, server));
+    taken_in(data, server);
+}
+
+/// The data directory, and whether the server is one of the rack's.
+fn place(way: &Way, server: u32) -> Result<&Path, String> {
+    let Way::Data(data) = way else {
+        return Err("who started the servers can be asked to end them, and only where they run: use --data".into());
+    };
+    let servers = way.names().iter().filter(|n| n.starts_with("server-")).count();
+    if server as usize >= servers {
+        return Err(format!("there is no server {server}: the rack's are 0 to {}", servers.saturating_sub(1)));
+    }
+    if !way.names().iter().any(|n| n.starts_with("gateway-")) || !data.join(super::processes::NODES_FILE).exists() {
+        return Err("the servers here were not started by `rackweave up`: end their processes yourself".into());
+    }
+    Ok(data)
+}
+
+/// `server kill` of a rack in several processes; back when the process is gone.
+pub(super) fn hold_server(way: &Way, server: u32) -> Result<Answer, AskError> {
+    let data = match place(way, server) {
+        Ok(data) => data,
+        Err(message) => return Ok(Answer::Error { message }),
+    };
+    let pid = match way.ask_node(&NodeName::Server(server).to_string(), &Command::Status, PID_WAIT) {
+        Ok(Answer::Status(s)) => s.processes.first().map_or(0, |p| p.pid),
+        Err(AskError::NotRunning { .. }) | Ok(_) => 0,
+        Err(e) => return Err(e),
+    };
+    let Some(pid) = i32::try_from(pid).ok().filter(|&p| p > 0) else {
+        return Ok(Answer::Error { message: format!("server {server} is not running") });
+    };
+    let failed = |error| AskError::Io { data: data.into(), error };
+    let process = open_process(pid).map_err(failed)?;
+    drop(rackweave_device::private::create(&marker(data, server)).map_err(failed)?);
+    match kill(&process) {
+        Ok(true) => Ok(Answer::Done),
+        Ok(false) => {
+            Ok(Answer::Error { message: format!("server {server}, process {pid}, was killed and does not end") })
+        }
+        Err(e) => {
+            release(data, server);
+            Err(failed(e))
+        }
+    }
+}
+
+fn open_process(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two numbers and returns a descriptor of ours or an error.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Kills it and waits until it is gone: one that is asked while it ends answers neither yes nor no. Whether it was gone in time.
+fn kill(process: &OwnedFd) -> io::Result<bool> {
+    let fd = process.as_raw_fd();
+    // SAFETY: a signal to an open process, without details.
+    if unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, std::ptr::null::<u8>(), 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut ended = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, which is open.
+    Ok(unsafe { libc::poll(&mut ended, 1, PID_WAIT.as_millis() as i32) } > 0)
+}
+
+/// The metadata service took the server out for good. Without its word a server may start: it refuses it itself.
+fn removed(way: &Way, server: u32) -> bool {
+    match way.ask_node(&NodeName::Meta.to_string(), &Command::ServerList, PID_WAIT) {
+        Ok(Answer::Servers(all)) => all.iter().any(|s| s.server == server && s.state == "removed"),
+        _ => false,
+    }
+}
+
+/// Who starts the processes notices within a moment.
+#[allow(clippy::disallowed_methods, reason = "a command: it waits for other processes")]
+fn wait_until_taken_in(data: &Path, server: u32) -> Answer {
+    let end = std::time::Instant::now() + START_WAIT;
+    while starting(data, server).exists() && std::time::Instant::now() < end {
+        std::thread::sleep(START_LOOK);
+    }
+    match why_refused(data, server) {
+        Some(why) => Answer::Error { message: format!("server {server} is refused: {why}") },
+        None => Answer::Done,
+    }
+}
+
+/// `server start` of a rack in several processes.
+pub(super) fn let_server_start(way: &Way, server: u32) -> Result<Answer, AskError> {
+    Ok(match place(way, server) {
+        Ok(_) if removed(way, server) => Answer::Error { message: BuildError::Removed { server }.to_string() },
+        Ok(data) if is_held(data, NodeName::Server(server)) => {
+            let begun = std::fs::rename(marker(data, server), starting(data, server));
+            begun.map_err(|error| AskError::Io { data: data.into(), error })?;
+            wait_until_taken_in(data, server)
+        }
+        Ok(_) => Answer::Error { message: format!("server {server} is running") },
+        Err(message) => Answer::Error { message },
+    })
+}

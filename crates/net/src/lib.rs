@@ -1,0 +1,113 @@
+//! A process for each node: the loop of [`rackweave_runtime`] around one node, with a network to the others.
+//!
+//! Reading order: [`rackweave_config::hosts`] (who is where), [`net`], [`udp`], [`stamps`], `notes` and [`streams`] (packets between processes), [`incarnation`] (which process of a node), [`node`] (one process),
+//! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`watch`] (whether they live), [`namespaces`] (hosts for
+//! them), [`ask`] (their state put together), [`channel`] (from another host). Keys: [`key`], [`rotate`], [`authority`].
+#![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
+
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
+pub mod ask;
+pub mod authority;
+pub mod channel;
+mod held;
+pub mod incarnation;
+mod links;
+pub mod namespaces;
+pub mod net;
+pub mod node;
+mod notes;
+mod policy;
+pub mod processes;
+pub mod rotate;
+pub mod stamps;
+pub mod streams;
+pub mod udp;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use rackweave_config::hosts::{HostsSection, NodeName};
+use rackweave_config::switching::DataPlaneKind;
+use rackweave_config::{ConfigError, Problem};
+use rackweave_rack::build::BuildError;
+use rackweave_runtime::datadir::DataDirError;
+use rackweave_runtime::net::ListenError;
+use rackweave_runtime::up::{APART, STORE_FILE, TOGETHER, UpError};
+use rackweave_runtime::{kernel, key};
+
+/// Why processes of a rack do not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum DistributedError {
+    #[error("{path}: it has no [hosts] section; a process for each node needs an address for each")]
+    NoHosts { path: PathBuf },
+    #[error("{path}: it has no [hosts] and [control] sections, by which its nodes are asked")]
+    NoControl { path: PathBuf },
+    #[error(transparent)]
+    Secure(#[from] rackweave_runtime::secure::SecureError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Up(#[from] UpError),
+    #[error("{name}: servers of the rack are 0 to {}, its gateways 0 to {}", servers - 1, gateways - 1)]
+    UnknownNode { name: NodeName, servers: usize, gateways: usize },
+    #[error("hosts.{name} = {address}: not on loopback; `rackweave node` starts a node on its own machine")]
+    Elsewhere { name: NodeName, address: SocketAddr },
+    #[error(transparent)]
+    Key(#[from] key::KeyFileError),
+    #[error("{path}: the node's counter of incarnations: {error}")]
+    Incarnation { path: PathBuf, error: io::Error },
+    #[error("{name} on {address}: {error}")]
+    Bind { name: NodeName, address: SocketAddr, error: io::Error },
+    #[error(transparent)]
+    Net(#[from] net::NetError),
+    #[error("network namespaces: {0} (they need root, iproute2 and ethtool)")]
+    Namespaces(io::Error),
+    #[error("--{option} {address}: nothing outside reaches a port in the gateway's namespace; unix:PATH does")]
+    NoWayIn { option: &'static str, address: String },
+    #[error("the configuration has [hosts] or [switch]: --netns makes its own")]
+    NotOurs,
+    #[error("switch in the kernel ({plane}): {error}")]
+    DataPlane { plane: DataPlaneKind, error: kernel::PlaneError },
+    #[error(transparent)]
+    Capture(#[from] rackweave_rack::capture::CaptureError),
+    #[error("{name} ended at once ({status}): {last}")]
+    Child { name: NodeName, status: String, last: String },
+    #[error("starting {name}: {error}")]
+    Spawn { name: NodeName, error: io::Error },
+}
+
+impl DistributedError {
+    /// As [`UpError::is_refusal`].
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, DistributedError::Up(e) if e.is_refusal())
+    }
+}
+
+/// Errors of a start that mean the same in one process and in several.
+macro_rules! as_in_one_process {
+    ($($error:ty),*) => {
+        $(impl From<$error> for DistributedError {
+            fn from(e: $error) -> DistributedError {
+                DistributedError::Up(e.into())
+            }
+        })*
+    };
+}
+as_in_one_process!(io::Error, DataDirError, ListenError, BuildError);
+
+/// For a rack in several processes: its directory must not be of one in one.
+fn refuse_together(data: &Path) -> Result<(), DistributedError> {
+    if data.join(STORE_FILE).exists() {
+        return Err(UpError::Made { data: data.into(), made: TOGETHER, asked: APART }.into());
+    }
+    Ok(())
+}
+
+/// Where every node is, by node id.
+fn addresses(hosts: &HostsSection) -> Result<Vec<SocketAddr>, DistributedError> {
+    hosts.resolve().map_err(|problems: Vec<Problem>| ConfigError::Rules(problems).into())
+}

@@ -1,0 +1,122 @@
+//! `link cut|mend` of a rack in several processes. One end lets nothing through: always the same one of a pair, whatever the
+//! order in which they are named. What is cut is kept in the data directory, for an end that is started again.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::ask::Way;
+use rackweave_config::hosts::NodeName;
+use rackweave_runtime::control::{Answer, AskError, Command};
+use rackweave_runtime::datadir::write_durably;
+
+/// A line for each link: the end that lets nothing through, and the other.
+const FILE: &str = "links.cut";
+
+/// All links are whole when a rack starts. A file that cannot be removed shows in `status`, as what it cuts does.
+pub(super) fn mend_all(data: &Path) {
+    let _ = std::fs::remove_file(data.join(FILE));
+}
+
+fn read(data: &Path) -> io::Result<Vec<(String, String)>> {
+    let text = match std::fs::read_to_string(data.join(FILE)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text?,
+    };
+    let pair = |line: &str| line.split_once(' ').map(|(a, b)| (a.to_string(), b.to_string()));
+    Ok(text.lines().filter_map(pair).collect())
+}
+
+/// Nodes to which this one lets nothing through when it starts.
+pub(super) fn cut_at(data: &Path, name: &str) -> io::Result<Vec<String>> {
+    Ok(read(data)?.into_iter().filter(|(end, _)| end == name).map(|(_, other)| other).collect())
+}
+
+/// All that are cut, as a status has them: both names, in the order of the nodes' ids.
+pub(super) fn listed(data: &Path, all: &[String]) -> Vec<String> {
+    let place = |n: &String| all.iter().position(|a| a == n);
+    let named = |(a, b): (String, String)| if place(&a) <= place(&b) { format!("{a} {b}") } else { format!("{b} {a}") };
+    read(data).unwrap_or_default().into_iter().map(named).collect()
+}
+
+/// The end that lets nothing through, and the other: never the switch, which may be in the kernel; else the one with the
+/// lower id.
+fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
+    let place = |name: &str| {
+        let found = all.iter().position(|n| n == name);
+        found.ok_or_else(|| format!("there is no node {name}: the rack's are {}", all.join(", ")))
+    };
+    let (x, y) = (place(a)?, place(b)?);
+    let (first, second) = (x.min(y), x.max(y));
+    let switch_first = all[first] == NodeName::Switch.to_string();
+    let (end, other) = if switch_first { (second, first) } else { (first, second) };
+    Ok((all[end].clone(), all[other].clone()))
+}
+
+/// It does not run, or has ended while it was asked.
+fn has_ended(e: &AskError) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match e {
+        AskError::NotRunning { .. } => true,
+        AskError::Io { error, .. } => matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof),
+        _ => false,
+    }
+}
+
+pub(super) fn change(
+    way: &Way,
+    all: &[String],
+    (a, b): (&str, &str),
+    cut: bool,
+    timeout: Duration,
+) -> Result<Answer, AskError> {
+    let (end, other) = match ends(all, a, b) {
+        Ok(link) => link,
+        Err(message) => return Ok(Answer::Error { message }),
+    };
+    let command = match cut {
+        true => Command::LinkCut { a: end.clone(), b: other.clone() },
+        false => Command::LinkMend { a: end.clone(), b: other.clone() },
+    };
+    let answer = way.ask_node(&end, &command, timeout);
+    let Way::Data(data) = way else { return answer };
+    let failed = |error| AskError::Io { data: data.clone(), error };
+    let mut kept = read(data).map_err(failed)?;
+    let link = (end, other);
+    let was = kept.contains(&link);
+    let answer = match answer {
+        // Mended before it is started again.
+        Err(e) if was && !cut && has_ended(&e) => Answer::Done,
+        answer => answer?,
+    };
+    if answer == Answer::Done && was != cut {
+        kept.retain(|l| *l != link);
+        if cut {
+            kept.push(link);
+        }
+        let text: String = kept.iter().map(|(end, other)| format!("{end} {other}\n")).collect();
+        write_durably(data, FILE, text.as_bytes()).map_err(failed)?;
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_has_the_same_end_in_whatever_order_it_is_named() {
+        let all = ["meta", "switch", "server-0", "server-1", "gateway-0"].map(String::from);
+        for (a, b, end) in [
+            ("server-0", "server-1", "server-0"),
+            ("switch", "server-1", "server-1"),
+            ("switch", "meta", "meta"),
+            ("gateway-0", "server-1", "server-1"),
+        ] {
+            assert_eq!(ends(&all, a, b).expect("known").0, end);
+            assert_eq!(ends(&all, a, b), ends(&all, b, a));
+        }
+        let e = ends(&all, "server-0", "server-9").unwrap_err();
+        assert!(e.contains("no node server-9") && e.contains("gateway-0"), "{e}");
+    }
+}

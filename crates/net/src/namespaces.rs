@@ -1,0 +1,87 @@
+//! The hosts of `rackweave up --netns`: network namespaces on this machine, one for each node, in two racks.
+
+use rackweave_core::{Layout, NodeId};
+use rackweave_dataplane::netns::Namespace;
+use rackweave_dataplane::testrack::{TestRack, UPLINKS, port_name, uplink_mac, uplink_name};
+
+use super::DistributedError;
+use rackweave_config::hosts::{HostsSection, NodeName};
+use rackweave_config::switching::{DataPlaneKind, PortSection, native_address};
+
+/// The nodes' hosts. They are gone when this process is.
+#[derive(Debug)]
+pub struct Namespaces {
+    rack: TestRack,
+    layout: Layout,
+}
+
+impl Namespaces {
+    /// Hosts of all nodes, with one gateway: the second half of the servers in the second rack.
+    ///
+    /// # Errors
+    /// No root, or a tool is missing.
+    pub fn new(servers: u32, data_plane: DataPlaneKind) -> Result<Namespaces, DistributedError> {
+        let layout = Layout::new(servers, 1);
+        let near = |i: &u32| *i < servers.div_ceil(2);
+        let node = |i| layout.server(i);
+        let first = (0..servers).filter(near).map(node);
+        let near_nodes: Vec<NodeId> = [Layout::META].into_iter().chain(first).chain([layout.client(0)]).collect();
+        let far_nodes: Vec<NodeId> = (0..servers).filter(|i| !near(i)).map(node).collect();
+        let made = TestRack::new(Layout::SWITCH, &near_nodes, &far_nodes);
+        let made = made.and_then(|rack| {
+            if data_plane == DataPlaneKind::Xdp {
+                rack.ready_for_xdp()?;
+            }
+            Ok(rack)
+        });
+        Ok(Namespaces { rack: made.map_err(DistributedError::Namespaces)?, layout })
+    }
+
+    /// The namespace that a node runs in.
+    pub fn of(&self, name: NodeName) -> &Namespace {
+        let id = name.id(self.layout);
+        self.rack.hosts().find(|h| h.node == id).map_or(&self.rack.switch, |h| &h.net)
+    }
+
+    /// Where each node is.
+    pub fn hosts(&self, key_file: std::path::PathBuf) -> HostsSection {
+        let address = |n: NodeId| native_address(n).to_string();
+        HostsSection {
+            meta: address(Layout::META),
+            switch: address(Layout::SWITCH),
+            servers: (0..self.layout.servers).map(|i| address(self.layout.server(i))).collect(),
+            gateways: vec![address(self.layout.client(0))],
+            key_file: Some(key_file),
+        }
+    }
+
+    /// The switch's interfaces.
+    pub fn ports(&self) -> Vec<PortSection> {
+        let near = self.rack.near_hosts.iter().map(|h| PortSection {
+            nodes: vec![self.name(h.node).to_string()],
+            interfaces: vec![port_name(h.node)],
+            macs: Vec::new(),
+        });
+        let far = PortSection {
+            nodes: self.rack.far_hosts.iter().map(|h| self.name(h.node).to_string()).collect(),
+            interfaces: (0..UPLINKS).map(uplink_name).collect(),
+            macs: (0..UPLINKS).map(|i| uplink_mac(1, i).map(|b| format!("{b:02x}")).join(":")).collect(),
+        };
+        near.chain([far].into_iter().filter(|f| !f.nodes.is_empty())).collect()
+    }
+
+    fn name(&self, id: NodeId) -> NodeName {
+        match id {
+            Layout::META => NodeName::Meta,
+            n if n == self.layout.client(0) => NodeName::Gateway(0),
+            n => NodeName::Server(n.0 - self.layout.server(0).0),
+        }
+    }
+
+    /// A line for each namespace: its name, and what `nsenter --net=` takes.
+    pub fn listed(&self) -> String {
+        let (switch, far) = (self.rack.switch.path(), self.rack.far.path());
+        let hosts = self.rack.hosts().map(|h| format!("{} {}\n", self.name(h.node), h.net.path()));
+        format!("switch {switch}\nfar {far}\n") + &hosts.collect::<String>()
+    }
+}

@@ -1,0 +1,296 @@
+//! One node of a rack in a process of its own (`rackweave node`).
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rackweave_core::{Layout, RackId, Span, SsdId};
+use rackweave_transport::Keys;
+
+use super::incarnation::{INCARNATION_FILE, Incarnations, Kept};
+use super::net::{Links, Net, NetError};
+use super::{DistributedError, addresses, channel, key, refuse_together};
+use rackweave_config::hosts::{HostsSection, NodeName};
+use rackweave_config::switching::DataPlaneKind;
+use rackweave_config::{MemorySection, RackConfig};
+use rackweave_device::{FileSsd, OpenError, OsFile};
+use rackweave_rack::capture::Capture;
+use rackweave_runtime::datadir::{DataDir, private_directory};
+use rackweave_runtime::engine::{Engine, MetaStore, ROOM_RETRY};
+use rackweave_runtime::kernel::KernelNode;
+use rackweave_runtime::net::Address;
+use rackweave_runtime::serve::{Admitted, Announce, Asked, Serve, Speaks};
+use rackweave_runtime::status::Facts;
+use rackweave_runtime::store::StoreError;
+use rackweave_runtime::syncer::Syncer;
+use rackweave_runtime::up::{self, UpError};
+use rackweave_runtime::watch::{BEAT, Beat};
+use rackweave_runtime::{Hosted, RackNodes};
+
+/// Exit status of a node's process that is refused ([`UpError::is_refusal`]): who starts it leaves it until somebody has put that right.
+pub const REFUSED: i32 = 3;
+
+/// What the user asked for.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Holds a directory for each node that runs on this machine.
+    pub data: PathBuf,
+    /// The rack's configuration, with a `[hosts]` section.
+    pub config: PathBuf,
+    pub name: NodeName,
+    /// Of the switch: what runs its tables, in place of what the configuration says.
+    pub data_plane: Option<DataPlaneKind>,
+    /// Of a gateway: where NBD clients connect.
+    pub nbd: Option<Address>,
+    /// Of a gateway: where Prometheus does.
+    pub http: Option<Address>,
+    /// Where to write its datagrams.
+    pub pcap: Option<PathBuf>,
+    /// Of a server: its SSD is gone, and it begins with an empty one.
+    pub replace_ssd: bool,
+    /// Says signs of life on standard output ([`super::watch`]).
+    pub supervised: bool,
+}
+
+/// Of nodes other than the metadata service, which store nothing.
+struct NoStore;
+impl MetaStore for NoStore {
+    fn write(&mut self, _: &rackweave_core::node::StoreWrite) -> Result<(), StoreError> {
+        Err(StoreError::of(std::io::ErrorKind::Unsupported.into()))
+    }
+}
+
+/// Runs a node until SIGINT or SIGTERM; `ready` is called once, when others can reach it.
+pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Result<(), DistributedError> {
+    let signal = up::signals()?;
+    up::exact_timers();
+    let name = options.name;
+    let (mut cfg, written) = up::read_written(&options.config)?;
+    if let Some(kind) = options.data_plane {
+        cfg.switch.data_plane = kind;
+        cfg.validate().map_err(|error| UpError::Config { path: options.config.clone(), error })?;
+    }
+    for o in written.overridden(&cfg) {
+        eprintln!("rackweave: {}: {o} by an option", options.config.display());
+    }
+    let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;
+    if hosts.text(name).is_none() {
+        let (servers, gateways) = (hosts.servers.len(), hosts.gateways.len());
+        return Err(DistributedError::UnknownNode { name, servers, gateways }.into());
+    }
+    let addresses = addresses(hosts)?;
+    let keys = keys(&cfg)?;
+    refuse_together(&options.data)?;
+    private_directory(&options.data)?;
+    let dir = DataDir::open(&options.data.join(name.to_string()))?;
+    let gateways = hosts.gateways.len() as u32;
+    let node = name.id(Layout::new(cfg.servers, gateways));
+    let address = addresses[node.0 as usize];
+    let in_kernel = (name == NodeName::Switch && cfg.switch.data_plane != DataPlaneKind::Process)
+        .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
+        .transpose()?;
+    let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
+    let kept = matches!(name, NodeName::Server(_));
+    let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept, memory: cfg.memory.network_bytes() };
+    let incarnation_file = |error| DistributedError::Incarnation { path: dir.file(INCARNATION_FILE), error };
+    let mut incarnations = Kept::open(&dir).map_err(incarnation_file)?;
+    let incarnation =
+        first_incarnation(&mut incarnations, &dir.file(INCARNATION_FILE), &signal).map_err(incarnation_file)?;
+    let net = Net::speaking(version, links, node, addresses, keys, incarnation, up::random_u64());
+    let mut net = net.map_err(|e| match e {
+        NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
+        e => e.into(),
+    })?;
+    net.incarnations_from(Box::new(incarnations));
+    net.set_rings(
+        cfg.switch.ring_plans(rackweave_rack::build::layout(&cfg), &mut Vec::new()),
+        cfg.switch.data_plane != DataPlaneKind::Process,
+    );
+    if let Some(path) = &options.pcap {
+        net.capture(Capture::create(path).map_err(DistributedError::from)?);
+    }
+    let mut facts = Facts {
+        data: std::path::absolute(dir.path())?.display().to_string(),
+        node: Some((name.to_string(), address.to_string())),
+        names: hosts.names().map(|n| n.to_string()).collect(),
+        ..Facts::of(&cfg)
+    };
+    let mut listeners = match &options.nbd {
+        Some(nbd) => up::listen(&cfg, nbd, options.http.as_ref(), &mut facts)?,
+        None => Vec::new(),
+    };
+    listeners.push(up::listen_control(&dir)?);
+    if let Some(control) = &cfg.control {
+        let tls = channel::server(&control.certificates)?;
+        listeners.push((channel::listen(control, node.0, address)?, Speaks::ControlTls(tls)));
+    }
+    let (devices, ssd, empty, admitted) = match name {
+        NodeName::Server(i) => {
+            let (device, empty, admitted) = device(&dir, &cfg, i, options.replace_ssd)?;
+            (vec![device], i, empty, Some(admitted))
+        }
+        _ => (Vec::new(), 0, false, None),
+    };
+    let drive_of = devices.first().and_then(FileSsd::rack);
+    let hosted = Hosted::One { node, gateways, empty, drive_of };
+    let cut = super::links::cut_at(&options.data, &name.to_string())?;
+    let lost = Lost { path: up::device_path(&dir, ssd), server: ssd, drive_of };
+    let (key_file, ready, first_ssd) = (hosts.key_file.clone(), Box::new(ready), SsdId(ssd));
+    let memory = cfg.memory.clone();
+    let every = if name == NodeName::Switch { BEAT } else { Span(u64::MAX) };
+    let beat = options.supervised.then(|| Beat::new(every)).transpose()?;
+    let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut, beat };
+    if name == NodeName::Meta {
+        let (mut store, saved, rack) = up::store(&dir)?;
+        up::same_as_made(&dir, &mut store, &cfg)?;
+        let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
+        nodes.set_rack(rack);
+        return Ok(run.until_stopped(nodes, devices, store)?);
+    }
+    let mut nodes = RackNodes::hosting(&cfg, hosted, Vec::new(), up::random_u64)?;
+    if let Some(node) = in_kernel {
+        nodes.switch_in_kernel(node);
+    }
+    Ok(run.until_stopped(nodes, devices, NoStore)?)
+}
+
+/// An incarnation for this process. On a full disk it waits for room, until the process receives a signal to stop.
+fn first_incarnation(kept: &mut Kept, path: &Path, signal: &OwnedFd) -> io::Result<u64> {
+    let mut said = false;
+    loop {
+        let e = match kept.above(0) {
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => e,
+            done => return done,
+        };
+        if !std::mem::replace(&mut said, true) {
+            eprintln!(
+                "rackweave: {}: {e}; without a new incarnation nothing is sent: this process begins when there is room",
+                path.display()
+            );
+        }
+        let mut stop = libc::pollfd { fd: signal.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, which is open.
+        if unsafe { libc::poll(&mut stop, 1, (ROOM_RETRY.0 / 1_000_000) as i32) } > 0 {
+            return Err(e);
+        }
+    }
+}
+
+fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Result<KernelNode, DistributedError> {
+    // Its problems were found when the configuration was checked.
+    let ports = cfg.switch.plan(hosts, &mut Vec::new());
+    let plane = cfg.switch.data_plane;
+    KernelNode::start(cfg, ports, keys).map_err(|error| DistributedError::DataPlane { plane, error })
+}
+
+/// The server's device. Where its file is missing or blank a new one is tried, and has its name when the metadata service says
+/// that this server has not run before: the file may have been lost with the whole directory. Unless it is to be replaced. Also,
+/// whether it is such a new one, and what is done when the server is taken in.
+fn device(
+    dir: &DataDir,
+    cfg: &RackConfig,
+    server: u32,
+    replace: bool,
+) -> Result<(FileSsd<OsFile>, bool, Admitted), UpError> {
+    let path = up::device_path(dir, server);
+    let there = up::has_device(&path)?;
+    if replace && there {
+        return Err(UpError::DeviceInPlace { path, server });
+    }
+    if replace || there {
+        let mut one = up::devices(dir, cfg, server..server + 1, None)?;
+        let said = move |adopted: Option<RackId>| {
+            if let Some(rack) = adopted.filter(|_| there) {
+                up::say_adopted(&path, rack);
+            }
+            Ok(())
+        };
+        return Ok((one.swap_remove(0), false, Box::new(said)));
+    }
+    let (device, admitted) = up::device_on_trial(dir, cfg, server)?;
+    Ok((device, true, admitted))
+}
+
+/// What the loop of one node is made of, besides the node.
+struct Run {
+    net: Net,
+    key_file: Option<PathBuf>,
+    facts: Facts,
+    signal: OwnedFd,
+    listeners: Vec<(rackweave_runtime::net::Listener, Speaks)>,
+    first_ssd: SsdId,
+    memory: MemorySection,
+    ready: Announce,
+    admitted: Option<Admitted>,
+    lost: Lost,
+    /// Nodes to which nothing gets through from the start.
+    cut: Vec<String>,
+    beat: Option<Beat>,
+}
+
+/// What is wrong if the metadata service refuses the server.
+struct Lost {
+    path: PathBuf,
+    server: u32,
+    drive_of: Option<RackId>,
+}
+
+impl Lost {
+    fn error(self, rack: Option<RackId>) -> UpError {
+        let Lost { path, server, drive_of } = self;
+        match drive_of.zip(rack).filter(|(found, wanted)| found != wanted) {
+            Some((found, wanted)) => UpError::Device { path, error: OpenError::Rack { found, wanted } },
+            None => UpError::DeviceLost { path, server },
+        }
+    }
+}
+
+impl Run {
+    fn until_stopped<M: MetaStore>(
+        self,
+        nodes: RackNodes,
+        devices: Vec<FileSsd<OsFile>>,
+        store: M,
+    ) -> Result<(), UpError> {
+        let asked = Asked { client: nodes.client(), admin: nodes.admin() };
+        let mut engine = Engine::with_ssds_from(self.first_ssd, nodes, devices, store);
+        let own = self.facts.node.as_ref().and_then(|(name, _)| self.facts.node_named(name));
+        for (own, other) in own.into_iter().flat_map(|own| self.cut.iter().map(move |o| (own, o))) {
+            if let Some(other) = self.facts.node_named(other) {
+                engine.cut_link(own, other, true);
+            }
+        }
+        let syncer = Syncer::new(true)?;
+        let mut serve =
+            Serve::new(engine, asked, Some(Box::new(self.net)), self.facts, syncer, self.signal, self.listeners)?;
+        serve.keys_in(self.key_file);
+        serve.limit_memory(&self.memory);
+        if let Some(beat) = self.beat {
+            serve.beat_by(beat);
+        }
+        // Its own vSSDs serve when the others are there, too: it is reachable now.
+        serve.when_ready(0, self.ready);
+        if let Some(admitted) = self.admitted {
+            serve.when_admitted(admitted);
+        }
+        serve.run()?;
+        if serve.refused() {
+            let problem = serve.drive_problem();
+            return Err(match problem {
+                Some(error) => UpError::Drive { path: self.lost.path, error },
+                None => self.lost.error(serve.rack()),
+            });
+        }
+        for (i, closed) in serve.close().into_iter().enumerate() {
+            closed.map_err(|error| UpError::Close { ssd: SsdId(self.first_ssd.0 + i as u32), error })?;
+        }
+        Ok(())
+    }
+}
+
+/// The cluster's keys, if the configuration names their file.
+pub(super) fn keys(cfg: &RackConfig) -> Result<Keys, DistributedError> {
+    let file = cfg.hosts.as_ref().and_then(|h| h.key_file.as_ref());
+    let Some(file) = file else { return Ok(Keys::none()) };
+    Ok(key::load(file)?)
+}

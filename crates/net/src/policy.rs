@@ -1,0 +1,140 @@
+//! `policy set|show` of a rack in several processes: the switch and the servers are asked, each for itself, and the files
+//! from which they start again are changed. One that hangs holds up nobody and is named.
+
+use std::time::Duration;
+
+use super::ask::{STATUS_WAIT, Way, reason};
+use super::processes::NODES_FILE;
+use rackweave_config::hosts::NodeName;
+use rackweave_config::policy::Policy;
+use rackweave_runtime::control::{Answer, AskError, Command, PolicyState};
+use rackweave_runtime::up::{CONFIG_FILE, keep_policy};
+
+/// A node that has not changed its policy by then hangs.
+const NODE_WAIT: Duration = Duration::from_secs(5);
+
+/// The nodes that go by a policy, the switch first: what it cannot do nobody does.
+fn concerned(way: &Way) -> Vec<String> {
+    let goes = |n: &String| *n == NodeName::Switch.to_string() || n.starts_with("server-");
+    way.names().into_iter().filter(goes).collect()
+}
+
+/// Nobody answered: nobody runs, or this is why one that does was silent.
+fn nobody(way: &Way, hung: Option<AskError>) -> AskError {
+    hung.unwrap_or_else(|| AskError::NotRunning { data: way.place().into() })
+}
+
+/// Nodes that do not run begin with it when they are started again.
+pub(super) fn set(way: &Way, name: &str, timeout: Duration) -> Result<Answer, AskError> {
+    let refused = |message: String| Ok(Answer::Error { message });
+    let policy: Policy = match name.parse() {
+        Ok(policy) => policy,
+        Err(e) => return refused(format!("{e}")),
+    };
+    let Way::Data(data) = way else {
+        return refused(
+            "these nodes start from a configuration of their own: change it there, and start them again".into(),
+        );
+    };
+    let (mut changed, mut without, mut hung) = (None, Vec::new(), None);
+    for node in concerned(way) {
+        match way.ask_node(&node, &Command::PolicySet { policy: name.into() }, timeout.min(NODE_WAIT)) {
+            Ok(Answer::Error { message }) if node == NodeName::Switch.to_string() => {
+                return refused(format!("{node}: {message}"));
+            }
+            Ok(Answer::Changed(keys)) => changed = Some(keys),
+            Ok(Answer::Error { message }) => without.push(format!("{node} ({message})")),
+            Ok(_) => without.push(format!("{node} (it answered another question)")),
+            Err(AskError::NotRunning { .. }) => {}
+            Err(e) => {
+                without.push(format!("{node} ({})", reason(&e)));
+                hung = Some(e);
+            }
+        }
+    }
+    let Some(changed) = changed else { return Err(nobody(way, hung)) };
+    for file in [NODES_FILE, CONFIG_FILE] {
+        if let Err(e) = keep_policy(data, file, policy) {
+            return refused(format!("{policy} from now on, but not after the next start: {e}"));
+        }
+    }
+    if without.is_empty() {
+        return Ok(Answer::Changed(changed));
+    }
+    refused(format!(
+        "{policy} from now on and after the next start, but not at {}: repeat the command when it answers (rackweave policy \
+         show tells who goes by what)",
+        without.join(", ")
+    ))
+}
+
+/// What all go by: where one differs or does not answer, it is named.
+pub(super) fn show(way: &Way, timeout: Duration) -> Result<Answer, AskError> {
+    let (mut told, mut silent, mut hung) = (Vec::new(), Vec::new(), None);
+    for node in concerned(way) {
+        match way.ask_node(&node, &Command::PolicyShow, timeout.min(STATUS_WAIT)) {
+            Ok(Answer::Policy(state)) => told.push((node, state)),
+            Ok(Answer::Error { message }) => silent.push(format!("{node} does not say: {message}")),
+            Ok(_) => silent.push(format!("{node} does not say: it answered another question")),
+            Err(e) => {
+                silent.push(format!("{node} does not answer: {}", reason(&e)));
+                if !matches!(e, AskError::NotRunning { .. }) {
+                    hung = Some(e);
+                }
+            }
+        }
+    }
+    if told.is_empty() {
+        return Err(nobody(way, hung));
+    }
+    let mut all = together(told);
+    all.otherwise.extend(silent);
+    Ok(Answer::Policy(all))
+}
+
+/// What every node says once, what only some say with their names. The policy is the first node's.
+fn together(told: Vec<(String, PolicyState)>) -> PolicyState {
+    let policy = told.first().map(|(_, state)| state.policy.clone()).unwrap_or_default();
+    let mut otherwise: Vec<String> = Vec::new();
+    for (node, state) in &told {
+        if state.policy != policy {
+            otherwise.push(format!("{node}: policy = {:?}", state.policy));
+        }
+        for line in &state.otherwise {
+            let all_say = told.iter().all(|(_, s)| s.otherwise.contains(line));
+            let line = if all_say || line.starts_with(&format!("{node}: ")) {
+                line.clone()
+            } else {
+                format!("{node}: {line}")
+            };
+            if !otherwise.contains(&line) {
+                otherwise.push(line);
+            }
+        }
+    }
+    PolicyState { policy, otherwise }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_goes_by_something_else_is_named() {
+        let state = |policy: &str, otherwise: &[&str]| PolicyState {
+            policy: policy.into(),
+            otherwise: otherwise.iter().map(ToString::to_string).collect(),
+        };
+        let of = |all: &[(&str, PolicyState)]| together(all.iter().map(|(n, s)| (n.to_string(), s.clone())).collect());
+        let same = state("baseline", &["gc.background = true"]);
+        assert_eq!(of(&[("switch", same.clone()), ("server-0", same.clone())]), same);
+        let older = state("rackblox", &["server-1: gc.yields = true"]);
+        assert_eq!(
+            of(&[("switch", same), ("server-1", older)]),
+            state(
+                "baseline",
+                &["switch: gc.background = true", "server-1: policy = \"rackblox\"", "server-1: gc.yields = true"]
+            )
+        );
+    }
+}

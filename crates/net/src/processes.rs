@@ -1,0 +1,638 @@
+//! All nodes of a rack on this machine, a process each (`rackweave up --processes`): starts them, starts again who ends,
+//! stops them in order.
+//!
+//! Each rack draws a host of its own in 127.0.0.0/8, so that racks do not meet and a port stays a node's while it is
+//! started again.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rackweave_core::{Span, Time};
+use rackweave_dataplane::netns::enter;
+
+use super::held::is_held;
+pub(super) use super::held::{hold_server, let_server_start};
+use super::namespaces::Namespaces;
+use super::node::REFUSED;
+use super::{DistributedError, addresses, ask, key, node, refuse_together};
+use rackweave_config::RackConfig;
+use rackweave_config::hosts::{HostsSection, NodeName};
+use rackweave_config::switching::DataPlaneKind;
+use rackweave_runtime::clock::Clock;
+use rackweave_runtime::control::{self, Answer, Command as Question, Status};
+use rackweave_runtime::datadir::{DataDir, DataDirError};
+use rackweave_runtime::net::Address;
+use rackweave_runtime::poll::{Interest, Poll, Ready, drain_bytes};
+use rackweave_runtime::serve::NbdTls;
+use rackweave_runtime::status::Facts;
+use rackweave_runtime::up::{self, Options, UpError};
+use rackweave_runtime::watch::{SILENT, SILENT_MAX, Watch};
+
+/// The configuration that the processes read, in the data directory: the rack's, with this run's hosts and timing.
+pub(super) const NODES_FILE: &str = "nodes.toml";
+const KEY_FILE: &str = "cluster.key";
+/// Where the hosts of `--netns` are.
+const NAMESPACES_FILE: &str = "namespaces";
+/// Ports on the drawn host: the first node's.
+const FIRST_PORT: u16 = 7400;
+/// Hosts drawn before giving up.
+const DRAWS: usize = 16;
+/// A node that ended is started again after this, doubled while it ends by itself soon after: it probably will once more.
+const RESTART: Span = Span::from_secs(1);
+const RESTART_MAX: Span = Span::from_secs(30);
+/// A node that ran for so long had started well.
+const STARTED_WELL: Span = Span::from_secs(10);
+/// How often a rack that comes up is asked whether it serves; and how long for an answer.
+const READY_ASK: Span = Span::from_millis(20);
+const READY_WAIT: Duration = Duration::from_secs(2);
+/// How often a server that was killed is looked after.
+const HELD_LOOK: Span = Span::from_millis(200);
+/// A stopping node is ended after this: longer than its own bounds of waiting.
+const STOP_WAIT: Span = Span::from_secs(15);
+/// A process of the run before that still ends.
+const LEFT_OVER_WAIT: Span = Span::from_secs(5);
+/// Bytes kept of a node's last line.
+const LINE_MAX: usize = 800;
+/// How often the metadata service is told that a server has ended, if it does not answer within [`READY_WAIT`].
+const TELL_TRIES: usize = 5;
+
+const TOKEN_SIGNAL: u64 = u64::MAX;
+/// In the token of a node's standard output; without it, its standard error.
+const TOKEN_BEAT: u64 = 1 << 32;
+
+/// When a node is started again that ran for so long; `next`: what it waited for if it had ended by itself, soon, before.
+fn restart_after(ran: Span, killed: bool, next: &mut Span) -> Span {
+    let delay = if ran < STARTED_WELL && !killed { *next } else { RESTART };
+    *next = (delay * 2).min(RESTART_MAX);
+    delay
+}
+
+/// A node's process, or the one that will be.
+struct Node {
+    name: NodeName,
+    child: Option<(Child, ChildStderr)>,
+    watch: Option<Watch>,
+    /// A switch that says nothing for so long is ended.
+    silent: Span,
+    /// It was ended since it hung.
+    hung: bool,
+    started: Time,
+    /// The next time it ends by itself, if that is soon, it is started again after this.
+    delay: Span,
+    /// When it is to be started again.
+    again: Time,
+    /// Last line it wrote to standard error.
+    last: Vec<u8>,
+    /// How often it was started.
+    starts: u32,
+}
+
+/// Tells the metadata service that a server's process has ended, from a thread of its own: the service may hang. Without its
+/// answer the lease ends by itself.
+fn end_lease(data: &Path, server: u32, incarnation: u64) {
+    if incarnation == 0 {
+        return;
+    }
+    let meta = data.join(NodeName::Meta.to_string());
+    let tell = move || {
+        let ended = Question::ServerEnded { server, incarnation };
+        let _ = (0..TELL_TRIES).find(|_| control::ask(&meta, &ended, READY_WAIT).is_ok());
+    };
+    // Nothing is lost without it but time.
+    let _ = std::thread::Builder::new().name("end-lease".into()).spawn(tell);
+}
+
+/// All of them.
+struct Processes {
+    program: PathBuf,
+    data: PathBuf,
+    config: PathBuf,
+    nbd: String,
+    http: Option<String>,
+    /// Where the processes run, if not all where this one does.
+    namespaces: Option<Namespaces>,
+    /// Directory of captures.
+    pcap: Option<PathBuf>,
+    replace_ssd: Vec<u32>,
+    nodes: Vec<Node>,
+    poll: Poll,
+    clock: Clock,
+    signal: OwnedFd,
+    signals: u32,
+}
+
+/// Runs a rack, a process for each node, until SIGINT or SIGTERM; `ready` is called once, when it serves. `program` is
+/// run as `program node …`.
+pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Result<(), DistributedError> {
+    let signal = up::signals()?;
+    let dir = DataDir::open(&options.data)?;
+    refuse_together(dir.path())?;
+    let mut cfg = up::configure(&dir, options, |_, cfg| fits_processes(cfg))?;
+    let namespaces = options.netns.map(|kind| namespaces(&dir, &mut cfg, options, kind)).transpose()?;
+    if namespaces.is_none() {
+        hosts(&dir, &mut cfg)?;
+    }
+    dir.write(NODES_FILE, cfg.to_toml().as_bytes())?;
+    let config = dir.file(NODES_FILE);
+    let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).collect();
+    check(&dir, &cfg, &config, &names, namespaces.is_none())?;
+    replaced(&dir, &cfg, &options.replace_ssd)?;
+    same_as_made(&dir, &cfg)?;
+    let store = dir.file(&NodeName::Meta.to_string()).join(up::STORE_FILE);
+    up::store_is_there(&store, (0..cfg.servers).map(|i| device_of(dir.path(), i)))?;
+    (0..cfg.servers).for_each(|i| super::held::release(dir.path(), i));
+    super::links::mend_all(dir.path());
+    let poll = Poll::new()?;
+    poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
+    let mut all = Processes {
+        program: program.into(),
+        data: std::path::absolute(dir.path())?,
+        config: std::path::absolute(config)?,
+        nbd: options.nbd.to_string(),
+        http: options.http.as_ref().map(ToString::to_string),
+        namespaces,
+        pcap: options.pcap.as_ref().map(std::path::absolute).transpose()?,
+        replace_ssd: options.replace_ssd.clone(),
+        nodes: names.into_iter().map(Node::new).collect(),
+        poll,
+        clock: Clock::of_one_node(),
+        signal,
+        signals: 0,
+    };
+    let result = all.run(cfg.min_copies as usize, ready);
+    all.stop()?;
+    result
+}
+
+/// Hosts of this run in namespaces, and the switch between them; where they are is in the data directory.
+fn namespaces(
+    dir: &DataDir,
+    cfg: &mut RackConfig,
+    options: &Options,
+    data_plane: DataPlaneKind,
+) -> Result<Namespaces, DistributedError> {
+    for (option, address) in [("nbd", Some(&options.nbd)), ("http", options.http.as_ref())] {
+        if let Some(tcp @ Address::Tcp(_)) = address {
+            return Err(DistributedError::NoWayIn { option, address: tcp.to_string() }.into());
+        }
+    }
+    if cfg.hosts.is_some() || cfg.switch.data_plane != DataPlaneKind::default() || !cfg.switch.ports.is_empty() {
+        return Err(DistributedError::NotOurs.into());
+    }
+    let key = make_key(dir)?;
+    let namespaces = Namespaces::new(cfg.servers, data_plane)?;
+    cfg.hosts = Some(namespaces.hosts(key));
+    (cfg.switch.data_plane, cfg.switch.ports) = (data_plane, namespaces.ports());
+    cfg.validate().map_err(UpError::Options)?;
+    dir.write(NAMESPACES_FILE, namespaces.listed().as_bytes())?;
+    Ok(namespaces)
+}
+
+/// What a process for each node cannot do is said before anything is written.
+fn fits_processes(cfg: &RackConfig) -> Result<(), DistributedError> {
+    let mut cfg = cfg.clone();
+    cfg.hosts.get_or_insert_with(|| draw(cfg.servers, Path::new(KEY_FILE)));
+    Ok(cfg.validate()?)
+}
+
+/// The rack's own key, made if there is none yet.
+fn make_key(dir: &DataDir) -> Result<PathBuf, DistributedError> {
+    let path = dir.file(KEY_FILE);
+    if !path.exists() {
+        key::init(&path)?;
+    }
+    Ok(std::path::absolute(&path).map_err(|error| key::KeyFileError::Io { path, error })?)
+}
+
+/// Hosts of this run: the configured ones, if they are all here, else drawn ones; and their key.
+fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
+    if let Some(hosts) = &mut cfg.hosts {
+        for (name, address) in hosts.names().zip(addresses(hosts)?) {
+            if !address.ip().is_loopback() {
+                return Err(DistributedError::Elsewhere { name, address });
+            }
+        }
+        return Ok(());
+    }
+    let key = make_key(dir)?;
+    let free = |hosts: &HostsSection| {
+        let all = hosts.resolve().unwrap_or_default();
+        !all.is_empty() && all.iter().all(|&a| bind_both(a).is_ok())
+    };
+    let mut drawn = || draw(cfg.servers, &key);
+    let hosts = (0..DRAWS).map(|_| drawn()).find(free).unwrap_or_else(&mut drawn);
+    cfg.hosts = Some(hosts);
+    Ok(())
+}
+
+fn draw(servers: u32, key: &Path) -> HostsSection {
+    let r = up::random_u64().to_ne_bytes();
+    // 127.0.0.x is everybody's.
+    let host = Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1);
+    let address = |n: u32| SocketAddr::from((host, FIRST_PORT + n as u16)).to_string();
+    HostsSection {
+        meta: address(0),
+        switch: address(1),
+        servers: (0..servers).map(|i| address(2 + i)).collect(),
+        gateways: vec![address(2 + servers)],
+        key_file: Some(key.into()),
+    }
+}
+
+/// Everything that would stop a node from starting, before any starts.
+fn check(
+    dir: &DataDir,
+    cfg: &RackConfig,
+    config: &Path,
+    names: &[NodeName],
+    here: bool,
+) -> Result<(), DistributedError> {
+    rackweave_rack::build::profile(cfg)?;
+    node::keys(cfg)?;
+    NbdTls::load(&cfg.nbd)?;
+    let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: config.into() })?;
+    for (&name, address) in names.iter().zip(addresses(hosts)?) {
+        let mut clock = Clock::of_one_node();
+        let start = clock.now();
+        // The processes of a run that was killed end when it does, or very soon after.
+        loop {
+            match DataDir::open(&dir.file(&name.to_string())) {
+                Err(DataDirError::InUse { .. }) if clock.read().since(start) < LEFT_OVER_WAIT => pause(),
+                opened => drop(opened?),
+            }
+            if !here {
+                // In a namespace that has just been made nobody else is.
+                break;
+            }
+            match bind_both(address) {
+                Ok(_) => break,
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && clock.read().since(start) < LEFT_OVER_WAIT => pause(),
+                Err(error) => return Err(DistributedError::Bind { name, address, error }.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is said about replaced SSDs fits what is there.
+fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), DistributedError> {
+    let Some(&first) = replaced.first() else { return Ok(()) };
+    if !dir.file(&NodeName::Meta.to_string()).join(up::STORE_FILE).exists() {
+        return Err(UpError::NothingToReplace { data: dir.path().into(), server: first }.into());
+    }
+    up::replaceable(cfg, replaced)?;
+    match replaced.iter().map(|&s| (s, device_of(dir.path(), s))).find(|(_, path)| path.exists()) {
+        Some((server, path)) => Err(UpError::DeviceInPlace { path, server }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Before any node starts: the metadata service would say so too.
+fn same_as_made(dir: &DataDir, cfg: &RackConfig) -> Result<(), DistributedError> {
+    let meta = dir.file(&NodeName::Meta.to_string());
+    if !meta.join(up::STORE_FILE).exists() {
+        return Ok(());
+    }
+    let meta = DataDir::open(&meta)?;
+    let (mut store, _, _) = up::store(&meta)?;
+    Ok(up::same_as_made(&meta, &mut store, cfg)?)
+}
+
+fn device_of(data: &Path, server: u32) -> PathBuf {
+    data.join(NodeName::Server(server).to_string()).join(up::device_name(server))
+}
+
+/// A node has its port both ways: datagrams, and the streams of bad times.
+fn bind_both(address: SocketAddr) -> io::Result<()> {
+    UdpSocket::bind(address)?;
+    TcpListener::bind(address).map(|_| ())
+}
+
+fn pause() {
+    // SAFETY: waits for nothing, a little.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, 5) };
+}
+
+impl Node {
+    fn new(name: NodeName) -> Node {
+        Node {
+            name,
+            child: None,
+            watch: None,
+            silent: SILENT,
+            hung: false,
+            started: Time::ZERO,
+            delay: RESTART,
+            again: Time::ZERO,
+            last: Vec::new(),
+            starts: 0,
+        }
+    }
+
+    /// When it is to be looked at whether it hangs: a switch only. What others keep in memory is worth waiting for.
+    fn look_at(&self) -> Time {
+        let watched =
+            self.watch.as_ref().filter(|_| self.name == NodeName::Switch && self.child.is_some() && !self.hung);
+        watched.map_or(Time::MAX, |w| w.due(self.silent))
+    }
+
+    fn end_if_it_hangs(&mut self, now: Time) {
+        if now < self.look_at() || !self.watch.as_mut().is_some_and(|w| w.hangs(now, self.silent)) {
+            return;
+        }
+        let _ =
+            writeln!(io::stderr(), "rackweave: {} hangs: no sign of life for {}; it is ended", self.name, self.silent);
+        self.hung = true;
+        self.signal(libc::SIGKILL);
+    }
+
+    /// Passes on what the process wrote, and keeps the last line. False: it has ended.
+    fn hear(&mut self) -> bool {
+        use std::io::Read;
+        let Some((_, stderr)) = &mut self.child else { return false };
+        let mut b = [0; 4096];
+        let n = match stderr.read(&mut b) {
+            Ok(0) => return false,
+            Ok(n) => n,
+            Err(e) => return e.kind() == io::ErrorKind::Interrupted,
+        };
+        for line in b[..n].split_inclusive(|&c| c == b'\n') {
+            if self.last.last() == Some(&b'\n') {
+                self.last.clear();
+            }
+            let room = LINE_MAX.saturating_sub(self.last.len());
+            self.last.extend_from_slice(&line[..line.len().min(room)]);
+            if line.ends_with(b"\n") {
+                let _ = write!(io::stderr(), "{}: {}", self.name, String::from_utf8_lossy(&self.last));
+            }
+        }
+        true
+    }
+
+    fn signal(&self, signal: i32) {
+        if let Some((child, _)) = &self.child {
+            // SAFETY: a signal to our own child, which was not waited for yet.
+            unsafe { libc::kill(child.id() as i32, signal) };
+        }
+    }
+}
+
+impl Processes {
+    fn run(&mut self, min_copies: usize, ready: impl FnOnce(&Facts)) -> Result<(), DistributedError> {
+        let mut ready = Some(ready);
+        let (mut next_ask, mut events) = (Time::ZERO, Vec::new());
+        while self.signals == 0 {
+            let now = self.clock.read();
+            self.start_due(now)?;
+            if now >= next_ask && ready.is_some() {
+                next_ask = now + READY_ASK;
+                if let Some(status) = self.status().filter(|s| ask::serves(s, min_copies))
+                    && let Some(ready) = ready.take()
+                {
+                    ready(&self.facts(&status));
+                }
+            }
+            let until = self.nodes.iter().filter(|n| n.child.is_none()).map(|n| n.again).min().unwrap_or(Time::MAX);
+            let until = if ready.is_some() { until.min(next_ask) } else { until };
+            let until = self.nodes.iter().map(Node::look_at).fold(until, Time::min);
+            let planned = (until != Time::MAX).then(|| until.since(now));
+            self.poll.wait(planned, &mut events)?;
+            self.take_in(&events, ready.is_some())?;
+            let now = self.clock.read();
+            self.nodes.iter_mut().for_each(|n| n.end_if_it_hangs(now));
+        }
+        Ok(())
+    }
+
+    fn start_due(&mut self, now: Time) -> Result<(), DistributedError> {
+        for i in 0..self.nodes.len() {
+            if self.nodes[i].child.is_some() || self.nodes[i].again > now {
+                continue;
+            }
+            if is_held(&self.data, self.nodes[i].name) {
+                self.nodes[i].again = now + HELD_LOOK;
+            } else {
+                self.start(now, i)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, now: Time, i: usize) -> Result<(), DistributedError> {
+        let name = self.nodes[i].name;
+        let failed = |error| DistributedError::Spawn { name, error };
+        let mut c = Command::new(&self.program);
+        c.arg("node").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (kind, number) = match name {
+            NodeName::Meta => ("meta", None),
+            NodeName::Switch => ("switch", None),
+            NodeName::Server(i) => ("server", Some(i)),
+            NodeName::Gateway(i) => ("gateway", Some(i)),
+        };
+        c.arg(kind).arg("--supervised").arg("--config").arg(&self.config).arg("--data").arg(&self.data);
+        if let Some(n) = number {
+            c.arg("--id").arg(n.to_string());
+        }
+        if kind == "gateway" {
+            c.arg("--nbd").arg(&self.nbd);
+            c.args(self.http.iter().flat_map(|http| ["--http", http.as_str()]));
+        }
+        self.nodes[i].starts += 1;
+        if let Some(dir) = &self.pcap {
+            rackweave_device::private::directory(dir).map_err(failed)?;
+            // Who is started again does not write over what was captured before.
+            let life = match self.nodes[i].starts {
+                1 => String::new(),
+                n => format!(".{n}"),
+            };
+            c.arg("--pcap").arg(dir.join(format!("{}{life}.pcap", name.to_string().replace('/', "-"))));
+        }
+        if let NodeName::Server(s) = name
+            && self.replace_ssd.contains(&s)
+            && !device_of(&self.data, s).exists()
+        {
+            c.arg("--replace-ssd");
+        }
+        let parent = std::process::id() as i32;
+        let namespace = self.namespaces.as_ref().map(|all| all.of(name).as_raw_fd());
+        // SAFETY: only system calls that are allowed between fork and exec.
+        unsafe {
+            c.pre_exec(move || {
+                if let Some(fd) = namespace {
+                    enter(fd)?;
+                }
+                // Dies with us, whatever ends us; a Ctrl-C is ours to pass on, in order.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::setpgid(0, 0);
+                if libc::getppid() != parent {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
+                Ok(())
+            });
+        }
+        let mut child = c.spawn().map_err(failed)?;
+        let stderr = child.stderr.take().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
+        self.poll.add(stderr.as_raw_fd(), i as u64, Interest::READ).map_err(failed)?;
+        let watch = child.stdout.take().map(|out| Watch::new(child.id(), out));
+        if let Some(watch) = &watch {
+            self.poll.add(watch.as_raw_fd(), TOKEN_BEAT | i as u64, Interest::READ).map_err(failed)?;
+        }
+        let node = &mut self.nodes[i];
+        (node.watch, node.hung) = (watch, false);
+        node.last.clear();
+        (node.child, node.started) = (Some((child, stderr)), now);
+        Ok(())
+    }
+
+    fn take_in(&mut self, events: &[Ready], starting: bool) -> Result<(), DistributedError> {
+        let now = self.clock.read();
+        for e in events {
+            if e.token == TOKEN_SIGNAL {
+                drain_bytes(self.signal.as_raw_fd());
+                self.signals += 1;
+                continue;
+            }
+            if e.token & TOKEN_BEAT != 0 {
+                self.beat(now, (e.token ^ TOKEN_BEAT) as usize)?;
+                continue;
+            }
+            let i = e.token as usize;
+            if self.nodes[i].hear() {
+                continue;
+            }
+            let incarnation = self.nodes[i].watch.as_ref().map_or(0, |w| w.incarnation);
+            let Some((name, status, last)) = self.ended(now, i)? else { continue };
+            if starting {
+                return Err(DistributedError::Child { name, status: status.to_string(), last }.into());
+            }
+            if let NodeName::Server(server) = name {
+                end_lease(&self.data, server, incarnation);
+            }
+            if is_held(&self.data, name) {
+                (self.nodes[i].again, self.nodes[i].delay) = (now + HELD_LOOK, RESTART);
+                let _ = writeln!(io::stderr(), "rackweave: {name} was killed, and waits for `server start`");
+                continue;
+            }
+            if let (NodeName::Server(server), Some(REFUSED)) = (name, status.code())
+                && super::held::refuse(&self.data, server, &last).is_ok()
+            {
+                (self.nodes[i].again, self.nodes[i].delay) = (now + HELD_LOOK, RESTART);
+                let _ = writeln!(
+                    io::stderr(),
+                    "rackweave: {name} is refused, and waits for `server start {server}`: {last}"
+                );
+                continue;
+            }
+            let delay = self.nodes[i].again.since(now);
+            let last = if last.is_empty() { last } else { format!(": {last}") };
+            let _ = writeln!(io::stderr(), "rackweave: {name} ended ({status}){last}; started again in {delay}");
+        }
+        Ok(())
+    }
+
+    /// A node said something, or closed its standard output.
+    fn beat(&mut self, now: Time, i: usize) -> io::Result<()> {
+        let Some(watch) = &mut self.nodes[i].watch else { return Ok(()) };
+        if !watch.hear(now) {
+            self.poll.remove(watch.as_raw_fd())?;
+            watch.closed();
+        }
+        let incarnation = watch.incarnation;
+        if let (NodeName::Server(server), 1..) = (self.nodes[i].name, incarnation) {
+            super::held::taken_in(&self.data, server);
+        }
+        Ok(())
+    }
+
+    /// A node's standard error was closed: it has ended.
+    fn ended(&mut self, now: Time, i: usize) -> io::Result<Option<(NodeName, ExitStatus, String)>> {
+        let node = &mut self.nodes[i];
+        let Some((mut child, stderr)) = node.child.take() else { return Ok(None) };
+        self.poll.remove(stderr.as_raw_fd())?;
+        if let Some(watch) = node.watch.take().filter(|w| !w.is_closed()) {
+            self.poll.remove(watch.as_raw_fd())?;
+        }
+        let status = child.wait()?;
+        let killed = status.signal() == Some(libc::SIGKILL);
+        let ran = now.since(node.started);
+        let delay = restart_after(ran, killed, &mut node.delay);
+        if node.hung {
+            node.silent = if ran < STARTED_WELL { (node.silent * 2).min(SILENT_MAX) } else { SILENT };
+        }
+        node.again = if node.hung { now } else { now + delay };
+        let last = String::from_utf8_lossy(&node.last).trim().trim_start_matches("rackweave: ").to_string();
+        Ok(Some((node.name, status, last)))
+    }
+
+    fn status(&self) -> Option<Status> {
+        match ask::ask(&ask::Way::Data(self.data.clone()), &Question::Status, READY_WAIT) {
+            Ok(Answer::Status(s)) if s.processes.len() == self.nodes.len() => Some(*s),
+            _ => None,
+        }
+    }
+
+    fn facts(&self, s: &Status) -> Facts {
+        Facts {
+            data: self.data.display().to_string(),
+            timing: s.rack.timing.clone(),
+            driver: format!("{} processes, {}", self.nodes.len(), s.rack.driver),
+            nbd: s.rack.nbd.clone(),
+            http: s.rack.http.clone(),
+            ..Facts::default()
+        }
+    }
+
+    /// Gateways first, which flush what their clients have written; then whoever they need.
+    fn stop(&mut self) -> io::Result<()> {
+        let gateway = |n: &Node| matches!(n.name, NodeName::Gateway(_));
+        self.stop_these(gateway)?;
+        self.stop_these(|n| !gateway(n))
+    }
+
+    fn stop_these(&mut self, which: impl Fn(&Node) -> bool) -> io::Result<()> {
+        let end = self.clock.read() + STOP_WAIT;
+        self.nodes.iter().filter(|n| which(n)).for_each(|n| n.signal(libc::SIGTERM));
+        let mut events = Vec::new();
+        while self.nodes.iter().any(|n| which(n) && n.child.is_some()) {
+            let now = self.clock.read();
+            if now >= end || self.signals > 1 {
+                self.nodes.iter().filter(|n| which(n)).for_each(|n| n.signal(libc::SIGKILL));
+            }
+            self.poll.wait(Some(end.since(now).max(Span::from_millis(10))), &mut events)?;
+            for e in &events {
+                if e.token == TOKEN_SIGNAL {
+                    drain_bytes(self.signal.as_raw_fd());
+                    self.signals += 1;
+                } else if e.token & TOKEN_BEAT != 0 {
+                    self.beat(now, (e.token ^ TOKEN_BEAT) as usize)?;
+                } else if !self.nodes[e.token as usize].hear()
+                    && let Some((name, status, last)) = self.ended(now, e.token as usize)?
+                    && !status.success()
+                {
+                    let _ = writeln!(io::stderr(), "rackweave: {name} did not stop well ({status}): {last}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_ends_by_itself_again_and_again_waits_longer_and_who_is_killed_does_not() {
+        let (soon, mut next) = (Span::from_secs(9), RESTART);
+        let mut waits = |ran, killed| restart_after(ran, killed, &mut next).as_secs_f64();
+        assert_eq!([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0], std::array::from_fn(|_| waits(soon, false)));
+        assert_eq!(waits(soon, true), 1.0);
+        assert_eq!([2.0, 4.0], std::array::from_fn(|_| waits(soon, false)));
+        assert_eq!(waits(STARTED_WELL, false), 1.0, "it had started well");
+    }
+}

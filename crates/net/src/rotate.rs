@@ -1,0 +1,85 @@
+//! Changing the cluster's key while the rack runs: first every node accepts the new one, then every node sends with it,
+//! then the old one ends. Each step may be taken again, so a rotation that was interrupted is gone on with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rackweave_transport::KeyId;
+
+use super::ask::Way;
+use rackweave_runtime::control::{Answer, AskError, Command};
+use rackweave_runtime::key::{KeyChange, KeyFile, KeyFileError, Secret};
+
+/// A datagram sealed with the old key is still on its way, or sent again, for so long at the most: a message's deadline.
+const SETTLE: Duration = Duration::from_secs(2);
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// Why the key was not changed, or not everywhere: asked again, the rotation goes on where it was.
+#[derive(Debug, thiserror::Error)]
+pub enum RotateError {
+    #[error("this rack has no cluster key (hosts.key_file)")]
+    NoKey,
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    #[error("{path}: drawing a key: {error}")]
+    Draw { path: PathBuf, error: std::io::Error },
+    #[error("{node}: {error}; the old key stays in use until every node answers: repeat the command then")]
+    Ask { node: String, error: AskError },
+    #[error("{node}: {message}")]
+    Refused { node: String, message: String },
+}
+
+/// Rotates the key in `file`, of which every node must have the same one; gives the new key's id.
+pub fn rotate(way: &Way, file: Option<PathBuf>) -> Result<KeyId, RotateError> {
+    let path = file.ok_or(RotateError::NoKey)?;
+    let mut file = KeyFile::load(&path)?;
+    let ids: Vec<KeyId> = file.ids().collect();
+    let (old, new) = match ids[..] {
+        // Interrupted before: the new one follows the old one.
+        [a, b] if next(a) == b => (a, b),
+        [b, a] => (a, b),
+        _ => (ids[0], next(ids[0])),
+    };
+    // Nobody is away before the first step: whoever is, would have neither key afterwards.
+    let nodes = way.names();
+    for node in &nodes {
+        ask(way, node, &Command::Status)?;
+    }
+    let key = match file.secret(new) {
+        Some(key) => key,
+        None => Secret::draw().map_err(|error| RotateError::Draw { path: path.clone(), error })?,
+    };
+    let add = KeyChange::Add { id: new.0, key };
+    // Written down before anyone has it: a rotation that is interrupted goes on with the same key. The other steps come
+    // here last: what is in this file then is what not every node has done.
+    file.change(&add)?;
+    for change in [add, KeyChange::SendWith { id: new.0 }, KeyChange::Remove { id: old.0 }] {
+        if let KeyChange::Remove { .. } = change {
+            settle();
+        }
+        for node in &nodes {
+            ask(way, node, &Command::KeyChange { change: change.clone() })?;
+        }
+        // Nodes here may have changed it.
+        file = KeyFile::load(&path)?;
+        file.change(&change)?;
+    }
+    Ok(new)
+}
+
+fn next(id: KeyId) -> KeyId {
+    KeyId(id.0 % 255 + 1)
+}
+
+fn settle() {
+    // SAFETY: waits for nothing, a while.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, SETTLE.as_millis() as i32) };
+}
+
+fn ask(way: &Way, node: &str, command: &Command) -> Result<(), RotateError> {
+    match way.ask_node(node, command, ANSWER_WAIT) {
+        Ok(Answer::Error { message }) => Err(RotateError::Refused { node: node.into(), message }),
+        Ok(_) => Ok(()),
+        Err(error) => Err(RotateError::Ask { node: node.into(), error }),
+    }
+}

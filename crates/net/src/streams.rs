@@ -1,0 +1,464 @@
+//! TCP between nodes for the time in which the network loses too many datagrams (PN5): a connection to a peer, with the
+//! same authenticated datagrams in frames ([`rackweave_transport::stream`]). Never blocks; every buffer has a bound.
+//!
+//! A node listens on the port number of its UDP socket. Who opened a connection is known when a datagram of its present
+//! life came through it; until then it is a stranger, and strangers are few and soon forgotten.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+
+use bytes::{Buf, Bytes, BytesMut};
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_transport::stream::{Deframer, FRAME_HEAD_BYTES, frame_head};
+use rackweave_transport::{Heard, fair_bytes};
+use slab::Slab;
+
+use rackweave_runtime::poll::{Interest, Poll, Ready};
+
+/// Bytes that wait to be written to one peer, if all have room; what is beyond is lost and sent again, as on a full link.
+const QUEUE_BYTES_MAX: usize = 4 << 20;
+/// Connections whose other end is not known yet.
+const STRANGERS_MAX: usize = 64;
+/// A connection that was not made, or whose other end did not say who it is, is closed after this.
+const STRANGER_WAIT: Span = Span::from_secs(3);
+/// The other end has taken nothing for so long although something waits.
+const STALLED_AFTER: Span = Span::from_secs(3);
+/// A connection that is not used any more waits so long for its other end to close it.
+const CLOSE_WAIT: Span = Span::from_secs(3);
+/// A silent connection is tried by the kernel after so many seconds, as often again, and then closed: the other end is
+/// gone without a word.
+const KEEPALIVE_S: i32 = 3;
+/// Bytes read from one connection in a turn.
+const READ_BYTES: usize = 256 << 10;
+/// Parts written by one call.
+const PARTS: usize = 64;
+
+const TOKEN_LISTENER: u64 = u64::MAX;
+
+/// What became of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Up(NodeId),
+    Down(NodeId),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    pub opened: u64,
+    pub accepted: u64,
+    pub failed: u64,
+    /// Closed because nothing was taken from it for too long.
+    pub stalled: u64,
+    /// Strangers that were turned away, or never said who they are.
+    pub strangers: u64,
+    pub frames_sent: u64,
+    pub frames_received: u64,
+    /// Datagrams for which there was no room or no connection.
+    pub frames_refused: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Open,
+    /// Nothing more is written after what waits.
+    Closing,
+}
+
+#[derive(Debug)]
+struct Link {
+    socket: TcpStream,
+    state: State,
+    peer: Option<NodeId>,
+    /// Who it says it is: what convinces it is sent there.
+    claims: Option<NodeId>,
+    deframer: Deframer,
+    out: VecDeque<Bytes>,
+    out_bytes: usize,
+    interest: Interest,
+    /// When it came to be what it is, or the other end took something last.
+    since: Time,
+}
+
+/// All streams of one node.
+#[derive(Debug)]
+pub struct Streams {
+    listener: TcpListener,
+    /// That may wait to be written to all.
+    bytes_total: usize,
+    poll: Poll,
+    links: Slab<Link>,
+    /// The connection that is written to.
+    peers: BTreeMap<NodeId, usize>,
+    changes: Vec<Change>,
+    ready: Vec<Ready>,
+    /// Connections with something to write.
+    touched: Vec<usize>,
+    pub counters: Counters,
+}
+
+impl Streams {
+    /// For all peers together at most `bytes_total` wait.
+    pub fn bind(address: SocketAddr, bytes_total: usize) -> io::Result<Streams> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let poll = Poll::new()?;
+        poll.add(listener.as_raw_fd(), TOKEN_LISTENER, Interest::READ)?;
+        Ok(Streams {
+            listener,
+            bytes_total,
+            poll,
+            links: Slab::new(),
+            peers: BTreeMap::new(),
+            changes: Vec::new(),
+            ready: Vec::new(),
+            touched: Vec::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Readable when [`Streams::handle`] has something to do.
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+
+    /// When [`Streams::sweep`] has something to do.
+    pub fn deadline(&self) -> Time {
+        self.links.iter().filter_map(|(_, l)| l.deadline()).min().unwrap_or(Time::MAX)
+    }
+
+    /// Connections, whoever is at their other ends.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+    /// Bytes that wait to be written.
+    pub fn held_bytes(&self) -> usize {
+        self.links.iter().map(|(_, l)| l.out_bytes).sum()
+    }
+
+    /// What became of connections since the last time.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Begins to connect to `peer`, unless a connection is there: [`Change::Up`] or [`Change::Down`] follows.
+    pub fn open(&mut self, now: Time, peer: NodeId, address: SocketAddr) {
+        if let Some(&key) = self.peers.get(&peer) {
+            match self.links[key].state {
+                State::Open => self.changes.push(Change::Up(peer)),
+                State::Connecting => {}
+                State::Closing => self.changes.push(Change::Down(peer)),
+            }
+            return;
+        }
+        match connect(address).and_then(|socket| self.add(now, socket, State::Connecting, Some(peer))) {
+            Ok(key) => {
+                self.counters.opened += 1;
+                self.peers.insert(peer, key);
+            }
+            Err(_) => {
+                self.counters.failed += 1;
+                self.changes.push(Change::Down(peer));
+            }
+        }
+    }
+
+    /// The stream to `peer` is not used any more: it is closed when what waits was written.
+    pub fn done(&mut self, now: Time, peer: NodeId) {
+        let Some(&key) = self.peers.get(&peer) else { return };
+        let link = &mut self.links[key];
+        (link.state, link.since) = (State::Closing, now);
+        self.touched.push(key);
+    }
+
+    /// The peer is dead: so is its stream.
+    pub fn abort(&mut self, peer: NodeId) {
+        if let Some(&key) = self.peers.get(&peer) {
+            self.drop_link(key);
+        }
+    }
+
+    /// Peers know this node as somebody else from now on: all streams end.
+    pub fn abort_all(&mut self) {
+        let all: Vec<usize> = self.links.iter().map(|(key, _)| key).collect();
+        all.into_iter().for_each(|key| self.drop_link(key));
+    }
+
+    /// Puts a datagram into the peer's stream.
+    pub fn send(&mut self, now: Time, peer: NodeId, datagram: Bytes) {
+        let room = fair_bytes(QUEUE_BYTES_MAX, self.bytes_total, self.held_bytes());
+        let claimed = || self.links.iter().find(|(_, l)| l.claims == Some(peer)).map(|(key, _)| key);
+        let key = self.peers.get(&peer).copied().or_else(claimed);
+        let Some((key, link)) = key.and_then(|key| Some((key, self.links.get_mut(key)?))) else {
+            self.counters.frames_refused += 1;
+            return;
+        };
+        if link.state != State::Open || link.out_bytes + datagram.len() > room {
+            self.counters.frames_refused += 1;
+            return;
+        }
+        if link.out.is_empty() {
+            link.since = now;
+            self.touched.push(key);
+        }
+        link.out_bytes += FRAME_HEAD_BYTES + datagram.len();
+        link.out.push_back(Bytes::copy_from_slice(&frame_head(datagram.len())));
+        link.out.push_back(datagram);
+        self.counters.frames_sent += 1;
+    }
+
+    /// Writes what waits, as far as the sockets take it.
+    pub fn flush(&mut self, now: Time) {
+        while let Some(key) = self.touched.pop() {
+            self.write(now, key);
+        }
+    }
+
+    /// Takes new connections and what has arrived; `take` gets each datagram and says whom it is from.
+    pub fn handle(&mut self, now: Time, mut take: impl FnMut(BytesMut) -> Heard) -> io::Result<()> {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.poll.wait(Some(Span::ZERO), &mut ready)?;
+        for r in &ready {
+            if r.token == TOKEN_LISTENER {
+                self.accept(now)?;
+                continue;
+            }
+            let key = r.token as usize;
+            if !self.links.contains(key) {
+                continue;
+            }
+            if self.links[key].state == State::Connecting && (r.write || r.closed) {
+                self.connected(now, key);
+            } else if r.write {
+                self.write(now, key);
+            }
+            if r.read && self.links.contains(key) {
+                self.read(now, key, &mut take);
+            }
+        }
+        self.ready = ready;
+        Ok(())
+    }
+
+    /// Closes what has been waited for in vain.
+    pub fn sweep(&mut self, now: Time) {
+        let late = |l: &Link| l.deadline().is_some_and(|at| at <= now);
+        let late: Vec<usize> = self.links.iter().filter(|(_, l)| late(l)).map(|(key, _)| key).collect();
+        for key in late {
+            match self.links[key].state {
+                State::Open if self.links[key].peer.is_none() => self.counters.strangers += 1,
+                State::Open => self.counters.stalled += 1,
+                State::Connecting => self.counters.failed += 1,
+                State::Closing => {}
+            }
+            self.drop_link(key);
+        }
+    }
+
+    fn add(&mut self, now: Time, socket: TcpStream, state: State, peer: Option<NodeId>) -> io::Result<usize> {
+        let interest = Interest { read: true, write: state == State::Connecting };
+        let entry = self.links.vacant_entry();
+        let key = entry.key();
+        self.poll.add(socket.as_raw_fd(), key as u64, interest)?;
+        let (claims, deframer, out) = (None, Deframer::new(), VecDeque::new());
+        entry.insert(Link { socket, state, peer, claims, deframer, out, out_bytes: 0, interest, since: now });
+        Ok(key)
+    }
+
+    fn accept(&mut self, now: Time) -> io::Result<()> {
+        loop {
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => socket,
+                // Gone before it was taken, or no descriptor is left: the connections that are there go on.
+                Err(_) => return Ok(()),
+            };
+            let strangers = self.links.iter().filter(|(_, l)| l.peer.is_none()).count();
+            if strangers >= STRANGERS_MAX || prepare(&socket).is_err() {
+                self.counters.strangers += 1;
+                continue;
+            }
+            self.counters.accepted += 1;
+            self.add(now, socket, State::Open, None)?;
+        }
+    }
+
+    fn connected(&mut self, now: Time, key: usize) {
+        let link = &mut self.links[key];
+        if !matches!(link.socket.take_error(), Ok(None)) || link.socket.peer_addr().is_err() {
+            self.counters.failed += 1;
+            return self.drop_link(key);
+        }
+        (link.state, link.since) = (State::Open, now);
+        self.changes.extend(link.peer.map(Change::Up));
+        self.write(now, key);
+    }
+
+    fn read(&mut self, now: Time, key: usize, take: &mut impl FnMut(BytesMut) -> Heard) {
+        let mut piece = [0; 64 << 10];
+        for _ in 0..READ_BYTES / piece.len() {
+            let Some(link) = self.links.get_mut(key) else { return };
+            let n = match link.socket.read(&mut piece) {
+                Ok(0) => return self.drop_link(key),
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return self.drop_link(key),
+            };
+            link.deframer.buffer().extend_from_slice(&piece[..n]);
+            if !self.take_frames(now, key, take) {
+                self.counters.strangers += u64::from(self.links[key].peer.is_none());
+                return self.drop_link(key);
+            }
+            if n < piece.len() {
+                return;
+            }
+        }
+    }
+
+    /// False: what came is not from a node, so the connection is to be closed.
+    fn take_frames(&mut self, now: Time, key: usize, take: &mut impl FnMut(BytesMut) -> Heard) -> bool {
+        loop {
+            let link = &mut self.links[key];
+            let datagram = match link.deframer.next_datagram() {
+                Ok(Some(datagram)) => datagram,
+                Ok(None) => return true,
+                Err(_) => return false,
+            };
+            self.counters.frames_received += 1;
+            match take(datagram) {
+                Heard::Proven(node) if link.peer.is_none() => {
+                    (link.peer, link.claims, link.since) = (Some(node), None, now);
+                    self.greet(node, key);
+                }
+                Heard::Unproven(node) if link.peer.is_none() => link.claims = Some(node),
+                Heard::Nobody if link.peer.is_none() => return false,
+                _ => {}
+            }
+        }
+    }
+
+    /// A connection turned out to be from `node`. If both have opened one, both keep reading both.
+    fn greet(&mut self, node: NodeId, key: usize) {
+        let open = self.peers.get(&node).is_some_and(|&k| self.links[k].state == State::Open);
+        if !open {
+            self.peers.insert(node, key);
+            self.changes.push(Change::Up(node));
+        }
+    }
+
+    fn write(&mut self, now: Time, key: usize) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        if link.state == State::Connecting {
+            return;
+        }
+        while !link.out.is_empty() {
+            match link.write_some() {
+                Ok(0) => break,
+                Ok(_) => link.since = now,
+                Err(_) => return self.drop_link(key),
+            }
+        }
+        if link.state == State::Closing && link.out.is_empty() {
+            // The other end reads to the end of it and closes, too.
+            let _ = link.socket.shutdown(std::net::Shutdown::Write);
+            if link
+                .peer
+                .take()
+                .is_some_and(|peer| self.peers.get(&peer) == Some(&key) && self.peers.remove(&peer).is_some())
+            {
+                link.since = now;
+            }
+        }
+        let link = &mut self.links[key];
+        let wants = Interest { read: true, write: !link.out.is_empty() };
+        if wants != link.interest && self.poll.change(link.socket.as_raw_fd(), key as u64, wants).is_ok() {
+            link.interest = wants;
+        }
+    }
+
+    fn drop_link(&mut self, key: usize) {
+        let Some(link) = self.links.try_remove(key) else { return };
+        let _ = self.poll.remove(link.socket.as_raw_fd());
+        if let Some(peer) = link.peer
+            && self.peers.get(&peer) == Some(&key)
+        {
+            self.peers.remove(&peer);
+            self.changes.push(Change::Down(peer));
+        }
+    }
+}
+
+impl Link {
+    /// When it has been waited for long enough.
+    fn deadline(&self) -> Option<Time> {
+        match self.state {
+            State::Connecting => Some(self.since + STRANGER_WAIT),
+            State::Open if self.peer.is_none() => Some(self.since + STRANGER_WAIT),
+            State::Open => (!self.out.is_empty()).then(|| self.since + STALLED_AFTER),
+            State::Closing => Some(self.since + CLOSE_WAIT),
+        }
+    }
+
+    /// Bytes the socket took; none if it takes none now.
+    fn write_some(&mut self) -> io::Result<usize> {
+        let parts: Vec<libc::iovec> = self.out.iter().take(PARTS).map(part).collect();
+        // SAFETY: the parts live in `out` through the call.
+        let n = unsafe { libc::writev(self.socket.as_raw_fd(), parts.as_ptr(), parts.len() as i32) };
+        if n < 0 {
+            let e = io::Error::last_os_error();
+            let passing = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+            return if passing { Ok(0) } else { Err(e) };
+        }
+        let mut left = n as usize;
+        self.out_bytes -= left;
+        while let Some(first) = self.out.front_mut().filter(|_| left > 0) {
+            let taken = left.min(first.len());
+            first.advance(taken);
+            left -= taken;
+            if first.is_empty() {
+                self.out.pop_front();
+            }
+        }
+        Ok(n as usize)
+    }
+}
+
+fn part(b: &Bytes) -> libc::iovec {
+    libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }
+}
+
+/// A connection on its way.
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: a new descriptor, owned from here on.
+    let socket = unsafe {
+        let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        TcpStream::from_raw_fd(fd)
+    };
+    prepare(&socket)?;
+    // SAFETY: all zero is a value of this plain structure.
+    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let len = super::udp::put_address(address, &mut name);
+    // SAFETY: `name` lives through the call and has `len` bytes.
+    let r = unsafe { libc::connect(socket.as_raw_fd(), (&raw const name).cast(), len) };
+    let e = io::Error::last_os_error();
+    if r < 0 && e.raw_os_error() != Some(libc::EINPROGRESS) { Err(e) } else { Ok(socket) }
+}
+
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_nodelay(true)?;
+    let set = |level, name, value| super::udp::set(socket.as_raw_fd(), level, name, value);
+    set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_S)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_S)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 1)
+}

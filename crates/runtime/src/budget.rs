@@ -1,0 +1,277 @@
+//! One bound for what all connections of a process hold (protocol rule 33).
+//!
+//! Each connection has a share of its own that nobody else can take. What it wants beyond that is granted from a pool, first come,
+//! first served; until it is granted the connection is not read further. Who holds part of the pool and neither takes nor
+//! sends anything while others wait loses its connection, or a few silent clients would stop all the others that need more
+//! than their share.
+
+use std::collections::VecDeque;
+
+use std::sync::OnceLock;
+
+use rackweave_core::{Span, Time};
+
+/// A connection that holds part of the pool, and that others wait for, moves [`PROGRESS_BYTES`] in this time.
+pub const STALL_MAX: Span = Span::from_secs(10);
+/// Less than the slowest link that a disk is used over: 100 kB a second.
+const PROGRESS_BYTES: usize = 1 << 20;
+/// Of the budget, what is shared out to connections; the rest is the pool.
+const SHARED_OUT: (usize, usize) = (7, 8);
+
+static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
+
+/// How the program's allocator gives what is free back to the system: called after much was held, from the thread that
+/// held it.
+pub fn give_back_by(allocator: fn()) {
+    let _ = GIVE_BACK.set(allocator);
+}
+
+pub(super) fn give_back() {
+    if let Some(allocator) = GIVE_BACK.get() {
+        allocator();
+    }
+}
+
+/// What one connection has of the budget.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Account {
+    /// Bytes it held when it was last looked at.
+    held: usize,
+    /// Bytes granted from the pool.
+    extra: usize,
+    waits: bool,
+    /// Bytes moved since then.
+    moved: usize,
+    since: Time,
+}
+
+/// The process's.
+#[derive(Debug)]
+pub struct Budget {
+    bytes: usize,
+    share: usize,
+    pool: usize,
+    pool_used: usize,
+    held: usize,
+    /// The most that was held since memory was last given back to the system.
+    peak: usize,
+    /// Who waits for the pool, in order.
+    queue: VecDeque<Waiting>,
+    closed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    key: usize,
+    /// Bytes of the pool that it has, and that it could go on with.
+    extra: usize,
+    wanted: usize,
+}
+
+impl Waiting {
+    /// It has nothing of the pool: nobody goes before it. Who has may itself be what the others wait for.
+    fn first_served(&self) -> bool {
+        self.extra == 0
+    }
+}
+
+impl Account {
+    /// Sent or received.
+    pub fn moved(&mut self, now: Time, bytes: usize) {
+        self.moved += bytes;
+        if self.moved >= PROGRESS_BYTES {
+            (self.moved, self.since) = (0, now);
+        }
+    }
+    /// It holds part of the pool and has done nothing with it for long.
+    pub fn stalled(&self, now: Time) -> bool {
+        self.extra > 0 && now.since(self.since) > STALL_MAX && !mutant!("runtime.budget.stalled-stays")
+    }
+}
+
+impl Budget {
+    /// Of so many bytes, for at most so many connections.
+    pub fn new(bytes: usize, connections: usize) -> Budget {
+        let shared = bytes / SHARED_OUT.1 * SHARED_OUT.0;
+        let (share, pool) = (shared / connections, bytes - shared);
+        Budget { bytes, share, pool, pool_used: 0, held: 0, peak: 0, queue: VecDeque::new(), closed: 0 }
+    }
+
+    /// What the connection with this key may hold, who holds `held` bytes and could go on with `needs`.
+    pub fn settle(&mut self, now: Time, key: usize, account: &mut Account, held: usize, needs: Option<usize>) -> usize {
+        self.held = self.held - account.held + held;
+        self.peak = self.peak.max(self.held);
+        account.held = held;
+        let others = self.pool_used - account.extra;
+        let least = held.saturating_sub(self.share);
+        let wanted = needs.map_or(least, |n| n.max(held).saturating_sub(self.share));
+        let fits = others + wanted <= self.pool || mutant!("runtime.budget.unbounded");
+        let granted = wanted <= least || (fits && (self.is_next(key) || mutant!("runtime.budget.unfair")));
+        if account.extra == 0 {
+            (account.moved, account.since) = (0, now);
+        }
+        account.extra = if granted { wanted } else { least };
+        self.pool_used = others + account.extra;
+        let waiting = Waiting { key, extra: account.extra, wanted };
+        match (granted, account.waits) {
+            (false, false) => self.queue.push_back(waiting),
+            (false, true) => self.queue.iter_mut().filter(|w| w.key == key).for_each(|w| *w = waiting),
+            (true, true) => self.queue.retain(|w| w.key != key),
+            (true, false) => {}
+        }
+        account.waits = !granted;
+        self.share + account.extra
+    }
+
+    /// The connection is gone.
+    pub fn leave(&mut self, key: usize, account: &Account) {
+        self.held -= account.held;
+        self.pool_used -= if mutant!("runtime.budget.leaks") { 0 } else { account.extra };
+        if account.waits {
+            self.queue.retain(|w| w.key != key);
+        }
+    }
+
+    fn is_next(&self, key: usize) -> bool {
+        !self.queue.iter().take_while(|w| w.key != key).any(Waiting::first_served)
+    }
+
+    /// Who has waited for the pool the longest of those that can be granted what they want.
+    pub fn next_waiting(&self) -> Option<usize> {
+        for w in &self.queue {
+            if self.pool_used - w.extra + w.wanted <= self.pool {
+                return Some(w.key);
+            }
+            if w.first_served() {
+                return None;
+            }
+        }
+        None
+    }
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+    /// A connection was closed for the sake of the others.
+    pub fn count_closed(&mut self) {
+        self.closed += 1;
+    }
+    pub fn closed(&self) -> u64 {
+        self.closed
+    }
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+    pub fn held(&self) -> usize {
+        self.held
+    }
+    /// True once, when much less is held than was: the allocator should give memory back to the system.
+    pub fn has_shrunk(&mut self) -> bool {
+        let shrunk = self.peak - self.held > self.bytes / 16;
+        if shrunk {
+            self.peak = self.held;
+        }
+        shrunk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// Connections that hold what they are allowed to, as long as they want more.
+    struct Crowd {
+        budget: Budget,
+        all: Vec<(Account, usize)>,
+        now: Time,
+    }
+
+    impl Crowd {
+        fn new(bytes: usize, n: usize) -> Crowd {
+            Crowd { budget: Budget::new(bytes, n), all: vec![(Account::default(), 0); n], now: Time::ZERO }
+        }
+        /// Connection `i` wants `more` bytes; whether it got them.
+        fn wants(&mut self, i: usize, more: usize) -> bool {
+            let (account, held) = &mut self.all[i];
+            let limit = self.budget.settle(self.now, i, account, *held, Some(*held + more));
+            let fits = *held + more <= limit;
+            if fits {
+                *held += more;
+                self.budget.settle(self.now, i, account, *held, None);
+            }
+            fits
+        }
+        fn frees(&mut self, i: usize) {
+            let (account, held) = &mut self.all[i];
+            *held = 0;
+            self.budget.settle(self.now, i, account, 0, None);
+        }
+        fn total(&self) -> usize {
+            self.all.iter().map(|c| c.1).sum()
+        }
+    }
+
+    #[test]
+    fn whatever_they_want_they_hold_no_more_than_the_budget() {
+        for seed in 0..200 {
+            let mut rng = rackweave_core::Rng::new(seed);
+            let mut c = Crowd::new(160 * MIB, 64);
+            for _ in 0..3000 {
+                let i = rng.below(64) as usize;
+                match rng.below(4) {
+                    0 => c.frees(i),
+                    _ => drop(c.wants(i, rng.below(4 << 20) as usize)),
+                }
+                assert!(c.total() <= c.budget.bytes(), "seed {seed}");
+                assert_eq!(c.total(), c.budget.held(), "seed {seed}");
+                let extra: usize = c.all.iter().map(|a| a.0.extra).sum();
+                assert_eq!(extra, c.budget.pool_used, "seed {seed}");
+            }
+            for i in 0..64 {
+                let account = c.all[i].0;
+                c.budget.leave(i, &account);
+            }
+            assert_eq!((c.budget.held(), c.budget.pool_used, c.budget.waiting()), (0, 0, 0), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn each_has_a_share_that_the_others_cannot_take() {
+        // With what counts beside the data.
+        let request = MIB + 4096;
+        let mut c = Crowd::new(rackweave_config::MemorySection::default().connections_bytes(), 576);
+        for i in 0..575 {
+            while c.wants(i, request) {}
+        }
+        assert_eq!(c.budget.waiting(), 575);
+        assert!(c.wants(575, request), "the last one has its share");
+        assert!(!c.wants(575, request), "and waits for more");
+    }
+
+    #[test]
+    fn the_pool_goes_to_who_waits_longest() {
+        let mut c = Crowd::new(320 * MIB, 64);
+        assert!(c.wants(0, 33 * MIB) && !c.wants(1, 33 * MIB) && !c.wants(2, 8 * MIB));
+        assert!(!c.wants(2, 8 * MIB), "what is small does not go first");
+        assert!(c.wants(3, MIB) && !c.wants(0, 33 * MIB));
+        assert_eq!(c.budget.next_waiting(), None, "nobody is asked in vain");
+        c.frees(0);
+        assert_eq!(c.budget.next_waiting(), Some(1));
+        assert!(!c.wants(2, 8 * MIB) && c.wants(1, 33 * MIB));
+        assert_eq!(c.budget.next_waiting(), Some(2), "what is left is enough for it");
+        assert!(!c.wants(1, 33 * MIB) && c.wants(2, 8 * MIB), "who has part of the pool keeps nobody waiting");
+    }
+
+    #[test]
+    fn who_holds_part_of_the_pool_moves_on() {
+        let mut c = Crowd::new(320 * MIB, 64);
+        let after = |s| Time::ZERO + Span::from_secs(s);
+        assert!(c.wants(0, 33 * MIB) && c.wants(1, MIB));
+        c.all[0].0.moved(after(4), PROGRESS_BYTES);
+        assert!(!c.all[0].0.stalled(after(14)) && c.all[0].0.stalled(after(15)));
+        c.all[0].0.moved(after(14), PROGRESS_BYTES - 1);
+        assert!(c.all[0].0.stalled(after(15)), "too little");
+        assert!(!c.all[1].0.stalled(after(1000)), "its own share is its own");
+    }
+}

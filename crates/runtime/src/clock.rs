@@ -1,0 +1,113 @@
+//! The rack's clock: the machine's monotonic one; of a rack in one process, less the time in which it did not run.
+//!
+//! All nodes of an embedded rack live in one loop. When the machine is suspended, the process stopped, or the loop
+//! held up, every node stands still together: nobody serves, so no lease has to end. The clock leaves such a stretch
+//! out, and leases go on where they were. A node in a process of its own has no such licence: the others do not stand
+//! still with it.
+
+use rackweave_core::{Span, Time};
+
+/// A gap longer than what the loop planned to sleep plus this is a standstill, and is left out but for this much.
+/// Longer than any handling of a batch of events, much shorter than a lease.
+pub const STANDSTILL: Span = Span::from_millis(100);
+
+#[derive(Debug)]
+pub struct Clock {
+    /// See [`STANDSTILL`]; the longest span there is counts everything.
+    standstill: Span,
+    /// Machine time of the last reading.
+    machine: u64,
+    now: Time,
+    /// What was left out so far.
+    skipped: Span,
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock { standstill: STANDSTILL, machine: machine_nanos(), now: Time(1), skipped: Span::ZERO }
+    }
+}
+
+impl Clock {
+    /// A clock that leaves nothing out.
+    pub fn of_one_node() -> Clock {
+        Clock { standstill: Span(u64::MAX), ..Clock::default() }
+    }
+
+    /// Reads the clock, when the loop did not plan to sleep since the last reading.
+    pub fn read(&mut self) -> Time {
+        self.read_after(Span::ZERO)
+    }
+
+    /// Reads the clock after a sleep that was to last `planned` at the most.
+    pub fn read_after(&mut self, planned: Span) -> Time {
+        self.advance(machine_nanos(), planned)
+    }
+
+    fn advance(&mut self, machine: u64, planned: Span) -> Time {
+        let gap = Span(machine.saturating_sub(self.machine));
+        let most = planned + self.standstill;
+        let counted = gap.min(most);
+        self.skipped += Span(gap.0 - counted.0);
+        self.machine = self.machine.max(machine);
+        self.now += counted;
+        self.now
+    }
+
+    pub fn now(&self) -> Time {
+        self.now
+    }
+    /// Machine time (CLOCK_BOOTTIME, ns) at time zero, if nothing was left out.
+    pub fn machine_at_zero(&self) -> u64 {
+        self.machine.saturating_sub(self.now.0)
+    }
+    /// Time in which the rack did not run, since it was started.
+    pub fn skipped(&self) -> Span {
+        self.skipped
+    }
+}
+
+/// CLOCK_BOOTTIME: a suspended machine shows as a gap, too.
+fn machine_nanos() -> u64 {
+    nanos_of(libc::CLOCK_BOOTTIME)
+}
+
+/// What one of the kernel's clocks shows ([`nanos`]).
+pub fn nanos_of(clock: libc::clockid_t) -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the structure given.
+    unsafe { libc::clock_gettime(clock, &mut t) };
+    nanos(&t)
+}
+
+/// Nanoseconds since the clock's zero; from before it, modulo 2⁶⁴: differences are right.
+pub fn nanos(t: &libc::timespec) -> u64 {
+    (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standstills_are_left_out() {
+        let mut c = Clock::default();
+        let (start, m) = (c.now(), c.machine);
+        assert_eq!(c.advance(m + 1_000, Span::ZERO).since(start), Span(1_000));
+        let planned = Span::from_secs(2);
+        assert_eq!(c.advance(m + 2_000_001_000, planned).since(start), Span(2_000_001_000));
+        assert_eq!(c.skipped(), Span::ZERO);
+        let before = c.now();
+        c.advance(m + 3_600_000_000_000, Span::from_millis(5));
+        assert_eq!(c.now().since(before), Span::from_millis(105));
+        assert!(c.skipped() > Span::from_secs(3_500));
+    }
+
+    #[test]
+    fn one_nodes_clock_leaves_nothing_out() {
+        let mut c = Clock::of_one_node();
+        let (start, m) = (c.now(), c.machine);
+        assert_eq!(c.advance(m + 3_600_000_000_000, Span::ZERO).since(start), Span::from_secs(3_600));
+        assert_eq!(c.skipped(), Span::ZERO);
+    }
+}

@@ -1,0 +1,585 @@
+//! What the other commands ask a running rack, over the unix socket `control.sock` in its data directory: one JSON
+//! object a line, one answer a line, in order.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rackweave_core::Layout;
+use rackweave_core::msg::Class;
+use rackweave_core::request::{ServerInfo, ServerState as Wanted, VolumeInfo};
+use serde::{Deserialize, Serialize};
+
+use super::status::Facts;
+use crate::key::KeyChange;
+use rackweave_config::IsolationConfig;
+
+/// Name of the socket in the data directory.
+pub const SOCKET: &str = "control.sock";
+/// Longest line either side takes: a status of the largest rack is far below.
+pub const LINE_MAX: usize = 4 << 20;
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Command {
+    VolumeCreate {
+        name: String,
+        size: u64,
+        /// Of the vSSDs it is to lie on: `channel`, `die`, `software` or `none`; any, if not given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        isolation: Option<String>,
+    },
+    VolumeClass {
+        name: String,
+        offline: bool,
+    },
+    /// What is not given stays; zero is no limit.
+    VolumeLimit {
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        iops: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_per_s: Option<u64>,
+    },
+    VolumeGrow {
+        name: String,
+        size: u64,
+    },
+    VolumeDelete {
+        name: String,
+        force: bool,
+    },
+    VolumeInfo {
+        name: String,
+    },
+    VolumeList,
+    SetRecover {
+        set: u32,
+        without: Vec<u32>,
+    },
+    Status,
+    ServerList,
+    /// A server more; it starts when it is told to.
+    ServerAdd,
+    ServerDrain {
+        server: u32,
+    },
+    ServerRemove {
+        server: u32,
+    },
+    /// A vSSD moves to another server, which is chosen if not named.
+    VssdMove {
+        vssd: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<u32>,
+    },
+    /// Ends a server without a word, as a crash of its process would.
+    ServerKill {
+        server: u32,
+    },
+    ServerStart {
+        server: u32,
+    },
+    /// From who started the server's process and saw it end: of that incarnation no lease is waited for.
+    ServerEnded {
+        server: u32,
+        incarnation: u64,
+    },
+    /// From now on nothing gets through between these nodes, named as in `status`.
+    LinkCut {
+        a: String,
+        b: String,
+    },
+    LinkMend {
+        a: String,
+        b: String,
+    },
+    PolicyShow,
+    /// Another policy for the nodes here.
+    PolicySet {
+        policy: String,
+    },
+    /// Changes the cluster's keys in this process, and in its file of them.
+    KeyChange {
+        change: KeyChange,
+    },
+}
+
+/// Its answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Done,
+    Volume(Volume),
+    Volumes(Vec<Volume>),
+    Servers(Vec<ServerState>),
+    Status(Box<Status>),
+    Policy(PolicyState),
+    /// What differs from before, key by key.
+    Changed(Vec<String>),
+    Error {
+        message: String,
+    },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Volume {
+    pub id: u32,
+    pub name: String,
+    pub size: u64,
+    /// Writer generation; zero before the first attach.
+    pub attach: u32,
+    pub stripe_bytes: u64,
+    pub sets: Vec<u32>,
+    /// Traffic class of its I/O: `online` or `offline`.
+    #[serde(default)]
+    pub class: String,
+    /// Of the vSSDs it lies on: `channel` or `die`.
+    #[serde(default)]
+    pub isolation: String,
+    /// What all its I/O may do, requests and bytes a second; zero is no limit.
+    #[serde(default)]
+    pub iops: u64,
+    #[serde(default)]
+    pub bytes_per_s: u64,
+    /// Bytes on flash, one copy counted.
+    #[serde(default)]
+    pub used: u64,
+}
+
+/// A server as the metadata service has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerState {
+    pub server: u32,
+    /// `in`, `draining` or `removed`.
+    pub state: String,
+    pub alive: bool,
+    /// vSSDs it has a part in, on their way to it, and away from it.
+    pub vssds: u32,
+    pub coming: u32,
+    pub leaving: u32,
+    /// vSSDs its drive has room for beside those.
+    pub free: u32,
+    /// Copies of its that should be elsewhere, and find no room there.
+    pub homeless: u32,
+}
+
+impl ServerState {
+    pub fn of(s: &ServerInfo) -> ServerState {
+        ServerState {
+            server: Layout::server_number(s.node),
+            state: match s.state {
+                Wanted::In => "in",
+                Wanted::Draining => "draining",
+                Wanted::Removed => "removed",
+            }
+            .into(),
+            alive: s.alive,
+            vssds: s.vssds,
+            coming: s.coming,
+            leaving: s.leaving,
+            free: s.free,
+            homeless: s.homeless,
+        }
+    }
+}
+
+impl Volume {
+    pub fn of(v: &VolumeInfo, facts: &Facts) -> Volume {
+        let level = v.sets.first().and_then(|&s| facts.level_of(s));
+        Volume {
+            id: v.id.0,
+            name: v.name.to_string(),
+            size: v.size,
+            attach: v.attach,
+            stripe_bytes: u64::from(v.stripe_blocks) * u64::from(rackweave_core::BLOCK),
+            sets: v.sets.iter().map(|s| s.0).collect(),
+            class: if v.class == Class::Copper { "offline" } else { "online" }.into(),
+            isolation: level.map_or("", IsolationConfig::name).into(),
+            iops: v.limits.iops,
+            bytes_per_s: v.limits.bytes_per_s,
+            used: v.used,
+        }
+    }
+}
+
+/// Everything `status` shows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub rack: RackFacts,
+    pub servers: Vec<Server>,
+    pub sets: Vec<Set>,
+    pub volumes: Vec<Volume>,
+    pub latency: Vec<Latency>,
+    /// Situations counted since the start, by name; those that never occurred are left out.
+    pub counters: Vec<(String, u64)>,
+    /// What the network between processes counted, summed over them, by name; those that are zero are left out.
+    #[serde(default)]
+    pub network: Vec<(String, u64)>,
+    /// The switch, unless it does not answer.
+    #[serde(default)]
+    pub switch: Option<SwitchState>,
+    /// The rack's processes, if each node has its own.
+    #[serde(default)]
+    pub processes: Vec<Process>,
+}
+
+/// How a rack treats garbage collection and order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PolicyState {
+    pub policy: String,
+    /// Keys that are not as the policy says, with their values.
+    pub otherwise: Vec<String>,
+}
+
+/// The switch's tables and what its program counted; with several racks, all switches' together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SwitchState {
+    /// `process`, `tc` or `xdp`.
+    pub data_plane: String,
+    pub rows: u32,
+    pub rows_max: u32,
+    /// Since the start, by name; those that are zero are left out.
+    pub counters: Vec<(String, u64)>,
+    /// Of a data plane in the kernel: its interfaces, each `up`, `down` or `missing`.
+    #[serde(default)]
+    pub interfaces: Vec<(String, String)>,
+    /// What went wrong last, if it has not gone well since.
+    pub error: Option<String>,
+}
+
+/// One process of a rack in several.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Name of its node: `meta`, `switch`, `server-0`, `gateway-0`.
+    pub name: String,
+    /// Where the other nodes reach it.
+    pub address: String,
+    /// Zero if it does not answer.
+    pub pid: u32,
+    pub uptime_s: f64,
+    /// Ids of the cluster keys it takes packets with; it sends with the first.
+    #[serde(default)]
+    pub keys: Vec<u8>,
+    /// Why it does not answer, if so.
+    pub error: Option<String>,
+    /// Whose clock times datagrams as they arrive and leave.
+    #[serde(default)]
+    pub timestamps: String,
+    /// The nodes it speaks with.
+    #[serde(default)]
+    pub peers: Vec<Peer>,
+    /// Its network's open sockets: they do not grow with its peers, nor with who works through it (PN6).
+    #[serde(default)]
+    pub sockets: u64,
+    /// What its network counted, by name; those that are zero are left out.
+    #[serde(default)]
+    pub network: Vec<(String, u64)>,
+}
+
+/// One node as another one sees it through its network (docs/transport.md).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Peer {
+    pub node: String,
+    /// Silent over every path.
+    pub down: bool,
+    /// Two processes say they are this node, of late.
+    #[serde(default)]
+    pub twins: bool,
+    /// `datagrams`, `stream`, or `stream wanted` while one is opened.
+    pub carrier: String,
+    pub stream_uses: u64,
+    /// Number of the source port in use, how often it was changed, and those that are on the blacklist.
+    pub path: u16,
+    pub path_changes: u64,
+    /// Longest time without an acknowledgement by the path in use until it was left for another.
+    #[serde(default)]
+    pub path_change_max_us: f64,
+    pub bad_paths: Vec<u16>,
+    /// Largest datagram that gets through, as far as known.
+    pub datagram_bytes: u64,
+    pub queued_bytes: u64,
+    pub classes: Vec<PeerClass>,
+}
+
+/// One traffic class of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PeerClass {
+    /// `gold`, `silver` or `copper`.
+    pub class: String,
+    /// Smoothed and lowest round trip, without the hosts' time as far as the kernel tells it; zero before the first.
+    pub rtt_us: f64,
+    pub rtt_min_us: f64,
+    /// Round trips measured, and those of them by the kernel's time of leaving.
+    pub samples: u64,
+    pub samples_stamped: u64,
+    pub window_bytes: u64,
+    pub in_flight_bytes: u64,
+    /// Datagrams with data, those sent again, those taken for lost, and timeouts.
+    pub sent: u64,
+    pub sent_again: u64,
+    pub lost: u64,
+    pub timeouts: u64,
+}
+
+/// What all connections of a process hold of its budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Bytes.
+    pub budget: u64,
+    pub held: u64,
+    /// Connections that wait for some of it.
+    pub waiting: u64,
+    /// Those that were closed since the start: others waited, and they took and sent nothing.
+    pub closed: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RackFacts {
+    pub data: String,
+    pub pid: u32,
+    pub uptime_s: f64,
+    /// Time left out because machine or process stood still.
+    pub standstill_s: f64,
+    /// How sockets are polled and files synced.
+    pub driver: String,
+    pub timing: String,
+    pub nbd: Vec<String>,
+    pub http: Option<String>,
+    /// Bytes all volumes together may promise, and do.
+    pub promise_limit: u64,
+    pub promised: u64,
+    /// Bytes that the sets hold together, those taken, and those of volumes that can be written now from end to end.
+    #[serde(default)]
+    pub capacity: u64,
+    #[serde(default)]
+    pub used: u64,
+    #[serde(default)]
+    pub room: u64,
+    /// How evenly the servers' drives wear; `None`: it is not balanced.
+    #[serde(default)]
+    pub wear: Option<Wear>,
+    pub connections: u64,
+    /// What all connections of the process hold.
+    #[serde(default)]
+    pub memory: Memory,
+    /// Links that were cut and not mended, the names of both ends.
+    #[serde(default)]
+    pub links_cut: Vec<String>,
+    /// Why the metadata service cannot write, if so.
+    pub store_error: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wear {
+    /// The most worn drive ÷ the mean.
+    pub lambda: f64,
+    /// Pairs of vSSDs that traded places, and those that could not.
+    pub swaps: u64,
+    pub given_up: u64,
+    /// Erases a block, by number of the server.
+    pub erases: Vec<(u32, f64)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Server {
+    /// Its number, from 0.
+    pub server: u32,
+    pub alive: bool,
+    pub ssds: Vec<u32>,
+    pub vssds: Vec<Vssd>,
+    /// What it did not do that it was asked, by reason; those that are zero are left out.
+    #[serde(default)]
+    pub refused: Vec<(String, u64)>,
+    /// What is wrong with the host's file of its drive, and what happens now.
+    #[serde(default)]
+    pub drive_fault: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Vssd {
+    pub id: u32,
+    pub set: u32,
+    /// `member`, `shadow`, or `none` before it is in a view.
+    pub role: String,
+    /// It has a lease and answers reads and writes.
+    pub serving: bool,
+    pub epoch: u32,
+    /// `idle`, `asking`, `delayed`, `granted`, `collecting`, `ending` or `finishing`.
+    pub gc: String,
+    /// Victim blocks collected, and episodes of it.
+    pub gc_runs: u64,
+    pub gc_episodes: u64,
+    pub erases: u64,
+    /// Free ÷ spare (RB4).
+    pub free_ratio: f64,
+    /// Software-isolated: the channel group of its drive that it collects with, erase blocks borrowed of the others, and
+    /// lent to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    #[serde(default)]
+    pub blocks_borrowed: u64,
+    #[serde(default)]
+    pub blocks_lent: u64,
+    pub mapped_bytes: u64,
+    /// What it may map at the most.
+    pub exported_bytes: u64,
+    /// Write cache, in 4 KiB slots.
+    pub cache_used: u64,
+    pub cache_slots: u64,
+    pub waf: f64,
+    /// 4 KiB slots programmed for the host, and beyond that: by collection and as range records.
+    pub host_slots: u64,
+    pub moved_slots: u64,
+    /// Those programmed for the host whose CRC32C came with them.
+    #[serde(default)]
+    pub summed_slots: u64,
+    /// Reads that the switch sent here instead of where the client had.
+    pub redirected_reads: u64,
+    /// Requests that wait for their turn.
+    #[serde(default)]
+    pub queued: u64,
+    /// Reads of blocks, and pages of the cache, held back before their dies; and how many of each Kyber lets be under
+    /// way, 0 with another scheduler.
+    #[serde(default)]
+    pub reads_held: u64,
+    #[serde(default)]
+    pub pages_held: u64,
+    #[serde(default)]
+    pub read_depth: u32,
+    #[serde(default)]
+    pub page_depth: u32,
+    /// Blocks read because their turn had come, blocks that were healed, and those that no member could heal.
+    #[serde(default)]
+    pub scrubbed: u64,
+    #[serde(default)]
+    pub healed: u64,
+    #[serde(default)]
+    pub scrub_lost: u64,
+    /// Blocks whose copy here is a mark that their contents are lost; the first of them, as volume and block of its share of the set.
+    #[serde(default)]
+    pub lost_blocks: u64,
+    #[serde(default)]
+    pub lost: Vec<(u32, u32)>,
+    /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
+    #[serde(default)]
+    pub scrub_mismatches: u64,
+    #[serde(default)]
+    pub scrub_undecided: u64,
+    /// What the present pass has read of it, at most 1, and passes over its whole drive.
+    #[serde(default)]
+    pub scrub_progress: f64,
+    #[serde(default)]
+    pub scrub_passes: u64,
+    /// Erase blocks that failed for good, and whether so many that its contents are to move.
+    #[serde(default)]
+    pub blocks_retired: u64,
+    /// How many more may fail until it is.
+    #[serde(default)]
+    pub blocks_reserve: u64,
+    #[serde(default)]
+    pub worn_out: bool,
+    /// Times that a page of an erase block could not be read.
+    #[serde(default)]
+    pub blocks_unreadable: u64,
+    /// Its device has failed for good.
+    pub failed: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Set {
+    pub set: u32,
+    pub epoch: u32,
+    pub members: Vec<Member>,
+    /// So many more members must serve before writes go on: there are fewer than `min_copies`.
+    #[serde(default)]
+    pub copies_missing: u32,
+    /// The whole set crashed, and it waits for these servers, by number.
+    pub waits_for: Vec<u32>,
+    /// The whole set crashed, and no drive that it has left lost nothing: it waits for the operator's word.
+    #[serde(default)]
+    pub waits_for_word: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    pub vssd: u32,
+    /// Number of its server.
+    pub server: u32,
+    pub role: String,
+}
+
+/// Times from a request's arrival at the gateway to its answer, since the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    pub kind: String,
+    pub count: u64,
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+    /// Of the last whole second.
+    #[serde(default)]
+    pub last_count: u64,
+    #[serde(default)]
+    pub last_p99_us: f64,
+}
+
+/// Why a running rack could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    #[error("no rack runs on {data} (rackweave up --data {data} starts one)")]
+    NotRunning { data: PathBuf },
+    #[error("the metadata service of the rack on {data} does not run (rackweave status tells what does)")]
+    NoMeta { data: PathBuf },
+    #[error("{node} at {at}: {error}")]
+    Channel { node: String, at: std::net::SocketAddr, error: io::Error },
+    #[error("asking the rack of {data}: {error}")]
+    Io { data: PathBuf, error: io::Error },
+    #[error("the rack of {data} answered something that is no answer: {error}")]
+    Answer { data: PathBuf, error: serde_json::Error },
+}
+
+/// A path to a file in `dir` that fits a socket's address however long `dir` is. The directory stays open as long as
+/// the returned file lives.
+pub fn short_path(dir: &Path, name: &str) -> io::Result<(std::fs::File, PathBuf)> {
+    let open = std::fs::File::open(dir)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", open.as_raw_fd()));
+    Ok((open, path))
+}
+
+/// A wait that ended without an answer, in words.
+pub fn said_in_time(error: io::Error, timeout: std::time::Duration) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", timeout.as_secs_f64()))
+        }
+        _ => error,
+    }
+}
+
+/// Asks the rack that runs on `data`, waiting at most `timeout` for each read.
+pub fn ask(data: &Path, command: &Command, timeout: std::time::Duration) -> Result<Answer, AskError> {
+    use std::io::{BufRead, BufReader, Write};
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::NotRunning { data: data.into() },
+        _ => AskError::Io { data: data.into(), error },
+    };
+    let (_dir, path) = short_path(data, SOCKET).map_err(failed)?;
+    let mut stream = std::os::unix::net::UnixStream::connect(path).map_err(failed)?;
+    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+    let mut line = serde_json::to_vec(command).map_err(|error| AskError::Answer { data: data.into(), error })?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(failed)?;
+    let mut answer = String::new();
+    let read = BufReader::new(stream).read_line(&mut answer);
+    read.map_err(|error| AskError::Io { data: data.into(), error: said_in_time(error, timeout) })?;
+    if answer.is_empty() {
+        let error = io::Error::new(io::ErrorKind::UnexpectedEof, "it went away without an answer");
+        return Err(AskError::Io { data: data.into(), error });
+    }
+    serde_json::from_str(&answer).map_err(|error| AskError::Answer { data: data.into(), error })
+}

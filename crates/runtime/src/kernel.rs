@@ -1,0 +1,270 @@
+//! The switch's node where its tables and programs are in the kernel: it writes the rows that servers announce, and keeps
+//! the programs on their interfaces. Reads, writes and `gc_op`s never come here.
+//!
+//! The programs are attached by links that are this process's: they go with it, however it ends.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::msg::{Body, Op, Packet};
+use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Span, Time};
+use rackweave_dataplane::{
+    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Own, Port, PortPlace, frame, interface,
+};
+use rackweave_switch::control::{Announcement, Change, DataPlane, RowResult};
+use rackweave_switch::pipeline::Counters;
+use rackweave_transport::Keys;
+
+use crate::control::SwitchState;
+use rackweave_config::RackConfig;
+use rackweave_config::switching::{DataPlaneKind, PortPlan, RedirectKind};
+
+/// How often the interfaces are looked at: a link that goes down takes its flows with it for so long at the most.
+const WATCH: Span = Span::from_millis(200);
+
+/// Why the switch is not in the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaneError {
+    #[error("{error}{}", hint())]
+    Load { error: LoadError },
+    #[error("interface {name:?} of switch.ports: there is none of that name here")]
+    NoInterface { name: String },
+    #[error("interface {name:?}: {error}{}", hint())]
+    Attach { name: String, error: KernelFault },
+    #[error("{error}")]
+    Fault { error: KernelFault },
+}
+
+impl From<KernelFault> for PlaneError {
+    fn from(error: KernelFault) -> PlaneError {
+        PlaneError::Fault { error }
+    }
+}
+
+fn hint() -> &'static str {
+    // SAFETY: has no preconditions.
+    if unsafe { libc::geteuid() } == 0 { "" } else { " (it needs root, or CAP_BPF and CAP_NET_ADMIN)" }
+}
+
+/// What is known of one interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    /// Zero: there is none.
+    index: u32,
+    running: bool,
+}
+
+#[derive(Debug)]
+pub struct KernelNode {
+    kind: DataPlaneKind,
+    switch: KernelSwitch,
+    ports: Vec<PortPlan>,
+    /// By name, what the programs were told.
+    interfaces: BTreeMap<String, Seen>,
+    keys: Keys,
+    /// Whose keys the program has.
+    lives: BTreeMap<NodeId, Incarnation>,
+    /// What went wrong last, until it goes well.
+    fault: Option<String>,
+}
+
+impl KernelNode {
+    /// Loads the programs and attaches them to the interfaces of `ports`, in the network namespace of this process.
+    pub fn start(cfg: &RackConfig, ports: Vec<PortPlan>, keys: Keys) -> Result<KernelNode, PlaneError> {
+        let kind = cfg.switch.data_plane;
+        let hook = if kind == DataPlaneKind::Xdp { Hook::Xdp } else { Hook::Tc };
+        let own = Layout::SWITCH;
+        let switch = KernelSwitch::load(KernelConfig {
+            hook,
+            redirect: cfg.switch.redirect != RedirectKind::Off,
+            require_mac: !keys.is_none(),
+            ..KernelConfig::new(own)
+        })
+        .map_err(|error| PlaneError::Load { error })?;
+        let (interfaces, lives) = (BTreeMap::new(), BTreeMap::new());
+        let mut node = KernelNode { kind, switch, ports, interfaces, keys, lives, fault: None };
+        // Whoever asks for the switch's own address learns its ports'; nothing is sent there.
+        node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
+        // Their problems were found when the configuration was checked.
+        for plan in cfg.switch.ring_plans(rackweave_rack::build::layout(cfg), &mut Vec::new()) {
+            node.switch.set_ring(&plan.ring)?;
+        }
+        node.look()?;
+        match node.interfaces.iter().find(|(_, seen)| seen.index == 0) {
+            Some((name, _)) => Err(PlaneError::NoInterface { name: name.clone() }),
+            None => Ok(node),
+        }
+    }
+
+    /// Follows the interfaces: one that came is attached to, flows go by those that run.
+    fn look(&mut self) -> Result<(), PlaneError> {
+        for i in 0..self.ports.len() {
+            let mut changed = false;
+            for (name, _) in self.ports[i].ways.clone() {
+                let seen = Seen { index: interface::index(&name).unwrap_or(0), running: interface::running(&name) };
+                let before = self.interfaces.get(&name).copied().unwrap_or_default();
+                if seen.index != 0 && seen.index != before.index {
+                    let attached = self.switch.attach(&name);
+                    attached.map_err(|error| PlaneError::Attach { name: name.clone(), error })?;
+                }
+                changed |= self.interfaces.insert(name, seen) != Some(seen);
+            }
+            if changed {
+                self.set_ports(i)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_ports(&mut self, i: usize) -> Result<(), KernelFault> {
+        let plan = &self.ports[i];
+        let port = |(name, mac): &(String, [u8; 6])| {
+            let place = if interface::is_veth(name) { PortPlace::Peer } else { PortPlace::Wire };
+            Port { ifindex: self.interfaces[name].index, mac: *mac, place }
+        };
+        let running: Vec<Port> = plan.ways.iter().filter(|w| self.interfaces[&w.0].running).map(port).collect();
+        let all = if running.is_empty() { plan.ways.iter().map(port).collect() } else { running };
+        for &node in &plan.nodes {
+            self.switch.set_ports(node, &all)?;
+        }
+        Ok(())
+    }
+
+    /// Follows changed keys of the cluster. The new ones are there before those that ended go: no `gc_op` falls between.
+    pub fn set_keys(&mut self, keys: Keys) {
+        let before = std::mem::replace(&mut self.keys, keys);
+        let lives: Vec<_> = self.lives.iter().map(|(&node, &life)| (node, life)).collect();
+        let result = lives.iter().try_for_each(|&(node, life)| self.put_keys(node, life));
+        for ended in before.live().filter(|id| self.keys.live().all(|k| k != *id)) {
+            for &(node, life) in &lives {
+                // It may not be there: that is as well.
+                let _ = self.switch.remove_key(ended.0, node, life);
+            }
+        }
+        self.note(result);
+    }
+    fn put_keys(&mut self, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
+        self.keys.of_gc(node, life.0).try_for_each(|(id, key)| self.switch.set_key(id.0, node, life, key))
+    }
+    fn learn(&mut self, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
+        if self.lives.get(&node) == Some(&life) {
+            return Ok(());
+        }
+        if let Some(before) = self.lives.remove(&node) {
+            self.forget(node, before);
+        }
+        self.put_keys(node, life)?;
+        self.lives.insert(node, life);
+        Ok(())
+    }
+    fn forget(&mut self, node: NodeId, life: Incarnation) {
+        for id in self.keys.live() {
+            let _ = self.switch.remove_key(id.0, node, life);
+        }
+    }
+
+    fn note(&mut self, result: Result<(), impl ToString>) {
+        self.fault = result.err().map(|e| e.to_string());
+    }
+
+    /// `create_vssd` and `del_vssd`; anything else has come past the programs and is nothing to this node.
+    fn row(&mut self, now: Time, p: Packet, fx: &mut Effects) -> Result<(), KernelFault> {
+        let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
+        let change = match &p.body {
+            Body::CreateVssd(row) => {
+                let (epoch, request) = (p.header.epoch, p.header.request);
+                if self.lives.get(&row.server).is_none_or(|&known| known < incarnation) {
+                    self.learn(row.server, incarnation)?;
+                }
+                Change::Create(Announcement { vssd, incarnation, epoch, request, row: (**row).clone() })
+            }
+            Body::DelVssd if p.header.op == Op::DelVssd => Change::Delete { vssd, incarnation },
+            _ => return Ok(()),
+        };
+        let result = match self.switch.change(now, &change)? {
+            RowResult::Stale => return Ok(()),
+            RowResult::Done => Ok(()),
+            RowResult::Refused(e) => Err(e),
+        };
+        let mut header = p.header;
+        header.op = Op::Reply;
+        fx.send(Packet { src: Layout::SWITCH, dst: p.src, header, body: Body::Table(result) });
+        Ok(())
+    }
+
+    /// Tables and counters as the kernel has them.
+    pub fn state(&self) -> SwitchState {
+        let mut state =
+            SwitchState { data_plane: self.kind.to_string(), error: self.fault.clone(), ..Default::default() };
+        match (self.switch.rows(), self.switch.counters(), self.switch.own_counters()) {
+            (Ok(rows), Ok(all), Ok(own)) => {
+                (state.rows, state.rows_max) = (rows, self.switch.rows_max());
+                state.counters = counted(&all, &own);
+            }
+            (Err(e), ..) | (_, Err(e), _) | (.., Err(e)) => state.error = Some(e.to_string()),
+        }
+        for (name, seen) in &self.interfaces {
+            let how = match (seen.index, seen.running) {
+                (0, _) => "missing",
+                (_, false) => "down",
+                (_, true) => "up",
+            };
+            state.interfaces.push((name.clone(), how.into()));
+        }
+        state
+    }
+}
+
+impl Node for KernelNode {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        match event {
+            Event::Packet(p) => {
+                let result = self.row(now, p, fx);
+                self.note(result);
+            }
+            Event::Timer => {
+                let result = self.look();
+                self.note(result);
+                fx.wake_at(now + WATCH);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Counters that are not zero, by name.
+pub fn counted(c: &Counters, own: &Own) -> Vec<(String, u64)> {
+    let all = [
+        ("reads", c.reads),
+        ("writes", c.writes),
+        ("redirects", c.redirects),
+        ("redirects_far", c.redirects_far),
+        ("far_states", c.far_states),
+        ("all_collecting", c.all_collecting),
+        ("gc_accepted", c.gc_accepted),
+        ("gc_delayed", c.gc_delayed),
+        ("gc_delayed_after_start", c.gc_delayed_after_start),
+        ("gc_regular", c.gc_regular),
+        ("gc_background", c.gc_background),
+        ("gc_finished", c.gc_finished),
+        ("gc_heartbeats", c.gc_heartbeats),
+        ("gc_idles", c.gc_idles),
+        ("gc_duplicates", c.gc_duplicates),
+        ("gc_stale", c.gc_stale),
+        ("gc_foreign", c.gc_foreign),
+        ("gc_bits_expired", c.gc_bits_expired),
+        ("fell_silent", c.fell_silent),
+        ("rows_created", c.rows_created),
+        ("rows_deleted", c.rows_deleted),
+        ("rows_stale", c.rows_stale),
+        ("rows_refused", c.rows_refused),
+        ("drop_unknown_vssd", c.unknown_vssd),
+        ("drop_malformed", c.malformed),
+        ("drop_bad_checksum", own.bad_checksum),
+        ("drop_bad_mac", own.bad_mac),
+        ("drop_no_port", own.no_port),
+        ("drop_trains", own.trains),
+        ("ring_packets", c.ring_packets),
+        ("drop_unknown_ring", c.unknown_ring),
+    ];
+    all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.into(), n)).collect()
+}

@@ -1,0 +1,36 @@
+//! Nodes on the wall clock: one loop that runs them, polls sockets and devices' files, and serves clients ([`serve`]). All nodes of
+//! a rack are in one process ([`up()`]), or one of them, with a [`Network`] to the others.
+#![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
+
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
+pub mod budget;
+pub mod clock;
+pub mod conn;
+pub mod control;
+mod convert;
+pub mod datadir;
+pub mod engine;
+pub mod kernel;
+pub mod key;
+mod latency;
+pub mod net;
+pub mod network;
+pub mod policy;
+pub mod poll;
+mod rack;
+mod refusals;
+pub mod secure;
+pub mod serve;
+pub mod status;
+pub mod store;
+pub mod syncer;
+pub mod up;
+pub mod watch;
+
+pub use convert::convert_all;
+pub use network::{Local, Network};
+pub use rack::{Hosted, RackNodes, shape};
+pub use up::{Options, UpError, up};

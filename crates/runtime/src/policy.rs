@@ -1,0 +1,118 @@
+//! Another policy while a rack runs: which keys of the configuration that changes, and whether they can be.
+
+use toml::{Table, Value};
+
+use rackweave_config::policy::Policy;
+use rackweave_config::{RackConfig, TimingConfig};
+
+/// Keys that running nodes change. Servers are made with all others: those that start later go by them.
+const LIVE: [&str; 8] = [
+    "policy",
+    "gc.policy",
+    "gc.soft_percent",
+    "gc.regular_percent",
+    "gc.background",
+    "gc.idle_alpha",
+    "gc.idle_over_ms",
+    "switch.redirect",
+];
+
+/// What a server is made with and keeps until it is started again, of the keys that a policy changes.
+pub fn made_with(cfg: &RackConfig) -> [(&'static str, bool); 2] {
+    [("gc.yields", cfg.gc.yields), ("sched.coordinated", cfg.sched.coordinated)]
+}
+
+/// Why a rack keeps its policy.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    #[error("policy {policy} is for evaluations: {key} would be {value}, and a running rack's time is real")]
+    Virtual { policy: Policy, key: String, value: String },
+    #[error("policy {policy}: a switch in the kernel keeps its redirection until it is started again")]
+    InKernel { policy: Policy },
+    #[error("no node here goes by a policy")]
+    Nobody,
+}
+
+/// `cfg` under another policy. How long devices take belongs to the run, unless the policy is about just that.
+pub fn with(cfg: &RackConfig, policy: Policy) -> RackConfig {
+    let mut new = policy.apply(cfg);
+    if new.ssd.timing == TimingConfig::Real && cfg.ssd.timing != TimingConfig::IdealGc {
+        new.ssd.timing = cfg.ssd.timing;
+    }
+    new
+}
+
+/// The configuration under another policy, and what differs.
+pub fn change(cfg: &RackConfig, policy: Policy) -> Result<(RackConfig, Vec<String>), PolicyError> {
+    let new = with(cfg, policy);
+    let changed = differences(cfg, &new);
+    if let Some((key, _, value)) = changed.iter().find(|c| c.0 == "ssd.timing") {
+        return Err(PolicyError::Virtual { policy, key: key.clone(), value: value.clone() });
+    }
+    let said = changed.into_iter().map(|(key, old, new)| {
+        let when = if LIVE.contains(&key.as_str()) { "" } else { " (servers that start from now on)" };
+        format!("{key}: {old} -> {new}{when}")
+    });
+    Ok((new, said.collect()))
+}
+
+/// Keys that are not as the configuration's own policy says, with their values.
+pub fn otherwise(cfg: &RackConfig) -> Vec<String> {
+    let differs = differences(&with(cfg, cfg.policy), cfg);
+    differs.into_iter().map(|(key, _, value)| format!("{key} = {value}")).collect()
+}
+
+/// Keys with their values in both, where those differ.
+fn differences(old: &RackConfig, new: &RackConfig) -> Vec<(String, String, String)> {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    flatten("", &old.table(), &mut a);
+    flatten("", &new.table(), &mut b);
+    let value = |all: &[(String, String)], key: &str| {
+        all.iter().find(|(k, _)| k == key).map_or("default".to_string(), |(_, v)| v.clone())
+    };
+    let mut keys: Vec<&String> = a.iter().chain(&b).map(|(k, _)| k).collect();
+    keys.sort();
+    keys.dedup();
+    let both = keys.into_iter().map(|k| (k.clone(), value(&a, k), value(&b, k)));
+    both.filter(|(_, old, new)| old != new).collect()
+}
+
+fn flatten(prefix: &str, table: &Table, out: &mut Vec<(String, String)>) {
+    for (key, value) in table {
+        let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match value {
+            Value::Table(t) => flatten(&key, t, out),
+            v => out.push((key, v.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_said_and_what_needs_a_start_is_refused() {
+        let mut cfg = Policy::Rackblox.apply(&RackConfig::default());
+        cfg.ssd.timing = TimingConfig::None;
+        let (base, said) = change(&cfg, Policy::Baseline).expect("live");
+        assert!(said.contains(&"gc.policy: \"coordinated\" -> \"uncoordinated\"".to_string()), "{said:?}");
+        assert!(said.contains(&"policy: \"rackblox\" -> \"baseline\"".to_string()), "{said:?}");
+        let later = "sched.coordinated: true -> false (servers that start from now on)";
+        assert!(said.contains(&later.to_string()), "{said:?}");
+        assert_eq!(base.ssd.timing, TimingConfig::None, "of this run only");
+        assert_eq!(change(&base, Policy::Rackblox).expect("live").0, cfg);
+        assert_eq!(change(&cfg, Policy::Rackblox).expect("live").1, Vec::<String>::new());
+        let e = change(&cfg, Policy::Ideal).unwrap_err().to_string();
+        assert!(e.contains("ideal") && e.contains("ssd.timing"), "{e}");
+    }
+
+    #[test]
+    fn what_is_otherwise_than_the_policy_says_is_shown_until_it_is_set() {
+        let mut cfg = Policy::Baseline.apply(&RackConfig::default());
+        cfg.gc.background = true;
+        assert_eq!(otherwise(&cfg), ["gc.background = true"]);
+        let (set, said) = change(&cfg, Policy::Baseline).expect("live");
+        assert_eq!((otherwise(&set), said), (vec![], vec!["gc.background: true -> false".to_string()]));
+    }
+}

@@ -1,0 +1,454 @@
+//! The nodes of a rack as the engine runs them: all in one process, or one of them.
+
+use bytes::Bytes;
+use rackweave_block::VolumeClient;
+use rackweave_core::msg::Role;
+use rackweave_core::msg::control::DriveTable;
+use rackweave_core::{BLOCK, DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
+use rackweave_dataplane::Own;
+use rackweave_flash::Profile;
+use rackweave_meta::Meta;
+use rackweave_server::{DriveProblem, Server, VssdStatus};
+use rackweave_switch::{Redirect, Switch};
+use rackweave_transport::Keys;
+
+use super::control::{PolicyState, SwitchState, Vssd};
+use super::engine::Nodes;
+use super::policy::{self, PolicyError};
+use super::status::Describe;
+use super::up::random_u64;
+use crate::kernel::{KernelNode, counted};
+use rackweave_config::RackConfig;
+use rackweave_config::hosts::NodeName;
+use rackweave_config::policy::Policy;
+use rackweave_config::racks;
+use rackweave_config::switching::{DataPlaneKind, RedirectKind};
+use rackweave_device::Shape;
+use rackweave_rack::build::{self, BuildError};
+
+/// Which nodes of the rack run in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosted {
+    /// Every node of a rack with one gateway.
+    All,
+    /// One node; the rack has so many gateways.
+    /// `drive_of`: of a server, the rack that its drive is of.
+    One { node: NodeId, gateways: u32, empty: bool, drive_of: Option<RackId> },
+}
+
+impl Hosted {
+    fn has(self, n: NodeId) -> bool {
+        match self {
+            Hosted::All => true,
+            Hosted::One { node, .. } => n == node,
+        }
+    }
+}
+
+/// Who decides about packets.
+enum Plane {
+    Process(Box<Switch>),
+    Kernel(Box<KernelNode>),
+}
+
+/// Metadata service, switch, servers, and the volume client that all gateway sessions share: those that run here.
+pub struct RackNodes {
+    layout: Layout,
+    hosted: Hosted,
+    /// For servers that begin again.
+    cfg: RackConfig,
+    meta: Option<Meta>,
+    switch: Option<Plane>,
+    /// Of the other racks.
+    far_switches: Vec<Switch>,
+    servers: Vec<Option<Server>>,
+    /// Of each, its drive.
+    drives: Vec<DriveId>,
+    /// Of each, the keys that it keeps until it is started again, and their values.
+    made: Vec<[(&'static str, bool); 2]>,
+    /// With its id.
+    client: Option<(NodeId, VolumeClient)>,
+}
+
+impl RackNodes {
+    /// All nodes of a new life; see [`RackNodes::hosting`].
+    pub fn new(
+        cfg: &RackConfig,
+        saved: Vec<(Bytes, Bytes)>,
+        nonce: impl FnMut() -> u64,
+    ) -> Result<RackNodes, BuildError> {
+        RackNodes::hosting(cfg, Hosted::All, saved, nonce)
+    }
+
+    /// Nodes of a new life: `saved` is what the metadata service stored, `nonce` draws a number never drawn before.
+    pub fn hosting(
+        cfg: &RackConfig,
+        hosted: Hosted,
+        saved: Vec<(Bytes, Bytes)>,
+        mut nonce: impl FnMut() -> u64,
+    ) -> Result<RackNodes, BuildError> {
+        let clients = match hosted {
+            Hosted::All => 1,
+            Hosted::One { gateways, .. } => gateways,
+        };
+        let layout = racks::layout(cfg, clients);
+        let meta = hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?;
+        let known = meta.as_ref().map_or_else(|| (0..cfg.servers).collect(), Meta::servers);
+        let here = |i| known.contains(&i) && hosted.has(layout.server(i));
+        let mut server = |i| here(i).then(|| one_server(cfg, i, nonce(), hosted, DriveId::NONE)).transpose();
+        let servers = (0..cfg.servers_max()).map(&mut server).collect::<Result<_, _>>()?;
+        let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
+        let mut of_client = cfg.clone();
+        if matches!(hosted, Hosted::All) {
+            // A set fails whole with this process only, and its client with it.
+            of_client.client.keep_kib = 0;
+        }
+        Ok(RackNodes {
+            layout,
+            hosted,
+            cfg: cfg.clone(),
+            meta,
+            switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg, 0)))),
+            far_switches: (1..cfg.racks.count).map(|rack| build::switch(cfg, rack)).collect(),
+            made: vec![policy::made_with(cfg); cfg.servers_max() as usize],
+            servers,
+            drives: vec![DriveId::NONE; cfg.servers_max() as usize],
+            client: client.map(|i| (layout.client(i), build::client(&of_client, i, nonce()))),
+        })
+    }
+
+    /// Whose rack this is, for the metadata service to tell.
+    pub fn set_rack(&mut self, rack: RackId) {
+        if let Some(meta) = &mut self.meta {
+            meta.set_id(rack);
+        }
+    }
+    /// Whether the metadata service, if it runs here, takes the server with this drive.
+    ///
+    /// # Errors
+    /// How it differs from what is known of it.
+    pub fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
+        let known = |m: &Meta| m.check_drive(self.layout.server(server), drive, table);
+        Ok(self.meta.as_ref().map_or(Ok(()), known)?)
+    }
+    /// Puts the switch's tables into the kernel, if it runs here.
+    pub fn switch_in_kernel(&mut self, node: KernelNode) {
+        self.switch = self.switch.take().map(|_| Plane::Kernel(Box::new(node)));
+    }
+    /// Place of a server that runs here, or ran.
+    fn place(&self, node: NodeId) -> Option<usize> {
+        let i = node.0.checked_sub(self.layout.server(0).0)?;
+        (i < self.layout.servers && self.hosted.has(node)).then_some(i as usize)
+    }
+    /// One more than the number of the last server that runs here.
+    pub fn servers_known(&self) -> u32 {
+        self.servers.iter().rposition(Option::is_some).map_or(0, |i| i as u32 + 1)
+    }
+    pub fn server(&self, i: usize) -> Option<&Server> {
+        self.servers.get(i)?.as_ref()
+    }
+    /// The volume client that runs here.
+    pub fn client(&self) -> Option<NodeId> {
+        self.client.as_ref().map(|c| c.0)
+    }
+    /// Who answers administration here: the metadata service, or the client, which asks it.
+    pub fn admin(&self) -> Option<NodeId> {
+        if self.meta.is_some() { Some(Layout::META) } else { self.client() }
+    }
+}
+
+fn one_server(cfg: &RackConfig, i: u32, nonce: u64, hosted: Hosted, drive: DriveId) -> Result<Server, BuildError> {
+    let mut c = build::server_config(cfg, i, nonce)?;
+    c.drive = drive;
+    c.empty = matches!(hosted, Hosted::One { empty: true, .. });
+    if let Hosted::One { drive_of, .. } = hosted {
+        c.drive_of = Some(drive_of);
+    }
+    build::server_from(c, i)
+}
+
+impl Nodes for RackNodes {
+    fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects) {
+        let here: Option<&mut dyn Node> = match node {
+            Layout::META => self.meta.as_mut().map(|n| n as _),
+            Layout::SWITCH => self.switch.as_mut().map(|n| match n {
+                Plane::Process(n) => n.as_mut() as _,
+                Plane::Kernel(n) => n.as_mut() as _,
+            }),
+            n if self.layout.kind(n) == NodeKind::Switch => {
+                let rack = self.layout.rack(n).unwrap_or(0) as usize;
+                self.far_switches.get_mut(rack - 1).map(|s| s as _)
+            }
+            n => match self.servers.get_mut(n.0 as usize - 2) {
+                Some(server) => server.as_mut().map(|n| n as _),
+                None => self.client.as_mut().map(|c| &mut c.1 as _),
+            },
+        };
+        if let Some(n) = here {
+            n.handle(now, event, fx);
+        }
+    }
+
+    fn count(&self) -> u32 {
+        self.layout.nodes()
+    }
+
+    fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn policy(&self) -> Option<PolicyState> {
+        let mut otherwise = policy::otherwise(&self.cfg);
+        if self.cfg.switch.redirect == RedirectKind::Load && build::redirect(&self.cfg) == Redirect::Gc {
+            otherwise.push("switch.redirect = \"gc\" (a switch in the kernel knows nothing of loads)".into());
+        }
+        let now = policy::made_with(&self.cfg);
+        for (i, made) in self.made.iter().enumerate().filter(|(i, made)| self.server(*i).is_some() && **made != now) {
+            let kept = made.iter().filter(|key| !now.contains(key)).map(|(key, value)| format!("{key} = {value}"));
+            let kept = kept.collect::<Vec<_>>().join(", ");
+            otherwise.push(format!("{}: {kept} until it is started again", NodeName::Server(i as u32)));
+        }
+        Some(PolicyState { policy: self.cfg.policy.name().into(), otherwise })
+    }
+
+    fn set_policy(&mut self, now: Time, policy: Policy) -> Result<Vec<String>, PolicyError> {
+        let (cfg, changes) = policy::change(&self.cfg, policy)?;
+        let redirect = build::redirect(&cfg);
+        match &mut self.switch {
+            Some(Plane::Kernel(_)) if redirect != build::redirect(&self.cfg) => {
+                return Err(PolicyError::InKernel { policy });
+            }
+            Some(Plane::Process(s)) => s.set_redirect(redirect),
+            Some(Plane::Kernel(_)) | None => {}
+        }
+        self.far_switches.iter_mut().for_each(|s| s.set_redirect(redirect));
+        let gc = build::gc(&cfg);
+        for s in self.servers.iter_mut().flatten() {
+            s.set_gc(now, gc);
+            s.set_tells_load(redirect == Redirect::Load);
+        }
+        self.cfg = cfg;
+        Ok(changes)
+    }
+
+    fn end(&mut self, node: NodeId) {
+        if let Some(s) = self.place(node) {
+            self.servers[s] = None;
+        }
+    }
+
+    fn set_drive(&mut self, server: u32, drive: DriveId) {
+        let i = server as usize;
+        self.drives[i] = drive;
+        if let Some(s) = &mut self.servers[i] {
+            s.set_drive(drive);
+        }
+    }
+
+    fn set_store_full(&mut self, why: Option<&str>) {
+        if let Some(meta) = &mut self.meta {
+            meta.set_store_full(why);
+        }
+    }
+
+    fn set_host_room(&mut self, now: Time, server: u32, room: bool) {
+        if let Some(s) = self.servers.get_mut(server as usize).and_then(Option::as_mut) {
+            s.set_host_room(now, room);
+        }
+    }
+
+    fn may_begin(&self, node: NodeId) -> Result<(), BuildError> {
+        let server = self.place(node).ok_or(BuildError::NotHere { node })? as u32;
+        // Where the metadata service is elsewhere it refuses the server itself.
+        match self.meta.as_ref().map(|m| m.is_removed(server)) {
+            Some(Some(true)) => Err(BuildError::Removed { server }),
+            Some(None) => Err(BuildError::NotAdded { server }),
+            Some(Some(false)) | None => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, node: NodeId) -> Result<(), BuildError> {
+        let s = self.place(node).ok_or(BuildError::NotHere { node })?;
+        self.made[s] = policy::made_with(&self.cfg);
+        self.servers[s] = Some(one_server(&self.cfg, s as u32, random_u64(), self.hosted, self.drives[s])?);
+        Ok(())
+    }
+
+    fn set_keys(&mut self, keys: &Keys) {
+        if let Some(Plane::Kernel(n)) = &mut self.switch {
+            n.set_keys(keys.clone());
+        }
+    }
+
+    fn hosts(&self, node: NodeId) -> bool {
+        node.0 < self.layout.nodes() && self.hosted.has(node)
+    }
+}
+
+impl Describe for RackNodes {
+    fn admitted(&self) -> Option<bool> {
+        match self.hosted {
+            Hosted::All => Some(true),
+            Hosted::One { empty, drive_of, .. } => {
+                let Some(server) = self.servers.iter().flatten().next() else { return Some(true) };
+                let foreign = drive_of.zip(server.rack()).is_some_and(|(found, wanted)| found != wanted);
+                let refused = server.drive_refused().is_some();
+                // Refused for another reason (it was removed), it runs on and serves nothing.
+                server.admitted().filter(|taken_in| *taken_in || empty || foreign || refused)
+            }
+        }
+    }
+    fn incarnation(&self) -> u64 {
+        match self.hosted {
+            Hosted::All => 0,
+            Hosted::One { .. } => self.servers.iter().flatten().next().map_or(0, |s| s.incarnation().0),
+        }
+    }
+    fn drive_problem(&self) -> Option<DriveProblem> {
+        self.servers.iter().flatten().find_map(Server::drive_refused)
+    }
+    fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
+        self.check_drive(server, drive, table)
+    }
+    fn drive_refused(&self, server: u32) -> Option<DriveProblem> {
+        self.server(server as usize).and_then(Server::drive_refused)
+    }
+    fn taken_in(&self, server: u32) -> Option<bool> {
+        self.server(server as usize).and_then(Server::admitted)
+    }
+    fn rack(&self) -> Option<RackId> {
+        self.servers.iter().flatten().next().and_then(Server::rack)
+    }
+    fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd> {
+        let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.server(i)) else { return Vec::new() };
+        let report = s.status(now);
+        let role = |r| match r {
+            Some(Role::Member) => "member",
+            Some(Role::Shadow) => "shadow",
+            None => "none",
+        };
+        report
+            .vssds
+            .iter()
+            .map(|v| Vssd {
+                id: v.vssd.0,
+                set: v.set.0,
+                role: role(v.role).into(),
+                serving: v.serving,
+                epoch: v.epoch.0,
+                gc: v.gc.name().into(),
+                gc_runs: v.gc_runs,
+                gc_episodes: v.gc_episodes,
+                erases: v.erases,
+                free_ratio: v.free_ratio,
+                group: v.group,
+                blocks_borrowed: v.blocks_borrowed,
+                blocks_lent: v.blocks_lent,
+                mapped_bytes: v.mapped_bytes,
+                exported_bytes: v.exported_bytes,
+                cache_used: v.cache_used,
+                cache_slots: v.cache_capacity,
+                waf: v.waf,
+                host_slots: v.host_slots,
+                summed_slots: v.summed_slots,
+                moved_slots: v.moved_slots,
+                redirected_reads: v.redirected_reads,
+                queued: v.queued,
+                reads_held: v.reads_held,
+                pages_held: v.pages_held,
+                read_depth: v.read_tokens.map_or(0, |t| t.0),
+                page_depth: v.page_tokens.map_or(0, |t| t.0),
+                scrubbed: v.scrubbed,
+                healed: v.healed,
+                scrub_lost: v.scrub_lost,
+                lost_blocks: v.lost_blocks,
+                lost: v.lost.iter().map(|a| (a.volume.0, a.block)).collect(),
+                scrub_mismatches: v.scrub_mismatches,
+                scrub_undecided: v.scrub_undecided,
+                scrub_progress: v.scrub_progress,
+                scrub_passes: report.scrub_passes,
+                blocks_retired: v.blocks_retired,
+                blocks_unreadable: v.blocks_unreadable,
+                blocks_reserve: v.blocks_reserve,
+                worn_out: v.worn_out,
+                failed: report.failed,
+            })
+            .collect()
+    }
+
+    fn refused(&self, server: NodeId, now: Time) -> Vec<(String, u64)> {
+        let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.server(i)) else { return Vec::new() };
+        type Reason = (&'static str, fn(&VssdStatus) -> u64);
+        const REASONS: [Reason; 5] = [
+            ("stale_epoch", |v| v.stale_epochs),
+            ("not_serving", |v| v.not_serving),
+            ("repeated", |v| v.duplicates),
+            ("queue_full", |v| v.queue_full),
+            ("no_space", |v| v.no_space),
+        ];
+        let report = s.status(now);
+        let sum = |of: fn(&VssdStatus) -> u64| report.vssds.iter().map(of).sum();
+        let all = REASONS.map(|(reason, of)| (reason, sum(of))).into_iter().chain([("unknown_vssd", s.misrouted())]);
+        all.filter(|r| r.1 > 0).map(|(reason, n)| (reason.into(), n)).collect()
+    }
+
+    fn switch(&self) -> Option<SwitchState> {
+        Some(match self.switch.as_ref()? {
+            Plane::Kernel(n) => n.state(),
+            Plane::Process(s) => {
+                let mut state = of_process(s);
+                for far in self.far_switches.iter().map(of_process) {
+                    state.rows += far.rows;
+                    state.rows_max += far.rows_max;
+                    for (name, n) in far.counters {
+                        match state.counters.iter_mut().find(|c| c.0 == name) {
+                            Some(sum) => sum.1 += n,
+                            None => state.counters.push((name, n)),
+                        }
+                    }
+                }
+                state
+            }
+        })
+    }
+}
+
+fn of_process(s: &Switch) -> SwitchState {
+    SwitchState {
+        data_plane: DataPlaneKind::Process.to_string(),
+        rows: s.rows(),
+        rows_max: s.rows_max(),
+        counters: counted(s.counters(), &Own::default()).into_iter().chain(egress(s)).collect(),
+        ..SwitchState::default()
+    }
+}
+
+/// What its ports counted, by name.
+fn egress(s: &Switch) -> Vec<(String, u64)> {
+    let Some((c, waiting)) = s.egress() else { return Vec::new() };
+    let all = [
+        ("egress_sent", c.sent),
+        ("egress_waiting", waiting as u64),
+        ("egress_queue_max_bytes", c.queue_max),
+        ("egress_drop_queue_full", c.queue_full),
+        ("egress_drop_over_burst", c.over_burst),
+        ("egress_drop_too_many_flows", c.too_many_flows),
+    ];
+    all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()
+}
+
+/// The shape of the rack's device files.
+pub fn shape(cfg: &RackConfig) -> Result<Shape, BuildError> {
+    let profile: Profile = build::profile(cfg)?;
+    let g = profile.geometry;
+    Ok(Shape {
+        blocks: g.blocks(),
+        pages_per_block: g.pages_per_block,
+        page_bytes: g.page_bytes,
+        meta_bytes: build::meta_bytes(cfg)?.next_multiple_of(u64::from(BLOCK)),
+    })
+}
+
+#[cfg(test)]
+#[path = "rack_tests.rs"]
+mod tests;

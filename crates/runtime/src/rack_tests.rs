@@ -1,0 +1,249 @@
+//! A running rack's nodes and engine, by a clock that only the test moves.
+
+use rackweave_core::node::StoreWrite;
+use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::{Payload, Rng, Span, SsdId, VolumeId};
+use rackweave_device::layers::{Faults, Faulty};
+use rackweave_device::{FileSsd, MemFile};
+
+use super::*;
+use crate::engine::{Engine, HostFault, MetaStore};
+use crate::store::StoreError;
+use rackweave_config::Size;
+
+const BLOCK_BYTES: u64 = 4096;
+/// Of the volume; the drives' dies hold a few pages each.
+const BLOCKS: u64 = 512;
+const SLOW: u32 = 1;
+
+struct NoStore;
+impl MetaStore for NoStore {
+    fn write(&mut self, _: &StoreWrite) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+struct Running {
+    engine: Engine<RackNodes, Faulty<MemFile>, NoStore>,
+    /// Of each drive's file.
+    hosts: Vec<Faults>,
+    now: Time,
+    asked: u64,
+    volume: VolumeId,
+}
+
+impl Running {
+    /// Reads of one server's flash take fifty times as long as the others'.
+    fn with_a_slow_server(cfg: &RackConfig) -> Running {
+        let mut slow = build::server_config(cfg, SLOW, 100).expect("sound");
+        slow.ssd.profile.read = slow.ssd.profile.read * 50;
+        let mut nodes = Running::nodes(cfg);
+        nodes.servers[SLOW as usize] = Some(build::server_from(slow, SLOW).expect("sound"));
+        Running::with(cfg, nodes)
+    }
+    fn nodes(cfg: &RackConfig) -> RackNodes {
+        let mut nonce = 0;
+        let next = || {
+            nonce += 1;
+            nonce
+        };
+        RackNodes::new(cfg, Vec::new(), next).expect("sound")
+    }
+    /// With a volume that is written and flushed.
+    fn with(cfg: &RackConfig, nodes: RackNodes) -> Running {
+        let shape = shape(cfg).expect("sound");
+        let hosts: Vec<Faults> = (0..cfg.servers).map(|_| Faults::default()).collect();
+        let open = |(i, f): (u32, &Faults)| {
+            FileSsd::open(Faulty::new(MemFile::default(), f.clone()), SsdId(i), shape).expect("new")
+        };
+        let engine = Engine::new(nodes, (0..).zip(&hosts).map(open).collect(), NoStore);
+        let mut r = Running { engine, hosts, now: Time::ZERO, asked: 0, volume: VolumeId(0) };
+        let create = AdminOp::VolumeCreate { name: "v".into(), size: BLOCKS * BLOCK_BYTES };
+        r.ask(RequestOp::Admin(create)).expect("created");
+        let Ok(ReplyData::Attached(v)) = r.ask(RequestOp::Attach { name: "v".into() }) else { panic!("not attached") };
+        r.volume = v.id;
+        let (volume, data) = (v.id, |i: u64| Payload::elided(BLOCK_BYTES as u32, i << 8));
+        let writes =
+            (0..BLOCKS).map(|i| RequestOp::Write { volume, offset: i * BLOCK_BYTES, data: data(i), fua: false });
+        r.ask_all(writes.collect(), 32);
+        r.ask(RequestOp::Flush { volume }).expect("flushed");
+        r
+    }
+    fn submit(&mut self, op: RequestOp) {
+        self.asked += 1;
+        let client = self.engine.nodes.client().expect("one runs here");
+        self.engine.submit(client, Request { id: RequestId(self.asked), op });
+    }
+    /// What is due next happens; its answers.
+    fn step(&mut self) -> Vec<Result<ReplyData, RequestError>> {
+        let next = self.engine.next_deadline().expect("somebody always has a timer");
+        self.now = self.now.max(next);
+        self.engine.run(self.now);
+        let mut replies = Vec::new();
+        self.engine.take_replies(&mut replies);
+        replies.into_iter().map(|r| r.result).collect()
+    }
+    fn ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+        self.submit(op);
+        for _ in 0..1_000_000 {
+            if let Some(answer) = self.step().pop() {
+                return answer;
+            }
+        }
+        panic!("no answer by {:?}", self.now)
+    }
+    /// All of them, so many at a time.
+    fn ask_all(&mut self, ops: Vec<RequestOp>, depth: usize) {
+        let (mut left, mut ops) = (ops.len(), ops.into_iter());
+        ops.by_ref().take(depth).for_each(|op| self.submit(op));
+        for _ in 0..10_000_000 {
+            for answer in self.step() {
+                answer.expect("served");
+                left -= 1;
+                ops.by_ref().take(1).for_each(|op| self.submit(op));
+            }
+            if left == 0 {
+                return;
+            }
+        }
+        panic!("{left} unanswered by {:?}", self.now)
+    }
+    /// As [`Running::ask`]; `None`: no answer within the span.
+    fn ask_for(&mut self, op: RequestOp, span: Span) -> Option<Result<ReplyData, RequestError>> {
+        let end = self.now + span;
+        self.submit(op);
+        while self.now < end {
+            if let Some(answer) = self.step().pop() {
+                return Some(answer);
+            }
+        }
+        None
+    }
+    /// One block is written.
+    fn write(&mut self, block: u64, stamp: u64, span: Span) -> Option<Result<ReplyData, RequestError>> {
+        let data = Payload::elided(BLOCK_BYTES as u32, block << 8 | stamp);
+        let volume = self.volume;
+        self.ask_for(RequestOp::Write { volume, offset: block * BLOCK_BYTES, data, fua: false }, span)
+    }
+    fn run_for(&mut self, span: Span) {
+        let end = self.now + span;
+        while self.now < end {
+            assert!(self.step().is_empty(), "nothing was asked");
+        }
+    }
+    /// The host's disk has no room for the drives of these servers.
+    fn full(&self, servers: &[usize], full: bool) {
+        for &i in servers {
+            let error = full.then_some(libc::ENOSPC);
+            self.hosts[i].fail_allocations(error);
+            self.hosts[i].fail_writes(error);
+        }
+    }
+    /// The role of each of the server's vSSDs, in the views it has installed.
+    fn roles(&self, server: usize) -> Vec<Option<Role>> {
+        let status = self.engine.nodes.server(server).expect("runs").status(self.now);
+        status.vssds.iter().map(|v| v.role).collect()
+    }
+    /// Members of each set's view.
+    fn members(&self) -> Vec<usize> {
+        let meta = self.engine.nodes.meta.as_ref().expect("runs here");
+        let all = meta.status(self.now).sets;
+        all.iter().map(|s| s.members.iter().filter(|m| m.role == Role::Member).count()).collect()
+    }
+    /// Reads that each server's flash served.
+    fn read_by(&self) -> Vec<u64> {
+        let reads = |s: &Server| s.status(self.now).vssds.iter().map(|v| v.reads).sum();
+        (0..self.engine.nodes.cfg.servers as usize).map(|i| self.engine.nodes.server(i).map_or(0, reads)).collect()
+    }
+    /// Random reads, so many at a time, by each server.
+    fn reads(&mut self, n: usize, depth: usize) -> Vec<u64> {
+        let (before, mut rng, volume) = (self.read_by(), Rng::new(7), self.volume);
+        let ops = (0..n).map(|_| {
+            let offset = rng.below(BLOCKS) * BLOCK_BYTES;
+            RequestOp::Read { volume, offset, len: BLOCK_BYTES as u32 }
+        });
+        self.ask_all(ops.collect(), depth);
+        self.read_by().iter().zip(before).map(|(now, before)| now - before).collect()
+    }
+}
+
+#[test]
+fn reads_leave_a_slow_server_to_its_peers_and_come_back_by_another_policy() {
+    let mut cfg = RackConfig { servers: 3, ..Policy::Rackweave.apply(&RackConfig::default()) };
+    cfg.ssd.size = Size::mib(64);
+    cfg.ssd.profile = "femu".into();
+    cfg.validate().expect("good configuration");
+    let mut r = Running::with_a_slow_server(&cfg);
+    assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, Vec::<String>::new());
+    let by_load = r.reads(4_000, 16);
+    let (slow, others) = (by_load[SLOW as usize], by_load[0].min(by_load[2]));
+    assert!(slow * 2 < others, "{by_load:?}");
+    // Where reads stay where they are sent, it gets as many as each.
+    r.engine.set_policy(r.now, Policy::Rackblox).expect("live");
+    let by_gc = r.reads(4_000, 16);
+    assert!(by_gc[SLOW as usize] * 2 > by_gc[0].max(by_gc[2]), "{by_gc:?}");
+    // What they were made with stays until they are started again, and is shown.
+    let made = |i| format!("server-{i}: gc.yields = true until it is started again");
+    assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, [0, 1, 2].map(made));
+    r.engine.set_policy(r.now, Policy::Rackweave).expect("live");
+    assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, Vec::<String>::new());
+    let again = r.reads(4_000, 16);
+    assert!(again[SLOW as usize] * 2 < again[0].min(again[2]), "{again:?}");
+}
+
+fn three() -> RackConfig {
+    let mut cfg = RackConfig { servers: 3, ..Policy::Rackweave.apply(&RackConfig::default()) };
+    cfg.ssd.size = Size::mib(64);
+    cfg.ssd.profile = "femu".into();
+    cfg.validate().expect("good configuration");
+    cfg
+}
+
+#[test]
+fn sets_go_on_without_a_drive_that_finds_no_room_for_longer_than_a_lease() {
+    let cfg = three();
+    let mut r = Running::with(&cfg, Running::nodes(&cfg));
+    let (volume, lease) = (r.volume, cfg.lease());
+    r.full(&[1], true);
+    for block in 0..8 {
+        r.write(block, 1, lease * 4).expect("a lease and a few messages later").expect("written");
+    }
+    let begun = r.now;
+    r.ask_for(RequestOp::Flush { volume }, lease * 4).expect("the others have it on flash").expect("flushed");
+    assert!(r.now.since(begun) > lease / 2, "it was waited for: {:?}", r.now.since(begun));
+    assert_eq!((r.engine.drive_fault(1), r.roles(1)), (Some(HostFault::NoRoom), vec![None; 3]));
+    assert_eq!(r.members(), [2; 3], "as many as may answer");
+    for block in 0..64 {
+        r.write(block * 8, 2, lease).expect("nobody waits any more").expect("written");
+    }
+    r.ask_for(RequestOp::Flush { volume }, lease).expect("nor for flushes").expect("flushed");
+    r.run_for(lease * 10);
+    assert_eq!(r.members(), [2; 3]);
+    r.full(&[1], false);
+    r.run_for(lease * 10);
+    assert_eq!((r.engine.drive_fault(1), r.roles(1)), (None, vec![Some(Role::Member); 3]), "by itself");
+    assert_eq!(r.members(), [3; 3]);
+    // It has everything: the others may go.
+    r.full(&[0], true);
+    r.write(0, 3, lease * 4).expect("in time").expect("written");
+    r.ask_for(RequestOp::Flush { volume }, lease * 4).expect("in time").expect("flushed");
+}
+
+#[test]
+fn two_copies_are_waited_for_while_two_of_three_drives_find_no_room() {
+    let cfg = three();
+    let mut r = Running::with(&cfg, Running::nodes(&cfg));
+    let (volume, lease) = (r.volume, cfg.lease());
+    r.full(&[1, 2], true);
+    r.write(0, 1, lease * 4);
+    assert_eq!(r.ask_for(RequestOp::Flush { volume }, lease * 20), None, "one copy is too few (rule 4)");
+    assert!(r.members().iter().all(|&n| n >= 2), "{:?}", r.members());
+    r.full(&[1, 2], false);
+    let end = r.now + lease * 10;
+    let mut answers = Vec::new();
+    while r.now < end {
+        answers.extend(r.step());
+    }
+    assert!(!answers.is_empty() && answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(r.members(), [3; 3]);
+}

@@ -1,0 +1,669 @@
+//! The loop: waits for sockets, timers and syncs; takes in everything that is ready; runs the nodes until they are
+//! quiet; sends everything that came of it. Of a rack in several processes each runs this loop over the node it hosts,
+//! with a network to the others ([`Network`]).
+
+mod commands;
+mod faults;
+mod policy;
+mod sweep;
+
+pub use faults::Reopen;
+pub use policy::Keep;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use bytes::BytesMut;
+use rackweave_core::request::{AdminOp, RackStatus, Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::{NodeId, RackId, Span, Time, VolumeId};
+use rackweave_gateway::metrics::HttpSession;
+use rackweave_gateway::nbd::{Session, TlsUse};
+use rackweave_server::DriveProblem;
+use slab::Slab;
+
+use super::budget::Budget;
+use super::clock::Clock;
+use super::conn::{Conn, Heard, Talk};
+use super::control::{Answer, ServerState, Volume};
+use super::engine::{Engine, MetaStore, Nodes};
+use super::latency::Latencies;
+use super::net::Listener;
+use super::network::Network;
+use super::poll::{Interest, Poll, Ready};
+use super::refusals::Refusals;
+use super::secure::Renewing;
+use super::status::{Describe, Facts};
+use super::syncer::Syncer;
+use super::watch::Beat;
+use rackweave_config::{CONNECTIONS_MAX, MemorySection};
+use rackweave_device::FileIo;
+
+/// Of a session's id, those that name its connection.
+const CONN_BITS: u32 = 10;
+/// Session id of requests that no NBD session asked; their low half is a place in `waiting`.
+const OWN: u32 = u32::MAX;
+/// How often late clients are looked for, and the devices' last pages given to the file system.
+const SWEEP: Span = Span::from_secs(1);
+/// A stop waits so long for requests under way, and again for the last flush.
+const STOP_WAIT: Span = Span::from_secs(2);
+
+/// How often a rack that comes up is asked whether it serves.
+const READY_ASK: Span = Span::from_millis(5);
+
+const TOKEN_SYNCER: u64 = 1 << 32;
+const TOKEN_SIGNAL: u64 = 2 << 32;
+const TOKEN_NET: u64 = 3 << 32;
+const TOKEN_STREAMS: u64 = 4 << 32;
+const TOKEN_LISTENERS: u64 = 5 << 32;
+
+/// Told where to connect.
+pub type Announce = Box<dyn FnOnce(&Facts)>;
+/// Told that the metadata service has taken the server here in.
+pub type Admitted = Box<dyn FnOnce(Option<RackId>) -> io::Result<()>>;
+
+/// What a listener's connections speak.
+#[derive(Debug)]
+pub enum Speaks {
+    Nbd(NbdTls),
+    /// On a unix socket: the mode of its directory says who may.
+    Control,
+    /// Between hosts: who has a certificate of the cluster's may.
+    ControlTls(Renewing),
+    Http,
+}
+
+/// Whether NBD clients get TLS, and of what.
+#[derive(Debug, Default)]
+pub struct NbdTls {
+    pub when: TlsUse,
+    pub config: Option<Renewing>,
+}
+
+/// Who waits for the answer to a request of the loop's own.
+enum Waiter {
+    Control(Place),
+    /// A status in the making: the rack's state comes first, then the volumes.
+    Report {
+        place: Place,
+        metrics: bool,
+        rack: Option<Box<RackStatus>>,
+    },
+    /// A flush of a stop.
+    Stop,
+    /// A volume that is not in use any more.
+    Detach,
+}
+
+/// A connection, and its serial number: places are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    key: usize,
+    serial: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// Nothing is taken any more; requests under way are being finished.
+    Draining {
+        until: Time,
+    },
+    Flushing {
+        until: Time,
+    },
+    Stopped,
+}
+
+/// Nodes here that take requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// The volume client of the NBD sessions.
+    pub client: Option<NodeId>,
+    /// Who answers administration.
+    pub admin: Option<NodeId>,
+}
+
+/// The running rack, or the part of it that this process hosts.
+pub struct Serve<N, F, M> {
+    engine: Engine<N, F, M>,
+    asked: Asked,
+    /// The way to nodes in other processes.
+    net: Option<Box<dyn Network>>,
+    facts: Facts,
+    clock: Clock,
+    started: Time,
+    poll: Poll,
+    syncer: Syncer,
+    signal: OwnedFd,
+    listeners: Vec<(Listener, Speaks)>,
+    conns: Slab<(u32, Conn)>,
+    budget: Budget,
+    waiting: Slab<Waiter>,
+    serial: u32,
+    latencies: Latencies,
+    refusals: Refusals,
+    key_file: Option<PathBuf>,
+    /// Volumes attached since the start: those a stop has to flush.
+    attached: Vec<VolumeId>,
+    /// Connections with something to send, or to be told to epoll.
+    touched: Vec<usize>,
+    stage: Stage,
+    next_sweep: Time,
+    /// Called when the rack serves, which is asked at the time beside it.
+    ready: Option<Announce>,
+    next_ready: Time,
+    min_copies: usize,
+    /// Called when the metadata service has taken the server here in.
+    admitted: Option<Admitted>,
+    refused: bool,
+    replies: Vec<Reply>,
+    piece: BytesMut,
+    /// Opens the device of a server that begins again; none where servers are not ended this way.
+    reopen: Option<Reopen<F>>,
+    /// Keeps the policy for the next start, if that is done here.
+    keep: Option<Keep>,
+    /// Signs of life for who started the process.
+    beat: Option<Beat>,
+    /// Servers that begin again when their devices' last syncs have ended, and who asked.
+    starting: Vec<(u32, Place)>,
+    /// Those that have begun: who asked is answered when the metadata service has taken them in, refuses them, or at this time.
+    begun: Vec<(u32, Place, Time)>,
+    /// Those that were refused, and why, until they begin again.
+    refused_servers: BTreeMap<u32, String>,
+}
+
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+    /// `signal` becomes readable when the rack is to stop.
+    pub fn new(
+        engine: Engine<N, F, M>,
+        asked: Asked,
+        mut net: Option<Box<dyn Network>>,
+        mut facts: Facts,
+        syncer: Syncer,
+        signal: OwnedFd,
+        listeners: Vec<(Listener, Speaks)>,
+    ) -> io::Result<Self> {
+        let mut poll = Poll::new()?;
+        poll.add(syncer.event_fd(), TOKEN_SYNCER, Interest::READ)?;
+        poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
+        if let Some(net) = &net {
+            poll.look_first();
+            poll.add(net.datagrams(), TOKEN_NET, Interest::READ)?;
+            poll.add(net.streams(), TOKEN_STREAMS, Interest::READ)?;
+        }
+        for (i, (l, _)) in listeners.iter().enumerate() {
+            poll.add(l.as_raw_fd(), TOKEN_LISTENERS + i as u64, Interest::READ)?;
+        }
+        facts.driver = format!("sockets by epoll, syncs by {}", syncer.name());
+        let clock = if net.is_some() { Clock::of_one_node() } else { Clock::default() };
+        let now = clock.now();
+        if let Some(net) = &mut net {
+            net.keep_time_of(&clock);
+        }
+        Ok(Serve {
+            engine,
+            asked,
+            net,
+            facts,
+            clock,
+            started: now,
+            poll,
+            syncer,
+            signal,
+            listeners,
+            conns: Slab::new(),
+            budget: Budget::new(MemorySection::default().connections_bytes(), CONNECTIONS_MAX),
+            waiting: Slab::new(),
+            serial: 0,
+            latencies: Latencies::default(),
+            refusals: Refusals::default(),
+            key_file: None,
+            attached: Vec::new(),
+            touched: Vec::new(),
+            stage: Stage::Serving,
+            next_sweep: now + SWEEP,
+            ready: None,
+            next_ready: Time::MAX,
+            min_copies: 1,
+            admitted: None,
+            refused: false,
+            replies: Vec::new(),
+            piece: BytesMut::new(),
+            reopen: None,
+            keep: None,
+            beat: None,
+            starting: Vec::new(),
+            begun: Vec::new(),
+            refused_servers: BTreeMap::new(),
+        })
+    }
+
+    /// Says signs of life from now on.
+    pub fn beat_by(&mut self, beat: Beat) {
+        self.beat = Some(beat);
+    }
+
+    /// Where the cluster's keys are, if it has any.
+    pub fn keys_in(&mut self, file: Option<PathBuf>) {
+        self.key_file = file;
+    }
+
+    /// What all connections may hold.
+    pub fn limit_memory(&mut self, memory: &MemorySection) {
+        self.budget = Budget::new(memory.connections_bytes(), CONNECTIONS_MAX);
+    }
+
+    /// Calls `then` once, when every set has `min_copies` members that serve.
+    pub fn when_ready(&mut self, min_copies: usize, then: Announce) {
+        self.min_copies = min_copies;
+        self.ready = Some(then);
+        self.next_ready = Time::ZERO;
+    }
+
+    /// Calls `then` once, when the metadata service has taken the server here in; if it refuses, the run ends. Told is the
+    /// rack, if the server's drive was of none until now.
+    pub fn when_admitted(&mut self, then: Admitted) {
+        self.admitted = Some(then);
+    }
+    /// Why the run ended: the metadata service refused the server.
+    pub fn refused(&self) -> bool {
+        self.refused
+    }
+    /// Why the drive of the server here is not used.
+    pub fn drive_problem(&self) -> Option<DriveProblem> {
+        self.engine.nodes.drive_problem()
+    }
+    /// Whose rack it is, as the server here was told.
+    pub fn rack(&self) -> Option<RackId> {
+        self.engine.nodes.rack()
+    }
+
+    fn look_whether_admitted(&mut self) -> io::Result<()> {
+        match self.engine.nodes.admitted() {
+            Some(true) => {
+                let rack = self.engine.nodes.rack();
+                let adopted = rack.map_or(Ok(false), |r| self.engine.adopt(r)).map_err(io::Error::other)?;
+                self.admitted.take().map_or(Ok(()), |then| then(rack.filter(|_| adopted)))
+            }
+            Some(false) => {
+                (self.stage, self.refused) = (Stage::Stopped, true);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Runs until it was told to stop and everything is flushed.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut ready = Vec::new();
+        let mut now = self.clock.read();
+        while self.stage != Stage::Stopped {
+            let quiet = self.engine.run(now);
+            if self.admitted.is_some() {
+                self.look_whether_admitted()?;
+            }
+            self.look_at_begun(now);
+            self.start_syncs()?;
+            self.say_host_news();
+            // What was answered took until now, not until the turn began.
+            now = self.clock.read();
+            self.answer_requests(now);
+            self.send_touched();
+            self.send_packets(now)?;
+            self.go_on_stopping(now);
+            if let Some(beat) = &mut self.beat {
+                beat.turn(now, self.engine.nodes.incarnation());
+            }
+            let planned = if quiet && self.stage != Stage::Stopped { self.sleep(now) } else { Span::ZERO };
+            match &mut self.net {
+                Some(net) => {
+                    let look = || net.receive(self.clock.read_after(planned), &mut self.engine);
+                    self.poll.wait_looking(Some(planned), &mut ready, look)?;
+                }
+                None => self.poll.wait(Some(planned), &mut ready)?,
+            }
+            now = self.clock.read_after(planned);
+            for r in &ready {
+                self.take_in(now, *r)?;
+            }
+            // Whether the lease still holds is asked of the time after all that is handled had come: the process may have
+            // stood still before that.
+            now = self.clock.read();
+            if now >= self.next_sweep {
+                self.sweep(now);
+            }
+            if now >= self.next_ready {
+                self.look_whether_ready(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the rack: all devices closed, every durable thing durable.
+    pub fn close(self) -> Vec<Result<(), rackweave_core::device::DeviceError>> {
+        self.engine.close()
+    }
+
+    fn sleep(&self, now: Time) -> Span {
+        let mut until = self.next_sweep.min(self.next_ready).min(self.engine.next_deadline().unwrap_or(Time::MAX));
+        if let Stage::Draining { until: u } | Stage::Flushing { until: u } = self.stage {
+            until = until.min(u);
+        }
+        if let Some(net) = &self.net {
+            until = until.min(net.deadline());
+        }
+        if let Some(beat) = &self.beat {
+            until = until.min(beat.deadline());
+        }
+        if let Some(first) = self.begun.iter().map(|b| b.2).min() {
+            until = until.min(first);
+        }
+        until.since(now)
+    }
+
+    fn take_in(&mut self, now: Time, r: Ready) -> io::Result<()> {
+        match r.token {
+            TOKEN_SYNCER => {
+                let mut done = Vec::new();
+                self.syncer.finished(&mut done);
+                for (device, result) in done {
+                    self.engine.sync_finished(now, device as usize, result);
+                }
+                self.start_waiting();
+            }
+            TOKEN_SIGNAL => self.begin_stop(now),
+            TOKEN_NET => {
+                if let Some(net) = &mut self.net {
+                    net.receive(now, &mut self.engine)?;
+                }
+            }
+            TOKEN_STREAMS => {
+                if let Some(net) = &mut self.net {
+                    net.receive_streams(now, &mut self.engine)?;
+                }
+            }
+            t if t >= TOKEN_LISTENERS => self.accept(now, (t - TOKEN_LISTENERS) as usize)?,
+            key => self.connection(now, key as usize, r),
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, now: Time, listener: usize) -> io::Result<()> {
+        loop {
+            let Some((l, speaks)) = self.listeners.get(listener) else { return Ok(()) };
+            let fd = match l.accept() {
+                Ok(Some(fd)) => fd,
+                // Gone before it was taken, or no descriptor is left: those connected already go on.
+                Ok(None) | Err(_) => return Ok(()),
+            };
+            if self.conns.len() >= CONNECTIONS_MAX || self.stage != Stage::Serving {
+                continue;
+            }
+            self.serial = self.serial.wrapping_add(1) & ((1 << (31 - CONN_BITS)) - 1);
+            let entry = self.conns.vacant_entry();
+            let key = entry.key();
+            let conn = match speaks {
+                Speaks::Nbd(tls) => {
+                    let session = Session::with_tls(self.serial << CONN_BITS | key as u32, tls.when);
+                    Conn::new(fd, Conn::nbd(session), now).offering_tls(tls.config.as_ref().map(|r| r.config().clone()))
+                }
+                Speaks::Control => Conn::new(fd, Talk::Control(Default::default()), now),
+                Speaks::ControlTls(config) => {
+                    let conn = Conn::new(fd, Talk::Control(Default::default()), now);
+                    // The system has no randomness left: as if the connection had not come.
+                    let Ok(conn) = conn.inside_tls(config.config()) else { continue };
+                    conn
+                }
+                Speaks::Http => Conn::new(fd, Talk::Http(HttpSession::new(), Default::default()), now),
+            };
+            self.poll.add(conn.fd(), key as u64, conn.interest)?;
+            entry.insert((self.serial, conn));
+            self.touched.push(key);
+        }
+    }
+
+    fn connection(&mut self, now: Time, key: usize, r: Ready) {
+        let Some((serial, conn)) = self.conns.get_mut(key) else { return };
+        let place = Place { key, serial: *serial };
+        self.touched.push(key);
+        if r.read && self.stage == Stage::Serving {
+            match conn.read(now, &mut self.piece) {
+                Ok(_) => {
+                    if let Some((failure, who)) = conn.take_failure() {
+                        self.refusals.count(now, &failure, &who);
+                    }
+                    self.hear(now, place);
+                }
+                Err(_) => return self.drop_conn(key),
+            }
+        }
+        if r.closed {
+            self.drop_conn(key);
+        }
+    }
+
+    /// Passes on what a connection asks for.
+    fn hear(&mut self, now: Time, place: Place) {
+        let Some((_, conn)) = self.conns.get_mut(place.key) else { return };
+        while let Some(r) = conn.poll_request(now) {
+            let to = if matches!(r.op, RequestOp::Admin(_)) { self.asked.admin } else { self.asked.client };
+            if let Some(to) = to {
+                self.engine.submit(to, r);
+            }
+        }
+        match conn.heard() {
+            Some(Heard::Command(c)) => self.command(place, *c),
+            Some(Heard::Metrics) => self.report(place, true),
+            None => {}
+        }
+    }
+
+    fn ask(&mut self, node: NodeId, op: RequestOp, waiter: Waiter) {
+        let key = self.waiting.insert(waiter);
+        let id = RequestId(u64::from(OWN) << 32 | key as u64);
+        self.engine.submit(node, Request { id, op });
+    }
+
+    fn answer_requests(&mut self, now: Time) {
+        let mut replies = std::mem::take(&mut self.replies);
+        self.engine.take_replies(&mut replies);
+        for r in replies.drain(..) {
+            if let Ok(ReplyData::Attached(v)) = &r.result
+                && !self.attached.contains(&v.id)
+            {
+                self.attached.push(v.id);
+            }
+            let session = Session::of(r.id);
+            if session == OWN {
+                self.answer_own(now, r);
+                continue;
+            }
+            let key = (session & ((1 << CONN_BITS) - 1)) as usize;
+            let attached = match &r.result {
+                Ok(ReplyData::Attached(v)) => Some(v.id),
+                _ => None,
+            };
+            let Some((_, conn)) = self.conns.get_mut(key).filter(|c| c.0 == session >> CONN_BITS) else {
+                // It left before its volume was attached.
+                if let Some(volume) = attached {
+                    self.detach_unused(volume);
+                }
+                continue;
+            };
+            if let Some((kind, took)) = conn.reply(now, r) {
+                self.latencies.record(kind, took);
+            }
+            self.touched.push(key);
+        }
+        self.replies = replies;
+    }
+
+    fn answer_own(&mut self, now: Time, r: Reply) {
+        let Some(waiter) = self.waiting.try_remove(r.id.0 as u32 as usize) else { return };
+        match (waiter, r.result) {
+            (Waiter::Control(place), result) => self.answer(now, place, &answer(result, &self.facts)),
+            (Waiter::Report { place, metrics, rack: None }, Ok(ReplyData::Rack(rack))) => {
+                let waiter = Waiter::Report { place, metrics, rack: Some(rack) };
+                self.ask_admin(AdminOp::VolumeList, waiter);
+            }
+            (Waiter::Report { place, metrics, rack: Some(rack) }, Ok(ReplyData::Volumes(volumes))) => {
+                self.answer_report(now, place, metrics, &rack, &volumes);
+            }
+            (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result, &self.facts)),
+            (Waiter::Stop | Waiter::Detach, _) => {}
+        }
+    }
+
+    /// Announces the rack once every set has enough members that serve.
+    fn look_whether_ready(&mut self, now: Time) {
+        let nodes = &self.engine.nodes;
+        // Those, too, of which no vSSD is here.
+        let mut serving: BTreeMap<u32, usize> = (0..self.facts.sets()).map(|set| (set, 0)).collect();
+        for v in (0..nodes.count()).flat_map(|n| nodes.vssds(NodeId(n), now)) {
+            *serving.entry(v.set).or_default() += usize::from(v.serving);
+        }
+        if !serving.values().all(|&n| n >= self.min_copies) {
+            self.next_ready = now + READY_ASK;
+            return;
+        }
+        self.next_ready = Time::MAX;
+        if let Some(then) = self.ready.take() {
+            then(&self.facts);
+        }
+    }
+
+    fn answer(&mut self, now: Time, place: Place, a: &Answer) {
+        if let Some((_, c)) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial) {
+            c.answer(now, a);
+            self.touched.push(place.key);
+            self.hear(now, place);
+        }
+    }
+
+    /// Packets of the nodes for other processes, and whatever else the network has to say.
+    fn send_packets(&mut self, now: Time) -> io::Result<()> {
+        match &mut self.net {
+            Some(net) => {
+                net.send(now, &mut self.engine)?;
+                for n in net.take_twins() {
+                    let name =
+                        self.facts.names.get(n.0 as usize).map_or("a node that is not configured", String::as_str);
+                    let _ = writeln!(
+                        io::stderr(),
+                        "rackweave: two processes say they are {name} (node {}): stop one of them; the younger is believed",
+                        n.0
+                    );
+                }
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn start_syncs(&mut self) -> io::Result<()> {
+        for job in self.engine.take_jobs() {
+            self.syncer.begin(job.fd, job.device as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Sends for every connection that has something, and tells epoll what it waits for next.
+    fn send_touched(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        let now = self.clock.now();
+        touched.sort_unstable();
+        touched.dedup();
+        for &key in &touched {
+            self.send_one(now, key);
+        }
+        touched.clear();
+        for _ in 0..self.budget.waiting() {
+            let Some(key) = self.budget.next_waiting() else { break };
+            self.send_one(now, key);
+        }
+        touched.append(&mut self.touched);
+        self.touched = touched;
+    }
+
+    fn send_one(&mut self, now: Time, key: usize) {
+        let Some((serial, conn)) = self.conns.get_mut(key) else { return };
+        let place = Place { key, serial: *serial };
+        if conn.send(now).is_err() || conn.finished() {
+            return self.drop_conn(key);
+        }
+        conn.settle(now, key, &mut self.budget);
+        // Room may have let a session read on in what it holds already.
+        self.hear(now, place);
+        let Some((_, conn)) = self.conns.get_mut(key) else { return };
+        let mut wants = conn.wants();
+        wants.read &= self.stage == Stage::Serving;
+        if wants != conn.interest && self.poll.change(conn.fd(), key as u64, wants).is_ok() {
+            conn.interest = wants;
+        }
+    }
+
+    fn drop_conn(&mut self, key: usize) {
+        if let Some((_, conn)) = self.conns.try_remove(key) {
+            let _ = self.poll.remove(conn.fd());
+            self.budget.leave(key, conn.account());
+            if let Some(volume) = conn.volume() {
+                self.detach_unused(volume);
+            }
+        }
+    }
+
+    /// With its last connection a volume is not in use any more.
+    fn detach_unused(&mut self, volume: VolumeId) {
+        if let Some(client) = self.asked.client
+            && !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume))
+        {
+            self.ask(client, RequestOp::Detach { volume }, Waiter::Detach);
+        }
+    }
+
+    fn begin_stop(&mut self, now: Time) {
+        super::poll::drain_bytes(self.signal.as_raw_fd());
+        if self.stage != Stage::Serving {
+            // Asked again: at once, with whatever is unflushed lost as after a crash.
+            self.stage = Stage::Stopped;
+            return;
+        }
+        for (l, _) in self.listeners.drain(..) {
+            let _ = self.poll.remove(l.as_raw_fd());
+        }
+        self.touched.extend(self.conns.iter().map(|(k, _)| k));
+        self.stage = Stage::Draining { until: now + STOP_WAIT };
+    }
+
+    fn go_on_stopping(&mut self, now: Time) {
+        if let Stage::Draining { until } = self.stage
+            && (now >= until || self.conns.iter().all(|(_, c)| c.1.in_flight() == 0))
+        {
+            let attached = std::mem::take(&mut self.attached);
+            if let Some(client) = self.asked.client {
+                attached.into_iter().for_each(|volume| self.ask(client, RequestOp::Flush { volume }, Waiter::Stop));
+            }
+            self.stage = Stage::Flushing { until: now + STOP_WAIT };
+        }
+        // At once if there is nothing to flush: nothing else would wake the loop for it.
+        if let Stage::Flushing { until } = self.stage {
+            let flushed = !self.waiting.iter().any(|(_, w)| matches!(w, Waiter::Stop));
+            if (flushed || now >= until) && self.engine.syncs_idle() {
+                self.stage = Stage::Stopped;
+            }
+        }
+    }
+}
+
+fn answer(result: Result<ReplyData, RequestError>, facts: &Facts) -> Answer {
+    match result {
+        Ok(ReplyData::Servers(all)) => Answer::Servers(all.iter().map(ServerState::of).collect()),
+        Ok(ReplyData::Done) => Answer::Done,
+        Ok(ReplyData::Volume(v) | ReplyData::Attached(v)) => Answer::Volume(Volume::of(&v, facts)),
+        Ok(ReplyData::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(v, facts)).collect()),
+        Ok(_) => Answer::Error { message: "the rack answered another question".into() },
+        Err(e) => Answer::Error { message: e.to_string() },
+    }
+}

@@ -1,0 +1,181 @@
+//! What the command line asks of a running rack: commands for the metadata service, reports of this process.
+
+use rackweave_core::request::{AdminOp, RackStatus, RequestOp, ServerStatus, VolumeInfo};
+use rackweave_core::{Incarnation, Layout, NodeId, SetId, Time, VssdId};
+use rackweave_device::FileIo;
+
+use super::{Place, Serve, Waiter};
+use crate::control::{Answer, Command, Memory};
+use crate::engine::{MetaStore, Nodes};
+use crate::key::{KeyChange, KeyFile, KeyFileError};
+use crate::status::{Describe, View};
+use rackweave_config::SERVERS_MAX;
+
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+    pub(super) fn command(&mut self, place: Place, c: Command) {
+        let op = match c {
+            Command::VolumeCreate { name, size, isolation } => {
+                let levels = &self.facts.isolation;
+                let level = isolation.as_ref().map(|asked| levels.iter().find(|l| l.name() == asked));
+                if let (Some(asked), Some(None)) = (&isolation, level) {
+                    let has = levels.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ");
+                    let message = format!(
+                        "isolation {asked}: the rack has no replica sets of that level; it has: {has} (ssd.isolation of \
+                         its configuration)"
+                    );
+                    return self.answer(self.clock.now(), place, &Answer::Error { message });
+                }
+                match level.flatten() {
+                    Some(level) => AdminOp::VolumeCreateOn { name: name.into(), size, level: level.level() },
+                    None => AdminOp::VolumeCreate { name: name.into(), size },
+                }
+            }
+            Command::VolumeClass { name, offline } => AdminOp::VolumeClass { name: name.into(), offline },
+            Command::VolumeLimit { name, iops, bytes_per_s } => {
+                AdminOp::VolumeLimit { name: name.into(), iops, bytes_per_s }
+            }
+            Command::VolumeGrow { name, size } => AdminOp::VolumeGrow { name: name.into(), size },
+            Command::VolumeDelete { name, force } => AdminOp::VolumeDelete { name: name.into(), force },
+            Command::VolumeInfo { name } => AdminOp::VolumeInfo { name: name.into() },
+            Command::VolumeList => AdminOp::VolumeList,
+            Command::SetRecover { set, without } => {
+                if let Some(server) = without.iter().find(|&&i| i >= SERVERS_MAX) {
+                    let message =
+                        format!("there is no server {server}: a rack's are 0 to {} at the most", SERVERS_MAX - 1);
+                    return self.answer(self.clock.now(), place, &Answer::Error { message });
+                }
+                let all = Layout::new(SERVERS_MAX, 0);
+                let nodes = without.into_iter().map(|i| all.server(i));
+                AdminOp::SetRecover { set: SetId(set), without: nodes.collect() }
+            }
+            Command::ServerList => AdminOp::Servers,
+            Command::ServerAdd => AdminOp::ServerAdd,
+            Command::ServerDrain { .. }
+            | Command::ServerRemove { .. }
+            | Command::ServerEnded { .. }
+            | Command::VssdMove { .. } => match moves(&c) {
+                Ok(op) => op,
+                Err(message) => return self.answer(self.clock.now(), place, &Answer::Error { message }),
+            },
+            Command::Status => return self.report(place, false),
+            Command::ServerKill { server } => return self.kill_server(place, server),
+            Command::ServerStart { server } => return self.start_server(place, server),
+            Command::LinkCut { a, b } => return self.cut_link(place, &a, &b, true),
+            Command::LinkMend { a, b } => return self.cut_link(place, &a, &b, false),
+            Command::PolicyShow => return self.show_policy(place),
+            Command::PolicySet { policy } => return self.set_policy(place, &policy),
+            Command::KeyChange { change } => {
+                let answer = match self.change_keys(&change) {
+                    Ok(()) => Answer::Done,
+                    Err(e) => Answer::Error { message: e.to_string() },
+                };
+                return self.answer(self.clock.now(), place, &answer);
+            }
+        };
+        self.ask_admin(op, Waiter::Control(place));
+    }
+
+    /// Takes a step of a rotation here and in the file of keys, which others on this machine may share.
+    fn change_keys(&mut self, change: &KeyChange) -> Result<(), KeyFileError> {
+        let (Some(path), Some(net)) = (&self.key_file, &mut self.net) else { return Err(KeyFileError::None) };
+        let mut file = KeyFile::load(path)?;
+        file.change(change)?;
+        let keys = file.keys()?;
+        self.engine.nodes.set_keys(&keys);
+        net.set_keys(keys);
+        Ok(())
+    }
+
+    pub(super) fn report(&mut self, place: Place, metrics: bool) {
+        // Whoever asks every process asks the metadata service's, too, and must not wait for it twice.
+        if !metrics && self.asked.admin != Some(Layout::META) {
+            return self.report_here(place, metrics);
+        }
+        let waiter = Waiter::Report { place, metrics, rack: None };
+        self.ask_admin(AdminOp::RackStatus, waiter);
+    }
+
+    pub(super) fn ask_admin(&mut self, op: AdminOp, waiter: Waiter) {
+        match (self.asked.admin, waiter) {
+            (Some(admin), waiter) => self.ask(admin, RequestOp::Admin(op), waiter),
+            (None, Waiter::Report { place, metrics, .. }) => self.report_here(place, metrics),
+            (None, Waiter::Control(place)) => {
+                let message = "this process administers no volumes: ask the metadata service's".into();
+                self.answer(self.clock.now(), place, &Answer::Error { message });
+            }
+            (None, Waiter::Stop | Waiter::Detach) => {}
+        }
+    }
+
+    /// What is known of the nodes in this process, without asking another.
+    fn report_here(&mut self, place: Place, metrics: bool) {
+        let now = self.clock.now();
+        let nodes = (0..self.engine.nodes.count()).map(NodeId);
+        let here = nodes.filter(|&n| !self.engine.nodes.vssds(n, now).is_empty());
+        let server = |node| ServerStatus { node, alive: true, last_heartbeat: now, ssds: Vec::new() };
+        let rack = RackStatus { servers: here.map(server).collect(), ..RackStatus::default() };
+        self.answer_report(now, place, metrics, &rack, &[]);
+    }
+
+    pub(super) fn answer_report(
+        &mut self,
+        now: Time,
+        place: Place,
+        metrics: bool,
+        rack: &RackStatus,
+        volumes: &[VolumeInfo],
+    ) {
+        let view = View {
+            now,
+            facts: &self.facts,
+            refused: &self.refused_servers,
+            uptime: now.since(self.started),
+            standstill: self.clock.skipped(),
+            connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
+            memory: Memory {
+                budget: self.budget.bytes() as u64,
+                held: self.budget.held() as u64,
+                waiting: self.budget.waiting() as u64,
+                closed: self.budget.closed(),
+            },
+            latencies: &self.latencies,
+            network: self.net.as_deref(),
+            counted: self.counted(),
+            keys: self.net.as_ref().map(|n| n.keys()).unwrap_or_default(),
+            rack,
+            volumes,
+        };
+        let status = view.status(now, &self.engine);
+        if !metrics {
+            return self.answer(now, place, &Answer::Status(Box::new(status)));
+        }
+        if let Some((_, c)) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial) {
+            c.metrics(&status.metrics());
+            self.touched.push(place.key);
+        }
+    }
+
+    /// What network, links and listeners counted.
+    fn counted(&self) -> Vec<(String, u64)> {
+        let lost = self.engine.lost_on_links();
+        let lost = (lost > 0).then(|| ("drop_link_cut".into(), lost));
+        self.net.as_ref().map(|n| n.counters()).into_iter().flatten().chain(self.refusals.all()).chain(lost).collect()
+    }
+}
+
+/// Commands that name a server.
+fn moves(c: &Command) -> Result<AdminOp, String> {
+    let node = |i: u32| match i < SERVERS_MAX {
+        true => Ok(Layout::new(SERVERS_MAX, 0).server(i)),
+        false => Err(format!("there is no server {i}: a rack's are 0 to {} at the most", SERVERS_MAX - 1)),
+    };
+    match c {
+        Command::ServerDrain { server } => Ok(AdminOp::ServerDrain { server: node(*server)? }),
+        Command::ServerRemove { server } => Ok(AdminOp::ServerRemove { server: node(*server)? }),
+        Command::ServerEnded { server, incarnation } => {
+            Ok(AdminOp::ServerEnded { server: node(*server)?, incarnation: Incarnation(*incarnation) })
+        }
+        Command::VssdMove { vssd, to } => Ok(AdminOp::VssdMove { vssd: VssdId(*vssd), to: to.map(node).transpose()? }),
+        _ => Err("this moves nothing".into()),
+    }
+}

@@ -1,0 +1,195 @@
+//! `server kill|start` and `link cut|mend`; and what the host does to the files of the rack, in words.
+
+use std::io::{self, Write};
+
+use rackweave_core::msg::control::DriveTable;
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_device::{FileIo, FileSsd};
+
+use super::{Answer, Describe, MetaStore, Nodes, Place, Serve, Stage};
+use rackweave_config::SERVERS_MAX;
+
+/// Opens the device of a server anew; answers also what its table says.
+pub type Reopen<F> = Box<dyn FnMut(u32) -> Result<(FileSsd<F>, DriveTable), String>>;
+
+/// How long a starting server may take to be taken in or refused.
+const BEGIN_WAIT: Span = Span::from_secs(5);
+
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+    /// Servers may be ended and begin again here: `open` opens their devices.
+    pub fn reopen_by(&mut self, open: Reopen<F>) {
+        self.reopen = Some(open);
+    }
+
+    /// The node of a server that can be ended here.
+    fn server_here(&self, server: u32) -> Result<NodeId, String> {
+        if self.reopen.is_none() {
+            return Err("this process ends with its node: `server kill` asks who started it (rackweave up)".into());
+        }
+        self.facts.node_named(&format!("server-{server}")).ok_or_else(|| {
+            let servers = self.facts.names.iter().filter(|n| n.starts_with("server-")).count();
+            format!("there is no server {server}: the rack's are 0 to {}", servers.saturating_sub(1))
+        })
+    }
+
+    pub(super) fn kill_server(&mut self, place: Place, server: u32) {
+        let ended = self.server_here(server).and_then(|node| match self.engine.has_ended(server as usize) {
+            true => Err(format!("server {server} is not running")),
+            false => {
+                self.engine.end_server(node, server as usize);
+                Ok(())
+            }
+        });
+        self.answer_done(place, ended);
+    }
+
+    pub(super) fn start_server(&mut self, place: Place, server: u32) {
+        match self.server_here(server) {
+            Ok(_) if !self.engine.has_ended(server as usize) => {
+                self.answer_done(place, Err(format!("server {server} is running")));
+            }
+            Ok(_) => {
+                self.starting.push((server, place));
+                self.start_waiting();
+            }
+            Err(e) => self.answer_done(place, Err(e)),
+        }
+    }
+
+    /// Begins those whose devices' last syncs have ended.
+    pub(super) fn start_waiting(&mut self) {
+        for (server, place) in std::mem::take(&mut self.starting) {
+            if self.engine.still_syncs(server as usize) {
+                self.starting.push((server, place));
+                continue;
+            }
+            match self.begin_server(server) {
+                Ok(()) => self.begun.push((server, place, self.clock.now() + BEGIN_WAIT)),
+                Err(e) => self.answer_done(place, Err(e)),
+            }
+        }
+    }
+    /// Opens its drive, if it is the one that the server is to have. Nothing on another one is changed.
+    fn open_drive(&mut self, node: NodeId, server: u32) -> Result<Option<FileSsd<F>>, String> {
+        let Some(open) = &mut self.reopen else { return Ok(None) };
+        let (file, table) = open(server)?;
+        let known = self.engine.nodes.check_drive(server, file.drive_id(), &table);
+        known.map_err(|problem| format!("{}: {problem}", self.facts.drive_file(node)))?;
+        Ok(Some(file))
+    }
+
+    /// Answers for servers that have begun.
+    pub(super) fn look_at_begun(&mut self, now: Time) {
+        for (server, place, until) in std::mem::take(&mut self.begun) {
+            let done = match self.engine.nodes.taken_in(server) {
+                _ if self.engine.has_ended(server as usize) => Err(format!("server {server} was ended")),
+                Some(true) => Ok(()),
+                Some(false) => Err(format!("server {server} is refused: {}", self.end_refused(server))),
+                None if now >= until => Ok(()),
+                None => {
+                    self.begun.push((server, place, until));
+                    continue;
+                }
+            };
+            self.answer_done(place, done);
+        }
+    }
+    /// Servers whose drives turned out to be others than they are to be: none of them serves, and that is said.
+    pub(super) fn look_for_refused(&mut self) {
+        if self.reopen.is_some() {
+            let servers = 0..SERVERS_MAX;
+            let running = servers.filter(|&i| self.engine.nodes.drive_refused(i).is_some());
+            let refused: Vec<u32> = running.filter(|i| self.begun.iter().all(|b| b.0 != *i)).collect();
+            refused.into_iter().for_each(|i| drop(self.end_refused(i)));
+        } else if self.admitted.is_none() && self.engine.nodes.drive_problem().is_some() {
+            (self.stage, self.refused) = (Stage::Stopped, true);
+        }
+    }
+    /// Ends it, so that it may begin again when what is wrong is put right.
+    fn end_refused(&mut self, server: u32) -> String {
+        let node = self.engine.nodes.layout().server(server);
+        let why = match self.engine.nodes.drive_refused(server) {
+            Some(problem) => format!("{}: {problem}", self.facts.drive_file(node)),
+            None => "the metadata service does not take it in".into(),
+        };
+        self.engine.end_server(node, server as usize);
+        self.note_refused(server, why)
+    }
+    fn note_refused(&mut self, server: u32, why: String) -> String {
+        let _ = writeln!(
+            io::stderr(),
+            "rackweave: server {server} is refused, and waits for `server start {server}`: {why}"
+        );
+        self.refused_servers.insert(server, why.clone());
+        why
+    }
+
+    fn begin_server(&mut self, server: u32) -> Result<(), String> {
+        let node = self.server_here(server)?;
+        if !self.engine.has_ended(server as usize) {
+            return Err(format!("server {server} is running"));
+        }
+        self.engine.nodes.may_begin(node).map_err(|e| e.to_string())?;
+        match self.open_drive(node, server) {
+            Ok(Some(file)) => self.engine.begin_server(node, server as usize, file).map_err(|e| e.to_string())?,
+            Ok(None) => return Ok(()),
+            Err(why) => return Err(format!("server {server} is refused: {}", self.note_refused(server, why))),
+        }
+        self.refused_servers.remove(&server);
+        Ok(())
+    }
+
+    pub(super) fn cut_link(&mut self, place: Place, a: &str, b: &str, cut: bool) {
+        let node = |name: &str| {
+            let all = self.facts.names.join(", ");
+            self.facts.node_named(name).ok_or(format!("there is no node {name}: the rack's are {all}"))
+        };
+        let done = node(a).and_then(|x| Ok((x, node(b)?))).and_then(|(x, y)| match x == y {
+            true => Err(format!("{a} has no link to itself")),
+            false if self.engine.cut_link(x, y, cut) => Ok(()),
+            false => Err(format!("the link between {a} and {b} is {}", if cut { "cut already" } else { "not cut" })),
+        });
+        self.answer_done(place, done);
+    }
+
+    /// What has changed with the files of drives and of the metadata service.
+    pub(super) fn say_host_news(&mut self) {
+        for (server, fault) in self.engine.take_host_news() {
+            let node = self.engine.nodes.layout().server(server);
+            let words = match fault {
+                Some(fault) => self.facts.words_of(node, fault),
+                None => format!(
+                    "{}: there is room on the host's disk again; the drive goes on",
+                    self.facts.drive_file(node)
+                ),
+            };
+            let _ = writeln!(io::stderr(), "rackweave: {words}");
+        }
+        if self.engine.take_store_news() {
+            let words = match self.engine.store_problem() {
+                Some(why) => format!(
+                    "the metadata service cannot write: {why}; volumes and servers are not changed (each command says so), what keeps the \
+                     rack going is tried again every second"
+                ),
+                None => "the metadata service writes again".into(),
+            };
+            let _ = writeln!(io::stderr(), "rackweave: {words}");
+        }
+    }
+    /// Reads that failed in the last second.
+    pub(super) fn say_reads_failed(&mut self) {
+        for (server, n, os_error) in self.engine.take_reads_failed() {
+            let file = self.facts.drive_file(self.engine.nodes.layout().server(server));
+            let why = io::Error::from_raw_os_error(os_error);
+            let _ = writeln!(
+                io::stderr(),
+                "rackweave: {file}: {n} reads failed ({why}); other copies are read in their place"
+            );
+        }
+    }
+
+    fn answer_done(&mut self, place: Place, done: Result<(), String>) {
+        let answer = done.map_or_else(|message| Answer::Error { message }, |()| Answer::Done);
+        self.answer(self.clock.now(), place, &answer);
+    }
+}

@@ -1,0 +1,41 @@
+//! `policy show|set`.
+
+use rackweave_device::FileIo;
+
+use super::{Answer, Describe, MetaStore, Nodes, Place, Serve};
+use rackweave_config::policy::Policy;
+
+/// Keeps a policy for the next start.
+pub type Keep = Box<dyn FnMut(Policy) -> Result<(), String>>;
+
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+    /// A policy that is set is kept by `keep`.
+    pub fn keep_policy_by(&mut self, keep: Keep) {
+        self.keep = Some(keep);
+    }
+
+    pub(super) fn show_policy(&mut self, place: Place) {
+        let answer = match self.engine.nodes.policy() {
+            Some(p) => Answer::Policy(p),
+            None => Answer::Error { message: "no node here goes by a policy".into() },
+        };
+        self.answer(self.clock.now(), place, &answer);
+    }
+
+    pub(super) fn set_policy(&mut self, place: Place, name: &str) {
+        let answer = match self.change_policy(name) {
+            Ok(changes) => Answer::Changed(changes),
+            Err(message) => Answer::Error { message },
+        };
+        self.answer(self.clock.now(), place, &answer);
+    }
+
+    fn change_policy(&mut self, name: &str) -> Result<Vec<String>, String> {
+        let policy: Policy = name.parse().map_err(|e: rackweave_config::policy::UnknownPolicy| e.to_string())?;
+        let changes = self.engine.set_policy(self.clock.now(), policy).map_err(|e| e.to_string())?;
+        if let Some(keep) = &mut self.keep {
+            keep(policy).map_err(|e| format!("{policy} from now on, but not after the next start: {e}"))?;
+        }
+        Ok(changes)
+    }
+}

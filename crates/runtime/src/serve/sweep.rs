@@ -1,0 +1,69 @@
+//! What is looked at once a second: clients that are late, memory that others wait for, certificates that changed.
+
+use std::io::{self, Write};
+
+use rackweave_core::Time;
+use rackweave_device::FileIo;
+
+use super::{SWEEP, Serve, Speaks};
+use crate::budget;
+use crate::engine::{MetaStore, Nodes};
+use crate::secure::Renewing;
+use crate::status::Describe;
+
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+    pub(super) fn sweep(&mut self, now: Time) {
+        self.next_sweep = now + SWEEP;
+        self.latencies.turn();
+        self.engine.write_back();
+        self.engine.look_at_store();
+        self.say_reads_failed();
+        self.look_for_refused();
+        self.renew_certificates();
+        let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
+        for key in late {
+            self.drop_conn(key);
+        }
+        self.close_stalled(now);
+        if self.budget.has_shrunk() {
+            budget::give_back();
+        }
+    }
+
+    /// Connections that hold what others wait for.
+    fn close_stalled(&mut self, now: Time) {
+        if self.budget.waiting() == 0 {
+            return;
+        }
+        let stalled: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.stalled(now)).map(|(k, _)| k).collect();
+        if !stalled.is_empty() {
+            let _ = writeln!(
+                io::stderr(),
+                "rackweave: {} connections closed: for {} they took and sent nothing, and {} others waited for memory that they held",
+                stalled.len(),
+                budget::STALL_MAX,
+                self.budget.waiting()
+            );
+        }
+        for key in stalled {
+            self.budget.count_closed();
+            self.drop_conn(key);
+        }
+        // Who waited goes on.
+        self.touched.extend(self.budget.next_waiting());
+    }
+
+    /// New connections are met with the certificates that are in the files now.
+    fn renew_certificates(&mut self) {
+        for (_, speaks) in &mut self.listeners {
+            let renewing = match speaks {
+                Speaks::Nbd(tls) => tls.config.as_mut(),
+                Speaks::ControlTls(config) => Some(config),
+                Speaks::Control | Speaks::Http => None,
+            };
+            if let Some(Err(e)) = renewing.map(Renewing::look) {
+                let _ = writeln!(io::stderr(), "rackweave: {e}; what was read before stays in use");
+            }
+        }
+    }
+}

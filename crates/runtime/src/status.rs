@@ -1,0 +1,621 @@
+//! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rackweave_core::msg::Role;
+use rackweave_core::msg::control::DriveTable;
+use rackweave_core::request::{MemberStatus, RackStatus, SetStatus, VolumeInfo, WearStatus};
+use rackweave_core::{DriveId, Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
+use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
+use rackweave_server::DriveProblem;
+use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
+
+use super::control::{
+    Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd, Wear,
+};
+use super::engine::{Engine, HostFault, MetaStore, Nodes};
+use super::latency::{Kind, Latencies};
+use super::up::device_name;
+use crate::network::Network;
+use rackweave_config::hosts::NodeName;
+use rackweave_config::{IsolationConfig, RackConfig};
+use rackweave_device::FileIo;
+
+/// Nodes that can say what state their vSSDs are in.
+pub trait Describe {
+    /// The vSSDs of a server, in order; empty for any other node.
+    fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd>;
+    /// What a server refused, by reason.
+    fn refused(&self, _server: NodeId, _now: Time) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+    /// The switch, if it is here.
+    fn switch(&self) -> Option<SwitchState>;
+    /// Whether the metadata service has taken the server in that runs here alone, once it has said so.
+    fn admitted(&self) -> Option<bool> {
+        Some(true)
+    }
+    /// Why the drive of a server here is not used.
+    fn drive_problem(&self) -> Option<DriveProblem> {
+        None
+    }
+    /// Why the drive of this server, which runs here, is not used.
+    fn drive_refused(&self, _server: u32) -> Option<DriveProblem> {
+        None
+    }
+    /// Whether the server may have this drive, as the metadata service knows that runs here.
+    fn check_drive(&self, _server: u32, _drive: DriveId, _table: &DriveTable) -> Result<(), DriveProblem> {
+        Ok(())
+    }
+    /// Whether the metadata service has taken in the server that runs here, once it has said so.
+    fn taken_in(&self, _server: u32) -> Option<bool> {
+        Some(true)
+    }
+    /// Whose rack it is, as the server that runs here alone was told.
+    fn rack(&self) -> Option<RackId> {
+        None
+    }
+    /// The incarnation that the metadata service gave the server that runs here alone; 0: none.
+    fn incarnation(&self) -> u64 {
+        0
+    }
+}
+
+/// Facts about the rack that never change while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub data: String,
+    pub timing: String,
+    /// Levels of the replica sets, and sets of each.
+    pub isolation: Vec<IsolationConfig>,
+    pub sets_per_level: u32,
+    /// Members that a set needs to serve writes.
+    pub min_copies: u32,
+    pub driver: String,
+    pub nbd: Vec<String>,
+    pub http: Option<String>,
+    /// Name and address of the node, if each has its own process.
+    pub node: Option<(String, String)>,
+    /// Names of all nodes, by id.
+    pub names: Vec<String>,
+}
+
+impl Facts {
+    pub fn of(cfg: &RackConfig) -> Facts {
+        let isolation = cfg.ssd.isolation.all().to_vec();
+        let layout = rackweave_config::racks::layout(cfg, 1);
+        let name = |n: NodeId| match layout.kind(n) {
+            NodeKind::Meta => NodeName::Meta.to_string(),
+            NodeKind::Switch if n == Layout::SWITCH => NodeName::Switch.to_string(),
+            NodeKind::Switch => format!("{}-{}", NodeName::Switch, layout.rack(n).unwrap_or(0)),
+            NodeKind::Server => NodeName::Server(Layout::server_number(n)).to_string(),
+            NodeKind::Client => NodeName::Gateway(layout.client_number(n)).to_string(),
+        };
+        Facts {
+            timing: cfg.ssd.timing.name().into(),
+            isolation,
+            sets_per_level: cfg.servers,
+            min_copies: cfg.min_copies,
+            names: (0..layout.nodes()).map(|i| name(NodeId(i))).collect(),
+            ..Facts::default()
+        }
+    }
+    pub fn name(&self, n: NodeId) -> String {
+        self.names.get(n.0 as usize).cloned().unwrap_or_else(|| n.to_string())
+    }
+    pub fn node_named(&self, name: &str) -> Option<NodeId> {
+        self.names.iter().position(|n| n == name).map(|i| NodeId(i as u32))
+    }
+    /// What is wrong with the file of a server's drive.
+    pub fn words_of(&self, server: NodeId, fault: HostFault) -> String {
+        fault.words(&self.drive_file(server))
+    }
+    /// The file of a server's drive.
+    pub fn drive_file(&self, server: NodeId) -> String {
+        Path::new(&self.data).join(device_name(Layout::server_number(server))).display().to_string()
+    }
+    /// Replica sets of the rack: theirs are the numbers below it.
+    pub fn sets(&self) -> u32 {
+        self.isolation.len() as u32 * self.sets_per_level
+    }
+    /// Isolation of the vSSDs of a set.
+    pub fn level_of(&self, set: SetId) -> Option<IsolationConfig> {
+        self.isolation.get(set.0.checked_div(self.sets_per_level)? as usize).copied()
+    }
+}
+
+/// How long it is shown that a node ran twice: longer than between two findings.
+const TWINS_SHOWN: Span = Span::from_secs(15);
+
+/// Everything a status is made of.
+pub struct View<'a> {
+    pub now: Time,
+    pub facts: &'a Facts,
+    /// Servers that were refused, and why.
+    pub refused: &'a BTreeMap<u32, String>,
+    pub uptime: Span,
+    pub standstill: Span,
+    pub connections: u64,
+    pub memory: Memory,
+    pub latencies: &'a Latencies,
+    /// The way to nodes in other processes.
+    pub network: Option<&'a dyn Network>,
+    /// What network and listeners counted, by name.
+    pub counted: Vec<(String, u64)>,
+    /// Ids of the cluster's keys, the one that is sent with first.
+    pub keys: Vec<u8>,
+    pub rack: &'a RackStatus,
+    pub volumes: &'a [VolumeInfo],
+}
+
+impl View<'_> {
+    fn refused(&self, server: u32) -> Option<String> {
+        let why = self.refused.get(&server)?;
+        Some(format!("refused: {why}. Then: rackweave server start {server}"))
+    }
+    pub fn status<N: Nodes + Describe, F: FileIo, M: MetaStore>(&self, now: Time, engine: &Engine<N, F, M>) -> Status {
+        let servers = self.rack.servers.iter().map(|s| {
+            let (server, vssds) = (Layout::server_number(s.node), engine.nodes.vssds(s.node, now));
+            let fault = engine.drive_fault(server);
+            Server {
+                server,
+                alive: s.alive,
+                ssds: s.ssds.iter().map(|i| i.0).collect(),
+                refused: engine.nodes.refused(s.node, now),
+                drive_fault: fault
+                    .map(|f| self.facts.words_of(s.node, f) + &left_out(f, &vssds))
+                    .or_else(|| self.refused(server)),
+                vssds,
+            }
+        });
+        let alive = |node| self.rack.servers.iter().any(|s| s.node == node && s.alive);
+        let serving = |s: &SetStatus| s.members.iter().filter(|m| m.role == Role::Member && alive(m.server)).count();
+        let sets = self.rack.sets.iter().map(|s| Set {
+            copies_missing: self.facts.min_copies.saturating_sub(serving(s) as u32),
+            set: s.set.0,
+            epoch: s.epoch.0,
+            members: s.members.iter().map(member).collect(),
+            waits_for: s.waits_for.iter().filter(|n| **n != Layout::META).map(|n| Layout::server_number(*n)).collect(),
+            waits_for_word: s.waits_for.contains(&Layout::META),
+        });
+        Status {
+            rack: RackFacts {
+                data: self.facts.data.clone(),
+                pid: std::process::id(),
+                uptime_s: self.uptime.as_secs_f64(),
+                standstill_s: self.standstill.as_secs_f64(),
+                driver: self.facts.driver.clone(),
+                timing: self.facts.timing.clone(),
+                nbd: self.facts.nbd.clone(),
+                http: self.facts.http.clone(),
+                promise_limit: self.rack.promise_limit,
+                promised: self.rack.promised,
+                capacity: self.rack.capacity,
+                used: self.rack.used,
+                room: self.rack.room,
+                wear: wear(&self.rack.wear),
+                connections: self.connections,
+                memory: self.memory,
+                links_cut: engine.links_cut().map(|(a, b)| [a, b].map(|n| self.facts.name(n)).join(" ")).collect(),
+                store_error: engine.store_problem().map(Into::into),
+            },
+            servers: servers.collect(),
+            sets: sets.collect(),
+            volumes: self.volumes.iter().map(|v| Volume::of(v, self.facts)).collect(),
+            latency: Kind::ALL.iter().map(|&k| self.latencies.summary(k)).collect(),
+            network: self.counted.clone(),
+            switch: engine.nodes.switch(),
+            processes: self.process().into_iter().collect(),
+            counters: engine.counts().filter(|c| c.1 > 0).map(|(p, n)| (p.name().into(), n)).collect(),
+        }
+    }
+}
+
+impl View<'_> {
+    fn process(&self) -> Option<Process> {
+        let (name, address) = self.facts.node.clone()?;
+        let net = self.network?;
+        let named = |n| self.facts.name(n);
+        Some(Process {
+            name,
+            address,
+            pid: std::process::id(),
+            uptime_s: self.uptime.as_secs_f64(),
+            error: None,
+            timestamps: net.timestamps(),
+            peers: net.peers().iter().map(|p| peer(self.now, named(p.peer), p)).collect(),
+            sockets: net.sockets() as u64,
+            network: self.counted.clone(),
+            keys: self.keys.clone(),
+        })
+    }
+}
+
+/// Which sets go on without a drive that waits for room.
+fn left_out(fault: HostFault, vssds: &[Vssd]) -> String {
+    let sets: Vec<String> = vssds.iter().filter(|v| v.role == "none").map(|v| v.set.to_string()).collect();
+    match fault {
+        HostFault::NoRoom if !sets.is_empty() => format!(". Without it until then: set {}", sets.join(", ")),
+        HostFault::NoRoom | HostFault::Failed { .. } => String::new(),
+    }
+}
+
+fn peer(now: Time, node: String, p: &PeerStatus) -> Peer {
+    let class = |(name, f): (&str, &FlowStatus)| PeerClass {
+        class: name.into(),
+        rtt_us: f.rtt.0 as f64 / 1e3,
+        rtt_min_us: f.rtt_min.0 as f64 / 1e3,
+        samples: f.counts.samples,
+        samples_stamped: f.counts.stamped,
+        window_bytes: f.window_bytes,
+        in_flight_bytes: f.in_flight_bytes,
+        sent: f.counts.sent,
+        sent_again: f.counts.sent_again,
+        lost: f.counts.lost,
+        timeouts: f.counts.timeouts,
+    };
+    let carrier = match p.carrier {
+        Carrier::Datagrams => "datagrams",
+        Carrier::StreamWanted => "stream wanted",
+        Carrier::Stream => "stream",
+    };
+    Peer {
+        node,
+        down: p.down,
+        twins: p.twins.is_some_and(|t| now.since(t) < TWINS_SHOWN),
+        carrier: carrier.into(),
+        stream_uses: p.stream_uses,
+        path: p.path,
+        path_changes: p.path_changes,
+        path_change_max_us: p.path_change_max.0 as f64 / 1e3,
+        bad_paths: p.bad_paths.clone(),
+        datagram_bytes: p.datagram_bytes as u64,
+        queued_bytes: p.queued_bytes as u64,
+        classes: ["gold", "silver", "copper"].into_iter().zip(&p.flows).map(class).collect(),
+    }
+}
+
+fn member(m: &MemberStatus) -> Member {
+    let role = match m.role {
+        rackweave_core::msg::Role::Member => "member",
+        rackweave_core::msg::Role::Shadow => "shadow",
+    };
+    Member { vssd: m.vssd.0, server: Layout::server_number(m.server), role: role.into() }
+}
+
+impl Status {
+    /// The same in Prometheus' text format; docs/metrics.md lists the names.
+    pub fn metrics(&self) -> String {
+        let mut all = Vec::new();
+        self.rack_samples(&mut all);
+        self.vssd_samples(&mut all);
+        self.latency_samples(&mut all);
+        self.network_samples(&mut all);
+        for (name, n) in &self.counters {
+            let help = "Situations inside the rack, by name, since the start";
+            all.push(sample("rackweave_events_total", help, Metric::Counter, vec![("event", name.clone())], *n as f64));
+        }
+        // Names and order are constants of this file, and a test renders them all.
+        render(&all).unwrap_or_default()
+    }
+
+    fn rack_samples(&self, all: &mut Vec<Sample>) {
+        let r = &self.rack;
+        let mut gauge = |name, help, value| all.push(sample(name, help, Metric::Gauge, vec![], value));
+        gauge("rackweave_uptime_seconds", "Time since the rack was started", r.uptime_s);
+        gauge("rackweave_standstill_seconds", "Time in which machine or process stood still", r.standstill_s);
+        gauge("rackweave_connections", "NBD connections", r.connections as f64);
+        let m = &r.memory;
+        gauge("rackweave_memory_budget_bytes", "What all connections may hold", m.budget as f64);
+        gauge("rackweave_memory_held_bytes", "What they hold", m.held as f64);
+        gauge("rackweave_memory_waiting", "Connections that wait for some of it", m.waiting as f64);
+        gauge("rackweave_promise_limit_bytes", "What all volumes together may promise", r.promise_limit as f64);
+        gauge("rackweave_promised_bytes", "What all volumes together promise", r.promised as f64);
+        gauge("rackweave_capacity_bytes", "What the replica sets hold together, one copy counted", r.capacity as f64);
+        gauge("rackweave_used_bytes", "What of it is taken", r.used as f64);
+        gauge("rackweave_room_bytes", "What can be written now, wherever in a volume", r.room as f64);
+        gauge(
+            "rackweave_store_failing",
+            "1 while the metadata service cannot write",
+            f64::from(u8::from(r.store_error.is_some())),
+        );
+        let help = "Connections closed that held what others waited for";
+        all.push(sample("rackweave_memory_closed_total", help, Metric::Counter, vec![], m.closed as f64));
+        for s in &self.servers {
+            let labels = vec![("server", s.server.to_string())];
+            let help = "1 while the server's heartbeats arrive";
+            all.push(sample("rackweave_server_alive", help, Metric::Gauge, labels, f64::from(u8::from(s.alive))));
+        }
+        for s in &self.servers {
+            let labels = vec![("server", s.server.to_string())];
+            let help = "1 while the file of the server's drive has no room on the host's disk, or has failed";
+            let value = f64::from(u8::from(s.drive_fault.is_some()));
+            all.push(sample("rackweave_drive_failing", help, Metric::Gauge, labels, value));
+        }
+        for s in &self.servers {
+            for (reason, n) in &s.refused {
+                let labels = vec![("server", s.server.to_string()), ("reason", reason.clone())];
+                let help = "What the server was asked and did not do";
+                all.push(sample("rackweave_server_refused_total", help, Metric::Counter, labels, *n as f64));
+            }
+        }
+        if let Some(w) = &self.switch {
+            let help = "What the switch's program counted, by name";
+            for (name, n) in &w.counters {
+                let labels = vec![("counter", name.clone())];
+                all.push(sample("rackweave_switch_total", help, Metric::Counter, labels, *n as f64));
+            }
+        }
+        for s in &self.sets {
+            let labels = vec![("set", s.set.to_string())];
+            all.push(sample(
+                "rackweave_set_epoch",
+                "Epoch of the replica set",
+                Metric::Gauge,
+                labels,
+                f64::from(s.epoch),
+            ));
+        }
+        for v in &self.volumes {
+            let labels = vec![("volume", v.name.clone())];
+            all.push(sample("rackweave_volume_size_bytes", "Size of the volume", Metric::Gauge, labels, v.size as f64));
+        }
+        for v in &self.volumes {
+            let (name, help) = ("rackweave_volume_used_bytes", "Bytes of the volume on flash, one copy counted");
+            all.push(sample(name, help, Metric::Gauge, vec![("volume", v.name.clone())], v.used as f64));
+        }
+        type Limit = (&'static str, &'static str, fn(&Volume) -> u64);
+        const LIMITS: [Limit; 2] = [
+            ("rackweave_volume_limit_iops", "Requests a second that the volume may do", |v| v.iops),
+            ("rackweave_volume_limit_bytes", "Bytes a second that the volume may do", |v| v.bytes_per_s),
+        ];
+        for (name, help, of) in LIMITS {
+            for v in self.volumes.iter().filter(|v| of(v) > 0) {
+                all.push(sample(name, help, Metric::Gauge, vec![("volume", v.name.clone())], of(v) as f64));
+            }
+        }
+    }
+
+    fn vssd_samples(&self, all: &mut Vec<Sample>) {
+        type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
+        const COLUMNS: [Column; 30] = [
+            ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
+            ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
+            ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
+                v.redirected_reads as f64
+            }),
+            ("rackweave_vssd_queued", "Requests that wait for their turn", Metric::Gauge, |v| v.queued as f64),
+            ("rackweave_vssd_reads_held", "Reads held back before their dies", Metric::Gauge, |v| v.reads_held as f64),
+            ("rackweave_vssd_pages_held", "Pages held back before their dies", Metric::Gauge, |v| v.pages_held as f64),
+            ("rackweave_vssd_read_depth", "Reads that Kyber lets be under way", Metric::Gauge, |v| {
+                f64::from(v.read_depth)
+            }),
+            ("rackweave_vssd_page_depth", "Pages that Kyber lets be under way", Metric::Gauge, |v| {
+                f64::from(v.page_depth)
+            }),
+            ("rackweave_vssd_serving", "1 while it serves", Metric::Gauge, |v| f64::from(u8::from(v.serving))),
+            ("rackweave_vssd_erases_total", "Blocks erased", Metric::Counter, |v| v.erases as f64),
+            ("rackweave_vssd_collecting", "1 while it collects", Metric::Gauge, |v| {
+                f64::from(u8::from(v.gc == "collecting"))
+            }),
+            ("rackweave_vssd_free_ratio", "Free blocks by spare blocks", Metric::Gauge, |v| v.free_ratio),
+            ("rackweave_vssd_blocks_borrowed", "Erase blocks borrowed of its channel group", Metric::Gauge, |v| {
+                v.blocks_borrowed as f64
+            }),
+            ("rackweave_vssd_blocks_lent", "Erase blocks lent to its channel group", Metric::Gauge, |v| {
+                v.blocks_lent as f64
+            }),
+            ("rackweave_vssd_mapped_bytes", "Bytes mapped to flash", Metric::Gauge, |v| v.mapped_bytes as f64),
+            ("rackweave_vssd_cache_used_slots", "Write cache slots in use", Metric::Gauge, |v| v.cache_used as f64),
+            ("rackweave_vssd_write_amplification", "Slots programmed by slots written", Metric::Gauge, |v| v.waf),
+            ("rackweave_vssd_host_slots_total", "Slots programmed for the host", Metric::Counter, |v| {
+                v.host_slots as f64
+            }),
+            ("rackweave_vssd_summed_slots_total", "Those whose CRC32C came with them", Metric::Counter, |v| {
+                v.summed_slots as f64
+            }),
+            ("rackweave_vssd_moved_slots_total", "Slots programmed beyond that", Metric::Counter, |v| {
+                v.moved_slots as f64
+            }),
+            ("rackweave_vssd_scrubbed_total", "Blocks read in turn", Metric::Counter, |v| v.scrubbed as f64),
+            ("rackweave_vssd_scrub_lost_total", "Those no member could heal", Metric::Counter, |v| v.scrub_lost as f64),
+            ("rackweave_vssd_lost_blocks", "Blocks marked as lost", Metric::Gauge, |v| v.lost_blocks as f64),
+            ("rackweave_vssd_scrub_mismatches_total", "Blocks on which members differed", Metric::Counter, |v| {
+                v.scrub_mismatches as f64
+            }),
+            ("rackweave_vssd_scrub_undecided_total", "Those that nothing could decide", Metric::Counter, |v| {
+                v.scrub_undecided as f64
+            }),
+            ("rackweave_vssd_scrub_progress", "Part read in this pass", Metric::Gauge, |v| v.scrub_progress),
+            ("rackweave_vssd_healed_total", "Blocks healed by another copy", Metric::Counter, |v| v.healed as f64),
+            ("rackweave_vssd_blocks_retired", "Erase blocks that failed", Metric::Gauge, |v| v.blocks_retired as f64),
+            (
+                "rackweave_vssd_blocks_unreadable_total",
+                "Erase blocks with a page that could not be read",
+                Metric::Counter,
+                |v| v.blocks_unreadable as f64,
+            ),
+            ("rackweave_vssd_blocks_reserve", "How many more may", Metric::Gauge, |v| v.blocks_reserve as f64),
+        ];
+        for (name, help, kind, value) in COLUMNS {
+            for s in &self.servers {
+                for v in &s.vssds {
+                    let labels =
+                        vec![("server", s.server.to_string()), ("vssd", v.id.to_string()), ("set", v.set.to_string())];
+                    all.push(sample(name, help, kind, labels, value(v)));
+                }
+            }
+        }
+    }
+
+    /// Of the processes in this status: the one that is asked.
+    fn network_samples(&self, all: &mut Vec<Sample>) {
+        type Column<T> = (&'static str, &'static str, Metric, fn(&T) -> f64);
+        const PEERS: [Column<Peer>; 8] = [
+            ("rackweave_peer_down", "1 while the peer is silent over every path", Metric::Gauge, |p| {
+                f64::from(u8::from(p.down))
+            }),
+            ("rackweave_peer_stream", "1 while a stream is used instead of datagrams", Metric::Gauge, |p| {
+                f64::from(u8::from(p.carrier == "stream"))
+            }),
+            ("rackweave_peer_stream_uses_total", "Times a stream was used", Metric::Counter, |p| p.stream_uses as f64),
+            ("rackweave_peer_path_changes_total", "Changes of the source port", Metric::Counter, |p| {
+                p.path_changes as f64
+            }),
+            ("rackweave_peer_path_change_max_seconds", "Longest silence until a path was left", Metric::Gauge, |p| {
+                p.path_change_max_us / 1e6
+            }),
+            ("rackweave_peer_bad_paths", "Source ports on the blacklist", Metric::Gauge, |p| p.bad_paths.len() as f64),
+            ("rackweave_peer_datagram_bytes", "Largest datagram that gets through", Metric::Gauge, |p| {
+                p.datagram_bytes as f64
+            }),
+            ("rackweave_peer_queued_bytes", "Bytes that wait or are unacknowledged", Metric::Gauge, |p| {
+                p.queued_bytes as f64
+            }),
+        ];
+        const CLASSES: [Column<PeerClass>; 7] = [
+            ("rackweave_class_rtt_seconds", "Smoothed round trip", Metric::Gauge, |c| c.rtt_us / 1e6),
+            ("rackweave_class_rtt_min_seconds", "Lowest round trip", Metric::Gauge, |c| c.rtt_min_us / 1e6),
+            ("rackweave_class_window_bytes", "Congestion window", Metric::Gauge, |c| c.window_bytes as f64),
+            ("rackweave_class_sent_total", "Datagrams with data", Metric::Counter, |c| c.sent as f64),
+            ("rackweave_class_sent_again_total", "Those sent again", Metric::Counter, |c| c.sent_again as f64),
+            ("rackweave_class_lost_total", "Those taken for lost", Metric::Counter, |c| c.lost as f64),
+            ("rackweave_class_timeouts_total", "Timeouts", Metric::Counter, |c| c.timeouts as f64),
+        ];
+        for p in &self.processes {
+            let (connections, sockets) = (p.peers.len() as f64, p.sockets as f64);
+            let of = |name, help, value| sample(name, help, Metric::Gauge, vec![], value);
+            all.push(of("rackweave_network_peers", "Nodes this one has a connection with", connections));
+            all.push(of("rackweave_network_sockets", "Open sockets between nodes", sockets));
+        }
+        let peers = || self.processes.iter().flat_map(|p| &p.peers);
+        for (name, help, kind, value) in PEERS {
+            all.extend(peers().map(|p| sample(name, help, kind, vec![("peer", p.node.clone())], value(p))));
+        }
+        for (name, help, kind, value) in CLASSES {
+            for p in peers() {
+                all.extend(p.classes.iter().map(|c| {
+                    let labels = vec![("peer", p.node.clone()), ("class", c.class.clone())];
+                    sample(name, help, kind, labels, value(c))
+                }));
+            }
+        }
+        for (counter, n) in self.processes.iter().flat_map(|p| &p.network) {
+            let help = "What the network of this process counted, by name";
+            let labels = vec![("counter", counter.clone())];
+            all.push(sample("rackweave_network_total", help, Metric::Counter, labels, *n as f64));
+        }
+    }
+
+    fn latency_samples(&self, all: &mut Vec<Sample>) {
+        for l in &self.latency {
+            let labels = vec![("kind", l.kind.clone())];
+            all.push(sample("rackweave_requests_total", "Requests answered", Metric::Counter, labels, l.count as f64));
+        }
+        for l in &self.latency {
+            let quantiles =
+                [("0.5", l.p50_us), ("0.9", l.p90_us), ("0.99", l.p99_us), ("0.999", l.p999_us), ("1", l.max_us)];
+            for (q, us) in quantiles {
+                let labels = vec![("kind", l.kind.clone()), ("quantile", q.into())];
+                let help = "Times from a request's arrival to its answer since the start";
+                all.push(sample("rackweave_request_seconds", help, Metric::Gauge, labels, us / 1e6));
+            }
+        }
+    }
+}
+
+fn sample(
+    name: &'static str,
+    help: &'static str,
+    kind: Metric,
+    labels: Vec<(&'static str, String)>,
+    value: f64,
+) -> Sample {
+    Sample { name, help, kind, labels, value }
+}
+
+fn wear(w: &WearStatus) -> Option<Wear> {
+    w.balanced.then(|| Wear {
+        lambda: f64::from(w.milli_lambda) / 1e3,
+        swaps: w.swaps,
+        given_up: w.given_up,
+        erases: w.servers.iter().map(|s| (Layout::server_number(s.node), s.milli_erases as f64 / 1e3)).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Status {
+        Status {
+            servers: vec![
+                Server {
+                    vssds: vec![Vssd { gc: "idle".into(), ..Vssd::default() }; 2],
+                    refused: vec![("stale_epoch".into(), 4)],
+                    ..Server::default()
+                };
+                1
+            ],
+            switch: Some(SwitchState { counters: vec![("gc_foreign".into(), 5)], ..SwitchState::default() }),
+            sets: vec![Set::default(); 2],
+            volumes: vec![Volume {
+                id: 1,
+                name: "a".into(),
+                size: 1,
+                attach: 0,
+                stripe_bytes: 1,
+                sets: vec![],
+                class: "online".into(),
+                isolation: "channel".into(),
+                iops: 500,
+                bytes_per_s: 1_000_000,
+                used: 1,
+            }],
+            latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
+            counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],
+            processes: vec![Process {
+                peers: vec![Peer {
+                    node: "server-0".into(),
+                    classes: vec![PeerClass::default(); 3],
+                    ..Peer::default()
+                }],
+                sockets: 9,
+                network: vec![("drop_replay".into(), 2)],
+                ..Process::default()
+            }],
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn a_drive_without_room_names_the_sets_that_go_on_without_it() {
+        let of = |set, role: &str| Vssd { set, role: role.into(), ..Vssd::default() };
+        let vssds = [of(3, "none"), of(4, "member"), of(5, "none"), of(6, "shadow")];
+        assert_eq!(left_out(HostFault::NoRoom, &vssds), ". Without it until then: set 3, 5");
+        assert_eq!(left_out(HostFault::NoRoom, &vssds[1..2]), "");
+        assert_eq!(left_out(HostFault::Failed { os_error: 5 }, &vssds), "");
+    }
+
+    #[test]
+    fn every_metric_is_rendered() {
+        let text = full().metrics();
+        assert!(text.contains("rackweave_events_total{event=\"Redirect\"} 3"), "{text}");
+        assert!(text.contains("rackweave_request_seconds"));
+        assert!(text.contains("rackweave_server_refused_total{server=\"0\",reason=\"stale_epoch\"} 4"), "{text}");
+        assert!(text.contains("rackweave_switch_total{counter=\"gc_foreign\"} 5"), "{text}");
+        assert!(text.contains("rackweave_peer_down{peer=\"server-0\"} 0"), "{text}");
+        assert!(text.contains("rackweave_network_total{counter=\"drop_replay\"} 2"), "{text}");
+        assert!(text.contains("rackweave_network_peers 1") && text.contains("rackweave_network_sockets 9"), "{text}");
+    }
+
+    #[test]
+    fn every_metric_is_in_the_docs() {
+        let docs = include_str!("../../../docs/metrics.md");
+        for line in full().metrics().lines().filter_map(|l| l.strip_prefix("# TYPE ")) {
+            let name = line.split(' ').next().unwrap_or_default();
+            assert!(docs.contains(&format!("`{name}`")), "{name} is not in docs/metrics.md");
+        }
+    }
+}

@@ -1,0 +1,591 @@
+//! Bringing a rack up: directory, configuration, devices, nodes, sockets; and down again.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::msg::control::DriveTable;
+use rackweave_core::{DriveId, RackId, SsdId};
+
+use super::control::{SOCKET, short_path};
+use super::datadir::{DataDir, DataDirError, write_durably};
+use super::engine::Engine;
+use super::net::{Address, ListenError, Listener};
+use super::rack::{RackNodes, shape};
+use super::secure::SecureError;
+use super::serve::{Admitted, Asked, NbdTls, Serve, Speaks};
+use super::status::Facts;
+use super::store::{Store, StoreError};
+use super::syncer::Syncer;
+use rackweave_config::hosts::NodeName;
+use rackweave_config::policy::Policy;
+use rackweave_config::switching::DataPlaneKind;
+use rackweave_config::{ConfigError, MTU_DEFAULT, Problem, RackConfig, Size, TimingConfig, Written};
+use rackweave_device::convert::ConvertError;
+use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
+use rackweave_flash::flaws::Flaws;
+use rackweave_flash::table::{self, Table};
+use rackweave_flash::{Geometry, RecoveryError, VictimPolicy};
+use rackweave_server::{DriveProblem, ServerConfig};
+
+pub const CONFIG_FILE: &str = "rack.toml";
+pub const STORE_FILE: &str = "meta.redb";
+
+/// What the user asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub data: PathBuf,
+    pub nbd: Address,
+    pub http: Option<Address>,
+    pub config: Option<PathBuf>,
+    pub servers: Option<u32>,
+    pub ssd_size: Option<Size>,
+    /// For this run only.
+    pub timing: Option<TimingConfig>,
+    /// For this run only.
+    pub victims: Option<VictimPolicy>,
+    /// Of a process for each node: each in a network namespace of its own, around a switch with this data plane.
+    pub netns: Option<DataPlaneKind>,
+    /// Servers whose SSD is gone and begins empty.
+    pub replace_ssd: Vec<u32>,
+    /// Directory for the captures of a rack in several processes.
+    pub pcap: Option<PathBuf>,
+    /// Servers that do not run this time.
+    pub absent: Vec<u32>,
+}
+
+/// Why a rack does not come up, or did not go down cleanly.
+#[derive(Debug, thiserror::Error)]
+pub enum UpError {
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error("{path}: {error}")]
+    ConfigFile { path: PathBuf, error: io::Error },
+    #[error("{path}: {error}")]
+    Config { path: PathBuf, error: ConfigError },
+    #[error(transparent)]
+    Options(ConfigError),
+    #[error(
+        "{key} is {asked}, but the rack in {data} was made with {stored}: it cannot change. Set it back in the configuration; a \
+         rack of another shape is a new one in another directory, to which the volumes are copied"
+    )]
+    Fixed { data: PathBuf, key: &'static str, stored: String, asked: String },
+    #[error("{path}: {error}")]
+    Device { path: PathBuf, error: OpenError },
+    #[error("{path}: {error}")]
+    Convert { path: PathBuf, error: ConvertError },
+    #[error("{data} has no metadata service's store: `convert` needs the rack's whole data directory")]
+    NothingToConvert { data: PathBuf },
+    #[error("{path}: {error}")]
+    Drive { path: PathBuf, error: DriveProblem },
+    #[error(
+        "{path} is missing or empty, but the rack has run with it: put it back, or give server {server} an empty SSD, to be \
+         filled from the other copies, with --replace-ssd {server}"
+    )]
+    DeviceMissing { path: PathBuf, server: u32 },
+    #[error("--replace-ssd {server}: {path} is still there; move it away first")]
+    DeviceInPlace { path: PathBuf, server: u32 },
+    #[error(
+        "{path} is missing or empty, but server {server} has run with it: put it back, or let it begin with an empty SSD, to be \
+         filled from the other copies, with --replace-ssd"
+    )]
+    DeviceLost { path: PathBuf, server: u32 },
+    #[error("--replace-ssd {server}: no rack has run in {data} yet, and all its SSDs begin empty")]
+    NothingToReplace { data: PathBuf, server: u32 },
+    #[error("--{option} {server}: the rack's servers are 0 to {}", .servers - 1)]
+    NoSuchServer { option: &'static str, server: u32, servers: u32 },
+    #[error("{replaced} SSDs replaced at once, but of {replicas} copies one must stay")]
+    AllReplaced { replaced: usize, replicas: u32 },
+    #[error("{path}: {error}")]
+    Store { path: PathBuf, error: StoreError },
+    #[error(
+        "{path} is missing, but {drive} is of rack {rack}, which has run: put it back. Without the metadata service's store nothing \
+         tells which volumes there are"
+    )]
+    StoreMissing { path: PathBuf, drive: PathBuf, rack: RackId },
+    #[error(transparent)]
+    Nodes(#[from] rackweave_rack::build::BuildError),
+    #[error(transparent)]
+    Secure(#[from] SecureError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("the driver failed: {0}")]
+    Driver(#[from] io::Error),
+    #[error(
+        "the configuration has [hosts]: `rackweave up --processes` starts its nodes on this machine, `rackweave node` one \
+         of them"
+    )]
+    Hosts,
+    #[error("{data} holds a rack that runs in {made}; it cannot run in {asked}")]
+    Made { data: PathBuf, made: &'static str, asked: &'static str },
+    #[error("device {ssd} could not be closed: {error}; what was not flushed before may be lost there")]
+    Close { ssd: SsdId, error: DeviceError },
+}
+
+impl UpError {
+    /// A further start would end in the same way: what the node finds is not what it is to have, and somebody has to put it right.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            UpError::Device { error, .. } => !matches!(error, OpenError::Io(_)),
+            UpError::Fixed { .. }
+            | UpError::Drive { .. }
+            | UpError::DeviceMissing { .. }
+            | UpError::DeviceInPlace { .. }
+            | UpError::DeviceLost { .. }
+            | UpError::StoreMissing { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// Runs a rack until SIGINT or SIGTERM; `ready` is called once, when it serves.
+pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(), UpError> {
+    // Before anything that may start a thread.
+    let signal = signals()?;
+    exact_timers();
+    let dir = DataDir::open(&options.data)?;
+    let data = std::path::absolute(dir.path())?;
+    let cfg = configure(&dir, options, refuse)?;
+    store_is_there(&dir.file(STORE_FILE), (0..cfg.servers_max()).map(|i| device_path(&dir, i)))?;
+    let (mut store, saved, rack) = store(&dir)?;
+    same_as_made(&dir, &mut store, &cfg)?;
+    match options.replace_ssd.first() {
+        _ if !saved.is_empty() => all_there(&dir, &cfg, &options.replace_ssd)?,
+        Some(&server) => return Err(UpError::NothingToReplace { data: options.data.clone(), server }),
+        None => {}
+    }
+    let mut nodes = RackNodes::new(&cfg, saved, random_u64)?;
+    nodes.set_rack(rack);
+    let mut devices = devices(&dir, &cfg, 0..nodes.servers_known().max(cfg.servers), Some(rack))?;
+    for (server, ssd) in (0..).zip(&mut devices) {
+        let path = device_path(&dir, server);
+        let table =
+            drive_table(ssd, &rackweave_rack::build::profile(&cfg)?.geometry).map_err(|e| drive_error(&path, e))?;
+        let known = table.map_or(Ok(()), |t| nodes.check_drive(server, ssd.drive_id(), &t.told()));
+        known.map_err(|error| UpError::Drive { path, error })?;
+    }
+    if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
+        return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
+    }
+    let asked = Asked { client: nodes.client(), admin: nodes.admin() };
+    let mut facts = Facts { data: data.display().to_string(), ..Facts::of(&cfg) };
+    let mut listeners = listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
+    listeners.push(listen_control(&dir)?);
+    let removed: Vec<u32> = (0..cfg.servers_max()).filter(|&i| nodes.server(i as usize).is_none()).collect();
+    let mut engine = Engine::new(nodes, devices, store);
+    engine.reserve(cfg.servers_max());
+    let layout = rackweave_rack::build::layout(&cfg);
+    options.absent.iter().chain(&removed).for_each(|&s| engine.end_server(layout.server(s), s as usize));
+    let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
+    serve.limit_memory(&cfg.memory);
+    let (shape, paths) = (shape(&cfg)?, (0..cfg.servers_max()).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
+    let (data, of) = (options.data.clone(), cfg.clone());
+    serve.keep_policy_by(Box::new(move |p| keep_policy(&data, CONFIG_FILE, p).map_err(|e| e.to_string())));
+    serve.reopen_by(Box::new(move |i| {
+        let path = &paths[i as usize];
+        let open = || -> Result<_, UpError> {
+            let mut ssd = open_device(path, i, shape, &of, Some(rack))?;
+            let table = drive_table(&mut ssd, &rackweave_rack::build::profile(&of)?.geometry);
+            let table = table.map_err(|e| drive_error(path, e))?;
+            Ok((ssd, table.map_or_else(DriveTable::default, |t| t.told())))
+        };
+        open().map_err(|e| e.to_string())
+    }));
+    serve.when_ready(cfg.min_copies as usize, Box::new(ready));
+    serve.run()?;
+    for (i, closed) in serve.close().into_iter().enumerate() {
+        closed.map_err(|error| UpError::Close { ssd: SsdId(i as u32), error })?;
+    }
+    Ok(())
+}
+
+/// Where a rack runs, in words for who is refused.
+pub const TOGETHER: &str = "one process";
+/// As [`TOGETHER`].
+pub const APART: &str = "a process for each node";
+
+/// For a rack in one process: its directory and configuration must not be of one in several.
+fn refuse(data: &Path, cfg: &RackConfig) -> Result<(), UpError> {
+    if cfg.hosts.is_some() {
+        return Err(UpError::Hosts);
+    }
+    let only = "left out: nodes of one process send no packets (--processes)";
+    let mut problems = Vec::new();
+    let mut none =
+        |key: &'static str, value: String| problems.push(Problem { key: key.into(), value, rule: only.into() });
+    cfg.paths.iter().for_each(|n| none("paths", n.to_string()));
+    if cfg.mtu != MTU_DEFAULT {
+        none("mtu", cfg.mtu.to_string());
+    }
+    if !problems.is_empty() {
+        return Err(UpError::Options(ConfigError::Rules(problems)));
+    }
+    if data.join(NodeName::Meta.to_string()).exists() {
+        return Err(UpError::Made { data: data.into(), made: APART, asked: TOGETHER });
+    }
+    Ok(())
+}
+
+/// What a metadata service keeps.
+type Saved = Vec<(Bytes, Bytes)>;
+
+/// The metadata service's store, what is in it, and whose it is.
+pub fn store(dir: &DataDir) -> Result<(Store, Saved, RackId), UpError> {
+    let path = dir.file(STORE_FILE);
+    let opened = || {
+        let mut store = Store::open(&path)?;
+        let saved = store.load()?;
+        let rack = store.rack_id(|| RackId(u128::from(random_u64()) << 64 | u128::from(random_u64())))?;
+        Ok((store, saved, rack))
+    };
+    opened().map_err(|error| UpError::Store { path: path.clone(), error })
+}
+
+/// Drives that bear a rack's identity have run with a metadata service: one that begins anew would be another rack's.
+pub fn store_is_there(store: &Path, drives: impl Iterator<Item = PathBuf>) -> Result<(), UpError> {
+    if store.exists() {
+        return Ok(());
+    }
+    for drive in drives.filter(|d| d.exists()) {
+        let owner = OsFile::open(&drive).map_err(OpenError::Io).and_then(|f| Ok(FileSsd::owner(&f)?));
+        if let Some(rack) = owner.map_err(|error| UpError::Device { path: drive.clone(), error })? {
+            return Err(UpError::StoreMissing { path: store.into(), drive, rack });
+        }
+    }
+    Ok(())
+}
+
+/// The configuration of this run. The first run's is kept, and its shape is fixed from then on.
+/// `check` says whether this driver can run it in this directory.
+pub fn configure<E: From<UpError>>(
+    dir: &DataDir,
+    options: &Options,
+    check: impl FnOnce(&Path, &RackConfig) -> Result<(), E>,
+) -> Result<RackConfig, E> {
+    let stored_path = dir.file(CONFIG_FILE);
+    let stored = if stored_path.exists() { Some(read_config(&stored_path)?) } else { None };
+    let mut given = None;
+    let mut cfg = match (&options.config, &stored) {
+        (Some(path), _) => {
+            let (cfg, written) = read_written(path)?;
+            given = Some((path, written));
+            cfg
+        }
+        (None, Some(stored)) => stored.clone(),
+        (None, None) => RackConfig::default(),
+    };
+    cfg.servers = options.servers.unwrap_or(cfg.servers);
+    cfg.ssd.size = options.ssd_size.unwrap_or(cfg.ssd.size);
+    cfg.validate().map_err(UpError::Options)?;
+    if let Some(stored) = &stored {
+        same_shape(dir.path(), stored, &cfg)?;
+    }
+    check(dir.path(), &cfg)?;
+    if stored.as_ref() != Some(&cfg) {
+        dir.write(CONFIG_FILE, cfg.to_toml().as_bytes()).map_err(UpError::from)?;
+    }
+    cfg.ssd.timing = options.timing.unwrap_or(cfg.ssd.timing);
+    cfg.gc.victims = options.victims.unwrap_or(cfg.gc.victims);
+    if let Some((path, written)) = given {
+        for o in written.overridden(&cfg) {
+            eprintln!("rackweave: {}: {o} by an option", path.display());
+        }
+    }
+    Ok(cfg)
+}
+
+/// The kept configuration gets another policy: every key that belongs to one.
+pub fn keep_policy(data: &Path, file: &str, policy: Policy) -> Result<(), UpError> {
+    let cfg = RackConfig::clone(&read_config(&data.join(file))?);
+    let cfg = super::policy::with(&cfg, policy);
+    write_durably(data, file, cfg.to_toml().as_bytes())
+        .map_err(|error| UpError::ConfigFile { path: data.join(file), error })
+}
+
+pub fn read_config(path: &Path) -> Result<RackConfig, UpError> {
+    Ok(read_written(path)?.0)
+}
+
+/// Also, what it says itself.
+pub fn read_written(path: &Path) -> Result<(RackConfig, Written), UpError> {
+    let text = std::fs::read_to_string(path).map_err(|error| UpError::ConfigFile { path: path.into(), error })?;
+    let (mut cfg, mut written) = Written::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })?;
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let dir = std::path::absolute(if dir == Path::new("") { Path::new(".") } else { dir });
+    cfg.paths_from(&dir.map_err(|error| UpError::ConfigFile { path: path.into(), error })?);
+    written.means(&cfg);
+    Ok((cfg, written))
+}
+
+/// The keys that fix how drives are laid out and where volumes lie.
+const FIXED: [Key; 11] = [
+    ("servers", |c| c.servers.to_string()),
+    ("replicas", |c| c.replicas.to_string()),
+    ("stripe_blocks", |c| c.stripe_blocks.to_string()),
+    ("ssd.profile", |c| c.ssd.profile.clone()),
+    ("ssd.size", |c| c.ssd.size.to_string()),
+    ("ssd.isolation", |c| c.ssd.isolation.to_string()),
+    ("ssd.channels", |c| c.ssd.channels.map_or("all".into(), |n| n.to_string())),
+    ("ssd.spare", |c| c.ssd.spare.to_string()),
+    ("servers_max", |c| c.servers_max().to_string()),
+    ("racks.count", |c| c.racks.count.to_string()),
+    ("racks.far_replicas", |c| c.racks.far().to_string()),
+];
+type Key = (&'static str, fn(&RackConfig) -> String);
+
+fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {
+    for (key, of) in FIXED {
+        let (stored, asked) = (of(stored), of(asked));
+        if stored != asked {
+            return Err(UpError::Fixed { data: data.into(), key, stored, asked });
+        }
+    }
+    Ok(())
+}
+
+/// What the rack was made with is kept beside the metadata service's records: the kept configuration may have been edited.
+pub fn same_as_made(dir: &DataDir, store: &mut Store, cfg: &RackConfig) -> Result<(), UpError> {
+    let lines = FIXED.iter().map(|(key, of)| format!("{key} = {}\n", of(cfg)));
+    let made = store.made_with(&lines.collect::<String>());
+    let made = made.map_err(|error| UpError::Store { path: dir.file(STORE_FILE), error })?;
+    for (key, of) in FIXED {
+        let kept = made.lines().find_map(|l| l.split_once(" = ").filter(|(k, _)| *k == key).map(|(_, v)| v));
+        if let Some(stored) = kept.filter(|stored| *stored != of(cfg)) {
+            return Err(UpError::Fixed { data: dir.path().into(), key, stored: stored.into(), asked: of(cfg) });
+        }
+    }
+    Ok(())
+}
+
+/// The table that a drive has; one that was never used has none yet.
+fn drive_table(ssd: &mut FileSsd<OsFile>, g: &Geometry) -> Result<Option<Table>, RecoveryError> {
+    let op = DeviceOp::ReadMeta { offset: 0, len: table::area_bytes(g) as u32 };
+    let area = match ssd.execute(&op)? {
+        DeviceData::Meta(area) => area,
+        _ => Bytes::new(),
+    };
+    Ok(table::read(g, &area)?.map(|(found, _)| found))
+}
+
+/// The drive's table is one of this configuration.
+fn check_table(ssd: &mut FileSsd<OsFile>, c: &ServerConfig) -> Result<Option<Table>, RecoveryError> {
+    let Some(found) = drive_table(ssd, &c.ssd.profile.geometry)? else { return Ok(None) };
+    found.check(ssd.drive_id(), &c.ssd.profile)?;
+    found.check_shares(&c.vssds.iter().map(|v| v.share).collect::<Vec<_>>())?;
+    Ok(Some(found))
+}
+
+fn drive_error(path: &Path, e: RecoveryError) -> UpError {
+    match e {
+        RecoveryError::Table(error) => UpError::Drive { path: path.into(), error: error.into() },
+        RecoveryError::Device(e) => UpError::Device { path: path.into(), error: OpenError::Io(io::Error::other(e)) },
+    }
+}
+
+/// A rack that has run finds every SSD again: an empty one in its place would be taken for a copy. Those in `replaced`
+/// are to be empty, and are filled from the other copies before they serve.
+fn all_there(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
+    replaceable(cfg, replaced)?;
+    for server in 0..cfg.servers {
+        let path = device_path(dir, server);
+        match (has_device(&path)?, replaced.contains(&server)) {
+            (false, false) => return Err(UpError::DeviceMissing { path, server }),
+            (true, true) => return Err(UpError::DeviceInPlace { path, server }),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a device in the file. One that was emptied, or made anew, holds none.
+pub fn has_device(path: &Path) -> Result<bool, UpError> {
+    let blank = || OsFile::open(path).and_then(|f| FileSsd::is_blank(&f));
+    let found = if path.exists() { blank().map(|b| !b) } else { Ok(false) };
+    found.map_err(|e| UpError::Device { path: path.into(), error: OpenError::Io(e) })
+}
+
+/// The servers exist, and a copy of each set stays.
+pub fn replaceable(cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
+    if replaced.len() >= cfg.replicas as usize {
+        return Err(UpError::AllReplaced { replaced: replaced.len(), replicas: cfg.replicas });
+    }
+    match replaced.iter().find(|&&s| s >= cfg.servers) {
+        Some(&server) => Err(UpError::NoSuchServer { option: "replace-ssd", server, servers: cfg.servers }),
+        None => Ok(()),
+    }
+}
+
+pub fn device_path(dir: &DataDir, server: u32) -> PathBuf {
+    dir.file(&device_name(server))
+}
+
+/// Name of a server's device file.
+pub fn device_name(server: u32) -> String {
+    format!("ssd-{server}.rwk")
+}
+
+/// The devices of these servers; see [`open_device`].
+pub fn devices(
+    dir: &DataDir,
+    cfg: &RackConfig,
+    servers: std::ops::Range<u32>,
+    rack: Option<RackId>,
+) -> Result<Vec<FileSsd<OsFile>>, UpError> {
+    let shape = shape(cfg)?;
+    let open = |i: u32| {
+        let path = device_path(dir, i);
+        open_device(&path, i, shape, cfg, rack)
+    };
+    servers.map(open).collect()
+}
+
+/// Where it is known whose rack this is, the drive is made one of it, or refused as another's.
+fn open_device(
+    path: &Path,
+    server: u32,
+    shape: Shape,
+    cfg: &RackConfig,
+    rack: Option<RackId>,
+) -> Result<FileSsd<OsFile>, UpError> {
+    let fail = |error| UpError::Device { path: path.into(), error };
+    let file = OsFile::open(path).map_err(|e| fail(OpenError::Io(e)))?;
+    let blank = FileSsd::is_blank(&file).map_err(|e| fail(OpenError::Io(e)))?;
+    // Before it is changed by being opened.
+    let owner = FileSsd::owner(&file).map_err(|e| fail(OpenError::Io(e)))?;
+    if let Some((found, wanted)) = owner.zip(rack).filter(|(found, wanted)| found != wanted) {
+        return Err(fail(OpenError::Rack { found, wanted }));
+    }
+    let mut ssd = FileSsd::open(file, SsdId(server), shape).map_err(fail)?;
+    ssd.name(DriveId(random_u64()));
+    if let Some(rack) = rack {
+        let adopted = ssd.adopt(rack).map_err(fail)?;
+        if adopted && !blank {
+            say_adopted(path, rack);
+        }
+    }
+    check_table(&mut ssd, &rackweave_rack::build::server_config(cfg, server, 1)?).map_err(|e| drive_error(path, e))?;
+    let flaws = cfg.ssd.flaws(SsdId(server)).unwrap_or(Flaws::none());
+    ssd.fail_by(flaws.of_age(&rackweave_rack::build::profile(cfg)?));
+    Ok(ssd)
+}
+
+/// Once for each drive from before drives had one.
+pub fn say_adopted(path: &Path, rack: RackId) {
+    eprintln!("{}: the drive bore no rack's identity; it is of rack {rack} from now on", path.display());
+}
+
+/// A new device for a server that may have lost its own: under another name until the metadata service has taken the
+/// server in, so that a refused one leaves nothing behind that looks like a device. Answers also what gives it its name.
+pub fn device_on_trial(dir: &DataDir, cfg: &RackConfig, server: u32) -> Result<(FileSsd<OsFile>, Admitted), UpError> {
+    let path = device_path(dir, server);
+    let trial = path.with_extension("new");
+    if trial.exists() {
+        std::fs::remove_file(&trial)?;
+    }
+    let device = open_device(&trial, server, shape(cfg)?, cfg, None)?;
+    let of_dir = std::fs::File::open(dir.path())?;
+    let name = move |_| {
+        std::fs::rename(&trial, &path)?;
+        of_dir.sync_all()
+    };
+    Ok((device, Box::new(name)))
+}
+
+/// Where NBD clients and Prometheus connect; `facts` tells it.
+pub fn listen(
+    cfg: &RackConfig,
+    nbd: &Address,
+    http: Option<&Address>,
+    facts: &mut Facts,
+) -> Result<Vec<(Listener, Speaks)>, UpError> {
+    let tls = NbdTls::load(&cfg.nbd)?;
+    let nbd = Listener::bind(nbd)?;
+    let uri = nbd.to_string();
+    // As clients write it: with an `s` they insist on TLS.
+    facts.nbd.push(if tls.config.is_some() { uri.replacen("nbd", "nbds", 1) } else { uri });
+    let mut all = vec![(nbd, Speaks::Nbd(tls))];
+    if let Some(address) = http {
+        let http = Listener::bind(address)?;
+        facts.http = Some(match http.tcp_address() {
+            Some(a) => format!("http://{a}/metrics"),
+            None => format!("{address} (path /metrics)"),
+        });
+        all.push((http, Speaks::Http));
+    }
+    Ok(all)
+}
+
+/// Where the other commands ask: in the data directory.
+pub fn listen_control(dir: &DataDir) -> Result<(Listener, Speaks), UpError> {
+    // A path that fits a socket's address, however deep the data directory lies.
+    let (_open, short) = short_path(dir.path(), SOCKET)?;
+    Ok((Listener::bind_unix(&dir.file(SOCKET), &short)?, Speaks::Control))
+}
+
+/// Becomes readable with the first SIGINT or SIGTERM.
+pub fn signals() -> io::Result<OwnedFd> {
+    let (read, write) = UnixStream::pair()?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(read.into())
+}
+
+/// Modelled flash answers within microseconds: sleeps must not be rounded up by fifty.
+pub fn exact_timers() {
+    // SAFETY: sets a number of this thread.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };
+}
+
+/// Drawn once for each life of a node.
+pub fn random_u64() -> u64 {
+    let mut b = [0u8; 8];
+    // SAFETY: the kernel writes at most eight bytes.
+    unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
+    u64::from_ne_bytes(b).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(data: &Path) -> Options {
+        Options {
+            data: data.into(),
+            nbd: Address::Unix("/nowhere".into()),
+            http: None,
+            config: None,
+            servers: None,
+            ssd_size: None,
+            timing: None,
+            victims: None,
+            netns: None,
+            replace_ssd: Vec::new(),
+            pcap: None,
+            absent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_racks_shape_is_fixed_and_its_timing_is_not() {
+        let path = std::env::temp_dir().join(format!("rackweave-up-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let dir = DataDir::open(&path).expect("directory");
+        let victims = Some(VictimPolicy::CostBenefit);
+        let first = Options { servers: Some(5), timing: Some(TimingConfig::None), victims, ..options(&path) };
+        let cfg = configure(&dir, &first, refuse).expect("new");
+        assert_eq!((cfg.servers, cfg.ssd.timing, cfg.gc.victims), (5, TimingConfig::None, VictimPolicy::CostBenefit));
+        let cfg = configure(&dir, &options(&path), refuse).expect("stored");
+        assert_eq!((cfg.servers, cfg.ssd.timing, cfg.gc.victims), (5, TimingConfig::Real, VictimPolicy::Greedy));
+        let other = Options { servers: Some(4), ..options(&path) };
+        let e = configure(&dir, &other, refuse).unwrap_err().to_string();
+        assert!(e.contains("servers is 4") && e.contains("made with 5"), "{e}");
+        let bad = Options { servers: Some(0), ..options(&path) };
+        assert!(matches!(configure(&dir, &bad, refuse), Err(UpError::Options(_))));
+        drop(dir);
+        std::fs::remove_dir_all(&path).expect("remove");
+    }
+}

@@ -1,0 +1,170 @@
+//! What must hold at every moment, looked at while a simulation runs: bounds of servers and devices, the switch's
+//! tables, and who may begin to collect.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::node::Trace;
+use rackweave_core::{Incarnation, NodeId, Span, Time, TracePoint, VssdId};
+
+use rackweave_switch::Told;
+
+use rackweave_rack::sim::Sim;
+
+/// Events between two looks at counters and tables: a prime, so that no cycle of messages hides between two looks.
+/// What is told by trace points is checked at every event.
+const LOOK_EVERY: u32 = 13;
+/// No packet is under way longer, and servers announce their state within it.
+const HEARSAY: Span = Span::from_millis(300);
+
+/// Follows one simulation from its start.
+#[derive(Debug)]
+pub struct Bounds {
+    /// Share of free blocks, per mille, below which a vSSD may collect without being asked to wait.
+    hard_permille: u64,
+    until_look: u32,
+    /// vSSDs whose request to collect the switch has accepted (or that nobody answered), and that have not told it of an end since.
+    accepted: BTreeMap<u64, (Incarnation, u64)>,
+    /// By the rack of the switch that was told.
+    last_ops: BTreeMap<(u32, VssdId), (Incarnation, u64)>,
+    /// The switch was down: what it is told until then may be from before.
+    hearsay_until: Time,
+    traces: Vec<(NodeId, Trace)>,
+}
+
+impl Bounds {
+    pub fn new(sim: &mut Sim) -> Bounds {
+        sim.engine_mut().tap();
+        Bounds {
+            hard_permille: u64::from(sim.config().gc.regular_percent) * 10,
+            until_look: LOOK_EVERY,
+            accepted: BTreeMap::new(),
+            last_ops: BTreeMap::new(),
+            hearsay_until: Time::ZERO,
+            traces: Vec::new(),
+        }
+    }
+
+    /// What nodes reported in the event that was checked last.
+    pub fn traces(&self) -> &[(NodeId, Trace)] {
+        &self.traces
+    }
+
+    /// Call after every event.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn event(&mut self, sim: &mut Sim) -> Result<(), String> {
+        self.traces.clear();
+        std::mem::swap(&mut self.traces, sim.engine_mut().tapped());
+        let unasked = |p| matches!(p, TracePoint::GcUnacknowledged | TracePoint::GcForced | TracePoint::GcWhileIdle);
+        let unasked = self.traces.iter().any(|t| unasked(t.1.point));
+        for &(_, t) in &self.traces {
+            match t.point {
+                TracePoint::GcAccepted => accepted(sim, VssdId(t.a as u32))?,
+                // After a regular request that nobody answered the share may have grown again (rule 20); what is left
+                // free may all be in blocks that the collector has open, while programs wait for one.
+                TracePoint::GcStart if t.b >= self.hard_permille && !self.accepted.contains_key(&t.a) && !unasked => {
+                    return Err(format!(
+                        "vssd{} collects, {} per mille free, and the switch has not accepted",
+                        t.a, t.b
+                    ));
+                }
+                // Below the hard threshold it tells rather than asks, and may go on as if accepted.
+                TracePoint::GcStart if t.b < self.hard_permille => {
+                    self.accepted.insert(t.a, last_told(sim, t.a));
+                }
+                _ => {}
+            }
+            match t.point {
+                TracePoint::GcAccepted
+                | TracePoint::GcRegular
+                | TracePoint::GcUnacknowledged
+                | TracePoint::GcForced => {
+                    self.accepted.insert(t.a, last_told(sim, t.a));
+                }
+                _ => {}
+            }
+        }
+        self.until_look -= 1;
+        if self.until_look == 0 {
+            self.until_look = LOOK_EVERY;
+            self.look(sim)?;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, sim: &Sim) -> Result<(), String> {
+        for i in 0..sim.config().servers {
+            if let Some(s) = sim.server(i) {
+                s.check().map_err(|e| e.to_string())?;
+            }
+        }
+        let layout = sim.engine().layout();
+        (0..layout.racks).try_for_each(|rack| self.look_at_switch(sim, rack))
+    }
+
+    fn look_at_switch(&mut self, sim: &Sim, rack: u32) -> Result<(), String> {
+        let Some(switch) = sim.switch(rack) else {
+            self.last_ops.retain(|k, _| k.0 != rack);
+            self.hearsay_until = sim.now() + HEARSAY;
+            return Ok(());
+        };
+        switch.check().map_err(|e| format!("switch: {e}"))?;
+        let told = sim.now() > self.hearsay_until;
+        for (vssd, life, collects) in
+            (0..sim.config().servers).filter_map(|i| sim.server(i)).flat_map(|s| s.gc_confirmed())
+        {
+            // Between two exchanges the rack's switch and the server agree: what is lost is repeated, what is late ignored.
+            let here = vssd.rack() == rack;
+            let contradicts =
+                |t: &Told| here && t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects;
+            if let Some(t) = switch.told().find(contradicts) {
+                return Err(format!(
+                    "{vssd} collects: {collects}, and no exchange is under way, but the switch has {t:?}"
+                ));
+            }
+        }
+        for t in switch.told() {
+            let name = u64::from(t.vssd.0);
+            let since = self.accepted.get(&name).is_some_and(|&at| (t.incarnation, t.sequence) > at);
+            if told && t.vssd.rack() == rack && since && t.heard && !t.collecting {
+                self.accepted.remove(&name);
+            }
+            let (vssd, life, sequence) = (t.vssd, t.incarnation, t.sequence);
+            if sequence == 0 {
+                continue;
+            }
+            let last = self.last_ops.entry((rack, vssd)).or_insert((life, sequence));
+            if (life, sequence) < *last {
+                let (was, is) = (last.1, sequence);
+                return Err(format!(
+                    "switch: {vssd} went back from gc_op {was} to {is} of the same life or an older one"
+                ));
+            }
+            *last = (life, sequence);
+        }
+        Ok(())
+    }
+}
+
+/// Life and sequence of the operation that the switch took last for the vSSD.
+fn last_told(sim: &Sim, vssd: u64) -> (Incarnation, u64) {
+    let switch = sim.switch(VssdId(vssd as u32).rack());
+    let found = switch.and_then(|s| s.told().find(|t| u64::from(t.vssd.0) == vssd));
+    found.map_or((Incarnation(0), 0), |t| (t.incarnation, t.sequence))
+}
+
+/// Protocol rules 15 and 17: another readable replica is idle, and known to be.
+fn accepted(sim: &Sim, vssd: VssdId) -> Result<(), String> {
+    let Some(switch) = sim.switch(vssd.rack()) else { return Ok(()) };
+    let dump = switch.dump();
+    let Some(row) = dump.replica.iter().find(|r| r.vssd == vssd) else { return Ok(()) };
+    let idle = |v: VssdId| dump.destination.iter().any(|d| d.vssd == v && d.readable && d.heard && !d.collecting);
+    if row.peers.iter().any(|p| p.vssd != vssd && idle(p.vssd)) {
+        return Ok(());
+    }
+    Err(format!(
+        "{}: {vssd} may collect softly though no other replica is idle: {row:?}",
+        sim.engine().layout().switch_of(vssd)
+    ))
+}

@@ -1,0 +1,674 @@
+//! A fault schedule is data, drawn from the seed: it can be written out, edited, replayed, and shrunk by halving.
+
+use rackweave_core::{Rng, Span};
+use serde::{Deserialize, Serialize};
+
+use rackweave_config::policy::Policy;
+use rackweave_config::racks::RacksSection;
+use rackweave_config::{IsolationConfig, Levels, OVERCOMMIT_MAX, RackConfig, Size};
+use rackweave_rack::sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
+
+/// Fewest operations and faults of a seed ("How they are searched").
+pub const OPERATIONS_MIN: u32 = 2_000;
+pub const FAULTS_MIN: usize = 3;
+/// Share of moving plans in which a server is down for longer than is waited for it.
+const LONG_CRASH_SHARE: f64 = 0.7;
+/// Share of the racks whose vSSDs move that have channel groups, if their drives are large enough.
+const GROUPED_SHARE: f64 = 0.5;
+/// From a seed whose rack runs full to the next one, for moving plans.
+const MOVING_STRIDE: u64 = 1_000_003;
+/// Share of seeds whose rack runs full.
+const FULL_SHARE: f64 = 0.2;
+/// Share of seeds whose clients keep little of what is not flushed.
+const SMALL_KEEP_SHARE: f64 = 0.25;
+/// Share of seeds whose drives have blocks that fail, and of the programs there that do.
+const FLAWED_SHARE: f64 = 0.25;
+const PROGRAM_FAILURES: f64 = 0.0005;
+/// Share of seeds whose servers read all of their flash again and again, and compare it.
+const SCRUBBED_SHARE: f64 = 0.25;
+/// Share of seeds of two racks that hold more copies away from home than there.
+const FAR_SHARE: f64 = 0.3;
+/// Blocks of all volumes in each set of such a rack; its devices hold 448.
+const FULL_BLOCKS_PER_SET: (u64, u64) = (480, 620);
+
+/// What was drawn for a run beside its faults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Params {
+    pub servers: u32,
+    /// Copies of each set: what one server must not lose shows only where no other has it.
+    #[serde(default = "usual_copies")]
+    pub copies: u32,
+    pub lease_ms: u64,
+    pub drift_ppm: u32,
+    pub clock_offset_ms: u64,
+    pub profile: String,
+    pub ssd_mib: u64,
+    pub checkpoint_blocks: u32,
+    pub cache_slots: u64,
+    pub clients: u32,
+    /// Requests each client keeps under way.
+    pub depth: u32,
+    pub timeout_ms: u64,
+    pub operations: u32,
+    /// The operations are spread over about this much time.
+    pub span_ms: u64,
+    /// Blocks of each client's own volume, and of the shared one.
+    pub own_blocks: u32,
+    pub shared_blocks: u32,
+    /// Contents are real bytes; else identities.
+    pub bytes: bool,
+    pub latency_us: u64,
+    pub jitter_us: u64,
+    pub links: LinkFaults,
+    pub cut: CutOdds,
+    /// Volumes together larger than the rack, and clients that fill them.
+    pub full: bool,
+    /// At the very end every device fails.
+    pub broken_end: bool,
+    /// What a client keeps of unflushed writes.
+    pub keep_kib: u64,
+    /// Free slots of each drive; with any, servers that are lost for a second are replaced, and there may be one more.
+    #[serde(default)]
+    pub spare: u32,
+    /// With more than one, so many of each set's copies lie in another rack than the rest.
+    #[serde(default = "one_rack")]
+    pub racks: u32,
+    #[serde(default = "one_rack")]
+    pub far_copies: u32,
+    /// What the way from rack to rack takes beyond that within one.
+    #[serde(default)]
+    pub between_racks_us: u64,
+    /// The vSSDs of a drive are software-isolated, and collect as a channel group.
+    #[serde(default)]
+    pub grouped: bool,
+    /// Of all programs this part fails, on every drive, and four times as many erases: each costs its block.
+    #[serde(default)]
+    pub program_failures: f64,
+    /// Everything on flash is read in turn, and compared, once in this time; 0: not within a run.
+    #[serde(default)]
+    pub scrub_ms: u64,
+    /// Size of each volume in GiB. `own_blocks` or `shared_blocks` are then used of it, in a few places. 0: volumes have these sizes.
+    #[serde(default)]
+    pub sparse_gib: u64,
+    /// Clients have volumes that come and go.
+    #[serde(default)]
+    pub passing_volumes: bool,
+    /// Parts of blocks, trims and zeroes more than anything else.
+    #[serde(default)]
+    pub ragged: bool,
+    /// Each life of a node begins with a clock of its own, before or after where the last one's was.
+    #[serde(default)]
+    pub clocks_restart: bool,
+    /// As a rack's own, or RackBlox's, under which reads stay where they are sent unless that replica collects.
+    #[serde(default = "rackblox")]
+    pub policy: Policy,
+}
+
+fn rackblox() -> Policy {
+    Policy::Rackblox
+}
+
+fn one_rack() -> u32 {
+    1
+}
+
+fn usual_copies() -> u32 {
+    RackConfig::default().replicas
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// A server's process ends; its device keeps what it was told.
+    Crash {
+        server: u32,
+        down_ms: u64,
+    },
+    /// A server and its device lose power.
+    PowerCut {
+        server: u32,
+        down_ms: u64,
+    },
+    /// All members of a set lose power together.
+    SetPowerCut {
+        set: u32,
+        down_ms: u64,
+    },
+    /// Every server's process ends.
+    RackCrash {
+        down_ms: u64,
+    },
+    /// Every server, the switch and the metadata service lose power.
+    RackPowerCut {
+        down_ms: u64,
+    },
+    /// As [`Fault::RackPowerCut`], and before everything starts again one drive is replaced by an empty one and of what another one has
+    /// a part is damaged. Only while every copy is whole: then each block has a good one.
+    StandStill {
+        damaged: u32,
+        replaced: u32,
+        /// Of all stored copies there.
+        permille: u32,
+        down_ms: u64,
+    },
+    SwitchRestart {
+        down_ms: u64,
+    },
+    MetaRestart {
+        down_ms: u64,
+    },
+    /// A client dies with its requests and comes back as another.
+    ClientRestart {
+        client: u32,
+        down_ms: u64,
+    },
+    /// No packet to or from the node.
+    Isolate {
+        node: u32,
+        ms: u64,
+    },
+    /// No packet from one node to the other.
+    Cut {
+        from: u32,
+        to: u32,
+        ms: u64,
+    },
+    /// A server is cut off from the other servers and the metadata service, but not from clients: what it serves then
+    /// it must not serve beyond its lease.
+    Sever {
+        server: u32,
+        ms: u64,
+    },
+    /// A server loses the way to one peer, and a little later its process ends: writes stay half done.
+    HalfCrash {
+        server: u32,
+        peer: u32,
+        cut_ms: u64,
+        down_ms: u64,
+    },
+    /// A server loses power and comes back as a shadow that cannot reach the others to fill itself, while clients
+    /// cannot hear the metadata service and go on asking it.
+    BlindPowerCut {
+        server: u32,
+        down_ms: u64,
+        ms: u64,
+    },
+    /// As [`Fault::StandStill`], and of `copies` drives all but one are replaced by empty ones: each set keeps one copy, which has
+    /// all that was flushed. The drives are those of the servers from this one on.
+    LastCopies {
+        server: u32,
+        down_ms: u64,
+    },
+    /// What is sent from one node to the other takes longer; its order stays.
+    Late {
+        from: u32,
+        to: u32,
+        extra_ms: u64,
+        ms: u64,
+    },
+    /// Links get worse for a while.
+    Noise {
+        links: LinkFaults,
+        ms: u64,
+    },
+    /// Stored contents change under their checksum.
+    Corrupt {
+        server: u32,
+    },
+    /// A power cut, after which a byte of the device's checkpoints is wrong.
+    TornCheckpoint {
+        server: u32,
+        down_ms: u64,
+    },
+    /// A device fails. Later it is replaced by an empty one (after a failed sync: its server starts again). Only while
+    /// every set has another copy, and only one at a time.
+    BreakDevice {
+        server: u32,
+        how: Breakage,
+        ms: u64,
+    },
+    /// The switch hears nothing of a server, which hears everything.
+    Mute {
+        server: u32,
+        ms: u64,
+    },
+    /// The next server that begins to collect garbage ends while it does.
+    CrashCollecting {
+        down_ms: u64,
+    },
+    /// A rack's switch ends, and with it every way to the rack's servers.
+    SwitchLost {
+        rack: u32,
+        down_ms: u64,
+    },
+    /// A rack's servers and its switch lose power.
+    OneRackPowerCut {
+        rack: u32,
+        down_ms: u64,
+    },
+    /// The link between the racks is cut; clients and the metadata service reach both.
+    CutRacks {
+        ms: u64,
+    },
+    /// A rack's servers reach neither the other rack nor the metadata service; clients reach them.
+    SeverRack {
+        rack: u32,
+        ms: u64,
+    },
+    /// Not a fault: a member's vSSD is to move to a server.
+    Move {
+        set: u32,
+        member: u32,
+        to: u32,
+    },
+    /// Not a fault: all vSSDs of a server are to move away.
+    Drain {
+        server: u32,
+    },
+    /// Not a fault: a server more.
+    Add,
+    /// Not a fault: another client attaches the shared volume and fences its writer.
+    Steal {
+        client: u32,
+    },
+    /// Not a fault: a client writes its own volume from end to end.
+    Fill {
+        client: u32,
+    },
+    /// Not a fault: a client trims its own volume from end to end.
+    Empty {
+        client: u32,
+    },
+    /// Not a fault: a client creates a volume for a while and attaches it.
+    Create {
+        client: u32,
+    },
+    /// Not a fault: that volume grows by half.
+    Grow {
+        client: u32,
+    },
+    /// Not a fault: that volume is deleted, though it is in use if `force` is given.
+    Delete {
+        client: u32,
+        force: bool,
+    },
+}
+
+impl Fault {
+    pub fn is_fault(&self) -> bool {
+        !matches!(
+            self,
+            Fault::Steal { .. }
+                | Fault::Fill { .. }
+                | Fault::Empty { .. }
+                | Fault::Move { .. }
+                | Fault::Drain { .. }
+                | Fault::Add
+                | Fault::Create { .. }
+                | Fault::Grow { .. }
+                | Fault::Delete { .. }
+        )
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FaultAt {
+    /// From the start of the workload.
+    pub at_us: u64,
+    pub fault: Fault,
+}
+
+/// Everything that decides a run together with its seed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub seed: u64,
+    pub params: Params,
+    pub faults: Vec<FaultAt>,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::stream(seed, 0x706c_616e);
+        let mut params = draw_params(&mut rng);
+        let mut more = Rng::stream(seed, 0x6b65_6570);
+        if more.chance(SMALL_KEEP_SHARE) {
+            params.keep_kib = more.below(256);
+        }
+        if more.chance(0.5) {
+            params.policy = Policy::Rackblox;
+        }
+        if more.chance(FLAWED_SHARE) {
+            params.program_failures = PROGRAM_FAILURES;
+        }
+        if more.chance(SCRUBBED_SHARE) {
+            params.scrub_ms = more.between(100, 1_000);
+        }
+        let count = rng.between(FAULTS_MIN as u64 + 1, 10);
+        let slice = params.span_ms * 1000 / count;
+        let mut faults: Vec<FaultAt> = (0..count)
+            .map(|i| FaultAt { at_us: slice * i + rng.below(slice), fault: draw_fault(&params, &mut rng) })
+            .collect();
+        draw_rarer(&params, &mut rng, &mut faults);
+        for _ in 0..rng.between(1, 4) {
+            let at_us = rng.below(params.span_ms * 1000);
+            faults.push(FaultAt { at_us, fault: Fault::Steal { client: rng.below(u64::from(params.clients)) as u32 } });
+        }
+        faults.sort_by_key(|f| f.at_us);
+        Plan { seed, params, faults }
+    }
+
+    /// The plan of a seed on drives whose vSSDs are channel groups: every second runs full, so that it collects.
+    pub fn draw_grouped(seed: u64) -> Plan {
+        let full = seed.is_multiple_of(2);
+        let mut bases = (0..).map(|i| Plan::draw(seed.wrapping_add(i * MOVING_STRIDE)));
+        let fits = |p: &mut Plan| {
+            // With so few blocks each, one that fails leaves a vSSD read-only, and none of these drives is replaced.
+            (p.params.grouped, p.params.program_failures) = (true, 0.0);
+            // A small drive has few dies, and blocks in each.
+            p.params.full == full && rackweave_rack::build::server(&p.rack(), 0, 1).is_ok()
+        };
+        let mut plan = bases.find_map(|mut p| fits(&mut p).then_some(p)).expect("some do");
+        plan.seed = seed;
+        plan
+    }
+
+    /// The plan of a seed with two racks.
+    pub fn draw_two_racks(seed: u64) -> Plan {
+        let mut rng = Rng::stream(seed, 0x7261_636b);
+        let mut plan = Plan::draw(seed);
+        let p = &mut plan.params;
+        if p.full {
+            // Volumes that fill a rack are drawn for its sets.
+            *p = Params { full: false, keep_kib: p.keep_kib, ..draw_usual_params(&mut rng) };
+        }
+        // Devices fail at home before the far copy hears of a write: alone, it rightly waits (rule 4).
+        p.broken_end = false;
+        (p.racks, p.servers) = (2, 2 * rng.between(2, 3) as u32);
+        p.far_copies = if rng.chance(FAR_SHARE) { 2 } else { 1 };
+        p.between_racks_us = rng.between(10, 2_000);
+        let count = rng.between(FAULTS_MIN as u64 + 1, 8);
+        let slice = p.span_ms * 1000 / count;
+        let usual = (0..count).map(|i| (slice * i, slice, draw_fault(p, &mut rng))).collect::<Vec<_>>();
+        let count = rng.between(2, 4);
+        let slice = p.span_ms * 1000 / count;
+        let of_racks = (0..count).map(|i| (slice * i, slice, draw_rack_fault(&mut rng))).collect::<Vec<_>>();
+        plan.faults.retain(|f| matches!(f.fault, Fault::Steal { .. }));
+        for f in &mut plan.faults {
+            f.fault = Fault::Steal { client: rng.below(u64::from(p.clients)) as u32 };
+        }
+        for (from, slice, fault) in usual.into_iter().chain(of_racks) {
+            plan.faults.push(FaultAt { at_us: from + rng.below(slice), fault });
+        }
+        let p = &plan.params;
+        draw_rarer(p, &mut rng, &mut plan.faults);
+        plan.faults.sort_by_key(|f| f.at_us);
+        plan
+    }
+
+    /// The plan of a seed in which vSSDs move, servers are lost for longer than is waited for them, drained and added.
+    pub fn draw_moving(seed: u64) -> Plan {
+        let mut rng = Rng::stream(seed, 0x6d6f_7665);
+        let bases = (0..).map(|i| Plan::draw(seed.wrapping_add(i * MOVING_STRIDE)));
+        // Volumes that fill a rack are drawn for its sets.
+        let mut plan = bases.into_iter().find(|p| !p.params.full).expect("most are not");
+        plan.seed = seed;
+        let p = &mut plan.params;
+        p.broken_end = false;
+        (p.servers, p.copies, p.spare) = (rng.between(4, 5) as u32, 2, 1);
+        // A worn-out vSSD takes a slot with it that the moves need.
+        p.program_failures = 0.0;
+        let (servers, span_us) = (u64::from(p.servers), p.span_ms * 1000);
+        let mut add = |rng: &mut Rng, fault| plan.faults.push(FaultAt { at_us: rng.below(span_us), fault });
+        for _ in 0..rng.between(3, 8) {
+            let (set, member, to) = (rng.below(servers), rng.below(3), rng.below(servers + 1));
+            add(&mut rng, Fault::Move { set: set as u32, member: member as u32, to: to as u32 });
+        }
+        if rng.chance(LONG_CRASH_SHARE) {
+            let server = rng.below(servers) as u32;
+            let down_ms = rng.between(1_200, 3_000);
+            add(&mut rng, Fault::Crash { server, down_ms });
+        }
+        if rng.chance(0.5) {
+            add(&mut rng, Fault::Add);
+        }
+        if rng.chance(0.4) {
+            let server = rng.below(servers) as u32;
+            add(&mut rng, Fault::Drain { server });
+        }
+        plan.faults.sort_by_key(|f| f.at_us);
+        if Rng::stream(seed, 0x6772_6f75).chance(GROUPED_SHARE) {
+            plan.params.grouped = true;
+            // A small drive has too few dies.
+            plan.params.grouped = rackweave_rack::build::server(&plan.rack(), 0, 1).is_ok();
+        }
+        plan
+    }
+
+    /// The rack of this plan.
+    pub fn rack(&self) -> RackConfig {
+        let p = &self.params;
+        let c = RackConfig { servers: p.servers, cache_slots: p.cache_slots, ..RackConfig::default() };
+        let mut c = p.policy.apply(&c);
+        c.replicas = p.copies;
+        c.min_copies = c.min_copies.min(p.copies);
+        c.ssd.profile.clone_from(&p.profile);
+        c.ssd.size = Size::mib(p.ssd_mib);
+        c.ssd.checkpoint_blocks = p.checkpoint_blocks;
+        (c.ssd.program_failures, c.ssd.erase_failures) = (p.program_failures, 4.0 * p.program_failures);
+        c.ssd.failure_seed = self.seed;
+        c.gc.background = !p.grouped;
+        if p.scrub_ms > 0 {
+            c.scrub.every_days = p.scrub_ms as f64 / 86_400e3;
+        }
+        if p.grouped {
+            c.ssd.isolation = Levels::One(IsolationConfig::Software);
+            // So few that a drive of this size has a die of each for each vSSD.
+            c.ssd.channels = Some(2);
+        }
+        c.lease.span_ms = p.lease_ms;
+        c.lease.drift_ppm = p.drift_ppm;
+        c.client.timeout_ms = p.timeout_ms;
+        c.client.keep_kib = p.keep_kib;
+        if p.sparse_gib > 0 {
+            c.overcommit = OVERCOMMIT_MAX;
+        }
+        if p.spare > 0 {
+            (c.ssd.spare, c.servers_max, c.repair.replace_after_s) = (p.spare, Some(p.servers + 1), 1);
+        }
+        if p.racks > 1 {
+            c.racks = RacksSection { count: p.racks, far_replicas: Some(p.far_copies) };
+        }
+        c
+    }
+
+    pub fn network(&self) -> Network {
+        let p = &self.params;
+        let latency =
+            Latency::Exponential { base: Span::from_micros(p.latency_us), mean: Span::from_micros(p.jitter_us) };
+        let between_racks = Span::from_micros(p.between_racks_us);
+        Network { name: "drawn", latency, faults: p.links, between_racks, ..Network::constant(Span::ZERO) }
+    }
+
+    /// Plans with a part of the faults left out: halves first, then quarters, down to single ones.
+    pub fn smaller(&self) -> Vec<Plan> {
+        let n = self.faults.len();
+        let mut out = Vec::new();
+        let mut part = n.div_ceil(2);
+        while part >= 1 && n > 0 {
+            for from in (0..n).step_by(part) {
+                let mut p = self.clone();
+                p.faults.drain(from..(from + part).min(n));
+                out.push(p);
+            }
+            if part == 1 {
+                break;
+            }
+            part = part.div_ceil(2);
+        }
+        out
+    }
+}
+
+fn draw_params(rng: &mut Rng) -> Params {
+    let p = draw_usual_params(rng);
+    if rng.chance(FULL_SHARE) { fill_up(p, rng) } else { p }
+}
+
+/// The same on smaller devices with larger volumes.
+fn fill_up(mut p: Params, rng: &mut Rng) -> Params {
+    p.full = true;
+    p.servers = rng.between(3, 4) as u32;
+    p.profile = (*rng.pick(&["femu", "intel-dc"])).into();
+    p.ssd_mib = rng.between(16, 18);
+    let blocks = p.servers * rng.between(FULL_BLOCKS_PER_SET.0, FULL_BLOCKS_PER_SET.1) as u32;
+    p.own_blocks = blocks / (p.clients + 1);
+    p.shared_blocks = p.own_blocks;
+    p
+}
+
+fn draw_usual_params(rng: &mut Rng) -> Params {
+    Params {
+        servers: rng.between(3, 5) as u32,
+        copies: usual_copies(),
+        lease_ms: rng.between(40, 120),
+        drift_ppm: rng.between(0, 2000) as u32,
+        clock_offset_ms: rng.between(0, 2000),
+        profile: (*rng.pick(&["p-ssd", "femu"])).into(),
+        ssd_mib: rng.between(32, 40),
+        checkpoint_blocks: rng.between(3, 30) as u32,
+        cache_slots: rng.between(288, 600),
+        clients: rng.between(2, 3) as u32,
+        depth: rng.between(1, 6) as u32,
+        timeout_ms: *rng.pick(&[20, 60, 200]),
+        operations: rng.between(u64::from(OPERATIONS_MIN), 2_400) as u32,
+        span_ms: rng.between(2_500, 6_000),
+        own_blocks: rng.between(64, 256) as u32,
+        shared_blocks: rng.between(64, 256) as u32,
+        bytes: rng.chance(0.12),
+        latency_us: rng.between(3, 60),
+        jitter_us: rng.between(1, 100),
+        links: LinkFaults {
+            loss: share(rng, 0.02),
+            duplicate: share(rng, 0.02),
+            reorder: share(rng, 0.1),
+            reorder_extra_ns: rng.between(10_000, 3_000_000),
+            duplicate_extra_ns: 0,
+        },
+        cut: CutOdds { drop: share(rng, 0.6), tear: share(rng, 0.3) },
+        full: false,
+        broken_end: rng.chance(0.1),
+        keep_kib: 65_536,
+        spare: 0,
+        racks: 1,
+        far_copies: 1,
+        between_racks_us: 0,
+        grouped: false,
+        program_failures: 0.0,
+        scrub_ms: 0,
+        sparse_gib: 0,
+        passing_volumes: false,
+        ragged: false,
+        clocks_restart: false,
+        policy: Policy::default(),
+    }
+}
+
+/// Up to `max`, in thousandths, so that it reads back from text as it was.
+fn share(rng: &mut Rng, max: f64) -> f64 {
+    rng.below((max * 1000.0) as u64 + 1) as f64 / 1000.0
+}
+
+/// 5 ms to 640 ms, short ones as likely as long ones.
+fn draw_ms(rng: &mut Rng) -> u64 {
+    (5.0 * 128f64.powf(rng.unit())) as u64
+}
+
+/// What goes wrong with a rack as a whole.
+fn draw_rack_fault(rng: &mut Rng) -> Fault {
+    let (rack, ms) = (rng.below(2) as u32, 2 * draw_ms(rng));
+    match rng.below(8) {
+        0..3 => Fault::SwitchLost { rack, down_ms: ms },
+        3..5 => Fault::CutRacks { ms },
+        5..7 => Fault::SeverRack { rack, ms: 200 + ms },
+        _ => Fault::OneRackPowerCut { rack, down_ms: ms },
+    }
+}
+
+fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
+    let nodes = u64::from(1 + p.racks + p.servers + p.clients);
+    let server = rng.below(u64::from(p.servers)) as u32;
+    let ms = draw_ms(rng);
+    match rng.below(38) {
+        0..4 => Fault::Crash { server, down_ms: ms },
+        4..8 => Fault::PowerCut { server, down_ms: ms },
+        8..10 => Fault::SetPowerCut { set: server, down_ms: ms },
+        10 => Fault::RackCrash { down_ms: ms },
+        11 => Fault::RackPowerCut { down_ms: ms },
+        12..14 => Fault::SwitchRestart { down_ms: ms },
+        14..16 => Fault::MetaRestart { down_ms: ms },
+        16..18 => Fault::ClientRestart { client: rng.below(u64::from(p.clients)) as u32, down_ms: ms },
+        18..20 => Fault::Isolate { node: rng.below(nodes) as u32, ms },
+        20..22 => {
+            let from = rng.below(nodes) as u32;
+            Fault::Cut { from, to: (from + 1 + rng.below(nodes - 1) as u32) % nodes as u32, ms }
+        }
+        22..25 => {
+            let links = LinkFaults {
+                loss: share(rng, 0.3),
+                duplicate: share(rng, 0.3),
+                reorder: share(rng, 0.5),
+                reorder_extra_ns: rng.between(100_000, 20_000_000),
+                duplicate_extra_ns: 0,
+            };
+            Fault::Noise { links, ms }
+        }
+        25..29 => Fault::Sever { server, ms: 200 + ms },
+        29..33 => {
+            let peer = (server + 1 + rng.below(u64::from(p.servers - 1)) as u32) % p.servers;
+            Fault::HalfCrash { server, peer, cut_ms: rng.between(2, 25), down_ms: 100 + ms }
+        }
+        33..37 => Fault::BlindPowerCut { server, down_ms: rng.between(5, 60), ms: 200 + ms },
+        _ => Fault::Corrupt { server },
+    }
+}
+
+/// What is drawn beside the usual faults: each needs a situation that may not come.
+fn draw_rarer(p: &Params, rng: &mut Rng, faults: &mut Vec<FaultAt>) {
+    let at = |rng: &mut Rng| rng.below(p.span_ms * 1000);
+    let server = |rng: &mut Rng| rng.below(u64::from(p.servers)) as u32;
+    if rng.chance(0.4) {
+        let fault = Fault::TornCheckpoint { server: server(rng), down_ms: draw_ms(rng) };
+        faults.push(FaultAt { at_us: at(rng), fault });
+    }
+    if rng.chance(0.4) {
+        let how = *rng.pick(&[Breakage::Everything, Breakage::Writes, Breakage::Sync]);
+        let fault = Fault::BreakDevice { server: server(rng), how, ms: 200 + 2 * draw_ms(rng) };
+        faults.push(FaultAt { at_us: at(rng), fault });
+    }
+    if rng.chance(0.3) {
+        let fault = Fault::Mute { server: server(rng), ms: rng.between(200, 1500) };
+        faults.push(FaultAt { at_us: at(rng), fault });
+    }
+    if rng.chance(0.3) {
+        let fault = Fault::CrashCollecting { down_ms: rng.between(900, 1600) };
+        faults.push(FaultAt { at_us: at(rng), fault });
+    }
+    if !p.full {
+        return;
+    }
+    for client in 0..p.clients {
+        faults.push(FaultAt { at_us: at(rng) / 4, fault: Fault::Fill { client } });
+        for _ in 0..rng.between(1, 3) {
+            faults.push(FaultAt { at_us: at(rng), fault: Fault::Fill { client } });
+        }
+        if rng.chance(0.5) {
+            faults.push(FaultAt { at_us: at(rng), fault: Fault::Empty { client } });
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

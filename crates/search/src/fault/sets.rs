@@ -1,0 +1,166 @@
+//! Which servers hold all of a set's state in memory: a crash of the last one is what allows a rollback (rule 11).
+//!
+//! Kept apart from the protocol's own word: a server counts from the metadata service's view only if it lives and the
+//! view names its present life, in a set that is not recovering. A view below `min_copies` answers no write: the members of
+//! the one before, as far as they live on, hold all that was answered.
+
+use rackweave_core::msg::{Member, Role, View, ViewState};
+use rackweave_core::{Incarnation, Layout, SetId};
+
+use rackweave_rack::sim::Sim;
+
+/// What the crash of servers takes from a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// What nobody was answered: a member of the last view that could acknowledge lives.
+    Unanswered,
+    /// What was not flushed.
+    Unflushed,
+}
+
+/// Views as last seen, and the lives that are over.
+pub struct SetWatch {
+    views: Vec<Option<View>>,
+    /// Members of each set's last view that could acknowledge.
+    holders: Vec<Vec<Member>>,
+    dead: Vec<Incarnation>,
+}
+
+impl SetWatch {
+    pub fn new(sets: u32, servers: u32) -> SetWatch {
+        let holders = vec![Vec::new(); sets as usize];
+        SetWatch { views: vec![None; sets as usize], holders, dead: vec![Incarnation(0); servers as usize] }
+    }
+
+    /// Takes over the views as they are. Call after each that is new, and just before the metadata service ends, which
+    /// nobody can ask afterwards.
+    pub fn refresh(&mut self, sim: &Sim) {
+        let Some(meta) = sim.meta() else { return };
+        let enough = sim.config().min_copies as usize;
+        for (k, v) in self.views.iter_mut().enumerate() {
+            *v = meta.view(SetId(k as u32)).cloned();
+            let Some(view) = v.as_ref().filter(|v| v.state == ViewState::Normal) else { continue };
+            let members = || view.members.iter().filter(|m| m.role == Role::Member);
+            if members().count() >= enough {
+                self.holders[k] = members().copied().collect();
+            }
+        }
+    }
+
+    /// Call just before the servers `down` crash together: the sets that lose their last full copy by it.
+    pub fn crashing(&mut self, sim: &Sim, down: &[u32]) -> Vec<(SetId, Loss)> {
+        self.refresh(sim);
+        for &i in down {
+            let Some(server) = sim.server(i) else { continue };
+            let n = sim.engine().layout().server(i);
+            let known = server.status(sim.engine().local_time(n)).incarnation;
+            let dead = &mut self.dead[i as usize];
+            let views = self.views.iter().flatten().flat_map(|v| &v.members);
+            let listed = views.filter(|m| m.server == n).map(|m| m.incarnation).max();
+            *dead = (*dead).max(known.unwrap_or(*dead)).max(listed.unwrap_or(*dead));
+        }
+        let mut lost = Vec::new();
+        for (k, view) in self.views.iter().enumerate() {
+            let Some(view) = view else { continue };
+            let concerned = view.members.iter().chain(&self.holders[k]).any(|m| down.contains(&number(m)));
+            if concerned && !self.full_copy_lives(sim, view, down) {
+                let held = self.holders[k].iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
+                lost.push((SetId(k as u32), if held { Loss::Unanswered } else { Loss::Unflushed }));
+            }
+        }
+        lost
+    }
+
+    /// Every set of server `i` has a full copy elsewhere, as the metadata service says now.
+    pub fn has_copies_beside(&mut self, sim: &Sim, i: u32) -> bool {
+        self.refresh(sim);
+        let Some(meta) = sim.meta() else { return false };
+        let node = sim.engine().layout().server(i);
+        let on = |v: &View| meta.places().any(|(set, p)| set == v.set && p.node == node);
+        let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || self.full_copy_lives(sim, v, &[i]));
+        self.views.iter().all(safe)
+    }
+
+    /// Every configured member of every set is one in its present life: a view stays as it was for a while after a
+    /// member that restarted has lost what was not durable.
+    pub fn all_full(&mut self, sim: &Sim) -> bool {
+        self.refresh(sim);
+        self.views.iter().all(|v| v.as_ref().is_some_and(|v| self.full(sim, v)))
+    }
+
+    /// Sets that are not whole: their views, and what their servers say of themselves.
+    pub fn describe(&mut self, sim: &Sim) -> String {
+        let mut out = String::new();
+        for v in self.views.iter().flatten().filter(|v| !self.full(sim, v)) {
+            out += &format!("\n    {v:?}");
+            let places = sim.meta().into_iter().flat_map(|m| m.places()).filter(|(set, _)| *set == v.set);
+            for (vssd, node) in places.map(|(_, p)| (p.vssd, p.node)) {
+                let i = Layout::server_number(node);
+                let Some(s) = sim.server(i) else { continue };
+                let status = s.status(sim.engine().local_time(node));
+                out += &format!("\n      server {i}, device failed: {}: ", status.failed);
+                out += &format!("{:?}", status.vssds.iter().find(|x| x.vssd == vssd));
+            }
+        }
+        out
+    }
+
+    fn full(&self, sim: &Sim, view: &View) -> bool {
+        let here = view.members.iter().filter(|m| self.serves(sim, m)).count();
+        view.state == ViewState::Normal && here == sim.config().replicas as usize
+    }
+
+    fn full_copy_lives(&self, sim: &Sim, view: &View, down: &[u32]) -> bool {
+        let elsewhere = |m: &Member| !down.contains(&number(m)) && self.serves(sim, m);
+        view.state == ViewState::Normal && view.members.iter().any(elsewhere)
+    }
+
+    /// A member, and the life that the view names is not over.
+    pub fn serves(&self, sim: &Sim, m: &Member) -> bool {
+        m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[number(m) as usize]
+    }
+}
+
+fn number(m: &Member) -> u32 {
+    Layout::server_number(m.server)
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Span;
+
+    use super::*;
+    use crate::fault::Plan;
+    use rackweave_rack::sim::SimConfig;
+
+    #[test]
+    fn a_set_with_a_restarted_member_is_full_only_when_its_new_life_is_a_member() {
+        let rack = Plan::draw(1969).rack();
+        let mut sim = Sim::new(&rack, SimConfig::new(1)).expect("sound");
+        let mut watch = SetWatch::new(rack.sets(), rack.servers);
+        let until_full = |sim: &mut Sim, watch: &mut SetWatch| {
+            for _ in 0..1000 {
+                sim.run_until(sim.now() + Span::from_millis(10));
+                if watch.all_full(sim) {
+                    return;
+                }
+            }
+            panic!("not full: {}", watch.describe(sim));
+        };
+        until_full(&mut sim, &mut watch);
+        let node = sim.engine().layout().server(0);
+        let life = |watch: &SetWatch| {
+            let lives = watch.views.iter().flatten().flat_map(|v| &v.members).filter(|m| m.server == node);
+            lives.map(|m| m.incarnation).min().expect("it is in some view")
+        };
+        let first = life(&watch);
+        assert!(watch.crashing(&sim, &[0]).is_empty());
+        sim.crash(node);
+        sim.restart(node).expect("it starts");
+        assert!(!watch.all_full(&sim), "the views still name the life that is over");
+        assert_eq!(life(&watch), first);
+        assert!(watch.describe(&sim).contains("server 0"));
+        until_full(&mut sim, &mut watch);
+        assert!(life(&watch) > first);
+    }
+}

@@ -1,0 +1,114 @@
+//! A rack in virtual time and someone who asks it: what directed tests of whole racks share.
+
+use rackweave_config::RackConfig;
+use rackweave_config::Size;
+use rackweave_core::msg::Role;
+use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
+use rackweave_rack::sim::{CutOdds, Sim, SimConfig};
+
+pub type Answer = Result<ReplyData, RequestError>;
+
+pub struct Rig {
+    pub sim: Sim,
+    next: u64,
+    answers: Vec<(RequestId, Answer)>,
+}
+
+/// What has a field `rig` can do what a rig can.
+macro_rules! has_rig {
+    ($rack:ty) => {
+        impl std::ops::Deref for $rack {
+            type Target = $crate::rig::Rig;
+            fn deref(&self) -> &$crate::rig::Rig {
+                &self.rig
+            }
+        }
+        impl std::ops::DerefMut for $rack {
+            fn deref_mut(&mut self) -> &mut $crate::rig::Rig {
+                &mut self.rig
+            }
+        }
+    };
+}
+pub(crate) use has_rig;
+
+/// Servers with small drives of profile `femu`.
+pub fn small(servers: u32, mib: u64) -> RackConfig {
+    let mut cfg = RackConfig { servers, ..RackConfig::default() };
+    cfg.ssd.profile = "femu".into();
+    cfg.ssd.size = Size::mib(mib);
+    cfg
+}
+
+impl Rig {
+    pub fn new(cfg: &RackConfig, sim: SimConfig) -> Rig {
+        cfg.validate().expect("good configuration");
+        Rig { sim: Sim::new(cfg, sim).expect("sound"), next: 0, answers: Vec::new() }
+    }
+    pub fn run(&mut self, span: Span) {
+        self.sim.run_until(self.sim.now() + span);
+        self.answers.extend(self.sim.take_replies().into_iter().map(|(_, _, r)| (r.id, r.result)));
+    }
+    pub fn submit(&mut self, op: RequestOp) -> RequestId {
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.sim.submit(self.sim.now(), 0, Request { id, op });
+        id
+    }
+    pub fn answer(&self, id: RequestId) -> Option<&Answer> {
+        self.answers.iter().find(|a| a.0 == id).map(|a| &a.1)
+    }
+    /// For a minute at the most.
+    pub fn wait(&mut self, id: RequestId) -> Answer {
+        for _ in 0..60_000 {
+            self.run(Span::from_millis(1));
+            if let Some(at) = self.answers.iter().position(|a| a.0 == id) {
+                return self.answers.swap_remove(at).1;
+            }
+        }
+        panic!("request {id:?} was not answered");
+    }
+    pub fn ask(&mut self, op: RequestOp) -> Answer {
+        let id = self.submit(op);
+        self.wait(id)
+    }
+    pub fn admin(&mut self, op: AdminOp) -> Answer {
+        self.ask(RequestOp::Admin(op))
+    }
+    /// A new volume, attached.
+    pub fn volume(&mut self, name: &str, size: u64) -> VolumeInfo {
+        self.admin(AdminOp::VolumeCreate { name: name.into(), size }).expect("created");
+        match self.ask(RequestOp::Attach { name: name.into() }) {
+            Ok(ReplyData::Attached(v)) => v,
+            other => panic!("{other:?}"),
+        }
+    }
+    pub fn node(&self, server: u32) -> NodeId {
+        self.sim.engine().layout().server(server)
+    }
+    /// What was not synced is lost.
+    pub fn power_cut(&mut self, server: u32) {
+        self.sim.power_cut(server, CutOdds { drop: 1.0, tear: 0.0 });
+    }
+    pub fn start(&mut self, server: u32) {
+        let n = self.node(server);
+        self.sim.restart(n).expect("starts");
+    }
+    /// Members of the set: vSSD and number of the server, shadows left out.
+    pub fn members(&self, set: u32) -> Vec<(VssdId, u32)> {
+        let Some(view) = self.sim.meta().and_then(|m| m.view(SetId(set))) else { return Vec::new() };
+        let members = view.members.iter().filter(|m| m.role == Role::Member);
+        members.map(|m| (m.vssd, Layout::server_number(m.server))).collect()
+    }
+    /// For a minute at the most.
+    pub fn until(&mut self, what: &str, done: impl Fn(&Rig) -> bool) {
+        for _ in 0..6_000 {
+            if done(self) {
+                return;
+            }
+            self.run(Span::from_millis(10));
+        }
+        panic!("never: {what}");
+    }
+}
