@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use rackweave_config::Size;
 use rackweave_core::VssdId;
 use rackweave_device::drive;
+use rackweave_flash::isolation::{Isolation, ThroughputLevels};
 use rackweave_flash::manager::FlashManager;
-use rackweave_flash::manager::alloc::{Isolation, ThroughputLevels};
 use rackweave_flash::manager::api::VirtualSsds;
 
 use crate::args::{DriveFile, IsolationLevel, Json, LevelLists, VssdCmd};

@@ -16,6 +16,7 @@ pub mod rng;
 pub mod rtt;
 pub mod summed;
 pub mod time;
+pub mod wear;
 
 pub use backoff::Backoff;
 pub use id::{

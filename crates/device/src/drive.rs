@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rackweave_core::SsdId;
 use rackweave_flash::flaws::Flaws;
-use rackweave_flash::manager::alloc::{LevelsError, ThroughputLevels};
+use rackweave_flash::isolation::{LevelsError, ThroughputLevels};
 use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
 use rackweave_flash::manager::{ConfigError, FlashManager, ManagerConfig};
 use rackweave_flash::wear::WearPolicy;

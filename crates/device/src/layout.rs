@@ -2,7 +2,7 @@
 
 use rackweave_core::device::{BlockOob, PageAddr, SlotKind, SlotRecord};
 use rackweave_core::{BlockAddr, DriveId, Payload, RackId, Timestamp, VolumeId};
-use rackweave_flash::manager::alloc::{LEVELS_MAX, ThroughputLevels};
+use rackweave_flash::isolation::{LEVELS_MAX, ThroughputLevels};
 
 /// Version of the device file's format.
 pub const VERSION: u32 = 3;

@@ -36,7 +36,7 @@ use rackweave_core::device::{
 use rackweave_core::{BLOCK, DriveId, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
 use rackweave_flash::backend::block_of;
 use rackweave_flash::flaws::Flaws;
-use rackweave_flash::manager::alloc::ThroughputLevels;
+use rackweave_flash::isolation::ThroughputLevels;
 use rackweave_flash::table::{self, Copy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io as sys;

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rackweave_core::VssdId;
 use rackweave_device::{FileSsd, OsFile, drive};
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{AllocError, Block, VirtualSsds};
 use rackweave_flash::manager::driver::Drive;
 

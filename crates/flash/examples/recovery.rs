@@ -3,7 +3,7 @@
 
 use rackweave_core::SsdId;
 use rackweave_core::device::{Backend, BlockOob, Completion, DeviceData, DeviceError, DeviceOp};
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::VirtualSsds;
 use rackweave_flash::manager::driver::Drive;
 use rackweave_flash::manager::{FlashManager, ManagerConfig, ManagerOut};

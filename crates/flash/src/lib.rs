@@ -10,6 +10,7 @@
 //! - [`wear`]: when channels and dies trade places, and which.
 //! - [`table`]: the drive's durable table: which vSSD owns what.
 //! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
+//! - [`isolation`]: kinds of virtual SSDs and their throughput levels.
 //! - [`manager`]: FlashBlox's flash manager: vSSDs of all four kinds for programs that lay out their own log.
 //! - [`blockmap`]: a volume of 4 KiB blocks on the flash manager's calls.
 //! - [`backend`]: contents in memory, or nowhere; [`flaws`]: programs and erases that fail.
@@ -28,6 +29,7 @@ pub mod flaws;
 pub mod gc_policy;
 pub mod geometry;
 mod hold;
+pub mod isolation;
 pub mod manager;
 pub mod oob;
 pub mod profile;

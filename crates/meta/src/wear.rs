@@ -11,9 +11,8 @@
 
 use std::collections::BTreeMap;
 
+use rackweave_core::wear::{AnalysisError, Imbalance, imbalance};
 use rackweave_core::{NodeId, Span, SsdId, Time, VssdId};
-use rackweave_flash::wear::analysis::{AnalysisError, Imbalance};
-use rackweave_flash::wear::imbalance;
 
 /// A day, in which the periods are told.
 pub const DAY: Span = Span::from_secs(86_400);

@@ -25,6 +25,5 @@ pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, Redirect, SwitchConfig};
 pub use control::{Announcement, Applied, Change, DataPlane, Position, RingChange, RowResult, Update, UpdateError};
 pub use node::Switch;
 pub use pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
-pub use queues::{HEADER_BYTES, packet_bytes};
 pub use rings::{Prefix, Reach, Ring, RingError, Rings};
 pub use tables::{CheckError, DestinationRow, Dump, PeerState, ReplicaRow, Told};

@@ -132,9 +132,11 @@ fn every_file_is_made_with_a_mode() {
         "Database::create(",
         "fs::copy(",
     ];
-    let mut left: Vec<PathBuf> = ["cli", "device", "eval", "flash-c", "gateway", "kv", "rack", "vlfs"]
-        .map(|c| root.join(c).join("src"))
-        .to_vec();
+    // No part of the product; and one that writes to /proc, and for Open vSwitch's programs.
+    let others = ["bench", "fuzz", "mutants", "dataplane"];
+    let crates = fs::read_dir(&root).expect("readable").map(|e| e.expect("readable").path());
+    let product = |c: &PathBuf| !others.iter().any(|t| c.ends_with(t));
+    let mut left: Vec<PathBuf> = crates.filter(product).map(|c| c.join("src")).filter(|c| c.is_dir()).collect();
     let mut seen = 0;
     while let Some(p) = left.pop() {
         if p.is_dir() {

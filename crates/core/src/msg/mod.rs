@@ -6,10 +6,12 @@
 pub mod control;
 pub mod io;
 pub mod peer;
+mod size;
 
 pub use control::{ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState};
 pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
 pub use peer::Peer;
+pub use size::HEADER_BYTES;
 
 use crate::id::{Epoch, Incarnation, NodeId, SetId, VssdId};
 

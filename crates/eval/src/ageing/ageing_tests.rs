@@ -1,4 +1,5 @@
-use rackweave_flash::wear::{Imbalance, WearPolicy};
+use rackweave_core::wear::Imbalance;
+use rackweave_flash::wear::WearPolicy;
 
 use super::*;
 

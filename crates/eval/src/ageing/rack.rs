@@ -5,8 +5,8 @@
 //! What is left out: a swap takes no time. Within an SSD wear is even (§4.6). A swap erases every block of both SSDs once,
 //! and wears them.
 
+use rackweave_core::wear::imbalance;
 use rackweave_core::{NodeId, Rng, Span, SsdId, Time, VssdId};
-use rackweave_flash::wear::imbalance;
 use rackweave_meta::wear::{Balancer, DAY, WearConfig};
 
 use super::YEAR_S;

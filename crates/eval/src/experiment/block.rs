@@ -2,8 +2,8 @@
 
 use rackweave_core::{BLOCK, Span, SsdId, VssdId};
 use rackweave_flash::backend::Memory;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::ManagerConfig;
-use rackweave_flash::manager::alloc::Isolation;
 use rackweave_flash::wear::Swap;
 use rackweave_flash::{Geometry, Profile};
 use serde::Deserialize;

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use rackweave_core::{Span, SsdId};
 use rackweave_flash::backend::Memory;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::ManagerConfig;
-use rackweave_flash::manager::alloc::Isolation;
 use rackweave_flash::wear::Swap;
 use rackweave_flash::{Geometry, Profile};
 use rackweave_kv::store::Durability;

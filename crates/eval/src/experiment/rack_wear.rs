@@ -1,7 +1,7 @@
 //! RackBlox §4.6: how evenly the SSDs of a rack wear, with the model of [`crate::ageing::age_rack`].
 
+use rackweave_core::wear::Imbalance;
 use rackweave_core::{Rng, Span, Time};
-use rackweave_flash::wear::analysis::Imbalance;
 use rackweave_meta::wear::{Rule, WearConfig};
 use serde_json::{Value, json};
 

@@ -1,10 +1,10 @@
 //! Network scheduling in the switch (RB8): ports so slow that requests queue there, and traffic of higher priority.
 
 use rackweave_config::{EgressSection, FlowSection, RackConfig, SchedulingKind};
+use rackweave_core::msg::HEADER_BYTES;
 use rackweave_core::msg::{Body, Class, Header, IoReply, Op, Packet};
 use rackweave_core::{BLOCK, Epoch, Incarnation, Layout, Payload, SetId, Span, Time, VssdId};
 use rackweave_rack::sim::Sim;
-use rackweave_switch::HEADER_BYTES;
 
 use super::load::Load;
 

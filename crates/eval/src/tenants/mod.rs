@@ -19,7 +19,7 @@ use std::collections::BinaryHeap;
 
 use rackweave_core::device::{Backend, Completion, DeviceCommand};
 use rackweave_core::{Span, Time, VssdId};
-use rackweave_flash::manager::alloc::{Isolation, ThroughputLevels};
+use rackweave_flash::isolation::{Isolation, ThroughputLevels};
 use rackweave_flash::manager::api::{AllocError, BlockError};
 use rackweave_flash::manager::{BootError, ConfigError, Done, FlashManager, ManagerConfig, ManagerOut};
 use slab::Slab;

@@ -3,8 +3,8 @@
 use rackweave_core::{Payload, SsdId, VssdId};
 use rackweave_eval::ageing::{Aged, Device, Load, age, ideal_life_s};
 use rackweave_flash::backend::Memory;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::ManagerConfig;
-use rackweave_flash::manager::alloc::Isolation;
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
 use rackweave_flash::manager::driver::Drive;
 use rackweave_flash::wear::WearPolicy;

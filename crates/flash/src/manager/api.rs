@@ -3,7 +3,8 @@
 use rackweave_core::VssdId;
 use rackweave_core::device::DeviceError;
 
-use super::alloc::{AllocVssdError, Isolation};
+use super::alloc::AllocVssdError;
+use crate::isolation::Isolation;
 
 /// A block of a vSSD (`block_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,6 @@
 use rackweave_core::device::{PageImage, Slot, SlotRecord};
 use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Time, VssdId};
 
-use super::alloc::Isolation;
 use super::api::{AllocError, Block, BlockError};
 use super::io::{At, Kind, Op, Request, Who, Work};
 use super::record::{VSSDS_MAX, VssdRecord};
@@ -11,6 +10,7 @@ use super::round::After;
 use super::space::{Logical, NONE, PhysState};
 use super::vssd::{Life, State, Superblock, Vssd, slot_record};
 use super::{Done, FlashManager, ManagerOut};
+use crate::isolation::Isolation;
 
 impl FlashManager {
     /// `AllocVirtualSSD`; answered by [`Done::VssdAllocated`] when that is durable.

@@ -4,9 +4,9 @@
 use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceError};
 use rackweave_core::{BLOCK, Payload, Time, VssdId};
 
-use super::alloc::Isolation;
 use super::api::{AllocError, Block, BlockError, BlockInfo, VirtualSsds};
 use super::{BootError, ConfigError, Done, FlashManager, ManagerConfig, ManagerOut};
+use crate::isolation::Isolation;
 
 /// A drive with what is behind it.
 #[derive(Debug)]

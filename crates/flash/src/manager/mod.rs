@@ -44,11 +44,13 @@ use rackweave_core::{Payload, Span, SsdId, Time, VssdId};
 use slab::Slab;
 
 use crate::geometry::Geometry;
+use crate::isolation::{Isolation, ThroughputLevels};
 use crate::profile::{Profile, ProfileError};
 use crate::timing::{Clock, Suspends, Timing};
-use crate::wear::{AnalysisError, Imbalance, Leveler, Trigger, WearPolicy};
-use alloc::{Allocator, Cut, Free, Isolation, ThroughputLevels, Units};
+use crate::wear::{Leveler, Trigger, WearPolicy};
+use alloc::{Allocator, Cut, Free, Units};
 pub use check::ManagerViolation;
+use rackweave_core::wear::{AnalysisError, Imbalance};
 
 use api::{AllocError, Block, BlockError, BlockInfo};
 use io::{Op, Request};

@@ -3,7 +3,8 @@
 
 use rackweave_core::VssdId;
 
-use super::alloc::{Cut, Isolation, Units};
+use super::alloc::{Cut, Units};
+use crate::isolation::Isolation;
 
 const MAGIC: &[u8; 8] = b"RWFLBX\r\n";
 /// Version of the format.

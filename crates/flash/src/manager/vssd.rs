@@ -5,13 +5,14 @@ use std::collections::{BTreeSet, VecDeque};
 use rackweave_core::device::{SlotKind, SlotRecord};
 use rackweave_core::{BlockAddr, Timestamp, VolumeId, VssdId};
 
-use super::alloc::{Cut, Isolation, Units};
+use super::alloc::{Cut, Units};
 use super::api::{Block, BlockError};
 use super::queue::Flow;
 use super::record::VssdRecord;
 use super::space::{Logical, NONE};
 use super::{FlashManager, VssdStats};
 use crate::geometry::Geometry;
+use crate::isolation::Isolation;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {

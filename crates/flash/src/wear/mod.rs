@@ -7,14 +7,13 @@
 //! - [`WearPolicy`]: the paper's, without swaps, or ours. They differ in what trades places ([`Pairing`]) and when
 //!   ([`Trigger`]).
 //! - [`Leveler`]: the counters, and the policy asked about them.
-//! - [`analysis`]: how often must be swapped to hold an imbalance.
+//!
+//! How often must be swapped to hold an imbalance: [`rackweave_core::wear`].
 
-pub mod analysis;
 mod pairing;
 
+use rackweave_core::wear::imbalance;
 use rackweave_core::{Span, Time};
-
-pub use analysis::{AnalysisError, Imbalance};
 
 /// What starts a swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,17 +242,6 @@ impl Leveler {
     pub fn die_imbalance(&self) -> f64 {
         imbalance(self.dies.iter().map(|d| d.total as f64))
     }
-}
-
-/// The most worn ÷ the mean (FlashBlox's ξ, RackBlox's λ); 1 where nothing is worn.
-pub fn imbalance(wear: impl Iterator<Item = f64>) -> f64 {
-    let (mut n, mut sum, mut most) = (0u64, 0.0, 0.0f64);
-    for w in wear {
-        n += 1;
-        sum += w;
-        most = most.max(w);
-    }
-    if sum > 0.0 { most * n as f64 / sum } else { 1.0 }
 }
 
 #[cfg(test)]

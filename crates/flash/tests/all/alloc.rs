@@ -2,7 +2,8 @@
 
 use rackweave_core::{Rng, VssdId};
 use rackweave_flash::Profile;
-use rackweave_flash::manager::alloc::{AllocVssdError, Allocator, Cut, Free, Isolation, ThroughputLevels, Units};
+use rackweave_flash::isolation::{Isolation, ThroughputLevels};
+use rackweave_flash::manager::alloc::{AllocVssdError, Allocator, Cut, Free, Units};
 
 const GIB: u64 = 1 << 30;
 

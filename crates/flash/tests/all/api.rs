@@ -3,7 +3,8 @@
 use rackweave_core::device::{BlockOob, DeviceError};
 use rackweave_core::{Span, SsdId, VssdId};
 use rackweave_flash::backend::Memory;
-use rackweave_flash::manager::alloc::{AllocVssdError, Isolation, ThroughputLevels};
+use rackweave_flash::isolation::{Isolation, ThroughputLevels};
+use rackweave_flash::manager::alloc::AllocVssdError;
 use rackweave_flash::manager::api::{AllocError, Block, BlockError, VirtualSsds};
 use rackweave_flash::manager::driver::{Drive, OpenError};
 use rackweave_flash::manager::{BootError, ConfigError, Done, FlashManager, ManagerConfig, record};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rackweave_core::{BLOCK, Payload, Rng, SsdId, VssdId};
 use rackweave_flash::blockmap::summary::{self, Entry, MAGIC, NONE, Summary, Unreadable};
 use rackweave_flash::blockmap::{BlockMap, BlockMapConfig, Io, MapDone, MapError, SPARE_BLOCKS};
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::{Done, FlashManager, ManagerConfig};
 use rackweave_flash::{Geometry, Profile, Timing, VictimPolicy};
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::{Payload, Rng, SECTOR, SsdId, VssdId};
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{Block, BlockError};
 use rackweave_flash::manager::{Done, DriveStats, ManagerConfig};
 use rackweave_flash::wear::Swap;

@@ -182,7 +182,8 @@ fn a_table_of_64_vssds_of_scattered_soft_planes_fits() {
 #[test]
 fn the_drives_record_is_as_documented() {
     use rackweave_flash::Geometry;
-    use rackweave_flash::manager::alloc::{Cut, Isolation, Units};
+    use rackweave_flash::isolation::Isolation;
+    use rackweave_flash::manager::alloc::{Cut, Units};
     use rackweave_flash::manager::record::{self, DriveRecord, VssdRecord};
     let geometry = Geometry {
         channels: 1,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp, PageAddr};
 use rackweave_core::{Payload, Span, SsdId, Time, VssdId};
 use rackweave_flash::backend::{Discard, Memory};
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
 use rackweave_flash::manager::driver::Drive;
 use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};

@@ -1,7 +1,7 @@
 //! Programs and erases that fail on a die that has no free erase block: they wait for one that is on its way.
 
 use rackweave_core::{Payload, Rng, SsdId, VssdId};
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{Block, BlockError};
 use rackweave_flash::manager::{Done, ManagerConfig};
 use rackweave_flash::wear::Swap;

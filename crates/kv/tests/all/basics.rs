@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rackweave_core::device::PageAddr;
 use rackweave_core::{Payload, VssdId};
 use rackweave_flash::backend::Memory;
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{BlockError, VirtualSsds};
 use rackweave_flash::manager::driver::Drive;
 use rackweave_kv::driver::KvDrive;

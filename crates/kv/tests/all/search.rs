@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use rackweave_core::{Rng, SsdId, VssdId};
 use rackweave_flash::gc_policy::VictimPolicy;
-use rackweave_flash::manager::alloc::Isolation;
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::{Done, ManagerConfig};
 use rackweave_flash::{Geometry, Profile, Timing};
 use rackweave_kv::store::{Answer, Broken, Durability, Flash, PutError, Store, StoreConfig, StoreStats};

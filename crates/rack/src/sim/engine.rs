@@ -8,7 +8,6 @@ use rackweave_core::msg::{Body, Packet};
 use rackweave_core::node::{StoreWrite, Trace};
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
-use rackweave_switch::packet_bytes;
 
 use crate::capture::Capture;
 use crate::sim::clock::NodeClock;
@@ -278,7 +277,7 @@ impl<N: Node> Engine<N> {
     /// A packet from outside the rack's nodes reaches the switch at `at`.
     pub fn inject(&mut self, at: Time, packet: Packet) {
         let node = self.crosses(&packet);
-        let to = For::Receiver { node, bytes: packet_bytes(&packet), received: false };
+        let to = For::Receiver { node, bytes: packet.bytes(), received: false };
         self.queue.push(at.max(self.now), Pending { event: Event::Packet(packet), to, followed: false });
     }
     pub fn next_time(&self) -> Option<Time> {
@@ -480,7 +479,7 @@ impl<N: Node> Engine<N> {
     }
 
     fn send(&mut self, n: NodeId, mut packet: Packet, followed: bool) {
-        let bytes = packet_bytes(&packet);
+        let bytes = packet.bytes();
         if let Some(capture) = &mut self.capture {
             capture.packet(self.now, &packet);
         }

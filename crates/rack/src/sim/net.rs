@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
+use rackweave_core::msg::HEADER_BYTES;
 use rackweave_core::{Layout, NodeId, NodeKind, Rng, Span, Time};
-use rackweave_switch::HEADER_BYTES;
 
 const EXCERPT: &str = include_str!("../../data/net_fast_10k.txt");
 

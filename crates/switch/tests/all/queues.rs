@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::{Class, GcField, Packet};
+use rackweave_core::msg::{Class, GcField, HEADER_BYTES, Packet};
 use rackweave_core::{Effects, Event, Layout, Node, Span, Time};
 use rackweave_sched::egress::{EgressConfig, FlowConfig, NetSched};
-use rackweave_switch::{HEADER_BYTES, Switch, SwitchConfig};
+use rackweave_switch::{Switch, SwitchConfig};
 
 use crate::support::{create, gc, read};
 

@@ -1,4 +1,4 @@
-//! FlashBlox §3.1.4: how often channels must trade places so that wear stays even.
+//! What wear leveling aims at, of channels, dies or drives (FlashBlox §3.1.4): how often channels must trade places so that wear stays even.
 //!
 //! σ_i is the wear of channel i, ξ = σ_max ÷ σ_avg the imbalance, and ξ ≤ 1 + δ is wanted from α of the lifetime L on.
 //! In the worst case one channel takes all writes. Swapped from channel to channel, after K rounds through all N
@@ -8,7 +8,7 @@
 //! The paper's Table 2 (26, 12, 6 and 3 days for 8, 16, 32 and 64 channels, five years, δ = 0.1) follows with α = 1; its
 //! text says 0.9, with which the periods are a tenth shorter.
 
-use rackweave_core::Span;
+use crate::time::Span;
 
 /// An imbalance to be held.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,3 +105,18 @@ impl Imbalance {
         })
     }
 }
+
+/// The most worn ÷ the mean (FlashBlox's ξ, RackBlox's λ); 1 where nothing is worn.
+pub fn imbalance(wear: impl Iterator<Item = f64>) -> f64 {
+    let (mut n, mut sum, mut most) = (0u64, 0.0, 0.0f64);
+    for w in wear {
+        n += 1;
+        sum += w;
+        most = most.max(w);
+    }
+    if sum > 0.0 { most * n as f64 / sum } else { 1.0 }
+}
+
+#[cfg(test)]
+#[path = "wear_tests.rs"]
+mod tests;
