@@ -10,8 +10,8 @@ use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
 use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
 use rackweave_rack::capture::Capture;
-use rackweave_rack::sim::Network;
 use rackweave_search::fault::{SimOptions, run_plan, shrink};
+use rackweave_sim::Network;
 
 use crate::Failure;
 use crate::args::{BlockingUnit, Eval, Replay, Sim};

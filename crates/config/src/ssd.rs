@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use rackweave_core::flaws::Flaws;
 use rackweave_core::rng::mix64;
 use rackweave_core::{BLOCK, SsdId};
-use rackweave_flash::flaws::Flaws;
 use serde::{Deserialize, Serialize};
 
 use super::{Problem, SSD_BYTES_MAX, SSD_BYTES_MIN, Size, need};

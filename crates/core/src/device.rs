@@ -145,6 +145,23 @@ pub enum DeviceOp {
     },
 }
 
+impl DeviceOp {
+    /// The erase block that the command reads or changes; none of the others do.
+    pub fn block(&self) -> Option<u32> {
+        match self {
+            DeviceOp::ReadSlot { page, .. }
+            | DeviceOp::ReadSlots { page, .. }
+            | DeviceOp::ReadPage { page }
+            | DeviceOp::Program { page, .. } => Some(page.block),
+            DeviceOp::Erase { block, .. }
+            | DeviceOp::MarkBad { block }
+            | DeviceOp::ReadSpares { block }
+            | DeviceOp::ReadOob { block } => Some(*block),
+            DeviceOp::Sync | DeviceOp::WriteMeta { .. } | DeviceOp::ReadMeta { .. } => None,
+        }
+    }
+}
+
 /// A command to one device. `tag` comes back with the completion.
 #[derive(Clone, Debug)]
 pub struct DeviceCommand {

@@ -5,6 +5,7 @@
 
 pub mod backoff;
 pub mod device;
+pub mod flaws;
 pub mod id;
 pub mod map;
 pub mod msg;

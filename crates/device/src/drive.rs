@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rackweave_core::SsdId;
-use rackweave_flash::flaws::Flaws;
+use rackweave_core::flaws::Flaws;
 use rackweave_flash::isolation::{LevelsError, ThroughputLevels};
 use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
 use rackweave_flash::manager::{ConfigError, FlashManager, ManagerConfig};
@@ -90,7 +90,7 @@ pub fn open_with(
     if let Some(wanted) = levels.filter(|l| **l != cfg.levels) {
         return Err(DriveError::OtherLevels { path: name(), found: cfg.levels.into(), wanted: wanted.clone().into() });
     }
-    device.fail_by(Flaws::none().of_age(&cfg.profile));
+    device.fail_by(Flaws::none().of_age(cfg.profile.endurance));
     Ok(Drive::open(cfg, device)?)
 }
 

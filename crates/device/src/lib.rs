@@ -33,9 +33,8 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind, SlotRecord,
 };
+use rackweave_core::flaws::Flaws;
 use rackweave_core::{BLOCK, DriveId, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
-use rackweave_flash::backend::block_of;
-use rackweave_flash::flaws::Flaws;
 use rackweave_flash::isolation::ThroughputLevels;
 use rackweave_flash::table::{self, Copy};
 use std::collections::{BTreeMap, BTreeSet};
@@ -894,7 +893,7 @@ impl<F: FileIo> FileSsd<F> {
 impl<F: FileIo> Backend for FileSsd<F> {
     fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
         let outside = |page| Err(DeviceError::Unwritten { page });
-        if let Some(block) = block_of(op).filter(|b| self.is_bad(*b)) {
+        if let Some(block) = op.block().filter(|b| self.is_bad(*b)) {
             return Err(DeviceError::BadBlock { block });
         }
         self.flaws.map_or(Ok(()), |f| f.check(op))?;

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use rackweave_config::{BlockingConfig, SchedConfigKind, SchedSection, SchedulingKind, Size};
 use rackweave_core::Span;
 use rackweave_eval::rack::{Cell, Load, Ports, Scheme, run_all, void};
-use rackweave_rack::sim::Network;
+use rackweave_sim::Network;
 
 /// As in the program.
 #[global_allocator]

@@ -192,7 +192,7 @@ impl Memory {
 
 impl Backend for Memory {
     fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
-        if let Some(block) = block_of(op).filter(|b| self.is_bad(*b)) {
+        if let Some(block) = op.block().filter(|b| self.is_bad(*b)) {
             if matches!(op, DeviceOp::Program { .. } | DeviceOp::Erase { .. }) {
                 self.violations.push(NandViolation::Bad { block });
             }
@@ -228,21 +228,6 @@ impl Backend for Memory {
                 Ok(DeviceData::Meta(Bytes::copy_from_slice(&self.meta[from..to])))
             }
         }
-    }
-}
-
-/// The erase block that a command is to, if it is to one.
-pub fn block_of(op: &DeviceOp) -> Option<u32> {
-    match op {
-        DeviceOp::ReadSlot { page, .. }
-        | DeviceOp::ReadSlots { page, .. }
-        | DeviceOp::ReadPage { page }
-        | DeviceOp::Program { page, .. } => Some(page.block),
-        DeviceOp::Erase { block, .. }
-        | DeviceOp::MarkBad { block }
-        | DeviceOp::ReadSpares { block }
-        | DeviceOp::ReadOob { block } => Some(*block),
-        DeviceOp::Sync | DeviceOp::WriteMeta { .. } | DeviceOp::ReadMeta { .. } => None,
     }
 }
 

@@ -25,7 +25,6 @@ extern crate rackweave_core;
 
 pub mod backend;
 pub mod blockmap;
-pub mod flaws;
 pub mod gc_policy;
 pub mod geometry;
 mod hold;

@@ -76,7 +76,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;
     if hosts.text(name).is_none() {
         let (servers, gateways) = (hosts.servers.len(), hosts.gateways.len());
-        return Err(DistributedError::UnknownNode { name, servers, gateways }.into());
+        return Err(DistributedError::UnknownNode { name, servers, gateways });
     }
     let addresses = addresses(hosts)?;
     let keys = keys(&cfg)?;

@@ -178,11 +178,11 @@ fn namespaces(
 ) -> Result<Namespaces, DistributedError> {
     for (option, address) in [("nbd", Some(&options.nbd)), ("http", options.http.as_ref())] {
         if let Some(tcp @ Address::Tcp(_)) = address {
-            return Err(DistributedError::NoWayIn { option, address: tcp.to_string() }.into());
+            return Err(DistributedError::NoWayIn { option, address: tcp.to_string() });
         }
     }
     if cfg.hosts.is_some() || cfg.switch.data_plane != DataPlaneKind::default() || !cfg.switch.ports.is_empty() {
-        return Err(DistributedError::NotOurs.into());
+        return Err(DistributedError::NotOurs);
     }
     let key = make_key(dir)?;
     let namespaces = Namespaces::new(cfg.servers, data_plane)?;
@@ -272,7 +272,7 @@ fn check(
             match bind_both(address) {
                 Ok(_) => break,
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse && clock.read().since(start) < LEFT_OVER_WAIT => pause(),
-                Err(error) => return Err(DistributedError::Bind { name, address, error }.into()),
+                Err(error) => return Err(DistributedError::Bind { name, address, error }),
             }
         }
     }
@@ -508,7 +508,7 @@ impl Processes {
             let incarnation = self.nodes[i].watch.as_ref().map_or(0, |w| w.incarnation);
             let Some((name, status, last)) = self.ended(now, i)? else { continue };
             if starting {
-                return Err(DistributedError::Child { name, status: status.to_string(), last }.into());
+                return Err(DistributedError::Child { name, status: status.to_string(), last });
             }
             if let NodeName::Server(server) = name {
                 end_lease(&self.data, server, incarnation);

@@ -7,7 +7,8 @@ use rackweave_config::RackConfig;
 use rackweave_config::Size;
 use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp};
 use rackweave_core::{Payload, Span, VolumeId};
-use rackweave_rack::sim::{Contents, CutOdds, Sim, SimConfig};
+use rackweave_rack::sim::{Contents, Sim, SimConfig};
+use rackweave_sim::CutOdds;
 
 const SERVERS: u32 = 3;
 const TIB: u64 = 1 << 40;

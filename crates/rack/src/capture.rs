@@ -1,15 +1,18 @@
 //! Captures of a rack's packets for Wireshark (`--pcap`): `wire::pcap` into a file.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver's part: it writes a file")]
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rackweave_core::Time;
 use rackweave_core::msg::Packet;
 use rackweave_device::private;
+use rackweave_sim::Recorder;
 use rackweave_wire::pcap;
 
 /// A capture ends at this size: it is begun to look at something, and must not fill a disk when it is forgotten.
@@ -94,6 +97,28 @@ impl Capture {
         match self.failed.take() {
             Some(error) => Err(CaptureError { path: self.path, error }),
             None => Ok(()),
+        }
+    }
+}
+
+/// A capture of a simulation, which its engine and who finishes it share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedCapture(Rc<RefCell<Option<Capture>>>);
+
+impl SharedCapture {
+    pub fn new(capture: Capture) -> SharedCapture {
+        SharedCapture(Rc::new(RefCell::new(Some(capture))))
+    }
+    /// As [`Capture::finish`]; what is sent afterwards is not kept.
+    pub fn finish(&self) -> Result<(), CaptureError> {
+        self.0.borrow_mut().take().map_or(Ok(()), Capture::finish)
+    }
+}
+
+impl Recorder for SharedCapture {
+    fn sent(&mut self, now: Time, packet: &Packet) {
+        if let Some(c) = &mut *self.0.borrow_mut() {
+            c.packet(now, packet);
         }
     }
 }

@@ -164,14 +164,16 @@ fn crashes(seed: u64) -> Result<u64, String> {
                 4 => {
                     let op = c.zero(0, to, b as u32, 1);
                     let block = blocks.get_mut(&b).expect("one of them");
-                    (block.values.push(0), block.ops.push(op));
+                    block.values.push(0);
+                    block.ops.push(op);
                 }
                 k => {
                     let op = c.write(0, to, b * 8, 8, k == 5);
                     let IoRequest::Write(w) = &c.clients[0].pending[&op].io else { unreachable!() };
                     let value = w.data.identity(0);
                     let block = blocks.get_mut(&b).expect("one of them");
-                    (block.values.push(value), block.ops.push(op));
+                    block.values.push(value);
+                    block.ops.push(op);
                     if k == 5 {
                         c.run_idle(Span::from_millis(rng.between(1, 200)));
                         if c.reply(0, op) == Some(&IoReply::Done) {

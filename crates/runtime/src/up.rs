@@ -24,9 +24,9 @@ use rackweave_config::hosts::NodeName;
 use rackweave_config::policy::Policy;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_config::{ConfigError, MTU_DEFAULT, Problem, RackConfig, Size, TimingConfig, Written};
+use rackweave_core::flaws::Flaws;
 use rackweave_device::convert::ConvertError;
 use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
-use rackweave_flash::flaws::Flaws;
 use rackweave_flash::table::{self, Table};
 use rackweave_flash::{Geometry, RecoveryError, VictimPolicy};
 use rackweave_server::{DriveProblem, ServerConfig};
@@ -468,7 +468,7 @@ fn open_device(
     }
     check_table(&mut ssd, &rackweave_rack::build::server_config(cfg, server, 1)?).map_err(|e| drive_error(path, e))?;
     let flaws = cfg.ssd.flaws(SsdId(server)).unwrap_or(Flaws::none());
-    ssd.fail_by(flaws.of_age(&rackweave_rack::build::profile(cfg)?));
+    ssd.fail_by(flaws.of_age(rackweave_rack::build::profile(cfg)?.endurance));
     Ok(ssd)
 }
 

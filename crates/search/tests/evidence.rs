@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp};
 use rackweave_core::{BLOCK, BlockAddr, Layout, NodeId, Payload, Rng, SetId, Span, VolumeId};
-use rackweave_rack::sim::{Contents, FaultDisk, SimConfig};
+use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_sim::FaultDisk;
 
 use crate::rig::{Rig, has_rig, small};
 

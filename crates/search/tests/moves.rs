@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use rackweave_config::RackConfig;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, ServerInfo, ServerState};
 use rackweave_core::{Payload, Rng, SetId, Span, TracePoint, VolumeId, VssdId};
-use rackweave_rack::sim::{Breakage, Contents, SimConfig};
+use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_sim::Breakage;
 
 use crate::rig::{Rig, has_rig, small};
 

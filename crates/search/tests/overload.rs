@@ -4,7 +4,8 @@ use rackweave_config::RackConfig;
 use rackweave_config::{EgressSection, Size};
 use rackweave_core::request::{AdminOp, ReplyData, Request, RequestId, RequestOp};
 use rackweave_core::{Payload, Rng, Span, Time, TracePoint, VolumeId};
-use rackweave_rack::sim::{Network, Sim, SimConfig};
+use rackweave_rack::sim::{Sim, SimConfig};
+use rackweave_sim::Network;
 
 const MIB: u64 = 1 << 20;
 const CLIENTS: u32 = 4;

@@ -5,7 +5,8 @@ use rackweave_config::Size;
 use rackweave_core::msg::Role;
 use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
 use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
-use rackweave_rack::sim::{CutOdds, Sim, SimConfig};
+use rackweave_rack::sim::{Sim, SimConfig};
+use rackweave_sim::CutOdds;
 
 pub type Answer = Result<ReplyData, RequestError>;
 

@@ -4,10 +4,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rackweave_core::TracePoint as T;
-use rackweave_rack::sim::Coverage;
 use rackweave_search::fault::{
     Failure, Fault, FaultAt, Plan, PlanKind, SimOptions, SimReport, run_plan, run_seed, shrink,
 };
+use rackweave_sim::Coverage;
 
 /// Situations that need not occur, and why. Every other one must: "a suite in which one stays zero fails".
 const NEED_NOT_OCCUR: &[T] = &[

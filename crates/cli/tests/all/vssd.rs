@@ -1,8 +1,8 @@
 //! Virtual SSDs of a drive in a file.
 
 use rackweave_core::device::{Backend, BlockOob, DeviceData, DeviceOp};
+use rackweave_core::flaws::Flaws;
 use rackweave_device::drive;
-use rackweave_flash::flaws::Flaws;
 use serde_json::Value;
 
 use crate::harness::{Temp, rackweave, text};

@@ -17,7 +17,7 @@ mod svg;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rackweave_rack::sim::net::{DelayFileError, read_delays};
+use rackweave_sim::net::{DelayFileError, read_delays};
 use serde_json::{Value, json};
 
 use crate::ageing::RatesError;

@@ -1,8 +1,8 @@
 //! RackBlox §3.4: how well the mean of the last packets tells what the way back will take.
 
 use rackweave_core::{Rng, Span};
-use rackweave_rack::sim::Network;
 use rackweave_sched::{Predictor, WINDOW};
+use rackweave_sim::Network;
 use serde_json::json;
 
 use super::{Better, ExperimentError, Options, Outcome, Row};
@@ -34,7 +34,7 @@ fn accuracy(delays_ns: impl Iterator<Item = u64>) -> (f64, f64) {
 
 /// Accuracy of the delays that the program carries.
 pub(super) fn accuracies(o: Options) -> Result<Outcome, ExperimentError> {
-    Ok(accuracies_of(o, &Network::excerpt(), "crates/rack/data/net_fast_10k.txt"))
+    Ok(accuracies_of(o, &Network::excerpt(), "crates/sim/data/net_fast_10k.txt"))
 }
 
 /// Accuracy in the order of recording and in none, on the networks that the racks of the other experiments have.

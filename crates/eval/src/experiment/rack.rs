@@ -5,7 +5,7 @@
 
 use rackweave_config::BlockingConfig;
 use rackweave_core::Span;
-use rackweave_rack::sim::Network;
+use rackweave_sim::Network;
 use serde_json::{Value, json};
 
 use super::{Better, ExperimentError, Options, Outcome, Row};

@@ -1,7 +1,7 @@
 //! RackBlox figure 17: reads' tail under each storage scheduler, plain and coordinated (§4.5.1). Nothing else differs.
 
 use rackweave_config::{SchedConfigKind, SchedSection};
-use rackweave_rack::sim::Network;
+use rackweave_sim::Network;
 use serde_json::{Value, json};
 
 use super::{Better, ExperimentError, Options, Outcome, Row};

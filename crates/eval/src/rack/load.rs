@@ -4,8 +4,8 @@
 use rackweave_config::RackConfig;
 use rackweave_core::{BLOCK, Layout, Rng, Span, Time};
 use rackweave_rack::build;
-use rackweave_rack::sim::Network;
-use rackweave_rack::sim::net::NetState;
+use rackweave_sim::Network;
+use rackweave_sim::net::NetState;
 
 use super::CLIENTS;
 use super::vdc::Vdc;

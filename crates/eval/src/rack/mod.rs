@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rackweave_config::{BlockingConfig, IsolationConfig, Levels, RackConfig, SchedSection, Size};
 use rackweave_core::{BLOCK, Rng};
-use rackweave_rack::sim::{Network, SimConfig};
+use rackweave_rack::sim::SimConfig;
+use rackweave_sim::Network;
 use serde_json::{Value, json};
 
 pub use load::{Load, Pattern};

@@ -7,7 +7,7 @@ use rackweave_config::{ConfigError, Overridden, RackConfig, Written};
 use rackweave_core::Span;
 use rackweave_core::request::RequestError;
 use rackweave_rack::capture::CaptureError;
-use rackweave_rack::sim::Network;
+use rackweave_sim::Network;
 
 use super::size::UTILIZATION;
 use crate::trace::Format;

@@ -7,7 +7,8 @@ use rackweave_core::request::{
 };
 use rackweave_core::{Layout, Payload, SetId, Span, Time, TracePoint, VssdId};
 use rackweave_rack::capture::Capture;
-use rackweave_rack::sim::{Contents, Coverage, Network, Sim, SimConfig};
+use rackweave_rack::sim::{Contents, Sim, SimConfig};
+use rackweave_sim::{Coverage, Network};
 use slab::Slab;
 
 use super::config::{ReplayConfig, ReplayError};
@@ -78,7 +79,7 @@ pub(super) fn run(
     let plan = Plan { volume_bytes, speed: cfg.speed, rate: cfg.rate, seed: cfg.seed };
     let mut player = workload.play(plan)?;
     if let Some(path) = &cfg.pcap {
-        run.sim.engine_mut().capture(Capture::create(path)?);
+        run.sim.capture(Capture::create(path)?);
     }
     let length = Length { warm_up: 0, measured: cfg.requests };
     let report = run.measure(length, &volumes, &sets, || {
@@ -202,9 +203,7 @@ impl Run {
         self.play(start, length.measured, true, volumes, &mut next)?;
         let under_load = Counters::of(&self.sim, sets);
         self.drain()?;
-        if let Some(c) = self.sim.engine_mut().take_capture() {
-            c.finish()?;
-        }
+        self.sim.finish_capture()?;
         let cpu = Span(thread_cpu().0 - cpu.0);
         let after = Counters::of(&self.sim, sets);
         Ok(self.report(&before, &under_load, &after, cpu))

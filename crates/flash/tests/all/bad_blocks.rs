@@ -1,10 +1,10 @@
 //! Blocks that fail to program or to erase under the page layer: each costs a block, nothing else, and is never used again.
 
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr, Slot, SlotKind};
+use rackweave_core::flaws::Flaws;
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Rng, Timestamp, TracePoint, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
-use rackweave_flash::flaws::Flaws;
 use rackweave_flash::{FlashDone, ReadError, SsdConfig};
 
 use crate::power::{GROUP, Model, TOKEN_BITS, group_rig};

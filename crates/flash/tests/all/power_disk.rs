@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rackweave_core::Rng;
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr};
 use rackweave_flash::backend::Memory;
-use rackweave_flash::flaws::Flaws;
+use rackweave_core::flaws::Flaws;
 
 /// A command executed and not yet covered by a sync.
 struct Unsynced {

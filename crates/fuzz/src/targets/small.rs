@@ -5,8 +5,8 @@ use rackweave_config::hosts::NodeName;
 use rackweave_config::{Policy, Size};
 use rackweave_core::NodeId;
 use rackweave_dataplane::{frame, rings_in};
-use rackweave_rack::sim::Network;
 use rackweave_search::fault::PlanKind;
+use rackweave_sim::Network;
 
 use crate::bend::{bend, rest};
 

@@ -4,7 +4,7 @@
 use crate::fault::plan::{Fault, FaultAt, Plan};
 use rackweave_config::policy::Policy;
 use rackweave_core::Rng;
-use rackweave_rack::sim::LinkFaults;
+use rackweave_sim::LinkFaults;
 
 /// Servers that end with writes half done whose clients end too, and so never ask again.
 pub(super) fn half_crashes(seed: u64) -> Plan {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use rackweave_config::policy::Policy;
 use rackweave_config::racks::RacksSection;
 use rackweave_config::{IsolationConfig, Levels, OVERCOMMIT_MAX, RackConfig, Size};
-use rackweave_rack::sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
+use rackweave_sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
 /// Fewest operations and faults of a seed ("How they are searched").
 pub const OPERATIONS_MIN: u32 = 2_000;

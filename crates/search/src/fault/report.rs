@@ -9,7 +9,7 @@ use crate::check::HistoryStats;
 use crate::fault::kind::PlanKind;
 use crate::fault::plan::Plan;
 use crate::fault::workload::Kind;
-use rackweave_rack::sim::{Costs, Coverage, KINDS, Step, TraceHash};
+use rackweave_sim::{Costs, Coverage, KINDS, Step, TraceHash};
 
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Serialize)]

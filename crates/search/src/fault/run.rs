@@ -24,7 +24,8 @@ use crate::fault::run::volumes::{Gone, Passing, Volume};
 use crate::fault::sets::SetWatch;
 use crate::fault::workload::Kind;
 use rackweave_rack::capture::Capture;
-use rackweave_rack::sim::{Contents, LinkFaults, Sim, SimConfig};
+use rackweave_rack::sim::{Contents, Sim, SimConfig};
+use rackweave_sim::LinkFaults;
 
 /// The rack must be up and the volumes attached within this.
 const SETUP_MAX: Span = Span::from_secs(30);
@@ -69,9 +70,7 @@ pub fn run_plan(plan: &Plan, options: &SimOptions) -> SimReport {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut run = Run::new(plan, options)?;
         let failure = run.whole().err();
-        if let Some(c) = run.sim.engine_mut().take_capture() {
-            c.finish().map_err(|e| Failure::Unexpected(e.to_string()))?;
-        }
+        run.sim.finish_capture().map_err(|e| Failure::Unexpected(e.to_string()))?;
         Ok::<_, Failure>(run.report(failure))
     }));
     match outcome {
@@ -227,7 +226,7 @@ impl<'a> Run<'a> {
         let rack = plan.rack();
         let mut sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;
         if let Some(path) = &options.pcap {
-            sim.engine_mut().capture(Capture::create(path).map_err(|e| Failure::Unexpected(e.to_string()))?);
+            sim.capture(Capture::create(path).map_err(|e| Failure::Unexpected(e.to_string()))?);
         }
         let bounds = Bounds::new(&mut sim);
         let mut places = Rng::stream(plan.seed, 0x706c_6163);

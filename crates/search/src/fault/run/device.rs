@@ -7,7 +7,7 @@ use rackweave_core::{BLOCK, Layout, Payload, Span, Time};
 use super::{Agenda, QUIET_MAX, Run};
 use crate::fault::report::Failure;
 use crate::fault::workload::Kind;
-use rackweave_rack::sim::Breakage;
+use rackweave_sim::Breakage;
 
 /// A device whose replacement would lose the last copy waits so long, and is tried again …
 const MEND_RETRY: Span = Span::from_millis(100);

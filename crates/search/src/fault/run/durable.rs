@@ -15,7 +15,7 @@ use rackweave_flash::format::decode_group;
 use super::Run;
 use crate::check::{History, OpId, Promise};
 use crate::fault::report::Failure;
-use rackweave_rack::sim::FaultDisk;
+use rackweave_sim::FaultDisk;
 
 /// What a member may be found to hold of one block, by version.
 #[derive(Debug)]

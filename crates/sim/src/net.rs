@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rackweave_core::msg::HEADER_BYTES;
 use rackweave_core::{Layout, NodeId, NodeKind, Rng, Span, Time};
 
-const EXCERPT: &str = include_str!("../../data/net_fast_10k.txt");
+const EXCERPT: &str = include_str!("../data/net_fast_10k.txt");
 
 /// One-way delay between two nodes.
 #[derive(Clone, Debug, PartialEq)]

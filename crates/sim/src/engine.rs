@@ -9,13 +9,12 @@ use rackweave_core::node::{StoreWrite, Trace};
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
 
-use crate::capture::Capture;
-use crate::sim::clock::NodeClock;
-use crate::sim::cpu::{SAMPLE_EVERY, Stopwatch};
-use crate::sim::disk::{CutOdds, CutReport, Disk};
-use crate::sim::net::NetState;
-use crate::sim::queue::EventQueue;
-use crate::sim::trace::{Costs, Coverage, EventKind, Step, TraceHash};
+use crate::clock::NodeClock;
+use crate::cpu::{SAMPLE_EVERY, Stopwatch};
+use crate::disk::{CutOdds, CutReport, Disk};
+use crate::net::NetState;
+use crate::queue::EventQueue;
+use crate::trace::{Costs, Coverage, EventKind, Step, TraceHash};
 
 /// A durable write of a node's own store takes so long (measured for redb: 227 µs).
 const STORE_TIME: Span = Span::from_micros(230);
@@ -80,7 +79,12 @@ struct Timeline {
     done: bool,
 }
 
-/// Nodes of type `N` on virtual time. A test's nodes need only [`Node`]; the rack's are `sim::RackNode`.
+/// Keeps what nodes send.
+pub trait Recorder {
+    fn sent(&mut self, now: Time, packet: &Packet);
+}
+
+/// Nodes of type `N` on virtual time. A test's nodes need only [`Node`]; a rack's are `rackweave_rack::sim::RackNode`.
 pub struct Engine<N> {
     now: Time,
     layout: Layout,
@@ -101,7 +105,7 @@ pub struct Engine<N> {
     controller: bool,
     /// What nodes reported since it was last taken, for a checker that asked.
     tap: Option<Vec<(NodeId, Trace)>>,
-    capture: Option<Capture>,
+    recorder: Option<Box<dyn Recorder>>,
     all_crosses_switch: bool,
 }
 
@@ -135,7 +139,7 @@ impl<N: Node> Engine<N> {
             timeline: None,
             controller: false,
             tap: None,
-            capture: None,
+            recorder: None,
             all_crosses_switch: false,
         }
     }
@@ -185,12 +189,9 @@ impl<N: Node> Engine<N> {
     pub fn set_controller(&mut self, controller: bool) {
         self.controller = controller;
     }
-    /// Every packet is written down as it is sent, lost or not. The run is the same with a capture and without.
-    pub fn capture(&mut self, capture: Capture) {
-        self.capture = Some(capture);
-    }
-    pub fn take_capture(&mut self) -> Option<Capture> {
-        self.capture.take()
+    /// Passes every packet to the recorder as it is sent, lost or not. The run is the same with one and without.
+    pub fn record_by(&mut self, recorder: Box<dyn Recorder>) {
+        self.recorder = Some(recorder);
     }
     pub fn costs(&self) -> &Costs {
         &self.costs
@@ -480,8 +481,8 @@ impl<N: Node> Engine<N> {
 
     fn send(&mut self, n: NodeId, mut packet: Packet, followed: bool) {
         let bytes = packet.bytes();
-        if let Some(capture) = &mut self.capture {
-            capture.packet(self.now, &packet);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.sent(self.now, &packet);
         }
         let from_switch = self.nodes[n.0 as usize].kind == NodeKind::Switch;
         let hop = from_switch && !(self.controller && matches!(packet.body, Body::Gc(_)));

@@ -3,23 +3,23 @@
 use std::sync::Arc;
 
 use rackweave_block::VolumeClient;
+use rackweave_core::flaws::Flaws;
 use rackweave_core::request::{AdminOp, Reply, Request, RequestId, RequestOp};
 use rackweave_core::rng::mix64;
 use rackweave_core::{DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
 use rackweave_flash::backend::Discard;
-use rackweave_flash::flaws::Flaws;
 use rackweave_meta::Meta;
 use rackweave_replica::Timeouts;
 use rackweave_server::Server;
 use rackweave_switch::Switch;
 
 use crate::build::{self, BuildError};
-use crate::sim::clock::NodeClock;
-use crate::sim::disk::{CutOdds, CutReport, Disk, FaultDisk};
-use crate::sim::engine::Engine;
-use crate::sim::net::{NetState, Network};
+use crate::capture::{Capture, CaptureError, SharedCapture};
 use rackweave_config::RackConfig;
 use rackweave_config::racks;
+use rackweave_sim::clock::NodeClock;
+use rackweave_sim::net::NetState;
+use rackweave_sim::{CutOdds, CutReport, Disk, Engine, FaultDisk, Network};
 
 /// A node of the rack, with its type at hand for checkers.
 pub enum RackNode {
@@ -99,6 +99,7 @@ pub struct Sim {
     lives: u64,
     /// By server, how often its drive was replaced.
     replaced: Vec<u64>,
+    capture: Option<SharedCapture>,
 }
 
 impl Sim {
@@ -125,7 +126,7 @@ impl Sim {
             engine.all_crosses_switch();
         }
         let replaced = vec![0; cfg.servers_max() as usize];
-        let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0, replaced };
+        let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0, replaced, capture: None };
         let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;
         for i in (0..layout.nodes()).filter(|i| !later.contains(i)) {
             s.restart(NodeId(i))?;
@@ -298,6 +299,19 @@ impl Sim {
     }
     pub fn engine_mut(&mut self) -> &mut Engine<RackNode> {
         &mut self.engine
+    }
+    /// Writes down every packet from now on.
+    pub fn capture(&mut self, capture: Capture) {
+        let capture = SharedCapture::new(capture);
+        self.engine.record_by(Box::new(capture.clone()));
+        self.capture = Some(capture);
+    }
+    /// Ends the capture, if there is one.
+    ///
+    /// # Errors
+    /// The file lacks packets.
+    pub fn finish_capture(&mut self) -> Result<(), CaptureError> {
+        self.capture.take().map_or(Ok(()), |c| c.finish())
     }
     pub fn config(&self) -> &RackConfig {
         &self.cfg

@@ -5,8 +5,8 @@ use rackweave_core::request::{ReplyData, RequestOp};
 use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
 
 use super::*;
-use crate::sim::disk::FaultDisk;
-use crate::sim::net::{LinkFaults, Network};
+use crate::disk::FaultDisk;
+use crate::net::{LinkFaults, Network};
 
 /// Sends every request to its peer, who writes it to its device and answers.
 struct Echo {

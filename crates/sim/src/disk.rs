@@ -14,9 +14,8 @@ use bytes::Bytes;
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind,
 };
+use rackweave_core::flaws::Flaws;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng};
-use rackweave_flash::backend::block_of;
-use rackweave_flash::flaws::Flaws;
 
 /// Sector of a checkpoint write that is kept or lost as one.
 const META_SECTOR: usize = 512;
@@ -223,14 +222,14 @@ impl FaultDisk {
         if self.refuses(op) {
             return (Err(DeviceError::Backend { os_error: OS_ERROR_IO }), id);
         }
-        if let Some(block) = block_of(op).filter(|b| self.live.block(*b).is_some_and(|b| b.bad)) {
+        if let Some(block) = op.block().filter(|b| self.live.block(*b).is_some_and(|b| b.bad)) {
             if matches!(op, DeviceOp::Program { .. } | DeviceOp::Erase { .. }) {
                 self.breach(NandBreach::Bad { block });
             }
             return (Err(DeviceError::BadBlock { block }), id);
         }
         if let Some(Err(e)) = self.flaws.map(|f| f.check(op))
-            && let Some(block) = block_of(op)
+            && let Some(block) = op.block()
             && (self.flawed.contains(&block) || self.flawed.len() < self.flawed_max as usize)
         {
             self.flawed.insert(block);

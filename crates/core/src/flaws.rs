@@ -1,10 +1,7 @@
 //! Programs and erases that fail: at the end of a block's life, and as simulations and trials want it.
 
-use rackweave_core::device::{DeviceError, DeviceOp};
-use rackweave_core::rng::mix64;
-
-use crate::backend::block_of;
-use crate::profile::Profile;
+use crate::device::{DeviceError, DeviceOp};
+use crate::rng::mix64;
 
 /// Which programs and erases of a drive fail, drawn from a seed: a block that fails does so however often it is asked, until
 /// it is erased, which draws anew. One that has come to the end of its life is never erased again.
@@ -30,9 +27,9 @@ impl Flaws {
     pub fn end_of_life(self, least: u32, spread: u32) -> Flaws {
         Flaws { life: Some((least, spread)), ..self }
     }
-    /// The end of life on a drive of the profile (FB1): its endurance, and up to a tenth more (assumed).
-    pub fn of_age(self, profile: &Profile) -> Flaws {
-        self.end_of_life(profile.endurance, profile.endurance / 10)
+    /// The end of life on a drive of this endurance (FB1), erases of a block, and up to a tenth more (assumed).
+    pub fn of_age(self, endurance: u32) -> Flaws {
+        self.end_of_life(endurance, endurance / 10)
     }
     fn outlived(&self, block: u32, erase_count: u16) -> bool {
         let Some((least, spread)) = self.life else { return false };
@@ -54,7 +51,7 @@ impl Flaws {
             }
             _ => false,
         };
-        let block = block_of(op).filter(|_| fails);
+        let block = op.block().filter(|_| fails);
         block.map_or(Ok(()), |block| Err(DeviceError::BadBlock { block }))
     }
     /// How likely one of the first `pages` programs of a block fails; the ones behind it fail with it.
@@ -71,7 +68,7 @@ impl Flaws {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rackweave_core::device::{BlockOob, PageAddr, PageImage};
+    use crate::device::{BlockOob, PageAddr, PageImage};
 
     fn program(block: u32, page: u16, erase_count: u16) -> DeviceOp {
         let oob = BlockOob { erase_count, ..BlockOob::default() };
@@ -81,7 +78,7 @@ mod tests {
 
     #[test]
     fn no_block_outlives_its_endurance_by_more_than_a_tenth() {
-        let flaws = Flaws::none().of_age(&Profile::builtin("p-ssd").expect("built in"));
+        let flaws = Flaws::none().of_age(10_000);
         let erase = |block, erase_count| {
             flaws.check(&DeviceOp::Erase { block, oob: BlockOob { erase_count, ..BlockOob::default() } })
         };

@@ -1,0 +1,17 @@
+//! Nodes on virtual time: one thread, deterministic; a seed names a run. The engine runs any [`rackweave_core::Node`]s, with the
+//! links between them, their clocks, and the devices and stores under them.
+//!
+//! Reading order: [`Engine`], [`net`], [`disk`], [`trace`].
+
+pub mod clock;
+mod cpu;
+pub mod disk;
+pub mod engine;
+pub mod net;
+pub mod queue;
+pub mod trace;
+
+pub use disk::{Breakage, CutOdds, CutReport, Disk, FaultDisk};
+pub use engine::{Engine, Recorder};
+pub use net::{Latency, LinkFaults, Network, NetworkError};
+pub use trace::{Costs, Coverage, KINDS, Step, TraceHash};
