@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::control::DriveTable;
-use rackweave_core::msg::{Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, View, ViewState};
+use rackweave_core::msg::{
+    Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, ServerHello, View, ViewState,
+};
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
 };
@@ -316,7 +318,8 @@ impl Meta {
             Body::Control(Control::Heartbeat { sequence, vssds }) => {
                 self.heartbeat(now, src, header.incarnation, (sequence, header.request), &vssds, fx);
             }
-            Body::Control(Control::ServerHello { nonce, drive, empty, losses, table, vssds }) => {
+            Body::Control(Control::ServerHello(hello)) => {
+                let ServerHello { nonce, drive, empty, losses, table, vssds } = *hello;
                 if empty
                     && !mutant!("meta.hello.empty-drive")
                     && self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce))

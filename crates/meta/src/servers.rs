@@ -52,7 +52,7 @@ impl Meta {
             return;
         }
         if let Err(why) = self.check_drive(src, drive, &table) {
-            return self.say(src, 0, Control::DriveRefused { nonce, why });
+            return self.say(src, 0, Control::DriveRefused { nonce, why: Box::new(why) });
         }
         self.keep_drive(src, drive, table);
         let incarnation = self.next_incarnation();

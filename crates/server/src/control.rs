@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::msg::Control;
 use rackweave_core::msg::control::{DriveTable, VssdLoss, VssdReport};
+use rackweave_core::msg::{Control, ServerHello};
 use rackweave_core::rng::mix64;
 use rackweave_core::{DriveId, Incarnation, RackId, Span, Time};
 
@@ -139,7 +139,8 @@ impl Registration {
     }
     fn hello_with(&self, vssds: Vec<VssdReport>) -> Control {
         let (nonce, drive, empty, losses) = (self.nonce, self.drive, self.empty, self.losses.clone());
-        Control::ServerHello { nonce, drive, empty, losses, table: self.table.clone(), vssds }
+        let table = self.table.clone();
+        Control::ServerHello(Box::new(ServerHello { nonce, drive, empty, losses, table, vssds }))
     }
     /// True: this life has its incarnation now.
     pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn a_lease_runs_from_the_sending_of_its_heartbeat() {
         let mut r = Registration::new(7, DriveId(9), false, Span::from_millis(100), 1000);
-        assert!(matches!(r.message(Time(0), vec![], false), Control::ServerHello { nonce: 7, .. }));
+        assert!(matches!(r.message(Time(0), vec![], false), Control::ServerHello(h) if h.nonce == 7));
         assert!(!r.welcomed(Time(1), 6, Incarnation(1)), "another life's welcome");
         assert!(r.welcomed(Time(1), 7, Incarnation(2)));
         let first = sequence(r.message(Time(1_000), vec![], false));
@@ -250,7 +251,7 @@ mod tests {
     fn an_empty_device_says_so_until_it_is_welcome() {
         let mut r = Registration::new(7, DriveId(9), true, Span::from_millis(100), 0);
         r.ready = true;
-        assert!(matches!(r.message(Time(0), vec![], false), Control::ServerHello { nonce: 7, empty: true, .. }));
+        assert!(matches!(r.message(Time(0), vec![], false), Control::ServerHello(h) if h.nonce == 7 && h.empty));
         r.refused(6);
         assert!(!r.refused, "another life's answer");
         r.refused(7);
@@ -280,7 +281,7 @@ mod tests {
             assert!(r.may_use_drive() && r.deadline() == Time::MAX, "registers when it knows what is on it");
             r.ready = true;
             assert_eq!((r.rack(), r.refused, r.deadline()), (Some(own), false, Time(5)), "the first answer counts");
-            assert!(matches!(r.message(Time(6), vec![], false), Control::ServerHello { nonce: 7, .. }));
+            assert!(matches!(r.message(Time(6), vec![], false), Control::ServerHello(h) if h.nonce == 7));
         }
         let mut r = asking(Some(other));
         r.rack_is(Time(5), 7, own);
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(r.deadline(), Time(99) + HELLO_AGAIN);
         r.rack_is(Time(200), 7, own);
         assert!(r.may_use_drive());
-        assert!(matches!(r.message(Time(200), vec![], false), Control::ServerHello { .. }));
+        assert!(matches!(r.message(Time(200), vec![], false), Control::ServerHello(_)));
     }
 
     #[test]

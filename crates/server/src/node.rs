@@ -293,7 +293,9 @@ impl Server {
             Control::ServerRefused { nonce } => {
                 self.registration.refused(nonce);
             }
-            Control::DriveRefused { nonce, why } if self.registration.refused(nonce) => self.refuse_drive(why.into()),
+            Control::DriveRefused { nonce, why } if self.registration.refused(nonce) => {
+                self.refuse_drive((*why).into())
+            }
             Control::RackIs { nonce, rack } => self.registration.rack_is(now, nonce, rack),
             _ => {}
         }

@@ -2,8 +2,8 @@
 
 use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{
-    ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role, SetRoute,
-    SlotTable, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
+    ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
+    ServerHello, SetRoute, SlotTable, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::request::{
     AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, ServerWear,
@@ -140,6 +140,7 @@ impl Wire for LiveVolumes {
     }
 }
 
+wire_struct!(ServerHello { nonce, drive, empty, losses, table, vssds });
 wire_enum!(Control, "control message", {
     0 => PlainHello { nonce, vssds },
     1 => ServerWelcome { nonce, incarnation, volumes },
@@ -168,7 +169,7 @@ wire_enum!(Control, "control message", {
     25 => WornOut { vssds },
     26 => RackAsk { nonce },
     27 => RackIs { nonce, rack },
-    28 => ServerHello { nonce, drive, empty, losses, table, vssds },
+    28 => ServerHello(hello),
     29 => Room(room),
     30 => DriveRefused { nonce, why },
 });

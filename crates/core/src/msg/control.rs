@@ -189,6 +189,17 @@ pub struct LiveVolumes {
     pub writers: Box<[(VolumeId, u32)]>,
 }
 
+/// [`Control::ServerHello`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerHello {
+    pub nonce: u64,
+    pub drive: DriveId,
+    pub empty: bool,
+    pub losses: Vec<VssdLoss>,
+    pub table: DriveTable,
+    pub vssds: Vec<VssdReport>,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
     /// As [`Control::ServerHello`], of a version that knew of no drive ids; a server that is welcome also asks so once more for
@@ -305,20 +316,13 @@ pub enum Control {
     },
     /// A server's device is recovered and it wants an incarnation; `nonce` tells its lives apart until it has one. `empty`: the
     /// device began so, though nobody said that it was replaced.
-    ServerHello {
-        nonce: u64,
-        drive: DriveId,
-        empty: bool,
-        losses: Vec<VssdLoss>,
-        table: DriveTable,
-        vssds: Vec<VssdReport>,
-    },
+    ServerHello(Box<ServerHello>),
     /// Room of one of the server's vSSDs; told of each every second.
     Room(Box<VssdRoom>),
     /// The answer, if its drive differs from what the metadata service keeps of it.
     DriveRefused {
         nonce: u64,
-        why: DriveRefusal,
+        why: Box<DriveRefusal>,
     },
     /// How worn a server's drive is (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's part.
     Wear {

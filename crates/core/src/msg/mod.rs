@@ -8,7 +8,9 @@ pub mod io;
 pub mod peer;
 mod size;
 
-pub use control::{ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, SetRoute, View, ViewState};
+pub use control::{
+    ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, ServerHello, SetRoute, View, ViewState,
+};
 pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
 pub use peer::Peer;
 pub use size::HEADER_BYTES;
@@ -80,6 +82,9 @@ pub fn try_of(request: u64) -> u8 {
 pub fn message_of(request: u64) -> u64 {
     request & !(0xff << TRY_SHIFT)
 }
+
+/// Packets are copied from queue to queue: what is long in a message is boxed.
+const _: () = assert!(size_of::<Packet>() <= 112);
 
 /// A message on its way. `src` is where an answer goes.
 #[derive(Clone, Debug)]

@@ -318,36 +318,36 @@ impl Vssd {
         v.reading = false;
         let (die, block) = (v.die, v.block);
         match result {
-            Ok(slots) => self.gc_take(io, i, page, slots),
+            Ok(slots) => self.gc_take(io, i, page, Some(slots)),
             Err(_) if v.again != Some(page) => {
                 (v.again, v.next) = (Some(page), u32::from(page) * self.blocks.spp);
                 v.step = Step::Moving;
             }
             Err(_) => {
                 self.unreadable(io, block);
-                self.gc_take(io, i, page, Box::default());
+                self.gc_take(io, i, page, None);
             }
         }
         self.gc.set_works(die, false);
         self.gc_pump(io);
     }
-    /// Takes the valid slots of a page that was read.
-    fn gc_take(&mut self, io: &mut Io, i: u8, page: u16, slots: Box<[Slot]>) {
+    /// Takes the valid slots of a page. `slots` is none if the page could not be read, and empty where contents are not kept.
+    fn gc_take(&mut self, io: &mut Io, i: u8, page: u16, slots: Option<Box<[Slot]>>) {
         let (block, owner) = (self.gc.victim_block(i), self.owner().packed());
         let (spp, on_device) = (self.blocks.spp as usize, u64::from(self.on_device(block)));
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         let records = self.blocks.records(block);
         let first = usize::from(page) * spp;
-        let mut slots = slots.into_vec().into_iter();
+        let unverified = slots.is_some() && !io.cfg.verify;
+        let mut slots = slots.unwrap_or_default().into_vec().into_iter();
         let mut lost = Vec::new();
         for (s, &Record { addr, version }) in records.iter().enumerate().skip(first).take(spp) {
             let read = slots.next();
             if !self.blocks.is_valid(block, s as u32) {
                 continue;
             }
-            let sound = read
-                .as_ref()
-                .is_some_and(|s| !io.cfg.verify || intact(s, (addr, version), owner) || mutant!("flash.gc.unverified"));
+            let whole = |s: &Slot| intact(s, (addr, version), owner) || mutant!("flash.gc.unverified");
+            let sound = unverified || read.as_ref().is_some_and(whole);
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
             let mut crc = slot.record.crc;
             if !sound {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use rackweave_core::Rng;
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr};
-use rackweave_flash::backend::Memory;
 use rackweave_core::flaws::Flaws;
+use rackweave_flash::backend::Memory;
 
 /// A command executed and not yet covered by a sync.
 struct Unsynced {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdReport};
-use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, View, ViewState};
+use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, ServerHello, View, ViewState};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
@@ -191,7 +191,7 @@ impl Rack {
                 s.volumes = volumes;
             }
             Control::ServerRefused { nonce } => s.refused = Some(nonce),
-            Control::DriveRefused { why, .. } => s.drive_refused = Some(why),
+            Control::DriveRefused { why, .. } => s.drive_refused = Some(*why),
             Control::Lease { views: v, .. } => {
                 views = v;
                 s.leased_at = Some(self.now);
@@ -252,14 +252,14 @@ impl Rack {
             node,
             Incarnation(0),
             0,
-            Control::ServerHello {
+            Control::ServerHello(Box::new(ServerHello {
                 nonce,
                 drive: self.servers[i].drive,
                 empty: false,
                 losses: self.servers[i].losses.clone(),
                 table: self.servers[i].table.clone(),
                 vssds,
-            },
+            })),
         );
     }
     pub fn heartbeat(&mut self, i: usize) {

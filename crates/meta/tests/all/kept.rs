@@ -1,8 +1,8 @@
 //! What the service keeps of drives, failures and room, and what it says of it.
 
-use rackweave_core::msg::Control;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdRoom};
 use rackweave_core::msg::{ALL_WITNESSES, ViewState};
+use rackweave_core::msg::{Control, ServerHello};
 use rackweave_core::request::{AdminOp, ReplyData};
 use rackweave_core::{BLOCK, DriveId, Incarnation, SetId, VolumeId};
 
@@ -28,13 +28,15 @@ fn a_server_that_lost_its_drive_is_refused() {
     let mut r = Rack::new(config());
     r.start_all();
     let node = r.servers[0].node;
-    let hello = |nonce, empty| Control::ServerHello {
-        nonce,
-        drive: DriveId(0x777),
-        empty,
-        losses: Vec::new(),
-        table: DriveTable::default(),
-        vssds: Vec::new(),
+    let hello = |nonce, empty| {
+        Control::ServerHello(Box::new(ServerHello {
+            nonce,
+            drive: DriveId(0x777),
+            empty,
+            losses: Vec::new(),
+            table: DriveTable::default(),
+            vssds: Vec::new(),
+        }))
     };
     r.control(node, Incarnation(0), 0, hello(901, true));
     assert_eq!(r.servers[0].refused.take(), Some(901));

@@ -515,10 +515,11 @@ impl World {
 
     /// The registration of a life that is over and was never welcome: what the transport keeps from who has heard a later one.
     fn never_was(&self, p: &Packet) -> bool {
-        let Body::Control(Control::ServerHello { nonce, .. }) = &p.body else { return false };
+        let Body::Control(Control::ServerHello(hello)) = &p.body else { return false };
+        let nonce = &hello.nonce;
         let nonce_of = |s: &Server| s.life.as_ref().map(|l| l.reg.hello());
         let mut present = self.servers.iter().filter(|s| s.node == p.src).filter_map(nonce_of);
-        let lives = present.any(|c| matches!(c, Control::ServerHello { nonce: n, .. } if n == *nonce));
+        let lives = present.any(|c| matches!(c, Control::ServerHello(h) if h.nonce == *nonce));
         !lives && !self.incarnations.values().any(|n| n == nonce)
     }
 

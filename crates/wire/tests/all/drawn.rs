@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::{
-    DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
+    DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
@@ -354,7 +354,7 @@ impl Draw {
     }
     fn control(&mut self) -> Control {
         match self.below(30) {
-            29 => Control::DriveRefused { nonce: self.u64(), why: self.drive_refusal() },
+            29 => Control::DriveRefused { nonce: self.u64(), why: Box::new(self.drive_refusal()) },
             25 => Control::RackAsk { nonce: self.u64() },
             26 => Control::RackIs { nonce: self.u64(), rack: RackId(u128::from(self.u64()) << 64 | 7) },
             22 => Control::Silent {
@@ -365,7 +365,7 @@ impl Draw {
             23 => Control::Reached { set: SetId(self.u32()), epoch: Epoch(self.u32()) },
             24 => Control::WornOut { vssds: self.list(4, |d| VssdId(d.u32())) },
             0 => Control::PlainHello { nonce: self.u64(), vssds: self.reports() },
-            27 => Control::ServerHello {
+            27 => Control::ServerHello(Box::new(ServerHello {
                 nonce: self.u64(),
                 drive: DriveId(self.u64()),
                 empty: self.bool(),
@@ -382,7 +382,7 @@ impl Draw {
                     }),
                 },
                 vssds: self.reports(),
-            },
+            })),
             1 => Control::ServerWelcome {
                 nonce: self.u64(),
                 incarnation: Incarnation(self.u64()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::{
-    DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
+    DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, ScanEntry};
@@ -98,7 +98,7 @@ fn controls() -> Vec<(&'static str, Control)> {
         ("control_plain_hello", Control::PlainHello { nonce: 1, vssds: vec![report] }),
         (
             "control_server_hello",
-            Control::ServerHello {
+            Control::ServerHello(Box::new(ServerHello {
                 nonce: 0x0102_0304_0506_0708,
                 drive: DriveId(0x1112_1314_1516_1718),
                 empty: true,
@@ -110,11 +110,11 @@ fn controls() -> Vec<(&'static str, Control)> {
                     slots: vec![SlotTable { vssd: VssdId(0x11), set, generation: 0x4748, in_use: true }],
                 },
                 vssds: vec![report],
-            },
+            })),
         ),
         (
             "control_drive_refused",
-            Control::DriveRefused { nonce: 1, why: DriveRefusal::DriveOlder { found: 0x51, wanted: 0x52 } },
+            Control::DriveRefused { nonce: 1, why: Box::new(DriveRefusal::DriveOlder { found: 0x51, wanted: 0x52 }) },
         ),
         ("admin_move", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: Some(NodeId(4)) })),
         ("admin_move_anywhere", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: None })),
