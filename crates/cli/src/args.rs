@@ -1,12 +1,17 @@
 //! The command line.
 
+mod drive;
+mod evaluate;
+
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use rackweave_config::Size;
 use rackweave_flash::VictimPolicy;
 use rackweave_runtime::net::Address;
-use rackweave_search::fault::PlanKind;
+
+pub use drive::{DriveFile, IsolationLevel, KvCmd, LevelLists, Mount, VssdCmd};
+pub use evaluate::{Eval, Replay, Sim};
 
 /// A replicated disk from a rack of flash servers and the switch in front of them.
 #[derive(Debug, Parser)]
@@ -293,119 +298,6 @@ impl From<GcVictims> for VictimPolicy {
     }
 }
 
-/// A drive in a file; it is opened with what it was made with.
-#[derive(Debug, Args)]
-pub struct DriveFile {
-    /// The file
-    #[arg(long, value_name = "FILE", global = true, default_value = "drive.rwk")]
-    pub drive: PathBuf,
-    /// Its device profile: p-ssd, intel-dc, optane or femu
-    #[arg(long, global = true, default_value = "p-ssd")]
-    pub profile: String,
-    /// Its flash, to which the profile is scaled; the file grows as it is used
-    #[arg(long, value_name = "SIZE", value_parser = size, global = true, default_value = "64G")]
-    pub drive_size: Size,
-}
-
-#[derive(Debug, Args)]
-pub struct Mount {
-    #[command(flatten)]
-    pub file: DriveFile,
-    /// The virtual SSD's number, as `vssd list` shows it
-    pub vssd: u32,
-    /// The directory
-    pub dir: PathBuf,
-    /// Which blocks cleaning takes
-    #[arg(long, value_enum, default_value_t = GcVictims::Greedy)]
-    pub gc_victims: GcVictims,
-}
-
-/// What a virtual SSD shares with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum IsolationLevel {
-    /// Nothing: channels of its own
-    Channel,
-    /// The channel's bus: dies of its own
-    Die,
-    /// Dies, by fair shares: soft-planes
-    Software,
-    /// Dies and their queue
-    #[value(alias = "unisolated")]
-    None,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum KvCmd {
-    /// Store a value, durably
-    Put {
-        key: String,
-        /// Standard input to its end, if it is left out
-        value: Option<String>,
-    },
-    /// Store a pair for each line of standard input, KEY TAB VALUE; prints each key when its value is durable
-    Load,
-    /// Write a key's value to standard output
-    Get { key: String },
-    /// Remove a key, durably
-    Delete { key: String },
-    /// List keys and values in the order of the keys, KEY TAB VALUE
-    Scan {
-        /// The key to begin with; default: the first
-        #[arg(long, value_name = "KEY", default_value = "")]
-        from: String,
-        /// Most pairs to list
-        #[arg(long, value_name = "N", default_value_t = 100)]
-        limit: usize,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Show how many keys there are, and what space
-    Info(Json),
-}
-
-/// What throughput levels are on the drive, of which it keeps what it is made with.
-#[derive(Debug, Args)]
-pub struct LevelLists {
-    /// Channels of throughput level 0, 1 and so on, of a drive that is made with this: 1,2,4,8,16 if not given
-    #[arg(long, value_name = "N,N...", value_delimiter = ',')]
-    pub channel_levels: Option<Vec<u32>>,
-    /// The same in dies: 1,2,4 and so on to 64
-    #[arg(long, value_name = "N,N...", value_delimiter = ',')]
-    pub die_levels: Option<Vec<u32>>,
-    /// The same in soft-planes: 1,2,4 and so on to 256
-    #[arg(long, value_name = "N,N...", value_delimiter = ',')]
-    pub soft_plane_levels: Option<Vec<u32>>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum VssdCmd {
-    /// Create a virtual SSD, and the drive if there is none
-    Create {
-        #[arg(long, value_enum)]
-        isolation: IsolationLevel,
-        /// Throughput level: if the drive was not made with others, 0 is one unit, each further one twice as many
-        #[arg(long, default_value_t = 0)]
-        level: u32,
-        #[command(flatten)]
-        levels: LevelLists,
-        /// Bytes, or a number with K, M, G or T (binary)
-        #[arg(long, value_parser = size)]
-        capacity: Size,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// List the drive's virtual SSDs
-    List(Json),
-    /// Show one
-    Info {
-        id: u32,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Delete one and everything in it
-    Delete { id: u32 },
-}
-
 /// Traffic class of a volume's I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum VolumeClass {
@@ -574,113 +466,6 @@ pub struct Ends {
     pub b: String,
     #[command(flatten)]
     pub json: Json,
-}
-
-#[derive(Debug, Args)]
-pub struct Replay {
-    /// The trace (docs/replay.md lists the formats)
-    pub trace: PathBuf,
-    /// Policies to compare, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "baseline,rackblox,rackweave,ideal")]
-    pub policy: Vec<String>,
-    /// Names the run: the same seed gives the same numbers
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// The trace's time runs this many times as fast
-    #[arg(long, value_name = "F", default_value_t = 1.0)]
-    pub speed: f64,
-    /// Poisson arrivals, requests a second, instead of the trace's times
-    #[arg(long, value_name = "R", conflicts_with = "speed")]
-    pub rate: Option<f64>,
-    /// Requests to measure; the trace is looped until there are as many
-    #[arg(long, value_name = "N", default_value_t = rackweave_eval::replay::REQUESTS_DEFAULT)]
-    pub requests: u64,
-    /// What a collection keeps reads of its die waiting for [default: page]
-    #[arg(long, value_enum)]
-    pub blocking_unit: Option<BlockingUnit>,
-    /// Which blocks garbage collection takes [default: greedy]
-    #[arg(long, value_enum)]
-    pub gc_victims: Option<GcVictims>,
-    /// Format of the trace [default: found out]
-    #[arg(long)]
-    pub format: Option<String>,
-    /// Servers of the simulated rack [default: 4]
-    #[arg(long, value_name = "N")]
-    pub servers: Option<u32>,
-    /// Delays of the simulated links: fast, medium, slow, constant:DELAY, exponential:LEAST,MEAN, or a FILE of them
-    /// [default: fast]
-    #[arg(long, value_name = "NETWORK")]
-    pub network: Option<String>,
-    /// Size of each device [default: by the trace's footprint]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub ssd_size: Option<Size>,
-    /// Part of the rack's room that the volume fills
-    #[arg(long, value_name = "PART")]
-    pub utilization: Option<f64>,
-    /// Configuration of the simulated rack (TOML); refused if policies or options set one of its keys to something else
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Write the report as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Plot how rare each latency is
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-    /// Write the packets of the measured part as a capture; of one policy
-    #[arg(long, value_name = "FILE")]
-    pub pcap: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(group = ArgGroup::new("which").required(true).args(["experiment", "list"]))]
-pub struct Eval {
-    /// The experiment, as --list names it
-    pub experiment: Option<String>,
-    /// Print all experiments
-    #[arg(long, conflicts_with_all = ["quick", "seed", "trace", "json", "svg"])]
-    pub list: bool,
-    /// The short form: under a minute, held to the same bars
-    #[arg(long)]
-    pub quick: bool,
-    /// Names the run: the same seed gives the same numbers
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Recorded one-way delays, for rb-predict: whole microseconds, one a line, plain or zstd-compressed
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-    /// Write the numbers as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Draw them as bars
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["seed", "plan"]))]
-pub struct Sim {
-    /// Draws the rack, its workload and its faults
-    #[arg(long)]
-    pub seed: Option<u64>,
-    /// Kind of rack to draw: one-rack, two-racks, moves, groups, or a plan of one situation: half-crashes, few-blocks,
-    /// severed, set-cuts, single-copies, chosen-replica, severed-racks, left-alone, noisy-racks, stand-still
-    #[arg(long, conflicts_with = "plan", default_value_t)]
-    pub kind: PlanKind,
-    /// Run this plan instead: the `plan` of a report, perhaps edited (JSON)
-    #[arg(long, value_name = "FILE")]
-    pub plan: Option<PathBuf>,
-    /// If a check fails, leave out faults as long as it still does, and report that run
-    #[arg(long)]
-    pub shrink: bool,
-    /// Print the way of the workload's n-th request through all nodes
-    #[arg(long, value_name = "N")]
-    pub trace_request: Option<u64>,
-    /// Print JSON instead of text
-    #[arg(long)]
-    pub json: bool,
-    /// Write its packets as a capture
-    #[arg(long, value_name = "FILE")]
-    pub pcap: Option<PathBuf>,
 }
 
 /// More than any rack does.

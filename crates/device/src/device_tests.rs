@@ -1,4 +1,6 @@
 use super::layers::{Faults, Faulty, Journal, Recorder, Step};
+use rackweave_core::device::SlotKind;
+
 use super::*;
 use rackweave_core::{BlockAddr, Timestamp, VolumeId};
 

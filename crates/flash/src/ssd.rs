@@ -1,19 +1,18 @@
 //! A drive and its virtual SSDs: what its user calls, and where completions go.
 
-use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, Slot};
+use rackweave_core::device::{Completion, DeviceData, DeviceError, Slot};
 use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::node::Trace;
-use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, Span, SsdId, Time, Timestamp, TracePoint, VolumeId, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, SsdId, Time, Timestamp, TracePoint, VolumeId, VssdId};
 use slab::Slab;
 
-use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
 use crate::hold::Turn;
 use crate::oob::Owner;
-use crate::profile::{Profile, ProfileError};
-use crate::table::{self, Entry, EntryState, Extent, Isolation, Kind, Table, TableError, Unit};
-use crate::timing::{Busy, Clock, Suspends, Timing};
+use crate::profile::ProfileError;
+use crate::table::{self, Entry, EntryState, Extent, Kind, Table, Unit};
+use crate::timing::{Busy, Clock, Suspends};
 pub use crate::vssd::Losses;
 use crate::vssd::clear::Clearing;
 use crate::vssd::gc::LOST_CRC;
@@ -22,314 +21,15 @@ use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
 mod groups;
 mod keep;
+mod types;
 
 use groups::ChannelGroup;
 pub use groups::LoanStatus;
 use keep::Keeper;
-
-/// How long a collector keeps a read waiting (protocol rule 21).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BlockingUnit {
-    /// Reads go between page moves.
-    #[default]
-    Page,
-    /// A victim's die is taken until it is erased.
-    Block,
-}
-
-/// What a drive is and how it behaves.
-#[derive(Clone, Debug)]
-pub struct SsdConfig {
-    pub id: SsdId,
-    /// What the drive's table must name.
-    pub drive: DriveId,
-    pub profile: Profile,
-    pub timing: Timing,
-    pub blocking: BlockingUnit,
-    /// Which blocks are collected.
-    pub victims: VictimPolicy,
-    /// Which data share erase blocks.
-    pub separation: Separation,
-    /// Host reads interrupt erases, as the profile says they may: with [`Timing::Real`] and [`BlockingUnit::Page`].
-    pub erase_suspend: bool,
-    /// Likewise programs of the collector.
-    pub program_suspend: bool,
-    /// Likewise all others: of what was written.
-    pub host_program_suspend: bool,
-    /// Compute checksums of what is programmed, and compare record and checksum of what is read. Off for backends that
-    /// keep nothing.
-    pub verify: bool,
-    /// Write a checkpoint whenever this many erase blocks of a vSSD were filled; `None`: never.
-    pub checkpoint_blocks: Option<u32>,
-    /// What a sync costs the modelled device.
-    pub sync_span: Span,
-}
-
-impl SsdConfig {
-    /// Real timing, verified reads, a checkpoint for each 256 blocks filled.
-    pub fn new(id: SsdId, profile: Profile) -> SsdConfig {
-        SsdConfig {
-            id,
-            drive: DriveId::NONE,
-            profile,
-            timing: Timing::Real,
-            blocking: BlockingUnit::Page,
-            victims: VictimPolicy::Greedy,
-            separation: Separation::Moved,
-            erase_suspend: false,
-            program_suspend: false,
-            host_program_suspend: false,
-            verify: true,
-            checkpoint_blocks: Some(256),
-            sync_span: Span::ZERO,
-        }
-    }
-}
-
-/// Commands for the driver, answers for the user, what happened for the trace. Kept and reused by the caller.
-#[derive(Debug, Default)]
-pub struct FlashOut {
-    pub commands: Vec<DeviceCommand>,
-    pub done: Vec<FlashDone>,
-    pub traces: Vec<Trace>,
-}
-
-impl FlashOut {
-    pub fn new() -> FlashOut {
-        FlashOut::default()
-    }
-    pub fn clear(&mut self) {
-        self.commands.clear();
-        self.done.clear();
-        self.traces.clear();
-    }
-}
-
-/// An answer, or a change the user waits for.
-#[derive(Clone, Debug)]
-pub enum FlashDone {
-    /// [`Ssd::boot`] is done. After an error the drive is of no use.
-    Recovered {
-        result: Result<(), RecoveryError>,
-    },
-    /// An unmapped block reads as zeroes, at the version of the range record over it or [`Timestamp::ZERO`].
-    Read {
-        token: u64,
-        addr: BlockAddr,
-        version: Timestamp,
-        result: Result<Payload, ReadError>,
-    },
-    /// The page is programmed and its blocks are in the map (unless something newer is).
-    Programmed {
-        token: u64,
-        result: Result<(), DeviceError>,
-    },
-    Synced {
-        token: u64,
-        result: Result<(), DeviceError>,
-    },
-    /// A block was erased: [`Ssd::space`] changed.
-    BlockFreed {
-        vssd: VssdId,
-    },
-    /// A block failed for good: [`Ssd::retired`] changed, and perhaps [`Ssd::worn_out`].
-    BlockFailed {
-        vssd: VssdId,
-    },
-    /// [`Ssd::clear`] is done, durably. After an error it is to be asked for again.
-    Cleared {
-        vssd: VssdId,
-        result: Result<(), DeviceError>,
-    },
-    /// [`Ssd::assign`] is durable. After an error the drive is of no use.
-    Assigned {
-        vssd: VssdId,
-        result: Result<(), DeviceError>,
-    },
-    /// Collecting, but no victim would free anything, or nothing can be moved now.
-    GcIdle {
-        vssd: VssdId,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// Another replica has it still; a program of the same version heals it.
-    #[error("erase block {block}, page {page}, slot {slot}: contents do not match the record or its checksum")]
-    Corrupt { block: u32, page: u16, slot: u8 },
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecoveryError {
-    #[error("recovery could not read the device: {0}")]
-    Device(#[from] DeviceError),
-    /// The drive is not what it is to be used as; nothing on it was adopted or erased.
-    #[error(transparent)]
-    Table(#[from] TableError),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AllocError {
-    #[error("{vssd} exists already")]
-    Duplicate { vssd: VssdId },
-    #[error("{asked} adjoining channels asked for, the longest free run has {free}")]
-    NoChannels { asked: u16, free: u16 },
-    #[error("{asked} adjoining dies asked for, the longest free run has {free}")]
-    NoDies { asked: u32, free: u32 },
-    #[error("a vSSD has at least one channel or die")]
-    Zero,
-    #[error("{asked} dies on {channels} shared channels asked for, which have {free} left together")]
-    NoShared { asked: u32, channels: u16, free: u32 },
-    #[error("a drive has at most {max} vSSDs")]
-    TooMany { max: u16 },
-    #[error("{share} have {blocks} erase blocks, too few for frontiers, the collector's reserve and data")]
-    TooSmall { share: Share, blocks: u32 },
-}
-
-/// What a vSSD of the page layer has of its drive for itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// FB2's "high" isolation.
-    Channels(u16),
-    /// "Medium": the buses of their channels may be shared.
-    Dies(u32),
-    /// "Low": dies on channels that it shares with others of the kind, a channel group (RackBlox §3.5.2), behind a token
-    /// bucket for its part of the buses.
-    Software { channels: u16, dies: u32 },
-    /// Unisolated: as [`Share::Software`], but nothing limits its part of the buses.
-    None { channels: u16, dies: u32 },
-}
-
-impl Share {
-    /// It is one of a channel group.
-    pub fn is_shared(self) -> bool {
-        matches!(self, Share::Software { .. } | Share::None { .. })
-    }
-    pub fn dies(self, g: &Geometry) -> u32 {
-        match self {
-            Share::Channels(n) => u32::from(n) * u32::from(g.dies_per_channel),
-            Share::Dies(n) | Share::Software { dies: n, .. } | Share::None { dies: n, .. } => n,
-        }
-    }
-}
-
-impl Share {
-    fn isolation(self) -> Isolation {
-        match self {
-            Share::Channels(_) => Isolation::Channel,
-            Share::Dies(_) => Isolation::Die,
-            Share::Software { .. } => Isolation::Software,
-            Share::None { .. } => Isolation::None,
-        }
-    }
-}
-
-impl std::fmt::Display for Share {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Share::Channels(n) => write!(f, "{n} channels"),
-            Share::Dies(n) => write!(f, "{n} dies"),
-            Share::Software { channels, dies } => write!(f, "{dies} dies on {channels} shared channels"),
-            Share::None { channels, dies } => write!(f, "{dies} dies on {channels} shared channels, unlimited,"),
-        }
-    }
-}
-
-/// No erased block for host data now: wait for [`FlashDone::BlockFreed`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no erased block is free for host data")]
-pub struct NoFreeBlock;
-
-/// One 4 KiB block of a page program.
-#[derive(Clone, Debug)]
-pub struct BlockWrite {
-    pub addr: BlockAddr,
-    pub version: Timestamp,
-    /// No sectors at all: the contents are lost. The block is there at this version, and reading it says [`ReadError::Corrupt`].
-    pub data: Payload,
-}
-
-/// Room of a vSSD.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Space {
-    pub blocks_total: u32,
-    /// Erased blocks host data may take (the collector's reserve left out).
-    pub blocks_free: u32,
-    /// Pages not yet programmed of the host's open blocks.
-    pub open_pages: u32,
-    /// Blocks that live data, the collector's open blocks and its reserve do not need; at least 1.
-    pub spare_blocks: u32,
-    pub pages_per_block: u16,
-    pub mapped_slots: u64,
-    /// Most slots that may be mapped so that collection always gains.
-    pub exported_slots: u64,
-}
-
-impl Space {
-    /// Protocol rule 19: free ÷ spare, at most 1. What is left of open blocks is free too: frontiers are filled in
-    /// turn and roll over together, and the ratio would fall past both thresholds at once.
-    pub fn free_ratio(&self) -> f64 {
-        let open = f64::from(self.open_pages) / f64::from(self.pages_per_block.max(1));
-        ((f64::from(self.blocks_free) + open) / f64::from(self.spare_blocks.max(1))).min(1.0)
-    }
-}
-
-/// Counters of a vSSD since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlashStats {
-    pub host_slots: u64,
-    /// Those of them whose CRC32C came with them (PN3).
-    pub summed_slots: u64,
-    /// Moved by the collector, or programmed again as their block failed.
-    pub gc_slots: u64,
-    pub range_slots: u64,
-    pub pages_programmed: u64,
-    pub reads: u64,
-    pub erases: u64,
-    /// Times collection was started, and victims taken, blocks that failed included.
-    pub gc_runs: u64,
-    pub gc_victims: u64,
-    /// Syncs that only emptied blocks waited for: what collection adds to those that the host asks for.
-    pub gc_syncs: u64,
-    pub checkpoints: u64,
-    /// Blocks with a page that could not be read: emptied and erased, or marked bad if that did not help before.
-    pub unreadable_blocks: u64,
-}
-
-impl FlashStats {
-    /// Write amplification: slots of data programmed for each that the host gave; 1 before the first.
-    pub fn waf(&self) -> f64 {
-        if self.host_slots == 0 {
-            return 1.0;
-        }
-        (self.host_slots + self.gc_slots + self.range_slots) as f64 / self.host_slots as f64
-    }
-}
-
-/// A rule of the page layer found broken by [`Ssd::check`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    #[error(
-        "{vssd}: block {addr} is mapped to slot {slot}, which was programmed with another address or version, or is not valid"
-    )]
-    MapReverse { vssd: VssdId, addr: BlockAddr, slot: u32 },
-    #[error("{vssd}: erase block {block} counts {counted} valid slots and has {marked}")]
-    ValidCount { vssd: VssdId, block: u32, counted: u32, marked: u32 },
-    #[error("{vssd}: {valid} slots are valid, {mapped} blocks mapped and {groups} range groups placed")]
-    Total { vssd: VssdId, valid: u64, mapped: u64, groups: u64 },
-    #[error("{vssd}: {counted} blocks are counted free, {listed} are")]
-    FreeCount { vssd: VssdId, counted: u32, listed: u32 },
-    #[error("{vssd}: {counted} pages are counted open, {listed} are")]
-    OpenPages { vssd: VssdId, counted: u32, listed: u32 },
-    #[error("{vssd}: range groups do not count their live records right")]
-    Ranges { vssd: VssdId },
-    #[error("erase block {block} of a channel group is with {holders} of its vSSDs")]
-    Holders { block: u32, holders: usize },
-    #[error("{vssd}: block {addr} is mapped at a version older than the range record over it")]
-    Unhidden { vssd: VssdId, addr: BlockAddr },
-}
+pub use types::{
+    AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,
+    Share, Space, SsdConfig, Violation,
+};
 
 /// Most vSSDs of a drive.
 const VSSDS_MAX: usize = table::ENTRIES_MAX;

@@ -3,6 +3,7 @@
 mod basic;
 mod cluster;
 mod compare;
+mod credit;
 mod faults;
 mod fences;
 mod heal;

@@ -65,3 +65,17 @@ impl Counters {
         self.all().filter(|(name, _)| name.starts_with("drop_")).map(|(_, n)| n).sum()
     }
 }
+
+/// What one class of a connection has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounts {
+    /// Datagrams with chunks; those of them with chunks sent before.
+    pub sent: u64,
+    pub sent_again: u64,
+    /// Taken for lost, arrived or not.
+    pub lost: u64,
+    pub timeouts: u64,
+    /// Round trips measured, and those of them from the kernel's time of leaving (PN8).
+    pub samples: u64,
+    pub stamped: u64,
+}

@@ -10,13 +10,13 @@ use rackweave_core::{NodeId, Rng, Span, Time, VssdId};
 use crate::api::{Delivered, Event, Message, SendError, SendOptions, Transmit};
 use crate::auth::{Auth, KeyError, Keys};
 use crate::config::{Config, ConfigError};
-use crate::counters::Counters;
+use crate::counters::{Counters, FlowCounts};
 use crate::group::{Group, Multicast};
 use crate::header::{HEAD_BYTES, Space, TransferId, u64_at};
 use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control, Peer, STREAM_PATH};
 use crate::receiver::{DIRECT_SPAN, ROUTED_SPAN};
-use crate::sender::{FlowCounts, Progress};
+use crate::sender::Progress;
 
 /// vSSDs whose server is remembered: as many as a rack has (RB1). Beyond it all are learned anew.
 pub(crate) const HINTS_MAX: usize = 131_072;

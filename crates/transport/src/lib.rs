@@ -47,8 +47,7 @@ pub use api::{
 };
 pub use auth::{KeyError, KeyId, Keys};
 pub use config::{Algorithm, Config, ConfigError, Retransmission};
-pub use counters::Counters;
+pub use counters::{Counters, FlowCounts};
 pub use endpoint::{Endpoint, FlowStatus, PeerStatus, fair_bytes};
 pub use header::VERSION;
 pub use peer::Carrier;
-pub use sender::FlowCounts;

@@ -8,6 +8,7 @@ use rackweave_core::{Span, Time};
 
 use crate::config::{Config, Retransmission};
 use crate::congestion::{self, Acked, Congestion};
+use crate::counters::FlowCounts;
 use crate::header::{ACK_SPAN, AckEntry, AckHead, Space, TransferId};
 use crate::outgoing::{ARRIVED, LOST, Outgoing, UNSENT};
 use crate::rtt::Rtt;
@@ -43,20 +44,6 @@ struct Sent {
     in_flight: bool,
     /// Sent once to a whole group.
     shared: bool,
-}
-
-/// What one class of a connection has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowCounts {
-    /// Datagrams with chunks; those of them with chunks sent before.
-    pub sent: u64,
-    pub sent_again: u64,
-    /// Taken for lost, arrived or not.
-    pub lost: u64,
-    pub timeouts: u64,
-    /// Round trips measured, and those of them from the kernel's time of leaving (PN8).
-    pub samples: u64,
-    pub stamped: u64,
 }
 
 /// What an acknowledgement or a timer changed.
