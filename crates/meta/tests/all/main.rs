@@ -5,6 +5,7 @@ mod harness;
 mod kept;
 mod membership;
 mod no_room;
+mod recovery;
 mod restart;
 mod search;
 mod search_volumes;
