@@ -146,7 +146,7 @@ pub enum DeviceOp {
 }
 
 impl DeviceOp {
-    /// The erase block that the command reads or changes; none of the others do.
+    /// The erase block that the command reads or changes; none for syncs and for the checkpoint area.
     pub fn block(&self) -> Option<u32> {
         match self {
             DeviceOp::ReadSlot { page, .. }

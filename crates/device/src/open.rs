@@ -1,4 +1,4 @@
-//! Opening a drive's file: whose it is, its layout, and what the last run left half done.
+//! Opens a drive's file: checks its identity and layout, and finds what the last run left unfinished.
 
 use crate::io::FileIo;
 use crate::layout::{CONVERTING, Displaced, Head, Row, State, Super};
@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io as sys;
 
 impl<F: FileIo> FileSsd<F> {
-    /// Opens the device in `file`, formatting it if it is blank. What a power cut left is repaired with the first change: a
-    /// device that is only read, say to see whose it is, stays as it is.
+    /// Opens the device in `file`, formatting it if it is blank. What a power cut left is repaired with the first
+    /// change: reading a device, for instance its identity, does not change it.
     pub fn open(file: F, ssd: SsdId, shape: Shape) -> Result<FileSsd<F>, OpenError> {
         FileSsd::open_as(file, ssd, shape, None)
     }
@@ -107,7 +107,7 @@ impl<F: FileIo> FileSsd<F> {
     pub(crate) fn extents_in_use(&self) -> u32 {
         self.extents_used
     }
-    /// Voids torn pages and leaves the file as after a close, with so many extents in use.
+    /// Voids torn pages and leaves the file as after a close, with `extents` extents in use.
     pub(crate) fn settle(&mut self, extents: u32) -> sys::Result<()> {
         self.begin_life()?;
         self.write_state(State { extents, clean: true, ..self.state })?;

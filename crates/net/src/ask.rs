@@ -211,7 +211,7 @@ fn silent(name: &str, error: String) -> Process {
     Process { name: name.into(), error: Some(error), ..Process::default() }
 }
 
-/// Every replica set has so many members that serve, every process answers, and clients can connect.
+/// Whether every replica set has at least `min_copies` members that serve, every process answers, and clients can connect.
 pub(super) fn serves(s: &Status, min_copies: usize) -> bool {
     let serving = |set| s.servers.iter().flat_map(|s| &s.vssds).filter(|v| v.set == set && v.serving).count();
     s.processes.iter().all(|p| p.error.is_none())

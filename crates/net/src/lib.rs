@@ -1,7 +1,7 @@
 //! A process for each node: the loop of [`rackweave_runtime`] around one node, with a network to the others.
 //!
 //! Reading order: [`rackweave_config::hosts`] (who is where), [`net`], [`udp`], [`stamps`], `notes` and [`streams`] (packets between processes), [`incarnation`] (which process of a node), [`node`] (one process),
-//! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`watch`] (whether they live), [`namespaces`] (hosts for
+//! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`rackweave_runtime::watch`] (whether they live), [`namespaces`] (hosts for
 //! them), [`ask`] (their state put together), [`channel`] (from another host). Keys: [`key`], [`rotate`], [`authority`].
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 

@@ -338,7 +338,7 @@ impl Vssd {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         let records = self.blocks.records(block);
         let first = usize::from(page) * spp;
-        let unverified = slots.is_some() && !io.cfg.verify;
+        let not_kept = !io.cfg.verify && slots.as_ref().is_some_and(|s| s.is_empty());
         let mut slots = slots.unwrap_or_default().into_vec().into_iter();
         let mut lost = Vec::new();
         for (s, &Record { addr, version }) in records.iter().enumerate().skip(first).take(spp) {
@@ -346,8 +346,9 @@ impl Vssd {
             if !self.blocks.is_valid(block, s as u32) {
                 continue;
             }
-            let whole = |s: &Slot| intact(s, (addr, version), owner) || mutant!("flash.gc.unverified");
-            let sound = unverified || read.as_ref().is_some_and(whole);
+            let whole =
+                |s: &Slot| !io.cfg.verify || intact(s, (addr, version), owner) || mutant!("flash.gc.unverified");
+            let sound = not_kept || read.as_ref().is_some_and(whole);
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
             let mut crc = slot.record.crc;
             if !sound {

@@ -461,3 +461,29 @@ fn cost_benefit_collects_on_under_uniform_rewriting() {
         assert_eq!(rig.fetch(page * 4), (Timestamp(newest[page as usize]), Ok(contents(newest[page as usize]))));
     }
 }
+
+/// A drive of a replay keeps no contents: its pages read as nothing, which is no damage.
+#[test]
+fn what_moves_is_not_marked_lost_where_contents_are_not_kept() {
+    let cfg = SsdConfig { verify: false, ..small_config() };
+    let (mut ssd, mut disk) = (new_ssd(&cfg), Discard::default());
+    let (mut out, mut damaged) = (FlashOut::new(), 0);
+    let mut run = |ssd: &mut Ssd, out: &mut FlashOut| {
+        while !out.commands.is_empty() {
+            for c in std::mem::take(&mut out.commands) {
+                let completion = Completion { ssd: c.ssd, tag: c.tag, result: disk.execute(&c.op) };
+                ssd.handle(Time::ZERO, completion, out);
+            }
+            damaged += out.traces.drain(..).filter(|t| t.point == TracePoint::CrcMismatch).count();
+        }
+    };
+    ssd.boot(Time::ZERO, &mut out);
+    run(&mut ssd, &mut out);
+    let blocks = (0..1200u32).map(|i| (addr(i * 7 % 900), Timestamp(u64::from(i) + 1)));
+    ssd.prefill(VSSD, blocks);
+    ssd.gc_start(Time::ZERO, VSSD, &mut out);
+    run(&mut ssd, &mut out);
+    let marked = ssd.lost(VSSD).1;
+    assert!(ssd.stats(VSSD).gc_slots > 0, "something moves");
+    assert_eq!((damaged, marked), (0, 0));
+}
