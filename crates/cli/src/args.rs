@@ -46,7 +46,7 @@ pub enum Cmd {
     /// Create, list, show, grow and delete volumes of the running rack
     Volume {
         #[command(flatten)]
-        way: Way,
+        way: Target,
         #[command(subcommand)]
         command: Volume,
     },
@@ -72,35 +72,35 @@ pub enum Cmd {
     /// Speak about the running rack's replica sets
     Set {
         #[command(flatten)]
-        way: Way,
+        way: Target,
         #[command(subcommand)]
         command: Set,
     },
     /// Show, add, drain and remove servers of the running rack; end one as a crash would, and start it again
     Server {
         #[command(flatten)]
-        way: Way,
+        way: Target,
         #[command(subcommand)]
         command: Server,
     },
     /// Show how the running rack treats garbage collection, and change it
     Policy {
         #[command(flatten)]
-        way: Way,
+        way: Target,
         #[command(subcommand)]
         command: PolicyCmd,
     },
     /// Cut links between nodes of the running rack, and mend them, to see what happens
     Link {
         #[command(flatten)]
-        way: Way,
+        way: Target,
         #[command(subcommand)]
         command: Link,
     },
     /// Show servers, vSSDs, garbage collection, volumes and latencies of the running rack
     Status {
         #[command(flatten)]
-        way: Way,
+        way: Target,
         /// Show what happens, until SIGINT or the rack's end
         #[arg(long)]
         watch: bool,
@@ -128,7 +128,7 @@ pub struct Json {
 }
 
 #[derive(Debug, Args)]
-pub struct Way {
+pub struct Target {
     /// Ask the nodes of this configuration over its control channel, from any host, instead of by --data
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
@@ -251,7 +251,7 @@ pub enum Keys {
     /// Give the running rack a new cluster key without a pause
     Rotate {
         #[command(flatten)]
-        way: Way,
+        way: Target,
     },
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rackweave_flash::isolation::Isolation;
-use rackweave_net::ask::Way;
+use rackweave_net::ask::Target;
 use rackweave_runtime::control::{Answer, Command, ServerState};
 
 use crate::args::{self, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
@@ -23,14 +23,17 @@ enum Refused {
 }
 
 /// How the rack is reached, and the file of its keys.
-pub fn way(data: impl Fn() -> Result<PathBuf, Failure>, a: &args::Way) -> Result<(Way, Option<PathBuf>), Failure> {
+pub fn way(
+    data: impl Fn() -> Result<PathBuf, Failure>,
+    a: &args::Target,
+) -> Result<(Target, Option<PathBuf>), Failure> {
     match &a.config {
-        Some(path) => Ok(Way::of_config(path)?),
-        None => Ok(Way::of_data(&data()?)),
+        Some(path) => Ok(Target::of_config(path)?),
+        None => Ok(Target::of_data(&data()?)),
     }
 }
 
-fn ask(way: &Way, command: &Command) -> Result<Answer, Failure> {
+fn ask(way: &Target, command: &Command) -> Result<Answer, Failure> {
     match rackweave_net::ask::ask(way, command, ANSWER_WAIT)? {
         Answer::Error { message } => Err(Refused::Because(message).into()),
         a => Ok(a),
@@ -41,7 +44,7 @@ fn classify(name: &str, class: VolumeClass) -> Command {
     Command::VolumeClass { name: name.into(), offline: class == VolumeClass::Offline }
 }
 
-pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
+pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Lost { name, json } => return lost(way, name, json),
         Volume::Create { name, size, isolation, json, .. } => {
@@ -82,7 +85,7 @@ pub fn volume(way: &Way, command: &Volume) -> Result<(), Failure> {
 }
 
 /// Marks of lost blocks are with the servers: their vSSDs name them.
-fn lost(way: &Way, name: &str, json: &args::Json) -> Result<(), Failure> {
+fn lost(way: &Target, name: &str, json: &args::Json) -> Result<(), Failure> {
     let Answer::Volume(volume) = ask(way, &Command::VolumeInfo { name: name.into() })? else {
         return Err(Refused::Unexpected.into());
     };
@@ -112,7 +115,7 @@ const WARNING: &str = "what these servers alone keep is given up for good: write
 const WITHOUT_WITNESS: &str = "nothing tells what was flushed on drives that lost records: the newest copies that are left are taken, \
      and flushed writes may be missing without an error. Repeat the command with --yes if no drive comes back that lost nothing";
 
-pub fn set(way: &Way, command: &Set) -> Result<(), Failure> {
+pub fn set(way: &Target, command: &Set) -> Result<(), Failure> {
     let Set::Recover { set, without, yes, json } = command;
     if !yes {
         if let Answer::Status(s) = ask(way, &Command::Status)?
@@ -134,20 +137,20 @@ pub fn set(way: &Way, command: &Set) -> Result<(), Failure> {
 }
 
 /// Asks for something that is done or not, and says what was.
-fn done(way: &Way, command: &Command, json: &args::Json, what: &str) -> Result<(), Failure> {
+fn done(way: &Target, command: &Command, json: &args::Json, what: &str) -> Result<(), Failure> {
     let Answer::Done = ask(way, command)? else { return Err(Refused::Unexpected.into()) };
     writeln!(std::io::stdout(), "{}", if json.json { "{}" } else { what })?;
     Ok(())
 }
 
-fn servers(way: &Way, command: &Command, json: &args::Json) -> Result<Vec<ServerState>, Failure> {
+fn servers(way: &Target, command: &Command, json: &args::Json) -> Result<Vec<ServerState>, Failure> {
     let Answer::Servers(all) = ask(way, command)? else { return Err(Refused::Unexpected.into()) };
     let text = if json.json { serde_json::to_string(&all)? } else { show::members(&all) };
     writeln!(std::io::stdout(), "{text}")?;
     Ok(all)
 }
 
-pub fn server(way: &Way, command: &Server) -> Result<(), Failure> {
+pub fn server(way: &Target, command: &Server) -> Result<(), Failure> {
     match command {
         Server::List(json) => servers(way, &Command::ServerList, json).map(drop),
         Server::Add(json) => {
@@ -184,7 +187,7 @@ pub fn server(way: &Way, command: &Server) -> Result<(), Failure> {
     }
 }
 
-pub fn policy(way: &Way, command: &PolicyCmd) -> Result<(), Failure> {
+pub fn policy(way: &Target, command: &PolicyCmd) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match command {
         PolicyCmd::Show(json) => {
@@ -211,7 +214,7 @@ pub fn policy(way: &Way, command: &PolicyCmd) -> Result<(), Failure> {
     Ok(())
 }
 
-pub fn link(way: &Way, command: &Link) -> Result<(), Failure> {
+pub fn link(way: &Target, command: &Link) -> Result<(), Failure> {
     let (Link::Cut(e) | Link::Mend(e)) = command;
     let (a, b) = (e.a.clone(), e.b.clone());
     let (asked, what) = match command {
@@ -221,7 +224,7 @@ pub fn link(way: &Way, command: &Link) -> Result<(), Failure> {
     done(way, &asked, &e.json, &what)
 }
 
-pub fn status(way: &Way, json: bool) -> Result<(), Failure> {
+pub fn status(way: &Target, json: bool) -> Result<(), Failure> {
     let Answer::Status(s) = ask(way, &Command::Status)? else { return Err(Refused::Unexpected.into()) };
     let mut out = std::io::stdout().lock();
     if json {

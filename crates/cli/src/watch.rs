@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rackweave_net::ask::{self, Way};
+use rackweave_net::ask::{self, Target};
 use rackweave_runtime::control::{Answer, AskError, Command, Server, Status, Vssd};
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ pub struct Span {
 }
 
 /// Looks `every` so many seconds until SIGINT, or until the rack ends.
-pub fn watch(way: &Way, every: f64, json: bool) -> Result<(), Failure> {
+pub fn watch(way: &Target, every: f64, json: bool) -> Result<(), Failure> {
     let mut interrupts = interrupts()?;
     interrupts.set_read_timeout(Some(Duration::from_secs_f64(every)))?;
     let mut before = look(way)?;
@@ -82,7 +82,7 @@ fn interrupts() -> io::Result<UnixStream> {
     Ok(read)
 }
 
-fn look(way: &Way) -> Result<Status, AskError> {
+fn look(way: &Target) -> Result<Status, AskError> {
     match ask::ask(way, &Command::Status, ANSWER_WAIT)? {
         Answer::Status(s) => Ok(*s),
         // It answers questions about its state with its state, or not at all.

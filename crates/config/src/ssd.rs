@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::rng::mix64;
 use rackweave_core::{BLOCK, SsdId};
 use serde::{Deserialize, Serialize};
@@ -183,10 +183,10 @@ impl Default for SsdSection {
 
 impl SsdSection {
     /// What is to fail on this drive.
-    pub fn flaws(&self, ssd: SsdId) -> Option<Flaws> {
+    pub fn flaws(&self, ssd: SsdId) -> Option<MediaFaults> {
         let seed = mix64(self.failure_seed ^ mix64(u64::from(ssd.0)));
         let any = self.program_failures > 0.0 || self.erase_failures > 0.0;
-        any.then(|| Flaws::new(seed, self.program_failures, self.erase_failures))
+        any.then(|| MediaFaults::new(seed, self.program_failures, self.erase_failures))
     }
     pub(super) fn check(&self, out: &mut Vec<Problem>) {
         let size = self.size.0;

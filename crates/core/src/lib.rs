@@ -5,9 +5,9 @@
 
 pub mod backoff;
 pub mod device;
-pub mod flaws;
 pub mod id;
 pub mod map;
+pub mod media_faults;
 pub mod msg;
 pub mod mutants;
 pub mod node;

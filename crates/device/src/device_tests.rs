@@ -625,7 +625,7 @@ fn a_block_that_is_marked_bad_stays_so_and_holds_nothing() {
 fn what_is_to_fail_fails_and_can_be_read_still() {
     let f = Shared::default();
     let mut d = open(&f);
-    d.fail_by(Flaws::new(5, 0.05, 0.0));
+    d.fail_by(MediaFaults::new(5, 0.05, 0.0));
     let mut failed = 0;
     for block in 0..16 {
         let written = (0..8).take_while(|&p| program(&mut d, block, p, &image(u64::from(p), 1)).is_ok()).count() as u16;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rackweave_core::SsdId;
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_flash::isolation::{LevelsError, ThroughputLevels};
 use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
 use rackweave_flash::manager::{ConfigError, FlashManager, ManagerConfig};
@@ -53,7 +53,7 @@ impl DriveError {
 
 /// Opens the drive in the file, or makes it there: the built-in profile, scaled to at most `bytes`. Commands take no
 /// modelled time; channels and dies that wear more than others trade places with them. One process at a time. Erase blocks fail at
-/// the end of their life ([`Flaws::of_age`]).
+/// the end of their life ([`MediaFaults::of_age`]).
 pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFile>>, DriveError> {
     open_with(path, profile, bytes, None)
 }
@@ -90,7 +90,7 @@ pub fn open_with(
     if let Some(wanted) = levels.filter(|l| **l != cfg.levels) {
         return Err(DriveError::OtherLevels { path: name(), found: cfg.levels.into(), wanted: wanted.clone().into() });
     }
-    device.fail_by(Flaws::none().of_age(cfg.profile.endurance));
+    device.fail_by(MediaFaults::none().of_age(cfg.profile.endurance));
     Ok(Drive::open(cfg, device)?)
 }
 

@@ -34,7 +34,7 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotRecord,
 };
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::{BLOCK, DriveId, Payload, RackId, SECTORS_PER_BLOCK, SsdId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io as sys;
@@ -158,7 +158,7 @@ pub struct FileSsd<F> {
     /// First failure of a sync: final (protocol rule 12).
     failed: Option<i32>,
     spare: Vec<u8>,
-    flaws: Option<Flaws>,
+    flaws: Option<MediaFaults>,
 }
 
 impl<F: FileIo> FileSsd<F> {
@@ -238,7 +238,7 @@ impl<F: FileIo> FileSsd<F> {
     }
 
     /// Programs and erases fail from now on as drawn, for a trial.
-    pub fn fail_by(&mut self, flaws: Flaws) {
+    pub fn fail_by(&mut self, flaws: MediaFaults) {
         self.flaws = Some(flaws);
     }
 

@@ -12,7 +12,7 @@ use crate::timing::Clock;
 
 /// Where a block that is to be read lies. Dies are numbered on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lies {
+pub struct FlashLocation {
     pub die: u32,
     pub page: PageAddr,
     pub slot: u8,
@@ -20,7 +20,7 @@ pub struct Lies {
 
 /// What becomes of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Admission {
     Now,
     /// It waits with the user.
     Waits,
@@ -58,7 +58,7 @@ impl Ssd {
         addr: BlockAddr,
         token: u64,
         out: &mut FlashOut,
-        turn: impl FnOnce(Lies) -> Turn,
+        turn: impl FnOnce(FlashLocation) -> Admission,
     ) -> ReadTry {
         let i = self.index(vssd);
         self.with(i, now, out, |v, io| v.read_if(io, addr.pack(), token, turn))

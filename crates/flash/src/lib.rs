@@ -41,7 +41,7 @@ pub mod wear;
 
 pub use gc_policy::{Separation, VictimPolicy};
 pub use geometry::Geometry;
-pub use hold::{Lies, NoPage, ReadTry, Turn};
+pub use hold::{Admission, FlashLocation, NoPage, ReadTry};
 pub use profile::{Profile, ProfileError, Source, Suspend};
 pub use ssd::{
     AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LoanStatus, Losses, NoFreeBlock, ReadError,

@@ -8,7 +8,7 @@ use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, SsdId, Time, Timestamp,
 use slab::Slab;
 
 use crate::geometry::Geometry;
-use crate::hold::Turn;
+use crate::hold::Admission;
 use crate::oob::Owner;
 use crate::profile::ProfileError;
 use crate::table::{self, Entry, EntryState, Extent, Kind, Table, Unit};
@@ -356,7 +356,7 @@ impl Ssd {
     /// Reads a block; answered by [`FlashDone::Read`], at once if it is not mapped.
     pub fn read(&mut self, now: Time, vssd: VssdId, addr: BlockAddr, token: u64, out: &mut FlashOut) {
         let i = self.index(vssd);
-        self.with(i, now, out, |v, io| v.read_if(io, addr.pack(), token, |_| Turn::Now));
+        self.with(i, now, out, |v, io| v.read_if(io, addr.pack(), token, |_| Admission::Now));
     }
     /// Programs one page with 1 to [`Ssd::slots_per_page`] blocks; answered by [`FlashDone::Programmed`].
     ///

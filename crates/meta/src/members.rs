@@ -136,7 +136,7 @@ pub struct Replaces {
 
 /// How long is waited for those who may only be late.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Patience {
+pub struct MembershipPolicy {
     /// Until then a set that never had a view waits for all its places; afterwards `min_copies` suffice.
     pub first_view_until: Time,
     pub min_copies: u8,
@@ -169,7 +169,7 @@ struct Judge<'a, S: Servers> {
     places: &'a [Place],
     evidence: &'a [Evidence],
     now: Time,
-    patience: Patience,
+    patience: MembershipPolicy,
 }
 
 impl<S: Servers> Judge<'_, S> {
@@ -267,7 +267,7 @@ pub fn decide<S: Servers>(
     (places, evidence): (&[Place], &[Evidence]),
     servers: &S,
     now: Time,
-    patience: Patience,
+    patience: MembershipPolicy,
 ) -> Option<(ViewState, Vec<Member>)> {
     let judge = Judge { servers, places, evidence, now, patience };
     if view.members.is_empty() {
@@ -384,7 +384,7 @@ pub fn others_may_come<S: Servers>(
     servers: &S,
     now: Time,
 ) -> bool {
-    let judge = Judge { servers, places, evidence, now, patience: Patience::default() };
+    let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
     let may_come = |m: &Member| match judge.life(m) {
         Life::Failed => false,
         Life::Restarted => judge.place(m.vssd).is_some_and(|p| !p.failed) && !judge.replaced(m),
@@ -397,7 +397,7 @@ pub fn others_may_come<S: Servers>(
 /// Whether this life of the service, and not only one before, has heard of all members that may hold a lease whether their devices
 /// are well: what it says of the others before may be taken back.
 pub fn heard<S: Servers>(view: &View, places: &[Place], servers: &S, now: Time) -> bool {
-    let judge = Judge { servers, places, evidence: &[], now, patience: Patience::default() };
+    let judge = Judge { servers, places, evidence: &[], now, patience: MembershipPolicy::default() };
     view.members.iter().all(|m| judge.life(m) != Life::Unheard)
 }
 
@@ -411,7 +411,7 @@ pub fn waits_for<S: Servers>(
     now: Time,
 ) -> Option<Result<Vec<NodeId>, NodeId>> {
     // How long a survivor must have held its lease is not asked: whoever holds one may be the survivor.
-    let judge = Judge { servers, places, evidence, now, patience: Patience::default() };
+    let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
     let there = |m: &&&Member| matches!(judge.life(m), Life::Live | Life::Unheard);
     let members: Vec<&Member> = view.members.iter().filter(|m| m.role == Role::Member).collect();
     if view.state == ViewState::Normal
@@ -439,7 +439,7 @@ pub fn waits_for_word<S: Servers>(
     servers: &S,
     now: Time,
 ) -> bool {
-    let judge = Judge { servers, places, evidence, now, patience: Patience::default() };
+    let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
     let last = match view.state {
         ViewState::Normal => last(view, holders),
         ViewState::Recovering { witnesses: 0, .. } => return false,
@@ -482,7 +482,7 @@ pub fn recover_without<S: Servers>(
     if given_up.is_empty() && !waits_for_word(view, holders, (places, evidence), servers, now) {
         return Err(RequestError::NothingMissing { set });
     }
-    let judge = Judge { servers, places, evidence, now, patience: Patience::default() };
+    let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
     let kept = |m: &&Member| !given_up.contains(&m.server) && judge.usable(m.vssd, m.server);
     let normal = view.state == ViewState::Normal;
     if let Some(&one) = holders.iter().filter(kept).find(|m| normal && !judge.broken(m)) {

@@ -19,9 +19,9 @@ use crate::node::Meta;
 /// Number of the first vSSD that is made at run time; those of the configuration are below.
 pub const FIRST_MOVED: u32 = 1 << 16;
 /// A plan that a server has not carried out is sent again with its heartbeats, at most so often: five a second for a server.
-const PLAN_AGAIN: Span = Span::from_millis(200);
+const PLAN_RETRY_INTERVAL: Span = Span::from_millis(200);
 /// A `del_vssd` for a server that is gone is repeated after this: one a second for each of its vSSDs, at most sixteen.
-const ROW_AGAIN: Span = Span::from_secs(1);
+const ROW_RETRY_INTERVAL: Span = Span::from_secs(1);
 /// Plans of one life of the service.
 const PLANS_A_LIFE: u32 = 24;
 
@@ -151,7 +151,7 @@ impl Meta {
         if plan.done || now < plan.again_at || incarnation == Incarnation(0) {
             return;
         }
-        plan.again_at = now + PLAN_AGAIN;
+        plan.again_at = now + PLAN_RETRY_INTERVAL;
         let plan = plan.number;
         let vssds = self.wanted(node);
         self.say(node, 0, Control::Vssds { plan, incarnation, vssds });
@@ -534,7 +534,7 @@ impl Meta {
             if again_at > now {
                 continue;
             }
-            self.moves.rows[k].again_at = now + ROW_AGAIN;
+            self.moves.rows[k].again_at = now + ROW_RETRY_INTERVAL;
             let header = Header {
                 op: Op::DelVssd,
                 vssd,

@@ -22,7 +22,7 @@ const CREDIT_HELD: u64 = (MESSAGE_MAX / BLOCK) as u64;
 
 /// What a vSSD has told in the present life of its server.
 #[derive(Debug)]
-struct Told {
+struct ReportedRoom {
     by: Incarnation,
     capacity: u64,
     used: u64,
@@ -31,7 +31,7 @@ struct Told {
 
 /// What all have told.
 #[derive(Debug)]
-pub(crate) struct Rooms(Map<VssdId, Told>);
+pub(crate) struct Rooms(Map<VssdId, ReportedRoom>);
 
 impl Default for Rooms {
     fn default() -> Rooms {
@@ -53,7 +53,7 @@ impl Meta {
         if self.servers.server(src).incarnation != by || place.is_none_or(|p| p.node != src) || told.from > told.until {
             return;
         }
-        let fresh = || Told { by, capacity: 0, used: 0, volumes: BTreeMap::new() };
+        let fresh = || ReportedRoom { by, capacity: 0, used: 0, volumes: BTreeMap::new() };
         let t = self.rooms.0.entry(told.vssd).or_insert_with(fresh);
         if t.by != by {
             *t = fresh();
@@ -81,11 +81,11 @@ impl Meta {
         }
     }
     /// What the view's members have told, if all have.
-    fn told(&self, s: &Set) -> Option<Vec<&Told>> {
+    fn told(&self, s: &Set) -> Option<Vec<&ReportedRoom>> {
         let of = |m: &rackweave_core::msg::Member| {
             self.rooms.0.get(&m.vssd).filter(|t| t.by == m.incarnation || mutant!("meta.room.earlier-life"))
         };
-        let all: Option<Vec<&Told>> = s.view.members.iter().map(of).collect();
+        let all: Option<Vec<&ReportedRoom>> = s.view.members.iter().map(of).collect();
         all.filter(|a| !a.is_empty())
     }
     fn sets_of<'a>(&'a self, l: &'a Limits) -> impl ExactSizeIterator<Item = &'a Set> {
@@ -104,7 +104,7 @@ impl Meta {
         let least = |s: &Set| {
             let held = CREDIT_HELD * ((s.view.members.len() as u64).saturating_sub(1));
             let held = if mutant!("meta.room.no-credit") { 0 } else { held };
-            let left = |t: &&Told| t.capacity.saturating_sub(t.used + held);
+            let left = |t: &&ReportedRoom| t.capacity.saturating_sub(t.used + held);
             if mutant!("meta.room.fullest-counts-not") {
                 return self.told(s).map_or(0, |t| t.iter().map(left).max().unwrap_or(0));
             }
@@ -120,7 +120,7 @@ impl Meta {
     }
     pub(crate) fn with_use(&self, mut v: VolumeInfo) -> VolumeInfo {
         let most = |s: &Set| {
-            let of = |t: &Told| t.volumes.get(&v.id).copied().unwrap_or(0);
+            let of = |t: &ReportedRoom| t.volumes.get(&v.id).copied().unwrap_or(0);
             let told = s.view.members.iter().filter_map(|m| self.rooms.0.get(&m.vssd));
             told.map(of).max().unwrap_or(0)
         };

@@ -4,7 +4,7 @@ use rackweave_core::msg::{Body, Control, Member, Packet, Role, View, ViewState};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Time, Timestamp, TracePoint, VssdId};
 
 use crate::codec;
-use crate::members::{self, Evidence, Patience, Servers};
+use crate::members::{self, Evidence, MembershipPolicy, Servers};
 use crate::node::Meta;
 
 /// Steps of a set's moves and views that one event may take.
@@ -46,7 +46,7 @@ impl Meta {
 
     fn renew(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
         let s = &self.sets[i];
-        let patience = Patience {
+        let patience = MembershipPolicy {
             first_view_until: self.booted_at.unwrap_or(now) + self.cfg.lease_bound(),
             min_copies: self.cfg.min_copies,
             survivor_for: self.cfg.lease / 2,

@@ -16,52 +16,52 @@ use rackweave_runtime::up;
 pub(super) const STATUS_WAIT: Duration = Duration::from_secs(2);
 
 /// How a rack is reached.
-pub enum Way {
+pub enum Target {
     /// By the control sockets in its data directory.
     Data(PathBuf),
     /// Over the control channel of the configuration at the path.
     Channel(PathBuf, Channel),
 }
 
-impl Way {
+impl Target {
     /// Over the control channel of this configuration; the file of the cluster's keys that it names, too.
-    pub fn of_config(path: &Path) -> Result<(Way, Option<PathBuf>), DistributedError> {
+    pub fn of_config(path: &Path) -> Result<(Target, Option<PathBuf>), DistributedError> {
         let cfg = up::read_config(path)?;
         let channel = Channel::new(&cfg, path)?;
-        Ok((Way::Channel(path.into(), channel), cfg.hosts.and_then(|h| h.key_file)))
+        Ok((Target::Channel(path.into(), channel), cfg.hosts.and_then(|h| h.key_file)))
     }
     /// By the sockets in `data`; the file of the keys of the rack that was started there.
-    pub fn of_data(data: &Path) -> (Way, Option<PathBuf>) {
+    pub fn of_data(data: &Path) -> (Target, Option<PathBuf>) {
         let cfg = up::read_config(&data.join(NODES_FILE)).ok();
-        (Way::Data(data.into()), cfg.and_then(|c| c.hosts).and_then(|h| h.key_file))
+        (Target::Data(data.into()), cfg.and_then(|c| c.hosts).and_then(|h| h.key_file))
     }
 
     /// Names of the nodes, in the order of their ids; none if the rack runs in one process.
     pub fn names(&self) -> Vec<String> {
         match self {
-            Way::Data(data) => nodes_in(data),
-            Way::Channel(_, channel) => channel.names().map(|n| n.to_string()).collect(),
+            Target::Data(data) => nodes_in(data),
+            Target::Channel(_, channel) => channel.names().map(|n| n.to_string()).collect(),
         }
     }
     /// What is asked, in messages.
     pub(super) fn place(&self) -> &Path {
         match self {
-            Way::Data(path) | Way::Channel(path, _) => path,
+            Target::Data(path) | Target::Channel(path, _) => path,
         }
     }
     /// Asks one node, waiting at most `timeout` for each read.
     pub fn ask_node(&self, name: &str, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
         match self {
-            Way::Data(data) => control::ask(&data.join(name), command, timeout),
-            Way::Channel(_, channel) => channel.ask(name, command, timeout),
+            Target::Data(data) => control::ask(&data.join(name), command, timeout),
+            Target::Channel(_, channel) => channel.ask(name, command, timeout),
         }
     }
 }
 
 /// Asks a rack, in one process or in several, waiting at most `timeout` for each read.
-pub fn ask(way: &Way, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
+pub fn ask(way: &Target, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
     let all = way.names();
-    if let (Way::Data(data), true) = (way, all.is_empty()) {
+    if let (Target::Data(data), true) = (way, all.is_empty()) {
         return control::ask(data, command, timeout);
     }
     if *command == Command::Status {
@@ -103,7 +103,7 @@ fn nodes_in(data: &Path) -> Vec<String> {
 
 /// The state of the whole rack from all its processes: the metadata service's view of it, the servers' of their vSSDs,
 /// the gateways' of their clients.
-fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
+fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
     let mut whole = Status::default();
     let (mut latest, mut answers, mut servers) = (None, 0, Vec::new());
     for name in all {
@@ -134,7 +134,7 @@ fn gather(way: &Way, all: &[String]) -> Result<Status, AskError> {
             None => whole.servers.push(from),
         }
     }
-    if let Way::Data(data) = way {
+    if let Target::Data(data) = way {
         say_refused(&mut whole, data);
         // Also those whose end does not run now.
         whole.rack.links_cut.extend(links::listed(data, all));

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::ask::Way;
+use super::ask::Target;
 use rackweave_config::hosts::NodeName;
 use rackweave_rack::build::BuildError;
 use rackweave_runtime::control::{Answer, AskError, Command};
@@ -54,8 +54,8 @@ pub(super) fn release(data: &Path, server: u32) {
 }
 
 /// The data directory, and whether the server is one of the rack's.
-fn place(way: &Way, server: u32) -> Result<&Path, String> {
-    let Way::Data(data) = way else {
+fn place(way: &Target, server: u32) -> Result<&Path, String> {
+    let Target::Data(data) = way else {
         return Err("who started the servers can be asked to end them, and only where they run: use --data".into());
     };
     let servers = way.names().iter().filter(|n| n.starts_with("server-")).count();
@@ -69,7 +69,7 @@ fn place(way: &Way, server: u32) -> Result<&Path, String> {
 }
 
 /// `server kill` of a rack in several processes; back when the process is gone.
-pub(super) fn hold_server(way: &Way, server: u32) -> Result<Answer, AskError> {
+pub(super) fn hold_server(way: &Target, server: u32) -> Result<Answer, AskError> {
     let data = match place(way, server) {
         Ok(data) => data,
         Err(message) => return Ok(Answer::Error { message }),
@@ -120,7 +120,7 @@ fn kill(process: &OwnedFd) -> io::Result<bool> {
 }
 
 /// The metadata service took the server out for good. Without its word a server may start: it refuses it itself.
-fn removed(way: &Way, server: u32) -> bool {
+fn removed(way: &Target, server: u32) -> bool {
     match way.ask_node(&NodeName::Meta.to_string(), &Command::ServerList, PID_WAIT) {
         Ok(Answer::Servers(all)) => all.iter().any(|s| s.server == server && s.state == "removed"),
         _ => false,
@@ -141,7 +141,7 @@ fn wait_until_taken_in(data: &Path, server: u32) -> Answer {
 }
 
 /// `server start` of a rack in several processes.
-pub(super) fn let_server_start(way: &Way, server: u32) -> Result<Answer, AskError> {
+pub(super) fn let_server_start(way: &Target, server: u32) -> Result<Answer, AskError> {
     Ok(match place(way, server) {
         Ok(_) if removed(way, server) => Answer::Error { message: BuildError::Removed { server }.to_string() },
         Ok(data) if is_held(data, NodeName::Server(server)) => {

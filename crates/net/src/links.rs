@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::ask::Way;
+use super::ask::Target;
 use rackweave_config::hosts::NodeName;
 use rackweave_runtime::control::{Answer, AskError, Command};
 use rackweave_runtime::datadir::write_durably;
@@ -64,7 +64,7 @@ fn has_ended(e: &AskError) -> bool {
 }
 
 pub(super) fn change(
-    way: &Way,
+    way: &Target,
     all: &[String],
     (a, b): (&str, &str),
     cut: bool,
@@ -79,7 +79,7 @@ pub(super) fn change(
         false => Command::LinkMend { a: end.clone(), b: other.clone() },
     };
     let answer = way.ask_node(&end, &command, timeout);
-    let Way::Data(data) = way else { return answer };
+    let Target::Data(data) = way else { return answer };
     let failed = |error| AskError::Io { data: data.clone(), error };
     let mut kept = read(data).map_err(failed)?;
     let link = (end, other);

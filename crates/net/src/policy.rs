@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::ask::{STATUS_WAIT, Way, reason};
+use super::ask::{STATUS_WAIT, Target, reason};
 use super::processes::NODES_FILE;
 use rackweave_config::hosts::NodeName;
 use rackweave_config::policy::Policy;
@@ -14,24 +14,24 @@ use rackweave_runtime::up::{CONFIG_FILE, keep_policy};
 const NODE_WAIT: Duration = Duration::from_secs(5);
 
 /// The nodes that go by a policy, the switch first: what it cannot do nobody does.
-fn concerned(way: &Way) -> Vec<String> {
+fn concerned(way: &Target) -> Vec<String> {
     let goes = |n: &String| *n == NodeName::Switch.to_string() || n.starts_with("server-");
     way.names().into_iter().filter(goes).collect()
 }
 
 /// Nobody answered: nobody runs, or this is why one that does was silent.
-fn nobody(way: &Way, hung: Option<AskError>) -> AskError {
+fn nobody(way: &Target, hung: Option<AskError>) -> AskError {
     hung.unwrap_or_else(|| AskError::NotRunning { data: way.place().into() })
 }
 
 /// Nodes that do not run begin with it when they are started again.
-pub(super) fn set(way: &Way, name: &str, timeout: Duration) -> Result<Answer, AskError> {
+pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer, AskError> {
     let refused = |message: String| Ok(Answer::Error { message });
     let policy: Policy = match name.parse() {
         Ok(policy) => policy,
         Err(e) => return refused(format!("{e}")),
     };
-    let Way::Data(data) = way else {
+    let Target::Data(data) = way else {
         return refused(
             "these nodes start from a configuration of their own: change it there, and start them again".into(),
         );
@@ -69,7 +69,7 @@ pub(super) fn set(way: &Way, name: &str, timeout: Duration) -> Result<Answer, As
 }
 
 /// What all go by: where one differs or does not answer, it is named.
-pub(super) fn show(way: &Way, timeout: Duration) -> Result<Answer, AskError> {
+pub(super) fn show(way: &Target, timeout: Duration) -> Result<Answer, AskError> {
     let (mut told, mut silent, mut hung) = (Vec::new(), Vec::new(), None);
     for node in concerned(way) {
         match way.ask_node(&node, &Command::PolicyShow, timeout.min(STATUS_WAIT)) {

@@ -570,7 +570,7 @@ impl Processes {
     }
 
     fn status(&self) -> Option<Status> {
-        match ask::ask(&ask::Way::Data(self.data.clone()), &Question::Status, READY_WAIT) {
+        match ask::ask(&ask::Target::Data(self.data.clone()), &Question::Status, READY_WAIT) {
             Ok(Answer::Status(s)) if s.processes.len() == self.nodes.len() => Some(*s),
             _ => None,
         }

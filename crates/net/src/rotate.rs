@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rackweave_transport::KeyId;
 
-use super::ask::Way;
+use super::ask::Target;
 use rackweave_runtime::control::{Answer, AskError, Command};
 use rackweave_runtime::key::{KeyChange, KeyFile, KeyFileError, Secret};
 
@@ -30,7 +30,7 @@ pub enum RotateError {
 }
 
 /// Rotates the key in `file`, of which every node must have the same one; gives the new key's id.
-pub fn rotate(way: &Way, file: Option<PathBuf>) -> Result<KeyId, RotateError> {
+pub fn rotate(way: &Target, file: Option<PathBuf>) -> Result<KeyId, RotateError> {
     let path = file.ok_or(RotateError::NoKey)?;
     let mut file = KeyFile::load(&path)?;
     let ids: Vec<KeyId> = file.ids().collect();
@@ -76,7 +76,7 @@ fn settle() {
     unsafe { libc::poll(std::ptr::null_mut(), 0, SETTLE.as_millis() as i32) };
 }
 
-fn ask(way: &Way, node: &str, command: &Command) -> Result<(), RotateError> {
+fn ask(way: &Target, node: &str, command: &Command) -> Result<(), RotateError> {
     match way.ask_node(node, command, ANSWER_WAIT) {
         Ok(Answer::Error { message }) => Err(RotateError::Refused { node: node.into(), message }),
         Ok(_) => Ok(()),

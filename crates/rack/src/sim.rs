@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rackweave_block::VolumeClient;
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::request::{AdminOp, Reply, Request, RequestId, RequestOp};
 use rackweave_core::rng::mix64;
 use rackweave_core::{DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
@@ -318,7 +318,7 @@ impl Sim {
     }
 }
 
-fn new_disk(sim: &SimConfig, flaws: Option<Flaws>) -> Disk {
+fn new_disk(sim: &SimConfig, flaws: Option<MediaFaults>) -> Disk {
     match sim.contents {
         Contents::Memory => {
             let mut d = FaultDisk::new();

@@ -3,12 +3,12 @@
 use rackweave_core::msg::{FENCE_ALL, IoError, IoReply, LiveVolumes, Peer};
 use rackweave_core::{TracePoint, VolumeId};
 
-use crate::op::{Asker, OpKind, Origin, Persist, number, slot_of};
+use crate::op::{OpKind, Origin, Persist, Requester, number, slot_of};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 
 impl Replica {
-    pub(crate) fn start_flush<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker) {
+    pub(crate) fn start_flush<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Requester) {
         if self.ops.len() >= crate::config::OPS_MAX {
             return self.refuse(cx, asker);
         }
@@ -105,7 +105,13 @@ impl Replica {
         self.fences.wants_news()
     }
 
-    pub(crate) fn client_fence<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, volume: VolumeId, attach: u32) {
+    pub(crate) fn client_fence<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        asker: Requester,
+        volume: VolumeId,
+        attach: u32,
+    ) {
         let known = self.fences.of(volume);
         if attach < known && !mutant!("replica.fence.attach-older") {
             cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));

@@ -8,7 +8,7 @@ use crate::timers::Ref;
 
 /// Who is to be answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub node: NodeId,
     pub request: u64,
     pub original: VssdId,
@@ -20,7 +20,7 @@ pub(crate) struct Asker {
 /// A client's request on its way through; runs again from the start whenever what it waited for is there.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub asker: Asker,
+    pub asker: Requester,
     pub io: IoRequest,
     pub since: Time,
     /// Blocks read for a read-modify-write; used only if still of the block's version.
@@ -30,7 +30,8 @@ pub(crate) struct Job {
 impl Job {
     pub fn new(p: Packet, io: IoRequest, now: Time) -> Job {
         let h = &p.header;
-        let asker = Asker { node: p.src, request: h.request, original: h.original_vssd, class: h.class, lat: h.lat };
+        let asker =
+            Requester { node: p.src, request: h.request, original: h.original_vssd, class: h.class, lat: h.lat };
         Job { asker, io, since: now, parts: Vec::new() }
     }
     pub fn part(&self, block: u32, version: Timestamp) -> Option<&Payload> {
@@ -136,7 +137,7 @@ pub(crate) enum OpKind {
 /// Who an operation is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Origin {
-    Client(Asker),
+    Client(Requester),
     /// Somebody else's write, validated in its place.
     Replay,
     Recovery,

@@ -9,7 +9,7 @@ use rackweave_core::{
 };
 
 use crate::config::{EXTENTS_MAX, HEAL_ATTEMPTS, LOST_WAIT};
-use crate::op::{Asker, Gather, Job, Load, Part, Purpose, number, slot_of};
+use crate::op::{Gather, Job, Load, Part, Purpose, Requester, number, slot_of};
 use crate::replica::{Cx, Replica};
 use crate::store::{ReadStart, Store, StoreError};
 use crate::timers::{Ref, Timer, Wait};
@@ -446,7 +446,7 @@ impl Replica {
         }
     }
 
-    pub(crate) fn client_status<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker, r: BlockRange) {
+    pub(crate) fn client_status<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Requester, r: BlockRange) {
         if r.count == 0 {
             return self.reply(cx, asker, IoReply::Failed(IoError::Malformed));
         }

@@ -18,7 +18,7 @@ use crate::credit::Account;
 use crate::dedup::Dedup;
 use crate::fences::Fences;
 use crate::fill::{FILL_SLOWEST, Fill};
-use crate::op::{Asker, Gather, Job, Load, Op, Persist, Waiter, Waiting};
+use crate::op::{Gather, Job, Load, Op, Persist, Requester, Waiter, Waiting};
 use crate::reach::Reach;
 use crate::recover::Recovery;
 use crate::repeat::Repeats;
@@ -397,7 +397,7 @@ impl Replica {
         }
     }
 
-    pub(crate) fn refuse<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Asker) {
+    pub(crate) fn refuse<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Requester) {
         self.stats.not_serving += 1;
         // A client waits out `NotServing`; a broken device does not come back, and when all members say so the client is told,
         // unless the metadata service knows of others that may.
@@ -405,7 +405,7 @@ impl Replica {
         self.reply(cx, asker, IoReply::Failed(why));
     }
 
-    pub(crate) fn reply<S: Store>(&self, cx: &mut Cx<'_, S>, to: Asker, body: IoReply) {
+    pub(crate) fn reply<S: Store>(&self, cx: &mut Cx<'_, S>, to: Requester, body: IoReply) {
         let header = Header {
             op: PacketOp::Reply,
             vssd: self.cfg.vssd,

@@ -276,7 +276,7 @@ impl Replica {
         self.run_credit_queue(cx);
     }
 
-    pub(crate) fn no_space<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: crate::op::Asker) {
+    pub(crate) fn no_space<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: crate::op::Requester) {
         self.stats.no_space += 1;
         cx.fx.trace(TracePoint::NoSpace, u64::from(self.cfg.set.0), 0);
         self.reply(cx, asker, IoReply::Failed(IoError::NoSpace));

@@ -16,11 +16,11 @@ const ENTRIES: u32 = 64;
 /// Runs fdatasync calls on the side; an event descriptor wakes the loop when some have finished.
 pub struct Syncer {
     event: Arc<OwnedFd>,
-    way: Way,
+    way: SyncMethod,
     in_flight: usize,
 }
 
-enum Way {
+enum SyncMethod {
     Uring(Box<IoUring>),
     Thread { jobs: Option<Sender<(u64, RawFd)>>, done: Receiver<(u64, io::Result<()>)>, worker: Option<JoinHandle<()>> },
 }
@@ -30,7 +30,7 @@ impl Syncer {
     pub fn new(uring: bool) -> io::Result<Syncer> {
         let event = Arc::new(eventfd()?);
         let way = match uring.then(|| start_uring(&event)) {
-            Some(Ok(ring)) => Way::Uring(Box::new(ring)),
+            Some(Ok(ring)) => SyncMethod::Uring(Box::new(ring)),
             _ => start_thread(&event),
         };
         Ok(Syncer { event, way, in_flight: 0 })
@@ -39,8 +39,8 @@ impl Syncer {
     /// What runs: for the user.
     pub fn name(&self) -> &'static str {
         match self.way {
-            Way::Uring(_) => "io_uring",
-            Way::Thread { .. } => "thread",
+            SyncMethod::Uring(_) => "io_uring",
+            SyncMethod::Thread { .. } => "thread",
         }
     }
     pub fn event_fd(&self) -> RawFd {
@@ -53,14 +53,14 @@ impl Syncer {
     /// Begins an fdatasync of `fd`, which must stay open until `token` comes back from [`Syncer::finished`].
     pub fn begin(&mut self, fd: RawFd, token: u64) -> io::Result<()> {
         match &mut self.way {
-            Way::Uring(ring) => {
+            SyncMethod::Uring(ring) => {
                 let sync = opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC);
                 // SAFETY: the operation refers to no memory, and the descriptor stays open (see above).
                 unsafe { ring.submission().push(&sync.build().user_data(token)) }
                     .map_err(|_| io::Error::from(io::ErrorKind::WouldBlock))?;
                 ring.submit()?;
             }
-            Way::Thread { jobs, .. } => {
+            SyncMethod::Thread { jobs, .. } => {
                 let jobs = jobs.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
                 jobs.send((token, fd)).map_err(|_| io::ErrorKind::BrokenPipe)?;
             }
@@ -74,11 +74,11 @@ impl Syncer {
         drain(self.event.as_raw_fd());
         let before = into.len();
         match &mut self.way {
-            Way::Uring(ring) => into.extend(ring.completion().map(|c| {
+            SyncMethod::Uring(ring) => into.extend(ring.completion().map(|c| {
                 let r = if c.result() < 0 { Err(io::Error::from_raw_os_error(-c.result())) } else { Ok(()) };
                 (c.user_data(), r)
             })),
-            Way::Thread { done, .. } => into.extend(done.try_iter()),
+            SyncMethod::Thread { done, .. } => into.extend(done.try_iter()),
         }
         self.in_flight -= into.len() - before;
     }
@@ -86,7 +86,7 @@ impl Syncer {
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        if let Way::Thread { jobs, worker, .. } = &mut self.way {
+        if let SyncMethod::Thread { jobs, worker, .. } = &mut self.way {
             *jobs = None;
             if let Some(w) = worker.take() {
                 let _ = w.join();
@@ -102,7 +102,7 @@ fn start_uring(event: &OwnedFd) -> io::Result<IoUring> {
 }
 
 #[allow(clippy::disallowed_methods, reason = "blocking calls of the driver, not a node")]
-fn start_thread(event: &Arc<OwnedFd>) -> Way {
+fn start_thread(event: &Arc<OwnedFd>) -> SyncMethod {
     let (jobs, todo) = channel::<(u64, RawFd)>();
     let (finished, done) = channel();
     let event = Arc::clone(event);
@@ -119,7 +119,7 @@ fn start_thread(event: &Arc<OwnedFd>) -> Way {
             unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), 8) };
         }
     });
-    Way::Thread { jobs: Some(jobs), done, worker: Some(worker) }
+    SyncMethod::Thread { jobs: Some(jobs), done, worker: Some(worker) }
 }
 
 #[cfg(test)]

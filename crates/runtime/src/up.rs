@@ -24,7 +24,7 @@ use rackweave_config::hosts::NodeName;
 use rackweave_config::policy::Policy;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_config::{ConfigError, MTU_DEFAULT, Problem, RackConfig, Size, TimingConfig, Written};
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_device::convert::ConvertError;
 use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
 use rackweave_flash::table::{self, Table};
@@ -467,7 +467,7 @@ fn open_device(
         }
     }
     check_table(&mut ssd, &rackweave_rack::build::server_config(cfg, server, 1)?).map_err(|e| drive_error(path, e))?;
-    let flaws = cfg.ssd.flaws(SsdId(server)).unwrap_or(Flaws::none());
+    let flaws = cfg.ssd.flaws(SsdId(server)).unwrap_or(MediaFaults::none());
     ssd.fail_by(flaws.of_age(rackweave_rack::build::profile(cfg)?.endurance));
     Ok(ssd)
 }

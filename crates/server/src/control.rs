@@ -10,7 +10,7 @@ use rackweave_core::{DriveId, Incarnation, RackId, Span, Time};
 /// Heartbeats whose sending time is remembered: a lease answers one of the last few or comes too late to matter.
 const SENT_MAX: usize = 64;
 /// An unanswered registration is repeated after this: ten a second for a server.
-const HELLO_AGAIN: Span = Span::from_millis(100);
+const HELLO_RETRY_INTERVAL: Span = Span::from_millis(100);
 
 /// Whose the drive is, and whose the rack.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ impl Registration {
     /// Registers, or renews the lease. `failed`: the drive has, and `vssds` say so.
     pub fn message(&mut self, now: Time, vssds: Vec<VssdReport>, failed: bool) -> Control {
         if self.incarnation.is_none() {
-            self.again_at = now + HELLO_AGAIN;
+            self.again_at = now + HELLO_RETRY_INTERVAL;
             let nonce = self.nonce;
             if self.asks_whose() {
                 return Control::RackAsk { nonce };
@@ -292,7 +292,7 @@ mod tests {
         r.ready = true;
         assert!((0..100).all(|t| matches!(r.message(Time(t), vec![], false), Control::RackAsk { nonce: 7 })));
         assert!(!r.may_use_drive());
-        assert_eq!(r.deadline(), Time(99) + HELLO_AGAIN);
+        assert_eq!(r.deadline(), Time(99) + HELLO_RETRY_INTERVAL);
         r.rack_is(Time(200), 7, own);
         assert!(r.may_use_drive());
         assert!(matches!(r.message(Time(200), vec![], false), Control::ServerHello(_)));

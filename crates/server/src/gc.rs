@@ -35,7 +35,7 @@ pub enum GcState {
     Collecting,
     /// Takes no more victims; those begun still keep dies busy, so the switch is not told yet.
     Ending,
-    /// Told the switch that it has ended; not answered yet.
+    /// WearReport the switch that it has ended; not answered yet.
     Finishing {
         again_at: Time,
     },
@@ -76,7 +76,7 @@ pub struct GcMonitor {
     /// This gap was looked at: there was too little to gain.
     idle_seen: Time,
     /// That it collects, the switch was told and has not answered: what, and when it is told again.
-    untold: Option<(GcField, Time)>,
+    unacked: Option<(GcField, Time)>,
     /// Of a channel group, which decides when.
     grouped: bool,
     resting: bool,
@@ -103,7 +103,7 @@ impl GcMonitor {
             idle: Idle::new(cfg.idle_alpha, cfg.idle_over),
             background: false,
             idle_seen: Time::MAX,
-            untold: None,
+            unacked: None,
             grouped: false,
             resting: false,
             unheard: false,
@@ -129,7 +129,7 @@ impl GcMonitor {
     /// the first. What the switch knows of this life agrees with it.
     pub fn confirmed(&self) -> Option<bool> {
         match self.state {
-            _ if !self.answered || self.untold.is_some() => None,
+            _ if !self.answered || self.unacked.is_some() => None,
             GcState::Asking { .. } | GcState::Finishing { .. } => None,
             GcState::Granted | GcState::Collecting | GcState::Ending => Some(true),
             GcState::Idle | GcState::Delayed { .. } => Some(false),
@@ -149,7 +149,7 @@ impl GcMonitor {
         if self.coordinated() == was_coordinated {
             return;
         }
-        self.untold = None;
+        self.unacked = None;
         let exchanges =
             matches!(self.state, GcState::Asking { .. } | GcState::Delayed { .. } | GcState::Finishing { .. });
         if exchanges || self.state == GcState::Granted {
@@ -162,7 +162,7 @@ impl GcMonitor {
     /// Returns when it is to be told again if nobody answers.
     fn tell(&mut self, now: Time, field: GcField) -> Time {
         self.sequence += 1;
-        self.untold = None;
+        self.unacked = None;
         self.announce_at = now + self.cfg.announce_every;
         self.repeat(field);
         self.again.first(now)
@@ -177,9 +177,9 @@ impl GcMonitor {
         self.state = GcState::Asking { field, tries: 0, again_at };
     }
     /// Tells that it collects, until that is answered.
-    fn insist(&mut self, now: Time, field: GcField) {
+    fn announce(&mut self, now: Time, field: GcField) {
         let again_at = self.tell(now, field);
-        self.untold = self.coordinated().then_some((field, again_at));
+        self.unacked = self.coordinated().then_some((field, again_at));
     }
     fn start(&mut self, action: GcAction) {
         self.state = GcState::Collecting;
@@ -260,7 +260,7 @@ impl GcMonitor {
     }
     /// What began as background collection must go on.
     fn no_background(&mut self, now: Time) {
-        self.insist(now, GcField::Regular);
+        self.announce(now, GcField::Regular);
         self.start(GcAction::Start);
     }
     /// Collects while nobody uses the vSSD: where an episode would have ended, and more.
@@ -270,7 +270,7 @@ impl GcMonitor {
             return;
         }
         if ratio < self.cfg.episode_ends() {
-            self.insist(now, GcField::Background);
+            self.announce(now, GcField::Background);
             self.start(GcAction::StartIdle);
         } else {
             self.idle_seen = self.idle.from();
@@ -280,7 +280,7 @@ impl GcMonitor {
         self.cfg.background && !self.grouped
     }
     /// What its channel group orders.
-    pub fn obey(&mut self, now: Time, order: Order) {
+    pub fn apply(&mut self, now: Time, order: Order) {
         match (order, self.state) {
             (Order::Ask(field), _) => self.ask(now, field),
             (Order::GiveBack, GcState::Granted | GcState::Asking { .. }) => self.finish(now),
@@ -288,7 +288,7 @@ impl GcMonitor {
             (Order::Start, _) if self.unheard => self.start(GcAction::StartUnacknowledged),
             (Order::Start, _) => self.start(GcAction::Start),
             (Order::Force, _) => {
-                self.insist(now, GcField::Regular);
+                self.announce(now, GcField::Regular);
                 self.start(GcAction::StartForced);
             }
             (Order::Rest, GcState::Collecting) => self.rest(),
@@ -319,13 +319,13 @@ impl GcMonitor {
     /// Programs wait for a free block: collects at once, and tells the switch so.
     pub fn force(&mut self, now: Time) {
         if !self.collecting() && now >= self.force_from {
-            self.insist(now, GcField::Regular);
+            self.announce(now, GcField::Regular);
             self.start(GcAction::StartForced);
         }
     }
 
     /// No victim would free anything.
-    pub fn barren(&mut self, now: Time) {
+    pub fn no_victim(&mut self, now: Time) {
         if self.grouped {
             if self.collecting() && !self.resting {
                 self.rest();
@@ -343,7 +343,7 @@ impl GcMonitor {
         if op.sequence != self.sequence && !mutant!("server.gc.any-answer") {
             return;
         }
-        self.untold = None;
+        self.unacked = None;
         self.answered = true;
         self.again.answered(now);
         match (self.state, op.field) {
@@ -375,8 +375,8 @@ impl GcMonitor {
             GcState::Idle | GcState::Granted | GcState::Collecting | GcState::Ending => Time::MAX,
         };
         let announce = if self.coordinated() { self.announce_at } else { Time::MAX };
-        let untold = self.untold.map_or(Time::MAX, |u| u.1);
-        state.min(self.check_at).min(announce).min(untold).min(self.idle_deadline())
+        let unacked = self.unacked.map_or(Time::MAX, |u| u.1);
+        state.min(self.check_at).min(announce).min(unacked).min(self.idle_deadline())
     }
     fn idle_deadline(&self) -> Time {
         let from = self.idle.from();
@@ -397,7 +397,7 @@ impl GcMonitor {
                     } else {
                         self.start(GcAction::StartUnacknowledged);
                     }
-                    self.untold = Some((field, self.again.again(now)));
+                    self.unacked = Some((field, self.again.again(now)));
                 } else {
                     let regular = field == GcField::Regular;
                     let again_at = if regular { self.again.evenly(now) } else { self.again.again(now) };
@@ -413,17 +413,17 @@ impl GcMonitor {
             }
             _ => {}
         }
-        if let Some((field, again_at)) = self.untold
+        if let Some((field, again_at)) = self.unacked
             && now >= again_at
         {
-            self.untold = (!mutant!("server.gc.tell-once")).then(|| (field, self.again.again(now)));
-            if self.untold.is_some() {
+            self.unacked = (!mutant!("server.gc.tell-once")).then(|| (field, self.again.again(now)));
+            if self.unacked.is_some() {
                 self.repeat(field);
             }
         }
         if now >= self.announce_at && self.coordinated() && !mutant!("server.gc.no-announce") {
             match self.state {
-                _ if self.untold.is_some() => self.announce_at = now + self.cfg.announce_every,
+                _ if self.unacked.is_some() => self.announce_at = now + self.cfg.announce_every,
                 GcState::Granted | GcState::Collecting | GcState::Ending => _ = self.tell(now, GcField::Heartbeat),
                 GcState::Idle | GcState::Delayed { .. } => _ = self.tell(now, GcField::Idle),
                 // What is being asked is repeated anyway, and must stay the last operation.

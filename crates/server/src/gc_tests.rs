@@ -162,7 +162,7 @@ fn nothing_to_collect_is_not_tried_again_at_once_unless_forced() {
     let mut m = monitor();
     m.check(Time(0), 0.20);
     answer(&mut m, 0, GcField::Accept);
-    m.barren(Time(1));
+    m.no_victim(Time(1));
     answer(&mut m, 2, GcField::Finish);
     m.actions.clear();
     m.check(Time(3), 0.20);

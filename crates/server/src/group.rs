@@ -15,7 +15,7 @@ use crate::gc::{BARREN_FOR, BARREN_FORCED_FOR, GcState};
 
 /// After an end, programs that still find no block begin the next episode no sooner: what ended this one will not have
 /// changed within an instant.
-const FORCE_AGAIN: Span = Span::from_millis(1);
+const FORCE_RETRY_INTERVAL: Span = Span::from_millis(1);
 
 /// Where the group stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,14 +186,14 @@ impl Group {
     fn collect(&mut self, now: Time, ratio: f64, members: &[Member]) -> Vec<(usize, Order)> {
         let collecting = |m: &Member| m.state == GcState::Collecting;
         let needs = |m: &Member| self.forced >> m.slot & 1 == 1 && !m.resting && m.ratio < self.cfg.episode_ends();
-        let barren = members.iter().filter(|m| collecting(m)).all(|m| m.resting);
+        let no_victim = members.iter().filter(|m| collecting(m)).all(|m| m.resting);
         let enough = ratio >= self.cfg.episode_ends() && !members.iter().any(|m| collecting(m) && needs(m));
         let starved = |m: &Member| self.forced >> m.slot & 1 == 1 && m.resting && m.ratio < self.cfg.episode_ends();
         let starved = members.iter().any(starved);
-        if enough || barren {
+        if enough || no_victim {
             self.state = GroupState::Ending;
             self.forced = 0;
-            self.force_from = now + if starved || !enough { BARREN_FORCED_FOR } else { FORCE_AGAIN };
+            self.force_from = now + if starved || !enough { BARREN_FORCED_FOR } else { FORCE_RETRY_INTERVAL };
             if !enough {
                 self.barren_until = now + BARREN_FOR;
             }
@@ -210,7 +210,7 @@ impl Group {
         if now < self.force_from || works || !members.iter().any(|m| m.slot == slot) {
             return Vec::new();
         }
-        self.force_from = now + FORCE_AGAIN;
+        self.force_from = now + FORCE_RETRY_INTERVAL;
         self.forced |= 1 << slot;
         self.state = GroupState::Collecting;
         all(members, Order::Force, |m| m.slot == slot || m.state != GcState::Collecting)

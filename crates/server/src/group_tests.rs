@@ -51,9 +51,9 @@ impl Rig {
             }
         }
     }
-    fn obey(&mut self, now: Time, orders: Vec<(usize, Order)>) {
+    fn apply(&mut self, now: Time, orders: Vec<(usize, Order)>) {
         for (i, order) in orders {
-            self.gc[i].obey(now, order);
+            self.gc[i].apply(now, order);
             self.act(now, i);
         }
     }
@@ -66,7 +66,7 @@ impl Rig {
             if orders.is_empty() {
                 return round;
             }
-            self.obey(now, orders);
+            self.apply(now, orders);
         }
         panic!("no end within one instant: {:?}", self.group);
     }
@@ -79,7 +79,7 @@ impl Rig {
     }
     fn force(&mut self, ms: u64, slot: usize) {
         let orders = self.group.force(Time(ms * MS), slot, &self.members());
-        self.obey(Time(ms * MS), orders);
+        self.apply(Time(ms * MS), orders);
     }
     fn answer(&mut self, ms: u64, i: usize, field: GcField) {
         let asked = self.last[i].expect("it told something");
@@ -175,7 +175,7 @@ fn a_forced_start_and_an_end_do_not_alternate_within_an_instant() {
         assert_eq!(r.step(1), 0);
     }
     // Nothing to gain: it ends, and is not begun again at once however often programs ask.
-    r.gc[0].barren(Time(MS));
+    r.gc[0].no_victim(Time(MS));
     r.act(Time(MS), 0);
     r.step(1);
     assert!(!r.runs[0]);

@@ -20,15 +20,15 @@ use crate::bounds::OverBound;
 use crate::classes::QUEUE_MAX;
 use crate::config::{ServerConfig, ServerError, VSSDS_MAX};
 use crate::control::Registration;
-use crate::disk::{Asked, token_owner};
 use crate::scrub::Scrub;
 use crate::slots::{DriveProblem, Plan, SlotState};
 use crate::view::{CacheOverFlash, Recent};
 use crate::vssd::Vssd;
+use crate::write_cache::{Asked, token_owner};
 use crate::writes::WRITES_MAX;
 
 /// Programs that wait for a free block are tried again after this even if none was reported.
-const NO_BLOCK_AGAIN: Span = Span::from_millis(100);
+const NO_BLOCK_RETRY_INTERVAL: Span = Span::from_millis(100);
 
 /// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive, or asks whose rack this is), then anything.
 pub struct Server {
@@ -40,8 +40,8 @@ pub struct Server {
     pub(crate) vssds: Vec<Vssd>,
     groups: Vec<groups::GroupSlots>,
     pub(crate) plan: Plan,
-    pub(crate) wear: crate::wear::Told,
-    pub(crate) room: crate::room::RoomTold,
+    pub(crate) wear: crate::wear::WearReport,
+    pub(crate) room: crate::room::RoomReport,
     pub(crate) scrub: Scrub,
     /// As the metadata service told it: for vSSDs that come later.
     pub(crate) fences: Fences,
@@ -122,7 +122,7 @@ impl Server {
         self.host_full_at = (!room).then_some(now);
         self.registration.hurry(now);
         for (i, v) in self.vssds.iter_mut().enumerate() {
-            v.disk.freed |= room;
+            v.cache.freed |= room;
             self.touched |= 1 << i;
         }
         self.room.again_at = Time::ZERO;
@@ -156,7 +156,7 @@ impl Server {
     /// The first bound that is exceeded.
     pub fn check(&self) -> Result<(), OverBound> {
         for v in &self.vssds {
-            let (vssd, d, space) = (v.cfg.id, &v.disk, self.ssd.space(v.cfg.id));
+            let (vssd, d, space) = (v.cfg.id, &v.cache, self.ssd.space(v.cfg.id));
             if d.used() > d.cfg.capacity {
                 return Err(OverBound::Cache { vssd, used: d.used(), capacity: d.cfg.capacity });
             }
@@ -226,7 +226,7 @@ impl Server {
         self.touched |= 1 << i;
         let v = &mut self.vssds[i];
         let recent = Recent::default();
-        let mut store = CacheOverFlash { now, disk: &mut v.disk, ssd: &mut self.ssd, out: &mut self.out, recent };
+        let mut store = CacheOverFlash { now, cache: &mut v.cache, ssd: &mut self.ssd, out: &mut self.out, recent };
         call(&mut v.replica, &mut store)
     }
 
@@ -372,7 +372,7 @@ impl Server {
             FlashDone::Read { token, addr, version, result } => {
                 let i = token_owner(token);
                 let v = &mut self.vssds[i];
-                let Some(read) = v.disk.read_done(now, token, &mut self.ssd, &mut self.out) else { return };
+                let Some(read) = v.cache.read_done(now, token, &mut self.ssd, &mut self.out) else { return };
                 let token = read.token;
                 if let Some(Asked { offline: false, came, .. }) = read.asked {
                     v.classes.read_took(now.since(came));
@@ -386,7 +386,7 @@ impl Server {
             FlashDone::Programmed { token, result } => {
                 let i = token_owner(token);
                 self.touched |= 1 << i;
-                self.vssds[i].disk.programmed(now, token, result.is_ok(), &mut self.ssd, &mut self.out);
+                self.vssds[i].cache.programmed(now, token, result.is_ok(), &mut self.ssd, &mut self.out);
                 if result.is_err() {
                     self.device_failed(fx);
                 }
@@ -394,7 +394,7 @@ impl Server {
             FlashDone::Synced { token, result } => {
                 let i = token_owner(token);
                 self.touched |= 1 << i;
-                self.vssds[i].disk.synced(result.is_ok());
+                self.vssds[i].cache.synced(result.is_ok());
                 if result.is_err() {
                     self.device_failed(fx);
                 }
@@ -404,20 +404,20 @@ impl Server {
                 self.touched |= 1 << i;
                 self.note_worn(now, i);
                 let v = &mut self.vssds[i];
-                (v.disk.no_block, v.disk.freed, v.disk.allocated) = (false, true, true);
+                (v.cache.no_block, v.cache.freed, v.cache.allocated) = (false, true, true);
             }
             FlashDone::BlockFailed { .. } => {
                 let Some(i) = self.slot_of(&d) else { return };
                 self.touched |= 1 << i;
                 self.note_worn(now, i);
                 // Of what is left more is taken.
-                self.vssds[i].disk.allocated = true;
+                self.vssds[i].cache.allocated = true;
             }
             FlashDone::GcIdle { .. } => {
                 let Some(i) = self.slot_of(&d) else { return };
                 self.touched |= 1 << i;
                 if self.vssds[i].slot == SlotState::Settled {
-                    self.vssds[i].gc.barren(now);
+                    self.vssds[i].gc.no_victim(now);
                 }
             }
             FlashDone::Assigned { result, .. } => {
@@ -491,26 +491,26 @@ impl Server {
 
     fn settle_vssd(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let v = &mut self.vssds[i];
-        if v.disk.failed {
-            v.disk.release(now, &mut self.ssd, &mut self.out);
+        if v.cache.failed {
+            v.cache.release(now, &mut self.ssd, &mut self.out);
         }
-        v.disk.pump(now, &mut self.ssd, &mut self.out);
+        v.cache.pump(now, &mut self.ssd, &mut self.out);
         let group = if self.groups.is_empty() { None } else { self.group_of(i) };
         if let Some(g) = group
-            && self.vssds[i].disk.no_block
+            && self.vssds[i].cache.no_block
         {
             self.short_of_blocks(now, i, g, fx);
         }
         let v = &mut self.vssds[i];
-        if v.disk.no_block {
+        if v.cache.no_block {
             if group.is_none() {
                 v.gc.force(now);
             }
-            v.try_again_at = v.try_again_at.min(now + NO_BLOCK_AGAIN);
+            v.try_again_at = v.try_again_at.min(now + NO_BLOCK_RETRY_INTERVAL);
         } else {
             v.try_again_at = Time::MAX;
         }
-        let allocated = std::mem::take(&mut v.disk.allocated);
+        let allocated = std::mem::take(&mut v.cache.allocated);
         if allocated {
             let ratio = self.ssd.space(v.cfg.id).free_ratio();
             v.gc.check(now, ratio);
@@ -527,13 +527,13 @@ impl Server {
             self.step_group(now, g, fx);
         }
         let v = &mut self.vssds[i];
-        if !v.disk.done.is_empty() {
-            let done = std::mem::take(&mut v.disk.done);
+        if !v.cache.done.is_empty() {
+            let done = std::mem::take(&mut v.cache.done);
             for d in done {
                 self.with(now, i, |r, store| r.handle_store(now, d, store, fx));
             }
         }
-        if std::mem::take(&mut self.vssds[i].disk.freed) {
+        if std::mem::take(&mut self.vssds[i].cache.freed) {
             self.with(now, i, |r, store| r.space_changed(now, store, fx));
         }
         if !self.vssds[i].held.is_empty() {
@@ -588,7 +588,7 @@ impl Server {
         self.touched |= 1 << i;
         let v = &mut self.vssds[i];
         if v.try_again_at <= now {
-            (v.disk.no_block, v.try_again_at) = (false, Time::MAX);
+            (v.cache.no_block, v.try_again_at) = (false, Time::MAX);
         }
         if v.replica.deadline() <= now {
             self.with(now, i, |r, store| r.handle_timer(now, store, fx));
@@ -609,7 +609,7 @@ impl Server {
     }
 
     fn deadline_of(&self, v: &Vssd) -> Time {
-        let at = v.disk.deadline().min(v.replica.deadline()).min(v.try_again_at);
+        let at = v.cache.deadline().min(v.replica.deadline()).min(v.try_again_at);
         if self.registration.incarnation.is_none() || v.is_free() {
             return at;
         }

@@ -12,9 +12,9 @@ use crate::node::Server;
 /// Reads are not closer together than this, however much there is to read: 16 MiB/s.
 const EVERY_MIN: Span = Span::from_micros(250);
 /// With nothing to read it is looked again after this.
-const EMPTY_AGAIN: Span = Span::from_secs(60);
+const EMPTY_RETRY_INTERVAL: Span = Span::from_secs(60);
 /// Somebody waits: looked again after this …
-const BUSY_AGAIN: Span = Span::from_millis(5);
+const BUSY_RETRY_INTERVAL: Span = Span::from_millis(5);
 /// … but after so many times it reads all the same, or a busy vSSD would never be read.
 const BUSY_MAX: u32 = 200;
 
@@ -77,12 +77,12 @@ impl Server {
         let i = self.scrub.slot;
         if self.vssds.get(i).is_some_and(|v| v.is_busy()) && self.scrub.busy < BUSY_MAX {
             self.scrub.busy += 1;
-            self.scrub.at = now + BUSY_AGAIN;
+            self.scrub.at = now + BUSY_RETRY_INTERVAL;
             return;
         }
         if self.vssds.get(i).is_some_and(|v| !v.replica.scrub_ready()) {
             // What was read before is still being compared.
-            self.scrub.at = now + BUSY_AGAIN;
+            self.scrub.at = now + BUSY_RETRY_INTERVAL;
             return;
         }
         self.scrub.busy = 0;
@@ -112,7 +112,11 @@ impl Server {
     fn scrub_pause(&self) -> Span {
         let readable = self.vssds.iter().filter(|v| v.readable());
         let mapped: u64 = readable.map(|v| self.ssd.space(v.cfg.id).mapped_slots).sum();
-        if mapped == 0 { EMPTY_AGAIN.min(self.cfg.scrub_every) } else { (self.cfg.scrub_every / mapped).max(EVERY_MIN) }
+        if mapped == 0 {
+            EMPTY_RETRY_INTERVAL.min(self.cfg.scrub_every)
+        } else {
+            (self.cfg.scrub_every / mapped).max(EVERY_MIN)
+        }
     }
 
     /// The next block on flash, of this vSSD or the next that has any.

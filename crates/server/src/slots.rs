@@ -15,7 +15,7 @@ use crate::node::Server;
 use crate::vssd::Vssd;
 
 /// An unanswered `del_vssd` is repeated after this.
-const ROW_GONE_AGAIN: Span = Span::from_millis(20);
+const ROW_GONE_RETRY_INTERVAL: Span = Span::from_millis(20);
 /// A row was announced at most so long before it is to go: what is under way for longer is lost. A `del_vssd` counts that
 /// was answered later, or a `create_vssd` that it overtook would make the row again.
 const ROW_UNDER_WAY: Span = Span::from_millis(100);
@@ -192,12 +192,12 @@ impl Server {
         }
         // What is under way at the flash still has its tokens; the cache goes when all is erased.
         let v = &mut self.vssds[i];
-        v.disk.fail();
-        v.disk.done.clear();
-        v.disk.cfg.vssd = free;
+        v.cache.fail();
+        v.cache.done.clear();
+        v.cache.cfg.vssd = free;
         let share = before.share;
         let mut fresh = Vssd::new(&self.cfg, VssdConfig { id: free, ..VssdConfig::free(i, share) }, i);
-        std::mem::swap(&mut fresh.disk, &mut v.disk);
+        std::mem::swap(&mut fresh.cache, &mut v.cache);
         fresh.slot = SlotState::Erasing;
         *v = fresh;
         self.touched |= 1 << i;
@@ -234,7 +234,7 @@ impl Server {
             if again_at > now {
                 continue;
             }
-            self.plan.rows_gone[k].again_at = now + ROW_GONE_AGAIN;
+            self.plan.rows_gone[k].again_at = now + ROW_GONE_RETRY_INTERVAL;
             let mut header = self.header(Op::DelVssd, 0, 0);
             (header.vssd, header.original_vssd, header.set) = (vssd, vssd, set);
             self.to_switch(header, Body::DelVssd, fx);

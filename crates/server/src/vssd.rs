@@ -9,12 +9,12 @@ use rackweave_sched::Predictor;
 
 use crate::classes::{Classes, OFFLINE_SHARE, QUEUE_MAX};
 use crate::config::{ServerConfig, VssdConfig};
-use crate::dies::Dies;
-use crate::disk::{Disk, DiskConfig};
+use crate::die_queues::DieQueues;
 use crate::forward::Forwarding;
 use crate::gc::{GcMonitor, GcState};
 use crate::load::Load;
 use crate::slots::SlotState;
+use crate::write_cache::{WriteCache, WriteCacheConfig};
 use crate::writes::Writes;
 
 /// Page programs under way for each die of a vSSD: one in its registers, one behind it.
@@ -32,7 +32,7 @@ pub(crate) struct RowState {
 pub(crate) struct Vssd {
     pub(crate) cfg: VssdConfig,
     pub(crate) replica: Replica,
-    pub(crate) disk: Disk,
+    pub(crate) cache: WriteCache,
     pub(crate) slot: SlotState,
     pub(crate) gc: GcMonitor,
     /// As its channel group saw it last.
@@ -66,7 +66,7 @@ impl Vssd {
     pub(crate) fn new(server: &ServerConfig, cfg: VssdConfig, index: usize) -> Vssd {
         let g = &server.ssd.profile.geometry;
         let dies = cfg.share.dies(g) as usize;
-        let disk = DiskConfig {
+        let cache = WriteCacheConfig {
             vssd: cfg.id,
             index,
             slots_per_page: g.slots_per_page(),
@@ -80,7 +80,10 @@ impl Vssd {
         replica.fill_rate = server.fill_rate;
         Vssd {
             replica: Replica::new(replica),
-            disk: Disk::new(disk, Dies::new(server.sched, g.dies(), server.reads_per_die, server.ssd.profile.read)),
+            cache: WriteCache::new(
+                cache,
+                DieQueues::new(server.sched, g.dies(), server.reads_per_die, server.ssd.profile.read),
+            ),
             predict: [Predictor::new(), Predictor::new()],
             slot: SlotState::Settled,
             gc: if cfg.share.is_shared() {
@@ -111,7 +114,7 @@ impl Vssd {
     }
     /// Its drive failed for good.
     pub(crate) fn fail(&mut self) {
-        self.disk.fail();
+        self.cache.fail();
         self.replica.fail();
         self.readable = false;
         self.row.again_at = Time::ZERO;
@@ -131,12 +134,12 @@ impl Vssd {
     }
     /// Somebody waits for its flash.
     pub(crate) fn is_busy(&self) -> bool {
-        self.classes.reads() > 0 || self.disk.reads_at_flash().0 > 0 || self.disk.pages_under_way() > 0
+        self.classes.reads() > 0 || self.cache.reads_at_flash().0 > 0 || self.cache.pages_under_way() > 0
     }
     /// Reads at the flash or held back before it, of all classes and of the offline ones.
     pub(crate) fn reads_max(&self, cfg: &ServerConfig) -> (usize, usize) {
         let at_flash = cfg.reads_in_flight as usize;
-        let all = if self.disk.dies.is_some() { QUEUE_MAX } else { at_flash };
+        let all = if self.cache.dies.is_some() { QUEUE_MAX } else { at_flash };
         (all, (at_flash / OFFLINE_SHARE).max(1))
     }
 }

@@ -6,12 +6,12 @@ use rackweave_core::{Effects, Span, Time, VssdId};
 
 use crate::node::Server;
 
-/// Told at most so often: it is looked at every few days, and every block is counted for it.
+/// WearReport at most so often: it is looked at every few days, and every block is counted for it.
 const TELL_EVERY: Span = Span::from_secs(1);
 
 /// When it is told, and what was.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct WearReport {
     again_at: Time,
     erases: Option<u64>,
 }
@@ -29,7 +29,7 @@ impl Server {
         }
     }
 
-    /// Told when anything was erased since, and once in each life, which is told as nothing else is.
+    /// WearReport when anything was erased since, and once in each life, which is told as nothing else is.
     pub(crate) fn tell_wear(&mut self, now: Time, fx: &mut Effects) {
         if now < self.wear.again_at || self.registration.incarnation.is_none() {
             return;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, PageSpare, Slot, SlotKind,
 };
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng};
 
 /// Sector of a checkpoint write that is kept or lost as one.
@@ -203,8 +203,8 @@ pub struct FaultDisk {
     journal: VecDeque<Entry>,
     next_id: u64,
     broken: Option<Breakage>,
-    life: Option<Flaws>,
-    flaws: Option<Flaws>,
+    life: Option<MediaFaults>,
+    flaws: Option<MediaFaults>,
     /// Blocks that failed so, and how many may.
     flawed: BTreeSet<u32>,
     flawed_max: u32,
@@ -286,10 +286,10 @@ impl FaultDisk {
     /// From now on each block fails to be erased once it was so often: `least` times and up to `spread` more, each block by
     /// its number.
     pub fn wear_out_after(&mut self, least: u16, spread: u16) {
-        self.life = Some(Flaws::none().end_of_life(least.into(), spread.into()));
+        self.life = Some(MediaFaults::none().end_of_life(least.into(), spread.into()));
     }
     /// From now on programs and erases fail as drawn, until so many blocks have.
-    pub fn fail_by(&mut self, flaws: Flaws, blocks_max: u32) {
+    pub fn fail_by(&mut self, flaws: MediaFaults, blocks_max: u32) {
         (self.flaws, self.flawed_max) = (Some(flaws), blocks_max);
     }
 

@@ -8,7 +8,7 @@ use crate::config::{Redirect, SwitchConfig};
 use crate::control::{Applied, DataPlane, Update, UpdateError};
 use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
 use crate::queues::Queues;
-use crate::tables::{CheckError, Dump, Told};
+use crate::tables::{CheckError, Dump, ReportedState};
 
 /// The switch. Its tables are empty when it starts: servers announce their vSSDs, and their state, again.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Switch {
         self.pipeline.set_redirect(redirect);
     }
     /// What every row's server told last.
-    pub fn told(&self) -> impl Iterator<Item = Told> {
+    pub fn told(&self) -> impl Iterator<Item = ReportedState> {
         self.pipeline.told()
     }
     /// Whether the tables agree with each other.

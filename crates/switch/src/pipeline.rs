@@ -7,7 +7,7 @@ use crate::config::{Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
 use crate::load::Loads;
 use crate::rings::{RingError, Rings};
-use crate::tables::{CheckError, Created, Destination, Dump, LastOp, Slot, Tables, Told, Word};
+use crate::tables::{CheckError, Created, Destination, Dump, LastOp, ReportedState, Slot, Tables, Word};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -525,7 +525,7 @@ impl Pipeline {
         &self.counters
     }
     /// What every row's server told last.
-    pub fn told(&self) -> impl Iterator<Item = Told> {
+    pub fn told(&self) -> impl Iterator<Item = ReportedState> {
         self.tables.told()
     }
     pub fn dump(&self) -> Dump {

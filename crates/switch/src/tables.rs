@@ -303,9 +303,9 @@ impl Tables {
     }
 
     /// What every row's server told last, in no order that means anything.
-    pub fn told(&self) -> impl Iterator<Item = Told> {
+    pub fn told(&self) -> impl Iterator<Item = ReportedState> {
         let live = self.rows.iter().zip(&self.destinations).filter(|(r, _)| r.vssd != VssdId(0));
-        live.map(|(r, to)| Told {
+        live.map(|(r, to)| ReportedState {
             vssd: r.vssd,
             incarnation: r.incarnation,
             sequence: r.last.map_or(0, |l| l.sequence),
@@ -413,7 +413,7 @@ pub struct PeerState {
 
 /// What a vSSD's server told last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedState {
     pub vssd: VssdId,
     /// The life that told it.
     pub incarnation: Incarnation,

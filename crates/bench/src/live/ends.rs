@@ -19,7 +19,7 @@ use super::tcp::Tcp;
 
 /// What carries the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Way {
+pub enum Stack {
     /// The rack's transport, CRC32C only.
     Transport,
     /// The same with a key: encrypted.
@@ -30,18 +30,18 @@ pub enum Way {
     Udp,
 }
 
-impl Way {
+impl Stack {
     pub fn name(self) -> &'static str {
         match self {
-            Way::Transport => "rackweave",
-            Way::Encrypted => "rackweave, encrypted",
-            Way::Tcp => "kernel TCP",
-            Way::Rpc => "protobuf RPC (tonic)",
-            Way::Udp => "plain UDP, GSO and GRO",
+            Stack::Transport => "rackweave",
+            Stack::Encrypted => "rackweave, encrypted",
+            Stack::Tcp => "kernel TCP",
+            Stack::Rpc => "protobuf RPC (tonic)",
+            Stack::Udp => "plain UDP, GSO and GRO",
         }
     }
     fn keys(self) -> Keys {
-        if self == Way::Encrypted {
+        if self == Stack::Encrypted {
             Keys::one(KeyId(1), [3; 32]).unwrap_or_else(|_| Keys::none())
         } else {
             Keys::none()
@@ -71,7 +71,7 @@ pub enum End {
 #[derive(Clone, Debug, Args)]
 pub struct Place {
     #[arg(long, value_enum)]
-    pub way: Way,
+    pub way: Stack,
     #[arg(long)]
     pub server: SocketAddr,
     #[arg(long)]
@@ -180,18 +180,18 @@ pub fn run(end: &End) -> io::Result<()> {
 
 fn serve(p: &Place) -> io::Result<()> {
     match p.way {
-        Way::Transport | Way::Encrypted => {
+        Stack::Transport | Stack::Encrypted => {
             let mut net = transport(SERVER, p.server, p.client, p.way.keys(), p.mtu)?;
             ready();
             node::serve(&mut net)
         }
-        Way::Tcp => {
+        Stack::Tcp => {
             let listener = TcpListener::bind(p.server)?;
             ready();
             node::serve(&mut Tcp::new(listener.accept()?.0)?)
         }
-        Way::Rpc => serve_rpc(p.server),
-        Way::Udp => bulk::sink(p.server, ready),
+        Stack::Rpc => serve_rpc(p.server),
+        Stack::Udp => bulk::sink(p.server, ready),
     }
 }
 
@@ -216,16 +216,16 @@ fn drive(p: &Place, w: &Work, server_pid: u32) -> io::Result<Figures> {
     };
     let load = Load::new(w.bytes, w.warm_up, w.count);
     let m = match p.way {
-        Way::Transport | Way::Encrypted => {
+        Stack::Transport | Stack::Encrypted => {
             let mut net = transport(CLIENT, p.server, p.client, p.way.keys(), p.mtu)?;
             node::drive(Client::new(load, w.depth), &mut net, at_begin)?
         }
-        Way::Tcp => {
+        Stack::Tcp => {
             let mut tcp = Tcp::new(TcpStream::connect(p.server)?)?;
             node::drive(Client::new(load, w.depth), &mut tcp, at_begin)?
         }
-        Way::Rpc => drive_rpc(p.server, load, w.depth, at_begin)?,
-        Way::Udp => return bulk::blast(p.server, p.mtu, w.count, server_pid),
+        Stack::Rpc => drive_rpc(p.server, load, w.depth, at_begin)?,
+        Stack::Udp => return bulk::blast(p.server, p.mtu, w.count, server_pid),
     };
     let (client, server) = both();
     let (client_before, server_before) = begin.get();
@@ -293,7 +293,7 @@ fn ports() -> (u16, u16) {
 }
 
 /// One run: both ends started, measured, ended.
-pub fn once(site: &Site, way: Way, w: &Work) -> io::Result<Figures> {
+pub fn once(site: &Site, way: Stack, w: &Work) -> io::Result<Figures> {
     let (a, b) = ports();
     let (server, client) = (SocketAddr::new(site.server, a), SocketAddr::new(site.client, b));
     let place = |c: &mut Command, what: &str, cpu: usize| {

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::json;
 
-use super::ends::{Figures, Site, Way, Work, once};
+use super::ends::{Figures, Site, Stack, Work, once};
 use super::receive;
 use super::veth;
 use crate::report::{Bar, Report};
@@ -32,7 +32,7 @@ fn ratio(a: &[Figures], b: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
 }
 
 /// Rounds of each way in turn.
-fn rounds(site: &Site, ways: &[Way], w: &Work, n: usize) -> io::Result<Vec<Vec<Figures>>> {
+fn rounds(site: &Site, ways: &[Stack], w: &Work, n: usize) -> io::Result<Vec<Vec<Figures>>> {
     let mut all = vec![Vec::new(); ways.len()];
     for _ in 0..n {
         for (i, way) in ways.iter().enumerate() {
@@ -45,7 +45,7 @@ fn rounds(site: &Site, ways: &[Way], w: &Work, n: usize) -> io::Result<Vec<Vec<F
 const COLUMNS: [&str; 8] =
     ["depth", "way", "CPU, µs an operation", "mean, µs", "P50, µs", "P99, µs", "P99.9, µs", "operations/s"];
 
-fn rows(r: &mut Report, depth: u64, ways: &[Way], all: &[Vec<Figures>]) {
+fn rows(r: &mut Report, depth: u64, ways: &[Stack], all: &[Vec<Figures>]) {
     for (way, f) in ways.iter().zip(all) {
         r.row([
             json!(depth),
@@ -85,7 +85,7 @@ pub fn fig14ab(e: Effort) -> io::Result<Report> {
         &COLUMNS,
     );
     let before = load();
-    let ways = [Way::Transport, Way::Encrypted, Way::Tcp, Way::Rpc];
+    let ways = [Stack::Transport, Stack::Encrypted, Stack::Tcp, Stack::Rpc];
     for (depth, p50) in [(1, 0.75), (16, 0.6)] {
         let all = rounds(&Site::loopback(), &ways, &work(depth, 4096, e), e.rounds)?;
         rows(&mut r, depth, &ways, &all);
@@ -109,7 +109,7 @@ pub fn fig67(e: Effort) -> io::Result<Report> {
         &COLUMNS,
     );
     let before = load();
-    let ways = [Way::Transport, Way::Encrypted, Way::Tcp];
+    let ways = [Stack::Transport, Stack::Encrypted, Stack::Tcp];
     for depth in [1, 16] {
         let all = rounds(&Site::loopback(), &ways, &work(depth, 4096, e), e.rounds)?;
         rows(&mut r, depth, &ways, &all);
@@ -126,7 +126,7 @@ pub fn bulk(e: Effort) -> io::Result<Report> {
         &["MTU", "way", "GB/s", "CPU, µs a MiB"],
     );
     let before = load();
-    let ways = [Way::Transport, Way::Encrypted, Way::Tcp, Way::Udp];
+    let ways = [Stack::Transport, Stack::Encrypted, Stack::Tcp, Stack::Udp];
     let w = Work { bytes: 65_536, depth: 16, warm_up: e.count / 40, count: e.count / 4 };
     for mtu in MTUS {
         let all = rounds(&veth::site(mtu)?, &ways, &w, e.rounds)?;

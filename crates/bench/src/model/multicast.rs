@@ -19,7 +19,7 @@ const CLASS: Class = Class::Silver;
 
 /// How a put goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Replication {
     /// One message to the group, of which so many must have it.
     Group { quorum: usize },
     /// A message to each.
@@ -49,7 +49,7 @@ impl Puts {
 
 /// Puts of `bytes`, `depth` of them under way, for `span`; then what is under way ends. Datagrams are lost with that
 /// chance on the way to each replica and back; `slow` is how long the last replica's host takes to look at them.
-pub fn puts(way: Way, bytes: usize, depth: usize, loss: f64, slow: Span, span: Span) -> Puts {
+pub fn puts(way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span, span: Span) -> Puts {
     let link = |loss| LinkConfig { loss, ..LinkConfig::default() };
     // A link to and from each host.
     let links = [0.0, 0.0].into_iter().chain([loss; 6]).map(link).collect();
@@ -65,7 +65,7 @@ pub fn puts(way: Way, bytes: usize, depth: usize, loss: f64, slow: Span, span: S
     f.slow.insert(MEMBERS[2], slow);
     f.set_group(CLIENT, GROUP, &MEMBERS);
     f.run_until(f.now + Span::from_millis(10), |_, _| {});
-    let needed = if let Way::Group { quorum } = way { quorum } else { MEMBERS.len() };
+    let needed = if let Replication::Group { quorum } = way { quorum } else { MEMBERS.len() };
     let (start, before) = (f.now, f.carried(up(CLIENT)));
     let end = start + span;
     // When each was sent, and how many have it.
@@ -75,10 +75,10 @@ pub fn puts(way: Way, bytes: usize, depth: usize, loss: f64, slow: Span, span: S
         let number = sent.len() as u64;
         let m = message(Op::Write, CLASS, CLIENT, number, 40, Bytes::from(vec![number as u8; bytes]));
         let taken = match way {
-            Way::Group { quorum } => {
+            Replication::Group { quorum } => {
                 f.send_group(CLIENT, GROUP, m, GroupOptions { quorum, deadline: Time::MAX, token: number }).is_ok()
             }
-            Way::Each => MEMBERS.iter().all(|n| f.send(CLIENT, *n, m.clone(), Time::MAX).is_ok()),
+            Replication::Each => MEMBERS.iter().all(|n| f.send(CLIENT, *n, m.clone(), Time::MAX).is_ok()),
         };
         if taken {
             sent.insert(number, (f.now, 0));
@@ -113,7 +113,7 @@ pub const BARS: [(f64, f64); 3] = super::loss::BARS;
 pub const BYTES_BAR: f64 = 0.40;
 /// Any two of three with a slow third, of the same without one.
 pub const ANY_BAR: f64 = 1.1;
-const ALL: Way = Way::Group { quorum: 3 };
+const ALL: Replication = Replication::Group { quorum: 3 };
 
 pub fn report(span: Span) -> Report {
     let mut r = Report::new(
@@ -124,7 +124,7 @@ pub fn report(span: Span) -> Report {
     for kib in [4, 16, 64, 256, 1024] {
         let (group, each) = (
             puts(ALL, kib << 10, 1, 0.0, Span::ZERO, Span::from_micros(1)),
-            puts(Way::Each, kib << 10, 1, 0.0, Span::ZERO, Span::from_micros(1)),
+            puts(Replication::Each, kib << 10, 1, 0.0, Span::ZERO, Span::from_micros(1)),
         );
         let ratio = group.sent_bytes as f64 / each.sent_bytes as f64;
         let name = format!("{kib} KiB");
@@ -140,12 +140,12 @@ pub fn report(span: Span) -> Report {
         r.bars.push(Bar::at_most(format!("bytes of {name}, of those to each"), ratio, BYTES_BAR));
     }
     let lossless = puts(ALL, 65_536, 16, 0.0, Span::ZERO, span).gbps;
-    let lossless_each = puts(Way::Each, 65_536, 16, 0.0, Span::ZERO, span).gbps;
+    let lossless_each = puts(Replication::Each, 65_536, 16, 0.0, Span::ZERO, span).gbps;
     let row = |what: &str, a: f64, b: f64| [json!("64 KiB"), json!(what), json!(a), json!(b), json!(a / b)];
     r.row(row("goodput, Gb/s", lossless, lossless_each));
     for (loss, bar) in BARS {
         let group = puts(ALL, 65_536, 16, loss, Span::ZERO, span).gbps;
-        let each = puts(Way::Each, 65_536, 16, loss, Span::ZERO, span).gbps;
+        let each = puts(Replication::Each, 65_536, 16, loss, Span::ZERO, span).gbps;
         r.row(row(&format!("goodput at {} % loss, Gb/s", loss * 100.0), group, each));
         r.bars.push(Bar::at_least(
             format!("goodput to the group at {} %, of lossless", loss * 100.0),
@@ -154,8 +154,9 @@ pub fn report(span: Span) -> Report {
         ));
     }
     for kib in [64, 1024] {
-        let of =
-            |quorum, slow| puts(Way::Group { quorum }, kib << 10, 1, 0.0, slow, Span::from_millis(200)).median_us();
+        let of = |quorum, slow| {
+            puts(Replication::Group { quorum }, kib << 10, 1, 0.0, slow, Span::from_millis(200)).median_us()
+        };
         let slow = Span::from_millis(5);
         let (two, all, quick) = (of(2, slow), of(3, slow), of(2, Span::ZERO));
         let name = format!("{kib} KiB");

@@ -2,7 +2,7 @@
 
 mod killed;
 
-use rackweave_bench::model::multicast::{self, Way, puts};
+use rackweave_bench::model::multicast::{self, Replication, puts};
 use rackweave_bench::model::shares::controls;
 use rackweave_bench::model::{black_holes, loss, qos};
 use rackweave_core::Span;
@@ -41,9 +41,9 @@ fn offline_work_in_its_class_leaves_online_reads_alone() {
 #[test]
 fn a_put_to_a_group_leaves_the_client_once() {
     let group = |quorum, loss, slow| {
-        puts(Way::Group { quorum }, 65_536, 4, loss, Span::from_millis(slow), Span::from_millis(30))
+        puts(Replication::Group { quorum }, 65_536, 4, loss, Span::from_millis(slow), Span::from_millis(30))
     };
-    let each = puts(Way::Each, 65_536, 4, 0.0, Span::ZERO, Span::from_millis(30));
+    let each = puts(Replication::Each, 65_536, 4, 0.0, Span::ZERO, Span::from_millis(30));
     let all = group(3, 0.0, 0);
     let a_put = |p: &multicast::Puts| p.sent_bytes as f64 / p.sent as f64;
     assert!(a_put(&all) < multicast::BYTES_BAR * a_put(&each), "{all:?} {each:?}");

@@ -1,7 +1,7 @@
 //! Virtual SSDs of a drive in a file.
 
 use rackweave_core::device::{Backend, BlockOob, DeviceData, DeviceOp};
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_device::drive;
 use serde_json::Value;
 
@@ -129,7 +129,7 @@ fn what_a_throughput_level_is_is_the_drives_and_stays_so() {
 /// The first `blocks` erase blocks of the drive, as far as nothing is written on them, look as if erased so often.
 fn age(path: &std::path::Path, blocks: u32, erase_count: u16) {
     let mut device = drive::open(path, "femu", 1 << 30).expect("opens").close().expect("closes");
-    device.fail_by(Flaws::none());
+    device.fail_by(MediaFaults::none());
     for block in 0..blocks {
         if let Ok(DeviceData::Oob { pages: 0, .. }) = device.execute(&DeviceOp::ReadOob { block }) {
             let oob = BlockOob { logical: u64::MAX, erase_count, ..BlockOob::default() };

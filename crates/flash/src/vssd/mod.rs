@@ -28,7 +28,7 @@ use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, Vss
 use slab::Slab;
 
 use crate::gc_policy::Lifespan;
-use crate::hold::{Lies, ReadTry, Turn};
+use crate::hold::{Admission, FlashLocation, ReadTry};
 use crate::oob::{Address, Owner};
 use crate::profile::Profile;
 use crate::ssd::{FlashDone, FlashOut, FlashStats, Share, Space, SsdConfig};
@@ -362,22 +362,28 @@ impl Vssd {
         });
         std::hint::black_box(touched);
     }
-    pub(crate) fn read_if(&mut self, io: &mut Io, addr: u64, token: u64, turn: impl FnOnce(Lies) -> Turn) -> ReadTry {
+    pub(crate) fn read_if(
+        &mut self,
+        io: &mut Io,
+        addr: u64,
+        token: u64,
+        turn: impl FnOnce(FlashLocation) -> Admission,
+    ) -> ReadTry {
         let Some((lies, read)) = self.find(io, addr, token) else { return ReadTry::Joined };
         if io.read_on(lies.die, lies.page, lies.slot, read, false) {
             self.count_read(read.slot);
             return ReadTry::Joined;
         }
         match turn(lies) {
-            Turn::Now => {
+            Admission::Now => {
                 let done_at = io.clock.host_read(io.now, lies.die, 1);
                 self.start_read(io, lies, read, done_at)
             }
-            Turn::Waits => {
+            Admission::Waits => {
                 io.clock.hold_read(io.now, lies.die);
                 ReadTry::Held
             }
-            Turn::Joins => ReadTry::Held,
+            Admission::Joins => ReadTry::Held,
         }
     }
     /// `time`: of the die it waited for, if no other has taken it.
@@ -398,7 +404,7 @@ impl Vssd {
         self.start_read(io, lies, read, done_at)
     }
     /// Where the block is; answers if it is not mapped.
-    fn find(&mut self, io: &mut Io, addr: u64, token: u64) -> Option<(Lies, SlotRead)> {
+    fn find(&mut self, io: &mut Io, addr: u64, token: u64) -> Option<(FlashLocation, SlotRead)> {
         let (slot, version) = self.map.held(addr);
         if slot == NONE {
             self.stats.reads += 1;
@@ -412,7 +418,7 @@ impl Vssd {
         }
         let block = self.blocks.block_of(slot);
         let (page, within) = self.blocks.page_of(slot);
-        let lies = Lies { die: self.die(block), page: self.page_addr(block, page), slot: within };
+        let lies = FlashLocation { die: self.die(block), page: self.page_addr(block, page), slot: within };
         Some((lies, SlotRead { token, slot, addr, version: self.version_in(slot, version), next: NONE }))
     }
     fn count_read(&mut self, slot: u32) {
@@ -420,7 +426,7 @@ impl Vssd {
         let block = self.blocks.block_of(slot);
         self.blocks.all[block as usize].reads += 1;
     }
-    fn start_read(&mut self, io: &mut Io, lies: Lies, read: SlotRead, done_at: Time) -> ReadTry {
+    fn start_read(&mut self, io: &mut Io, lies: FlashLocation, read: SlotRead, done_at: Time) -> ReadTry {
         self.count_read(read.slot);
         let op = DeviceOp::ReadSlot { page: lies.page, slot: lies.slot };
         io.submit(Pending::Read { vssd: self.index, read }, op, done_at);

@@ -1,7 +1,7 @@
 //! Blocks that fail to program or to erase under the page layer: each costs a block, nothing else, and is never used again.
 
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr, Slot, SlotKind};
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Rng, Timestamp, TracePoint, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
@@ -71,7 +71,7 @@ fn a_program_that_fails_costs_a_block_and_nobody_notices() {
 #[test]
 fn a_drive_that_is_worn_out_is_so_after_a_start_until_its_last_block() {
     let cfg = config(0.02);
-    let flaws = Flaws::new(3, 0.002, 0.005);
+    let flaws = MediaFaults::new(3, 0.002, 0.005);
     let mut rig = Rig::new(&cfg, 3);
     rig.disk.flaws = Some(flaws);
     rig.boot();
@@ -116,7 +116,7 @@ fn a_drive_that_is_worn_out_is_so_after_a_start_until_its_last_block() {
 
 /// Power cuts at any instant, while blocks fail.
 fn search(cfg: &SsdConfig, seed: u64, acts: u32) -> Vec<TracePoint> {
-    let flaws = Flaws::new(seed, 0.002, 0.01);
+    let flaws = MediaFaults::new(seed, 0.002, 0.01);
     let mut rng = Rng::new(seed);
     let mut rig = Rig::new(cfg, seed);
     rig.disk.flaws = Some(flaws);
@@ -191,7 +191,7 @@ fn borrowed_blocks_that_fail_go_home() {
     cfg.checkpoint_blocks = Some(60);
     let (mut failed, mut abroad) = (0, 0);
     for seed in 640..652 {
-        let flaws = Flaws::new(seed, 0.001, 0.002);
+        let flaws = MediaFaults::new(seed, 0.001, 0.002);
         let mut rng = Rng::new(seed);
         let mut rig = group_rig(&cfg, Memory::new(cfg.profile.geometry), seed);
         rig.disk.flaws = Some(flaws);
@@ -294,7 +294,7 @@ fn what_was_trimmed_does_not_come_back_from_a_block_that_is_being_marked() {
 fn a_vssd_with_bad_blocks_can_be_cleared_and_used_again() {
     let cfg = config(0.05);
     let mut rig = Rig::new(&cfg, 9);
-    rig.disk.flaws = Some(Flaws::new(9, 0.0005, 0.01));
+    rig.disk.flaws = Some(MediaFaults::new(9, 0.0005, 0.01));
     rig.boot();
     let n = rig.ssd.space(VSSD).exported_slots as u32 / 2;
     for version in 1..=u64::from(n) * 4 {

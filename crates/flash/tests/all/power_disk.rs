@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rackweave_core::Rng;
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr};
-use rackweave_core::flaws::Flaws;
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_flash::backend::Memory;
 
 /// A command executed and not yet covered by a sync.
@@ -38,7 +38,7 @@ pub struct PowerDisk {
     commands: u64,
     /// Erase blocks that failed.
     pub bad: BTreeSet<u32>,
-    pub flaws: Option<Flaws>,
+    pub flaws: Option<MediaFaults>,
 }
 
 impl std::ops::Deref for PowerDisk {

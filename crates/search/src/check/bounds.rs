@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rackweave_core::node::Trace;
 use rackweave_core::{Incarnation, NodeId, Span, Time, TracePoint, VssdId};
 
-use rackweave_switch::Told;
+use rackweave_switch::ReportedState;
 
 use rackweave_rack::sim::Sim;
 
@@ -116,8 +116,9 @@ impl Bounds {
         {
             // Between two exchanges the rack's switch and the server agree: what is lost is repeated, what is late ignored.
             let here = vssd.rack() == rack;
-            let contradicts =
-                |t: &Told| here && t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects;
+            let contradicts = |t: &ReportedState| {
+                here && t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects
+            };
             if let Some(t) = switch.told().find(contradicts) {
                 return Err(format!(
                     "{vssd} collects: {collects}, and no exchange is under way, but the switch has {t:?}"

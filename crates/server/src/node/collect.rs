@@ -10,9 +10,9 @@ use crate::load::answers_read;
 
 /// An unanswered `create_vssd` is repeated after this: fifty a second for a vSSD, 80 KB for the sixteen that a server may have, and a switch that is
 /// back knows them at once.
-const ROW_AGAIN: Span = Span::from_millis(20);
+const ROW_RETRY_INTERVAL: Span = Span::from_millis(20);
 /// A full switch is asked again after this.
-const ROW_FULL_AGAIN: Span = Span::from_secs(1);
+const ROW_FULL_RETRY_INTERVAL: Span = Span::from_secs(1);
 
 impl Server {
     pub(crate) fn to_switch(&self, header: Header, body: Body, fx: &mut Effects) {
@@ -23,7 +23,7 @@ impl Server {
     pub(super) fn announce_row(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let every = self.cfg.gc.announce_every;
         let v = &mut self.vssds[i];
-        v.row.again_at = now + if v.row.answered { every } else { ROW_AGAIN };
+        v.row.again_at = now + if v.row.answered { every } else { ROW_RETRY_INTERVAL };
         v.row.answered = false;
         let row = VssdRow { server: self.cfg.node, readable: v.readable, peers: v.cfg.peers.clone() };
         let header = self.header(Op::CreateVssd, i, self.vssds[i].row.request);
@@ -39,7 +39,7 @@ impl Server {
         }
         self.touched |= 1 << i;
         v.row.answered = true;
-        v.row.again_at = now + if result.is_ok() { every } else { ROW_FULL_AGAIN };
+        v.row.again_at = now + if result.is_ok() { every } else { ROW_FULL_RETRY_INTERVAL };
     }
 
     pub(super) fn gc_answer(&mut self, now: Time, header: Header, op: GcOp) {
@@ -69,7 +69,7 @@ impl Server {
         let mut at = Time::MAX;
         for i in 0..self.vssds.len() {
             let v = &mut self.vssds[i];
-            let idle = v.classes.reads() == 0 && v.disk.reads_at_flash().0 == 0;
+            let idle = v.classes.reads() == 0 && v.cache.reads_at_flash().0 == 0;
             let erasing = self.ssd.gc_erases(v.cfg.id);
             if let Some(load) = v.load.report(now, idle, erasing) {
                 let header = self.header(Op::Load, i, 0);

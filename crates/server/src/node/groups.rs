@@ -63,20 +63,20 @@ impl Server {
             if orders.is_empty() {
                 break;
             }
-            self.obey(now, orders, fx);
+            self.apply(now, orders, fx);
         }
         self.groups[g].slots.clone().into_iter().for_each(|i| self.vssds[i].gc_seen = self.vssds[i].gc.state());
     }
-    fn obey(&mut self, now: Time, orders: Vec<(usize, Order)>, fx: &mut Effects) {
+    fn apply(&mut self, now: Time, orders: Vec<(usize, Order)>, fx: &mut Effects) {
         for (i, order) in orders {
-            self.vssds[i].gc.obey(now, order);
+            self.vssds[i].gc.apply(now, order);
             self.run_gc(now, i, fx);
             self.touched |= 1 << i;
         }
     }
     /// Programs wait for a block: one is borrowed, or all collect.
     pub(super) fn short_of_blocks(&mut self, now: Time, i: usize, g: usize, fx: &mut Effects) {
-        while self.vssds[i].disk.no_block {
+        while self.vssds[i].cache.no_block {
             let id = self.vssds[i].cfg.id;
             let blocks = self.ssd.borrow(now, id, &mut self.out);
             if blocks == 0 {
@@ -84,13 +84,13 @@ impl Server {
             }
             fx.trace(TracePoint::BlocksBorrowed, u64::from(id.0), u64::from(blocks));
             let v = &mut self.vssds[i];
-            (v.disk.no_block, v.disk.freed, v.disk.allocated) = (false, true, true);
-            v.disk.pump(now, &mut self.ssd, &mut self.out);
+            (v.cache.no_block, v.cache.freed, v.cache.allocated) = (false, true, true);
+            v.cache.pump(now, &mut self.ssd, &mut self.out);
         }
-        if self.vssds[i].disk.no_block && !self.failed && self.registration.incarnation.is_some() {
+        if self.vssds[i].cache.no_block && !self.failed && self.registration.incarnation.is_some() {
             let members = self.members(g);
             let orders = self.groups[g].machine.force(now, i, &members);
-            self.obey(now, orders, fx);
+            self.apply(now, orders, fx);
         }
     }
     pub(super) fn groups_due(&self) -> Time {

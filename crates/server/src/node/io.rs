@@ -7,7 +7,7 @@ use rackweave_sched::{Kind, clamp_lat};
 
 use super::Server;
 use crate::classes::is_offline;
-use crate::disk::Asked;
+use crate::write_cache::Asked;
 use crate::writes::is_write;
 
 impl Server {
@@ -51,11 +51,11 @@ impl Server {
         if p.header.original_vssd != p.header.vssd {
             v.redirected_reads += 1;
         }
-        if first_block(&p).is_some_and(|a| v.disk.die_is_full(a, &self.ssd)) {
+        if first_block(&p).is_some_and(|a| v.cache.die_is_full(a, &self.ssd)) {
             v.queue_full += 1;
             return fx.send(refusal(&p));
         }
-        if v.classes.at_once(&p, v.disk.reads_at_flash(), v.reads_max(&self.cfg)) {
+        if v.classes.at_once(&p, v.cache.reads_at_flash(), v.reads_max(&self.cfg)) {
             return self.start_read(now, i, p, now, fx);
         }
         if let Err(p) = v.classes.push_read(now, p) {
@@ -68,9 +68,9 @@ impl Server {
     pub(super) fn start_read(&mut self, now: Time, i: usize, p: Packet, came: Time, fx: &mut Effects) {
         let v = &mut self.vssds[i];
         let net = clamp_lat(p.header.lat) + v.predict[Kind::Read as usize].predict();
-        v.disk.asking = Some(Asked { offline: is_offline(&p), came, net });
+        v.cache.asking = Some(Asked { offline: is_offline(&p), came, net });
         self.with(now, i, |r, store| r.handle_io(now, p, store, fx));
-        self.vssds[i].disk.asking = None;
+        self.vssds[i].cache.asking = None;
     }
 
     /// A mutation has the tokens it needs: it goes, unless it is a write that others wait before.
@@ -106,7 +106,7 @@ impl Server {
         loop {
             let v = &mut self.vssds[i];
             let most = v.reads_max(&self.cfg);
-            let Some((p, came)) = v.classes.pop_read(v.disk.reads_at_flash(), most) else { return };
+            let Some((p, came)) = v.classes.pop_read(v.cache.reads_at_flash(), most) else { return };
             self.start_read(now, i, p, came, fx);
         }
     }

@@ -24,9 +24,9 @@ impl Server {
 
     pub(super) fn vssd_status(&self, now: Time, v: &Vssd) -> VssdStatus {
         let (space, flash) = (self.ssd.space(v.cfg.id), self.ssd.stats(v.cfg.id));
-        let (replica, disk) = (v.replica.stats(), v.disk.stats);
+        let (replica, cache) = (v.replica.stats(), v.cache.stats);
         let loans = self.ssd.loans(v.cfg.id);
-        let dies = v.disk.dies.as_ref();
+        let dies = v.cache.dies.as_ref();
         let held = dies.map_or((0, 0), |d| d.waiting());
         VssdStatus {
             vssd: v.cfg.id,
@@ -56,14 +56,14 @@ impl Server {
             host_slots: flash.host_slots,
             summed_slots: flash.summed_slots,
             moved_slots: flash.gc_slots + flash.range_slots,
-            cache_capacity: v.disk.cfg.capacity,
-            cache_used: v.disk.used(),
-            cache_dirty: v.disk.dirty() as u64,
-            cache_absorbed: disk.absorbed,
-            cache_hits: disk.read_hits,
-            cache_misses: disk.read_misses,
-            syncs: disk.syncs,
-            persists: disk.persists,
+            cache_capacity: v.cache.cfg.capacity,
+            cache_used: v.cache.used(),
+            cache_dirty: v.cache.dirty() as u64,
+            cache_absorbed: cache.absorbed,
+            cache_hits: cache.read_hits,
+            cache_misses: cache.read_misses,
+            syncs: cache.syncs,
+            persists: cache.persists,
             reads: replica.reads,
             writes: replica.writes,
             ranges: replica.ranges,

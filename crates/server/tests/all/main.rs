@@ -1,7 +1,7 @@
 //! Servers with real metadata and switch nodes, on a small virtual-time loop.
 
 mod classes;
-mod dies;
+mod die_queues;
 mod faults;
 mod gc;
 mod rack;

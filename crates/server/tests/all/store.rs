@@ -13,9 +13,9 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::{FlashDone, FlashOut, Profile, Ssd, SsdConfig};
 use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 use rackweave_sched::{SchedConfig, SchedKind};
-use rackweave_server::dies::Dies;
-use rackweave_server::disk::{Asked, Disk, DiskConfig};
+use rackweave_server::die_queues::DieQueues;
 use rackweave_server::view::{CacheOverFlash, Recent};
+use rackweave_server::write_cache::{Asked, WriteCache, WriteCacheConfig};
 
 use super::rack::contents;
 
@@ -81,7 +81,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 pub struct Bench {
     pub now: Time,
     pub ssd: Ssd,
-    pub disk: Disk,
+    pub disk: WriteCache,
     out: FlashOut,
     backend: Memory,
     pub commands: Vec<DeviceCommand>,
@@ -106,7 +106,7 @@ impl Bench {
     }
     pub fn with(sched: SchedConfig) -> Bench {
         let ssd = drive();
-        let cfg = DiskConfig {
+        let cfg = WriteCacheConfig {
             vssd: VSSD,
             index: 0,
             slots_per_page: ssd.slots_per_page(),
@@ -117,7 +117,7 @@ impl Bench {
         let mut b = Bench {
             now: Time(1),
             backend: Memory::new(*ssd.geometry()),
-            disk: Disk::new(cfg, Dies::new(sched, ssd.geometry().dies(), 2, READ)),
+            disk: WriteCache::new(cfg, DieQueues::new(sched, ssd.geometry().dies(), 2, READ)),
             ssd,
             out: FlashOut::new(),
             commands: Vec::new(),
@@ -133,7 +133,7 @@ impl Bench {
     pub fn store(&mut self) -> CacheOverFlash<'_> {
         CacheOverFlash {
             now: self.now,
-            disk: &mut self.disk,
+            cache: &mut self.disk,
             ssd: &mut self.ssd,
             out: &mut self.out,
             recent: Recent::default(),

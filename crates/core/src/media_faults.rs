@@ -6,7 +6,7 @@ use crate::rng::mix64;
 /// Which programs and erases of a drive fail, drawn from a seed: a block that fails does so however often it is asked, until
 /// it is erased, which draws anew. One that has come to the end of its life is never erased again.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Flaws {
+pub struct MediaFaults {
     seed: u64,
     programs: f64,
     erases: f64,
@@ -14,21 +14,21 @@ pub struct Flaws {
     life: Option<(u32, u32)>,
 }
 
-impl Flaws {
+impl MediaFaults {
     /// Of all programs and of all erases, the parts that fail: from 0 to 1.
-    pub fn new(seed: u64, programs: f64, erases: f64) -> Flaws {
-        Flaws { seed, programs, erases, life: None }
+    pub fn new(seed: u64, programs: f64, erases: f64) -> MediaFaults {
+        MediaFaults { seed, programs, erases, life: None }
     }
     /// Nothing fails.
-    pub fn none() -> Flaws {
-        Flaws::new(0, 0.0, 0.0)
+    pub fn none() -> MediaFaults {
+        MediaFaults::new(0, 0.0, 0.0)
     }
     /// No block lives through more than `least` erases and up to `spread` further ones, by its number.
-    pub fn end_of_life(self, least: u32, spread: u32) -> Flaws {
-        Flaws { life: Some((least, spread)), ..self }
+    pub fn end_of_life(self, least: u32, spread: u32) -> MediaFaults {
+        MediaFaults { life: Some((least, spread)), ..self }
     }
     /// The end of life on a drive of this endurance (FB1), erases of a block, and up to a tenth more (assumed).
-    pub fn of_age(self, endurance: u32) -> Flaws {
+    pub fn of_age(self, endurance: u32) -> MediaFaults {
         self.end_of_life(endurance, endurance / 10)
     }
     fn outlived(&self, block: u32, erase_count: u16) -> bool {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn no_block_outlives_its_endurance_by_more_than_a_tenth() {
-        let flaws = Flaws::none().of_age(10_000);
+        let flaws = MediaFaults::none().of_age(10_000);
         let erase = |block, erase_count| {
             flaws.check(&DeviceOp::Erase { block, oob: BlockOob { erase_count, ..BlockOob::default() } })
         };
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn as_many_fail_as_asked_and_what_failed_goes_on_failing() {
-        let flaws = Flaws::new(7, 0.001, 0.01);
+        let flaws = MediaFaults::new(7, 0.001, 0.01);
         let (mut cycles, mut erases) = (0, 0);
         for block in 0..10_000 {
             let ok: Vec<bool> = (0..64).map(|p| flaws.check(&program(block, p, 3)).is_ok()).collect();
@@ -109,7 +109,7 @@ mod tests {
         }
         // 1 − 0.999⁶⁴ of 10,000 is 620.
         assert!((540..700).contains(&cycles) && (70..130).contains(&erases), "{cycles} {erases}");
-        let other = Flaws::new(8, 0.001, 0.01);
+        let other = MediaFaults::new(8, 0.001, 0.01);
         let differs = |b| flaws.check(&program(b, 63, 3)).is_ok() != other.check(&program(b, 63, 3)).is_ok();
         assert!((0..10_000).any(differs), "the seed counts");
         assert!(

@@ -2,10 +2,10 @@
 
 use rackweave_core::device::DeviceOp;
 use rackweave_core::{Epoch, Span, Time, Timestamp};
-use rackweave_flash::{FlashOut, Turn};
+use rackweave_flash::{Admission, FlashOut};
 use rackweave_replica::{ReadStart, Store};
 use rackweave_sched::{SchedConfig, SchedKind};
-use rackweave_server::disk::Asked;
+use rackweave_server::write_cache::Asked;
 
 use super::rack::contents;
 use super::store::{Bench, READ, SCHEDULERS, VSSD, addr};
@@ -29,7 +29,7 @@ fn bench(kind: SchedKind, coordinated: bool) -> (Bench, Vec<u32>) {
             let mut place = None;
             b.ssd.read_if(b.now, VSSD, addr(block), 0, &mut FlashOut::new(), |lies| {
                 place = Some((lies.die, lies.page));
-                Turn::Joins
+                Admission::Joins
             });
             place.expect("on flash")
         })

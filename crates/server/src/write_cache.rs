@@ -13,7 +13,7 @@ use rackweave_flash::{BlockWrite, FlashOut, NoPage, Ssd};
 use rackweave_replica::StoreDone;
 use slab::Slab;
 
-use crate::dies::{Dies, Started};
+use crate::die_queues::{DieQueues, Started};
 
 /// Bits of a flash token that number a vSSD's own operations; above them is the vSSD's place in the server.
 const TOKEN_BITS: u32 = 56;
@@ -139,7 +139,7 @@ pub(crate) enum Programmed {
 
 /// What a disk is made with.
 #[derive(Clone, Copy, Debug)]
-pub struct DiskConfig {
+pub struct WriteCacheConfig {
     pub vssd: VssdId,
     /// Place in the server.
     pub index: usize,
@@ -168,8 +168,8 @@ pub struct DiskStats {
 
 /// Cache and durability of one vSSD.
 #[derive(Debug)]
-pub struct Disk {
-    pub cfg: DiskConfig,
+pub struct WriteCache {
+    pub cfg: WriteCacheConfig,
     pub entries: Entries,
     /// Numbers and places of what became dirty, in order.
     queue: VecDeque<(u64, u32)>,
@@ -200,7 +200,7 @@ pub struct Disk {
     /// For whom the replica is asked to read now: see [`FlashRead::asked`].
     pub asking: Option<Asked>,
     /// What waits for the dies; with none, nothing does.
-    pub dies: Option<Box<Dies>>,
+    pub dies: Option<Box<DieQueues>>,
     pub done: Vec<StoreDone>,
     /// A program found no free block and waits for one.
     pub no_block: bool,
@@ -212,9 +212,9 @@ pub struct Disk {
     pub stats: DiskStats,
 }
 
-impl Disk {
-    pub fn new(cfg: DiskConfig, dies: Option<Box<Dies>>) -> Disk {
-        Disk {
+impl WriteCache {
+    pub fn new(cfg: WriteCacheConfig, dies: Option<Box<DieQueues>>) -> WriteCache {
+        WriteCache {
             cfg,
             entries: Entries::new(),
             queue: VecDeque::new(),
@@ -249,7 +249,7 @@ impl Disk {
     fn token(&self, n: u64) -> u64 {
         (self.cfg.index as u64) << TOKEN_BITS | n
     }
-    /// The flash token of a read; [`Disk::take_read`] gives the replica's back.
+    /// The flash token of a read; [`WriteCache::take_read`] gives the replica's back.
     pub fn read_token(&mut self, replica_token: u64) -> u64 {
         let asked = self.asking;
         self.offline_reads += usize::from(asked.is_some_and(|a| a.offline));

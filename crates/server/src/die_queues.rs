@@ -1,7 +1,7 @@
 //! What waits for the dies of one vSSD (RB6, RB7): reads that they cannot work at yet, and pages of the write cache.
 //!
 //! A command's place in a die's time is fixed when it is submitted. So the server submits few reads a die, holds the
-//! others back, and asks its scheduler whenever one is done. Their dies' time is taken when they come ([`Turn::Waits`]): only whose it
+//! others back, and asks its scheduler whenever one is done. Their dies' time is taken when they come ([`Admission::Waits`]): only whose it
 //! is, is chosen later, and collection does not go before reads because they wait. Reads that lie side by side in a page wait, and go, as one.
 //! Offline reads wait behind all others of their die (PN10), in the order they came.
 //!
@@ -14,12 +14,12 @@ use std::collections::VecDeque;
 
 use rackweave_core::device::PageAddr;
 use rackweave_core::{BlockAddr, Span, Time};
-use rackweave_flash::{FlashOut, Lies, ReadTry, Ssd, Turn};
+use rackweave_flash::{Admission, FlashLocation, FlashOut, ReadTry, Ssd};
 use rackweave_sched::{Done, Item, Kind, Room, Sched, SchedConfig, SchedKind, Scheduler};
 use slab::Slab;
 
 use crate::classes::QUEUE_MAX;
-use crate::disk::{Disk, FlashRead, Programmed};
+use crate::write_cache::{FlashRead, Programmed, WriteCache};
 
 /// Background pages that a die programs at a time: a read waits behind one at the most.
 const PAGES_A_DIE: u32 = 1;
@@ -66,7 +66,7 @@ struct Die {
 
 /// The dies of a drive, as one of its vSSDs uses them.
 #[derive(Debug)]
-pub struct Dies {
+pub struct DieQueues {
     sched: Sched<Waits>,
     dies: Vec<Die>,
     groups: Slab<Group>,
@@ -79,13 +79,13 @@ pub struct Dies {
     queue_max: usize,
 }
 
-impl Dies {
+impl DieQueues {
     /// None: nothing is to be held back. `read`: what one takes.
-    pub fn new(cfg: SchedConfig, dies: u32, reads_per_die: u32, read: Span) -> Option<Box<Dies>> {
+    pub fn new(cfg: SchedConfig, dies: u32, reads_per_die: u32, read: Span) -> Option<Box<DieQueues>> {
         if cfg.kind == SchedKind::Fifo && !cfg.coordinated {
             return None;
         }
-        Some(Box::new(Dies {
+        Some(Box::new(DieQueues {
             sched: Sched::new(cfg, dies),
             dies: std::iter::repeat_with(Die::default).take(dies as usize).collect(),
             groups: Slab::new(),
@@ -119,18 +119,18 @@ impl Dies {
     }
 
     /// What becomes of a read: it goes, or is added to those that wait if there is room.
-    fn turn(&mut self, lies: Lies, (addr, token): (BlockAddr, u64), wait: Wait) -> Turn {
-        let (Wait { offline, enqueued_at, net }, Lies { die, page, slot }) = (wait, lies);
+    fn turn(&mut self, lies: FlashLocation, (addr, token): (BlockAddr, u64), wait: Wait) -> Admission {
+        let (Wait { offline, enqueued_at, net }, FlashLocation { die, page, slot }) = (wait, lies);
         if let Some(g) = self.last.and_then(|last| self.groups.get_mut(last as usize))
             && (g.page, g.next, g.enqueued_at, g.net) == (page, slot, enqueued_at, net)
         {
             g.reads.push((addr, token));
             g.next += 1;
             self.reads_waiting += 1;
-            return Turn::Joins;
+            return Admission::Joins;
         }
         if self.may_read(die, offline) {
-            return Turn::Now;
+            return Admission::Now;
         }
         let group = Group { reads: vec![(addr, token)], page, next: slot + 1, enqueued_at, net };
         let key = self.groups.insert(group) as u32;
@@ -141,12 +141,12 @@ impl Dies {
                 Item { enqueued_at, net, kind: Kind::Read, lane: die, place: addr.pack(), what: Waits::Read(key) };
             if self.sched.push(item).is_err() {
                 self.groups.remove(key as usize);
-                return Turn::Now;
+                return Admission::Now;
             }
         }
         self.reads_waiting += 1;
         self.last = Some(key);
-        Turn::Waits
+        Admission::Waits
     }
     fn take_group(&mut self, key: u32) -> Group {
         self.last = self.last.filter(|&last| last != key);
@@ -171,7 +171,7 @@ struct Wait {
     net: Span,
 }
 
-impl Disk {
+impl WriteCache {
     /// Whether as many reads wait for the die that has the block as may.
     pub fn die_is_full(&self, addr: BlockAddr, ssd: &Ssd) -> bool {
         // Seldom are there so many that it is worth looking where the block lies.
