@@ -8,18 +8,20 @@ use crate::msg::Packet;
 use crate::request::{Reply, Request};
 use crate::time::Time;
 
-/// A party on the rack: told what happened, answers with what to do. It opens no socket or file, reads no clock,
+/// A party on the rack: it is given what happened and returns what to do. It opens no socket or file, reads no clock,
 /// spawns no thread, and draws no unseeded randomness.
 ///
 /// The driver calls `handle` with a `now` that never goes back for one node, first with [`Event::Timer`] (boot).
-pub trait Node {
-    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects);
+///
+/// `M` is what nodes exchange: packets, or the datagrams that a transport makes of them.
+pub trait Node<M = Packet> {
+    fn handle(&mut self, now: Time, event: Event<M>, fx: &mut Effects<M>);
 }
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub enum Event {
-    Packet(Packet),
+pub enum Event<M = Packet> {
+    Packet(M),
     /// The time of the node's last [`Effects::wake_at`] has come; also the first event of a node's life.
     Timer,
     Completion(Completion),
@@ -31,9 +33,9 @@ pub enum Event {
 }
 
 /// What a node wants done. The driver keeps one and reuses it.
-#[derive(Debug, Default)]
-pub struct Effects {
-    pub packets: Vec<Packet>,
+#[derive(Debug)]
+pub struct Effects<M = Packet> {
+    pub packets: Vec<M>,
     pub commands: Vec<DeviceCommand>,
     pub replies: Vec<Reply>,
     /// Durable key-value writes of a node with a store of its own (the metadata service); a `None` value deletes.
@@ -49,11 +51,24 @@ pub struct StoreWrite {
     pub entries: Vec<(Bytes, Option<Bytes>)>,
 }
 
-impl Effects {
-    pub fn new() -> Effects {
+impl<M> Default for Effects<M> {
+    fn default() -> Effects<M> {
+        Effects {
+            packets: Vec::new(),
+            commands: Vec::new(),
+            replies: Vec::new(),
+            stores: Vec::new(),
+            traces: Vec::new(),
+            wake: None,
+        }
+    }
+}
+
+impl<M> Effects<M> {
+    pub fn new() -> Effects<M> {
         Effects::default()
     }
-    pub fn send(&mut self, packet: Packet) {
+    pub fn send(&mut self, packet: M) {
         self.packets.push(packet);
     }
     pub fn command(&mut self, c: DeviceCommand) {

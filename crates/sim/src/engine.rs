@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
-use rackweave_core::msg::{Body, Packet};
+use rackweave_core::msg::Packet;
 use rackweave_core::node::{StoreWrite, Trace};
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
@@ -12,6 +12,7 @@ use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, 
 use crate::clock::NodeClock;
 use crate::cpu::{SAMPLE_EVERY, Stopwatch};
 use crate::disk::{CutOdds, CutReport, Disk};
+use crate::message::Message;
 use crate::net::NetState;
 use crate::queue::EventQueue;
 use crate::trace::{Costs, Coverage, EventKind, Step, TraceHash};
@@ -51,8 +52,8 @@ enum For {
 }
 
 /// The event is kept as the node is told it: taken apart and put together again, it would be copied each time.
-struct Pending {
-    event: Event,
+struct Pending<M> {
+    event: Event<M>,
     to: For,
     /// Descends from the request whose way is recorded.
     followed: bool,
@@ -80,19 +81,20 @@ struct Timeline {
 }
 
 /// Keeps what nodes send.
-pub trait Recorder {
-    fn sent(&mut self, now: Time, packet: &Packet);
+pub trait Recorder<M = Packet> {
+    fn sent(&mut self, now: Time, packet: &M);
 }
 
-/// Nodes of type `N` on virtual time. A test's nodes need only [`Node`]; a rack's are `rackweave_rack::sim::RackNode`.
-pub struct Engine<N> {
+/// Nodes of type `N` on virtual time, which exchange messages of type `M`. A test's nodes need only [`Node`]; a rack's are
+/// `rackweave_rack::sim::RackNode`.
+pub struct Engine<N, M = Packet> {
     now: Time,
     layout: Layout,
     nodes: Vec<Slot<N>>,
     disks: Vec<Option<Disk>>,
-    queue: EventQueue<Pending>,
+    queue: EventQueue<Pending<M>>,
     net: NetState,
-    fx: Effects,
+    fx: Effects<M>,
     rng: Rng,
     replies: Vec<(Time, NodeId, Reply)>,
     hash: TraceHash,
@@ -105,12 +107,12 @@ pub struct Engine<N> {
     controller: bool,
     /// What nodes reported since it was last taken, for a checker that asked.
     tap: Option<Vec<(NodeId, Trace)>>,
-    recorder: Option<Box<dyn Recorder>>,
+    recorder: Option<Box<dyn Recorder<M>>>,
     all_crosses_switch: bool,
 }
 
-impl<N: Node> Engine<N> {
-    pub fn new(layout: Layout, net: NetState, seed: u64) -> Engine<N> {
+impl<N: Node<M>, M: Message> Engine<N, M> {
+    pub fn new(layout: Layout, net: NetState, seed: u64) -> Engine<N, M> {
         let slot = |i| Slot {
             node: None,
             kind: layout.kind(NodeId(i)),
@@ -190,7 +192,7 @@ impl<N: Node> Engine<N> {
         self.controller = controller;
     }
     /// Passes every packet to the recorder as it is sent, lost or not. The run is the same with one and without.
-    pub fn record_by(&mut self, recorder: Box<dyn Recorder>) {
+    pub fn record_by(&mut self, recorder: Box<dyn Recorder<M>>) {
         self.recorder = Some(recorder);
     }
     pub fn costs(&self) -> &Costs {
@@ -276,7 +278,7 @@ impl<N: Node> Engine<N> {
         self.queue.push_in_order(at.max(self.now), Pending { event, to: For::Asked { node }, followed: false });
     }
     /// A packet from outside the rack's nodes reaches the switch at `at`.
-    pub fn inject(&mut self, at: Time, packet: Packet) {
+    pub fn inject(&mut self, at: Time, packet: M) {
         let node = self.crosses(&packet);
         let to = For::Receiver { node, bytes: packet.bytes(), received: false };
         self.queue.push(at.max(self.now), Pending { event: Event::Packet(packet), to, followed: false });
@@ -316,7 +318,7 @@ impl<N: Node> Engine<N> {
         self.now = self.now.max(until);
     }
 
-    fn dispatch(&mut self, pending: Pending) {
+    fn dispatch(&mut self, pending: Pending<M>) {
         let Pending { event, to, followed } = pending;
         match to {
             For::Receiver { node, bytes, received } => self.deliver(node, event, bytes, received, followed),
@@ -355,19 +357,19 @@ impl<N: Node> Engine<N> {
         }
     }
 
-    fn deliver(&mut self, dst: NodeId, mut event: Event, bytes: u32, received: bool, followed: bool) {
+    fn deliver(&mut self, dst: NodeId, mut event: Event<M>, bytes: u32, received: bool, followed: bool) {
         let Event::Packet(packet) = &mut event else { return };
         // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
         if !received && self.layout.kind(dst) != NodeKind::Switch {
             let at = self.net.receive(self.now, dst, bytes);
             if at > self.now {
-                add_latency(packet, at.since(self.now));
+                packet.add_latency(at.since(self.now));
                 self.queue
                     .push(at, Pending { event, to: For::Receiver { node: dst, bytes, received: true }, followed });
                 return;
             }
         }
-        let mark = packet.header.request ^ u64::from(packet.src.0) << 48 ^ (packet.header.op as u64) << 56;
+        let mark = packet.mark();
         self.handle(dst, EventKind::Packet, mark, event, followed);
     }
 
@@ -397,7 +399,7 @@ impl<N: Node> Engine<N> {
         }
     }
 
-    fn handle(&mut self, n: NodeId, kind: EventKind, mark: u64, event: Event, followed: bool) {
+    fn handle(&mut self, n: NodeId, kind: EventKind, mark: u64, event: Event<M>, followed: bool) {
         let Some(slot) = self.nodes.get_mut(n.0 as usize) else { return };
         let Some(node) = &mut slot.node else { return };
         self.events += 1;
@@ -479,15 +481,15 @@ impl<N: Node> Engine<N> {
         }
     }
 
-    fn send(&mut self, n: NodeId, mut packet: Packet, followed: bool) {
+    fn send(&mut self, n: NodeId, mut packet: M, followed: bool) {
         let bytes = packet.bytes();
         if let Some(recorder) = &mut self.recorder {
             recorder.sent(self.now, &packet);
         }
         let from_switch = self.nodes[n.0 as usize].kind == NodeKind::Switch;
-        let hop = from_switch && !(self.controller && matches!(packet.body, Body::Gc(_)));
+        let hop = from_switch && !(self.controller && packet.is_gc_op());
         let seen = self.all_crosses_switch && !from_switch;
-        let node = if seen { self.crosses(&packet) } else { packet.dst.first_hop() };
+        let node = if seen { self.crosses(&packet) } else { packet.to() };
         let arrivals = self.net.send(self.now, n, node, bytes, hop);
         let [Some(first), second] = arrivals else { return };
         let to = For::Receiver { node, bytes, received: false };
@@ -496,18 +498,18 @@ impl<N: Node> Engine<N> {
         }
         // The switch adds its own hop.
         if !from_switch {
-            add_latency(&mut packet, first.since(self.now));
+            packet.add_latency(first.since(self.now));
         }
         self.queue.push(first, Pending { event: Event::Packet(packet), to, followed });
     }
 
     /// The switch on a packet's way: its receiver's, else its sender's rack's.
-    fn crosses(&self, p: &Packet) -> NodeId {
-        let to = p.dst.first_hop();
+    fn crosses(&self, p: &M) -> NodeId {
+        let to = p.to();
         if self.layout.kind(to) == NodeKind::Switch {
             return to;
         }
-        let rack = self.layout.rack(p.dst).or(self.layout.rack(p.src));
+        let rack = self.layout.rack(to).or(self.layout.rack(p.from()));
         self.layout.switch(rack.unwrap_or(0))
     }
 
@@ -522,15 +524,6 @@ impl<N: Node> Engine<N> {
     }
 }
 
-/// As every hop does with requests, and with their answers, which bring back what the requests had (RackBlox §3.4, §3.7):
-/// queues included.
-fn add_latency(packet: &mut Packet, took: Span) {
-    if matches!(packet.body, Body::Io(_) | Body::Reply(_)) {
-        let ns = u32::try_from(took.0).unwrap_or(u32::MAX);
-        packet.header.lat = packet.header.lat.saturating_add(ns);
-    }
-}
-
 fn apply_store(store: &mut BTreeMap<Bytes, Bytes>, w: StoreWrite) {
     for (k, v) in w.entries {
         match v {
@@ -542,11 +535,9 @@ fn apply_store(store: &mut BTreeMap<Bytes, Bytes>, w: StoreWrite) {
 
 /// An event in a few words, for a timeline.
 #[cold]
-fn describe(event: &Event) -> String {
+fn describe<M: Message>(event: &Event<M>) -> String {
     let text = match event {
-        Event::Packet(p) => {
-            format!("{:?} from {} for {}/{}: {:?}", p.header.op, p.src, p.header.set, p.header.vssd, p.body)
-        }
+        Event::Packet(p) => p.describe(),
         Event::Timer => "timer".into(),
         Event::Completion(c) => format!("{} tag {:#x}: {:?}", c.ssd, c.tag, c.result),
         Event::Stored { tag } => format!("tag {tag}"),

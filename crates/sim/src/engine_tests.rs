@@ -1,5 +1,5 @@
 use rackweave_core::device::DeviceData;
-use rackweave_core::msg::{Class, GcField, GcOp, Header, IoReply, IoRequest, Op};
+use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoReply, IoRequest, Op};
 use rackweave_core::node::TracePoint;
 use rackweave_core::request::{ReplyData, RequestOp};
 use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};

@@ -1,0 +1,60 @@
+//! What the engine has to know of a message that nodes exchange.
+
+use rackweave_core::msg::{Body, Packet};
+use rackweave_core::{NodeId, Span};
+
+/// A message between nodes: a packet, or a datagram where nodes are wrapped in a transport.
+pub trait Message: Clone {
+    fn from(&self) -> NodeId;
+    /// The node that it is delivered to.
+    fn to(&self) -> NodeId;
+    /// Bytes on a link, headers of all layers included.
+    fn bytes(&self) -> u32;
+    /// It was under way, or waited, for that long.
+    fn add_latency(&mut self, took: Span);
+    /// What of it the trace hash covers.
+    fn mark(&self) -> u64;
+    /// In words, for a timeline.
+    fn describe(&self) -> String;
+    /// Whether a controller answers it ([`crate::Engine::set_controller`]).
+    fn is_gc_op(&self) -> bool {
+        false
+    }
+}
+
+impl Message for Packet {
+    #[inline]
+    fn from(&self) -> NodeId {
+        self.src
+    }
+    #[inline]
+    fn to(&self) -> NodeId {
+        self.dst.first_hop()
+    }
+    #[inline]
+    fn bytes(&self) -> u32 {
+        Packet::bytes(self)
+    }
+    /// As every hop does with requests, and with their answers, which bring back what the requests had (RackBlox §3.4, §3.7):
+    /// queues included.
+    #[inline]
+    fn add_latency(&mut self, took: Span) {
+        if matches!(self.body, Body::Io(_) | Body::Reply(_)) {
+            let ns = u32::try_from(took.0).unwrap_or(u32::MAX);
+            self.header.lat = self.header.lat.saturating_add(ns);
+        }
+    }
+    #[inline]
+    fn mark(&self) -> u64 {
+        self.header.request ^ u64::from(self.src.0) << 48 ^ (self.header.op as u64) << 56
+    }
+    #[cold]
+    fn describe(&self) -> String {
+        let h = &self.header;
+        format!("{:?} from {} for {}/{}: {:?}", h.op, self.src, h.set, h.vssd, self.body)
+    }
+    #[inline]
+    fn is_gc_op(&self) -> bool {
+        matches!(self.body, Body::Gc(_))
+    }
+}
