@@ -136,7 +136,6 @@ enum Change {
 struct Entry {
     id: u64,
     change: Change,
-    completed: bool,
     /// The first sync submitted after this completed; zero: none yet.
     sync: u64,
 }
@@ -201,6 +200,8 @@ pub struct FaultDisk {
     live: Image,
     durable: Image,
     journal: VecDeque<Entry>,
+    /// Those of the journal whose completion was not delivered yet.
+    under_way: BTreeSet<u64>,
     next_id: u64,
     broken: Option<Breakage>,
     life: Option<MediaFaults>,
@@ -250,22 +251,21 @@ impl FaultDisk {
             DeviceOp::MarkBad { block } => Change::MarkBad { block: *block },
             DeviceOp::WriteMeta { offset, data } => Change::Meta { offset: *offset, data: data.clone() },
             DeviceOp::Sync => {
-                self.journal.iter_mut().filter(|e| e.completed && e.sync == 0).for_each(|e| e.sync = id);
+                self.cover(id);
                 return (Ok(DeviceData::None), id);
             }
             read => return (self.read(read), id),
         };
         self.live.apply(&change);
-        self.journal.push_back(Entry { id, change, completed: false, sync: 0 });
+        self.journal.push_back(Entry { id, change, sync: 0 });
+        self.under_way.insert(id);
         (Ok(DeviceData::None), id)
     }
 
     /// The completion of `id` was delivered. `sync`: it was a successful [`DeviceOp::Sync`].
     pub fn complete(&mut self, id: u64, sync: bool) {
         if !sync {
-            if let Ok(i) = self.journal.binary_search_by_key(&id, |e| e.id) {
-                self.journal[i].completed = true;
-            }
+            self.under_way.remove(&id);
             return;
         }
         let durable = &mut self.durable;
@@ -280,7 +280,17 @@ impl FaultDisk {
 
     /// A program was submitted whose completion is not delivered yet: it is on flash, and in no map.
     pub fn programs_under_way(&self) -> bool {
-        self.journal.iter().any(|e| !e.completed && matches!(e.change, Change::Program { .. }))
+        self.any_under_way(|c| matches!(c, Change::Program { .. }))
+    }
+    fn any_under_way(&self, is: impl Fn(&Change) -> bool) -> bool {
+        let entry = |id: &u64| self.journal.binary_search_by_key(id, |e| e.id).ok();
+        self.under_way.iter().filter_map(entry).any(|i| is(&self.journal[i].change))
+    }
+    /// What has completed and no sync covers is covered by this one.
+    fn cover(&mut self, sync: u64) {
+        let under_way = &self.under_way;
+        let covered = self.journal.iter_mut().filter(|e| e.sync == 0 && !under_way.contains(&e.id));
+        covered.for_each(|e| e.sync = sync);
     }
 
     /// From now on each block fails to be erased once it was so often: `least` times and up to `spread` more, each block by
@@ -308,7 +318,7 @@ impl FaultDisk {
             Some(Breakage::Writes) => !read,
             Some(Breakage::Sync) if matches!(op, DeviceOp::Sync) => {
                 self.broken = None;
-                self.journal.iter_mut().filter(|e| e.completed && e.sync == 0).for_each(|e| e.sync = LOST);
+                self.cover(LOST);
                 true
             }
             _ => false,
@@ -317,7 +327,7 @@ impl FaultDisk {
 
     /// The server's process ended; the device keeps everything it was told but what a failed sync lost.
     pub fn process_crash(&mut self) {
-        self.journal.iter_mut().for_each(|e| e.completed = true);
+        self.under_way.clear();
         let before = self.journal.len();
         self.journal.retain(|e| e.sync != LOST);
         if self.journal.len() < before {
@@ -329,6 +339,7 @@ impl FaultDisk {
     /// The device lost power.
     pub fn power_cut(&mut self, odds: CutOdds, rng: &mut Rng) -> CutReport {
         let mut report = CutReport::default();
+        self.under_way.clear();
         for e in std::mem::take(&mut self.journal) {
             let draw = rng.unit();
             if e.sync == LOST || draw < odds.drop {
@@ -505,11 +516,7 @@ impl FaultDisk {
     }
 
     fn check_program(&mut self, page: PageAddr) {
-        let under_way = self
-            .journal
-            .iter()
-            .any(|e| !e.completed && matches!(e.change, Change::Erase { block, .. } if block == page.block));
-        if under_way {
+        if self.any_under_way(|c| matches!(c, Change::Erase { block, .. } if *block == page.block)) {
             self.breach(NandBreach::EraseUnderWay { page });
         }
         let Some(b) = self.live.block(page.block) else { return };
@@ -522,11 +529,7 @@ impl FaultDisk {
     }
 
     fn check_erase(&mut self, block: u32) {
-        let under_way = self
-            .journal
-            .iter()
-            .any(|e| !e.completed && matches!(e.change, Change::Program { page, .. } if page.block == block));
-        if under_way {
+        if self.any_under_way(|c| matches!(c, Change::Program { page, .. } if page.block == block)) {
             self.breach(NandBreach::ProgramUnderWay { block });
         }
     }

@@ -108,8 +108,12 @@ pub struct Engine<N, M = Packet> {
     /// What nodes reported since it was last taken, for a checker that asked.
     tap: Option<Vec<(NodeId, Trace)>>,
     recorder: Option<Box<dyn Recorder<M>>>,
+    lost: Option<Lost<M>>,
     all_crosses_switch: bool,
 }
+
+/// Whether a packet is lost; see [`Engine::lose`].
+type Lost<M> = Box<dyn FnMut(&M) -> bool>;
 
 impl<N: Node<M>, M: Message> Engine<N, M> {
     pub fn new(layout: Layout, net: NetState, seed: u64) -> Engine<N, M> {
@@ -142,6 +146,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
             controller: false,
             tap: None,
             recorder: None,
+            lost: None,
             all_crosses_switch: false,
         }
     }
@@ -194,6 +199,10 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     /// Passes every packet to the recorder as it is sent, lost or not. The run is the same with one and without.
     pub fn record_by(&mut self, recorder: Box<dyn Recorder<M>>) {
         self.recorder = Some(recorder);
+    }
+    /// From now on the packets for which it holds are lost as they are sent, whatever the network's own faults.
+    pub fn lose(&mut self, lost: impl FnMut(&M) -> bool + 'static) {
+        self.lost = Some(Box::new(lost));
     }
     pub fn costs(&self) -> &Costs {
         &self.costs
@@ -282,6 +291,10 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         let node = self.crosses(&packet);
         let to = For::Receiver { node, bytes: packet.bytes(), received: false };
         self.queue.push(at.max(self.now), Pending { event: Event::Packet(packet), to, followed: false });
+    }
+    /// Sends a packet as if its sender had, now.
+    pub fn post(&mut self, packet: M) {
+        self.send(packet.from(), packet, false);
     }
     pub fn next_time(&self) -> Option<Time> {
         self.queue.next_time()
@@ -485,6 +498,9 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         let bytes = packet.bytes();
         if let Some(recorder) = &mut self.recorder {
             recorder.sent(self.now, &packet);
+        }
+        if self.lost.as_mut().is_some_and(|lost| lost(&packet)) {
+            return;
         }
         let from_switch = self.nodes[n.0 as usize].kind == NodeKind::Switch;
         let hop = from_switch && !(self.controller && packet.is_gc_op());

@@ -51,29 +51,29 @@ fn read(block: u32, count: u32) -> IoRequest {
 /// Online 4 KiB reads at random times; offline, if at all, 16 KiB reads so often and a writer that never has enough.
 fn run(span: Span, offline: Option<(Class, Span)>) -> Outcome {
     let (mut r, mut rng) = (rack(), Rng::new(18));
-    let start = r.now;
+    let start = r.now();
     let wait = |rng: &mut Rng, mean: Span| Span(rng.exponential(mean.0 as f64) as u64);
     let (mut online, mut other): (BTreeMap<u64, Time>, BTreeMap<u64, bool>) = Default::default();
     let (mut next_online, mut next_read, mut next_block) = (start, start, BLOCKS);
     let (mut took, mut bytes, mut written) = (Vec::new(), 0, 0);
-    while r.now < start + span {
+    while r.now() < start + span {
         if let Some((class, every)) = offline {
             while other.values().filter(|w| **w).count() < OFFLINE_WRITES {
                 let io = r.write_request(next_block, Payload::elided(LONG * BLOCK, u64::from(next_block)), false);
                 next_block = if next_block < WRITTEN_TO { next_block + LONG } else { BLOCKS };
                 other.insert(r.send_as(class, 0, 0, io), true);
             }
-            if next_read <= r.now {
+            if next_read <= r.now() {
                 let block = rng.below(u64::from(BLOCKS / PAGE)) as u32 * PAGE;
                 other.insert(r.send_as(class, 0, rng.below(3) as usize, read(block, PAGE)), false);
-                next_read = r.now + wait(&mut rng, every);
+                next_read = r.now() + wait(&mut rng, every);
             }
         }
-        if next_online <= r.now {
+        if next_online <= r.now() {
             let block = rng.below(u64::from(BLOCKS)) as u32;
             let id = r.send_as(Class::Silver, 0, rng.below(3) as usize, read(block, 1));
-            online.insert(id, r.now);
-            next_online = r.now + wait(&mut rng, ONLINE_EVERY);
+            online.insert(id, r.now());
+            next_online = r.now() + wait(&mut rng, ONLINE_EVERY);
         }
         let until = next_online.min(if offline.is_some() { next_read } else { Time::MAX });
         r.run_until_answer(until);

@@ -101,23 +101,22 @@ fn a_vssd_of_another_set_answers_nothing() {
     let id = r.send_to(1, r.members(2)[0].0, io);
     r.run(Span::from_millis(100));
     assert_eq!(r.take_reply(id), None);
-    assert_eq!(r.servers.iter().flatten().map(|s| s.misrouted()).sum::<u64>(), 1);
+    assert_eq!(r.servers().map(|s| s.misrouted()).sum::<u64>(), 1);
 }
 
 #[test]
 fn a_failed_sync_ends_the_device_for_good_and_the_rest_goes_on() {
     let mut r = Rack::serving(Options::default());
     r.write(0, 1, contents(1));
-    r.broken[0] = true;
+    r.fail_sync(0);
     // The flush is not acknowledged by the broken one; without it the others finish it.
     assert_eq!(r.flush(0), Some(IoReply::Done));
-    let report = r.server(0).status(r.now);
+    let report = r.server(0).status(r.now());
     assert!(report.failed && report.vssds.iter().all(|v| !v.serving));
     assert_eq!(r.view(0).members.len(), 2);
     // It works again, but what it holds is not trusted any more.
-    r.broken[0] = false;
     r.run(LEASE * 2);
-    assert!(r.server(0).status(r.now).failed);
+    assert!(r.server(0).status(r.now()).failed);
     assert_eq!(r.write(0, 1, contents(2)), Some(IoReply::Done));
     assert_eq!(r.flush(0), Some(IoReply::Done));
     // A new life of it is filled like any other.
@@ -146,12 +145,12 @@ fn a_restarted_switch_learns_every_row_again() {
 fn a_server_whose_heartbeats_are_lost_is_removed_and_returns() {
     let mut r = Rack::serving(Options::default());
     r.write(0, 1, contents(1));
-    r.lose = |p| p.src.0 == 4 || p.dst.0 == 4;
+    r.lose(|p| p.src.0 == 4 || p.dst.0 == 4);
     r.run(LEASE * 3);
     assert_eq!(r.view(0).members.len(), 2);
-    assert!(r.server(2).status(r.now).vssds.iter().all(|v| !v.serving));
+    assert!(r.server(2).status(r.now()).vssds.iter().all(|v| !v.serving));
     assert_eq!(r.write(0, 1, contents(2)), Some(IoReply::Done));
-    r.lose = |_| false;
+    r.lose(|_| false);
     r.until(Span::from_secs(20), |r| r.all_members());
     for member in 0..3 {
         assert_eq!(r.read_from(0, member, 1, 1), Some(IoReply::Data(contents(2))));
@@ -163,10 +162,10 @@ fn a_server_whose_heartbeats_are_lost_is_removed_and_returns() {
 fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
     let mut r = Rack::serving(Options::default());
     let (member, shadow) = (r.view(0).clone(), NodeId(4));
-    r.lose = |p| [p.src, p.dst].contains(&NodeId(4));
+    r.lose(|p| [p.src, p.dst].contains(&NodeId(4)));
     r.run(LEASE * 3);
     // It is back, and no member reaches it: it stays a shadow.
-    r.lose = |p| [p.src, p.dst].contains(&NodeId(4)) && matches!(p.body, Body::Peer(_));
+    r.lose(|p| [p.src, p.dst].contains(&NodeId(4)) && matches!(p.body, Body::Peer(_)));
     r.until(Span::from_secs(5), |r| r.view(0).members.len() == 3);
     let vssd = member.members.iter().find(|m| m.server == shadow).expect("a member").vssd;
     let readable = |r: &Rack| {
@@ -206,7 +205,7 @@ fn a_fenced_writer_stays_fenced_when_the_whole_set_crashed() {
 fn reads_of_a_server_whose_link_is_cut_are_answered_by_another_at_the_first_try() {
     let mut r = Rack::serving(Options::default());
     assert_eq!(r.write(0, 1, contents(1)), Some(IoReply::Done));
-    r.lose = |p| [p.src, p.dst].contains(&NodeId(2));
+    r.lose(|p| [p.src, p.dst].contains(&NodeId(2)));
     let read = IoRequest::Read { range: SectorRange { volume: super::rack::VOLUME, first: 8, count: 8 } };
     let answered = |r: &mut Rack| {
         let request = r.send(0, 0, read.clone());
@@ -219,7 +218,7 @@ fn reads_of_a_server_whose_link_is_cut_are_answered_by_another_at_the_first_try(
     r.run(LEASE * 3);
     assert_eq!(r.view(0).members.len(), 2);
     assert_eq!(answered(&mut r), Some(IoReply::Data(contents(1))), "nor does it matter that it is out");
-    r.lose = |_| false;
+    r.lose(|_| false);
     r.until(Span::from_secs(20), |r| r.all_members());
     r.run(Span::from_millis(500));
     let before = r.switch().counters().redirects;

@@ -13,7 +13,7 @@ fn small(policy: GcPolicy) -> Options {
 
 /// Fills most of set 0 and overwrites at random until `done`.
 fn churn(r: &mut Rack, done: impl Fn(&Rack) -> bool) {
-    let exported = r.server(0).status(r.now).vssds[0].exported_bytes / 4096;
+    let exported = r.server(0).status(r.now()).vssds[0].exported_bytes / 4096;
     let blocks = (exported * 6 / 10) as u32;
     let mut rng = Rng::new(7);
     for i in 0..200_000u32 {
@@ -27,11 +27,11 @@ fn churn(r: &mut Rack, done: impl Fn(&Rack) -> bool) {
             }
         }
     }
-    panic!("did not happen: {:?}", r.server(0).status(r.now));
+    panic!("did not happen: {:?}", r.server(0).status(r.now()));
 }
 
 fn sum(r: &Rack, what: impl Fn(&rackweave_server::VssdStatus) -> u64) -> u64 {
-    r.servers.iter().flatten().flat_map(|s| s.status(r.now).vssds).map(|v| what(&v)).sum()
+    r.servers().flat_map(|s| s.status(r.now()).vssds).map(|v| what(&v)).sum()
 }
 
 #[test]
@@ -52,13 +52,13 @@ fn unacknowledged_regular_requests_collect_anyway() {
         matches!(p.body, Body::Gc(op) if op.field != GcField::Idle)
     }
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
-    r.lose = gc_lost;
+    r.lose(gc_lost);
     churn(&mut r, |r| r.count(TracePoint::GcUnacknowledged) >= 1 && r.count(TracePoint::GcEnd) >= 1);
     assert_eq!(r.count(TracePoint::GcAccepted), 0);
-    r.lose = |_| false;
+    r.lose(|_| false);
     r.run(LEASE);
     let stuck = |s: GcState| matches!(s, GcState::Finishing { .. });
-    assert!(r.servers.iter().flatten().all(|s| s.status(r.now).vssds.iter().all(|v| !stuck(v.gc))));
+    assert!(r.servers().all(|s| s.status(r.now()).vssds.iter().all(|v| !stuck(v.gc))));
     r.assert_nand();
 }
 
@@ -76,10 +76,7 @@ fn the_baseline_collects_alone_and_asks_nobody() {
 fn reads_of_a_collecting_replica_are_served_elsewhere() {
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
     churn(&mut r, |r| {
-        r.servers
-            .iter()
-            .flatten()
-            .any(|s| s.status(r.now).vssds.iter().any(|v| v.set.0 == 0 && v.gc == GcState::Collecting))
+        r.servers().any(|s| s.status(r.now()).vssds.iter().any(|v| v.set.0 == 0 && v.gc == GcState::Collecting))
     });
     for member in 0..3 {
         for b in 0..8 {
@@ -94,15 +91,14 @@ fn an_idle_vssd_collects_in_the_background_until_it_is_used() {
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
     churn(&mut r, |r| r.count(TracePoint::GcEnd) >= 3);
     let lowest = |r: &Rack| {
-        let all = r.servers.iter().flatten().flat_map(|s| s.status(r.now).vssds);
+        let all = r.servers().flat_map(|s| s.status(r.now()).vssds);
         all.filter(|v| v.set.0 == 0).map(|v| v.free_ratio).fold(1.0, f64::min)
     };
     let before = lowest(&r);
     assert!(before < 0.45 && r.count(TracePoint::GcWhileIdle) == 0, "{before} free while it was written");
     r.run(Span::from_millis(100));
     assert!(r.count(TracePoint::GcWhileIdle) > 0 && r.count(TracePoint::GcBackground) > 0);
-    let collects =
-        |r: &Rack| r.servers.iter().flatten().flat_map(|s| s.status(r.now).vssds).any(|v| v.gc == GcState::Collecting);
+    let collects = |r: &Rack| r.servers().flat_map(|s| s.status(r.now()).vssds).any(|v| v.gc == GcState::Collecting);
     assert!(collects(&r));
     let ends = r.count(TracePoint::GcEnd);
     assert_eq!(r.write(0, 0, contents(1)), Some(IoReply::Done));

@@ -1,24 +1,21 @@
-//! A rack in one struct: nodes, links of constant latency, devices in memory, and a client that asks again.
+//! A rack of real servers, metadata service and switch in the simulator, and a client that repeats its requests.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
-use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange, View,
     io::WriteRequest,
 };
 use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{
-    BLOCK, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Payload, SECTORS_PER_BLOCK, SetId, Span, SsdId,
-    Time, TracePoint, VolumeId, VssdId,
+    BLOCK, Epoch, Incarnation, Layout, NodeId, Payload, SECTORS_PER_BLOCK, SetId, Span, SsdId, Time, TracePoint,
+    VolumeId, VssdId,
 };
-use rackweave_flash::backend::Memory;
 use rackweave_flash::{Profile, Share, SsdConfig, Timing};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
 use rackweave_sched::{SchedConfig, SchedKind};
 use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig};
+use rackweave_sim::{AnyNode, Breakage, Disk, Engine, FaultDisk, Inbox, NetState, Network};
 use rackweave_switch::{Switch, SwitchConfig};
 
 pub const VOLUME: VolumeId = VolumeId(1);
@@ -52,44 +49,11 @@ impl Default for Options {
     }
 }
 
-enum Happening {
-    Arrive(Packet),
-    Timer(NodeId, u64),
-    Done(NodeId, u64, DeviceCommand),
-    Stored(u64),
-}
-
-struct Entry(Time, u64, Happening);
-impl PartialEq for Entry {
-    fn eq(&self, o: &Entry) -> bool {
-        (self.0, self.1) == (o.0, o.1)
-    }
-}
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, o: &Entry) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(o))
-    }
-}
-impl Ord for Entry {
-    fn cmp(&self, o: &Entry) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(o.0, o.1))
-    }
-}
-
 pub struct Rack {
     pub options: Options,
     pub layout: Layout,
-    pub now: Time,
-    meta: Option<Meta>,
-    switch: Switch,
-    pub servers: Vec<Option<Server>>,
-    backends: Vec<Memory>,
+    engine: Engine<AnyNode>,
     lives: Vec<u64>,
-    saved: BTreeMap<Bytes, Bytes>,
-    queue: BinaryHeap<Reverse<Entry>>,
-    next: u64,
-    timers: BTreeMap<NodeId, u64>,
     replies: BTreeMap<u64, IoReply>,
     /// When what was sent by [`Rack::send_as`] was answered.
     pub answered: BTreeMap<u64, Time>,
@@ -97,14 +61,8 @@ pub struct Rack {
     timed: BTreeSet<u64>,
     request: u64,
     sequence: u64,
-    /// Servers whose device fails every sync from now on.
-    pub broken: Vec<bool>,
-    pub traces: BTreeMap<TracePoint, u64>,
     /// Time on the network that the client's requests bring with them.
     pub lat_ns: u32,
-    /// Packets that vanish.
-    pub lose: fn(&Packet) -> bool,
-    fx: Effects,
 }
 
 /// vSSD of set `k` on server `i`; `None` if the set is not there.
@@ -120,35 +78,27 @@ fn profile(ssd_bytes: u64) -> Profile {
 impl Rack {
     pub fn new(options: Options) -> Rack {
         let layout = Layout::new(options.servers, 1);
-        let n = options.servers as usize;
+        let network = Network { hop: HOP, bytes_per_s: 0, ..Network::constant(HOP) };
         let mut rack = Rack {
             layout,
-            now: Time::ZERO,
-            meta: None,
-            switch: Switch::new(SwitchConfig::new(Layout::SWITCH)),
-            servers: (0..n).map(|_| None).collect(),
-            backends: (0..n).map(|_| Memory::new(profile(options.ssd_bytes).geometry)).collect(),
-            lives: vec![0; n],
-            saved: BTreeMap::new(),
-            queue: BinaryHeap::new(),
-            next: 0,
-            timers: BTreeMap::new(),
+            engine: Engine::new(layout, NetState::new(network, layout, 0), 0),
+            lives: vec![0; options.servers as usize],
             replies: BTreeMap::new(),
             answered: BTreeMap::new(),
             controls: BTreeMap::new(),
             timed: BTreeSet::new(),
             request: 0,
             sequence: 0,
-            broken: vec![false; n],
-            traces: BTreeMap::new(),
             lat_ns: 0,
-            lose: |_| false,
-            fx: Effects::new(),
             options,
         };
         rack.start_meta();
-        rack.event(Layout::SWITCH, Event::Timer);
-        (0..n).for_each(|i| rack.start(i));
+        rack.restart_switch();
+        rack.engine.boot(layout.client(0), Inbox::default());
+        for i in 0..rack.lives.len() {
+            rack.engine.put_disk(SsdId(i as u32), Disk::Fault(Box::new(FaultDisk::new())));
+            rack.start(i);
+        }
         rack
     }
 
@@ -184,9 +134,8 @@ impl Rack {
             levels: vec![LevelConfig { level: 3, home: 0, sets: ids, capacity_bytes: self.options.ssd_bytes }],
             overcommit: 8.0,
         };
-        let saved = self.saved.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        self.meta = Some(Meta::new(cfg, saved).expect("good configuration"));
-        self.event(Layout::META, Event::Timer);
+        let meta = Meta::new(cfg, self.engine.saved(Layout::META)).expect("good configuration");
+        self.engine.boot(Layout::META, meta);
     }
 
     pub fn start(&mut self, i: usize) {
@@ -209,161 +158,108 @@ impl Rack {
         cfg.gc.policy = self.options.policy;
         cfg.sched = self.options.sched;
         cfg.nonce = self.lives[i] * 1000 + u64::from(server);
-        self.servers[i] = Some(Server::new(cfg).expect("good configuration"));
-        self.event(node, Event::Timer);
+        self.engine.boot(node, Server::new(cfg).expect("good configuration"));
     }
 
-    /// The process ends; what its device was told stays.
+    /// The process ends; its device keeps what it was told.
     pub fn crash(&mut self, i: usize) {
-        self.servers[i] = None;
-        self.lives[i] += 1;
-        self.timers.remove(&self.layout.server(i as u32));
+        self.engine.crash(self.layout.server(i as u32), &[SsdId(i as u32)]);
+    }
+    /// The next sync of the server's device fails, and what it was to cover is never durable.
+    pub fn fail_sync(&mut self, i: usize) {
+        match self.engine.disk(SsdId(i as u32)) {
+            Some(Disk::Fault(d)) => d.fail(Breakage::Sync),
+            _ => panic!("server {i} has no device"),
+        }
+    }
+    /// Packets that vanish from now on.
+    pub fn lose(&mut self, lost: impl FnMut(&Packet) -> bool + 'static) {
+        self.engine.lose(lost);
     }
 
-    /// The switch loses its tables and starts again.
+    /// The switch starts, with empty tables.
     pub fn restart_switch(&mut self) {
-        self.switch = Switch::new(SwitchConfig::new(Layout::SWITCH));
-        self.timers.remove(&Layout::SWITCH);
-        self.event(Layout::SWITCH, Event::Timer);
+        self.engine.crash(Layout::SWITCH, &[]);
+        self.engine.boot(Layout::SWITCH, Switch::new(SwitchConfig::new(Layout::SWITCH)));
     }
     pub fn switch(&self) -> &Switch {
-        &self.switch
+        self.engine.get(Layout::SWITCH).expect("it runs")
     }
 
+    pub fn now(&self) -> Time {
+        self.engine.now()
+    }
     pub fn server(&self, i: usize) -> &Server {
-        self.servers[i].as_ref().expect("it runs")
+        self.engine.get(self.layout.server(i as u32)).expect("it runs")
+    }
+    /// Those that run.
+    pub fn servers(&self) -> impl Iterator<Item = &Server> {
+        (0..self.options.servers).filter_map(|i| self.engine.get(self.layout.server(i)))
     }
 
-    fn push(&mut self, at: Time, what: Happening) {
-        self.next += 1;
-        self.queue.push(Reverse(Entry(at, self.next, what)));
-    }
-
-    fn event(&mut self, to: NodeId, e: Event) {
-        let mut fx = std::mem::take(&mut self.fx);
-        fx.clear();
-        let server = to.0.wrapping_sub(2) as usize;
-        match to {
-            Layout::META => {
-                if let Some(m) = &mut self.meta {
-                    m.handle(self.now, e, &mut fx);
-                }
-            }
-            Layout::SWITCH => self.switch.handle(self.now, e, &mut fx),
-            _ if server < self.servers.len() => {
-                if let Some(s) = &mut self.servers[server] {
-                    s.handle(self.now, e, &mut fx);
-                }
-            }
-            _ => self.client_event(e),
-        }
-        for p in fx.packets.drain(..) {
-            if !(self.lose)(&p) {
-                self.push(self.now + HOP, Happening::Arrive(p));
-            }
-        }
-        for c in fx.commands.drain(..) {
-            let life = self.lives[server];
-            self.push(c.done_at.max(self.now), Happening::Done(to, life, c));
-        }
-        for w in fx.stores.drain(..) {
-            for (k, v) in w.entries {
-                match v {
-                    Some(v) => self.saved.insert(k, v),
-                    None => self.saved.remove(&k),
-                };
-            }
-            self.push(self.now + Span::from_micros(500), Happening::Stored(w.tag));
-        }
-        for t in fx.traces.drain(..) {
-            *self.traces.entry(t.point).or_default() += 1;
-        }
-        if let Some(at) = fx.take_wake() {
-            let id = self.next + 1;
-            self.timers.insert(to, id);
-            if at != Time::MAX {
-                self.push(at.max(self.now), Happening::Timer(to, id));
-            }
-        }
-        self.fx = fx;
-    }
-
-    fn client_event(&mut self, e: Event) {
-        let Event::Packet(p) = e else { return };
+    fn receive(&mut self, at: Time, p: Packet) {
+        let request = p.header.request;
         match p.body {
-            Body::Reply(r) if self.timed.remove(&p.header.request) => {
+            Body::Reply(r) if self.timed.remove(&request) => {
                 let refused = matches!(r, IoReply::Failed(IoError::NotServing)) && p.header.class == Class::Copper;
                 assert!(refused || !matches!(r, IoReply::Failed(_)), "{r:?}");
-                self.answered.insert(p.header.request, if refused { Time::MAX } else { self.now });
+                self.answered.insert(request, if refused { Time::MAX } else { at });
             }
-            Body::Reply(r) => drop(self.replies.insert(p.header.request, r)),
-            Body::Control(c) => drop(self.controls.insert(p.header.request, c)),
+            Body::Reply(r) => drop(self.replies.insert(request, r)),
+            Body::Control(c) => drop(self.controls.insert(request, c)),
             _ => {}
         }
     }
 
     pub fn step(&mut self) {
-        let Some(Reverse(Entry(at, _, what))) = self.queue.pop() else { panic!("nothing will ever happen") };
-        self.now = at;
-        match what {
-            Happening::Arrive(p) => self.event(p.dst, Event::Packet(p)),
-            Happening::Timer(to, id) => {
-                if self.timers.get(&to) == Some(&id) {
-                    self.event(to, Event::Timer);
-                }
-            }
-            Happening::Done(to, life, c) => {
-                let i = (to.0 - 2) as usize;
-                if self.lives[i] == life {
-                    let mut result = self.backends[i].execute(&c.op);
-                    if self.broken[i] && matches!(c.op, DeviceOp::Sync) {
-                        result = Err(DeviceError::Backend { os_error: 5 });
-                    }
-                    self.event(to, Event::Completion(Completion { ssd: c.ssd, tag: c.tag, result }));
-                }
-            }
-            Happening::Stored(tag) => self.event(Layout::META, Event::Stored { tag }),
+        assert!(self.engine.step(), "nothing will ever happen");
+        let client = self.engine.get_mut::<Inbox>(self.layout.client(0)).expect("it runs");
+        for (at, p) in std::mem::take(&mut client.packets) {
+            self.receive(at, p);
         }
+    }
+    /// One step, if one comes by then; else it is then.
+    fn step_until(&mut self, end: Time) -> bool {
+        let comes = self.engine.next_time().is_some_and(|at| at <= end);
+        if comes {
+            self.step()
+        } else {
+            self.engine.run_until(end)
+        }
+        comes
     }
 
     pub fn run(&mut self, span: Span) {
-        let end = self.now + span;
-        while self.queue.peek().is_some_and(|Reverse(e)| e.0 <= end) {
-            self.step();
-        }
-        self.now = end;
+        let end = self.now() + span;
+        while self.step_until(end) {}
     }
 
     /// Runs until something sent by [`Rack::send_as`] is answered, at most until then.
     pub fn run_until_answer(&mut self, end: Time) {
-        while self.answered.is_empty() && self.queue.peek().is_some_and(|Reverse(e)| e.0 <= end) {
-            self.step();
-        }
-        if self.answered.is_empty() {
-            self.now = self.now.max(end);
-        }
+        while self.answered.is_empty() && self.step_until(end) {}
     }
 
     /// Runs until it holds.
     pub fn until(&mut self, at_most: Span, holds: impl Fn(&Rack) -> bool) {
-        let end = self.now + at_most;
+        let end = self.now() + at_most;
         while !holds(self) {
-            assert!(self.now < end, "did not happen within {at_most}: {:#?}", self.states());
+            assert!(self.now() < end, "did not happen within {at_most}: {:#?}", self.states());
             self.step();
         }
     }
 
     pub fn view(&self, set: u32) -> &View {
-        self.meta.as_ref().expect("it runs").view(SetId(set)).expect("configured")
+        self.engine.get::<Meta>(Layout::META).expect("it runs").view(SetId(set)).expect("configured")
     }
     fn states(&self) -> Vec<String> {
         let views = (0..self.options.servers).map(|k| format!("{:?}", self.view(k)));
-        let servers = self.servers.iter().flatten().map(|s| format!("{:?}", s.status(self.now)));
+        let servers = self.servers().map(|s| format!("{:?}", s.status(self.now())));
         views.chain(servers).collect()
     }
     /// Every vSSD of every server serves.
     pub fn all_members(&self) -> bool {
-        self.servers.iter().all(|s| s.as_ref().is_some_and(|s| s.status(self.now).vssds.iter().all(|v| v.serving)))
+        self.servers().count() == self.options.servers as usize
+            && self.servers().all(|s| s.status(self.now()).vssds.iter().all(|v| v.serving))
     }
 
     // The client.
@@ -404,7 +300,7 @@ impl Rack {
             request: self.request,
         };
         let p = Packet { src: self.layout.client(0), dst: Layout::SWITCH, header, body: Body::Io(io) };
-        self.push(self.now + HOP, Happening::Arrive(p));
+        self.engine.post(p);
         self.request
     }
     pub fn take_reply(&mut self, request: u64) -> Option<IoReply> {
@@ -413,19 +309,13 @@ impl Rack {
 
     /// Asks member after member until one answers; `None` if nobody does in time.
     pub fn ask(&mut self, set: u32, first: usize, io: &IoRequest, within: Span) -> Option<IoReply> {
-        let end = self.now + within;
+        let end = self.now() + within;
         let mut member = first;
-        while self.now < end {
+        while self.now() < end {
             let id = self.send(set, member, io.clone());
             member += 1;
-            let again = (self.now + RETRY).min(end);
-            while self.now < again {
-                let until = self.queue.peek().map_or(again, |Reverse(e)| e.0);
-                if until > again {
-                    self.now = again;
-                    break;
-                }
-                self.step();
+            let again = (self.now() + RETRY).min(end);
+            while self.step_until(again) {
                 match self.take_reply(id) {
                     Some(IoReply::Failed(IoError::NotServing | IoError::Device)) => {
                         self.run(Span::from_millis(1));
@@ -453,7 +343,7 @@ impl Rack {
             incarnation: Incarnation(1_000_000),
             request: self.request,
         };
-        self.push(self.now + HOP, Happening::Arrive(Packet { src, dst, header, body: Body::Control(c) }));
+        self.engine.post(Packet { src, dst, header, body: Body::Control(c) });
     }
     fn ask_meta(&mut self, c: Control) -> Control {
         self.control(self.layout.client(0), Layout::META, c);
@@ -510,19 +400,21 @@ impl Rack {
         self.ask(set, 0, &IoRequest::Zero { range, fua: false, attach: 1, mutation }, Span::from_secs(5))
     }
     pub fn count(&self, p: TracePoint) -> u64 {
-        self.traces.get(&p).copied().unwrap_or(0)
+        self.engine.coverage().get(p)
     }
     /// Whether the metadata service has a record of any volume.
     pub fn knows_volumes(&self) -> bool {
-        self.saved.keys().any(|k| k.starts_with(b"vol/"))
+        self.engine.saved(Layout::META).iter().any(|(k, _)| k.starts_with(b"vol/"))
     }
     pub fn stop_meta(&mut self) {
-        self.meta = None;
-        self.timers.remove(&Layout::META);
+        self.engine.crash(Layout::META, &[]);
     }
-    pub fn assert_nand(&self) {
-        for (i, b) in self.backends.iter().enumerate() {
-            assert!(b.violations().is_empty(), "server {i}: {:?}", b.violations());
+    pub fn assert_nand(&mut self) {
+        for i in 0..self.options.servers {
+            match self.engine.disk(SsdId(i)) {
+                Some(Disk::Fault(d)) => assert!(d.breaches().is_empty(), "server {i}: {:?}", d.breaches()),
+                _ => panic!("server {i} has no device"),
+            }
         }
     }
 }

@@ -8,12 +8,12 @@ use super::rack::{LEASE, Options, Rack, VOLUME, contents};
 #[test]
 fn boots_to_serving_with_every_replica_a_member() {
     let r = Rack::serving(Options { servers: 4, ..Options::default() });
-    for s in r.servers.iter().flatten() {
-        let report = s.status(r.now);
+    for s in r.servers() {
+        let report = s.status(r.now());
         assert!(report.recovered && !report.failed && report.incarnation.is_some());
         assert!(report.vssds.iter().all(|v| v.serving && v.epoch.0 == 1));
     }
-    assert!(r.now.0 < 2_000_000_000, "took {}", r.now.0);
+    assert!(r.now().0 < 2_000_000_000, "took {}", r.now().0);
 }
 
 #[test]
@@ -31,10 +31,10 @@ fn what_is_written_is_read_from_every_member() {
     assert_eq!(r.read(0, 9_999), Payload::zero(BLOCK));
     // Flushed in the background, the cache empties and flash serves.
     r.run(LEASE);
-    let report = r.server(0).status(r.now);
+    let report = r.server(0).status(r.now());
     assert!(report.vssds.iter().all(|v| v.cache_used == 0 && v.mapped_bytes > 0), "{report:?}");
     assert_eq!(r.read(1, 1), contents(1));
-    assert!(r.servers.iter().flatten().any(|s| s.status(r.now).vssds.iter().any(|v| v.cache_misses > 0)));
+    assert!(r.servers().any(|s| s.status(r.now()).vssds.iter().any(|v| v.cache_misses > 0)));
     r.assert_nand();
 }
 
@@ -52,7 +52,7 @@ fn a_read_that_comes_again_while_it_is_under_way_is_read_once() {
     };
     let number = |tries: u64| 7 << 32 | tries << TRY_SHIFT | 3;
     let at_flash = |r: &Rack| {
-        let vssds = r.servers.iter().flatten().flat_map(|s| s.status(r.now).vssds);
+        let vssds = r.servers().flat_map(|s| s.status(r.now()).vssds);
         vssds.fold((0, 0), |n, v| (n.0 + v.cache_misses, n.1 + v.duplicates))
     };
     let before = at_flash(&r);
@@ -79,7 +79,7 @@ fn overwrites_of_dirty_blocks_are_absorbed() {
     assert_eq!(r.read(0, 7), contents(99));
     r.run(LEASE);
     assert_eq!(r.read(0, 7), contents(99));
-    let v = r.server(0).status(r.now).vssds[0].clone();
+    let v = r.server(0).status(r.now()).vssds[0].clone();
     assert!(v.cache_absorbed > 50, "{v:?}");
 }
 
@@ -94,16 +94,16 @@ fn a_flush_programs_what_is_dirty_and_concurrent_flushes_share_a_sync() {
     for id in ids {
         assert_eq!(r.take_reply(id), Some(IoReply::Done));
     }
-    for s in r.servers.iter().flatten() {
-        let report = s.status(r.now);
+    for s in r.servers() {
+        let report = s.status(r.now());
         let v = report.vssds.iter().find(|v| v.set.0 == 0).expect("it has set 0");
         assert!(v.cache_dirty == 0 && v.mapped_bytes == 3 * u64::from(BLOCK), "{v:?}");
         assert!(v.syncs >= 1 && v.syncs < 16, "{} syncs", v.syncs);
     }
     // Nothing new: nothing to sync.
-    let before = r.server(0).status(r.now).vssds[0].syncs;
+    let before = r.server(0).status(r.now()).vssds[0].syncs;
     assert_eq!(r.flush(0), Some(IoReply::Done));
-    assert_eq!(r.server(0).status(r.now).vssds[0].syncs, before);
+    assert_eq!(r.server(0).status(r.now()).vssds[0].syncs, before);
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn a_forced_write_is_on_flash_everywhere_when_acknowledged() {
     let mut r = Rack::serving(Options::default());
     let io = r.write_request(5, contents(5), true);
     assert_eq!(r.ask(0, 0, &io, Span::from_secs(1)), Some(IoReply::Done));
-    for s in r.servers.iter().flatten() {
-        let report = s.status(r.now);
+    for s in r.servers() {
+        let report = s.status(r.now());
         let v = report.vssds.iter().find(|v| v.set.0 == 0).expect("it has set 0");
         assert_eq!((v.cache_dirty, v.mapped_bytes, v.syncs), (0, u64::from(BLOCK), 1));
     }
@@ -147,7 +147,7 @@ fn an_expired_lease_stops_serving() {
     r.write(0, 1, contents(1));
     r.stop_meta();
     r.run(LEASE * 2);
-    assert!(r.servers.iter().flatten().all(|s| s.status(r.now).vssds.iter().all(|v| !v.serving)));
+    assert!(r.servers().all(|s| s.status(r.now()).vssds.iter().all(|v| !v.serving)));
     let range = SectorRange { volume: VOLUME, first: 0, count: 8 };
     assert_eq!(r.ask(0, 0, &IoRequest::Read { range }, Span::from_secs(1)), None);
     assert!(r.count(TracePoint::LeaseExpired) >= 3);
@@ -173,14 +173,14 @@ fn reads_beyond_the_devices_queue_depth_wait() {
             // From flash, not from the cache.
             r.run(LEASE);
         }
-        let begun = r.now;
+        let begun = r.now();
         let read = |b: u64| IoRequest::Read { range: SectorRange { volume: VOLUME, first: b * 8, count: 8 } };
         let mut left: Vec<u64> = (0..64).map(|b| r.send(0, 0, read(b))).collect();
         while !left.is_empty() {
             r.step();
             left.retain(|&id| r.take_reply(id).is_none());
         }
-        r.now.0 - begun.0
+        r.now().0 - begun.0
     };
     let (one, many) = (took(1), took(64));
     assert!(one >= 64 * 75_000, "one at a time takes at least 64 senses of 75 us, not {one} ns");

@@ -25,7 +25,7 @@ fn a_write_that_was_long_on_the_way_goes_before_others_where_network_time_counts
         let mut r = small_cache(SchedConfig::new(kind, coordinated));
         // Time begins at zero, and what came before it cannot be told apart.
         r.run(Span::from_secs(1));
-        let start = r.now;
+        let start = r.now();
         let mut late = Vec::new();
         let mut others = Vec::new();
         for i in 0..WRITES {
@@ -60,12 +60,12 @@ fn writes_beyond_those_that_may_wait_are_refused_and_none_is_forgotten() {
             r.send(0, 0, io)
         })
         .collect();
-    let end = r.now + Span::from_secs(1);
+    let end = r.now() + Span::from_secs(1);
     let mut most = 0;
-    while r.now < end {
+    while r.now() < end {
         r.run(Span::from_micros(200));
         r.server(0).check().expect("bounds hold");
-        most = most.max(r.server(0).status(r.now).vssds.iter().map(|v| v.queued).max().unwrap_or(0));
+        most = most.max(r.server(0).status(r.now()).vssds.iter().map(|v| v.queued).max().unwrap_or(0));
     }
     let answers: Vec<_> = requests.iter().map(|&id| r.take_reply(id).expect("each is answered")).collect();
     let refused = answers.iter().filter(|a| matches!(a, IoReply::Failed(IoError::NotServing))).count();
