@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::request::VolumeLimits;
+use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{Span, Time};
 use rackweave_sched::{Bucket, tokens_in};
 

@@ -1,7 +1,7 @@
 //! Allocation of a volume's range from the answers of its sets.
 
 use rackweave_core::BLOCK;
-use rackweave_core::request::Extent;
+use rackweave_core::volume::Extent;
 
 use crate::stripe::Striping;
 

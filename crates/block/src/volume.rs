@@ -1,7 +1,7 @@
 //! A volume as this client has it attached.
 
 use rackweave_core::msg::FENCE_ALL;
-use rackweave_core::request::{RequestError, VolumeInfo, VolumeLimits};
+use rackweave_core::volume::{self, VolumeInfo, VolumeLimits};
 use rackweave_core::{BLOCK, SECTOR};
 
 use crate::limit::Limiter;
@@ -84,26 +84,26 @@ impl Volume {
         self.shares.iter_mut().find(|s| s.set == set)
     }
     /// Offset and length are whole sectors inside the volume.
-    pub fn check(&self, offset: u64, len: u64) -> Result<(), RequestError> {
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), volume::Error> {
         if !offset.is_multiple_of(u64::from(SECTOR)) || !len.is_multiple_of(u64::from(SECTOR)) {
-            return Err(RequestError::Unaligned { offset, len });
+            return Err(volume::Error::Unaligned { offset, len });
         }
         if offset.checked_add(len).is_none_or(|end| end > self.info.size) {
-            return Err(RequestError::OutOfRange { offset, len, size: self.info.size });
+            return Err(volume::Error::OutOfRange { offset, len, size: self.info.size });
         }
         Ok(())
     }
-    pub fn check_writer(&self) -> Result<(), RequestError> {
+    pub fn check_writer(&self) -> Result<(), volume::Error> {
         self.fenced.map_or(Ok(()), |_| Err(self.fenced_error()))
     }
-    pub fn check_reader(&self) -> Result<(), RequestError> {
+    pub fn check_reader(&self) -> Result<(), volume::Error> {
         if self.fenced == Some(FENCE_ALL) { Err(self.fenced_error()) } else { Ok(()) }
     }
     /// What a fenced request is answered: another writes the volume, or it is deleted.
-    pub fn fenced_error(&self) -> RequestError {
+    pub fn fenced_error(&self) -> volume::Error {
         match self.fenced {
-            Some(FENCE_ALL) => RequestError::UnknownVolume { name: self.info.name.clone() },
-            _ => RequestError::Fenced { volume: self.info.id, attach: self.info.attach },
+            Some(FENCE_ALL) => volume::Error::Unknown { name: self.info.name.clone() },
+            _ => volume::Error::Fenced { volume: self.info.id, attach: self.info.attach },
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What every crate of Rackweave shares: time, names, payloads, messages, device commands, and the one rule,
 //! [`Node`]: decisions are pure, drivers do the I/O.
 //!
-//! Reading order: [`node`], [`msg`], [`request`], [`device`], [`payload`], then the small ones.
+//! Reading order: [`node`], [`msg`], [`request`], [`volume`], [`admin`], [`device`], [`payload`], then the small ones.
 
+pub mod admin;
 pub mod backoff;
 pub mod device;
 pub mod id;
@@ -17,6 +18,7 @@ pub mod rng;
 pub mod rtt;
 pub mod summed;
 pub mod time;
+pub mod volume;
 pub mod wear;
 
 pub use backoff::Backoff;

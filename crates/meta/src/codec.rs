@@ -17,9 +17,10 @@
 //! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); of one that was ever limited version 2, and iops u64, bytes per second u64 follow (0: no limit) |
 
 use bytes::Bytes;
+use rackweave_core::admin::ServerState;
 use rackweave_core::msg::control::{SlotTable, VssdLoss};
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
-use rackweave_core::request::{ServerState, VolumeLimits};
+use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Span, VolumeId, VssdId};
 
 use crate::MetaError;

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
+use rackweave_core::admin::SetError;
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
-use rackweave_core::request::RequestError;
 use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Span, Time, TracePoint, VssdId};
 
 /// What the service knows of one server.
@@ -459,28 +459,28 @@ pub fn recover_without<S: Servers>(
     servers: &S,
     now: Time,
     given_up: &[NodeId],
-) -> Result<(ViewState, Vec<Member>), RequestError> {
+) -> Result<(ViewState, Vec<Member>), SetError> {
     let set = view.set;
     let last = match view.state {
         ViewState::Normal => last(view, holders),
         ViewState::Recovering { .. } => view.members.iter().collect(),
     };
     if let Some(&server) = given_up.iter().find(|s| last.iter().all(|m| m.server != **s)) {
-        return Err(RequestError::NotInSet { set, server });
+        return Err(SetError::NotInSet { set, server });
     }
     let missing = match waits_for(view, holders, (places, evidence), servers, now) {
-        None => return Err(RequestError::NothingLeft { set }),
-        Some(Err(server)) => return Err(RequestError::Survives { set, server }),
+        None => return Err(SetError::NothingLeft { set }),
+        Some(Err(server)) => return Err(SetError::Survives { set, server }),
         Some(Ok(missing)) => missing,
     };
     if let Some(&server) = given_up.iter().find(|s| !missing.contains(s)) {
-        return Err(RequestError::NotLost { set, server });
+        return Err(SetError::NotLost { set, server });
     }
     if let Some(&server) = missing.iter().find(|s| !given_up.contains(s)) {
-        return Err(RequestError::StillMissing { set, server });
+        return Err(SetError::StillMissing { set, server });
     }
     if given_up.is_empty() && !waits_for_word(view, holders, (places, evidence), servers, now) {
-        return Err(RequestError::NothingMissing { set });
+        return Err(SetError::NothingMissing { set });
     }
     let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
     let kept = |m: &&Member| !given_up.contains(&m.server) && judge.usable(m.vssd, m.server);
@@ -490,7 +490,7 @@ pub fn recover_without<S: Servers>(
     }
     let kept = last.into_iter().filter(kept).filter(|m| !judge.replaced(m));
     let rest: Vec<Member> = kept.map(|m| judge.reborn(m.vssd, m.server, Role::Member)).collect();
-    let leader = rest.first().ok_or(RequestError::NothingLeft { set })?.vssd;
+    let leader = rest.first().ok_or(SetError::NothingLeft { set })?.vssd;
     Ok((ViewState::Recovering { leader, witnesses: judge.witnesses(&rest) }, rest))
 }
 

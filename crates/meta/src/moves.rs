@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use rackweave_core::admin::{self, ServerError, ServerInfo, ServerState, Unfit};
 use rackweave_core::msg::control::VssdPlace;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, ViewState};
-use rackweave_core::request::{ReplyData, RequestError, ServerInfo, ServerState};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, TracePoint, VssdId};
 
 use crate::codec;
@@ -354,24 +354,24 @@ impl Meta {
         self.slots(i).filter(|s| !taken(s)).collect()
     }
     /// Why a copy of set `i`, in place of one on `from`, cannot come to this server.
-    fn unfit(&self, now: Time, i: usize, from: NodeId, node: NodeId) -> Option<&'static str> {
+    fn unfit(&self, now: Time, i: usize, from: NodeId, node: NodeId) -> Option<Unfit> {
         let layout = &self.cfg.layout;
         let here = || self.places().map(|(_, p)| p).filter(|p| p.node == node);
         let (failed, worn_out) = (here().any(|p| p.failed), here().any(|p| p.worn_out));
         if self.moves.nodes.get(&node) != Some(&ServerState::In) {
-            Some("is drained or removed")
+            Some(Unfit::Leaving)
         } else if layout.rack(node) != layout.rack(from) {
-            Some("is in another rack")
+            Some(Unfit::OtherRack)
         } else if !self.servers.server(node).present(now) {
-            Some("does not run")
+            Some(Unfit::Down)
         } else if failed {
-            Some("has a drive that failed")
+            Some(Unfit::DriveFailed)
         } else if worn_out {
-            Some("has a drive that is worn out")
+            Some(Unfit::WornOut)
         } else if self.sets[i].places.iter().any(|p| p.node == node) && !mutant!("meta.move.same-server") {
-            Some("has a copy of the set already")
+            Some(Unfit::HasCopy)
         } else if self.free_slots(node, i).is_empty() {
-            Some("has no free slot: ssd.spare of the configuration keeps some")
+            Some(Unfit::NoSlot)
         } else {
             None
         }
@@ -392,11 +392,11 @@ impl Meta {
         vssd: VssdId,
         to: Option<NodeId>,
         fx: &mut Effects,
-    ) -> Result<ReplyData, RequestError> {
+    ) -> Result<admin::Reply, ServerError> {
         let (i, to) = self.may_move(now, vssd, to)?;
         self.begin_move(now, i, Replaces { vssd, lost: false }, to, fx);
         self.look_again(now, i, fx);
-        Ok(ReplyData::Done)
+        Ok(admin::Reply::Done)
     }
     /// The vSSD's set, and the server and slot that it can move to.
     pub(crate) fn may_move(
@@ -404,72 +404,65 @@ impl Meta {
         now: Time,
         vssd: VssdId,
         to: Option<NodeId>,
-    ) -> Result<(usize, (NodeId, u8)), RequestError> {
-        let &(i, k) = self.by_vssd.get(&vssd).ok_or(RequestError::UnknownVssd { vssd })?;
+    ) -> Result<(usize, (NodeId, u8)), ServerError> {
+        let &(i, k) = self.by_vssd.get(&vssd).ok_or(ServerError::UnknownVssd { vssd })?;
         let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
         if p.leaving || p.replaces.is_some() || self.is_replaced(i, vssd) {
-            return Err(RequestError::Moving { vssd, set });
+            return Err(ServerError::Moving { vssd, set });
         }
-        let unfit = |server, why: &str| RequestError::ServerUnfit { server, why: why.into() };
         let to = match to {
-            Some(n) if !self.moves.nodes.contains_key(&n) => return Err(RequestError::UnknownServer { server: n }),
+            Some(n) if !self.moves.nodes.contains_key(&n) => return Err(ServerError::UnknownServer { server: n }),
             Some(n) => match self.unfit(now, i, p.node, n) {
-                Some(why) => return Err(unfit(n, why)),
+                Some(why) => return Err(ServerError::Unfit { server: n, why }),
                 None => (n, self.free_slots(n, i)[0]),
             },
-            None => {
-                let none = || unfit(p.node, "no other server without a copy of the set has a free slot");
-                self.choose_server(now, i, p.node).ok_or_else(none)?
-            }
+            None => self.choose_server(now, i, p.node).ok_or(ServerError::NoTarget { vssd })?,
         };
         if !self.has_source(i) {
-            return Err(unfit(p.node, "the set waits for its members, and has nothing to fill a new one from"));
+            return Err(ServerError::NoSource { vssd, set });
         }
         Ok((i, to))
     }
 
-    pub(crate) fn add_server(&mut self, now: Time) -> Result<ReplyData, RequestError> {
+    pub(crate) fn add_server(&mut self, now: Time) -> Result<admin::Reply, ServerError> {
         let number = self.moves.nodes.keys().next_back().map_or(0, |n| Layout::server_number(*n) + 1);
         let node = self.cfg.layout.server(number);
         if number >= self.cfg.layout.servers {
-            let why = format!("the rack was made for {number} servers: servers_max of its configuration");
-            return Err(RequestError::ServerUnfit { server: node, why: why.into() });
+            return Err(ServerError::RackFull { servers: number });
         }
         self.set_node(node, ServerState::In);
-        Ok(ReplyData::Servers(vec![self.server_info(now, node)]))
+        Ok(admin::Reply::Servers(vec![self.server_info(now, node)]))
     }
     fn set_node(&mut self, node: NodeId, state: ServerState) {
         self.moves.nodes.insert(node, state);
         self.out.put(codec::node_key(node), Some(codec::encode_node(state)));
     }
-    fn known(&self, server: NodeId) -> Result<ServerState, RequestError> {
+    fn known(&self, server: NodeId) -> Result<ServerState, ServerError> {
         let state = self.moves.nodes.get(&server).copied().filter(|s| *s != ServerState::Removed);
-        state.ok_or(RequestError::UnknownServer { server })
+        state.ok_or(ServerError::UnknownServer { server })
     }
 
-    pub(crate) fn drain(&mut self, now: Time, server: NodeId, fx: &mut Effects) -> Result<ReplyData, RequestError> {
+    pub(crate) fn drain(&mut self, now: Time, server: NodeId, fx: &mut Effects) -> Result<admin::Reply, ServerError> {
         self.known(server)?;
         self.room_without(now, server)?;
         self.set_node(server, ServerState::Draining);
         if self.begin_moves(now, fx) {
             (0..self.sets.len()).for_each(|i| self.look_again(now, i, fx));
         }
-        Ok(ReplyData::Done)
+        Ok(admin::Reply::Done)
     }
     /// Whether every vSSD of the server finds a slot elsewhere.
-    fn room_without(&self, now: Time, server: NodeId) -> Result<(), RequestError> {
+    fn room_without(&self, now: Time, server: NodeId) -> Result<(), ServerError> {
         let stays = |n: &NodeId| *n != server && self.moves.nodes[n] == ServerState::In;
         let others: Vec<NodeId> = self.moves.nodes.keys().copied().filter(stays).collect();
         let need = |p: &Place| p.node == server && !p.leaving;
         let sets: Vec<usize> = (0..self.sets.len()).filter(|&i| self.sets[i].places.iter().any(need)).collect();
         let most = sets.iter().map(|&i| self.cfg.sets[i].members.len()).max().unwrap_or(0);
-        let unfit = |why: String| RequestError::ServerUnfit { server, why: why.into() };
         if others.len() < most {
-            let why = format!("{} other servers would stay, and its sets need {most} each", others.len());
-            return Err(unfit(why));
+            return Err(ServerError::TooFewLeft { server, left: others.len() as u32, need: most as u32 });
         }
         let mut given: BTreeMap<NodeId, usize> = BTreeMap::new();
-        let mut found = 0;
+        let mut found: u32 = 0;
         for &i in &sets {
             let room = |n: &NodeId| {
                 let free = self.free_slots(*n, i).len().saturating_sub(given.get(n).copied().unwrap_or(0));
@@ -481,29 +474,27 @@ impl Meta {
                 found += 1;
             }
         }
-        if found < sets.len() {
-            let why = format!("it has {} vSSDs, and the other servers have room for {found} of them", sets.len());
-            return Err(unfit(why));
+        if (found as usize) < sets.len() {
+            return Err(ServerError::NoRoom { server, vssds: sets.len() as u32, room: found });
         }
         Ok(())
     }
 
-    pub(crate) fn remove(&mut self, now: Time, server: NodeId) -> Result<ReplyData, RequestError> {
+    pub(crate) fn remove(&mut self, now: Time, server: NodeId) -> Result<admin::Reply, ServerError> {
         self.known(server)?;
-        let unfit = |why: String| RequestError::ServerUnfit { server, why: why.into() };
         let all =
             || self.sets.iter().flat_map(|s| s.places.iter().map(move |p| (s, p))).filter(|(_, p)| p.node == server);
         let needed = all().filter(|(s, p)| !p.leaving || s.uses(p.vssd)).count();
         if needed > 0 {
-            return Err(unfit(format!("it has {needed} vSSDs still: drain it first (rackweave server drain)")));
+            return Err(ServerError::InUse { server, vssds: needed as u32 });
         }
         if all().count() > 0 && self.servers.server(server).present(now) {
-            return Err(unfit(format!("it still erases {} vSSDs that left: try again in a moment", all().count())));
+            return Err(ServerError::Erasing { server, vssds: all().count() as u32 });
         }
         self.set_node(server, ServerState::Removed);
         self.drop_gone(|p| p.node == server);
         self.moves.plans.remove(&server);
-        Ok(ReplyData::Done)
+        Ok(admin::Reply::Done)
     }
 
     pub(crate) fn server_infos(&self, now: Time) -> Vec<ServerInfo> {

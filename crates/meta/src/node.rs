@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use rackweave_core::admin::{self, MemberStatus, RackStatus, ServerStatus, SetError, SetStatus, VolumeError};
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::msg::{
     Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, ServerHello, View, ViewState,
 };
-use rackweave_core::request::{
-    AdminOp, MemberStatus, RackStatus, Reply, ReplyData, Request, RequestError, RequestOp, ServerStatus, SetStatus,
-};
+use rackweave_core::request::{self, Reply, Request};
+use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{
     BLOCK, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, SsdId, Time,
     VolumeId, VssdId,
@@ -57,7 +57,7 @@ impl Set {
     }
 }
 
-type Answer = Result<Box<ReplyData>, Box<RequestError>>;
+type Answer = Result<Box<admin::Reply>, Box<admin::Error>>;
 
 /// The metadata service.
 pub struct Meta {
@@ -408,12 +408,7 @@ impl Meta {
         }
     }
 
-    fn attach(
-        &mut self,
-        src: NodeId,
-        header: Header,
-        name: &str,
-    ) -> Result<Box<rackweave_core::request::VolumeInfo>, Box<RequestError>> {
+    fn attach(&mut self, src: NodeId, header: Header, name: &str) -> Result<Box<VolumeInfo>, Box<VolumeError>> {
         let (info, changed) = self.volumes.attach(name, header.incarnation, header.request, src)?;
         if changed {
             self.put_volume(info.id);
@@ -421,15 +416,25 @@ impl Meta {
         Ok(Box::new(info))
     }
 
-    fn admin_once(&mut self, now: Time, src: NodeId, by: (Incarnation, u64), op: &AdminOp, fx: &mut Effects) -> Answer {
-        if matches!(op, AdminOp::VolumeInfo { .. } | AdminOp::VolumeList | AdminOp::RackStatus | AdminOp::Servers) {
+    fn admin_once(
+        &mut self,
+        now: Time,
+        src: NodeId,
+        by: (Incarnation, u64),
+        op: &admin::Op,
+        fx: &mut Effects,
+    ) -> Answer {
+        if matches!(
+            op,
+            admin::Op::VolumeInfo { .. } | admin::Op::VolumeList | admin::Op::RackStatus | admin::Op::Servers
+        ) {
             return self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
         }
         if let Some((_, answer)) = self.answers.iter().find(|(known, _)| *known == by && !mutant!("meta.admin.twice")) {
             return answer.clone();
         }
         let answer = self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
-        if answer.as_ref().is_err_and(|e| matches!(**e, RequestError::StoreFull { .. })) {
+        if answer.as_ref().is_err_and(|e| matches!(**e, admin::Error::StoreFull { .. })) {
             return answer;
         }
         if self.answers.len() == ANSWERS_MAX {
@@ -440,9 +445,15 @@ impl Meta {
     }
 
     /// Volumes get the racks as their homes in turn; the next one that has room.
-    fn create(&mut self, name: &str, size: u64, by: (Incarnation, u64), level: u8) -> Result<ReplyData, RequestError> {
+    fn create(
+        &mut self,
+        name: &str,
+        size: u64,
+        by: (Incarnation, u64),
+        level: u8,
+    ) -> Result<admin::Reply, VolumeError> {
         if self.volumes.created_by(name, by) {
-            return Ok(ReplyData::Volume(volumes::info(self.volumes.find(name)?)));
+            return Ok(admin::Reply::Volume(volumes::info(self.volumes.find(name)?)));
         }
         let deleted = || self.volumes.by_id.values().find(|v| v.deleting).map(|v| v.id);
         let again = mutant!("meta.volume.reuse-id").then(deleted).flatten();
@@ -451,12 +462,12 @@ impl Meta {
         let turn = id.0 as usize;
         let home = |i: usize| homes[(turn + i) % homes.len()];
         let room = (0..homes.len()).map(home).find(|l| self.volumes.room(l) >= size);
-        let limits = room.or(homes.first().copied()).ok_or(RequestError::NoLevel { level })?;
+        let limits = room.or(homes.first().copied()).ok_or(VolumeError::NoLevel { level })?;
         let info = volumes::info(self.volumes.create(id, name, size, by, limits)?);
         self.rack.next_volume += 1;
         self.put_rack();
         self.put_volume(id);
-        Ok(ReplyData::Volume(info))
+        Ok(admin::Reply::Volume(info))
     }
 
     fn admin(
@@ -464,60 +475,60 @@ impl Meta {
         now: Time,
         src: NodeId,
         by: (Incarnation, u64),
-        op: &AdminOp,
+        op: &admin::Op,
         fx: &mut Effects,
-    ) -> Result<ReplyData, RequestError> {
+    ) -> Result<admin::Reply, admin::Error> {
         if let Some(why) = self.store_full.as_ref().filter(|_| may_wait(op)) {
-            return Err(RequestError::StoreFull { why: why.clone() });
+            return Err(admin::Error::StoreFull { why: why.clone() });
         }
         match op {
-            AdminOp::VolumeCreate { name, size } => self.create(name, *size, by, self.limits[0].level),
-            AdminOp::VolumeCreateOn { name, size, level } => self.create(name, *size, by, *level),
-            AdminOp::VolumeClass { name, offline } => {
+            admin::Op::VolumeCreate { name, size } => Ok(self.create(name, *size, by, self.limits[0].level)?),
+            admin::Op::VolumeCreateOn { name, size, level } => Ok(self.create(name, *size, by, *level)?),
+            admin::Op::VolumeClass { name, offline } => {
                 let info = volumes::info(self.volumes.classify(name, *offline)?);
                 self.put_volume(info.id);
-                Ok(ReplyData::Volume(info))
+                Ok(admin::Reply::Volume(info))
             }
-            AdminOp::VolumeLimit { name, iops, bytes_per_s } => {
+            admin::Op::VolumeLimit { name, iops, bytes_per_s } => {
                 let v = self.volumes.limit(name, *iops, *bytes_per_s)?;
                 let (info, writer) = (volumes::info(v), v.writer);
                 self.put_volume(info.id);
                 if let Some(writer) = writer {
                     self.say(writer, 0, Control::VolumeLimited { volume: info.id, limits: info.limits });
                 }
-                Ok(ReplyData::Volume(info))
+                Ok(admin::Reply::Volume(info))
             }
-            AdminOp::VolumeGrow { name, size } => {
+            admin::Op::VolumeGrow { name, size } => {
                 let v = self.volumes.grow(name, *size, &self.limits)?;
                 let (info, writer) = (volumes::info(v), v.writer);
                 self.put_volume(info.id);
                 if let Some(writer) = writer {
                     self.say(writer, 0, Control::VolumeChanged { volume: info.id, size: info.size });
                 }
-                Ok(ReplyData::Volume(info))
+                Ok(admin::Reply::Volume(info))
             }
-            AdminOp::VolumeDelete { name, force } => {
+            admin::Op::VolumeDelete { name, force } => {
                 let v = self.volumes.delete(name, *force, &self.cfg.layout)?;
                 let (id, sets) = (v.id, v.to_clear.clone());
                 self.clearing.add(id, &sets);
                 self.put_volume(id);
-                Ok(ReplyData::Done)
+                Ok(admin::Reply::Done)
             }
-            AdminOp::VolumeHold { name, attach } => {
+            admin::Op::VolumeHold { name, attach } => {
                 let (info, changed) = self.volumes.hold(name, *attach, src)?;
                 if changed {
                     self.put_volume(info.id);
                 }
-                Ok(ReplyData::Volume(info))
+                Ok(admin::Reply::Volume(info))
             }
-            AdminOp::VolumeRelease { volume, attach } => {
+            admin::Op::VolumeRelease { volume, attach } => {
                 if self.volumes.release(*volume, *attach) {
                     self.put_volume(*volume);
                 }
-                Ok(ReplyData::Done)
+                Ok(admin::Reply::Done)
             }
-            AdminOp::SetRecover { set, without } => {
-                let &i = self.by_set.get(set).ok_or(RequestError::UnknownSet { set: *set })?;
+            admin::Op::SetRecover { set, without } => {
+                let &i = self.by_set.get(set).ok_or(SetError::Unknown { set: *set })?;
                 let s = &self.sets[i];
                 let (state, members) = members::recover_without(
                     &s.view,
@@ -533,24 +544,24 @@ impl Meta {
                     self.left(now, i, &before);
                     self.push_map(now);
                 }
-                Ok(ReplyData::Done)
+                Ok(admin::Reply::Done)
             }
-            AdminOp::VssdMove { vssd, to } => self.move_vssd(now, *vssd, *to, fx),
-            AdminOp::Servers => Ok(ReplyData::Servers(self.server_infos(now))),
-            AdminOp::ServerAdd => self.add_server(now),
-            AdminOp::ServerDrain { server } => self.drain(now, *server, fx),
-            AdminOp::ServerRemove { server } => self.remove(now, *server),
-            AdminOp::ServerEnded { server, incarnation } => {
+            admin::Op::VssdMove { vssd, to } => Ok(self.move_vssd(now, *vssd, *to, fx)?),
+            admin::Op::Servers => Ok(admin::Reply::Servers(self.server_infos(now))),
+            admin::Op::ServerAdd => Ok(self.add_server(now)?),
+            admin::Op::ServerDrain { server } => Ok(self.drain(now, *server, fx)?),
+            admin::Op::ServerRemove { server } => Ok(self.remove(now, *server)?),
+            admin::Op::ServerEnded { server, incarnation } => {
                 self.server_ended(now, *server, *incarnation, fx);
-                Ok(ReplyData::Done)
+                Ok(admin::Reply::Done)
             }
-            AdminOp::VolumeInfo { name } => {
-                Ok(ReplyData::Volume(self.with_use(volumes::info(self.volumes.find(name)?))))
+            admin::Op::VolumeInfo { name } => {
+                Ok(admin::Reply::Volume(self.with_use(volumes::info(self.volumes.find(name)?))))
             }
-            AdminOp::VolumeList => {
-                Ok(ReplyData::Volumes(self.volumes.list().into_iter().map(|v| self.with_use(v)).collect()))
+            admin::Op::VolumeList => {
+                Ok(admin::Reply::Volumes(self.volumes.list().into_iter().map(|v| self.with_use(v)).collect()))
             }
-            AdminOp::RackStatus => Ok(ReplyData::Rack(Box::new(self.status(now)))),
+            admin::Op::RackStatus => Ok(admin::Reply::Rack(Box::new(self.status(now)))),
         }
     }
 
@@ -566,15 +577,8 @@ impl Meta {
 
     fn request(&mut self, now: Time, r: Request, fx: &mut Effects) {
         let result = match &r.op {
-            RequestOp::Admin(op) => self.admin(now, Layout::META, (Incarnation(0), 0), op, fx),
-            RequestOp::Attach { name } => Err(RequestError::UnknownVolume { name: name.clone() }),
-            RequestOp::Read { volume, .. }
-            | RequestOp::Write { volume, .. }
-            | RequestOp::Trim { volume, .. }
-            | RequestOp::WriteZeroes { volume, .. }
-            | RequestOp::Flush { volume }
-            | RequestOp::Detach { volume }
-            | RequestOp::BlockStatus { volume, .. } => Err(RequestError::NotAttached { volume: *volume }),
+            request::Op::Admin(op) => self.admin(now, Layout::META, (Incarnation(0), 0), op, fx).into(),
+            other => other.not_served(),
         };
         self.out.reply(Reply { id: r.id, result });
     }
@@ -610,26 +614,26 @@ impl Meta {
 }
 
 /// Changes that the rack goes on without.
-fn may_wait(op: &AdminOp) -> bool {
+fn may_wait(op: &admin::Op) -> bool {
     match op {
-        AdminOp::VolumeCreate { .. }
-        | AdminOp::VolumeCreateOn { .. }
-        | AdminOp::VolumeClass { .. }
-        | AdminOp::VolumeLimit { .. }
-        | AdminOp::VolumeGrow { .. }
-        | AdminOp::VolumeDelete { .. }
-        | AdminOp::VssdMove { .. }
-        | AdminOp::ServerAdd
-        | AdminOp::ServerDrain { .. }
-        | AdminOp::ServerRemove { .. } => !mutant!("meta.store.full-unrefused"),
-        AdminOp::VolumeHold { .. }
-        | AdminOp::VolumeRelease { .. }
-        | AdminOp::SetRecover { .. }
-        | AdminOp::ServerEnded { .. }
-        | AdminOp::VolumeInfo { .. }
-        | AdminOp::VolumeList
-        | AdminOp::RackStatus
-        | AdminOp::Servers => false,
+        admin::Op::VolumeCreate { .. }
+        | admin::Op::VolumeCreateOn { .. }
+        | admin::Op::VolumeClass { .. }
+        | admin::Op::VolumeLimit { .. }
+        | admin::Op::VolumeGrow { .. }
+        | admin::Op::VolumeDelete { .. }
+        | admin::Op::VssdMove { .. }
+        | admin::Op::ServerAdd
+        | admin::Op::ServerDrain { .. }
+        | admin::Op::ServerRemove { .. } => !mutant!("meta.store.full-unrefused"),
+        admin::Op::VolumeHold { .. }
+        | admin::Op::VolumeRelease { .. }
+        | admin::Op::SetRecover { .. }
+        | admin::Op::ServerEnded { .. }
+        | admin::Op::VolumeInfo { .. }
+        | admin::Op::VolumeList
+        | admin::Op::RackStatus
+        | admin::Op::Servers => false,
     }
 }
 

@@ -7,9 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use rackweave_core::admin::RackStatus;
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::control::VssdRoom;
-use rackweave_core::request::{RackStatus, VolumeInfo};
+use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Incarnation, MESSAGE_MAX, NodeId, VolumeId, VssdId};
 
 use crate::members::Servers;

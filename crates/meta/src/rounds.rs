@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use rackweave_core::admin::{ServerWear, WearStatus};
 use rackweave_core::msg::control::VssdWear;
-use rackweave_core::request::{ServerWear, WearStatus};
 use rackweave_core::{Effects, Incarnation, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 
 use crate::codec::{self, WearRecord};

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use rackweave_core::admin::ServerState;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdReport};
 use rackweave_core::msg::{Body, Control, LiveVolumes, Packet};
-use rackweave_core::request::ServerState;
 use rackweave_core::{DriveId, Effects, Epoch, Incarnation, Layout, NodeId, SetId, Time};
 
 use crate::codec::{self, DriveRecord};

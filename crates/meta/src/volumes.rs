@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use rackweave_core::admin::VolumeError;
 use rackweave_core::msg::Class;
-use rackweave_core::request::{RequestError, VolumeInfo, VolumeLimits};
+use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{BLOCK, Incarnation, Layout, NodeId, SetId, VolumeId};
 
 use crate::codec::{AttachRecord, VolumeRecord};
@@ -37,17 +38,17 @@ pub struct Volumes {
     promised: u64,
 }
 
-fn checked_name(name: &str) -> Result<(), RequestError> {
+fn checked_name(name: &str) -> Result<(), VolumeError> {
     let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
-        return Err(RequestError::BadName { name: name.into() });
+        return Err(VolumeError::BadName { name: name.into() });
     }
     Ok(())
 }
 
-fn checked_size(size: u64) -> Result<(), RequestError> {
+fn checked_size(size: u64) -> Result<(), VolumeError> {
     if size == 0 || !size.is_multiple_of(u64::from(BLOCK)) {
-        return Err(RequestError::BadSize { size });
+        return Err(VolumeError::BadSize { size });
     }
     Ok(())
 }
@@ -75,12 +76,12 @@ impl Volumes {
     pub fn list(&self) -> Vec<VolumeInfo> {
         self.names.values().map(|id| info(&self.by_id[id])).collect()
     }
-    pub fn find(&self, name: &str) -> Result<&VolumeRecord, RequestError> {
-        let id = self.names.get(name).ok_or_else(|| RequestError::UnknownVolume { name: name.into() })?;
+    pub fn find(&self, name: &str) -> Result<&VolumeRecord, VolumeError> {
+        let id = self.names.get(name).ok_or_else(|| VolumeError::Unknown { name: name.into() })?;
         Ok(&self.by_id[id])
     }
-    fn find_mut(&mut self, name: &str) -> Result<&mut VolumeRecord, RequestError> {
-        let id = self.names.get(name).ok_or_else(|| RequestError::UnknownVolume { name: name.into() })?;
+    fn find_mut(&mut self, name: &str) -> Result<&mut VolumeRecord, VolumeError> {
+        let id = self.names.get(name).ok_or_else(|| VolumeError::Unknown { name: name.into() })?;
         Ok(self.by_id.get_mut(id).expect("every name has its volume"))
     }
     fn promised_on(&self, limits: &Limits) -> u64 {
@@ -91,13 +92,13 @@ impl Volumes {
     pub fn room(&self, limits: &Limits) -> u64 {
         limits.promise.saturating_sub(self.promised_on(limits)).min(limits.volume)
     }
-    fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), RequestError> {
+    fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), VolumeError> {
         let promised = self.promised_on(limits) - freed;
         if (size > limits.volume || size > limits.promise.saturating_sub(promised))
             && !mutant!("meta.volume.over-promise")
         {
             let limit = limits.promise.min(limits.volume);
-            return Err(RequestError::OverPromise { size, promised, limit });
+            return Err(VolumeError::OverPromise { size, promised, limit });
         }
         Ok(())
     }
@@ -112,14 +113,14 @@ impl Volumes {
         size: u64,
         by: (Incarnation, u64),
         limits: &Limits,
-    ) -> Result<&VolumeRecord, RequestError> {
+    ) -> Result<&VolumeRecord, VolumeError> {
         checked_name(name)?;
         checked_size(size)?;
         if self.names.contains_key(name) {
-            return Err(RequestError::DuplicateVolume { name: name.into() });
+            return Err(VolumeError::Duplicate { name: name.into() });
         }
         if self.by_id.len() >= VOLUMES_MAX as usize {
-            return Err(RequestError::Busy { limit: VOLUMES_MAX });
+            return Err(VolumeError::TooMany { limit: VOLUMES_MAX });
         }
         self.promise(size, 0, limits)?;
         let record = VolumeRecord {
@@ -142,7 +143,7 @@ impl Volumes {
         Ok(self.by_id.entry(id).or_insert(record))
     }
     /// The class that writers get from their next attach on.
-    pub fn classify(&mut self, name: &str, offline: bool) -> Result<&VolumeRecord, RequestError> {
+    pub fn classify(&mut self, name: &str, offline: bool) -> Result<&VolumeRecord, VolumeError> {
         let v = self.find_mut(name)?;
         v.offline = offline;
         Ok(v)
@@ -153,7 +154,7 @@ impl Volumes {
         name: &str,
         iops: Option<u64>,
         bytes_per_s: Option<u64>,
-    ) -> Result<&VolumeRecord, RequestError> {
+    ) -> Result<&VolumeRecord, VolumeError> {
         let v = self.find_mut(name)?;
         let old = v.limits.unwrap_or_default();
         let limits =
@@ -167,13 +168,13 @@ impl Volumes {
         self.by_id.values().filter_map(of).collect()
     }
     /// Growing to the present size changes nothing and succeeds, so that a repeated request does.
-    pub fn grow(&mut self, name: &str, size: u64, limits: &[Limits]) -> Result<&VolumeRecord, RequestError> {
+    pub fn grow(&mut self, name: &str, size: u64, limits: &[Limits]) -> Result<&VolumeRecord, VolumeError> {
         let VolumeRecord { size: current, ref sets, .. } = *self.find(name)?;
         let level = limits.iter().find(|l| sets.first().is_some_and(|s| l.sets.contains(s)));
         let limits = level.unwrap_or(&limits[0]);
         checked_size(size)?;
         if size < current {
-            return Err(RequestError::Shrink { size, current });
+            return Err(VolumeError::Shrink { size, current });
         }
         self.promise(size, current, limits)?;
         self.promised += size - current;
@@ -182,10 +183,10 @@ impl Volumes {
         Ok(v)
     }
     /// The name is free at once; the record stays until every set has dropped the blocks.
-    pub fn delete(&mut self, name: &str, force: bool, layout: &Layout) -> Result<&VolumeRecord, RequestError> {
+    pub fn delete(&mut self, name: &str, force: bool, layout: &Layout) -> Result<&VolumeRecord, VolumeError> {
         let v = self.find_mut(name)?;
         if let Some(by) = v.writer.filter(|_| !force) {
-            return Err(RequestError::InUse { name: name.into(), gateway: layout.client_number(by) });
+            return Err(VolumeError::InUse { name: name.into(), gateway: layout.client_number(by) });
         }
         v.deleting = true;
         v.to_clear = v.sets.clone();
@@ -202,7 +203,7 @@ impl Volumes {
         client: Incarnation,
         request: u64,
         node: NodeId,
-    ) -> Result<(VolumeInfo, bool), RequestError> {
+    ) -> Result<(VolumeInfo, bool), VolumeError> {
         let v = self.find_mut(name)?;
         if let Some(a) =
             v.attaches.iter().find(|a| a.client == client && a.request == request && !mutant!("meta.attach.twice"))
@@ -220,7 +221,7 @@ impl Volumes {
     }
 
     /// The client of the newest generation has the volume in use again. True: the record changed.
-    pub fn hold(&mut self, name: &str, attach: u32, node: NodeId) -> Result<(VolumeInfo, bool), RequestError> {
+    pub fn hold(&mut self, name: &str, attach: u32, node: NodeId) -> Result<(VolumeInfo, bool), VolumeError> {
         let v = self.find_mut(name)?;
         let changed = v.attach == attach && v.writer != Some(node);
         if changed {

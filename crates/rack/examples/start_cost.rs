@@ -5,7 +5,9 @@
 
 use rackweave_config::RackConfig;
 use rackweave_config::Size;
-use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::admin;
+use rackweave_core::request::{Operation, Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{Payload, Span, VolumeId};
 use rackweave_rack::sim::{Contents, Sim, SimConfig};
 use rackweave_sim::CutOdds;
@@ -34,9 +36,9 @@ impl Rack {
         let sim = Sim::new(&cfg, sim).expect("a sound configuration");
         let mut r = Rack { sim, asked: 0, live: VolumeId(0) };
         r.run(Span::from_secs(2));
-        r.admin(AdminOp::VolumeCreate { name: "live".into(), size: 8 * TIB });
-        match r.ask(RequestOp::Attach { name: "live".into() }) {
-            Ok(ReplyData::Attached(v)) => r.live = v.id,
+        r.admin(admin::Op::VolumeCreate { name: "live".into(), size: 8 * TIB });
+        match r.ask(volume::Op::Attach { name: "live".into() }) {
+            Ok(volume::Reply::Attached(v)) => r.live = v.id,
             other => panic!("{other:?}"),
         }
         r
@@ -45,27 +47,27 @@ impl Rack {
         self.sim.run_until(self.sim.now() + span);
         self.sim.take_replies();
     }
-    fn ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+    fn ask<O: Operation>(&mut self, op: O) -> Result<O::Reply, O::Error> {
         self.asked += 1;
         let id = RequestId(self.asked);
-        self.sim.submit(self.sim.now(), 0, Request { id, op });
+        self.sim.submit(self.sim.now(), 0, Request::new(id, op));
         for _ in 0..600_000 {
             self.sim.run_until(self.sim.now() + Span::from_micros(100));
             if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id == id) {
-                return r.result;
+                return O::result(r.result).expect("of the same API");
             }
         }
         panic!("not answered in a minute");
     }
-    fn admin(&mut self, op: AdminOp) {
-        self.ask(RequestOp::Admin(op)).expect("done");
+    fn admin(&mut self, op: admin::Op) {
+        self.ask(op).expect("done");
     }
     fn write_live(&mut self) {
         for i in 0..LIVE {
             let (volume, data) = (self.live, Payload::elided(65_536, (1 + i) << 30));
-            self.ask(RequestOp::Write { volume, offset: i << 16, data, fua: false }).expect("written");
+            self.ask(volume::Op::Write { volume, offset: i << 16, data, fua: false }).expect("written");
         }
-        self.ask(RequestOp::Flush { volume: self.live }).expect("flushed");
+        self.ask(volume::Op::Flush { volume: self.live }).expect("flushed");
         self.run(Span::from_secs(5));
     }
     /// CPU seconds from the return of the power until a read of each set is answered.
@@ -79,7 +81,7 @@ impl Rack {
             self.sim.restart(node).expect("starts");
         }
         for i in 0..u64::from(SERVERS) {
-            let read = RequestOp::Read { volume: self.live, offset: i << 16, len: 65_536 };
+            let read = volume::Op::Read { volume: self.live, offset: i << 16, len: 65_536 };
             self.ask(read).expect("read");
         }
         let took = cpu_s() - before;
@@ -105,12 +107,12 @@ fn main() {
     let fresh = Rack::new();
     let mut deleted = Rack::new();
     for i in 0..volumes {
-        deleted.admin(AdminOp::VolumeCreate { name: format!("v{i}").into(), size: 8 << 20 });
-        deleted.admin(AdminOp::VolumeDelete { name: format!("v{i}").into(), force: false });
+        deleted.admin(admin::Op::VolumeCreate { name: format!("v{i}").into(), size: 8 << 20 });
+        deleted.admin(admin::Op::VolumeDelete { name: format!("v{i}").into(), force: false });
     }
     let mut trimmed = Rack::new();
     let (volume, len) = (trimmed.live, 8 * TIB);
-    trimmed.ask(RequestOp::Trim { volume, offset: 0, len, fua: true }).expect("trimmed");
+    trimmed.ask(volume::Op::Trim { volume, offset: 0, len, fua: true }).expect("trimmed");
     let mut racks = [
         ("fresh".into(), fresh),
         (format!("after {volumes} deleted volumes of 8 MiB"), deleted),

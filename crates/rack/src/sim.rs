@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use rackweave_block::VolumeClient;
+use rackweave_core::admin;
 use rackweave_core::media_faults::MediaFaults;
-use rackweave_core::request::{AdminOp, Reply, Request, RequestId, RequestOp};
+use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::rng::mix64;
 use rackweave_core::{DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
 use rackweave_flash::backend::Discard;
@@ -224,8 +225,8 @@ impl Sim {
         self.engine.submit(at, n, request);
     }
     /// The operator's word to the metadata service.
-    pub fn administer(&mut self, at: Time, id: RequestId, op: AdminOp) {
-        self.engine.submit(at, Layout::META, Request { id, op: RequestOp::Admin(op) });
+    pub fn administer(&mut self, at: Time, id: RequestId, op: admin::Op) {
+        self.engine.submit(at, Layout::META, Request::new(id, op));
     }
     /// Delivers the next event; false if none is pending.
     pub fn step(&mut self) -> bool {

@@ -3,7 +3,7 @@
 use rackweave_core::msg::{
     BlockRange, Body, Class, IoError, IoReply, IoRequest, Packet, Peer, SectorRange, message_of, try_of,
 };
-use rackweave_core::request::Extent;
+use rackweave_core::volume::Extent;
 use rackweave_core::{
     BLOCK, BlockAddr, Effects, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, Time, Timestamp, TracePoint, VolumeId,
 };

@@ -1,7 +1,7 @@
 //! Three replicas and a good network: every request does what it says.
 
 use rackweave_core::msg::{IoError, IoReply};
-use rackweave_core::request::Extent;
+use rackweave_core::volume::Extent;
 use rackweave_core::{BlockAddr, Payload, Span, TracePoint};
 
 use crate::cluster::{Cluster, Net, VOLUME};

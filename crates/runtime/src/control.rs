@@ -6,8 +6,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use rackweave_core::Layout;
+use rackweave_core::admin::{ServerInfo, ServerState as Wanted};
 use rackweave_core::msg::Class;
-use rackweave_core::request::{ServerInfo, ServerState as Wanted, VolumeInfo};
+use rackweave_core::volume::VolumeInfo;
 use serde::{Deserialize, Serialize};
 
 use super::status::Facts;

@@ -4,7 +4,8 @@ use std::rc::Rc;
 use super::*;
 use bytes::Bytes;
 use rackweave_core::device::{BlockOob, PageAddr, PageImage};
-use rackweave_core::request::{RequestId, RequestOp};
+use rackweave_core::request::{Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{SsdId, VolumeId};
 use rackweave_device::layers::{Faults, Faulty};
 use rackweave_device::{MemFile, Shape};
@@ -169,7 +170,7 @@ fn program(page: u16) -> DeviceOp {
 
 /// Wakes the node.
 fn flush() -> Request {
-    Request { id: RequestId(1), op: RequestOp::Flush { volume: VolumeId(1) } }
+    Request::new(RequestId(1), volume::Op::Flush { volume: VolumeId(1) })
 }
 
 /// A drive on a host that fails as its [`Faults`] say; no sync is run on the side.

@@ -2,7 +2,8 @@
 
 use hdrhistogram::Histogram;
 use rackweave_core::Span;
-use rackweave_core::request::RequestOp;
+use rackweave_core::request::Op;
+use rackweave_core::volume;
 
 use super::control;
 
@@ -20,16 +21,14 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim];
     /// `None`: not I/O, and not timed.
-    pub fn of(op: &RequestOp) -> Option<Kind> {
+    pub fn of(op: &Op) -> Option<Kind> {
+        let Op::Volume(op) = op else { return None };
         match op {
-            RequestOp::Read { .. } => Some(Kind::Read),
-            RequestOp::Write { .. } => Some(Kind::Write),
-            RequestOp::Flush { .. } => Some(Kind::Flush),
-            RequestOp::Trim { .. } | RequestOp::WriteZeroes { .. } => Some(Kind::Trim),
-            RequestOp::Attach { .. }
-            | RequestOp::Detach { .. }
-            | RequestOp::BlockStatus { .. }
-            | RequestOp::Admin(_) => None,
+            volume::Op::Read { .. } => Some(Kind::Read),
+            volume::Op::Write { .. } => Some(Kind::Write),
+            volume::Op::Flush { .. } => Some(Kind::Flush),
+            volume::Op::Trim { .. } | volume::Op::WriteZeroes { .. } => Some(Kind::Trim),
+            volume::Op::Attach { .. } | volume::Op::Detach { .. } | volume::Op::BlockStatus { .. } => None,
         }
     }
     pub fn name(self) -> &'static str {

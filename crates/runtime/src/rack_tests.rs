@@ -1,7 +1,9 @@
 //! A running rack's nodes and engine, by a clock that only the test moves.
 
+use rackweave_core::admin;
 use rackweave_core::node::StoreWrite;
-use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::request::{Op, Operation, Outcome, Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{Payload, Rng, Span, SsdId, VolumeId};
 use rackweave_device::layers::{Faults, Faulty};
 use rackweave_device::{FileSsd, MemFile};
@@ -58,24 +60,26 @@ impl Running {
         };
         let engine = Engine::new(nodes, (0..).zip(&hosts).map(open).collect(), NoStore);
         let mut r = Running { engine, hosts, now: Time::ZERO, asked: 0, volume: VolumeId(0) };
-        let create = AdminOp::VolumeCreate { name: "v".into(), size: BLOCKS * BLOCK_BYTES };
-        r.ask(RequestOp::Admin(create)).expect("created");
-        let Ok(ReplyData::Attached(v)) = r.ask(RequestOp::Attach { name: "v".into() }) else { panic!("not attached") };
+        let create = admin::Op::VolumeCreate { name: "v".into(), size: BLOCKS * BLOCK_BYTES };
+        r.ask(create).expect("created");
+        let Ok(volume::Reply::Attached(v)) = r.ask(volume::Op::Attach { name: "v".into() }) else {
+            panic!("not attached")
+        };
         r.volume = v.id;
         let (volume, data) = (v.id, |i: u64| Payload::elided(BLOCK_BYTES as u32, i << 8));
         let writes =
-            (0..BLOCKS).map(|i| RequestOp::Write { volume, offset: i * BLOCK_BYTES, data: data(i), fua: false });
+            (0..BLOCKS).map(|i| volume::Op::Write { volume, offset: i * BLOCK_BYTES, data: data(i), fua: false });
         r.ask_all(writes.collect(), 32);
-        r.ask(RequestOp::Flush { volume }).expect("flushed");
+        r.ask(volume::Op::Flush { volume }).expect("flushed");
         r
     }
-    fn submit(&mut self, op: RequestOp) {
+    fn submit(&mut self, op: impl Into<Op>) {
         self.asked += 1;
         let client = self.engine.nodes.client().expect("one runs here");
-        self.engine.submit(client, Request { id: RequestId(self.asked), op });
+        self.engine.submit(client, Request::new(RequestId(self.asked), op));
     }
     /// What is due next happens; its answers.
-    fn step(&mut self) -> Vec<Result<ReplyData, RequestError>> {
+    fn step(&mut self) -> Vec<Outcome> {
         let next = self.engine.next_deadline().expect("somebody always has a timer");
         self.now = self.now.max(next);
         self.engine.run(self.now);
@@ -83,22 +87,22 @@ impl Running {
         self.engine.take_replies(&mut replies);
         replies.into_iter().map(|r| r.result).collect()
     }
-    fn ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+    fn ask<O: Operation>(&mut self, op: O) -> Result<O::Reply, O::Error> {
         self.submit(op);
         for _ in 0..1_000_000 {
             if let Some(answer) = self.step().pop() {
-                return answer;
+                return O::result(answer).expect("of the same API");
             }
         }
         panic!("no answer by {:?}", self.now)
     }
     /// All of them, so many at a time.
-    fn ask_all(&mut self, ops: Vec<RequestOp>, depth: usize) {
+    fn ask_all(&mut self, ops: Vec<volume::Op>, depth: usize) {
         let (mut left, mut ops) = (ops.len(), ops.into_iter());
         ops.by_ref().take(depth).for_each(|op| self.submit(op));
         for _ in 0..10_000_000 {
             for answer in self.step() {
-                answer.expect("served");
+                assert!(answer.is_ok(), "{answer:?}");
                 left -= 1;
                 ops.by_ref().take(1).for_each(|op| self.submit(op));
             }
@@ -109,21 +113,21 @@ impl Running {
         panic!("{left} unanswered by {:?}", self.now)
     }
     /// As [`Running::ask`]; `None`: no answer within the span.
-    fn ask_for(&mut self, op: RequestOp, span: Span) -> Option<Result<ReplyData, RequestError>> {
+    fn ask_for(&mut self, op: volume::Op, span: Span) -> Option<Result<volume::Reply, volume::Error>> {
         let end = self.now + span;
         self.submit(op);
         while self.now < end {
             if let Some(answer) = self.step().pop() {
-                return Some(answer);
+                return volume::Op::result(answer);
             }
         }
         None
     }
     /// One block is written.
-    fn write(&mut self, block: u64, stamp: u64, span: Span) -> Option<Result<ReplyData, RequestError>> {
+    fn write(&mut self, block: u64, stamp: u64, span: Span) -> Option<Result<volume::Reply, volume::Error>> {
         let data = Payload::elided(BLOCK_BYTES as u32, block << 8 | stamp);
         let volume = self.volume;
-        self.ask_for(RequestOp::Write { volume, offset: block * BLOCK_BYTES, data, fua: false }, span)
+        self.ask_for(volume::Op::Write { volume, offset: block * BLOCK_BYTES, data, fua: false }, span)
     }
     fn run_for(&mut self, span: Span) {
         let end = self.now + span;
@@ -160,7 +164,7 @@ impl Running {
         let (before, mut rng, volume) = (self.read_by(), Rng::new(7), self.volume);
         let ops = (0..n).map(|_| {
             let offset = rng.below(BLOCKS) * BLOCK_BYTES;
-            RequestOp::Read { volume, offset, len: BLOCK_BYTES as u32 }
+            volume::Op::Read { volume, offset, len: BLOCK_BYTES as u32 }
         });
         self.ask_all(ops.collect(), depth);
         self.read_by().iter().zip(before).map(|(now, before)| now - before).collect()
@@ -209,14 +213,14 @@ fn sets_go_on_without_a_drive_that_finds_no_room_for_longer_than_a_lease() {
         r.write(block, 1, lease * 4).expect("a lease and a few messages later").expect("written");
     }
     let begun = r.now;
-    r.ask_for(RequestOp::Flush { volume }, lease * 4).expect("the others have it on flash").expect("flushed");
+    r.ask_for(volume::Op::Flush { volume }, lease * 4).expect("the others have it on flash").expect("flushed");
     assert!(r.now.since(begun) > lease / 2, "it was waited for: {:?}", r.now.since(begun));
     assert_eq!((r.engine.drive_fault(1), r.roles(1)), (Some(HostFault::NoRoom), vec![None; 3]));
     assert_eq!(r.members(), [2; 3], "as many as may answer");
     for block in 0..64 {
         r.write(block * 8, 2, lease).expect("nobody waits any more").expect("written");
     }
-    r.ask_for(RequestOp::Flush { volume }, lease).expect("nor for flushes").expect("flushed");
+    r.ask_for(volume::Op::Flush { volume }, lease).expect("nor for flushes").expect("flushed");
     r.run_for(lease * 10);
     assert_eq!(r.members(), [2; 3]);
     r.full(&[1], false);
@@ -226,7 +230,7 @@ fn sets_go_on_without_a_drive_that_finds_no_room_for_longer_than_a_lease() {
     // It has everything: the others may go.
     r.full(&[0], true);
     r.write(0, 3, lease * 4).expect("in time").expect("written");
-    r.ask_for(RequestOp::Flush { volume }, lease * 4).expect("in time").expect("flushed");
+    r.ask_for(volume::Op::Flush { volume }, lease * 4).expect("in time").expect("flushed");
 }
 
 #[test]
@@ -236,7 +240,7 @@ fn two_copies_are_waited_for_while_two_of_three_drives_find_no_room() {
     let (volume, lease) = (r.volume, cfg.lease());
     r.full(&[1, 2], true);
     r.write(0, 1, lease * 4);
-    assert_eq!(r.ask_for(RequestOp::Flush { volume }, lease * 20), None, "one copy is too few (rule 4)");
+    assert_eq!(r.ask_for(volume::Op::Flush { volume }, lease * 20), None, "one copy is too few (rule 4)");
     assert!(r.members().iter().all(|&n| n >= 2), "{:?}", r.members());
     r.full(&[1, 2], false);
     let end = r.now + lease * 10;
@@ -244,6 +248,6 @@ fn two_copies_are_waited_for_while_two_of_three_drives_find_no_room() {
     while r.now < end {
         answers.extend(r.step());
     }
-    assert!(!answers.is_empty() && answers.iter().all(Result::is_ok), "{answers:?}");
+    assert!(!answers.is_empty() && answers.iter().all(Outcome::is_ok), "{answers:?}");
     assert_eq!(r.members(), [3; 3]);
 }

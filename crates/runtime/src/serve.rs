@@ -16,7 +16,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use bytes::BytesMut;
-use rackweave_core::request::{AdminOp, RackStatus, Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::admin::{self, RackStatus};
+use rackweave_core::request::{Op, Outcome, Reply, Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{NodeId, RackId, Span, Time, VolumeId};
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::nbd::{Session, TlsUse};
@@ -448,7 +450,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     fn hear(&mut self, now: Time, place: Place) {
         let Some((_, conn)) = self.conns.get_mut(place.key) else { return };
         while let Some(r) = conn.poll_request(now) {
-            let to = if matches!(r.op, RequestOp::Admin(_)) { self.asked.admin } else { self.asked.client };
+            let to = if matches!(r.op, Op::Admin(_)) { self.asked.admin } else { self.asked.client };
             if let Some(to) = to {
                 self.engine.submit(to, r);
             }
@@ -460,20 +462,22 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         }
     }
 
-    fn ask(&mut self, node: NodeId, op: RequestOp, waiter: Waiter) {
+    fn ask(&mut self, node: NodeId, op: impl Into<Op>, waiter: Waiter) {
         let key = self.waiting.insert(waiter);
         let id = RequestId(u64::from(OWN) << 32 | key as u64);
-        self.engine.submit(node, Request { id, op });
+        self.engine.submit(node, Request::new(id, op));
     }
 
     fn answer_requests(&mut self, now: Time) {
         let mut replies = std::mem::take(&mut self.replies);
         self.engine.take_replies(&mut replies);
         for r in replies.drain(..) {
-            if let Ok(ReplyData::Attached(v)) = &r.result
-                && !self.attached.contains(&v.id)
-            {
-                self.attached.push(v.id);
+            let attached = match &r.result {
+                Outcome::Volume(Ok(volume::Reply::Attached(v))) => Some(v.id),
+                _ => None,
+            };
+            if let Some(volume) = attached.filter(|v| !self.attached.contains(v)) {
+                self.attached.push(volume);
             }
             let session = Session::of(r.id);
             if session == OWN {
@@ -481,10 +485,6 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 continue;
             }
             let key = (session & ((1 << CONN_BITS) - 1)) as usize;
-            let attached = match &r.result {
-                Ok(ReplyData::Attached(v)) => Some(v.id),
-                _ => None,
-            };
             let Some((_, conn)) = self.conns.get_mut(key).filter(|c| c.0 == session >> CONN_BITS) else {
                 // It left before its volume was attached.
                 if let Some(volume) = attached {
@@ -504,11 +504,14 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         let Some(waiter) = self.waiting.try_remove(r.id.0 as u32 as usize) else { return };
         match (waiter, r.result) {
             (Waiter::Control(place), result) => self.answer(now, place, &answer(result, &self.facts)),
-            (Waiter::Report { place, metrics, rack: None }, Ok(ReplyData::Rack(rack))) => {
+            (Waiter::Report { place, metrics, rack: None }, Outcome::Admin(Ok(admin::Reply::Rack(rack)))) => {
                 let waiter = Waiter::Report { place, metrics, rack: Some(rack) };
-                self.ask_admin(AdminOp::VolumeList, waiter);
+                self.ask_admin(admin::Op::VolumeList, waiter);
             }
-            (Waiter::Report { place, metrics, rack: Some(rack) }, Ok(ReplyData::Volumes(volumes))) => {
+            (
+                Waiter::Report { place, metrics, rack: Some(rack) },
+                Outcome::Admin(Ok(admin::Reply::Volumes(volumes))),
+            ) => {
                 self.answer_report(now, place, metrics, &rack, &volumes);
             }
             (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result, &self.facts)),
@@ -619,7 +622,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         if let Some(client) = self.asked.client
             && !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume))
         {
-            self.ask(client, RequestOp::Detach { volume }, Waiter::Detach);
+            self.ask(client, volume::Op::Detach { volume }, Waiter::Detach);
         }
     }
 
@@ -643,7 +646,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         {
             let attached = std::mem::take(&mut self.attached);
             if let Some(client) = self.asked.client {
-                attached.into_iter().for_each(|volume| self.ask(client, RequestOp::Flush { volume }, Waiter::Stop));
+                attached.into_iter().for_each(|volume| self.ask(client, volume::Op::Flush { volume }, Waiter::Stop));
             }
             self.stage = Stage::Flushing { until: now + STOP_WAIT };
         }
@@ -657,13 +660,18 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     }
 }
 
-fn answer(result: Result<ReplyData, RequestError>, facts: &Facts) -> Answer {
+fn answer(outcome: Outcome, facts: &Facts) -> Answer {
+    let wrong = || Answer::Error { message: "the rack gave the answer to another request".into() };
+    let result = match outcome {
+        Outcome::Admin(result) => result,
+        _ => return wrong(),
+    };
     match result {
-        Ok(ReplyData::Servers(all)) => Answer::Servers(all.iter().map(ServerState::of).collect()),
-        Ok(ReplyData::Done) => Answer::Done,
-        Ok(ReplyData::Volume(v) | ReplyData::Attached(v)) => Answer::Volume(Volume::of(&v, facts)),
-        Ok(ReplyData::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(v, facts)).collect()),
-        Ok(_) => Answer::Error { message: "the rack answered another question".into() },
+        Ok(admin::Reply::Servers(all)) => Answer::Servers(all.iter().map(ServerState::of).collect()),
+        Ok(admin::Reply::Done) => Answer::Done,
+        Ok(admin::Reply::Volume(v)) => Answer::Volume(Volume::of(&v, facts)),
+        Ok(admin::Reply::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(v, facts)).collect()),
+        Ok(admin::Reply::Rack(_)) => wrong(),
         Err(e) => Answer::Error { message: e.to_string() },
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rackweave_core::admin::{MemberStatus, RackStatus, SetStatus, WearStatus};
 use rackweave_core::msg::Role;
 use rackweave_core::msg::control::DriveTable;
-use rackweave_core::request::{MemberStatus, RackStatus, SetStatus, VolumeInfo, WearStatus};
+use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{DriveId, Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_server::DriveProblem;

@@ -3,7 +3,7 @@
 use rackweave_config::RackConfig;
 use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::ScanEntry;
-use rackweave_core::request::{ReplyData, RequestError, RequestOp};
+use rackweave_core::volume;
 use rackweave_core::{BlockAddr, Payload, Rng, Span, Timestamp, VolumeId, VssdId};
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_server::VssdStatus;
@@ -41,20 +41,20 @@ impl Rack {
     /// To flash: a cache would take most of it.
     fn write(&mut self, k: u64, stamp: u64) {
         let data = Payload::elided(WRITE as u32, stamp << 32);
-        let op = RequestOp::Write { volume: self.volume, offset: k * WRITE, data: data.clone(), fua: true };
+        let op = volume::Op::Write { volume: self.volume, offset: k * WRITE, data: data.clone(), fua: true };
         let begun = self.sim.now();
-        assert_eq!(self.ask(op), Ok(ReplyData::Done));
+        assert_eq!(self.ask(op), Ok(volume::Reply::Done));
         self.slowest = self.slowest.max(self.sim.now().since(begun));
         self.contents[k as usize] = data;
     }
     fn flush(&mut self) {
         let volume = self.volume;
-        assert_eq!(self.ask(RequestOp::Flush { volume }), Ok(ReplyData::Done));
+        assert_eq!(self.ask(volume::Op::Flush { volume }), Ok(volume::Reply::Done));
     }
     fn check(&mut self) {
         for k in 0..self.bytes / WRITE {
-            let op = RequestOp::Read { volume: self.volume, offset: k * WRITE, len: WRITE as u32 };
-            assert_eq!(self.ask(op), Ok(ReplyData::Data(self.contents[k as usize].clone())), "write {k}");
+            let op = volume::Op::Read { volume: self.volume, offset: k * WRITE, len: WRITE as u32 };
+            assert_eq!(self.ask(op), Ok(volume::Reply::Data(self.contents[k as usize].clone())), "write {k}");
         }
     }
     /// Writes at random until it is so; `most` times at the most.
@@ -188,14 +188,14 @@ fn a_server_is_replaced_though_some_blocks_of_the_other_copy_have_rotted() {
     r.sim.crash(node);
     r.until("the other one is replaced", |r| on(r, set).len() == 2 && !on(r, set).contains(&other));
     let read = |r: &mut Rack, k: u64| {
-        let op = RequestOp::Read { volume: r.volume, offset: k * WRITE, len: WRITE as u32 };
+        let op = volume::Op::Read { volume: r.volume, offset: k * WRITE, len: WRITE as u32 };
         r.ask(op)
     };
     let mut lost = 0;
     for k in 0..r.bytes / WRITE {
         match read(&mut r, k) {
-            Ok(ReplyData::Data(d)) => assert_eq!(d, r.contents[k as usize], "write {k}"),
-            Err(RequestError::Corrupt) => lost += 1,
+            Ok(volume::Reply::Data(d)) => assert_eq!(d, r.contents[k as usize], "write {k}"),
+            Err(volume::Error::Corrupt) => lost += 1,
             other => panic!("write {k}: {other:?}"),
         }
     }

@@ -2,7 +2,9 @@
 
 use rackweave_config::RackConfig;
 use rackweave_config::{EgressSection, SchedulingKind, Size};
-use rackweave_core::request::{AdminOp, ReplyData, Request, RequestId, RequestOp};
+use rackweave_core::admin;
+use rackweave_core::request::{Op, Operation, Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{Payload, Span, Time, VolumeId};
 use rackweave_rack::sim::{Sim, SimConfig};
 use rackweave_sim::Network;
@@ -33,27 +35,27 @@ impl Clients {
         let mut c = Clients { sim, volumes: Vec::new(), next: 0 };
         for client in 0..3 {
             let name: Box<str> = format!("v{client}").into();
-            c.ask(client, RequestOp::Admin(AdminOp::VolumeCreate { name: name.clone(), size: 4 * MIB }));
-            let ReplyData::Attached(v) = c.ask(client, RequestOp::Attach { name }) else { panic!("no volume") };
+            c.ask(client, admin::Op::VolumeCreate { name: name.clone(), size: 4 * MIB });
+            let volume::Reply::Attached(v) = c.ask(client, volume::Op::Attach { name }) else { panic!("no volume") };
             c.volumes.push(v.id);
             let data = Payload::elided(65_536, 9);
             for offset in (0..4 * MIB).step_by(65_536) {
-                c.ask(client, RequestOp::Write { volume: v.id, offset, data: data.clone(), fua: false });
+                c.ask(client, volume::Op::Write { volume: v.id, offset, data: data.clone(), fua: false });
             }
         }
         c
     }
-    fn submit(&mut self, at: Time, client: u32, op: RequestOp) -> u64 {
+    fn submit(&mut self, at: Time, client: u32, op: impl Into<Op>) -> u64 {
         self.next += 1;
-        self.sim.submit(at, client, Request { id: RequestId(self.next), op });
+        self.sim.submit(at, client, Request::new(RequestId(self.next), op));
         self.next
     }
-    fn ask(&mut self, client: u32, op: RequestOp) -> ReplyData {
+    fn ask<O: Operation>(&mut self, client: u32, op: O) -> O::Reply {
         let id = self.submit(self.sim.now(), client, op);
         for _ in 0..10_000 {
             self.sim.run_until(self.sim.now() + Span::from_millis(1));
             if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id.0 == id) {
-                return r.result.expect("good");
+                return O::result(r.result).expect("of the same API").expect("good");
             }
         }
         panic!("request {id} was not answered");
@@ -64,7 +66,7 @@ impl Clients {
         let begin = self.sim.now();
         for i in 0..BURST {
             let data = Payload::elided(4096, i);
-            let op = RequestOp::Write { volume: self.volumes[0], offset: i * 4096, data, fua: false };
+            let op = volume::Op::Write { volume: self.volumes[0], offset: i * 4096, data, fua: false };
             self.submit(begin, 0, op);
         }
         let mut took = Vec::new();
@@ -72,11 +74,11 @@ impl Clients {
             let client = 1 + i % 2;
             let asked = self.sim.now();
             let read =
-                RequestOp::Read { volume: self.volumes[client as usize], offset: u64::from(i) * 65_536, len: 4096 };
+                volume::Op::Read { volume: self.volumes[client as usize], offset: u64::from(i) * 65_536, len: 4096 };
             let id = self.submit(asked, client, read);
             while self.sim.step() {
                 if let Some((at, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id.0 == id) {
-                    r.result.expect("good");
+                    assert!(r.result.is_ok(), "{:?}", r.result);
                     took.push(at.since(asked));
                     break;
                 }
@@ -110,7 +112,7 @@ fn what_a_port_drops_is_counted_and_asked_for_again() {
     // Four times what a queue holds.
     for i in 0..1_024 {
         let data = Payload::elided(4096, i);
-        let op = RequestOp::Write { volume: c.volumes[0], offset: i * 4096, data, fua: false };
+        let op = volume::Op::Write { volume: c.volumes[0], offset: i * 4096, data, fua: false };
         c.submit(c.sim.now(), 0, op);
     }
     c.sim.run_until(c.sim.now() + Span::from_secs(60));

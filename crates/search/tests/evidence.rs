@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp};
+use rackweave_core::admin;
+use rackweave_core::volume;
 use rackweave_core::{BLOCK, BlockAddr, Layout, NodeId, Payload, Rng, SetId, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_sim::FaultDisk;
@@ -77,23 +78,23 @@ impl Rack {
         for generation in 1..=2 {
             let wanted = |b: &u32| if generation == 1 { !b.is_multiple_of(8) } else { matches!(b % 8, 2 | 3) };
             for block in (0..BLOCKS).filter(wanted) {
-                r.done(RequestOp::Write {
+                r.done(volume::Op::Write {
                     volume: r.volume,
                     offset: at(block),
                     data: data(block, generation),
                     fua: false,
                 });
             }
-            r.done(RequestOp::Flush { volume: r.volume });
+            r.done(volume::Op::Flush { volume: r.volume });
         }
         for block in (0..BLOCKS).filter(|b| b % 8 == 1) {
-            r.done(RequestOp::Trim { volume: r.volume, offset: at(block), len: u64::from(BLOCK), fua: false });
+            r.done(volume::Op::Trim { volume: r.volume, offset: at(block), len: u64::from(BLOCK), fua: false });
         }
-        r.done(RequestOp::Flush { volume: r.volume });
+        r.done(volume::Op::Flush { volume: r.volume });
         r
     }
-    fn done(&mut self, op: RequestOp) {
-        assert_eq!(self.ask(op), Ok(ReplyData::Done));
+    fn done(&mut self, op: volume::Op) {
+        assert_eq!(self.ask(op), Ok(volume::Reply::Done));
     }
     fn disk(&mut self, i: u32) -> &mut FaultDisk {
         self.sim.disk(i).expect("keeps contents")
@@ -196,13 +197,13 @@ impl Rack {
         (0..SERVERS).all(served)
     }
     /// What reading the block gives, when it no longer waits.
-    fn read(&mut self, block: u32, slow: &[NodeId]) -> Result<Payload, RequestError> {
+    fn read(&mut self, block: u32, slow: &[NodeId]) -> Result<Payload, volume::Error> {
         let volume = self.volume;
-        let id = self.submit(RequestOp::Read { volume, offset: at(block), len: BLOCK });
+        let id = self.submit(volume::Op::Read { volume, offset: at(block), len: BLOCK });
         let answered = self.pass(READ_WITHIN, slow, |r| r.answer(id).is_some());
         assert!(answered, "block {block} was neither read nor refused: {}", self.describe());
         match self.wait(id) {
-            Ok(ReplyData::Data(d)) => Ok(d),
+            Ok(volume::Reply::Data(d)) => Ok(d),
             Ok(other) => panic!("{other:?}"),
             Err(e) => Err(e),
         }
@@ -223,8 +224,8 @@ fn combination(seed: u64, damage: [Damage; 3]) -> (u32, u32, bool) {
     assert!(decided, "{damage:?}: neither serves nor says what it waits for");
     let sets = r.waits_for_word();
     for &set in &sets {
-        let word = AdminOp::SetRecover { set, without: Box::new([]) };
-        assert_eq!(r.admin(word), Ok(ReplyData::Done));
+        let word = admin::Op::SetRecover { set, without: Box::new([]) };
+        assert_eq!(r.admin(word), Ok(admin::Reply::Done));
     }
     assert!(r.pass(DECIDED_WITHIN, &slow, |r| r.serves()), "{damage:?}: does not serve after the word");
     let places = r.places();
@@ -236,9 +237,9 @@ fn combination(seed: u64, damage: [Damage; 3]) -> (u32, u32, bool) {
             // Nothing tells what was flushed, and the operator was told so.
             Ok(_) if !sets.is_empty() => refused += 1,
             Ok(d) => panic!("{damage:?}: block {block} read as {d:?} (a good copy: {good})"),
-            Err(RequestError::Corrupt | RequestError::Io) if !good => refused += 1,
+            Err(volume::Error::Corrupt | volume::Error::Io) if !good => refused += 1,
             // Who has it was silent for longer than its lease, and is not in the view: when it is back it heals the others.
-            Err(RequestError::Corrupt | RequestError::Io) if !slow.is_empty() => {
+            Err(volume::Error::Corrupt | volume::Error::Io) if !slow.is_empty() => {
                 assert!(r.pass(DECIDED_WITHIN, &[], |r| r.whole()), "{damage:?}: not whole: {}", r.describe());
                 assert_eq!(r.read(block, &[]), Ok(expected(block)), "{damage:?}: block {block}");
                 right += 1;

@@ -1,7 +1,8 @@
 //! What clients notice of a metadata service that hangs, and of a server that is lost (protocol rule 2).
 
+use rackweave_core::admin;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet};
-use rackweave_core::request::{AdminOp, ReplyData, RequestOp};
+use rackweave_core::volume;
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, Span, VolumeId, VssdId};
 use rackweave_rack::sim::{Contents, SimConfig};
 
@@ -25,17 +26,17 @@ impl Rack {
         Rack { rig, volume }
     }
     /// How long a request takes, in whole milliseconds.
-    fn took(&mut self, op: RequestOp) -> Span {
+    fn took(&mut self, op: volume::Op) -> Span {
         let (start, ask) = (self.sim.now(), self.submit(op));
         assert!(self.wait(ask).is_ok());
         self.sim.now().since(start)
     }
     fn write(&mut self, n: u64) -> Span {
         let data = Payload::elided(4096, n << 30);
-        self.took(RequestOp::Write { volume: self.volume, offset: n % 64 * 4096, data, fua: n.is_multiple_of(7) })
+        self.took(volume::Op::Write { volume: self.volume, offset: n % 64 * 4096, data, fua: n.is_multiple_of(7) })
     }
     fn read(&mut self, n: u64) -> Span {
-        self.took(RequestOp::Read { volume: self.volume, offset: n % 64 * 4096, len: 4096 })
+        self.took(volume::Op::Read { volume: self.volume, offset: n % 64 * 4096, len: 4096 })
     }
     /// Nothing gets to the metadata service or from it.
     fn hang(&mut self, hangs: bool) {
@@ -52,8 +53,8 @@ impl Rack {
         incarnation
     }
     fn word(&mut self, server: u32, incarnation: Incarnation) {
-        let op = AdminOp::ServerEnded { server: self.node(server), incarnation };
-        assert_eq!(self.admin(op), Ok(ReplyData::Done));
+        let op = admin::Op::ServerEnded { server: self.node(server), incarnation };
+        assert_eq!(self.admin(op), Ok(admin::Reply::Done));
     }
 }
 

@@ -2,7 +2,9 @@
 
 use rackweave_config::RackConfig;
 use rackweave_config::Size;
-use rackweave_core::request::{AdminOp, ReplyData, Request, RequestId, RequestOp};
+use rackweave_core::admin;
+use rackweave_core::request::{Op, Operation, Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{Payload, Span, VolumeId};
 use rackweave_rack::sim::{Sim, SimConfig};
 
@@ -26,29 +28,29 @@ impl Tenants {
         let mut t = Tenants { sim, volumes: Vec::new(), next: 0 };
         for (i, &(iops, bytes_per_s)) in limits.iter().enumerate() {
             let name: Box<str> = format!("v{i}").into();
-            t.ask(RequestOp::Admin(AdminOp::VolumeCreate { name: name.clone(), size: 16 * MIB }));
-            let limit = AdminOp::VolumeLimit { name: name.clone(), iops: Some(iops), bytes_per_s: Some(bytes_per_s) };
-            t.ask(RequestOp::Admin(limit));
-            match t.ask(RequestOp::Attach { name }) {
-                ReplyData::Attached(v) => t.volumes.push(v.id),
+            t.ask(admin::Op::VolumeCreate { name: name.clone(), size: 16 * MIB });
+            let limit = admin::Op::VolumeLimit { name: name.clone(), iops: Some(iops), bytes_per_s: Some(bytes_per_s) };
+            t.ask(limit);
+            match t.ask(volume::Op::Attach { name }) {
+                volume::Reply::Attached(v) => t.volumes.push(v.id),
                 other => panic!("{other:?}"),
             }
         }
         t
     }
-    fn ask(&mut self, op: RequestOp) -> ReplyData {
+    fn ask<O: Operation>(&mut self, op: O) -> O::Reply {
         let id = self.submit(op);
         for _ in 0..600 {
             self.sim.run_until(self.sim.now() + Span::from_millis(10));
             if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id.0 & ID == id) {
-                return r.result.expect("good");
+                return O::result(r.result).expect("of the same API").expect("good");
             }
         }
         panic!("request {id} was not answered");
     }
-    fn submit(&mut self, op: RequestOp) -> u64 {
+    fn submit(&mut self, op: impl Into<Op>) -> u64 {
         self.next += 1;
-        self.sim.submit(self.sim.now(), 0, Request { id: RequestId(self.next), op });
+        self.sim.submit(self.sim.now(), 0, Request::new(RequestId(self.next), op));
         self.next
     }
     /// A read or a write of 4 KiB of this volume.
@@ -57,11 +59,11 @@ impl Tenants {
         let (volume, n) = (self.volumes[of], self.next);
         let offset = n * 2_654_435_761 % (16 * MIB / 4096) * 4096;
         let op = match n % 4 {
-            0 => RequestOp::Write { volume, offset, data: Payload::elided(4096, n), fua: false },
-            _ => RequestOp::Read { volume, offset, len: 4096 },
+            0 => volume::Op::Write { volume, offset, data: Payload::elided(4096, n), fua: false },
+            _ => volume::Op::Read { volume, offset, len: 4096 },
         };
         let id = RequestId((of as u64) << 32 | n);
-        self.sim.submit(self.sim.now(), 0, Request { id, op });
+        self.sim.submit(self.sim.now(), 0, Request::new(id, op));
     }
     /// Answers each volume gets in so long.
     fn run(&mut self, span: Span) -> Vec<u64> {
@@ -73,7 +75,7 @@ impl Tenants {
         while self.sim.now() < end {
             self.sim.step();
             for (_, _, r) in self.sim.take_replies() {
-                r.result.expect("good");
+                assert!(r.result.is_ok(), "{:?}", r.result);
                 let of = (r.id.0 >> 32) as usize;
                 done[of] += 1;
                 self.io(of);

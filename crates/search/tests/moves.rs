@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use rackweave_config::RackConfig;
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, ServerInfo, ServerState};
+use rackweave_core::admin::{self, ServerInfo, ServerState};
+use rackweave_core::volume;
 use rackweave_core::{Payload, Rng, SetId, Span, TracePoint, VolumeId, VssdId};
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_sim::Breakage;
@@ -44,15 +45,15 @@ impl Rack {
     }
     fn write(&mut self, block: u64, stamp: u64) {
         let data = Payload::elided(BLOCK as u32, stamp << 32);
-        let op = RequestOp::Write { volume: self.volume, offset: block * BLOCK, data: data.clone(), fua: false };
-        assert_eq!(self.ask(op), Ok(ReplyData::Done));
+        let op = volume::Op::Write { volume: self.volume, offset: block * BLOCK, data: data.clone(), fua: false };
+        assert_eq!(self.ask(op), Ok(volume::Reply::Done));
         self.contents[block as usize] = data;
     }
     fn check(&mut self) {
         for block in 0..BLOCKS {
-            let op = RequestOp::Read { volume: self.volume, offset: block * BLOCK, len: BLOCK as u32 };
+            let op = volume::Op::Read { volume: self.volume, offset: block * BLOCK, len: BLOCK as u32 };
             let expected = self.contents[block as usize].clone();
-            assert_eq!(self.ask(op), Ok(ReplyData::Data(expected)), "block {block}");
+            assert_eq!(self.ask(op), Ok(volume::Reply::Data(expected)), "block {block}");
         }
     }
     /// And lets the others notice.
@@ -61,8 +62,8 @@ impl Rack {
         self.run(Span::from_secs(1));
     }
     fn servers(&mut self) -> Vec<ServerInfo> {
-        match self.admin(AdminOp::Servers) {
-            Ok(ReplyData::Servers(s)) => s,
+        match self.admin(admin::Op::Servers) {
+            Ok(admin::Reply::Servers(s)) => s,
             other => panic!("{other:?}"),
         }
     }
@@ -103,24 +104,24 @@ fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
     let (old, from) = r.members(0)[0];
     let to = (0..4).find(|s| !r.members(0).iter().any(|m| m.1 == *s)).expect("of four, two are free");
     let there = r.members(0)[1].1;
-    let to_there = AdminOp::VssdMove { vssd: old, to: Some(r.node(there)) };
+    let to_there = admin::Op::VssdMove { vssd: old, to: Some(r.node(there)) };
     let refused = r.admin(to_there).unwrap_err().to_string();
     assert!(refused.contains("has a copy of the set already"), "{refused}");
-    let go = AdminOp::VssdMove { vssd: old, to: Some(r.node(to)) };
-    assert_eq!(r.admin(go.clone()), Ok(ReplyData::Done));
-    assert_eq!(r.admin(go.clone()), Err(RequestError::Moving { vssd: old, set: SetId(0) }));
+    let go = admin::Op::VssdMove { vssd: old, to: Some(r.node(to)) };
+    assert_eq!(r.admin(go.clone()), Ok(admin::Reply::Done));
+    assert_eq!(r.admin(go.clone()), Err(admin::ServerError::Moving { vssd: old, set: SetId(0) }.into()));
     for i in 0..BLOCKS / 2 {
         r.write(i * 2, 1000 + i);
     }
     r.until("the move is done", resting);
-    assert_eq!(r.admin(go), Err(RequestError::UnknownVssd { vssd: old }), "ids are not used again");
+    assert_eq!(r.admin(go), Err(admin::ServerError::UnknownVssd { vssd: old }.into()), "ids are not used again");
     let now = r.members(0);
     assert!(now.iter().any(|m| m.1 == to && m.0.0 >= rackweave_meta::FIRST_MOVED) && now.iter().all(|m| m.1 != from));
     r.agree();
     r.check();
     // The new copy alone has everything, after a start too.
     let volume = r.volume;
-    assert_eq!(r.ask(RequestOp::Flush { volume }), Ok(ReplyData::Done));
+    assert_eq!(r.ask(volume::Op::Flush { volume }), Ok(volume::Reply::Done));
     r.power_cut(to);
     r.restart(to);
     r.until("it is back", resting);
@@ -137,7 +138,7 @@ fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
 fn a_set_never_has_fewer_members_for_a_move() {
     let mut r = Rack::new(&config(|_| ()), 3);
     let vssd = r.members(0)[0].0;
-    assert_eq!(r.admin(AdminOp::VssdMove { vssd, to: None }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(admin::Op::VssdMove { vssd, to: None }), Ok(admin::Reply::Done));
     let mut fewest = r.members(0).len();
     for _ in 0..2_000 {
         r.run(Span::from_micros(500));
@@ -175,7 +176,7 @@ fn a_lost_server_is_replaced_and_gives_back_what_it_had_when_it_returns() {
     // It can have vSSDs again.
     let moved = r.members(0).iter().find(|m| m.1 != 1).expect("elsewhere").0;
     let to = Some(r.node(1));
-    assert_eq!(r.admin(AdminOp::VssdMove { vssd: moved, to }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(admin::Op::VssdMove { vssd: moved, to }), Ok(admin::Reply::Done));
     r.until("the move is done", resting);
     assert!(there(&r, 1));
     r.agree();
@@ -208,30 +209,30 @@ fn servers_are_added_drained_and_removed() {
     let mut r = Rack::new(&config(|_| ()), 6);
     let drain = |r: &mut Rack, i| {
         let server = r.node(i);
-        r.admin(AdminOp::ServerDrain { server })
+        r.admin(admin::Op::ServerDrain { server })
     };
     let remove = |r: &mut Rack, i| {
         let server = r.node(i);
-        r.admin(AdminOp::ServerRemove { server })
+        r.admin(admin::Op::ServerRemove { server })
     };
     let why = remove(&mut r, 2).unwrap_err().to_string();
-    assert_eq!(why, "server 2: it has 2 vSSDs still: drain it first (rackweave server drain)");
-    assert!(matches!(drain(&mut r, 5), Err(RequestError::UnknownServer { .. })));
-    assert_eq!(drain(&mut r, 2), Ok(ReplyData::Done));
+    assert_eq!(why, "server 2: it still has 2 vSSDs: drain it first (rackweave server drain)");
+    assert!(matches!(drain(&mut r, 5), Err(admin::Error::Server(admin::ServerError::UnknownServer { .. }))));
+    assert_eq!(drain(&mut r, 2), Ok(admin::Reply::Done));
     r.until("it is empty", |r| resting(r) && (0..4).all(|s| r.members(s).iter().all(|m| m.1 != 2)));
     r.agree();
     let info = r.servers()[2].clone();
     assert_eq!((info.state, info.vssds, info.free), (ServerState::Draining, 0, 3));
-    assert_eq!(remove(&mut r, 2), Ok(ReplyData::Done));
-    assert!(matches!(remove(&mut r, 2), Err(RequestError::UnknownServer { .. })));
+    assert_eq!(remove(&mut r, 2), Ok(admin::Reply::Done));
+    assert!(matches!(remove(&mut r, 2), Err(admin::Error::Server(admin::ServerError::UnknownServer { .. }))));
     // Three servers have nine slots, and eight are taken: no room for the two of another.
     let why = drain(&mut r, 3).unwrap_err().to_string();
     assert_eq!(why, "server 3: it has 2 vSSDs, and the other servers have room for 0 of them");
-    let Ok(ReplyData::Servers(added)) = r.admin(AdminOp::ServerAdd) else { panic!("added") };
+    let Ok(admin::Reply::Servers(added)) = r.admin(admin::Op::ServerAdd) else { panic!("added") };
     assert_eq!(added[0].node, r.node(4), "the removed one's number is not used again");
     r.restart(4);
     r.until("it is there", |r| r.sim.server(4).is_some_and(|s| s.admitted() == Some(true)));
-    assert_eq!(drain(&mut r, 3), Ok(ReplyData::Done));
+    assert_eq!(drain(&mut r, 3), Ok(admin::Reply::Done));
     r.until("it is empty", |r| resting(r) && (0..4).all(|s| r.members(s).iter().all(|m| m.1 != 3)));
     r.agree();
     r.check();
@@ -245,8 +246,8 @@ fn servers_are_added_drained_and_removed() {
     assert_eq!(states, [In, In, Removed, Draining, In]);
     r.agree();
     r.check();
-    assert!(r.admin(AdminOp::ServerAdd).is_ok());
-    let why = r.admin(AdminOp::ServerAdd).unwrap_err().to_string();
+    assert!(r.admin(admin::Op::ServerAdd).is_ok());
+    let why = r.admin(admin::Op::ServerAdd).unwrap_err().to_string();
     assert!(why.contains("the rack was made for 6 servers"), "{why}");
 }
 
@@ -258,8 +259,8 @@ fn anyone_may_die_in_the_middle_of_a_move() {
         let mut r = Rack::new(&config(|_| ()), seed);
         let (old, from) = r.members(1)[0];
         let to = (0..4).find(|s| !r.members(1).iter().any(|m| m.1 == *s)).expect("of four, two are free");
-        let go = AdminOp::VssdMove { vssd: old, to: Some(r.node(to)) };
-        assert_eq!(r.admin(go), Ok(ReplyData::Done));
+        let go = admin::Op::VssdMove { vssd: old, to: Some(r.node(to)) };
+        assert_eq!(r.admin(go), Ok(admin::Reply::Done));
         r.run(Span::from_micros(rng.below(40_000)));
         let dies = [from, to, r.members(1)[1].1, u32::MAX][rng.below(4) as usize];
         if dies == u32::MAX {
@@ -287,7 +288,7 @@ fn anyone_may_die_in_the_middle_of_a_move() {
 fn a_slot_that_cannot_be_erased_is_not_tried_again() {
     let mut r = Rack::new(&config(|c| c.repair.replace_after_s = 1), 8);
     let (old, from) = r.members(0)[0];
-    assert_eq!(r.admin(AdminOp::VssdMove { vssd: old, to: None }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(admin::Op::VssdMove { vssd: old, to: None }), Ok(admin::Reply::Done));
     let released = |r: &Rig| r.sim.engine().coverage().get(TracePoint::VssdReleased) > 0;
     while !released(&r) {
         r.run(Span::from_micros(50));

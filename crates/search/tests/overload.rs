@@ -2,7 +2,9 @@
 
 use rackweave_config::RackConfig;
 use rackweave_config::{EgressSection, Size};
-use rackweave_core::request::{AdminOp, ReplyData, Request, RequestId, RequestOp};
+use rackweave_core::admin;
+use rackweave_core::request::{Op, Operation, Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{Payload, Rng, Span, Time, TracePoint, VolumeId};
 use rackweave_rack::sim::{Sim, SimConfig};
 use rackweave_sim::Network;
@@ -37,31 +39,31 @@ impl Load {
         let mut l = Load { sim, rng: Rng::new(seed), volumes: Vec::new(), sent: Vec::new(), done: Vec::new() };
         for client in 0..CLIENTS {
             let name: Box<str> = format!("v{client}").into();
-            l.ask(client, RequestOp::Admin(AdminOp::VolumeCreate { name: name.clone(), size: 8 * MIB }));
-            let ReplyData::Attached(v) = l.ask(client, RequestOp::Attach { name }) else { panic!("no volume") };
+            l.ask(client, admin::Op::VolumeCreate { name: name.clone(), size: 8 * MIB });
+            let volume::Reply::Attached(v) = l.ask(client, volume::Op::Attach { name }) else { panic!("no volume") };
             l.volumes.push(v.id);
         }
         l
     }
-    fn submit(&mut self, at: Time, client: u32, op: RequestOp) -> usize {
+    fn submit(&mut self, at: Time, client: u32, op: impl Into<Op>) -> usize {
         let id = self.sent.len();
         self.sent.push(at);
         self.done.push(None);
-        self.sim.submit(at, client, Request { id: RequestId(id as u64), op });
+        self.sim.submit(at, client, Request::new(RequestId(id as u64), op));
         id
     }
     fn take(&mut self) {
         for (at, _, r) in self.sim.take_replies() {
-            r.result.expect("good");
+            assert!(r.result.is_ok(), "{:?}", r.result);
             self.done[r.id.0 as usize] = Some(at);
         }
     }
-    fn ask(&mut self, client: u32, op: RequestOp) -> ReplyData {
+    fn ask<O: Operation>(&mut self, client: u32, op: O) -> O::Reply {
         let id = self.submit(self.sim.now(), client, op);
         for _ in 0..10_000 {
             self.sim.run_until(self.sim.now() + Span::from_millis(1));
             if let Some((_, _, r)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id.0 == id as u64) {
-                return r.result.expect("good");
+                return O::result(r.result).expect("of the same API").expect("good");
             }
         }
         panic!("request {id} was not answered");
@@ -75,7 +77,7 @@ impl Load {
             let (client, block) = (self.rng.below(u64::from(CLIENTS)) as u32, self.rng.below(8 * MIB / 4096));
             let data = Payload::elided(4096, at.0);
             let volume = self.volumes[client as usize];
-            self.submit(at, client, RequestOp::Write { volume, offset: block * 4096, data, fua: false });
+            self.submit(at, client, volume::Op::Write { volume, offset: block * 4096, data, fua: false });
             at += Span(self.rng.exponential(gap) as u64 + 1);
         }
         self.sim.run_until(end);

@@ -2,18 +2,21 @@
 
 use rackweave_config::RackConfig;
 use rackweave_config::Size;
+use rackweave_core::admin;
 use rackweave_core::msg::Role;
-use rackweave_core::request::{AdminOp, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::request::{Op, Operation, Outcome, Request, RequestId};
+use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
 use rackweave_rack::sim::{Sim, SimConfig};
 use rackweave_sim::CutOdds;
 
-pub type Answer = Result<ReplyData, RequestError>;
+/// Of the volume API.
+pub type Answer = Result<volume::Reply, volume::Error>;
 
 pub struct Rig {
     pub sim: Sim,
     next: u64,
-    answers: Vec<(RequestId, Answer)>,
+    answers: Vec<(RequestId, Outcome)>,
 }
 
 /// What has a field `rig` can do what a rig can.
@@ -51,37 +54,40 @@ impl Rig {
         self.sim.run_until(self.sim.now() + span);
         self.answers.extend(self.sim.take_replies().into_iter().map(|(_, _, r)| (r.id, r.result)));
     }
-    pub fn submit(&mut self, op: RequestOp) -> RequestId {
+    pub fn submit(&mut self, op: impl Into<Op>) -> RequestId {
         self.next += 1;
         let id = RequestId(self.next);
-        self.sim.submit(self.sim.now(), 0, Request { id, op });
+        self.sim.submit(self.sim.now(), 0, Request::new(id, op));
         id
     }
-    pub fn answer(&self, id: RequestId) -> Option<&Answer> {
-        self.answers.iter().find(|a| a.0 == id).map(|a| &a.1)
+    pub fn answer(&self, id: RequestId) -> Option<Answer> {
+        self.answers.iter().find(|a| a.0 == id).and_then(|a| volume::Op::result(a.1.clone()))
     }
     /// For a minute at the most.
     pub fn wait(&mut self, id: RequestId) -> Answer {
+        self.wait_for::<volume::Op>(id)
+    }
+    fn wait_for<O: Operation>(&mut self, id: RequestId) -> Result<O::Reply, O::Error> {
         for _ in 0..60_000 {
             self.run(Span::from_millis(1));
             if let Some(at) = self.answers.iter().position(|a| a.0 == id) {
-                return self.answers.swap_remove(at).1;
+                return O::result(self.answers.swap_remove(at).1).expect("of the same API");
             }
         }
         panic!("request {id:?} was not answered");
     }
-    pub fn ask(&mut self, op: RequestOp) -> Answer {
+    pub fn ask<O: Operation>(&mut self, op: O) -> Result<O::Reply, O::Error> {
         let id = self.submit(op);
-        self.wait(id)
+        self.wait_for::<O>(id)
     }
-    pub fn admin(&mut self, op: AdminOp) -> Answer {
-        self.ask(RequestOp::Admin(op))
+    pub fn admin(&mut self, op: admin::Op) -> Result<admin::Reply, admin::Error> {
+        self.ask(op)
     }
     /// A new volume, attached.
     pub fn volume(&mut self, name: &str, size: u64) -> VolumeInfo {
-        self.admin(AdminOp::VolumeCreate { name: name.into(), size }).expect("created");
-        match self.ask(RequestOp::Attach { name: name.into() }) {
-            Ok(ReplyData::Attached(v)) => v,
+        self.admin(admin::Op::VolumeCreate { name: name.into(), size }).expect("created");
+        match self.ask(volume::Op::Attach { name: name.into() }) {
+            Ok(volume::Reply::Attached(v)) => v,
             other => panic!("{other:?}"),
         }
     }

@@ -1,7 +1,9 @@
 //! Room that is reported can be written, and is nearly all that can be (protocol rule 34).
 
 use rackweave_config::{IsolationConfig, Levels, TimingConfig};
-use rackweave_core::request::{AdminOp, RackStatus, ReplyData, RequestError, RequestId, RequestOp};
+use rackweave_core::admin::{self, RackStatus};
+use rackweave_core::request::RequestId;
+use rackweave_core::volume;
 use rackweave_core::{Payload, Rng, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_server::VssdStatus;
@@ -68,8 +70,8 @@ const AGINGS_MAX: u32 = 64;
 const SMALL_MIB: u64 = 128;
 
 fn status(r: &mut Rig) -> RackStatus {
-    match r.admin(AdminOp::RackStatus) {
-        Ok(ReplyData::Rack(s)) => *s,
+    match r.admin(admin::Op::RackStatus) {
+        Ok(admin::Reply::Rack(s)) => *s,
         other => panic!("{other:?}"),
     }
 }
@@ -82,7 +84,7 @@ fn fill(r: &mut Rig, volume: VolumeId, writes: impl Iterator<Item = (u64, u32)>)
         while under_way.len() < DEPTH && !full {
             let Some((offset, len)) = writes.next() else { break };
             let data = Payload::elided(len, (1 + offset) << 20);
-            under_way.push((r.submit(RequestOp::Write { volume, offset, data, fua: false }), len));
+            under_way.push((r.submit(volume::Op::Write { volume, offset, data, fua: false }), len));
         }
         r.run(Span::from_micros(500));
         under_way.retain(|&(id, len)| match r.answer(id) {
@@ -91,7 +93,7 @@ fn fill(r: &mut Rig, volume: VolumeId, writes: impl Iterator<Item = (u64, u32)>)
                 taken += u64::from(len);
                 false
             }
-            Some(Err(RequestError::NoSpace)) => {
+            Some(Err(volume::Error::NoSpace)) => {
                 full = true;
                 false
             }
@@ -158,15 +160,15 @@ fn age(r: &mut Rig, c: Case, room: u64) {
             let all: Vec<u64> = (0..room / UNIT / 2).step_by(2).map(|i| i * UNIT).collect();
             let done = fill(r, volume, all.iter().map(|&at| (at, UNIT as u32)));
             for &offset in &all {
-                let trim = RequestOp::Trim { volume, offset, len: UNIT, fua: false };
-                assert_eq!(r.ask(trim), Ok(ReplyData::Done));
+                let trim = volume::Op::Trim { volume, offset, len: UNIT, fua: false };
+                assert_eq!(r.ask(trim), Ok(volume::Reply::Done));
             }
             done
         }
         Shape::Uneven => fill(r, volume, (0..room / UNIT / sets / 8).map(|i| (i * sets * UNIT, UNIT as u32))),
     };
     assert!(done.is_ok(), "{c:?}: {done:?}");
-    assert_eq!(r.ask(RequestOp::Flush { volume }), Ok(ReplyData::Done));
+    assert_eq!(r.ask(volume::Op::Flush { volume }), Ok(volume::Reply::Done));
     r.run(Span::from_secs(3));
 }
 
@@ -188,12 +190,12 @@ fn filled(c: Case, random: bool) -> (u64, u64) {
     }
     let taken = fill(&mut r, v, all.into_iter().map(|i| (i * len, len as u32)));
     assert_eq!(taken, Ok(room / len * len), "{c:?}: no room before the reported room is used");
-    assert_eq!(r.ask(RequestOp::Flush { volume: v }), Ok(ReplyData::Done));
+    assert_eq!(r.ask(volume::Op::Flush { volume: v }), Ok(volume::Reply::Done));
     r.run(Span::from_secs(3));
     let after = status(&mut r);
     assert!(after.room <= room / 100, "{c:?}: {} of {room} left", after.room);
-    match r.admin(AdminOp::VolumeList) {
-        Ok(ReplyData::Volumes(all)) => {
+    match r.admin(admin::Op::VolumeList) {
+        Ok(admin::Reply::Volumes(all)) => {
             let used = all.iter().find(|info| info.id == v).map(|info| info.used);
             assert_eq!(used, Some(room / len * len), "{c:?}: used by the volume");
         }

@@ -1,7 +1,8 @@
 //! A start costs what lives, whatever was deleted or trimmed before (protocol rule 31): counted, not timed.
 //! `scripts/bench start` measures the time.
 
-use rackweave_core::request::{AdminOp, ReplyData, RequestOp};
+use rackweave_core::admin;
+use rackweave_core::volume;
 use rackweave_core::{NodeId, Payload, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 
@@ -50,9 +51,9 @@ impl Rack {
             let name = format!("v{i}");
             let volume = r.rig.volume(&name, 8 << 20).id;
             let data = Payload::elided(WRITE, (1 + u64::from(i)) << 40);
-            let write = RequestOp::Write { volume, offset: 0, data, fua: true };
-            assert_eq!(r.rig.ask(write), Ok(ReplyData::Done));
-            r.rig.admin(AdminOp::VolumeDelete { name: name.into(), force: true }).expect("deleted");
+            let write = volume::Op::Write { volume, offset: 0, data, fua: true };
+            assert_eq!(r.rig.ask(write), Ok(volume::Reply::Done));
+            r.rig.admin(admin::Op::VolumeDelete { name: name.into(), force: true }).expect("deleted");
         }
         r
     }
@@ -63,28 +64,30 @@ impl Rack {
             r.write(i * (SIZE / LIVE), i);
         }
         let (volume, len) = (r.live, SIZE);
-        assert_eq!(r.rig.ask(RequestOp::Trim { volume, offset: 0, len, fua: true }), Ok(ReplyData::Done));
+        assert_eq!(r.rig.ask(volume::Op::Trim { volume, offset: 0, len, fua: true }), Ok(volume::Reply::Done));
         r
     }
     fn write(&mut self, offset: u64, i: u64) {
         let (volume, data) = (self.live, Payload::elided(WRITE, (1 + i) << 20));
-        let done = self.rig.ask(RequestOp::Write { volume, offset, data, fua: false });
-        assert_eq!(done, Ok(ReplyData::Done));
+        let done = self.rig.ask(volume::Op::Write { volume, offset, data, fua: false });
+        assert_eq!(done, Ok(volume::Reply::Done));
     }
     /// The same live data in each rack, then all servers begin again after a power cut.
     fn start(&mut self) -> Work {
         for i in 0..LIVE {
             self.write(i * u64::from(WRITE), i);
         }
-        assert_eq!(self.rig.ask(RequestOp::Flush { volume: self.live }), Ok(ReplyData::Done));
+        assert_eq!(self.rig.ask(volume::Op::Flush { volume: self.live }), Ok(volume::Reply::Done));
         self.rig.run(Span::from_secs(4));
         (0..SERVERS).for_each(|s| self.rig.power_cut(s));
         let before = self.rig.sim.engine().events();
         (0..SERVERS).for_each(|s| self.rig.start(s));
         for set in 0..u64::from(SERVERS) {
-            let read = RequestOp::Read { volume: self.live, offset: set * u64::from(WRITE), len: WRITE };
+            let read = volume::Op::Read { volume: self.live, offset: set * u64::from(WRITE), len: WRITE };
             match self.rig.ask(read) {
-                Ok(ReplyData::Data(d)) => assert!(d.to_bytes().iter().any(|&b| b != 0), "set {set}: what was flushed"),
+                Ok(volume::Reply::Data(d)) => {
+                    assert!(d.to_bytes().iter().any(|&b| b != 0), "set {set}: what was flushed")
+                }
                 other => panic!("{other:?}"),
             }
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use rackweave_config::RackConfig;
 use rackweave_config::racks::RacksSection;
-use rackweave_core::request::{ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::request::{Operation, Request, RequestId};
+use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{Layout, NodeId, Payload, Rng, SetId, Span, TracePoint};
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_search::check::{History, Outcome};
@@ -40,12 +41,12 @@ impl Racks {
     }
     fn write(&mut self, seed: u64) -> RequestId {
         let (volume, data) = (self.volume.id, Payload::elided(4096, seed << 30));
-        self.submit(RequestOp::Write { volume, offset: 0, data, fua: false })
+        self.submit(volume::Op::Write { volume, offset: 0, data, fua: false })
     }
     #[track_caller]
     fn reads(&mut self, seed: u64) {
-        let read = RequestOp::Read { volume: self.volume.id, offset: 0, len: 4096 };
-        assert_eq!(self.ask(read), Ok(ReplyData::Data(Payload::elided(4096, seed << 30))));
+        let read = volume::Op::Read { volume: self.volume.id, offset: 0, len: 4096 };
+        assert_eq!(self.ask(read), Ok(volume::Reply::Data(Payload::elided(4096, seed << 30))));
     }
     /// Servers of the rack reach neither the other's nor the metadata service.
     fn isolate(&mut self, rack: u32, cut: bool) {
@@ -92,7 +93,7 @@ fn tables_are_full(r: &Rig) -> bool {
 fn with_its_rack_s_switch_lost_a_volume_is_read_in_the_other_rack_and_written_when_two_copies_are_back() {
     let mut r = Racks::new();
     let first = r.write(1);
-    assert_eq!(r.wait(first), Ok(ReplyData::Done));
+    assert_eq!(r.wait(first), Ok(volume::Reply::Done));
     r.until("tables are full", tables_are_full);
     let (home, other) = (r.switch(r.home), 1 - r.home);
     r.sim.crash(home);
@@ -106,7 +107,7 @@ fn with_its_rack_s_switch_lost_a_volume_is_read_in_the_other_rack_and_written_wh
     let far_heard = rows.iter().filter(|d| d.vssd.rack() == r.home && d.heard).count();
     assert_eq!(far_heard, 0, "what the lost switch told has expired");
     r.sim.restart(home).expect("starts");
-    assert_eq!(r.wait(second), Ok(ReplyData::Done));
+    assert_eq!(r.wait(second), Ok(volume::Reply::Done));
     r.reads(2);
     r.until_members("all are members again", 3);
     r.until("tables are full again", tables_are_full);
@@ -116,11 +117,11 @@ fn with_its_rack_s_switch_lost_a_volume_is_read_in_the_other_rack_and_written_wh
 fn a_rack_that_reaches_nobody_is_done_without_and_filled_when_it_is_back() {
     let mut r = Racks::new();
     let first = r.write(1);
-    assert_eq!(r.wait(first), Ok(ReplyData::Done));
+    assert_eq!(r.wait(first), Ok(volume::Reply::Done));
     r.isolate(1 - r.home, true);
     let begun = r.sim.now();
     let second = r.write(2);
-    assert_eq!(r.wait(second), Ok(ReplyData::Done));
+    assert_eq!(r.wait(second), Ok(volume::Reply::Done));
     assert!(r.sim.now().since(begun) >= Span::from_millis(500), "not before the far copies' leases have ended");
     assert_eq!(r.first(), 2);
     r.isolate(1 - r.home, false);
@@ -134,12 +135,12 @@ fn a_rack_that_reaches_nobody_is_done_without_and_filled_when_it_is_back() {
 fn a_client_cut_off_from_one_switch_reads_and_writes_by_the_other() {
     let mut r = Racks::new();
     let first = r.write(1);
-    assert_eq!(r.wait(first), Ok(ReplyData::Done));
+    assert_eq!(r.wait(first), Ok(volume::Reply::Done));
     let (client, home) = (r.sim.engine().layout().client(0), r.switch(r.home));
     r.sim.engine_mut().net().block(client, home, true);
     r.reads(1);
     let second = r.write(2);
-    assert_eq!(r.wait(second), Ok(ReplyData::Done));
+    assert_eq!(r.wait(second), Ok(volume::Reply::Done));
     r.reads(2);
 }
 
@@ -154,13 +155,13 @@ fn racks_of(r: &Rig, set: u32) -> Vec<u32> {
 fn writes_go_on_when_the_link_is_cut(far_replicas: u32) {
     let mut r = Racks::with(RacksSection { count: 2, far_replicas: Some(far_replicas) }, 3);
     let first = r.write(1);
-    assert_eq!(r.wait(first), Ok(ReplyData::Done));
+    assert_eq!(r.wait(first), Ok(volume::Reply::Done));
     let (begun, all) = (r.sim.now(), r.racks());
     assert_eq!(all.len(), 3);
     r.cut_between_racks(true);
     for seed in 2..6 {
         let write = r.write(seed);
-        assert_eq!(r.wait(write), Ok(ReplyData::Done));
+        assert_eq!(r.wait(write), Ok(volume::Reply::Done));
         r.reads(seed);
     }
     assert!(r.sim.now().since(begun) < Span::from_secs(3), "{}", r.sim.now().since(begun));
@@ -192,13 +193,13 @@ fn writes_go_on_away_from_home_where_most_copies_are() {
 fn of_two_copies_none_goes_on_alone_and_both_do_when_the_link_is_mended() {
     let mut r = Racks::with(RacksSection { count: 2, far_replicas: Some(1) }, 2);
     let first = r.write(1);
-    assert_eq!(r.wait(first), Ok(ReplyData::Done));
+    assert_eq!(r.wait(first), Ok(volume::Reply::Done));
     r.cut_between_racks(true);
     let second = r.write(2);
     r.run(Span::from_secs(5));
     assert_eq!((r.answer(second), r.racks()), (None, vec![0, 1]), "one copy acknowledges nothing alone");
     r.cut_between_racks(false);
-    assert_eq!(r.wait(second), Ok(ReplyData::Done));
+    assert_eq!(r.wait(second), Ok(volume::Reply::Done));
     r.reads(2);
 }
 
@@ -218,7 +219,7 @@ fn a_set_in_one_rack_does_without_the_one_that_a_peer_does_not_reach() {
     cut(&mut r, true);
     for seed in 1..5 {
         let write = r.write(seed);
-        assert_eq!(r.wait(write), Ok(ReplyData::Done));
+        assert_eq!(r.wait(write), Ok(volume::Reply::Done));
         r.reads(seed);
     }
     r.until_members("one left", 2);
@@ -236,8 +237,8 @@ fn what_was_answered_outlives_a_member_left_alone(comes_back: ComesBack) {
     let (home, volume) = (r.home, r.volume.id);
     for (block, seed) in [(0, 1), (1, 7)] {
         let data = Payload::elided(4096, seed << 30);
-        let write = RequestOp::Write { volume, offset: block * 4096, data, fua: false };
-        assert_eq!(r.ask(write), Ok(ReplyData::Done));
+        let write = volume::Op::Write { volume, offset: block * 4096, data, fua: false };
+        assert_eq!(r.ask(write), Ok(volume::Reply::Done));
     }
     r.isolate(home, true);
     r.until_members("those at home are out", 1);
@@ -274,14 +275,14 @@ fn what_was_answered_outlives_a_member_left_alone(comes_back: ComesBack) {
     }
     r.until_members("all are members again", 3);
     if comes_back == ComesBack::Never {
-        assert_eq!(r.ask(RequestOp::Flush { volume }), Err(RequestError::Lost { volume }));
+        assert_eq!(r.ask(volume::Op::Flush { volume }), Err(volume::Error::Lost { volume }));
         return;
     }
-    assert_eq!(r.wait(second), Ok(ReplyData::Done));
+    assert_eq!(r.wait(second), Ok(volume::Reply::Done));
     r.reads(2);
-    let block = RequestOp::Read { volume, offset: 4096, len: 4096 };
-    assert_eq!(r.ask(block), Ok(ReplyData::Data(Payload::elided(4096, 7 << 30))));
-    assert_eq!(r.ask(RequestOp::Flush { volume }), Ok(ReplyData::Done), "nothing was lost");
+    let block = volume::Op::Read { volume, offset: 4096, len: 4096 };
+    assert_eq!(r.ask(block), Ok(volume::Reply::Data(Payload::elided(4096, 7 << 30))));
+    assert_eq!(r.ask(volume::Op::Flush { volume }), Ok(volume::Reply::Done), "nothing was lost");
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -330,18 +331,18 @@ fn reads_while_both_at_home_collect(far_reads: Option<bool>) -> (u64, u64) {
             let offset = rng.below(volume.size / WRITE) * WRITE;
             let data = Payload::elided(WRITE as u32, (n + 1) << 32);
             open.insert(id, history.write(0, volume.id, offset / 512, &data, true, volume.attach));
-            r.sim.submit(now, 0, Request { id, op: RequestOp::Write { volume: volume.id, offset, data, fua: true } });
+            r.sim.submit(now, 0, Request::new(id, volume::Op::Write { volume: volume.id, offset, data, fua: true }));
         } else {
             let offset = rng.below(volume.size / 4096) * 4096;
             open.insert(id, history.read(volume.id, offset / 512, 8));
-            r.sim.submit(now, 0, Request { id, op: RequestOp::Read { volume: volume.id, offset, len: 4096 } });
+            r.sim.submit(now, 0, Request::new(id, volume::Op::Read { volume: volume.id, offset, len: 4096 }));
         }
         r.sim.run_until(now + Span::from_micros(250));
         for (at, _, reply) in r.sim.take_replies() {
             history.at(at);
             let op = open.remove(&reply.id).expect("asked");
-            match reply.result.expect("nothing fails") {
-                ReplyData::Data(data) => {
+            match volume::Op::result(reply.result).expect("of the volume API").expect("nothing fails") {
+                volume::Reply::Data(data) => {
                     reads += 1;
                     history.answered(op, Outcome::Data(&data));
                 }

@@ -1,7 +1,8 @@
 //! Wear between servers, evened out while they serve (RackBlox §3.6).
 
 use rackweave_config::RackConfig;
-use rackweave_core::request::{AdminOp, ReplyData, RequestOp, WearStatus};
+use rackweave_core::admin::{self, WearStatus};
+use rackweave_core::volume;
 use rackweave_core::{Layout, Payload, SetId, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 
@@ -50,20 +51,20 @@ impl Rack {
     fn write(&mut self, unit: u64) {
         self.written += 1;
         let stamp = self.written;
-        let op = RequestOp::Write { volume: self.volume, offset: unit * UNIT, data: data(stamp), fua: true };
-        assert_eq!(self.ask(op), Ok(ReplyData::Done), "unit {unit}");
+        let op = volume::Op::Write { volume: self.volume, offset: unit * UNIT, data: data(stamp), fua: true };
+        assert_eq!(self.ask(op), Ok(volume::Reply::Done), "unit {unit}");
         self.stamps[unit as usize] = stamp;
     }
     fn check(&mut self) {
         for unit in 0..SETS * UNITS {
-            let op = RequestOp::Read { volume: self.volume, offset: unit * UNIT, len: UNIT as u32 };
+            let op = volume::Op::Read { volume: self.volume, offset: unit * UNIT, len: UNIT as u32 };
             let expected = data(self.stamps[unit as usize]);
-            assert_eq!(self.ask(op), Ok(ReplyData::Data(expected)), "unit {unit}");
+            assert_eq!(self.ask(op), Ok(volume::Reply::Data(expected)), "unit {unit}");
         }
     }
     fn wear(&mut self) -> WearStatus {
-        match self.ask(RequestOp::Admin(AdminOp::RackStatus)) {
-            Ok(ReplyData::Rack(status)) => status.wear,
+        match self.admin(admin::Op::RackStatus) {
+            Ok(admin::Reply::Rack(status)) => status.wear,
             other => panic!("{other:?}"),
         }
     }

@@ -1,7 +1,8 @@
 //! Replica sets that crash whole, and an operator who gives up who never comes back (protocol rule 6).
 
+use rackweave_core::admin::{self, SetStatus};
 use rackweave_core::msg::ViewState;
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, SetStatus};
+use rackweave_core::volume;
 use rackweave_core::{Layout, Payload, SetId, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 
@@ -20,17 +21,17 @@ impl Rack {
         Rack { rig: Rig::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(11) }) }
     }
     fn write(&mut self, volume: VolumeId, data: &Payload) {
-        let op = RequestOp::Write { volume, offset: 0, data: data.clone(), fua: false };
-        assert_eq!(self.ask(op), Ok(ReplyData::Done));
+        let op = volume::Op::Write { volume, offset: 0, data: data.clone(), fua: false };
+        assert_eq!(self.ask(op), Ok(volume::Reply::Done));
     }
     fn read(&mut self, volume: VolumeId) -> Payload {
-        match self.ask(RequestOp::Read { volume, offset: 0, len: 4096 }) {
-            Ok(ReplyData::Data(d)) => d,
+        match self.ask(volume::Op::Read { volume, offset: 0, len: 4096 }) {
+            Ok(volume::Reply::Data(d)) => d,
             other => panic!("{other:?}"),
         }
     }
-    fn flush(&mut self, volume: VolumeId) -> Result<ReplyData, RequestError> {
-        self.ask(RequestOp::Flush { volume })
+    fn flush(&mut self, volume: VolumeId) -> Result<volume::Reply, volume::Error> {
+        self.ask(volume::Op::Flush { volume })
     }
     /// All servers lose power and what they had not synced, and come back.
     fn dark(&mut self) {
@@ -40,8 +41,8 @@ impl Rack {
         self.until("all serve again", |r| members(r) == 3);
     }
     fn set(&mut self) -> SetStatus {
-        match self.admin(AdminOp::RackStatus) {
-            Ok(ReplyData::Rack(r)) => r.sets[0].clone(),
+        match self.admin(admin::Op::RackStatus) {
+            Ok(admin::Reply::Rack(r)) => r.sets[0].clone(),
             other => panic!("{other:?}"),
         }
     }
@@ -59,7 +60,7 @@ fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
     let v = r.volume("v", 1 << 20).id;
     let [flushed, unflushed, later] = [1, 2, 3].map(|s| Payload::elided(4096, s << 30));
     r.write(v, &flushed);
-    assert_eq!(r.flush(v), Ok(ReplyData::Done));
+    assert_eq!(r.flush(v), Ok(volume::Reply::Done));
     r.write(v, &unflushed);
     (0..3).for_each(|i| r.power_cut(i));
     r.start(0);
@@ -69,10 +70,10 @@ fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
     let set = r.set();
     assert_eq!(set.waits_for, [lost], "{set:?}");
     assert!(r.sim.server(0).is_some_and(|s| s.status(r.sim.now()).vssds.iter().all(|v| !v.serving)));
-    let word = AdminOp::SetRecover { set: set.set, without: [lost].into() };
-    assert_eq!(r.admin(word.clone()), Ok(ReplyData::Done));
+    let word = admin::Op::SetRecover { set: set.set, without: [lost].into() };
+    assert_eq!(r.admin(word.clone()), Ok(admin::Reply::Done));
     r.until("two members serve", |r| members(r) == 2);
-    assert_eq!(r.admin(word), Err(RequestError::NotInSet { set: set.set, server: lost }));
+    assert_eq!(r.admin(word), Err(admin::SetError::NotInSet { set: set.set, server: lost }.into()));
     assert_eq!(r.read(v), flushed, "what was flushed is there");
     r.write(v, &later);
     r.start(2);
@@ -90,7 +91,7 @@ fn a_client_that_lives_on_has_its_unflushed_writes_on_flash_when_its_flush_is_do
     let [first, second] = [1, 2].map(|s| Payload::elided(4096, s << 30));
     r.write(v, &first);
     r.dark();
-    assert_eq!(r.flush(v), Ok(ReplyData::Done));
+    assert_eq!(r.flush(v), Ok(volume::Reply::Done));
     r.dark();
     assert_eq!(r.read(v), first);
     r.write(v, &second);
@@ -104,10 +105,10 @@ fn a_client_that_keeps_nothing_is_told_that_its_writes_are_lost() {
     let v = r.volume("v", 1 << 20).id;
     let [first, second] = [1, 2].map(|s| Payload::elided(4096, s << 30));
     r.write(v, &first);
-    assert_eq!(r.flush(v), Ok(ReplyData::Done));
+    assert_eq!(r.flush(v), Ok(volume::Reply::Done));
     r.write(v, &second);
     r.dark();
-    assert_eq!(r.flush(v), Err(RequestError::Lost { volume: v }));
+    assert_eq!(r.flush(v), Err(volume::Error::Lost { volume: v }));
     assert_eq!(r.read(v), first);
 }
 
@@ -118,23 +119,23 @@ fn a_deleted_volume_stays_gone_though_all_who_deleted_it_begin_anew() {
     let v = r.volume("v", 1 << 20).id;
     let data = Payload::elided(4096, 1 << 30);
     r.write(v, &data);
-    assert_eq!(r.flush(v), Ok(ReplyData::Done));
+    assert_eq!(r.flush(v), Ok(volume::Reply::Done));
     let mapped = |r: &Rig| {
         let of =
             |s| r.sim.server(s).map_or(0, |s| s.status(r.sim.now()).vssds.iter().map(|v| v.mapped_bytes).sum::<u64>());
         (0..3).map(of).sum::<u64>()
     };
     assert!(mapped(&r) > 0);
-    assert_eq!(r.admin(AdminOp::VolumeDelete { name: "v".into(), force: true }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(admin::Op::VolumeDelete { name: "v".into(), force: true }), Ok(admin::Reply::Done));
     r.until("its blocks are gone", |r| mapped(r) == 0);
     // The metadata service's record of it, too.
     r.run(Span::from_secs(1));
     r.sim.crash(Layout::META);
     r.sim.restart(Layout::META).expect("starts");
     r.dark();
-    let late = RequestOp::Write { volume: v, offset: 0, data: data.clone(), fua: true };
+    let late = volume::Op::Write { volume: v, offset: 0, data: data.clone(), fua: true };
     let answer = r.ask(late);
-    assert!(matches!(answer, Err(RequestError::UnknownVolume { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(volume::Error::Unknown { .. })), "{answer:?}");
     assert_eq!(mapped(&r), 0, "nobody would ever clear that");
     let again = r.volume("v", 1 << 20).id;
     r.write(again, &data);

@@ -8,7 +8,7 @@ mod status;
 use rackweave_core::device::Completion;
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
-use rackweave_core::request::{Reply, RequestError};
+use rackweave_core::request::Reply;
 use rackweave_core::{
     DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, TracePoint, VssdId,
 };
@@ -657,8 +657,7 @@ impl Node for Server {
             }
             Event::Completion(c) => self.completion(now, c),
             Event::Request(r) => {
-                let result = Err(RequestError::Busy { limit: 0 });
-                fx.reply(Reply { id: r.id, result });
+                fx.reply(Reply { id: r.id, result: r.op.not_served() });
             }
             Event::Timer | Event::Stored { .. } => {}
         }

@@ -483,9 +483,9 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         for r in self.fx.replies.drain(..) {
             self.hash.add(r.id.0 ^ u64::from(r.result.is_ok()) << 63);
             if let Some(t) = self.timeline.as_mut().filter(|t| t.node == Some(n) && t.request == r.id && !t.done) {
-                let what = match &r.result {
-                    Ok(_) => "answered".to_string(),
-                    Err(e) => format!("failed: {e}"),
+                let what = match r.result.error() {
+                    None => "answered".to_string(),
+                    Some(e) => format!("failed: {e}"),
                 };
                 t.steps.push(Step { time: self.now, node: n, kind: EventKind::Reply, what, traces: Vec::new() });
                 t.done = true;

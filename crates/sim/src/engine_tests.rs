@@ -1,7 +1,8 @@
 use rackweave_core::device::DeviceData;
 use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoReply, IoRequest, Op};
 use rackweave_core::node::TracePoint;
-use rackweave_core::request::{ReplyData, RequestOp};
+use rackweave_core::request::{Reply, Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
 
 use super::*;
@@ -40,7 +41,7 @@ impl Node for Echo {
         match event {
             Event::Request(r) => fx.send(packet(self.me, self.peer, r.id.0)),
             Event::Packet(p) if p.src == self.peer && self.me.0 > self.peer.0 => {
-                fx.reply(Reply { id: RequestId(p.header.request), result: Ok(ReplyData::Done) });
+                fx.reply(Reply::new(RequestId(p.header.request), Ok(volume::Reply::Done)));
             }
             Event::Packet(p) => {
                 self.waiting.push_back((p.header.request, p.src));
@@ -77,7 +78,7 @@ fn engine(seed: u64, faults: LinkFaults) -> Engine<Echo> {
 }
 
 fn flush_request(id: u64) -> Request {
-    Request { id: RequestId(id), op: RequestOp::Flush { volume: VolumeId(1) } }
+    Request::new(RequestId(id), volume::Op::Flush { volume: VolumeId(1) })
 }
 
 #[test]
@@ -213,7 +214,7 @@ impl Node for Timed {
             }
             Event::Packet(p) if self.me.0 > self.peer.0 => {
                 self.lats.push((p.header.request, p.header.lat));
-                fx.reply(Reply { id: RequestId(p.header.request), result: Ok(ReplyData::Done) });
+                fx.reply(Reply::new(RequestId(p.header.request), Ok(volume::Reply::Done)));
             }
             Event::Packet(p) => {
                 self.waiting.push_back(p);

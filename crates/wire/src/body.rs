@@ -4,7 +4,7 @@ use rackweave_core::msg::{
     BlockRange, Body, GcField, GcOp, IoError, IoReply, IoRequest, Mutation, Op, PEERS_MAX, ReadLoad, SectorRange,
     TableError, VssdRow, io::WriteRequest,
 };
-use rackweave_core::request::Extent;
+use rackweave_core::volume::Extent;
 use rackweave_core::{NodeId, VssdId};
 
 use crate::codec::{Reader, Wire, Writer, wire_enum, wire_list, wire_struct};

@@ -111,6 +111,10 @@ impl<'a> Reader<'a> {
     pub fn left(&self) -> usize {
         self.from.len() - self.at
     }
+    /// The next byte, which stays.
+    pub fn peek(&self) -> Option<u8> {
+        self.from.get(self.at).copied()
+    }
     /// The whole packet.
     pub fn all(&self) -> &'a [u8] {
         self.from
@@ -184,6 +188,11 @@ impl<'a> Reader<'a> {
 pub(crate) trait Wire: Sized {
     fn put(&self, w: &mut Writer<'_>);
     fn get(r: &mut Reader<'_>) -> Result<Self, DecodeError>;
+}
+
+/// A value that begins with a byte of these.
+pub(crate) trait Kinds {
+    const KINDS: &'static [u8];
 }
 
 /// A value of which lists are sent.
@@ -264,9 +273,68 @@ macro_rules! wire_enum {
                 }
             }
         }
+        impl $crate::codec::Kinds for $t {
+            const KINDS: &'static [u8] = &[$($kind),*];
+        }
     };
 }
 pub(crate) use wire_enum;
+
+/// `wire_groups!(Type, "what", [Variant(Enum)], { as for wire_enum })`: the enums' kinds and those of the type's own variants
+/// share the first byte, so no two are the same.
+macro_rules! wire_groups {
+    (
+        $t:ty, $what:literal, [$($group:ident($inner:ty)),* $(,)?],
+        { $($kind:literal => $v:ident $({ $($f:ident),* $(,)? })?),* $(,)? }
+    ) => {
+        impl $crate::codec::Wire for $t {
+            fn put(&self, w: &mut $crate::codec::Writer<'_>) {
+                match self {
+                    $(Self::$group(inner) => $crate::codec::Wire::put(inner, w),)*
+                    $(Self::$v $({ $($f),* })? => {
+                        w.u8($kind);
+                        $($($crate::codec::Wire::put($f, w);)*)?
+                    })*
+                }
+            }
+            fn get(r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::error::DecodeError> {
+                match r.peek() {
+                    $(Some(kind) if <$inner as $crate::codec::Kinds>::KINDS.contains(&kind) => {
+                        return Ok(Self::$group($crate::codec::Wire::get(r)?));
+                    })*
+                    _ => {}
+                }
+                let offset = r.offset();
+                match r.u8()? {
+                    $($kind => {
+                        $($(let $f = $crate::codec::Wire::get(r)?;)*)?
+                        Ok(Self::$v $({ $($f),* })?)
+                    })*
+                    kind => Err($crate::error::DecodeError::UnknownKind { what: $what, kind, offset }),
+                }
+            }
+        }
+        const _: () = $crate::codec::assert_distinct(
+            &[$(<$inner as $crate::codec::Kinds>::KINDS,)* &[$($kind),*]],
+        );
+    };
+}
+pub(crate) use wire_groups;
+
+/// No kind is in two of the lists.
+pub(crate) const fn assert_distinct(lists: &[&[u8]]) {
+    let mut seen = [false; 256];
+    let mut i = 0;
+    while i < lists.len() {
+        let mut k = 0;
+        while k < lists[i].len() {
+            assert!(!seen[lists[i][k] as usize], "a kind stands for two variants");
+            seen[lists[i][k] as usize] = true;
+            k += 1;
+        }
+        i += 1;
+    }
+}
 
 /// `wire_list!(Element, "elements", limit, bytes of the shortest)`
 macro_rules! wire_list {

@@ -1,17 +1,18 @@
 //! With the metadata service.
 
+use rackweave_core::admin::{
+    self, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear, SetError,
+    SetStatus, Unfit, VolumeError, WearStatus,
+};
 use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{
     ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
     ServerHello, SetRoute, SlotTable, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
-use rackweave_core::request::{
-    AdminOp, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus, ServerWear,
-    SetStatus, VolumeInfo, VolumeLimits, WearStatus,
-};
+use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
 
-use crate::codec::{Reader, Wire, Writer, wire_enum, wire_list, wire_struct};
+use crate::codec::{Reader, Wire, Writer, wire_enum, wire_groups, wire_list, wire_struct};
 use crate::error::DecodeError;
 use crate::limits::{
     MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX, WRITERS_MAX,
@@ -174,7 +175,7 @@ wire_enum!(Control, "control message", {
     30 => DriveRefused { nonce, why },
 });
 
-wire_enum!(AdminOp, "administration", {
+wire_enum!(admin::Op, "administration", {
     0 => VolumeCreate { name, size },
     1 => VolumeGrow { name, size },
     2 => VolumeDelete { name, force },
@@ -195,11 +196,8 @@ wire_enum!(AdminOp, "administration", {
     17 => ServerEnded { server, incarnation },
 });
 
-wire_enum!(ReplyData, "answer's data", {
+wire_enum!(admin::Reply, "answer's data", {
     0 => Done,
-    1 => Data(data),
-    2 => Attached(volume),
-    3 => Extents(extents),
     4 => Volume(volume),
     5 => Volumes(volumes),
     6 => Rack(status),
@@ -272,35 +270,46 @@ wire_list!(ServerWear, "servers", SERVERS_MAX, 12);
 wire_struct!(WearStatus { balanced, milli_lambda, swaps, given_up, servers });
 wire_struct!(RackStatus { promise_limit, promised, capacity, used, room, servers, sets, wear });
 
-wire_enum!(RequestError, "request error", {
-    0 => UnknownVolume { name },
-    1 => DuplicateVolume { name },
+wire_enum!(VolumeError, "reason of a volume", {
+    0 => Unknown { name },
+    1 => Duplicate { name },
     2 => BadName { name },
     3 => BadSize { size },
     4 => Shrink { size, current },
     5 => OverPromise { size, promised, limit },
-    6 => Fenced { volume, attach },
-    7 => NotAttached { volume },
-    8 => Unaligned { offset, len },
-    9 => OutOfRange { offset, len, size },
-    10 => NoSpace,
-    11 => Io,
-    12 => Corrupt,
-    13 => TimedOut { waited },
     14 => InUse { name, gateway },
-    15 => Busy { limit },
-    16 => UnknownSet { set },
+    23 => NoLevel { level },
+    30 => TooMany { limit },
+});
+wire_enum!(SetError, "reason of a set", {
+    16 => Unknown { set },
     17 => NotInSet { set, server },
     18 => NotLost { set, server },
     19 => Survives { set, server },
     20 => StillMissing { set, server },
     21 => NothingLeft { set },
-    22 => Lost { volume },
-    23 => NoLevel { level },
+    28 => NothingMissing { set },
+});
+wire_enum!(ServerError, "reason of a server", {
     24 => UnknownVssd { vssd },
     25 => Moving { vssd, set },
     26 => UnknownServer { server },
-    27 => ServerUnfit { server, why },
-    28 => NothingMissing { set },
+    27 => EarlierUnfit { server, why },
+    31 => Unfit { server, why },
+    32 => NoTarget { vssd },
+    33 => NoSource { vssd, set },
+    34 => RackFull { servers },
+    35 => TooFewLeft { server, left, need },
+    36 => NoRoom { server, vssds, room },
+    37 => InUse { server, vssds },
+    38 => Erasing { server, vssds },
+});
+wire_enum!(Unfit, "reason why a server is unfit", {
+    0 => Leaving, 1 => OtherRack, 2 => Down, 3 => DriveFailed, 4 => WornOut, 5 => HasCopy, 6 => NoSlot,
+});
+wire_groups!(admin::Error, "administration error", [Volume(VolumeError), Set(SetError), Server(ServerError)], {
+    13 => TimedOut { waited },
+    15 => Busy { limit },
     29 => StoreFull { why },
+    39 => NotServed,
 });

@@ -1,7 +1,9 @@
 //! With the metadata service: registration, the rack's map, attaching, administration.
 
+use rackweave_core::admin;
 use rackweave_core::msg::{Control, RackMap};
-use rackweave_core::request::{ReplyData, RequestError, RequestId, VolumeInfo};
+use rackweave_core::request::{Outcome, RequestId};
+use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{Effects, SetId, Span, Time};
 
 use super::{Attach, AttachStage, Job, MsgOp, NONE, VolumeClient, serial_of, slot_of};
@@ -102,18 +104,20 @@ impl VolumeClient {
         &mut self,
         now: Time,
         tag: u64,
-        result: Result<Box<ReplyData>, Box<RequestError>>,
+        result: Result<Box<admin::Reply>, Box<admin::Error>>,
         fx: &mut Effects,
     ) {
         let Some((slot, p)) = self.control_pending(tag) else { return };
-        match &self.pending[p as usize].job {
-            Job::Admin => {}
+        let result = result.map(|d| *d).map_err(|e| *e);
+        let outcome: Outcome = match &self.pending[p as usize].job {
+            Job::Admin => result.into(),
+            Job::Detach => result.map(|_| volume::Reply::Done).map_err(|_| volume::Error::WrongAnswer).into(),
             Job::Attach(a) if a.stage == AttachStage::Confirm => return self.on_confirmed(now, slot, p, result, fx),
             _ => return,
-        }
+        };
         let p = self.release(slot).pending;
         let id = self.pending.remove(p as usize).id;
-        self.answer(id, result.map(|d| *d).map_err(|e| *e), fx);
+        self.answer(id, outcome, fx);
     }
 
     fn on_confirmed(
@@ -121,12 +125,12 @@ impl VolumeClient {
         now: Time,
         slot: u32,
         p: u32,
-        result: Result<Box<ReplyData>, Box<RequestError>>,
+        result: Result<admin::Reply, admin::Error>,
         fx: &mut Effects,
     ) {
         self.release(slot);
-        match result.map(|d| *d) {
-            Ok(ReplyData::Volume(info)) => {
+        match result {
+            Ok(admin::Reply::Volume(info)) => {
                 let held = self.volume_index.get(&info.id).copied().filter(|&v| {
                     let vol = &self.volumes[v as usize];
                     vol.ready && vol.fenced.is_none() && vol.info.attach == info.attach
@@ -143,13 +147,11 @@ impl VolumeClient {
                 let name = a.name.clone();
                 self.submit_control(now, p, Control::Attach { name }, fx);
             }
-            Ok(_) => self.fail_part(p, RequestError::Io, fx),
-            Err(e) => {
-                if let RequestError::UnknownVolume { name } = &*e {
-                    self.forget(name);
-                }
-                self.fail_part(p, *e, fx);
+            Err(admin::Error::Volume(admin::VolumeError::Unknown { name })) => {
+                self.forget(&name);
+                self.fail_part(p, volume::Error::Unknown { name }, fx);
             }
+            Ok(_) | Err(_) => self.fail_part(p, volume::Error::WrongAnswer, fx),
         }
     }
 
@@ -157,7 +159,7 @@ impl VolumeClient {
         &mut self,
         now: Time,
         tag: u64,
-        result: Result<Box<VolumeInfo>, Box<RequestError>>,
+        result: Result<Box<VolumeInfo>, Box<admin::VolumeError>>,
         fx: &mut Effects,
     ) {
         let Some((slot, p)) = self.control_pending(tag) else { return };
@@ -168,12 +170,19 @@ impl VolumeClient {
         self.release(slot);
         let info = match result {
             Ok(info) => *info,
-            Err(e) => return self.fail_part(p, *e, fx),
+            Err(e) => {
+                let error = match *e {
+                    admin::VolumeError::Unknown { name } => volume::Error::Unknown { name },
+                    _ => volume::Error::WrongAnswer,
+                };
+                return self.fail_part(p, error, fx);
+            }
         };
         let (id, attach, size) = (info.id, info.attach, info.size);
         let sets: Vec<u32> = info.sets.iter().map(|&s| self.set_slot(s)).collect();
+        let count = sets.len() as u32;
         let Some(volume) = Volume::new(info, sets) else {
-            return self.fail_part(p, RequestError::BadSize { size }, fx);
+            return self.fail_part(p, volume::Error::NotAddressable { volume: id, size, sets: count }, fx);
         };
         let v = match self.volume_index.get(&id) {
             Some(&v) => {
@@ -226,7 +235,7 @@ impl VolumeClient {
         &mut self,
         id: RequestId,
         volume: u32,
-        error: Option<RequestError>,
+        error: Option<volume::Error>,
         attach: Attach,
         fx: &mut Effects,
     ) {
@@ -238,12 +247,12 @@ impl VolumeClient {
                     vol.ready = true;
                     vol.fenced = None;
                 }
-                Ok(ReplyData::Attached(vol.info.clone()))
+                Ok(volume::Reply::Attached(vol.info.clone()))
             }
         };
         for follower in attach.followers {
-            self.answer(follower, result.clone(), fx);
+            self.answer(follower, result.clone().into(), fx);
         }
-        self.answer(id, result, fx);
+        self.answer(id, result.into(), fx);
     }
 }

@@ -5,7 +5,7 @@ use rackweave_core::msg::{
     BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
     message_of, try_of,
 };
-use rackweave_core::request::RequestError;
+use rackweave_core::volume;
 use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
 
 use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, next_try, serial_of, slot_of};
@@ -351,8 +351,8 @@ impl VolumeClient {
             IoError::NotServing => self.refused(now, slot, from, fx),
             IoError::Device | IoError::Corrupt => self.device_failed(now, slot, from, error, fx),
             IoError::Fenced { attach } => self.on_fenced(now, slot, attach, fx),
-            IoError::NoSpace => self.fail(slot, RequestError::NoSpace, fx),
-            IoError::Malformed => self.fail(slot, RequestError::Io, fx),
+            IoError::NoSpace => self.fail(slot, volume::Error::NoSpace, fx),
+            IoError::Malformed => self.fail(slot, volume::Error::Io, fx),
         }
     }
 
@@ -399,7 +399,7 @@ impl VolumeClient {
             m.final_by = if m.final_by == 0 { asked_next } else { m.final_by };
             self.pause(now, slot, fx);
         } else {
-            let error = if error == IoError::Corrupt { RequestError::Corrupt } else { RequestError::Io };
+            let error = if error == IoError::Corrupt { volume::Error::Corrupt } else { volume::Error::Io };
             self.fail(slot, error, fx);
         }
     }
@@ -439,9 +439,9 @@ impl VolumeClient {
         self.take_part(p, part, reply, fx);
     }
 
-    pub(super) fn fail(&mut self, slot: u32, error: RequestError, fx: &mut Effects) {
+    pub(super) fn fail(&mut self, slot: u32, error: volume::Error, fx: &mut Effects) {
         let m = self.release(slot);
-        let refused = m.tries == 0 || (m.tries == 1 && error == RequestError::NoSpace);
+        let refused = m.tries == 0 || (m.tries == 1 && error == volume::Error::NoSpace);
         if m.op.is_mutation() && !refused {
             self.order_unknown(m.volume, m.set, fx);
         }

@@ -13,8 +13,9 @@ use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::{BlockRange, Body, Control, Header, Op, SectorRange, TRY_SHIFT, message_of, try_of};
-use rackweave_core::request::{Extent, RequestError, RequestId};
+use rackweave_core::request::RequestId;
 use rackweave_core::rng::mix64;
+use rackweave_core::volume::{self, Extent};
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, Payload, SetId, Span, Time, VolumeId, VssdId};
 use slab::Slab;
 
@@ -84,7 +85,7 @@ struct Pending {
     volume: u32,
     /// Messages unanswered; one also while it waits for what its volume may do.
     live: u32,
-    error: Option<RequestError>,
+    error: Option<volume::Error>,
     job: Job,
 }
 
@@ -121,6 +122,8 @@ enum Job {
         answers: Vec<Box<[Extent]>>,
     },
     Attach(Attach),
+    Detach,
+    /// Another's request to the metadata service, passed on.
     Admin,
     /// The client's own: unflushed writes once more, in the set with this index.
     Resend {

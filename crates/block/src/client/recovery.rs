@@ -4,7 +4,8 @@
 //! is as if nothing had been lost. What cannot be sent again fails the requests under way and every later flush.
 
 use rackweave_core::msg::{BlockRange, SectorRange};
-use rackweave_core::request::{RequestError, RequestId};
+use rackweave_core::request::RequestId;
+use rackweave_core::volume;
 use rackweave_core::{Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint};
 
 use super::{Job, Message, MsgOp, Pending, State, VolumeClient};
@@ -100,7 +101,7 @@ impl VolumeClient {
         }
         v.lost = true;
         v.shares.iter_mut().filter(|s| s.set == index).for_each(|s| s.unflushed.told(set.recovered));
-        let error = RequestError::Lost { volume: v.info.id };
+        let error = volume::Error::Lost { volume: v.info.id };
         let writes = |p: &Pending| matches!(p.job, Job::Write { .. } | Job::Mutate | Job::Flush);
         for (_, p) in self.pending.iter_mut().filter(|(_, p)| p.volume == volume && writes(p)) {
             p.error.get_or_insert_with(|| error.clone());

@@ -1,7 +1,9 @@
 //! Requests: checked, cut into messages, answered.
 
+use rackweave_core::admin;
 use rackweave_core::msg::{BlockRange, Control, IoReply, SectorRange};
-use rackweave_core::request::{AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::request::{Op, Outcome, Reply, Request, RequestId};
+use rackweave_core::volume::{self, Extent};
 use rackweave_core::{BLOCK, Effects, Payload, SECTOR, Time, VolumeId};
 
 use super::{
@@ -23,15 +25,23 @@ impl VolumeClient {
         self.stats.requests += 1;
         if self.pending.len() >= self.cfg.requests_max as usize || self.messages.len() >= MESSAGES_MAX {
             self.stats.busy += 1;
-            return self.answer(r.id, Err(RequestError::Busy { limit: self.cfg.requests_max }), fx);
+            let limit = self.cfg.requests_max;
+            return self.answer(r.id, r.op.busy(limit), fx);
         }
-        let (id, who) = (r.id, Asker { now, id: r.id });
-        let started = match r.op {
-            RequestOp::Attach { name } => return self.start_attach(now, id, name, fx),
-            RequestOp::Admin(op) => return self.start_admin(now, id, op, fx),
-            RequestOp::Detach { volume } => self.start_detach(now, id, volume, fx),
-            RequestOp::Read { volume, offset, len } => self.start_read(who, volume, offset, len).map(Some),
-            RequestOp::Write { volume, offset, data, fua } => {
+        match r.op {
+            Op::Volume(op) => self.on_volume_op(now, r.id, op, fx),
+            Op::Admin(op) => self.start_admin(now, r.id, op, Job::Admin, fx),
+            other => self.answer(r.id, other.not_served(), fx),
+        }
+    }
+
+    fn on_volume_op(&mut self, now: Time, id: RequestId, op: volume::Op, fx: &mut Effects) {
+        let who = Asker { now, id };
+        let started = match op {
+            volume::Op::Attach { name } => return self.start_attach(now, id, name, fx),
+            volume::Op::Detach { volume } => self.start_detach(now, id, volume, fx),
+            volume::Op::Read { volume, offset, len } => self.start_read(who, volume, offset, len).map(Some),
+            volume::Op::Write { volume, offset, data, fua } => {
                 let len = match &data {
                     Payload::Bytes(b) => b.len() as u64,
                     other => u64::from(other.len()),
@@ -39,41 +49,41 @@ impl VolumeClient {
                 self.start_write(who, volume, offset, len, Some(data), fua).map(Some)
             }
             // Zeroes that take room are written.
-            RequestOp::WriteZeroes { volume, offset, len, fua, allocate: true } => {
+            volume::Op::WriteZeroes { volume, offset, len, fua, allocate: true } => {
                 self.start_write(who, volume, offset, len, None, fua).map(Some)
             }
-            RequestOp::WriteZeroes { volume, offset, len, fua, allocate: false } => {
+            volume::Op::WriteZeroes { volume, offset, len, fua, allocate: false } => {
                 self.start_zeroes(who, volume, offset, len, fua, true).map(Some)
             }
             // Whole blocks only: the sectors at the edges keep what they hold.
-            RequestOp::Trim { volume, offset, len, fua } => {
+            volume::Op::Trim { volume, offset, len, fua } => {
                 self.start_zeroes(who, volume, offset, len, fua, false).map(Some)
             }
-            RequestOp::Flush { volume } => self.start_flush(who, volume, fx).map(Some),
-            RequestOp::BlockStatus { volume, offset, len } => self.start_status(who, volume, offset, len).map(Some),
+            volume::Op::Flush { volume } => self.start_flush(who, volume, fx).map(Some),
+            volume::Op::BlockStatus { volume, offset, len } => self.start_status(who, volume, offset, len).map(Some),
         };
         match started {
             Ok(Some(p)) => self.finish_if_done(p, fx),
             Ok(None) => {}
-            Err(e) => self.answer(id, Err(e), fx),
+            Err(e) => self.answer(id, Err(e).into(), fx),
         }
     }
 
-    pub(super) fn answer(&mut self, id: RequestId, result: Result<ReplyData, RequestError>, fx: &mut Effects) {
-        match &result {
-            Ok(_) => self.stats.answered += 1,
-            Err(_) => self.stats.failed += 1,
+    pub(super) fn answer(&mut self, id: RequestId, result: Outcome, fx: &mut Effects) {
+        match result.is_ok() {
+            true => self.stats.answered += 1,
+            false => self.stats.failed += 1,
         }
         fx.reply(Reply { id, result });
     }
 
-    fn volume(&self, volume: VolumeId) -> Result<u32, RequestError> {
+    fn volume(&self, volume: VolumeId) -> Result<u32, volume::Error> {
         match self.volume_index.get(&volume) {
             Some(&v) if self.volumes[v as usize].ready => Ok(v),
-            _ => Err(RequestError::NotAttached { volume }),
+            _ => Err(volume::Error::NotAttached { volume }),
         }
     }
-    fn writable(&mut self, volume: VolumeId, offset: u64, len: u64) -> Result<u32, RequestError> {
+    fn writable(&mut self, volume: VolumeId, offset: u64, len: u64) -> Result<u32, volume::Error> {
         let v = self.volume(volume)?;
         self.volumes[v as usize].check(offset, len)?;
         self.volumes[v as usize].check_writer().inspect_err(|_| self.stats.fenced += 1)?;
@@ -89,7 +99,7 @@ impl VolumeClient {
         slot
     }
 
-    fn start_read(&mut self, who: Asker, volume: VolumeId, offset: u64, len: u32) -> Result<u32, RequestError> {
+    fn start_read(&mut self, who: Asker, volume: VolumeId, offset: u64, len: u32) -> Result<u32, volume::Error> {
         let v = self.volume(volume)?;
         self.volumes[v as usize].check(offset, u64::from(len))?;
         self.volumes[v as usize].check_reader()?;
@@ -108,7 +118,7 @@ impl VolumeClient {
         len: u64,
         data: Option<Payload>,
         fua: bool,
-    ) -> Result<u32, RequestError> {
+    ) -> Result<u32, volume::Error> {
         let v = self.writable(volume, offset, len)?;
         let job = Job::Write { at: offset, end: offset + len, base: offset, data, fua };
         let p = self.open(who.now, who.id, v, job);
@@ -125,7 +135,7 @@ impl VolumeClient {
         len: u64,
         fua: bool,
         edges: bool,
-    ) -> Result<u32, RequestError> {
+    ) -> Result<u32, volume::Error> {
         let v = self.writable(volume, offset, len)?;
         let p = self.open(who.now, who.id, v, Job::Zeroes { offset, end: offset + len, fua, edges });
         self.admit(who.now, p, 0);
@@ -182,7 +192,7 @@ impl VolumeClient {
         (a < b).then(|| BlockRange { volume: vol.info.id, first: a as u32, count: (b - a) as u32 })
     }
 
-    fn start_flush(&mut self, who: Asker, volume: VolumeId, fx: &mut Effects) -> Result<u32, RequestError> {
+    fn start_flush(&mut self, who: Asker, volume: VolumeId, fx: &mut Effects) -> Result<u32, volume::Error> {
         let v = self.volume(volume)?;
         let p = self.open(who.now, who.id, v, Job::Flush);
         let vol = &self.volumes[v as usize];
@@ -201,7 +211,7 @@ impl VolumeClient {
         Ok(p)
     }
 
-    fn start_status(&mut self, who: Asker, volume: VolumeId, offset: u64, len: u64) -> Result<u32, RequestError> {
+    fn start_status(&mut self, who: Asker, volume: VolumeId, offset: u64, len: u64) -> Result<u32, volume::Error> {
         let v = self.volume(volume)?;
         let vol = &self.volumes[v as usize];
         vol.check(offset, len)?;
@@ -227,22 +237,22 @@ impl VolumeClient {
         id: RequestId,
         volume: VolumeId,
         fx: &mut Effects,
-    ) -> Result<Option<u32>, RequestError> {
+    ) -> Result<Option<u32>, volume::Error> {
         let v = self.volume(volume)?;
         self.volumes[v as usize].lost = false;
         let info = &self.volumes[v as usize].info;
         let attach = info.attach;
         // An attach under way may have told the service that the volume is in use already.
         if self.pending.iter().any(|(_, p)| matches!(&p.job, Job::Attach(a) if a.name == info.name)) {
-            self.answer(id, Ok(ReplyData::Done), fx);
+            self.answer(id, Ok(volume::Reply::Done).into(), fx);
             return Ok(None);
         }
-        self.start_admin(now, id, AdminOp::VolumeRelease { volume, attach }, fx);
+        self.start_admin(now, id, admin::Op::VolumeRelease { volume, attach }, Job::Detach, fx);
         Ok(None)
     }
 
-    fn start_admin(&mut self, now: Time, id: RequestId, op: AdminOp, fx: &mut Effects) {
-        let p = self.open(now, id, NONE, Job::Admin);
+    fn start_admin(&mut self, now: Time, id: RequestId, op: admin::Op, job: Job, fx: &mut Effects) {
+        let p = self.open(now, id, NONE, job);
         self.submit_control(now, p, Control::Admin(Box::new(op)), fx);
     }
 
@@ -256,7 +266,7 @@ impl VolumeClient {
         if let Some(a) = same {
             if a.followers.len() >= self.cfg.requests_max as usize {
                 self.stats.busy += 1;
-                return self.answer(id, Err(RequestError::Busy { limit: self.cfg.requests_max }), fx);
+                return self.answer(id, Err(volume::Error::Busy { limit: self.cfg.requests_max }).into(), fx);
             }
             a.followers.push(id);
             return;
@@ -264,7 +274,7 @@ impl VolumeClient {
         let held = self.volumes.iter().find(|(_, v)| v.info.name == name && v.ready && v.fenced.is_none());
         let (stage, question) = match held.map(|(_, v)| v.info.attach) {
             Some(attach) => {
-                let hold = AdminOp::VolumeHold { name: name.clone(), attach };
+                let hold = admin::Op::VolumeHold { name: name.clone(), attach };
                 (AttachStage::Confirm, Control::Admin(Box::new(hold)))
             }
             None => (AttachStage::Ask, Control::Attach { name: name.clone() }),
@@ -327,7 +337,7 @@ impl VolumeClient {
                 if parts.is_empty() {
                     let id = pending.id;
                     self.pending.remove(p as usize);
-                    return self.answer(id, Ok(ReplyData::Data(data)), fx);
+                    return self.answer(id, Ok(volume::Reply::Data(data)).into(), fx);
                 }
                 parts[part as usize] = data;
             }
@@ -339,7 +349,7 @@ impl VolumeClient {
     }
 
     /// A message of request `p` failed for good: the request fails when its other messages are answered.
-    pub(super) fn fail_part(&mut self, p: u32, error: RequestError, fx: &mut Effects) {
+    pub(super) fn fail_part(&mut self, p: u32, error: volume::Error, fx: &mut Effects) {
         let pending = &mut self.pending[p as usize];
         pending.error.get_or_insert(error);
         self.finish_if_done(p, fx);
@@ -355,9 +365,9 @@ impl VolumeClient {
             (error, Job::Resend { set }) => return self.finish_resend(volume, set, error.is_none(), fx),
             (Some(e), _) => Err(e),
             (None, Job::Flush) if self.volumes[volume as usize].lost => {
-                Err(RequestError::Lost { volume: self.volumes[volume as usize].info.id })
+                Err(volume::Error::Lost { volume: self.volumes[volume as usize].info.id })
             }
-            (None, Job::Read { parts, .. }) => Ok(ReplyData::Data(match parts.len() {
+            (None, Job::Read { parts, .. }) => Ok(volume::Reply::Data(match parts.len() {
                 0 => Payload::zero(0),
                 _ => Payload::concat(&parts),
             })),
@@ -365,25 +375,30 @@ impl VolumeClient {
                 let striping = &self.volumes[volume as usize].striping;
                 let mut extents = status::merge(striping, offset / BLOCK_U64, last_block, &answers);
                 trim_edges(&mut extents, offset, end);
-                Ok(ReplyData::Extents(extents))
+                Ok(volume::Reply::Extents(extents))
             }
-            (None, _) => Ok(ReplyData::Done),
+            (None, _) => Ok(volume::Reply::Done),
         };
-        self.answer(id, result, fx);
+        self.answer(id, result.into(), fx);
     }
 
     /// The request's deadline has passed.
     pub(super) fn give_up(&mut self, now: Time, p: u32, fx: &mut Effects) {
         self.abandon_messages(p, fx);
         let pending = &mut self.pending[p as usize];
+        let waited = now.since(pending.started);
+        if let Job::Admin = pending.job {
+            let id = self.pending.remove(p as usize).id;
+            return self.answer(id, Err(admin::Error::TimedOut { waited }).into(), fx);
+        }
         pending.live = 0;
-        pending.error = Some(RequestError::TimedOut { waited: now.since(pending.started) });
+        pending.error = Some(volume::Error::TimedOut { waited });
         self.finish_if_done(p, fx);
     }
 }
 
 /// Extents of whole blocks, cut to the bytes `offset..end` asked about.
-fn trim_edges(extents: &mut Vec<rackweave_core::request::Extent>, offset: u64, end: u64) {
+fn trim_edges(extents: &mut Vec<Extent>, offset: u64, end: u64) {
     if let Some(first) = extents.first_mut() {
         first.len -= offset % BLOCK_U64;
     }

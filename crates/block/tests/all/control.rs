@@ -1,7 +1,9 @@
 //! Registration, attaching, administration.
 
+use rackweave_core::admin;
 use rackweave_core::msg::{Body, Control, IoRequest};
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp};
+use rackweave_core::request::Outcome;
+use rackweave_core::volume;
 use rackweave_core::{Payload, Span, VolumeId};
 
 use super::rack::{Faults, Rack, VOLUME};
@@ -10,13 +12,13 @@ use super::rack::{Faults, Rack, VOLUME};
 fn registers_when_the_service_comes_up() {
     let mut r = Rack::new(2, 16, 1 << 20, 1, |_| {});
     r.faults.meta_silent = true;
-    let a = r.submit(RequestOp::Attach { name: "v".into() });
-    let l = r.submit(RequestOp::Admin(AdminOp::VolumeList));
+    let a = r.submit(volume::Op::Attach { name: "v".into() });
+    let l = r.submit(admin::Op::VolumeList);
     r.run_for(Span::from_secs(30));
     assert!(!r.client.registered() && r.replies.is_empty());
     r.faults.meta_silent = false;
-    assert!(matches!(r.wait(a), Ok(ReplyData::Attached(i)) if i.id == VOLUME));
-    assert!(matches!(r.wait(l), Ok(ReplyData::Volumes(v)) if v.len() == 1));
+    assert!(matches!(r.wait(a), Ok(volume::Reply::Attached(i)) if i.id == VOLUME));
+    assert!(matches!(r.wait_any(l), Outcome::Admin(Ok(admin::Reply::Volumes(v))) if v.len() == 1));
 }
 
 #[test]
@@ -31,10 +33,10 @@ fn an_attach_fences_every_set_before_it_is_answered() {
 #[test]
 fn connections_of_one_gateway_are_one_writer() {
     let mut r = Rack::attached(2, 16, 1 << 20, 3);
-    let first = r.submit(RequestOp::Attach { name: "v".into() });
-    let second = r.submit(RequestOp::Attach { name: "v".into() });
+    let first = r.submit(volume::Op::Attach { name: "v".into() });
+    let second = r.submit(volume::Op::Attach { name: "v".into() });
     for id in [first, second] {
-        assert!(matches!(r.wait(id), Ok(ReplyData::Attached(i)) if i.attach == 1));
+        assert!(matches!(r.wait(id), Ok(volume::Reply::Attached(i)) if i.attach == 1));
     }
     assert!(r.sent.is_empty(), "nothing was fenced");
     r.write(0, 4096, 1).unwrap();
@@ -43,9 +45,9 @@ fn connections_of_one_gateway_are_one_writer() {
 #[test]
 fn simultaneous_attaches_share_one() {
     let mut r = Rack::new(2, 16, 1 << 20, 4, |_| {});
-    let ids: Vec<u64> = (0..5).map(|_| r.submit(RequestOp::Attach { name: "v".into() })).collect();
+    let ids: Vec<u64> = (0..5).map(|_| r.submit(volume::Op::Attach { name: "v".into() })).collect();
     for id in ids {
-        assert!(matches!(r.wait(id), Ok(ReplyData::Attached(i)) if i.attach == 1));
+        assert!(matches!(r.wait(id), Ok(volume::Reply::Attached(i)) if i.attach == 1));
     }
 }
 
@@ -63,19 +65,19 @@ fn an_attach_again_after_another_writer_takes_the_volume_back() {
 fn an_attach_overtaken_by_another_writer_fails() {
     let mut r = Rack::new(1, 16, 1 << 20, 6, |_| {});
     r.sets[0].fence = 50;
-    assert_eq!(r.attach(), Err(RequestError::Fenced { volume: VOLUME, attach: 1 }));
-    let write = RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(512, 1), fua: false };
-    assert_eq!(r.run(write), Err(RequestError::NotAttached { volume: VOLUME }));
+    assert_eq!(r.attach(), Err(volume::Error::Fenced { volume: VOLUME, attach: 1 }));
+    let write = volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(512, 1), fua: false };
+    assert_eq!(r.run(write), Err(volume::Error::NotAttached { volume: VOLUME }));
 }
 
 #[test]
 fn an_unknown_name_is_told() {
     let mut r = Rack::attached(1, 16, 1 << 20, 7);
-    let unknown = Err(RequestError::UnknownVolume { name: "w".into() });
-    assert_eq!(r.run(RequestOp::Attach { name: "w".into() }), unknown);
+    let unknown = Err(volume::Error::Unknown { name: "w".into() });
+    assert_eq!(r.run(volume::Op::Attach { name: "w".into() }), unknown);
     r.info.name = "w".into();
-    let gone = Err(RequestError::UnknownVolume { name: "v".into() });
-    assert_eq!(r.run(RequestOp::Attach { name: "v".into() }), gone);
+    let gone = Err(volume::Error::Unknown { name: "v".into() });
+    assert_eq!(r.run(volume::Op::Attach { name: "v".into() }), gone);
 }
 
 #[test]
@@ -87,30 +89,30 @@ fn a_volume_made_anew_under_its_name_is_another() {
     r.sets[0].fence = 0;
     let info = r.attach().unwrap();
     assert_eq!((info.id, info.attach), (VolumeId(8), 1));
-    let write = |volume| RequestOp::Write { volume, offset: 0, data: Payload::elided(512, 1), fua: false };
-    assert_eq!(r.run(write(VolumeId(8))), Ok(ReplyData::Done));
-    assert_eq!(r.run(write(VOLUME)), Err(RequestError::NotAttached { volume: VOLUME }));
+    let write = |volume| volume::Op::Write { volume, offset: 0, data: Payload::elided(512, 1), fua: false };
+    assert_eq!(r.run(write(VolumeId(8))), Ok(volume::Reply::Done));
+    assert_eq!(r.run(write(VOLUME)), Err(volume::Error::NotAttached { volume: VOLUME }));
 }
 
 #[test]
 fn a_grown_volume_is_seen_by_the_next_connection() {
     let mut r = Rack::attached(2, 16, 1 << 20, 8);
-    let read = RequestOp::Read { volume: VOLUME, offset: 1 << 20, len: 4096 };
-    assert!(matches!(r.run(read.clone()), Err(RequestError::OutOfRange { .. })));
+    let read = volume::Op::Read { volume: VOLUME, offset: 1 << 20, len: 4096 };
+    assert!(matches!(r.run(read.clone()), Err(volume::Error::OutOfRange { .. })));
     r.info.size = 2 << 20;
     assert_eq!(r.attach().unwrap().size, 2 << 20);
-    assert_eq!(r.run(read), Ok(ReplyData::Data(Payload::zero(4096))));
+    assert_eq!(r.run(read), Ok(volume::Reply::Data(Payload::zero(4096))));
 }
 
 #[test]
 fn a_grown_volume_is_told_to_its_writer() {
     let mut r = Rack::attached(2, 16, 1 << 20, 10);
-    let write = RequestOp::Write { volume: VOLUME, offset: 1 << 20, data: Payload::elided(4096, 1), fua: false };
+    let write = volume::Op::Write { volume: VOLUME, offset: 1 << 20, data: Payload::elided(4096, 1), fua: false };
     r.write(0, 512, 1).unwrap();
-    assert!(matches!(r.run(write.clone()), Err(RequestError::OutOfRange { .. })));
+    assert!(matches!(r.run(write.clone()), Err(volume::Error::OutOfRange { .. })));
     r.tell(Control::VolumeChanged { volume: VOLUME, size: 2 << 20 });
     r.tell(Control::VolumeChanged { volume: VOLUME, size: 1 << 20 });
-    assert_eq!(r.run(write), Ok(ReplyData::Done), "volumes only grow");
+    assert_eq!(r.run(write), Ok(volume::Reply::Done), "volumes only grow");
 }
 
 #[test]
@@ -119,7 +121,7 @@ fn the_same_seed_sends_the_same_packets() {
         let mut r = Rack::attached(3, 16, 4 << 20, 9);
         r.faults = Faults { loss: 0.2, duplicate: 0.2, refuse: 0.2, ..Faults::default() };
         for i in 0..200u64 {
-            r.submit(RequestOp::Write {
+            r.submit(volume::Op::Write {
                 volume: VOLUME,
                 offset: (i * 37 % 1000) * 4096,
                 data: Payload::elided(8192, i),
@@ -137,19 +139,19 @@ fn the_same_seed_sends_the_same_packets() {
 fn the_service_learns_when_nobody_here_uses_a_volume_and_when_somebody_does_again() {
     let mut r = Rack::attached(2, 16, 1 << 20, 12);
     let attach = r.info.attach;
-    assert_eq!(r.run(RequestOp::Detach { volume: VOLUME }), Ok(ReplyData::Done));
-    assert_eq!(r.admin, [AdminOp::VolumeRelease { volume: VOLUME, attach }]);
+    assert_eq!(r.run(volume::Op::Detach { volume: VOLUME }), Ok(volume::Reply::Done));
+    assert_eq!(r.admin, [admin::Op::VolumeRelease { volume: VOLUME, attach }]);
     r.admin.clear();
     r.sent.clear();
     assert_eq!(r.attach().unwrap().attach, attach, "its generation is still the writer's");
-    assert_eq!(r.admin, [AdminOp::VolumeHold { name: "v".into(), attach }]);
+    assert_eq!(r.admin, [admin::Op::VolumeHold { name: "v".into(), attach }]);
     assert!(r.sent.is_empty(), "nothing was fenced");
     // While an attach is under way the volume is in use.
     r.admin.clear();
-    let id = r.submit(RequestOp::Attach { name: "v".into() });
-    assert_eq!(r.run(RequestOp::Detach { volume: VOLUME }), Ok(ReplyData::Done));
-    assert!(matches!(r.wait(id), Ok(ReplyData::Attached(_))));
-    assert!(!r.admin.iter().any(|op| matches!(op, AdminOp::VolumeRelease { .. })));
+    let id = r.submit(volume::Op::Attach { name: "v".into() });
+    assert_eq!(r.run(volume::Op::Detach { volume: VOLUME }), Ok(volume::Reply::Done));
+    assert!(matches!(r.wait(id), Ok(volume::Reply::Attached(_))));
+    assert!(!r.admin.iter().any(|op| matches!(op, admin::Op::VolumeRelease { .. })));
     let unknown = VolumeId(77);
-    assert_eq!(r.run(RequestOp::Detach { volume: unknown }), Err(RequestError::NotAttached { volume: unknown }));
+    assert_eq!(r.run(volume::Op::Detach { volume: unknown }), Err(volume::Error::NotAttached { volume: unknown }));
 }

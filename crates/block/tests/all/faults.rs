@@ -1,7 +1,7 @@
 //! Silence, refusals, broken devices, fences, deadlines.
 
 use rackweave_core::msg::{Body, Control, Header, IoReply, Packet};
-use rackweave_core::request::{ReplyData, RequestError, RequestOp};
+use rackweave_core::volume;
 use rackweave_core::{Epoch, Layout, NodeId, Payload, Span};
 
 use super::rack::{Rack, VOLUME, vssd};
@@ -69,19 +69,19 @@ fn given_up_while_it_waits_it_still_keeps_others_in_order() {
     r.attach().unwrap();
     let at = 100 << 20;
     r.faults.dead_sector = Some(at / 512);
-    let write = |seed| RequestOp::Write { volume: VOLUME, offset: at, data: Payload::elided(4096, seed), fua: false };
+    let write = |seed| volume::Op::Write { volume: VOLUME, offset: at, data: Payload::elided(4096, seed), fua: false };
     let len = 128 << 20;
-    let all = r.submit(RequestOp::WriteZeroes { volume: VOLUME, offset: 0, len, fua: false, allocate: true });
+    let all = r.submit(volume::Op::WriteZeroes { volume: VOLUME, offset: 0, len, fua: false, allocate: true });
     r.run_for(Span::from_micros(10));
     let dead = r.submit(write(1));
     r.run_for(Span::from_millis(900));
     let behind = r.submit(write(2));
-    let gone = Err(RequestError::TimedOut { waited: Span::from_secs(1) });
+    let gone = Err(volume::Error::TimedOut { waited: Span::from_secs(1) });
     assert_eq!(r.wait(all), gone);
     r.run_for(Span::from_micros(1));
     assert_eq!(r.wait(dead), gone);
     r.faults.dead_sector = None;
-    assert_eq!(r.wait(behind), Ok(ReplyData::Done));
+    assert_eq!(r.wait(behind), Ok(volume::Reply::Done));
     assert_eq!(r.read(at, 4096), Payload::elided(4096, 2));
 }
 
@@ -89,27 +89,27 @@ fn given_up_while_it_waits_it_still_keeps_others_in_order() {
 fn waits_as_long_as_the_rack_is_away() {
     let mut r = Rack::attached(2, 16, 1 << 20, 4);
     r.faults.refusing = (0..2).flat_map(|s| (0..3).map(move |m| vssd(s, m))).collect();
-    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(1 << 20, 1), fua: true });
+    let w = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(1 << 20, 1), fua: true });
     r.run_for(Span::from_secs(600));
     assert!(r.replies.is_empty());
     let sent = r.sent.len();
     assert!(sent < 16 * 3 * 600, "{sent} messages in ten minutes of refusals");
     r.faults.refusing.clear();
-    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+    assert_eq!(r.wait(w), Ok(volume::Reply::Done));
 }
 
 #[test]
 fn a_new_map_sends_what_was_stranded_again() {
     let mut r = Rack::attached(1, 16, 1 << 20, 5);
     r.faults.silent = (0..3).map(|m| vssd(0, m)).collect();
-    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    let w = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
     r.run_for(Span::from_millis(1));
     r.absent.insert(vssd(0, 0));
     r.generation += 1;
     r.faults.silent.clear();
     let start = r.now;
     r.tell(Control::Map(Box::new(r.map())));
-    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+    assert_eq!(r.wait(w), Ok(volume::Reply::Done));
     assert!(r.now.since(start) < Span::from_millis(2), "no timeout had to pass");
     assert!(r.sent.iter().skip(1).all(|p| p.header.vssd != vssd(0, 0)));
 }
@@ -120,12 +120,12 @@ fn an_empty_set_is_waited_for() {
     r.absent = (0..3).map(|m| vssd(0, m)).collect();
     r.generation += 1;
     r.run_for(Span::from_secs(3));
-    let w = r.submit(RequestOp::Read { volume: VOLUME, offset: 0, len: 4096 });
+    let w = r.submit(volume::Op::Read { volume: VOLUME, offset: 0, len: 4096 });
     r.run_for(Span::from_secs(5));
     assert!(r.replies.is_empty());
     r.absent.clear();
     r.generation += 1;
-    assert_eq!(r.wait(w), Ok(ReplyData::Data(Payload::zero(4096))));
+    assert_eq!(r.wait(w), Ok(volume::Reply::Data(Payload::zero(4096))));
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn one_broken_device_is_passed_by_and_three_are_an_error() {
     r.faults.broken.extend([vssd(0, 0), vssd(0, 1)]);
     r.write(0, 4096, 1).unwrap();
     r.faults.broken.insert(vssd(0, 2));
-    assert_eq!(r.write(0, 4096, 2), Err(RequestError::Io));
-    assert_eq!(r.run(RequestOp::Flush { volume: VOLUME }), Err(RequestError::Io));
+    assert_eq!(r.write(0, 4096, 2), Err(volume::Error::Io));
+    assert_eq!(r.run(volume::Op::Flush { volume: VOLUME }), Err(volume::Error::Io));
 }
 
 #[test]
@@ -143,12 +143,12 @@ fn broken_devices_are_waited_out_where_the_metadata_service_knows_of_others_to_c
     let mut r = Rack::attached(1, 16, 1 << 20, 7);
     r.faults.broken.extend([vssd(0, 0), vssd(0, 1), vssd(0, 2)]);
     r.faults.waits = true;
-    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    let w = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
     r.run_for(Span::from_secs(30));
     assert!(r.replies.is_empty(), "{:?}", r.replies);
     r.faults.waits = false;
     r.faults.broken.remove(&vssd(0, 1));
-    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+    assert_eq!(r.wait(w), Ok(volume::Reply::Done));
 }
 
 #[test]
@@ -156,11 +156,11 @@ fn no_map_from_before_a_device_broke_makes_that_final() {
     let mut r = Rack::attached(1, 16, 1 << 20, 7);
     r.faults.broken.extend([vssd(0, 0), vssd(0, 1), vssd(0, 2)]);
     r.faults.meta_silent = true;
-    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    let w = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
     r.run_for(Span::from_secs(30));
     assert!(r.replies.is_empty(), "{:?}", r.replies);
     r.faults.meta_silent = false;
-    assert_eq!(r.wait(w), Err(RequestError::Io));
+    assert_eq!(r.wait(w), Err(volume::Error::Io));
 }
 
 #[test]
@@ -168,11 +168,11 @@ fn a_broken_device_that_answers_again_and_again_speaks_for_itself_only() {
     let mut r = Rack::attached(1, 16, 1 << 20, 7);
     r.faults.broken.insert(vssd(0, 0));
     r.faults.silent.extend([vssd(0, 1), vssd(0, 2)]);
-    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    let w = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
     r.run_for(Span::from_secs(30));
     assert!(r.replies.is_empty(), "two sound devices have not answered yet: {:?}", r.replies);
     r.faults.silent.clear();
-    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+    assert_eq!(r.wait(w), Ok(volume::Reply::Done));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_full_rack_is_an_error_and_reads_go_on() {
     let mut r = Rack::attached(2, 16, 1 << 20, 8);
     r.write(0, 4096, 1).unwrap();
     r.faults.full = true;
-    assert_eq!(r.write(0, 256 << 10, 2), Err(RequestError::NoSpace));
+    assert_eq!(r.write(0, 256 << 10, 2), Err(volume::Error::NoSpace));
     assert_eq!(r.read(0, 4096), Payload::elided(4096, 1));
     r.faults.full = false;
     r.write(0, 4096, 3).unwrap();
@@ -191,11 +191,11 @@ fn a_deadline_gives_up_for_good() {
     let mut r = Rack::new(1, 16, 1 << 20, 9, |c| c.deadline = Some(Span::from_secs(1)));
     r.attach().unwrap();
     r.faults.silent = (0..3).map(|m| vssd(0, m)).collect();
-    let a = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
-    let b = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 2), fua: false });
-    let c = r.submit(RequestOp::Read { volume: VOLUME, offset: 0, len: 8192 });
+    let a = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    let b = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 2), fua: false });
+    let c = r.submit(volume::Op::Read { volume: VOLUME, offset: 0, len: 8192 });
     for id in [a, b, c] {
-        assert_eq!(r.wait(id), Err(RequestError::TimedOut { waited: Span::from_secs(1) }));
+        assert_eq!(r.wait(id), Err(volume::Error::TimedOut { waited: Span::from_secs(1) }));
     }
     assert_eq!(r.client.requests_waiting(), 0);
     r.faults.silent.clear();
@@ -205,8 +205,8 @@ fn a_deadline_gives_up_for_good() {
     assert_eq!(r.read(0, 4096), Payload::elided(4096, 3));
     // What may have been written in silence must be flushed all the same.
     let before = r.sets[0].flushes;
-    r.run(RequestOp::Flush { volume: VOLUME }).unwrap();
-    r.run(RequestOp::Flush { volume: VOLUME }).unwrap();
+    r.run(volume::Op::Flush { volume: VOLUME }).unwrap();
+    r.run(volume::Op::Flush { volume: VOLUME }).unwrap();
     assert_eq!(r.sets[0].flushes, before + 2);
 }
 
@@ -218,11 +218,11 @@ fn a_fenced_writer_stops_until_it_attaches_again() {
     r.info.attach += 1;
     let attach = r.info.attach;
     r.sets.iter_mut().for_each(|s| s.fence = attach);
-    let fenced = Err(RequestError::Fenced { volume: VOLUME, attach: 1 });
+    let fenced = Err(volume::Error::Fenced { volume: VOLUME, attach: 1 });
     assert_eq!(r.write(0, 4096, 2), fenced);
     r.sent.clear();
     assert_eq!(r.write(128 << 10, 4096, 2), fenced);
-    let zero = RequestOp::WriteZeroes { volume: VOLUME, offset: 0, len: 4096, fua: false, allocate: false };
+    let zero = volume::Op::WriteZeroes { volume: VOLUME, offset: 0, len: 4096, fua: false, allocate: false };
     assert_eq!(r.run(zero), fenced);
     assert!(r.sent.is_empty(), "refused here");
     assert_eq!(r.read(0, 4096), Payload::elided(4096, 1));
@@ -236,8 +236,8 @@ fn a_fenced_writer_stops_until_it_attaches_again() {
 fn what_was_unanswered_when_another_writer_came_does_not_go_again_after_it() {
     let mut r = Rack::attached(1, 16, 1 << 20, 15);
     r.faults.silent = (0..3).map(|m| vssd(0, m)).collect();
-    let write = |seed| RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, seed), fua: false };
-    let zero = RequestOp::WriteZeroes { volume: VOLUME, offset: 8192, len: 4096, fua: false, allocate: false };
+    let write = |seed| volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, seed), fua: false };
+    let zero = volume::Op::WriteZeroes { volume: VOLUME, offset: 8192, len: 4096, fua: false, allocate: false };
     let unanswered = [r.submit(write(1)), r.submit(zero), r.submit(write(2))];
     r.run_for(Span::from_millis(1));
     assert_eq!(r.sent.len(), 2, "the second write waits for the first");
@@ -247,7 +247,7 @@ fn what_was_unanswered_when_another_writer_came_does_not_go_again_after_it() {
     r.sent.clear();
     assert_eq!(r.attach().unwrap().attach, 3);
     for id in unanswered {
-        assert_eq!(r.wait(id), Err(RequestError::Fenced { volume: VOLUME, attach: 1 }));
+        assert_eq!(r.wait(id), Err(volume::Error::Fenced { volume: VOLUME, attach: 1 }));
     }
     r.run_for(Span::from_secs(5));
     let mutates = |p: &&rackweave_core::msg::Packet| {
@@ -262,9 +262,9 @@ fn what_was_unanswered_when_another_writer_came_does_not_go_again_after_it() {
 #[test]
 fn what_waited_for_its_limit_when_another_writer_came_is_not_begun() {
     let mut r = Rack::new(1, 16, 1 << 20, 16, |_| {});
-    r.info.limits = rackweave_core::request::VolumeLimits { iops: 1, bytes_per_s: 0 };
+    r.info.limits = rackweave_core::volume::VolumeLimits { iops: 1, bytes_per_s: 0 };
     r.attach().unwrap();
-    let write = |seed| RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, seed), fua: false };
+    let write = |seed| volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, seed), fua: false };
     let ids: Vec<u64> = (1..=4).map(|seed| r.submit(write(seed))).collect();
     r.run_for(Span::from_millis(1));
     r.info.attach = 2;
@@ -274,7 +274,7 @@ fn what_waited_for_its_limit_when_another_writer_came_is_not_begun() {
     let waited = ids.into_iter().map(|id| r.wait(id)).filter(|answer| answer.is_err());
     let all: Vec<_> = waited.collect();
     assert!(!all.is_empty());
-    assert!(all.iter().all(|a| *a == Err(RequestError::Fenced { volume: VOLUME, attach: 1 })), "{all:?}");
+    assert!(all.iter().all(|a| *a == Err(volume::Error::Fenced { volume: VOLUME, attach: 1 })), "{all:?}");
     assert!(r.sent.is_empty());
 }
 
@@ -320,10 +320,10 @@ fn an_answer_of_another_length_is_none() {
         let mut r = Rack::attached(1, 16, 1 << 20, 1);
         r.write(0, 8192, 7).expect("written");
         let written = r.read(0, 8192);
-        let id = r.submit(RequestOp::Read { volume: VOLUME, offset: 0, len: 8192 });
+        let id = r.submit(volume::Op::Read { volume: VOLUME, offset: 0, len: 8192 });
         let header = Header { epoch: Epoch(0), ..r.sent.last().expect("a message").header };
         let body = Body::Reply(IoReply::Data(Payload::zero(sectors * 512)));
         r.inject(Packet { src: Layout::SWITCH, dst: NodeId(9), header, body });
-        assert_eq!(r.wait(id), Ok(ReplyData::Data(written)), "{sectors} sectors of 16");
+        assert_eq!(r.wait(id), Ok(volume::Reply::Data(written)), "{sectors} sectors of 16");
     }
 }

@@ -1,6 +1,6 @@
 //! What a flush covers.
 
-use rackweave_core::request::{ReplyData, RequestOp};
+use rackweave_core::volume;
 use rackweave_core::{Payload, Span};
 
 use super::rack::{Rack, VOLUME, vssd};
@@ -12,7 +12,7 @@ fn flushes(r: &Rack) -> Vec<u32> {
 #[test]
 fn goes_to_every_set_first_and_then_where_something_changed() {
     let mut r = Rack::attached(3, 16, 3 << 20, 1);
-    let flush = RequestOp::Flush { volume: VOLUME };
+    let flush = volume::Op::Flush { volume: VOLUME };
     r.run(flush.clone()).unwrap();
     assert_eq!(flushes(&r), [1, 1, 1]);
     r.run(flush.clone()).unwrap();
@@ -20,7 +20,7 @@ fn goes_to_every_set_first_and_then_where_something_changed() {
     r.write(64 << 10, 4096, 1).unwrap();
     r.run(flush.clone()).unwrap();
     assert_eq!(flushes(&r), [1, 2, 1]);
-    r.run(RequestOp::Trim { volume: VOLUME, offset: 0, len: 128 << 10, fua: false }).unwrap();
+    r.run(volume::Op::Trim { volume: VOLUME, offset: 0, len: 128 << 10, fua: false }).unwrap();
     r.run(flush.clone()).unwrap();
     assert_eq!(flushes(&r), [2, 3, 1]);
     assert_eq!(r.client.stats().flushes_saved, 3 + 2 + 1);
@@ -29,16 +29,16 @@ fn goes_to_every_set_first_and_then_where_something_changed() {
 #[test]
 fn a_write_under_way_makes_its_set_unflushed_before_and_after() {
     let mut r = Rack::attached(1, 16, 1 << 20, 2);
-    let flush = RequestOp::Flush { volume: VOLUME };
+    let flush = volume::Op::Flush { volume: VOLUME };
     r.run(flush.clone()).unwrap();
     r.faults.silent = (0..3).map(|m| vssd(0, m)).collect();
-    let w = r.submit(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
+    let w = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
     r.run_for(Span::from_millis(1));
     r.faults.silent.clear();
     // Others may have read what it wrote: this flush must go out, and so must the one after the write's answer.
     r.run(flush.clone()).unwrap();
     assert_eq!(flushes(&r), [2]);
-    assert_eq!(r.wait(w), Ok(ReplyData::Done));
+    assert_eq!(r.wait(w), Ok(volume::Reply::Done));
     r.run(flush.clone()).unwrap();
     assert_eq!(flushes(&r), [3]);
     r.run(flush).unwrap();
@@ -48,12 +48,12 @@ fn a_write_under_way_makes_its_set_unflushed_before_and_after() {
 #[test]
 fn a_write_answered_while_a_flush_is_under_way_is_not_covered_by_it() {
     let mut r = Rack::attached(1, 16, 1 << 20, 4);
-    let flush = RequestOp::Flush { volume: VOLUME };
+    let flush = volume::Op::Flush { volume: VOLUME };
     r.faults.silent.insert(vssd(0, 0));
     let f = r.submit(flush.clone());
     r.write(64 << 10, 4096, 1).unwrap();
     assert!(!r.replies.contains_key(&f));
-    assert_eq!(r.wait(f), Ok(ReplyData::Done));
+    assert_eq!(r.wait(f), Ok(volume::Reply::Done));
     r.run(flush).unwrap();
     assert_eq!(flushes(&r), [2]);
 }
@@ -61,7 +61,7 @@ fn a_write_answered_while_a_flush_is_under_way_is_not_covered_by_it() {
 #[test]
 fn after_another_attach_every_set_is_flushed() {
     let mut r = Rack::attached(2, 16, 1 << 20, 3);
-    let flush = RequestOp::Flush { volume: VOLUME };
+    let flush = volume::Op::Flush { volume: VOLUME };
     r.run(flush.clone()).unwrap();
     r.info.attach += 1;
     r.attach().unwrap();

@@ -1,7 +1,8 @@
 //! Packets that make no sense: the client neither panics nor takes them for answers.
 
+use rackweave_core::admin;
 use rackweave_core::msg::{Body, Control, IoError, IoReply, Packet, RackMap, SetRoute};
-use rackweave_core::request::{Extent, ReplyData, RequestError, RequestOp, VolumeInfo, VolumeLimits};
+use rackweave_core::volume::{self, Extent, VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Incarnation, Payload, Rng, SetId, Span, VolumeId};
 
 use super::rack::{Faults, Rack, VOLUME, vssd};
@@ -43,9 +44,9 @@ fn control(rng: &mut Rng) -> Control {
             },
         },
         0 => Control::Attached(Ok(Box::new(info))),
-        1 => Control::Attached(Err(Box::new(RequestError::Io))),
-        2 => Control::AdminReply(Ok(Box::new(ReplyData::Volume(info)))),
-        3 => Control::AdminReply(Ok(Box::new(ReplyData::Done))),
+        1 => Control::Attached(Err(Box::new(admin::VolumeError::BadSize { size: 1 }))),
+        2 => Control::AdminReply(Ok(Box::new(admin::Reply::Volume(info)))),
+        3 => Control::AdminReply(Ok(Box::new(admin::Reply::Done))),
         4 => Control::VolumeChanged { volume: VOLUME, size: rng.next_u64() },
         5 => Control::Map(Box::new(RackMap { generation: 1, sets: vec![SetRoute { set, epoch: Epoch(1), members }] })),
         _ => Control::ClientWelcome {
@@ -66,11 +67,11 @@ fn senseless_packets_do_not_break_it() {
             if i % 3 == 0 {
                 let offset = rng.below(200) * 4096;
                 r.submit(match rng.below(5) {
-                    0 => RequestOp::Read { volume: VOLUME, offset, len: 8192 },
-                    1 => RequestOp::Flush { volume: VOLUME },
-                    2 => RequestOp::BlockStatus { volume: VOLUME, offset, len: 8192 },
-                    3 => RequestOp::Attach { name: "v".into() },
-                    _ => RequestOp::Write { volume: VOLUME, offset, data: Payload::elided(8192, i), fua: false },
+                    0 => volume::Op::Read { volume: VOLUME, offset, len: 8192 },
+                    1 => volume::Op::Flush { volume: VOLUME },
+                    2 => volume::Op::BlockStatus { volume: VOLUME, offset, len: 8192 },
+                    3 => volume::Op::Attach { name: "v".into() },
+                    _ => volume::Op::Write { volume: VOLUME, offset, data: Payload::elided(8192, i), fua: false },
                 });
             }
             // Half the time the number of something really asked.

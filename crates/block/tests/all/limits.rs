@@ -1,7 +1,8 @@
 //! What a volume may do a second.
 
 use rackweave_core::msg::Control;
-use rackweave_core::request::{ReplyData, RequestError, RequestOp, VolumeLimits};
+use rackweave_core::request::Outcome;
+use rackweave_core::volume::{self, VolumeLimits};
 use rackweave_core::{Payload, Span};
 
 use crate::rack::{Rack, VOLUME};
@@ -22,14 +23,14 @@ fn answered(r: &mut Rack, ms: u64, depth: usize, len: u32) -> u64 {
             n += 1;
             let offset = n * 37 % 50 * 65_536;
             waiting.push(r.submit(match n % 2 {
-                0 => RequestOp::Read { volume: VOLUME, offset, len },
-                _ => RequestOp::Write { volume: VOLUME, offset, data: Payload::elided(len, n), fua: false },
+                0 => volume::Op::Read { volume: VOLUME, offset, len },
+                _ => volume::Op::Write { volume: VOLUME, offset, data: Payload::elided(len, n), fua: false },
             }));
         }
         r.run_for(Span::from_millis(1));
         waiting.retain(|id| match r.replies.remove(id) {
             Some(result) => {
-                result.expect("good");
+                assert!(result.is_ok(), "{result:?}");
                 done += 1;
                 false
             }
@@ -75,9 +76,9 @@ fn limits_change_while_requests_wait() {
 #[test]
 fn in_the_order_they_came_and_a_flush_does_not_wait() {
     let mut r = limited(10, 0);
-    let write = |n: u64| RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, n), fua: false };
+    let write = |n: u64| volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, n), fua: false };
     let all: Vec<u64> = (0..12).map(|n| r.submit(write(n))).collect();
-    assert_eq!(r.run(RequestOp::Flush { volume: VOLUME }), Ok(ReplyData::Done));
+    assert_eq!(r.run(volume::Op::Flush { volume: VOLUME }), Ok(volume::Reply::Done));
     assert!(r.client.requests_waiting() >= 9, "they wait still");
     for pair in all.windows(2) {
         r.wait(pair[0]).expect("written");
@@ -91,14 +92,14 @@ fn in_the_order_they_came_and_a_flush_does_not_wait() {
 fn trims_count_as_requests_and_zeroes_reach_what_they_must() {
     let mut r = limited(10, 1);
     r.write(0, 8192, 1).expect("one goes in spite of its size");
-    let trim = RequestOp::Trim { volume: VOLUME, offset: 0, len: 4096, fua: false };
+    let trim = volume::Op::Trim { volume: VOLUME, offset: 0, len: 4096, fua: false };
     // The write owes 8191 seconds.
-    assert!(matches!(r.run(trim.clone()), Err(RequestError::TimedOut { .. })));
+    assert!(matches!(r.run(trim.clone()), Err(volume::Error::TimedOut { .. })));
     r.tell(Control::VolumeLimited { volume: VOLUME, limits: VolumeLimits { iops: 10, bytes_per_s: 0 } });
     r.run_for(Span::from_secs(1));
     let before = r.now;
     for _ in 0..12 {
-        assert_eq!(r.run(trim.clone()), Ok(ReplyData::Done));
+        assert_eq!(r.run(trim.clone()), Ok(volume::Reply::Done));
     }
     assert!(r.now.since(before) >= Span::from_millis(900), "{:?}", r.now.since(before));
     assert_eq!(r.read(0, 4096), Payload::zero(4096));
@@ -109,12 +110,12 @@ fn who_is_given_up_while_it_waits_takes_nothing_from_who_follows() {
     let mut r = limited(0, 4096);
     r.write(0, 65_536, 1).expect("written");
     let late: Vec<u64> =
-        (0..8).map(|n| r.submit(RequestOp::Read { volume: VOLUME, offset: n * 4096, len: 4096 })).collect();
+        (0..8).map(|n| r.submit(volume::Op::Read { volume: VOLUME, offset: n * 4096, len: 4096 })).collect();
     r.run_for(Span::from_secs(6));
     for id in late {
-        assert!(matches!(r.replies.remove(&id), Some(Err(RequestError::TimedOut { .. }))));
+        assert!(matches!(r.replies.remove(&id), Some(Outcome::Volume(Err(volume::Error::TimedOut { .. })))));
     }
     // Fifteen seconds after the write, not twenty-three.
     r.run_for(Span::from_secs(10));
-    assert_eq!(r.run(RequestOp::Read { volume: VOLUME, offset: 0, len: 4096 }).map(drop), Ok(()));
+    assert_eq!(r.run(volume::Op::Read { volume: VOLUME, offset: 0, len: 4096 }).map(drop), Ok(()));
 }

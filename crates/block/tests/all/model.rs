@@ -1,7 +1,7 @@
 //! The whole client against a flat array.
 
-use rackweave_core::request::{ReplyData, RequestOp};
 use rackweave_core::rng::seeds;
+use rackweave_core::volume;
 use rackweave_core::{Payload, Rng};
 
 use super::rack::{Faults, Rack, VOLUME};
@@ -44,7 +44,7 @@ impl Flat {
     }
 }
 
-fn draw(rng: &mut Rng, size: u64, flat: &mut Flat) -> RequestOp {
+fn draw(rng: &mut Rng, size: u64, flat: &mut Flat) -> volume::Op {
     let sectors = size / 512;
     let offset = rng.below(sectors) * 512;
     let most = if rng.chance(0.1) { 2048 } else { 40 };
@@ -57,21 +57,21 @@ fn draw(rng: &mut Rng, size: u64, flat: &mut Flat) -> RequestOp {
     match rng.below(10) {
         0 => {
             flat.unmap(offset, len);
-            RequestOp::Trim { volume: VOLUME, offset, len, fua }
+            volume::Op::Trim { volume: VOLUME, offset, len, fua }
         }
         1 => {
             flat.zero(offset, len);
-            RequestOp::WriteZeroes { volume: VOLUME, offset, len, fua, allocate: false }
+            volume::Op::WriteZeroes { volume: VOLUME, offset, len, fua, allocate: false }
         }
         2 => {
             flat.write(offset, &Payload::zero(len as u32));
-            RequestOp::WriteZeroes { volume: VOLUME, offset, len, fua, allocate: true }
+            volume::Op::WriteZeroes { volume: VOLUME, offset, len, fua, allocate: true }
         }
-        3 => RequestOp::Flush { volume: VOLUME },
+        3 => volume::Op::Flush { volume: VOLUME },
         _ => {
             let data = Payload::elided(len as u32, rng.next_u64());
             flat.write(offset, &data);
-            RequestOp::Write { volume: VOLUME, offset, data, fua }
+            volume::Op::Write { volume: VOLUME, offset, data, fua }
         }
     }
 }
@@ -83,8 +83,8 @@ fn compare(rack: &mut Rack, flat: &Flat, size: u64) {
     }
     let mut at = 512;
     while at < size {
-        let op = RequestOp::BlockStatus { volume: VOLUME, offset: at, len: size - at };
-        let Ok(ReplyData::Extents(extents)) = rack.run(op) else { panic!("status") };
+        let op = volume::Op::BlockStatus { volume: VOLUME, offset: at, len: size - at };
+        let Ok(volume::Reply::Extents(extents)) = rack.run(op) else { panic!("status") };
         assert!(!extents.is_empty());
         for e in extents {
             assert!(e.len > 0);

@@ -1,13 +1,13 @@
 //! Order of overlapping mutations, windows, bounds.
 
 use rackweave_core::msg::{Body, IoRequest};
-use rackweave_core::request::{ReplyData, RequestError, RequestOp};
+use rackweave_core::volume;
 use rackweave_core::{Payload, Span};
 
 use super::rack::{Rack, VOLUME};
 
-fn write(offset: u64, len: u32, seed: u64) -> RequestOp {
-    RequestOp::Write { volume: VOLUME, offset, data: Payload::elided(len, seed), fua: false }
+fn write(offset: u64, len: u32, seed: u64) -> volume::Op {
+    volume::Op::Write { volume: VOLUME, offset, data: Payload::elided(len, seed), fua: false }
 }
 
 #[test]
@@ -16,7 +16,7 @@ fn writes_of_one_block_go_one_after_another() {
     let ids: Vec<u64> = (0..20).map(|i| r.submit(write(512 * (i % 8), 512, i))).collect();
     assert_eq!(r.sent.len(), 1, "only the first is on its way");
     for id in ids {
-        assert_eq!(r.wait(id), Ok(ReplyData::Done));
+        assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     }
     assert_eq!(r.client.stats().overlaps, 19);
     for i in 0..8u64 {
@@ -29,14 +29,14 @@ fn writes_of_one_block_go_one_after_another() {
 fn a_long_trim_waits_for_older_writes_and_holds_back_newer_ones() {
     let mut r = Rack::attached(1, 16, 8 << 20, 2);
     let a = r.submit(write(4096 * 900, 4096, 1));
-    let trim = r.submit(RequestOp::Trim { volume: VOLUME, offset: 0, len: 4 << 20, fua: false });
+    let trim = r.submit(volume::Op::Trim { volume: VOLUME, offset: 0, len: 4 << 20, fua: false });
     let apart = r.submit(write(4096 * 1500, 4096, 2));
     let b = r.submit(write(4096 * 901, 4096, 3));
-    let again = r.submit(RequestOp::Trim { volume: VOLUME, offset: 4096 * 902, len: 4096 * 100, fua: false });
+    let again = r.submit(volume::Op::Trim { volume: VOLUME, offset: 4096 * 902, len: 4096 * 100, fua: false });
     let kinds = |r: &Rack| r.sent.iter().filter(|p| matches!(p.body, Body::Io(IoRequest::Zero { .. }))).count();
     assert_eq!((r.sent.len(), kinds(&r)), (2, 0), "the trim and what came after it wait");
     for id in [a, trim, apart, b, again] {
-        assert_eq!(r.wait(id), Ok(ReplyData::Done));
+        assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     }
     assert_eq!(r.read(4096 * 900, 4096), Payload::zero(4096));
     assert_eq!(r.read(4096 * 901, 4096), Payload::elided(4096, 3));
@@ -45,10 +45,10 @@ fn a_long_trim_waits_for_older_writes_and_holds_back_newer_ones() {
 #[test]
 fn a_trim_is_one_message_a_set() {
     let mut r = Rack::attached(4, 16, 64 << 20, 3);
-    r.run(RequestOp::Trim { volume: VOLUME, offset: 512, len: (64 << 20) - 1024, fua: true }).unwrap();
+    r.run(volume::Op::Trim { volume: VOLUME, offset: 512, len: (64 << 20) - 1024, fua: true }).unwrap();
     assert_eq!(r.sent.len(), 4);
     r.sent.clear();
-    r.run(RequestOp::Trim { volume: VOLUME, offset: 512, len: 4096, fua: true }).unwrap();
+    r.run(volume::Op::Trim { volume: VOLUME, offset: 512, len: 4096, fua: true }).unwrap();
     assert_eq!(r.sent.len(), 0, "no whole block");
 }
 
@@ -59,12 +59,12 @@ fn no_more_than_a_window_is_in_flight() {
     r.sent.clear();
     let ids: Vec<u64> = (0..100).map(|i| r.submit(write(4096 * i, 4096, i))).collect();
     assert_eq!(r.sent.len(), 8);
-    let big = r.submit(RequestOp::Read { volume: VOLUME, offset: 0, len: 32 << 20 });
+    let big = r.submit(volume::Op::Read { volume: VOLUME, offset: 0, len: 32 << 20 });
     assert_eq!(r.sent.len(), 16, "reads have a window of their own");
     for id in ids {
-        assert_eq!(r.wait(id), Ok(ReplyData::Done));
+        assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     }
-    assert!(matches!(r.wait(big), Ok(ReplyData::Data(d)) if d.len() == 32 << 20));
+    assert!(matches!(r.wait(big), Ok(volume::Reply::Data(d)) if d.len() == 32 << 20));
 }
 
 #[test]
@@ -72,9 +72,9 @@ fn beyond_the_bound_requests_are_refused_at_once() {
     let mut r = Rack::new(1, 16, 64 << 20, 5, |c| c.requests_max = 10);
     r.attach().unwrap();
     let ids: Vec<u64> = (0..12).map(|i| r.submit(write(4096 * i, 4096, i))).collect();
-    assert_eq!(r.wait(ids[10]), Err(RequestError::Busy { limit: 10 }));
-    assert_eq!(r.wait(ids[11]), Err(RequestError::Busy { limit: 10 }));
-    assert_eq!(r.wait(ids[0]), Ok(ReplyData::Done));
+    assert_eq!(r.wait(ids[10]), Err(volume::Error::Busy { limit: 10 }));
+    assert_eq!(r.wait(ids[11]), Err(volume::Error::Busy { limit: 10 }));
+    assert_eq!(r.wait(ids[0]), Ok(volume::Reply::Done));
     r.write(0, 4096, 1).unwrap();
 }
 
@@ -82,7 +82,7 @@ fn beyond_the_bound_requests_are_refused_at_once() {
 fn zeroes_that_must_be_allocated_are_written_in_parts() {
     let size = 128 << 20;
     let mut r = Rack::attached(2, 16, size, 6);
-    let op = RequestOp::WriteZeroes { volume: VOLUME, offset: 0, len: size, fua: false, allocate: true };
+    let op = volume::Op::WriteZeroes { volume: VOLUME, offset: 0, len: size, fua: false, allocate: true };
     r.run(op).unwrap();
     assert_eq!(r.sent.len(), 2048);
     assert!(r.sets.iter().all(|s| s.mapped.len() == 64 << 20 >> 12));
@@ -99,31 +99,31 @@ fn a_stuck_mutation_holds_the_others_back_before_replicas_remember_too_much() {
     r.faults.silent.clear();
     let ids: Vec<u64> = (0..6000).map(|i| r.submit(write(4096 * (1 + i % 5000), 4096, i))).collect();
     for id in ids {
-        assert_eq!(r.wait(id), Ok(ReplyData::Done));
+        assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     }
-    assert_eq!(r.wait(first), Ok(ReplyData::Done));
+    assert_eq!(r.wait(first), Ok(volume::Reply::Done));
 }
 
 #[test]
 fn bad_ranges_are_refused_with_their_numbers() {
     let mut r = Rack::attached(2, 16, 1 << 20, 8);
     let size = 1 << 20;
-    let read = |offset, len| RequestOp::Read { volume: VOLUME, offset, len };
-    assert_eq!(r.run(read(1, 512)), Err(RequestError::Unaligned { offset: 1, len: 512 }));
-    assert_eq!(r.run(read(0, 100)), Err(RequestError::Unaligned { offset: 0, len: 100 }));
-    assert_eq!(r.run(read(size, 512)), Err(RequestError::OutOfRange { offset: size, len: 512, size }));
+    let read = |offset, len| volume::Op::Read { volume: VOLUME, offset, len };
+    assert_eq!(r.run(read(1, 512)), Err(volume::Error::Unaligned { offset: 1, len: 512 }));
+    assert_eq!(r.run(read(0, 100)), Err(volume::Error::Unaligned { offset: 0, len: 100 }));
+    assert_eq!(r.run(read(size, 512)), Err(volume::Error::OutOfRange { offset: size, len: 512, size }));
     let far = u64::MAX - 511;
-    assert_eq!(r.run(read(far, 512)), Err(RequestError::OutOfRange { offset: far, len: 512, size }));
+    assert_eq!(r.run(read(far, 512)), Err(volume::Error::OutOfRange { offset: far, len: 512, size }));
     let len = u64::MAX - 511;
-    let trim = RequestOp::Trim { volume: VOLUME, offset: 512, len, fua: false };
-    assert_eq!(r.run(trim), Err(RequestError::OutOfRange { offset: 512, len, size }));
-    let odd = RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::Bytes(vec![1; 700].into()), fua: false };
-    assert_eq!(r.run(odd), Err(RequestError::Unaligned { offset: 0, len: 700 }));
+    let trim = volume::Op::Trim { volume: VOLUME, offset: 512, len, fua: false };
+    assert_eq!(r.run(trim), Err(volume::Error::OutOfRange { offset: 512, len, size }));
+    let odd = volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::Bytes(vec![1; 700].into()), fua: false };
+    assert_eq!(r.run(odd), Err(volume::Error::Unaligned { offset: 0, len: 700 }));
     let other = rackweave_core::VolumeId(99);
-    assert_eq!(r.run(RequestOp::Flush { volume: other }), Err(RequestError::NotAttached { volume: other }));
-    assert_eq!(r.run(read(size, 0)), Ok(ReplyData::Data(Payload::zero(0))));
-    let none = RequestOp::BlockStatus { volume: VOLUME, offset: 0, len: 0 };
-    assert_eq!(r.run(none), Ok(ReplyData::Extents(vec![])));
+    assert_eq!(r.run(volume::Op::Flush { volume: other }), Err(volume::Error::NotAttached { volume: other }));
+    assert_eq!(r.run(read(size, 0)), Ok(volume::Reply::Data(Payload::zero(0))));
+    let none = volume::Op::BlockStatus { volume: VOLUME, offset: 0, len: 0 };
+    assert_eq!(r.run(none), Ok(volume::Reply::Extents(vec![])));
     assert!(r.sent.is_empty());
 }
 

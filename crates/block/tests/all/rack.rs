@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use rackweave_block::{ClientConfig, VolumeClient};
+use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::msg::{
     Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, RackMap, SectorRange, SetRoute,
 };
-use rackweave_core::request::{
-    AdminOp, Extent, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo,
-};
+use rackweave_core::request::{self, Operation, Outcome, Reply, Request, RequestId};
+use rackweave_core::volume::{self, Extent, VolumeInfo};
 use rackweave_core::{
     Effects, Epoch, Event, Incarnation, Layout, MESSAGE_MAX, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId,
     VssdId,
@@ -75,12 +75,12 @@ pub struct Rack {
     pub absent: BTreeSet<VssdId>,
     /// The client was told things that are not so: what it sends is not held against it.
     lied_to: bool,
-    pub replies: BTreeMap<u64, Result<ReplyData, RequestError>>,
+    pub replies: BTreeMap<u64, Outcome>,
     /// Packets of the client to replicas, in order.
     pub sent: Vec<Packet>,
     pub attaches: VecDeque<(u64, u32)>,
     /// Administration that changes something, once each time it was asked for.
-    pub admin: Vec<AdminOp>,
+    pub admin: Vec<admin::Op>,
     /// The mutation of each request number, and the blocks of each unanswered mutation (set, sequence).
     tags: BTreeMap<u64, (u32, u64)>,
     open: BTreeMap<(u32, u64), (u64, u64)>,
@@ -139,24 +139,27 @@ impl Rack {
         r.sent.clear();
         r
     }
-    pub fn attach(&mut self) -> Result<VolumeInfo, RequestError> {
-        match self.run(RequestOp::Attach { name: "v".into() })? {
-            ReplyData::Attached(info) => Ok(info),
+    pub fn attach(&mut self) -> Result<VolumeInfo, volume::Error> {
+        match self.run(volume::Op::Attach { name: "v".into() })? {
+            volume::Reply::Attached(info) => Ok(info),
             other => panic!("{other:?}"),
         }
     }
-    pub fn submit(&mut self, op: RequestOp) -> u64 {
+    pub fn submit(&mut self, op: impl Into<request::Op>) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
-        self.handle(Event::Request(Request { id: RequestId(id), op }));
+        self.handle(Event::Request(Request::new(RequestId(id), op)));
         id
     }
     /// Submits and waits, at most an hour.
-    pub fn run(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+    pub fn run(&mut self, op: volume::Op) -> Result<volume::Reply, volume::Error> {
         let id = self.submit(op);
         self.wait(id)
     }
-    pub fn wait(&mut self, id: u64) -> Result<ReplyData, RequestError> {
+    pub fn wait(&mut self, id: u64) -> Result<volume::Reply, volume::Error> {
+        volume::Op::result(self.wait_any(id)).expect("of the volume API")
+    }
+    pub fn wait_any(&mut self, id: u64) -> Outcome {
         let end = self.now + Span::from_secs(3600);
         while !self.replies.contains_key(&id) {
             assert!(self.step() && self.now < end, "request {id} is never answered");
@@ -181,12 +184,12 @@ impl Rack {
         }
         self.now = end;
     }
-    pub fn write(&mut self, offset: u64, len: u32, seed: u64) -> Result<ReplyData, RequestError> {
-        self.run(RequestOp::Write { volume: VOLUME, offset, data: Payload::elided(len, seed), fua: false })
+    pub fn write(&mut self, offset: u64, len: u32, seed: u64) -> Result<volume::Reply, volume::Error> {
+        self.run(volume::Op::Write { volume: VOLUME, offset, data: Payload::elided(len, seed), fua: false })
     }
     pub fn read(&mut self, offset: u64, len: u32) -> Payload {
-        match self.run(RequestOp::Read { volume: VOLUME, offset, len }) {
-            Ok(ReplyData::Data(p)) => p,
+        match self.run(volume::Op::Read { volume: VOLUME, offset, len }) {
+            Ok(volume::Reply::Data(p)) => p,
             other => panic!("{other:?}"),
         }
     }
@@ -352,18 +355,18 @@ impl Rack {
                 });
                 Control::Attached(Ok(Box::new(VolumeInfo { attach, ..self.info.clone() })))
             }
-            Control::Attach { name } => Control::Attached(Err(Box::new(RequestError::UnknownVolume { name }))),
+            Control::Attach { name } => Control::Attached(Err(Box::new(VolumeError::Unknown { name }))),
             Control::Admin(op) => {
                 self.admin.push((*op).clone());
                 Control::AdminReply(match *op {
-                    AdminOp::VolumeInfo { name } | AdminOp::VolumeHold { name, .. } if name == self.info.name => {
-                        Ok(Box::new(ReplyData::Volume(self.info.clone())))
+                    admin::Op::VolumeInfo { name } | admin::Op::VolumeHold { name, .. } if name == self.info.name => {
+                        Ok(Box::new(admin::Reply::Volume(self.info.clone())))
                     }
-                    AdminOp::VolumeInfo { name } | AdminOp::VolumeHold { name, .. } => {
-                        Err(Box::new(RequestError::UnknownVolume { name }))
+                    admin::Op::VolumeInfo { name } | admin::Op::VolumeHold { name, .. } => {
+                        Err(Box::new(VolumeError::Unknown { name }.into()))
                     }
-                    AdminOp::VolumeList => Ok(Box::new(ReplyData::Volumes(vec![self.info.clone()]))),
-                    _ => Ok(Box::new(ReplyData::Done)),
+                    admin::Op::VolumeList => Ok(Box::new(admin::Reply::Volumes(vec![self.info.clone()]))),
+                    _ => Ok(Box::new(admin::Reply::Done)),
                 })
             }
             other => panic!("{other:?}"),

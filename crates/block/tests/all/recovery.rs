@@ -2,21 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::request::{ReplyData, RequestError, RequestOp};
+use rackweave_core::request::Outcome;
 use rackweave_core::rng::seeds;
+use rackweave_core::volume;
 use rackweave_core::{Payload, Rng, Span};
 
 use super::rack::{Rack, VOLUME, vssd};
 
-const FLUSH: RequestOp = RequestOp::Flush { volume: VOLUME };
-const LOST: RequestError = RequestError::Lost { volume: VOLUME };
+const FLUSH: volume::Op = volume::Op::Flush { volume: VOLUME };
+const LOST: volume::Error = volume::Error::Lost { volume: VOLUME };
 
 fn identity(len: u32, seed: u64, i: u32) -> u64 {
     Payload::elided(len, seed).identity(i)
 }
 
-fn write(offset: u64, len: u32, seed: u64) -> RequestOp {
-    RequestOp::Write { volume: VOLUME, offset, data: Payload::elided(len, seed), fua: false }
+fn write(offset: u64, len: u32, seed: u64) -> volume::Op {
+    volume::Op::Write { volume: VOLUME, offset, data: Payload::elided(len, seed), fua: false }
 }
 
 #[test]
@@ -25,12 +26,12 @@ fn a_flush_is_answered_when_what_was_lost_is_there_again_and_on_flash() {
     r.write(0, 8192, 1).unwrap();
     r.crash(0);
     assert!(r.sets[0].sectors.is_empty());
-    assert_eq!(r.run(FLUSH), Ok(ReplyData::Done));
+    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     assert_eq!(r.sets[0].durable.0[&9], identity(8192, 1, 9));
     assert_eq!(r.client.stats().resent, 1);
     // Flushed, it is kept no more.
     r.crash(0);
-    assert_eq!(r.run(FLUSH), Ok(ReplyData::Done));
+    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     assert_eq!(r.client.stats().resent, 1);
 }
 
@@ -54,14 +55,14 @@ fn only_the_newest_contents_are_sent_again() {
     let mut r = Rack::attached(1, 16, 1 << 20, 3);
     r.write(0, 16_384, 1).unwrap();
     r.write(4096 + 512, 1024, 2).unwrap();
-    r.run(RequestOp::WriteZeroes { volume: VOLUME, offset: 8192 - 512, len: 4096, fua: false, allocate: false })
+    r.run(volume::Op::WriteZeroes { volume: VOLUME, offset: 8192 - 512, len: 4096, fua: false, allocate: false })
         .unwrap();
-    r.run(RequestOp::Trim { volume: VOLUME, offset: 12_288, len: 4096, fua: false }).unwrap();
-    r.run(RequestOp::Write { volume: VOLUME, offset: 0, data: Payload::elided(512, 3), fua: true }).unwrap();
+    r.run(volume::Op::Trim { volume: VOLUME, offset: 12_288, len: 4096, fua: false }).unwrap();
+    r.run(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(512, 3), fua: true }).unwrap();
     r.crash(0);
     // Only the write with FUA is left, and of all others what is not zeroes comes back around it.
     assert_eq!(r.sets[0].sectors.len(), 1);
-    assert_eq!(r.run(FLUSH), Ok(ReplyData::Done));
+    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     let want: BTreeMap<u64, u64> = (0..24u32)
         .filter_map(|i| match i {
             0 => Some((0, identity(512, 3, 0))),
@@ -88,7 +89,7 @@ fn a_request_answered_in_part_before_the_failure_is_answered_when_all_of_it_is_t
     r.run_for(Span::from_secs(30));
     assert!(r.sets[0].sectors.contains_key(&255) && !r.replies.contains_key(&id));
     r.faults.dead_sector = None;
-    assert_eq!(r.wait(id), Ok(ReplyData::Done));
+    assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     assert_eq!(r.sets[0].sectors[&0], identity(128 << 10, 1, 0));
     assert_eq!(r.sets[0].sectors[&255], identity(128 << 10, 1, 255));
 }
@@ -102,8 +103,8 @@ fn what_is_overwritten_while_it_waits_to_be_sent_again_is_not() {
     r.run_for(Span::from_millis(300));
     r.crash(0);
     r.faults.silent.clear();
-    assert_eq!(r.wait(w), Ok(ReplyData::Done));
-    assert_eq!(r.run(FLUSH), Ok(ReplyData::Done));
+    assert_eq!(r.wait(w), Ok(volume::Reply::Done));
+    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     for i in 0..32 {
         let want = if i / 8 == 1 { identity(4096, 2, i - 8) } else { identity(16_384, 1, i) };
         assert_eq!(r.sets[0].durable.0.get(&u64::from(i)), Some(&want), "sector {i}");
@@ -115,17 +116,17 @@ fn what_is_not_kept_fails_every_flush_until_the_volume_is_let_go_of() {
     let mut r = Rack::new(1, 16, 1 << 20, 6, |c| c.keep = 0);
     r.attach().unwrap();
     r.write(0, 4096, 1).unwrap();
-    assert_eq!(r.run(FLUSH), Ok(ReplyData::Done));
+    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     r.crash(0);
-    assert_eq!(r.run(FLUSH), Ok(ReplyData::Done), "nothing was unflushed");
+    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done), "nothing was unflushed");
     r.write(0, 4096, 2).unwrap();
     r.crash(0);
     assert_eq!(r.run(FLUSH), Err(LOST));
     r.write(0, 4096, 3).unwrap();
     assert_eq!(r.run(FLUSH), Err(LOST));
-    r.run(RequestOp::Detach { volume: VOLUME }).unwrap();
+    r.run(volume::Op::Detach { volume: VOLUME }).unwrap();
     r.attach().unwrap();
-    assert_eq!(r.run(FLUSH), Ok(ReplyData::Done));
+    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     assert_eq!(r.sets[0].durable.0[&0], identity(4096, 3, 0));
 }
 
@@ -184,7 +185,7 @@ fn random_writes_survive_random_failures() {
                 let op = match rng.below(4) {
                     0 => {
                         model[first as usize..(first + count) as usize].fill(0);
-                        RequestOp::WriteZeroes {
+                        volume::Op::WriteZeroes {
                             volume: VOLUME,
                             offset,
                             len: u64::from(len),
@@ -195,7 +196,7 @@ fn random_writes_survive_random_failures() {
                     fua => {
                         (0..count).for_each(|i| model[(first + i) as usize] = new(i));
                         let data = Payload::elided(len, contents);
-                        RequestOp::Write { volume: VOLUME, offset, data, fua: fua == 1 }
+                        volume::Op::Write { volume: VOLUME, offset, data, fua: fua == 1 }
                     }
                 };
                 asked.push(r.submit(op));
@@ -208,12 +209,12 @@ fn random_writes_survive_random_failures() {
                 }
             }
             for id in asked {
-                assert_eq!(r.wait(id), Ok(ReplyData::Done), "seed {seed}");
+                assert_eq!(r.wait(id), Ok(volume::Reply::Done), "seed {seed}");
             }
             if rng.chance(0.5) {
                 r.crash(rng.below(2) as u32);
             }
-            assert_eq!(r.run(FLUSH), Ok(ReplyData::Done));
+            assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
             for (i, &want) in model.iter().enumerate() {
                 // Stripes of 32 sectors, on the two sets in turn.
                 let (stripe, within) = (i as u64 / 32, i as u64 % 32);
@@ -232,7 +233,7 @@ fn members_that_disagree_on_the_last_recovery_do_not_have_it_sent_for_ever() {
     r.faults.newer_epoch = Some(vssd(0, 0));
     let asked: Vec<u64> = (0..4)
         .flat_map(|i| {
-            [write(i << 16, 4096, 2 + i), RequestOp::Read { volume: VOLUME, offset: i << 16, len: 4096 }, FLUSH]
+            [write(i << 16, 4096, 2 + i), volume::Op::Read { volume: VOLUME, offset: i << 16, len: 4096 }, FLUSH]
         })
         .map(|op| {
             let id = r.submit(op);
@@ -240,6 +241,6 @@ fn members_that_disagree_on_the_last_recovery_do_not_have_it_sent_for_ever() {
             id
         })
         .collect();
-    assert!(asked.iter().all(|id| matches!(r.replies.get(id), Some(Ok(_)))), "{:?}", r.replies);
+    assert!(asked.iter().all(|id| r.replies.get(id).is_some_and(Outcome::is_ok)), "{:?}", r.replies);
     assert!(r.client.stats().resent < 20, "{}", r.client.stats().resent);
 }

@@ -1,8 +1,10 @@
 //! The host's disk fails under one server of a whole rack.
 
 use bytes::Bytes;
+use rackweave_core::admin;
 use rackweave_core::msg::Role;
-use rackweave_core::request::{AdminOp, ReplyData, RequestId, RequestOp};
+use rackweave_core::request::RequestId;
+use rackweave_core::volume;
 use rackweave_core::{BLOCK, Payload, Span, TracePoint, VolumeId};
 use rackweave_device::MemFile;
 use rackweave_device::layers::{Faults, Faulty};
@@ -17,7 +19,7 @@ type Rack = World<Faulty<MemFile>>;
 fn rack(faults: &[Faults]) -> (Rack, VolumeId) {
     let files = faults.iter().map(|f| Faulty::new(MemFile::default(), f.clone())).collect();
     let mut w = World::new(files, Metadata::default(), 1);
-    w.ask(RequestOp::Admin(AdminOp::VolumeCreate { name: "v".into(), size: BLOCKS * u64::from(BLOCK) }));
+    w.ask(admin::Op::VolumeCreate { name: "v".into(), size: BLOCKS * u64::from(BLOCK) });
     let volume = w.attach();
     (w, volume)
 }
@@ -25,15 +27,15 @@ fn rack(faults: &[Faults]) -> (Rack, VolumeId) {
 fn write_all(w: &mut Rack, volume: VolumeId, version: u64) {
     for b in 0..BLOCKS {
         let data = Payload::Bytes(Bytes::from(pattern(b, version)));
-        w.ask(RequestOp::Write { volume, offset: b * u64::from(BLOCK), data, fua: false });
+        w.ask(volume::Op::Write { volume, offset: b * u64::from(BLOCK), data, fua: false });
     }
-    w.ask(RequestOp::Flush { volume });
+    w.ask(volume::Op::Flush { volume });
 }
 
 fn check_all(w: &mut Rack, volume: VolumeId, version: u64) {
     for b in 0..BLOCKS {
-        let read = w.ask(RequestOp::Read { volume, offset: b * u64::from(BLOCK), len: BLOCK });
-        assert_eq!(read, ReplyData::Data(Payload::Bytes(Bytes::from(pattern(b, version)))), "block {b}");
+        let read = w.ask(volume::Op::Read { volume, offset: b * u64::from(BLOCK), len: BLOCK });
+        assert_eq!(read, volume::Reply::Data(Payload::Bytes(Bytes::from(pattern(b, version)))), "block {b}");
     }
 }
 
@@ -66,7 +68,7 @@ fn failing_writes_are_no_loss() {
 
 /// Members of each set's view.
 fn members(w: &mut Rack) -> Vec<usize> {
-    let ReplyData::Rack(status) = w.ask(RequestOp::Admin(AdminOp::RackStatus)) else { panic!("no status") };
+    let admin::Reply::Rack(status) = w.ask(admin::Op::RackStatus) else { panic!("no status") };
     status.sets.iter().map(|s| s.members.iter().filter(|m| m.role == Role::Member).count()).collect()
 }
 
@@ -80,17 +82,17 @@ fn full_for_a_while(full: std::ops::Range<usize>) {
     faults[full.clone()].iter().for_each(|f| f.fail_writes(Some(libc::ENOSPC)));
     let write = |b: u64| {
         let data = Payload::Bytes(Bytes::from(pattern(b, 2)));
-        RequestOp::Write { volume, offset: b * u64::from(BLOCK), data, fua: false }
+        volume::Op::Write { volume, offset: b * u64::from(BLOCK), data, fua: false }
     };
     let mut open: Vec<RequestId> = (0..BLOCKS).map(|b| w.send(write(b))).collect();
-    let flush = w.send(RequestOp::Flush { volume });
+    let flush = w.send(volume::Op::Flush { volume });
     open.push(flush);
     let mut done = w.run_for(Span::from_secs(2));
     assert_eq!(done.iter().all(|r| r.id != flush), waits, "two of three are to have it on flash");
     faults[full].iter().for_each(|f| f.fail_writes(None));
     loop {
         for r in done.drain(..) {
-            assert_eq!(r.result, Ok(ReplyData::Done), "{:?}", r.id);
+            assert_eq!(r.result, Ok(volume::Reply::Done).into(), "{:?}", r.id);
             open.retain(|id| *id != r.id);
         }
         if open.is_empty() {
@@ -98,7 +100,7 @@ fn full_for_a_while(full: std::ops::Range<usize>) {
         }
         done = w.answers();
     }
-    w.ask(RequestOp::Flush { volume });
+    w.ask(volume::Op::Flush { volume });
     check_all(&mut w, volume, 2);
     assert_eq!(count(&w, TracePoint::DeviceFailed), 0);
     assert!(count(&w, TracePoint::MemberRemoved) > 0);

@@ -3,7 +3,8 @@
 //! block is one that was written (protocol rule 11).
 
 use bytes::Bytes;
-use rackweave_core::request::{AdminOp, ReplyData, RequestOp};
+use rackweave_core::admin;
+use rackweave_core::volume;
 use rackweave_core::{BLOCK, Payload, Rng};
 use rackweave_device::MemFile;
 use rackweave_device::layers::{Journal, Recorder, Replay};
@@ -42,7 +43,7 @@ fn run(seed: u64, journal: &Journal, files: Vec<MemFile>, requests: usize) -> (H
     let history = metadata.history.clone();
     let recorded = files.into_iter().enumerate().map(|(i, f)| Recorder::new(f, i, journal.clone())).collect();
     let mut w = World::new(recorded, metadata, seed + 1);
-    w.ask(RequestOp::Admin(AdminOp::VolumeCreate { name: "v".into(), size: BLOCKS * u64::from(BLOCK) }));
+    w.ask(admin::Op::VolumeCreate { name: "v".into(), size: BLOCKS * u64::from(BLOCK) });
     let volume = w.attach();
     let mut rng = Rng::new(seed);
     let mut h = History { blocks: (0..BLOCKS).map(|_| Vec::new()).collect(), floors: Vec::new() };
@@ -52,15 +53,15 @@ fn run(seed: u64, journal: &Journal, files: Vec<MemFile>, requests: usize) -> (H
         let begun = journal.len();
         let n = h.blocks[block as usize].len() + 1;
         let (op, value, fua) = match rng.below(10) {
-            0 => (RequestOp::Flush { volume }, None, false),
+            0 => (volume::Op::Flush { volume }, None, false),
             1 => {
                 let fua = rng.chance(0.3);
-                let op = RequestOp::Trim { volume, offset, len: u64::from(BLOCK), fua };
+                let op = volume::Op::Trim { volume, offset, len: u64::from(BLOCK), fua };
                 (op, Some(Payload::zero(BLOCK)), fua)
             }
             k => {
                 let (data, fua) = (contents(block, n), k == 2);
-                (RequestOp::Write { volume, offset, data: data.clone(), fua }, Some(data), fua)
+                (volume::Op::Write { volume, offset, data: data.clone(), fua }, Some(data), fua)
             }
         };
         let flush = value.is_none();
@@ -95,8 +96,8 @@ fn check(files: Vec<MemFile>, metadata: &Metadata, h: &History, at: usize, seed:
     let metadata = Metadata { now: now.clone(), ..Metadata::default() };
     let mut w = World::new(files, metadata, (seed + 1) << 16 | at as u64);
     let volume = w.attach();
-    let whole = w.ask(RequestOp::Read { volume, offset: 0, len: (BLOCKS * u64::from(BLOCK)) as u32 });
-    let ReplyData::Data(data) = whole else { panic!("{whole:?}") };
+    let whole = w.ask(volume::Op::Read { volume, offset: 0, len: (BLOCKS * u64::from(BLOCK)) as u32 });
+    let volume::Reply::Data(data) = whole else { panic!("{whole:?}") };
     for b in 0..BLOCKS as usize {
         let got = data.block(b as u32);
         let writes = &h.blocks[b];

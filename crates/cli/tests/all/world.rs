@@ -8,7 +8,8 @@ use bytes::Bytes;
 use rackweave_config::TimingConfig;
 use rackweave_config::{RackConfig, Size};
 use rackweave_core::node::StoreWrite;
-use rackweave_core::request::{Reply, ReplyData, Request, RequestError, RequestId, RequestOp};
+use rackweave_core::request::{Op, Operation, Reply, Request, RequestId};
+use rackweave_core::volume;
 use rackweave_core::{Layout, NodeId, Span, SsdId, Time, VolumeId};
 use rackweave_device::layers::Journal;
 use rackweave_device::{FileIo, FileSsd};
@@ -72,10 +73,11 @@ impl<F: FileIo> World<F> {
         World { engine: Engine::new(nodes.expect("nodes"), devices, metadata), now: Time(1), next: 1, client }
     }
 
-    pub fn send(&mut self, op: RequestOp) -> RequestId {
+    pub fn send(&mut self, op: impl Into<Op>) -> RequestId {
+        let op = op.into();
         let id = RequestId(self.next);
         self.next += 1;
-        let to = if matches!(op, RequestOp::Admin(_)) { ADMIN } else { self.client };
+        let to = if matches!(op, Op::Admin(_)) { ADMIN } else { self.client };
         self.engine.submit(to, Request { id, op });
         id
     }
@@ -107,21 +109,21 @@ impl<F: FileIo> World<F> {
         all
     }
 
-    pub fn ask(&mut self, op: RequestOp) -> ReplyData {
+    pub fn ask<O: Operation>(&mut self, op: O) -> O::Reply {
         self.try_ask(op).expect("succeeds")
     }
 
-    pub fn try_ask(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
+    pub fn try_ask<O: Operation>(&mut self, op: O) -> Result<O::Reply, O::Error> {
         let id = self.send(op);
         let mut all = self.answers();
         assert_eq!(all.len(), 1);
         assert_eq!(all[0].id, id);
-        all.remove(0).result
+        O::result(all.remove(0).result).expect("of the same API")
     }
 
     pub fn attach(&mut self) -> VolumeId {
-        match self.ask(RequestOp::Attach { name: "v".into() }) {
-            ReplyData::Attached(v) => v.id,
+        match self.ask(volume::Op::Attach { name: "v".into() }) {
+            volume::Reply::Attached(v) => v.id,
             other => panic!("{other:?}"),
         }
     }

@@ -1,8 +1,9 @@
 //! With the metadata service: registration, leases, views, volumes.
 
+use crate::admin;
 use crate::id::{DriveId, Epoch, Incarnation, NodeId, RackId, SetId, VolumeId, VssdId};
-use crate::request::{AdminOp, ReplyData, RequestError, VolumeInfo, VolumeLimits};
 use crate::time::Span;
+use crate::volume::{VolumeInfo, VolumeLimits};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -255,9 +256,9 @@ pub enum Control {
         name: Box<str>,
     },
     /// The volume, with its new writer generation.
-    Attached(Result<Box<VolumeInfo>, Box<RequestError>>),
-    Admin(Box<AdminOp>),
-    AdminReply(Result<Box<ReplyData>, Box<RequestError>>),
+    Attached(Result<Box<VolumeInfo>, Box<admin::VolumeError>>),
+    Admin(Box<admin::Op>),
+    AdminReply(Result<Box<admin::Reply>, Box<admin::Error>>),
     /// A volume grew; sent to its attached client.
     VolumeChanged {
         volume: VolumeId,

@@ -2,7 +2,7 @@
 
 use crate::id::{Incarnation, VolumeId};
 use crate::payload::Payload;
-use crate::request::Extent;
+use crate::volume::Extent;
 
 /// Sectors of a volume's share in a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

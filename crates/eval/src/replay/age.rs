@@ -5,7 +5,7 @@
 //! drawn at random, as many as it takes until every member's free ratio is down to where it should be.
 
 use rackweave_block::Striping;
-use rackweave_core::request::VolumeInfo;
+use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, BlockAddr, Epoch, Rng, SetId, Timestamp};
 use rackweave_rack::sim::Sim;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rackweave_config::Policy;
 use rackweave_config::{ConfigError, Overridden, RackConfig, Written};
 use rackweave_core::Span;
-use rackweave_core::request::RequestError;
+use rackweave_core::{admin, volume};
 use rackweave_rack::capture::CaptureError;
 use rackweave_sim::Network;
 
@@ -119,7 +119,9 @@ pub enum ReplayError {
     #[error("the rack did not come up within {waited} of its time")]
     NotUp { waited: Span },
     #[error("the volume could not be made: {0}")]
-    Volume(RequestError),
+    Create(admin::Error),
+    #[error("the volume could not be attached: {0}")]
+    Volume(volume::Error),
     #[error("devices of {ssd_bytes} bytes leave no room for a volume; give larger ones")]
     NoRoom { ssd_bytes: u64 },
     /// More requests arrive than the rack answers; a lower speed or rate helps.

@@ -1,10 +1,10 @@
 //! One policy's run: bring a rack up, age it, play requests, count. Traces and generated loads share it.
 
 use rackweave_config::RackConfig;
+use rackweave_core::admin::{self, SetStatus};
 use rackweave_core::msg::Role;
-use rackweave_core::request::{
-    AdminOp, Reply, ReplyData, Request, RequestError, RequestId, RequestOp, SetStatus, VolumeInfo,
-};
+use rackweave_core::request::{Operation, Reply, Request, RequestId};
+use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{Layout, Payload, SetId, Span, Time, TracePoint, VssdId};
 use rackweave_rack::capture::Capture;
 use rackweave_rack::sim::{Contents, Sim, SimConfig};
@@ -127,13 +127,13 @@ impl Run {
     }
 
     /// Runs until `op` is answered.
-    fn ask(&mut self, client: u32, op: RequestOp) -> Result<Result<ReplyData, RequestError>, ReplayError> {
+    fn ask<O: Operation>(&mut self, client: u32, op: O) -> Result<Result<O::Reply, O::Error>, ReplayError> {
         let id = RequestId(u64::MAX);
         let start = self.sim.now();
-        self.sim.submit(start, client, Request { id, op });
+        self.sim.submit(start, client, Request::new(id, op));
         loop {
             if let Some((_, _, reply)) = self.sim.take_replies().into_iter().find(|(_, _, r)| r.id == id) {
-                return Ok(reply.result);
+                return Ok(O::result(reply.result).expect("an answer is of its operation's API"));
             }
             let waited = self.sim.now().since(start);
             if waited > UP_WITHIN {
@@ -146,7 +146,7 @@ impl Run {
     /// The members of every set, once each of them is one.
     pub(crate) fn sets(&mut self, rack: &RackConfig) -> Result<Vec<Members>, ReplayError> {
         while self.sim.now() < Time::ZERO + UP_WITHIN {
-            if let Ok(ReplyData::Rack(status)) = self.ask(0, RequestOp::Admin(AdminOp::RackStatus))? {
+            if let Ok(admin::Reply::Rack(status)) = self.ask(0, admin::Op::RackStatus)? {
                 let up = status.sets.iter().all(|s| {
                     s.members.len() == rack.replicas as usize && s.members.iter().all(|m| m.role == Role::Member)
                 });
@@ -178,11 +178,11 @@ impl Run {
     /// Makes a volume and attaches it to the client; a flush proves that every set serves it.
     fn volume(&mut self, client: u32, size: u64) -> Result<VolumeInfo, ReplayError> {
         let name: Box<str> = format!("{VOLUME}-{client}").into();
-        let create = AdminOp::VolumeCreate { name: name.clone(), size };
-        self.ask(client, RequestOp::Admin(create))?.map_err(ReplayError::Volume)?;
-        match self.ask(client, RequestOp::Attach { name })?.map_err(ReplayError::Volume)? {
-            ReplyData::Attached(volume) => {
-                self.ask(client, RequestOp::Flush { volume: volume.id })?.map_err(ReplayError::Volume)?;
+        let create = admin::Op::VolumeCreate { name: name.clone(), size };
+        self.ask(client, create)?.map_err(ReplayError::Create)?;
+        match self.ask(client, volume::Op::Attach { name })?.map_err(ReplayError::Volume)? {
+            volume::Reply::Attached(volume) => {
+                self.ask(client, volume::Op::Flush { volume: volume.id })?.map_err(ReplayError::Volume)?;
                 Ok(volume)
             }
             other => unreachable!("attach answered with {other:?}"),
@@ -247,16 +247,16 @@ impl Run {
         let id = RequestId(self.asked.insert(asked) as u64);
         let volume = volumes[sent.client as usize].id;
         let op = match p.op {
-            TraceOp::Read => RequestOp::Read { volume, offset: p.offset, len: p.len as u32 },
+            TraceOp::Read => volume::Op::Read { volume, offset: p.offset, len: p.len as u32 },
             TraceOp::Write => {
                 // Each write has contents of its own, as if from a counter.
                 let data = Payload::elided(p.len as u32, at.0 ^ p.offset);
-                RequestOp::Write { volume, offset: p.offset, data, fua: p.fua }
+                volume::Op::Write { volume, offset: p.offset, data, fua: p.fua }
             }
-            TraceOp::Trim => RequestOp::Trim { volume, offset: p.offset, len: p.len, fua: p.fua },
-            TraceOp::Flush => RequestOp::Flush { volume },
+            TraceOp::Trim => volume::Op::Trim { volume, offset: p.offset, len: p.len, fua: p.fua },
+            TraceOp::Flush => volume::Op::Flush { volume },
         };
-        self.sim.submit(at, sent.client, Request { id, op });
+        self.sim.submit(at, sent.client, Request::new(id, op));
     }
 
     fn take(&mut self) {
@@ -267,7 +267,7 @@ impl Run {
 
     fn answered(&mut self, at: Time, reply: Reply) {
         let Some(asked) = self.asked.try_remove(reply.id.0 as usize) else { return };
-        if let Err(e) = reply.result {
+        if let Some(e) = reply.result.error() {
             self.failed += 1;
             self.first_failure.get_or_insert_with(|| e.to_string().into());
             return;

@@ -2,9 +2,10 @@
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
+use rackweave_core::admin::ServerState;
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Member, Role, View, ViewState};
-use rackweave_core::request::{ServerState, VolumeLimits};
+use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{
     DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VolumeId, VssdId,
 };

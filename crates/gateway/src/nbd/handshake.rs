@@ -1,7 +1,9 @@
 //! Greeting and option haggling.
 
 use bytes::{Buf, BufMut, Bytes};
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, VolumeInfo};
+use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::request::{Op, Outcome};
+use rackweave_core::volume::{self, VolumeInfo};
 
 use super::buffers::{Fields, put_zeros};
 use super::wire::{self, info, opt, rep, tx};
@@ -83,7 +85,7 @@ impl Session {
             opt::LIST if !data.is_empty() => self.refuse_option(option, rep::ERR_INVALID, "LIST takes no data"),
             opt::LIST => {
                 self.state = State::OptionWait;
-                self.ask(RequestOp::Admin(AdminOp::VolumeList), Asked::Option(Haggle::List));
+                self.ask(admin::Op::VolumeList, Asked::Option(Haggle::List));
             }
             opt::STRUCTURED_REPLY if !data.is_empty() => {
                 self.refuse_option(option, rep::ERR_INVALID, "STRUCTURED_REPLY takes no data");
@@ -177,20 +179,20 @@ impl Session {
     fn look_up(&mut self, h: Haggle) {
         let (Haggle::Export { option, name, .. } | Haggle::Context { option, name, .. }) = &h else { return };
         let op = match *option {
-            opt::GO | opt::EXPORT_NAME => RequestOp::Attach { name: name.clone() },
-            _ => RequestOp::Admin(AdminOp::VolumeInfo { name: name.clone() }),
+            opt::GO | opt::EXPORT_NAME => Op::Volume(volume::Op::Attach { name: name.clone() }),
+            _ => Op::Admin(admin::Op::VolumeInfo { name: name.clone() }),
         };
         self.state = State::OptionWait;
         self.ask(op, Asked::Option(h));
     }
 
-    pub(super) fn haggled(&mut self, h: Haggle, result: Result<ReplyData, RequestError>) {
+    pub(super) fn haggled(&mut self, h: Haggle, outcome: Outcome) {
         if self.closed.is_some() {
             return;
         }
         self.state = State::OptionHeader;
-        match (h, result) {
-            (Haggle::List, Ok(ReplyData::Volumes(volumes))) => {
+        match (h, outcome) {
+            (Haggle::List, Outcome::Admin(Ok(admin::Reply::Volumes(volumes)))) => {
                 for v in volumes {
                     let mut data = Vec::with_capacity(4 + v.name.len());
                     data.put_u32(v.name.len() as u32);
@@ -199,10 +201,11 @@ impl Session {
                 }
                 self.option_reply(opt::LIST, rep::ACK, b"");
             }
-            (Haggle::Export { option, want_name, .. }, Ok(ReplyData::Attached(volume) | ReplyData::Volume(volume))) => {
-                self.export(option, want_name, volume)
-            }
-            (Haggle::Context { option, name, allocation }, Ok(ReplyData::Volume(_))) => {
+            (
+                Haggle::Export { option, want_name, .. },
+                Outcome::Volume(Ok(volume::Reply::Attached(volume))) | Outcome::Admin(Ok(admin::Reply::Volume(volume))),
+            ) => self.export(option, want_name, volume),
+            (Haggle::Context { option, name, allocation }, Outcome::Admin(Ok(admin::Reply::Volume(_)))) => {
                 if allocation {
                     let mut data = Vec::with_capacity(4 + wire::BASE_ALLOCATION.len());
                     data.put_u32(if option == opt::SET_META_CONTEXT { wire::BASE_ALLOCATION_ID } else { 0 });
@@ -214,24 +217,27 @@ impl Session {
                 }
                 self.option_reply(option, rep::ACK, b"");
             }
-            (h, Err(error)) => self.export_refused(h, &error),
-            (h, Ok(_)) => self.export_refused(h, &RequestError::Io),
+            (h, outcome) => self.export_refused(h, &outcome),
         }
     }
 
-    fn export_refused(&mut self, h: Haggle, error: &RequestError) {
+    fn export_refused(&mut self, h: Haggle, outcome: &Outcome) {
+        let error = outcome.error().unwrap_or(&volume::Error::WrongAnswer).to_string();
         let option = match h {
             Haggle::List => opt::LIST,
             Haggle::Export { option: opt::EXPORT_NAME, name, .. } => {
-                return self.close(CloseReason::Export { name: name.into(), error: error.to_string() });
+                return self.close(CloseReason::Export { name: name.into(), error });
             }
             Haggle::Export { option, .. } | Haggle::Context { option, .. } => option,
         };
-        let code = match error {
-            RequestError::UnknownVolume { .. } | RequestError::BadName { .. } => rep::ERR_UNKNOWN,
+        let code = match outcome {
+            Outcome::Volume(Err(volume::Error::Unknown { .. }))
+            | Outcome::Admin(Err(admin::Error::Volume(VolumeError::Unknown { .. } | VolumeError::BadName { .. }))) => {
+                rep::ERR_UNKNOWN
+            }
             _ => rep::ERR_POLICY,
         };
-        self.refuse_option(option, code, &error.to_string());
+        self.refuse_option(option, code, &error);
     }
 
     fn transmission_flags(&self) -> u16 {

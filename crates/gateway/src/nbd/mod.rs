@@ -15,7 +15,8 @@ pub mod wire;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use rackweave_core::request::{Reply, Request, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::request::{Op, Operation, Reply, Request, RequestId};
+use rackweave_core::volume::{self, VolumeInfo};
 
 use buffers::{Input, Output};
 use handshake::Haggle;
@@ -266,7 +267,10 @@ impl Session {
         self.in_flight -= 1;
         match asked {
             Asked::Option(h) => self.haggled(h, reply.result),
-            Asked::Command(c) => self.answered(c, reply.result),
+            Asked::Command(c) => {
+                let result = volume::Op::result(reply.result).unwrap_or(Err(volume::Error::WrongAnswer));
+                self.answered(c, result);
+            }
         }
         self.advance();
     }
@@ -318,7 +322,7 @@ impl Session {
     fn fits(&self, c: &Command) -> bool {
         self.in_flight < IN_FLIGHT_MAX && self.held() + c.weight() <= self.limit
     }
-    fn ask(&mut self, op: RequestOp, asked: Asked) {
+    fn ask(&mut self, op: impl Into<Op>, asked: Asked) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.asked.push(None);
             (self.asked.len() - 1) as u8
@@ -327,7 +331,7 @@ impl Session {
         self.in_flight += 1;
         self.asked[slot as usize] = Some((self.count, asked));
         let id = RequestId(u64::from(self.id) << 32 | u64::from(self.count) << 8 | u64::from(slot));
-        self.requests.push_back(Request { id, op });
+        self.requests.push_back(Request::new(id, op));
     }
 
     /// Parses as far as bytes and bounds allow.

@@ -1,7 +1,7 @@
 //! Commands and their replies.
 
 use bytes::{Buf, BufMut, Bytes};
-use rackweave_core::request::{Extent, ReplyData, RequestError, RequestOp};
+use rackweave_core::volume::{self, Extent};
 use rackweave_core::{Payload, Summed, VolumeId};
 
 use super::buffers::SMALL_BYTES;
@@ -131,14 +131,14 @@ impl Session {
     fn start(&mut self, c: Command) {
         let (volume, offset, len, fua) = (self.volume_id(), c.offset, u64::from(c.len), c.fua());
         let op = match c.kind {
-            cmd::READ => RequestOp::Read { volume, offset, len: c.len },
-            cmd::TRIM => RequestOp::Trim { volume, offset, len, fua },
+            cmd::READ => volume::Op::Read { volume, offset, len: c.len },
+            cmd::TRIM => volume::Op::Trim { volume, offset, len, fua },
             cmd::WRITE_ZEROES => {
                 let allocate = c.flags & cmd::FLAG_NO_HOLE != 0;
-                RequestOp::WriteZeroes { volume, offset, len, fua, allocate }
+                volume::Op::WriteZeroes { volume, offset, len, fua, allocate }
             }
-            cmd::BLOCK_STATUS => RequestOp::BlockStatus { volume, offset, len },
-            _ => RequestOp::Flush { volume },
+            cmd::BLOCK_STATUS => volume::Op::BlockStatus { volume, offset, len },
+            _ => volume::Op::Flush { volume },
         };
         self.in_flight_bytes += c.weight();
         self.ask(op, Asked::Command(c));
@@ -148,20 +148,20 @@ impl Session {
         let data = if data.len() <= SMALL_BYTES { Bytes::copy_from_slice(&data) } else { data };
         // Replicas in this process share what the first of them computes.
         let data = Summed::on_demand(data).map_or_else(Payload::Bytes, Payload::Summed);
-        let op = RequestOp::Write { volume: self.volume_id(), offset: c.offset, data, fua: c.fua() };
+        let op = volume::Op::Write { volume: self.volume_id(), offset: c.offset, data, fua: c.fua() };
         self.in_flight_bytes += c.weight();
         self.ask(op, Asked::Command(c));
     }
 
-    pub(super) fn answered(&mut self, c: Command, result: Result<ReplyData, RequestError>) {
+    pub(super) fn answered(&mut self, c: Command, result: Result<volume::Reply, volume::Error>) {
         self.in_flight_bytes -= c.weight();
         match (c.kind, result) {
             (_, Err(e)) => {
-                self.fenced |= matches!(e, RequestError::Fenced { .. });
+                self.fenced |= matches!(e, volume::Error::Fenced { .. });
                 self.refuse(c, errno(&c, &e));
             }
-            (cmd::READ, Ok(ReplyData::Data(data))) if whole(&data, c.len) => self.read_reply(&c, &data),
-            (cmd::BLOCK_STATUS, Ok(ReplyData::Extents(extents))) if !extents.is_empty() => {
+            (cmd::READ, Ok(volume::Reply::Data(data))) if whole(&data, c.len) => self.read_reply(&c, &data),
+            (cmd::BLOCK_STATUS, Ok(volume::Reply::Extents(extents))) if !extents.is_empty() => {
                 self.status_reply(&c, &extents);
             }
             (cmd::READ | cmd::BLOCK_STATUS, Ok(_)) => self.refuse(c, Errno::Io),
@@ -250,15 +250,15 @@ fn chunk_header(b: &mut bytes::BytesMut, kind: u16, cookie: u64, len: u32) {
 }
 
 /// The protocol's error for the rack's.
-fn errno(c: &Command, e: &RequestError) -> Errno {
+fn errno(c: &Command, e: &volume::Error) -> Errno {
     match e {
-        RequestError::NoSpace => Errno::NoSpc,
-        RequestError::OutOfRange { .. } if matches!(c.kind, cmd::WRITE | cmd::WRITE_ZEROES) => Errno::NoSpc,
-        RequestError::OutOfRange { .. } | RequestError::Unaligned { .. } => Errno::Inval,
-        RequestError::Fenced { .. } | RequestError::NotAttached { .. } | RequestError::UnknownVolume { .. } => {
+        volume::Error::NoSpace => Errno::NoSpc,
+        volume::Error::OutOfRange { .. } if matches!(c.kind, cmd::WRITE | cmd::WRITE_ZEROES) => Errno::NoSpc,
+        volume::Error::OutOfRange { .. } | volume::Error::Unaligned { .. } => Errno::Inval,
+        volume::Error::Fenced { .. } | volume::Error::NotAttached { .. } | volume::Error::Unknown { .. } => {
             Errno::Shutdown
         }
-        RequestError::Busy { .. } => Errno::NoMem,
+        volume::Error::Busy { .. } => Errno::NoMem,
         _ => Errno::Io,
     }
 }

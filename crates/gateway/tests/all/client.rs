@@ -1,8 +1,10 @@
 //! The other side: an NBD client that only builds bytes, and an in-memory rack behind the session.
 
 use bytes::{BufMut, Bytes};
+use rackweave_core::admin;
 use rackweave_core::msg::Class;
-use rackweave_core::request::{AdminOp, Extent, Reply, ReplyData, Request, RequestError, RequestOp, VolumeInfo};
+use rackweave_core::request::{Op, Reply, Request};
+use rackweave_core::volume::{self, Extent, VolumeInfo};
 use rackweave_core::{Payload, SetId, VolumeId};
 use rackweave_gateway::nbd::{Session, TlsUse};
 
@@ -30,7 +32,7 @@ pub struct Memory {
     pub flushes: u32,
     pub fuas: u32,
     /// Fails all I/O.
-    pub error: Option<RequestError>,
+    pub error: Option<volume::Error>,
 }
 
 impl Default for Memory {
@@ -40,46 +42,51 @@ impl Default for Memory {
     }
 }
 
+fn find(name: &str) -> Option<VolumeInfo> {
+    ["vm0", "vm1"].contains(&name).then(|| volume(name))
+}
+
 impl Memory {
     pub fn answer(&mut self, r: Request) -> Reply {
-        Reply { id: r.id, result: self.run(r.op) }
+        match r.op {
+            Op::Volume(op) => Reply::new(r.id, self.run(op)),
+            Op::Admin(admin::Op::VolumeInfo { name }) => {
+                let unknown = || admin::VolumeError::Unknown { name: name.clone() };
+                Reply::new(r.id, find(&name).map(admin::Reply::Volume).ok_or_else(|| unknown().into()))
+            }
+            Op::Admin(_) => Reply::new(r.id, Ok(admin::Reply::Volumes(vec![volume("vm0"), volume("vm1")]))),
+            other => Reply { id: r.id, result: other.not_served() },
+        }
     }
-    fn run(&mut self, op: RequestOp) -> Result<ReplyData, RequestError> {
-        let find = |name: &str| match name {
-            "vm0" | "vm1" => Ok(volume(name)),
-            _ => Err(RequestError::UnknownVolume { name: name.into() }),
-        };
-        match &op {
-            RequestOp::Attach { name } => return find(name).map(ReplyData::Attached),
-            RequestOp::Admin(AdminOp::VolumeInfo { name }) => return find(name).map(ReplyData::Volume),
-            RequestOp::Admin(_) => return Ok(ReplyData::Volumes(vec![volume("vm0"), volume("vm1")])),
-            _ => {}
+    fn run(&mut self, op: volume::Op) -> Result<volume::Reply, volume::Error> {
+        if let volume::Op::Attach { name } = op {
+            return find(&name).map(volume::Reply::Attached).ok_or(volume::Error::Unknown { name });
         }
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
         Ok(match op {
-            RequestOp::Read { offset, len, .. } => {
+            volume::Op::Read { offset, len, .. } => {
                 let b = &self.bytes[offset as usize..offset as usize + len as usize];
                 let hole = b.iter().all(|&x| x == 0);
-                ReplyData::Data(if hole { Payload::zero(len) } else { Payload::Bytes(Bytes::copy_from_slice(b)) })
+                volume::Reply::Data(if hole { Payload::zero(len) } else { Payload::Bytes(Bytes::copy_from_slice(b)) })
             }
-            RequestOp::Write { offset, data, fua, .. } => {
+            volume::Op::Write { offset, data, fua, .. } => {
                 let end = offset as usize + data.len() as usize;
                 data.copy_to(&mut self.bytes[offset as usize..end]);
                 self.mapped[offset as usize / 4096..end.div_ceil(4096)].fill(true);
                 self.fuas += u32::from(fua);
-                ReplyData::Done
+                volume::Reply::Done
             }
-            RequestOp::Trim { offset, len, fua, .. } | RequestOp::WriteZeroes { offset, len, fua, .. } => {
-                let allocate = matches!(op, RequestOp::WriteZeroes { allocate: true, .. });
+            volume::Op::Trim { offset, len, fua, .. } | volume::Op::WriteZeroes { offset, len, fua, .. } => {
+                let allocate = matches!(op, volume::Op::WriteZeroes { allocate: true, .. });
                 let end = (offset + len) as usize;
                 self.bytes[offset as usize..end].fill(0);
                 self.mapped[offset as usize / 4096..end.div_ceil(4096)].fill(allocate);
                 self.fuas += u32::from(fua);
-                ReplyData::Done
+                volume::Reply::Done
             }
-            RequestOp::BlockStatus { offset, len, .. } => {
+            volume::Op::BlockStatus { offset, len, .. } => {
                 let mut out: Vec<Extent> = Vec::new();
                 for b in &self.mapped[offset as usize / 4096..(offset + len) as usize / 4096] {
                     match out.last_mut() {
@@ -87,11 +94,11 @@ impl Memory {
                         _ => out.push(Extent { len: 4096, mapped: *b }),
                     }
                 }
-                ReplyData::Extents(out)
+                volume::Reply::Extents(out)
             }
             _ => {
                 self.flushes += 1;
-                ReplyData::Done
+                volume::Reply::Done
             }
         })
     }

@@ -2,7 +2,8 @@
 
 use bytes::{BufMut, Bytes};
 use rackweave_core::VolumeId;
-use rackweave_core::request::{Reply, ReplyData, RequestError, RequestOp};
+use rackweave_core::request::{Op, Reply};
+use rackweave_core::volume;
 use rackweave_gateway::nbd::{BYTES_MAX, CloseReason, IN_FLIGHT_MAX};
 
 use crate::client::{Memory, SIZE, chunk, command, drain, error_chunk, serving, serving_simply, simple, talk};
@@ -77,8 +78,8 @@ fn an_extent_past_the_range_is_cut_to_it() {
     let mut s = serving(&mut m);
     s.input(command(0, STATUS, 1, 512, 1024).into());
     let id = s.poll_request().unwrap().id;
-    let extents = vec![rackweave_core::request::Extent { len: u64::MAX, mapped: true }];
-    s.reply(Reply { id, result: Ok(ReplyData::Extents(extents)) });
+    let extents = vec![rackweave_core::volume::Extent { len: u64::MAX, mapped: true }];
+    s.reply(Reply::new(id, Ok(volume::Reply::Extents(extents))));
     assert_eq!(drain(&mut s), chunk(5, 1, &[0, 0, 0, 1, 0, 0, 4, 0, 0, 0, 0, 0]));
 }
 
@@ -159,22 +160,22 @@ fn status_needs_its_context_and_df_needs_structured_replies() {
 fn errors_of_the_rack_have_their_numbers() {
     let volume = VolumeId(1);
     let cases = [
-        (RequestError::NoSpace, ENOSPC, EIO),
-        (RequestError::Io, EIO, EIO),
-        (RequestError::Corrupt, EIO, EIO),
-        (RequestError::Lost { volume }, EIO, EIO),
-        (RequestError::TimedOut { waited: Default::default() }, EIO, EIO),
-        (RequestError::Busy { limit: 1 }, 12, 12),
-        (RequestError::NotAttached { volume }, ESHUTDOWN, ESHUTDOWN),
-        (RequestError::OutOfRange { offset: 0, len: 1, size: 0 }, ENOSPC, EINVAL),
-        (RequestError::Unaligned { offset: 1, len: 1 }, EINVAL, EINVAL),
+        (volume::Error::NoSpace, ENOSPC, EIO),
+        (volume::Error::Io, EIO, EIO),
+        (volume::Error::Corrupt, EIO, EIO),
+        (volume::Error::Lost { volume }, EIO, EIO),
+        (volume::Error::TimedOut { waited: Default::default() }, EIO, EIO),
+        (volume::Error::Busy { limit: 1 }, 12, 12),
+        (volume::Error::NotAttached { volume }, ESHUTDOWN, ESHUTDOWN),
+        (volume::Error::OutOfRange { offset: 0, len: 1, size: 0 }, ENOSPC, EINVAL),
+        (volume::Error::Unaligned { offset: 1, len: 1 }, EINVAL, EINVAL),
     ];
     for (e, on_write, on_read) in cases {
         let mut m = Memory::default();
         let mut s = serving(&mut m);
         m.error = Some(e.clone());
         assert_eq!(talk(&mut s, &mut m, &write(0, 1, 0, &[1; 512])), simple(1, on_write), "{e}");
-        if e != RequestError::NoSpace {
+        if e != volume::Error::NoSpace {
             assert_eq!(talk(&mut s, &mut m, &command(0, READ, 1, 0, 512)), error_chunk(1, on_read), "{e}");
         }
     }
@@ -184,7 +185,7 @@ fn errors_of_the_rack_have_their_numbers() {
 fn a_fenced_session_never_writes_again() {
     let mut m = Memory::default();
     let mut s = serving(&mut m);
-    m.error = Some(RequestError::Fenced { volume: VolumeId(1), attach: 1 });
+    m.error = Some(volume::Error::Fenced { volume: VolumeId(1), attach: 1 });
     assert_eq!(talk(&mut s, &mut m, &write(0, 1, 0, &[1; 512])), simple(1, ESHUTDOWN));
     m.error = None; // another connection has attached the volume anew
     assert_eq!(talk(&mut s, &mut m, &write(0, 1, 0, &[1; 512])), simple(1, ESHUTDOWN));
@@ -313,14 +314,14 @@ fn payloads_are_neither_copied_in_nor_out() {
     let at = input[28..].as_ptr();
     s.input(input);
     let r = s.poll_request().unwrap();
-    let RequestOp::Write { data, .. } = r.op else { panic!() };
+    let Op::Volume(volume::Op::Write { data, .. }) = r.op else { panic!() };
     let b = data.to_bytes();
     assert_eq!(b.as_ptr(), at);
-    s.reply(Reply { id: r.id, result: Ok(ReplyData::Done) });
+    s.reply(Reply::new(r.id, Ok(volume::Reply::Done)));
     drain(&mut s);
     s.input(command(0, READ, 2, 0, 65_536).into());
     let r = s.poll_request().unwrap();
-    s.reply(Reply { id: r.id, result: Ok(ReplyData::Data(rackweave_core::Payload::Bytes(b.clone()))) });
+    s.reply(Reply::new(r.id, Ok(volume::Reply::Data(rackweave_core::Payload::Bytes(b.clone())))));
     assert!(s.output().any(|c| c.as_ptr() == at && c.len() == 65_536));
 }
 
@@ -357,7 +358,7 @@ fn an_unfinished_payload_keeps_only_its_own_memory() {
     let behind = [last, &command(0, READ, 2, 512, 512)].concat();
     s.input(slice(&behind));
     let write = s.poll_request().expect("whole");
-    assert!(matches!(&write.op, RequestOp::Write { data, .. } if *data.to_bytes() == payload[..]));
+    assert!(matches!(&write.op, Op::Volume(volume::Op::Write { data, .. }) if *data.to_bytes() == payload[..]));
     s.reply(m.answer(write));
     let read = s.poll_request().expect("what came behind it");
     s.reply(m.answer(read));

@@ -1,7 +1,8 @@
 //! The whole of option haggling, as bytes.
 
 use bytes::{BufMut, Bytes};
-use rackweave_core::request::{Reply, RequestError};
+use rackweave_core::request::Reply;
+use rackweave_core::volume;
 use rackweave_gateway::nbd::{CloseReason, OPTION_MAX, OPTIONS_MAX, Session};
 
 use crate::client::{Memory, SIZE, context, drain, export, greeted, option, option_reply, talk};
@@ -185,11 +186,11 @@ fn other_troubles_of_the_rack_are_policy() {
     let mut s = greeted();
     s.input(option(7, &export("vm0", &[])).into());
     let id = s.poll_request().unwrap().id;
-    s.reply(Reply { id, result: Err(RequestError::Busy { limit: 9 }) });
+    s.reply(Reply::new(id, Err(volume::Error::Busy { limit: 9 })));
     let out = drain(&mut s);
     assert_eq!(out[12..16], (ERR + 2).to_be_bytes());
     assert!(s.closed().is_none());
-    s.reply(Reply { id, result: Err(RequestError::Io) });
+    s.reply(Reply::new(id, Err(volume::Error::Io)));
     assert_eq!(drain(&mut s), b"", "an answer that was not asked for is dropped");
 }
 

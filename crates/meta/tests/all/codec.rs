@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use rackweave_core::msg::control::{SlotTable, VssdLoss};
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
-use rackweave_core::request::VolumeLimits;
+use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
 use rackweave_meta::Evidence;
 use rackweave_meta::codec::{

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use rackweave_core::admin;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdReport};
 use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, ServerHello, View, ViewState};
 use rackweave_core::node::StoreWrite;
-use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
 
@@ -317,10 +317,10 @@ impl Rack {
         }
         roles
     }
-    pub fn admin_unanswered(&mut self, request: u64, op: AdminOp) {
+    pub fn admin_unanswered(&mut self, request: u64, op: admin::Op) {
         self.control(self.cfg.layout.client(0), Incarnation(77), request, Control::Admin(Box::new(op)));
     }
-    pub fn admin(&mut self, request: u64, op: AdminOp) -> Result<ReplyData, RequestError> {
+    pub fn admin(&mut self, request: u64, op: admin::Op) -> Result<admin::Reply, admin::Error> {
         self.heard.clear();
         self.admin_unanswered(request, op);
         self.heard

@@ -1,9 +1,9 @@
 //! What the service keeps of drives, failures and room, and what it says of it.
 
+use rackweave_core::admin;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdRoom};
 use rackweave_core::msg::{ALL_WITNESSES, ViewState};
 use rackweave_core::msg::{Control, ServerHello};
-use rackweave_core::request::{AdminOp, ReplyData};
 use rackweave_core::{BLOCK, DriveId, Incarnation, SetId, VolumeId};
 
 use super::harness::{LEASE, Rack, config};
@@ -88,7 +88,7 @@ fn room(r: &mut Rack, request: u64, told: &[Option<(u64, u64)>]) -> u64 {
         let told = VssdRoom { vssd: s.vssd, capacity, used, from, until, volumes: Box::new([]) };
         r.control(s.node, s.incarnation, 0, Control::Room(Box::new(told)));
     }
-    let Ok(ReplyData::Rack(status)) = r.admin(request, AdminOp::RackStatus) else { panic!("status") };
+    let Ok(admin::Reply::Rack(status)) = r.admin(request, admin::Op::RackStatus) else { panic!("status") };
     status.room / u64::from(BLOCK)
 }
 

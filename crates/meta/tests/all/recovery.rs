@@ -1,8 +1,8 @@
 //! Recovery of a whole set: for whom it waits, who is a witness, and what the operator may say.
 
+use rackweave_core::admin;
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{ALL_WITNESSES, Control, ViewState};
-use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{DriveId, Epoch, Layout, SetId};
 
 use super::harness::{LEASE, Rack, config};
@@ -48,9 +48,9 @@ fn left_alone_and_crashed(r: &mut Rack) {
     assert_eq!(r.roles(), "--M", "it had what was answered in memory, and so have those who are only cut off");
 }
 
-fn recover(r: &mut Rack, request: u64, without: &[u32]) -> Result<ReplyData, RequestError> {
+fn recover(r: &mut Rack, request: u64, without: &[u32]) -> Result<admin::Reply, admin::Error> {
     let without = without.iter().map(|&i| r.cfg.layout.server(i)).collect();
-    r.admin(request, AdminOp::SetRecover { set: SetId(0), without })
+    r.admin(request, admin::Op::SetRecover { set: SetId(0), without })
 }
 
 #[test]
@@ -134,12 +134,12 @@ fn without_a_witness_the_set_waits_for_the_operators_word() {
     r.run(LEASE * 3);
     assert_eq!(r.roles(), "MMM", "as it was");
     let waits = |r: &mut Rack, request| {
-        let Ok(ReplyData::Rack(status)) = r.admin(request, AdminOp::RackStatus) else { panic!("status") };
+        let Ok(admin::Reply::Rack(status)) = r.admin(request, admin::Op::RackStatus) else { panic!("status") };
         status.sets[0].waits_for.clone()
     };
     assert_eq!(waits(&mut r, 1), [Layout::META]);
-    let word = || AdminOp::SetRecover { set: SetId(0), without: Box::new([]) };
-    assert_eq!(r.admin(2, word()), Ok(ReplyData::Done));
+    let word = || admin::Op::SetRecover { set: SetId(0), without: Box::new([]) };
+    assert_eq!(r.admin(2, word()), Ok(admin::Reply::Done));
     assert_eq!((r.roles().as_str(), witnesses(&r)), ("MM-R", 0));
     // It holds though one of them begins again.
     r.start(1);
@@ -148,7 +148,7 @@ fn without_a_witness_the_set_waits_for_the_operators_word() {
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "MMS");
     assert_eq!(waits(&mut r, 3), []);
-    assert_eq!(r.admin(4, word()), Err(RequestError::Survives { set: SetId(0), server: r.servers[0].node }));
+    assert_eq!(r.admin(4, word()), Err(admin::SetError::Survives { set: SetId(0), server: r.servers[0].node }.into()));
 }
 
 #[test]
@@ -161,11 +161,11 @@ fn the_word_is_not_taken_while_somebody_may_come_who_lost_nothing() {
     r.start(0);
     r.start(1);
     r.run(LEASE * 3);
-    let word = AdminOp::SetRecover { set: SetId(0), without: Box::new([]) };
-    let missing = RequestError::StillMissing { set: SetId(0), server: r.servers[2].node };
-    assert_eq!(r.admin(1, word), Err(missing));
+    let word = admin::Op::SetRecover { set: SetId(0), without: Box::new([]) };
+    let missing = admin::SetError::StillMissing { set: SetId(0), server: r.servers[2].node };
+    assert_eq!(r.admin(1, word), Err(missing.into()));
     let without = vec![r.servers[2].node];
-    assert_eq!(r.admin(2, AdminOp::SetRecover { set: SetId(0), without: without.into() }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(2, admin::Op::SetRecover { set: SetId(0), without: without.into() }), Ok(admin::Reply::Done));
     assert_eq!((r.roles().as_str(), witnesses(&r)), ("MM-R", 0b10));
 }
 
@@ -191,7 +191,7 @@ fn when_a_lone_survivor_crashes_the_set_goes_on_with_a_member_that_was_cut_off()
     let mut r = Rack::new(config());
     left_alone_and_crashed(&mut r);
     let (view, waits) = (r.view().clone(), [0, 1].map(|i| r.cfg.layout.server(i)));
-    let Ok(ReplyData::Rack(status)) = r.admin(1, AdminOp::RackStatus) else { panic!("status") };
+    let Ok(admin::Reply::Rack(status)) = r.admin(1, admin::Op::RackStatus) else { panic!("status") };
     assert_eq!(status.sets[0].waits_for, waits);
     // The service knows of it across a restart.
     r.restart_meta();
@@ -261,11 +261,11 @@ fn on_the_operator_s_word_a_set_goes_on_without_who_was_left_alone() {
     r.servers[0].silent = false;
     r.run(LEASE * 3);
     assert_eq!(r.roles(), "--M", "it may live, and what it serves nobody else need have");
-    let Ok(ReplyData::Rack(status)) = r.admin(1, AdminOp::RackStatus) else { panic!("status") };
+    let Ok(admin::Reply::Rack(status)) = r.admin(1, admin::Op::RackStatus) else { panic!("status") };
     assert_eq!(status.sets[0].waits_for, [two]);
     let one = r.cfg.layout.server(1);
-    assert_eq!(recover(&mut r, 2, &[1, 2]), Err(RequestError::NotLost { set, server: one }));
-    assert_eq!(recover(&mut r, 3, &[2]), Ok(ReplyData::Done));
+    assert_eq!(recover(&mut r, 2, &[1, 2]), Err(admin::SetError::NotLost { set, server: one }.into()));
+    assert_eq!(recover(&mut r, 3, &[2]), Ok(admin::Reply::Done));
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "M--");
     r.start(2);
@@ -278,14 +278,14 @@ fn of_those_that_all_crashed_the_operator_may_give_up_each() {
     let mut r = Rack::new(config());
     left_alone_and_crashed(&mut r);
     let (set, [zero, one]) = (SetId(0), [0, 1].map(|i| r.cfg.layout.server(i)));
-    assert_eq!(recover(&mut r, 1, &[0]), Err(RequestError::StillMissing { set, server: one }));
-    assert_eq!(recover(&mut r, 2, &[0, 1]), Ok(ReplyData::Done));
+    assert_eq!(recover(&mut r, 1, &[0]), Err(admin::SetError::StillMissing { set, server: one }.into()));
+    assert_eq!(recover(&mut r, 2, &[0, 1]), Ok(admin::Reply::Done));
     assert_eq!(r.roles(), "--MR");
     r.control(r.servers[2].node, r.servers[2].incarnation, 0, Control::Recovered { set, epoch: r.view().epoch });
     // Given up is given up: it waits for neither when it crashes again.
     r.start(2);
     assert_eq!(r.roles(), "--MR");
-    assert_eq!(recover(&mut r, 3, &[0]), Err(RequestError::NotInSet { set, server: zero }));
+    assert_eq!(recover(&mut r, 3, &[0]), Err(admin::SetError::NotInSet { set, server: zero }.into()));
 }
 
 #[test]
@@ -299,13 +299,13 @@ fn on_the_operator_s_word_a_set_recovers_without_who_never_comes_back() {
     r.start(0);
     r.start(1);
     r.run(LEASE * 3);
-    let Ok(ReplyData::Rack(status)) = r.admin(1, AdminOp::RackStatus) else { panic!("status") };
+    let Ok(admin::Reply::Rack(status)) = r.admin(1, admin::Op::RackStatus) else { panic!("status") };
     assert_eq!((r.roles().as_str(), &status.sets[0].waits_for[..]), ("MMM", &[two][..]));
-    assert_eq!(recover(&mut r, 2, &[2]), Ok(ReplyData::Done));
+    assert_eq!(recover(&mut r, 2, &[2]), Ok(admin::Reply::Done));
     assert_eq!(r.roles(), "MM-R");
     let epoch = r.view().epoch;
-    assert_eq!(recover(&mut r, 2, &[2]), Ok(ReplyData::Done), "the same request again");
-    assert_eq!(recover(&mut r, 3, &[2]), Err(RequestError::NotInSet { set, server: two }));
+    assert_eq!(recover(&mut r, 2, &[2]), Ok(admin::Reply::Done), "the same request again");
+    assert_eq!(recover(&mut r, 3, &[2]), Err(admin::SetError::NotInSet { set, server: two }.into()));
     assert_eq!(r.view().epoch, epoch);
     // It survives the service, and who was given up is not let into the recovery.
     r.restart_meta();
@@ -325,36 +325,36 @@ fn the_operator_s_word_is_refused_where_it_is_not_needed_or_too_much() {
     let mut r = Rack::new(config());
     let set = SetId(0);
     let [zero, one, two] = [0, 1, 2].map(|i| r.cfg.layout.server(i));
-    assert_eq!(recover(&mut r, 1, &[0]), Err(RequestError::NotInSet { set, server: zero }), "never a view");
+    assert_eq!(recover(&mut r, 1, &[0]), Err(admin::SetError::NotInSet { set, server: zero }.into()), "never a view");
     r.start_all();
     r.run(LEASE);
-    let unknown = r.admin(2, AdminOp::SetRecover { set: SetId(9), without: [zero].into() });
-    assert_eq!(unknown, Err(RequestError::UnknownSet { set: SetId(9) }));
+    let unknown = r.admin(2, admin::Op::SetRecover { set: SetId(9), without: [zero].into() });
+    assert_eq!(unknown, Err(admin::SetError::Unknown { set: SetId(9) }.into()));
     // One is gone, the others go on.
     r.servers[2].silent = true;
-    assert_eq!(recover(&mut r, 3, &[2]), Err(RequestError::Survives { set, server: zero }));
+    assert_eq!(recover(&mut r, 3, &[2]), Err(admin::SetError::Survives { set, server: zero }.into()));
     r.run(LEASE * 3);
     assert_eq!(r.roles(), "MM-");
-    assert_eq!(recover(&mut r, 4, &[2]), Err(RequestError::NotInSet { set, server: two }));
+    assert_eq!(recover(&mut r, 4, &[2]), Err(admin::SetError::NotInSet { set, server: two }.into()));
     // The whole set crashes; the leases of the lives before still run.
     r.servers.iter_mut().for_each(|s| s.silent = true);
     r.start(0);
-    assert_eq!(recover(&mut r, 5, &[1]), Err(RequestError::Survives { set, server: one }));
+    assert_eq!(recover(&mut r, 5, &[1]), Err(admin::SetError::Survives { set, server: one }.into()));
     r.run(LEASE * 3);
-    assert_eq!(recover(&mut r, 6, &[0]), Err(RequestError::NotLost { set, server: zero }));
-    assert_eq!(recover(&mut r, 7, &[]), Err(RequestError::StillMissing { set, server: one }));
+    assert_eq!(recover(&mut r, 6, &[0]), Err(admin::SetError::NotLost { set, server: zero }.into()));
+    assert_eq!(recover(&mut r, 7, &[]), Err(admin::SetError::StillMissing { set, server: one }.into()));
     r.servers[0].silent = true;
     r.run(LEASE * 3);
-    assert_eq!(recover(&mut r, 8, &[1]), Err(RequestError::StillMissing { set, server: zero }));
-    assert_eq!(recover(&mut r, 9, &[0, 1]), Err(RequestError::NothingLeft { set }));
+    assert_eq!(recover(&mut r, 8, &[1]), Err(admin::SetError::StillMissing { set, server: zero }.into()));
+    assert_eq!(recover(&mut r, 9, &[0, 1]), Err(admin::SetError::NothingLeft { set }.into()));
     assert_eq!(r.roles(), "MM-");
     // A member lost while its set recovers is given up the same way.
     r.start(0);
     r.start(1);
     assert_eq!(r.roles(), "MM-R");
     r.servers[1].silent = true;
-    assert_eq!(recover(&mut r, 10, &[1]), Err(RequestError::NotLost { set, server: one }));
+    assert_eq!(recover(&mut r, 10, &[1]), Err(admin::SetError::NotLost { set, server: one }.into()));
     r.run(LEASE * 3);
-    assert_eq!(recover(&mut r, 11, &[1]), Ok(ReplyData::Done));
+    assert_eq!(recover(&mut r, 11, &[1]), Ok(admin::Reply::Done));
     assert_eq!(r.roles(), "M--R");
 }

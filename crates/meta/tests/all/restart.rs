@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use rackweave_core::Incarnation;
+use rackweave_core::admin;
 use rackweave_core::msg::{Body, Control};
-use rackweave_core::request::AdminOp;
 use rackweave_meta::{Meta, MetaError};
 
 use super::harness::{GIB, LEASE, Rack, config};
@@ -30,7 +30,7 @@ fn leases_wait_for_no_write_but_those_with_a_view_that_is_not_durable() {
     r.start_all();
     r.run(LEASE);
     r.hold_store = true;
-    r.admin_unanswered(1, AdminOp::VolumeCreate { name: "a".into(), size: GIB });
+    r.admin_unanswered(1, admin::Op::VolumeCreate { name: "a".into(), size: GIB });
     assert_eq!(r.unconfirmed.len(), 1);
     r.run(LEASE * 5);
     assert_eq!(r.roles(), "MMM");
@@ -56,15 +56,15 @@ fn leases_wait_for_no_write_but_those_with_a_view_that_is_not_durable() {
 fn what_an_operator_changes_is_refused_while_it_may_not_be_written_down() {
     let mut r = Rack::new(config());
     r.start_all();
-    let create = |name: &str| AdminOp::VolumeCreate { name: name.into(), size: GIB };
+    let create = |name: &str| admin::Op::VolumeCreate { name: name.into(), size: GIB };
     r.admin(1, create("a")).expect("room");
     r.meta.set_store_full(Some("meta.redb: 12 KiB are left"));
-    let delete = AdminOp::VolumeDelete { name: "a".into(), force: false };
-    for (request, op) in (2..).zip([create("b"), delete.clone(), AdminOp::ServerAdd]) {
+    let delete = admin::Op::VolumeDelete { name: "a".into(), force: false };
+    for (request, op) in (2..).zip([create("b"), delete.clone(), admin::Op::ServerAdd]) {
         let e = r.admin(request, op).expect_err("refused").to_string();
         assert!(e.contains("meta.redb: 12 KiB are left") && e.contains("nothing was changed"), "{e}");
     }
-    r.admin(9, AdminOp::VolumeList).expect("a list");
+    r.admin(9, admin::Op::VolumeList).expect("a list");
     r.start(0);
     assert!(r.servers[0].incarnation.0 > 0, "what keeps the rack going goes on");
     r.meta.set_store_full(None);
@@ -76,12 +76,12 @@ fn what_an_operator_changes_is_refused_while_it_may_not_be_written_down() {
 fn a_restarted_service_keeps_epochs_volumes_and_lives() {
     let mut r = Rack::new(config());
     r.start_all();
-    r.admin(1, AdminOp::VolumeCreate { name: "a".into(), size: GIB }).expect("room");
+    r.admin(1, admin::Op::VolumeCreate { name: "a".into(), size: GIB }).expect("room");
     let (view, first) = (r.view().clone(), r.servers[0].incarnation);
     r.restart_meta();
     assert_eq!(*r.view(), view);
-    let list = r.admin(2, AdminOp::VolumeList).expect("a list");
-    assert_eq!(r.admin(3, AdminOp::VolumeList).expect("a list"), list);
+    let list = r.admin(2, admin::Op::VolumeList).expect("a list");
+    assert_eq!(r.admin(3, admin::Op::VolumeList).expect("a list"), list);
     r.run(LEASE * 2);
     assert_eq!(*r.view(), view, "members that go on heartbeating stay");
     r.start(0);
@@ -133,7 +133,7 @@ fn eventful(r: &mut Rack) {
     r.start_all();
     r.run(LEASE);
     let client = r.cfg.layout.client(0);
-    let create = AdminOp::VolumeCreate { name: "a".into(), size: GIB };
+    let create = admin::Op::VolumeCreate { name: "a".into(), size: GIB };
     r.control(client, Incarnation(77), 1, Control::Admin(Box::new(create)));
     r.control(client, Incarnation(77), 2, Control::Attach { name: "a".into() });
     r.start(1);
@@ -142,7 +142,7 @@ fn eventful(r: &mut Rack) {
     r.run(LEASE / 5);
     r.servers[2].silent = true;
     r.run(LEASE * 2);
-    let delete = AdminOp::VolumeDelete { name: "a".into(), force: true };
+    let delete = admin::Op::VolumeDelete { name: "a".into(), force: true };
     r.control(client, Incarnation(77), 3, Control::Admin(Box::new(delete)));
 }
 

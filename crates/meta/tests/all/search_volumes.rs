@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rackweave_core::admin;
 use rackweave_core::msg::{Body, Control, IoReply, IoRequest};
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, VolumeInfo};
 use rackweave_core::rng::seeds;
+use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{Incarnation, Rng, Span, VolumeId};
 
 use super::harness::{GIB, Rack, config};
@@ -15,11 +16,11 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 #[derive(Clone, Debug)]
 enum Request {
-    Admin(AdminOp),
+    Admin(admin::Op),
     Attach { client: u32, name: &'static str },
 }
 
-type Answer = Result<ReplyData, RequestError>;
+type Answer = Result<admin::Reply, admin::Error>;
 
 #[derive(Default)]
 struct Model {
@@ -37,35 +38,39 @@ impl Model {
         let name_of = |n: &str| NAMES.into_iter().find(|x| *x == n).expect("one of them");
         let promised = |but: &str| self.live.values().filter(|v| &*v.name != but).map(|v| v.size).sum::<u64>();
         match (request, answer) {
-            (Request::Admin(AdminOp::VolumeCreate { name, size }), Ok(ReplyData::Volume(v))) => {
+            (Request::Admin(admin::Op::VolumeCreate { name, size }), Ok(admin::Reply::Volume(v))) => {
                 let fresh = !self.live.contains_key(&**name) && self.ids.insert(v.id);
                 if !fresh || v.size != *size || v.attach != 0 || promised("") + size > 8 * GIB {
                     return wrong();
                 }
                 self.live.insert(name_of(name), v.clone());
             }
-            (Request::Admin(AdminOp::VolumeGrow { name, size }), Ok(ReplyData::Volume(v))) => {
+            (Request::Admin(admin::Op::VolumeGrow { name, size }), Ok(admin::Reply::Volume(v))) => {
                 let had = self.live.get(&**name).filter(|had| had.id == v.id && had.size <= *size);
                 if had.is_none() || v.size != *size || promised(name) + size > 8 * GIB {
                     return wrong();
                 }
                 self.live.insert(name_of(name), v.clone());
             }
-            (Request::Admin(AdminOp::VolumeDelete { name, .. }), Ok(ReplyData::Done)) => {
+            (Request::Admin(admin::Op::VolumeDelete { name, .. }), Ok(admin::Reply::Done)) => {
                 let Some(v) = self.live.remove(&**name) else { return wrong() };
                 self.deleted.insert(v.id);
             }
-            (Request::Attach { name, .. }, Ok(ReplyData::Volume(v))) => {
+            (Request::Attach { name, .. }, Ok(admin::Reply::Volume(v))) => {
                 if self.live.get(name).is_none_or(|had| had.id != v.id || v.attach <= had.attach) {
                     return wrong();
                 }
                 self.live.insert(name, v.clone());
             }
-            (_, Err(RequestError::UnknownVolume { name })) if !self.live.contains_key(&**name) => {}
-            (_, Err(RequestError::DuplicateVolume { name })) if self.live.contains_key(&**name) => {}
-            (_, Err(RequestError::OverPromise { size, promised, limit })) if promised + size > *limit => {}
-            (_, Err(RequestError::Shrink { size, current })) if size < current => {}
-            (_, Err(RequestError::InUse { name, .. })) if self.live.get(&**name).is_some_and(|v| v.attach > 0) => {}
+            (_, Err(admin::Error::Volume(admin::VolumeError::Unknown { name })))
+                if !self.live.contains_key(&**name) => {}
+            (_, Err(admin::Error::Volume(admin::VolumeError::Duplicate { name })))
+                if self.live.contains_key(&**name) => {}
+            (_, Err(admin::Error::Volume(admin::VolumeError::OverPromise { size, promised, limit })))
+                if promised + size > *limit => {}
+            (_, Err(admin::Error::Volume(admin::VolumeError::Shrink { size, current }))) if size < current => {}
+            (_, Err(admin::Error::Volume(admin::VolumeError::InUse { name, .. })))
+                if self.live.get(&**name).is_some_and(|v| v.attach > 0) => {}
             _ => return wrong(),
         }
         Ok(())
@@ -76,9 +81,9 @@ fn draw(rng: &mut Rng) -> Request {
     let name = *rng.pick(&NAMES);
     let size = rng.between(1, 12) * (GIB / 2);
     match rng.below(8) {
-        0..=2 => Request::Admin(AdminOp::VolumeCreate { name: name.into(), size }),
-        3 => Request::Admin(AdminOp::VolumeGrow { name: name.into(), size }),
-        4 => Request::Admin(AdminOp::VolumeDelete { name: name.into(), force: rng.chance(0.5) }),
+        0..=2 => Request::Admin(admin::Op::VolumeCreate { name: name.into(), size }),
+        3 => Request::Admin(admin::Op::VolumeGrow { name: name.into(), size }),
+        4 => Request::Admin(admin::Op::VolumeDelete { name: name.into(), force: rng.chance(0.5) }),
         _ => Request::Attach { client: rng.below(2) as u32, name },
     }
 }
@@ -95,7 +100,9 @@ fn ask(r: &mut Rack, number: u64, request: &Request) -> Answer {
     let mine = r.heard.iter().filter(|p| p.header.request == number);
     let mut answers = mine.filter_map(|p| match &p.body {
         Body::Control(Control::AdminReply(a)) => Some(a.clone().map(|d| *d).map_err(|e| *e)),
-        Body::Control(Control::Attached(a)) => Some(a.clone().map(|v| ReplyData::Volume(*v)).map_err(|e| *e)),
+        Body::Control(Control::Attached(a)) => {
+            Some(a.clone().map(|v| admin::Reply::Volume(*v)).map_err(|e| (*e).into()))
+        }
         _ => None,
     });
     answers.next().expect("an answer")
@@ -121,7 +128,7 @@ fn run(seed: u64) -> Result<usize, String> {
             // What administrators were answered lives in memory; attaches are kept.
             asked_before.retain(|(_, request, _)| matches!(request, Request::Attach { .. }));
         }
-        let Ok(ReplyData::Volumes(list)) = r.admin(1_000_000 + number, AdminOp::VolumeList) else {
+        let Ok(admin::Reply::Volumes(list)) = r.admin(1_000_000 + number, admin::Op::VolumeList) else {
             return Err("no list".into());
         };
         let plain = |v: &VolumeInfo| (v.id, v.name.clone(), v.size);
@@ -144,9 +151,13 @@ fn repeat(r: &mut Rack, rng: &mut Rng, model: &mut Model, before: &mut [(u64, Re
         // Refused for want of the volume then, it is a request like any other; so is one whose volume is gone since.
         (Err(_), _) if matches!(request, Request::Attach { .. }) => return model.judge(request, &again),
         // A volume that was made anew has never heard of it.
-        (Ok(ReplyData::Volume(a)), Ok(ReplyData::Volume(b))) if a.id != b.id => return model.judge(request, &again),
-        (Ok(ReplyData::Volume(a)), Ok(ReplyData::Volume(b))) => a.attach == b.attach,
-        (Ok(_), Err(RequestError::UnknownVolume { .. })) => matches!(request, Request::Attach { .. }),
+        (Ok(admin::Reply::Volume(a)), Ok(admin::Reply::Volume(b))) if a.id != b.id => {
+            return model.judge(request, &again);
+        }
+        (Ok(admin::Reply::Volume(a)), Ok(admin::Reply::Volume(b))) => a.attach == b.attach,
+        (Ok(_), Err(admin::Error::Volume(admin::VolumeError::Unknown { .. }))) => {
+            matches!(request, Request::Attach { .. })
+        }
         (a, b) => a == b,
     };
     if same { Ok(()) } else { Err(format!("{request:?} again: {again:?} after {first:?}")) }

@@ -1,17 +1,18 @@
+use rackweave_core::admin;
 use rackweave_core::msg::{Body, Class, Control, Header, IoError, IoReply, IoRequest, LiveVolumes, Op, Packet};
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, VolumeInfo, VolumeLimits};
+use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Event, Incarnation, Layout, NodeId, SetId, Span, VolumeId, VssdId};
 
 use rackweave_meta::{LevelConfig, MetaError, SetConfig};
 
 use super::harness::{GIB, LEASE, Rack, config};
 
-fn create(name: &str, size: u64) -> AdminOp {
-    AdminOp::VolumeCreate { name: name.into(), size }
+fn create(name: &str, size: u64) -> admin::Op {
+    admin::Op::VolumeCreate { name: name.into(), size }
 }
-fn volume(r: Result<ReplyData, RequestError>) -> VolumeInfo {
+fn volume(r: Result<admin::Reply, admin::Error>) -> VolumeInfo {
     match r {
-        Ok(ReplyData::Volume(v)) => v,
+        Ok(admin::Reply::Volume(v)) => v,
         other => panic!("no volume: {other:?}"),
     }
 }
@@ -22,36 +23,42 @@ fn create_list_info_grow() {
     let v = volume(r.admin(1, create("vm0", GIB)));
     assert_eq!((v.id, v.size, v.attach, v.stripe_blocks), (VolumeId(1), GIB, 0, 16));
     assert_eq!(v.sets, [SetId(0)]);
-    assert_eq!(volume(r.admin(2, AdminOp::VolumeInfo { name: "vm0".into() })), v);
-    let grown = volume(r.admin(3, AdminOp::VolumeGrow { name: "vm0".into(), size: 2 * GIB }));
+    assert_eq!(volume(r.admin(2, admin::Op::VolumeInfo { name: "vm0".into() })), v);
+    let grown = volume(r.admin(3, admin::Op::VolumeGrow { name: "vm0".into(), size: 2 * GIB }));
     assert_eq!(grown.size, 2 * GIB);
-    let shrunk = r.admin(4, AdminOp::VolumeGrow { name: "vm0".into(), size: GIB });
-    assert_eq!(shrunk, Err(RequestError::Shrink { size: GIB, current: 2 * GIB }));
-    assert_eq!(r.admin(5, AdminOp::VolumeList), Ok(ReplyData::Volumes(vec![grown])));
+    let shrunk = r.admin(4, admin::Op::VolumeGrow { name: "vm0".into(), size: GIB });
+    assert_eq!(shrunk, Err(admin::VolumeError::Shrink { size: GIB, current: 2 * GIB }.into()));
+    assert_eq!(r.admin(5, admin::Op::VolumeList), Ok(admin::Reply::Volumes(vec![grown])));
 }
 
 #[test]
 fn bad_names_sizes_and_promises_are_refused() {
     let mut r = Rack::new(config());
     for name in ["", "a/b", "ü", "a b", &"x".repeat(65)] {
-        assert_eq!(r.admin(1, create(name, GIB)), Err(RequestError::BadName { name: name.into() }));
+        assert_eq!(r.admin(1, create(name, GIB)), Err(admin::VolumeError::BadName { name: name.into() }.into()));
         r.restart_meta();
     }
     for (i, size) in [0, 1, 4095, 4097].into_iter().enumerate() {
-        assert_eq!(r.admin(10 + i as u64, create("a", size)), Err(RequestError::BadSize { size }));
+        assert_eq!(r.admin(10 + i as u64, create("a", size)), Err(admin::VolumeError::BadSize { size }.into()));
     }
     volume(r.admin(20, create(&"x".repeat(64), 4096)));
     assert_eq!(
         r.admin(21, create("big", 8 * GIB)),
-        Err(RequestError::OverPromise { size: 8 * GIB, promised: 4096, limit: 8 * GIB })
+        Err(admin::VolumeError::OverPromise { size: 8 * GIB, promised: 4096, limit: 8 * GIB }.into())
     );
     let huge = u64::MAX - 4095;
-    assert!(matches!(r.admin(22, create("huge", huge)), Err(RequestError::OverPromise { .. })));
+    assert!(matches!(
+        r.admin(22, create("huge", huge)),
+        Err(admin::Error::Volume(admin::VolumeError::OverPromise { .. }))
+    ));
     volume(r.admin(23, create("fits", 8 * GIB - 4096)));
-    assert!(matches!(r.admin(24, create("one", 4096)), Err(RequestError::OverPromise { .. })));
+    assert!(matches!(
+        r.admin(24, create("one", 4096)),
+        Err(admin::Error::Volume(admin::VolumeError::OverPromise { .. }))
+    ));
     assert_eq!(
-        r.admin(25, AdminOp::VolumeInfo { name: "none".into() }),
-        Err(RequestError::UnknownVolume { name: "none".into() })
+        r.admin(25, admin::Op::VolumeInfo { name: "none".into() }),
+        Err(admin::VolumeError::Unknown { name: "none".into() }.into())
     );
 }
 
@@ -62,7 +69,7 @@ fn a_repeated_request_is_answered_and_not_done_again() {
     assert_eq!(r.admin(1, create("a", GIB)), first);
     r.restart_meta();
     assert_eq!(r.admin(1, create("a", GIB)), first, "even by the next life of the service");
-    assert_eq!(r.admin(2, create("a", GIB)), Err(RequestError::DuplicateVolume { name: "a".into() }));
+    assert_eq!(r.admin(2, create("a", GIB)), Err(admin::VolumeError::Duplicate { name: "a".into() }.into()));
 }
 
 fn attach(r: &mut Rack, client: NodeId, incarnation: u64, request: u64) -> VolumeInfo {
@@ -89,7 +96,7 @@ fn each_attach_is_a_new_generation_and_a_late_copy_is_not() {
     assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
     assert_eq!(attach(&mut r, two, 6, 2).attach, 3);
     // The writer learns that the volume grew.
-    volume(r.admin(9, AdminOp::VolumeGrow { name: "a".into(), size: 2 * GIB }));
+    volume(r.admin(9, admin::Op::VolumeGrow { name: "a".into(), size: 2 * GIB }));
     assert!(r.heard.iter().any(
         |p| p.dst == two && matches!(p.body, Body::Control(Control::VolumeChanged { size, .. }) if size == 2 * GIB)
     ));
@@ -115,8 +122,8 @@ fn limits_are_kept_and_told_the_writer_until_it_knows() {
     let ask_map = |r: &mut Rack| r.control(one, Incarnation(5), 0, Control::MapAsk { generation: 0 });
     ask_map(&mut r);
     assert_eq!(told(&mut r, one), [], "nobody ever limited it");
-    let limit = |name: &str, iops, bytes_per_s| AdminOp::VolumeLimit { name: name.into(), iops, bytes_per_s };
-    assert_eq!(r.admin(3, limit("none", None, None)), Err(RequestError::UnknownVolume { name: "none".into() }));
+    let limit = |name: &str, iops, bytes_per_s| admin::Op::VolumeLimit { name: name.into(), iops, bytes_per_s };
+    assert_eq!(r.admin(3, limit("none", None, None)), Err(admin::VolumeError::Unknown { name: "none".into() }.into()));
     let both = VolumeLimits { iops: 500, bytes_per_s: 7 };
     volume(r.admin(4, limit("a", Some(500), None)));
     assert_eq!(told(&mut r, one), [VolumeLimits { bytes_per_s: 0, ..both }]);
@@ -126,7 +133,7 @@ fn limits_are_kept_and_told_the_writer_until_it_knows() {
     ask_map(&mut r);
     assert_eq!(told(&mut r, one), [both], "also when that was lost");
     r.restart_meta();
-    assert_eq!(volume(r.admin(7, AdminOp::VolumeInfo { name: "a".into() })).limits, both, "durably");
+    assert_eq!(volume(r.admin(7, admin::Op::VolumeInfo { name: "a".into() })).limits, both, "durably");
     assert_eq!(attach(&mut r, one, 5, 2).limits, both);
     volume(r.admin(8, limit("a", Some(0), Some(0))));
     told(&mut r, one);
@@ -155,7 +162,7 @@ fn deletion_fences_every_set_and_survives_a_restart() {
     volume(r.admin(1, create("a", GIB)));
     r.heard.clear();
     let client = r.cfg.layout.client(0);
-    let delete = AdminOp::VolumeDelete { name: "a".into(), force: false };
+    let delete = admin::Op::VolumeDelete { name: "a".into(), force: false };
     r.control(client, Incarnation(77), 2, Control::Admin(Box::new(delete.clone())));
     let first = asked(&mut r);
     assert!(matches!(first[..], [(_, IoRequest::Fence { volume: VolumeId(1), attach: u32::MAX })]));
@@ -181,14 +188,14 @@ fn deletion_fences_every_set_and_survives_a_restart() {
 fn a_deleted_name_is_free_at_once_and_its_id_never() {
     let mut r = Rack::new(config());
     let old = volume(r.admin(1, create("a", 8 * GIB)));
-    assert_eq!(r.admin(2, AdminOp::VolumeDelete { name: "a".into(), force: false }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(2, admin::Op::VolumeDelete { name: "a".into(), force: false }), Ok(admin::Reply::Done));
     assert_eq!(
-        r.admin(3, AdminOp::VolumeDelete { name: "a".into(), force: false }),
-        Err(RequestError::UnknownVolume { name: "a".into() })
+        r.admin(3, admin::Op::VolumeDelete { name: "a".into(), force: false }),
+        Err(admin::VolumeError::Unknown { name: "a".into() }.into())
     );
     let new = volume(r.admin(4, create("a", 8 * GIB)));
     assert!(new.id > old.id);
-    let Ok(ReplyData::Rack(status)) = r.admin(5, AdminOp::RackStatus) else { panic!("status") };
+    let Ok(admin::Reply::Rack(status)) = r.admin(5, admin::Op::RackStatus) else { panic!("status") };
     assert_eq!((status.promised, status.promise_limit), (8 * GIB, 8 * GIB));
     assert_eq!(status.servers.len(), 3);
     assert_eq!(VssdId(1), r.servers[0].vssd);
@@ -204,7 +211,7 @@ fn a_server_learns_with_its_welcome_whom_to_refuse() {
     let (one, two) = (r.cfg.layout.client(0), r.cfg.layout.client(1));
     attach(&mut r, one, 5, 1);
     attach(&mut r, two, 6, 1);
-    assert_eq!(r.admin(4, AdminOp::VolumeDelete { name: "gone".into(), force: false }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(4, admin::Op::VolumeDelete { name: "gone".into(), force: false }), Ok(admin::Reply::Done));
     r.start(1);
     // What is not listed, below the first unused, is gone for good.
     let writers = [(VolumeId(1), 2), (VolumeId(2), 0)].into();
@@ -225,26 +232,26 @@ fn a_volume_in_use_is_deleted_only_by_force() {
     let mut r = Rack::new(config());
     let v = volume(r.admin(1, create("a", GIB)));
     let one = r.cfg.layout.client(0);
-    let delete = |force| AdminOp::VolumeDelete { name: "a".into(), force };
-    let in_use = Err(RequestError::InUse { name: "a".into(), gateway: 0 });
+    let delete = |force| admin::Op::VolumeDelete { name: "a".into(), force };
+    let in_use = Err(admin::VolumeError::InUse { name: "a".into(), gateway: 0 }.into());
     assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
     assert_eq!(r.admin(2, delete(false)), in_use);
     // The last of its users left; an older generation's word counts for nothing.
-    let release = |attach| AdminOp::VolumeRelease { volume: v.id, attach };
-    assert_eq!(r.admin(3, release(0)), Ok(ReplyData::Done));
+    let release = |attach| admin::Op::VolumeRelease { volume: v.id, attach };
+    assert_eq!(r.admin(3, release(0)), Ok(admin::Reply::Done));
     assert_eq!(r.admin(4, delete(false)), in_use);
-    assert_eq!(r.admin(5, release(1)), Ok(ReplyData::Done));
-    let hold = |attach| AdminOp::VolumeHold { name: "a".into(), attach };
+    assert_eq!(r.admin(5, release(1)), Ok(admin::Reply::Done));
+    let hold = |attach| admin::Op::VolumeHold { name: "a".into(), attach };
     assert_eq!(volume(r.admin(6, hold(1))).attach, 1);
     r.restart_meta();
     assert_eq!(r.admin(7, delete(false)), in_use, "used again, and the service knows it in its next life");
     // A new life of the client uses nothing yet.
     r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 99 });
-    assert_eq!(r.admin(8, hold(0)), Ok(ReplyData::Volume(VolumeInfo { attach: 1, ..v.clone() })), "fenced by now");
+    assert_eq!(r.admin(8, hold(0)), Ok(admin::Reply::Volume(VolumeInfo { attach: 1, ..v.clone() })), "fenced by now");
     attach(&mut r, one, 6, 2);
     assert_eq!(r.admin(9, delete(false)), in_use);
-    assert_eq!(r.admin(10, delete(true)), Ok(ReplyData::Done));
-    assert!(matches!(r.admin(11, hold(2)), Err(RequestError::UnknownVolume { .. })));
+    assert_eq!(r.admin(10, delete(true)), Ok(admin::Reply::Done));
+    assert!(matches!(r.admin(11, hold(2)), Err(admin::Error::Volume(admin::VolumeError::Unknown { .. }))));
 }
 
 #[test]
@@ -255,10 +262,13 @@ fn a_client_that_died_has_nothing_in_use() {
     r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 9 });
     attach(&mut r, one, 5, 1);
     r.control(one, Incarnation(0), 2, Control::ClientHello { nonce: 9 });
-    let delete = AdminOp::VolumeDelete { name: "a".into(), force: false };
-    assert!(matches!(r.admin(2, delete.clone()), Err(RequestError::InUse { .. })), "the same life asks again");
+    let delete = admin::Op::VolumeDelete { name: "a".into(), force: false };
+    assert!(
+        matches!(r.admin(2, delete.clone()), Err(admin::Error::Volume(admin::VolumeError::InUse { .. }))),
+        "the same life asks again"
+    );
     r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 10 });
-    assert_eq!(r.admin(3, delete), Ok(ReplyData::Done));
+    assert_eq!(r.admin(3, delete), Ok(admin::Reply::Done));
 }
 
 #[test]
@@ -277,20 +287,20 @@ fn volumes_lie_on_sets_of_one_level_and_promise_its_room() {
     twice.levels[1].level = 3;
     assert_eq!(twice.validate(), Err(MetaError::Level { level: 3 }));
     let mut r = Rack::new(cfg);
-    let on = |name: &str, size, level| AdminOp::VolumeCreateOn { name: name.into(), size, level };
+    let on = |name: &str, size, level| admin::Op::VolumeCreateOn { name: name.into(), size, level };
     assert_eq!(volume(r.admin(1, create("any", GIB))).sets, [SetId(0)]);
     assert_eq!(volume(r.admin(2, on("high", GIB, 3))).sets, [SetId(0)]);
     assert_eq!(volume(r.admin(3, on("medium", GIB, 2))).sets, [SetId(1)]);
-    assert_eq!(r.admin(4, on("low", GIB, 1)), Err(RequestError::NoLevel { level: 1 }));
+    assert_eq!(r.admin(4, on("low", GIB, 1)), Err(admin::VolumeError::NoLevel { level: 1 }.into()));
     // Overcommitted eight times: 8 GiB of the one, 4 of the other.
-    let over = Err(RequestError::OverPromise { size: 4 * GIB, promised: GIB, limit: 4 * GIB });
+    let over = Err(admin::VolumeError::OverPromise { size: 4 * GIB, promised: GIB, limit: 4 * GIB }.into());
     assert_eq!(r.admin(5, on("more", 4 * GIB, 2)), over);
     volume(r.admin(6, on("more", 3 * GIB, 2)));
-    let grow = |name: &str, size| AdminOp::VolumeGrow { name: name.into(), size };
+    let grow = |name: &str, size| admin::Op::VolumeGrow { name: name.into(), size };
     assert!(
-        matches!(r.admin(7, grow("medium", 2 * GIB)), Err(RequestError::OverPromise { promised, .. }) if promised == 3 * GIB)
+        matches!(r.admin(7, grow("medium", 2 * GIB)), Err(admin::Error::Volume(admin::VolumeError::OverPromise { promised, .. })) if promised == 3 * GIB)
     );
     assert_eq!(volume(r.admin(8, grow("any", 7 * GIB))).size, 7 * GIB);
     r.restart_meta();
-    assert_eq!(volume(r.admin(9, AdminOp::VolumeInfo { name: "medium".into() })).sets, [SetId(1)]);
+    assert_eq!(volume(r.admin(9, admin::Op::VolumeInfo { name: "medium".into() })).sets, [SetId(1)]);
 }

@@ -1,6 +1,7 @@
 //! What the command line asks of a running rack: commands for the metadata service, reports of this process.
 
-use rackweave_core::request::{AdminOp, RackStatus, RequestOp, ServerStatus, VolumeInfo};
+use rackweave_core::admin::{self, RackStatus, ServerStatus};
+use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{Incarnation, Layout, NodeId, SetId, Time, VssdId};
 use rackweave_device::FileIo;
 
@@ -26,18 +27,18 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                     return self.answer(self.clock.now(), place, &Answer::Error { message });
                 }
                 match level.flatten() {
-                    Some(level) => AdminOp::VolumeCreateOn { name: name.into(), size, level: level.level() },
-                    None => AdminOp::VolumeCreate { name: name.into(), size },
+                    Some(level) => admin::Op::VolumeCreateOn { name: name.into(), size, level: level.level() },
+                    None => admin::Op::VolumeCreate { name: name.into(), size },
                 }
             }
-            Command::VolumeClass { name, offline } => AdminOp::VolumeClass { name: name.into(), offline },
+            Command::VolumeClass { name, offline } => admin::Op::VolumeClass { name: name.into(), offline },
             Command::VolumeLimit { name, iops, bytes_per_s } => {
-                AdminOp::VolumeLimit { name: name.into(), iops, bytes_per_s }
+                admin::Op::VolumeLimit { name: name.into(), iops, bytes_per_s }
             }
-            Command::VolumeGrow { name, size } => AdminOp::VolumeGrow { name: name.into(), size },
-            Command::VolumeDelete { name, force } => AdminOp::VolumeDelete { name: name.into(), force },
-            Command::VolumeInfo { name } => AdminOp::VolumeInfo { name: name.into() },
-            Command::VolumeList => AdminOp::VolumeList,
+            Command::VolumeGrow { name, size } => admin::Op::VolumeGrow { name: name.into(), size },
+            Command::VolumeDelete { name, force } => admin::Op::VolumeDelete { name: name.into(), force },
+            Command::VolumeInfo { name } => admin::Op::VolumeInfo { name: name.into() },
+            Command::VolumeList => admin::Op::VolumeList,
             Command::SetRecover { set, without } => {
                 if let Some(server) = without.iter().find(|&&i| i >= SERVERS_MAX) {
                     let message =
@@ -46,10 +47,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
                 }
                 let all = Layout::new(SERVERS_MAX, 0);
                 let nodes = without.into_iter().map(|i| all.server(i));
-                AdminOp::SetRecover { set: SetId(set), without: nodes.collect() }
+                admin::Op::SetRecover { set: SetId(set), without: nodes.collect() }
             }
-            Command::ServerList => AdminOp::Servers,
-            Command::ServerAdd => AdminOp::ServerAdd,
+            Command::ServerList => admin::Op::Servers,
+            Command::ServerAdd => admin::Op::ServerAdd,
             Command::ServerDrain { .. }
             | Command::ServerRemove { .. }
             | Command::ServerEnded { .. }
@@ -92,12 +93,12 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             return self.report_here(place, metrics);
         }
         let waiter = Waiter::Report { place, metrics, rack: None };
-        self.ask_admin(AdminOp::RackStatus, waiter);
+        self.ask_admin(admin::Op::RackStatus, waiter);
     }
 
-    pub(super) fn ask_admin(&mut self, op: AdminOp, waiter: Waiter) {
+    pub(super) fn ask_admin(&mut self, op: admin::Op, waiter: Waiter) {
         match (self.asked.admin, waiter) {
-            (Some(admin), waiter) => self.ask(admin, RequestOp::Admin(op), waiter),
+            (Some(admin), waiter) => self.ask(admin, op, waiter),
             (None, Waiter::Report { place, metrics, .. }) => self.report_here(place, metrics),
             (None, Waiter::Control(place)) => {
                 let message = "this process administers no volumes: ask the metadata service's".into();
@@ -164,18 +165,20 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
 }
 
 /// Commands that name a server.
-fn moves(c: &Command) -> Result<AdminOp, String> {
+fn moves(c: &Command) -> Result<admin::Op, String> {
     let node = |i: u32| match i < SERVERS_MAX {
         true => Ok(Layout::new(SERVERS_MAX, 0).server(i)),
         false => Err(format!("there is no server {i}: a rack's are 0 to {} at the most", SERVERS_MAX - 1)),
     };
     match c {
-        Command::ServerDrain { server } => Ok(AdminOp::ServerDrain { server: node(*server)? }),
-        Command::ServerRemove { server } => Ok(AdminOp::ServerRemove { server: node(*server)? }),
+        Command::ServerDrain { server } => Ok(admin::Op::ServerDrain { server: node(*server)? }),
+        Command::ServerRemove { server } => Ok(admin::Op::ServerRemove { server: node(*server)? }),
         Command::ServerEnded { server, incarnation } => {
-            Ok(AdminOp::ServerEnded { server: node(*server)?, incarnation: Incarnation(*incarnation) })
+            Ok(admin::Op::ServerEnded { server: node(*server)?, incarnation: Incarnation(*incarnation) })
         }
-        Command::VssdMove { vssd, to } => Ok(AdminOp::VssdMove { vssd: VssdId(*vssd), to: to.map(node).transpose()? }),
+        Command::VssdMove { vssd, to } => {
+            Ok(admin::Op::VssdMove { vssd: VssdId(*vssd), to: to.map(node).transpose()? })
+        }
         _ => Err("this moves nothing".into()),
     }
 }

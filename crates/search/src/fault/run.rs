@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use rackweave_core::request::{AdminOp, RequestId, RequestOp};
+use rackweave_core::admin;
+use rackweave_core::request::RequestId;
+use rackweave_core::volume;
 use rackweave_core::{BLOCK, BlockAddr, NodeId, Rng, Span, Time, Timestamp, TracePoint};
 use rackweave_replica::Timeouts;
 
@@ -343,7 +345,7 @@ impl<'a> Run<'a> {
         for v in 0..=self.shared() {
             let name = self.volumes[v].name.clone().into_boxed_str();
             let size = u64::from(self.volumes[v].blocks) * u64::from(BLOCK);
-            self.submit(0, RequestOp::Admin(AdminOp::VolumeCreate { name, size }), v, Kind::Attach, false);
+            self.submit(0, admin::Op::VolumeCreate { name, size }, v, Kind::Attach, false);
         }
         self.drain("volumes are created", SETUP_MAX)?;
         for v in 0..=self.shared() {
@@ -516,11 +518,11 @@ impl<'a> Run<'a> {
                     for first in (from..from + blocks).step_by(FINAL_BLOCKS as usize) {
                         let offset = u64::from(first) * u64::from(BLOCK);
                         let len = FINAL_BLOCKS.min(from + blocks - first) * BLOCK;
-                        self.submit(client, RequestOp::Read { volume, offset, len }, v, Kind::Read, false);
+                        self.submit(client, volume::Op::Read { volume, offset, len }, v, Kind::Read, false);
                     }
                 }
                 if round == 0 {
-                    self.submit(client, RequestOp::Flush { volume }, v, Kind::Flush, false);
+                    self.submit(client, volume::Op::Flush { volume }, v, Kind::Flush, false);
                 }
             }
             self.drain("everything is read", QUIET_MAX)?;

@@ -1,6 +1,6 @@
 //! What clients ask for in a fault search: reads, writes, trims, zeroes and flushes of every shape.
 
-use rackweave_core::request::RequestOp;
+use rackweave_core::volume;
 use rackweave_core::{BLOCK, Payload, Rng, SECTOR, SECTORS_PER_BLOCK, VolumeId};
 
 /// Largest request, blocks: crosses stripes, sets and the message limit.
@@ -30,7 +30,7 @@ pub struct Target {
 }
 
 /// Draws a trim or write-zeroes from somewhere in one place of a volume to somewhere in another.
-pub fn draw_far(rng: &mut Rng, volume: VolumeId, places: &[(u32, u32)]) -> (Kind, RequestOp) {
+pub fn draw_far(rng: &mut Rng, volume: VolumeId, places: &[(u32, u32)]) -> (Kind, volume::Op) {
     let mut ends = [0, 1].map(|_| {
         let &(first, blocks) = rng.pick(places);
         first + rng.below(u64::from(blocks)) as u32
@@ -39,14 +39,14 @@ pub fn draw_far(rng: &mut Rng, volume: VolumeId, places: &[(u32, u32)]) -> (Kind
     let [offset, end] = ends.map(|b| u64::from(b) * u64::from(BLOCK));
     let (len, fua) = (end - offset + u64::from(BLOCK), rng.chance(0.1));
     match rng.chance(0.7) {
-        true => (Kind::Trim, RequestOp::Trim { volume, offset, len, fua }),
-        false => (Kind::Zeroes, RequestOp::WriteZeroes { volume, offset, len, fua, allocate: false }),
+        true => (Kind::Trim, volume::Op::Trim { volume, offset, len, fua }),
+        false => (Kind::Zeroes, volume::Op::WriteZeroes { volume, offset, len, fua, allocate: false }),
     }
 }
 
 /// Draws a request. `seed` makes the contents of this one write unlike any other's.
 /// It lies from block `at` on. `bytes`: contents are real; `ragged`: parts of blocks, trims and zeroes most of all.
-pub fn draw(rng: &mut Rng, on: Target, bytes: bool, ragged: bool, seed: u64) -> (Kind, RequestOp) {
+pub fn draw(rng: &mut Rng, on: Target, bytes: bool, ragged: bool, seed: u64) -> (Kind, volume::Op) {
     let Target { volume, at, blocks, writer } = on;
     let (first, count) = draw_sectors(rng, blocks, ragged);
     let offset = u64::from(at) * u64::from(BLOCK) + first * u64::from(SECTOR);
@@ -58,22 +58,22 @@ pub fn draw(rng: &mut Rng, on: Target, bytes: bool, ragged: bool, seed: u64) -> 
         d if d < writes => {
             let data = Payload::elided(len, seed);
             let data = if bytes { Payload::Bytes(data.to_bytes()) } else { data };
-            (Kind::Write, RequestOp::Write { volume, offset, data, fua })
+            (Kind::Write, volume::Op::Write { volume, offset, data, fua })
         }
         d if d < trims => {
             let (offset, len) = whole_blocks(offset, len);
-            (Kind::Trim, RequestOp::Trim { volume, offset, len, fua })
+            (Kind::Trim, volume::Op::Trim { volume, offset, len, fua })
         }
         d if d < zeroes => {
             let allocate = rng.chance(0.3);
-            (Kind::Zeroes, RequestOp::WriteZeroes { volume, offset, len: u64::from(len), fua, allocate })
+            (Kind::Zeroes, volume::Op::WriteZeroes { volume, offset, len: u64::from(len), fua, allocate })
         }
-        d if d < flushes => (Kind::Flush, RequestOp::Flush { volume }),
+        d if d < flushes => (Kind::Flush, volume::Op::Flush { volume }),
         d if d < status => {
             let (offset, len) = whole_blocks(offset, len);
-            (Kind::Status, RequestOp::BlockStatus { volume, offset, len })
+            (Kind::Status, volume::Op::BlockStatus { volume, offset, len })
         }
-        _ => (Kind::Read, RequestOp::Read { volume, offset, len }),
+        _ => (Kind::Read, volume::Op::Read { volume, offset, len }),
     }
 }
 

@@ -1,5 +1,5 @@
+use rackweave_core::admin;
 use rackweave_core::msg::{Body, Control, IoError, IoReply, IoRequest, Role, SectorRange};
-use rackweave_core::request::{AdminOp, ReplyData};
 use rackweave_core::{Layout, NodeId, Span, TracePoint, VolumeId};
 
 use super::rack::{LEASE, Options, Rack, contents};
@@ -186,8 +186,8 @@ fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
 #[test]
 fn a_fenced_writer_stays_fenced_when_the_whole_set_crashed() {
     let mut r = Rack::serving(Options::default());
-    let volume = r.admin(AdminOp::VolumeCreate { name: "a".into(), size: 1 << 20 });
-    assert!(matches!(volume, Ok(ReplyData::Volume(_))), "{volume:?}");
+    let volume = r.admin(admin::Op::VolumeCreate { name: "a".into(), size: 1 << 20 });
+    assert!(matches!(volume, Ok(admin::Reply::Volume(_))), "{volume:?}");
     assert_eq!((r.attach("a"), r.attach("a")), (1, 2));
     // The first writer's write was on its way when all three crashed.
     let late = r.write_request(1, contents(1), false);
@@ -227,11 +227,11 @@ fn reads_of_a_server_whose_link_is_cut_are_answered_by_another_at_the_first_try(
 }
 
 fn create(r: &mut Rack, name: &str) {
-    let made = r.admin(AdminOp::VolumeCreate { name: name.into(), size: 1 << 20 });
-    assert!(matches!(made, Ok(ReplyData::Volume(_))), "{made:?}");
+    let made = r.admin(admin::Op::VolumeCreate { name: name.into(), size: 1 << 20 });
+    assert!(matches!(made, Ok(admin::Reply::Volume(_))), "{made:?}");
 }
 fn delete(r: &mut Rack, name: &str) {
-    assert_eq!(r.admin(AdminOp::VolumeDelete { name: name.into(), force: true }), Ok(ReplyData::Done));
+    assert_eq!(r.admin(admin::Op::VolumeDelete { name: name.into(), force: true }), Ok(admin::Reply::Done));
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rackweave_core::admin;
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange, View,
     io::WriteRequest,
 };
-use rackweave_core::request::{AdminOp, ReplyData, RequestError};
 use rackweave_core::{
     BLOCK, Epoch, Incarnation, Layout, NodeId, Payload, SECTORS_PER_BLOCK, SetId, Span, SsdId, Time, TracePoint,
     VolumeId, VssdId,
@@ -351,7 +351,7 @@ impl Rack {
         self.until(Span::from_secs(1), |r| r.controls.contains_key(&request));
         self.controls.remove(&request).expect("just seen")
     }
-    pub fn admin(&mut self, op: AdminOp) -> Result<ReplyData, RequestError> {
+    pub fn admin(&mut self, op: admin::Op) -> Result<admin::Reply, admin::Error> {
         match self.ask_meta(Control::Admin(Box::new(op))) {
             Control::AdminReply(r) => r.map(|d| *d).map_err(|e| *e),
             other => panic!("{other:?}"),

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rackweave_core::admin::{
+    self, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear, SetError,
+    SetStatus, Unfit, VolumeError, WearStatus,
+};
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
@@ -13,10 +17,7 @@ use rackweave_core::msg::{
     Member, Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState,
     VssdRow,
 };
-use rackweave_core::request::{
-    AdminOp, Extent, MemberStatus, RackStatus, ReplyData, RequestError, ServerInfo, ServerState, ServerStatus,
-    ServerWear, SetStatus, VolumeInfo, VolumeLimits, WearStatus,
-};
+use rackweave_core::volume::{Extent, VolumeInfo, VolumeLimits};
 use rackweave_core::{
     BlockAddr, DriveId, Epoch, Incarnation, NodeId, Payload, RackId, Rng, SetId, Span, SsdId, Time, Timestamp,
     VolumeId, VssdId,
@@ -398,9 +399,11 @@ impl Draw {
             9 => Control::MapAsk { generation: self.u64() },
             10 => Control::Map(self.map()),
             11 => Control::Attach { name: self.text() },
-            12 => {
-                Control::Attached(if self.bool() { Ok(Box::new(self.volume())) } else { Err(Box::new(self.error())) })
-            }
+            12 => Control::Attached(if self.bool() {
+                Ok(Box::new(self.volume()))
+            } else {
+                Err(Box::new(self.volume_error()))
+            }),
             13 => Control::Admin(Box::new(self.admin())),
             14 => {
                 Control::AdminReply(if self.bool() { Ok(Box::new(self.data())) } else { Err(Box::new(self.error())) })
@@ -434,33 +437,33 @@ impl Draw {
             _ => Control::VolumeChanged { volume: VolumeId(self.u32()), size: self.u64() },
         }
     }
-    fn admin(&mut self) -> AdminOp {
+    fn admin(&mut self) -> admin::Op {
         match self.below(18) {
-            17 => AdminOp::ServerEnded { server: NodeId(self.u32()), incarnation: Incarnation(self.u64()) },
-            16 => AdminOp::VssdMove {
+            17 => admin::Op::ServerEnded { server: NodeId(self.u32()), incarnation: Incarnation(self.u64()) },
+            16 => admin::Op::VssdMove {
                 vssd: VssdId(self.u32()),
                 to: if self.bool() { Some(NodeId(self.u32())) } else { None },
             },
-            12 => AdminOp::Servers,
-            13 => AdminOp::ServerAdd,
-            14 => AdminOp::ServerDrain { server: NodeId(self.u32()) },
-            15 => AdminOp::ServerRemove { server: NodeId(self.u32()) },
-            0 => AdminOp::VolumeCreate { name: self.text(), size: self.u64() },
-            1 => AdminOp::VolumeGrow { name: self.text(), size: self.u64() },
-            2 => AdminOp::VolumeDelete { name: self.text(), force: self.bool() },
-            3 => AdminOp::VolumeInfo { name: self.text() },
-            4 => AdminOp::VolumeList,
-            5 => AdminOp::SetRecover { set: SetId(self.u32()), without: self.list(3, |d| NodeId(d.u32())).into() },
-            6 => AdminOp::VolumeHold { name: self.text(), attach: self.u32() },
-            7 => AdminOp::VolumeRelease { volume: VolumeId(self.u32()), attach: self.u32() },
-            9 => AdminOp::VolumeCreateOn { name: self.text(), size: self.u64(), level: self.below(256) as u8 },
-            10 => AdminOp::VolumeLimit {
+            12 => admin::Op::Servers,
+            13 => admin::Op::ServerAdd,
+            14 => admin::Op::ServerDrain { server: NodeId(self.u32()) },
+            15 => admin::Op::ServerRemove { server: NodeId(self.u32()) },
+            0 => admin::Op::VolumeCreate { name: self.text(), size: self.u64() },
+            1 => admin::Op::VolumeGrow { name: self.text(), size: self.u64() },
+            2 => admin::Op::VolumeDelete { name: self.text(), force: self.bool() },
+            3 => admin::Op::VolumeInfo { name: self.text() },
+            4 => admin::Op::VolumeList,
+            5 => admin::Op::SetRecover { set: SetId(self.u32()), without: self.list(3, |d| NodeId(d.u32())).into() },
+            6 => admin::Op::VolumeHold { name: self.text(), attach: self.u32() },
+            7 => admin::Op::VolumeRelease { volume: VolumeId(self.u32()), attach: self.u32() },
+            9 => admin::Op::VolumeCreateOn { name: self.text(), size: self.u64(), level: self.below(256) as u8 },
+            10 => admin::Op::VolumeLimit {
                 name: self.text(),
                 iops: self.bool().then(|| self.u64()),
                 bytes_per_s: self.bool().then(|| self.u64()),
             },
-            8 => AdminOp::VolumeClass { name: self.text(), offline: self.bool() },
-            _ => AdminOp::RackStatus,
+            8 => admin::Op::VolumeClass { name: self.text(), offline: self.bool() },
+            _ => admin::Op::RackStatus,
         }
     }
     fn limits(&mut self) -> VolumeLimits {
@@ -480,9 +483,9 @@ impl Draw {
             used: if self.bool() { self.u64().max(1) } else { 0 },
         }
     }
-    fn data(&mut self) -> ReplyData {
-        match self.below(8) {
-            7 => ReplyData::Servers(self.list(4, |d| ServerInfo {
+    fn data(&mut self) -> admin::Reply {
+        match self.below(5) {
+            4 => admin::Reply::Servers(self.list(4, |d| ServerInfo {
                 node: NodeId(d.u32()),
                 state: [ServerState::In, ServerState::Draining, ServerState::Removed][d.below(3) as usize],
                 alive: d.bool(),
@@ -492,13 +495,10 @@ impl Draw {
                 free: d.u32(),
                 homeless: d.u32(),
             })),
-            0 => ReplyData::Done,
-            1 => ReplyData::Data(self.payload()),
-            2 => ReplyData::Attached(self.volume()),
-            3 => ReplyData::Extents(self.extents()),
-            4 => ReplyData::Volume(self.volume()),
-            5 => ReplyData::Volumes(self.list(3, Draw::volume)),
-            _ => ReplyData::Rack(Box::new(self.rack())),
+            0 => admin::Reply::Done,
+            1 => admin::Reply::Volume(self.volume()),
+            2 => admin::Reply::Volumes(self.list(3, Draw::volume)),
+            _ => admin::Reply::Rack(Box::new(self.rack())),
         }
     }
     fn rack(&mut self) -> RackStatus {
@@ -529,38 +529,62 @@ impl Draw {
             },
         }
     }
-    fn error(&mut self) -> RequestError {
-        match self.below(28) {
-            24 => RequestError::UnknownVssd { vssd: VssdId(self.u32()) },
-            25 => RequestError::Moving { vssd: VssdId(self.u32()), set: SetId(self.u32()) },
-            26 => RequestError::UnknownServer { server: NodeId(self.u32()) },
-            27 => RequestError::ServerUnfit { server: NodeId(self.u32()), why: self.text() },
-            29 => RequestError::StoreFull { why: self.text() },
-            0 => RequestError::UnknownVolume { name: self.text() },
-            1 => RequestError::DuplicateVolume { name: self.text() },
-            2 => RequestError::BadName { name: self.text() },
-            3 => RequestError::BadSize { size: self.u64() },
-            4 => RequestError::Shrink { size: self.u64(), current: self.u64() },
-            5 => RequestError::OverPromise { size: self.u64(), promised: self.u64(), limit: self.u64() },
-            6 => RequestError::Fenced { volume: VolumeId(self.u32()), attach: self.u32() },
-            7 => RequestError::NotAttached { volume: VolumeId(self.u32()) },
-            8 => RequestError::Unaligned { offset: self.u64(), len: self.u64() },
-            9 => RequestError::OutOfRange { offset: self.u64(), len: self.u64(), size: self.u64() },
-            10 => RequestError::NoSpace,
-            11 => RequestError::Io,
-            12 => RequestError::Corrupt,
-            13 => RequestError::TimedOut { waited: Span(self.u64()) },
-            14 => RequestError::InUse { name: self.text(), gateway: self.u32() },
-            15 => RequestError::UnknownSet { set: SetId(self.u32()) },
-            16 => RequestError::NotInSet { set: SetId(self.u32()), server: NodeId(self.u32()) },
-            17 => RequestError::NotLost { set: SetId(self.u32()), server: NodeId(self.u32()) },
-            18 => RequestError::Survives { set: SetId(self.u32()), server: NodeId(self.u32()) },
-            19 => RequestError::StillMissing { set: SetId(self.u32()), server: NodeId(self.u32()) },
-            20 => RequestError::NothingLeft { set: SetId(self.u32()) },
-            23 => RequestError::NothingMissing { set: SetId(self.u32()) },
-            22 => RequestError::NoLevel { level: self.below(256) as u8 },
-            21 => RequestError::Lost { volume: VolumeId(self.u32()) },
-            _ => RequestError::Busy { limit: self.u32() },
+    fn error(&mut self) -> admin::Error {
+        match self.below(7) {
+            0 => admin::Error::StoreFull { why: self.text() },
+            1 => admin::Error::TimedOut { waited: Span(self.u64()) },
+            2 => admin::Error::Busy { limit: self.u32() },
+            3 => admin::Error::NotServed,
+            4 => self.volume_error().into(),
+            5 => self.set_error().into(),
+            _ => self.server_error().into(),
+        }
+    }
+    fn volume_error(&mut self) -> VolumeError {
+        match self.below(9) {
+            0 => VolumeError::Unknown { name: self.text() },
+            1 => VolumeError::Duplicate { name: self.text() },
+            2 => VolumeError::BadName { name: self.text() },
+            3 => VolumeError::BadSize { size: self.u64() },
+            4 => VolumeError::Shrink { size: self.u64(), current: self.u64() },
+            5 => VolumeError::OverPromise { size: self.u64(), promised: self.u64(), limit: self.u64() },
+            6 => VolumeError::InUse { name: self.text(), gateway: self.u32() },
+            7 => VolumeError::NoLevel { level: self.below(256) as u8 },
+            _ => VolumeError::TooMany { limit: self.u32() },
+        }
+    }
+    fn set_error(&mut self) -> SetError {
+        let (set, server) = (SetId(self.u32()), NodeId(self.u32()));
+        match self.below(7) {
+            0 => SetError::Unknown { set },
+            1 => SetError::NotInSet { set, server },
+            2 => SetError::NotLost { set, server },
+            3 => SetError::Survives { set, server },
+            4 => SetError::StillMissing { set, server },
+            5 => SetError::NothingLeft { set },
+            _ => SetError::NothingMissing { set },
+        }
+    }
+    fn server_error(&mut self) -> ServerError {
+        let (vssd, set, server) = (VssdId(self.u32()), SetId(self.u32()), NodeId(self.u32()));
+        let (vssds, count) = (self.u32(), self.u32());
+        use Unfit::*;
+        match self.below(12) {
+            0 => ServerError::UnknownVssd { vssd },
+            1 => ServerError::Moving { vssd, set },
+            2 => ServerError::UnknownServer { server },
+            3 => {
+                let why = *self.0.pick(&[Leaving, OtherRack, Down, DriveFailed, WornOut, HasCopy, NoSlot]);
+                ServerError::Unfit { server, why }
+            }
+            4 => ServerError::NoTarget { vssd },
+            5 => ServerError::NoSource { vssd, set },
+            6 => ServerError::RackFull { servers: count },
+            7 => ServerError::TooFewLeft { server, left: vssds, need: count },
+            8 => ServerError::NoRoom { server, vssds, room: count },
+            9 => ServerError::InUse { server, vssds },
+            10 => ServerError::Erasing { server, vssds },
+            _ => ServerError::EarlierUnfit { server, why: self.text() },
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rackweave_core::admin::{self, ServerError, ServerInfo, ServerState, SetError, Unfit, VolumeError};
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
@@ -12,7 +13,6 @@ use rackweave_core::msg::{
     ALL_WITNESSES, BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply, IoRequest,
     LiveVolumes, Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
 };
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, ServerInfo, ServerState};
 use rackweave_core::{
     BlockAddr, DriveId, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Timestamp, VolumeId, VssdId,
 };
@@ -68,7 +68,8 @@ fn controls() -> Vec<(&'static str, Control)> {
     };
     let report =
         VssdReport { vssd: VssdId(0x11), set, epoch, complete: true, failed: false, read_only: true, no_room: false };
-    let refused = RequestError::ServerUnfit { server: NodeId(3), why: "full".into() };
+    // Of a version before, which gave the reason in words.
+    let earlier = ServerError::EarlierUnfit { server: NodeId(3), why: "full".into() };
     vec![
         ("control_vssds", Control::Vssds { plan: 0x0102_0304_0506_0708, incarnation, vssds: vec![place] }),
         // Of a version before, which did not say which ids were given out.
@@ -116,18 +117,40 @@ fn controls() -> Vec<(&'static str, Control)> {
             "control_drive_refused",
             Control::DriveRefused { nonce: 1, why: Box::new(DriveRefusal::DriveOlder { found: 0x51, wanted: 0x52 }) },
         ),
-        ("admin_move", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: Some(NodeId(4)) })),
-        ("admin_move_anywhere", admin(AdminOp::VssdMove { vssd: VssdId(0x11), to: None })),
-        ("admin_servers", admin(AdminOp::Servers)),
-        ("admin_server_add", admin(AdminOp::ServerAdd)),
-        ("admin_server_drain", admin(AdminOp::ServerDrain { server: NodeId(3) })),
-        ("admin_server_remove", admin(AdminOp::ServerRemove { server: NodeId(3) })),
+        ("admin_move", admin(admin::Op::VssdMove { vssd: VssdId(0x11), to: Some(NodeId(4)) })),
+        ("admin_move_anywhere", admin(admin::Op::VssdMove { vssd: VssdId(0x11), to: None })),
+        ("admin_servers", admin(admin::Op::Servers)),
+        ("admin_server_add", admin(admin::Op::ServerAdd)),
+        ("admin_server_drain", admin(admin::Op::ServerDrain { server: NodeId(3) })),
+        ("admin_server_remove", admin(admin::Op::ServerRemove { server: NodeId(3) })),
         (
             "admin_server_ended",
-            admin(AdminOp::ServerEnded { server: NodeId(3), incarnation: Incarnation(0x0102_0304) }),
+            admin(admin::Op::ServerEnded { server: NodeId(3), incarnation: Incarnation(0x0102_0304) }),
         ),
-        ("admin_reply_servers", Control::AdminReply(Ok(Box::new(ReplyData::Servers(vec![server]))))),
-        ("admin_reply_unfit", Control::AdminReply(Err(Box::new(refused)))),
+        ("admin_reply_servers", Control::AdminReply(Ok(Box::new(admin::Reply::Servers(vec![server]))))),
+        ("admin_reply_unfit", Control::AdminReply(Err(Box::new(earlier.into())))),
+    ]
+}
+
+/// Answers of the metadata service that refuse something.
+fn refusals() -> Vec<(&'static str, Control)> {
+    let (set, server, vssd) = (SetId(5), NodeId(3), VssdId(0x11));
+    let refused = |error| Control::AdminReply(Err(Box::new(error)));
+    let unknown = || VolumeError::Unknown { name: "vm0".into() };
+    vec![
+        ("admin_reply_unknown_volume", refused(unknown().into())),
+        ("admin_reply_too_many_volumes", refused(VolumeError::TooMany { limit: 0x8000 }.into())),
+        ("admin_reply_set_survives", refused(SetError::Survives { set, server }.into())),
+        ("admin_reply_unfit_server", refused(ServerError::Unfit { server, why: Unfit::HasCopy }.into())),
+        ("admin_reply_no_target", refused(ServerError::NoTarget { vssd }.into())),
+        ("admin_reply_no_source", refused(ServerError::NoSource { vssd, set }.into())),
+        ("admin_reply_rack_full", refused(ServerError::RackFull { servers: 6 }.into())),
+        ("admin_reply_too_few_left", refused(ServerError::TooFewLeft { server, left: 2, need: 3 }.into())),
+        ("admin_reply_no_room", refused(ServerError::NoRoom { server, vssds: 2, room: 1 }.into())),
+        ("admin_reply_in_use", refused(ServerError::InUse { server, vssds: 2 }.into())),
+        ("admin_reply_erasing", refused(ServerError::Erasing { server, vssds: 2 }.into())),
+        ("admin_reply_store_full", refused(admin::Error::StoreFull { why: "no room".into() })),
+        ("control_attached_unknown", Control::Attached(Err(Box::new(unknown())))),
     ]
 }
 
@@ -194,6 +217,7 @@ fn samples() -> Vec<(&'static str, Packet)> {
     let control = |(name, c)| (name, packet(Op::Control, Body::Control(c)));
     samples.extend(controls().into_iter().map(control));
     samples.extend(compared().into_iter().map(|(name, p)| (name, packet(Op::Peer, Body::Peer(p)))));
+    samples.extend(refusals().into_iter().map(control));
     samples
 }
 

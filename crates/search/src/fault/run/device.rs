@@ -1,7 +1,7 @@
 //! Devices that fail (protocol rule 12): one at a time while the others carry on; at the end, all of them.
 
 use rackweave_core::msg::{Member, Role};
-use rackweave_core::request::{RequestError, RequestOp};
+use rackweave_core::volume;
 use rackweave_core::{BLOCK, Layout, Payload, Span, Time};
 
 use super::{Agenda, QUIET_MAX, Run};
@@ -97,7 +97,7 @@ impl Run<'_> {
         }
         self.breakage.all = true;
         let told = |r: &Self| {
-            let is = |name: &&String| name.ends_with(&RequestError::Io.to_string());
+            let is = |name: &&String| name.ends_with(&volume::Error::Io.to_string());
             r.stats.errors.iter().filter(|(name, _)| is(name)).map(|(_, n)| n).sum::<u64>()
         };
         for v in 0..=self.shared() {
@@ -105,8 +105,8 @@ impl Run<'_> {
             let volume = self.volumes[v].id();
             let data = Payload::elided(BLOCK, self.plan.seed ^ (self.next_request + 1) << 20);
             let ops = [
-                (Kind::Write, RequestOp::Write { volume, offset: 0, data, fua: true }),
-                (Kind::Flush, RequestOp::Flush { volume }),
+                (Kind::Write, volume::Op::Write { volume, offset: 0, data, fua: true }),
+                (Kind::Flush, volume::Op::Flush { volume }),
             ];
             for (kind, op) in ops {
                 let before = told(self);

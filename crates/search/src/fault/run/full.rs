@@ -1,6 +1,6 @@
 //! Racks that run full (protocol rule 9): filling and emptying volumes, and what must hold of a write that is refused.
 
-use rackweave_core::request::{RequestError, RequestOp};
+use rackweave_core::volume;
 use rackweave_core::{BLOCK, Payload, TracePoint};
 
 use super::{QUIET_MAX, Run};
@@ -29,7 +29,7 @@ impl Run<'_> {
         }
         let count = FILL_BLOCKS.min(blocks - next);
         let offset = u64::from(next) * u64::from(BLOCK);
-        let op = RequestOp::Write { volume, offset, data: self.payload(count), fua: false };
+        let op = volume::Op::Write { volume, offset, data: self.payload(count), fua: false };
         let id = self.submit(client, op, v, Kind::Write, false);
         if let Some(p) = self.pending.get_mut(&(client, id)) {
             p.fill = Some(next + count);
@@ -40,12 +40,12 @@ impl Run<'_> {
         let v = client as usize;
         if self.attached[v][v].is_some() && !self.down.contains_key(&self.client_node(client)) {
             let (volume, len) = (self.volumes[v].id(), u64::from(self.volumes[v].blocks) * u64::from(BLOCK));
-            self.submit(client, RequestOp::Trim { volume, offset: 0, len, fua: false }, v, Kind::Trim, false);
+            self.submit(client, volume::Op::Trim { volume, offset: 0, len, fua: false }, v, Kind::Trim, false);
         }
     }
 
     fn no_space_told(&self) -> u64 {
-        let name = format!("{:?} {}", Kind::Write, RequestError::NoSpace);
+        let name = format!("{:?} {}", Kind::Write, volume::Error::NoSpace);
         self.stats.errors.get(&name).copied().unwrap_or(0)
     }
 
@@ -59,7 +59,7 @@ impl Run<'_> {
                 if refused == REFUSED_MAX {
                     return Ok(());
                 }
-                let op = RequestOp::Write {
+                let op = volume::Op::Write {
                     volume: self.volumes[v].id(),
                     offset: u64::from(block) * u64::from(BLOCK),
                     data: self.payload(1),
@@ -87,12 +87,12 @@ impl Run<'_> {
         let client = self.volumes[0].writer.unwrap_or(0);
         let volume = self.volumes[0].id();
         let len = u64::from(self.volumes[0].blocks) * u64::from(BLOCK);
-        self.submit(client, RequestOp::Trim { volume, offset: 0, len, fua: false }, 0, Kind::Trim, false);
+        self.submit(client, volume::Op::Trim { volume, offset: 0, len, fua: false }, 0, Kind::Trim, false);
         self.drain("a volume is trimmed", QUIET_MAX)?;
         let told = self.no_space_told();
         for block in 0..ROOM_BLOCKS {
             let offset = u64::from(block) * u64::from(BLOCK);
-            let op = RequestOp::Write { volume, offset, data: self.payload(1), fua: true };
+            let op = volume::Op::Write { volume, offset, data: self.payload(1), fua: true };
             self.submit(client, op, 0, Kind::Write, false);
         }
         self.drain("blocks are written where room was made", QUIET_MAX)?;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use rackweave_core::request::{AdminOp, RequestId};
+use rackweave_core::admin;
+use rackweave_core::request::RequestId;
 use rackweave_core::{NodeId, SetId, Span, VssdId};
 use rackweave_meta::Meta;
 
@@ -26,12 +27,12 @@ impl Run<'_> {
                 let Some(view) = self.sim.meta().and_then(|m| m.view(set)) else { return };
                 let n = view.members.len().max(1);
                 let Some(m) = view.members.get(member as usize % n) else { return };
-                AdminOp::VssdMove { vssd: m.vssd, to: Some(server(to)) }
+                admin::Op::VssdMove { vssd: m.vssd, to: Some(server(to)) }
             }
-            Fault::Drain { server: i } => AdminOp::ServerDrain { server: server(i) },
+            Fault::Drain { server: i } => admin::Op::ServerDrain { server: server(i) },
             Fault::Add => {
                 self.plan_at(self.sim.now() + JOIN_AFTER, Agenda::Join);
-                AdminOp::ServerAdd
+                admin::Op::ServerAdd
             }
             _ => return,
         };

@@ -1,6 +1,8 @@
 //! What clients of a run ask, and what they are answered.
 
-use rackweave_core::request::{Reply, ReplyData, Request, RequestError, RequestId, RequestOp, VolumeInfo};
+use rackweave_core::admin;
+use rackweave_core::request::{self, Op, Reply, Request, RequestId};
+use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{NodeId, SECTOR, Span, Time};
 
 use super::{ATTACH_RETRY, Agenda, PendingOp, Run};
@@ -12,7 +14,8 @@ use crate::fault::workload::{self, Kind, Target};
 const FAR_SHARE: f64 = 0.04;
 
 impl Run<'_> {
-    pub(super) fn submit(&mut self, client: u32, op: RequestOp, volume: usize, kind: Kind, lane: bool) -> u64 {
+    pub(super) fn submit(&mut self, client: u32, op: impl Into<Op>, volume: usize, kind: Kind, lane: bool) -> u64 {
+        let op = op.into();
         self.next_request += 1;
         let id = self.next_request;
         self.history.at(self.sim.now());
@@ -27,31 +30,29 @@ impl Run<'_> {
         id
     }
 
-    fn note(&mut self, client: u32, volume: usize, op: &RequestOp) -> Option<OpId> {
+    fn note(&mut self, client: u32, volume: usize, op: &Op) -> Option<OpId> {
+        let Op::Volume(op) = op else { return None };
         let generation = self.attached[client as usize][volume].unwrap_or(0);
         let id = match *op {
             // It may be that of a deleted one.
-            RequestOp::Read { volume, .. } => volume,
+            volume::Op::Read { volume, .. } => volume,
             _ => self.volumes[volume].id(),
         };
         let life = self.lives[client as usize] * self.plan.params.clients + client;
         let sector = u64::from(SECTOR);
         Some(match *op {
-            RequestOp::Read { offset, len, .. } => self.history.read(id, offset / sector, len / SECTOR),
-            RequestOp::Write { offset, ref data, fua, .. } => {
+            volume::Op::Read { offset, len, .. } => self.history.read(id, offset / sector, len / SECTOR),
+            volume::Op::Write { offset, ref data, fua, .. } => {
                 self.history.write(life, id, offset / sector, data, fua, generation)
             }
-            RequestOp::Trim { offset, len, fua, .. } | RequestOp::WriteZeroes { offset, len, fua, .. } => {
+            volume::Op::Trim { offset, len, fua, .. } | volume::Op::WriteZeroes { offset, len, fua, .. } => {
                 let of_block = u64::from(rackweave_core::SECTORS_PER_BLOCK);
                 let places = self.volumes[volume].places.iter();
                 let places = places.map(|p| u64::from(p.0) * of_block..u64::from(p.0 + p.1) * of_block);
                 self.history.zero(life, id, offset / sector..(offset + len) / sector, places, fua, generation)
             }
-            RequestOp::Flush { .. } => self.history.flush(life, id),
-            RequestOp::Attach { .. }
-            | RequestOp::Detach { .. }
-            | RequestOp::BlockStatus { .. }
-            | RequestOp::Admin(_) => return None,
+            volume::Op::Flush { .. } => self.history.flush(life, id),
+            volume::Op::Attach { .. } | volume::Op::Detach { .. } | volume::Op::BlockStatus { .. } => return None,
         })
     }
 
@@ -69,9 +70,9 @@ impl Run<'_> {
             return Err(Failure::Unexpected(format!("client {client} answered request {} twice", reply.id.0)));
         };
         let outcome = match &reply.result {
-            Ok(ReplyData::Data(p)) => Outcome::Data(p),
-            Ok(_) => Outcome::Done,
-            Err(_) => Outcome::Failed,
+            request::Outcome::Volume(Ok(volume::Reply::Data(p))) => Outcome::Data(p),
+            other if other.is_ok() => Outcome::Done,
+            _ => Outcome::Failed,
         };
         if let Some(h) = op.history {
             self.history.answered(h, outcome);
@@ -81,16 +82,20 @@ impl Run<'_> {
         }
         if let Some(what) = op.passing {
             self.passed(client, op.volume, what, &reply.result)?;
-            if let Err(e) = &reply.result {
+            if let Some(e) = reply.result.error() {
                 *self.stats.errors.entry(format!("{what:?} {e}")).or_default() += 1;
             }
             return Ok(());
         }
         match reply.result {
-            Ok(ReplyData::Attached(info)) => self.on_attached(client, op.volume, info),
-            Ok(ReplyData::Volume(info)) => self.volumes[op.volume].info = Some(info),
-            Ok(_) => {}
-            Err(e) => self.on_error(client, &op, &e)?,
+            request::Outcome::Volume(Ok(volume::Reply::Attached(info))) => self.on_attached(client, op.volume, info),
+            request::Outcome::Volume(Err(e)) => self.on_error(client, &op, &e)?,
+            request::Outcome::Admin(Ok(admin::Reply::Volume(info))) => self.volumes[op.volume].info = Some(info),
+            other => {
+                if let Some(e) = other.error() {
+                    return Err(Failure::Unexpected(format!("{:?}: {e}", op.kind)));
+                }
+            }
         }
         if let Some(next) = op.fill.filter(|_| !self.quiet) {
             self.fill_on(client, next);
@@ -109,37 +114,37 @@ impl Run<'_> {
         self.volumes[volume].writer = Some(client);
     }
 
-    fn on_error(&mut self, client: u32, op: &PendingOp, e: &RequestError) -> Result<(), Failure> {
+    fn on_error(&mut self, client: u32, op: &PendingOp, e: &volume::Error) -> Result<(), Failure> {
         let name = format!("{:?} {e}", op.kind);
         *self.stats.errors.entry(name).or_default() += 1;
         match e {
             // Deleted, or not grown as far as this client knows.
-            RequestError::Fenced { .. }
-            | RequestError::NotAttached { .. }
-            | RequestError::UnknownVolume { .. }
-            | RequestError::OutOfRange { .. }
+            volume::Error::Fenced { .. }
+            | volume::Error::NotAttached { .. }
+            | volume::Error::Unknown { .. }
+            | volume::Error::OutOfRange { .. }
                 if self.is_passing(op.volume) =>
             {
                 Ok(())
             }
-            RequestError::Fenced { .. } => {
+            volume::Error::Fenced { .. } => {
                 self.attached[client as usize][op.volume] = None;
                 if op.kind == Kind::Read {
                     return Err(Failure::Unexpected(format!("a read was fenced: {e}")));
                 }
                 Ok(())
             }
-            RequestError::NotAttached { .. } | RequestError::NoSpace | RequestError::Busy { .. } => Ok(()),
+            volume::Error::NotAttached { .. } | volume::Error::NoSpace | volume::Error::Busy { .. } => Ok(()),
             // The volume is let go of and used anew: flushes fail until then.
-            RequestError::Lost { volume } if self.history.crashed() => {
+            volume::Error::Lost { volume } if self.history.crashed() => {
                 if op.kind == Kind::Flush {
-                    self.submit(client, RequestOp::Detach { volume: *volume }, op.volume, Kind::Attach, false);
+                    self.submit(client, volume::Op::Detach { volume: *volume }, op.volume, Kind::Attach, false);
                 }
                 Ok(())
             }
             // The one good copy may have been lost with the power of the others, or with its device.
-            RequestError::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
-            RequestError::Io if self.breakage.all => Ok(()),
+            volume::Error::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
+            volume::Error::Io if self.breakage.all => Ok(()),
             _ => {
                 let not_whole = self.watch.describe(&self.sim);
                 Err(Failure::Unexpected(format!("{:?}: {e}; sets that are not whole: {not_whole}", op.kind)))
@@ -156,7 +161,7 @@ impl Run<'_> {
 
     pub(super) fn attach(&mut self, client: u32, volume: usize) {
         let name = self.volumes[volume].name.clone().into_boxed_str();
-        self.submit(client, RequestOp::Attach { name }, volume, Kind::Attach, false);
+        self.submit(client, volume::Op::Attach { name }, volume, Kind::Attach, false);
     }
 
     pub(super) fn issue(&mut self, client: u32) {

@@ -1,6 +1,8 @@
 //! A run's volumes: where they are used, and those that come and go while faults do.
 
-use rackweave_core::request::{AdminOp, ReplyData, RequestError, RequestOp, VolumeInfo};
+use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::request::{Op, Outcome};
+use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{BLOCK, BlockAddr, Rng, SetId, VolumeId};
 
 use super::{QUIET_MAX, Run};
@@ -93,7 +95,7 @@ impl Run<'_> {
         volume > self.shared()
     }
 
-    fn ask(&mut self, client: u32, volume: usize, what: Passing, op: RequestOp) {
+    fn ask(&mut self, client: u32, volume: usize, what: Passing, op: impl Into<Op>) {
         let kind = if what == Passing::After { Kind::Read } else { Kind::Attach };
         let id = self.submit(client, op, volume, kind, false);
         if let Some(p) = self.pending.get_mut(&(client, id)) {
@@ -118,12 +120,12 @@ impl Run<'_> {
         let name = self.volumes[v].name.clone().into_boxed_str();
         let size = u64::from(self.volumes[v].blocks) * u64::from(BLOCK);
         let op = match what {
-            Passing::Create => AdminOp::VolumeCreate { name, size },
-            Passing::Grow => AdminOp::VolumeGrow { name, size: (size + size / 2).next_multiple_of(u64::from(BLOCK)) },
-            Passing::Delete => AdminOp::VolumeDelete { name, force },
+            Passing::Create => admin::Op::VolumeCreate { name, size },
+            Passing::Grow => admin::Op::VolumeGrow { name, size: (size + size / 2).next_multiple_of(u64::from(BLOCK)) },
+            Passing::Delete => admin::Op::VolumeDelete { name, force },
             Passing::After => return,
         };
-        self.ask(client, v, what, RequestOp::Admin(op));
+        self.ask(client, v, what, op);
     }
 
     pub(super) fn passed(
@@ -131,28 +133,28 @@ impl Run<'_> {
         client: u32,
         volume: usize,
         what: Passing,
-        result: &Result<ReplyData, RequestError>,
+        result: &Outcome,
     ) -> Result<(), Failure> {
         match (what, result) {
-            (Passing::Create, Ok(ReplyData::Volume(info))) => {
+            (Passing::Create, Outcome::Admin(Ok(admin::Reply::Volume(info)))) => {
                 self.volumes[volume].info = Some(info.clone());
                 self.attach(client, volume);
             }
-            (Passing::Grow, Ok(ReplyData::Volume(info))) => {
+            (Passing::Grow, Outcome::Admin(Ok(admin::Reply::Volume(info)))) => {
                 let blocks = (info.size / u64::from(BLOCK)) as u32;
                 self.volumes[volume].blocks = blocks;
                 self.volumes[volume].places = vec![(0, blocks)];
             }
-            (Passing::Delete, Ok(_)) => {
+            (Passing::Delete, Outcome::Admin(Ok(_))) => {
                 let id = self.volumes[volume].id();
                 self.leave(volume, true);
-                let op = RequestOp::Read { volume: id, offset: 0, len: BLOCK };
+                let op = volume::Op::Read { volume: id, offset: 0, len: BLOCK };
                 self.ask(client, volume, Passing::After, op);
             }
-            (Passing::Delete, Err(RequestError::InUse { .. })) => {}
-            (Passing::Delete, Err(_)) => self.leave(volume, false),
+            (Passing::Delete, Outcome::Admin(Err(admin::Error::Volume(VolumeError::InUse { .. })))) => {}
+            (Passing::Delete, _) => self.leave(volume, false),
             // Sets hear of it one after another; until then the volume is as it was.
-            (Passing::After, Ok(data)) if self.quiet => {
+            (Passing::After, Outcome::Volume(Ok(data))) if self.quiet => {
                 return Err(Failure::Unexpected(format!(
                     "a volume is read that every set knows to be deleted: {data:?}"
                 )));
@@ -192,7 +194,7 @@ impl Run<'_> {
     /// Nobody can read a deleted volume any more.
     pub(super) fn read_deleted(&mut self) -> Result<(), Failure> {
         for (client, id) in self.gone.iter().filter(|g| g.deleted).map(|g| (g.client, g.id)).collect::<Vec<_>>() {
-            let op = RequestOp::Read { volume: id, offset: 0, len: BLOCK };
+            let op = volume::Op::Read { volume: id, offset: 0, len: BLOCK };
             self.ask(client, self.passing(client), Passing::After, op);
         }
         self.drain("deleted volumes are read", QUIET_MAX)

@@ -1,0 +1,308 @@
+//! The administration API: what operators, and those who act for them, do to a rack.
+
+use crate::id::{Epoch, Incarnation, NodeId, SetId, SsdId, VolumeId, VssdId};
+use crate::msg::Role;
+use crate::node::Layout;
+use crate::time::{Span, Time};
+use crate::volume::VolumeInfo;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    VolumeCreate {
+        name: Box<str>,
+        size: u64,
+    },
+    /// The same on replica sets of one level of isolation (FlashBlox's `isolationLevel`).
+    VolumeCreateOn {
+        name: Box<str>,
+        size: u64,
+        level: u8,
+    },
+    /// Online or offline ([`VolumeInfo::class`]): counts from the next attach on.
+    VolumeClass {
+        name: Box<str>,
+        offline: bool,
+    },
+    /// What all I/O of the volume may do, from now on. What is `None` stays; zero is no limit.
+    VolumeLimit {
+        name: Box<str>,
+        iops: Option<u64>,
+        bytes_per_s: Option<u64>,
+    },
+    /// New size in bytes; only growing is possible.
+    VolumeGrow {
+        name: Box<str>,
+        size: u64,
+    },
+    /// Refused while a client has the volume in use, unless forced; its writer is fenced for good before anything is
+    /// dropped.
+    VolumeDelete {
+        name: Box<str>,
+        force: bool,
+    },
+    /// From the client that attached as writer generation `attach`: it has the volume in use again.
+    VolumeHold {
+        name: Box<str>,
+        attach: u32,
+    },
+    /// From the same: nobody there uses the volume any more.
+    VolumeRelease {
+        volume: VolumeId,
+        attach: u32,
+    },
+    VolumeInfo {
+        name: Box<str>,
+    },
+    VolumeList,
+    /// Sets, members, servers as the metadata service sees them.
+    RackStatus,
+    /// The operator's word that these servers' members of a set that crashed whole never come back: it recovers from
+    /// the others alone (protocol rule 6). What comes back in spite of it is overwritten.
+    SetRecover {
+        set: SetId,
+        without: Box<[NodeId]>,
+    },
+    /// The vSSD's data and its place in the set move to another server (protocol rule 24), which is chosen if not named.
+    /// Answered when the move is decided, not when it is done.
+    VssdMove {
+        vssd: VssdId,
+        to: Option<NodeId>,
+    },
+    /// All servers, with what they hold and have room for.
+    Servers,
+    /// A server more, with an empty drive: answered with its number, before it runs.
+    ServerAdd,
+    /// Every vSSD of the server moves elsewhere, and it gets no other one.
+    ServerDrain {
+        server: NodeId,
+    },
+    /// The server belongs to the rack no more; it holds no vSSD that a set needs.
+    ServerRemove {
+        server: NodeId,
+    },
+    /// From who started the server's process and saw it end: nothing serves under that incarnation any more, so its lease
+    /// ends at once (protocol rule 2). Of another incarnation than the server's present one it changes nothing.
+    ServerEnded {
+        server: NodeId,
+        incarnation: Incarnation,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    Done,
+    Volume(VolumeInfo),
+    Volumes(Vec<VolumeInfo>),
+    Rack(Box<RackStatus>),
+    Servers(Vec<ServerInfo>),
+}
+
+/// Why administration failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    #[error(transparent)]
+    Set(#[from] SetError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// Nothing was changed. It can be when there is room.
+    #[error("the metadata service cannot store the change: {why}; nothing was changed")]
+    StoreFull { why: Box<str> },
+    #[error("the rack did not answer within {waited}")]
+    TimedOut { waited: Span },
+    #[error("{limit} requests are under way already, the most that may be")]
+    Busy { limit: u32 },
+    #[error("this node does not administer the rack")]
+    NotServed,
+}
+
+/// Why a volume was not created, changed or found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    #[error("no volume is named {name:?}")]
+    Unknown { name: Box<str> },
+    #[error("a volume named {name:?} exists already")]
+    Duplicate { name: Box<str> },
+    #[error("volume name {name:?} is not 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-'")]
+    BadName { name: Box<str> },
+    #[error("size {size} is not a positive multiple of 4096 bytes")]
+    BadSize { size: u64 },
+    #[error("size {size} is below the volume's {current} bytes: volumes only grow")]
+    Shrink { size: u64, current: u64 },
+    #[error("{size} bytes are too many: the rack can promise {limit} and has promised {promised}")]
+    OverPromise { size: u64, promised: u64, limit: u64 },
+    #[error("the rack has {limit} volumes already, the most that may be")]
+    TooMany { limit: u32 },
+    #[error("volume {name:?} is in use by gateway {gateway}: let it disconnect first, or force the deletion")]
+    InUse { name: Box<str>, gateway: u32 },
+    #[error("the rack has no replica sets of isolation level {level}")]
+    NoLevel { level: u8 },
+}
+
+/// Why a set is not recovered without the servers that were named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    #[error("there is no set {}", .set.0)]
+    Unknown { set: SetId },
+    #[error("server {} was not a complete member of set {} in its last epoch", Layout::server_number(*.server), .set.0)]
+    NotInSet { set: SetId, server: NodeId },
+    #[error("server {} of set {} is back, or its lease may still run: it is not lost", Layout::server_number(*.server), .set.0)]
+    NotLost { set: SetId, server: NodeId },
+    #[error("set {} goes on with server {}: there is nothing to recover", .set.0, Layout::server_number(*.server))]
+    Survives { set: SetId, server: NodeId },
+    #[error("set {} also waits for server {}: start it, or give it up as well", .set.0, Layout::server_number(*.server))]
+    StillMissing { set: SetId, server: NodeId },
+    #[error("no complete member of set {} would remain: there is nothing to recover from", .set.0)]
+    NothingLeft { set: SetId },
+    #[error("set {} does not wait for the operator's word: name the servers that never come back", .set.0)]
+    NothingMissing { set: SetId },
+}
+
+/// Why a vSSD does not move, or a server does not join or leave.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServerError {
+    #[error("there is no vSSD {} in any set", .vssd.0)]
+    UnknownVssd { vssd: VssdId },
+    #[error("vSSD {} of set {} is moving already", .vssd.0, .set.0)]
+    Moving { vssd: VssdId, set: SetId },
+    #[error("there is no server {}", Layout::server_number(*.server))]
+    UnknownServer { server: NodeId },
+    #[error("server {} {why}", Layout::server_number(*.server))]
+    Unfit { server: NodeId, why: Unfit },
+    #[error("vSSD {}: no other server without a copy of its set has a free slot", .vssd.0)]
+    NoTarget { vssd: VssdId },
+    #[error("vSSD {}: set {} waits for its members, so a new copy cannot be filled", .vssd.0, .set.0)]
+    NoSource { vssd: VssdId, set: SetId },
+    #[error("the rack was made for {servers} servers: servers_max of its configuration")]
+    RackFull { servers: u32 },
+    #[error(
+        "server {}: {left} other servers would stay, and its sets need {need} each",
+        Layout::server_number(*.server)
+    )]
+    TooFewLeft { server: NodeId, left: u32, need: u32 },
+    #[error(
+        "server {}: it has {vssds} vSSDs, and the other servers have room for {room} of them",
+        Layout::server_number(*.server)
+    )]
+    NoRoom { server: NodeId, vssds: u32, room: u32 },
+    #[error(
+        "server {}: it still has {vssds} vSSDs: drain it first (rackweave server drain)",
+        Layout::server_number(*.server)
+    )]
+    InUse { server: NodeId, vssds: u32 },
+    #[error("server {}: it still erases {vssds} vSSDs that left: try again in a moment", Layout::server_number(*.server))]
+    Erasing { server: NodeId, vssds: u32 },
+    /// From a metadata service of an earlier version, which gave its reasons in words.
+    #[error("server {}: {why}", Layout::server_number(*.server))]
+    EarlierUnfit { server: NodeId, why: Box<str> },
+}
+
+/// Why a copy cannot come to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    #[error("is drained or removed")]
+    Leaving,
+    #[error("is in another rack")]
+    OtherRack,
+    #[error("does not run")]
+    Down,
+    #[error("has a drive that failed")]
+    DriveFailed,
+    #[error("has a drive that is worn out")]
+    WornOut,
+    #[error("has a copy of the set already")]
+    HasCopy,
+    #[error("has no free slot: ssd.spare of the configuration reserves some")]
+    NoSlot,
+}
+
+/// Whether a server is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ServerState {
+    #[default]
+    In = 0,
+    /// Its vSSDs are on their way to others.
+    Draining = 1,
+    /// Its number is not used again.
+    Removed = 2,
+}
+
+/// A server as the metadata service has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    pub node: NodeId,
+    pub state: ServerState,
+    /// It holds a lease.
+    pub alive: bool,
+    /// vSSDs it has a part in, and those on their way to it and away from it.
+    pub vssds: u32,
+    pub coming: u32,
+    pub leaving: u32,
+    /// vSSDs its drive has room for beside those.
+    pub free: u32,
+    /// Sets that lost the copy it had and have no other place for it.
+    pub homeless: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RackStatus {
+    pub servers: Vec<ServerStatus>,
+    pub sets: Vec<SetStatus>,
+    /// Bytes all volumes together may promise, and do promise.
+    pub promise_limit: u64,
+    pub promised: u64,
+    /// Bytes that the sets hold together, and hold, one copy counted; of each set as its fullest member counts.
+    pub capacity: u64,
+    pub used: u64,
+    /// Bytes of volumes that can be written now from end to end, in whatever order, the set with least room left counted. Sets
+    /// whose members have not all reported count as full.
+    pub room: u64,
+    pub wear: WearStatus,
+}
+
+/// How evenly the rack's drives wear (RackBlox §3.6).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WearStatus {
+    /// vSSDs trade places for it.
+    pub balanced: bool,
+    /// λ, the most worn ÷ the mean, in thousandths.
+    pub milli_lambda: u32,
+    /// Pairs of vSSDs that traded places, and those that could not.
+    pub swaps: u64,
+    pub given_up: u64,
+    /// Servers that have reported.
+    pub servers: Vec<ServerWear>,
+}
+
+/// Erases a block of a server's drive, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerWear {
+    pub node: NodeId,
+    pub milli_erases: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerStatus {
+    pub node: NodeId,
+    pub alive: bool,
+    pub last_heartbeat: Time,
+    pub ssds: Vec<SsdId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetStatus {
+    pub set: SetId,
+    pub epoch: Epoch,
+    pub members: Vec<MemberStatus>,
+    /// The whole set crashed, and it waits for these servers (protocol rule 6).
+    pub waits_for: Vec<NodeId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    pub vssd: VssdId,
+    pub server: NodeId,
+    pub role: Role,
+}

@@ -1,0 +1,134 @@
+//! The volume API: what a volume client does for a gateway session or a workload.
+
+use crate::id::{SetId, VolumeId};
+use crate::msg::Class;
+use crate::payload::Payload;
+use crate::time::Span;
+
+/// Offsets and lengths are bytes of the volume and multiples of 512.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Become the volume's one writer, fencing the one before (protocol rule 14).
+    Attach {
+        name: Box<str>,
+    },
+    /// Nobody here uses the volume any more. Its generation stays the writer's, and the next attach here goes on
+    /// with it.
+    Detach {
+        volume: VolumeId,
+    },
+    Read {
+        volume: VolumeId,
+        offset: u64,
+        len: u32,
+    },
+    Write {
+        volume: VolumeId,
+        offset: u64,
+        data: Payload,
+        fua: bool,
+    },
+    Trim {
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+        fua: bool,
+    },
+    /// `allocate`: the range must own flash afterwards (NBD's NO_HOLE).
+    WriteZeroes {
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        allocate: bool,
+    },
+    Flush {
+        volume: VolumeId,
+    },
+    BlockStatus {
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    Done,
+    Data(Payload),
+    Attached(VolumeInfo),
+    Extents(Vec<Extent>),
+}
+
+/// Why an operation on a volume failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("no volume is named {name:?}")]
+    Unknown { name: Box<str> },
+    #[error("volume {volume} has been attached elsewhere (this writer's generation is {attach})")]
+    Fenced { volume: VolumeId, attach: u32 },
+    #[error("volume {volume} is not attached here")]
+    NotAttached { volume: VolumeId },
+    #[error("volume {volume}: {size} bytes over {sets} sets cannot be addressed")]
+    NotAddressable { volume: VolumeId, size: u64, sets: u32 },
+    #[error("offset {offset} or length {len} is not a multiple of 512 bytes")]
+    Unaligned { offset: u64, len: u64 },
+    #[error("offset {offset} + length {len} is beyond the volume's {size} bytes")]
+    OutOfRange { offset: u64, len: u64, size: u64 },
+    #[error("no space left on the rack's flash")]
+    NoSpace,
+    #[error("the device failed")]
+    Io,
+    #[error("a stored block failed its checksum on every replica that was read")]
+    Corrupt,
+    /// Until nobody here uses the volume any more, each of its flushes fails so.
+    #[error("volume {volume}: every server of a replica set failed at once, and unflushed writes are lost")]
+    Lost { volume: VolumeId },
+    #[error("the rack did not answer within {waited}")]
+    TimedOut { waited: Span },
+    #[error("{limit} requests are under way already, the most that may be")]
+    Busy { limit: u32 },
+    #[error("the metadata service gave the answer to another request")]
+    WrongAnswer,
+    #[error("this node serves no volumes")]
+    NotServed,
+}
+
+/// A stretch of a volume that is wholly mapped to flash (or the write cache), or wholly not (reads as zeroes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub len: u64,
+    pub mapped: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    pub id: VolumeId,
+    pub name: Box<str>,
+    /// Bytes.
+    pub size: u64,
+    /// Writer generation; grows with every attach.
+    pub attach: u32,
+    /// Replica sets the volume is striped over, in stripe order.
+    pub sets: Vec<SetId>,
+    /// Blocks of a stripe unit.
+    pub stripe_blocks: u32,
+    /// Traffic class of its I/O (PN10): [`Class::Silver`] online, [`Class::Copper`] offline.
+    pub class: Class,
+    pub limits: VolumeLimits,
+    /// Bytes on flash, one copy counted: of each set as the member with most has it. Zero where it was not requested.
+    pub used: u64,
+}
+
+/// What all I/O of a volume may do, over all connections, reads and writes together. Zero is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeLimits {
+    /// Requests a second: reads, writes, trims.
+    pub iops: u64,
+    /// Bytes read and written a second.
+    pub bytes_per_s: u64,
+}
+
+impl VolumeLimits {
+    pub const NONE: VolumeLimits = VolumeLimits { iops: 0, bytes_per_s: 0 };
+}
