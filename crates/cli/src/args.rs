@@ -26,97 +26,111 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Cmd {
-    /// Run a rack on this machine until it is interrupted
+    /// Run a rack on this machine until SIGINT or SIGTERM
+    #[command(
+        after_help = "Examples:\n  rackweave up --servers 5 --ssd-size 64G\n  rackweave up --processes --http 127.0.0.1:9100"
+    )]
     Up(Up),
-    /// Bring the drives of a rack made by an earlier version over to this one's format, in place, while the rack is down
+    /// Convert the drives of a stopped rack from an earlier version's format, in place
+    #[command(after_help = "Example:\n  rackweave convert ~/.local/share/rackweave")]
     Convert {
         /// The rack's data directory
         dir: PathBuf,
     },
-    /// Run one node of a rack whose configuration says where each is, until it is interrupted
+    /// Run one node of a rack with a [hosts] section until SIGINT or SIGTERM
     Node {
         #[command(subcommand)]
         node: Node,
     },
-    /// Make and change the keys and certificates by which a rack's nodes know each other
+    /// Create and rotate the cluster key, create hosts' certificates
     Keys {
         #[command(subcommand)]
         command: Keys,
     },
-    /// Create, list, show, grow and delete volumes of the running rack
+    /// Create, show, change and delete volumes
     Volume {
         #[command(flatten)]
         way: Target,
         #[command(subcommand)]
         command: Volume,
     },
-    /// Create, list, show and delete virtual SSDs of a drive in a file
+    /// Create, show and delete virtual SSDs on a drive in a file
     Vssd {
         #[command(flatten)]
         file: DriveFile,
         #[command(subcommand)]
         command: VssdCmd,
     },
-    /// Put, get, delete and list the pairs of a key-value store on a virtual SSD of a drive in a file
+    /// Read and write a key-value store on a virtual SSD
     Kv {
         #[command(flatten)]
         file: DriveFile,
-        /// The virtual SSD, by its id; an empty one is an empty store
+        /// Id of the virtual SSD; an empty one is an empty store
         #[arg(long, value_name = "ID", global = true, default_value_t = 1)]
         vssd: u32,
         #[command(subcommand)]
         command: KvCmd,
     },
-    /// Mount the file system of a virtual SSD until it is unmounted or interrupted; a new virtual SSD gets one
+    /// Mount the file system of a virtual SSD; a new virtual SSD gets an empty one
+    #[command(after_help = "Example:\n  rackweave mount 2 mnt")]
     Mount(Mount),
-    /// Speak about the running rack's replica sets
+    /// Repair replica sets
     Set {
         #[command(flatten)]
         way: Target,
         #[command(subcommand)]
         command: Set,
     },
-    /// Show, add, drain and remove servers of the running rack; end one as a crash would, and start it again
+    /// Show, add, drain, remove, kill and start servers
     Server {
         #[command(flatten)]
         way: Target,
         #[command(subcommand)]
         command: Server,
     },
-    /// Show how the running rack treats garbage collection, and change it
+    /// Show and change the policy of the running rack
     Policy {
         #[command(flatten)]
         way: Target,
         #[command(subcommand)]
         command: PolicyCmd,
     },
-    /// Cut links between nodes of the running rack, and mend them, to see what happens
+    /// Cut and mend links between nodes
     Link {
         #[command(flatten)]
         way: Target,
         #[command(subcommand)]
         command: Link,
     },
-    /// Show servers, vSSDs, garbage collection, volumes and latencies of the running rack
+    /// Show faults, servers, vSSDs, volumes and latencies
+    #[command(after_help = "Examples:\n  rackweave status\n  rackweave status --watch --every 5")]
     Status {
         #[command(flatten)]
         way: Target,
-        /// Show what happens, until SIGINT or the rack's end
+        /// Print activity per interval until SIGINT or the rack's end
         #[arg(long)]
         watch: bool,
-        /// With --watch: after so many seconds each [default: 1]
+        /// Interval of --watch, 0.1 to 3600 seconds [default: 1]
         #[arg(long, value_name = "SECONDS", requires = "watch", value_parser = interval)]
         every: Option<f64>,
         #[command(flatten)]
         json: Json,
     },
-    /// Replay a block trace through a simulated rack, policy against policy
+    /// Replay a block trace through a simulated rack under several policies
+    #[command(
+        after_help = "Example:\n  rackweave replay crates/eval/data/tpcc-head.trace --seed 7 --speed 0.1 --ssd-size 1G --requests 200000"
+    )]
     Replay(Box<Replay>),
-    /// Run an experiment: a paper's numbers beside ours
+    /// Repeat a figure of a paper and print its numbers beside ours
+    #[command(after_help = "Examples:\n  rackweave eval --list\n  rackweave eval fb-table5 --quick")]
     Eval(Eval),
-    /// Run one search for faults: a seed draws a rack, its workload and what goes wrong
+    /// Search for faults: one simulated rack with workload and faults drawn from a seed
+    #[command(
+        after_help = "Examples:\n  rackweave sim --seed 7\n  rackweave sim --seed 7 --kind two-racks --shrink --json"
+    )]
     Sim(Sim),
-    /// Print the version
+    /// Print the versions of the program and its formats
+    #[command(after_help = "Example:\n  rackweave version --json")]
     Version(Json),
 }
 
@@ -129,92 +143,95 @@ pub struct Json {
 
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Ask the nodes of this configuration over its control channel, from any host, instead of by --data
+    /// Reach the nodes over this configuration's control channel instead of --data
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct Up {
-    /// Where NBD clients connect: HOST:PORT or unix:PATH [default: 127.0.0.1:10809; with --netns nbd.sock in the data
-    /// directory]
+    /// NBD address: HOST:PORT or unix:PATH [default: 127.0.0.1:10809; with --netns nbd.sock in the data directory]
     #[arg(long, value_name = "ADDR")]
     pub nbd: Option<Address>,
     /// Servers of a new rack [default: 4]
     #[arg(long, value_name = "N")]
     pub servers: Option<u32>,
-    /// Whether device commands take as long as the modelled flash would
+    /// Timing of device commands, for this run
     #[arg(long, value_enum)]
     pub timing: Option<Timing>,
-    /// Which blocks garbage collection takes [default: as configured; greedy]
+    /// Victims of garbage collection, for this run [default: gc.victims of the configuration]
     #[arg(long, value_enum)]
     pub gc_victims: Option<GcVictims>,
-    /// Where Prometheus finds metrics: HOST:PORT or unix:PATH [default: nowhere]
+    /// Address of Prometheus metrics: HOST:PORT or unix:PATH [default: none]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
-    /// Configuration of the rack (TOML); options here win over it, and standard error says which did
+    /// Configuration (TOML, docs/configuration.md); options win over it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Size of each modelled SSD of a new rack [default: 16G]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub ssd_size: Option<Size>,
-    /// Give server N an empty SSD in the place of one whose file is gone; it is filled from the other copies
+    /// Replace server N's missing SSD file by an empty one, filled from the other copies
     #[arg(long, value_name = "N")]
     pub replace_ssd: Vec<u32>,
-    /// Leave server N out this time, as if it had crashed
+    /// Start without server N, as if it had crashed
     #[arg(long, value_name = "N", conflicts_with_all = ["processes", "netns"])]
     pub absent: Vec<u32>,
-    /// Print where to connect as JSON
+    /// Print the addresses as JSON
     #[arg(long)]
     pub json: bool,
-    /// A process for each node, which speak by UDP on loopback, instead of one for all
+    /// Run one process per node, over UDP on loopback
     #[arg(long)]
     pub processes: bool,
-    /// As --processes, each node on a host of its own: network namespaces around a switch, and a second rack
+    /// As --processes, with each node in a network namespace of its own (root)
     #[arg(long, conflicts_with = "replace_ssd")]
     pub netns: bool,
-    /// What runs the switch's tables there
+    /// What runs the switch's tables with --netns
     #[arg(long, value_enum, value_name = "KIND", requires = "netns", default_value = "process")]
     pub data_plane: DataPlane,
-    /// Write each process's datagrams as a capture into this directory
+    /// Capture each process's datagrams into this directory
     #[arg(long, value_name = "DIR")]
     pub pcap: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Node {
-    /// The metadata service
+    /// Run the metadata service
+    #[command(after_help = "Example:\n  rackweave node meta --config rack.toml --data /var/lib/rackweave")]
     Meta(NodeConfig),
-    /// The switch: a process that forwards the others' datagrams, or programs in the kernel
+    /// Run the switch: a forwarding process, or programs in the kernel
+    #[command(after_help = "Example:\n  rackweave node switch --config rack.toml --data-plane tc")]
     Switch {
         #[command(flatten)]
         config: NodeConfig,
-        /// What runs its tables, in place of switch.data_plane
+        /// What runs its tables, instead of switch.data_plane
         #[arg(long, value_enum, value_name = "KIND")]
         data_plane: Option<DataPlane>,
     },
-    /// A storage server
+    /// Run a storage server
+    #[command(after_help = "Example:\n  rackweave node server --config rack.toml --id 0")]
     Server {
         #[command(flatten)]
         config: NodeConfig,
-        /// Its number: its address is that one of hosts.servers
+        /// Its index in hosts.servers
         #[arg(long, value_name = "N")]
         id: u32,
-        /// Begin with an empty SSD in the place of one whose file is gone; it is filled from the other copies
+        /// Replace the missing SSD file by an empty one, filled from the other copies
         #[arg(long)]
         replace_ssd: bool,
     },
-    /// A gateway
+    /// Run a gateway
+    #[command(after_help = "Example:\n  rackweave node gateway --config rack.toml --nbd 10.0.1.1:10809")]
     Gateway {
         #[command(flatten)]
         config: NodeConfig,
-        /// Its number: its address is that one of hosts.gateways
+        /// Its index in hosts.gateways
         #[arg(long, value_name = "N", default_value_t = 0)]
         id: u32,
-        /// Where NBD clients connect: HOST:PORT or unix:PATH
+        /// NBD address: HOST:PORT or unix:PATH
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
         nbd: Address,
-        /// Where Prometheus finds metrics: HOST:PORT or unix:PATH [default: nowhere]
+        /// Address of Prometheus metrics: HOST:PORT or unix:PATH [default: none]
         #[arg(long, value_name = "ADDR")]
         http: Option<Address>,
     },
@@ -222,33 +239,36 @@ pub enum Node {
 
 #[derive(Debug, Args)]
 pub struct NodeConfig {
-    /// Configuration of the rack (TOML), with a [hosts] section
+    /// Configuration with a [hosts] section
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Write its datagrams as a capture
+    /// Capture its datagrams into this file
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Say signs of life on standard output, for the process that started it
+    /// Print signs of life on standard output, for a supervising process
     #[arg(long)]
     pub supervised: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// Make a directory with a new cluster key and an authority for certificates
+    /// Create a directory with a new cluster key and certificate authority
+    #[command(after_help = "Example:\n  rackweave keys init keys")]
     Init { dir: PathBuf },
-    /// Make a directory, to be copied to a host, with the cluster key and a certificate for its names
+    /// Create a host's directory with the cluster key and a certificate
+    #[command(after_help = "Example:\n  rackweave keys add keys 10.0.1.2 --days 90")]
     Add {
-        /// The directory that `keys init` made
+        /// Directory made by `keys init`
         dir: PathBuf,
-        /// Names or addresses by which others reach the host
+        /// Names or addresses of the host
         #[arg(required = true)]
         name: Vec<String>,
-        /// The certificate ends after so many days
+        /// Lifetime of the certificate
         #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: u32,
     },
-    /// Give the running rack a new cluster key without a pause
+    /// Replace the running rack's cluster key without interrupting I/O
+    #[command(after_help = "Example:\n  rackweave keys rotate")]
     Rotate {
         #[command(flatten)]
         way: Target,
@@ -257,35 +277,35 @@ pub enum Keys {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DataPlane {
-    /// The switch's process, to which packets are sent
+    /// The switch's process
     Process,
-    /// BPF programs at the traffic control hook of its interfaces
+    /// BPF programs at the traffic control hook
     Tc,
-    /// BPF programs before there is a packet buffer
+    /// BPF programs in XDP
     Xdp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Timing {
-    /// As the device's profile says
+    /// As in the device profile
     Real,
-    /// None but what this program needs
+    /// No delays
     None,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BlockingUnit {
-    /// A page is moved, then reads may come between
+    /// One collector command
     Page,
-    /// A whole block is moved and erased
+    /// A whole victim block
     Block,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GcVictims {
-    /// The blocks with the least to move
+    /// Fewest valid slots
     Greedy,
-    /// What is gained by how long it lasts and what it costs: cold blocks earlier
+    /// Benefit by cost and age: cold blocks earlier
     CostBenefit,
 }
 
@@ -307,56 +327,65 @@ pub enum VolumeClass {
 
 #[derive(Debug, Subcommand)]
 pub enum Volume {
-    /// Create a volume; it takes space as it is written
+    /// Create a thin volume
+    #[command(
+        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die"
+    )]
     Create {
         name: String,
         /// Bytes, or a number with K, M, G or T (binary); a multiple of 4096
         #[arg(long, value_parser = size)]
         size: Size,
-        /// Traffic class of its I/O: offline I/O goes behind online I/O, and its writes get less the slower reads are
+        /// Traffic class: offline I/O yields to online I/O everywhere
         #[arg(long, value_enum, default_value_t = VolumeClass::Online)]
         class: VolumeClass,
-        /// What the virtual SSDs it lies on share with others of their drive [default: what the rack has]
+        /// Isolation of its virtual SSDs [default: the rack's first level]
         #[arg(long, value_enum)]
         isolation: Option<IsolationLevel>,
         #[command(flatten)]
         json: Json,
     },
-    /// Change the traffic class of a volume's I/O, from the next time a client attaches it
+    /// Change a volume's traffic class, effective at the next attach
+    #[command(after_help = "Example:\n  rackweave volume class vm0 offline")]
     Class {
         name: String,
         class: VolumeClass,
         #[command(flatten)]
         json: Json,
     },
-    /// Limit what all I/O of a volume may do, from now on
+    /// Limit a volume's I/O, effective at once
+    #[command(after_help = "Example:\n  rackweave volume set vm0 --iops 5000 --mbps none")]
     #[command(group = ArgGroup::new("limit").required(true).multiple(true).args(["iops", "mbps"]))]
     Set {
         name: String,
-        /// Requests a second: reads, writes and trims; `none` or 0 is no limit
+        /// Reads, writes and trims per second; `none` or 0: unlimited
         #[arg(long, value_name = "N", value_parser = |t: &str| limit(t, IOPS_MAX))]
         iops: Option<u64>,
-        /// Megabytes (10^6 bytes) read and written a second; `none` or 0 is no limit
+        /// Megabytes (10^6 bytes) read and written per second; `none` or 0: unlimited
         #[arg(long, value_name = "N", value_parser = |t: &str| limit(t, MBPS_MAX))]
         mbps: Option<u64>,
         #[command(flatten)]
         json: Json,
     },
     /// List the volumes
+    #[command(after_help = "Example:\n  rackweave volume list")]
     List(Json),
     /// Show one volume
+    #[command(after_help = "Example:\n  rackweave volume info vm0")]
     Info {
         name: String,
         #[command(flatten)]
         json: Json,
     },
-    /// List what of a volume no copy could give any more: reads of it fail, a write or trim of whole blocks clears it
+    /// List the lost extents of a volume: reads fail until whole blocks are written or trimmed
+    #[command(after_help = "Example:\n  rackweave volume lost vm0")]
     Lost {
         name: String,
         #[command(flatten)]
         json: Json,
     },
-    /// Make a volume larger
+    /// Enlarge a volume
+    #[command(after_help = "Example:\n  rackweave volume grow vm0 --size 8G")]
     Grow {
         name: String,
         /// New size
@@ -365,10 +394,11 @@ pub enum Volume {
         #[command(flatten)]
         json: Json,
     },
-    /// Delete a volume and everything in it
+    /// Delete a volume and its data
+    #[command(after_help = "Example:\n  rackweave volume delete vm0")]
     Delete {
         name: String,
-        /// Even while a client has it in use: the client is fenced first
+        /// Also while a client uses it: fence the client first
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -378,14 +408,15 @@ pub enum Volume {
 
 #[derive(Debug, Subcommand)]
 pub enum Set {
-    /// Let a set that crashed whole go on without the servers it waits for, or though each of its drives lost records
+    /// Recover a crashed set without servers that never return, or from drives that all lost records
+    #[command(after_help = "Example:\n  rackweave set recover 3 --without 1,2 --yes")]
     Recover {
-        /// Number of the set, as `status` shows it
+        /// Number of the set in `status`
         set: u32,
-        /// Servers that never come back, separated by commas; none if the set waits for nobody but your word
+        /// Servers that never return, separated by commas; omit if the set waits for confirmation only
         #[arg(long, value_name = "SERVERS", value_delimiter = ',')]
         without: Vec<u32>,
-        /// Really do it
+        /// Confirm; without it the command only warns
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -395,41 +426,48 @@ pub enum Set {
 
 #[derive(Debug, Subcommand)]
 pub enum Server {
-    /// Show every server: what it holds, and what it has room for
+    /// List the servers with their vSSDs and free slots
+    #[command(after_help = "Example:\n  rackweave server list")]
     List(Json),
-    /// Make a server more, with an empty SSD, and start it
+    /// Add a server with an empty SSD and start it
+    #[command(after_help = "Example:\n  rackweave server add")]
     Add(Json),
-    /// Move every vSSD of a server to others, and give it none any more
+    /// Move all vSSDs of a server to others
+    #[command(after_help = "Example:\n  rackweave server drain 2")]
     Drain {
-        /// Its number, as `status` shows it
+        /// Its number in `status`
         server: u32,
         #[command(flatten)]
         json: Json,
     },
-    /// Take a server out of the rack that holds no vSSD any more
+    /// Remove a drained server for good
+    #[command(after_help = "Example:\n  rackweave server remove 2")]
     Remove {
         server: u32,
         #[command(flatten)]
         json: Json,
     },
     /// Move one vSSD to another server
+    #[command(after_help = "Example:\n  rackweave server move 5 --to 3")]
     Move {
-        /// Its number, as `status` shows it
+        /// Its number in `status`
         vssd: u32,
-        /// Where to [default: where there is most room]
+        /// Destination [default: the server with the most room]
         #[arg(long, value_name = "SERVER")]
         to: Option<u32>,
         #[command(flatten)]
         json: Json,
     },
-    /// End a server without a word: what its memory held is gone
+    /// Kill a server, as a crash of its process would
+    #[command(after_help = "Example:\n  rackweave server kill 1")]
     Kill {
-        /// Its number, as `status` shows it
+        /// Its number in `status`
         server: u32,
         #[command(flatten)]
         json: Json,
     },
-    /// Start it again: it comes back with what its SSD held, and is brought up to date before it serves
+    /// Start a killed or absent server
+    #[command(after_help = "Example:\n  rackweave server start 1")]
     Start {
         server: u32,
         #[command(flatten)]
@@ -439,11 +477,13 @@ pub enum Server {
 
 #[derive(Debug, Subcommand)]
 pub enum PolicyCmd {
-    /// Show the policy, and what is otherwise
+    /// Show the policy and the keys that differ from it
+    #[command(after_help = "Example:\n  rackweave policy show")]
     Show(Json),
-    /// Another policy from now on, without a pause
+    /// Change the policy without interrupting I/O
+    #[command(after_help = "Example:\n  rackweave policy set baseline")]
     Set {
-        /// Its name: docs/cli.md lists them
+        /// baseline, rackblox, rackweave or ideal
         name: String,
         #[command(flatten)]
         json: Json,
@@ -452,17 +492,19 @@ pub enum PolicyCmd {
 
 #[derive(Debug, Subcommand)]
 pub enum Link {
-    /// From now on nothing gets through
+    /// Drop everything between two nodes
+    #[command(after_help = "Example:\n  rackweave link cut server-2 switch")]
     Cut(Ends),
-    /// Packets get through again
+    /// Undo a cut
+    #[command(after_help = "Example:\n  rackweave link mend server-2 switch")]
     Mend(Ends),
 }
 
 #[derive(Debug, Args)]
 pub struct Ends {
-    /// A node: meta, switch, server-N or gateway-N
+    /// A node: meta, switch, switch-1, server-N or gateway-N
     pub a: String,
-    /// The other; the switch: all that the node has
+    /// The other node; switch: all of the node's links
     pub b: String,
     #[command(flatten)]
     pub json: Json,
@@ -475,21 +517,21 @@ const MBPS_MAX: u64 = 1_000_000;
 /// Seconds between two looks.
 fn interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|s| (0.1..=3600.0).contains(s));
-    seconds.ok_or_else(|| format!("{text:?} is no interval: 0.1 to 3600 seconds"))
+    seconds.ok_or_else(|| format!("{text:?} is not an interval of 0.1 to 3600 seconds"))
 }
 
 /// A volume's limit; zero is none.
 fn limit(text: &str, most: u64) -> Result<u64, String> {
     match text {
         "none" => Ok(0),
-        _ => text.parse().ok().filter(|&n| n <= most).ok_or(format!("{text:?} is no limit: 1 to {most}, or none")),
+        _ => text.parse().ok().filter(|&n| n <= most).ok_or(format!("{text:?} is not a limit: 1 to {most}, or none")),
     }
 }
 
 fn size(text: &str) -> Result<Size, String> {
     let s = Size::parse(text).map_err(|e| e.to_string())?;
     if s.0 == 0 {
-        return Err(format!("{text:?} is no size: at least 4096 bytes"));
+        return Err(format!("{text:?} is not a size of at least 4096 bytes"));
     }
     if !s.0.is_multiple_of(u64::from(rackweave_core::BLOCK)) {
         return Err(format!("{text:?} is {} bytes, not a multiple of 4096", s.0));
@@ -507,18 +549,46 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// All pages of the commands.
+    const PAGES: &str = concat!(
+        include_str!("../../../docs/cli.md"),
+        include_str!("../../../docs/cli-rack.md"),
+        include_str!("../../../docs/cli-drive.md"),
+        include_str!("../../../docs/cli-measure.md"),
+    );
+
+    /// Commands without further ones under them, by their names from the program's on.
+    fn leaves(c: &clap::Command, above: &str) -> Vec<(String, clap::Command)> {
+        let name = format!("{above}{}", c.get_name());
+        let below: Vec<_> = c.get_subcommands().flat_map(|s| leaves(s, &format!("{name} "))).collect();
+        if below.is_empty() { vec![(name, c.clone())] } else { below }
+    }
+
     #[test]
     fn every_option_and_command_is_in_the_docs() {
-        fn walk(c: &clap::Command, docs: &str) {
+        fn options(c: &clap::Command) {
             for a in c.get_arguments().filter_map(|a| a.get_long()).filter(|a| !["help", "version"].contains(a)) {
-                assert!(docs.contains(&format!("`--{a}")), "--{a} of {} is not in docs/cli.md", c.get_name());
+                assert!(PAGES.contains(&format!("`--{a}")), "--{a} of {} is in none of docs/cli*.md", c.get_name());
             }
-            for s in c.get_subcommands() {
-                assert!(docs.contains(s.get_name()), "{} is not in docs/cli.md", s.get_name());
-                walk(s, docs);
+            c.get_subcommands().for_each(options);
+        }
+        options(&Cli::command());
+        for (name, _) in leaves(&Cli::command(), "") {
+            assert!(PAGES.contains(&name), "{name} is in none of docs/cli*.md");
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_example_that_it_takes() {
+        for (name, c) in leaves(&Cli::command(), "") {
+            let help = c.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples: Vec<_> = help.lines().filter_map(|l| l.strip_prefix("  ")).collect();
+            assert!(!examples.is_empty(), "no example for {name}");
+            for e in examples {
+                assert!(e.starts_with(&name), "{e} is no example for {name}");
+                Cli::try_parse_from(e.split(' ')).unwrap_or_else(|why| panic!("{e}: {why}"));
             }
         }
-        walk(&Cli::command(), include_str!("../../../docs/cli.md"));
     }
 
     #[test]

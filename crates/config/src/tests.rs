@@ -25,47 +25,54 @@ fn every_broken_rule_is_named_at_once() {
     assert_eq!(got, want.map(|(k, v)| (k, v.to_string())));
 }
 
-/// Names of keys at this place of a configuration: the error for one that is unknown lists them.
-fn known(section: &str) -> Vec<String> {
-    let text = if section.is_empty() { "nobody = 1\n".into() } else { format!("[{section}]\nnobody = 1\n") };
-    let e = RackConfig::parse(&text).unwrap_err().to_string();
-    let Some((_, list)) = e.split_once("expected ") else { return Vec::new() };
+/// Names of keys under this heading, `[a]` or `[[a]]`: the error for one that is unknown lists them.
+fn known(heading: &str) -> Vec<String> {
+    let e = RackConfig::parse(&format!("{heading}\nnobody = 1\n")).unwrap_err().to_string();
+    // A value of another type lists what else it may be.
+    let Some((_, list)) = e.split_once("expected ").filter(|_| e.contains("unknown field")) else { return Vec::new() };
     list.split('`').skip(1).step_by(2).map(String::from).collect()
 }
 
+/// Every key of the schema, with its sections.
+fn every_key(section: &str, keys: Vec<String>) -> Vec<String> {
+    let within = |key: String| {
+        let path = if section.is_empty() { key } else { format!("{section}.{key}") };
+        let keys = [format!("[{path}]"), format!("[[{path}]]")].iter().map(|h| known(h)).find(|k| !k.is_empty());
+        keys.map_or(vec![path.clone()], |keys| every_key(&path, keys))
+    };
+    keys.into_iter().flat_map(within).collect()
+}
+
+/// Rows of the reference: key and default.
+fn documented() -> Vec<(&'static str, &'static str)> {
+    let rows = include_str!("../../../docs/configuration.md").lines().filter_map(|l| l.strip_prefix("| `"));
+    rows.filter_map(|row| {
+        let cells: Vec<_> = row.trim_end_matches(" |").split(" | ").collect();
+        (cells.len() == 4).then(|| (cells[0].trim_end_matches('`'), cells[2].trim()))
+    })
+    .collect()
+}
+
 #[test]
-fn every_key_is_in_the_documents() {
-    let docs = [
-        include_str!("../../../docs/cli.md"),
-        include_str!("../../../docs/distributed.md"),
-        include_str!("../../../docs/switch.md"),
-        include_str!("../../../docs/security.md"),
-        include_str!("../../../docs/replay.md"),
-    ]
-    .concat();
-    let top = known("");
-    assert!(top.len() > 20 && top.contains(&"overcommit".to_string()), "{top:?}");
+fn the_reference_has_every_key_and_its_default() {
+    let (mut rows, mut keys) = (documented(), every_key("", known("")));
+    assert!(keys.len() > 80 && keys.contains(&"switch.egress.flows.burst_kib".into()), "{keys:?}");
     let default = RackConfig::default().table();
-    let mut missing = Vec::new();
-    for key in top {
-        // Sections are those of which another key is unknown, not the section itself of another type.
-        let within = if default.get(&key).is_none_or(Value::is_table) { known(&key) } else { Vec::new() };
-        if within.is_empty() && !docs.contains(&format!("`{key}`")) && !docs.contains(&format!("`{key} =")) {
-            missing.push(key.clone());
-        }
-        // As a key, or in a section that is shown whole.
-        for k in within {
-            let shown = docs.split(&format!("\n[{key}]")).skip(1).any(|after| {
-                let section = after.split("\n[").next().unwrap_or_default().split("```").next().unwrap_or_default();
-                section.lines().any(|l| l.starts_with(&format!("{k} =")))
-            });
-            let named = [format!("`{key}.{k}"), format!("[[{key}.{k}]]")].iter().any(|name| docs.contains(name));
-            if !shown && !named {
-                missing.push(format!("{key}.{k}"));
-            }
+    let of_policies = ["gc.policy", "gc.yields", "switch.redirect", "sched.coordinated", "ssd.timing"];
+    for (key, written) in &rows {
+        let value = key.split('.').try_fold(None::<&Value>, |at, part| match at {
+            None => default.get(part).map(Some),
+            Some(v) => v.get(part).map(Some),
+        });
+        match value.flatten() {
+            _ if of_policies.contains(key) => assert_eq!(*written, "by policy", "{key}"),
+            Some(v) => assert_eq!(*written, format!("`{v}`"), "{key}"),
+            None => {}
         }
     }
-    assert_eq!(missing, Vec::<String>::new());
+    rows.sort_unstable();
+    keys.sort_unstable();
+    assert_eq!(rows.iter().map(|(key, _)| *key).collect::<Vec<_>>(), keys);
 }
 
 #[test]

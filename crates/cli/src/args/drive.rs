@@ -7,16 +7,16 @@ use rackweave_config::Size;
 
 use super::{GcVictims, Json, size};
 
-/// A drive in a file; it is opened with what it was made with.
+/// A drive in a file. It is opened with the profile and size that it was created with.
 #[derive(Debug, Args)]
 pub struct DriveFile {
-    /// The file
+    /// The drive's file
     #[arg(long, value_name = "FILE", global = true, default_value = "drive.rwk")]
     pub drive: PathBuf,
-    /// Its device profile: p-ssd, intel-dc, optane or femu
+    /// Device profile: p-ssd, intel-dc, optane or femu
     #[arg(long, global = true, default_value = "p-ssd")]
     pub profile: String,
-    /// Its flash, to which the profile is scaled; the file grows as it is used
+    /// Flash size, to which the profile is scaled; the file grows as it is used
     #[arg(long, value_name = "SIZE", value_parser = size, global = true, default_value = "64G")]
     pub drive_size: Size,
 }
@@ -25,11 +25,11 @@ pub struct DriveFile {
 pub struct Mount {
     #[command(flatten)]
     pub file: DriveFile,
-    /// The virtual SSD's number, as `vssd list` shows it
+    /// Id of the virtual SSD
     pub vssd: u32,
-    /// The directory
+    /// Mount point
     pub dir: PathBuf,
-    /// Which blocks cleaning takes
+    /// Victims of cleaning
     #[arg(long, value_enum, default_value_t = GcVictims::Greedy)]
     pub gc_victims: GcVictims,
 }
@@ -37,56 +37,62 @@ pub struct Mount {
 /// What a virtual SSD shares with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IsolationLevel {
-    /// Nothing: channels of its own
+    /// Channels of its own
     Channel,
-    /// The channel's bus: dies of its own
+    /// Dies of its own on shared channels
     Die,
-    /// Dies, by fair shares: soft-planes
+    /// Soft-planes on shared dies, by fair shares
     Software,
-    /// Dies and their queue
+    /// Shared dies without fair shares
     #[value(alias = "unisolated")]
     None,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum KvCmd {
-    /// Store a value, durably
+    /// Store a value durably
+    #[command(after_help = "Example:\n  rackweave kv put hello world")]
     Put {
         key: String,
-        /// Standard input to its end, if it is left out
+        /// The value [default: standard input]
         value: Option<String>,
     },
-    /// Store a pair for each line of standard input, KEY TAB VALUE; prints each key when its value is durable
+    /// Store the pairs of standard input (KEY TAB VALUE lines) and print each key once durable
+    #[command(after_help = "Example:\n  rackweave kv load --vssd 1")]
     Load,
     /// Write a key's value to standard output
+    #[command(after_help = "Example:\n  rackweave kv get hello")]
     Get { key: String },
-    /// Remove a key, durably
+    /// Remove a key durably
+    #[command(after_help = "Example:\n  rackweave kv delete hello")]
     Delete { key: String },
-    /// List keys and values in the order of the keys, KEY TAB VALUE
+    /// List pairs in key order (KEY TAB VALUE lines)
+    #[command(after_help = "Example:\n  rackweave kv scan --from h --limit 10")]
     Scan {
-        /// The key to begin with; default: the first
+        /// First key to list [default: the first key]
         #[arg(long, value_name = "KEY", default_value = "")]
         from: String,
-        /// Most pairs to list
+        /// Largest number of pairs
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
         #[command(flatten)]
         json: Json,
     },
-    /// Show how many keys there are, and what space
+    /// Show the number of keys and the space
+    #[command(after_help = "Example:\n  rackweave kv info")]
     Info(Json),
 }
 
-/// What throughput levels are on the drive, of which it keeps what it is made with.
+/// The drive's throughput levels, fixed when it is created.
 #[derive(Debug, Args)]
 pub struct LevelLists {
-    /// Channels of throughput level 0, 1 and so on, of a drive that is made with this: 1,2,4,8,16 if not given
+    /// Channels of throughput levels 0, 1, … of a new drive [default: 1,2,4,8,16]
     #[arg(long, value_name = "N,N...", value_delimiter = ',')]
     pub channel_levels: Option<Vec<u32>>,
-    /// The same in dies: 1,2,4 and so on to 64
+    /// The same in dies [default: 1,2,4 to 64]
     #[arg(long, value_name = "N,N...", value_delimiter = ',')]
     pub die_levels: Option<Vec<u32>>,
-    /// The same in soft-planes: 1,2,4 and so on to 256
+    /// The same in soft-planes [default: 1,2,4 to 256]
     #[arg(long, value_name = "N,N...", value_delimiter = ',')]
     pub soft_plane_levels: Option<Vec<u32>>,
 }
@@ -94,10 +100,11 @@ pub struct LevelLists {
 #[derive(Debug, Subcommand)]
 pub enum VssdCmd {
     /// Create a virtual SSD, and the drive if there is none
+    #[command(after_help = "Example:\n  rackweave vssd create --isolation die --capacity 1G")]
     Create {
         #[arg(long, value_enum)]
         isolation: IsolationLevel,
-        /// Throughput level: if the drive was not made with others, 0 is one unit, each further one twice as many
+        /// Throughput level: by default 0 is one unit, and each further level twice as many
         #[arg(long, default_value_t = 0)]
         level: u32,
         #[command(flatten)]
@@ -109,13 +116,16 @@ pub enum VssdCmd {
         json: Json,
     },
     /// List the drive's virtual SSDs
+    #[command(after_help = "Example:\n  rackweave vssd list")]
     List(Json),
-    /// Show one
+    /// Show one virtual SSD with its dies and wear
+    #[command(after_help = "Example:\n  rackweave vssd info 1")]
     Info {
         id: u32,
         #[command(flatten)]
         json: Json,
     },
-    /// Delete one and everything in it
+    /// Delete a virtual SSD and its data
+    #[command(after_help = "Example:\n  rackweave vssd delete 1")]
     Delete { id: u32 },
 }
