@@ -68,11 +68,11 @@ fn flush_and_fua_make_durable_on_every_member() {
     let mut c = three();
     let w = c.write(0, 0, 0, 8, false);
     done(&mut c, 0, w);
-    let before: Vec<u64> = c.servers.iter().map(|s| s.store.persists).collect();
+    let before: Vec<u64> = c.servers.iter().map(|s| s.store().persists).collect();
     let f = c.flush(0, 2);
     assert_eq!(done(&mut c, 0, f), IoReply::Done);
     for (s, b) in c.servers.iter().zip(&before) {
-        assert!(s.store.persists > *b);
+        assert!(s.store().persists > *b);
     }
     let w = c.write(0, 1, 8, 3, true);
     assert_eq!(done(&mut c, 0, w), IoReply::Done);
@@ -80,7 +80,7 @@ fn flush_and_fua_make_durable_on_every_member() {
         c.crash(i);
     }
     for i in 0..3 {
-        assert_eq!(c.servers[i].store.contents().len(), 2);
+        assert_eq!(c.servers[i].store().contents().len(), 2);
     }
 }
 
@@ -122,7 +122,7 @@ fn a_mutation_comes_again_and_is_only_answered() {
 fn no_page_credit_is_no_space_and_nothing_is_sent() {
     let mut c = three();
     for s in &mut c.servers {
-        s.store.pages = 40;
+        s.store().pages = 40;
     }
     let mut full = 0;
     for b in 0..60 {
@@ -137,7 +137,7 @@ fn no_page_credit_is_no_space_and_nothing_is_sent() {
         }
     }
     assert!((20..60).contains(&full), "{full} of 60 refused");
-    let held = c.servers[1].store.contents().len();
+    let held = c.servers[1].store().contents().len();
     assert!(held <= 40);
     // Overwriting needs no page, reads go on, and a trim makes room.
     let w = c.write(0, 0, 0, 8, false);
@@ -152,7 +152,7 @@ fn no_page_credit_is_no_space_and_nothing_is_sent() {
 fn a_small_cache_makes_writes_wait_and_not_fail() {
     let mut c = three();
     for s in &mut c.servers {
-        s.store.slots = 96;
+        s.store().slots = 96;
     }
     let ops: Vec<u64> = (0..64).map(|i| c.write(0, i % 3, i as u64 * 128, 128, false)).collect();
     assert!(c.run_idle(Span::from_secs(20)));
@@ -176,12 +176,12 @@ fn a_corrupt_block_is_healed_by_another_member() {
     let w = c.write(0, 0, 0, 8, false);
     done(&mut c, 0, w);
     let a = BlockAddr::new(VOLUME, 0);
-    c.servers[1].store.corrupt.insert(a);
+    c.servers[1].store().corrupt.insert(a);
     let r = c.read(1, 1, 0, 4);
     assert_eq!(done(&mut c, 1, r), IoReply::Data(Payload::elided(2048, 1 << 20)));
-    assert!(c.servers[1].store.corrupt.is_empty());
+    assert!(c.servers[1].store().corrupt.is_empty());
     for s in &mut c.servers {
-        s.store.corrupt.insert(a);
+        s.store().corrupt.insert(a);
     }
     let r = c.read(1, 1, 0, 4);
     assert_eq!(done(&mut c, 1, r), IoReply::Failed(IoError::Corrupt));

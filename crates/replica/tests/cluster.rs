@@ -1,28 +1,33 @@
-//! A set of replicas, their clients, and a metadata service that knows everything, in virtual time.
+//! A set of replicas in the simulator, their clients, and a metadata service that knows everything.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use rackweave_core::map::{Map, map};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
     ALL_WITNESSES, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
     Role, SectorRange, View, ViewState,
 };
 use rackweave_core::{
-    BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, TracePoint, VolumeId,
-    VssdId,
+    BlockAddr, Effects, Epoch, Event as NodeEvent, Incarnation, Layout, Node, NodeId, Payload, Rng, SECTOR, SetId,
+    Span, Time, TracePoint, VolumeId, VssdId,
 };
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone};
+use rackweave_sim::{AnyNode, Coverage, Engine, Inbox, Latency, LinkFaults, NetState, Network, Recorder};
 
 use crate::linear::{Event, History};
 use crate::memory::Memory;
 
 pub const VOLUME: VolumeId = VolumeId(7);
 const LEASE: Span = Span::from_millis(60);
-const HEARTBEAT: Span = Span::from_millis(20);
+/// In ticks.
+const HEARTBEAT: u64 = 20;
+/// The metadata service looks at the set, in ticks.
+const LOOK: u64 = 5;
 const CLIENT_RETRY: Span = Span::from_millis(120);
-const CLIENTS_AT: u32 = 100;
+/// Clients repeat, and servers write back, at multiples of this.
+const TICK: Span = Span::from_millis(1);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
@@ -36,36 +41,90 @@ pub struct Net {
 impl Net {
     pub const GOOD: Net = Net { loss: 0.0, duplicate: 0.0, delay_us: 20, late_us: 20 };
     pub const BAD: Net = Net { loss: 0.05, duplicate: 0.05, delay_us: 300, late_us: 8_000 };
+
+    fn faults(&self) -> LinkFaults {
+        let late = self.late_us * 1_000;
+        let (loss, duplicate) = (self.loss, self.duplicate);
+        LinkFaults { loss, duplicate, reorder: duplicate, reorder_extra_ns: late, duplicate_extra_ns: late }
+    }
+    fn network(&self) -> Network {
+        let half = Span(self.delay_us * 500);
+        let latency = Latency::Exponential { base: Span::from_micros(1), mean: half };
+        Network { latency, bytes_per_s: 0, faults: self.faults(), ..Network::constant(half) }
+    }
 }
 
-enum Ev {
-    Packet(Packet),
-    Timer(usize),
-    Store(usize, u64, StoreDone),
-    Background(usize),
-    Heartbeat(usize),
-    View(usize, View),
-    Retry {
-        client: usize,
-        op: u64,
-        attempt: u32,
-    },
-    /// The metadata service looks at the set.
-    Meta,
+/// A replica with its store, as a node.
+struct Place {
+    replica: Replica,
+    store: Rc<RefCell<Memory>>,
+    incarnation: Incarnation,
+    lease: Time,
+    /// What the store has done and the replica does not know yet.
+    due: BTreeMap<(Time, u64), StoreDone>,
+    background: Time,
+    rng: Rng,
+}
+
+impl Place {
+    fn timer(&mut self, now: Time, store: &mut Memory, fx: &mut Effects) {
+        while let Some(e) = self.due.first_entry().filter(|e| e.key().0 <= now) {
+            self.replica.handle_store(now, e.remove(), store, fx);
+        }
+        if self.background <= now {
+            self.background = now + TICK;
+            store.background();
+            self.replica.space_changed(now, store, fx);
+        }
+        if self.replica.deadline() <= now {
+            self.replica.handle_timer(now, store, fx);
+        }
+    }
+}
+
+impl Node for Place {
+    fn handle(&mut self, now: Time, event: NodeEvent, fx: &mut Effects) {
+        let shared = self.store.clone();
+        let store = &mut *shared.borrow_mut();
+        match event {
+            NodeEvent::Packet(p) => match p.body {
+                Body::Peer(_) => self.replica.handle_peer(now, p, store, fx),
+                Body::Io(_) => self.replica.handle_io(now, p, store, fx),
+                Body::Control(Control::NewView(v)) => self.replica.install(now, &v, self.incarnation, store, fx),
+                // No lease without the view that it is for: a member that has both knows who else may answer.
+                Body::Control(Control::Lease { sequence, views, .. }) if p.header.incarnation == self.incarnation => {
+                    views.iter().for_each(|v| self.replica.install(now, v, self.incarnation, store, fx));
+                    self.lease = self.lease.max(Time(sequence));
+                    self.replica.set_lease(self.lease);
+                }
+                _ => {}
+            },
+            _ => self.timer(now, store, fx),
+        }
+        for d in std::mem::take(&mut store.done) {
+            let at = now + Span::from_micros(self.rng.between(20, 2_000));
+            let order = self.rng.next_u64();
+            self.due.insert((at, order), d);
+        }
+        let done = self.due.keys().next().map_or(Time::MAX, |k| k.0);
+        fx.wake_at(self.replica.deadline().min(self.background).min(done));
+    }
 }
 
 pub struct Server {
-    pub replica: Option<Replica>,
-    pub store: Memory,
+    store: Rc<RefCell<Memory>>,
     pub up: bool,
     /// Cut off from the other servers and the metadata service, not from clients.
     pub cut_off: bool,
-    life: u64,
     incarnation: Incarnation,
-    lease: Time,
     /// When the lease ends at the latest, seen from outside.
     lease_known: Time,
-    timer: Time,
+}
+
+impl Server {
+    pub fn store(&self) -> RefMut<'_, Memory> {
+        self.store.borrow_mut()
+    }
 }
 
 pub struct Pending {
@@ -76,6 +135,7 @@ pub struct Pending {
     value: Option<u64>,
     pub target: usize,
     pub acked: bool,
+    repeat: Time,
 }
 
 #[derive(Default)]
@@ -84,97 +144,105 @@ pub struct Client {
     pub pending: BTreeMap<u64, Pending>,
 }
 
+/// Counts packets, the metadata service's excepted.
+struct Sent(Rc<Cell<u64>>);
+
+impl Recorder for Sent {
+    fn sent(&mut self, _: Time, p: &Packet) {
+        self.0.set(self.0.get() + u64::from(p.src != Layout::META));
+    }
+}
+
 pub struct Cluster {
-    pub now: Time,
+    engine: Engine<AnyNode>,
     pub servers: Vec<Server>,
     pub clients: Vec<Client>,
-    pub net: Net,
-    pub rng: Rng,
+    rng: Rng,
     pub view: View,
     pub history: History,
     pub replies: Vec<(usize, u64, IoReply)>,
     /// Epoch of the set's last whole recovery, as the last answer had it.
     pub told: Epoch,
-    pub traces: Map<TracePoint, u64>,
     pub attach: u32,
-    heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    events: Vec<Option<Ev>>,
-    sequence: u64,
-    fx: Effects,
+    ticks: u64,
     values: u64,
     incarnations: u64,
     /// A set whose members were all lost waits for all of them.
     lost_all: bool,
-    pub sent: u64,
+    sent: Rc<Cell<u64>>,
     pub track: bool,
 }
 
 impl Cluster {
     pub fn new(n: usize, clients: usize, seed: u64, net: Net) -> Cluster {
+        let layout = Layout::new(n as u32, clients as u32);
         let server = |_| Server {
-            replica: None,
-            store: Memory::new(),
+            store: Rc::new(RefCell::new(Memory::new())),
             up: true,
             cut_off: false,
-            life: 1,
             incarnation: Incarnation(0),
-            lease: Time::ZERO,
             lease_known: Time::ZERO,
-            timer: Time::MAX,
         };
         let view =
             View { set: SetId(1), epoch: Epoch(0), state: ViewState::Normal, recovered: Epoch(0), members: Vec::new() };
         let mut c = Cluster {
-            now: Time(1),
+            engine: Engine::new(layout, NetState::new(net.network(), layout, seed), seed),
             servers: (0..n).map(server).collect(),
             clients: (0..clients).map(|_| Client::default()).collect(),
-            net,
             rng: Rng::new(seed),
             view,
             history: History::default(),
             replies: Vec::new(),
             told: Epoch(0),
-            traces: map(),
             attach: 1,
-            heap: BinaryHeap::new(),
-            events: Vec::new(),
-            sequence: 0,
-            fx: Effects::new(),
+            ticks: 0,
             values: 0,
             incarnations: 0,
             lost_all: false,
-            sent: 0,
+            sent: Rc::default(),
             track: true,
         };
-        for i in 0..n {
-            c.boot(i);
-            c.at(HEARTBEAT, Ev::Heartbeat(i));
-            c.at(Span::from_millis(1), Ev::Background(i));
-        }
+        c.engine.record_by(Box::new(Sent(c.sent.clone())));
+        let listeners = (0..clients as u32).map(|i| layout.client(i)).chain([Layout::META]);
+        listeners.for_each(|n| c.engine.boot(n, Inbox::default()));
+        (0..n).for_each(|i| c.boot(i));
         let members = (0..n).map(|i| c.member(i, Role::Member)).collect();
         c.announce(members, ViewState::Normal);
-        for i in 0..n {
-            c.renew(i);
-        }
-        c.at(Span::from_millis(5), Ev::Meta);
+        (0..n).for_each(|i| c.renew(i));
         c.run_for(Span::from_millis(40));
         c
     }
 
+    fn node(&self, i: usize) -> NodeId {
+        self.engine.layout().server(i as u32)
+    }
+    fn place(&self, i: usize) -> Option<&Place> {
+        self.engine.get(self.node(i))
+    }
+    fn replica(&self, i: usize) -> Option<&Replica> {
+        self.place(i).map(|p| &p.replica)
+    }
+
     fn boot(&mut self, i: usize) {
         self.incarnations += 1;
-        let cfg = ReplicaConfig::new(SetId(1), VssdId(1 + i as u32), NodeId(2 + i as u32));
+        let node = self.node(i);
+        let cfg = ReplicaConfig::new(SetId(1), VssdId(1 + i as u32), node);
         let s = &mut self.servers[i];
-        s.replica = Some(Replica::new(cfg));
         s.incarnation = Incarnation(1_000 + self.incarnations);
-        s.lease = Time::ZERO;
-        s.timer = Time::MAX;
-        s.life += 1;
+        let place = Place {
+            replica: Replica::new(cfg),
+            store: s.store.clone(),
+            incarnation: s.incarnation,
+            lease: Time::ZERO,
+            due: BTreeMap::new(),
+            background: self.engine.now() + TICK,
+            rng: Rng::new(self.rng.next_u64()),
+        };
+        self.engine.boot(node, place);
     }
 
     fn member(&self, i: usize, role: Role) -> Member {
-        let s = &self.servers[i];
-        Member { vssd: VssdId(1 + i as u32), server: NodeId(2 + i as u32), incarnation: s.incarnation, role }
+        Member { vssd: VssdId(1 + i as u32), server: self.node(i), incarnation: self.servers[i].incarnation, role }
     }
 
     fn announce(&mut self, members: Vec<Member>, state: ViewState) {
@@ -182,180 +250,104 @@ impl Cluster {
         let recovered = if state == ViewState::Normal { self.view.recovered } else { epoch };
         self.view = View { set: SetId(1), epoch, state, recovered, members };
         for i in 0..self.servers.len() {
-            let delay = self.rng.between(1, 15_000);
-            self.at(Span::from_micros(delay), Ev::View(i, self.view.clone()));
+            let (to, late) = (self.node(i), Span::from_micros(self.rng.between(1, 15_000)));
+            self.engine.net().delay_way(Layout::META, to, late);
+            self.send_view(i);
         }
     }
-
-    fn at(&mut self, after: Span, ev: Ev) {
-        self.sequence += 1;
-        self.events.push(Some(ev));
-        self.heap.push(Reverse(((self.now + after).0, self.sequence, self.events.len() - 1)));
+    fn send_view(&mut self, i: usize) {
+        let view = Control::NewView(Box::new(self.view.clone()));
+        self.tell(i, Incarnation(0), view);
+    }
+    fn tell(&mut self, i: usize, incarnation: Incarnation, c: Control) {
+        let header = self.header(Op::Control, i, self.view.epoch, 0, incarnation);
+        self.engine.post(Packet { src: Layout::META, dst: self.node(i), header, body: Body::Control(c) });
     }
 
+    /// A member's lease, with the view; it runs from when it is sent. Others get the view alone.
     fn renew(&mut self, i: usize) {
-        // The lease runs from when the heartbeat was sent.
-        let until = self.now + LEASE;
+        let until = self.now() + LEASE;
         let s = &mut self.servers[i];
-        let known = self.view.members.iter().any(|m| m.incarnation == s.incarnation);
-        if known && s.up && !s.cut_off {
-            s.lease = until;
-            s.lease_known = until;
-            if let Some(r) = &mut s.replica {
-                r.set_lease(until);
-            }
+        let incarnation = s.incarnation;
+        if !s.up || s.cut_off {
+            return;
         }
+        if !self.view.members.iter().any(|m| m.incarnation == incarnation) {
+            return self.send_view(i);
+        }
+        s.lease_known = until;
+        let lease = Control::Lease { sequence: until.0, span: LEASE, views: vec![self.view.clone()] };
+        self.tell(i, incarnation, lease);
     }
 
     // Running.
 
+    pub fn now(&self) -> Time {
+        self.engine.now()
+    }
+    pub fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
     pub fn run_for(&mut self, span: Span) {
-        let end = self.now + span;
-        while let Some(&Reverse((t, _, i))) = self.heap.peek() {
-            if t > end.0 {
-                break;
-            }
-            self.heap.pop();
-            self.now = Time(t);
-            if let Some(ev) = self.events[i].take() {
-                self.handle(ev);
+        let end = self.now() + span;
+        while self.now() < end {
+            let tick = Time(TICK.0 * (self.ticks + 1));
+            self.engine.run_until(tick.min(end));
+            self.collect();
+            if self.now() == tick {
+                self.tick();
             }
         }
-        self.now = end;
     }
 
     /// Until no client waits, or the time is up.
     pub fn run_idle(&mut self, at_most: Span) -> bool {
-        let end = self.now + at_most;
-        while self.now < end && self.clients.iter().any(|c| c.pending.values().any(|p| !p.acked)) {
-            self.run_for(Span::from_millis(1));
+        let end = self.now() + at_most;
+        while self.now() < end && self.clients.iter().any(|c| c.pending.values().any(|p| !p.acked)) {
+            self.run_for(TICK);
         }
         self.clients.iter().all(|c| c.pending.values().all(|p| p.acked))
     }
 
-    fn handle(&mut self, ev: Ev) {
-        match ev {
-            Ev::Packet(p) => self.packet(p),
-            Ev::Timer(i) => {
-                let s = &mut self.servers[i];
-                if s.up && s.timer <= self.now {
-                    s.timer = Time::MAX;
-                    self.on(i, |r, now, store, fx| r.handle_timer(now, store, fx));
-                }
-            }
-            Ev::Store(i, life, d) => {
-                if self.servers[i].up && self.servers[i].life == life {
-                    self.on(i, |r, now, store, fx| r.handle_store(now, d, store, fx));
-                }
-            }
-            Ev::Background(i) => {
-                if self.servers[i].up {
-                    self.servers[i].store.background();
-                    self.on(i, |r, now, store, fx| r.space_changed(now, store, fx));
-                }
-                self.at(Span::from_millis(1), Ev::Background(i));
-            }
-            Ev::Heartbeat(i) => {
-                self.renew(i);
-                let s = &self.servers[i];
-                if s.up && !s.cut_off && s.replica.as_ref().is_some_and(|r| r.epoch() < self.view.epoch) {
-                    self.install(i, self.view.clone());
-                }
-                self.at(HEARTBEAT, Ev::Heartbeat(i));
-            }
-            Ev::View(i, v) => {
-                if self.servers[i].up && !self.servers[i].cut_off {
-                    self.install(i, v);
-                }
-            }
-            Ev::Retry { client, op, attempt } => {
-                if self.clients[client].pending.get(&op).is_some_and(|p| !p.acked) {
-                    let to = self.rng.below(self.servers.len() as u64) as usize;
-                    self.transmit(client, op, to, attempt + 1);
-                }
-            }
-            Ev::Meta => {
-                self.look_after();
-                self.at(Span::from_millis(5), Ev::Meta);
-            }
-        }
-    }
-
-    fn install(&mut self, i: usize, v: View) {
-        let me = self.servers[i].incarnation;
-        self.on(i, |r, now, store, fx| r.install(now, &v, me, store, fx));
-    }
-
-    fn on(&mut self, i: usize, f: impl FnOnce(&mut Replica, Time, &mut Memory, &mut Effects)) {
-        let mut fx = std::mem::take(&mut self.fx);
-        let s = &mut self.servers[i];
-        let Some(r) = s.replica.as_mut() else { return };
-        f(r, self.now, &mut s.store, &mut fx);
-        let (deadline, life) = (r.deadline(), s.life);
-        let done = std::mem::take(&mut s.store.done);
-        if deadline < s.timer {
-            s.timer = deadline;
-            self.at(deadline.since(self.now), Ev::Timer(i));
-        }
-        for d in done {
-            let delay = Span::from_micros(self.rng.between(20, 2_000));
-            self.at(delay, Ev::Store(i, life, d));
-        }
-        for t in fx.traces.drain(..) {
-            *self.traces.entry(t.point).or_insert(0) += 1;
-        }
-        for p in std::mem::take(&mut fx.packets) {
-            self.send(p);
-        }
-        fx.clear();
-        self.fx = fx;
-    }
-
-    pub fn send(&mut self, p: Packet) {
-        self.sent += 1;
-        let copies = 1 + usize::from(self.rng.chance(self.net.duplicate));
-        for copy in 0..copies {
-            if self.rng.chance(self.net.loss) {
-                continue;
-            }
-            let late = copy > 0 || self.rng.chance(self.net.duplicate);
-            let most = if late { self.net.late_us } else { self.net.delay_us };
-            let delay = Span::from_micros(self.rng.between(1, most));
-            self.at(delay, Ev::Packet(p.clone()));
-        }
-    }
-
-    fn packet(&mut self, p: Packet) {
-        let index = |n: NodeId| (n.0 >= 2 && n.0 < CLIENTS_AT).then(|| n.0 as usize - 2);
-        let cut = |c: &Cluster, n: NodeId| index(n).is_some_and(|i| c.servers[i].cut_off);
-        match p.body {
-            Body::Control(Control::Recovered { epoch, .. }) => {
-                let recovering = matches!(self.view.state, ViewState::Recovering { .. });
-                let current = epoch == self.view.epoch && recovering;
-                if current && !cut(self, p.src) {
-                    let members = self.view.members.clone();
-                    self.announce(members, ViewState::Normal);
-                }
-            }
-            Body::Peer(_) => {
-                let Some(i) = index(p.dst) else { return };
-                if self.servers[i].up && !cut(self, p.src) && !cut(self, p.dst) {
-                    self.on(i, |r, now, store, fx| r.handle_peer(now, p, store, fx));
-                }
-            }
-            Body::Io(_) => {
-                let Some(i) = index(p.dst) else { return };
-                if self.servers[i].up {
-                    self.on(i, |r, now, store, fx| r.handle_io(now, p, store, fx));
-                }
-            }
-            Body::Reply(r) => {
+    /// What clients and the metadata service received.
+    fn collect(&mut self) {
+        for client in 0..self.clients.len() {
+            for (at, p) in self.received(self.engine.layout().client(client as u32)) {
+                let Body::Reply(r) = p.body else { continue };
                 if !matches!(r, IoReply::Failed(_)) {
                     self.told = p.header.epoch;
                 }
-                self.answered((p.dst.0 - CLIENTS_AT) as usize, p.header.request, r);
+                self.answered(at, client, p.header.request, r);
             }
-            _ => {}
+        }
+        for (_, p) in self.received(Layout::META) {
+            let Body::Control(Control::Recovered { epoch, .. }) = p.body else { continue };
+            if epoch == self.view.epoch && matches!(self.view.state, ViewState::Recovering { .. }) {
+                let members = self.view.members.clone();
+                self.announce(members, ViewState::Normal);
+            }
+        }
+    }
+    fn received(&mut self, n: NodeId) -> Vec<(Time, Packet)> {
+        std::mem::take(&mut self.engine.get_mut::<Inbox>(n).expect("it runs").packets)
+    }
+
+    fn tick(&mut self) {
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(HEARTBEAT) {
+            (0..self.servers.len()).for_each(|i| self.renew(i));
+        }
+        if self.ticks.is_multiple_of(LOOK) {
+            self.look_after();
+        }
+        let now = self.now();
+        for client in 0..self.clients.len() {
+            let waiting = self.clients[client].pending.iter().filter(|(_, p)| !p.acked && p.repeat <= now);
+            for op in waiting.map(|(&op, _)| op).collect::<Vec<_>>() {
+                let to = self.rng.below(self.servers.len() as u64) as usize;
+                self.transmit(client, op, to);
+            }
         }
     }
 
@@ -367,7 +359,7 @@ impl Cluster {
             s.up && !s.cut_off && s.incarnation == m.incarnation
         };
         let gone = |c: &Cluster, m: &Member| {
-            !alive(c, m) && (m.role == Role::Shadow || c.now > c.servers[m.vssd.0 as usize - 1].lease_known)
+            !alive(c, m) && (m.role == Role::Shadow || c.now() > c.servers[m.vssd.0 as usize - 1].lease_known)
         };
         let full = self.view.members.iter().filter(|m| m.role == Role::Member);
         if full.clone().all(|m| !alive(self, m)) {
@@ -376,7 +368,7 @@ impl Cluster {
         if self.lost_all {
             let last: Vec<usize> = full.map(|m| m.vssd.0 as usize - 1).collect();
             let back = last.iter().all(|&i| self.servers[i].up && !self.servers[i].cut_off);
-            if back && last.iter().all(|&i| self.now > self.servers[i].lease_known) {
+            if back && last.iter().all(|&i| self.now() > self.servers[i].lease_known) {
                 self.lost_all = false;
                 let members: Vec<Member> = last.iter().map(|&i| self.member(i, Role::Member)).collect();
                 let leader = members[self.rng.below(members.len() as u64) as usize].vssd;
@@ -397,8 +389,7 @@ impl Cluster {
             return;
         }
         for m in members.iter_mut().filter(|m| m.role == Role::Shadow) {
-            let s = &self.servers[m.vssd.0 as usize - 1];
-            let report = s.replica.as_ref().map(|r| r.report());
+            let report = self.replica(m.vssd.0 as usize - 1).map(Replica::report);
             if report.is_some_and(|r| r.complete && r.epoch == self.view.epoch) {
                 m.role = Role::Member;
             }
@@ -418,10 +409,25 @@ impl Cluster {
     // Faults.
 
     pub fn crash(&mut self, i: usize) {
-        let s = &mut self.servers[i];
+        let (node, s) = (self.node(i), &mut self.servers[i]);
+        self.engine.crash(node, &[]);
         s.up = false;
-        s.replica = None;
-        s.store.cut(&mut self.rng);
+        s.store.borrow_mut().cut(&mut self.rng);
+    }
+    /// Cuts a server off from the other servers and the metadata service, or brings it back.
+    pub fn cut_off(&mut self, i: usize, cut: bool) {
+        self.servers[i].cut_off = cut;
+        for j in (0..self.servers.len()).filter(|&j| j != i) {
+            self.cut_way(self.node(i), self.node(j), cut || self.servers[j].cut_off);
+        }
+        self.cut_way(self.node(i), Layout::META, cut);
+    }
+    fn cut_way(&mut self, a: NodeId, b: NodeId, cut: bool) {
+        self.engine.net().block(a, b, cut);
+        self.engine.net().block(b, a, cut);
+    }
+    pub fn set_net(&mut self, net: Net) {
+        self.engine.net().set_faults(net.faults());
     }
     pub fn restart(&mut self, i: usize) {
         if !self.servers[i].up {
@@ -430,36 +436,36 @@ impl Cluster {
         }
     }
     pub fn calm(&mut self) {
-        self.net = Net::GOOD;
+        self.set_net(Net::GOOD);
         for i in 0..self.servers.len() {
             self.restart(i);
-            self.servers[i].cut_off = false;
+            self.cut_off(i, false);
         }
     }
     /// All members, nothing unresolved, equal contents; waits for it.
     pub fn converge(&mut self, at_most: Span) -> Result<(), String> {
-        let end = self.now + at_most;
+        let end = self.now() + at_most;
         loop {
             self.run_for(Span::from_millis(50));
             let well = self.view.members.len() == self.servers.len()
                 && self.view.state == ViewState::Normal
                 && self.view.members.iter().all(|m| m.role == Role::Member)
-                && self.servers.iter().all(|s| {
-                    s.replica.as_ref().is_some_and(|r| {
+                && (0..self.servers.len()).all(|i| {
+                    self.replica(i).is_some_and(|r| {
                         r.unresolved() == 0 && r.epoch() == self.view.epoch && r.role() == Some(Role::Member)
                     })
                 });
             if well {
                 break;
             }
-            if self.now > end {
-                let open: Vec<_> =
-                    self.servers.iter().map(|s| s.replica.as_ref().map(|r| (r.report(), r.unresolved()))).collect();
+            if self.now() > end {
+                let replicas = (0..self.servers.len()).map(|i| self.replica(i));
+                let open: Vec<_> = replicas.map(|r| r.map(|r| (r.report(), r.unresolved()))).collect();
                 return Err(format!("no calm: {:?} {open:?}", self.view));
             }
         }
         let zero = Payload::zero(4096);
-        let contents: Vec<_> = self.servers.iter().map(|s| s.store.contents()).collect();
+        let contents: Vec<_> = self.servers.iter().map(|s| s.store().contents()).collect();
         let mut all: Vec<BlockAddr> = contents.iter().flat_map(|c| c.keys().copied()).collect();
         all.sort_unstable();
         all.dedup();
@@ -480,12 +486,9 @@ impl Cluster {
             .enumerate()
             .flat_map(|(i, c)| c.pending.iter().filter(|(_, p)| !p.acked).map(move |(k, p)| (i, *k, &p.io, p.start)))
             .collect();
-        let servers: Vec<_> = self
-            .servers
-            .iter()
-            .map(|s| s.replica.as_ref().map(|r| (r.report(), r.unresolved(), r.serving(self.now))))
-            .collect();
-        format!("{:?} {:?}\n{servers:?}\n{open:?}", self.now, self.view)
+        let state = |r: &Replica| (r.report(), r.unresolved(), r.serving(self.now()));
+        let servers: Vec<_> = (0..self.servers.len()).map(|i| self.replica(i).map(state)).collect();
+        format!("{:?} {:?}\n{servers:?}\n{open:?}", self.now(), self.view)
     }
 
     // Clients.
@@ -501,20 +504,23 @@ impl Cluster {
         value: Option<u64>,
         make: impl FnOnce(Mutation) -> IoRequest,
     ) -> u64 {
-        let c = &mut self.clients[client];
+        let (start, c) = (self.engine.now(), &mut self.clients[client]);
         c.next += 1;
         let op = c.next;
         let floor = c.pending.iter().filter(|(_, p)| !p.acked).map(|(&k, _)| k).min().unwrap_or(op);
         let io = make(Mutation { client: Self::incarnation(client), sequence: op, floor });
-        c.pending.insert(op, Pending { io, epoch: self.view.epoch, start: self.now.0, value, target, acked: false });
-        self.transmit(client, op, target, 0);
+        let epoch = self.view.epoch;
+        let pending = Pending { io, epoch, start: start.0, value, target, acked: false, repeat: start };
+        c.pending.insert(op, pending);
+        self.transmit(client, op, target);
         op
     }
 
-    fn transmit(&mut self, client: usize, op: u64, to: usize, attempt: u32) {
-        self.clients[client].pending.get_mut(&op).expect("pending").target = to;
+    fn transmit(&mut self, client: usize, op: u64, to: usize) {
+        let repeat = self.now() + CLIENT_RETRY;
+        let p = self.clients[client].pending.get_mut(&op).expect("pending");
+        (p.target, p.repeat) = (to, repeat);
         self.message(client, op, to, self.view.epoch);
-        self.at(CLIENT_RETRY, Ev::Retry { client, op, attempt });
     }
 
     /// A copy of an operation's first message arrives after all.
@@ -523,22 +529,16 @@ impl Cluster {
     }
 
     fn message(&mut self, client: usize, op: u64, to: usize, epoch: Epoch) {
-        let vssd = VssdId(1 + to as u32);
         let io = self.clients[client].pending[&op].io.clone();
         let kind = if matches!(io, IoRequest::Read { .. } | IoRequest::Status { .. }) { Op::Read } else { Op::Write };
-        let header = Header {
-            op: kind,
-            vssd,
-            lat: 0,
-            class: Class::Silver,
-            original_vssd: vssd,
-            set: SetId(1),
-            epoch,
-            incarnation: Self::incarnation(client),
-            request: op,
-        };
-        let (src, dst) = (NodeId(CLIENTS_AT + client as u32), NodeId(2 + to as u32));
-        self.send(Packet { src, dst, header, body: Body::Io(io) });
+        let header = self.header(kind, to, epoch, op, Self::incarnation(client));
+        let src = self.engine.layout().client(client as u32);
+        self.engine.post(Packet { src, dst: self.node(to), header, body: Body::Io(io) });
+    }
+    fn header(&self, op: Op, to: usize, epoch: Epoch, request: u64, incarnation: Incarnation) -> Header {
+        let vssd = VssdId(1 + to as u32);
+        let (class, original_vssd) = (Class::Silver, vssd);
+        Header { op, vssd, lat: 0, class, original_vssd, set: SetId(1), epoch, incarnation, request }
     }
 
     pub fn write(&mut self, client: usize, to: usize, first: u64, count: u32, fua: bool) -> u64 {
@@ -571,10 +571,10 @@ impl Cluster {
     }
     /// Sends an operation's message once more, answered or not.
     pub fn again(&mut self, client: usize, op: u64, to: usize) {
-        self.transmit(client, op, to, 1_000);
+        self.transmit(client, op, to);
     }
 
-    fn answered(&mut self, client: usize, op: u64, reply: IoReply) {
+    fn answered(&mut self, at: Time, client: usize, op: u64, reply: IoReply) {
         let Some(p) = self.clients[client].pending.get_mut(&op).filter(|p| !p.acked) else { return };
         if reply == IoReply::Failed(IoError::NotServing) {
             // Another one may serve; soon, not at once.
@@ -583,7 +583,7 @@ impl Cluster {
         p.acked = true;
         let ok = !matches!(reply, IoReply::Failed(_));
         let (io, start, value) = (p.io.clone(), p.start, p.value);
-        self.record(&io, start, if ok { self.now.0 } else { u64::MAX }, value, Some(&reply));
+        self.record(&io, start, if ok { at.0 } else { u64::MAX }, value, Some(&reply));
         self.replies.push((client, op, reply));
     }
 
@@ -637,6 +637,9 @@ impl Cluster {
         self.clients[client].pending.values().filter(|p| !p.acked).count()
     }
     pub fn count(&self, t: TracePoint) -> u64 {
-        self.traces.get(&t).copied().unwrap_or(0)
+        self.engine.coverage().get(t)
+    }
+    pub fn coverage(&self) -> &Coverage {
+        self.engine.coverage()
     }
 }

@@ -3,6 +3,7 @@
 use rackweave_core::msg::IoReply;
 use rackweave_core::rng::seeds;
 use rackweave_core::{BlockAddr, Epoch, Rng, Span, TracePoint};
+use rackweave_sim::Coverage;
 
 use crate::cluster::{Cluster, Net, VOLUME};
 
@@ -90,11 +91,11 @@ fn disturb(c: &mut Cluster, rng: &mut Rng, plan: &Plan) {
     if plan.crashes && down == 0 && well == plan.servers && rng.chance(0.5) {
         c.crash(i);
     } else if plan.cuts && down == 0 && well == plan.servers {
-        c.servers[i].cut_off = true;
+        c.cut_off(i, true);
     } else if down > 0 {
         for i in 0..plan.servers {
             c.restart(i);
-            c.servers[i].cut_off = false;
+            c.cut_off(i, false);
         }
     }
 }
@@ -104,7 +105,7 @@ fn run(seed: u64, plan: &Plan) -> Result<Cluster, String> {
     let mut rng = Rng::stream(seed, 1);
     let mut c = Cluster::new(plan.servers, plan.writers, seed, Net { loss: plan.loss, ..Net::BAD });
     for s in &mut c.servers {
-        s.store.forget_ranges = true;
+        s.store().forget_ranges = true;
     }
     for n in 0..plan.steps {
         for _ in 0..rng.between(1, 3) {
@@ -138,16 +139,14 @@ fn run(seed: u64, plan: &Plan) -> Result<Cluster, String> {
 
 /// Runs the plan with each seed. In the usual ones what `must` happen does.
 fn search(plan: &Plan, usual: std::ops::Range<u64>, must: &[TracePoint]) {
-    let mut seen = rackweave_core::map::map();
+    let mut seen = Coverage::default();
     let of = seeds(usual.clone());
     for seed in of.clone() {
         let c = run(seed, plan).unwrap_or_else(|e| panic!("{e}"));
-        for (&t, &n) in &c.traces {
-            *seen.entry(t).or_insert(0u64) += n;
-        }
+        seen.merge(c.coverage());
     }
     for t in must.iter().filter(|_| of == usual) {
-        assert!(seen.get(t).is_some_and(|&n| n > 0), "{} never happened", t.name());
+        assert!(seen.get(*t) > 0, "{} never happened", t.name());
     }
 }
 
@@ -205,13 +204,13 @@ fn fenced(seed: u64) -> Result<(), String> {
     let f = c.fence(1, rng.below(3) as usize, 2);
     while c.reply(1, f).is_none() {
         c.run_for(Span::from_millis(1));
-        if c.now.0 > 20_000_000_000 {
+        if c.now().0 > 20_000_000_000 {
             return Err(format!("seed {seed}: the fence never ends"));
         }
     }
     let before: Vec<_> = (0..3).map(|i| c.read(1, i, 0, 32)).collect();
     let late: Vec<_> = (0..6).map(|i| c.write(0, i % 3, 0, 4, false)).collect();
-    c.net = Net::GOOD;
+    c.set_net(Net::GOOD);
     c.run_idle(Span::from_secs(10));
     let after: Vec<_> = (0..3).map(|i| c.read(1, i, 0, 32)).collect();
     c.run_idle(Span::from_secs(10));
@@ -316,13 +315,13 @@ fn a_returning_member_loses_what_its_source_lacks() {
     c.zero(0, 0, 0, 4);
     assert!(c.run_idle(Span::from_secs(5)));
     for s in &mut c.servers {
-        s.store.forget_ranges = true;
+        s.store().forget_ranges = true;
     }
     c.run_for(Span::from_millis(20));
     c.restart(2);
     c.converge(Span::from_secs(5)).unwrap();
-    assert_eq!(c.servers[2].store.contents().keys().map(|a| a.block).collect::<Vec<_>>(), [4, 5]);
-    assert!(c.servers[2].store.contents().contains_key(&BlockAddr::new(VOLUME, 5)));
+    assert_eq!(c.servers[2].store().contents().keys().map(|a| a.block).collect::<Vec<_>>(), [4, 5]);
+    assert!(c.servers[2].store().contents().contains_key(&BlockAddr::new(VOLUME, 5)));
 }
 
 /// All members crash after a newer write was flushed; then a copy of the older one, long answered, comes late. What a

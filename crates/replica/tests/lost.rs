@@ -39,11 +39,11 @@ fn members(c: &Cluster) -> usize {
 #[test]
 fn a_shadow_completes_beside_the_only_copy_that_cannot_be_read() {
     let mut c = written(2);
-    let before = c.servers[0].store.version(at(1));
-    c.servers[0].store.corrupt.insert(at(1));
+    let before = c.servers[0].store().version(at(1));
+    c.servers[0].store().corrupt.insert(at(1));
     // Another drive takes the other one's place.
     c.crash(1);
-    c.servers[1].store = Memory::new();
+    *c.servers[1].store() = Memory::new();
     c.restart(1);
     c.run_for(Span(LOST_WAIT.0 - Span::from_secs(1).0));
     assert_eq!(members(&c), 1, "the one before may come back");
@@ -53,7 +53,7 @@ fn a_shadow_completes_beside_the_only_copy_that_cannot_be_read() {
         assert_eq!(read(&mut c, member, 1), IoReply::Failed(IoError::Corrupt), "member {member}");
         assert!(matches!(read(&mut c, member, 2), IoReply::Data(_)));
     }
-    assert_eq!(c.servers[1].store.version(at(1)), before, "who still has it can heal it");
+    assert_eq!(c.servers[1].store().version(at(1)), before, "who still has it can heal it");
     c.write(0, 1, 8, 8, false);
     assert!(c.run_idle(MINUTE));
     let new = read(&mut c, 0, 1);
@@ -65,18 +65,18 @@ fn a_shadow_completes_beside_the_only_copy_that_cannot_be_read() {
 #[test]
 fn a_good_copy_that_comes_back_heals_what_was_lost() {
     let mut c = written(2);
-    let good = c.servers[0].store.contents()[&at(1)].clone();
-    c.servers[0].store.corrupt.insert(at(1));
+    let good = c.servers[0].store().contents()[&at(1)].clone();
+    c.servers[0].store().corrupt.insert(at(1));
     c.crash(1);
-    c.servers[1].store = Memory::new();
+    *c.servers[1].store() = Memory::new();
     c.restart(1);
     c.run_for(LOST_WAIT + Span::from_secs(5));
     // As if a third one that has it had been filled.
-    let version = c.servers[1].store.version(at(1));
-    c.servers[1].store.put(at(1), version, good.clone());
+    let version = c.servers[1].store().version(at(1));
+    c.servers[1].store().put(at(1), version, good.clone());
     assert_eq!(read(&mut c, 0, 1), IoReply::Data(good.clone()));
-    assert_eq!(c.servers[0].store.contents()[&at(1)], good);
-    assert!(c.servers[0].store.corrupt.is_empty());
+    assert_eq!(c.servers[0].store().contents()[&at(1)], good);
+    assert!(c.servers[0].store().corrupt.is_empty());
 }
 
 #[test]
@@ -84,13 +84,13 @@ fn members_that_cannot_read_it_do_not_ask_each_other_for_ever() {
     for n in [2, 3] {
         let mut c = written(n);
         for s in &mut c.servers {
-            s.store.corrupt.insert(at(1));
+            s.store().corrupt.insert(at(1));
         }
         c.run_for(Span::from_secs(1));
-        let (sent, looked) = (c.sent, c.count(TracePoint::CrcMismatch));
+        let (sent, looked) = (c.sent(), c.count(TracePoint::CrcMismatch));
         assert_eq!(read(&mut c, 0, 1), IoReply::Failed(IoError::Corrupt));
         c.run_for(Span::from_secs(1));
-        let (sent, looked) = (c.sent - sent, c.count(TracePoint::CrcMismatch) - looked);
+        let (sent, looked) = (c.sent() - sent, c.count(TracePoint::CrcMismatch) - looked);
         assert!(looked <= n as u64 && sent <= 2 * n as u64, "{n} members: {sent} packets, read {looked} times");
     }
 }
@@ -100,12 +100,12 @@ fn recovers_whole(newest: usize) {
     let mut c = written(2);
     // The other one missed the last write of block 1, and neither can read what it has.
     let newer = Timestamp::new(c.view.epoch, 90, 0);
-    c.servers[newest].store.put(at(1), newer, Payload::elided(4096, 5));
-    c.servers[newest].store.put(at(2), newer, Payload::elided(4096, 6));
+    c.servers[newest].store().put(at(1), newer, Payload::elided(4096, 5));
+    c.servers[newest].store().put(at(2), newer, Payload::elided(4096, 6));
     for s in &mut c.servers {
-        s.store.persist(0);
-        s.store.done.clear();
-        s.store.corrupt.insert(at(1));
+        s.store().persist(0);
+        s.store().done.clear();
+        s.store().corrupt.insert(at(1));
     }
     (0..2).for_each(|i| c.crash(i));
     (0..2).for_each(|i| c.restart(i));

@@ -52,7 +52,8 @@ fn storm(seed: u64) -> Result<(), String> {
     let writers = *rng.pick(&[1, 3]);
     let mut c = Cluster::new(SERVERS, writers, seed, Net { loss: *rng.pick(&[0.02, 0.1]), ..Net::BAD });
     for s in &mut c.servers {
-        (s.store.forget_ranges, s.store.slow) = (rng.chance(0.5), *rng.pick(&[0, 2, 3]));
+        let mut store = s.store();
+        (store.forget_ranges, store.slow) = (rng.chance(0.5), *rng.pick(&[0, 2, 3]));
     }
     let mut answered: Vec<(usize, u64)> = Vec::new();
     // One copy of each block at the most cannot be read: another has it.
@@ -78,20 +79,20 @@ fn storm(seed: u64) -> Result<(), String> {
             let i = *damaged.get_or_insert(rng.below(SERVERS as u64) as usize);
             let addr = BlockAddr::new(VOLUME, rng.below(BLOCKS) as u32);
             // What is being written is not on flash yet.
-            if !c.servers[i].store.dirty.contains(&addr) && c.servers[i].store.contents().contains_key(&addr) {
-                c.servers[i].store.corrupt.insert(addr);
+            if !c.servers[i].store().dirty.contains(&addr) && c.servers[i].store().contents().contains_key(&addr) {
+                c.servers[i].store().corrupt.insert(addr);
             }
         }
         if n % 20 == 10 && rng.chance(0.6) {
             let i = rng.below(SERVERS as u64) as usize;
-            let sound = c.servers.iter().all(|s| s.store.corrupt.is_empty());
+            let sound = c.servers.iter().all(|s| s.store().corrupt.is_empty());
             if well(&c) && sound {
                 damaged = None;
-                if rng.chance(0.5) { c.crash(i) } else { c.servers[i].cut_off = true }
+                if rng.chance(0.5) { c.crash(i) } else { c.cut_off(i, true) }
             } else {
                 (0..SERVERS).for_each(|i| {
                     c.restart(i);
-                    c.servers[i].cut_off = false;
+                    c.cut_off(i, false);
                 });
             }
         }
@@ -121,7 +122,7 @@ fn storm(seed: u64) -> Result<(), String> {
         return Err(format!("requests were not answered: {}", c.describe()));
     }
     calm?;
-    let left: usize = c.servers.iter().map(|s| s.store.corrupt.len()).sum();
+    let left: usize = c.servers.iter().map(|s| s.store().corrupt.len()).sum();
     if left > 0 { Err(format!("{left} copies are not healed")) } else { Ok(()) }
 }
 
@@ -148,7 +149,7 @@ fn crashes(seed: u64) -> Result<u64, String> {
     let mut c = Cluster::new(SERVERS, 1, seed, Net { loss: *rng.pick(&[0.0, 0.05]), ..Net::BAD });
     c.track = false;
     for s in &mut c.servers {
-        s.store.forget_ranges = rng.chance(0.5);
+        s.store().forget_ranges = rng.chance(0.5);
     }
     let mut blocks: BTreeMap<u64, Block> =
         (0..BLOCKS).map(|b| (b, Block { values: vec![0], ops: vec![0], floor: 0 })).collect();
