@@ -28,6 +28,7 @@ mod set;
 mod status;
 pub mod stripe;
 mod timers;
+pub mod trace;
 mod unflushed;
 mod volume;
 

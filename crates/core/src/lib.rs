@@ -18,6 +18,7 @@ pub mod rng;
 pub mod rtt;
 pub mod summed;
 pub mod time;
+pub mod trace;
 pub mod volume;
 pub mod wear;
 
@@ -26,9 +27,10 @@ pub use id::{
     BLOCK, BlockAddr, DriveId, Epoch, Incarnation, MESSAGE_MAX, NodeId, RackId, SECTOR, SECTORS_PER_BLOCK, SetId,
     SsdId, Timestamp, VolumeId, VssdId,
 };
-pub use node::{Effects, Event, Layout, Node, NodeKind, TracePoint};
+pub use node::{Effects, Event, Layout, Node, NodeKind};
 pub use payload::Payload;
 pub use rng::Rng;
 pub use rtt::RoundTrip;
 pub use summed::Summed;
 pub use time::{Span, Time};
+pub use trace::TracePoint;

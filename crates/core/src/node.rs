@@ -7,6 +7,7 @@ use crate::id::{NodeId, VssdId};
 use crate::msg::Packet;
 use crate::request::{Reply, Request};
 use crate::time::Time;
+use crate::trace::TracePoint;
 
 /// A party on the rack: it is given what happened and returns what to do. It opens no socket or file, reads no clock,
 /// spawns no thread, and draws no unseeded randomness.
@@ -109,78 +110,6 @@ pub struct Trace {
     pub point: TracePoint,
     pub a: u64,
     pub b: u64,
-}
-
-macro_rules! trace_points {
-    ($($(#[$m:meta])* $name:ident),* $(,)?) => {
-        /// Situations nodes report. Coverage of a fault search is counted by these.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u16)]
-        pub enum TracePoint { $($(#[$m])* $name),* }
-        impl TracePoint {
-            pub const ALL: &'static [TracePoint] = &[$(TracePoint::$name),*];
-            pub fn name(self) -> &'static str {
-                match self { $(TracePoint::$name => stringify!($name)),* }
-            }
-        }
-    };
-}
-
-trace_points! {
-    /// A read went to another replica because its own was collecting. a: asked vSSD, b: serving vSSD.
-    Redirect,
-    /// A redirected read found its block invalidated at the new replica. a: block address.
-    RedirectDuringInvalidation,
-    /// Switch accepted, delayed; a: vSSD, b: gc_op sequence.
-    GcAccepted, GcDelayed, GcRegular, GcBackground,
-    /// A repeated gc_op answered again; an older one ignored; bits that expired.
-    GcOpDuplicate, GcOpStale, GcBitsExpired,
-    /// Server: collection began/ended (a: vSSD, b: free ratio in per mille), collected unasked after lost answers,
-    /// collected at once because programs wait for a free block, collected because the vSSD is idle.
-    GcStart, GcEnd, GcUnacknowledged, GcForced, GcWhileIdle,
-    /// Page layer: a: vSSD, b: erase block.
-    BlockErased, BlockMoved,
-    /// Replication. a: block address or op id.
-    WriteStart, WriteCommit, WriteConflict, WriteReplay, ReadStalled, StaleEpoch, RmwRetry, DuplicateMutation,
-    RangeCommit, FlushCommit, FlushRestart, FenceRefused, NoCredit, NoSpace, InvRetransmit,
-    /// Membership. a: set, b: epoch.
-    ViewInstalled, ShadowAdded, ShadowComplete, MemberRemoved, LeaseExpired, SetRecovered,
-    /// A shadow kept its own newer block when an older copy arrived.
-    FillOlderIgnored,
-    /// Recovery. a: vSSD, b: blocks mapped or torn pages seen.
-    /// BlockLost: marked as lost, as no member can read it; a: block address, b: version.
-    RecoveryStart, RecoveryDone, TornPage, CrcMismatch, BlockHealed, BlockLost, CheckpointWritten, CheckpointTorn,
-    CrashBetweenProgramAndMap, TombstoneDropped,
-    /// Client. a: request, b: attempt.
-    ClientRetry, ClientCoordinatorChange, ClientFenced,
-    /// A set recovered whole while this client had unflushed writes in it. It sent one again; a flush or an answer
-    /// waited for that; what it could not send again is reported as lost. a: set, b: epoch of the recovery.
-    WriteResent, FlushAfterRecovery, AnswerAfterRecovery, WriteLost,
-    /// A write waits for room in its coordinator's own write cache. a: slots, b: pages it needs.
-    CacheFull,
-    /// An invalidation without credit found no slot and is left to be sent again; a member was asked to give back the
-    /// page credit it does not use. a: member's place in the view, b: slots (0).
-    InvNoRoom, CreditRecalled,
-    /// A vSSD is to move to another server, has moved (a: set, b: the new vSSD), or the move was given up; its server gave
-    /// the old one back (a: vSSD, b: set).
-    MoveStarted, MoveDone, MoveCancelled, VssdReleased,
-    /// A device failed for good. a: SSD (or, told by a replica, vSSD).
-    DeviceFailed,
-    /// A read left its rack, where no replica was idle (also counted as `Redirect`). a: asked vSSD, b: serving vSSD.
-    RedirectFar,
-    /// The other rack's switch told the state of a vSSD; it was older than what is known, or its row is not. a: vSSD, b: sequence.
-    FarState, FarStateStale,
-    /// A member left the view, or a shadow, since others cannot reach it though it holds a lease; it reaches them again. a: set,
-    /// b: vSSD.
-    MemberUnreached, MemberReached,
-    /// A vSSD without free blocks borrowed some of its channel group. a: vSSD, b: blocks.
-    BlocksBorrowed,
-    /// Page layer: a program or erase of a block failed; it is empty and marked bad, durably. a: vSSD, b: erase block.
-    BlockFailed, BlockRetired,
-    /// Members compared what they hold (a: first block's address, b: blocks); they differ in a block. a: its address, b: newest
-    /// version.
-    CopiesCompared, CopiesDiffer,
-
 }
 
 /// Which node an address belongs to, for drivers and reports.

@@ -36,6 +36,7 @@ mod ssd;
 mod suspend;
 pub mod table;
 pub mod timing;
+pub mod trace;
 mod vssd;
 pub mod wear;
 

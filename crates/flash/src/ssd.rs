@@ -4,7 +4,7 @@ use rackweave_core::device::{Completion, DeviceData, DeviceError, Slot};
 use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::node::Trace;
-use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, SsdId, Time, Timestamp, TracePoint, VolumeId, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, SsdId, Time, Timestamp, VolumeId, VssdId};
 use slab::Slab;
 
 use crate::geometry::Geometry;
@@ -13,6 +13,7 @@ use crate::oob::Owner;
 use crate::profile::ProfileError;
 use crate::table::{self, Entry, EntryState, Extent, Kind, Table, Unit};
 use crate::timing::{Busy, Clock, Suspends};
+use crate::trace;
 pub use crate::vssd::Losses;
 use crate::vssd::clear::Clearing;
 use crate::vssd::gc::LOST_CRC;
@@ -347,7 +348,7 @@ impl Ssd {
         };
         let Some(found) = found.filter(intact) else {
             let block = v.on_device(v.blocks.block_of(read.slot));
-            out.traces.push(Trace { point: TracePoint::CrcMismatch, a: u64::from(v.id.0), b: u64::from(block) });
+            out.traces.push(Trace { point: trace::CRC_MISMATCH, a: u64::from(v.id.0), b: u64::from(block) });
             return Err(corrupt());
         };
         Ok(found.data)

@@ -26,6 +26,7 @@ mod reach;
 mod room;
 mod rounds;
 mod servers;
+pub mod trace;
 mod views;
 mod volumes;
 pub mod wear;

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
+use crate::trace;
 use rackweave_core::admin::SetError;
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
-use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 /// What the service knows of one server.
 #[derive(Clone, Debug, Default)]
@@ -534,7 +535,7 @@ pub fn trace_changes(old: &View, new: &View, fx: &mut Effects) {
     let (set, epoch) = (u64::from(new.set.0), u64::from(new.epoch.0));
     for m in &old.members {
         if !new.members.iter().any(|n| n.vssd == m.vssd) {
-            fx.trace(TracePoint::MemberRemoved, set, epoch);
+            fx.trace(trace::MEMBER_REMOVED, set, epoch);
         }
     }
     for m in &new.members {
@@ -542,10 +543,10 @@ pub fn trace_changes(old: &View, new: &View, fx: &mut Effects) {
         let was = before.map(|o| (o.role, o.incarnation));
         match m.role {
             Role::Shadow if was != Some((Role::Shadow, m.incarnation)) => {
-                fx.trace(TracePoint::ShadowAdded, set, epoch);
+                fx.trace(trace::SHADOW_ADDED, set, epoch);
             }
             Role::Member if was == Some((Role::Shadow, m.incarnation)) => {
-                fx.trace(TracePoint::ShadowComplete, set, epoch);
+                fx.trace(trace::SHADOW_COMPLETE, set, epoch);
             }
             Role::Member | Role::Shadow => {}
         }

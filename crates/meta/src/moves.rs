@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use rackweave_core::admin::{self, ServerError, ServerInfo, ServerState, Unfit};
 use rackweave_core::msg::control::VssdPlace;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, ViewState};
-use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VssdId};
 
 use crate::codec;
 use crate::members::{Place, Replaces, Servers};
 use crate::node::Meta;
+use crate::trace;
 
 /// Number of the first vSSD that is made at run time; those of the configuration are below.
 pub const FIRST_MOVED: u32 = 1 << 16;
@@ -210,13 +211,13 @@ impl Meta {
                 if let Some(old) = old {
                     self.leave(now, i, old);
                 }
-                fx.trace(TracePoint::MoveDone, set, u64::from(p.vssd.0));
+                fx.trace(trace::MOVE_DONE, set, u64::from(p.vssd.0));
                 changed = true;
             } else if !joined && ((r.lost && old_role == Some(Role::Member)) || self.is_gone(now, &p)) {
                 // The lost one is back, or the new one is lost itself; then another is made.
                 self.sets[i].places[k].replaces = None;
                 self.leave(now, i, k);
-                fx.trace(TracePoint::MoveCancelled, set, u64::from(p.vssd.0));
+                fx.trace(trace::MOVE_CANCELLED, set, u64::from(p.vssd.0));
                 changed = true;
             }
         }
@@ -336,7 +337,7 @@ impl Meta {
         place.replaces = Some(replaces);
         self.sets[i].places.push(place);
         self.put_places(i);
-        fx.trace(TracePoint::MoveStarted, u64::from(self.sets[i].view.set.0), u64::from(vssd.0));
+        fx.trace(trace::MOVE_STARTED, u64::from(self.sets[i].view.set.0), u64::from(vssd.0));
         self.replan(to);
         self.remind(now, to);
     }

@@ -3,10 +3,11 @@
 //! serves nothing under the lease it has, then it is out. It comes back when it says that it reaches all members.
 
 use rackweave_core::msg::{Member, Role, ViewState};
-use rackweave_core::{Effects, Epoch, Incarnation, NodeId, SetId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{Effects, Epoch, Incarnation, NodeId, SetId, Span, Time, VssdId};
 
 use crate::members::Servers;
 use crate::node::Meta;
+use crate::trace;
 
 /// Complaints that are further apart than so many leases are two.
 const GAP_LEASES: u64 = 4;
@@ -71,7 +72,7 @@ impl Meta {
         let set = u64::from(s.view.set.0);
         for p in self.sets[i].places.iter_mut().filter(|p| leave.contains(&p.vssd)) {
             p.unreached = true;
-            fx.trace(TracePoint::MemberUnreached, set, u64::from(p.vssd.0));
+            fx.trace(trace::MEMBER_UNREACHED, set, u64::from(p.vssd.0));
         }
         self.look_again(now, i, fx);
     }
@@ -90,7 +91,7 @@ impl Meta {
         let current = known && epoch == s.view.epoch && s.view.members.iter().all(|m| m.server != src);
         let Some(p) = s.places.iter_mut().find(|p| current && p.node == src && p.unreached) else { return };
         p.unreached = false;
-        fx.trace(TracePoint::MemberReached, u64::from(set.0), u64::from(p.vssd.0));
+        fx.trace(trace::MEMBER_REACHED, u64::from(set.0), u64::from(p.vssd.0));
         self.look_again(now, i, fx);
     }
 }

@@ -1,11 +1,12 @@
 //! Views of the sets: looked at whenever something is heard or has been silent, renewed as [`members`] decides.
 
 use rackweave_core::msg::{Body, Control, Member, Packet, Role, View, ViewState};
-use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Time, Timestamp, TracePoint, VssdId};
+use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Time, Timestamp, VssdId};
 
 use crate::codec;
 use crate::members::{self, Evidence, MembershipPolicy, Servers};
 use crate::node::Meta;
+use crate::trace;
 
 /// Steps of a set's moves and views that one event may take.
 const STEPS_MAX: u32 = 4;
@@ -164,7 +165,7 @@ impl Meta {
         if (epoch != view.epoch || !from_leader) && !mutant!("meta.recovery.any-leader") {
             return;
         }
-        fx.trace(TracePoint::SetRecovered, u64::from(set.0), u64::from(epoch.0));
+        fx.trace(trace::SET_RECOVERED, u64::from(set.0), u64::from(epoch.0));
         let (members, before): (_, Vec<VssdId>) = (view.members.clone(), self.sets[i].in_use().collect());
         if self.new_view(i, ViewState::Normal, members, fx) {
             self.left(now, i, &before);

@@ -7,3 +7,4 @@ extern crate rackweave_core;
 pub mod build;
 pub mod capture;
 pub mod sim;
+pub mod trace;

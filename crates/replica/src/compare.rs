@@ -12,13 +12,14 @@ use std::collections::VecDeque;
 use rackweave_core::msg::peer::{BlockSum, CHUNK_BLOCKS, SUMS_MAX};
 use rackweave_core::msg::{BlockRange, Mutation, Peer, Role, ViewState};
 use rackweave_core::rng::mix64;
-use rackweave_core::{BLOCK, BlockAddr, Payload, Timestamp, TracePoint};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Timestamp};
 
 use crate::active::Entry;
 use crate::op::{Load, Purpose, number};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
+use crate::trace;
 
 /// Blocks that are compared together.
 const GATHER_MAX: usize = 32;
@@ -338,7 +339,7 @@ impl Replica {
         if !self.serving(cx.now) || r.answers.is_empty() || self.is_deleted(volume) {
             return;
         }
-        cx.fx.trace(TracePoint::CopiesCompared, BlockAddr::new(volume, r.range.first).pack(), by.len() as u64);
+        cx.fx.trace(trace::COPIES_COMPARED, BlockAddr::new(volume, r.range.first).pack(), by.len() as u64);
         for (block, copies) in by {
             let a = BlockAddr::new(volume, block);
             if self.not_valid(volume, block, block).is_some() {
@@ -383,7 +384,7 @@ impl Replica {
             return;
         }
         self.stats.scrub_mismatches += 1;
-        cx.fx.trace(TracePoint::CopiesDiffer, a.pack(), newest.0);
+        cx.fx.trace(trace::COPIES_DIFFER, a.pack(), newest.0);
         if alike {
             let holders = || at.iter().filter(|c| c.1.version == newest);
             if holders().any(|c| c.0 == self.me) {
@@ -445,7 +446,7 @@ impl Replica {
             return true;
         }
         self.stats.scrub_mismatches += 1;
-        cx.fx.trace(TracePoint::CopiesDiffer, a.pack(), s.version.max(theirs).0);
+        cx.fx.trace(trace::COPIES_DIFFER, a.pack(), s.version.max(theirs).0);
         if same_age {
             self.stats.scrub_undecided += 1;
         } else if s.version > theirs {

@@ -1,11 +1,12 @@
 //! Flushes and FUA (rule 12), fences (rule 14).
 
+use rackweave_core::VolumeId;
 use rackweave_core::msg::{FENCE_ALL, IoError, IoReply, LiveVolumes, Peer};
-use rackweave_core::{TracePoint, VolumeId};
 
 use crate::op::{OpKind, Origin, Persist, Requester, number, slot_of};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
+use crate::trace;
 
 impl Replica {
     pub(crate) fn start_flush<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Requester) {
@@ -53,7 +54,7 @@ impl Replica {
         }
         let (_, p) = self.persists.remove(slot as usize);
         if !ok && !mutant!("replica.persist.ignore-failure") {
-            cx.fx.trace(TracePoint::DeviceFailed, u64::from(self.cfg.vssd.0), 0);
+            cx.fx.trace(trace::DEVICE_FAILED, u64::from(self.cfg.vssd.0), 0);
             if let Persist::Flush { to, request } = p {
                 self.send(cx, to, request, Peer::FlushAck { ok: false });
             }
@@ -114,7 +115,7 @@ impl Replica {
     ) {
         let known = self.fences.of(volume);
         if attach < known && !mutant!("replica.fence.attach-older") {
-            cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));
+            cx.fx.trace(trace::FENCE_REFUSED, u64::from(volume.0), u64::from(attach));
             return self.reply(cx, asker, IoReply::Failed(IoError::Fenced { attach: known }));
         }
         if self.ops.len() >= crate::config::OPS_MAX || !self.raise_fence(cx.store, volume, attach) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rackweave_core::msg::peer::{ClientRecord, ScanEntry};
 use rackweave_core::msg::{BlockRange, Class, FENCE_ALL, LiveVolumes, Peer, Role};
-use rackweave_core::{BLOCK, BlockAddr, Epoch, Payload, Span, Time, Timestamp, TracePoint};
+use rackweave_core::{BLOCK, BlockAddr, Epoch, Payload, Span, Time, Timestamp};
 
 use crate::active::{covers, overlap};
 use crate::config::{DIGEST_LIMIT, FILL_RANGES_MAX, FILL_WINDOW};
@@ -14,6 +14,7 @@ use crate::replica::{Cx, Replica};
 use crate::runs::{END, PIECE_RUNS, Segment, Stretch, are_runs_of, differing, pieces, segments, version_of};
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
+use crate::trace;
 
 /// Request number of a fill's and a recovery's messages; no operation and no read has it.
 pub(crate) const REQUEST: u64 = u64::MAX;
@@ -423,7 +424,7 @@ impl Replica {
         let fresh = held.epoch() == epoch && held.version() > 1;
         let one = BlockRange { volume: a.volume, first: a.block, count: 1 };
         if fresh && version <= held && !mutant!("replica.fill.apply-older") {
-            cx.fx.trace(TracePoint::FillOlderIgnored, a.pack(), version.0);
+            cx.fx.trace(trace::FILL_OLDER_IGNORED, a.pack(), version.0);
         } else {
             let stale = version < held;
             if stale && mutant!("replica.fill.stale-stays") {
@@ -446,7 +447,7 @@ impl Replica {
             self.dedup.import(&f.records, f.members);
         }
         self.complete = true;
-        cx.fx.trace(TracePoint::ShadowComplete, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
+        cx.fx.trace(trace::SHADOW_COMPLETE, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
     }
 
     // What fills and recoveries share.

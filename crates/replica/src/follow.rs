@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
 use rackweave_core::msg::{Control, Mutation, Peer, Role};
-use rackweave_core::{BlockAddr, Payload, Time, Timestamp, TracePoint, VolumeId};
+use rackweave_core::{BlockAddr, Payload, Time, Timestamp, VolumeId};
 
 use crate::active::Entry;
 use crate::config::REPLAYS_MAX;
@@ -12,6 +12,7 @@ use crate::op::{BlockOp, BlockState, Op, OpBlock, OpKind, Origin, Persist, Purpo
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
+use crate::trace;
 
 /// What to do with one invalidated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +151,7 @@ impl Replica {
         if inv.blocks.len() as u64 > self.accounts[from].outstanding().0 {
             let new = inv.blocks.iter().filter(new).count() as u64;
             if !self.has_room(cx, from, new) {
-                cx.fx.trace(TracePoint::InvNoRoom, from as u64, new);
+                cx.fx.trace(trace::INV_NO_ROOM, from as u64, new);
                 return;
             }
         }
@@ -339,7 +340,7 @@ impl Replica {
         self.owe(1, 1);
         self.replays += 1;
         self.stats.replays += 1;
-        cx.fx.trace(TracePoint::WriteReplay, a.pack(), version.0);
+        cx.fx.trace(trace::WRITE_REPLAY, a.pack(), version.0);
         self.add_op(id, Origin::Replay, false, OpKind::Blocks(op));
         self.send_round(cx, op_slot);
     }

@@ -44,6 +44,7 @@ mod runs;
 mod space;
 mod store;
 mod timers;
+pub mod trace;
 mod view;
 mod write;
 

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::peer::NackBlock;
 use rackweave_core::msg::{BlockRange, IoError, IoReply, IoRequest, Mutation};
-use rackweave_core::{BlockAddr, Time, Timestamp, TracePoint};
+use rackweave_core::{BlockAddr, Time, Timestamp};
 
 use crate::active::{RangeEntry, covers, overlap};
 use crate::config::{RANGES_MAX, RANGES_REMEMBERED};
@@ -11,6 +11,7 @@ use crate::op::{Job, OpKind, Origin, RangeOp};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
+use crate::trace;
 
 /// An invalidated range as its message has it.
 type Invalidation = (BlockRange, Timestamp, Mutation, u32);
@@ -47,7 +48,7 @@ impl Replica {
         }
         if let Some(a) = self.range_conflict(range) {
             self.stats.conflicts += 1;
-            cx.fx.trace(TracePoint::WriteConflict, a.pack(), mutation.sequence);
+            cx.fx.trace(trace::WRITE_CONFLICT, a.pack(), mutation.sequence);
             return self.stall_on(cx, job, a);
         }
         if seen == Seen::Yes {
@@ -74,7 +75,7 @@ impl Replica {
         let (op_id, id) = (self.id(), self.id());
         let kind = OpKind::Range(RangeOp { range, version, mutation, attach, missing: self.others() });
         let slot = self.add_op(op_id, origin, fua, kind);
-        cx.fx.trace(TracePoint::WriteStart, BlockAddr::new(range.volume, range.first).pack(), mutation.sequence);
+        cx.fx.trace(trace::WRITE_START, BlockAddr::new(range.volume, range.first).pack(), mutation.sequence);
         self.active.ranges.push(RangeEntry {
             range,
             version,
@@ -257,7 +258,7 @@ impl Replica {
         let (range, version, mutation, attach) = (r.range, r.version, r.mutation, r.attach);
         self.replays += 1;
         self.stats.replays += 1;
-        cx.fx.trace(TracePoint::WriteReplay, BlockAddr::new(range.volume, range.first).pack(), version.0);
+        cx.fx.trace(trace::WRITE_REPLAY, BlockAddr::new(range.volume, range.first).pack(), version.0);
         let op = RangeOp { range, version, mutation, attach, missing: others };
         self.add_op(op_id, Origin::Replay, false, OpKind::Range(op));
         self.send_round(cx, slot);

@@ -5,7 +5,7 @@ use rackweave_core::msg::{
 };
 use rackweave_core::volume::Extent;
 use rackweave_core::{
-    BLOCK, BlockAddr, Effects, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, Time, Timestamp, TracePoint, VolumeId,
+    BLOCK, BlockAddr, Effects, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, Time, Timestamp, VolumeId,
 };
 
 use crate::config::{EXTENTS_MAX, HEAL_ATTEMPTS, LOST_WAIT};
@@ -13,6 +13,7 @@ use crate::op::{Gather, Job, Load, Part, Purpose, Requester, number, slot_of};
 use crate::replica::{Cx, Replica};
 use crate::store::{ReadStart, Store, StoreError};
 use crate::timers::{Ref, Timer, Wait};
+use crate::trace;
 
 const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
 
@@ -52,9 +53,9 @@ impl Replica {
             return self.reply(cx, job.asker, IoReply::Failed(IoError::Malformed));
         };
         if let Some(a) = self.not_valid(range.volume, first, last).filter(|_| !mutant!("replica.read.unvalidated")) {
-            cx.fx.trace(TracePoint::ReadStalled, a.pack(), job.asker.request);
+            cx.fx.trace(trace::READ_STALLED, a.pack(), job.asker.request);
             if job.asker.original != self.cfg.vssd {
-                cx.fx.trace(TracePoint::RedirectDuringInvalidation, a.pack(), 0);
+                cx.fx.trace(trace::REDIRECT_DURING_INVALIDATION, a.pack(), 0);
             }
             return self.stall_on(cx, job, a);
         }
@@ -189,7 +190,7 @@ impl Replica {
                 let l = &mut self.loads[slot as usize];
                 l.unreadable = why == StoreError::Unreadable;
                 if !l.unreadable {
-                    cx.fx.trace(TracePoint::CrcMismatch, l.addr.pack(), 0);
+                    cx.fx.trace(trace::CRC_MISMATCH, l.addr.pack(), 0);
                 }
                 match l.purpose {
                     // Who heals, or recovers, asks the others itself: were they asked from here as well, two who lack it would ask
@@ -310,7 +311,7 @@ impl Replica {
         if self.available(cx).0 > 0 {
             cx.store.put(a, l.version, data.clone());
             self.stats.healed += 1;
-            cx.fx.trace(TracePoint::BlockHealed, a.pack(), 0);
+            cx.fx.trace(trace::BLOCK_HEALED, a.pack(), 0);
         }
         let version = l.version;
         self.loaded(cx, l, Ok((data, version)));

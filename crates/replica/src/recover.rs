@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::msg::{BlockRange, Control, FENCE_ALL, Mutation, Peer, Role, ViewState};
-use rackweave_core::{BlockAddr, Payload, Timestamp, TracePoint, VolumeId};
+use rackweave_core::{BlockAddr, Payload, Timestamp, VolumeId};
 
 use crate::config::{DIGEST_LIMIT, FILL_WINDOW};
 use crate::fill::{REQUEST, start_number};
@@ -20,6 +20,7 @@ use crate::runs::{PIECE_RUNS, Segment, Stretch, are_runs_of, differing, joined, 
 use crate::space::Reserve;
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
+use crate::trace;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fix {
@@ -354,7 +355,7 @@ impl Replica {
         } else {
             cx.store.put_lost(a, version);
         }
-        cx.fx.trace(TracePoint::BlockLost, a.pack(), version.0);
+        cx.fx.trace(trace::BLOCK_LOST, a.pack(), version.0);
         true
     }
 
@@ -505,7 +506,7 @@ impl Replica {
             r.writing = r.writing.saturating_sub(1);
             if r.stage == Stage::Persist {
                 r.stage = Stage::Done;
-                cx.fx.trace(TracePoint::SetRecovered, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
+                cx.fx.trace(trace::SET_RECOVERED, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
                 return self.recovery_ask_first(cx);
             }
             self.recovery_go_on(cx);

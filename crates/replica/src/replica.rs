@@ -8,7 +8,7 @@ use rackweave_core::msg::{
     Peer, Role, ViewState,
 };
 use rackweave_core::rng::mix64;
-use rackweave_core::{Backoff, BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp, TracePoint};
+use rackweave_core::{Backoff, BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp};
 use slab::Slab;
 
 use crate::active::Active;
@@ -24,6 +24,7 @@ use crate::recover::Recovery;
 use crate::repeat::Repeats;
 use crate::store::{Store, StoreDone};
 use crate::timers::{Ref, Timer, Timers, Wait};
+use crate::trace;
 
 /// Counts since the replica was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -231,7 +232,7 @@ impl Replica {
         if mutates && header.epoch < self.epoch && !mutant!("replica.epoch.old-mutation") {
             // A late copy, perhaps, of a mutation answered before all members crashed, when the tables that knew it
             // were lost with them. Who still wants it stamps it with the new epoch.
-            cx.fx.trace(TracePoint::StaleEpoch, u64::from(header.epoch.0), u64::from(self.epoch.0));
+            cx.fx.trace(trace::STALE_EPOCH, u64::from(header.epoch.0), u64::from(self.epoch.0));
             self.stats.stale_epochs += 1;
             self.refuse(&mut cx, job.asker);
         } else {
@@ -265,7 +266,7 @@ impl Replica {
 
     fn other_epoch<S: Store>(&mut self, cx: &mut Cx<'_, S>, src: NodeId, h: Header, body: &Peer) {
         self.stats.stale_epochs += 1;
-        cx.fx.trace(TracePoint::StaleEpoch, u64::from(h.epoch.0), u64::from(self.epoch.0));
+        cx.fx.trace(trace::STALE_EPOCH, u64::from(h.epoch.0), u64::from(self.epoch.0));
         if h.epoch < self.epoch && !matches!(body, Peer::StaleEpoch) && !mutant!("replica.epoch.unanswered") {
             let header = Header {
                 vssd: h.original_vssd,
@@ -364,7 +365,7 @@ impl Replica {
     pub(crate) fn dispatch<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {
         if !self.serving(cx.now) {
             if self.role.is_some() && cx.now >= self.lease {
-                cx.fx.trace(TracePoint::LeaseExpired, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
+                cx.fx.trace(trace::LEASE_EXPIRED, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
             }
             return self.refuse(cx, job.asker);
         }

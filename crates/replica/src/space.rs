@@ -1,8 +1,8 @@
 //! Credits asked for and granted (rule 9).
 
+use rackweave_core::MESSAGE_MAX;
 use rackweave_core::msg::peer::Credit;
 use rackweave_core::msg::{IoError, IoReply, Peer};
-use rackweave_core::{MESSAGE_MAX, TracePoint};
 
 use crate::config::{CREDIT_PAGES, RECALLS_MAX};
 use crate::credit::Recall;
@@ -10,6 +10,7 @@ use crate::op::Waiting;
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
+use crate::trace;
 
 /// Blocks of the largest write, unaligned at both ends.
 const NEED_SLOTS: u64 = (MESSAGE_MAX / rackweave_core::BLOCK) as u64 + 1;
@@ -74,7 +75,7 @@ impl Replica {
         let there =
             |k: usize| if mapped & 1 << k == 0 && !mutant!("replica.credit.no-pages") { pages.max(1) } else { 0 };
         if own_full || Self::bits(others).any(|k| !self.accounts[k].has(slots, there(k))) {
-            cx.fx.trace(if own_full { TracePoint::CacheFull } else { TracePoint::NoCredit }, slots, pages);
+            cx.fx.trace(if own_full { trace::CACHE_FULL } else { trace::NO_CREDIT }, slots, pages);
             return Reserve::Wait;
         }
         for k in Self::bits(others) {
@@ -113,7 +114,7 @@ impl Replica {
             a.recall = Recall::Asked { times: times + 1, at: cx.now };
             coming = true;
             let credit = a.recalled();
-            cx.fx.trace(TracePoint::CreditRecalled, k as u64, 0);
+            cx.fx.trace(trace::CREDIT_RECALLED, k as u64, 0);
             self.send(cx, k, RECALL, Peer::CreditGrant { credit });
         }
         coming
@@ -278,7 +279,7 @@ impl Replica {
 
     pub(crate) fn no_space<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: crate::op::Requester) {
         self.stats.no_space += 1;
-        cx.fx.trace(TracePoint::NoSpace, u64::from(self.cfg.set.0), 0);
+        cx.fx.trace(trace::NO_SPACE, u64::from(self.cfg.set.0), 0);
         self.reply(cx, asker, IoReply::Failed(IoError::NoSpace));
     }
 

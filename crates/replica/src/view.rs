@@ -1,13 +1,14 @@
 //! Views: what an epoch change does to everything under way.
 
 use rackweave_core::msg::{Role, View, ViewState};
-use rackweave_core::{Effects, Incarnation, Time, Timestamp, TracePoint};
+use rackweave_core::{Effects, Incarnation, Time, Timestamp};
 
 use crate::credit::Account;
 use crate::op::{BlockState, OpKind, Persist, Purpose};
 use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
+use crate::trace;
 
 impl Replica {
     /// Installs a newer view; `me` is this server's present life. A view that has another life of it, or none, ends
@@ -17,7 +18,7 @@ impl Replica {
             return;
         }
         let mut cx = Cx { now, store, fx };
-        cx.fx.trace(TracePoint::ViewInstalled, u64::from(view.set.0), u64::from(view.epoch.0));
+        cx.fx.trace(trace::VIEW_INSTALLED, u64::from(view.set.0), u64::from(view.epoch.0));
         self.epoch = view.epoch;
         self.installed_at = now;
         self.recovered = view.recovered;
@@ -46,11 +47,11 @@ impl Replica {
         self.compare.forget();
         match (self.role, view.state) {
             (None, _) => {
-                cx.fx.trace(TracePoint::MemberRemoved, u64::from(view.set.0), u64::from(view.epoch.0));
+                cx.fx.trace(trace::MEMBER_REMOVED, u64::from(view.set.0), u64::from(view.epoch.0));
                 self.forget();
             }
             (Some(Role::Shadow), _) => {
-                cx.fx.trace(TracePoint::ShadowAdded, u64::from(view.set.0), u64::from(view.epoch.0));
+                cx.fx.trace(trace::SHADOW_ADDED, u64::from(view.set.0), u64::from(view.epoch.0));
                 // What former epochs left unresolved here is for the members to settle.
                 if !mutant!("replica.shadow.keeps-unresolved") {
                     self.forget();
@@ -107,7 +108,7 @@ impl Replica {
                 OpKind::Range(x) => x.missing = others,
                 OpKind::Flush { missing } => {
                     *missing = if mutant!("replica.flush.no-restart") { *missing & others } else { others };
-                    cx.fx.trace(TracePoint::FlushRestart, op.id, 0);
+                    cx.fx.trace(trace::FLUSH_RESTART, op.id, 0);
                 }
                 OpKind::Fence { missing, .. } => *missing = others,
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rackweave_core::msg::peer::{Inv, InvBlock, NackBlock};
 use rackweave_core::msg::{Control, IoError, IoReply, IoRequest, Mutation, Peer};
-use rackweave_core::{BlockAddr, Payload, SECTORS_PER_BLOCK, Time, Timestamp, TracePoint, VolumeId};
+use rackweave_core::{BlockAddr, Payload, SECTORS_PER_BLOCK, Time, Timestamp, VolumeId};
 
 use crate::active::Entry;
 use crate::config::{APPLIED_MAX, OPS_MAX};
@@ -15,6 +15,7 @@ use crate::replica::{Cx, Replica};
 use crate::space::Reserve;
 use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
+use crate::trace;
 
 /// Versions left when a new epoch, which starts them over, is asked for.
 const VERSIONS_LEFT: u64 = 1 << 30;
@@ -31,7 +32,7 @@ impl Replica {
     ) -> Option<Job> {
         let fence = self.fences.of(volume);
         if attach < fence && !mutant!("replica.fence.admit-older") {
-            cx.fx.trace(TracePoint::FenceRefused, u64::from(volume.0), u64::from(attach));
+            cx.fx.trace(trace::FENCE_REFUSED, u64::from(volume.0), u64::from(attach));
             self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: fence }));
             return None;
         }
@@ -61,7 +62,7 @@ impl Replica {
     /// A mutation that is in effect already is only answered; a durable one, when it is durable.
     pub(crate) fn answer_again<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: &Job, m: Mutation, fua: bool) {
         self.stats.duplicates += 1;
-        cx.fx.trace(TracePoint::DuplicateMutation, m.client.0, m.sequence);
+        cx.fx.trace(trace::DUPLICATE_MUTATION, m.client.0, m.sequence);
         if fua && !mutant!("replica.fua.duplicate") {
             self.start_flush(cx, job.asker)
         } else {
@@ -83,7 +84,7 @@ impl Replica {
         let blindly = mutant!("replica.partial.merge-blindly");
         if let Some(a) = self.not_valid(range.volume, first, last).filter(|_| !blindly) {
             self.stats.conflicts += 1;
-            cx.fx.trace(TracePoint::WriteConflict, a.pack(), m.sequence);
+            cx.fx.trace(trace::WRITE_CONFLICT, a.pack(), m.sequence);
             return self.stall_on(cx, job, a);
         }
         let again = seen == Seen::Yes;
@@ -162,7 +163,7 @@ impl Replica {
         let slot = self.ops.vacant_key() as u32;
         let r = Ref { slot, id };
         self.dedup.note(op.mutation, op.blocks.iter().map(|b| b.block));
-        cx.fx.trace(TracePoint::WriteStart, BlockAddr::new(op.volume, op.blocks[0].block).pack(), op.mutation.sequence);
+        cx.fx.trace(trace::WRITE_START, BlockAddr::new(op.volume, op.blocks[0].block).pack(), op.mutation.sequence);
         for b in &op.blocks {
             let a = BlockAddr::new(op.volume, b.block);
             cx.store.put(a, b.version, b.data.clone());
@@ -280,7 +281,7 @@ impl Replica {
         if to != 0 {
             self.stats.retransmits += 1;
             if invalidates {
-                cx.fx.trace(TracePoint::InvRetransmit, r.id, u64::from(attempts));
+                cx.fx.trace(trace::INV_RETRANSMIT, r.id, u64::from(attempts));
             }
             self.transmit(cx, r.slot, to);
         }
@@ -365,11 +366,11 @@ impl Replica {
         let (point, what, fenced) = match &op.kind {
             OpKind::Blocks(b) => {
                 let a = BlockAddr::new(b.volume, b.blocks.first().map_or(0, |x| x.block));
-                (TracePoint::WriteCommit, a.pack(), b.fenced)
+                (trace::WRITE_COMMIT, a.pack(), b.fenced)
             }
-            OpKind::Range(x) => (TracePoint::RangeCommit, BlockAddr::new(x.range.volume, x.range.first).pack(), None),
-            OpKind::Flush { .. } => (TracePoint::FlushCommit, op.id, None),
-            OpKind::Fence { volume, .. } => (TracePoint::FenceRefused, u64::from(volume.0), None),
+            OpKind::Range(x) => (trace::RANGE_COMMIT, BlockAddr::new(x.range.volume, x.range.first).pack(), None),
+            OpKind::Flush { .. } => (trace::FLUSH_COMMIT, op.id, None),
+            OpKind::Fence { volume, .. } => (trace::FENCE_REFUSED, u64::from(volume.0), None),
         };
         if !matches!(op.kind, OpKind::Fence { .. }) {
             cx.fx.trace(point, what, op.id);
@@ -540,7 +541,7 @@ impl Replica {
             self.timers.set(cx.now, Wait::Replay(self.repeats.level()), timer);
         }
         self.stats.rmw_retries += 1;
-        cx.fx.trace(TracePoint::RmwRetry, a.pack(), op.id);
+        cx.fx.trace(trace::RMW_RETRY, a.pack(), op.id);
         let w = self.wait(cx.now, Waiting::Retry { op, index, pages: 0 });
         self.wait_on(a, w);
     }

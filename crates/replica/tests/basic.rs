@@ -2,9 +2,10 @@
 
 use rackweave_core::msg::{IoError, IoReply};
 use rackweave_core::volume::Extent;
-use rackweave_core::{BlockAddr, Payload, Span, TracePoint};
+use rackweave_core::{BlockAddr, Payload, Span};
 
 use crate::cluster::{Cluster, Net, VOLUME};
+use rackweave_replica::trace;
 
 fn three() -> Cluster {
     Cluster::new(3, 2, 1, Net::GOOD)
@@ -115,7 +116,7 @@ fn a_mutation_comes_again_and_is_only_answered() {
     }
     let r = c.read(1, 1, 0, 8);
     assert_eq!(done(&mut c, 1, r), IoReply::Data(Payload::elided(4096, 3 << 20)));
-    assert!(c.count(TracePoint::DuplicateMutation) >= 3);
+    assert!(c.count(trace::DUPLICATE_MUTATION) >= 3);
 }
 
 #[test]
@@ -126,12 +127,12 @@ fn no_page_credit_is_no_space_and_nothing_is_sent() {
     }
     let mut full = 0;
     for b in 0..60 {
-        let before = c.count(TracePoint::WriteStart);
+        let before = c.count(trace::WRITE_START);
         let w = c.write(0, 0, b * 8, 8, false);
         match done(&mut c, 0, w) {
             IoReply::Failed(IoError::NoSpace) => {
                 full += 1;
-                assert_eq!(c.count(TracePoint::WriteStart), before);
+                assert_eq!(c.count(trace::WRITE_START), before);
             }
             r => assert_eq!(r, IoReply::Done),
         }

@@ -9,12 +9,13 @@ use rackweave_core::msg::{
     ALL_WITNESSES, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
     Role, SectorRange, View, ViewState,
 };
+use rackweave_core::trace::Coverage;
 use rackweave_core::{
     BlockAddr, Effects, Epoch, Event as NodeEvent, Incarnation, Layout, Node, NodeId, Payload, Rng, SECTOR, SetId,
     Span, Time, TracePoint, VolumeId, VssdId,
 };
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone};
-use rackweave_sim::{AnyNode, Coverage, Engine, Inbox, Latency, LinkFaults, NetState, Network, Recorder};
+use rackweave_sim::{AnyNode, Engine, Inbox, Latency, LinkFaults, NetState, Network, Recorder};
 
 use crate::linear::{Event, History};
 use crate::memory::Memory;

@@ -2,8 +2,9 @@
 
 use rackweave_core::msg::IoReply;
 use rackweave_core::rng::seeds;
+use rackweave_core::trace::Coverage;
 use rackweave_core::{BlockAddr, Epoch, Rng, Span, TracePoint};
-use rackweave_sim::Coverage;
+use rackweave_replica::trace;
 
 use crate::cluster::{Cluster, Net, VOLUME};
 
@@ -152,21 +153,21 @@ fn search(plan: &Plan, usual: std::ops::Range<u64>, must: &[TracePoint]) {
 
 #[test]
 fn lossy_network_alone() {
-    use TracePoint::*;
+    use trace::*;
     let plan = Plan { crashes: false, cuts: false, ..CRASHES };
-    search(&plan, 0..40, &[InvRetransmit, DuplicateMutation, WriteReplay, ReadStalled]);
+    search(&plan, 0..40, &[INV_RETRANSMIT, DUPLICATE_MUTATION, WRITE_REPLAY, READ_STALLED]);
 }
 
 #[test]
 fn writers_in_conflict() {
     let plan = Plan { crashes: false, cuts: false, shared: true, ..CRASHES };
-    search(&plan, 100..140, &[TracePoint::RmwRetry, TracePoint::WriteConflict]);
+    search(&plan, 100..140, &[trace::RMW_RETRY, trace::WRITE_CONFLICT]);
 }
 
 #[test]
 fn crashes_and_epoch_changes() {
-    use TracePoint::*;
-    let must = [WriteReplay, ShadowComplete, MemberRemoved, FlushRestart, StaleEpoch, FillOlderIgnored];
+    use trace::*;
+    let must = [WRITE_REPLAY, SHADOW_COMPLETE, MEMBER_REMOVED, FLUSH_RESTART, STALE_EPOCH, FILL_OLDER_IGNORED];
     search(&CRASHES, 200..280, &must);
 }
 
@@ -289,7 +290,7 @@ fn all_crash(seed: u64) -> Result<(), String> {
             return Err(format!("seed {seed}: block {b} is {seen:?}, of {:?} from {}", values[b], flushed[b]));
         }
     }
-    if c.count(TracePoint::SetRecovered) == 0 {
+    if c.count(trace::SET_RECOVERED) == 0 {
         return Err(format!("seed {seed}: not recovered"));
     }
     Ok(())

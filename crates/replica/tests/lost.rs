@@ -1,7 +1,8 @@
 //! Blocks that no member can read: shadows are filled all the same, reads fail, and a write goes over them.
 
 use rackweave_core::msg::{Body, Header, IoError, IoReply, Packet, Peer, Role};
-use rackweave_core::{BlockAddr, NodeId, Payload, Span, Timestamp, TracePoint};
+use rackweave_core::{BlockAddr, NodeId, Payload, Span, Timestamp};
+use rackweave_replica::trace;
 use rackweave_replica::{LOST_WAIT, Store};
 
 use crate::cluster::{Cluster, Net, VOLUME};
@@ -87,10 +88,10 @@ fn members_that_cannot_read_it_do_not_ask_each_other_for_ever() {
             s.store().corrupt.insert(at(1));
         }
         c.run_for(Span::from_secs(1));
-        let (sent, looked) = (c.sent(), c.count(TracePoint::CrcMismatch));
+        let (sent, looked) = (c.sent(), c.count(trace::CRC_MISMATCH));
         assert_eq!(read(&mut c, 0, 1), IoReply::Failed(IoError::Corrupt));
         c.run_for(Span::from_secs(1));
-        let (sent, looked) = (c.sent() - sent, c.count(TracePoint::CrcMismatch) - looked);
+        let (sent, looked) = (c.sent() - sent, c.count(trace::CRC_MISMATCH) - looked);
         assert!(looked <= n as u64 && sent <= 2 * n as u64, "{n} members: {sent} packets, read {looked} times");
     }
 }

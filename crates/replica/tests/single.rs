@@ -9,8 +9,9 @@ use rackweave_core::msg::{
     Packet, Peer, Role, SectorRange, View, ViewState,
 };
 use rackweave_core::{
-    BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, SetId, Time, Timestamp, TracePoint, VolumeId, VssdId,
+    BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, SetId, Time, Timestamp, VolumeId, VssdId,
 };
+use rackweave_replica::trace;
 use rackweave_replica::{Replica, ReplicaConfig, Store};
 
 use crate::memory::Memory;
@@ -303,7 +304,7 @@ fn an_unvalidated_block_is_replayed_with_its_version() {
     let sent = o.sent();
     let replays = sent.iter().filter(|p| matches!(p, Peer::Inv(i) if i.blocks[0].version == ts(3, 1)));
     assert_eq!(replays.count(), 2);
-    assert!(o.fx.traces.iter().any(|t| t.point == TracePoint::WriteReplay));
+    assert!(o.fx.traces.iter().any(|t| t.point == trace::WRITE_REPLAY));
 }
 
 #[test]

@@ -21,7 +21,8 @@ use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError,
 use rackweave_core::msg::Packet;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request};
-use rackweave_core::{DriveId, Effects, Event, Layout, NodeId, RackId, Span, SsdId, Time, TracePoint};
+use rackweave_core::trace::Coverage;
+use rackweave_core::{DriveId, Effects, Event, Layout, NodeId, RackId, Span, SsdId, Time};
 
 use super::control::PolicyState;
 use super::network::Local;
@@ -183,7 +184,7 @@ pub struct Engine<N, F, M> {
     store_error: Option<StoreError>,
     store_problem: Option<String>,
     store_news: bool,
-    counts: [u64; TracePoint::ALL.len()],
+    counts: Coverage,
     links: Links,
 }
 
@@ -217,7 +218,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             store_error: None,
             store_problem: None,
             store_news: false,
-            counts: [0; TracePoint::ALL.len()],
+            counts: Coverage::default(),
             links: Links::new(layout),
         }
     }
@@ -296,7 +297,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
         self.replies.append(&mut fx.replies);
         for t in fx.traces.drain(..) {
-            self.counts[t.point as usize] += 1;
+            self.counts.count(t.point);
         }
         self.fx = fx;
     }
@@ -431,8 +432,8 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     }
 
     /// How often each situation was reported since the start.
-    pub fn counts(&self) -> impl Iterator<Item = (TracePoint, u64)> + '_ {
-        TracePoint::ALL.iter().map(|&p| (p, self.counts[p as usize]))
+    pub fn counts(&self) -> &Coverage {
+        &self.counts
     }
 
     /// Why the metadata service cannot write, or should not.

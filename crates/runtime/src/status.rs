@@ -208,7 +208,7 @@ impl View<'_> {
             network: self.counted.clone(),
             switch: engine.nodes.switch(),
             processes: self.process().into_iter().collect(),
-            counters: engine.counts().filter(|c| c.1 > 0).map(|(p, n)| (p.name().into(), n)).collect(),
+            counters: engine.counts().seen().map(|(p, n)| (p.name().into(), n)).collect(),
         }
     }
 }

@@ -3,8 +3,8 @@
 //! Prints every seed that fails and, over all, which situations occurred. `--request` shows the way of the workload's N-th
 //! request.
 
+use rackweave_core::trace::Coverage;
 use rackweave_search::fault::{PlanKind, SimOptions, run_plan};
-use rackweave_sim::Coverage;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();

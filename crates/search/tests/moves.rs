@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use rackweave_config::RackConfig;
 use rackweave_core::admin::{self, ServerInfo, ServerState};
 use rackweave_core::volume;
-use rackweave_core::{Payload, Rng, SetId, Span, TracePoint, VolumeId, VssdId};
+use rackweave_core::{Payload, Rng, SetId, Span, VolumeId, VssdId};
 use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_server::trace;
 use rackweave_sim::Breakage;
 
 use crate::rig::{Rig, has_rig, small};
@@ -289,7 +290,7 @@ fn a_slot_that_cannot_be_erased_is_not_tried_again() {
     let mut r = Rack::new(&config(|c| c.repair.replace_after_s = 1), 8);
     let (old, from) = r.members(0)[0];
     assert_eq!(r.admin(admin::Op::VssdMove { vssd: old, to: None }), Ok(admin::Reply::Done));
-    let released = |r: &Rig| r.sim.engine().coverage().get(TracePoint::VssdReleased) > 0;
+    let released = |r: &Rig| r.sim.engine().coverage().get(trace::VSSD_RELEASED) > 0;
     while !released(&r) {
         r.run(Span::from_micros(50));
     }

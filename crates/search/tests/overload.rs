@@ -5,8 +5,9 @@ use rackweave_config::{EgressSection, Size};
 use rackweave_core::admin;
 use rackweave_core::request::{Op, Operation, Request, RequestId};
 use rackweave_core::volume;
-use rackweave_core::{Payload, Rng, Span, Time, TracePoint, VolumeId};
+use rackweave_core::{Payload, Rng, Span, Time, VolumeId};
 use rackweave_rack::sim::{Sim, SimConfig};
+use rackweave_replica::trace;
 use rackweave_sim::Network;
 
 const MIB: u64 = 1 << 20;
@@ -108,9 +109,9 @@ fn a_rack_whose_ports_were_flooded_comes_out_of_it() {
         let flooded = l.run(Span::from_millis(1_500), 2.0);
         assert!(flooded > 2_000, "seed {seed}: {flooded} wait, it was no flood");
         l.run(WITHIN, BUSY);
-        let (quiet, before) = (l.sim.now(), l.sim.engine().coverage().get(TracePoint::InvRetransmit));
+        let (quiet, before) = (l.sim.now(), l.sim.engine().coverage().get(trace::INV_RETRANSMIT));
         let left = l.run(Span::from_secs(1), BUSY);
-        let again = l.sim.engine().coverage().get(TracePoint::InvRetransmit) - before;
+        let again = l.sim.engine().coverage().get(trace::INV_RETRANSMIT) - before;
         let p90 = l.p90(quiet);
         println!("seed {seed}: {flooded} waited, {left} wait; p90 {p90:?}, {again} invalidations again");
         assert!(left < 100, "seed {seed}: {left} wait of those and of {flooded}");

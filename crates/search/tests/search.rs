@@ -3,33 +3,40 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rackweave_core::TracePoint as T;
+use rackweave_core::TracePoint;
+use rackweave_core::trace as core_trace;
+use rackweave_core::trace::Coverage;
+use rackweave_flash::trace as flash_trace;
+use rackweave_meta::trace as meta_trace;
+use rackweave_replica::trace as replica_trace;
+use rackweave_search::fault::trace;
 use rackweave_search::fault::{
     Failure, Fault, FaultAt, Plan, PlanKind, SimOptions, SimReport, run_plan, run_seed, shrink,
 };
-use rackweave_sim::Coverage;
+use rackweave_server::trace as server_trace;
+use rackweave_switch::trace as switch_trace;
 
 /// Situations that need not occur, and why. Every other one must: "a suite in which one stays zero fails".
-const NEED_NOT_OCCUR: &[T] = &[
+const NEED_NOT_OCCUR: &[TracePoint] = &[
     // What is sent again in a new epoch meets a full cache about once in two thousand seeds; the replica's own tests have it.
-    T::InvNoRoom,
+    replica_trace::INV_NO_ROOM,
     // Every plan leaves a good copy of each block; the tests of evidence do not.
-    T::BlockLost,
+    replica_trace::BLOCK_LOST,
     // With two racks only; those are searched apart.
-    T::RedirectFar,
-    T::FarState,
-    T::FarStateStale,
-    T::MemberUnreached,
-    T::MemberReached,
+    switch_trace::REDIRECT_FAR,
+    switch_trace::FAR_STATE,
+    switch_trace::FAR_STATE_STALE,
+    meta_trace::MEMBER_UNREACHED,
+    meta_trace::MEMBER_REACHED,
     // Of plans with moves.
-    T::MoveStarted,
-    T::MoveDone,
-    T::MoveCancelled,
-    T::VssdReleased,
+    meta_trace::MOVE_STARTED,
+    meta_trace::MOVE_DONE,
+    meta_trace::MOVE_CANCELLED,
+    server_trace::VSSD_RELEASED,
     // Of channel groups.
-    T::BlocksBorrowed,
+    server_trace::BLOCKS_BORROWED,
     // Nothing makes copies differ but what each checksum tells: a plan in which they do fails.
-    T::CopiesDiffer,
+    replica_trace::COPIES_DIFFER,
 ];
 
 fn number(name: &str, default: u64) -> u64 {
@@ -37,22 +44,22 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Rarer ones, asked of a longer search.
-const MUST_OCCUR_IN_100: &[T] = &[
-    T::RedirectDuringInvalidation,
-    T::FillOlderIgnored,
-    T::CrcMismatch,
-    T::BlockHealed,
-    T::CheckpointTorn,
-    T::GcBitsExpired,
-    T::GcUnacknowledged,
-    T::GcForced,
-    T::GcOpStale,
-    T::TombstoneDropped,
-    T::CacheFull,
-    T::CreditRecalled,
-    T::NoSpace,
-    T::DeviceFailed,
-    T::CopiesCompared,
+const MUST_OCCUR_IN_100: &[TracePoint] = &[
+    replica_trace::REDIRECT_DURING_INVALIDATION,
+    replica_trace::FILL_OLDER_IGNORED,
+    core_trace::CRC_MISMATCH,
+    replica_trace::BLOCK_HEALED,
+    flash_trace::CHECKPOINT_TORN,
+    switch_trace::GC_BITS_EXPIRED,
+    server_trace::GC_UNACKNOWLEDGED,
+    server_trace::GC_FORCED,
+    switch_trace::GC_OP_STALE,
+    flash_trace::TOMBSTONE_DROPPED,
+    replica_trace::CACHE_FULL,
+    replica_trace::CREDIT_RECALLED,
+    replica_trace::NO_SPACE,
+    replica_trace::DEVICE_FAILED,
+    replica_trace::COPIES_COMPARED,
 ];
 
 /// Runs the plans of the seeds on two threads; reports in order of seed.
@@ -96,8 +103,8 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
     assert!(reports.iter().all(|r| r.copies_checked > 0), "no member's durable state was looked at");
     if count >= 30 {
         let rare = if count < 100 { MUST_OCCUR_IN_100 } else { &[] };
-        let all = T::ALL.iter().filter(|p| !NEED_NOT_OCCUR.contains(p) && !rare.contains(p));
-        let missing: Vec<&str> = all.filter(|&&p| coverage.get(p) == 0).map(|p| p.name()).collect();
+        let all = trace::all().filter(|p| !NEED_NOT_OCCUR.contains(p) && !rare.contains(p));
+        let missing: Vec<&str> = all.filter(|&p| coverage.get(p) == 0).map(|p| p.name()).collect();
         assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
         assert!(reports.iter().map(|r| r.cut_torn).sum::<u64>() > 0, "no write was ever torn");
         assert!(reports.iter().map(|r| r.history.set_crashes).sum::<u64>() > 0, "no set ever crashed whole");
@@ -106,15 +113,15 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
 }
 
 /// Two racks: what must occur beside what one rack sees.
-const MUST_OCCUR_IN_TWO_RACKS: &[T] = &[
-    T::RedirectFar,
-    T::FarState,
-    T::FarStateStale,
-    T::MemberRemoved,
-    T::ShadowComplete,
-    T::LeaseExpired,
-    T::MemberUnreached,
-    T::MemberReached,
+const MUST_OCCUR_IN_TWO_RACKS: &[TracePoint] = &[
+    switch_trace::REDIRECT_FAR,
+    switch_trace::FAR_STATE,
+    switch_trace::FAR_STATE_STALE,
+    core_trace::MEMBER_REMOVED,
+    core_trace::SHADOW_COMPLETE,
+    replica_trace::LEASE_EXPIRED,
+    meta_trace::MEMBER_UNREACHED,
+    meta_trace::MEMBER_REACHED,
 ];
 
 #[test]
@@ -135,8 +142,14 @@ fn two_racks_pass_every_seed_and_meet_what_one_rack_cannot() {
 }
 
 /// What must occur while vSSDs move.
-const MUST_OCCUR_IN_MOVES: &[T] =
-    &[T::MoveStarted, T::MoveDone, T::MoveCancelled, T::VssdReleased, T::ShadowComplete, T::MemberRemoved];
+const MUST_OCCUR_IN_MOVES: &[TracePoint] = &[
+    meta_trace::MOVE_STARTED,
+    meta_trace::MOVE_DONE,
+    meta_trace::MOVE_CANCELLED,
+    server_trace::VSSD_RELEASED,
+    core_trace::SHADOW_COMPLETE,
+    core_trace::MEMBER_REMOVED,
+];
 
 #[test]
 fn racks_whose_vssds_move_pass_every_seed() {
@@ -155,8 +168,15 @@ fn racks_whose_vssds_move_pass_every_seed() {
 }
 
 /// What must occur where vSSDs collect in channel groups.
-const MUST_OCCUR_IN_GROUPS: &[T] =
-    &[T::BlocksBorrowed, T::GcAccepted, T::GcDelayed, T::GcRegular, T::GcStart, T::GcEnd, T::BlockMoved];
+const MUST_OCCUR_IN_GROUPS: &[TracePoint] = &[
+    server_trace::BLOCKS_BORROWED,
+    switch_trace::GC_ACCEPTED,
+    switch_trace::GC_DELAYED,
+    switch_trace::GC_REGULAR,
+    server_trace::GC_START,
+    server_trace::GC_END,
+    flash_trace::BLOCK_MOVED,
+];
 
 #[test]
 fn channel_groups_pass_every_seed() {

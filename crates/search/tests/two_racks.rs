@@ -6,8 +6,9 @@ use rackweave_config::RackConfig;
 use rackweave_config::racks::RacksSection;
 use rackweave_core::request::{Operation, Request, RequestId};
 use rackweave_core::volume::{self, VolumeInfo};
-use rackweave_core::{Layout, NodeId, Payload, Rng, SetId, Span, TracePoint};
+use rackweave_core::{Layout, NodeId, Payload, Rng, SetId, Span};
 use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_replica::trace;
 use rackweave_search::check::{History, Outcome};
 use rackweave_switch::Counters;
 
@@ -167,7 +168,7 @@ fn writes_go_on_when_the_link_is_cut(far_replicas: u32) {
     assert!(r.sim.now().since(begun) < Span::from_secs(3), "{}", r.sim.now().since(begun));
     let large = if far_replicas == 2 { 1 - r.home } else { r.home };
     assert_eq!(r.racks(), [large, large], "the rack with two copies stays");
-    assert!(r.sim.engine().coverage().get(TracePoint::LeaseExpired) == 0, "nobody lost its lease");
+    assert!(r.sim.engine().coverage().get(trace::LEASE_EXPIRED) == 0, "nobody lost its lease");
     r.run(Span::from_secs(10));
     assert_eq!(r.racks(), [large, large], "nobody comes back while the link is cut");
     r.cut_between_racks(false);

@@ -27,6 +27,7 @@ pub mod report;
 mod room;
 pub mod scrub;
 pub mod slots;
+pub mod trace;
 pub mod view;
 mod vssd;
 mod wear;

@@ -9,9 +9,7 @@ use rackweave_core::device::Completion;
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
 use rackweave_core::request::Reply;
-use rackweave_core::{
-    DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, TracePoint, VssdId,
-};
+use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, VssdId};
 use rackweave_flash::table::EntryState;
 use rackweave_flash::{FlashDone, FlashOut, ReadError, RecoveryError, Ssd};
 use rackweave_replica::{Fences, Replica, StoreDone, StoreError};
@@ -22,6 +20,7 @@ use crate::config::{ServerConfig, ServerError, VSSDS_MAX};
 use crate::control::Registration;
 use crate::scrub::Scrub;
 use crate::slots::{DriveProblem, Plan, SlotState};
+use crate::trace;
 use crate::view::{CacheOverFlash, Recent};
 use crate::vssd::Vssd;
 use crate::write_cache::{Asked, token_owner};
@@ -451,7 +450,7 @@ impl Server {
             self.touched |= 1 << i;
         }
         self.registration.hurry(Time::ZERO);
-        fx.trace(TracePoint::DeviceFailed, u64::from(self.cfg.ssd.id.0), 0);
+        fx.trace(trace::DEVICE_FAILED, u64::from(self.cfg.ssd.id.0), 0);
     }
 
     /// Until nothing is left to pass on: flash to cache, cache to replica, replica to cache.
@@ -579,7 +578,7 @@ impl Server {
         if !self.lease_told && now >= self.registration.lease_until {
             self.lease_told = true;
             for v in self.vssds.iter().filter(|v| v.role.is_some()) {
-                fx.trace(TracePoint::LeaseExpired, u64::from(v.cfg.set.0), u64::from(v.epoch.0));
+                fx.trace(trace::LEASE_EXPIRED, u64::from(v.cfg.set.0), u64::from(v.epoch.0));
             }
         }
     }

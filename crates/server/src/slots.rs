@@ -6,12 +6,13 @@
 
 use rackweave_core::msg::control::{DriveRefusal, VssdPlace};
 use rackweave_core::msg::{Body, Control, Op};
-use rackweave_core::{Effects, SetId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{Effects, SetId, Span, Time, VssdId};
 use rackweave_flash::FlashDone;
 use rackweave_flash::table::{EntryState, TableError};
 
 use crate::config::{NO_SET, VssdConfig, free_id};
 use crate::node::Server;
+use crate::trace;
 use crate::vssd::Vssd;
 
 /// An unanswered `del_vssd` is repeated after this.
@@ -188,7 +189,7 @@ impl Server {
         let free = free_id(i);
         if !before.is_free() {
             self.forget_row(now, before.id, before.set);
-            fx.trace(TracePoint::VssdReleased, u64::from(before.id.0), u64::from(before.set.0));
+            fx.trace(trace::VSSD_RELEASED, u64::from(before.id.0), u64::from(before.set.0));
         }
         // What is under way at the flash still has its tokens; the cache goes when all is erased.
         let v = &mut self.vssds[i];

@@ -7,6 +7,7 @@ use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
 use rackweave_core::msg::Packet;
 use rackweave_core::node::{StoreWrite, Trace};
 use rackweave_core::request::{Reply, Request, RequestId};
+use rackweave_core::trace::Coverage;
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
 
 use crate::clock::NodeClock;
@@ -15,7 +16,7 @@ use crate::disk::{CutOdds, CutReport, Disk};
 use crate::message::Message;
 use crate::net::NetState;
 use crate::queue::EventQueue;
-use crate::trace::{Costs, Coverage, EventKind, Step, TraceHash};
+use crate::trace::{Costs, EventKind, Step, TraceHash};
 
 /// A durable write of a node's own store takes so long (measured for redb: 227 µs).
 const STORE_TIME: Span = Span::from_micros(230);
@@ -447,7 +448,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     /// Carries out what the node wants, and leaves the effects empty for the next.
     fn apply(&mut self, n: NodeId, followed: bool) {
         for t in self.fx.traces.drain(..) {
-            self.hash.add(t.point as u64 ^ t.a << 16);
+            self.hash.add(u64::from(t.point.id()) ^ t.a << 16);
             self.hash.add(t.b);
             self.coverage.count(t.point);
             if let Some(tap) = &mut self.tap {

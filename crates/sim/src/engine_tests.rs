@@ -1,6 +1,5 @@
 use rackweave_core::device::DeviceData;
 use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoReply, IoRequest, Op};
-use rackweave_core::node::TracePoint;
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::volume;
 use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
@@ -8,6 +7,9 @@ use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
 use super::*;
 use crate::disk::FaultDisk;
 use crate::net::{LinkFaults, Network};
+
+/// A request was answered. a: its id.
+const DONE: TracePoint = TracePoint::new(1, "Done");
 
 /// Sends every request to its peer, who writes it to its device and answers.
 struct Echo {
@@ -52,7 +54,7 @@ impl Node for Echo {
             Event::Completion(c) => {
                 assert!(matches!(c.result, Ok(DeviceData::None)));
                 let (id, to) = self.waiting.pop_front().unwrap();
-                fx.trace(TracePoint::WriteCommit, id, 0);
+                fx.trace(DONE, id, 0);
                 fx.send(packet(self.me, to, id));
             }
             Event::Timer => {
@@ -92,7 +94,7 @@ fn a_request_takes_both_ways_and_its_device() {
     let kinds: Vec<_> = e.timeline().iter().map(|s| (s.node, s.kind)).collect();
     use EventKind::{Completion as C, Packet as P, Reply as A, Request as R};
     assert_eq!(kinds, [(CLIENT, R), (SERVER, P), (SERVER, C), (CLIENT, P), (CLIENT, A)]);
-    assert_eq!(e.coverage().get(TracePoint::WriteCommit), 1);
+    assert_eq!(e.coverage().get(DONE), 1);
 }
 
 fn hash_of(seed: u64) -> TraceHash {

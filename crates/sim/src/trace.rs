@@ -3,7 +3,7 @@
 use std::fmt;
 
 use rackweave_core::node::Trace;
-use rackweave_core::{NodeId, NodeKind, Time, TracePoint};
+use rackweave_core::{NodeId, NodeKind, Time};
 
 /// A hash over every event and every typed trace of a run, in order. Equal seeds give equal hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,32 +18,6 @@ impl TraceHash {
 impl fmt::Display for TraceHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
-    }
-}
-
-/// How often each [`TracePoint`] was reported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Coverage(Vec<u64>);
-
-impl Default for Coverage {
-    fn default() -> Coverage {
-        Coverage(vec![0; TracePoint::ALL.len()])
-    }
-}
-
-impl Coverage {
-    pub fn count(&mut self, p: TracePoint) {
-        self.0[p as usize] += 1;
-    }
-    pub fn get(&self, p: TracePoint) -> u64 {
-        self.0[p as usize]
-    }
-    pub fn merge(&mut self, other: &Coverage) {
-        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
-    }
-    /// Every point that was seen, with its count.
-    pub fn seen(&self) -> impl Iterator<Item = (TracePoint, u64)> + '_ {
-        TracePoint::ALL.iter().map(|&p| (p, self.get(p))).filter(|&(_, n)| n > 0)
     }
 }
 

@@ -20,6 +20,7 @@ pub mod pipeline;
 mod queues;
 pub mod rings;
 pub mod tables;
+pub mod trace;
 
 pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, Redirect, SwitchConfig};
 pub use control::{Announcement, Applied, Change, DataPlane, Position, RingChange, RowResult, Update, UpdateError};

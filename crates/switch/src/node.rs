@@ -1,7 +1,7 @@
 //! The switch as a node: the pipeline, and what happens to the packet around it.
 
 use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet};
-use rackweave_core::{Effects, Event, Node, NodeId, Time, TracePoint};
+use rackweave_core::{Effects, Event, Node, NodeId, Time};
 use rackweave_sched::egress::EgressCounters;
 
 use crate::config::{Redirect, SwitchConfig};
@@ -9,6 +9,7 @@ use crate::control::{Applied, DataPlane, Update, UpdateError};
 use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
 use crate::queues::Queues;
 use crate::tables::{CheckError, Dump, ReportedState};
+use crate::trace;
 
 /// The switch. Its tables are empty when it starts: servers announce their vSSDs, and their state, again.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl Switch {
     fn expire(&mut self, now: Time, fx: &mut Effects) {
         while let Some((vssd, collected)) = self.pipeline.expire_one(now) {
             if collected {
-                fx.trace(TracePoint::GcBitsExpired, u64::from(vssd.0), 0);
+                fx.trace(trace::GC_BITS_EXPIRED, u64::from(vssd.0), 0);
             }
         }
     }
@@ -113,9 +114,9 @@ impl Switch {
                 fx.send(p);
             }
             Verdict::Redirect { to, vssd } => {
-                fx.trace(TracePoint::Redirect, u64::from(p.header.vssd.0), u64::from(vssd.0));
+                fx.trace(trace::REDIRECT, u64::from(p.header.vssd.0), u64::from(vssd.0));
                 if vssd.rack() != p.header.vssd.rack() {
-                    fx.trace(TracePoint::RedirectFar, u64::from(p.header.vssd.0), u64::from(vssd.0));
+                    fx.trace(trace::REDIRECT_FAR, u64::from(p.header.vssd.0), u64::from(vssd.0));
                 }
                 p.dst = to;
                 p.header.vssd = vssd;
@@ -128,7 +129,7 @@ impl Switch {
             }
             Verdict::Drop(reason) => {
                 if let (DropReason::StaleGcOp, Body::Gc(op)) = (reason, &p.body) {
-                    fx.trace(TracePoint::GcOpStale, u64::from(p.header.vssd.0), op.sequence);
+                    fx.trace(trace::GC_OP_STALE, u64::from(p.header.vssd.0), op.sequence);
                 }
             }
         }
@@ -166,11 +167,8 @@ impl Switch {
         match &p.body {
             _ if header.vssd.rack() == self.rack && !mutant!("switch.far.own-rows") => self.pipeline.refuse_far(),
             Body::Gc(op) => {
-                let point = if self.pipeline.far_state(now, header, *op) {
-                    TracePoint::FarState
-                } else {
-                    TracePoint::FarStateStale
-                };
+                let point =
+                    if self.pipeline.far_state(now, header, *op) { trace::FAR_STATE } else { trace::FAR_STATE_STALE };
                 fx.trace(point, u64::from(header.vssd.0), op.sequence);
             }
             Body::CreateVssd(_) | Body::DelVssd => {
@@ -183,11 +181,11 @@ impl Switch {
     fn answer_gc(&mut self, mut p: Packet, answer: GcField, how: GcHow, fx: &mut Effects) {
         let Body::Gc(GcOp { field: asked, sequence }) = p.body else { return };
         let point = match (how, asked, answer) {
-            (GcHow::Duplicate, ..) => Some(TracePoint::GcOpDuplicate),
-            (_, GcField::Soft, GcField::Accept) => Some(TracePoint::GcAccepted),
-            (_, GcField::Soft, _) => Some(TracePoint::GcDelayed),
-            (_, GcField::Regular, _) => Some(TracePoint::GcRegular),
-            (_, GcField::Background, _) => Some(TracePoint::GcBackground),
+            (GcHow::Duplicate, ..) => Some(trace::GC_OP_DUPLICATE),
+            (_, GcField::Soft, GcField::Accept) => Some(trace::GC_ACCEPTED),
+            (_, GcField::Soft, _) => Some(trace::GC_DELAYED),
+            (_, GcField::Regular, _) => Some(trace::GC_REGULAR),
+            (_, GcField::Background, _) => Some(trace::GC_BACKGROUND),
             _ => None,
         };
         if let Some(point) = point {

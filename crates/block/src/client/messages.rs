@@ -1,12 +1,13 @@
 //! The life of a message: order among overlapping mutations, window, tries, answer.
 
+use crate::trace;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
     BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
     message_of, try_of,
 };
 use rackweave_core::volume;
-use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, VssdId};
 
 use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, next_try, serial_of, slot_of};
 
@@ -215,9 +216,9 @@ impl VolumeClient {
         };
         if m.tries > 0 {
             let request = self.pending.get(m.pending as usize).map_or(0, |p| p.id.0);
-            fx.trace(TracePoint::ClientRetry, request, u64::from(m.tries));
+            fx.trace(trace::CLIENT_RETRY, request, u64::from(m.tries));
             if m.op.is_mutation() && m.target != target {
-                fx.trace(TracePoint::ClientCoordinatorChange, request, u64::from(target.0));
+                fx.trace(trace::CLIENT_COORDINATOR_CHANGE, request, u64::from(target.0));
             }
         }
         m.target = target;
@@ -412,7 +413,7 @@ impl VolumeClient {
             return self.send(now, slot, fx);
         }
         if volume.fenced.is_none() {
-            fx.trace(TracePoint::ClientFenced, u64::from(volume.info.id.0), u64::from(attach));
+            fx.trace(trace::CLIENT_FENCED, u64::from(volume.info.id.0), u64::from(attach));
         }
         volume.fenced = Some(attach);
         self.stats.fenced += 1;

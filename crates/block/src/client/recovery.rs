@@ -6,9 +6,10 @@
 use rackweave_core::msg::{BlockRange, SectorRange};
 use rackweave_core::request::RequestId;
 use rackweave_core::volume;
-use rackweave_core::{Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint};
+use rackweave_core::{Effects, Epoch, SECTORS_PER_BLOCK, Time};
 
 use super::{Job, Message, MsgOp, Pending, State, VolumeClient};
+use crate::trace;
 use crate::unflushed::{Contents, Unflushed};
 
 impl MsgOp {
@@ -97,7 +98,7 @@ impl VolumeClient {
     fn lose(&mut self, volume: u32, index: u32, fx: &mut Effects) {
         let (set, v) = (&self.sets[index as usize], &mut self.volumes[volume as usize]);
         if !v.lost {
-            fx.trace(TracePoint::WriteLost, u64::from(set.set.0), u64::from(set.recovered.0));
+            fx.trace(trace::WRITE_LOST, u64::from(set.set.0), u64::from(set.recovered.0));
         }
         v.lost = true;
         v.shares.iter_mut().filter(|s| s.set == index).for_each(|s| s.unflushed.told(set.recovered));
@@ -133,7 +134,7 @@ impl VolumeClient {
             self.resending += 1;
             for c in old {
                 self.stats.resent += 1;
-                fx.trace(TracePoint::WriteResent, u64::from(self.sets[set as usize].set.0), u64::from(epoch.0));
+                fx.trace(trace::WRITE_RESENT, u64::from(self.sets[set as usize].set.0), u64::from(epoch.0));
                 self.submit(p, share as u32, 0, c.first / 128, self.again(v, c));
             }
         }
@@ -191,7 +192,7 @@ impl VolumeClient {
         pending.live += 1;
         let s = &mut self.sets[set as usize];
         s.parked.push((p, pending.serial));
-        fx.trace(TracePoint::FlushAfterRecovery, u64::from(s.set.0), u64::from(s.recovered.0));
+        fx.trace(trace::FLUSH_AFTER_RECOVERY, u64::from(s.set.0), u64::from(s.recovered.0));
     }
 
     /// Request `p` flushes one set.
@@ -218,7 +219,7 @@ impl VolumeClient {
         if !self.volumes[pending.volume as usize].shares.iter().any(|s| behind(s.set)) {
             return false;
         }
-        fx.trace(TracePoint::AnswerAfterRecovery, pending.id.0, 0);
+        fx.trace(trace::ANSWER_AFTER_RECOVERY, pending.id.0, 0);
         self.held.push((p, pending.serial));
         true
     }

@@ -5,10 +5,10 @@ use rackweave_core::admin::{self, SetStatus};
 use rackweave_core::msg::Role;
 use rackweave_core::request::{Operation, Reply, Request, RequestId};
 use rackweave_core::volume::{self, VolumeInfo};
-use rackweave_core::{Layout, Payload, SetId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{Layout, Payload, SetId, Span, Time, VssdId};
 use rackweave_rack::capture::Capture;
 use rackweave_rack::sim::{Contents, Sim, SimConfig};
-use rackweave_sim::{Coverage, Network};
+use rackweave_sim::Network;
 use slab::Slab;
 
 use super::config::{ReplayConfig, ReplayError};
@@ -19,6 +19,8 @@ use crate::report::{BusyShare, PolicyReport};
 use crate::stats::Latencies;
 use crate::trace::TraceOp;
 use crate::workload::{Plan, Planned, STRIPE_BYTES, Workload};
+use rackweave_core::trace;
+use rackweave_core::trace::Coverage;
 
 /// Volume names begin so; the client's number follows.
 const VOLUME: &str = "replay";
@@ -308,7 +310,7 @@ impl Run {
             flushes: self.flushes,
             failed: self.failed,
             rounded: self.rounded,
-            redirects: after.coverage.get(TracePoint::Redirect) - before.coverage.get(TracePoint::Redirect),
+            redirects: after.coverage.get(trace::REDIRECT) - before.coverage.get(trace::REDIRECT),
             gc_runs: after.gc_runs - before.gc_runs,
             erases: after.erases - before.erases,
             waf: if host == 0 { 1.0 } else { (host + moved) as f64 / host as f64 },

@@ -30,7 +30,6 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use rackweave_core::TracePoint;
 use rackweave_core::device::{DeviceError, DeviceOp};
 
 use super::blocks::State;
@@ -38,6 +37,7 @@ use super::sync::Waiter;
 use super::{Io, Pending, Vssd};
 use crate::geometry::Geometry;
 use crate::oob::Owner;
+use crate::trace;
 
 pub(crate) const HEADER_STRIDE: u64 = 4096;
 pub(crate) const HEADER: usize = 40;
@@ -433,7 +433,7 @@ impl Vssd {
                 c.step = Step::Rest;
                 c.generation = c.next;
                 self.stats.checkpoints += 1;
-                io.trace(TracePoint::CheckpointWritten, u64::from(self.id.0), self.checkpoint.generation);
+                io.trace(trace::CHECKPOINT_WRITTEN, u64::from(self.id.0), self.checkpoint.generation);
             }
             _ => c.step = Step::Rest,
         }

@@ -10,7 +10,6 @@
 
 use std::sync::Arc;
 
-use rackweave_core::TracePoint;
 use rackweave_core::device::{DeviceError, DeviceOp, Slot};
 
 use super::blocks::{Flaw, Holds, State};
@@ -18,6 +17,7 @@ use super::frontier::{Lives, Waiting};
 use super::sync::Waiter;
 use super::{By, Io, Pending, Vssd, clear};
 use crate::ssd::FlashDone;
+use crate::trace;
 
 impl Vssd {
     /// The block is never used again, and counts among those that failed.
@@ -28,7 +28,7 @@ impl Vssd {
         }
         // One that is borrowed counts where it is at home, when it is back.
         self.retired += u32::from(block < self.home);
-        io.trace(TracePoint::BlockFailed, u64::from(self.id.0), u64::from(self.on_device(block)));
+        io.trace(trace::BLOCK_FAILED, u64::from(self.id.0), u64::from(self.on_device(block)));
         io.out.done.push(FlashDone::BlockFailed { vssd: self.id });
     }
     /// A page of the block could not be programmed; it goes elsewhere.
@@ -109,7 +109,7 @@ impl Vssd {
             return;
         }
         self.blocks.drop_table(block);
-        io.trace(TracePoint::BlockRetired, u64::from(self.id.0), u64::from(self.on_device(block)));
+        io.trace(trace::BLOCK_RETIRED, u64::from(self.id.0), u64::from(self.on_device(block)));
         if block >= self.home {
             self.bad_goes_home(block);
         }

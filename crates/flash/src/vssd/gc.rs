@@ -8,13 +8,14 @@
 use std::cell::Cell;
 
 use rackweave_core::device::{DeviceError, DeviceOp, Slot, SlotKind, SlotRecord};
-use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp};
 
 use super::blocks::{Flaw, Record, State, is_range};
 use super::{GC_RESERVE, Io, Pending, Vssd, packed};
 use crate::gc_policy::VictimPolicy;
 use crate::ssd::{BlockingUnit, FlashDone};
 use crate::timing::{Charge, Timing};
+use crate::trace;
 
 /// One emptied block in this many of the vSSD waits for a sync to share: they are not free yet.
 const BLOCKS_PER_EMPTIED: u32 = 64;
@@ -352,7 +353,7 @@ impl Vssd {
             let slot = read.unwrap_or_else(|| Slot { data: Payload::zero(BLOCK), record: SlotRecord::default() });
             let mut crc = slot.record.crc;
             if !sound {
-                io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), on_device);
+                io.trace(trace::CRC_MISMATCH, u64::from(self.id.0), on_device);
                 if is_range(addr) {
                     lost.push((addr as u32, block * self.blocks.spb + s as u32));
                     continue;
@@ -395,7 +396,7 @@ impl Vssd {
             return false;
         };
         v.programs += 1;
-        io.trace(TracePoint::BlockMoved, u64::from(self.id.0), u64::from(v.block));
+        io.trace(trace::BLOCK_MOVED, u64::from(self.id.0), u64::from(v.block));
         self.stats.gc_slots += slots as u64;
         self.gc.set_works(die, true);
         true

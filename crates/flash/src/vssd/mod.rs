@@ -34,6 +34,7 @@ use crate::profile::Profile;
 use crate::ssd::{FlashDone, FlashOut, FlashStats, Share, Space, SsdConfig};
 use crate::table::{Extent, Table};
 use crate::timing::{Clock, Timing};
+use crate::trace;
 use blocks::{Blocks, NONE, PAD, RANGE_VOLUME};
 use frontier::{Frontier, NO_FRONTIER, Taker, Waiting};
 use map::PageMap;
@@ -526,7 +527,7 @@ impl Vssd {
                 let dropped = self.ranges.end_pass();
                 self.drain_freed();
                 if dropped > 0 {
-                    io.trace(TracePoint::TombstoneDropped, u64::from(self.id.0), dropped);
+                    io.trace(trace::TOMBSTONE_DROPPED, u64::from(self.id.0), dropped);
                 }
                 return;
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rackweave_core::device::{DeviceError, DeviceOp, PageImage, Slot, SlotKind, SlotRecord};
-use rackweave_core::{BLOCK, Payload, TracePoint, VolumeId};
+use rackweave_core::{BLOCK, Payload, VolumeId};
 
 use super::blocks::{Flaw, NONE, PAD, Record, State, is_range};
 use super::frontier::{Lives, NO_FRONTIER, Place, Taker, Waiting};
@@ -14,6 +14,7 @@ use crate::oob;
 use crate::ssd::{BlockWrite, FlashDone, NoFreeBlock};
 use crate::table::EntryState;
 use crate::timing::Charge;
+use crate::trace;
 
 impl Vssd {
     pub(crate) fn program_if(
@@ -336,7 +337,7 @@ impl Vssd {
             }
             self.blocks.release(block);
             self.erased_for_lender(block);
-            io.trace(TracePoint::BlockErased, u64::from(self.id.0), u64::from(block));
+            io.trace(trace::BLOCK_ERASED, u64::from(self.id.0), u64::from(block));
         }
         if preparing {
             self.gc_pump(io);

@@ -1,10 +1,10 @@
 //! Recovery (protocol rule 22): the newest complete checkpoint, spare areas of the blocks it does not describe, then the
 //! range records. It writes nothing but a note of the start in the journal, so a power cut during it changes nothing.
 
+use rackweave_core::VolumeId;
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp, PageSpare};
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::BlockRange;
-use rackweave_core::{TracePoint, VolumeId};
 
 use super::blocks::{NONE, PAD, RANGE_VOLUME, Record, State, is_range};
 use super::checkpoint::{
@@ -17,6 +17,7 @@ use super::sync::Waiter;
 use super::{Io, Pending, Vssd, packed, ranges};
 use crate::ssd::RecoveryError;
 use crate::table::TableError;
+use crate::trace;
 
 /// Scans of spare areas in flight: more than dies, so that none rests.
 const SCANS_MAX: u32 = 128;
@@ -58,7 +59,7 @@ pub(crate) struct Recovery {
 
 impl Vssd {
     pub(crate) fn recover(&mut self, io: &mut Io, fresh: bool) {
-        io.trace(TracePoint::RecoveryStart, u64::from(self.id.0), 0);
+        io.trace(trace::RECOVERY_START, u64::from(self.id.0), 0);
         let n = self.home as usize;
         self.recovery = Some(Box::new(Recovery {
             step: Step::Headers,
@@ -163,7 +164,7 @@ impl Vssd {
         let piece = decode_piece_head(b, self.owner(), (h.generation, r.piece));
         if piece.and_then(|(kind, n, body)| self.take_piece(r, kind, n, body)).is_none() {
             // Damaged: what it said counts for nothing; the older one may do.
-            io.trace(TracePoint::CheckpointTorn, u64::from(self.id.0), h.generation);
+            io.trace(trace::CHECKPOINT_TORN, u64::from(self.id.0), h.generation);
             r.headers.pop();
             r.piece = 0;
             for block in 0..r.described.len() {
@@ -323,7 +324,7 @@ impl Vssd {
     fn merge(&mut self, io: &mut Io, r: &mut Recovery) {
         self.settle_counts(r);
         if r.torn > 0 {
-            io.trace(TracePoint::TornPage, u64::from(self.id.0), r.torn);
+            io.trace(trace::TORN_PAGE, u64::from(self.id.0), r.torn);
         }
         let mut groups: Map<u32, (u64, u32)> = map();
         let spb = self.blocks.spb;
@@ -406,7 +407,7 @@ impl Vssd {
             return;
         }
         r.step = Step::Start;
-        io.trace(TracePoint::RecoveryDone, u64::from(self.id.0), self.map.mapped);
+        io.trace(trace::RECOVERY_DONE, u64::from(self.id.0), self.map.mapped);
         if let Err(e) = r.result {
             r.step = Step::Done;
             r.result = Err(e);
@@ -435,7 +436,7 @@ impl Vssd {
             if !mutant!("flash.loss.range-silent") {
                 self.losses.add(self.on_device(block), page, erased);
             }
-            io.trace(TracePoint::CrcMismatch, u64::from(self.id.0), u64::from(self.blocks.block_of(slot)));
+            io.trace(trace::CRC_MISMATCH, u64::from(self.id.0), u64::from(self.blocks.block_of(slot)));
             return;
         };
         self.blocks.set_valid(slot);

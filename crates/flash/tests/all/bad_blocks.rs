@@ -5,6 +5,7 @@ use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Rng, Timestamp, TracePoint, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
+use rackweave_flash::trace;
 use rackweave_flash::{FlashDone, ReadError, SsdConfig};
 
 use crate::power::{GROUP, Model, TOKEN_BITS, group_rig};
@@ -137,7 +138,7 @@ fn search(cfg: &SsdConfig, seed: u64, acts: u32) -> Vec<TracePoint> {
         if rng.chance(0.1) {
             let disk = rig.crash(&mut rng);
             let marked = (0..128).filter(|b| disk.is_bad(*b)).count();
-            let known = count(&rig.traces, TracePoint::BlockRetired);
+            let known = count(&rig.traces, trace::BLOCK_RETIRED);
             assert!(marked >= known, "seed {seed} act {act}: {known} were marked durably, {marked} are");
             let mut next = Rig::on(cfg, disk, rng.next_u64());
             while rng.chance(0.3) {
@@ -151,7 +152,7 @@ fn search(cfg: &SsdConfig, seed: u64, acts: u32) -> Vec<TracePoint> {
             if rng.chance(0.05) {
                 traces.append(&mut rig.traces);
                 // What was marked before it counts on.
-                next.traces.extend((0..marked).map(|_| TracePoint::BlockRetired));
+                next.traces.extend((0..marked).map(|_| trace::BLOCK_RETIRED));
                 rig = next;
                 model.restart(&rig);
             }
@@ -169,8 +170,8 @@ fn power_cuts_while_blocks_fail_lose_nothing_synced() {
     for seed in 600..612 {
         seen.append(&mut search(&config(0.05), seed, 4_000));
     }
-    let failed = count(&seen, TracePoint::BlockFailed);
-    assert!(failed > 60 && count(&seen, TracePoint::TombstoneDropped) > 0, "{failed}");
+    let failed = count(&seen, trace::BLOCK_FAILED);
+    assert!(failed > 60 && count(&seen, trace::TOMBSTONE_DROPPED) > 0, "{failed}");
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn borrowed_blocks_that_fail_go_home() {
             assert_eq!(rig.disk.violations(), [], "seed {seed} act {act}");
             if rng.chance(0.03) {
                 let now = GROUP.iter().map(|v| retired(&rig, *v)).sum::<u32>() as usize;
-                let known = count(&rig.traces, TracePoint::BlockRetired);
+                let known = count(&rig.traces, trace::BLOCK_RETIRED);
                 assert!(now >= known, "seed {seed} act {act}: {known} were marked durably, {now} are counted");
                 let disk = rig.crash(&mut rng);
                 let marked = (0..256).filter(|b| disk.is_bad(*b)).count() as u32;
@@ -236,7 +237,7 @@ fn borrowed_blocks_that_fail_go_home() {
                     m.check(&mut next);
                 }
                 if rng.chance(0.1) {
-                    next.traces.extend((0..marked).map(|_| TracePoint::BlockRetired));
+                    next.traces.extend((0..marked).map(|_| trace::BLOCK_RETIRED));
                     rig = next;
                     for (m, vssd) in models.iter_mut().zip(GROUP) {
                         rig.vssd = vssd;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use rackweave_core::device::{Backend, Completion, DeviceData, DeviceOp, PageAddr, SlotKind, SlotRecord};
 use rackweave_core::msg::BlockRange;
-use rackweave_core::{Payload, Rng, Span, SsdId, Time, Timestamp, TracePoint, VolumeId};
+use rackweave_core::{Payload, Rng, Span, SsdId, Time, Timestamp, VolumeId};
 use rackweave_flash::backend::{Discard, Memory};
+use rackweave_flash::trace;
 use rackweave_flash::{
     BlockWrite, BlockingUnit, FlashDone, FlashOut, Profile, ReadError, Separation, Ssd, SsdConfig, Timing, VictimPolicy,
 };
@@ -53,7 +54,7 @@ fn damaged(damage: impl Fn(&mut Memory, PageAddr, u8)) {
     let (block, page, slot) = place_of(&mut rig, KEPT);
     damage(&mut rig.disk, PageAddr { block, page }, slot);
     rig.gc_start();
-    while !rig.traces.contains(&TracePoint::CrcMismatch) {
+    while !rig.traces.contains(&trace::CRC_MISMATCH) {
         assert!(rig.step(), "the move does not report it");
     }
     rig.ssd.gc_stop(VSSD);
@@ -114,7 +115,7 @@ fn rotted_range_records_are_written_again_before_their_block_is_erased() {
     while rig.disk.erases(block) == erases {
         assert!(rig.step(), "never a victim");
     }
-    assert!(rig.traces.contains(&TracePoint::CrcMismatch));
+    assert!(rig.traces.contains(&trace::CRC_MISMATCH));
     let disk = rig.crash(&mut Rng::new(3));
     let mut again = Rig::on(&small_config(), disk, 4);
     again.boot();
@@ -474,7 +475,7 @@ fn what_moves_is_not_marked_lost_where_contents_are_not_kept() {
                 let completion = Completion { ssd: c.ssd, tag: c.tag, result: disk.execute(&c.op) };
                 ssd.handle(Time::ZERO, completion, out);
             }
-            damaged += out.traces.drain(..).filter(|t| t.point == TracePoint::CrcMismatch).count();
+            damaged += out.traces.drain(..).filter(|t| t.point == trace::CRC_MISMATCH).count();
         }
     };
     ssd.boot(Time::ZERO, &mut out);

@@ -7,6 +7,7 @@ use rackweave_core::rng::seeds;
 use rackweave_core::{Payload, Rng, Timestamp, TracePoint, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::table::{Copy, area_bytes, copy_bytes, decode};
+use rackweave_flash::trace;
 use rackweave_flash::{FlashDone, Separation, Share, Ssd, SsdConfig, VictimPolicy};
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config, small_profile};
@@ -241,13 +242,9 @@ fn power_cuts_at_any_instant_lose_nothing_synced() {
     if of != (0..12) {
         return;
     }
-    for point in [
-        TracePoint::CheckpointWritten,
-        TracePoint::TornPage,
-        TracePoint::TombstoneDropped,
-        TracePoint::BlockErased,
-        TracePoint::BlockMoved,
-    ] {
+    for point in
+        [trace::CHECKPOINT_WRITTEN, trace::TORN_PAGE, trace::TOMBSTONE_DROPPED, trace::BLOCK_ERASED, trace::BLOCK_MOVED]
+    {
         assert!(seen.contains(&point), "{} never happened", point.name());
     }
 }
@@ -266,7 +263,7 @@ fn power_cuts_while_emptied_blocks_share_syncs_lose_nothing_synced() {
         seen.append(&mut run(&cfg, seed, 4_000, |_, _| {}));
     }
     let count = |point| seen.iter().filter(|&&p| p == point).count();
-    assert!(of != (300..304) || count(TracePoint::BlockErased) > 500 && count(TracePoint::BlockMoved) > 500);
+    assert!(of != (300..304) || count(trace::BLOCK_ERASED) > 500 && count(trace::BLOCK_MOVED) > 500);
 }
 
 #[test]
@@ -297,7 +294,7 @@ fn damaged_checkpoints_are_not_believed() {
             }
         }));
     }
-    assert!(of != (100..106) || seen.contains(&TracePoint::CheckpointTorn));
+    assert!(of != (100..106) || seen.contains(&trace::CHECKPOINT_TORN));
 }
 
 #[test]
@@ -321,7 +318,7 @@ fn power_cuts_lose_nothing_synced_on_dies_of_ones_own() {
         seen.append(&mut run(&cfg, seed, 2_000, |_, _| {}));
     }
     let count = |point| seen.iter().filter(|&&p| p == point).count();
-    assert!(of != (400..404) || count(TracePoint::BlockErased) > 20 && count(TracePoint::CheckpointWritten) > 2);
+    assert!(of != (400..404) || count(trace::BLOCK_ERASED) > 20 && count(trace::CHECKPOINT_WRITTEN) > 2);
 }
 
 /// Two vSSDs of a channel group, whose blocks go to and fro between them.

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::node::Trace;
-use rackweave_core::{Incarnation, NodeId, Span, Time, TracePoint, VssdId};
+use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
 
 use rackweave_switch::ReportedState;
 
 use rackweave_rack::sim::Sim;
+use rackweave_server::trace as server_trace;
+use rackweave_switch::trace as switch_trace;
 
 /// Events between two looks at counters and tables: a prime, so that no cycle of messages hides between two looks.
 /// What is told by trace points is checked at every event.
@@ -56,30 +58,33 @@ impl Bounds {
     pub fn event(&mut self, sim: &mut Sim) -> Result<(), String> {
         self.traces.clear();
         std::mem::swap(&mut self.traces, sim.engine_mut().tapped());
-        let unasked = |p| matches!(p, TracePoint::GcUnacknowledged | TracePoint::GcForced | TracePoint::GcWhileIdle);
+        let unasked =
+            |p| matches!(p, server_trace::GC_UNACKNOWLEDGED | server_trace::GC_FORCED | server_trace::GC_WHILE_IDLE);
         let unasked = self.traces.iter().any(|t| unasked(t.1.point));
         for &(_, t) in &self.traces {
             match t.point {
-                TracePoint::GcAccepted => accepted(sim, VssdId(t.a as u32))?,
+                switch_trace::GC_ACCEPTED => accepted(sim, VssdId(t.a as u32))?,
                 // After a regular request that nobody answered the share may have grown again (rule 20); what is left
                 // free may all be in blocks that the collector has open, while programs wait for one.
-                TracePoint::GcStart if t.b >= self.hard_permille && !self.accepted.contains_key(&t.a) && !unasked => {
+                server_trace::GC_START
+                    if t.b >= self.hard_permille && !self.accepted.contains_key(&t.a) && !unasked =>
+                {
                     return Err(format!(
                         "vssd{} collects, {} per mille free, and the switch has not accepted",
                         t.a, t.b
                     ));
                 }
                 // Below the hard threshold it tells rather than asks, and may go on as if accepted.
-                TracePoint::GcStart if t.b < self.hard_permille => {
+                server_trace::GC_START if t.b < self.hard_permille => {
                     self.accepted.insert(t.a, last_told(sim, t.a));
                 }
                 _ => {}
             }
             match t.point {
-                TracePoint::GcAccepted
-                | TracePoint::GcRegular
-                | TracePoint::GcUnacknowledged
-                | TracePoint::GcForced => {
+                switch_trace::GC_ACCEPTED
+                | switch_trace::GC_REGULAR
+                | server_trace::GC_UNACKNOWLEDGED
+                | server_trace::GC_FORCED => {
                     self.accepted.insert(t.a, last_told(sim, t.a));
                 }
                 _ => {}

@@ -9,6 +9,7 @@ pub mod plan;
 pub mod report;
 pub mod run;
 mod sets;
+pub mod trace;
 pub mod workload;
 
 pub use kind::{PlanKind, UnknownKind};

@@ -9,7 +9,8 @@ use crate::check::HistoryStats;
 use crate::fault::kind::PlanKind;
 use crate::fault::plan::Plan;
 use crate::fault::workload::Kind;
-use rackweave_sim::{Costs, Coverage, KINDS, Step, TraceHash};
+use rackweave_core::trace::Coverage;
+use rackweave_sim::{Costs, KINDS, Step, TraceHash};
 
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Serialize)]

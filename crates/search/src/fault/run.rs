@@ -25,8 +25,11 @@ use crate::fault::report::{Failure, SimReport};
 use crate::fault::run::volumes::{Gone, Passing, Volume};
 use crate::fault::sets::SetWatch;
 use crate::fault::workload::Kind;
+use rackweave_block::trace as block_trace;
+use rackweave_core::trace as core_trace;
 use rackweave_rack::capture::Capture;
 use rackweave_rack::sim::{Contents, Sim, SimConfig};
+use rackweave_replica::trace as replica_trace;
 use rackweave_sim::LinkFaults;
 
 /// The rack must be up and the volumes attached within this.
@@ -51,7 +54,7 @@ const FINAL_BLOCKS: u32 = 16;
 
 /// What is traced with a new view.
 const VIEWS: [TracePoint; 4] =
-    [TracePoint::MemberRemoved, TracePoint::ShadowAdded, TracePoint::ShadowComplete, TracePoint::SetRecovered];
+    [core_trace::MEMBER_REMOVED, core_trace::SHADOW_ADDED, core_trace::SHADOW_COMPLETE, core_trace::SET_RECOVERED];
 
 /// What a caller may ask of a run.
 #[derive(Clone, Debug, Default)]
@@ -307,7 +310,7 @@ impl<'a> Run<'a> {
             return Err(self.stuck(&format!("while time stands still at {}", Span(before.0))));
         }
         self.bounds.event(&mut self.sim).map_err(Failure::Invariant)?;
-        if let Some((_, t)) = self.bounds.traces().iter().find(|t| t.1.point == TracePoint::CopiesDiffer) {
+        if let Some((_, t)) = self.bounds.traces().iter().find(|t| t.1.point == replica_trace::COPIES_DIFFER) {
             let (addr, version) = (BlockAddr::unpack(t.a), Timestamp(t.b));
             return Err(Failure::Divergence(format!("members compared {addr}: they differ at {version} or before")));
         }
@@ -324,7 +327,7 @@ impl<'a> Run<'a> {
     /// Answers that clients have and do not give yet.
     fn note_held(&mut self) {
         let (layout, at) = (self.sim.engine().layout(), self.sim.now());
-        for (node, t) in self.bounds.traces().iter().filter(|(_, t)| t.point == TracePoint::AnswerAfterRecovery) {
+        for (node, t) in self.bounds.traces().iter().filter(|(_, t)| t.point == block_trace::ANSWER_AFTER_RECOVERY) {
             let client = (0..self.plan.params.clients).find(|&c| layout.client(c) == *node);
             let op = client.and_then(|c| self.pending.get(&(c, t.a))).and_then(|p| p.history);
             if let Some(op) = op {

@@ -1,12 +1,13 @@
 //! What a server and its switch agree on: the row of each vSSD, when it collects, and what reads it has before it.
 
 use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, Packet, TableError, VssdRow};
-use rackweave_core::{Effects, Span, Time, TracePoint};
+use rackweave_core::{Effects, Span, Time};
 
 use super::Server;
 use crate::forward::Forwarding;
 use crate::gc::GcAction;
 use crate::load::answers_read;
+use crate::trace;
 
 /// An unanswered `create_vssd` is repeated after this: fifty a second for a vSSD, 80 KB for the sixteen that a server may have, and a switch that is
 /// back knows them at once.
@@ -102,23 +103,23 @@ impl Server {
                         self.vssds[i].forwarding = Forwarding::default();
                     }
                     let permille = (self.free_ratio(i) * 1000.0) as u64;
-                    fx.trace(TracePoint::GcStart, name, permille);
+                    fx.trace(trace::GC_START, name, permille);
                     if action == GcAction::StartUnacknowledged {
                         self.vssds[i].gc_unacknowledged += 1;
-                        fx.trace(TracePoint::GcUnacknowledged, name, permille);
+                        fx.trace(trace::GC_UNACKNOWLEDGED, name, permille);
                     }
                     if action == GcAction::StartIdle {
                         self.vssds[i].gc_background += 1;
-                        fx.trace(TracePoint::GcWhileIdle, name, permille);
+                        fx.trace(trace::GC_WHILE_IDLE, name, permille);
                     }
                     if action == GcAction::StartForced {
-                        fx.trace(TracePoint::GcForced, name, permille);
+                        fx.trace(trace::GC_FORCED, name, permille);
                     }
                     self.ssd.gc_start(now, id, &mut self.out);
                 }
                 GcAction::Rest => self.ssd.gc_stop(id),
                 GcAction::Stop => {
-                    fx.trace(TracePoint::GcEnd, name, (self.free_ratio(i) * 1000.0) as u64);
+                    fx.trace(trace::GC_END, name, (self.free_ratio(i) * 1000.0) as u64);
                     self.ssd.gc_stop(id);
                     self.ssd.give_back(now, id, &mut self.out);
                     if !self.ssd.gc_running(id) {

@@ -1,10 +1,11 @@
 //! Channel groups: what their machines order, and blocks that their vSSDs lend each other.
 
-use rackweave_core::{Effects, Time, TracePoint};
+use rackweave_core::{Effects, Time};
 
 use super::Server;
 use crate::group::{Group, Member, Order};
 use crate::slots::SlotState;
+use crate::trace;
 
 /// Rounds of orders within one instant: each moves a member or the group on, and none comes back to where it was.
 const ROUNDS_MAX: usize = 64;
@@ -82,7 +83,7 @@ impl Server {
             if blocks == 0 {
                 break;
             }
-            fx.trace(TracePoint::BlocksBorrowed, u64::from(id.0), u64::from(blocks));
+            fx.trace(trace::BLOCKS_BORROWED, u64::from(id.0), u64::from(blocks));
             let v = &mut self.vssds[i];
             (v.cache.no_block, v.cache.freed, v.cache.allocated) = (false, true, true);
             v.cache.pump(now, &mut self.ssd, &mut self.out);

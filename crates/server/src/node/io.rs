@@ -2,11 +2,12 @@
 //! there is room for them, offline ones as far as they have tokens.
 
 use rackweave_core::msg::{Body, Header, IoError, IoReply, IoRequest, Op, Packet};
-use rackweave_core::{BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, TracePoint};
+use rackweave_core::{BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time};
 use rackweave_sched::{Kind, clamp_lat};
 
 use super::Server;
 use crate::classes::is_offline;
+use crate::trace;
 use crate::write_cache::Asked;
 use crate::writes::is_write;
 
@@ -45,7 +46,7 @@ impl Server {
             return v.load.answered();
         }
         if let Some(p) = v.forwarding.forwarded(v.gc.state(), &p) {
-            fx.trace(TracePoint::Redirect, u64::from(p.header.original_vssd.0), u64::from(p.header.vssd.0));
+            fx.trace(trace::REDIRECT, u64::from(p.header.original_vssd.0), u64::from(p.header.vssd.0));
             return fx.send(p);
         }
         if p.header.original_vssd != p.header.vssd {

@@ -1,6 +1,7 @@
 use rackweave_core::admin;
 use rackweave_core::msg::{Body, Control, IoError, IoReply, IoRequest, Role, SectorRange};
-use rackweave_core::{Layout, NodeId, Span, TracePoint, VolumeId};
+use rackweave_core::trace;
+use rackweave_core::{Layout, NodeId, Span, VolumeId};
 
 use super::rack::{LEASE, Options, Rack, contents};
 
@@ -21,7 +22,7 @@ fn a_crashed_server_is_replaced_by_its_filled_shadow() {
     r.start(1);
     r.until(Span::from_secs(20), |r| r.all_members());
     assert_eq!(r.view(0).members.iter().filter(|m| m.role == Role::Member).count(), 3);
-    assert!(r.count(TracePoint::ShadowComplete) >= 1);
+    assert!(r.count(trace::SHADOW_COMPLETE) >= 1);
     // The reborn member alone tells the truth.
     let one = r.members(0).iter().position(|&(_, n)| n == r.layout.server(1)).expect("a member");
     for b in 0..40u32 {
@@ -56,7 +57,7 @@ fn a_rack_that_lost_power_recovers_all_that_was_flushed() {
         r.start(i);
     }
     r.until(Span::from_secs(30), |r| r.all_members());
-    assert!(r.count(TracePoint::SetRecovered) >= 3);
+    assert!(r.count(trace::SET_RECOVERED) >= 3);
     for b in 0..60u32 {
         let got = r.read(b % 3, b);
         let newer = b < 10 && got == contents(500 + u64::from(b));

@@ -1,6 +1,8 @@
 use rackweave_core::msg::{Body, GcField, IoReply, Packet};
-use rackweave_core::{Rng, Span, TracePoint};
+use rackweave_core::{Rng, Span};
+use rackweave_server::trace;
 use rackweave_server::{GcPolicy, GcState};
+use rackweave_switch::trace as switch_trace;
 
 use super::rack::{LEASE, Options, Rack, contents};
 
@@ -37,13 +39,13 @@ fn sum(r: &Rack, what: impl Fn(&rackweave_server::VssdStatus) -> u64) -> u64 {
 #[test]
 fn soft_requests_are_accepted_delayed_and_episodes_end() {
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
-    churn(&mut r, |r| r.count(TracePoint::GcEnd) >= 6);
-    assert!(r.count(TracePoint::GcAccepted) > 0);
+    churn(&mut r, |r| r.count(trace::GC_END) >= 6);
+    assert!(r.count(switch_trace::GC_ACCEPTED) > 0);
     assert!(sum(&r, |v| v.erases) > 0 && sum(&r, |v| v.gc_episodes) >= 6);
     assert_eq!(sum(&r, |v| v.gc_unacknowledged), 0);
     r.run(LEASE * 2);
     r.assert_nand();
-    assert!(r.count(TracePoint::GcDelayed) > 0, "three replicas with the same writes never met");
+    assert!(r.count(switch_trace::GC_DELAYED) > 0, "three replicas with the same writes never met");
 }
 
 #[test]
@@ -53,8 +55,8 @@ fn unacknowledged_regular_requests_collect_anyway() {
     }
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
     r.lose(gc_lost);
-    churn(&mut r, |r| r.count(TracePoint::GcUnacknowledged) >= 1 && r.count(TracePoint::GcEnd) >= 1);
-    assert_eq!(r.count(TracePoint::GcAccepted), 0);
+    churn(&mut r, |r| r.count(trace::GC_UNACKNOWLEDGED) >= 1 && r.count(trace::GC_END) >= 1);
+    assert_eq!(r.count(switch_trace::GC_ACCEPTED), 0);
     r.lose(|_| false);
     r.run(LEASE);
     let stuck = |s: GcState| matches!(s, GcState::Finishing { .. });
@@ -65,8 +67,8 @@ fn unacknowledged_regular_requests_collect_anyway() {
 #[test]
 fn the_baseline_collects_alone_and_asks_nobody() {
     let mut r = Rack::serving(small(GcPolicy::Uncoordinated));
-    churn(&mut r, |r| r.count(TracePoint::GcEnd) >= 3);
-    let asked = [TracePoint::GcAccepted, TracePoint::GcDelayed, TracePoint::GcRegular];
+    churn(&mut r, |r| r.count(trace::GC_END) >= 3);
+    let asked = [switch_trace::GC_ACCEPTED, switch_trace::GC_DELAYED, switch_trace::GC_REGULAR];
     assert!(asked.iter().all(|&p| r.count(p) == 0));
     r.run(Span::from_secs(1));
     r.assert_nand();
@@ -83,26 +85,26 @@ fn reads_of_a_collecting_replica_are_served_elsewhere() {
             assert!(matches!(r.read_from(0, member, b, 1), Some(IoReply::Data(_))));
         }
     }
-    assert!(sum(&r, |v| v.redirected_reads) > 0 && r.count(TracePoint::Redirect) > 0);
+    assert!(sum(&r, |v| v.redirected_reads) > 0 && r.count(trace::REDIRECT) > 0);
 }
 
 #[test]
 fn an_idle_vssd_collects_in_the_background_until_it_is_used() {
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
-    churn(&mut r, |r| r.count(TracePoint::GcEnd) >= 3);
+    churn(&mut r, |r| r.count(trace::GC_END) >= 3);
     let lowest = |r: &Rack| {
         let all = r.servers().flat_map(|s| s.status(r.now()).vssds);
         all.filter(|v| v.set.0 == 0).map(|v| v.free_ratio).fold(1.0, f64::min)
     };
     let before = lowest(&r);
-    assert!(before < 0.45 && r.count(TracePoint::GcWhileIdle) == 0, "{before} free while it was written");
+    assert!(before < 0.45 && r.count(trace::GC_WHILE_IDLE) == 0, "{before} free while it was written");
     r.run(Span::from_millis(100));
-    assert!(r.count(TracePoint::GcWhileIdle) > 0 && r.count(TracePoint::GcBackground) > 0);
+    assert!(r.count(trace::GC_WHILE_IDLE) > 0 && r.count(switch_trace::GC_BACKGROUND) > 0);
     let collects = |r: &Rack| r.servers().flat_map(|s| s.status(r.now()).vssds).any(|v| v.gc == GcState::Collecting);
     assert!(collects(&r));
-    let ends = r.count(TracePoint::GcEnd);
+    let ends = r.count(trace::GC_END);
     assert_eq!(r.write(0, 0, contents(1)), Some(IoReply::Done));
-    assert!(r.count(TracePoint::GcEnd) > ends, "it was used");
+    assert!(r.count(trace::GC_END) > ends, "it was used");
     r.run(Span::from_secs(5));
     assert!(lowest(&r) >= 0.45 && !collects(&r), "{} free after {before}", lowest(&r));
     assert!(sum(&r, |v| v.gc_background) > 0);

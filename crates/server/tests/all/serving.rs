@@ -1,6 +1,7 @@
 use rackweave_core::msg::{IoReply, IoRequest, SectorRange, TRY_SHIFT};
-use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Span, TracePoint};
+use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Span};
 use rackweave_flash::Timing;
+use rackweave_replica::trace;
 use rackweave_sched::{SchedConfig, SchedKind};
 
 use super::rack::{LEASE, Options, Rack, VOLUME, contents};
@@ -150,7 +151,7 @@ fn an_expired_lease_stops_serving() {
     assert!(r.servers().all(|s| s.status(r.now()).vssds.iter().all(|v| !v.serving)));
     let range = SectorRange { volume: VOLUME, first: 0, count: 8 };
     assert_eq!(r.ask(0, 0, &IoRequest::Read { range }, Span::from_secs(1)), None);
-    assert!(r.count(TracePoint::LeaseExpired) >= 3);
+    assert!(r.count(trace::LEASE_EXPIRED) >= 3);
     // The service comes back, and nobody lost anything.
     r.start_meta();
     r.until(Span::from_secs(5), |r| r.all_members());

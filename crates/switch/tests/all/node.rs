@@ -2,8 +2,9 @@
 
 use rackweave_core::NodeId;
 use rackweave_core::msg::{Body, GcField, IoReply, Op};
-use rackweave_core::{Effects, Event, Layout, Node, Span, Time, TracePoint};
+use rackweave_core::{Effects, Event, Layout, Node, Span, Time};
 use rackweave_switch::rings::{RINGS_MAX, RingError, Rings};
+use rackweave_switch::trace;
 use rackweave_switch::{Prefix, Reach, Redirect, Ring, Switch, SwitchConfig, Update};
 
 use crate::control::ring;
@@ -66,7 +67,7 @@ fn the_timer_is_set_for_the_next_expiry_only_when_it_changes() {
     fx.clear();
     s.handle(ms(11), Event::Timer, &mut fx);
     assert_eq!(fx.take_wake(), Some(ms(13)));
-    assert_eq!((fx.traces[0].point, fx.traces[0].a), (TracePoint::GcBitsExpired, 1));
+    assert_eq!((fx.traces[0].point, fx.traces[0].a), (trace::GC_BITS_EXPIRED, 1));
     fx.clear();
     s.handle(ms(13), Event::Timer, &mut fx);
     assert_eq!(fx.take_wake(), Some(Time::MAX));
@@ -102,16 +103,16 @@ fn a_decision_never_rests_on_expired_state_even_if_the_timer_is_late() {
 fn what_happens_is_traced_and_counted() {
     let mut s = pair(SwitchConfig::new(Layout::SWITCH));
     let steps = [
-        (gc(GcField::Soft, 1, 2, 1, 1), Some((TracePoint::GcAccepted, 1, 1))),
-        (gc(GcField::Soft, 1, 2, 1, 1), Some((TracePoint::GcOpDuplicate, 1, 1))),
-        (gc(GcField::Idle, 1, 2, 1, 0), Some((TracePoint::GcOpStale, 1, 0))),
-        (gc(GcField::Soft, 2, 3, 1, 7), Some((TracePoint::GcDelayed, 2, 7))),
-        (read(1, 0), Some((TracePoint::Redirect, 1, 2))),
-        (gc(GcField::Regular, 2, 3, 1, 8), Some((TracePoint::GcRegular, 2, 8))),
+        (gc(GcField::Soft, 1, 2, 1, 1), Some((trace::GC_ACCEPTED, 1, 1))),
+        (gc(GcField::Soft, 1, 2, 1, 1), Some((trace::GC_OP_DUPLICATE, 1, 1))),
+        (gc(GcField::Idle, 1, 2, 1, 0), Some((trace::GC_OP_STALE, 1, 0))),
+        (gc(GcField::Soft, 2, 3, 1, 7), Some((trace::GC_DELAYED, 2, 7))),
+        (read(1, 0), Some((trace::REDIRECT, 1, 2))),
+        (gc(GcField::Regular, 2, 3, 1, 8), Some((trace::GC_REGULAR, 2, 8))),
         (read(1, 0), None),
-        (gc(GcField::Soft, 2, 3, 1, 7), Some((TracePoint::GcOpStale, 2, 7))),
+        (gc(GcField::Soft, 2, 3, 1, 7), Some((trace::GC_OP_STALE, 2, 7))),
         (gc(GcField::Finish, 2, 3, 1, 9), None),
-        (gc(GcField::Background, 2, 3, 1, 10), Some((TracePoint::GcBackground, 2, 10))),
+        (gc(GcField::Background, 2, 3, 1, 10), Some((trace::GC_BACKGROUND, 2, 10))),
         (gc(GcField::Heartbeat, 2, 3, 1, 11), None),
         (read(9, 0), None),
         (packet(Op::Reply, 2, 1, Body::Reply(IoReply::Done)), None),

@@ -1,11 +1,12 @@
 //! Racks that run full (protocol rule 9): filling and emptying volumes, and what must hold of a write that is refused.
 
 use rackweave_core::volume;
-use rackweave_core::{BLOCK, Payload, TracePoint};
+use rackweave_core::{BLOCK, Payload};
 
 use super::{QUIET_MAX, Run};
 use crate::fault::report::Failure;
 use crate::fault::workload::Kind;
+use rackweave_block::trace;
 
 /// Blocks of one write of a [`crate::fault::Fault::Fill`].
 const FILL_BLOCKS: u32 = 16;
@@ -65,12 +66,12 @@ impl Run<'_> {
                     data: self.payload(1),
                     fua: false,
                 };
-                let retries = self.sim.engine().coverage().get(TracePoint::ClientRetry);
+                let retries = self.sim.engine().coverage().get(trace::CLIENT_RETRY);
                 let told = self.no_space_told();
                 let id = self.submit(client, op, v, Kind::Write, false);
                 let history = self.pending.get(&(client, id)).and_then(|p| p.history);
                 self.drain("volumes are filled", QUIET_MAX)?;
-                let once = self.sim.engine().coverage().get(TracePoint::ClientRetry) == retries;
+                let once = self.sim.engine().coverage().get(trace::CLIENT_RETRY) == retries;
                 if self.no_space_told() > told && once {
                     refused += 1;
                     if let Some(op) = history {

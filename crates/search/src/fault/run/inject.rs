@@ -1,13 +1,15 @@
 //! Carries out the faults of a plan.
 
 use rackweave_core::node::Trace;
-use rackweave_core::{Layout, NodeId, SetId, Span, TracePoint};
+use rackweave_core::{Layout, NodeId, SetId, Span};
+use rackweave_server::trace as server_trace;
 
 use super::volumes::Passing;
 use super::{Agenda, Run, UNDER_WAY_MAX};
 use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
 use crate::fault::sets::Loss;
+use crate::fault::trace;
 
 /// From the start of a collection to the crash that waited for it: the switch knows, the victim is not done.
 const TRAP_DELAY: Span = Span::from_micros(300);
@@ -275,7 +277,7 @@ impl Run<'_> {
         for &s in servers {
             let n = layout.server(s);
             if self.sim.alive(n) && self.sim.disk(s).is_some_and(|d| d.programs_under_way()) {
-                self.sim.engine_mut().note(TracePoint::CrashBetweenProgramAndMap);
+                self.sim.engine_mut().note(trace::CRASH_BETWEEN_PROGRAM_AND_MAP);
             }
             *self.down.entry(n).or_default() += 1;
             if power {
@@ -342,7 +344,7 @@ impl Run<'_> {
 
     /// A server began to collect: the oldest trap is sprung a moment later, while it does.
     pub(super) fn spring_traps(&mut self) {
-        let began = |t: &&(NodeId, Trace)| t.1.point == TracePoint::GcStart;
+        let began = |t: &&(NodeId, Trace)| t.1.point == server_trace::GC_START;
         let Some(&(node, _)) = self.bounds.traces().iter().find(began) else { return };
         let Some(fault) = self.traps.pop_front() else { return };
         let server = node.0 - self.sim.engine().layout().server(0).0;

@@ -1,0 +1,25 @@
+//! Situations that the search itself brings about.
+
+use rackweave_core::{TracePoint, trace_points};
+
+trace_points! {
+    /// A server lost power between a program and the mapping of its page.
+    CRASH_BETWEEN_PROGRAM_AND_MAP: CrashBetweenProgramAndMap = 46,
+}
+
+/// Every situation that a search must meet, but for those that its suite excuses.
+pub fn all() -> impl Iterator<Item = TracePoint> {
+    rackweave_rack::trace::all().chain(ALL.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_searchs_own_numbers_and_names_are_no_nodes() {
+        for own in ALL {
+            assert!(rackweave_rack::trace::all().all(|p| p.id() != own.id() && p.name() != own.name()), "{own:?}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Situations that a server reports.
+
+use rackweave_core::trace_points;
+
+pub use rackweave_core::trace::REDIRECT;
+pub use rackweave_replica::trace::{DEVICE_FAILED, LEASE_EXPIRED};
+
+trace_points! {
+    /// Collection began and ended. a: vSSD, b: free ratio in per mille.
+    GC_START: GcStart = 9,
+    GC_END: GcEnd = 10,
+    /// Collection began without the switch's consent: its answers were lost; programs wait for a free block; the vSSD is idle.
+    GC_UNACKNOWLEDGED: GcUnacknowledged = 11,
+    GC_FORCED: GcForced = 12,
+    GC_WHILE_IDLE: GcWhileIdle = 13,
+    /// The server gave a moved vSSD back. a: vSSD, b: set.
+    VSSD_RELEASED: VssdReleased = 61,
+    /// A vSSD without free blocks borrowed some of its channel group. a: vSSD, b: blocks.
+    BLOCKS_BORROWED: BlocksBorrowed = 68,
+}
