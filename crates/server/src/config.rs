@@ -5,6 +5,8 @@ use rackweave_flash::{Share, SsdConfig};
 use rackweave_replica::Timeouts;
 use rackweave_sched::{SchedConfig, SchedKind};
 
+use crate::service::MakeService;
+
 /// One vSSD of the server's drive and its place in a set.
 #[derive(Clone, Debug)]
 pub struct VssdConfig {
@@ -146,6 +148,8 @@ pub struct ServerConfig {
     pub forwards_reads: bool,
     /// The switch is told what reads each vSSD has before it, since it chooses replicas by that.
     pub tells_load: bool,
+    /// What it offers on its vSSDs.
+    pub services: MakeService,
 }
 
 impl ServerConfig {
@@ -174,6 +178,7 @@ impl ServerConfig {
             timeouts: Timeouts::default(),
             forwards_reads: false,
             tells_load: false,
+            services: crate::services::make,
         }
     }
 }

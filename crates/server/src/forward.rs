@@ -5,6 +5,7 @@ use rackweave_core::msg::Packet;
 use rackweave_core::{NodeId, VssdId};
 
 use crate::gc::GcState;
+use crate::service::Context;
 
 /// Where a vSSD's reads go meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,10 +19,17 @@ impl Forwarding {
         self.to = peers.iter().copied().find(|p| p.0 == peer);
     }
 
+    /// Where reads go while the vSSD collects; none: they are served here.
+    pub(crate) fn target(&self, gc: GcState) -> Option<(VssdId, NodeId)> {
+        self.to.filter(|_| matches!(gc, GcState::Collecting | GcState::Ending))
+    }
+}
+
+impl Context<'_> {
     /// The read as it goes on to the other replica; none: it is served here. A read that was sent here from another
     /// replica stays.
-    pub(crate) fn forwarded(&self, gc: GcState, p: &Packet) -> Option<Packet> {
-        let (vssd, server) = self.to.filter(|_| matches!(gc, GcState::Collecting | GcState::Ending))?;
+    pub fn forwarded(&self, p: &Packet) -> Option<Packet> {
+        let (vssd, server) = self.forward_to?;
         let mut header = p.header;
         (header.original_vssd == header.vssd).then(|| {
             header.vssd = vssd;

@@ -17,8 +17,9 @@ pub(crate) const BARREN_FOR: Span = Span::from_secs(1);
 pub(crate) const BARREN_FORCED_FOR: Span = Span::from_millis(50);
 
 /// Where an episode stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GcState {
+    #[default]
     Idle,
     /// Asked the switch; not answered yet.
     Asking {
@@ -35,7 +36,7 @@ pub enum GcState {
     Collecting,
     /// Takes no more victims; those begun still keep dies busy, so the switch is not told yet.
     Ending,
-    /// WearReport the switch that it has ended; not answered yet.
+    /// Has reported to the switch that it has ended; not answered yet.
     Finishing {
         again_at: Time,
     },
@@ -82,7 +83,7 @@ pub struct GcMonitor {
     resting: bool,
     /// Granted because nobody answered.
     unheard: bool,
-    /// The switch has answered this life of the server.
+    /// The switch has answered this incarnation of the server.
     answered: bool,
     /// Actions in order; taken by the server.
     pub actions: Vec<GcAction>,
@@ -126,7 +127,7 @@ impl GcMonitor {
         self.state == GcState::Collecting
     }
     /// Whether it collects, as the switch has confirmed: `None` while an exchange with the switch is under way, and before
-    /// the first. What the switch knows of this life agrees with it.
+    /// the first. What the switch knows of this incarnation agrees with it.
     pub fn confirmed(&self) -> Option<bool> {
         match self.state {
             _ if !self.answered || self.unacked.is_some() => None,

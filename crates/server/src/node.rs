@@ -1,33 +1,28 @@
-//! The server as a node: one drive, and on each of its vSSDs a replica, a write cache and a collection monitor.
+//! The server as a node: one drive, and on each of its vSSDs a service and a collection monitor.
 
 mod collect;
 mod groups;
-mod io;
 mod status;
+
+use std::any::Any;
 
 use rackweave_core::device::Completion;
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
 use rackweave_core::request::Reply;
-use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Span, Time, VssdId};
+use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Time, VssdId};
 use rackweave_flash::table::EntryState;
-use rackweave_flash::{FlashDone, FlashOut, ReadError, RecoveryError, Ssd};
-use rackweave_replica::{Fences, Replica, StoreDone, StoreError};
+use rackweave_flash::{FlashDone, FlashOut, RecoveryError, Ssd};
+use rackweave_replica::Fences;
 
 use crate::bounds::OverBound;
-use crate::classes::QUEUE_MAX;
 use crate::config::{ServerConfig, ServerError, VSSDS_MAX};
 use crate::control::Registration;
 use crate::scrub::Scrub;
+use crate::service::{Admitted, Context, FlashEvent, Freed, Service, token_slot};
 use crate::slots::{DriveProblem, Plan, SlotState};
 use crate::trace;
-use crate::view::{CacheOverFlash, Recent};
-use crate::vssd::Vssd;
-use crate::write_cache::{Asked, token_owner};
-use crate::writes::WRITES_MAX;
-
-/// Programs that wait for a free block are tried again after this even if none was reported.
-const NO_BLOCK_RETRY_INTERVAL: Span = Span::from_millis(100);
+use crate::vssd::ServedVssd;
 
 /// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive, or asks whose rack this is), then anything.
 pub struct Server {
@@ -36,7 +31,7 @@ pub struct Server {
     pub(crate) out: FlashOut,
     finished: Vec<FlashDone>,
     /// By slot.
-    pub(crate) vssds: Vec<Vssd>,
+    pub(crate) vssds: Vec<ServedVssd>,
     groups: Vec<groups::GroupSlots>,
     pub(crate) plan: Plan,
     pub(crate) wear: crate::wear::WearReport,
@@ -69,7 +64,7 @@ impl Server {
         for (index, v) in cfg.vssds.iter().enumerate() {
             ssd.alloc_share(v.id, v.share).map_err(|error| ServerError::Alloc { vssd: v.id, error })?;
             ssd.made_for(v.set, if v.is_free() { EntryState::Free } else { EntryState::InUse });
-            vssds.push(Vssd::new(&cfg, v.clone(), index));
+            vssds.push(ServedVssd::new(&cfg, v.clone(), index));
         }
         let mut server = Server {
             groups: Vec::new(),
@@ -121,7 +116,9 @@ impl Server {
         self.host_full_at = (!room).then_some(now);
         self.registration.hurry(now);
         for (i, v) in self.vssds.iter_mut().enumerate() {
-            v.cache.freed |= room;
+            if room {
+                v.service.handle_freed(Freed::Host);
+            }
             self.touched |= 1 << i;
         }
         self.room.again_at = Time::ZERO;
@@ -146,42 +143,23 @@ impl Server {
     pub fn ssd_mut(&mut self) -> &mut Ssd {
         &mut self.ssd
     }
-    pub fn replica(&self, vssd: VssdId) -> Option<&Replica> {
-        self.vssds.iter().find(|v| v.cfg.id == vssd).map(|v| &v.replica)
+    /// The service on the vSSD, if it is of this type.
+    pub fn service<S: Service>(&self, vssd: VssdId) -> Option<&S> {
+        let v = self.vssds.iter().find(|v| v.cfg.id == vssd)?;
+        let service: &dyn Any = &*v.service;
+        service.downcast_ref()
     }
     /// Whether every bound holds. Looks at counters only: a checker may call it after every event.
     ///
     /// # Errors
     /// The first bound that is exceeded.
     pub fn check(&self) -> Result<(), OverBound> {
-        for v in &self.vssds {
-            let (vssd, d, space) = (v.cfg.id, &v.cache, self.ssd.space(v.cfg.id));
-            if d.used() > d.cfg.capacity {
-                return Err(OverBound::Cache { vssd, used: d.used(), capacity: d.cfg.capacity });
-            }
-            let needed = space.mapped_slots + d.unmapped() + d.pages_coming();
-            if needed > space.exported_slots && v.replica.role() == Some(Role::Member) {
-                return Err(OverBound::Space { vssd, needed, exported: space.exported_slots });
-            }
-            let held = d.dies.as_ref().map_or(0, |d| d.waiting().0);
-            let (waiting, max) = (v.classes.reads().max(held), 2 * QUEUE_MAX);
-            if waiting > max {
-                return Err(OverBound::Queue { vssd, waiting, max });
-            }
-            let (waiting, max) = (v.held.len(), WRITES_MAX);
-            if waiting > max {
-                return Err(OverBound::Writes { vssd, waiting, max });
-            }
-            if d.pages_under_way() > d.cfg.pages_max {
-                return Err(OverBound::Pages { vssd, pages: d.pages_under_way(), max: d.cfg.pages_max });
-            }
-        }
-        Ok(())
+        self.vssds.iter().try_for_each(|v| v.service.check(&self.ssd))
     }
-    /// [`GcMonitor::confirmed`] of each vSSD, in this life of the server.
+    /// [`GcMonitor::confirmed`] of each vSSD, in this incarnation of the server.
     pub fn gc_confirmed(&self) -> impl Iterator<Item = (VssdId, Incarnation, bool)> {
-        let life = self.registration.incarnation;
-        self.vssds.iter().filter_map(move |v| Some((v.cfg.id, life?, v.gc.confirmed()?)))
+        let incarnation = self.registration.incarnation;
+        self.vssds.iter().filter_map(move |v| Some((v.cfg.id, incarnation?, v.gc.confirmed()?)))
     }
     /// Whether the metadata service took this life in, once it has said so: a server whose device began empty, though it
     /// has lived before, is refused.
@@ -215,31 +193,54 @@ impl Server {
         found
     }
 
-    /// Calls the replica of the vSSD at `i` with its store.
+    /// Calls the service of the vSSD at `i`, and lends it the drive.
     pub(crate) fn with<R>(
         &mut self,
         now: Time,
         i: usize,
-        call: impl FnOnce(&mut Replica, &mut CacheOverFlash<'_>) -> R,
+        fx: &mut Effects,
+        call: impl FnOnce(&mut dyn Service, &mut Context<'_>) -> R,
     ) -> R {
-        self.touched |= 1 << i;
         let v = &mut self.vssds[i];
-        let recent = Recent::default();
-        let mut store = CacheOverFlash { now, cache: &mut v.cache, ssd: &mut self.ssd, out: &mut self.out, recent };
-        call(&mut v.replica, &mut store)
+        let mut cx = Context {
+            now,
+            ssd: &mut self.ssd,
+            out: &mut self.out,
+            fx,
+            registered: self.registration.incarnation.is_some(),
+            forward_to: v.forwarding.target(v.gc.state()),
+            changed: false,
+        };
+        let result = call(&mut *v.service, &mut cx);
+        self.touched |= u32::from(cx.changed) << i;
+        result
+    }
+
+    /// A packet for the service of a vSSD.
+    fn to_service(&mut self, now: Time, p: Packet, fx: &mut Effects) {
+        let Some(i) = self.place(p.header.vssd, p.header.set) else { return };
+        let v = &mut self.vssds[i];
+        match p.body {
+            Body::Io(_) if self.registration.incarnation.is_some() => {
+                v.gc.request(now);
+                if self.cfg.tells_load && p.header.op == Op::Read {
+                    v.load.came(now);
+                }
+                if !v.gc.actions.is_empty() {
+                    self.touched |= 1 << i;
+                }
+            }
+            Body::Peer(Peer::Inv(_) | Peer::InvRange { .. }) => v.gc.request(now),
+            _ => {}
+        }
+        if self.with(now, i, fx, |service, cx| service.handle_packet(cx, p)) == Admitted::Joined {
+            self.vssds[i].load.answered();
+        }
     }
 
     fn packet(&mut self, now: Time, p: Packet, fx: &mut Effects) {
         match p.body {
-            Body::Io(_) => self.io(now, p, fx),
-            Body::Peer(_) => {
-                if let Some(i) = self.place(p.header.vssd, p.header.set) {
-                    if matches!(p.body, Body::Peer(Peer::Inv(_) | Peer::InvRange { .. })) {
-                        self.vssds[i].gc.request(now);
-                    }
-                    self.with(now, i, |r, store| r.handle_peer(now, p, store, fx));
-                }
-            }
+            Body::Io(_) | Body::Peer(_) => self.to_service(now, p, fx),
             Body::Control(c) => {
                 if matches!(c, Control::Lease { .. } | Control::ServerWelcome { .. }) {
                     self.registration.told(p.header.request);
@@ -264,7 +265,7 @@ impl Server {
                 if self.registration.incarnation == Some(incarnation) {
                     self.fences.learn(&volumes);
                     for i in 0..self.vssds.len() {
-                        self.with(now, i, |r, store| r.learn_volumes(store, &volumes));
+                        self.with(now, i, fx, |service, cx| service.learn_volumes(cx, &volumes));
                     }
                 }
                 if first {
@@ -282,10 +283,10 @@ impl Server {
                 if self.registration.leased(sequence, span) {
                     let until = self.registration.lease_until;
                     self.lease_told = false;
-                    self.vssds.iter_mut().for_each(|v| v.replica.set_lease(until));
+                    self.vssds.iter_mut().for_each(|v| v.service.set_lease(until));
                 }
                 if self.registration.knows_failure(sequence) {
-                    self.vssds.iter_mut().for_each(|v| v.replica.failure_known());
+                    self.vssds.iter_mut().for_each(|v| v.service.failure_known());
                 }
             }
             Control::NewView(view) => self.install(now, &view, fx),
@@ -319,7 +320,7 @@ impl Server {
         }
         (v.row.answered, v.row.again_at) = (false, now);
         v.row.request += 1;
-        self.with(now, i, |r, store| r.install(now, view, me, store, fx));
+        self.with(now, i, fx, |service, cx| service.install_view(cx, view, me));
         self.registration.hurry(now);
     }
 
@@ -358,7 +359,7 @@ impl Server {
                 match result {
                     Ok(()) => {
                         self.registration.table = self.ssd.table().told();
-                        self.adopt_table(now);
+                        self.adopt_table(now, fx);
                     }
                     Err(RecoveryError::Table(e)) => return self.refuse_drive(e.into()),
                     Err(RecoveryError::Device(_)) => self.device_failed(fx),
@@ -369,48 +370,31 @@ impl Server {
                 self.registration.hurry(now);
             }
             FlashDone::Read { token, addr, version, result } => {
-                let i = token_owner(token);
-                let v = &mut self.vssds[i];
-                let Some(read) = v.cache.read_done(now, token, &mut self.ssd, &mut self.out) else { return };
-                let token = read.token;
-                if let Some(Asked { offline: false, came, .. }) = read.asked {
-                    v.classes.read_took(now.since(came));
-                }
-                let failed = self.failed || self.ssd.failed().is_some();
-                let result = result.map_err(|e| store_error(e, failed));
-                let done = StoreDone::Read { token, addr, version, result };
-                self.with(now, i, |r, store| r.handle_store(now, done, store, fx));
-                self.start_queued(now, i, fx);
+                self.flash_event(now, token, FlashEvent::Read { token, addr, version, result }, fx);
             }
             FlashDone::Programmed { token, result } => {
-                let i = token_owner(token);
-                self.touched |= 1 << i;
-                self.vssds[i].cache.programmed(now, token, result.is_ok(), &mut self.ssd, &mut self.out);
-                if result.is_err() {
+                let ok = result.is_ok();
+                self.flash_event(now, token, FlashEvent::Programmed { token, ok }, fx);
+                if !ok {
                     self.device_failed(fx);
                 }
             }
             FlashDone::Synced { token, result } => {
-                let i = token_owner(token);
-                self.touched |= 1 << i;
-                self.vssds[i].cache.synced(result.is_ok());
-                if result.is_err() {
+                let ok = result.is_ok();
+                self.flash_event(now, token, FlashEvent::Synced { token, ok }, fx);
+                if !ok {
                     self.device_failed(fx);
                 }
             }
-            FlashDone::BlockFreed { .. } => {
+            FlashDone::BlockFreed { .. } | FlashDone::BlockFailed { .. } => {
                 let Some(i) = self.slot_of(&d) else { return };
                 self.touched |= 1 << i;
                 self.note_worn(now, i);
                 let v = &mut self.vssds[i];
-                (v.cache.no_block, v.cache.freed, v.cache.allocated) = (false, true, true);
-            }
-            FlashDone::BlockFailed { .. } => {
-                let Some(i) = self.slot_of(&d) else { return };
-                self.touched |= 1 << i;
-                self.note_worn(now, i);
-                // Of what is left more is taken.
-                self.vssds[i].cache.allocated = true;
+                v.space_changed = true;
+                if matches!(d, FlashDone::BlockFreed { .. }) {
+                    v.service.handle_freed(Freed::Block);
+                }
             }
             FlashDone::GcIdle { .. } => {
                 let Some(i) = self.slot_of(&d) else { return };
@@ -430,6 +414,11 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// An answer to the service that gave the token to the drive.
+    fn flash_event(&mut self, now: Time, token: u64, event: FlashEvent, fx: &mut Effects) {
+        self.with(now, token_slot(token), fx, |service, cx| service.handle_flash(cx, event));
     }
 
     /// What the drive lost, by slot.
@@ -489,28 +478,17 @@ impl Server {
     }
 
     fn settle_vssd(&mut self, now: Time, i: usize, fx: &mut Effects) {
-        let v = &mut self.vssds[i];
-        if v.cache.failed {
-            v.cache.release(now, &mut self.ssd, &mut self.out);
-        }
-        v.cache.pump(now, &mut self.ssd, &mut self.out);
+        let mut programs = self.with(now, i, fx, |service, cx| service.poll_programs(cx));
         let group = if self.groups.is_empty() { None } else { self.group_of(i) };
-        if let Some(g) = group
-            && self.vssds[i].cache.no_block
-        {
-            self.short_of_blocks(now, i, g, fx);
+        if programs.waits_for_block {
+            match group {
+                Some(g) => programs.allocated |= self.short_of_blocks(now, i, g, fx),
+                None => self.vssds[i].gc.force(now),
+            }
         }
         let v = &mut self.vssds[i];
-        if v.cache.no_block {
-            if group.is_none() {
-                v.gc.force(now);
-            }
-            v.try_again_at = v.try_again_at.min(now + NO_BLOCK_RETRY_INTERVAL);
-        } else {
-            v.try_again_at = Time::MAX;
-        }
-        let allocated = std::mem::take(&mut v.cache.allocated);
-        if allocated {
+        let space_changed = std::mem::take(&mut v.space_changed) | programs.allocated;
+        if space_changed {
             let ratio = self.ssd.space(v.cfg.id).free_ratio();
             v.gc.check(now, ratio);
             if !self.ssd.gc_running(v.cfg.id) {
@@ -521,29 +499,17 @@ impl Server {
             self.run_gc(now, i, fx);
         }
         if let Some(g) = group
-            && (allocated || self.vssds[i].gc.state() != self.vssds[i].gc_seen || self.vssds[i].gc.resting())
+            && (space_changed || self.vssds[i].gc.state() != self.vssds[i].gc_seen || self.vssds[i].gc.resting())
         {
             self.step_group(now, g, fx);
         }
+        self.with(now, i, fx, |service, cx| service.poll_answers(cx));
         let v = &mut self.vssds[i];
-        if !v.cache.done.is_empty() {
-            let done = std::mem::take(&mut v.cache.done);
-            for d in done {
-                self.with(now, i, |r, store| r.handle_store(now, d, store, fx));
-            }
-        }
-        if std::mem::take(&mut self.vssds[i].cache.freed) {
-            self.with(now, i, |r, store| r.space_changed(now, store, fx));
-        }
-        if !self.vssds[i].held.is_empty() {
-            self.start_held_writes(now, i, fx);
-        }
-        let v = &mut self.vssds[i];
-        if v.role == Some(Role::Shadow) && !v.complete && v.replica.report().complete {
+        if v.role == Some(Role::Shadow) && !v.complete && v.service.report().complete {
             v.complete = true;
             self.registration.hurry(now);
         }
-        self.due[i] = self.deadline_of(&self.vssds[i]).min(self.vssds[i].classes.deadline(now));
+        self.due[i] = self.deadline_of(now, &self.vssds[i]);
     }
 
     fn timers(&mut self, now: Time, fx: &mut Effects) {
@@ -562,7 +528,7 @@ impl Server {
             let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(|v| v.report(no_room)).collect();
             let message = self.registration.message(now, vssds, self.failed);
             self.to_meta(message, fx);
-            if self.vssds.iter().any(|v| v.replica.wants_volumes()) {
+            if self.vssds.iter().any(|v| v.service.wants_volumes()) {
                 // Answered as when this life was new.
                 self.to_meta(self.registration.hello(), fx);
             }
@@ -585,14 +551,7 @@ impl Server {
 
     fn vssd_timer(&mut self, now: Time, i: usize, fx: &mut Effects) {
         self.touched |= 1 << i;
-        let v = &mut self.vssds[i];
-        if v.try_again_at <= now {
-            (v.cache.no_block, v.try_again_at) = (false, Time::MAX);
-        }
-        if v.replica.deadline() <= now {
-            self.with(now, i, |r, store| r.handle_timer(now, store, fx));
-        }
-        self.start_offline_writes(now, i, fx);
+        self.with(now, i, fx, |service, cx| service.handle_timer(cx));
         if self.registration.incarnation.is_none() || self.vssds[i].is_free() {
             return;
         }
@@ -607,8 +566,8 @@ impl Server {
         }
     }
 
-    fn deadline_of(&self, v: &Vssd) -> Time {
-        let at = v.cache.deadline().min(v.replica.deadline()).min(v.try_again_at);
+    fn deadline_of(&self, now: Time, v: &ServedVssd) -> Time {
+        let at = v.service.deadline(now);
         if self.registration.incarnation.is_none() || v.is_free() {
             return at;
         }
@@ -626,15 +585,6 @@ impl Server {
             .min(self.groups_due())
             .min(self.plan.deadline())
             .min(self.scrub_deadline())
-    }
-}
-
-/// `failed`: the drive as a whole.
-fn store_error(e: ReadError, failed: bool) -> StoreError {
-    match e {
-        ReadError::Corrupt { .. } => StoreError::Corrupt,
-        ReadError::Device(_) if failed => StoreError::Device,
-        ReadError::Device(_) => StoreError::Unreadable,
     }
 }
 

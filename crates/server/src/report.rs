@@ -25,8 +25,8 @@ pub struct ServerReport {
     pub vssds: Vec<VssdStatus>,
 }
 
-/// One vSSD, now. Counters are since the server started.
-#[derive(Clone, Debug, PartialEq)]
+/// One vSSD, now. Counters are since the server started; those that its service has none of are zero.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct VssdStatus {
     pub vssd: VssdId,
     pub set: SetId,

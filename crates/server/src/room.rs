@@ -1,12 +1,13 @@
-//! What a server tells of its room: of each vSSD what admits writes ([`WriteCache::room`]), and what volumes take of it.
+//! Reports of room: of each vSSD what admits writes ([`crate::Service::room`]), and what volumes take of it.
 
 use rackweave_core::msg::Control;
 use rackweave_core::msg::control::{ROOM_VOLUMES_MAX, VssdRoom};
 use rackweave_core::{Effects, Span, Time, VolumeId};
 
 use crate::node::Server;
+use crate::service::Room;
 
-/// WearReport so often: what the metadata service says of room is as old.
+/// Interval of the reports: what the metadata service says of room is as old.
 const TELL_EVERY: Span = Span::from_secs(1);
 
 /// When it is told, and from which volume on, by slot.
@@ -25,7 +26,7 @@ impl Server {
         self.room.from.resize(self.vssds.len(), VolumeId(0));
         for i in (0..self.vssds.len()).filter(|&i| !self.vssds[i].is_free()) {
             let (vssd, from) = (self.vssds[i].cfg.id, self.room.from[i]);
-            let (capacity, used) = self.vssds[i].cache.room(&self.ssd);
+            let Room { capacity, used } = self.vssds[i].service.room(&self.ssd);
             let mut volumes = self.ssd.used_from(vssd, from);
             let some: Box<[(VolumeId, u64)]> = volumes.by_ref().take(ROOM_VOLUMES_MAX as usize).collect();
             let last = some.last().map_or(from, |v| v.0);

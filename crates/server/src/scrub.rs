@@ -75,12 +75,12 @@ impl Server {
             return;
         }
         let i = self.scrub.slot;
-        if self.vssds.get(i).is_some_and(|v| v.is_busy()) && self.scrub.busy < BUSY_MAX {
+        if self.vssds.get(i).is_some_and(|v| v.service.load().is_busy()) && self.scrub.busy < BUSY_MAX {
             self.scrub.busy += 1;
             self.scrub.at = now + BUSY_RETRY_INTERVAL;
             return;
         }
-        if self.vssds.get(i).is_some_and(|v| !v.replica.scrub_ready()) {
+        if self.vssds.get(i).is_some_and(|v| !v.service.scrub_ready()) {
             // What was read before is still being compared.
             self.scrub.at = now + BUSY_RETRY_INTERVAL;
             return;
@@ -89,11 +89,11 @@ impl Server {
         self.scrub.at = now + self.scrub_pause();
         let next = self.next_block();
         if (next.is_none() || self.scrub.slot != i) && i < self.vssds.len() {
-            self.with(now, i, |r, store| r.scrub_ended(now, store, fx));
+            self.with(now, i, fx, |service, cx| service.end_scrub(cx));
         }
         if let Some(a) = next {
             let i = self.scrub.slot;
-            self.with(now, i, |r, store| r.scrub(now, a, store, fx));
+            self.with(now, i, fx, |service, cx| service.scrub(cx, a));
         }
     }
 

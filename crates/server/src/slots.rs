@@ -13,7 +13,7 @@ use rackweave_flash::table::{EntryState, TableError};
 use crate::config::{NO_SET, VssdConfig, free_id};
 use crate::node::Server;
 use crate::trace;
-use crate::vssd::Vssd;
+use crate::vssd::ServedVssd;
 
 /// An unanswered `del_vssd` is repeated after this.
 const ROW_GONE_RETRY_INTERVAL: Span = Span::from_millis(20);
@@ -135,35 +135,35 @@ impl Server {
             self.forget_row(now, before.id, before.set);
         }
         self.ssd.rename(before.id, w.vssd);
-        self.put_vssd(now, i, (w.vssd, w.set));
+        self.put_vssd(now, i, (w.vssd, w.set), fx);
         self.registration.hurry(now);
         self.reconcile(now, fx);
     }
     /// The slot is this vSSD's now.
-    fn put_vssd(&mut self, now: Time, i: usize, (id, set): (VssdId, SetId)) {
+    fn put_vssd(&mut self, now: Time, i: usize, (id, set): (VssdId, SetId), fx: &mut Effects) {
         let share = self.vssds[i].cfg.share;
         let cfg = VssdConfig { id, set, share, peers: Vec::new() };
-        let mut v = Vssd::new(&self.cfg, cfg, i);
-        v.replica.set_lease(self.registration.lease_until);
+        let mut v = ServedVssd::new(&self.cfg, cfg, i);
+        v.service.set_lease(self.registration.lease_until);
         if self.failed {
             v.fail();
         }
         v.row.again_at = now;
         self.vssds[i] = v;
         let volumes = self.fences.known();
-        self.with(now, i, |r, store| r.learn_volumes(store, &volumes));
+        self.with(now, i, fx, |service, cx| service.learn_volumes(cx, &volumes));
         self.note_worn(now, i);
         self.touched |= 1 << i;
     }
 
     /// The drive is recovered: its table says which vSSDs the slots have, whatever was configured when it was made.
-    pub(crate) fn adopt_table(&mut self, now: Time) {
+    pub(crate) fn adopt_table(&mut self, now: Time, fx: &mut Effects) {
         self.ssd.take_names();
         for i in 0..self.vssds.len() {
             let e = &self.ssd.table().entries[i];
             let (state, id, set) = (e.state, e.vssd, if e.state == EntryState::InUse { e.set } else { NO_SET });
             if (self.vssds[i].cfg.id, self.vssds[i].cfg.set) != (id, set) {
-                self.put_vssd(now, i, (id, set));
+                self.put_vssd(now, i, (id, set), fx);
             }
             if state == EntryState::Clearing {
                 self.vssds[i].slot = SlotState::Erasing;
@@ -175,7 +175,7 @@ impl Server {
     pub(crate) fn refuse_drive(&mut self, why: DriveProblem) {
         self.drive_refused.get_or_insert(why);
         self.registration.refused = true;
-        self.vssds.iter_mut().for_each(Vssd::fail);
+        self.vssds.iter_mut().for_each(ServedVssd::fail);
     }
     /// The slot is of no use any more.
     fn is_lost(&self, i: usize) -> bool {
@@ -191,16 +191,9 @@ impl Server {
             self.forget_row(now, before.id, before.set);
             fx.trace(trace::VSSD_RELEASED, u64::from(before.id.0), u64::from(before.set.0));
         }
-        // What is under way at the flash still has its tokens; the cache goes when all is erased.
-        let v = &mut self.vssds[i];
-        v.cache.fail();
-        v.cache.done.clear();
-        v.cache.cfg.vssd = free;
-        let share = before.share;
-        let mut fresh = Vssd::new(&self.cfg, VssdConfig { id: free, ..VssdConfig::free(i, share) }, i);
-        std::mem::swap(&mut fresh.cache, &mut v.cache);
-        fresh.slot = SlotState::Erasing;
-        *v = fresh;
+        let given = self.vssds.remove(i);
+        let free_vssd = VssdConfig { id: free, ..VssdConfig::free(i, before.share) };
+        self.vssds.insert(i, given.give_back(&self.cfg, free_vssd));
         self.touched |= 1 << i;
         self.ssd.clear_as(now, before.id, free, &mut self.out);
         self.registration.hurry(now);
@@ -219,7 +212,7 @@ impl Server {
         }
         let cfg = self.vssds[i].cfg.clone();
         let lost = self.is_lost(i);
-        self.vssds[i] = Vssd::new(&self.cfg, cfg, i);
+        self.vssds[i] = ServedVssd::new(&self.cfg, cfg, i);
         self.vssds[i].slot = if lost { SlotState::Lost } else { SlotState::Settled };
         if self.failed {
             self.vssds[i].fail();

@@ -1,4 +1,4 @@
-//! What a server tells of its flash's wear, with its heartbeats (RackBlox §3.6).
+//! Reports of the flash's wear, with the heartbeats (RackBlox §3.6).
 
 use rackweave_core::msg::Control;
 use rackweave_core::msg::control::VssdWear;
@@ -6,7 +6,7 @@ use rackweave_core::{Effects, Span, Time, VssdId};
 
 use crate::node::Server;
 
-/// WearReport at most so often: it is looked at every few days, and every block is counted for it.
+/// Shortest interval of the reports: wear is looked at every few days, and every block is counted for it.
 const TELL_EVERY: Span = Span::from_secs(1);
 
 /// When it is told, and what was.
@@ -29,7 +29,7 @@ impl Server {
         }
     }
 
-    /// WearReport when anything was erased since, and once in each life, which is told as nothing else is.
+    /// Reports when anything was erased since the last report, and once in each incarnation.
     pub(crate) fn tell_wear(&mut self, now: Time, fx: &mut Effects) {
         if now < self.wear.again_at || self.registration.incarnation.is_none() {
             return;

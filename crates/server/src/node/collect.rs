@@ -70,9 +70,8 @@ impl Server {
         let mut at = Time::MAX;
         for i in 0..self.vssds.len() {
             let v = &mut self.vssds[i];
-            let idle = v.classes.reads() == 0 && v.cache.reads_at_flash().0 == 0;
             let erasing = self.ssd.gc_erases(v.cfg.id);
-            if let Some(load) = v.load.report(now, idle, erasing) {
+            if let Some(load) = v.load.report(now, || v.service.load().without_reads(), erasing) {
                 let header = self.header(Op::Load, i, 0);
                 self.to_switch(header, Body::Load(load), fx);
             }

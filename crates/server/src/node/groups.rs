@@ -4,6 +4,7 @@ use rackweave_core::{Effects, Time};
 
 use super::Server;
 use crate::group::{Group, Member, Order};
+use crate::service::Freed;
 use crate::slots::SlotState;
 use crate::trace;
 
@@ -75,24 +76,27 @@ impl Server {
             self.touched |= 1 << i;
         }
     }
-    /// Programs wait for a block: one is borrowed, or all collect.
-    pub(super) fn short_of_blocks(&mut self, now: Time, i: usize, g: usize, fx: &mut Effects) {
-        while self.vssds[i].cache.no_block {
-            let id = self.vssds[i].cfg.id;
+    /// Programs wait for a block: one is borrowed, or all collect. Whether free blocks changed.
+    pub(super) fn short_of_blocks(&mut self, now: Time, i: usize, g: usize, fx: &mut Effects) -> bool {
+        let (id, mut borrowed) = (self.vssds[i].cfg.id, false);
+        loop {
             let blocks = self.ssd.borrow(now, id, &mut self.out);
             if blocks == 0 {
                 break;
             }
+            borrowed = true;
             fx.trace(trace::BLOCKS_BORROWED, u64::from(id.0), u64::from(blocks));
-            let v = &mut self.vssds[i];
-            (v.cache.no_block, v.cache.freed, v.cache.allocated) = (false, true, true);
-            v.cache.pump(now, &mut self.ssd, &mut self.out);
+            self.vssds[i].service.handle_freed(Freed::Block);
+            if !self.with(now, i, fx, |service, cx| service.poll_programs(cx)).waits_for_block {
+                return true;
+            }
         }
-        if self.vssds[i].cache.no_block && !self.failed && self.registration.incarnation.is_some() {
+        if !self.failed && self.registration.incarnation.is_some() {
             let members = self.members(g);
             let orders = self.groups[g].machine.force(now, i, &members);
             self.apply(now, orders, fx);
         }
+        borrowed
     }
     pub(super) fn groups_due(&self) -> Time {
         let waits = self.failed || self.registration.incarnation.is_none();

@@ -1,11 +1,10 @@
-//! What a server tells of itself.
+//! What `status` and the metrics show of a server.
 
 use rackweave_core::Time;
-use rackweave_sched::Kind;
 
 use super::Server;
 use crate::report::{LOST_LISTED_MAX, ServerReport, VssdStatus};
-use crate::vssd::Vssd;
+use crate::vssd::ServedVssd;
 
 impl Server {
     /// Everything that `rackweave status` and the metrics show.
@@ -22,18 +21,15 @@ impl Server {
         }
     }
 
-    pub(super) fn vssd_status(&self, now: Time, v: &Vssd) -> VssdStatus {
+    fn vssd_status(&self, now: Time, v: &ServedVssd) -> VssdStatus {
         let (space, flash) = (self.ssd.space(v.cfg.id), self.ssd.stats(v.cfg.id));
-        let (replica, cache) = (v.replica.stats(), v.cache.stats);
         let loans = self.ssd.loans(v.cfg.id);
-        let dies = v.cache.dies.as_ref();
-        let held = dies.map_or((0, 0), |d| d.waiting());
-        VssdStatus {
+        let load = v.service.load();
+        let mut status = VssdStatus {
             vssd: v.cfg.id,
             set: v.cfg.set,
             epoch: v.epoch,
             role: v.role,
-            serving: v.replica.serving(now),
             gc: v.gc.state(),
             free_ratio: space.free_ratio(),
             blocks_total: u64::from(space.blocks_total),
@@ -56,43 +52,13 @@ impl Server {
             host_slots: flash.host_slots,
             summed_slots: flash.summed_slots,
             moved_slots: flash.gc_slots + flash.range_slots,
-            cache_capacity: v.cache.cfg.capacity,
-            cache_used: v.cache.used(),
-            cache_dirty: v.cache.dirty() as u64,
-            cache_absorbed: cache.absorbed,
-            cache_hits: cache.read_hits,
-            cache_misses: cache.read_misses,
-            syncs: cache.syncs,
-            persists: cache.persists,
-            reads: replica.reads,
-            writes: replica.writes,
-            ranges: replica.ranges,
-            flushes: replica.flushes,
-            redirected_reads: v.redirected_reads,
-            queued: (v.classes.reads() + v.classes.writes() + v.held.len()) as u64,
-            reads_held: held.0 as u64,
-            pages_held: held.1 as u64,
-            read_tokens: dies.and_then(|d| d.depth(Kind::Read)),
-            page_tokens: dies.and_then(|d| d.depth(Kind::Write)),
-            offline_write_rate: v.classes.rate(),
-            offline_writes_delayed: v.classes.writes_delayed,
-            queue_full: v.queue_full,
-            conflicts: replica.conflicts,
-            replays: replica.replays,
-            retransmits: replica.retransmits,
-            duplicates: replica.duplicates,
-            stale_epochs: replica.stale_epochs,
-            not_serving: replica.not_serving,
-            no_space: replica.no_space,
-            healed: replica.healed,
-            scrubbed: replica.scrubbed,
-            scrub_lost: replica.scrub_lost,
-            runs_compared: replica.runs_compared,
-            scrub_mismatches: replica.scrub_mismatches,
-            scrub_undecided: replica.scrub_undecided,
+            queued: (load.reads_waiting + load.writes_waiting) as u64,
             lost_blocks: self.ssd.lost(v.cfg.id).1,
             lost: self.ssd.lost(v.cfg.id).0.take(LOST_LISTED_MAX).collect(),
             scrub_progress: self.scrub_progress(v.cfg.id),
-        }
+            ..VssdStatus::default()
+        };
+        v.service.status(now, &self.ssd, &mut status);
+        status
     }
 }

@@ -5,7 +5,7 @@ use rackweave_core::{Epoch, Span, Time, Timestamp};
 use rackweave_flash::{Admission, FlashOut};
 use rackweave_replica::{ReadStart, Store};
 use rackweave_sched::{SchedConfig, SchedKind};
-use rackweave_server::write_cache::Asked;
+use rackweave_server::block::write_cache::ReadRequest;
 
 use super::rack::contents;
 use super::store::{Bench, READ, SCHEDULERS, VSSD, addr};
@@ -42,9 +42,9 @@ fn bench(kind: SchedKind, coordinated: bool) -> (Bench, Vec<u32>) {
 
 /// A client's read, which was so long on the way.
 fn read(b: &mut Bench, block: u32, net_us: u64, offline: bool) {
-    b.disk.asking = Some(Asked { offline, came: b.now, net: Span::from_micros(net_us) });
+    b.disk.reading_for = Some(ReadRequest { offline, came: b.now, net: Span::from_micros(net_us) });
     assert!(matches!(b.store().read(addr(block), 10_000 + u64::from(block)), ReadStart::Pending));
-    b.disk.asking = None;
+    b.disk.reading_for = None;
     b.settle();
 }
 
@@ -78,7 +78,7 @@ fn a_die_with_a_long_queue_is_full_and_the_others_are_not() {
     let elsewhere = elsewhere.expect("there are more dies");
     let mut took = 0;
     while !b.disk.die_is_full(addr(there[0]), &b.ssd) {
-        b.disk.asking = Some(Asked { offline: false, came: b.now, net: Span::ZERO });
+        b.disk.reading_for = Some(ReadRequest { offline: false, came: b.now, net: Span::ZERO });
         let block = there[took as usize % there.len()];
         assert!(matches!(b.store().read(addr(block), 10_000 + took), ReadStart::Pending));
         // Reads of a page that come together would wait as one.

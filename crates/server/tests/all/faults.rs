@@ -3,6 +3,8 @@ use rackweave_core::msg::{Body, Control, IoError, IoReply, IoRequest, Role, Sect
 use rackweave_core::trace;
 use rackweave_core::{Layout, NodeId, Span, VolumeId};
 
+use rackweave_server::block::BlockService;
+
 use super::rack::{LEASE, Options, Rack, contents};
 
 #[test]
@@ -278,7 +280,7 @@ fn servers_forget_the_fences_of_deleted_volumes() {
     r.run(LEASE);
     for (vssd, node) in r.members(0) {
         let server = r.server(node.0 as usize - 2);
-        let known = server.replica(vssd).expect("it has it").volumes();
+        let known = server.service::<BlockService>(vssd).expect("it has it").replica().volumes();
         assert!(known.first_unused.0 > 1_000, "nobody has told it: {}", known.first_unused);
         assert!(known.writers.len() < 200, "{} fences of {most} volumes", known.writers.len());
     }

@@ -13,9 +13,10 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::{FlashDone, FlashOut, Profile, Ssd, SsdConfig};
 use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 use rackweave_sched::{SchedConfig, SchedKind};
-use rackweave_server::die_queues::DieQueues;
-use rackweave_server::view::{CacheOverFlash, Recent};
-use rackweave_server::write_cache::{Asked, WriteCache, WriteCacheConfig};
+use rackweave_server::block::die_queues::DieQueues;
+use rackweave_server::block::store::{CacheOverFlash, Recent};
+use rackweave_server::block::write_cache::{ReadRequest, WriteCache, WriteCacheConfig};
+use rackweave_server::service::Room;
 
 use super::rack::contents;
 
@@ -108,7 +109,7 @@ impl Bench {
         let ssd = drive();
         let cfg = WriteCacheConfig {
             vssd: VSSD,
-            index: 0,
+            slot: 0,
             slots_per_page: ssd.slots_per_page(),
             capacity: 64,
             pages_max: 4,
@@ -175,7 +176,7 @@ impl Bench {
                             self.read = Some((result.ok(), version));
                         }
                     }
-                    FlashDone::BlockFreed { .. } => self.disk.no_block = false,
+                    FlashDone::BlockFreed { .. } => self.disk.retry_programs(),
                     FlashDone::Recovered { .. }
                     | FlashDone::BlockFailed { .. }
                     | FlashDone::GcIdle { .. }
@@ -225,7 +226,7 @@ fn while_the_host_has_no_room_no_page_is_free() {
     assert!(free > 0);
     b.ssd.set_host_room(false);
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (0, 0));
-    let (capacity, used) = b.disk.room(&b.ssd);
+    let Room { capacity, used } = b.disk.room(&b.ssd);
     assert_eq!(capacity, used, "what is told is what admits writes");
     b.ssd.set_host_room(true);
     assert_eq!(b.store().pages_free(), free);
@@ -408,12 +409,12 @@ proptest! {
                 }
                 Step::Read { block, net } => {
                     let (came, net) = (b.now, Span::from_micros(net));
-                    b.disk.asking = Some(Asked { offline: net.0 % 7 == 0, came, net });
+                    b.disk.reading_for = Some(ReadRequest { offline: net.0 % 7 == 0, came, net });
                     match b.store().read(addr(block), 1000 + i as u64) {
                         ReadStart::Ready(..) => at_once += 1,
                         ReadStart::Pending => reads.push(1000 + i as u64),
                     }
-                    b.disk.asking = None;
+                    b.disk.reading_for = None;
                 }
                 Step::Complete(n) => b.complete(n),
                 Step::Pass(ms) => b.now += Span::from_millis(ms),

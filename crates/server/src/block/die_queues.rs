@@ -18,8 +18,8 @@ use rackweave_flash::{Admission, FlashLocation, FlashOut, ReadTry, Ssd};
 use rackweave_sched::{Done, Item, Kind, Room, Sched, SchedConfig, SchedKind, Scheduler};
 use slab::Slab;
 
-use crate::classes::QUEUE_MAX;
-use crate::write_cache::{FlashRead, Programmed, WriteCache};
+use super::classes::QUEUE_MAX;
+use super::write_cache::{FlashRead, Programmed, WriteCache};
 
 /// Background pages that a die programs at a time: a read waits behind one at the most.
 const PAGES_A_DIE: u32 = 1;
@@ -184,7 +184,7 @@ impl WriteCache {
         let (vssd, token) = (self.cfg.vssd, self.read_token(replica_token));
         let failed = self.failed;
         let Some(dies) = self.dies.as_mut().filter(|_| !failed) else { return ssd.read(now, vssd, addr, token, out) };
-        let wait = self.asking.map_or(Wait { offline: false, enqueued_at: now, net: Span::ZERO }, |a| Wait {
+        let wait = self.reading_for.map_or(Wait { offline: false, enqueued_at: now, net: Span::ZERO }, |a| Wait {
             offline: a.offline,
             enqueued_at: a.came,
             net: a.net,

@@ -13,19 +13,12 @@ use rackweave_flash::{BlockWrite, FlashOut, NoPage, Ssd};
 use rackweave_replica::StoreDone;
 use slab::Slab;
 
-use crate::die_queues::{DieQueues, Started};
-
-/// Bits of a flash token that number a vSSD's own operations; above them is the vSSD's place in the server.
-const TOKEN_BITS: u32 = 56;
+use super::die_queues::{DieQueues, Started};
+use crate::service::{Room, flash_token, token_number};
 
 /// With fewer pages free than this, those that range records freed are made so by a sync: what a few coordinators hold
 /// as credit.
 const ROOM_PAGES: u64 = 256;
-
-/// The place of the vSSD that a flash token belongs to.
-pub fn token_owner(token: u64) -> usize {
-    (token >> TOKEN_BITS) as usize
-}
 
 /// A cached block.
 #[derive(Debug)]
@@ -101,7 +94,7 @@ struct Leaving {
 
 /// A client's read.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct ReadRequest {
     pub offline: bool,
     /// When it came.
     pub came: Time,
@@ -114,8 +107,8 @@ pub struct Asked {
 pub struct FlashRead {
     /// The replica's.
     pub token: u64,
-    /// If a client asked.
-    pub asked: Option<Asked>,
+    /// The client's request, if it is for one.
+    pub request: Option<ReadRequest>,
     /// If it is a command that its die is counted for.
     pub started: Option<Started>,
 }
@@ -127,7 +120,7 @@ struct Page {
     started: Option<Started>,
 }
 
-/// What became of a page that was to be programmed.
+/// Outcome of [`WriteCache::program_page`].
 pub(crate) enum Programmed {
     /// On a die, or as soon as a block is erased for it.
     At(Option<u32>),
@@ -137,12 +130,12 @@ pub(crate) enum Programmed {
     Not,
 }
 
-/// What a disk is made with.
+/// Configuration of a [`WriteCache`].
 #[derive(Clone, Copy, Debug)]
 pub struct WriteCacheConfig {
     pub vssd: VssdId,
-    /// Place in the server.
-    pub index: usize,
+    /// Its slot of the drive.
+    pub slot: usize,
     /// Blocks a page holds.
     pub slots_per_page: usize,
     /// Blocks the cache holds.
@@ -197,17 +190,17 @@ pub struct WriteCache {
     pub reads: Slab<FlashRead>,
     /// Those of them that are offline.
     offline_reads: usize,
-    /// For whom the replica is asked to read now: see [`FlashRead::asked`].
-    pub asking: Option<Asked>,
+    /// The request that the replica reads for now: see [`FlashRead::request`].
+    pub reading_for: Option<ReadRequest>,
     /// What waits for the dies; with none, nothing does.
     pub dies: Option<Box<DieQueues>>,
     pub done: Vec<StoreDone>,
     /// A program found no free block and waits for one.
-    pub no_block: bool,
-    /// Slots or pages became free.
-    pub freed: bool,
-    /// Pages were programmed since the monitor looked.
-    pub allocated: bool,
+    no_block: bool,
+    /// Slots or pages became free since [`WriteCache::poll_freed`].
+    freed: bool,
+    /// Pages were programmed since [`WriteCache::poll_allocated`].
+    allocated: bool,
     pub failed: bool,
     pub stats: DiskStats,
 }
@@ -236,7 +229,7 @@ impl WriteCache {
             linger_at: Time::MAX,
             reads: Slab::new(),
             offline_reads: 0,
-            asking: None,
+            reading_for: None,
             dies,
             done: Vec::new(),
             no_block: false,
@@ -247,22 +240,22 @@ impl WriteCache {
         }
     }
     fn token(&self, n: u64) -> u64 {
-        (self.cfg.index as u64) << TOKEN_BITS | n
+        flash_token(self.cfg.slot, n)
     }
     /// The flash token of a read; [`WriteCache::take_read`] gives the replica's back.
     pub fn read_token(&mut self, replica_token: u64) -> u64 {
-        let asked = self.asking;
-        self.offline_reads += usize::from(asked.is_some_and(|a| a.offline));
-        let key = self.reads.insert(FlashRead { token: replica_token, asked, started: None });
+        let request = self.reading_for;
+        self.offline_reads += usize::from(request.is_some_and(|r| r.offline));
+        let key = self.reads.insert(FlashRead { token: replica_token, request, started: None });
         self.token(key as u64)
     }
     pub fn take_read(&mut self, token: u64) -> Option<FlashRead> {
-        let read = self.reads.try_remove((token & ((1 << TOKEN_BITS) - 1)) as usize)?;
-        self.offline_reads -= usize::from(read.asked.is_some_and(|a| a.offline));
+        let read = self.reads.try_remove(token_number(token) as usize)?;
+        self.offline_reads -= usize::from(read.request.is_some_and(|r| r.offline));
         Some(read)
     }
     pub(crate) fn reading(&mut self, token: u64) -> Option<&mut FlashRead> {
-        self.reads.get_mut((token & ((1 << TOKEN_BITS) - 1)) as usize)
+        self.reads.get_mut(token_number(token) as usize)
     }
     /// Reads at the flash or waiting for it, and those of them that are offline.
     pub fn reads_at_flash(&self) -> (usize, usize) {
@@ -289,8 +282,8 @@ impl WriteCache {
     pub fn slots_free(&self) -> u64 {
         self.cfg.capacity.saturating_sub(self.used())
     }
-    /// Blocks that it takes, and those taken: what admits writes, and what is told of room.
-    pub fn room(&self, ssd: &Ssd) -> (u64, u64) {
+    /// Blocks that it takes, and those taken: this admits writes, and is reported (protocol rule 34).
+    pub fn room(&self, ssd: &Ssd) -> Room {
         let (mapped, exported) = ssd.room(self.cfg.vssd);
         let read_only = ssd.read_only(self.cfg.vssd) && !mutant!("server.room.read-only");
         let capacity = if read_only { 0 } else { exported };
@@ -298,13 +291,13 @@ impl WriteCache {
         let unmapped = if mutant!("server.room.cache-uncounted") { 0 } else { self.unmapped };
         let used = mapped + unmapped + coming;
         if ssd.host_full() && !mutant!("server.room.host-full") {
-            return (capacity.min(used), used);
+            return Room { capacity: capacity.min(used), used };
         }
-        (capacity, used)
+        Room { capacity, used }
     }
     /// Room for blocks that have no page yet.
     pub fn pages_free(&self, ssd: &Ssd) -> u64 {
-        let (capacity, used) = self.room(ssd);
+        let Room { capacity, used } = self.room(ssd);
         capacity.saturating_sub(used)
     }
     /// Pages that are free once range records are durable.
@@ -413,6 +406,27 @@ impl WriteCache {
             self.queue.pop_front();
         }
         None
+    }
+
+    /// Whether a program found no free block, and waits for one.
+    pub fn waits_for_block(&self) -> bool {
+        self.no_block
+    }
+    /// There may be a free block: programs that waited for one are tried again.
+    pub fn retry_programs(&mut self) {
+        self.no_block = false;
+    }
+    /// Blocks of the drive became free, or the host has room for its file.
+    pub fn note_freed(&mut self) {
+        self.freed = true;
+    }
+    /// Whether slots or pages became free since the last call: writes that wait for them may go on.
+    pub fn poll_freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed)
+    }
+    /// Whether pages were programmed since the last call: fewer blocks may be free.
+    pub fn poll_allocated(&mut self) -> bool {
+        std::mem::take(&mut self.allocated)
     }
 
     /// Programs pages and starts a sync, as far as may be now.
@@ -533,7 +547,7 @@ impl WriteCache {
     }
 
     fn take_page(&mut self, token: u64) -> Option<(Vec<Leaving>, Option<Started>)> {
-        let i = (token & ((1 << TOKEN_BITS) - 1)).checked_sub(self.first_page)?;
+        let i = token_number(token).checked_sub(self.first_page)?;
         let page = self.pages.get_mut(usize::try_from(i).ok()?)?;
         let (blocks, started) = (std::mem::take(&mut page.blocks), page.started);
         if blocks.is_empty() {
@@ -590,6 +604,13 @@ impl WriteCache {
         self.synced(false);
         let waiting = self.waiting.drain(..);
         self.done.extend(waiting.map(|(_, token)| StoreDone::Persisted { token, ok: false }));
+    }
+
+    /// The vSSD is given back, and the drive calls its slot `free`: only what is under way at the flash still counts.
+    pub fn give_back(&mut self, free: VssdId) {
+        self.fail();
+        self.done.clear();
+        self.cfg.vssd = free;
     }
 
     /// When a page that is not full must go out.

@@ -8,7 +8,7 @@ use rackweave_core::{BlockAddr, Payload, Time, Timestamp, VolumeId};
 use rackweave_flash::{FlashOut, Ssd};
 use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 
-use crate::write_cache::WriteCache;
+use super::write_cache::WriteCache;
 
 /// One vSSD's cache and the server's drive, borrowed for one call of the replica.
 pub struct CacheOverFlash<'a> {

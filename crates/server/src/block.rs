@@ -1,0 +1,295 @@
+//! The block service: a replica of a set's blocks ([`rackweave_replica`]) over a write cache and the drive.
+//!
+//! Requests are admitted in [`requests`], reads wait by class ([`classes`]) and before their dies ([`die_queues`]), writes
+//! without room wait in [`writes`]. [`store`] is the replica's view of cache and flash.
+
+pub mod classes;
+pub mod die_queues;
+mod requests;
+pub mod store;
+pub mod write_cache;
+pub mod writes;
+
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::{Body, LiveVolumes, Packet, Role, View};
+use rackweave_core::{BlockAddr, Effects, Incarnation, Span, Time};
+use rackweave_flash::{ReadError, Ssd};
+use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
+use rackweave_sched::{Kind, Predictor};
+
+use crate::bounds::OverBound;
+use crate::config::{ServerConfig, VssdConfig};
+use crate::report::VssdStatus;
+use crate::service::{Admitted, Context, FlashEvent, Freed, Programs, Room, Service, ServiceLoad};
+use classes::{Classes, QUEUE_MAX};
+use die_queues::DieQueues;
+use store::{CacheOverFlash, Recent};
+use write_cache::{ReadRequest, WriteCache, WriteCacheConfig};
+use writes::{WRITES_MAX, Writes};
+
+/// Page programs under way for each die of a vSSD: one in its registers, one behind it.
+const PAGES_A_DIE: usize = 2;
+/// Programs that wait for a free block are tried again after this even if none was reported.
+const NO_BLOCK_RETRY_INTERVAL: Span = Span::from_millis(100);
+
+/// Replica, write cache and queues of one vSSD.
+#[derive(Debug)]
+pub struct BlockService {
+    replica: Replica,
+    cache: WriteCache,
+    classes: Classes,
+    held: Writes,
+    /// Network time of the answers to reads and to writes, as predicted.
+    predict: [Predictor; 2],
+    /// Network time counts in the order of requests.
+    coordinated: bool,
+    reads_in_flight: usize,
+    retry_at: Time,
+    redirected_reads: u64,
+    queue_full: u64,
+}
+
+impl BlockService {
+    pub fn new(server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> BlockService {
+        let g = &server.ssd.profile.geometry;
+        let dies = vssd.share.dies(g) as usize;
+        let cache = WriteCacheConfig {
+            vssd: vssd.id,
+            slot,
+            slots_per_page: g.slots_per_page(),
+            capacity: server.cache_slots / server.vssds.len() as u64,
+            pages_max: dies * PAGES_A_DIE,
+            linger: server.linger,
+        };
+        let mut replica = ReplicaConfig::new(vssd.set, vssd.id, server.node);
+        (replica.min_copies, replica.timeouts) = (server.min_copies, server.timeouts);
+        replica.fill_rate = server.fill_rate;
+        let queues = DieQueues::new(server.sched, g.dies(), server.reads_per_die, server.ssd.profile.read);
+        BlockService {
+            replica: Replica::new(replica),
+            cache: WriteCache::new(cache, queues),
+            classes: Classes::new(&server.ssd.profile, dies),
+            held: Writes::new(server.sched, server.timeouts.stall),
+            predict: [Predictor::new(), Predictor::new()],
+            coordinated: server.sched.coordinated,
+            reads_in_flight: server.reads_in_flight as usize,
+            retry_at: Time::MAX,
+            redirected_reads: 0,
+            queue_full: 0,
+        }
+    }
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// Calls the replica with its store.
+    fn with<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: impl FnOnce(&mut Replica, Time, &mut CacheOverFlash<'_>, &mut Effects) -> R,
+    ) -> R {
+        cx.changed = true;
+        let recent = Recent::default();
+        let mut store = CacheOverFlash { now: cx.now, cache: &mut self.cache, ssd: cx.ssd, out: cx.out, recent };
+        call(&mut self.replica, cx.now, &mut store, cx.fx)
+    }
+
+    fn read_done(&mut self, cx: &mut Context<'_>, token: u64, done: impl FnOnce(u64, bool) -> StoreDone) {
+        let Some(read) = self.cache.read_done(cx.now, token, cx.ssd, cx.out) else { return };
+        if let Some(ReadRequest { offline: false, came, .. }) = read.request {
+            self.classes.read_took(cx.now.since(came));
+        }
+        let done = done(read.token, self.cache.failed || cx.ssd.failed().is_some());
+        self.with(cx, |r, now, store, fx| r.handle_store(now, done, store, fx));
+        self.start_queued(cx);
+    }
+}
+
+impl Service for BlockService {
+    fn load(&self) -> ServiceLoad {
+        ServiceLoad {
+            reads_waiting: self.classes.reads(),
+            reads_begun: self.cache.reads_at_flash().0,
+            writes_waiting: self.classes.writes() + self.held.len(),
+            pages_begun: self.cache.pages_under_way(),
+        }
+    }
+    fn room(&self, ssd: &Ssd) -> Room {
+        self.cache.room(ssd)
+    }
+    fn report(&self) -> VssdReport {
+        self.replica.report()
+    }
+    fn status(&self, now: Time, _ssd: &Ssd, s: &mut VssdStatus) {
+        let (replica, cache) = (self.replica.stats(), self.cache.stats);
+        let dies = self.cache.dies.as_ref();
+        s.serving = self.replica.serving(now);
+        s.cache_capacity = self.cache.cfg.capacity;
+        s.cache_used = self.cache.used();
+        s.cache_dirty = self.cache.dirty() as u64;
+        s.cache_absorbed = cache.absorbed;
+        s.cache_hits = cache.read_hits;
+        s.cache_misses = cache.read_misses;
+        s.syncs = cache.syncs;
+        s.persists = cache.persists;
+        s.reads = replica.reads;
+        s.writes = replica.writes;
+        s.ranges = replica.ranges;
+        s.flushes = replica.flushes;
+        s.redirected_reads = self.redirected_reads;
+        (s.reads_held, s.pages_held) = dies.map_or((0, 0), |d| (d.waiting().0 as u64, d.waiting().1 as u64));
+        s.read_tokens = dies.and_then(|d| d.depth(Kind::Read));
+        s.page_tokens = dies.and_then(|d| d.depth(Kind::Write));
+        s.offline_write_rate = self.classes.rate();
+        s.offline_writes_delayed = self.classes.writes_delayed;
+        s.queue_full = self.queue_full;
+        s.conflicts = replica.conflicts;
+        s.replays = replica.replays;
+        s.retransmits = replica.retransmits;
+        s.duplicates = replica.duplicates;
+        s.stale_epochs = replica.stale_epochs;
+        s.not_serving = replica.not_serving;
+        s.no_space = replica.no_space;
+        s.healed = replica.healed;
+        s.scrubbed = replica.scrubbed;
+        s.scrub_lost = replica.scrub_lost;
+        s.runs_compared = replica.runs_compared;
+        s.scrub_mismatches = replica.scrub_mismatches;
+        s.scrub_undecided = replica.scrub_undecided;
+    }
+    fn check(&self, ssd: &Ssd) -> Result<(), OverBound> {
+        let (c, vssd) = (&self.cache, self.cache.cfg.vssd);
+        let space = ssd.space(vssd);
+        if c.used() > c.cfg.capacity {
+            return Err(OverBound::Cache { vssd, used: c.used(), capacity: c.cfg.capacity });
+        }
+        let needed = space.mapped_slots + c.unmapped() + c.pages_coming();
+        if needed > space.exported_slots && self.replica.role() == Some(Role::Member) {
+            return Err(OverBound::Space { vssd, needed, exported: space.exported_slots });
+        }
+        let waiting = self.classes.reads().max(c.dies.as_ref().map_or(0, |d| d.waiting().0));
+        if waiting > 2 * QUEUE_MAX {
+            return Err(OverBound::Queue { vssd, waiting, max: 2 * QUEUE_MAX });
+        }
+        if self.held.len() > WRITES_MAX {
+            return Err(OverBound::Writes { vssd, waiting: self.held.len(), max: WRITES_MAX });
+        }
+        if c.pages_under_way() > c.cfg.pages_max {
+            return Err(OverBound::Pages { vssd, pages: c.pages_under_way(), max: c.cfg.pages_max });
+        }
+        Ok(())
+    }
+    fn deadline(&self, now: Time) -> Time {
+        let at = self.cache.deadline().min(self.replica.deadline()).min(self.retry_at);
+        at.min(self.classes.deadline(now))
+    }
+    fn wants_volumes(&self) -> bool {
+        self.replica.wants_volumes()
+    }
+    fn scrub_ready(&self) -> bool {
+        self.replica.scrub_ready()
+    }
+
+    fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted {
+        match p.body {
+            Body::Io(_) => return self.io(cx, p),
+            Body::Peer(_) => self.with(cx, |r, now, store, fx| r.handle_peer(now, p, store, fx)),
+            _ => {}
+        }
+        Admitted::Taken
+    }
+    fn handle_flash(&mut self, cx: &mut Context<'_>, event: FlashEvent) {
+        match event {
+            FlashEvent::Read { token, addr, version, result } => self.read_done(cx, token, |token, failed| {
+                let result = result.map_err(|e| store_error(e, failed));
+                StoreDone::Read { token, addr, version, result }
+            }),
+            FlashEvent::Programmed { token, ok } => {
+                cx.changed = true;
+                self.cache.programmed(cx.now, token, ok, cx.ssd, cx.out);
+            }
+            FlashEvent::Synced { token: _, ok } => {
+                cx.changed = true;
+                self.cache.synced(ok);
+            }
+        }
+    }
+    fn handle_freed(&mut self, what: Freed) {
+        if what == Freed::Block {
+            self.cache.retry_programs();
+        }
+        self.cache.note_freed();
+    }
+    fn handle_timer(&mut self, cx: &mut Context<'_>) {
+        if self.retry_at <= cx.now {
+            self.retry_at = Time::MAX;
+            self.cache.retry_programs();
+        }
+        if self.replica.deadline() <= cx.now {
+            self.with(cx, |r, now, store, fx| r.handle_timer(now, store, fx));
+        }
+        self.start_offline_writes(cx);
+    }
+
+    fn install_view(&mut self, cx: &mut Context<'_>, view: &View, me: Incarnation) {
+        self.with(cx, |r, now, store, fx| r.install(now, view, me, store, fx));
+    }
+    fn set_lease(&mut self, until: Time) {
+        self.replica.set_lease(until);
+    }
+    fn learn_volumes(&mut self, cx: &mut Context<'_>, volumes: &LiveVolumes) {
+        self.with(cx, |r, _, store, _| r.learn_volumes(store, volumes));
+    }
+    fn scrub(&mut self, cx: &mut Context<'_>, a: BlockAddr) {
+        self.with(cx, |r, now, store, fx| r.scrub(now, a, store, fx));
+    }
+    fn end_scrub(&mut self, cx: &mut Context<'_>) {
+        self.with(cx, |r, now, store, fx| r.scrub_ended(now, store, fx));
+    }
+    fn fail(&mut self) {
+        self.cache.fail();
+        self.replica.fail();
+    }
+    fn failure_known(&mut self) {
+        self.replica.failure_known();
+    }
+    fn give_back(&mut self, server: &ServerConfig, free: &VssdConfig) {
+        // The cache has the tokens of what is under way.
+        let mut fresh = BlockService::new(server, free, self.cache.cfg.slot);
+        self.cache.give_back(free.id);
+        std::mem::swap(&mut fresh.cache, &mut self.cache);
+        *self = fresh;
+    }
+
+    fn poll_programs(&mut self, cx: &mut Context<'_>) -> Programs {
+        if self.cache.failed {
+            self.cache.release(cx.now, cx.ssd, cx.out);
+        }
+        self.cache.pump(cx.now, cx.ssd, cx.out);
+        Programs { allocated: self.cache.poll_allocated(), waits_for_block: self.cache.waits_for_block() }
+    }
+    fn poll_answers(&mut self, cx: &mut Context<'_>) {
+        let waits = self.cache.waits_for_block();
+        self.retry_at = if waits { self.retry_at.min(cx.now + NO_BLOCK_RETRY_INTERVAL) } else { Time::MAX };
+        if !self.cache.done.is_empty() {
+            for d in std::mem::take(&mut self.cache.done) {
+                self.with(cx, |r, now, store, fx| r.handle_store(now, d, store, fx));
+            }
+        }
+        if self.cache.poll_freed() {
+            self.with(cx, |r, now, store, fx| r.space_changed(now, store, fx));
+        }
+        if !self.held.is_empty() {
+            self.start_held_writes(cx);
+        }
+    }
+}
+
+/// `failed`: the drive as a whole.
+fn store_error(e: ReadError, failed: bool) -> StoreError {
+    match e {
+        ReadError::Corrupt { .. } => StoreError::Corrupt,
+        ReadError::Device(_) if failed => StoreError::Device,
+        ReadError::Device(_) => StoreError::Unreadable,
+    }
+}
