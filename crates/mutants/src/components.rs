@@ -53,6 +53,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ]),
     ("server", &[("store::cache_and_flash_together_forget_nothing", ALL)]),
     ("switch", &[
+        ("search::tables_and_answers_are_a_models", ALL),
         ("random::tables_always_agree", ALL),
         ("model::all_states_of_two_and_three_replicas_with_faults", ONCE),
         ("model::all_states_of_four_replicas", ONCE),

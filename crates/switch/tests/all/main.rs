@@ -11,4 +11,5 @@ mod racks;
 mod random;
 #[path = "../../fixtures/runner.rs"]
 mod runner;
+mod search;
 mod support;

@@ -1,0 +1,476 @@
+//! What a switch is told in any order, by two lives of each server, by the other rack's switch and by the writer of its tables,
+//! against a model that keeps one record a vSSD: every row, every answer and every redirected read agrees.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, VssdRow};
+use rackweave_core::rng::seeds;
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time, VssdId};
+use rackweave_switch::{Announcement, Applied, Change, Switch, SwitchConfig, Update, UpdateError};
+
+use crate::support::{create, gc, packet, read};
+
+const FAR_SWITCH: NodeId = NodeId(50);
+const EXPIRE: Span = Span::from_millis(20);
+/// Sets of three, the last vSSD of each second one in the other rack.
+const SETS: u32 = 3;
+const STEPS: u64 = 400;
+/// Rows that the tables hold: fewer than there are vSSDs.
+const ROWS: u32 = 8;
+
+/// The operation that a vSSD's server told last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Last {
+    sequence: u64,
+    answer: GcField,
+    expired: bool,
+}
+
+/// What is known of a vSSD.
+#[derive(Clone, Debug)]
+struct Known {
+    server: NodeId,
+    readable: bool,
+    peers: Vec<VssdId>,
+    life: u64,
+    announced: (u32, u64),
+    last: Option<Last>,
+    collecting: bool,
+    /// Until its state expires.
+    heard: Option<Time>,
+    /// This switch has heard of it since it started.
+    ever: bool,
+}
+
+impl Known {
+    fn idle(&self) -> bool {
+        self.readable && self.heard.is_some() && !self.collecting
+    }
+    fn forget(&mut self) {
+        (self.last, self.collecting, self.heard) = (None, false, None);
+    }
+    fn tell(&mut self, now: Time, sequence: u64, answer: GcField, collecting: bool) {
+        self.last = Some(Last { sequence, answer, expired: false });
+        (self.collecting, self.heard, self.ever) = (collecting, Some(now + EXPIRE), true);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    known: BTreeMap<VssdId, Known>,
+    /// A row without a state, or with a peer that has none, delays soft requests until then.
+    guard: Option<Time>,
+    /// It has been seen to be over.
+    guard_over: bool,
+    writer: (u64, u64),
+}
+
+/// What must come of a packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wanted {
+    Nothing,
+    Gc(GcField),
+    /// Either answer to a soft request, as the start may or may not be over.
+    AcceptOrDelay,
+    Table(bool),
+}
+
+impl Model {
+    fn expire(&mut self, now: Time) {
+        for k in self.known.values_mut().filter(|k| k.heard.is_some_and(|at| at <= now)) {
+            (k.heard, k.collecting) = (None, false);
+            k.last.iter_mut().for_each(|l| l.expired = true);
+        }
+    }
+
+    fn peers(&self, v: VssdId) -> impl Iterator<Item = (VssdId, &Known)> {
+        let all = self.known[&v].peers.iter().filter(move |p| **p != v);
+        all.filter_map(|p| self.known.get(p).map(|k| (*p, k)))
+    }
+
+    fn create(&mut self, a: &Announcement) -> Wanted {
+        let (life, announced) = (a.incarnation.0, (a.epoch.0, a.request));
+        let full = self.known.len() as u32 == ROWS;
+        let fresh = Known {
+            server: a.row.server,
+            readable: a.row.readable,
+            peers: a.row.peers.iter().map(|p| p.0).collect(),
+            life,
+            announced,
+            last: None,
+            collecting: false,
+            heard: None,
+            ever: false,
+        };
+        match self.known.get_mut(&a.vssd) {
+            None if full => return Wanted::Table(false),
+            None => drop(self.known.insert(a.vssd, fresh)),
+            Some(k) if (life, announced) < (k.life, k.announced) => return Wanted::Nothing,
+            Some(k) => {
+                if life > k.life {
+                    k.forget();
+                }
+                let state = (k.last, k.collecting, k.heard, k.ever);
+                *k = fresh;
+                (k.last, k.collecting, k.heard, k.ever) = state;
+            }
+        }
+        Wanted::Table(true)
+    }
+
+    fn delete(&mut self, v: VssdId, life: u64) -> Wanted {
+        if self.known.get(&v).is_some_and(|k| life < k.life) {
+            return Wanted::Nothing;
+        }
+        self.known.remove(&v);
+        Wanted::Table(true)
+    }
+
+    /// Whether one more may collect: protocol rule 15, in one rack or two.
+    fn may_collect(&self, v: VssdId) -> bool {
+        let near = |v: &VssdId| v.rack() == 0;
+        let readable = |here: bool| self.peers(v).filter(|(p, k)| near(p) == here && k.readable).count();
+        let idle = |here: bool| self.peers(v).any(|(p, k)| near(&p) == here && k.idle());
+        // The peers of this rack's vSSD in the other one are all in a higher rack.
+        if readable(true) > 0 { idle(true) } else { idle(false) }
+    }
+
+    fn gc(&mut self, now: Time, src: NodeId, v: VssdId, life: u64, op: GcOp) -> Wanted {
+        let Some(k) = self.known.get_mut(&v) else { return Wanted::Nothing };
+        if k.server != src || v.rack() != 0 || matches!(op.field, GcField::Accept | GcField::Delay) {
+            return Wanted::Nothing;
+        }
+        let before = k.life;
+        if life > k.life {
+            k.forget();
+            (k.life, k.readable, k.announced) = (life, false, (0, 0));
+        }
+        if let Some(l) = k.last.filter(|l| life == before && l.sequence == op.sequence && !l.expired) {
+            return Wanted::Gc(l.answer);
+        }
+        if life < before || k.last.is_some_and(|l| op.sequence < l.sequence) {
+            return Wanted::Nothing;
+        }
+        let (answer, collecting) = match op.field {
+            GcField::Regular | GcField::Background => (GcField::Accept, true),
+            GcField::Heartbeat => (GcField::Heartbeat, true),
+            GcField::Finish => (GcField::Finish, false),
+            GcField::Soft => return self.soft(now, v),
+            _ => (GcField::Idle, false),
+        };
+        self.tell(now, v, op.sequence, answer, collecting);
+        Wanted::Gc(answer)
+    }
+
+    fn soft(&mut self, now: Time, v: VssdId) -> Wanted {
+        if !self.may_collect(v) {
+            return Wanted::Gc(GcField::Delay);
+        }
+        let unknown = |(v, k): (&VssdId, &Known)| {
+            !k.ever || k.peers.iter().filter(|p| *p != v).any(|p| self.known.get(p).is_none_or(|k| !k.ever))
+        };
+        if self.guard_over || self.guard.is_some_and(|until| now >= until) {
+            return Wanted::Gc(GcField::Accept);
+        }
+        if self.known.iter().any(unknown) { Wanted::Gc(GcField::Delay) } else { Wanted::AcceptOrDelay }
+    }
+
+    fn tell(&mut self, now: Time, v: VssdId, sequence: u64, answer: GcField, collecting: bool) {
+        if let Some(k) = self.known.get_mut(&v) {
+            k.tell(now, sequence, answer, collecting);
+        }
+    }
+
+    /// The other rack's switch says whether a vSSD there collects.
+    fn far(&mut self, now: Time, v: VssdId, life: u64, op: GcOp) {
+        let Some(k) = self.known.get_mut(&v).filter(|_| v.rack() != 0) else { return };
+        let collecting = op.field == GcField::Heartbeat;
+        let older = k.last.is_some_and(|l| op.sequence < l.sequence);
+        if !matches!(op.field, GcField::Heartbeat | GcField::Idle) || life < k.life || (life == k.life && older) {
+            return;
+        }
+        if life > k.life {
+            k.forget();
+            (k.life, k.readable, k.announced) = (life, false, (0, 0));
+        }
+        k.tell(now, op.sequence, op.field, collecting);
+    }
+}
+
+/// A switch and its model.
+struct World {
+    rng: Rng,
+    now: Time,
+    switch: Switch,
+    model: Model,
+    at: (u64, u64),
+    met: BTreeMap<&'static str, u64>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        World {
+            rng: Rng::new(seed),
+            now: Time(1),
+            switch: World::switch(),
+            model: Model::default(),
+            at: (seed, 0),
+            met: BTreeMap::new(),
+        }
+    }
+    fn switch() -> Switch {
+        Switch::new(SwitchConfig {
+            rows_max: ROWS,
+            bits_expire: EXPIRE,
+            far: Some(FAR_SWITCH),
+            ..SwitchConfig::new(Layout::SWITCH)
+        })
+    }
+    fn meet(&mut self, what: &'static str) {
+        *self.met.entry(what).or_default() += 1;
+    }
+    fn members(set: u32) -> [(u32, u32); 3] {
+        let last = 3 * set + 3;
+        let last = if set % 2 == 1 { VssdId::in_rack(1, last).0 } else { last };
+        [(3 * set + 1, 2), (3 * set + 2, 3), (last, 4 + set)]
+    }
+    fn draw_vssd(&mut self) -> (u32, u32, Vec<(u32, u32)>) {
+        let members = World::members(self.rng.below(u64::from(SETS)) as u32);
+        let (v, server) = *self.rng.pick(&members);
+        (v, server, members.into_iter().filter(|m| m.0 != v).collect())
+    }
+    /// Newer ones now and then.
+    fn life(&mut self) -> u64 {
+        1 + self.at.1 / 150 + self.rng.below(2)
+    }
+    /// Mostly newer than all before.
+    fn sequence(&mut self) -> u64 {
+        (self.at.1 / 3).saturating_sub(if self.rng.chance(0.3) { self.rng.below(8) } else { 0 }) + 1
+    }
+    fn announcement(&mut self) -> Announcement {
+        let (v, server, peers) = self.draw_vssd();
+        let peers = peers.iter().map(|&(v, s)| (VssdId(v), NodeId(s))).collect();
+        Announcement {
+            vssd: VssdId(v),
+            incarnation: Incarnation(self.life()),
+            epoch: Epoch(self.rng.below(3) as u32),
+            request: self.rng.below(4),
+            row: VssdRow { server: NodeId(server), readable: self.rng.chance(0.85), peers },
+        }
+    }
+
+    /// What the switch sends for a packet, but for what the other switch is told.
+    fn send(&mut self, p: Packet) -> Option<Packet> {
+        let mut fx = Effects::new();
+        self.switch.handle(self.now, Event::Packet(p), &mut fx);
+        self.switch.check().unwrap_or_else(|e| panic!("{:?}: {e}", self.at));
+        let mut out: Vec<Packet> = fx.packets.drain(..).filter(|p| p.dst != FAR_SWITCH).collect();
+        assert!(out.len() <= 1, "{:?}: one packet in, at most one out", self.at);
+        out.pop()
+    }
+
+    fn step(&mut self) {
+        self.at.1 += 1;
+        self.now += Span::from_micros(self.rng.below(1_500));
+        if self.rng.chance(0.004) {
+            (self.switch, self.model) = (World::switch(), Model::default());
+        }
+        // Tables are written between packets: what has expired is forgotten by then.
+        self.switch.handle(self.now, Event::Timer, &mut Effects::new());
+        self.model.expire(self.now);
+        self.model.guard.get_or_insert(self.now + EXPIRE * 2);
+        match self.rng.below(20) {
+            0..3 => self.announce(),
+            3 if self.rng.chance(0.3) => self.delete(),
+            3..7 => self.read(),
+            7 if self.rng.chance(0.3) => self.write_tables(),
+            7..10 => self.far_tells(),
+            _ => self.collect(),
+        }
+        self.compare();
+    }
+
+    fn announce(&mut self) {
+        let a = self.announcement();
+        let peers: Vec<(u32, u32)> = a.row.peers.iter().map(|p| (p.0.0, p.1.0)).collect();
+        let mut p = create(a.vssd.0, a.row.server.0, a.row.readable, &peers);
+        (p.header.incarnation, p.header.epoch, p.header.request) = (a.incarnation, a.epoch, a.request);
+        // What lies there is announced by the other switch.
+        if a.vssd.rack() != 0 {
+            p.src = FAR_SWITCH;
+        }
+        let from_far = p.src == FAR_SWITCH;
+        let answer = self.send(p);
+        let wanted = self.model.create(&a);
+        self.answered(if from_far { Wanted::Nothing } else { wanted }, answer);
+    }
+
+    fn delete(&mut self) {
+        let (v, server, _) = self.draw_vssd();
+        let life = self.life();
+        let mut p = packet(Op::DelVssd, server, v, Body::DelVssd);
+        p.header.incarnation = Incarnation(life);
+        let from_far = VssdId(v).rack() != 0;
+        if from_far {
+            p.src = FAR_SWITCH;
+        }
+        let answer = self.send(p);
+        let wanted = self.model.delete(VssdId(v), life);
+        self.answered(if from_far { Wanted::Nothing } else { wanted }, answer);
+    }
+
+    fn collect(&mut self) {
+        use GcField::{Accept, Background, Finish, Heartbeat, Idle, Regular, Soft};
+        let (v, server, _) = self.draw_vssd();
+        let server = server + u32::from(self.rng.chance(0.05));
+        let field =
+            *self.rng.pick(&[Soft, Soft, Soft, Regular, Background, Accept, Finish, Heartbeat, Idle, Idle, Idle]);
+        let (life, sequence) = (self.life(), self.sequence());
+        let answer = self.send(gc(field, v, server, life, sequence));
+        let op = GcOp { field, sequence };
+        let mut wanted = self.model.gc(self.now, NodeId(server), VssdId(v), life, op);
+        if let (Wanted::AcceptOrDelay, Some(Packet { body: Body::Gc(op), .. })) = (wanted, &answer) {
+            wanted = Wanted::Gc(op.field);
+        }
+        if let (GcField::Soft, Wanted::Gc(answer)) = (field, wanted) {
+            // A repeated one is answered as before, and changes nothing.
+            let known = &self.model.known[&VssdId(v)];
+            if known.last.is_none_or(|l| l.expired || (known.life, l.sequence) != (life, sequence)) {
+                self.model.guard_over |= answer == GcField::Accept;
+                self.model.tell(self.now, VssdId(v), sequence, answer, answer == GcField::Accept);
+            }
+            self.meet(if answer == GcField::Accept { "accepted" } else { "delayed" });
+        }
+        self.answered(wanted, answer);
+    }
+
+    fn far_tells(&mut self) {
+        let (v, ..) = self.draw_vssd();
+        let field = *self.rng.pick(&[GcField::Heartbeat, GcField::Idle, GcField::Idle, GcField::Regular]);
+        let (life, sequence) = (self.life(), self.sequence());
+        let answer = self.send(gc(field, v, FAR_SWITCH.0, life, sequence));
+        self.model.far(self.now, VssdId(v), life, GcOp { field, sequence });
+        self.answered(Wanted::Nothing, answer);
+    }
+
+    fn read(&mut self) {
+        let (v, ..) = self.draw_vssd();
+        let request = self.rng.next_u64();
+        let out = self.send(read(v, request));
+        let Some(own) = self.model.known.get(&VssdId(v)) else {
+            return assert!(out.is_none(), "{:?}: a read of an unknown vSSD goes nowhere", self.at);
+        };
+        let out = out.unwrap_or_else(|| panic!("{:?}: a read is forwarded", self.at));
+        let to = out.header.vssd;
+        let target = &self.model.known[&to];
+        assert_eq!(out.dst, target.server, "{:?}", self.at);
+        let idle = self.model.peers(VssdId(v)).any(|(_, k)| k.idle());
+        if to == VssdId(v) {
+            assert!(!(own.collecting && idle), "{:?}: stays though another replica is idle", self.at);
+            return;
+        }
+        let fit = target.readable && target.heard.is_some() && (own.collecting || own.heard.is_none());
+        assert!(fit && (target.idle() || !own.collecting), "{:?}: goes to {to}: {target:?}", self.at);
+        self.meet("redirected");
+    }
+
+    /// The writer of the tables, who may be an older one, or have lost a message.
+    fn write_tables(&mut self) {
+        let (generation, number) = self.model.writer;
+        let given = (generation + self.rng.below(3)).saturating_sub(1);
+        if self.rng.chance(0.3) {
+            let mut rows: Vec<Announcement> = (0..self.rng.below(5)).map(|_| self.announcement()).collect();
+            rows.sort_by_key(|a| a.vssd);
+            rows.dedup_by_key(|a| a.vssd);
+            let update = Update::Full { generation: given, rows: rows.clone(), rings: Vec::new() };
+            let result = self.switch.apply(self.now, &update);
+            if given < generation {
+                return assert!(matches!(result, Err(UpdateError::OldGeneration { .. })), "{:?}: {result:?}", self.at);
+            }
+            if given == generation && generation != 0 {
+                return assert!(matches!(result, Ok(Applied::Again)), "{:?}: {result:?}", self.at);
+            }
+            assert!(matches!(result, Ok(Applied::Done)), "{:?}: {result:?}", self.at);
+            self.model.known.retain(|v, _| rows.iter().any(|a| a.vssd == *v));
+            for a in &rows {
+                self.model.create(a);
+            }
+            self.model.writer = (given, 0);
+            return self.meet("written");
+        }
+        let next = (number + self.rng.below(4)).saturating_sub(1);
+        let a = self.announcement();
+        let change = if self.rng.chance(0.3) {
+            Change::Delete { vssd: a.vssd, incarnation: a.incarnation }
+        } else {
+            Change::Create(a.clone())
+        };
+        let update = Update::Change { generation: given, number: next, change: change.clone() };
+        let result = self.switch.apply(self.now, &update);
+        if given < generation {
+            return assert!(matches!(result, Err(UpdateError::OldGeneration { .. })), "{:?}: {result:?}", self.at);
+        }
+        if given > generation || generation == 0 {
+            return assert!(matches!(result, Err(UpdateError::UnknownGeneration { .. })), "{:?}: {result:?}", self.at);
+        }
+        if next > number + 1 {
+            return assert!(matches!(result, Err(UpdateError::Gap { .. })), "{:?}: {result:?}", self.at);
+        }
+        if next <= number {
+            return assert!(matches!(result, Ok(Applied::Again)), "{:?}: {result:?}", self.at);
+        }
+        let wanted = match &change {
+            Change::Create(a) => self.model.create(a),
+            Change::Delete { vssd, incarnation } => self.model.delete(*vssd, incarnation.0),
+        };
+        match wanted {
+            Wanted::Table(false) => {
+                return assert!(matches!(result, Err(UpdateError::Row { .. })), "{:?}: {result:?}", self.at);
+            }
+            Wanted::Nothing => assert!(matches!(result, Ok(Applied::Stale)), "{:?}: {result:?}", self.at),
+            _ => assert!(matches!(result, Ok(Applied::Done)), "{:?}: {result:?}", self.at),
+        }
+        self.model.writer = (generation, next);
+        self.meet("changed");
+    }
+
+    fn answered(&mut self, wanted: Wanted, answer: Option<Packet>) {
+        let got = answer.map(|p| match p.body {
+            Body::Gc(op) => Wanted::Gc(op.field),
+            Body::Table(result) => Wanted::Table(result.is_ok()),
+            other => panic!("{:?}: {other:?}", self.at),
+        });
+        assert_eq!(got.unwrap_or(Wanted::Nothing), wanted, "{:?}", self.at);
+        if wanted == Wanted::Nothing {
+            self.meet("ignored");
+        }
+    }
+
+    /// Every row is as the model has it.
+    fn compare(&self) {
+        let told: BTreeMap<VssdId, _> = self.switch.told().map(|t| (t.vssd, (t.incarnation.0, t.sequence))).collect();
+        let rows = self.switch.dump().destination.into_iter().map(|d| {
+            let state = (d.server, d.readable, d.collecting, d.heard);
+            (d.vssd, (state, told[&d.vssd]))
+        });
+        let known = self.model.known.iter().map(|(v, k)| {
+            let state = (k.server, k.readable, k.collecting, k.heard.is_some());
+            (*v, (state, (k.life, k.last.map_or(0, |l| l.sequence))))
+        });
+        let (rows, known): (BTreeMap<_, _>, BTreeMap<_, _>) = (rows.collect(), known.collect());
+        assert_eq!(rows, known, "{:?}: server, readable, collecting, heard; life, sequence", self.at);
+    }
+}
+
+#[test]
+fn tables_and_answers_are_a_models() {
+    let of = seeds(0..100);
+    let mut met = BTreeMap::<&str, u64>::new();
+    for seed in of.clone() {
+        let mut w = World::new(seed);
+        (0..STEPS).for_each(|_| w.step());
+        w.met.into_iter().for_each(|(what, n)| *met.entry(what).or_default() += n);
+    }
+    let all = ["accepted", "delayed", "redirected", "written", "changed", "ignored"];
+    assert!(of != (0..100) || all.iter().all(|what| met.contains_key(what)), "never met: {met:?}");
+}
