@@ -25,7 +25,7 @@ pub mod report;
 mod room;
 pub mod scrub;
 pub mod service;
-mod services;
+pub mod services;
 pub mod slots;
 pub mod trace;
 mod vssd;

@@ -5,6 +5,7 @@ mod die_queues;
 mod faults;
 mod gc;
 mod rack;
+mod services;
 mod serving;
 mod store;
 mod writes;

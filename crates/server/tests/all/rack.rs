@@ -14,7 +14,8 @@ use rackweave_core::{
 use rackweave_flash::{Profile, Share, SsdConfig, Timing};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
 use rackweave_sched::{SchedConfig, SchedKind};
-use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig};
+use rackweave_server::service::MakeService;
+use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig, services};
 use rackweave_sim::{AnyNode, Breakage, Disk, Engine, FaultDisk, Inbox, NetState, Network};
 use rackweave_switch::{Switch, SwitchConfig};
 
@@ -33,6 +34,7 @@ pub struct Options {
     /// In the place of the profile's.
     pub queue_depth: Option<u32>,
     pub sched: SchedConfig,
+    pub services: MakeService,
 }
 
 impl Default for Options {
@@ -45,6 +47,7 @@ impl Default for Options {
             timing: Timing::Real,
             queue_depth: None,
             sched: SchedConfig::new(SchedKind::Kyber, true),
+            services: services::make,
         }
     }
 }
@@ -157,6 +160,7 @@ impl Rack {
         cfg.cache_slots = self.options.cache_slots;
         cfg.gc.policy = self.options.policy;
         cfg.sched = self.options.sched;
+        cfg.services = self.options.services;
         cfg.nonce = self.lives[i] * 1000 + u64::from(server);
         self.engine.boot(node, Server::new(cfg).expect("good configuration"));
     }

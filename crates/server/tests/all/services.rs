@@ -1,0 +1,229 @@
+//! A second service beside the block replica: what a server needs to know of a service is in [`Service`], and nowhere else.
+
+use std::collections::VecDeque;
+
+use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::{Body, Header, IoReply, IoRequest, LiveVolumes, Op, Packet, Role, View, ViewState};
+use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, SECTORS_PER_BLOCK, SetId, Span, Time, Timestamp};
+use rackweave_flash::{BlockWrite, Ssd};
+use rackweave_server::block::BlockService;
+use rackweave_server::service::{
+    Admitted, Context, FlashEvent, Freed, MakeService, Programs, Room, ServiceLoad, flash_token, token_number,
+};
+use rackweave_server::{OverBound, ServerConfig, Service, VssdConfig, VssdStatus};
+use rackweave_switch::trace as switch_trace;
+
+use super::rack::{LEASE, Options, Rack, contents};
+
+/// The set whose vSSDs are registers.
+const REGISTERS: u32 = 1;
+
+/// Programs each write as a page of its own, and answers when it is durable; reads from flash. It does not replicate.
+#[derive(Debug)]
+struct Registers {
+    cfg: VssdConfig,
+    slot: usize,
+    epoch: Epoch,
+    serves: bool,
+    lease: Time,
+    versions: u64,
+    /// Writes without a page, and those whose page is being programmed.
+    waiting: VecDeque<Packet>,
+    programming: Vec<(u64, Packet)>,
+    syncing: Vec<Packet>,
+    reading: Vec<(u64, Packet)>,
+    next: u64,
+    waits_for_block: bool,
+    failed: bool,
+}
+
+impl Registers {
+    fn new(vssd: &VssdConfig, slot: usize) -> Registers {
+        Registers {
+            cfg: vssd.clone(),
+            slot,
+            epoch: Epoch(0),
+            serves: false,
+            lease: Time::ZERO,
+            versions: 0,
+            waiting: VecDeque::new(),
+            programming: Vec::new(),
+            syncing: Vec::new(),
+            reading: Vec::new(),
+            next: 0,
+            waits_for_block: false,
+            failed: false,
+        }
+    }
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+    fn program(&mut self, cx: &mut Context<'_>, p: &Packet, n: u64) -> bool {
+        let Body::Io(IoRequest::Write(w)) = &p.body else { return true };
+        let addr = address(w.range.volume, w.range.first);
+        self.versions += 1;
+        let version = Timestamp::new(Epoch(1), self.versions, 0);
+        let write = BlockWrite { addr, version, data: w.data.clone() };
+        cx.ssd.program(cx.now, self.cfg.id, &[write], flash_token(self.slot, n), cx.out).is_ok()
+    }
+}
+
+fn address(volume: rackweave_core::VolumeId, sector: u64) -> BlockAddr {
+    BlockAddr::new(volume, (sector / u64::from(SECTORS_PER_BLOCK)) as u32)
+}
+fn take(from: &mut Vec<(u64, Packet)>, token: u64) -> Packet {
+    let i = from.iter().position(|(n, _)| *n == token_number(token)).expect("the token is this service's");
+    from.remove(i).1
+}
+fn answer(fx: &mut Effects, p: &Packet, reply: IoReply) {
+    let header = Header { op: Op::Reply, ..p.header };
+    fx.send(Packet { src: p.dst, dst: p.src, header, body: Body::Reply(reply) });
+}
+
+impl Service for Registers {
+    fn load(&self) -> ServiceLoad {
+        ServiceLoad {
+            reads_begun: self.reading.len(),
+            writes_waiting: self.waiting.len(),
+            pages_begun: self.programming.len(),
+            ..ServiceLoad::default()
+        }
+    }
+    fn room(&self, ssd: &Ssd) -> Room {
+        let (used, capacity) = ssd.room(self.cfg.id);
+        Room { capacity, used }
+    }
+    fn report(&self) -> VssdReport {
+        let (vssd, set, epoch) = (self.cfg.id, self.cfg.set, self.epoch);
+        VssdReport { vssd, set, epoch, complete: true, failed: self.failed, read_only: false, no_room: false }
+    }
+    fn status(&self, now: Time, _: &Ssd, status: &mut VssdStatus) {
+        status.serving = self.serves && now < self.lease;
+        status.writes = self.versions;
+    }
+    fn check(&self, _: &Ssd) -> Result<(), OverBound> {
+        Ok(())
+    }
+    fn deadline(&self, _: Time) -> Time {
+        Time::MAX
+    }
+    fn wants_volumes(&self) -> bool {
+        false
+    }
+    fn scrub_ready(&self) -> bool {
+        true
+    }
+    fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted {
+        cx.changed = true;
+        match &p.body {
+            Body::Io(IoRequest::Write(_)) => self.waiting.push_back(p),
+            Body::Io(IoRequest::Read { range }) => {
+                let n = self.number();
+                let addr = address(range.volume, range.first);
+                self.reading.push((n, p));
+                cx.ssd.read(cx.now, self.cfg.id, addr, flash_token(self.slot, n), cx.out);
+            }
+            _ => {}
+        }
+        Admitted::Taken
+    }
+    fn handle_flash(&mut self, cx: &mut Context<'_>, event: FlashEvent) {
+        cx.changed = true;
+        match event {
+            FlashEvent::Read { token, result, .. } => {
+                let p = take(&mut self.reading, token);
+                answer(cx.fx, &p, IoReply::Data(result.expect("nothing damages it")));
+            }
+            FlashEvent::Programmed { token, ok } => {
+                assert!(ok);
+                self.syncing.push(take(&mut self.programming, token));
+                cx.ssd.sync(cx.now, self.cfg.id, token, cx.out);
+            }
+            FlashEvent::Synced { ok, .. } => {
+                assert!(ok);
+                answer(cx.fx, &self.syncing.remove(0), IoReply::Done);
+            }
+        }
+    }
+    fn handle_freed(&mut self, _: Freed) {
+        self.waits_for_block = false;
+    }
+    fn handle_timer(&mut self, _: &mut Context<'_>) {}
+    fn install_view(&mut self, _: &mut Context<'_>, view: &View, me: Incarnation) {
+        self.epoch = view.epoch;
+        let mut own = view.members.iter().filter(|m| m.vssd == self.cfg.id && m.incarnation == me);
+        self.serves = own.any(|m| m.role == Role::Member) && view.state == ViewState::Normal;
+    }
+    fn set_lease(&mut self, until: Time) {
+        self.lease = until;
+    }
+    fn learn_volumes(&mut self, _: &mut Context<'_>, _: &LiveVolumes) {}
+    fn scrub(&mut self, _: &mut Context<'_>, _: BlockAddr) {}
+    fn end_scrub(&mut self, _: &mut Context<'_>) {}
+    fn fail(&mut self) {
+        self.failed = true;
+    }
+    fn failure_known(&mut self) {}
+    fn give_back(&mut self, _: &ServerConfig, free: &VssdConfig) {
+        self.cfg = free.clone();
+    }
+    fn poll_programs(&mut self, cx: &mut Context<'_>) -> Programs {
+        let mut allocated = false;
+        while !self.waits_for_block
+            && let Some(p) = self.waiting.pop_front()
+        {
+            let n = self.number();
+            if self.program(cx, &p, n) {
+                self.programming.push((n, p));
+                allocated = true;
+            } else {
+                self.waiting.push_front(p);
+                self.waits_for_block = true;
+            }
+        }
+        Programs { allocated, waits_for_block: self.waits_for_block }
+    }
+    fn poll_answers(&mut self, _: &mut Context<'_>) {}
+}
+
+fn make(server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> Box<dyn Service> {
+    if vssd.set == SetId(REGISTERS) {
+        Box::new(Registers::new(vssd, slot))
+    } else {
+        Box::new(BlockService::new(server, vssd, slot))
+    }
+}
+
+#[test]
+fn a_second_service_shares_a_drive_with_the_block_replica() {
+    let services: MakeService = make;
+    let mut r = Rack::serving(Options { services, ..Options::default() });
+    assert_eq!(r.write(0, 7, contents(1)), Some(IoReply::Done));
+    assert_eq!(r.write(REGISTERS, 7, contents(2)), Some(IoReply::Done));
+    assert_eq!(r.flush(0), Some(IoReply::Done));
+    r.run(LEASE * 2);
+    assert!(r.all_members(), "heartbeats report both");
+    assert_eq!((r.read(0, 7), r.read(REGISTERS, 7)), (contents(1), contents(2)));
+    let (vssd, node) = r.members(REGISTERS)[0];
+    let server = r.server(node.0 as usize - 2);
+    assert!(server.service::<Registers>(vssd).is_some() && server.service::<BlockService>(vssd).is_none());
+
+    // Its pages are collected as any others are: with the switch's consent, while the block replicas go on.
+    let status = |r: &Rack| {
+        let report = r.server(node.0 as usize - 2).status(r.now());
+        report.vssds.into_iter().find(|v| v.vssd == vssd).expect("it is there")
+    };
+    let pages = status(&r).exported_bytes / 4096;
+    for i in 0.. {
+        assert!(i < 8 * pages, "never collected: {:?}", status(&r));
+        assert_eq!(r.write(REGISTERS, (i % 64) as u32, contents(i)), Some(IoReply::Done), "write {i}");
+        if status(&r).gc_episodes > 0 && status(&r).erases > 0 {
+            break;
+        }
+    }
+    assert!(r.count(switch_trace::GC_ACCEPTED) + r.count(switch_trace::GC_BACKGROUND) > 0, "the switch knows of it");
+    assert_eq!((r.read(0, 7), r.servers().all(|s| s.check().is_ok())), (contents(1), true));
+    r.run(Span::from_millis(10));
+    r.assert_nand();
+}
