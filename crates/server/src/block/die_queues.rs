@@ -39,6 +39,14 @@ pub struct Started {
     done: Option<Done>,
 }
 
+impl Started {
+    /// A page that began now; `since`: the scheduler was asked for it then.
+    pub(crate) fn page(die: u32, since: Option<Time>, now: Time) -> Started {
+        let done = since.map(|enqueued_at| Done { kind: Kind::Write, enqueued_at, net: Span::ZERO, started_at: now });
+        Started { die, done }
+    }
+}
+
 #[derive(Debug)]
 enum Waits {
     /// By its place among the groups.
@@ -153,6 +161,14 @@ impl DieQueues {
         let group = self.groups.remove(key as usize);
         self.reads_waiting -= group.reads.len();
         group
+    }
+    /// A page went to a die, or waits for a block if there is none; `since`: the scheduler was asked for it then.
+    pub(crate) fn page_started(&mut self, die: Option<u32>, since: Option<Time>) {
+        match die {
+            Some(die) => self.dies[die as usize].pages += 1,
+            None if since.is_some() => self.sched.unused(Kind::Write),
+            None => {}
+        }
     }
     fn hold_page(&mut self, since: Time) -> bool {
         let item =
@@ -289,12 +305,15 @@ impl WriteCache {
     }
     /// Whether the die may take another.
     fn start_page(&mut self, now: Time, die: u32, since: Time, ssd: &mut Ssd, out: &mut FlashOut) -> bool {
-        let programmed =
-            if self.pages_due(now) > 0 { self.program_page(now, ssd, out, |d| d == die) } else { Programmed::Not };
+        let programmed = if self.pages_due(now) > 0 {
+            self.program_page(now, Some(since), ssd, out, |d| d == die)
+        } else {
+            Programmed::Not
+        };
         let Some(dies) = &mut self.dies else { return false };
         match programmed {
             Programmed::At(at) => {
-                self.page_started_at(now, at, Some(since));
+                dies.page_started(at, Some(since));
                 true
             }
             Programmed::Busy => {
@@ -308,21 +327,6 @@ impl WriteCache {
             }
         }
     }
-    /// The last page goes to a die; `since`: the scheduler was asked for it then.
-    pub(crate) fn page_started_at(&mut self, now: Time, die: Option<u32>, since: Option<Time>) {
-        let Some(dies) = &mut self.dies else { return };
-        let done = since.map(|enqueued_at| Done { kind: Kind::Write, enqueued_at, net: Span::ZERO, started_at: now });
-        let Some(die) = die else {
-            // It waits for a block, not for a die.
-            if since.is_some() {
-                dies.sched.unused(Kind::Write);
-            }
-            return;
-        };
-        dies.dies[die as usize].pages += 1;
-        self.last_page_started(Started { die, done });
-    }
-
     /// Somebody waits for pages: a persist, or writes that find the cache nearly full.
     fn in_foreground(&mut self) -> bool {
         self.slots_free() < self.cfg.capacity / ROOM_PART || self.persist_waits_for_pages()
@@ -343,10 +347,10 @@ impl WriteCache {
                 continue;
             }
             let Some(dies) = self.dies.take() else { break };
-            let programmed = self.program_page(now, ssd, out, |die| dies.may_program(die));
+            let programmed = self.program_page(now, Some(now), ssd, out, |die| dies.may_program(die));
             let dies = self.dies.insert(dies);
             match programmed {
-                Programmed::At(die) => self.page_started_at(now, die, Some(now)),
+                Programmed::At(die) => dies.page_started(die, Some(now)),
                 Programmed::Busy => {
                     dies.sched.unused(Kind::Write);
                     dies.hold_page(now);

@@ -436,8 +436,10 @@ impl WriteCache {
         }
         if !self.pump_background(now, ssd, out) {
             while self.pages_due(now) > 0 {
-                if let Programmed::At(die) = self.program_page(now, ssd, out, |_| true) {
-                    self.page_started_at(now, die, None);
+                if let Programmed::At(die) = self.program_page(now, None, ssd, out, |_| true)
+                    && let Some(dies) = &mut self.dies
+                {
+                    dies.page_started(die, None);
                 }
             }
         }
@@ -462,9 +464,11 @@ impl WriteCache {
         now >= self.linger_at || self.slots_free() == 0 || self.persist_waits_for_pages()
     }
 
+    /// Programs the next page, if `may` accepts its die; `since`: the scheduler was asked for it then.
     pub(crate) fn program_page(
         &mut self,
         now: Time,
+        since: Option<Time>,
         ssd: &mut Ssd,
         out: &mut FlashOut,
         may: impl Fn(u32) -> bool,
@@ -481,7 +485,7 @@ impl WriteCache {
         if !batch.is_empty() {
             match ssd.program_if(now, self.cfg.vssd, &batch, token, out, may) {
                 Ok(die) => {
-                    self.page_started(now, &batch, &taken);
+                    self.page_started(now, &batch, &taken, die.map(|die| Started::page(die, since, now)));
                     programmed = Programmed::At(die);
                 }
                 Err(why) => {
@@ -498,19 +502,13 @@ impl WriteCache {
         (self.batch, self.taken) = (batch, taken);
         programmed
     }
-    pub(crate) fn last_page_started(&mut self, s: Started) {
-        if let Some(page) = self.pages.back_mut() {
-            page.started = Some(s);
-        }
-    }
-
-    fn page_started(&mut self, now: Time, batch: &[BlockWrite], taken: &[(u64, u32)]) {
+    fn page_started(&mut self, now: Time, batch: &[BlockWrite], taken: &[(u64, u32)], started: Option<Started>) {
         let mut blocks = self.spare_lists.pop().unwrap_or_default();
         for (w, &(_, place)) in batch.iter().zip(taken) {
             self.entries.all[place as usize].in_flight = true;
             blocks.push(Leaving { place, addr: w.addr, version: w.version });
         }
-        self.pages.push_back(Page { first_seq: taken[0].0, blocks, started: None });
+        self.pages.push_back(Page { first_seq: taken[0].0, blocks, started });
         self.in_flight += 1;
         self.dirty -= batch.len();
         self.linger_at = if self.dirty > 0 { now + self.cfg.linger } else { Time::MAX };
