@@ -9,6 +9,8 @@ use rackweave_core::Layout;
 use rackweave_core::admin::{ServerInfo, ServerState as Wanted};
 use rackweave_core::msg::Class;
 use rackweave_core::volume::VolumeInfo;
+use rackweave_gateway::metrics::Kind as Metric;
+use rackweave_server::VssdStatus;
 use serde::{Deserialize, Serialize};
 
 use super::status::Facts;
@@ -398,95 +400,52 @@ pub struct Server {
     pub drive_fault: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Vssd {
-    pub id: u32,
-    pub set: u32,
-    /// `member`, `shadow`, or `none` before it is in a view.
-    pub role: String,
-    /// It has a lease and answers reads and writes.
-    pub serving: bool,
-    pub epoch: u32,
-    /// `idle`, `asking`, `delayed`, `granted`, `collecting`, `ending` or `finishing`.
-    pub gc: String,
-    /// Victim blocks collected, and episodes of it.
-    pub gc_runs: u64,
-    pub gc_episodes: u64,
-    pub erases: u64,
-    /// Free ÷ spare (RB4).
-    pub free_ratio: f64,
-    /// Software-isolated: the channel group of its drive that it collects with, erase blocks borrowed of the others, and
-    /// lent to them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<u32>,
-    #[serde(default)]
-    pub blocks_borrowed: u64,
-    #[serde(default)]
-    pub blocks_lent: u64,
-    pub mapped_bytes: u64,
-    /// What it may map at the most.
-    pub exported_bytes: u64,
-    /// Write cache, in 4 KiB slots.
-    pub cache_used: u64,
-    pub cache_slots: u64,
-    pub waf: f64,
-    /// 4 KiB slots programmed for the host, and beyond that: by collection and as range records.
-    pub host_slots: u64,
-    pub moved_slots: u64,
-    /// Those programmed for the host whose CRC32C came with them.
-    #[serde(default)]
-    pub summed_slots: u64,
-    /// Reads that the switch sent here instead of where the client had.
-    pub redirected_reads: u64,
-    /// Requests that wait for their turn.
-    #[serde(default)]
-    pub queued: u64,
-    /// Reads of blocks, and pages of the cache, held back before their dies; and how many of each Kyber lets be under
-    /// way, 0 with another scheduler.
-    #[serde(default)]
-    pub reads_held: u64,
-    #[serde(default)]
-    pub pages_held: u64,
-    #[serde(default)]
-    pub read_depth: u32,
-    #[serde(default)]
-    pub page_depth: u32,
-    /// Blocks read because their turn had come, blocks that were healed, and those that no member could heal.
-    #[serde(default)]
-    pub scrubbed: u64,
-    #[serde(default)]
-    pub healed: u64,
-    #[serde(default)]
-    pub scrub_lost: u64,
-    /// Blocks whose copy here is a mark that their contents are lost; the first of them, as volume and block of its share of the set.
-    #[serde(default)]
-    pub lost_blocks: u64,
-    #[serde(default)]
-    pub lost: Vec<(u32, u32)>,
-    /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
-    #[serde(default)]
-    pub scrub_mismatches: u64,
-    #[serde(default)]
-    pub scrub_undecided: u64,
-    /// What the present pass has read of it, at most 1, and passes over its whole drive.
-    #[serde(default)]
-    pub scrub_progress: f64,
-    #[serde(default)]
-    pub scrub_passes: u64,
-    /// Erase blocks that failed for good, and whether so many that its contents are to move.
-    #[serde(default)]
-    pub blocks_retired: u64,
-    /// How many more may fail until it is.
-    #[serde(default)]
-    pub blocks_reserve: u64,
-    #[serde(default)]
-    pub worn_out: bool,
-    /// Times that a page of an erase block could not be read.
-    #[serde(default)]
-    pub blocks_unreadable: u64,
-    /// Its device has failed for good.
-    pub failed: bool,
+macro_rules! vssd_struct {
+    ($($name:ident: $type:ty = $help:literal $($kind:ident $metric:literal)?,)*) => {
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        pub struct Vssd {
+            pub id: u32,
+            pub set: u32,
+            /// `member`, `shadow`, or `none` before it is in a view.
+            pub role: String,
+            /// It has a lease and answers reads and writes.
+            pub serving: bool,
+            pub epoch: u32,
+            /// `idle`, `asking`, `delayed`, `granted`, `collecting`, `ending` or `finishing`.
+            pub gc: String,
+            /// Software-isolated: the channel group of its drive that it collects with.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub group: Option<u32>,
+            $(#[doc = $help] #[serde(default)] pub $name: $type,)*
+            /// The first blocks marked as lost, as volume and block of its share of the set.
+            #[serde(default)]
+            pub lost: Vec<(u32, u32)>,
+            /// Passes over its whole drive.
+            #[serde(default)]
+            pub scrub_passes: u64,
+            /// Enough erase blocks have failed that its contents are to move.
+            #[serde(default)]
+            pub worn_out: bool,
+            /// Its device has failed for good.
+            pub failed: bool,
+        }
+
+        impl Vssd {
+            /// Takes what the server counted.
+            pub(crate) fn set_stats(&mut self, of: &VssdStatus) {
+                $(self.$name = of.$name;)*
+            }
+        }
+
+        /// A metric of a vSSD: its name, help, kind and value.
+        pub(crate) type VssdMetric = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
+
+        #[allow(clippy::unnecessary_cast, reason = "some are fractions already")]
+        pub(crate) const VSSD_METRICS: &[VssdMetric] =
+            &[$($(($metric, $help, Metric::$kind, |v| v.$name as f64),)?)*];
+    };
 }
+rackweave_server::vssd_stats!(vssd_struct);
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Set {

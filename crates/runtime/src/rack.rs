@@ -330,48 +330,23 @@ impl Describe for RackNodes {
         report
             .vssds
             .iter()
-            .map(|v| Vssd {
-                id: v.vssd.0,
-                set: v.set.0,
-                role: role(v.role).into(),
-                serving: v.serving,
-                epoch: v.epoch.0,
-                gc: v.gc.name().into(),
-                gc_runs: v.gc_runs,
-                gc_episodes: v.gc_episodes,
-                erases: v.erases,
-                free_ratio: v.free_ratio,
-                group: v.group,
-                blocks_borrowed: v.blocks_borrowed,
-                blocks_lent: v.blocks_lent,
-                mapped_bytes: v.mapped_bytes,
-                exported_bytes: v.exported_bytes,
-                cache_used: v.cache_used,
-                cache_slots: v.cache_capacity,
-                waf: v.waf,
-                host_slots: v.host_slots,
-                summed_slots: v.summed_slots,
-                moved_slots: v.moved_slots,
-                redirected_reads: v.redirected_reads,
-                queued: v.queued,
-                reads_held: v.reads_held,
-                pages_held: v.pages_held,
-                read_depth: v.read_tokens.map_or(0, |t| t.0),
-                page_depth: v.page_tokens.map_or(0, |t| t.0),
-                scrubbed: v.scrubbed,
-                healed: v.healed,
-                scrub_lost: v.scrub_lost,
-                lost_blocks: v.lost_blocks,
-                lost: v.lost.iter().map(|a| (a.volume.0, a.block)).collect(),
-                scrub_mismatches: v.scrub_mismatches,
-                scrub_undecided: v.scrub_undecided,
-                scrub_progress: v.scrub_progress,
-                scrub_passes: report.scrub_passes,
-                blocks_retired: v.blocks_retired,
-                blocks_unreadable: v.blocks_unreadable,
-                blocks_reserve: v.blocks_reserve,
-                worn_out: v.worn_out,
-                failed: report.failed,
+            .map(|v| {
+                let mut shown = Vssd {
+                    id: v.vssd.0,
+                    set: v.set.0,
+                    role: role(v.role).into(),
+                    serving: v.serving,
+                    epoch: v.epoch.0,
+                    gc: v.gc.name().into(),
+                    group: v.group,
+                    lost: v.lost.iter().map(|a| (a.volume.0, a.block)).collect(),
+                    scrub_passes: report.scrub_passes,
+                    worn_out: v.worn_out,
+                    failed: report.failed,
+                    ..Vssd::default()
+                };
+                shown.set_stats(v);
+                shown
             })
             .collect()
     }

@@ -13,7 +13,8 @@ use rackweave_server::DriveProblem;
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 
 use super::control::{
-    Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd, Wear,
+    Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, VSSD_METRICS, Volume, Vssd,
+    VssdMetric, Wear,
 };
 use super::engine::{Engine, HostFault, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
@@ -379,67 +380,13 @@ impl Status {
     }
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
-        type Column = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-        const COLUMNS: [Column; 30] = [
-            ("rackweave_vssd_gc_runs_total", "Victim blocks collected", Metric::Counter, |v| v.gc_runs as f64),
-            ("rackweave_vssd_gc_episodes_total", "Episodes of collection", Metric::Counter, |v| v.gc_episodes as f64),
-            ("rackweave_vssd_redirected_reads_total", "Reads redirected here", Metric::Counter, |v| {
-                v.redirected_reads as f64
-            }),
-            ("rackweave_vssd_queued", "Requests that wait for their turn", Metric::Gauge, |v| v.queued as f64),
-            ("rackweave_vssd_reads_held", "Reads held back before their dies", Metric::Gauge, |v| v.reads_held as f64),
-            ("rackweave_vssd_pages_held", "Pages held back before their dies", Metric::Gauge, |v| v.pages_held as f64),
-            ("rackweave_vssd_read_depth", "Reads that Kyber lets be under way", Metric::Gauge, |v| {
-                f64::from(v.read_depth)
-            }),
-            ("rackweave_vssd_page_depth", "Pages that Kyber lets be under way", Metric::Gauge, |v| {
-                f64::from(v.page_depth)
-            }),
+        let flags: [VssdMetric; 2] = [
             ("rackweave_vssd_serving", "1 while it serves", Metric::Gauge, |v| f64::from(u8::from(v.serving))),
-            ("rackweave_vssd_erases_total", "Blocks erased", Metric::Counter, |v| v.erases as f64),
             ("rackweave_vssd_collecting", "1 while it collects", Metric::Gauge, |v| {
                 f64::from(u8::from(v.gc == "collecting"))
             }),
-            ("rackweave_vssd_free_ratio", "Free blocks by spare blocks", Metric::Gauge, |v| v.free_ratio),
-            ("rackweave_vssd_blocks_borrowed", "Erase blocks borrowed of its channel group", Metric::Gauge, |v| {
-                v.blocks_borrowed as f64
-            }),
-            ("rackweave_vssd_blocks_lent", "Erase blocks lent to its channel group", Metric::Gauge, |v| {
-                v.blocks_lent as f64
-            }),
-            ("rackweave_vssd_mapped_bytes", "Bytes mapped to flash", Metric::Gauge, |v| v.mapped_bytes as f64),
-            ("rackweave_vssd_cache_used_slots", "Write cache slots in use", Metric::Gauge, |v| v.cache_used as f64),
-            ("rackweave_vssd_write_amplification", "Slots programmed by slots written", Metric::Gauge, |v| v.waf),
-            ("rackweave_vssd_host_slots_total", "Slots programmed for the host", Metric::Counter, |v| {
-                v.host_slots as f64
-            }),
-            ("rackweave_vssd_summed_slots_total", "Those whose CRC32C came with them", Metric::Counter, |v| {
-                v.summed_slots as f64
-            }),
-            ("rackweave_vssd_moved_slots_total", "Slots programmed beyond that", Metric::Counter, |v| {
-                v.moved_slots as f64
-            }),
-            ("rackweave_vssd_scrubbed_total", "Blocks read in turn", Metric::Counter, |v| v.scrubbed as f64),
-            ("rackweave_vssd_scrub_lost_total", "Those no member could heal", Metric::Counter, |v| v.scrub_lost as f64),
-            ("rackweave_vssd_lost_blocks", "Blocks marked as lost", Metric::Gauge, |v| v.lost_blocks as f64),
-            ("rackweave_vssd_scrub_mismatches_total", "Blocks on which members differed", Metric::Counter, |v| {
-                v.scrub_mismatches as f64
-            }),
-            ("rackweave_vssd_scrub_undecided_total", "Those that nothing could decide", Metric::Counter, |v| {
-                v.scrub_undecided as f64
-            }),
-            ("rackweave_vssd_scrub_progress", "Part read in this pass", Metric::Gauge, |v| v.scrub_progress),
-            ("rackweave_vssd_healed_total", "Blocks healed by another copy", Metric::Counter, |v| v.healed as f64),
-            ("rackweave_vssd_blocks_retired", "Erase blocks that failed", Metric::Gauge, |v| v.blocks_retired as f64),
-            (
-                "rackweave_vssd_blocks_unreadable_total",
-                "Erase blocks with a page that could not be read",
-                Metric::Counter,
-                |v| v.blocks_unreadable as f64,
-            ),
-            ("rackweave_vssd_blocks_reserve", "How many more may", Metric::Gauge, |v| v.blocks_reserve as f64),
         ];
-        for (name, help, kind, value) in COLUMNS {
+        for &(name, help, kind, value) in flags.iter().chain(VSSD_METRICS) {
             for s in &self.servers {
                 for v in &s.vssds {
                     let labels =

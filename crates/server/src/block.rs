@@ -124,7 +124,7 @@ impl Service for BlockService {
         let (replica, cache) = (self.replica.stats(), self.cache.stats);
         let dies = self.cache.dies.as_ref();
         s.serving = self.replica.serving(now);
-        s.cache_capacity = self.cache.cfg.capacity;
+        s.cache_slots = self.cache.cfg.capacity;
         s.cache_used = self.cache.used();
         s.cache_dirty = self.cache.dirty() as u64;
         s.cache_absorbed = cache.absorbed;
@@ -138,8 +138,8 @@ impl Service for BlockService {
         s.flushes = replica.flushes;
         s.redirected_reads = self.redirected_reads;
         (s.reads_held, s.pages_held) = dies.map_or((0, 0), |d| (d.waiting().0 as u64, d.waiting().1 as u64));
-        s.read_tokens = dies.and_then(|d| d.depth(Kind::Read));
-        s.page_tokens = dies.and_then(|d| d.depth(Kind::Write));
+        s.read_depth = dies.and_then(|d| d.depth(Kind::Read)).map_or(0, |t| u64::from(t.0));
+        s.page_depth = dies.and_then(|d| d.depth(Kind::Write)).map_or(0, |t| u64::from(t.0));
         s.offline_write_rate = self.classes.rate();
         s.offline_writes_delayed = self.classes.writes_delayed;
         s.queue_full = self.queue_full;

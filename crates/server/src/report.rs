@@ -25,97 +25,96 @@ pub struct ServerReport {
     pub vssds: Vec<VssdStatus>,
 }
 
-/// One vSSD, now. Counters are since the server started; those that its service has none of are zero.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct VssdStatus {
-    pub vssd: VssdId,
-    pub set: SetId,
-    pub epoch: Epoch,
-    /// `None`: not in the view.
-    pub role: Option<Role>,
-    pub serving: bool,
-    pub gc: GcState,
-    /// Free ÷ spare blocks (protocol rule 19).
-    pub free_ratio: f64,
-    pub blocks_total: u64,
-    pub blocks_free: u64,
-    pub mapped_bytes: u64,
-    pub exported_bytes: u64,
-    pub erases: u64,
-    /// Erase blocks that failed for good, how many more may until it is worn out and its contents are to move, and whether it
-    /// is.
-    pub blocks_retired: u64,
-    pub blocks_reserve: u64,
-    pub worn_out: bool,
-    /// Times that a page of one could not be read, so that it was emptied and erased.
-    pub blocks_unreadable: u64,
-    /// Episodes of collection begun by the monitor.
-    pub gc_episodes: u64,
-    /// Of those, begun though the switch did not answer.
-    pub gc_unacknowledged: u64,
-    /// And those begun because the vSSD was idle.
-    pub gc_background: u64,
-    /// The channel group of the drive that it collects with, blocks borrowed of its others, and lent to them.
-    pub group: Option<u32>,
-    pub blocks_borrowed: u64,
-    pub blocks_lent: u64,
-    /// Victim blocks collected.
-    pub gc_runs: u64,
-    /// Slots programmed ÷ slots programmed for the host.
-    pub waf: f64,
-    /// Slots programmed for the host, and beyond that: by collection and as range records.
-    pub host_slots: u64,
-    pub moved_slots: u64,
-    /// Slots programmed for the host whose CRC32C came with them (PN3).
-    pub summed_slots: u64,
-    pub cache_capacity: u64,
-    pub cache_used: u64,
-    pub cache_dirty: u64,
-    pub cache_absorbed: u64,
-    pub cache_hits: u64,
-    pub cache_misses: u64,
-    pub syncs: u64,
-    pub persists: u64,
-    pub reads: u64,
-    pub writes: u64,
-    pub ranges: u64,
-    pub flushes: u64,
-    /// Reads that the switch sent here instead of where the client had.
-    pub redirected_reads: u64,
-    /// Requests waiting in the scheduler, and turned away because it was full.
-    pub queued: u64,
-    /// Reads of blocks, and pages of the cache, that are held back before their dies.
-    pub reads_held: u64,
-    pub pages_held: u64,
-    /// Tokens of Kyber's domains, and those in use: reads, pages. `None`: another scheduler.
-    pub read_tokens: Option<(u32, u32)>,
-    pub page_tokens: Option<(u32, u32)>,
-    /// Bytes per second that offline writes get now, and those that waited for their turn (PN10).
-    pub offline_write_rate: u64,
-    pub offline_writes_delayed: u64,
-    pub queue_full: u64,
-    pub conflicts: u64,
-    pub replays: u64,
-    pub retransmits: u64,
-    pub duplicates: u64,
-    pub stale_epochs: u64,
-    pub not_serving: u64,
-    pub no_space: u64,
-    pub healed: u64,
-    /// Blocks read because their turn had come, and those of them that no member could heal.
-    pub scrubbed: u64,
-    pub scrub_lost: u64,
-    /// Runs of blocks digested in fills and recoveries of this life.
-    pub runs_compared: u64,
-    /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
-    pub scrub_mismatches: u64,
-    pub scrub_undecided: u64,
-    /// Blocks whose copy is a mark that their contents are lost, and the first [`LOST_LISTED_MAX`] of them.
-    pub lost_blocks: u64,
-    pub lost: Box<[BlockAddr]>,
-    /// What the present pass has read of what the flash holds, at most 1.
-    pub scrub_progress: f64,
+/// Counters and gauges of a vSSD that `status` and the metrics show, each declared here only: `name: type = "help"`, then kind
+/// and name of its metric if it has one. Expands to a call of the macro `$with` with all of them.
+#[macro_export]
+macro_rules! vssd_stats {
+    ($with:ident) => {
+        $with! {
+            gc_runs: u64 = "Victim blocks collected" Counter "rackweave_vssd_gc_runs_total",
+            gc_episodes: u64 = "Episodes of collection" Counter "rackweave_vssd_gc_episodes_total",
+            erases: u64 = "Blocks erased" Counter "rackweave_vssd_erases_total",
+            free_ratio: f64 = "Free blocks by spare blocks" Gauge "rackweave_vssd_free_ratio",
+            blocks_borrowed: u64 = "Erase blocks borrowed of its channel group" Gauge "rackweave_vssd_blocks_borrowed",
+            blocks_lent: u64 = "Erase blocks lent to its channel group" Gauge "rackweave_vssd_blocks_lent",
+            mapped_bytes: u64 = "Bytes mapped to flash" Gauge "rackweave_vssd_mapped_bytes",
+            exported_bytes: u64 = "Most bytes that it may map",
+            cache_used: u64 = "Write cache slots in use" Gauge "rackweave_vssd_cache_used_slots",
+            cache_slots: u64 = "Slots of the write cache",
+            waf: f64 = "Slots programmed by slots written" Gauge "rackweave_vssd_write_amplification",
+            host_slots: u64 = "Slots programmed for the host" Counter "rackweave_vssd_host_slots_total",
+            moved_slots: u64 = "Slots programmed by collection and as range records" Counter "rackweave_vssd_moved_slots_total",
+            summed_slots: u64 = "Slots programmed for the host whose CRC32C came with them" Counter "rackweave_vssd_summed_slots_total",
+            redirected_reads: u64 = "Reads redirected here" Counter "rackweave_vssd_redirected_reads_total",
+            queued: u64 = "Requests that wait for their turn" Gauge "rackweave_vssd_queued",
+            reads_held: u64 = "Reads held back before their dies" Gauge "rackweave_vssd_reads_held",
+            pages_held: u64 = "Pages held back before their dies" Gauge "rackweave_vssd_pages_held",
+            read_depth: u64 = "Reads that Kyber lets be under way" Gauge "rackweave_vssd_read_depth",
+            page_depth: u64 = "Pages that Kyber lets be under way" Gauge "rackweave_vssd_page_depth",
+            scrubbed: u64 = "Blocks read in turn" Counter "rackweave_vssd_scrubbed_total",
+            healed: u64 = "Blocks healed by another copy" Counter "rackweave_vssd_healed_total",
+            scrub_lost: u64 = "Blocks read in turn that no member could heal" Counter "rackweave_vssd_scrub_lost_total",
+            lost_blocks: u64 = "Blocks marked as lost" Gauge "rackweave_vssd_lost_blocks",
+            scrub_mismatches: u64 = "Blocks on which members differed" Counter "rackweave_vssd_scrub_mismatches_total",
+            scrub_undecided: u64 = "Blocks on which members differed and nothing could decide" Counter "rackweave_vssd_scrub_undecided_total",
+            scrub_progress: f64 = "Part read in this pass" Gauge "rackweave_vssd_scrub_progress",
+            blocks_retired: u64 = "Erase blocks that failed" Gauge "rackweave_vssd_blocks_retired",
+            blocks_reserve: u64 = "Erase blocks that may fail until the vSSD is worn out" Gauge "rackweave_vssd_blocks_reserve",
+            blocks_unreadable: u64 = "Erase blocks with a page that could not be read" Counter "rackweave_vssd_blocks_unreadable_total",
+        }
+    };
 }
+
+macro_rules! status_struct {
+    ($($name:ident: $type:ty = $help:literal $($kind:ident $metric:literal)?,)*) => {
+        /// One vSSD, now. Counters are since the server started; those that its service has none of are zero.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct VssdStatus {
+            pub vssd: VssdId,
+            pub set: SetId,
+            pub epoch: Epoch,
+            /// `None`: not in the view.
+            pub role: Option<Role>,
+            pub serving: bool,
+            pub gc: GcState,
+            pub blocks_total: u64,
+            pub blocks_free: u64,
+            pub worn_out: bool,
+            /// Episodes of collection begun though the switch did not answer.
+            pub gc_unacknowledged: u64,
+            /// Episodes begun because the vSSD was idle.
+            pub gc_background: u64,
+            /// The channel group of the drive that it collects with.
+            pub group: Option<u32>,
+            pub cache_dirty: u64,
+            pub cache_absorbed: u64,
+            pub cache_hits: u64,
+            pub cache_misses: u64,
+            pub syncs: u64,
+            pub persists: u64,
+            pub reads: u64,
+            pub writes: u64,
+            pub ranges: u64,
+            pub flushes: u64,
+            /// Bytes per second that offline writes get now, and those that waited for their turn (PN10).
+            pub offline_write_rate: u64,
+            pub offline_writes_delayed: u64,
+            pub queue_full: u64,
+            pub conflicts: u64,
+            pub replays: u64,
+            pub retransmits: u64,
+            pub duplicates: u64,
+            pub stale_epochs: u64,
+            pub not_serving: u64,
+            pub no_space: u64,
+            /// Runs of blocks digested in fills and recoveries of this life.
+            pub runs_compared: u64,
+            pub lost: Box<[BlockAddr]>,
+            $(#[doc = $help] pub $name: $type,)*
+        }
+    };
+}
+vssd_stats!(status_struct);
 
 impl GcState {
     /// For tables.
