@@ -104,6 +104,13 @@ impl Meta {
             // A server that knows of no tables.
             return Ok(());
         }
+        // Before the incarnations: another server's drive may have served under a later one.
+        let of_another = self.drives.iter().any(|(n, copy)| *n != node && copy.drive == drive);
+        if let Some(copy) = self.drives.get(&node).filter(|c| of_another && c.drive != drive)
+            && !mutant!("meta.drive.any-drive")
+        {
+            return Err(DriveRefusal::OtherDrive { found: drive, wanted: copy.drive });
+        }
         let store = self.lives.get(&node).map_or(Incarnation(0), |l| l.incarnation);
         if table.known > store && !mutant!("meta.drive.older-store") {
             return Err(DriveRefusal::StoreOlder { drive: table.known, store });

@@ -92,12 +92,31 @@ impl SimConfig {
     }
 }
 
+/// A configuration that nodes start with in place of the rack's.
+#[derive(Clone, Debug)]
+pub struct Edited {
+    pub config: Arc<RackConfig>,
+    /// As on hosts that each keep a configuration of their own.
+    pub servers_only: bool,
+}
+
+/// A drive that is not in its server.
+#[derive(Clone)]
+pub struct Drive {
+    pub id: DriveId,
+    pub disk: FaultDisk,
+}
+
 /// A rack and its clients on virtual time. Deterministic: equal configurations give equal runs.
 pub struct Sim {
     engine: Engine<RackNode>,
     cfg: Arc<RackConfig>,
     sim: SimConfig,
     lives: u64,
+    /// Of servers, or of them and the metadata service, while the kept configuration is edited.
+    edited: Option<Edited>,
+    /// By server.
+    drive_ids: Vec<DriveId>,
     /// By server, how often its drive was replaced.
     replaced: Vec<u64>,
     capture: Option<SharedCapture>,
@@ -126,8 +145,10 @@ impl Sim {
         if cfg.switch.egress.is_some() {
             engine.all_crosses_switch();
         }
+        let drive_ids = (0..cfg.servers_max()).map(|i| drive_id(&sim, i, 0)).collect();
         let replaced = vec![0; cfg.servers_max() as usize];
-        let mut s = Sim { engine, cfg: Arc::new(cfg.clone()), sim, lives: 0, replaced, capture: None };
+        let cfg_kept = Arc::new(cfg.clone());
+        let mut s = Sim { engine, cfg: cfg_kept, sim, lives: 0, edited: None, drive_ids, replaced, capture: None };
         let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;
         for i in (0..layout.nodes()).filter(|i| !later.contains(i)) {
             s.restart(NodeId(i))?;
@@ -139,20 +160,19 @@ impl Sim {
         self.lives += 1;
         let nonce = mix64(self.sim.seed ^ self.lives << 32 ^ u64::from(n.0)).max(1);
         let layout = self.engine.layout();
-        Ok(match layout.kind(n) {
-            NodeKind::Meta => {
-                let c = build::meta_config(&self.cfg)?;
-                let meta = Meta::new(c, self.engine.saved(n))?;
-                RackNode::Meta(Box::new(build::balanced(&self.cfg, meta)))
-            }
+        let edited = |kind| self.edited.as_ref().filter(|e| kind == NodeKind::Server || !e.servers_only);
+        let kind = layout.kind(n);
+        let cfg = edited(kind).map_or(&self.cfg, |e| &e.config);
+        Ok(match kind {
+            NodeKind::Meta => RackNode::Meta(Box::new(build::meta(cfg, self.engine.saved(n))?)),
             NodeKind::Switch => {
-                let mut c = build::switch_config(&self.cfg, layout.rack(n).unwrap_or(0));
+                let mut c = build::switch_config(cfg, layout.rack(n).unwrap_or(0));
                 c.names_idle = self.sim.controller;
                 RackNode::Switch(Box::new(Switch::new(c)))
             }
             NodeKind::Server => {
                 let i = n.0 - layout.server(0).0;
-                let mut c = build::server_config(&self.cfg, i, nonce)?;
+                let mut c = build::server_config(cfg, i, nonce)?;
                 c.drive = self.drive_id(i);
                 c.timeouts = self.sim.timeouts;
                 c.forwards_reads = self.sim.controller;
@@ -164,7 +184,7 @@ impl Sim {
             }
             NodeKind::Client => {
                 let i = n.0 - layout.client(0).0;
-                RackNode::Client(Box::new(build::client(&self.cfg, i, nonce)))
+                RackNode::Client(Box::new(build::client(cfg, i, nonce)))
             }
         })
     }
@@ -209,11 +229,27 @@ impl Sim {
     /// Puts an empty device in place of server `i`'s; the server must have crashed.
     pub fn replace_disk(&mut self, i: u32) {
         self.replaced[i as usize] += 1;
+        self.drive_ids[i as usize] = drive_id(&self.sim, i, self.replaced[i as usize]);
         self.engine.put_disk(SsdId(i), new_disk(&self.sim, self.cfg.ssd.flaws(SsdId(i))));
     }
     /// The id of server `i`'s drive.
     pub fn drive_id(&self, i: u32) -> DriveId {
-        DriveId(mix64(mix64(self.sim.seed ^ u64::from(i) << 32) ^ self.replaced[i as usize]).max(1))
+        self.drive_ids[i as usize]
+    }
+    /// A copy of server `i`'s drive; none if it keeps no contents.
+    pub fn drive(&mut self, i: u32) -> Option<Drive> {
+        let id = self.drive_id(i);
+        self.disk(i).map(|d| Drive { id, disk: d.clone() })
+    }
+    /// Puts a drive into server `i`, which does not run.
+    pub fn put_drive(&mut self, i: u32, drive: Drive) {
+        self.drive_ids[i as usize] = drive.id;
+        self.engine.put_disk(SsdId(i), Disk::Fault(Box::new(drive.disk)));
+    }
+    /// Nodes that start from now on have another configuration; none: the rack's again. What this one does not say of clients, links
+    /// and the number of nodes stays.
+    pub fn edit(&mut self, edited: Option<Edited>) {
+        self.edited = edited;
     }
     pub fn alive(&self, n: NodeId) -> bool {
         self.engine.node(n).is_some()
@@ -317,6 +353,11 @@ impl Sim {
     pub fn config(&self) -> &RackConfig {
         &self.cfg
     }
+}
+
+/// Of the server's drive after so many replacements.
+fn drive_id(sim: &SimConfig, i: u32, replaced: u64) -> DriveId {
+    DriveId(mix64(mix64(sim.seed ^ u64::from(i) << 32) ^ replaced).max(1))
 }
 
 fn new_disk(sim: &SimConfig, flaws: Option<MediaFaults>) -> Disk {

@@ -1,6 +1,7 @@
 //! Seeds: each must pass, repeat itself exactly, and together they must meet every situation that matters.
 #![allow(clippy::disallowed_methods, reason = "seeds run on both cores")]
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rackweave_core::TracePoint;
@@ -207,6 +208,42 @@ fn wide_plans_pass_every_seed() {
     let crashed = |r: &&SimReport| r.history.set_crashes >= 8;
     assert!(count < 30 || reports.iter().any(|r| refused(&r)), "no deleted volume was read");
     assert!(count < 30 || reports.iter().any(|r| crashed(&r)), "no rack lost all copies but one");
+    let again = run_plan(&reports[0].plan, &SimOptions::default());
+    assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
+}
+
+/// What must be refused somewhere, and what must be taken where either may be.
+const MUST_OCCUR_IN_EDITS: &[&str] = &[
+    "Isolation refused",
+    "Spare refused",
+    "Size refused",
+    "Profile refused",
+    "Replicas refused",
+    "Servers refused",
+    "Swapped refused",
+    "Doubled refused",
+    "MixedUp refused",
+    "Foreign refused",
+    "OlderStore refused",
+    "OlderDrive refused",
+    "Table refused",
+];
+
+#[test]
+fn edits_between_starts_are_refused_or_harmless() {
+    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, |seed| PlanKind::Edits.draw(seed));
+    let mut edits = BTreeMap::<&str, u64>::new();
+    for (name, n) in reports.iter().flat_map(|r| &r.edits) {
+        *edits.entry(name).or_default() += n;
+    }
+    println!("{edits:?}");
+    let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+    if let Some(first) = failed.first() {
+        panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
+    }
+    let missing: Vec<&&str> = MUST_OCCUR_IN_EDITS.iter().filter(|n| !edits.contains_key(**n)).collect();
+    assert!(count < 50 || missing.is_empty(), "never happened in {count} seeds: {missing:?}");
     let again = run_plan(&reports[0].plan, &SimOptions::default());
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }

@@ -124,7 +124,7 @@ impl Image {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Change {
     Program { page: PageAddr, image: Rc<PageImage> },
     Erase { block: u32, oob: BlockOob },
@@ -132,7 +132,7 @@ enum Change {
     Meta { offset: u64, data: Bytes },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     id: u64,
     change: Change,
@@ -195,7 +195,7 @@ pub struct CutOdds {
 }
 
 /// A device that keeps its contents, and loses what a real one may lose.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FaultDisk {
     live: Image,
     durable: Image,
@@ -405,6 +405,15 @@ impl FaultDisk {
             image.write_meta(at as u64, &[byte ^ 0x40]);
         }
         true
+    }
+
+    /// Changes the bytes of the checkpoint area that begin here.
+    pub fn flip_meta(&mut self, at: u64, len: usize) {
+        for image in [&mut self.live, &mut self.durable] {
+            let from = at as usize;
+            let bytes: Vec<u8> = (from..from + len).map(|i| image.meta.get(i).copied().unwrap_or(0) ^ 0x15).collect();
+            image.write_meta(at, &bytes);
+        }
     }
 
     /// Changes the contents of one stored page under its checksums; false: nothing is stored.

@@ -219,6 +219,10 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     pub fn saved(&self, n: NodeId) -> Vec<(Bytes, Bytes)> {
         self.nodes[n.0 as usize].store.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
     }
+    /// Puts another store in the place of a node's that does not run.
+    pub fn put_saved(&mut self, n: NodeId, store: Vec<(Bytes, Bytes)>) {
+        self.nodes[n.0 as usize].store = store.into_iter().collect();
+    }
     /// What a node's clock shows now.
     pub fn local_time(&self, n: NodeId) -> Time {
         self.nodes[n.0 as usize].clock.local(self.now)

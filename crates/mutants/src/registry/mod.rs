@@ -98,6 +98,7 @@ mod plans {
     pub const GROUPS: &[PlanKind] = &[Groups];
     pub const CHOSEN: &[PlanKind] = &[OneRack, ChosenReplica];
     pub const ALONE: &[PlanKind] = &[OneRack, SetCuts, LeftAlone];
+    pub const EDITS: &[PlanKind] = &[Edits];
     pub const LATE: &[PlanKind] = &[LateMessages];
     pub const PASSING: &[PlanKind] = &[PassingVolumes];
     pub const LEFT: &[PlanKind] = &[TwoRacks, LeftAlone];

@@ -1,6 +1,7 @@
 //! Plans of one situation: whatever the seed draws, one fault comes again and again, or what would hide it is left out.
 //! Each finds in tens of seeds what the general plans find in hundreds.
 
+use crate::fault::edit::Edit;
 use crate::fault::plan::{Fault, FaultAt, Plan};
 use rackweave_config::policy::Policy;
 use rackweave_core::Rng;
@@ -254,6 +255,35 @@ pub(super) fn ragged(seed: u64) -> Plan {
     plan
 }
 
+/// What the rack keeps is edited between starts: keys, drives, the store.
+pub(super) fn edits(seed: u64) -> Plan {
+    let mut plan = not_full(seed);
+    let mut rng = Rng::stream(seed, 0x6564_6974);
+    if rng.chance(0.3) {
+        plan.params.grouped = true;
+        // A small drive has too few dies.
+        plan.params.grouped = rackweave_rack::build::server(&plan.rack(), 0, 1).is_ok();
+    }
+    edit_between_starts(&mut plan, &mut rng);
+    plan.faults.sort_by_key(|f| f.at_us);
+    plan
+}
+
+fn edit_between_starts(plan: &mut Plan, rng: &mut Rng) {
+    let p = &mut plan.params;
+    // Of blocks that fail the first start after an edit of the layout would know nothing.
+    p.program_failures = 0.0;
+    let step = p.span_ms * 1000 / 10;
+    // With `ssd.verify = false` damaged contents are given out.
+    plan.faults.retain(|f| !matches!(f.fault, Fault::Corrupt { .. }));
+    for i in 0..10 {
+        let (edit, servers_only) = Edit::draw(&plan.params, rng);
+        let (down_ms, tried_ms) = (rng.between(1, 30), rng.between(100, 400));
+        let fault = Fault::Edit { edit, servers_only, down_ms, tried_ms };
+        plan.faults.push(FaultAt { at_us: i * step, fault });
+    }
+}
+
 /// Everything that the other kinds of one rack have by themselves.
 pub(super) fn wide(seed: u64) -> Plan {
     let mut plan = not_full(seed);
@@ -271,6 +301,9 @@ pub(super) fn wide(seed: u64) -> Plan {
     }
     if rng.chance(0.4) {
         lose_copies(&mut plan, &mut rng);
+    }
+    if Rng::stream(seed, 0x6564_6977).chance(0.3) {
+        edit_between_starts(&mut plan, &mut rng);
     }
     plan.faults.sort_by_key(|f| f.at_us);
     plan

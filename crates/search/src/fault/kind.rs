@@ -46,6 +46,8 @@ pub enum PlanKind {
     PassingVolumes,
     /// Parts of few blocks are written and trimmed.
     Ragged,
+    /// What a rack keeps is edited between starts.
+    Edits,
     /// All of that, and nodes whose clocks begin anew.
     Wide,
 }
@@ -58,7 +60,7 @@ pub struct UnknownKind(String);
 impl PlanKind {
     /// Everything is drawn; the rest are plans of one situation.
     pub const GENERAL: [PlanKind; 4] = [PlanKind::OneRack, PlanKind::TwoRacks, PlanKind::Moves, PlanKind::Groups];
-    pub const ALL: [PlanKind; 20] = [
+    pub const ALL: [PlanKind; 21] = [
         PlanKind::OneRack,
         PlanKind::TwoRacks,
         PlanKind::Moves,
@@ -78,6 +80,7 @@ impl PlanKind {
         PlanKind::Sparse,
         PlanKind::PassingVolumes,
         PlanKind::Ragged,
+        PlanKind::Edits,
         PlanKind::Wide,
     ];
 
@@ -102,6 +105,7 @@ impl PlanKind {
             PlanKind::Sparse => "sparse",
             PlanKind::PassingVolumes => "passing-volumes",
             PlanKind::Ragged => "ragged",
+            PlanKind::Edits => "edits",
             PlanKind::Wide => "wide",
         }
     }
@@ -128,6 +132,7 @@ impl PlanKind {
             PlanKind::Sparse => directed::sparse(seed),
             PlanKind::PassingVolumes => directed::passing_volumes(seed),
             PlanKind::Ragged => directed::ragged(seed),
+            PlanKind::Edits => directed::edits(seed),
             PlanKind::Wide => directed::wide(seed),
         }
     }

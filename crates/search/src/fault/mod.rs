@@ -4,6 +4,7 @@
 //! Reading order: [`plan`], [`workload`], [`run`], [`report`].
 
 mod directed;
+mod edit;
 mod kind;
 pub mod plan;
 pub mod report;
@@ -12,6 +13,7 @@ mod sets;
 pub mod trace;
 pub mod workload;
 
+pub use edit::Edit;
 pub use kind::{PlanKind, UnknownKind};
 pub use plan::{Fault, FaultAt, Plan};
 pub use report::{Failure, SimReport};

@@ -8,6 +8,8 @@ use rackweave_config::racks::RacksSection;
 use rackweave_config::{IsolationConfig, Levels, OVERCOMMIT_MAX, RackConfig, Size};
 use rackweave_sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
+use super::edit::Edit;
+
 /// Fewest operations and faults of a seed ("How they are searched").
 pub const OPERATIONS_MIN: u32 = 2_000;
 pub const FAULTS_MIN: usize = 3;
@@ -255,6 +257,14 @@ pub enum Fault {
     SeverRack {
         rack: u32,
         ms: u64,
+    },
+    /// The rack stops, something is edited, and it starts again; later the edit is undone. Only while every copy is whole.
+    Edit {
+        edit: Edit,
+        servers_only: bool,
+        down_ms: u64,
+        /// The start with the edit lasts so long.
+        tried_ms: u64,
     },
     /// Not a fault: a member's vSSD is to move to a server.
     Move {

@@ -77,6 +77,8 @@ pub struct SimReport {
     pub cut_torn: u64,
     /// Sectors that were looked for in a member's durable state after a FLUSH or an FUA write.
     pub copies_checked: u64,
+    /// Servers, or starts, that edits made refuse, and be taken where either may be.
+    pub edits: BTreeMap<String, u64>,
     #[serde(serialize_with = "coverage_map")]
     pub coverage: Coverage,
     pub history: HistoryStats,
@@ -116,6 +118,9 @@ impl fmt::Display for SimReport {
         let total: u64 = self.operations.values().sum();
         let kinds: Vec<String> = self.operations.iter().map(|(k, n)| format!("{k:?} {n}").to_lowercase()).collect();
         writeln!(f, "operations {total}: {}", kinds.join(", "))?;
+        for (e, n) in &self.edits {
+            writeln!(f, "edits {n}: {e}")?;
+        }
         for (e, n) in &self.errors {
             writeln!(f, "errors {n}: {e}")?;
         }

@@ -2,6 +2,7 @@
 
 mod device;
 mod durable;
+mod edits;
 mod full;
 mod inject;
 mod moves;
@@ -116,6 +117,7 @@ fn empty_report(plan: &Plan, failure: Failure) -> SimReport {
         cut_dropped: 0,
         cut_torn: 0,
         copies_checked: 0,
+        edits: BTreeMap::new(),
         coverage: Default::default(),
         history: Default::default(),
         hash: Default::default(),
@@ -198,6 +200,7 @@ struct Run<'a> {
     /// Servers that a fault took down which the plan does not name.
     hit: BTreeMap<usize, Vec<u32>>,
     breakage: device::Breakages,
+    edits: edits::Edits,
     stats: Stats,
 }
 
@@ -210,6 +213,7 @@ struct Stats {
     dropped: u64,
     torn: u64,
     copies_checked: u64,
+    edits: BTreeMap<String, u64>,
     history: HistoryStats,
 }
 
@@ -270,6 +274,7 @@ impl<'a> Run<'a> {
             traps: VecDeque::new(),
             hit: BTreeMap::new(),
             breakage: device::Breakages::default(),
+            edits: edits::Edits::default(),
             stats: Stats::default(),
         })
     }
@@ -552,6 +557,7 @@ impl<'a> Run<'a> {
             cut_dropped: s.dropped,
             cut_torn: s.torn,
             copies_checked: s.copies_checked,
+            edits: s.edits,
             coverage: e.coverage().clone(),
             history: s.history,
             hash: e.hash(),

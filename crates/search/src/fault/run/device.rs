@@ -27,11 +27,18 @@ pub(super) struct Breakages {
     pub lost: bool,
 }
 
+impl Breakages {
+    /// A device has failed and is not mended.
+    pub fn is_broken(&self) -> bool {
+        self.now.is_some()
+    }
+}
+
 impl Run<'_> {
     /// False: it would be the last copy, or another device is broken.
     pub(super) fn break_device(&mut self, server: u32, how: Breakage) -> bool {
         let server = server % self.plan.params.servers;
-        let whole = self.breakage.now.is_none() && self.watch.has_copies_beside(&self.sim, server);
+        let whole = self.breakage.now.is_none() && !self.is_edited() && self.watch.has_copies_beside(&self.sim, server);
         if !whole {
             return false;
         }

@@ -40,7 +40,7 @@ impl Run<'_> {
                 Some(down_ms)
             }
             Fault::StandStill { damaged, replaced, permille, down_ms } => {
-                if !(self.down.is_empty() && self.watch.all_full(&self.sim)) {
+                if self.is_edited() || !(self.down.is_empty() && self.watch.all_full(&self.sim)) {
                     return;
                 }
                 self.servers_down(&self.fault_servers(i), true);
@@ -50,7 +50,7 @@ impl Run<'_> {
                 Some(down_ms)
             }
             Fault::LastCopies { server, down_ms } => {
-                if !(self.down.is_empty() && self.watch.all_full(&self.sim)) {
+                if self.is_edited() || !(self.down.is_empty() && self.watch.all_full(&self.sim)) {
                     return;
                 }
                 self.servers_down(&self.fault_servers(i), true);
@@ -58,6 +58,12 @@ impl Run<'_> {
                 self.node_down(Layout::META);
                 let servers = self.plan.params.servers;
                 (1..self.plan.params.copies).for_each(|k| self.sim.replace_disk((server + k) % servers));
+                Some(down_ms)
+            }
+            Fault::Edit { down_ms, .. } => {
+                if !self.begin_edit(i) {
+                    return;
+                }
                 Some(down_ms)
             }
             Fault::OneRackPowerCut { rack, down_ms } => {
@@ -203,6 +209,7 @@ impl Run<'_> {
                     self.node_up(self.sim.engine().layout().server(s))?;
                 }
             }
+            Fault::Edit { .. } => self.next_of_edit(i)?,
             Fault::SwitchLost { rack, .. } => self.node_up(self.switch_node(rack))?,
             Fault::SwitchRestart { .. } => self.node_up(Layout::SWITCH)?,
             Fault::MetaRestart { .. } => self.node_up(Layout::META)?,
@@ -291,7 +298,7 @@ impl Run<'_> {
         }
     }
 
-    fn node_down(&mut self, n: NodeId) {
+    pub(super) fn node_down(&mut self, n: NodeId) {
         if n == Layout::META {
             self.watch.refresh(&self.sim);
         }
@@ -301,13 +308,21 @@ impl Run<'_> {
 
     /// One fault less keeps the node down; the last one ends it.
     pub(super) fn node_up(&mut self, n: NodeId) -> Result<(), Failure> {
-        let Some(faults) = self.down.get_mut(&n) else { return Ok(()) };
-        *faults -= 1;
-        if *faults > 0 {
+        if !self.lift(n) {
             return Ok(());
         }
-        self.down.remove(&n);
         self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start again: {e}")))
+    }
+
+    /// Whether the node is to start: it was down, and no other fault keeps it so.
+    pub(super) fn lift(&mut self, n: NodeId) -> bool {
+        let Some(faults) = self.down.get_mut(&n) else { return false };
+        *faults -= 1;
+        let over = *faults == 0;
+        if over {
+            self.down.remove(&n);
+        }
+        over
     }
 
     fn client_down(&mut self, client: u32) {
@@ -436,7 +451,8 @@ impl Run<'_> {
     /// Only while every other copy is whole: contents that exist once and are corrupted are lost by definition.
     fn corrupt(&mut self, server: u32) {
         let servers = self.plan.params.servers;
-        let whole = self.down.is_empty() && !self.history.crashed() && self.watch.all_full(&self.sim);
+        let whole =
+            !self.is_edited() && self.down.is_empty() && !self.history.crashed() && self.watch.all_full(&self.sim);
         if whole && let Some(d) = self.sim.disk(server % servers) {
             self.corrupted |= d.corrupt(&mut self.rng);
         }
