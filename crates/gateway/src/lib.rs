@@ -1,10 +1,17 @@
-//! How the outside talks to a rack: NBD for volumes, HTTP for metrics. Sans-IO: bytes in, requests out, replies in,
-//! bytes out; a driver owns the sockets.
+//! How clients reach a rack: NBD for volumes, lines for commands, HTTP for metrics. Sans-IO: a driver owns the sockets.
 //!
-//! - [`nbd::Session`]: one client connection. Many sessions share one `block::VolumeClient`.
+//! - [`Gateway`]: what a session of any protocol is to the driver. A further protocol is one implementation of it, and one
+//!   line in the driver's list of listeners.
+//! - [`nbd::Session`]: many sessions share one `block::VolumeClient`.
+//! - [`control::Session`]: commands of an operator.
 //! - [`metrics`]: Prometheus text, and the little HTTP server that hands it out.
 //! - [`tls`]: what any of them may be wrapped in.
 
+mod buffers;
+pub mod control;
 pub mod metrics;
 pub mod nbd;
+mod session;
 pub mod tls;
+
+pub use session::{Chunks, Gateway, Reply, Request, SessionId};

@@ -5,7 +5,7 @@
 use std::io::{IoSlice, Read, Write};
 use std::sync::Arc;
 
-use crate::nbd::buffers::Output;
+use crate::buffers::Output;
 use bytes::{Bytes, BytesMut};
 pub use rustls::ServerConfig;
 use rustls::pki_types::pem::{self, PemObject};

@@ -16,7 +16,8 @@ use super::authority::{AUTHORITY_FILE, HOST_FILE, HOST_KEY_FILE};
 use super::{DistributedError, addresses};
 use rackweave_config::hosts::NodeName;
 use rackweave_config::{ControlSection, RackConfig};
-use rackweave_runtime::control::{Answer, AskError, Command, LINE_MAX, said_in_time};
+use rackweave_gateway::control::LINE_MAX;
+use rackweave_runtime::control::{Answer, AskError, Command, said_in_time};
 use rackweave_runtime::net::{Address, ListenError, Listener};
 use rackweave_runtime::secure::{Renewing, SecureError, read};
 

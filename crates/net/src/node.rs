@@ -17,9 +17,10 @@ use rackweave_device::{FileSsd, OpenError, OsFile};
 use rackweave_rack::capture::Capture;
 use rackweave_runtime::datadir::{DataDir, private_directory};
 use rackweave_runtime::engine::{Engine, MetaStore, ROOM_RETRY};
+use rackweave_runtime::event_loop::{Admitted, Announce, Asked, EventLoop};
 use rackweave_runtime::kernel::KernelNode;
 use rackweave_runtime::net::Address;
-use rackweave_runtime::serve::{Admitted, Announce, Asked, Serve, Speaks};
+use rackweave_runtime::protocol::Protocol;
 use rackweave_runtime::status::Facts;
 use rackweave_runtime::store::StoreError;
 use rackweave_runtime::syncer::Syncer;
@@ -122,7 +123,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     listeners.push(up::listen_control(&dir)?);
     if let Some(control) = &cfg.control {
         let tls = channel::server(&control.certificates)?;
-        listeners.push((channel::listen(control, node.0, address)?, Speaks::ControlTls(tls)));
+        listeners.push((channel::listen(control, node.0, address)?, Protocol::control_tls(tls)));
     }
     let (devices, ssd, empty, admitted) = match name {
         NodeName::Server(i) => {
@@ -217,7 +218,7 @@ struct Run {
     key_file: Option<PathBuf>,
     facts: Facts,
     signal: OwnedFd,
-    listeners: Vec<(rackweave_runtime::net::Listener, Speaks)>,
+    listeners: Vec<(rackweave_runtime::net::Listener, Protocol)>,
     first_ssd: SsdId,
     memory: MemorySection,
     ready: Announce,
@@ -262,7 +263,7 @@ impl Run {
         }
         let syncer = Syncer::new(true)?;
         let mut serve =
-            Serve::new(engine, asked, Some(Box::new(self.net)), self.facts, syncer, self.signal, self.listeners)?;
+            EventLoop::new(engine, asked, Some(Box::new(self.net)), self.facts, syncer, self.signal, self.listeners)?;
         serve.keys_in(self.key_file);
         serve.limit_memory(&self.memory);
         if let Some(beat) = self.beat {

@@ -28,7 +28,7 @@ use rackweave_runtime::control::{self, Answer, Command as Question, Status};
 use rackweave_runtime::datadir::{DataDir, DataDirError};
 use rackweave_runtime::net::Address;
 use rackweave_runtime::poll::{Interest, Poll, Ready, drain_bytes};
-use rackweave_runtime::serve::NbdTls;
+use rackweave_runtime::secure::NbdTls;
 use rackweave_runtime::status::Facts;
 use rackweave_runtime::up::{self, Options, UpError};
 use rackweave_runtime::watch::{SILENT, SILENT_MAX, Watch};

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use rackweave_core::Layout;
 use rackweave_core::admin::{ServerInfo, ServerState as Wanted};
 use rackweave_core::msg::Class;
@@ -19,8 +20,6 @@ use rackweave_config::IsolationConfig;
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
-/// Longest line either side takes: a status of the largest rack is far below.
-pub const LINE_MAX: usize = 4 << 20;
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -124,6 +123,16 @@ pub enum Answer {
     Error {
         message: String,
     },
+}
+
+impl Answer {
+    /// The line that it is sent as.
+    pub fn line(&self) -> Bytes {
+        let mut b = serde_json::to_vec(self)
+            .unwrap_or_else(|_| br#"{"error":{"message":"the answer has no JSON form"}}"#.into());
+        b.push(b'\n');
+        b.into()
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

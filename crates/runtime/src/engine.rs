@@ -1,7 +1,7 @@
 //! The rack without its outside: nodes, their packets, timers, device commands and durable writes, on any clock.
 //! Nodes that run in another process are its outside, too: packets for them wait in [`Engine::take_outbound`].
 //!
-//! [`Engine`] is told the time and runs what is due; the loop around it ([`super::serve`]) waits, polls sockets and
+//! [`Engine`] is told the time and runs what is due; the loop around it ([`super::event_loop`]) waits, polls sockets and
 //! finishes syncs. A test drives it by itself, in virtual time, over recording files.
 
 mod faults;

@@ -1,4 +1,4 @@
-//! Nodes on the wall clock: one loop that runs them, polls sockets and devices' files, and serves clients ([`serve`]). All nodes of
+//! Nodes on the wall clock: one loop that runs them, polls sockets and devices' files, and serves clients ([`event_loop`]). All nodes of
 //! a rack are in one process ([`up()`]), or one of them, with a [`Network`] to the others.
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
@@ -8,11 +8,12 @@ extern crate rackweave_core;
 
 pub mod budget;
 pub mod clock;
-pub mod conn;
+pub mod connection;
 pub mod control;
 mod convert;
 pub mod datadir;
 pub mod engine;
+pub mod event_loop;
 pub mod kernel;
 pub mod key;
 mod latency;
@@ -20,10 +21,10 @@ pub mod net;
 pub mod network;
 pub mod policy;
 pub mod poll;
+pub mod protocol;
 mod rack;
 mod refusals;
 pub mod secure;
-pub mod serve;
 pub mod status;
 pub mod store;
 pub mod syncer;

@@ -1,6 +1,5 @@
-//! Sockets of the gateway: listening addresses, and streams that never block, with a bounded queue of bytes to send.
+//! Sockets of the gateway: listening addresses, and streams that never block.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::fs::Permissions;
 use std::io;
@@ -11,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use rackweave_device::private::FILE_MODE;
 
 /// Connections that wait to be taken, as the standard library's listeners have.
@@ -194,57 +193,6 @@ impl Drop for Listener {
     }
 }
 
-/// Bytes on their way out.
-#[derive(Debug, Default)]
-pub struct Outgoing {
-    parts: VecDeque<Bytes>,
-    len: usize,
-}
-
-impl Outgoing {
-    pub fn push(&mut self, b: Bytes) {
-        if !b.is_empty() {
-            self.len += b.len();
-            self.parts.push_back(b);
-        }
-    }
-    /// Bytes not sent yet.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    pub fn parts(&self) -> impl ExactSizeIterator<Item = &Bytes> {
-        self.parts.iter()
-    }
-    /// The first `n` bytes are taken.
-    pub fn advance(&mut self, mut n: usize) {
-        self.len -= n;
-        while let Some(first) = self.parts.front_mut().filter(|_| n > 0) {
-            let part = first.len().min(n);
-            first.advance(part);
-            n -= part;
-            if first.is_empty() {
-                self.parts.pop_front();
-            }
-        }
-    }
-
-    /// Sends what the socket takes without blocking.
-    pub fn send(&mut self, fd: RawFd) -> io::Result<()> {
-        while !self.parts.is_empty() {
-            let (sent, all) = send_parts(fd, self.parts.iter())?;
-            self.advance(sent);
-            if !all {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Who is at the other end, for people.
 pub fn peer_of(fd: &OwnedFd) -> String {
     let peer = fd.try_clone().and_then(|fd| TcpStream::from(fd).peer_addr());
@@ -312,30 +260,6 @@ mod tests {
             let e = bad.parse::<Address>().unwrap_err().to_string();
             assert!(e.contains(&format!("{bad:?}")), "{e}");
         }
-    }
-
-    #[test]
-    fn what_is_queued_arrives_whole_through_a_small_socket() {
-        let (a, b) = UnixStream::pair().expect("pair");
-        let mut out = Outgoing::default();
-        let mut want = Vec::new();
-        for i in 0..300u32 {
-            let part = vec![i as u8; (i as usize * 37) % 5000];
-            want.extend_from_slice(&part);
-            out.push(part.into());
-        }
-        assert_eq!(out.len(), want.len());
-        let (mut got, mut buf) = (Vec::new(), BytesMut::with_capacity(3000));
-        while !out.is_empty() || got.len() < want.len() {
-            out.send(a.as_raw_fd()).expect("send");
-            while receive(b.as_raw_fd(), &mut buf).expect("receive").is_some() {
-                got.extend_from_slice(&buf);
-                buf.clear();
-            }
-        }
-        assert!(got == want);
-        drop(a);
-        assert_eq!(receive(b.as_raw_fd(), &mut buf).expect("receive"), Some(0));
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use rackweave_gateway::nbd::TlsUse;
 use rackweave_gateway::tls::{Identity, IdentityError, ServerConfig};
 
-use super::serve::NbdTls;
 use rackweave_config::{NbdSection, TlsConfig};
 
 /// Longest file that is read: a chain of a few certificates has some KiB.
@@ -88,6 +87,13 @@ impl Renewing {
 fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
     let stamp = |m: std::fs::Metadata| (m.mtime(), m.mtime_nsec(), m.len(), m.ino());
     files.iter().map(|f| std::fs::metadata(f).ok().map(stamp)).collect()
+}
+
+/// Whether NBD clients get TLS, and of what.
+#[derive(Debug, Default)]
+pub struct NbdTls {
+    pub when: TlsUse,
+    pub config: Option<Renewing>,
 }
 
 impl NbdTls {

@@ -13,10 +13,12 @@ use rackweave_core::{DriveId, RackId, SsdId};
 use super::control::{SOCKET, short_path};
 use super::datadir::{DataDir, DataDirError, write_durably};
 use super::engine::Engine;
+use super::event_loop::{Admitted, Asked, EventLoop};
 use super::net::{Address, ListenError, Listener};
+use super::protocol::Protocol;
 use super::rack::{RackNodes, shape};
+use super::secure::NbdTls;
 use super::secure::SecureError;
-use super::serve::{Admitted, Asked, NbdTls, Serve, Speaks};
 use super::status::Facts;
 use super::store::{Store, StoreError};
 use super::syncer::Syncer;
@@ -179,7 +181,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     engine.reserve(cfg.servers_max());
     let layout = rackweave_rack::build::layout(&cfg);
     options.absent.iter().chain(&removed).for_each(|&s| engine.end_server(layout.server(s), s as usize));
-    let mut serve = Serve::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
+    let mut serve = EventLoop::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
     serve.limit_memory(&cfg.memory);
     let (shape, paths) = (shape(&cfg)?, (0..cfg.servers_max()).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
     let (data, of) = (options.data.clone(), cfg.clone());
@@ -500,29 +502,29 @@ pub fn listen(
     nbd: &Address,
     http: Option<&Address>,
     facts: &mut Facts,
-) -> Result<Vec<(Listener, Speaks)>, UpError> {
+) -> Result<Vec<(Listener, Protocol)>, UpError> {
     let tls = NbdTls::load(&cfg.nbd)?;
     let nbd = Listener::bind(nbd)?;
     let uri = nbd.to_string();
     // As clients write it: with an `s` they insist on TLS.
     facts.nbd.push(if tls.config.is_some() { uri.replacen("nbd", "nbds", 1) } else { uri });
-    let mut all = vec![(nbd, Speaks::Nbd(tls))];
+    let mut all = vec![(nbd, Protocol::nbd(tls))];
     if let Some(address) = http {
         let http = Listener::bind(address)?;
         facts.http = Some(match http.tcp_address() {
             Some(a) => format!("http://{a}/metrics"),
             None => format!("{address} (path /metrics)"),
         });
-        all.push((http, Speaks::Http));
+        all.push((http, Protocol::http()));
     }
     Ok(all)
 }
 
 /// Where the other commands ask: in the data directory.
-pub fn listen_control(dir: &DataDir) -> Result<(Listener, Speaks), UpError> {
+pub fn listen_control(dir: &DataDir) -> Result<(Listener, Protocol), UpError> {
     // A path that fits a socket's address, however deep the data directory lies.
     let (_open, short) = short_path(dir.path(), SOCKET)?;
-    Ok((Listener::bind_unix(&dir.file(SOCKET), &short)?, Speaks::Control))
+    Ok((Listener::bind_unix(&dir.file(SOCKET), &short)?, Protocol::control()))
 }
 
 /// Becomes readable with the first SIGINT or SIGTERM.

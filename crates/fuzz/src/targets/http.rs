@@ -1,7 +1,9 @@
 //! Requests for the metrics page: however a stream cuts them, the same answer.
 
 use arbitrary::Unstructured;
+use bytes::Bytes;
 use rackweave_gateway::metrics::HttpSession;
+use rackweave_gateway::{Gateway, Reply, Request};
 
 use crate::bend::{bend, pieces, rest};
 
@@ -23,14 +25,15 @@ pub(super) fn run(input: &[u8]) {
 }
 
 fn talk(parts: &[&[u8]]) -> Vec<u8> {
-    let mut s = HttpSession::new();
+    let mut s = HttpSession::default();
     for part in parts {
-        if s.input(part) {
-            s.respond(PAGE);
+        s.input(Bytes::copy_from_slice(part));
+        if let Some(Request::Metrics) = s.poll_request() {
+            s.reply(Reply::Metrics(PAGE.into()));
         }
-        if !s.output().is_empty() {
+        if s.output_len() > 0 {
             break;
         }
     }
-    s.output().to_vec()
+    s.output().flat_map(|b| b.to_vec()).collect()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
+use rackweave_gateway::Gateway;
 use rackweave_gateway::nbd::{BYTES_MAX, IN_FLIGHT_MAX, Session, TlsUse};
 
 use crate::bend::{bend, pieces};
@@ -12,7 +13,7 @@ use crate::bend::{bend, pieces};
 #[allow(dead_code, reason = "the gateway's tests use the rest")]
 mod client;
 
-use client::{Memory, command, context, drain, export, option, serving, serving_simply};
+use client::{Memory, SESSION, command, context, drain, export, next, option, serving, serving_simply};
 
 /// Output that one command may add to a full session.
 const SLACK: usize = 33 << 20;
@@ -56,7 +57,7 @@ fn some_option(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 /// What the session says to all of it, as one text, and whether an export was reached. A handshake waits for each answer, so the
 /// order is the same whatever arrives together.
 fn speak(tls: TlsUse, parts: &[&[u8]]) -> (Vec<u8>, bool) {
-    let mut s = Session::with_tls(3, tls);
+    let mut s = Session::with_tls(SESSION, tls);
     let mut heard = drain(&mut s);
     s.input(Bytes::from_static(&[0, 0, 0, 3]));
     let mut m = Memory::default();
@@ -68,9 +69,8 @@ fn speak(tls: TlsUse, parts: &[&[u8]]) -> (Vec<u8>, bool) {
             heard.extend(drain(&mut s));
             break;
         }
-        while let Some(r) = s.poll_request() {
-            let reply = m.answer(r);
-            s.reply(reply);
+        while let Some(r) = next(&mut s) {
+            s.reply(m.answer(r).into());
         }
         heard.extend(drain(&mut s));
         bounds(&s);
@@ -126,9 +126,8 @@ fn serve(structured: bool, parts: &[&[u8]]) -> Served {
         s.input(Bytes::copy_from_slice(part));
         loop {
             bounds(&s);
-            let Some(r) = s.poll_request() else { break };
-            let reply = m.answer(r);
-            s.reply(reply);
+            let Some(r) = next(&mut s) else { break };
+            s.reply(m.answer(r).into());
             out.extend(drain(&mut s));
         }
         out.extend(drain(&mut s));
@@ -148,9 +147,8 @@ fn bounds(s: &Session) {
 /// Once the client is gone nothing remains.
 fn ends(mut s: Session, mut m: Memory) {
     s.input_eof();
-    while let Some(r) = s.poll_request() {
-        let reply = m.answer(r);
-        s.reply(reply);
+    while let Some(r) = next(&mut s) {
+        s.reply(m.answer(r).into());
     }
     s.written(usize::MAX);
     assert!(s.finished());

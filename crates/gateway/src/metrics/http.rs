@@ -3,57 +3,35 @@
 use bytes::{Bytes, BytesMut};
 
 use super::text::CONTENT_TYPE;
+use crate::buffers::Output;
+use crate::session::{Chunks, Gateway, Reply, Request};
 
 /// Where the metrics are.
 pub const METRICS_PATH: &str = "/metrics";
 /// Longest request head: far above any scraper's.
 pub const HEAD_MAX: usize = 8 << 10;
 
-/// One connection. The driver feeds [`HttpSession::input`] until it says what is asked, answers with
-/// [`HttpSession::respond`], writes [`HttpSession::output`], and closes.
+/// One connection, which is to be closed when its one answer is written.
 #[derive(Debug, Default)]
 pub struct HttpSession {
     head: BytesMut,
-    asked: bool,
+    stage: Stage,
     head_only: bool,
-    output: Bytes,
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Head,
+    /// The request has come, and was not given out yet.
+    Asked,
+    Waiting,
+    /// The answer is in the output, or none will come.
+    Done,
 }
 
 impl HttpSession {
-    pub fn new() -> HttpSession {
-        HttpSession::default()
-    }
-    /// Bytes from the client. True once, when it has asked for the metrics: give them to [`HttpSession::respond`].
-    pub fn input(&mut self, bytes: &[u8]) -> bool {
-        if self.asked || !self.output.is_empty() {
-            return false;
-        }
-        self.head.extend_from_slice(&bytes[..bytes.len().min(HEAD_MAX + 1 - self.head.len())]);
-        let Some(end) = self.head.windows(4).position(|w| w == b"\r\n\r\n") else {
-            if self.head.len() > HEAD_MAX {
-                self.refuse("431 Request Header Fields Too Large");
-            }
-            return false;
-        };
-        let line = self.head[..end].split(|&c| c == b'\r').next().unwrap_or_default();
-        match parse(line) {
-            Ok(head_only) => {
-                self.asked = true;
-                self.head_only = head_only;
-                true
-            }
-            Err(status) => {
-                self.refuse(status);
-                false
-            }
-        }
-    }
-    /// The metrics that were asked for.
-    pub fn respond(&mut self, text: &str) {
-        if self.asked && self.output.is_empty() {
-            self.answer("200 OK", CONTENT_TYPE, text);
-        }
-    }
     fn refuse(&mut self, status: &'static str) {
         self.answer(status, "text/plain; charset=utf-8", &format!("{status}\n"));
     }
@@ -65,11 +43,64 @@ impl HttpSession {
         if !self.head_only {
             out.push_str(body);
         }
-        self.output = out.into();
+        self.output.payload(out.into());
+        self.stage = Stage::Done;
     }
-    /// What to write. Once it is non-empty the connection is to be closed when all of it is written.
-    pub fn output(&self) -> Bytes {
-        self.output.clone()
+}
+
+impl Gateway for HttpSession {
+    fn input(&mut self, bytes: Bytes) {
+        if self.stage != Stage::Head {
+            return;
+        }
+        self.head.extend_from_slice(&bytes[..bytes.len().min(HEAD_MAX + 1 - self.head.len())]);
+        let Some(end) = self.head.windows(4).position(|w| w == b"\r\n\r\n") else {
+            if self.head.len() > HEAD_MAX {
+                self.refuse("431 Request Header Fields Too Large");
+            }
+            return;
+        };
+        let line = self.head[..end].split(|&c| c == b'\r').next().unwrap_or_default();
+        match parse(line) {
+            Ok(head_only) => (self.stage, self.head_only) = (Stage::Asked, head_only),
+            Err(status) => self.refuse(status),
+        }
+    }
+    fn input_eof(&mut self) {
+        self.stage = Stage::Done;
+    }
+    fn wants_input(&self) -> bool {
+        self.stage != Stage::Done
+    }
+    fn poll_request(&mut self) -> Option<Request> {
+        let asked = self.stage == Stage::Asked;
+        asked.then(|| {
+            self.stage = Stage::Waiting;
+            Request::Metrics
+        })
+    }
+    fn reply(&mut self, reply: Reply) {
+        if let (Reply::Metrics(text), Stage::Waiting) = (reply, self.stage) {
+            self.answer("200 OK", CONTENT_TYPE, &text);
+        }
+    }
+    fn output(&mut self) -> Chunks<'_> {
+        self.output.chunks()
+    }
+    fn output_len(&self) -> usize {
+        self.output.len()
+    }
+    fn written(&mut self, n: usize) {
+        self.output.advance(n);
+    }
+    fn finished(&self) -> bool {
+        self.stage == Stage::Done && self.output.len() == 0
+    }
+    fn input_due(&self) -> bool {
+        true
+    }
+    fn held(&self) -> usize {
+        self.output.len()
     }
 }
 

@@ -5,9 +5,9 @@ use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::request::{Op, Outcome};
 use rackweave_core::volume::{self, VolumeInfo};
 
-use super::buffers::{Fields, put_zeros};
 use super::wire::{self, info, opt, rep, tx};
 use super::{Asked, CloseReason, NAME_MAX, OPTION_MAX, OPTIONS_MAX, Session, State, Tls, TlsUse};
+use crate::buffers::{Fields, put_zeros};
 
 /// An option that waits for the rack.
 #[derive(Debug)]

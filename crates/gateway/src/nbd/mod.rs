@@ -1,13 +1,10 @@
 //! An NBD server without sockets (NetworkBlockDevice/nbd, doc/proto.md): fixed newstyle handshake, structured replies,
 //! `base:allocation`.
 //!
-//! A driver gives a [`Session`] what it read ([`Session::input`]) while it [`Session::wants_input`], passes each
-//! [`Session::poll_request`] to the volume client and each answer back ([`Session::reply`]), and writes
-//! [`Session::output`]. The order of these calls does not matter. Everything a session holds is bounded:
-//! [`IN_FLIGHT_MAX`], [`BYTES_MAX`], [`OPTION_MAX`], [`OPTIONS_MAX`]. A driver with many sessions bounds them together: a command
-//! that does not fit into [`Session::set_limit`] waits, and [`Session::needs`] says what for.
+//! A driver calls a [`Session`] as any [`Gateway`]. Everything that a session holds is bounded: [`IN_FLIGHT_MAX`], [`BYTES_MAX`],
+//! [`OPTION_MAX`], [`OPTIONS_MAX`]. A driver with many sessions bounds them together: a command that does not fit into
+//! [`Gateway::set_limit`] waits, and [`Gateway::needs`] is the limit that it waits for.
 
-pub(crate) mod buffers;
 mod handshake;
 mod transmission;
 pub mod wire;
@@ -15,10 +12,12 @@ pub mod wire;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use rackweave_core::request::{Op, Operation, Reply, Request, RequestId};
+use rackweave_core::VolumeId;
+use rackweave_core::request::{self, Op, Operation};
 use rackweave_core::volume::{self, VolumeInfo};
 
-use buffers::{Input, Output};
+use crate::buffers::{Input, Output};
+use crate::session::{Chunks, Gateway, Reply, Request, SessionId};
 use handshake::Haggle;
 use transmission::Command;
 
@@ -125,12 +124,12 @@ enum Asked {
 /// One client's connection.
 #[derive(Debug)]
 pub struct Session {
-    id: u32,
+    id: SessionId,
     state: State,
     closed: Option<CloseReason>,
     input: Input,
     output: Output,
-    requests: VecDeque<Request>,
+    requests: VecDeque<request::Request>,
     /// By slot; the slot and a count are in the request's id.
     asked: Vec<Option<(u32, Asked)>>,
     free: Vec<u8>,
@@ -153,12 +152,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new connection, in the clear. `id` marks its requests, see [`Session::of`].
-    pub fn new(id: u32) -> Session {
+    /// A new connection, in the clear. `id` marks its requests, see [`SessionId::of`].
+    pub fn new(id: SessionId) -> Session {
         Session::with_tls(id, TlsUse::Off)
     }
-    /// A new connection of which the driver can make a TLS one, see [`Session::starts_tls`].
-    pub fn with_tls(id: u32, tls: TlsUse) -> Session {
+    /// A new connection of which the driver can make a TLS one, see [`Gateway::starts_tls`].
+    pub fn with_tls(id: SessionId, tls: TlsUse) -> Session {
         let mut s = Session {
             id,
             state: State::ClientFlags,
@@ -184,126 +183,13 @@ impl Session {
         s.greet();
         s
     }
-    /// The id of the session whose request this is.
-    pub fn of(id: RequestId) -> u32 {
-        (id.0 >> 32) as u32
-    }
-    /// Bytes from the client. Write payloads above [`buffers::SMALL_BYTES`] are slices of them: chunks much smaller than a
-    /// payload cost a copy, and a chunk stays in memory as long as the rack holds the last payload from it. 64 to 256 KiB is a
-    /// good size.
-    pub fn input(&mut self, bytes: Bytes) {
-        if self.closed.is_none() {
-            self.input.push(bytes);
-            self.advance();
-            self.input.release(self.awaits());
-        }
-    }
-    /// The client will send no more.
-    pub fn input_eof(&mut self) {
-        self.close(CloseReason::Eof);
-    }
-    /// Whether to read from the socket. What is read in spite of a `false` is kept, without bound.
-    pub fn wants_input(&self) -> bool {
-        if self.closed.is_some() {
-            return false;
-        }
-        match self.state {
-            State::OptionWait | State::Room(_) => false,
-            State::CommandHeader => self.in_flight < IN_FLIGHT_MAX,
-            State::OptionHeader => self.output.len() < OPTION_OUTPUT_MAX,
-            _ => true,
-        }
-    }
-    /// What its commands may hold from now on, in bytes; at most [`BYTES_MAX`] has an effect. What they hold already stays.
-    pub fn set_limit(&mut self, bytes: usize) {
-        self.limit = bytes.min(BYTES_MAX);
-        if matches!(self.state, State::Room(_)) {
-            self.advance();
-        }
-    }
-    /// The limit with which the next command could begin; `None`: nothing waits for room, or only for the session's own output
-    /// to be taken.
-    pub fn needs(&self) -> Option<usize> {
-        match &self.state {
-            State::Room(c) => Some(self.held() + c.weight()).filter(|n| *n <= BYTES_MAX),
-            _ => None,
-        }
-    }
-    /// Bytes that its commands hold: what was granted to them, whether it has come or not.
-    pub fn held(&self) -> usize {
-        let being_read = match &self.state {
-            State::Payload(c) => c.weight(),
-            _ => 0,
-        };
-        self.in_flight_bytes + being_read + self.output.len()
-    }
-    /// It waits for its client, to take or to send, not for the rack.
-    pub fn waits_for_client(&self) -> bool {
-        self.output.len() > 0 || matches!(self.state, State::Payload(_) | State::PayloadSkip { .. })
-    }
-    /// True once, when STARTTLS was agreed on: the output up to here goes out in the clear, and from then on what comes
-    /// and goes is the inside of TLS ([`crate::tls::Tls`]).
-    pub fn starts_tls(&mut self) -> bool {
-        let starts = self.tls == Tls::Starts;
-        if starts {
-            self.tls = Tls::On;
-        }
-        starts
-    }
-    /// The next request for the rack.
-    pub fn poll_request(&mut self) -> Option<Request> {
-        self.requests.pop_front()
-    }
-    /// The rack's answer to one of this session's requests.
-    pub fn reply(&mut self, reply: Reply) {
-        let slot = reply.id.0 as usize & 0xff;
-        let count = (reply.id.0 as u32) >> 8;
-        let Some(entry) = self.asked.get_mut(slot) else { return };
-        if entry.as_ref().is_none_or(|e| e.0 != count) {
-            return;
-        }
-        let Some((_, asked)) = entry.take() else { return };
-        self.free.push(slot as u8);
-        self.in_flight -= 1;
-        match asked {
-            Asked::Option(h) => self.haggled(h, reply.result),
-            Asked::Command(c) => {
-                let result = volume::Op::result(reply.result).unwrap_or(Err(volume::Error::WrongAnswer));
-                self.answered(c, result);
-            }
-        }
-        self.advance();
-    }
-    /// What to write to the socket, in order.
-    pub fn output(&mut self) -> impl ExactSizeIterator<Item = &Bytes> {
-        self.output.chunks()
-    }
-    pub fn output_len(&self) -> usize {
-        self.output.len()
-    }
-    /// The first `n` bytes of the output are written.
-    pub fn written(&mut self, n: usize) {
-        self.output.advance(n);
-        self.advance();
-    }
     /// An export is chosen: time-outs for half-open clients no longer apply.
     pub fn handshake_done(&self) -> bool {
         self.volume.is_some()
     }
-    /// The volume this session serves.
-    pub fn volume(&self) -> Option<&VolumeInfo> {
-        self.volume.as_ref()
-    }
     /// Set when the session reads no more.
     pub fn closed(&self) -> Option<&CloseReason> {
         self.closed.as_ref()
-    }
-    /// Closed, every answer there will be is in the output, and that is written: the socket may be closed.
-    pub fn finished(&self) -> bool {
-        self.closed.is_some() && self.in_flight == 0 && self.output.len() == 0
-    }
-    pub fn in_flight(&self) -> usize {
-        self.in_flight
     }
 
     fn close(&mut self, reason: CloseReason) {
@@ -330,8 +216,8 @@ impl Session {
         self.count = (self.count + 1) & 0xff_ffff;
         self.in_flight += 1;
         self.asked[slot as usize] = Some((self.count, asked));
-        let id = RequestId(u64::from(self.id) << 32 | u64::from(self.count) << 8 | u64::from(slot));
-        self.requests.push_back(Request::new(id, op));
+        let id = self.id.request(self.count << 8 | u32::from(slot));
+        self.requests.push_back(request::Request::new(id, op));
     }
 
     /// Parses as far as bytes and bounds allow.
@@ -380,5 +266,111 @@ impl Session {
             _ => return false,
         }
         true
+    }
+}
+
+impl Gateway for Session {
+    /// Write payloads above 32 KiB (`SMALL_BYTES`) are slices of `bytes`: chunks much smaller than a payload cost a copy,
+    /// and a chunk stays in memory as long as the rack holds the last payload from it. 64 to 256 KiB is a good size.
+    fn input(&mut self, bytes: Bytes) {
+        if self.closed.is_none() {
+            self.input.push(bytes);
+            self.advance();
+            self.input.release(self.awaits());
+        }
+    }
+    fn input_eof(&mut self) {
+        self.close(CloseReason::Eof);
+    }
+    fn wants_input(&self) -> bool {
+        if self.closed.is_some() {
+            return false;
+        }
+        match self.state {
+            State::OptionWait | State::Room(_) => false,
+            State::CommandHeader => self.in_flight < IN_FLIGHT_MAX,
+            State::OptionHeader => self.output.len() < OPTION_OUTPUT_MAX,
+            _ => true,
+        }
+    }
+    fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front().map(Request::Rack)
+    }
+    fn reply(&mut self, reply: Reply) {
+        let Reply::Rack(reply) = reply else { return };
+        let slot = reply.id.0 as usize & 0xff;
+        let count = (reply.id.0 as u32) >> 8;
+        let Some(entry) = self.asked.get_mut(slot) else { return };
+        if entry.as_ref().is_none_or(|e| e.0 != count) {
+            return;
+        }
+        let Some((_, asked)) = entry.take() else { return };
+        self.free.push(slot as u8);
+        self.in_flight -= 1;
+        match asked {
+            Asked::Option(h) => self.haggled(h, reply.result),
+            Asked::Command(c) => {
+                let result = volume::Op::result(reply.result).unwrap_or(Err(volume::Error::WrongAnswer));
+                self.answered(c, result);
+            }
+        }
+        self.advance();
+    }
+    fn output(&mut self) -> Chunks<'_> {
+        self.output.chunks()
+    }
+    fn output_len(&self) -> usize {
+        self.output.len()
+    }
+    fn written(&mut self, n: usize) {
+        self.output.advance(n);
+        self.advance();
+    }
+    fn finished(&self) -> bool {
+        self.closed.is_some() && self.in_flight == 0 && self.output.len() == 0
+    }
+    fn input_due(&self) -> bool {
+        !self.handshake_done()
+    }
+    /// What was granted to its commands, whether it has come or not.
+    fn held(&self) -> usize {
+        let being_read = match &self.state {
+            State::Payload(c) => c.weight(),
+            _ => 0,
+        };
+        self.in_flight_bytes + being_read + self.output.len()
+    }
+    /// At most [`BYTES_MAX`] has an effect.
+    fn set_limit(&mut self, bytes: usize) {
+        self.limit = bytes.min(BYTES_MAX);
+        if matches!(self.state, State::Room(_)) {
+            self.advance();
+        }
+    }
+    /// `None` also where a command waits only for the session's own output to be taken.
+    fn needs(&self) -> Option<usize> {
+        match &self.state {
+            State::Room(c) => Some(self.held() + c.weight()).filter(|n| *n <= BYTES_MAX),
+            _ => None,
+        }
+    }
+    fn waits_for_client(&self) -> bool {
+        self.output.len() > 0 || matches!(self.state, State::Payload(_) | State::PayloadSkip { .. })
+    }
+    fn starts_tls(&mut self) -> bool {
+        let starts = self.tls == Tls::Starts;
+        if starts {
+            self.tls = Tls::On;
+        }
+        starts
+    }
+    fn is_client(&self) -> bool {
+        true
+    }
+    fn volume(&self) -> Option<VolumeId> {
+        self.volume.as_ref().map(|v| v.id)
+    }
+    fn in_flight(&self) -> usize {
+        self.in_flight
     }
 }

@@ -4,9 +4,9 @@ use bytes::{Buf, BufMut, Bytes};
 use rackweave_core::volume::{self, Extent};
 use rackweave_core::{Payload, Summed, VolumeId};
 
-use super::buffers::SMALL_BYTES;
 use super::wire::{self, Errno, chunk, cmd};
 use super::{Asked, CloseReason, Session, State};
+use crate::buffers::SMALL_BYTES;
 
 /// What a command counts for beside its data: its places in session and volume client.
 const COMMAND_BYTES: usize = 512;

@@ -7,8 +7,10 @@ use rackweave_core::request::{Op, Reply, Request};
 use rackweave_core::volume::{self, Extent, VolumeInfo};
 use rackweave_core::{Payload, SetId, VolumeId};
 use rackweave_gateway::nbd::{Session, TlsUse};
+use rackweave_gateway::{self as gateway, Gateway, SessionId};
 
 pub const SIZE: u64 = 1 << 20;
+pub const SESSION: SessionId = SessionId(3);
 
 pub fn volume(name: &str) -> VolumeInfo {
     let id = if name == "vm0" { 1 } else { 2 };
@@ -113,13 +115,20 @@ pub fn drain(s: &mut Session) -> Vec<u8> {
     out
 }
 
+/// The session's next request.
+pub fn next(s: &mut Session) -> Option<Request> {
+    match s.poll_request()? {
+        gateway::Request::Rack(r) => Some(r),
+        other => panic!("no request of NBD's: {other:?}"),
+    }
+}
+
 /// Feeds bytes, lets the rack answer all that comes of it, and takes the output.
 pub fn talk(s: &mut Session, m: &mut Memory, input: &[u8]) -> Vec<u8> {
     s.input(Bytes::copy_from_slice(input));
-    while let Some(r) = s.poll_request() {
-        assert_eq!(Session::of(r.id), 3);
-        let a = m.answer(r);
-        s.reply(a);
+    while let Some(r) = next(s) {
+        assert_eq!(SessionId::of(r.id), SESSION);
+        s.reply(m.answer(r).into());
     }
     drain(s)
 }
@@ -131,7 +140,7 @@ pub fn greeted() -> Session {
 
 /// The same of a server that can encrypt.
 pub fn with_tls(tls: TlsUse) -> Session {
-    let mut s = Session::with_tls(3, tls);
+    let mut s = Session::with_tls(SESSION, tls);
     drain(&mut s);
     s.input(Bytes::from_static(&[0, 0, 0, 3]));
     s

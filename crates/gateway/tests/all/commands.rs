@@ -4,9 +4,10 @@ use bytes::{BufMut, Bytes};
 use rackweave_core::VolumeId;
 use rackweave_core::request::{Op, Reply};
 use rackweave_core::volume;
+use rackweave_gateway::Gateway;
 use rackweave_gateway::nbd::{BYTES_MAX, CloseReason, IN_FLIGHT_MAX};
 
-use crate::client::{Memory, SIZE, chunk, command, drain, error_chunk, serving, serving_simply, simple, talk};
+use crate::client::{Memory, SIZE, chunk, command, drain, error_chunk, next, serving, serving_simply, simple, talk};
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -77,9 +78,9 @@ fn an_extent_past_the_range_is_cut_to_it() {
     let mut m = Memory::default();
     let mut s = serving(&mut m);
     s.input(command(0, STATUS, 1, 512, 1024).into());
-    let id = s.poll_request().unwrap().id;
+    let id = next(&mut s).unwrap().id;
     let extents = vec![rackweave_core::volume::Extent { len: u64::MAX, mapped: true }];
-    s.reply(Reply::new(id, Ok(volume::Reply::Extents(extents))));
+    s.reply(Reply::new(id, Ok(volume::Reply::Extents(extents))).into());
     assert_eq!(drain(&mut s), chunk(5, 1, &[0, 0, 0, 1, 0, 0, 4, 0, 0, 0, 0, 0]));
 }
 
@@ -199,10 +200,10 @@ fn replies_come_in_the_order_the_rack_answers() {
     let mut m = Memory::default();
     let mut s = serving(&mut m);
     s.input([command(0, FLUSH, 1, 0, 0), command(0, TRIM, 2, 0, 4096), command(0, FLUSH, 3, 0, 0)].concat().into());
-    let mut asked: Vec<_> = std::iter::from_fn(|| s.poll_request()).collect();
+    let mut asked: Vec<_> = std::iter::from_fn(|| next(&mut s)).collect();
     assert_eq!(s.in_flight(), 3);
     asked.rotate_left(1);
-    asked.into_iter().for_each(|r| s.reply(m.answer(r)));
+    asked.into_iter().for_each(|r| s.reply(m.answer(r).into()));
     assert_eq!(drain(&mut s), [simple(2, 0), simple(3, 0), simple(1, 0)].concat());
 }
 
@@ -213,9 +214,9 @@ fn goodbye_lets_what_is_under_way_finish() {
     s.input([write(0, 1, 0, &[5; 512]), command(0, DISC, 2, 0, 0), command(0, FLUSH, 3, 0, 0)].concat().into());
     assert_eq!(s.closed(), Some(&CloseReason::Disconnect));
     assert!(!s.finished());
-    let r = s.poll_request().unwrap();
-    assert!(s.poll_request().is_none());
-    s.reply(m.answer(r));
+    let r = next(&mut s).unwrap();
+    assert!(next(&mut s).is_none());
+    s.reply(m.answer(r).into());
     assert!(!s.finished());
     assert_eq!(drain(&mut s), simple(1, 0));
     assert!(s.finished());
@@ -238,11 +239,11 @@ fn commands_in_flight_are_bounded() {
     let mut asked = Vec::new();
     let mut answered = 0;
     while answered < n {
-        asked.extend(std::iter::from_fn(|| s.poll_request()));
+        asked.extend(std::iter::from_fn(|| next(&mut s)));
         assert!(asked.len() <= IN_FLIGHT_MAX && s.in_flight() == asked.len());
         assert_eq!(s.wants_input(), asked.len() < IN_FLIGHT_MAX);
         let r = asked.remove(answered % asked.len());
-        s.reply(m.answer(r));
+        s.reply(m.answer(r).into());
         answered += 1;
     }
     assert_eq!(drain(&mut s).len(), 16 * n);
@@ -256,7 +257,7 @@ fn a_command_that_does_not_fit_waits_for_room() {
     let room = 300_000;
     s.set_limit(room);
     s.input(command(0, READ, 1, 0, 200_000 / 512 * 512).into());
-    let first = s.poll_request().expect("it fits");
+    let first = next(&mut s).expect("it fits");
     s.input(command(0, WRITE, 2, 0, 131_072).into());
     assert!(!s.wants_input() && s.held() <= room, "a payload is not read before there is room for it");
     let needs = s.needs().expect("it waits");
@@ -265,7 +266,7 @@ fn a_command_that_does_not_fit_waits_for_room() {
     assert!(!s.wants_input());
     s.set_limit(needs);
     assert!(s.wants_input() && s.needs().is_none() && s.held() == needs);
-    s.reply(m.answer(first));
+    s.reply(m.answer(first).into());
     assert!(s.waits_for_client());
     // In the smallest pieces, and with the next command behind it.
     let mut rest = vec![9; 131_072];
@@ -273,11 +274,11 @@ fn a_command_that_does_not_fit_waits_for_room() {
     for part in rest.chunks(777) {
         s.input(bytes::Bytes::copy_from_slice(part));
     }
-    let write = s.poll_request().expect("whole");
-    s.reply(m.answer(write));
+    let write = next(&mut s).expect("whole");
+    s.reply(m.answer(write).into());
     drain(&mut s);
-    let read = s.poll_request().expect("room again");
-    s.reply(m.answer(read));
+    let read = next(&mut s).expect("room again");
+    s.reply(m.answer(read).into());
     let got = drain(&mut s);
     assert!(got[16..] == [9; 512] && s.held() == 0, "{} held", s.held());
 }
@@ -288,8 +289,8 @@ fn a_client_that_does_not_read_is_not_read() {
     let mut s = serving_simply(&mut m);
     let reads: Vec<u8> = (0..200).flat_map(|i| command(0, READ, i, 0, SIZE as u32)).collect();
     s.input(reads.into());
-    while let Some(r) = s.poll_request() {
-        s.reply(m.answer(r));
+    while let Some(r) = next(&mut s) {
+        s.reply(m.answer(r).into());
         assert!(s.output_len() <= BYTES_MAX + 2 * SIZE as usize);
     }
     assert!(!s.wants_input());
@@ -298,8 +299,8 @@ fn a_client_that_does_not_read_is_not_read() {
         let part = s.output_len().min(100_000);
         s.written(part);
         total += part;
-        while let Some(r) = s.poll_request() {
-            s.reply(m.answer(r));
+        while let Some(r) = next(&mut s) {
+            s.reply(m.answer(r).into());
         }
     }
     assert_eq!(total, 200 * (16 + SIZE as usize));
@@ -313,15 +314,15 @@ fn payloads_are_neither_copied_in_nor_out() {
     let input = Bytes::from(write(0, 1, 0, &[3; 65_536]));
     let at = input[28..].as_ptr();
     s.input(input);
-    let r = s.poll_request().unwrap();
+    let r = next(&mut s).unwrap();
     let Op::Volume(volume::Op::Write { data, .. }) = r.op else { panic!() };
     let b = data.to_bytes();
     assert_eq!(b.as_ptr(), at);
-    s.reply(Reply::new(r.id, Ok(volume::Reply::Done)));
+    s.reply(Reply::new(r.id, Ok(volume::Reply::Done)).into());
     drain(&mut s);
     s.input(command(0, READ, 2, 0, 65_536).into());
-    let r = s.poll_request().unwrap();
-    s.reply(Reply::new(r.id, Ok(volume::Reply::Data(rackweave_core::Payload::Bytes(b.clone())))));
+    let r = next(&mut s).unwrap();
+    s.reply(Reply::new(r.id, Ok(volume::Reply::Data(rackweave_core::Payload::Bytes(b.clone())))).into());
     assert!(s.output().any(|c| c.as_ptr() == at && c.len() == 65_536));
 }
 
@@ -354,13 +355,13 @@ fn an_unfinished_payload_keeps_only_its_own_memory() {
         s.input(slice(part));
         assert_eq!(std::sync::Arc::strong_count(&alive), 1, "a piece is kept");
     }
-    assert!(s.poll_request().is_none());
+    assert!(next(&mut s).is_none());
     let behind = [last, &command(0, READ, 2, 512, 512)].concat();
     s.input(slice(&behind));
-    let write = s.poll_request().expect("whole");
+    let write = next(&mut s).expect("whole");
     assert!(matches!(&write.op, Op::Volume(volume::Op::Write { data, .. }) if *data.to_bytes() == payload[..]));
-    s.reply(m.answer(write));
-    let read = s.poll_request().expect("what came behind it");
-    s.reply(m.answer(read));
+    s.reply(m.answer(write).into());
+    let read = next(&mut s).expect("what came behind it");
+    s.reply(m.answer(read).into());
     assert_eq!(drain(&mut s)[32..], [5; 512]);
 }

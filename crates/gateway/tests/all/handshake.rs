@@ -3,9 +3,12 @@
 use bytes::{BufMut, Bytes};
 use rackweave_core::request::Reply;
 use rackweave_core::volume;
+use rackweave_gateway::Gateway;
 use rackweave_gateway::nbd::{CloseReason, OPTION_MAX, OPTIONS_MAX, Session};
 
-use crate::client::{Memory, SIZE, context, drain, export, greeted, option, option_reply, talk};
+use crate::client::{
+    Memory, SESSION, SIZE, context, drain, export, greeted, next, option, option_reply, talk, volume as volume_info,
+};
 
 const ERR: u32 = 1 << 31;
 
@@ -25,7 +28,7 @@ fn info_replies(opt: u32, structured: bool) -> Vec<u8> {
 
 #[test]
 fn greeting() {
-    let mut s = Session::new(3);
+    let mut s = Session::new(SESSION);
     assert_eq!(drain(&mut s), b"NBDMAGICIHAVEOPT\0\x03");
     assert!(s.wants_input() && !s.handshake_done() && s.closed().is_none());
 }
@@ -47,7 +50,7 @@ fn a_whole_handshake() {
     assert_eq!(talk(&mut s, &mut m, &option(10, &context("vm0", &["base:allocation", "x:y"]))), chosen);
     assert_eq!(talk(&mut s, &mut m, &option(7, &export("vm0", &[3]))), info_replies(7, true));
     assert!(s.handshake_done());
-    assert_eq!(s.volume().unwrap().name.as_ref(), "vm0");
+    assert_eq!(s.volume(), Some(volume_info("vm0").id));
 }
 
 #[test]
@@ -61,7 +64,7 @@ fn the_name_is_repeated_if_asked_for() {
 #[test]
 fn export_name_with_and_without_padding() {
     for (flags, pad) in [(1u8, 124), (3, 0)] {
-        let (mut s, mut m) = (Session::new(3), Memory::default());
+        let (mut s, mut m) = (Session::new(SESSION), Memory::default());
         drain(&mut s);
         s.input(Bytes::copy_from_slice(&[0, 0, 0, flags]));
         let mut want = SIZE.to_be_bytes().to_vec();
@@ -171,10 +174,9 @@ fn while_the_rack_is_asked_nothing_more_is_parsed() {
     s.input([option(6, &export("vm0", &[])), option(99, b"")].concat().into());
     assert!(!s.wants_input());
     assert_eq!(s.output_len(), 0);
-    let r = s.poll_request().unwrap();
-    assert!(s.poll_request().is_none());
-    let a = m.answer(r);
-    s.reply(a);
+    let r = next(&mut s).unwrap();
+    assert!(next(&mut s).is_none());
+    s.reply(m.answer(r).into());
     assert!(s.wants_input());
     let out = drain(&mut s);
     assert!(out.starts_with(&info_replies(6, false)));
@@ -185,19 +187,19 @@ fn while_the_rack_is_asked_nothing_more_is_parsed() {
 fn other_troubles_of_the_rack_are_policy() {
     let mut s = greeted();
     s.input(option(7, &export("vm0", &[])).into());
-    let id = s.poll_request().unwrap().id;
-    s.reply(Reply::new(id, Err(volume::Error::Busy { limit: 9 })));
+    let id = next(&mut s).unwrap().id;
+    s.reply(Reply::new(id, Err(volume::Error::Busy { limit: 9 })).into());
     let out = drain(&mut s);
     assert_eq!(out[12..16], (ERR + 2).to_be_bytes());
     assert!(s.closed().is_none());
-    s.reply(Reply::new(id, Err(volume::Error::Io)));
+    s.reply(Reply::new(id, Err(volume::Error::Io)).into());
     assert_eq!(drain(&mut s), b"", "an answer that was not asked for is dropped");
 }
 
 #[test]
 fn garbage_closes_with_a_reason() {
     let with = |bytes: &[u8]| {
-        let mut s = Session::new(3);
+        let mut s = Session::new(SESSION);
         s.input(Bytes::copy_from_slice(bytes));
         drain(&mut s);
         assert!(s.finished() && !s.wants_input());

@@ -1,6 +1,8 @@
 //! Prometheus text and the HTTP that hands it out.
 
+use bytes::Bytes;
 use rackweave_gateway::metrics::{HttpSession, Kind, MetricError, Sample, render};
+use rackweave_gateway::{Gateway, Reply, Request};
 
 fn sample(name: &'static str, labels: &[(&'static str, &str)], value: f64) -> Sample {
     let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
@@ -48,11 +50,17 @@ fn wrong_metrics_are_refused() {
 }
 
 fn get(request: &str) -> String {
-    let mut s = HttpSession::new();
-    if s.input(request.as_bytes()) {
-        s.respond("m 1\n");
+    let mut s = HttpSession::default();
+    s.input(Bytes::copy_from_slice(request.as_bytes()));
+    if let Some(Request::Metrics) = s.poll_request() {
+        assert!(s.poll_request().is_none(), "asked for once");
+        s.reply(Reply::Metrics("m 1\n".into()));
     }
-    String::from_utf8(s.output().to_vec()).unwrap()
+    let out = s.output().flat_map(|b| b.to_vec()).collect();
+    assert_eq!(s.wants_input(), s.output_len() == 0);
+    s.written(usize::MAX);
+    assert!(s.finished() != s.wants_input());
+    String::from_utf8(out).unwrap()
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! NBD sessions and metrics, byte by byte.
+//! Sessions of every protocol, byte by byte.
 
 mod client;
 mod commands;
+mod control;
 mod fuzz;
 mod handshake;
 mod http;

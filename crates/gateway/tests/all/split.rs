@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use rackweave_core::Rng;
+use rackweave_gateway::Gateway;
 use rackweave_gateway::nbd::Session;
 
-use crate::client::{Memory, SIZE, command, context, drain, export, option, serving, simple, talk};
+use crate::client::{Memory, SESSION, SIZE, command, context, drain, export, option, serving, simple, talk};
 
 /// A session from greeting to goodbye with a bit of everything.
 fn script(rng: &mut Rng) -> Vec<u8> {
@@ -49,7 +50,7 @@ fn messages(out: &[u8]) -> Vec<&[u8]> {
 }
 
 fn play(parts: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
-    let (mut s, mut m) = (Session::new(3), Memory::default());
+    let (mut s, mut m) = (Session::new(SESSION), Memory::default());
     let mut out = Vec::new();
     for p in parts {
         out.extend(talk(&mut s, &mut m, p));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::Rng;
+use rackweave_gateway::Gateway;
 use rackweave_gateway::nbd::{CloseReason, TlsUse};
 use rackweave_gateway::tls::{Failure, FailureKind, Identity, Tls};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd};

@@ -1,19 +1,34 @@
 //! What the command line asks of a running rack: commands for the metadata service, reports of this process.
 
+use bytes::Bytes;
 use rackweave_core::admin::{self, RackStatus, ServerStatus};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{Incarnation, Layout, NodeId, SetId, Time, VssdId};
 use rackweave_device::FileIo;
+use rackweave_gateway as gateway;
+use rackweave_gateway::control::LineTooLong;
 
-use super::{Place, Serve, Waiter};
+use super::{EventLoop, Place, Waiter};
 use crate::control::{Answer, Command, Memory};
 use crate::engine::{MetaStore, Nodes};
 use crate::key::{KeyChange, KeyFile, KeyFileError};
 use crate::status::{Describe, View};
 use rackweave_config::SERVERS_MAX;
 
-impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
-    pub(super) fn command(&mut self, place: Place, c: Command) {
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
+    /// A line of a control connection.
+    pub(super) fn command_line(&mut self, place: Place, line: Result<Bytes, LineTooLong>) {
+        match parse(line) {
+            Ok(c) => self.command(place, c),
+            Err(message) => {
+                if let Some(conn) = self.touch(place) {
+                    conn.refuse(Answer::Error { message }.line());
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, place: Place, c: Command) {
         let op = match c {
             Command::VolumeCreate { name, size, isolation } => {
                 let levels = &self.facts.isolation;
@@ -132,7 +147,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             refused: &self.refused_servers,
             uptime: now.since(self.started),
             standstill: self.clock.skipped(),
-            connections: self.conns.iter().filter(|(_, c)| c.1.is_nbd()).count() as u64,
+            connections: self.conns.iter().filter(|(_, c)| c.1.is_client()).count() as u64,
             memory: Memory {
                 budget: self.budget.bytes() as u64,
                 held: self.budget.held() as u64,
@@ -150,9 +165,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         if !metrics {
             return self.answer(now, place, &Answer::Status(Box::new(status)));
         }
-        if let Some((_, c)) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial) {
-            c.metrics(&status.metrics());
-            self.touched.push(place.key);
+        if let Some(conn) = self.touch(place) {
+            conn.reply(now, gateway::Reply::Metrics(status.metrics()));
         }
     }
 
@@ -162,6 +176,12 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         let lost = (lost > 0).then(|| ("drop_link_cut".into(), lost));
         self.net.as_ref().map(|n| n.counters()).into_iter().flatten().chain(self.refusals.all()).chain(lost).collect()
     }
+}
+
+/// The command in a line, or why there is none.
+fn parse(line: Result<Bytes, LineTooLong>) -> Result<Command, String> {
+    let line = line.map_err(|e| e.to_string())?;
+    serde_json::from_slice(&line).map_err(|e| format!("not a command: {e}"))
 }
 
 /// Commands that name a server.
@@ -180,5 +200,76 @@ fn moves(c: &Command) -> Result<admin::Op, String> {
             Ok(admin::Op::VssdMove { vssd: VssdId(*vssd), to: to.map(node).transpose()? })
         }
         _ => Err("this moves nothing".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_gateway::control::Session;
+    use rackweave_gateway::{Gateway, Reply, Request};
+
+    use super::*;
+
+    /// The next line of a session, answered as the loop does: its command, or the length of the refusal.
+    fn next(s: &mut Session) -> Option<Result<Command, usize>> {
+        let Request::Command(line) = s.poll_request()? else { panic!("no line") };
+        let parsed = parse(line);
+        let answer = parsed.clone().map_or_else(|message| Answer::Error { message }, |_| Answer::Done).line();
+        let refused = answer.len();
+        s.reply(Reply::Command(answer));
+        Some(parsed.map_err(|_| refused))
+    }
+
+    #[test]
+    fn lines_become_commands() {
+        let mut s = Session::default();
+        s.input("nonsense\n{\"op\":\"volume_list\"}\n{\"op\":\"status\"}\n{\"op".into());
+        assert!(matches!(next(&mut s), Some(Err(_))), "the nonsense is answered");
+        assert_eq!(next(&mut s), Some(Ok(Command::VolumeList)));
+        assert_eq!(next(&mut s), Some(Ok(Command::Status)));
+        assert_eq!(next(&mut s), None);
+    }
+
+    /// The fuzz target of control frames, run briefly and seeded: any bytes in any cuts get one answer a line, or are waited
+    /// for, within bounded memory.
+    #[test]
+    fn no_frames_break_a_control_connection() {
+        let corpus: [&[u8]; 5] = [
+            b"{\"op\":\"volume_create\",\"name\":\"v\",\"size\":4096}\n",
+            b"{\"op\":\"set_recover\",\"set\":3,\"without\":[1,2]}\n",
+            b"{\"op\":\"key_change\",\"change\":{\"add\":{\"id\":2,\"key\":\"00\"}}}\n",
+            b"{\"op\":\"status\"}\n",
+            b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\n",
+        ];
+        let (mut commands, mut refused) = (0, 0);
+        for seed in 0..20_000 {
+            let mut rng = rackweave_core::Rng::new(seed);
+            let mut s = Session::default();
+            let (mut lines, mut answers) = (0, 0);
+            for _ in 0..rng.below(6) {
+                let mut b = rng.pick(&corpus).to_vec();
+                for _ in 0..rng.below(4) {
+                    let at = rng.below(b.len() as u64) as usize;
+                    match rng.below(3) {
+                        0 => b[at] = rng.next_u64() as u8,
+                        1 => b.truncate(at.max(1)),
+                        _ => b.extend_from_within(at..),
+                    }
+                }
+                lines += b.iter().filter(|&&c| c == b'\n').count();
+                s.input(b.into());
+                while let Some(line) = next(&mut s) {
+                    answers += 1;
+                    match line {
+                        Ok(_) => commands += 1,
+                        Err(bytes) => refused += bytes,
+                    }
+                }
+                assert_eq!(answers, lines, "seed {seed}: every whole line is answered");
+                s.written(s.output_len());
+            }
+            assert!(s.held() <= rackweave_gateway::control::LINE_MAX);
+        }
+        assert!(commands > 5_000 && refused > 100_000, "{commands} commands, {refused} bytes of refusals");
     }
 }

@@ -6,7 +6,7 @@ use rackweave_core::msg::control::DriveTable;
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_device::{FileIo, FileSsd};
 
-use super::{Answer, Describe, MetaStore, Nodes, Place, Serve, Stage};
+use super::{Answer, Describe, EventLoop, MetaStore, Nodes, Place, Stage};
 use rackweave_config::SERVERS_MAX;
 
 /// Opens the device of a server anew; answers also what its table says.
@@ -15,7 +15,7 @@ pub type Reopen<F> = Box<dyn FnMut(u32) -> Result<(FileSsd<F>, DriveTable), Stri
 /// How long a starting server may take to be taken in or refused.
 const BEGIN_WAIT: Span = Span::from_secs(5);
 
-impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// Servers may be ended and begin again here: `open` opens their devices.
     pub fn reopen_by(&mut self, open: Reopen<F>) {
         self.reopen = Some(open);

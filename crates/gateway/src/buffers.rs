@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use crate::session::Chunks;
+
 /// Up to here bytes are copied rather than kept as a slice of the chunk they came in, which is up to 256 KiB: a session holds
 /// at most eight times what it has of others' chunks.
 pub const SMALL_BYTES: usize = 32 << 10;
@@ -171,7 +173,7 @@ impl Output {
         }
     }
     /// All chunks, in order.
-    pub fn chunks(&mut self) -> impl ExactSizeIterator<Item = &Bytes> {
+    pub fn chunks(&mut self) -> Chunks<'_> {
         self.close_tail();
         self.chunks.iter()
     }

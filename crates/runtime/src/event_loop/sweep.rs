@@ -5,13 +5,13 @@ use std::io::{self, Write};
 use rackweave_core::Time;
 use rackweave_device::FileIo;
 
-use super::{SWEEP, Serve, Speaks};
+use super::{EventLoop, SWEEP};
 use crate::budget;
 use crate::engine::{MetaStore, Nodes};
 use crate::secure::Renewing;
 use crate::status::Describe;
 
-impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     pub(super) fn sweep(&mut self, now: Time) {
         self.next_sweep = now + SWEEP;
         self.latencies.turn();
@@ -55,13 +55,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
 
     /// New connections are met with the certificates that are in the files now.
     fn renew_certificates(&mut self) {
-        for (_, speaks) in &mut self.listeners {
-            let renewing = match speaks {
-                Speaks::Nbd(tls) => tls.config.as_mut(),
-                Speaks::ControlTls(config) => Some(config),
-                Speaks::Control | Speaks::Http => None,
-            };
-            if let Some(Err(e)) = renewing.map(Renewing::look) {
+        for (_, protocol) in &mut self.listeners {
+            if let Some(Err(e)) = protocol.tls.as_mut().map(Renewing::look) {
                 let _ = writeln!(io::stderr(), "rackweave: {e}; what was read before stays in use");
             }
         }

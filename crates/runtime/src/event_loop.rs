@@ -17,25 +17,24 @@ use std::path::PathBuf;
 
 use bytes::BytesMut;
 use rackweave_core::admin::{self, RackStatus};
-use rackweave_core::request::{Op, Outcome, Reply, Request, RequestId};
+use rackweave_core::request::{Op, Outcome, Reply, Request};
 use rackweave_core::volume;
 use rackweave_core::{NodeId, RackId, Span, Time, VolumeId};
-use rackweave_gateway::metrics::HttpSession;
-use rackweave_gateway::nbd::{Session, TlsUse};
+use rackweave_gateway::{self as gateway, SessionId};
 use rackweave_server::DriveProblem;
 use slab::Slab;
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::conn::{Conn, Heard, Talk};
+use super::connection::Connection;
 use super::control::{Answer, ServerState, Volume};
 use super::engine::{Engine, MetaStore, Nodes};
 use super::latency::Latencies;
 use super::net::Listener;
 use super::network::Network;
 use super::poll::{Interest, Poll, Ready};
+use super::protocol::Protocol;
 use super::refusals::Refusals;
-use super::secure::Renewing;
 use super::status::{Describe, Facts};
 use super::syncer::Syncer;
 use super::watch::Beat;
@@ -44,8 +43,8 @@ use rackweave_device::FileIo;
 
 /// Of a session's id, those that name its connection.
 const CONN_BITS: u32 = 10;
-/// Session id of requests that no NBD session asked; their low half is a place in `waiting`.
-const OWN: u32 = u32::MAX;
+/// The session of requests of the loop's own; their numbers are places in `waiting`.
+const OWN: SessionId = SessionId(u32::MAX);
 /// How often late clients are looked for, and the devices' last pages given to the file system.
 const SWEEP: Span = Span::from_secs(1);
 /// A stop waits so long for requests under way, and again for the last flush.
@@ -64,24 +63,6 @@ const TOKEN_LISTENERS: u64 = 5 << 32;
 pub type Announce = Box<dyn FnOnce(&Facts)>;
 /// Told that the metadata service has taken the server here in.
 pub type Admitted = Box<dyn FnOnce(Option<RackId>) -> io::Result<()>>;
-
-/// What a listener's connections speak.
-#[derive(Debug)]
-pub enum Speaks {
-    Nbd(NbdTls),
-    /// On a unix socket: the mode of its directory says who may.
-    Control,
-    /// Between hosts: who has a certificate of the cluster's may.
-    ControlTls(Renewing),
-    Http,
-}
-
-/// Whether NBD clients get TLS, and of what.
-#[derive(Debug, Default)]
-pub struct NbdTls {
-    pub when: TlsUse,
-    pub config: Option<Renewing>,
-}
 
 /// Who waits for the answer to a request of the loop's own.
 enum Waiter {
@@ -128,7 +109,7 @@ pub struct Asked {
 }
 
 /// The running rack, or the part of it that this process hosts.
-pub struct Serve<N, F, M> {
+pub struct EventLoop<N, F, M> {
     engine: Engine<N, F, M>,
     asked: Asked,
     /// The way to nodes in other processes.
@@ -139,8 +120,8 @@ pub struct Serve<N, F, M> {
     poll: Poll,
     syncer: Syncer,
     signal: OwnedFd,
-    listeners: Vec<(Listener, Speaks)>,
-    conns: Slab<(u32, Conn)>,
+    listeners: Vec<(Listener, Protocol)>,
+    conns: Slab<(u32, Connection)>,
     budget: Budget,
     waiting: Slab<Waiter>,
     serial: u32,
@@ -176,7 +157,7 @@ pub struct Serve<N, F, M> {
     refused_servers: BTreeMap<u32, String>,
 }
 
-impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
+impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// `signal` becomes readable when the rack is to stop.
     pub fn new(
         engine: Engine<N, F, M>,
@@ -185,7 +166,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         mut facts: Facts,
         syncer: Syncer,
         signal: OwnedFd,
-        listeners: Vec<(Listener, Speaks)>,
+        listeners: Vec<(Listener, Protocol)>,
     ) -> io::Result<Self> {
         let mut poll = Poll::new()?;
         poll.add(syncer.event_fd(), TOKEN_SYNCER, Interest::READ)?;
@@ -204,7 +185,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         if let Some(net) = &mut net {
             net.keep_time_of(&clock);
         }
-        Ok(Serve {
+        Ok(EventLoop {
             engine,
             asked,
             net,
@@ -349,6 +330,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
     }
 
     fn sleep(&self, now: Time) -> Span {
+        if !self.touched.is_empty() {
+            return Span::ZERO;
+        }
         let mut until = self.next_sweep.min(self.next_ready).min(self.engine.next_deadline().unwrap_or(Time::MAX));
         if let Stage::Draining { until: u } | Stage::Flushing { until: u } = self.stage {
             until = until.min(u);
@@ -394,7 +378,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
 
     fn accept(&mut self, now: Time, listener: usize) -> io::Result<()> {
         loop {
-            let Some((l, speaks)) = self.listeners.get(listener) else { return Ok(()) };
+            let Some((l, protocol)) = self.listeners.get(listener) else { return Ok(()) };
             let fd = match l.accept() {
                 Ok(Some(fd)) => fd,
                 // Gone before it was taken, or no descriptor is left: those connected already go on.
@@ -406,20 +390,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             self.serial = self.serial.wrapping_add(1) & ((1 << (31 - CONN_BITS)) - 1);
             let entry = self.conns.vacant_entry();
             let key = entry.key();
-            let conn = match speaks {
-                Speaks::Nbd(tls) => {
-                    let session = Session::with_tls(self.serial << CONN_BITS | key as u32, tls.when);
-                    Conn::new(fd, Conn::nbd(session), now).offering_tls(tls.config.as_ref().map(|r| r.config().clone()))
-                }
-                Speaks::Control => Conn::new(fd, Talk::Control(Default::default()), now),
-                Speaks::ControlTls(config) => {
-                    let conn = Conn::new(fd, Talk::Control(Default::default()), now);
-                    // The system has no randomness left: as if the connection had not come.
-                    let Ok(conn) = conn.inside_tls(config.config()) else { continue };
-                    conn
-                }
-                Speaks::Http => Conn::new(fd, Talk::Http(HttpSession::new(), Default::default()), now),
-            };
+            let id = SessionId(self.serial << CONN_BITS | key as u32);
+            // The system has no randomness left: as if the connection had not come.
+            let Ok(conn) = protocol.connection(fd, id, now) else { continue };
             self.poll.add(conn.fd(), key as u64, conn.interest)?;
             entry.insert((self.serial, conn));
             self.touched.push(key);
@@ -446,26 +419,26 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         }
     }
 
-    /// Passes on what a connection asks for.
+    /// Passes on the requests of a connection.
     fn hear(&mut self, now: Time, place: Place) {
-        let Some((_, conn)) = self.conns.get_mut(place.key) else { return };
-        while let Some(r) = conn.poll_request(now) {
-            let to = if matches!(r.op, Op::Admin(_)) { self.asked.admin } else { self.asked.client };
-            if let Some(to) = to {
-                self.engine.submit(to, r);
+        while let Some((_, conn)) = self.conns.get_mut(place.key) {
+            match conn.poll_request(now) {
+                Some(gateway::Request::Rack(r)) => {
+                    let to = if matches!(r.op, Op::Admin(_)) { self.asked.admin } else { self.asked.client };
+                    if let Some(to) = to {
+                        self.engine.submit(to, r);
+                    }
+                }
+                Some(gateway::Request::Command(line)) => self.command_line(place, line),
+                Some(gateway::Request::Metrics) => self.report(place, true),
+                None => return,
             }
-        }
-        match conn.heard() {
-            Some(Heard::Command(c)) => self.command(place, *c),
-            Some(Heard::Metrics) => self.report(place, true),
-            None => {}
         }
     }
 
     fn ask(&mut self, node: NodeId, op: impl Into<Op>, waiter: Waiter) {
         let key = self.waiting.insert(waiter);
-        let id = RequestId(u64::from(OWN) << 32 | key as u64);
-        self.engine.submit(node, Request::new(id, op));
+        self.engine.submit(node, Request::new(OWN.request(key as u32), op));
     }
 
     fn answer_requests(&mut self, now: Time) {
@@ -479,20 +452,20 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
             if let Some(volume) = attached.filter(|v| !self.attached.contains(v)) {
                 self.attached.push(volume);
             }
-            let session = Session::of(r.id);
+            let session = SessionId::of(r.id);
             if session == OWN {
                 self.answer_own(now, r);
                 continue;
             }
-            let key = (session & ((1 << CONN_BITS) - 1)) as usize;
-            let Some((_, conn)) = self.conns.get_mut(key).filter(|c| c.0 == session >> CONN_BITS) else {
+            let key = (session.0 & ((1 << CONN_BITS) - 1)) as usize;
+            let Some((_, conn)) = self.conns.get_mut(key).filter(|c| c.0 == session.0 >> CONN_BITS) else {
                 // It left before its volume was attached.
                 if let Some(volume) = attached {
                     self.detach_unused(volume);
                 }
                 continue;
             };
-            if let Some((kind, took)) = conn.reply(now, r) {
+            if let Some((kind, took)) = conn.reply(now, gateway::Reply::Rack(r)) {
                 self.latencies.record(kind, took);
             }
             self.touched.push(key);
@@ -537,11 +510,16 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> Serve<N, F, M> {
         }
     }
 
+    /// The connection at a place, which is about to have something to send.
+    fn touch(&mut self, place: Place) -> Option<&mut Connection> {
+        let (_, conn) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial)?;
+        self.touched.push(place.key);
+        Some(conn)
+    }
+
     fn answer(&mut self, now: Time, place: Place, a: &Answer) {
-        if let Some((_, c)) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial) {
-            c.answer(now, a);
-            self.touched.push(place.key);
-            self.hear(now, place);
+        if let Some(conn) = self.touch(place) {
+            conn.reply(now, gateway::Reply::Command(a.line()));
         }
     }
 
