@@ -1,26 +1,19 @@
 //! The incarnation of a node's process towards other nodes: a counter that is durable before the first datagram leaves
 //! (protocol rule 32). Keys of datagrams are derived from it, and nonces count from zero in each, so none may be used twice.
 //!
-//! No clock is read. A directory that has a counter continues it. One that has none (new, lost, or damaged) draws a number
-//! from so many that it was never used before; peers that remember a newer incarnation answer with it
-//! ([`rackweave_transport::Event::Outdated`]), and the counter continues above that. Each step is drawn, too: a directory that was
-//! restored from a copy continues elsewhere than the first time.
+//! [`rackweave_link::incarnation`] says which one follows.
 
 use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rackweave_link::incarnation::above;
 use rackweave_runtime::datadir::{DataDir, write_durably};
 use rackweave_runtime::up::random_u64;
 
 /// In the node's data directory (docs/format.md).
 pub const INCARNATION_FILE: &str = "incarnation";
 const PREFIX: &str = "rackweave incarnation 1";
-/// First incarnations are drawn from here to twice this. Versions before counted nanoseconds since 1970, which are less until
-/// 2043.
-const FIRST: u64 = 1 << 61;
-/// Longest step from one incarnation to the next: 2^30 of them are left from the last first one to the end.
-const STEP: u64 = 1 << 32;
 
 /// Where a node's incarnations come from.
 pub trait Incarnations: Debug {
@@ -37,7 +30,7 @@ pub struct Drawn {
 
 impl Incarnations for Drawn {
     fn above(&mut self, newest: u64) -> io::Result<u64> {
-        self.last = next(self.last.max(newest), random_u64())?;
+        self.last = above(self.last, newest, random_u64()).map_err(io::Error::other)?;
         Ok(self.last)
     }
 }
@@ -68,24 +61,13 @@ impl Kept {
 
 impl Incarnations for Kept {
     fn above(&mut self, newest: u64) -> io::Result<u64> {
-        let newest = if mutant!("net.incarnation.below-newest") { 0 } else { newest };
-        let next = next(self.last.max(newest), random_u64())?;
+        let next = above(self.last, newest, random_u64()).map_err(io::Error::other)?;
         if !mutant!("net.incarnation.not-durable") {
             Kept::write(&self.dir, next)?;
         }
         self.last = next;
         Ok(next)
     }
-}
-
-/// The incarnation after `last`, from 64 random bits; zero: there was none.
-fn next(last: u64, random: u64) -> io::Result<u64> {
-    if last == 0 {
-        return Ok(FIRST + random % FIRST);
-    }
-    let step = if mutant!("net.incarnation.not-drawn") { 1 } else { 1 + random % STEP };
-    let next = last.checked_add(step);
-    next.ok_or_else(|| io::Error::other(format!("no incarnation is left above {last}")))
 }
 
 fn line(incarnation: u64) -> String {

@@ -3,6 +3,7 @@ use std::fs;
 
 use bytes::Bytes;
 use rackweave_core::{NodeId, Rng, Span, Time};
+use rackweave_link::incarnation::{FIRST, STEP};
 use rackweave_transport::header::{self, Kind};
 use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions};
 
@@ -62,8 +63,8 @@ fn a_counter_goes_on_and_is_on_the_disk_before_it_is_used() {
     }
     fs::write(dir.file(), "rackweave incarnation 1 7 00000000\n").expect("write");
     assert!(dir.start().1 >= FIRST, "what does not match its checksum is drawn anew");
-    assert!(next(u64::MAX - 1, STEP - 1).is_err(), "the end is an error, not a number from before");
-    assert_eq!(next(u64::MAX - 1, STEP).expect("one is left"), u64::MAX);
+    assert!(above(u64::MAX - 1, 0, STEP - 1).is_err(), "the end is an error, not a number from before");
+    assert_eq!(above(u64::MAX - 1, 0, STEP).expect("one is left"), u64::MAX);
 }
 
 #[test]

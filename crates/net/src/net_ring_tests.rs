@@ -1,8 +1,8 @@
 //! Messages to a ring (NI3): a sender, the switch's process and three members, over sockets, with a relay before each that
 //! loses datagrams.
 
-use rackweave_core::Node;
-use rackweave_switch::{Ring, Switch, SwitchConfig, Update};
+use rackweave_core::{Layout, Node};
+use rackweave_switch::{Prefix, Reach, Ring, Switch, SwitchConfig, Update};
 
 use super::*;
 
@@ -70,12 +70,20 @@ impl Rings {
         self.relays.iter_mut().for_each(Relay::run);
     }
     fn say(&mut self, bytes: usize) {
-        let mut header =
-            summary(Routed { read: false, vssd: VssdId(1), source: RING, destination: RING, request: 0 }, 1).header;
-        (header.op, header.request) = (Op::Reply, self.sent);
+        let header = Header {
+            op: Op::Reply,
+            vssd: VssdId(1),
+            lat: 0,
+            class: Class::Silver,
+            original_vssd: VssdId(1),
+            set: SetId(0),
+            epoch: Epoch(0),
+            incarnation: Incarnation(0),
+            request: self.sent,
+        };
         let body = Body::Reply(IoReply::Data(Payload::Bytes(vec![self.sent as u8; bytes].into())));
         let now = self.clock.read();
-        self.ends[3].net.send_packet(now, &Packet { src: NodeId(SENDER), dst: RING, header, body });
+        self.ends[3].net.link.send(now, Packet { src: NodeId(SENDER), dst: RING, header, body });
         self.sent += 1;
     }
     fn has(&self, member: usize, n: u64) -> bool {
@@ -100,7 +108,7 @@ fn a_message_to_a_ring_arrives_at_each_member_whatever_is_lost() {
             w.turn();
         }
         w.turn_until("all arrive at each", |w| (0..3).all(|m| w.has(m, 60)));
-        w.turn_until("all is acknowledged", |w| w.ends[3].net.endpoint.unacknowledged() == 0);
+        w.turn_until("all is acknowledged", |w| w.ends[3].net.link.endpoint().unacknowledged() == 0);
         let sent = &w.ends[3];
         assert_eq!((sent.count("group_members_missing"), w.switch.0.counters.forward_dropped), (0, 0));
         assert!(loss == 0 || sent.count("group_repairs") > 0);
@@ -122,7 +130,7 @@ fn a_ring_is_served_without_its_switch_and_without_a_member() {
         w.say(65_536);
         w.turn_until("two of three have it", |w| w.has(0, n + 2) && w.has(2, n + 2));
     }
-    w.turn_until("the third is given up", |w| w.ends[3].net.endpoint.unacknowledged() == 0);
+    w.turn_until("the third is given up", |w| w.ends[3].net.link.endpoint().unacknowledged() == 0);
     let sender = &w.ends[3];
     assert_eq!((sender.count("group_members_missing"), w.ends[1].engine.nodes.got.len()), (20, 1));
     assert!(sender.count("group_repairs") >= 20, "by themselves: {:?}", sender.net.counters());

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 
-use rackweave_core::msg::IoReply;
+use rackweave_core::msg::{Body, Class, Header, IoReply, Op, Packet};
 use rackweave_core::node::StoreWrite;
-use rackweave_core::{Effects, Event as NodeEvent, Payload, Rng, VssdId};
+use rackweave_core::{Effects, Epoch, Event as NodeEvent, Incarnation, Payload, Rng, SetId, VssdId};
 use rackweave_transport::{Carrier, KeyId};
 
 use rackweave_runtime::engine::{Engine, MetaStore, Nodes};
@@ -219,7 +219,7 @@ impl World {
         let body = Body::Reply(IoReply::Data(Payload::Bytes(vec![7; bytes as usize].into())));
         let p = Packet { src: NodeId(A), dst: NodeId(B), header, body };
         let now = self.clock.read();
-        self.a.net.send_packet(now, &p);
+        self.a.net.link.send(now, p);
         self.sent += 1;
     }
     /// Turns, with a message in each, until it is so.
@@ -345,7 +345,7 @@ fn a_stream_that_is_cut_or_held_up_is_left_in_bounded_memory() {
         assert!(w.clock.read() < end, "{:?}", w.a.net.counters());
         (0..20).for_each(|_| w.say(61_440));
         w.turn();
-        held = held.max(w.a.net.streams.held_bytes() + w.a.net.endpoint.held_bytes());
+        held = held.max(w.a.net.streams.held_bytes() + w.a.net.link.endpoint().held_bytes());
     }
     assert!(held > 1 << 20 && held < 24 << 20, "{held} bytes");
     assert_eq!(w.a.count("streams_stuck") + w.a.count("streams_stalled"), 1, "{:?}", w.a.net.counters());

@@ -4,16 +4,18 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rackweave_core::Time;
 use rackweave_core::msg::Packet;
+use rackweave_core::{NodeId, Time};
 use rackweave_device::private;
-use rackweave_sim::Recorder;
+use rackweave_sim::{Message, Recorder};
 use rackweave_wire::pcap;
+
+use crate::networked::Datagram;
 
 /// A capture ends at this size: it is begun to look at something, and must not fill a disk when it is forgotten.
 pub const BYTES_MAX: u64 = 4 << 30;
@@ -112,6 +114,18 @@ impl SharedCapture {
     /// As [`Capture::finish`]; what is sent afterwards is not kept.
     pub fn finish(&self) -> Result<(), CaptureError> {
         self.0.borrow_mut().take().map_or(Ok(()), Capture::finish)
+    }
+}
+
+impl Recorder<Datagram> for SharedCapture {
+    fn sent(&mut self, now: Time, d: &Datagram) {
+        if let Some(c) = &mut *self.0.borrow_mut() {
+            let at = |n: NodeId, port: u16| SocketAddr::from((Ipv4Addr::from_bits(n.ipv4()), port));
+            c.record.clear();
+            let (from, to) = (at(d.from(), pcap::UDP_PORT + d.path().unwrap_or(0)), at(d.to(), pcap::UDP_PORT));
+            pcap::datagram(now, from, to, 0, d.payload(), &mut c.record);
+            c.put();
+        }
     }
 }
 

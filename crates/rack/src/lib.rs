@@ -6,5 +6,9 @@ extern crate rackweave_core;
 
 pub mod build;
 pub mod capture;
+pub mod engine;
+mod networked;
 pub mod sim;
 pub mod trace;
+pub mod wire;
+pub mod wire_log;

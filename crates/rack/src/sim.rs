@@ -1,5 +1,7 @@
 //! The whole rack on virtual time.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rackweave_block::VolumeClient;
@@ -16,6 +18,9 @@ use rackweave_switch::Switch;
 
 use crate::build::{self, BuildError};
 use crate::capture::{Capture, CaptureError, SharedCapture};
+use crate::engine::RackEngine;
+use crate::networked::Networked;
+use crate::wire::{Rekey, TransportConfig, Wire};
 use rackweave_config::RackConfig;
 use rackweave_config::racks;
 use rackweave_sim::clock::NodeClock;
@@ -69,6 +74,8 @@ pub struct SimConfig {
     pub controller: bool,
     /// Of each drive, if the configuration lets programs or erases fail.
     pub flawed_blocks_max: u32,
+    /// Packets cross the network as datagrams of the transport. One rack whose switch has no queues; none: they cross it as they are.
+    pub transport: Option<TransportConfig>,
 }
 
 /// Far more than any configuration may allow for: drift of the mutant `rack.clock.drift-beyond` (protocol rule 2).
@@ -88,6 +95,7 @@ impl SimConfig {
             timeouts: Timeouts::default(),
             controller: false,
             flawed_blocks_max: u32::MAX,
+            transport: None,
         }
     }
 }
@@ -109,7 +117,9 @@ pub struct Drive {
 
 /// A rack and its clients on virtual time. Deterministic: equal configurations give equal runs.
 pub struct Sim {
-    engine: Engine<RackNode>,
+    engine: RackEngine,
+    /// Of a rack with the transport between its nodes.
+    wire: Option<Rc<RefCell<Wire>>>,
     cfg: Arc<RackConfig>,
     sim: SimConfig,
     lives: u64,
@@ -127,10 +137,18 @@ impl Sim {
     ///
     /// # Errors
     /// The configuration does not fit together.
+    ///
+    /// # Panics
+    /// With the transport, of several racks or a switch with queues: processes have neither.
     pub fn new(cfg: &RackConfig, sim: SimConfig) -> Result<Sim, BuildError> {
         let layout = racks::layout(cfg, sim.clients);
         let net = NetState::new(sim.network.clone(), layout, sim.seed);
-        let mut engine = Engine::new(layout, net, sim.seed);
+        let wire = sim.transport.clone().map(|t| Rc::new(RefCell::new(Wire::new(t, layout.nodes(), sim.seed))));
+        assert!(wire.is_none() || layout.racks == 1 && cfg.switch.egress.is_none(), "no such rack has a transport");
+        let mut engine = match wire {
+            None => RackEngine::Packets(Engine::new(layout, net, sim.seed)),
+            Some(_) => RackEngine::Datagrams(Engine::new(layout, net, sim.seed)),
+        };
         engine.set_controller(sim.controller);
         let mut rng = Rng::stream(sim.seed, 0x636c_6f63);
         let drift_ppm = if mutant!("rack.clock.drift-beyond") { DRIFT_BEYOND_PPM } else { sim.drift_ppm };
@@ -148,7 +166,8 @@ impl Sim {
         let drive_ids = (0..cfg.servers_max()).map(|i| drive_id(&sim, i, 0)).collect();
         let replaced = vec![0; cfg.servers_max() as usize];
         let cfg_kept = Arc::new(cfg.clone());
-        let mut s = Sim { engine, cfg: cfg_kept, sim, lives: 0, edited: None, drive_ids, replaced, capture: None };
+        let mut s =
+            Sim { engine, wire, cfg: cfg_kept, sim, lives: 0, edited: None, drive_ids, replaced, capture: None };
         let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;
         for i in (0..layout.nodes()).filter(|i| !later.contains(i)) {
             s.restart(NodeId(i))?;
@@ -196,11 +215,17 @@ impl Sim {
         match layout.kind(n) {
             NodeKind::Switch => {
                 self.engine.net().switch_works(n, false);
-                drop(self.engine.crash(n, &[]));
+                self.end(n, &[]);
             }
-            NodeKind::Server => drop(self.engine.crash(n, &[SsdId(n.0 - layout.server(0).0)])),
-            _ => drop(self.engine.crash(n, &[])),
+            NodeKind::Server => self.end(n, &[SsdId(n.0 - layout.server(0).0)]),
+            _ => self.end(n, &[]),
         }
+    }
+    fn end(&mut self, n: NodeId, ssds: &[SsdId]) {
+        if let Some(wire) = &self.wire {
+            wire.borrow_mut().ends(n);
+        }
+        self.engine.crash(n, ssds);
     }
     /// Begins a new life of a node: a server finds its device's contents, the metadata service its store, others
     /// nothing.
@@ -216,14 +241,18 @@ impl Sim {
         if self.engine.layout().kind(n) == NodeKind::Switch {
             self.engine.net().switch_works(n, true);
         }
-        self.engine.start(n, node);
+        match (&mut self.engine, &self.wire) {
+            (RackEngine::Datagrams(e), Some(wire)) => e.start(n, Networked::new(node, n, wire.clone())),
+            (RackEngine::Packets(e), _) => e.start(n, node),
+            (RackEngine::Datagrams(_), None) => unreachable!("both are made together"),
+        }
         Ok(())
     }
     /// Crashes server `i` and cuts its device's power.
     pub fn power_cut(&mut self, i: u32, odds: CutOdds) -> CutReport {
         let n = self.engine.layout().server(i);
         // The device sees commands under way as such: their entries must not count as done.
-        drop(self.engine.crash(n, &[]));
+        self.end(n, &[]);
         self.engine.power_cut(SsdId(i), odds)
     }
     /// Puts an empty device in place of server `i`'s; the server must have crashed.
@@ -331,16 +360,41 @@ impl Sim {
             _ => None,
         }
     }
-    pub fn engine(&self) -> &Engine<RackNode> {
+    pub fn engine(&self) -> &RackEngine {
         &self.engine
     }
-    pub fn engine_mut(&mut self) -> &mut Engine<RackNode> {
+    pub fn engine_mut(&mut self) -> &mut RackEngine {
         &mut self.engine
     }
-    /// Writes down every packet from now on.
+    /// What is wrong with the network between nodes, which must keep what [`crate::wire_log::Log`] says.
+    pub fn network_violation(&self) -> Option<String> {
+        self.wire.as_ref()?.borrow().log.violation().map(Into::into)
+    }
+    /// Messages that were sent before `until` and never arrived: how many, and the first.
+    pub fn lost_messages(&self, until: Time) -> Option<(u64, String)> {
+        self.wire.as_ref()?.borrow().log.lost(until)
+    }
+    /// The files of a rack with the transport.
+    pub fn wire(&mut self) -> Option<std::cell::RefMut<'_, Wire>> {
+        self.wire.as_ref().map(|w| w.borrow_mut())
+    }
+    /// A step of a rotation of keys at a node.
+    pub fn rekey(&mut self, n: NodeId, step: Rekey) {
+        let Some(wire) = &self.wire else { return };
+        wire.borrow_mut().rekey(n, step);
+        if let RackEngine::Datagrams(e) = &mut self.engine
+            && let Some(node) = e.node_mut(n)
+        {
+            node.keys_changed();
+        }
+    }
+    /// Writes down every packet, or every datagram, from now on.
     pub fn capture(&mut self, capture: Capture) {
         let capture = SharedCapture::new(capture);
-        self.engine.record_by(Box::new(capture.clone()));
+        match &mut self.engine {
+            RackEngine::Packets(e) => e.record_by(Box::new(capture.clone())),
+            RackEngine::Datagrams(e) => e.record_by(Box::new(capture.clone())),
+        }
         self.capture = Some(capture);
     }
     /// Ends the capture, if there is one.

@@ -394,6 +394,7 @@ impl Endpoint {
         let d = Datagram { long: p.form == header::LONG, bytes: d, payload: p.payload.clone(), known, summed };
         let rx = &mut peer.flow(p.class).rx;
         let outcome = rx.chunk(now, &c, &d, room);
+        self.counters.chunks_early += u64::from(std::mem::take(&mut rx.early));
         let taken = !matches!(outcome, Outcome::Contradicts | Outcome::NoRoom | Outcome::Unread);
         if taken {
             let (at, counter, marked) = (note.at, p.counter, note.marked);

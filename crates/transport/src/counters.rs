@@ -47,6 +47,8 @@ counters! {
     summed_bytes,
     /// Half-received messages whose sender was silent for too long.
     messages_half,
+    /// Chunks that came before one with a lower number of their message.
+    chunks_early,
     chunks_lost, chunks_lost_spuriously, timeouts,
     /// Messages to groups; datagrams to whole groups; chunks of them to one member; members that did not get one; ways to a
     /// group on which nothing arrived.

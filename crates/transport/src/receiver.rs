@@ -232,6 +232,8 @@ pub(crate) struct Receiver {
     /// The next one is due at once: a message to a group has a gap, or is whole.
     urgent: bool,
     pub ack_at: Time,
+    /// Chunks that came before one with a lower number of their message, since this was last taken.
+    pub early: u32,
     /// In the endpoint's queue of those whose acknowledgements are due.
     pub due: bool,
 }
@@ -253,6 +255,7 @@ impl Receiver {
             waiting: 0,
             urgent: false,
             ack_at: Time::MAX,
+            early: 0,
             due: false,
         }
     }
@@ -303,6 +306,7 @@ impl Receiver {
         }
         i.touched = now;
         self.urgent |= c.id.space == Space::Group && u32::from(c.number) > i.top;
+        self.early += u32::from(u32::from(c.number) > i.top);
         i.top = i.top.max(u32::from(c.number) + 1);
         i.add(c, header, &d.bytes[d.payload.clone()], d.known);
         if i.left > 0 && !(i.left == 1 && mutant!("transport.chunk.early")) {

@@ -1,0 +1,25 @@
+//! A node's network without its sockets: packets become messages (`wire`), messages become datagrams (`transport`), and back.
+//!
+//! No socket, no clock, no file: `rackweave-net` drives a [`Link`] over UDP and TCP, the simulator over modelled links. After each
+//! turn of its node the driver
+//! 1. hands over the node's packets ([`Link::send`]) and what arrived ([`Link::receive`], [`Link::receive_by_stream`]);
+//! 2. calls [`Link::flush`];
+//! 3. carries out [`Link::poll`] until it is empty;
+//! 4. if [`Link::outdated`] names an incarnation, takes a durable one above it and calls [`Link::renew`];
+//! 5. sends what [`Link::poll_transmit`] returns, until it is empty, and polls again;
+//! 6. wakes at [`Link::deadline`].
+//!
+//! Reading order: [`Link`], [`forward`] (what a switch does with datagrams of others), [`incarnation`].
+
+/// Brings [`rackweave_core::mutant`] to every module.
+#[macro_use]
+extern crate rackweave_core;
+
+pub mod forward;
+pub mod incarnation;
+mod link;
+mod local;
+
+pub use forward::Forward;
+pub use link::{Counters, Link, News};
+pub use local::on_one_machine;

@@ -1,0 +1,265 @@
+//! A node of a simulated rack with its network under it: packets cross the rack as datagrams of the transport, by the same
+//! [`Link`] that processes have over UDP.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use rackweave_core::msg::Packet;
+use rackweave_core::rng::mix64;
+use rackweave_core::{Effects, Event, Node, NodeId, Rng, Span, Time, TracePoint};
+use rackweave_link::{Forward, Link, News};
+use rackweave_sim::Message;
+use rackweave_transport::{Received, Train, Via};
+
+use crate::wire::Wire;
+
+/// Bytes of Ethernet, IP and UDP around a datagram.
+const AROUND: u32 = 66;
+/// No event loop wakes twice within this.
+const TURN_MIN: Span = Span::from_micros(1);
+
+/// What crosses the links.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    from: NodeId,
+    to: NodeId,
+    /// Source port; a frame of a stream has none.
+    path: Option<u16>,
+    bytes: Bytes,
+}
+
+impl Datagram {
+    pub(crate) fn path(&self) -> Option<u16> {
+        self.path
+    }
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Message for Datagram {
+    fn from(&self) -> NodeId {
+        self.from
+    }
+    fn to(&self) -> NodeId {
+        self.to
+    }
+    fn bytes(&self) -> u32 {
+        self.bytes.len() as u32 + AROUND
+    }
+    /// Links write into no datagram; the switch adds its own hop.
+    fn add_latency(&mut self, _: Span) {}
+    fn mark(&self) -> u64 {
+        let word = |b: &[u8]| b.iter().fold(0, |w, x| w << 8 | u64::from(*x));
+        let (len, n) = (self.bytes.len(), self.bytes.len().min(8));
+        mix64(word(&self.bytes[len - n..])) ^ word(&self.bytes[..n]) ^ u64::from(self.from.0) << 48 ^ len as u64
+    }
+    fn describe(&self) -> String {
+        format!("datagram of {} bytes from {}", self.bytes.len(), self.from)
+    }
+}
+
+/// Counts of the transport that are reported as trace points.
+type Count = fn(&rackweave_transport::Counters) -> u64;
+const REPORTED: [(TracePoint, Count); 10] = [
+    (TracePoint::ChunkResent, |c| c.sent_again),
+    (TracePoint::ChunkRepeated, |c| c.drop_duplicate),
+    (TracePoint::ChunkEarly, |c| c.chunks_early),
+    (TracePoint::MessageGivenUp, |c| c.messages_given_up),
+    (TracePoint::DatagramDamaged, |c| c.drop_bad_tag),
+    (TracePoint::DatagramReplayed, |c| c.drop_replay),
+    (TracePoint::DatagramOutdated, |c| c.drop_stale_incarnation),
+    (TracePoint::DatagramUnproven, |c| c.drop_unproven),
+    (TracePoint::PathChanged, |c| c.path_changes),
+    (TracePoint::StreamUsed, |c| c.stream_uses),
+];
+
+/// A node and its end of the network. The node handles an event; its packets become datagrams; the timer is the earlier one of both.
+pub struct Networked<N> {
+    pub node: N,
+    id: NodeId,
+    link: Link,
+    wire: Rc<RefCell<Wire>>,
+    rng: Rng,
+    fx: Effects,
+    /// The node's own timer.
+    wake: Time,
+    begun: bool,
+    /// Packets for this node itself: they cross no network.
+    own: VecDeque<Packet>,
+    reported: [u64; REPORTED.len()],
+}
+
+impl<N: Node> Networked<N> {
+    /// A new life of a node, with the next incarnation of its durable counter.
+    pub fn new(node: N, id: NodeId, wire: Rc<RefCell<Wire>>) -> Networked<N> {
+        let (link, rng) = wire.borrow_mut().begin(id);
+        Networked {
+            node,
+            id,
+            link,
+            wire,
+            rng,
+            fx: Effects::new(),
+            wake: Time::MAX,
+            begun: false,
+            own: VecDeque::new(),
+            reported: [0; REPORTED.len()],
+        }
+    }
+
+    /// The keys of the node's file have changed.
+    pub fn keys_changed(&mut self) {
+        self.link.set_keys(self.wire.borrow().keys(self.id));
+    }
+
+    /// The node handles an event. Its packets are with the link afterwards, everything else with the driver.
+    fn turn(&mut self, now: Time, event: Event, fx: &mut Effects<Datagram>) {
+        self.node.handle(now, event, &mut self.fx);
+        let mut packets = std::mem::take(&mut self.fx.packets);
+        for p in packets.drain(..) {
+            if p.dst == self.id {
+                self.own.push_back(p);
+                continue;
+            }
+            self.wire.borrow_mut().log.sent(now, self.link.endpoint().incarnation(), &p);
+            self.link.send(now, p);
+        }
+        self.fx.packets = packets;
+        self.rest(fx);
+    }
+
+    /// What is not the network's goes to the driver as it is.
+    fn rest(&mut self, fx: &mut Effects<Datagram>) {
+        fx.commands.append(&mut self.fx.commands);
+        fx.replies.append(&mut self.fx.replies);
+        fx.stores.append(&mut self.fx.stores);
+        fx.traces.append(&mut self.fx.traces);
+        if let Some(at) = self.fx.take_wake() {
+            self.wake = at;
+        }
+    }
+
+    fn arrived(&mut self, now: Time, d: Datagram, fx: &mut Effects<Datagram>) {
+        let Some(path) = d.path else {
+            let datagram = BytesMut::from(&d.bytes[..]);
+            self.link.receive_by_stream(now, Received { datagram, at: now, marked: false });
+            return;
+        };
+        let mut bytes = BytesMut::from(&d.bytes[..]);
+        if !self.wire.borrow_mut().passes(d.from, self.id, path, &mut bytes, &mut self.rng) {
+            return;
+        }
+        let mut forwards = Vec::new();
+        let segment = bytes.len().max(1);
+        self.link.receive(now, Train { bytes: &mut bytes, segment, at: now, marked: false }, |f| forwards.push(f));
+        forwards.into_iter().for_each(|f| self.forward(now, f, fx));
+    }
+
+    /// The switch's node decides where a datagram goes on to.
+    fn forward(&mut self, now: Time, mut f: Forward, fx: &mut Effects<Datagram>) {
+        self.node.handle(now, Event::Packet(f.packet()), &mut self.fx);
+        let mut decided = std::mem::take(&mut self.fx.packets);
+        let mut left = decided.len();
+        for p in decided.drain(..) {
+            left -= 1;
+            let bytes = f.copy(&p, left == 0);
+            fx.send(Datagram { from: self.id, to: p.dst, path: Some(0), bytes });
+            fx.trace(TracePoint::DatagramForwarded, u64::from(p.header.vssd.0), u64::from(p.dst.0));
+        }
+        self.fx.packets = decided;
+        self.rest(fx);
+    }
+
+    /// Until neither the node nor its link has anything more to do now.
+    fn settle(&mut self, now: Time, fx: &mut Effects<Datagram>) {
+        loop {
+            self.link.flush(now);
+            self.take_news(now, fx);
+            self.renew(fx);
+            self.transmit(now, fx);
+            self.take_news(now, fx);
+            let Some(p) = self.own.pop_front() else { return };
+            self.turn(now, Event::Packet(p), fx);
+        }
+    }
+
+    fn take_news(&mut self, now: Time, fx: &mut Effects<Datagram>) {
+        while let Some(news) = self.link.poll() {
+            match news {
+                News::Packet(p) => {
+                    self.wire.borrow_mut().log.delivered(self.id, self.link.endpoint().incarnation(), &p);
+                    self.turn(now, Event::Packet(p), fx);
+                }
+                // No stream can be opened: datagrams go on as well as they can.
+                News::OpenStream(peer) => self.link.endpoint_mut().stream_down(now, peer),
+                News::CloseStream(_) | News::AbortStream(_) | News::Twins(_) => {}
+            }
+        }
+    }
+
+    fn renew(&mut self, fx: &mut Effects<Datagram>) {
+        let Some(newest) = self.link.outdated() else { return };
+        let mut wire = self.wire.borrow_mut();
+        let next = wire.next_incarnation(self.id, newest);
+        wire.log.begins(self.id, next);
+        self.link.waiting().iter().for_each(|p| wire.log.goes_as(next, p));
+        self.link.renew(next);
+        fx.trace(TracePoint::IncarnationRenewed, newest, next);
+    }
+
+    fn transmit(&mut self, now: Time, fx: &mut Effects<Datagram>) {
+        while let Some(t) = self.link.poll_transmit(now) {
+            let one = t.segment.unwrap_or(t.bytes.len()).max(1);
+            for at in (0..t.bytes.len()).step_by(one) {
+                let bytes = t.bytes.slice(at..(at + one).min(t.bytes.len()));
+                self.wire.borrow_mut().leaves(self.id, &bytes);
+                let path = match t.via {
+                    Via::Path(path) => Some(path),
+                    Via::Stream => None,
+                };
+                fx.send(Datagram { from: self.id, to: t.to.first_hop(), path, bytes });
+            }
+        }
+    }
+
+    fn report(&mut self, fx: &mut Effects<Datagram>) {
+        let counters = self.link.endpoint().counters();
+        for ((point, count), before) in REPORTED.iter().zip(&mut self.reported) {
+            let now = count(counters);
+            if now != *before {
+                fx.trace(*point, now - *before, 0);
+                *before = now;
+            }
+        }
+    }
+}
+
+impl<N: Node> Node<Datagram> for Networked<N> {
+    fn handle(&mut self, now: Time, event: Event<Datagram>, fx: &mut Effects<Datagram>) {
+        match event {
+            Event::Packet(d) => self.arrived(now, d, fx),
+            Event::Timer => {
+                if !std::mem::replace(&mut self.begun, true) || self.wake <= now {
+                    self.wake = Time::MAX;
+                    self.turn(now, Event::Timer, fx);
+                }
+            }
+            Event::Completion(c) => self.turn(now, Event::Completion(c), fx),
+            Event::Stored { tag } => self.turn(now, Event::Stored { tag }, fx),
+            Event::Request(r) => self.turn(now, Event::Request(r), fx),
+        }
+        self.settle(now, fx);
+        self.report(fx);
+        fx.wake_at(self.wake.min(self.link.deadline().max(now + TURN_MIN)));
+        let counters = self.link.counters;
+        if counters.unsendable > 0 {
+            self.wire.borrow_mut().log.violated(|| format!("{}: a packet of it has no bytes on the wire", self.id));
+        }
+        if counters.undecodable > 0 {
+            self.wire.borrow_mut().log.violated(|| format!("{}: a message that arrived is no packet for it", self.id));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What the ends of a simulated rack's network share: each node's files (counter of incarnations, keys), what goes wrong with
+//! datagrams, and the checker of what they carry ([`Log`]).
+
+use bytes::BytesMut;
+use rackweave_core::rng::mix64;
+use rackweave_core::{NodeId, Rng};
+use rackweave_link::{Link, incarnation, on_one_machine};
+use rackweave_transport::header::{self, Kind};
+use rackweave_transport::{Config, KeyId, Keys};
+use serde::{Deserialize, Serialize};
+
+use crate::wire_log::Log;
+
+/// How the transport under a rack's nodes is set up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TransportConfig {
+    /// Nodes are processes of one machine: large datagrams, one path, longer times.
+    pub one_machine: bool,
+    /// Largest datagram between machines.
+    pub datagram_bytes: u32,
+    pub authentication: Authentication,
+    /// Chunks to one peer leave as trains.
+    pub trains: bool,
+    /// Of all datagrams this part is damaged or cut off on its way.
+    pub damage: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Authentication {
+    None,
+    Tags,
+    Encrypted,
+}
+
+/// Ids of keys that follow each other: so few that one comes again within a run, with another secret.
+const KEY_IDS: [u8; 3] = [1, 2, 3];
+/// Largest train, as UDP's segmentation takes.
+const TRAIN: usize = 65_507;
+
+/// State that outlives nodes.
+#[derive(Debug)]
+pub struct Wire {
+    cfg: TransportConfig,
+    seed: u64,
+    rng: Rng,
+    lives: u64,
+    /// By node: the durable counter of incarnations; zero if it is lost.
+    incarnations: Vec<u64>,
+    /// By node: the key file.
+    keys: Vec<Keys>,
+    rotations: usize,
+    /// Share of the paths that lead nowhere, per mille, and which.
+    dark: (u64, u64),
+    pub(crate) log: Log,
+}
+
+impl Wire {
+    pub fn new(cfg: TransportConfig, nodes: u32, seed: u64) -> Wire {
+        let keyed = cfg.authentication != Authentication::None;
+        let keys = if keyed { Keys::one(KeyId(KEY_IDS[0]), secret(seed, 0)).expect("a key") } else { Keys::none() };
+        Wire {
+            cfg,
+            seed,
+            rng: Rng::stream(seed, 0x7769_7265),
+            lives: 0,
+            incarnations: vec![0; nodes as usize],
+            keys: vec![keys; nodes as usize],
+            rotations: 0,
+            dark: (0, 0),
+            log: Log::new(keyed),
+        }
+    }
+
+    /// A life of the node begins: its link, and draws of its own.
+    pub(crate) fn begin(&mut self, node: NodeId) -> (Link, Rng) {
+        self.lives += 1;
+        let incarnation = self.next_incarnation(node, 0);
+        self.log.begins(node, incarnation);
+        let c = &self.cfg;
+        let mut cfg = Config {
+            datagram_bytes_max: c.datagram_bytes as usize,
+            train_bytes_max: if c.trains { TRAIN } else { 0 },
+            encrypt: c.authentication == Authentication::Encrypted,
+            ..Config::default()
+        };
+        if c.one_machine {
+            on_one_machine(&mut cfg);
+        }
+        let seed = mix64(self.seed ^ self.lives << 32 ^ u64::from(node.0));
+        let link = Link::new(cfg, node, incarnation, self.keys(node), seed).expect("the configuration is sound");
+        (link, Rng::stream(seed, 1))
+    }
+
+    pub(crate) fn ends(&mut self, node: NodeId) {
+        self.log.ends(node);
+    }
+    pub(crate) fn keys(&self, node: NodeId) -> Keys {
+        self.keys[node.0 as usize].clone()
+    }
+
+    /// The next value of the node's counter, durable at once.
+    pub(crate) fn next_incarnation(&mut self, node: NodeId, newest: u64) -> u64 {
+        let random = self.rng.next_u64();
+        let kept = &mut self.incarnations[node.0 as usize];
+        *kept = incarnation::above(*kept, newest, random).expect("runs are short");
+        *kept
+    }
+
+    /// The node's next life finds no counter.
+    pub fn lose_counter(&mut self, node: NodeId) {
+        self.incarnations[node.0 as usize] = 0;
+    }
+
+    /// That part of all paths leads nowhere from now on; zero: none.
+    pub fn darken(&mut self, permille: u64) {
+        self.dark = (permille, self.rng.next_u64());
+    }
+
+    /// Whether the datagram arrives; some arrive damaged.
+    pub(crate) fn passes(&self, from: NodeId, to: NodeId, path: u16, d: &mut BytesMut, rng: &mut Rng) -> bool {
+        let (permille, which) = self.dark;
+        if permille > 0 {
+            let way = u64::from(from.0) << 40 ^ u64::from(to.0) << 16 ^ u64::from(path);
+            if mix64(which ^ way) % 1000 < permille {
+                return false;
+            }
+        }
+        if self.cfg.damage > 0.0 && !d.is_empty() && rng.chance(self.cfg.damage) {
+            let at = rng.below(d.len() as u64) as usize;
+            if rng.chance(0.2) { d.truncate(at) } else { d[at] ^= 1 << rng.below(8) }
+        }
+        true
+    }
+
+    /// A datagram leaves the node. No counter is used twice with a key (rule 32), and the key is the one that its node was given to
+    /// send with.
+    pub(crate) fn leaves(&mut self, node: NodeId, d: &[u8]) {
+        let Ok(p) = header::parse(d) else {
+            return self.log.violated(|| format!("{node} sends a datagram that nobody can read"));
+        };
+        let id = (p.counter >> 56) as u8;
+        let wanted = self.keys[node.0 as usize].sending().map_or(0, |k| k.0);
+        if id != wanted {
+            self.log.violated(|| format!("{node} seals with key {id}, its file says {wanted}"));
+        }
+        if p.kind != Kind::Bare {
+            self.log.sealed(node, p.incarnation, p.counter);
+        }
+    }
+
+    /// Changes the key file of a node by the current rotation's step.
+    pub fn rekey(&mut self, node: NodeId, step: Rekey) {
+        let (old, new) = (self.rotations, self.rotations + 1);
+        let id = |n: usize| KeyId(KEY_IDS[n % KEY_IDS.len()]);
+        let keys = &mut self.keys[node.0 as usize];
+        if keys.is_none() {
+            return;
+        }
+        let changed = match step {
+            Rekey::Add => keys.add(id(new), secret(self.seed, new)),
+            Rekey::SendWith => keys.send_with(id(new)),
+            Rekey::Remove => keys.remove(id(old)),
+        };
+        debug_assert!(changed.is_ok(), "{node} {step:?}: {changed:?}");
+    }
+    /// The rotation is done everywhere.
+    pub fn rotated(&mut self) {
+        self.rotations += 1;
+    }
+    pub fn is_keyed(&self) -> bool {
+        self.cfg.authentication != Authentication::None
+    }
+}
+
+/// Steps of a rotation, each on every node before the next one begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rekey {
+    Add,
+    SendWith,
+    Remove,
+}
+
+fn secret(seed: u64, number: usize) -> [u8; 32] {
+    let mut key = [0; 32];
+    for (i, word) in key.chunks_mut(8).enumerate() {
+        word.copy_from_slice(&mix64(seed ^ (number as u64) << 8 ^ i as u64).to_be_bytes());
+    }
+    key
+}
