@@ -10,7 +10,7 @@ use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
 use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
 use rackweave_rack::capture::Capture;
-use rackweave_search::fault::{SimOptions, run_plan, shrink};
+use rackweave_search::fault::{PlanKind, SimOptions, run_plan, shrink};
 use rackweave_sim::Network;
 
 use crate::Failure;
@@ -115,7 +115,10 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
             let text = read(path)?;
             serde_json::from_str(&text).map_err(|error| PlanError { path: path.display().to_string(), error })?
         }
-        (None, seed) => a.kind.draw(seed.unwrap_or_default()),
+        (None, seed) => {
+            let plan = a.kind.draw(seed.unwrap_or_default());
+            if a.transport { plan.over_transport().ok_or(NoTransport { kind: a.kind })? } else { plan }
+        }
     };
     let mut report = run_plan(&plan, &options);
     if a.shrink
@@ -131,6 +134,12 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
         writeln!(out, "{report}")?;
     }
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("--transport: nodes of two racks share a process, and plans of kind {kind} have two")]
+struct NoTransport {
+    kind: PlanKind,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -19,6 +19,7 @@ pub mod forward;
 pub mod incarnation;
 mod link;
 mod local;
+pub mod trace;
 
 pub use forward::Forward;
 pub use link::{Counters, Link, News};

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use rackweave_core::{NodeId, Span, Time};
+use rackweave_core::{NodeId, Time};
 use rackweave_link::{Forward, Link, News, forward, on_one_machine};
 use rackweave_transport::{Config, KeyId, Keys, PeerStatus, Received, Transmit, Via, dscp};
 

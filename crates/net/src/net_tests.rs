@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 
 use rackweave_core::msg::{Body, Class, Header, IoReply, Op, Packet};
 use rackweave_core::node::StoreWrite;
-use rackweave_core::{Effects, Epoch, Event as NodeEvent, Incarnation, Payload, Rng, SetId, VssdId};
+use rackweave_core::{Effects, Epoch, Event as NodeEvent, Incarnation, Payload, Rng, SetId, Span, VssdId};
 use rackweave_transport::{Carrier, KeyId};
 
 use rackweave_runtime::engine::{Engine, MetaStore, Nodes};

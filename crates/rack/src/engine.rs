@@ -4,10 +4,11 @@ use bytes::Bytes;
 use rackweave_core::msg::Packet;
 use rackweave_core::node::Trace;
 use rackweave_core::request::{Reply, Request, RequestId};
+use rackweave_core::trace::Coverage;
 use rackweave_core::{Layout, NodeId, SsdId, Time, TracePoint};
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::net::NetState;
-use rackweave_sim::{Costs, Coverage, CutOdds, CutReport, Disk, Engine, Step, TraceHash};
+use rackweave_sim::{Costs, CutOdds, CutReport, Disk, Engine, Step, TraceHash};
 
 use crate::networked::{Datagram, Networked};
 use crate::sim::RackNode;

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::Packet;
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Event, Node, NodeId, Rng, Span, Time, TracePoint};
-use rackweave_link::{Forward, Link, News};
+use rackweave_link::{Forward, Link, News, trace};
 use rackweave_sim::Message;
 use rackweave_transport::{Received, Train, Via};
 
@@ -64,16 +64,16 @@ impl Message for Datagram {
 /// Counts of the transport that are reported as trace points.
 type Count = fn(&rackweave_transport::Counters) -> u64;
 const REPORTED: [(TracePoint, Count); 10] = [
-    (TracePoint::ChunkResent, |c| c.sent_again),
-    (TracePoint::ChunkRepeated, |c| c.drop_duplicate),
-    (TracePoint::ChunkEarly, |c| c.chunks_early),
-    (TracePoint::MessageGivenUp, |c| c.messages_given_up),
-    (TracePoint::DatagramDamaged, |c| c.drop_bad_tag),
-    (TracePoint::DatagramReplayed, |c| c.drop_replay),
-    (TracePoint::DatagramOutdated, |c| c.drop_stale_incarnation),
-    (TracePoint::DatagramUnproven, |c| c.drop_unproven),
-    (TracePoint::PathChanged, |c| c.path_changes),
-    (TracePoint::StreamUsed, |c| c.stream_uses),
+    (trace::CHUNK_RESENT, |c| c.sent_again),
+    (trace::CHUNK_REPEATED, |c| c.drop_duplicate),
+    (trace::CHUNK_EARLY, |c| c.chunks_early),
+    (trace::MESSAGE_GIVEN_UP, |c| c.messages_given_up),
+    (trace::DATAGRAM_DAMAGED, |c| c.drop_bad_tag),
+    (trace::DATAGRAM_REPLAYED, |c| c.drop_replay),
+    (trace::DATAGRAM_OUTDATED, |c| c.drop_stale_incarnation),
+    (trace::DATAGRAM_UNPROVEN, |c| c.drop_unproven),
+    (trace::PATH_CHANGED, |c| c.path_changes),
+    (trace::STREAM_USED, |c| c.stream_uses),
 ];
 
 /// A node and its end of the network. The node handles an event; its packets become datagrams; the timer is the earlier one of both.
@@ -167,7 +167,7 @@ impl<N: Node> Networked<N> {
             left -= 1;
             let bytes = f.copy(&p, left == 0);
             fx.send(Datagram { from: self.id, to: p.dst, path: Some(0), bytes });
-            fx.trace(TracePoint::DatagramForwarded, u64::from(p.header.vssd.0), u64::from(p.dst.0));
+            fx.trace(trace::DATAGRAM_FORWARDED, u64::from(p.header.vssd.0), u64::from(p.dst.0));
         }
         self.fx.packets = decided;
         self.rest(fx);
@@ -207,7 +207,7 @@ impl<N: Node> Networked<N> {
         wire.log.begins(self.id, next);
         self.link.waiting().iter().for_each(|p| wire.log.goes_as(next, p));
         self.link.renew(next);
-        fx.trace(TracePoint::IncarnationRenewed, newest, next);
+        fx.trace(trace::INCARNATION_RENEWED, newest, next);
     }
 
     fn transmit(&mut self, now: Time, fx: &mut Effects<Datagram>) {

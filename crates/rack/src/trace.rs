@@ -3,9 +3,10 @@
 use rackweave_core::TracePoint;
 
 /// The points of each crate that reports any.
-const OF_CRATES: [&[TracePoint]; 7] = [
+const OF_CRATES: [&[TracePoint]; 8] = [
     rackweave_core::trace::ALL,
     rackweave_flash::trace::ALL,
+    rackweave_link::trace::ALL,
     rackweave_switch::trace::ALL,
     rackweave_replica::trace::ALL,
     rackweave_server::trace::ALL,

@@ -2,6 +2,7 @@
 //! datagrams, and the checker of what they carry ([`Log`]).
 
 use bytes::BytesMut;
+use rackweave_core::msg::Op;
 use rackweave_core::rng::mix64;
 use rackweave_core::{NodeId, Rng};
 use rackweave_link::{Link, incarnation, on_one_machine};
@@ -126,7 +127,9 @@ impl Wire {
                 return false;
             }
         }
-        if self.cfg.damage > 0.0 && !d.is_empty() && rng.chance(self.cfg.damage) {
+        // Without a key nothing but UDP's checksum guards a `gc_op`.
+        let guarded = self.is_keyed() || d.first() != Some(&(Op::GcOp as u8));
+        if self.cfg.damage > 0.0 && guarded && !d.is_empty() && rng.chance(self.cfg.damage) {
             let at = rng.below(d.len() as u64) as usize;
             if rng.chance(0.2) { d.truncate(at) } else { d[at] ^= 1 << rng.below(8) }
         }

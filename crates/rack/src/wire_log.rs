@@ -13,7 +13,6 @@ const DIGEST_KEY: [u64; 2] = [0x7261_636b, 0x7765_6176];
 /// Messages of equal bytes.
 #[derive(Debug)]
 struct Sent {
-    to: NodeId,
     /// How often it was sent, by the newest incarnation that sent it, and when last.
     times: u32,
     incarnation: u64,
@@ -34,7 +33,8 @@ struct Life {
 #[derive(Debug)]
 pub struct Log {
     keyed: bool,
-    sent: Map<(NodeId, u64), Sent>,
+    /// By sender, the node it was sent to, and contents.
+    sent: Map<(NodeId, NodeId, u64), Sent>,
     lives: Map<(NodeId, u64), Life>,
     current: BTreeMap<NodeId, u64>,
     /// By receiver, its incarnation, and sender: the newest incarnation of the sender that it received from.
@@ -92,15 +92,15 @@ impl Log {
 
     pub(crate) fn sent(&mut self, now: Time, incarnation: u64, p: &Packet) {
         let Some(digest) = digest(p) else { return };
-        let new = || Sent { to: p.dst, times: 0, incarnation, at: now, delivered: Vec::new() };
-        let s = self.sent.entry((p.src, digest)).or_insert_with(new);
+        let new = || Sent { times: 0, incarnation, at: now, delivered: Vec::new() };
+        let s = self.sent.entry((p.src, p.dst, digest)).or_insert_with(new);
         s.times += 1;
         (s.incarnation, s.at) = (incarnation, now);
     }
 
     /// A packet that had not left its node goes as a newer incarnation.
     pub(crate) fn goes_as(&mut self, incarnation: u64, p: &Packet) {
-        let sent = digest(p).and_then(|d| self.sent.get_mut(&(p.src, d)));
+        let sent = digest(p).and_then(|d| self.sent.get_mut(&(p.src, p.dst, d)));
         sent.into_iter().for_each(|s| s.incarnation = incarnation);
     }
 
@@ -108,14 +108,12 @@ impl Log {
         let from = p.src;
         let what = || format!("{at} received {:?} {:x} of {from}", p.header.op, p.header.request);
         let Some(digest) = digest(p) else { return };
-        let Some(s) = self.sent.get_mut(&(from, digest)) else {
-            return self.violated(|| format!("{}, which that did not send, or not so", what()));
+        // Those go to whichever server the switch chooses.
+        let by_switch = matches!(p.header.op, Op::Read | Op::Write) && !self.sent.contains_key(&(from, at, digest));
+        let to = if by_switch { Layout::SWITCH } else { at };
+        let Some(s) = self.sent.get_mut(&(from, to, digest)) else {
+            return self.violated(|| format!("{}, which that did not send to it, or not so", what()));
         };
-        let by_switch = s.to == Layout::SWITCH && matches!(p.header.op, Op::Read | Op::Write);
-        if s.to != at && !by_switch && !s.to.is_ring() {
-            let to = s.to;
-            return self.violated(|| format!("{}, which was sent to {to}", what()));
-        }
         // A `gc_op` is a datagram without protection from replays: its own sequence is that (rule 16).
         if matches!(p.body, Body::Gc(_)) {
             return;
@@ -147,9 +145,9 @@ impl Log {
     pub fn lost(&self, until: Time) -> Option<(u64, String)> {
         let missing = |s: &Sent| s.at < until && s.delivered.iter().map(|d| d.2).sum::<u32>() < s.times;
         let mut lost: Vec<_> = self.sent.iter().filter(|(_, s)| missing(s)).collect();
-        lost.sort_by_key(|((from, digest), s)| (s.at, *from, *digest));
-        let ((from, _), s) = lost.first()?;
-        Some((lost.len() as u64, format!("{from} to {} at {:?}", s.to, s.at)))
+        lost.sort_by_key(|(key, s)| (s.at, **key));
+        let ((from, to, _), s) = lost.first()?;
+        Some((lost.len() as u64, format!("{from} to {to} at {:?}", s.at)))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Fault search over a range of seeds: `cargo run --release --example search -- FROM TO [--verbose] [--request N]
-//! [--kind KIND]`.
+//! [--kind KIND] [--transport]`.
 //! Prints every seed that fails and, over all, which situations occurred. `--request` shows the way of the workload's N-th
 //! request.
 
@@ -10,6 +10,7 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: u64| args.get(i).and_then(|a| a.parse().ok()).unwrap_or(default);
     let (from, to) = (number(0, 0), number(1, 30));
+    let transport = args.iter().any(|a| a == "--transport");
     let verbose = args.iter().any(|a| a == "--verbose");
     let request = args.iter().position(|a| a == "--request").and_then(|i| args.get(i + 1));
     let trace_request = request.and_then(|r| r.parse().ok());
@@ -19,7 +20,11 @@ fn main() {
     let mut coverage = Coverage::default();
     let mut failed = 0;
     for seed in from..to {
-        let report = run_plan(&kind.draw(seed), &options);
+        let mut plan = kind.draw(seed);
+        if transport {
+            plan = plan.over_transport().unwrap_or_else(|| panic!("--transport: not with two racks"));
+        }
+        let report = run_plan(&plan, &options);
         coverage.merge(&report.coverage);
         failed += u64::from(!report.passed());
         if verbose || !report.passed() {

@@ -8,6 +8,7 @@ use rackweave_core::TracePoint;
 use rackweave_core::trace as core_trace;
 use rackweave_core::trace::Coverage;
 use rackweave_flash::trace as flash_trace;
+use rackweave_link::trace as link_trace;
 use rackweave_meta::trace as meta_trace;
 use rackweave_replica::trace as replica_trace;
 use rackweave_search::fault::trace;
@@ -104,7 +105,9 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
     assert!(reports.iter().all(|r| r.copies_checked > 0), "no member's durable state was looked at");
     if count >= 30 {
         let rare = if count < 100 { MUST_OCCUR_IN_100 } else { &[] };
-        let all = trace::all().filter(|p| !NEED_NOT_OCCUR.contains(p) && !rare.contains(p));
+        // The transport is searched apart.
+        let all = trace::all().filter(|p| !link_trace::ALL.contains(p));
+        let all = all.filter(|p| !NEED_NOT_OCCUR.contains(p) && !rare.contains(p));
         let missing: Vec<&str> = all.filter(|&p| coverage.get(p) == 0).map(|p| p.name()).collect();
         assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
         assert!(reports.iter().map(|r| r.cut_torn).sum::<u64>() > 0, "no write was ever torn");
@@ -192,6 +195,41 @@ fn channel_groups_pass_every_seed() {
     let missing = MUST_OCCUR_IN_GROUPS.iter().filter(|&&p| coverage.get(p) == 0);
     let missing: Vec<&str> = missing.map(|p| p.name()).collect();
     assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    let again = run_plan(&reports[0].plan, &SimOptions::default());
+    assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
+}
+
+/// What must occur with the transport between nodes.
+const MUST_OCCUR_OVER_TRANSPORT: &[TracePoint] = &[
+    link_trace::CHUNK_RESENT,
+    link_trace::CHUNK_REPEATED,
+    link_trace::CHUNK_EARLY,
+    link_trace::DATAGRAM_DAMAGED,
+    link_trace::DATAGRAM_REPLAYED,
+    link_trace::DATAGRAM_OUTDATED,
+    link_trace::DATAGRAM_UNPROVEN,
+    link_trace::DATAGRAM_FORWARDED,
+    link_trace::INCARNATION_RENEWED,
+    link_trace::KEY_CHANGED,
+    link_trace::PATH_CHANGED,
+    core_trace::REDIRECT,
+    core_trace::SET_RECOVERED,
+];
+
+#[test]
+fn plans_pass_with_the_transport_between_nodes() {
+    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(10);
+    let draw = |seed| Plan::draw(seed).over_transport().expect("one rack");
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, draw);
+    let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+    if let Some(first) = failed.first() {
+        panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
+    }
+    let mut coverage = Coverage::default();
+    reports.iter().for_each(|r| coverage.merge(&r.coverage));
+    let missing = MUST_OCCUR_OVER_TRANSPORT.iter().filter(|&&p| coverage.get(p) == 0);
+    let missing: Vec<&str> = missing.map(|p| p.name()).collect();
+    assert!(count < 20 || missing.is_empty(), "never happened in {count} seeds: {missing:?}");
     let again = run_plan(&reports[0].plan, &SimOptions::default());
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }

@@ -210,7 +210,7 @@ impl Endpoint {
             2 => Class::Copper,
             _ => return Err(wrong),
         };
-        let known = (Op::CreateVssd as u8..=Op::Control as u8).contains(&m.head[0]);
+        let known = (Op::CreateVssd as u8..=Op::Load as u8).contains(&m.head[0]);
         if !known || word(12) != self.local.0 as usize || word(56) != len - HEAD_BYTES {
             return Err(wrong);
         }

@@ -264,7 +264,7 @@ pub fn parse(b: &[u8]) -> Result<Parsed, Malformed> {
         2 => Class::Copper,
         class => return Err(Malformed::Class { class }),
     };
-    let long = (Op::CreateVssd as u8..=Op::Control as u8).contains(&b[0]);
+    let long = (Op::CreateVssd as u8..=Op::Load as u8).contains(&b[0]);
     let form = if long { LONG } else { SHORT };
     let mut parsed = Parsed {
         kind: Kind::Bare,

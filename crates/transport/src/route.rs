@@ -35,7 +35,7 @@ pub fn routed(datagram: &[u8]) -> Option<Routed> {
 /// A datagram, of either form, for an address of NICE's rings: a switch copies it to those behind the address.
 pub fn to_ring(datagram: &[u8]) -> Option<Routed> {
     let ours = datagram.len() >= SHORT_HEAD_BYTES
-        && matches!(datagram[0], 1..=8 | 16)
+        && matches!(datagram[0], 1..=9 | 16)
         && NodeId((u64_at(datagram, 16) >> 32) as u32).is_ring();
     let word = |at: usize| (u64_at(datagram, at) >> 32) as u32;
     ours.then(|| Routed {

@@ -99,6 +99,9 @@ pub struct Sim {
     /// Run this plan (JSON) instead: the `plan` of a report
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
+    /// Run the plan with the transport between nodes: a plan of one rack
+    #[arg(long, conflicts_with = "plan")]
+    pub transport: bool,
     /// If a check fails, reduce the faults while it still fails, and report that run
     #[arg(long)]
     pub shrink: bool,

@@ -139,7 +139,10 @@ impl PlanKind {
 
     /// The kind whose plan of its seed this is; none if it was edited, or made smaller.
     pub fn of(plan: &Plan) -> Option<PlanKind> {
-        PlanKind::ALL.into_iter().find(|kind| kind.draw(plan.seed) == *plan)
+        let over = plan.params.transport.is_some();
+        let draw =
+            |kind: &PlanKind| if over { kind.draw(plan.seed).over_transport() } else { Some(kind.draw(plan.seed)) };
+        PlanKind::ALL.into_iter().find(|kind| draw(kind).as_ref() == Some(plan))
     }
 }
 

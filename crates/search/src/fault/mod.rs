@@ -11,6 +11,7 @@ pub mod report;
 pub mod run;
 mod sets;
 pub mod trace;
+mod transport;
 pub mod workload;
 
 pub use edit::Edit;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use rackweave_config::policy::Policy;
 use rackweave_config::racks::RacksSection;
 use rackweave_config::{IsolationConfig, Levels, OVERCOMMIT_MAX, RackConfig, Size};
+use rackweave_rack::wire::TransportConfig;
 use rackweave_sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
 use super::edit::Edit;
@@ -104,6 +105,9 @@ pub struct Params {
     /// As a rack's own, or RackBlox's, under which reads stay where they are sent unless that replica collects.
     #[serde(default = "rackblox")]
     pub policy: Policy,
+    /// Packets cross the network as datagrams of the transport; none: as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<TransportConfig>,
 }
 
 fn rackblox() -> Policy {
@@ -266,6 +270,17 @@ pub enum Fault {
         /// The start with the edit lasts so long.
         tried_ms: u64,
     },
+    /// A part of the paths between nodes leads nowhere, with the transport.
+    DarkPaths {
+        permille: u64,
+        ms: u64,
+    },
+    /// A node's counter of incarnations is lost: its next life finds none.
+    LoseCounter {
+        node: u32,
+    },
+    /// Not a fault: the cluster's key is rotated.
+    Rekey,
     /// Not a fault: a member's vSSD is to move to a server.
     Move {
         set: u32,
@@ -315,6 +330,7 @@ impl Fault {
                 | Fault::Move { .. }
                 | Fault::Drain { .. }
                 | Fault::Add
+                | Fault::Rekey
                 | Fault::Create { .. }
                 | Fault::Grow { .. }
                 | Fault::Delete { .. }
@@ -582,6 +598,7 @@ fn draw_usual_params(rng: &mut Rng) -> Params {
         ragged: false,
         clocks_restart: false,
         policy: Policy::default(),
+        transport: None,
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Failure {
     Liveness(String),
     /// A node panicked.
     Panic(String),
+    /// The transport between nodes delivered what was not sent so, or used a nonce twice.
+    Network(String),
     /// A request failed that must not.
     Unexpected(String),
 }
@@ -41,6 +43,7 @@ impl fmt::Display for Failure {
             Failure::Undurable(s) => write!(f, "not durable: {s}"),
             Failure::Liveness(s) => write!(f, "liveness: {s}"),
             Failure::Panic(s) => write!(f, "panic: {s}"),
+            Failure::Network(s) => write!(f, "network: {s}"),
             Failure::Unexpected(s) => write!(f, "unexpected error: {s}"),
         }
     }
@@ -98,9 +101,10 @@ impl SimReport {
     }
     /// The one command that repeats this run.
     pub fn repeat_command(&self) -> String {
+        let transport = if self.plan.params.transport.is_some() { " --transport" } else { "" };
         match PlanKind::of(&self.plan) {
-            Some(PlanKind::OneRack) => format!("rackweave sim --seed {}", self.plan.seed),
-            Some(kind) => format!("rackweave sim --seed {} --kind {kind}", self.plan.seed),
+            Some(PlanKind::OneRack) => format!("rackweave sim --seed {}{transport}", self.plan.seed),
+            Some(kind) => format!("rackweave sim --seed {} --kind {kind}{transport}", self.plan.seed),
             None => "rackweave sim --plan FILE, with the `plan` of this report in JSON as FILE".into(),
         }
     }

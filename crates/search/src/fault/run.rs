@@ -6,6 +6,7 @@ mod edits;
 mod full;
 mod inject;
 mod moves;
+mod network;
 mod requests;
 mod verify;
 mod volumes;
@@ -41,6 +42,8 @@ const QUIET_MAX: Span = Span::from_secs(120);
 const EVENTS_AT_ONCE_MAX: u64 = 10_000_000;
 /// No packet is under way longer: the worst reordering drawn, twice for a duplicate, and a link's queue.
 const UNDER_WAY_MAX: Span = Span::from_millis(50);
+/// The transport repeats a message until its deadline of one second.
+const REPEATED_MAX: Span = Span::from_millis(1_100);
 /// Wait before an attach is tried again because requests on its volume are still open.
 const ATTACH_RETRY: Span = Span::from_millis(5);
 /// The final read of everything is done so often: members are asked in turn, so most blocks are seen on each.
@@ -150,6 +153,11 @@ enum Agenda {
     },
     /// Servers that were added start.
     Join,
+    /// A node takes a step of a rotation of keys.
+    Rekey {
+        step: usize,
+        node: u32,
+    },
     /// Nothing sent before the crash is under way any more.
     Silent {
         crash: usize,
@@ -201,6 +209,7 @@ struct Run<'a> {
     hit: BTreeMap<usize, Vec<u32>>,
     breakage: device::Breakages,
     edits: edits::Edits,
+    rekeying: bool,
     stats: Stats,
 }
 
@@ -231,6 +240,7 @@ impl<'a> Run<'a> {
             timeouts: Timeouts::default(),
             controller: false,
             flawed_blocks_max: FLAWED_BLOCKS_MAX,
+            transport: p.transport.clone(),
         };
         let rack = plan.rack();
         let mut sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;
@@ -275,6 +285,7 @@ impl<'a> Run<'a> {
             hit: BTreeMap::new(),
             breakage: device::Breakages::default(),
             edits: edits::Edits::default(),
+            rekeying: false,
             stats: Stats::default(),
         })
     }
@@ -315,6 +326,9 @@ impl<'a> Run<'a> {
             return Err(self.stuck(&format!("while time stands still at {}", Span(before.0))));
         }
         self.bounds.event(&mut self.sim).map_err(Failure::Invariant)?;
+        if let Some(what) = self.sim.network_violation() {
+            return Err(Failure::Network(what));
+        }
         if let Some((_, t)) = self.bounds.traces().iter().find(|t| t.1.point == replica_trace::COPIES_DIFFER) {
             let (addr, version) = (BlockAddr::unpack(t.a), Timestamp(t.b));
             return Err(Failure::Divergence(format!("members compared {addr}: they differ at {version} or before")));
@@ -340,6 +354,10 @@ impl<'a> Run<'a> {
                 self.history.held(op);
             }
         }
+    }
+
+    fn under_way_max(&self) -> Span {
+        if self.plan.params.transport.is_some() { UNDER_WAY_MAX + REPEATED_MAX } else { UNDER_WAY_MAX }
     }
 
     fn plan_at(&mut self, at: Time, what: Agenda) {
@@ -466,6 +484,7 @@ impl<'a> Run<'a> {
             Agenda::Issue { client } => self.issue(client),
             Agenda::Attach { client, volume } => self.try_attach(client, volume),
             Agenda::Silent { crash } => self.history.silent(crash),
+            Agenda::Rekey { step, node } => self.rekey(step, node),
             Agenda::Join => self.join()?,
             Agenda::Fault(i) => self.begin(i),
             Agenda::Over(i) => self.over(i)?,

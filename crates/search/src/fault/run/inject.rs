@@ -5,7 +5,7 @@ use rackweave_core::{Layout, NodeId, SetId, Span};
 use rackweave_server::trace as server_trace;
 
 use super::volumes::Passing;
-use super::{Agenda, Run, UNDER_WAY_MAX};
+use super::{Agenda, Run};
 use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
 use crate::fault::sets::Loss;
@@ -126,6 +126,18 @@ impl Run<'_> {
                 self.sim.engine_mut().net().set_faults(links);
                 Some(ms)
             }
+            Fault::DarkPaths { permille, ms } => {
+                self.darken(permille);
+                Some(ms)
+            }
+            Fault::LoseCounter { node } => {
+                self.lose_counter(node);
+                None
+            }
+            Fault::Rekey => {
+                self.begin_rekey();
+                None
+            }
             Fault::Corrupt { server } => {
                 self.corrupt(server);
                 None
@@ -224,7 +236,10 @@ impl Run<'_> {
             Fault::BreakDevice { how, .. } => self.mend_device(i, how)?,
             Fault::Late { from, to, .. } => self.late(from, to, Span::ZERO),
             Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
+            Fault::DarkPaths { .. } => self.darken(0),
             Fault::Corrupt { .. }
+            | Fault::LoseCounter { .. }
+            | Fault::Rekey
             | Fault::Steal { .. }
             | Fault::Fill { .. }
             | Fault::Empty { .. }
@@ -279,7 +294,7 @@ impl Run<'_> {
                 Loss::Unflushed => self.history.set_crashed(set),
                 Loss::Unanswered => self.history.view_crashed(set),
             };
-            self.plan_at(self.sim.now() + UNDER_WAY_MAX, Agenda::Silent { crash });
+            self.plan_at(self.sim.now() + self.under_way_max(), Agenda::Silent { crash });
         }
         for &s in servers {
             let n = layout.server(s);
