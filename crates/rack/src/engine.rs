@@ -63,6 +63,7 @@ of_both! {
     fn set_controller(&mut self, controller: bool);
     fn set_clock(&mut self, n: NodeId, clock: NodeClock);
     fn put_disk(&mut self, ssd: SsdId, disk: Disk);
+    fn put_saved(&mut self, n: NodeId, store: Vec<(Bytes, Bytes)>);
     fn power_cut(&mut self, ssd: SsdId, odds: CutOdds) -> CutReport;
     fn follow(&mut self, request: RequestId);
     fn submit(&mut self, at: Time, node: NodeId, request: Request);
