@@ -1,8 +1,8 @@
 //! Which incarnation follows another (protocol rule 32). Keys of datagrams are derived from it, and nonces count from zero in each, so
 //! none may be used twice.
 //!
-//! No clock is read. A node whose counter is kept continues it. One without (new, lost, or damaged) draws a number from so many
-//! that it was never used before; peers that remember a newer incarnation answer with it
+//! No clock is read. A node whose counter is kept continues it. One without (new, lost, or damaged) draws from so large a range
+//! that the number was never used before; peers that remember a newer incarnation answer with it
 //! ([`rackweave_transport::Event::Outdated`]), and the counter continues above that. Each step is drawn, too: a directory that was
 //! restored from a copy continues elsewhere than the first time.
 

@@ -409,7 +409,7 @@ impl Sim {
     }
 }
 
-/// Of the server's drive after so many replacements.
+/// The id of the server's drive after this number of replacements.
 fn drive_id(sim: &SimConfig, i: u32, replaced: u64) -> DriveId {
     DriveId(mix64(mix64(sim.seed ^ u64::from(i) << 32) ^ replaced).max(1))
 }

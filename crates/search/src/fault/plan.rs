@@ -267,7 +267,7 @@ pub enum Fault {
         edit: Edit,
         servers_only: bool,
         down_ms: u64,
-        /// The start with the edit lasts so long.
+        /// How long the start with the edit lasts.
         tried_ms: u64,
     },
     /// A part of the paths between nodes leads nowhere, with the transport.

@@ -165,7 +165,7 @@ impl Rack {
         self.engine.boot(node, Server::new(cfg).expect("good configuration"));
     }
 
-    /// The process ends; its device keeps what it was told.
+    /// The process ends; its device keeps every command submitted to it.
     pub fn crash(&mut self, i: usize) {
         self.engine.crash(self.layout.server(i as u32), &[SsdId(i as u32)]);
     }

@@ -1,4 +1,4 @@
-//! What a switch is told in any order, by two lives of each server, by the other rack's switch and by the writer of its tables,
+//! Messages to a switch in any order, from two incarnations of each server, the other rack's switch and the writer of its tables,
 //! against a model that keeps one record a vSSD: every row, every answer and every redirected read agrees.
 
 use std::collections::BTreeMap;
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// What the switch sends for a packet, but for what the other switch is told.
+    /// The switch's output for a packet, without its messages to the other switch.
     fn send(&mut self, p: Packet) -> Option<Packet> {
         let mut fx = Effects::new();
         self.switch.handle(self.now, Event::Packet(p), &mut fx);

@@ -14,7 +14,7 @@ use crate::fault::edit::{Edit, Refusal, Wanted};
 use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
 
-/// The rack that a foreign drive comes from runs so long: until its drives have served.
+/// How long the rack runs that a foreign drive comes from: until its drives have served.
 const FOREIGN_SPAN: Span = Span::from_millis(400);
 /// Where a copy of a drive's table names its first vSSD.
 const TABLE_ENTRY: u64 = 128;
