@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rackweave_core::msg::{Body, Class, Header, IoReply, IoRequest, Op, Packet, SectorRange, VssdRow};
+use rackweave_core::msg::{Block, Body, Class, Header, IoReply, IoRequest, Op, Packet, SectorRange, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Rng, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_dataplane::netns::{Namespace, Star, address};
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
@@ -103,12 +103,13 @@ fn direct() -> Result<Link, Box<dyn std::error::Error>> {
 impl Link {
     fn request(&self) -> Vec<u8> {
         let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-        packet(Op::Read, CLIENT, self.to, Body::Io(IoRequest::Read { range }))
+        packet(Op::Read, CLIENT, self.to, Body::Block(Block::Io(IoRequest::Read { range })))
     }
 
     /// µs there and back, the mean of many one after another.
     fn round_trip(&self) -> io::Result<f64> {
-        let (request, reply) = (self.request(), packet(Op::Reply, SERVER, CLIENT, Body::Reply(IoReply::Done)));
+        let (request, reply) =
+            (self.request(), packet(Op::Reply, SERVER, CLIENT, Body::Block(Block::Reply(IoReply::Done))));
         std::thread::scope(|s| {
             let server = s.spawn(|| {
                 let mut buffer = [0; 2048];
@@ -228,7 +229,7 @@ impl Lookups {
             switch.change(Time::ZERO, &Change::Create(Announcement { vssd, incarnation, epoch, request: 0, row }))?;
         }
         let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-        let request = packet(Op::Read, CLIENT, SWITCH, Body::Io(IoRequest::Read { range }));
+        let request = packet(Op::Read, CLIENT, SWITCH, Body::Block(Block::Io(IoRequest::Read { range })));
         Ok(Lookups { switch, request, rng: Rng::new(1) })
     }
 

@@ -4,7 +4,7 @@
 //! decided written over its header ([`Forward::copy`]). A data plane in the kernel does the same to the same bytes.
 
 use bytes::{Bytes, BytesMut};
-use rackweave_core::msg::{Body, Class, Header, Op, Packet};
+use rackweave_core::msg::{Body, Class, Header, Op, Packet, Table};
 use rackweave_core::{Epoch, Incarnation, Layout, SetId};
 use rackweave_transport::header::FLAG_EXTENDED;
 use rackweave_transport::route::{Routed, rewrite, routed, to_ring};
@@ -46,7 +46,7 @@ impl Forward {
             incarnation: Incarnation(0),
             request: by.request,
         };
-        Packet { src: by.source, dst: by.destination, header, body: Body::DelVssd }
+        Packet { src: by.source, dst: by.destination, header, body: Body::Table(Table::Delete) }
     }
 
     /// The datagram with what was decided about its packet. `last`: no other copy is made.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::{Body, Packet, Peer};
+use rackweave_core::msg::Packet;
 use rackweave_core::{Layout, NodeId, Span, Time};
 use rackweave_switch::{Prefix, Reach, Ring, Rings};
 use rackweave_transport::{
@@ -91,7 +91,7 @@ impl Link {
 
     /// Takes a packet of the node. [`Link::flush`] must follow.
     pub fn send(&mut self, now: Time, p: Packet) {
-        if may_wait(&p) {
+        if p.body.may_wait() {
             self.waiting.push(p);
             self.wait_until = self.wait_until.min(now + WAIT);
         } else {
@@ -262,9 +262,4 @@ impl Link {
     pub fn endpoint_mut(&mut self) -> &mut Endpoint {
         &mut self.endpoint
     }
-}
-
-/// Nobody waits for it: that a write is valid everywhere, said after its client was answered.
-fn may_wait(p: &Packet) -> bool {
-    matches!(p.body, Body::Peer(Peer::Val { .. }))
 }

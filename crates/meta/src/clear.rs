@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::msg::{Body, Class, FENCE_ALL, Header, IoReply, IoRequest, Op, Packet};
+use rackweave_core::msg::{Block, Body, Class, FENCE_ALL, Header, IoReply, IoRequest, Op, Packet};
 use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
 
 /// Sets asked at a time: deletion is background work, and a set has one fence of it at the most.
@@ -100,5 +100,5 @@ fn packet(j: &Job, me: Incarnation, layout: &Layout, (vssd, epoch): (VssdId, Epo
         incarnation: me,
         request: j.request,
     };
-    Packet { src: Layout::META, dst: layout.switch_of(vssd), header, body: Body::Io(io) }
+    Packet { src: Layout::META, dst: layout.switch_of(vssd), header, body: Body::Block(Block::Io(io)) }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use rackweave_core::admin::{self, ServerError, ServerInfo, ServerState, Unfit};
 use rackweave_core::msg::control::VssdPlace;
-use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, ViewState};
+use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, Table, ViewState};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VssdId};
 
 use crate::codec;
@@ -539,7 +539,7 @@ impl Meta {
                 request: 0,
             };
             let dst = self.cfg.layout.switch_of(vssd);
-            self.out.send(Packet { src: Layout::META, dst, header, body: Body::DelVssd });
+            self.out.send(Packet { src: Layout::META, dst, header, body: Body::Table(Table::Delete) });
         }
     }
     pub(crate) fn row_deleted(&mut self, vssd: VssdId) {

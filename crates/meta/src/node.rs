@@ -7,7 +7,7 @@ use rackweave_core::admin::{self, MemberStatus, RackStatus, ServerStatus, SetErr
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::msg::{
-    Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, ServerHello, View, ViewState,
+    Block, Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, ServerHello, Table, View, ViewState,
 };
 use rackweave_core::request::{self, Reply, Request};
 use rackweave_core::volume::VolumeInfo;
@@ -377,8 +377,8 @@ impl Meta {
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
-            Body::Table(Ok(())) => self.row_deleted(header.vssd),
-            Body::Reply(reply) => self.cleared((header.set, header.request), &reply),
+            Body::Table(Table::Answer(Ok(()))) => self.row_deleted(header.vssd),
+            Body::Block(Block::Reply(reply)) => self.cleared((header.set, header.request), &reply),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
         }

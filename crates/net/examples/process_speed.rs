@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use rackweave_config::hosts::NodeName;
-use rackweave_core::msg::{Body, Class, Header, IoRequest, Op, Packet, SectorRange, VssdRow};
+use rackweave_core::msg::{Block, Body, Class, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_net::node::{self, NodeOptions};
 use rackweave_runtime::control::{self, Answer};
@@ -210,14 +210,14 @@ fn main() -> Result<(), Failure> {
     );
     let switch = Switch::start(&config)?;
     let mut server = End::new(SERVER, at(SERVER), at(Layout::SWITCH))?;
-    let row = Body::CreateVssd(Box::new(VssdRow { server: SERVER, readable: true, peers: Vec::new() }));
+    let row = Body::Table(Table::Create(Box::new(VssdRow { server: SERVER, readable: true, peers: Vec::new() })));
     let create = Packet { src: SERVER, dst: Layout::SWITCH, header: header(Op::CreateVssd), body: row };
     let answer = server.ask(&create)?;
-    assert!(matches!(answer.body, Body::Table(Ok(()))), "{answer:?}");
+    assert!(matches!(answer.body, Body::Table(Table::Answer(Ok(())))), "{answer:?}");
 
     let mut client = End::new(CLIENT, at(CLIENT), at(Layout::SWITCH))?;
     let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-    let body = Body::Io(IoRequest::Read { range });
+    let body = Body::Block(Block::Io(IoRequest::Read { range }));
     client.send(&Packet { src: CLIENT, dst: Layout::SWITCH, header: header(Op::Read), body })?;
     let request = client.leaving().ok_or("no datagram")?;
     client.socket.connect(at(Layout::SWITCH))?;

@@ -81,7 +81,7 @@ impl Rings {
             incarnation: Incarnation(0),
             request: self.sent,
         };
-        let body = Body::Reply(IoReply::Data(Payload::Bytes(vec![self.sent as u8; bytes].into())));
+        let body = Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(vec![self.sent as u8; bytes].into()))));
         let now = self.clock.read();
         self.ends[3].net.link.send(now, Packet { src: NodeId(SENDER), dst: RING, header, body });
         self.sent += 1;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 
-use rackweave_core::msg::{Body, Class, Header, IoReply, Op, Packet};
+use rackweave_core::msg::{Block, Body, Class, Header, IoReply, Op, Packet};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{Effects, Epoch, Event as NodeEvent, Incarnation, Payload, Rng, SetId, Span, VssdId};
 use rackweave_transport::{Carrier, KeyId};
@@ -32,7 +32,7 @@ impl Nodes for Sink {
     fn handle(&mut self, _: NodeId, _: Time, event: NodeEvent, _: &mut Effects) {
         if let NodeEvent::Packet(p) = event {
             *self.got.entry(p.header.request).or_default() += 1;
-            if let Body::Reply(IoReply::Data(data)) = p.body {
+            if let Body::Block(Block::Reply(IoReply::Data(data))) = p.body {
                 self.last = Some(data);
             }
         }
@@ -216,7 +216,7 @@ impl World {
             incarnation: Incarnation(1),
             request: self.sent,
         };
-        let body = Body::Reply(IoReply::Data(Payload::Bytes(vec![7; bytes as usize].into())));
+        let body = Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(vec![7; bytes as usize].into()))));
         let p = Packet { src: NodeId(A), dst: NodeId(B), header, body };
         let now = self.clock.read();
         self.a.net.link.send(now, p);

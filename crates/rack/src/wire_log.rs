@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::map::{Map, map};
-use rackweave_core::msg::{Body, Op, Packet};
+use rackweave_core::msg::{Op, Packet};
 use rackweave_core::{Layout, NodeId, Time};
 use rackweave_transport::siphash::siphash24;
 
@@ -115,7 +115,7 @@ impl Log {
             return self.violated(|| format!("{}, which that did not send to it, or not so", what()));
         };
         // A `gc_op` is a datagram without protection from replays: its own sequence is that (rule 16).
-        if matches!(p.body, Body::Gc(_)) {
+        if p.header.op == Op::GcOp {
             return;
         }
         let sender = s.incarnation;

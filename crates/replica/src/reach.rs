@@ -3,7 +3,7 @@
 //! one, however busy the flash is); if no answer comes, the metadata service is told, and decides who leaves the view. One
 //! that is in no view asks all who are, and says when it reaches them.
 
-use rackweave_core::msg::{Body, Class, Control, Header, Op as PacketOp, Packet, Peer};
+use rackweave_core::msg::{Block, Body, Class, Control, Header, Op as PacketOp, Packet, Peer};
 use rackweave_core::{Epoch, NodeId, Time};
 
 use crate::op::{Op, OpKind};
@@ -100,7 +100,12 @@ impl Replica {
             incarnation: self.incarnation,
             request: 0,
         };
-        cx.fx.send(Packet { src: self.cfg.node, dst: m.server, header, body: Body::Peer(Peer::ClientsAsk) });
+        cx.fx.send(Packet {
+            src: self.cfg.node,
+            dst: m.server,
+            header,
+            body: Body::Block(Block::Peer(Peer::ClientsAsk)),
+        });
     }
 
     /// A member answered something.

@@ -1,7 +1,7 @@
 //! Reads: of clients, of the bases of partial writes, for other members; and the healing of corrupt blocks.
 
 use rackweave_core::msg::{
-    BlockRange, Body, Class, IoError, IoReply, IoRequest, Packet, Peer, SectorRange, message_of, try_of,
+    Block, BlockRange, Body, Class, IoError, IoReply, IoRequest, Packet, Peer, SectorRange, message_of, try_of,
 };
 use rackweave_core::volume::Extent;
 use rackweave_core::{
@@ -78,7 +78,8 @@ impl Replica {
     /// Whether the request is a further try of a read that is under way here, whose answer its client will take. It is not answered
     /// by its own number: what it sees may be older than this try ([`rackweave_core::msg::message_of`]).
     pub fn is_reading(&mut self, p: &Packet) -> bool {
-        let (Body::Io(IoRequest::Read { range: wanted }), true) = (&p.body, try_of(p.header.request) > 0) else {
+        let (Body::Block(Block::Io(IoRequest::Read { range: wanted })), true) = (&p.body, try_of(p.header.request) > 0)
+        else {
             return false;
         };
         let message = message_of(p.header.request);

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use rackweave_core::msg::control::VssdReport;
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, FENCE_ALL, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp, Packet,
-    Peer, Role, ViewState,
+    Block, BlockRange, Body, Class, Control, FENCE_ALL, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp,
+    Packet, Peer, Role, Table, ViewState,
 };
 use rackweave_core::rng::mix64;
 use rackweave_core::{Backoff, BlockAddr, Effects, Epoch, Incarnation, Layout, NodeId, Time, Timestamp};
@@ -220,14 +220,14 @@ impl Replica {
         self.failure_known = true;
     }
 
-    /// A client's request; `p.body` is [`Body::Io`].
+    /// A client's request; `p.body` is [`Block::Io`].
     pub fn handle_io<S: Store>(&mut self, now: Time, p: Packet, store: &mut S, fx: &mut Effects) {
         let mut cx = Cx { now, store, fx };
         let header = p.header;
         let src = p.src;
-        let Body::Io(io) = p.body else { return };
+        let Body::Block(Block::Io(io)) = p.body else { return };
         let mutates = matches!(io, IoRequest::Write(_) | IoRequest::Zero { .. });
-        let packet = Packet { src, dst: p.dst, header, body: Body::DelVssd };
+        let packet = Packet { src, dst: p.dst, header, body: Body::Table(Table::Delete) };
         let job = Job::new(packet, io, now);
         if mutates && header.epoch < self.epoch && !mutant!("replica.epoch.old-mutation") {
             // A late copy, perhaps, of a mutation answered before all members crashed, when the tables that knew it
@@ -241,10 +241,10 @@ impl Replica {
         self.settle(&mut cx);
     }
 
-    /// A message of another member; `p.body` is [`Body::Peer`].
+    /// A message of another member; `p.body` is [`Block::Peer`].
     pub fn handle_peer<S: Store>(&mut self, now: Time, p: Packet, store: &mut S, fx: &mut Effects) {
         let mut cx = Cx { now, store, fx };
-        let Body::Peer(body) = p.body else { return };
+        let Body::Block(Block::Peer(body)) = p.body else { return };
         if self.failed && !mutant!("replica.failure.acknowledge") {
             return;
         }
@@ -276,7 +276,12 @@ impl Replica {
                 lat: 0,
                 ..h
             };
-            cx.fx.send(Packet { src: self.cfg.node, dst: src, header, body: Body::Peer(Peer::StaleEpoch) });
+            cx.fx.send(Packet {
+                src: self.cfg.node,
+                dst: src,
+                header,
+                body: Body::Block(Block::Peer(Peer::StaleEpoch)),
+            });
         }
     }
 
@@ -418,7 +423,7 @@ impl Replica {
             incarnation: self.incarnation,
             request: to.request,
         };
-        cx.fx.send(Packet { src: self.cfg.node, dst: to.node, header, body: Body::Reply(body) });
+        cx.fx.send(Packet { src: self.cfg.node, dst: to.node, header, body: Body::Block(Block::Reply(body)) });
     }
 
     pub(crate) fn send<S: Store>(&self, cx: &mut Cx<'_, S>, to: usize, request: u64, body: Peer) {
@@ -443,7 +448,7 @@ impl Replica {
             incarnation: self.incarnation,
             request,
         };
-        cx.fx.send(Packet { src: self.cfg.node, dst: m.server, header, body: Body::Peer(body) });
+        cx.fx.send(Packet { src: self.cfg.node, dst: m.server, header, body: Body::Block(Block::Peer(body)) });
     }
 
     pub(crate) fn control<S: Store>(&self, cx: &mut Cx<'_, S>, c: Control) {

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
-    ALL_WITNESSES, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Mutation, Op, Packet,
-    Role, SectorRange, View, ViewState,
+    ALL_WITNESSES, Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Mutation, Op,
+    Packet, Role, SectorRange, View, ViewState,
 };
 use rackweave_core::trace::Coverage;
 use rackweave_core::{
@@ -89,8 +89,8 @@ impl Node for Place {
         let store = &mut *shared.borrow_mut();
         match event {
             NodeEvent::Packet(p) => match p.body {
-                Body::Peer(_) => self.replica.handle_peer(now, p, store, fx),
-                Body::Io(_) => self.replica.handle_io(now, p, store, fx),
+                Body::Block(Block::Peer(_)) => self.replica.handle_peer(now, p, store, fx),
+                Body::Block(Block::Io(_)) => self.replica.handle_io(now, p, store, fx),
                 Body::Control(Control::NewView(v)) => self.replica.install(now, &v, self.incarnation, store, fx),
                 // No lease without the view that it is for: a member that has both knows who else may answer.
                 Body::Control(Control::Lease { sequence, views, .. }) if p.header.incarnation == self.incarnation => {
@@ -315,7 +315,7 @@ impl Cluster {
     fn collect(&mut self) {
         for client in 0..self.clients.len() {
             for (at, p) in self.received(self.engine.layout().client(client as u32)) {
-                let Body::Reply(r) = p.body else { continue };
+                let Body::Block(Block::Reply(r)) = p.body else { continue };
                 if !matches!(r, IoReply::Failed(_)) {
                     self.told = p.header.epoch;
                 }
@@ -534,7 +534,7 @@ impl Cluster {
         let kind = if matches!(io, IoRequest::Read { .. } | IoRequest::Status { .. }) { Op::Read } else { Op::Write };
         let header = self.header(kind, to, epoch, op, Self::incarnation(client));
         let src = self.engine.layout().client(client as u32);
-        self.engine.post(Packet { src, dst: self.node(to), header, body: Body::Io(io) });
+        self.engine.post(Packet { src, dst: self.node(to), header, body: Body::Block(Block::Io(io)) });
     }
     fn header(&self, op: Op, to: usize, epoch: Epoch, request: u64, incarnation: Incarnation) -> Header {
         let vssd = VssdId(1 + to as u32);

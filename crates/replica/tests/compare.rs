@@ -1,7 +1,7 @@
 //! What the first member does when what the others hold differs from what it has, and what they do when asked.
 
 use rackweave_core::msg::peer::{BlockSum, CHUNK_BLOCKS, SUMS_MAX};
-use rackweave_core::msg::{BlockRange, Body, Peer, Role};
+use rackweave_core::msg::{Block, BlockRange, Body, Peer, Role};
 use rackweave_core::{BlockAddr, Epoch, NodeId, Payload, Time, Timestamp};
 use rackweave_replica::Store;
 
@@ -35,7 +35,7 @@ fn scrubbed(o: &mut One, blocks: &[u32]) -> (Option<(u64, BlockRange, u64)>, Vec
     o.r.scrub_ended(o.now, &mut o.store, &mut o.fx);
     let mut asked = (None, Vec::new());
     for p in o.fx.packets.drain(..) {
-        if let Body::Peer(Peer::SumsAsk { range, digest }) = p.body {
+        if let Body::Block(Block::Peer(Peer::SumsAsk { range, digest })) = p.body {
             asked.0 = Some((p.header.request, range, digest));
             asked.1.push(p.dst);
         }
@@ -56,15 +56,19 @@ fn judged(o: &mut One, request: u64, range: BlockRange, sums: [Option<BlockSum>;
         let mut header = o.header(4, 1 + k as u32);
         header.request = request;
         let body = Peer::Sums { range, same: s.is_none(), sums: s.iter().copied().collect() };
-        let p =
-            rackweave_core::msg::Packet { src: NodeId(3 + k as u32), dst: NodeId(2), header, body: Body::Peer(body) };
+        let p = rackweave_core::msg::Packet {
+            src: NodeId(3 + k as u32),
+            dst: NodeId(2),
+            header,
+            body: Body::Block(Block::Peer(body)),
+        };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
     }
     if o.r.deadline() <= o.now {
         o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
     }
     let sent = o.fx.packets.drain(..).filter_map(|p| match p.body {
-        Body::Peer(x) => Some((p.dst, p.header.request, x)),
+        Body::Block(Block::Peer(x)) => Some((p.dst, p.header.request, x)),
         _ => None,
     });
     sent.collect()
@@ -243,10 +247,10 @@ fn suspected(o: &mut One, b: u32, lists: [Vec<BlockSum>; 2], has: (Timestamp, Op
     let as_of = |o: &One, k: u32, request| rackweave_core::msg::Header { request, ..o.header(4, k) };
     let packet = |o: &mut One, k: u32, request, body| {
         let (src, header) = (NodeId(2 + k), as_of(o, k, request));
-        let p = rackweave_core::msg::Packet { src, dst: NodeId(2), header, body: Body::Peer(body) };
+        let p = rackweave_core::msg::Packet { src, dst: NodeId(2), header, body: Body::Block(Block::Peer(body)) };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
         let sent = o.fx.packets.drain(..).filter_map(|p| match p.body {
-            Body::Peer(x) => Some((p.dst, p.header.request, x)),
+            Body::Block(Block::Peer(x)) => Some((p.dst, p.header.request, x)),
             _ => None,
         });
         sent.collect::<Vec<_>>()
@@ -262,7 +266,7 @@ fn suspected(o: &mut One, b: u32, lists: [Vec<BlockSum>; 2], has: (Timestamp, Op
     if o.r.deadline() <= o.now {
         o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
         sent.extend(o.fx.packets.drain(..).filter_map(|p| match p.body {
-            Body::Peer(x) => Some((p.dst, 0, x)),
+            Body::Block(Block::Peer(x)) => Some((p.dst, 0, x)),
             _ => None,
         }));
     }

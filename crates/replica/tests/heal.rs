@@ -1,7 +1,8 @@
 //! Contents taken from another member for a block that cannot be read here: only those of the version that is wanted.
 
 use rackweave_core::msg::{
-    ALL_WITNESSES, Body, Header, IoError, IoReply, IoRequest, Member, Packet, Peer, Role, SectorRange, View, ViewState,
+    ALL_WITNESSES, Block, Body, Header, IoError, IoReply, IoRequest, Member, Packet, Peer, Role, SectorRange, View,
+    ViewState,
 };
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VolumeId, VssdId};
 use rackweave_replica::{Store, StoreError};
@@ -35,7 +36,10 @@ fn finish(o: &mut One) {
 
 /// The questions for block 0 that were sent: whom, and by which number.
 fn asked(o: &mut One) -> Vec<(u32, u64)> {
-    let asks = o.fx.packets.drain(..).filter(|p| matches!(p.body, Body::Peer(Peer::BlockAsk { addr }) if addr == at()));
+    let asks =
+        o.fx.packets
+            .drain(..)
+            .filter(|p| matches!(p.body, Body::Block(Block::Peer(Peer::BlockAsk { addr })) if addr == at()));
     asks.map(|p| (p.dst.0 - 2, p.header.request)).collect()
 }
 
@@ -49,7 +53,7 @@ fn read(o: &mut One) -> (u32, u64) {
 
 fn answer(o: &mut One, epoch: u32, (from, request): (u32, u64), version: Timestamp, data: Option<Payload>) {
     let header = Header { request, ..o.header(epoch, from) };
-    let body = Body::Peer(Peer::Block { addr: at(), version, data });
+    let body = Body::Block(Block::Peer(Peer::Block { addr: at(), version, data }));
     let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body };
     o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
 }
@@ -175,7 +179,7 @@ fn recover(o: &mut One, leader: u32) {
 /// The leader's questions and marks that were sent: to whom.
 fn leads(o: &mut One) -> Vec<(u32, Peer)> {
     let of = |p: Packet| match p.body {
-        Body::Peer(b) => Some((p.dst.0 - 2, b)),
+        Body::Block(Block::Peer(b)) => Some((p.dst.0 - 2, b)),
         _ => None,
     };
     o.fx.packets.drain(..).filter_map(of).collect()
@@ -189,7 +193,7 @@ fn silence_is_no_answer_and_what_nobody_can_read_is_marked() {
     recover(&mut o, 1);
     let tell = |o: &mut One, from: u32, request: u64, body: Peer| {
         let header = Header { request, ..o.header(5, from) };
-        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
+        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Block(Block::Peer(body)) };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
     };
     for from in 1..3 {

@@ -1,6 +1,6 @@
 //! Blocks that no member can read: shadows are filled all the same, reads fail, and a write goes over them.
 
-use rackweave_core::msg::{Body, Header, IoError, IoReply, Packet, Peer, Role};
+use rackweave_core::msg::{Block, Body, Header, IoError, IoReply, Packet, Peer, Role};
 use rackweave_core::{BlockAddr, NodeId, Payload, Span, Timestamp};
 use rackweave_replica::trace;
 use rackweave_replica::{LOST_WAIT, Store};
@@ -144,17 +144,17 @@ fn a_member_says_at_once_that_it_cannot_read_what_a_healer_asks_for() {
     let lost = Peer::BlockLost { addr: BlockAddr::new(V, 1), version: ts(5, 1) };
     let mut o = One::new(Role::Member);
     let answers = ask(&mut o, 77);
-    assert_eq!(answers, [(1, 77, Body::Peer(lost.clone()))]);
+    assert_eq!(answers, [(1, 77, Body::Block(Block::Peer(lost.clone())))]);
     let mut o = One::new(Role::Member);
     let mut asks = ask(&mut o, u64::MAX);
     let mut asked = Vec::new();
-    while let [(to, request, Body::Peer(Peer::BlockAsk { .. }))] = asks[..] {
+    while let [(to, request, Body::Block(Block::Peer(Peer::BlockAsk { .. })))] = asks[..] {
         asked.push(to);
         assert!(asked.len() <= 2, "each once: {asked:?}");
         let header = Header { request, ..o.header(4, to) };
-        let p = Packet { src: NodeId(2 + to), dst: NodeId(2), header, body: Body::Peer(lost.clone()) };
+        let p = Packet { src: NodeId(2 + to), dst: NodeId(2), header, body: Body::Block(Block::Peer(lost.clone())) };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
         asks = o.fx.packets.drain(..).map(|p| (p.dst.0 - 2, p.header.request, p.body)).collect();
     }
-    assert_eq!(asks, [(1, u64::MAX, Body::Peer(lost))], "after {asked:?}");
+    assert_eq!(asks, [(1, u64::MAX, Body::Block(Block::Peer(lost)))], "after {asked:?}");
 }

@@ -1,6 +1,6 @@
 //! Who does not answer, and who only has not finished.
 
-use rackweave_core::msg::{Body, Control, IoRequest, Peer, Role};
+use rackweave_core::msg::{Block, Body, Control, IoRequest, Peer, Role};
 use rackweave_core::{Span, Time};
 
 use crate::single::{One, V};
@@ -21,7 +21,7 @@ fn a_member_that_answers_and_does_not_finish_is_not_reported_as_silent() {
         o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
         for p in std::mem::take(&mut o.fx.packets) {
             match p.body {
-                Body::Peer(Peer::ClientsAsk) => {
+                Body::Block(Block::Peer(Peer::ClientsAsk)) => {
                     asked += 1;
                     o.peer(p.dst.0 - 2, Peer::StaleEpoch);
                 }

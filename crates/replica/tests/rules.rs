@@ -3,7 +3,8 @@
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Credit, Inv};
 use rackweave_core::msg::{
-    BlockRange, Body, Header, IoError, IoReply, IoRequest, LiveVolumes, Mutation, Packet, Peer, Role, SectorRange,
+    Block, BlockRange, Body, Header, IoError, IoReply, IoRequest, LiveVolumes, Mutation, Packet, Peer, Role,
+    SectorRange,
 };
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, Timestamp, VssdId};
 use rackweave_replica::{Store, StoreDone};
@@ -40,7 +41,7 @@ fn coordinator() -> One {
 /// What the coordinator's first invalidation says, and the message's number.
 fn sent_block(o: &One) -> Option<(rackweave_core::msg::peer::InvBlock, u64)> {
     o.fx.packets.iter().find_map(|p| match &p.body {
-        Body::Peer(Peer::Inv(i)) => Some((i.blocks[0], p.header.request)),
+        Body::Block(Block::Peer(Peer::Inv(i))) => Some((i.blocks[0], p.header.request)),
         _ => None,
     })
 }
@@ -48,7 +49,7 @@ fn sent_block(o: &One) -> Option<(rackweave_core::msg::peer::InvBlock, u64)> {
 /// Gives a client's request, and leaves what is sent.
 fn ask(o: &mut One, io: IoRequest) {
     let header = Header { epoch: o.r.report().epoch, ..o.header(0, 9) };
-    let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Io(io) };
+    let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Block(Block::Io(io)) };
     o.r.handle_io(o.now, p, &mut o.store, &mut o.fx);
 }
 
@@ -116,7 +117,7 @@ fn a_whole_write_takes_a_higher_version_than_a_partial_one_from_the_same_base() 
 fn an_epoch_change_begins_a_flush_anew_at_every_member() {
     let mut o = One::new(Role::Member);
     let number = |o: &One| {
-        let flush = |p: &&Packet| matches!(p.body, Body::Peer(Peer::Flush));
+        let flush = |p: &&Packet| matches!(p.body, Body::Block(Block::Peer(Peer::Flush)));
         o.fx.packets.iter().find(flush).expect("a flush").header.request
     };
     ask(&mut o, IoRequest::Flush { volume: V });
@@ -130,7 +131,7 @@ fn an_epoch_change_begins_a_flush_anew_at_every_member() {
     let answers = |o: &mut One, from| {
         let header = Header { request: anew, ..o.header(5, from) };
         let src = NodeId(2 + from);
-        let p = Packet { src, dst: NodeId(2), header, body: Body::Peer(Peer::FlushAck { ok: true }) };
+        let p = Packet { src, dst: NodeId(2), header, body: Body::Block(Block::Peer(Peer::FlushAck { ok: true })) };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
         o.replies()
     };
@@ -158,7 +159,7 @@ fn a_partial_write_that_lost_is_not_tried_again_for_a_writer_that_was_fenced() {
             src: NodeId(3),
             dst: NodeId(2),
             header: o.header(4, 1),
-            body: Body::Peer(Peer::Val { volume: V, blocks: [(0, above)].into() }),
+            body: Body::Block(Block::Peer(Peer::Val { volume: V, blocks: [(0, above)].into() })),
         };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
         finish_store(&mut o);
@@ -177,12 +178,12 @@ fn durable_write(sequence: u64, first: u64, count: u32) -> IoRequest {
 }
 
 fn flushes(o: &One) -> usize {
-    o.fx.packets.iter().filter(|p| matches!(p.body, Body::Peer(Peer::Flush))).count()
+    o.fx.packets.iter().filter(|p| matches!(p.body, Body::Block(Block::Peer(Peer::Flush)))).count()
 }
 
 /// Gives a member's message, and leaves what is sent.
 fn hear(o: &mut One, header: Header, from: u32, body: Peer) {
-    let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
+    let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Block(Block::Peer(body)) };
     o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
-    ALL_WITNESSES, BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, LiveVolumes, Member, Mutation, Op,
-    Packet, Peer, Role, SectorRange, View, ViewState,
+    ALL_WITNESSES, Block, BlockRange, Body, Class, Header, IoError, IoReply, IoRequest, LiveVolumes, Member, Mutation,
+    Op, Packet, Peer, Role, SectorRange, View, ViewState,
 };
 use rackweave_core::{
     BlockAddr, Effects, Epoch, Incarnation, NodeId, Payload, SetId, Time, Timestamp, VolumeId, VssdId,
@@ -83,7 +83,7 @@ impl One {
         self.peer_as(self.header(epoch, from), from, body)
     }
     pub fn peer_as(&mut self, header: Header, from: u32, body: Peer) -> Vec<Peer> {
-        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
+        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Block(Block::Peer(body)) };
         self.r.handle_peer(self.now, p, &mut self.store, &mut self.fx);
         self.sent()
     }
@@ -92,7 +92,7 @@ impl One {
     }
     pub fn io(&mut self, io: IoRequest) -> Vec<IoReply> {
         let header = Header { op: Op::Write, epoch: self.r.report().epoch, ..self.header(0, 9) };
-        let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Io(io) };
+        let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Block(Block::Io(io)) };
         self.r.handle_io(self.now, p, &mut self.store, &mut self.fx);
         self.replies()
     }
@@ -107,14 +107,14 @@ impl One {
     }
     pub fn sent(&mut self) -> Vec<Peer> {
         let peers = self.fx.packets.drain(..).filter_map(|p| match p.body {
-            Body::Peer(x) => Some(x),
+            Body::Block(Block::Peer(x)) => Some(x),
             _ => None,
         });
         peers.collect()
     }
     pub fn replies(&mut self) -> Vec<IoReply> {
         let replies = self.fx.packets.drain(..).filter_map(|p| match p.body {
-            Body::Reply(x) => Some(x),
+            Body::Block(Block::Reply(x)) => Some(x),
             _ => None,
         });
         replies.collect()
@@ -150,7 +150,7 @@ fn an_invalidated_block_is_read_when_validated() {
     o.peer(1, val(ts(5, 1)));
     assert_eq!(o.r.unresolved(), 1, "another version's validation says nothing");
     let header = o.header(4, 1);
-    let p = Packet { src: NodeId(3), dst: NodeId(2), header, body: Body::Peer(val(ts(3, 1))) };
+    let p = Packet { src: NodeId(3), dst: NodeId(2), header, body: Body::Block(Block::Peer(val(ts(3, 1)))) };
     o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
     assert_eq!(o.replies(), [IoReply::Data(Payload::elided(4096, 1 << 8))]);
 }
@@ -225,9 +225,9 @@ fn another_epoch_is_refused_and_told_the_present_one() {
 fn a_message_to_a_member_names_whom_an_answer_is_for() {
     let mut o = One::new(Role::Member);
     let header = Header { op: Op::Write, epoch: o.r.report().epoch, ..o.header(0, 9) };
-    let body = Body::Io(IoRequest::Flush { volume: V });
+    let body = Body::Block(Block::Io(IoRequest::Flush { volume: V }));
     o.r.handle_io(o.now, Packet { src: NodeId(90), dst: NodeId(2), header, body }, &mut o.store, &mut o.fx);
-    let to_members: Vec<_> = o.fx.packets.drain(..).filter(|p| matches!(p.body, Body::Peer(_))).collect();
+    let to_members: Vec<_> = o.fx.packets.drain(..).filter(|p| matches!(p.body, Body::Block(Block::Peer(_)))).collect();
     assert_eq!(to_members.len(), 2);
     // Who has another epoch knows no vSSD of the sender's.
     assert!(
@@ -276,12 +276,12 @@ fn a_flush_and_a_fence_wait_for_every_member() {
     let mut o = One::new(Role::Member);
     let header = |o: &One, from| Header { request: o.fx.packets[0].header.request, ..o.header(4, from) };
     let ask = |o: &mut One, io| {
-        let p = Packet { src: NodeId(90), dst: NodeId(2), header: o.header(4, 9), body: Body::Io(io) };
+        let p = Packet { src: NodeId(90), dst: NodeId(2), header: o.header(4, 9), body: Body::Block(Block::Io(io)) };
         o.r.handle_io(o.now, p, &mut o.store, &mut o.fx);
         [header(o, 1), header(o, 2)]
     };
     let answer = |o: &mut One, header: Header, from: u32, body| {
-        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Peer(body) };
+        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Block(Block::Peer(body)) };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
         o.replies()
     };
@@ -377,7 +377,7 @@ fn what_a_larger_view_began_a_member_left_alone_carries_out_and_does_not_answer(
     assert_eq!(o.replies(), [], "whoever is out of the view may have it in memory only");
     o.sent();
     o.r.install(o.now, &view(6, Role::Member), Incarnation(50), &mut o.store, &mut o.fx);
-    let asked = |p: &Packet| matches!(p.body, Body::Peer(Peer::Flush));
+    let asked = |p: &Packet| matches!(p.body, Body::Block(Block::Peer(Peer::Flush)));
     assert_eq!(o.fx.packets.iter().filter(|p| asked(p)).count(), 2, "the flush begins with them");
     assert_eq!(o.replies(), [IoReply::Done], "that write is in effect, and two others have it");
     persisted(&mut o);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::{Body, Op, Packet};
+use rackweave_core::msg::{Body, Op, Packet, Table};
 use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Span, Time};
 use rackweave_dataplane::{
     Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Own, Port, PortPlace, frame, interface,
@@ -170,14 +170,14 @@ impl KernelNode {
     fn row(&mut self, now: Time, p: Packet, fx: &mut Effects) -> Result<(), KernelFault> {
         let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
         let change = match &p.body {
-            Body::CreateVssd(row) => {
+            Body::Table(Table::Create(row)) => {
                 let (epoch, request) = (p.header.epoch, p.header.request);
                 if self.lives.get(&row.server).is_none_or(|&known| known < incarnation) {
                     self.learn(row.server, incarnation)?;
                 }
                 Change::Create(Announcement { vssd, incarnation, epoch, request, row: (**row).clone() })
             }
-            Body::DelVssd if p.header.op == Op::DelVssd => Change::Delete { vssd, incarnation },
+            Body::Table(Table::Delete) if p.header.op == Op::DelVssd => Change::Delete { vssd, incarnation },
             _ => return Ok(()),
         };
         let result = match self.switch.change(now, &change)? {
@@ -187,7 +187,7 @@ impl KernelNode {
         };
         let mut header = p.header;
         header.op = Op::Reply;
-        fx.send(Packet { src: Layout::SWITCH, dst: p.src, header, body: Body::Table(result) });
+        fx.send(Packet { src: Layout::SWITCH, dst: p.src, header, body: Body::Table(Table::Answer(result)) });
         Ok(())
     }
 

@@ -11,7 +11,7 @@ pub mod write_cache;
 pub mod writes;
 
 use rackweave_core::msg::control::VssdReport;
-use rackweave_core::msg::{Body, LiveVolumes, Packet, Role, View};
+use rackweave_core::msg::{Block, Body, LiveVolumes, Packet, Role, View};
 use rackweave_core::{BlockAddr, Effects, Incarnation, Span, Time};
 use rackweave_flash::{ReadError, Ssd};
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
@@ -192,8 +192,8 @@ impl Service for BlockService {
 
     fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted {
         match p.body {
-            Body::Io(_) => return self.io(cx, p),
-            Body::Peer(_) => self.with(cx, |r, now, store, fx| r.handle_peer(now, p, store, fx)),
+            Body::Block(Block::Io(_)) => return self.io(cx, p),
+            Body::Block(Block::Peer(_)) => self.with(cx, |r, now, store, fx| r.handle_peer(now, p, store, fx)),
             _ => {}
         }
         Admitted::Taken

@@ -1,7 +1,7 @@
 //! What the switch is told of the reads before a vSSD, where it chooses replicas by that: it knows what it sent, and
 //! answers go past it.
 
-use rackweave_core::msg::{IoReply, ReadLoad};
+use rackweave_core::msg::ReadLoad;
 use rackweave_core::{Span, Time};
 
 /// So many answers after the last report the switch is told again: seldom enough to cost little, and until then it takes
@@ -59,11 +59,6 @@ impl Load {
     }
 }
 
-/// Whether that answers a request that the switch may redirect.
-pub(crate) fn answers_read(reply: &IoReply) -> bool {
-    matches!(reply, IoReply::Data(_) | IoReply::Extents(_))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,10 +104,5 @@ mod tests {
         assert_eq!(l.report(at(2_000), || false, false), Some(ReadLoad { answered: 1, waiting: 2, erasing: false }));
         assert_eq!(l.report(at(2_500), || true, false), None);
         assert_eq!(l.deadline(), Time::MAX, "nothing is here that would be answered");
-    }
-
-    #[test]
-    fn only_reads_count() {
-        assert!(answers_read(&IoReply::Extents(Vec::new().into())) && !answers_read(&IoReply::Done));
     }
 }

@@ -8,7 +8,7 @@ use std::any::Any;
 
 use rackweave_core::device::Completion;
 use rackweave_core::msg::control::VssdLoss;
-use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Peer, Role, View, ViewState};
+use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Role, Table, View, ViewState};
 use rackweave_core::request::Reply;
 use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Time, VssdId};
 use rackweave_flash::table::EntryState;
@@ -220,8 +220,8 @@ impl Server {
     fn to_service(&mut self, now: Time, p: Packet, fx: &mut Effects) {
         let Some(i) = self.place(p.header.vssd, p.header.set) else { return };
         let v = &mut self.vssds[i];
-        match p.body {
-            Body::Io(_) if self.registration.incarnation.is_some() => {
+        match p.header.op {
+            Op::Read | Op::Write if self.registration.incarnation.is_some() => {
                 v.gc.request(now);
                 if self.cfg.tells_load && p.header.op == Op::Read {
                     v.load.came(now);
@@ -230,7 +230,7 @@ impl Server {
                     self.touched |= 1 << i;
                 }
             }
-            Body::Peer(Peer::Inv(_) | Peer::InvRange { .. }) => v.gc.request(now),
+            Op::Peer if p.body.replicates() => v.gc.request(now),
             _ => {}
         }
         if self.with(now, i, fx, |service, cx| service.handle_packet(cx, p)) == Admitted::Joined {
@@ -240,21 +240,21 @@ impl Server {
 
     fn packet(&mut self, now: Time, p: Packet, fx: &mut Effects) {
         match p.body {
-            Body::Io(_) | Body::Peer(_) => self.to_service(now, p, fx),
             Body::Control(c) => {
                 if matches!(c, Control::Lease { .. } | Control::ServerWelcome { .. }) {
                     self.registration.told(p.header.request);
                 }
                 self.control(now, c, fx);
             }
-            Body::Gc(op) => self.gc_answer(now, p.header, op),
-            Body::Table(result) => {
+            Body::Table(Table::Gc(op)) => self.gc_answer(now, p.header, op),
+            Body::Table(Table::Answer(result)) => {
                 if !self.row_forgotten(now, p.header.vssd, fx) {
                     self.row_answer(now, p.header, result);
                 }
             }
-            // Nothing else is for a server.
-            Body::CreateVssd(_) | Body::DelVssd | Body::Reply(_) | Body::Load(_) => {}
+            // Nothing else of the tables is for a server.
+            Body::Table(_) => {}
+            _ => self.to_service(now, p, fx),
         }
     }
 

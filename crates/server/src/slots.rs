@@ -5,7 +5,7 @@
 //! slot that holds another vSSD's data than the plan names is left as it is, and the drive is used no more.
 
 use rackweave_core::msg::control::{DriveRefusal, VssdPlace};
-use rackweave_core::msg::{Body, Control, Op};
+use rackweave_core::msg::{Body, Control, Op, Table};
 use rackweave_core::{Effects, SetId, Span, Time, VssdId};
 use rackweave_flash::FlashDone;
 use rackweave_flash::table::{EntryState, TableError};
@@ -231,7 +231,7 @@ impl Server {
             self.plan.rows_gone[k].again_at = now + ROW_GONE_RETRY_INTERVAL;
             let mut header = self.header(Op::DelVssd, 0, 0);
             (header.vssd, header.original_vssd, header.set) = (vssd, vssd, set);
-            self.to_switch(header, Body::DelVssd, fx);
+            self.to_switch(header, Body::Table(Table::Delete), fx);
         }
     }
 

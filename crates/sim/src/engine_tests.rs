@@ -1,5 +1,5 @@
 use rackweave_core::device::DeviceData;
-use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoReply, IoRequest, Op};
+use rackweave_core::msg::{Block, Body, Class, GcField, GcOp, Header, IoReply, IoRequest, Op, Table};
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::volume;
 use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
@@ -34,7 +34,7 @@ fn packet(src: NodeId, dst: NodeId, request: u64) -> Packet {
             incarnation: Incarnation(0),
             request,
         },
-        body: Body::Gc(GcOp { field: GcField::Soft, sequence: request }),
+        body: Body::Table(Table::Gc(GcOp { field: GcField::Soft, sequence: request })),
     }
 }
 
@@ -211,8 +211,10 @@ impl Node for Timed {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         match event {
             Event::Request(r) => {
-                let asked = packet(self.me, self.peer, r.id.0);
-                fx.send(Packet { body: Body::Io(IoRequest::Flush { volume: VolumeId(1) }), ..asked });
+                let mut asked = packet(self.me, self.peer, r.id.0);
+                asked.header.op = Op::Write;
+                asked.body = Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) }));
+                fx.send(asked);
             }
             Event::Packet(p) if self.me.0 > self.peer.0 => {
                 self.lats.push((p.header.request, p.header.lat));
@@ -225,8 +227,9 @@ impl Node for Timed {
             }
             Event::Completion(_) => {
                 let p = self.waiting.pop_front().unwrap();
-                let body = Body::Reply(IoReply::Done);
-                fx.send(Packet { src: p.dst, dst: p.src, header: p.header, body });
+                let body = Body::Block(Block::Reply(IoReply::Done));
+                let header = Header { op: Op::Reply, ..p.header };
+                fx.send(Packet { src: p.dst, dst: p.src, header, body });
             }
             Event::Timer | Event::Stored { .. } => {}
         }

@@ -1,6 +1,6 @@
 //! What the engine has to know of a message that nodes exchange.
 
-use rackweave_core::msg::{Body, Packet};
+use rackweave_core::msg::{Op, Packet};
 use rackweave_core::{NodeId, Span};
 
 /// A message between nodes: a packet, or a datagram where nodes are wrapped in a transport.
@@ -39,7 +39,7 @@ impl Message for Packet {
     /// queues included.
     #[inline]
     fn add_latency(&mut self, took: Span) {
-        if matches!(self.body, Body::Io(_) | Body::Reply(_)) {
+        if matches!(self.header.op, Op::Read | Op::Write | Op::Reply) {
             let ns = u32::try_from(took.0).unwrap_or(u32::MAX);
             self.header.lat = self.header.lat.saturating_add(ns);
         }
@@ -55,6 +55,6 @@ impl Message for Packet {
     }
     #[inline]
     fn is_gc_op(&self) -> bool {
-        matches!(self.body, Body::Gc(_))
+        self.header.op == Op::GcOp
     }
 }

@@ -5,7 +5,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, SectorRange, VssdRow};
+use rackweave_core::msg::{
+    Block, Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow,
+};
 use rackweave_core::{
     Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, SetId, Span, Time, VolumeId, VssdId,
 };
@@ -35,13 +37,13 @@ fn header(op: Op, vssd: VssdId) -> Header {
 fn row(v: u32) -> Body {
     let first = (v - 1) / 4 * 4 + 1;
     let peers = (first..first + 4).filter(|&p| p != v).map(|p| (VssdId(p), NodeId(2))).collect();
-    Body::CreateVssd(Box::new(VssdRow { server: NodeId(2), readable: true, peers }))
+    Body::Table(Table::Create(Box::new(VssdRow { server: NodeId(2), readable: true, peers })))
 }
 
 fn announce(rows: u32, mut to: impl FnMut(Header, Body)) {
     for v in 1..=rows {
         to(header(Op::CreateVssd, VssdId(v)), row(v));
-        to(header(Op::GcOp, VssdId(v)), Body::Gc(GcOp { field: GcField::Idle, sequence: 0 }));
+        to(header(Op::GcOp, VssdId(v)), Body::Table(Table::Gc(GcOp { field: GcField::Idle, sequence: 0 })));
     }
 }
 
@@ -75,7 +77,8 @@ fn main() {
         let read = ns_each(READS, |i| {
             black_box(pipeline.read(ids[i as usize % DRAWN], u64::from(i)));
         });
-        let body = Body::Io(IoRequest::Read { range: SectorRange { volume: VolumeId(1), first: 0, count: 8 } });
+        let body =
+            Body::Block(Block::Io(IoRequest::Read { range: SectorRange { volume: VolumeId(1), first: 0, count: 8 } }));
         let node = ns_each(READS / 4, |i| {
             let header = header(Op::Read, ids[i as usize % DRAWN]);
             let p = Packet { src: NodeId(9), dst: Layout::SWITCH, header, body: body.clone() };
@@ -88,11 +91,16 @@ fn main() {
             sequence += 1;
             let field = if i % 2 == 0 { GcField::Soft } else { GcField::Finish };
             let h = header(Op::GcOp, ids[(i / 2) as usize % DRAWN]);
-            black_box(pipeline.process(Time(u64::from(i)), NodeId(2), &h, &Body::Gc(GcOp { field, sequence })));
+            black_box(pipeline.process(
+                Time(u64::from(i)),
+                NodeId(2),
+                &h,
+                &Body::Table(Table::Gc(GcOp { field, sequence })),
+            ));
         });
         for v in (1..=rows).step_by(4) {
             let op = GcOp { field: GcField::Regular, sequence: u64::MAX };
-            pipeline.process(Time::ZERO, NodeId(2), &header(Op::GcOp, VssdId(v)), &Body::Gc(op));
+            pipeline.process(Time::ZERO, NodeId(2), &header(Op::GcOp, VssdId(v)), &Body::Table(Table::Gc(op)));
         }
         let redirected = ns_each(READS / 4, |i| {
             let v = VssdId((ids[i as usize % DRAWN].0 - 1) / 4 * 4 + 1);

@@ -1,6 +1,6 @@
 //! The switch as a node: the pipeline, and what happens to the packet around it.
 
-use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet};
+use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, Table};
 use rackweave_core::{Effects, Event, Node, NodeId, Time};
 use rackweave_sched::egress::EgressCounters;
 
@@ -98,7 +98,7 @@ impl Switch {
         if self.far == Some(p.src) {
             return self.told_by_far(now, &p, fx);
         }
-        if let (Op::Load, &Body::Load(load)) = (p.header.op, &p.body) {
+        if let (Op::Load, &Body::Table(Table::Load(load))) = (p.header.op, &p.body) {
             return self.pipeline.load_told(now, p.src, &p.header, load);
         }
         if p.dst != self.node && !matches!(p.header.op, Op::Read | Op::Write | Op::GcOp | Op::CreateVssd | Op::DelVssd)
@@ -125,10 +125,10 @@ impl Switch {
             Verdict::Gc { answer, how } => self.answer_gc(p, answer, how, fx),
             Verdict::Table(result) => {
                 p.header.op = Op::Reply;
-                self.answer(p, Body::Table(result), fx);
+                self.answer(p, Body::Table(Table::Answer(result)), fx);
             }
             Verdict::Drop(reason) => {
-                if let (DropReason::StaleGcOp, Body::Gc(op)) = (reason, &p.body) {
+                if let (DropReason::StaleGcOp, Body::Table(Table::Gc(op))) = (reason, &p.body) {
                     fx.trace(trace::GC_OP_STALE, u64::from(p.header.vssd.0), op.sequence);
                 }
             }
@@ -147,14 +147,16 @@ impl Switch {
     fn tell_far(&self, p: &Packet, verdict: Verdict, fx: &mut Effects) {
         let Some(far) = self.far.filter(|_| !mutant!("switch.far.untold")) else { return };
         let body = match (&p.body, verdict) {
-            (Body::CreateVssd(row), Verdict::Table(Ok(()))) if row.peers.iter().any(|m| m.0.rack() != self.rack) => {
+            (Body::Table(Table::Create(row)), Verdict::Table(Ok(())))
+                if row.peers.iter().any(|m| m.0.rack() != self.rack) =>
+            {
                 p.body.clone()
             }
-            (Body::DelVssd, Verdict::Table(Ok(()))) => Body::DelVssd,
-            (Body::Gc(GcOp { sequence, .. }), Verdict::Gc { .. }) => {
+            (Body::Table(Table::Delete), Verdict::Table(Ok(()))) => Body::Table(Table::Delete),
+            (Body::Table(Table::Gc(GcOp { sequence, .. })), Verdict::Gc { .. }) => {
                 let Some(collecting) = self.pipeline.told_far(p.header.vssd) else { return };
                 let field = if collecting { GcField::Heartbeat } else { GcField::Idle };
-                Body::Gc(GcOp { field, sequence: *sequence })
+                Body::Table(Table::Gc(GcOp { field, sequence: *sequence }))
             }
             _ => return,
         };
@@ -166,12 +168,12 @@ impl Switch {
         let header = &p.header;
         match &p.body {
             _ if header.vssd.rack() == self.rack && !mutant!("switch.far.own-rows") => self.pipeline.refuse_far(),
-            Body::Gc(op) => {
+            Body::Table(Table::Gc(op)) => {
                 let point =
                     if self.pipeline.far_state(now, header, *op) { trace::FAR_STATE } else { trace::FAR_STATE_STALE };
                 fx.trace(point, u64::from(header.vssd.0), op.sequence);
             }
-            Body::CreateVssd(_) | Body::DelVssd => {
+            Body::Table(Table::Create(_) | Table::Delete) => {
                 self.pipeline.process(now, p.src, header, &p.body);
             }
             _ => self.pipeline.refuse_far(),
@@ -179,7 +181,7 @@ impl Switch {
     }
 
     fn answer_gc(&mut self, mut p: Packet, answer: GcField, how: GcHow, fx: &mut Effects) {
-        let Body::Gc(GcOp { field: asked, sequence }) = p.body else { return };
+        let Body::Table(Table::Gc(GcOp { field: asked, sequence })) = p.body else { return };
         let point = match (how, asked, answer) {
             (GcHow::Duplicate, ..) => Some(trace::GC_OP_DUPLICATE),
             (_, GcField::Soft, GcField::Accept) => Some(trace::GC_ACCEPTED),
@@ -194,7 +196,7 @@ impl Switch {
         if self.names_idle && answer == GcField::Accept {
             p.header.original_vssd = self.pipeline.idle_peer(p.header.vssd).unwrap_or(p.header.vssd);
         }
-        self.answer(p, Body::Gc(GcOp { field: answer, sequence }), fx);
+        self.answer(p, Body::Table(Table::Gc(GcOp { field: answer, sequence })), fx);
     }
 
     /// Line 24: back to the sender.

@@ -1,6 +1,6 @@
 //! Algorithm 1 of RackBlox, with protocol rules 15 to 17: one packet in, one verdict out.
 
-use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, ReadLoad, TableError, VssdRow};
+use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, ReadLoad, Table, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 use crate::config::{Redirect, SwitchConfig};
@@ -160,12 +160,12 @@ impl Pipeline {
             (Op::Read, _) if self.redirect == Redirect::Load => self.read_by_load(now, header.vssd, header.request),
             (Op::Read, _) => self.read(header.vssd, header.request),
             (Op::Write, _) => self.write(header.vssd),
-            (Op::GcOp, Body::Gc(op)) => self.gc_op(now, src, header, *op),
-            (Op::CreateVssd, Body::CreateVssd(row)) => {
+            (Op::GcOp, Body::Table(Table::Gc(op))) => self.gc_op(now, src, header, *op),
+            (Op::CreateVssd, Body::Table(Table::Create(row))) => {
                 let announced = (header.epoch, header.request);
                 row_verdict(self.create(now, header.vssd, header.incarnation, announced, row))
             }
-            (Op::DelVssd, Body::DelVssd) => row_verdict(self.delete(header.vssd, header.incarnation)),
+            (Op::DelVssd, Body::Table(Table::Delete)) => row_verdict(self.delete(header.vssd, header.incarnation)),
             _ => {
                 self.counters.malformed += 1;
                 Verdict::Drop(DropReason::Malformed)

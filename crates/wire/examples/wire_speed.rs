@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoRequest, Mutation, Op, Packet, SectorRange};
+use rackweave_core::msg::{
+    Block, Body, Class, GcField, GcOp, Header, IoRequest, Mutation, Op, Packet, SectorRange, Table,
+};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, VolumeId, VssdId};
 use rackweave_wire::{decode, decode_shared, encode};
 
@@ -43,11 +45,17 @@ fn main() {
     let range = SectorRange { volume: VolumeId(1), first: 8, count: 8 };
     let write = |data| {
         let mutation = Mutation { client: Incarnation(5), sequence: 9, floor: 4 };
-        Body::Io(IoRequest::Write(Box::new(WriteRequest { range, data, fua: false, attach: 1, mutation })))
+        Body::Block(Block::Io(IoRequest::Write(Box::new(WriteRequest {
+            range,
+            data,
+            fua: false,
+            attach: 1,
+            mutation,
+        }))))
     };
     let packets = [
-        ("read", packet(Op::Read, Body::Io(IoRequest::Read { range }))),
-        ("gc_op", packet(Op::GcOp, Body::Gc(GcOp { field: GcField::Soft, sequence: 4 }))),
+        ("read", packet(Op::Read, Body::Block(Block::Io(IoRequest::Read { range })))),
+        ("gc_op", packet(Op::GcOp, Body::Table(Table::Gc(GcOp { field: GcField::Soft, sequence: 4 })))),
         ("write 4 KiB", packet(Op::Write, write(Payload::Bytes(Bytes::from(vec![7; 4096]))))),
         ("write elided", packet(Op::Write, write(Payload::elided(4096, 1)))),
     ];

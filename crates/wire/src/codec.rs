@@ -370,6 +370,13 @@ impl Wire for bool {
     }
 }
 
+impl Wire for () {
+    fn put(&self, _: &mut Writer<'_>) {}
+    fn get(_: &mut Reader<'_>) -> Result<(), DecodeError> {
+        Ok(())
+    }
+}
+
 wire_struct!(BlockAddr { volume, block });
 
 impl<A: Wire, B: Wire> Wire for (A, B) {

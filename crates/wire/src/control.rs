@@ -4,19 +4,34 @@ use rackweave_core::admin::{
     self, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear, SetError,
     SetStatus, Unfit, VolumeError, WearStatus,
 };
-use rackweave_core::msg::Class;
 use rackweave_core::msg::control::{
     ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
     ServerHello, SetRoute, SlotTable, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
+use rackweave_core::msg::{Class, Op};
 use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
 
+use crate::body::{Codec, Frames};
 use crate::codec::{Reader, Wire, Writer, wire_enum, wire_groups, wire_list, wire_struct};
-use crate::error::DecodeError;
+use crate::error::{DecodeError, EncodeError};
 use crate::limits::{
     MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX, WRITERS_MAX,
 };
+
+impl Codec for Control {
+    const FRAMES: Frames = &[(Op::Control, 0..=127)];
+
+    fn put(&self, op: Op, w: &mut Writer<'_>) {
+        match op {
+            Op::Control => Wire::put(self, w),
+            _ => w.fail(EncodeError::BodyMismatch { op }),
+        }
+    }
+    fn get(_: Op, r: &mut Reader<'_>) -> Result<Control, DecodeError> {
+        Wire::get(r)
+    }
+}
 
 wire_enum!(Role, "role", { 0 => Member, 1 => Shadow });
 wire_struct!(Member { vssd, server, incarnation, role });

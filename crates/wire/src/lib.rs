@@ -4,9 +4,10 @@
 //! big-endian. `docs/wire.md` draws it byte by byte. There is one encoding of every packet: what decodes encodes
 //! again to the same bytes, and everything else is refused with a [`DecodeError`] that shows the offending value.
 //!
-//! Reading order: [`header`], `body`, `peer`, `control`; `codec` is what they are written with, [`limits`] what bounds
-//! them.
+//! Reading order: [`header`], `body`, then the services: `table`, `block`, `control`. `codec` has the building blocks,
+//! [`limits`] the bounds.
 
+mod block;
 mod body;
 mod codec;
 mod control;
@@ -15,7 +16,7 @@ pub mod header;
 pub mod limits;
 mod payload;
 pub mod pcap;
-mod peer;
+mod table;
 
 pub use error::{DecodeError, EncodeError};
 pub use header::{HEADER_BYTES, VERSION};

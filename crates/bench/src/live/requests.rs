@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::{Body, Class, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
+use rackweave_core::msg::{Block, Body, Class, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
 use rackweave_core::payload::Payload;
 use rackweave_core::{
     BLOCK, Effects, Epoch, Event, Incarnation, NodeId, SECTOR, SECTORS_PER_BLOCK, SetId, Time, VolumeId, VssdId,
@@ -147,13 +147,13 @@ impl Client {
         let data = Payload::Bytes(self.data.clone());
         let write = WriteRequest { range, data, fua: false, attach: 1, mutation };
         self.sent[(request % self.depth) as usize] = Instant::now();
-        fx.send(packet(CLIENT, SERVER, Op::Write, request, Body::Io(IoRequest::Write(Box::new(write)))));
+        fx.send(packet(CLIENT, SERVER, Op::Write, request, Body::Block(Block::Io(IoRequest::Write(Box::new(write))))));
     }
     fn handle(&mut self, event: &Event, fx: &mut Effects) {
         match event {
             Event::Timer => (0..self.depth).for_each(|n| self.send(n, fx)),
             Event::Packet(p) => {
-                assert_eq!(p.body, Body::Reply(IoReply::Done), "an answer");
+                assert_eq!(p.body, Body::Block(Block::Reply(IoReply::Done)), "an answer");
                 let slot = (p.header.request % self.depth) as usize;
                 self.begun |= self.load.answered(self.sent[slot]);
                 if self.load.sent < self.load.total() {
@@ -177,9 +177,9 @@ impl Nodes for End {
             End::Client(c) => c.handle(&event, fx),
             End::Server(blocks) => {
                 let Event::Packet(p) = event else { return };
-                let Body::Io(IoRequest::Write(w)) = p.body else { return };
+                let Body::Block(Block::Io(IoRequest::Write(w))) = p.body else { return };
                 blocks.write(w.range.first, &w.data);
-                fx.send(packet(SERVER, p.src, Op::Reply, p.header.request, Body::Reply(IoReply::Done)));
+                fx.send(packet(SERVER, p.src, Op::Reply, p.header.request, Body::Block(Block::Reply(IoReply::Done))));
             }
         }
     }

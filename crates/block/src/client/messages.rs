@@ -3,7 +3,7 @@
 use crate::trace;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
+    Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
     message_of, try_of,
 };
 use rackweave_core::volume;
@@ -231,7 +231,7 @@ impl VolumeClient {
         }
         let (op, set_id, epoch) = (matches!(m.op, MsgOp::Read(_) | MsgOp::Status(_)), set.set, set.epoch);
         let op = if op { Op::Read } else { Op::Write };
-        let body = Body::Io(self.body(slot));
+        let body = Body::Block(Block::Io(self.body(slot)));
         let class = self.volumes[volume].info.class;
         let header = Header { epoch, class, ..self.header(op, target, set_id, tag) };
         self.stats.messages += 1;

@@ -12,7 +12,7 @@ mod requests;
 use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
-use rackweave_core::msg::{BlockRange, Body, Control, Header, Op, SectorRange, TRY_SHIFT, message_of, try_of};
+use rackweave_core::msg::{Block, BlockRange, Body, Control, Header, Op, SectorRange, TRY_SHIFT, message_of, try_of};
 use rackweave_core::request::RequestId;
 use rackweave_core::rng::mix64;
 use rackweave_core::volume::{self, Extent};
@@ -405,7 +405,7 @@ impl Node for VolumeClient {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         match event {
             Event::Packet(p) => match p.body {
-                Body::Reply(reply) => self.on_reply(now, p.header, reply, fx),
+                Body::Block(Block::Reply(reply)) => self.on_reply(now, p.header, reply, fx),
                 Body::Control(c) => self.on_control(now, p.header.request, c, fx),
                 _ => {}
             },

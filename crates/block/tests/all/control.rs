@@ -1,7 +1,7 @@
 //! Registration, attaching, administration.
 
 use rackweave_core::admin;
-use rackweave_core::msg::{Body, Control, IoRequest};
+use rackweave_core::msg::{Block, Body, Control, IoRequest};
 use rackweave_core::request::Outcome;
 use rackweave_core::volume;
 use rackweave_core::{Payload, Span, VolumeId};
@@ -27,7 +27,7 @@ fn an_attach_fences_every_set_before_it_is_answered() {
     r.faults = Faults { loss: 0.3, duplicate: 0.2, refuse: 0.2, ..Faults::default() };
     let info = r.attach().unwrap();
     assert!(r.sets.iter().all(|s| s.fence == info.attach));
-    assert!(r.sent.iter().all(|p| matches!(p.body, Body::Io(IoRequest::Fence { .. }))));
+    assert!(r.sent.iter().all(|p| matches!(p.body, Body::Block(Block::Io(IoRequest::Fence { .. })))));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Silence, refusals, broken devices, fences, deadlines.
 
-use rackweave_core::msg::{Body, Control, Header, IoReply, Packet};
+use rackweave_core::msg::{Block, Body, Control, Header, IoReply, Packet};
 use rackweave_core::volume;
 use rackweave_core::{Epoch, Layout, NodeId, Payload, Span};
 
@@ -30,7 +30,7 @@ fn a_repeated_mutation_keeps_its_identity() {
         .sent
         .iter()
         .map(|p| match &p.body {
-            rackweave_core::msg::Body::Io(rackweave_core::msg::IoRequest::Write(w)) => {
+            rackweave_core::msg::Body::Block(Block::Io(rackweave_core::msg::IoRequest::Write(w))) => {
                 (p.header.vssd, w.mutation.sequence)
             }
             other => panic!("{other:?}"),
@@ -251,8 +251,8 @@ fn what_was_unanswered_when_another_writer_came_does_not_go_again_after_it() {
     }
     r.run_for(Span::from_secs(5));
     let mutates = |p: &&rackweave_core::msg::Packet| {
-        use rackweave_core::msg::{Body, IoRequest};
-        matches!(p.body, Body::Io(IoRequest::Write(_) | IoRequest::Zero { .. }))
+        use rackweave_core::msg::{Block, Body, IoRequest};
+        matches!(p.body, Body::Block(Block::Io(IoRequest::Write(_) | IoRequest::Zero { .. })))
     };
     assert_eq!(r.sent.iter().filter(mutates).count(), 0);
     r.write(0, 4096, 3).unwrap();
@@ -322,7 +322,7 @@ fn an_answer_of_another_length_is_none() {
         let written = r.read(0, 8192);
         let id = r.submit(volume::Op::Read { volume: VOLUME, offset: 0, len: 8192 });
         let header = Header { epoch: Epoch(0), ..r.sent.last().expect("a message").header };
-        let body = Body::Reply(IoReply::Data(Payload::zero(sectors * 512)));
+        let body = Body::Block(Block::Reply(IoReply::Data(Payload::zero(sectors * 512))));
         r.inject(Packet { src: Layout::SWITCH, dst: NodeId(9), header, body });
         assert_eq!(r.wait(id), Ok(volume::Reply::Data(written)), "{sectors} sectors of 16");
     }

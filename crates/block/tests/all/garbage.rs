@@ -1,7 +1,7 @@
 //! Packets that make no sense: the client neither panics nor takes them for answers.
 
 use rackweave_core::admin;
-use rackweave_core::msg::{Body, Control, IoError, IoReply, Packet, RackMap, SetRoute};
+use rackweave_core::msg::{Block, Body, Control, IoError, IoReply, Packet, RackMap, SetRoute};
 use rackweave_core::volume::{self, Extent, VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Incarnation, Payload, Rng, SetId, Span, VolumeId};
 
@@ -80,7 +80,11 @@ fn senseless_packets_do_not_break_it() {
             if rng.chance(0.5) {
                 header.request = rng.next_u64() >> rng.below(64);
             }
-            let body = if rng.chance(0.6) { Body::Reply(reply(&mut rng)) } else { Body::Control(control(&mut rng)) };
+            let body = if rng.chance(0.6) {
+                Body::Block(Block::Reply(reply(&mut rng)))
+            } else {
+                Body::Control(control(&mut rng))
+            };
             r.inject(Packet { src: asked_by(), dst: asked_by(), header, body });
             r.run_for(Span(rng.below(50_000)));
         }

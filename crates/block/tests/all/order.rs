@@ -1,6 +1,6 @@
 //! Order of overlapping mutations, windows, bounds.
 
-use rackweave_core::msg::{Body, IoRequest};
+use rackweave_core::msg::{Block, Body, IoRequest};
 use rackweave_core::volume;
 use rackweave_core::{Payload, Span};
 
@@ -33,7 +33,8 @@ fn a_long_trim_waits_for_older_writes_and_holds_back_newer_ones() {
     let apart = r.submit(write(4096 * 1500, 4096, 2));
     let b = r.submit(write(4096 * 901, 4096, 3));
     let again = r.submit(volume::Op::Trim { volume: VOLUME, offset: 4096 * 902, len: 4096 * 100, fua: false });
-    let kinds = |r: &Rack| r.sent.iter().filter(|p| matches!(p.body, Body::Io(IoRequest::Zero { .. }))).count();
+    let kinds =
+        |r: &Rack| r.sent.iter().filter(|p| matches!(p.body, Body::Block(Block::Io(IoRequest::Zero { .. })))).count();
     assert_eq!((r.sent.len(), kinds(&r)), (2, 0), "the trim and what came after it wait");
     for id in [a, trim, apart, b, again] {
         assert_eq!(r.wait(id), Ok(volume::Reply::Done));

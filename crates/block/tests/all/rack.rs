@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::msg::{
-    Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, RackMap, SectorRange, SetRoute,
+    Block, Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, RackMap, SectorRange, SetRoute,
 };
 use rackweave_core::request::{self, Operation, Outcome, Reply, Request, RequestId};
 use rackweave_core::volume::{self, Extent, VolumeInfo};
@@ -245,7 +245,7 @@ impl Rack {
 
     fn check_sent(&mut self, p: &Packet) {
         assert_eq!(p.src, NodeId(9));
-        let Body::Io(io) = &p.body else {
+        let Body::Block(Block::Io(io)) = &p.body else {
             assert_eq!((p.dst, p.header.op), (Layout::META, Op::Control));
             return;
         };
@@ -281,7 +281,7 @@ impl Rack {
     }
 
     fn reach_client(&mut self, p: Packet) {
-        let over = matches!(&p.body, Body::Reply(r) if *r != IoReply::Failed(IoError::NotServing));
+        let over = matches!(&p.body, Body::Block(Block::Reply(r)) if *r != IoReply::Failed(IoError::NotServing));
         if let Some(mutation) = self.tags.get(&p.header.request).filter(|_| over) {
             self.open.remove(mutation);
         }
@@ -293,20 +293,20 @@ impl Rack {
                 Some(c) => Body::Control(c),
                 None => return,
             },
-            Body::Io(IoRequest::Read { .. }) if self.faults.astray > 0 => {
+            Body::Block(Block::Io(IoRequest::Read { .. })) if self.faults.astray > 0 => {
                 self.faults.astray -= 1;
                 let header = Header { vssd: vssd(p.header.set.0, 15), op: Op::Reply, epoch: Epoch(0), ..p.header };
-                let body = Body::Reply(IoReply::Failed(IoError::Device));
+                let body = Body::Block(Block::Reply(IoReply::Failed(IoError::Device)));
                 return self.deliver(Packet { src: p.dst, dst: p.src, header, body });
             }
-            Body::Io(io) => match self.replica(&p, io) {
-                Some(r) => Body::Reply(r),
+            Body::Block(Block::Io(io)) => match self.replica(&p, io) {
+                Some(r) => Body::Block(Block::Reply(r)),
                 None => return,
             },
             other => panic!("{other:?}"),
         };
         let mut header = p.header;
-        let known = self.sets.get(header.set.0 as usize).filter(|_| matches!(body, Body::Reply(_)));
+        let known = self.sets.get(header.set.0 as usize).filter(|_| matches!(body, Body::Block(Block::Reply(_))));
         header.epoch = Epoch(known.map_or(0, |s| match self.faults.newer_epoch {
             Some(v) if v == header.vssd => 1 + s.passed,
             _ => s.recovered,

@@ -332,3 +332,5 @@ pub enum Control {
         vssds: Vec<VssdWear>,
     },
 }
+
+impl super::ServiceMessage for Control {}

@@ -1,19 +1,22 @@
-//! What nodes say to each other. Typed here; `wire` gives every message its bytes.
+//! The messages that nodes exchange. Typed here; `wire` gives every message its bytes.
 //!
-//! [`io`]: a client and the replicas of a set, through the switch. [`peer`]: replicas among themselves.
-//! [`control`]: servers and clients with the metadata service, servers with the switch's tables.
+//! Each service has one type of messages in a module of its own, which [`Body`] holds: [`table`]: the switch's tables; [`block`]:
+//! replicated blocks ([`io`]: a client and the replicas of a set, through the switch; [`peer`]: replicas among themselves);
+//! [`control`]: servers and clients with the metadata service.
 
+pub mod block;
 pub mod control;
 pub mod io;
 pub mod peer;
-mod size;
+pub mod table;
 
+pub use block::Block;
 pub use control::{
     ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, ServerHello, SetRoute, View, ViewState,
 };
 pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
 pub use peer::Peer;
-pub use size::HEADER_BYTES;
+pub use table::{GcField, GcOp, PEERS_MAX, ReadLoad, Table, TableError, VssdRow};
 
 use crate::id::{Epoch, Incarnation, NodeId, SetId, VssdId};
 
@@ -95,72 +98,86 @@ pub struct Packet {
     pub body: Body,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum Body {
-    /// `create_vssd`: where the vSSD is and who else holds its set (up to three peers).
-    CreateVssd(Box<VssdRow>),
-    DelVssd,
-    /// The switch's answer to the two above.
-    Table(Result<(), TableError>),
-    Gc(GcOp),
-    Io(IoRequest),
-    Reply(IoReply),
-    Peer(Peer),
-    Control(Control),
-    Load(ReadLoad),
+/// Bytes of Ethernet, IP, UDP and Rackweave headers of a packet.
+pub const HEADER_BYTES: u32 = 150;
+
+impl Packet {
+    /// Bytes of the packet on a modelled link.
+    pub fn bytes(&self) -> u32 {
+        HEADER_BYTES + self.body.bytes()
+    }
 }
 
-/// Payload of `create_vssd` (RB2, protocol rule 15).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VssdRow {
-    pub server: NodeId,
-    pub readable: bool,
-    /// Other members of the set: vSSD and the server it is on.
-    pub peers: Vec<(VssdId, NodeId)>,
+/// A message of one service. [`crate::services`] lists the services.
+pub trait ServiceMessage {
+    /// Bytes of its contents and long lists on a modelled link; shorter parts count as headers.
+    fn bytes(&self) -> u32 {
+        0
+    }
+    /// Whether it answers an [`Op::Read`]. A server counts these and reports the count to the switch.
+    fn answers_read(&self) -> bool {
+        false
+    }
+    /// Whether it brings a client's write to another replica: work of a client, too, where [`Op::Peer`] brings it.
+    fn replicates(&self) -> bool {
+        false
+    }
+    /// Whether a delay of it delays nobody: transports hold it back for a datagram that leaves anyway.
+    fn may_wait(&self) -> bool {
+        false
+    }
 }
 
-/// Most peers a row of the switch holds.
-pub const PEERS_MAX: usize = 3;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
-    #[error("the switch's tables hold {rows} vSSDs already")]
-    Full { rows: u32 },
-    #[error("{peers} peers given, {PEERS_MAX} fit a row")]
-    TooManyPeers { peers: u32 },
-    #[error("vSSD id 0 names none")]
-    ZeroId,
+/// The services of the rack, for a macro that is handed `Type(module)` of each: the type of its messages, which implements
+/// [`ServiceMessage`](crate::msg::ServiceMessage), and the module of that name in [`msg`](crate::msg). A new service is a line here, its
+/// module, and its codec in `wire`.
+#[macro_export]
+macro_rules! services {
+    ($with:ident) => {
+        $with! {
+            /// With a switch's tables.
+            Table(table),
+            /// Replicated blocks.
+            Block(block),
+            /// With the metadata service.
+            Control(control),
+        }
+    };
 }
 
-/// Reads of a vSSD, counted by request in one life of its server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadLoad {
-    /// So many it has answered; the newest report is the one with most.
-    pub answered: u64,
-    /// So many have come and are not answered.
-    pub waiting: u32,
-    /// A die of the vSSD erases: a read of it waits until that is interrupted.
-    pub erasing: bool,
-}
+macro_rules! bodies {
+    ($($(#[$m:meta])* $service:ident($module:ident)),* $(,)?) => {
+        /// A message of one of the services.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Body {
+            $($(#[$m])* $service($module::$service)),*
+        }
 
-/// Payload of `gc_op`. (incarnation of the header, sequence) orders a vSSD's operations (protocol rule 16).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GcOp {
-    pub field: GcField,
-    pub sequence: u64,
+        /// Of each, what the service's own type says ([`ServiceMessage`]).
+        impl Body {
+            #[inline]
+            pub fn bytes(&self) -> u32 {
+                self.message().bytes()
+            }
+            #[inline]
+            pub fn answers_read(&self) -> bool {
+                self.message().answers_read()
+            }
+            #[inline]
+            pub fn replicates(&self) -> bool {
+                self.message().replicates()
+            }
+            #[inline]
+            pub fn may_wait(&self) -> bool {
+                self.message().may_wait()
+            }
+            #[inline]
+            fn message(&self) -> &dyn ServiceMessage {
+                match self {
+                    $(Body::$service(message) => message),*
+                }
+            }
+        }
+    };
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum GcField {
-    Soft = 0,
-    Regular = 1,
-    Background = 2,
-    Accept = 3,
-    Delay = 4,
-    Finish = 5,
-    /// Ours (protocol rules 16, 17): still collecting; refreshes the bits before they expire.
-    Heartbeat = 6,
-    /// Ours (rule 17): not collecting; a restarted switch learns the state of every vSSD by it.
-    Idle = 7,
-}
+services!(bodies);

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
+use rackweave_core::msg::{Block, Body, GcField, GcOp, IoReply, Op, Packet, Table};
 use rackweave_core::{Layout, NodeId, Time};
 use rackweave_dataplane::netns::{Namespace, Star, address};
 use rackweave_dataplane::{Hook, KernelConfig, KernelFault, KernelSwitch, PortPlace, Prefix, Reach, Ring};
@@ -73,7 +73,7 @@ impl Rack {
         self.send(&gc(field, vssd, server, 1, sequence));
         let (answer, from) = receive(&self.servers[server as usize - 2]);
         assert_eq!((from, answer.src), (Layout::SWITCH, Layout::SWITCH));
-        let Body::Gc(GcOp { field, sequence: s }) = answer.body else { panic!("{answer:?}") };
+        let Body::Table(Table::Gc(GcOp { field, sequence: s })) = answer.body else { panic!("{answer:?}") };
         assert_eq!(s, sequence);
         field
     }
@@ -113,7 +113,7 @@ fn reads_go_where_they_should(rack: &Rack) {
     rack.send(&write(1));
     assert_eq!(receive(&rack.servers[0]).0.header.op, Op::Write);
     // The answer goes past the tables.
-    let mut answer = packet(Op::Reply, 3, 2, Body::Reply(IoReply::Done));
+    let mut answer = packet(Op::Reply, 3, 2, Body::Block(Block::Reply(IoReply::Done)));
     answer.dst = CLIENT;
     rack.send(&answer);
     let (p, from) = receive(&rack.client);
@@ -242,7 +242,7 @@ fn netns_rows_go_up_to_the_control_planes_socket() {
     rack.send(&crate::support::create(5, 2, true, &[]));
     let (p, from) = receive(&control);
     assert_eq!(from, SERVERS[0]);
-    let Body::CreateVssd(row) = p.body else { panic!("{p:?}") };
+    let Body::Table(Table::Create(row)) = p.body else { panic!("{p:?}") };
     assert_eq!(row.server, SERVERS[0]);
     let a = announcement(p.header.vssd.0, row.server.0, &[]);
     rack.switch.change(Time::ZERO, &Change::Create(a)).unwrap();

@@ -1,6 +1,6 @@
 //! A data plane in the kernel, driven by test runs.
 
-use rackweave_core::msg::{Body, Op, Packet};
+use rackweave_core::msg::{Body, Op, Packet, Table};
 use rackweave_core::{Layout, NodeId, Time};
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
 use rackweave_switch::{Announcement, Change, DataPlane, Dump, RowResult};
@@ -48,11 +48,11 @@ pub fn framed(p: &Packet) -> Vec<u8> {
 fn row_change(p: &Packet) -> Option<Change> {
     let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
     match &p.body {
-        Body::CreateVssd(row) => {
+        Body::Table(Table::Create(row)) => {
             let (epoch, request) = (p.header.epoch, p.header.request);
             Some(Change::Create(Announcement { vssd, incarnation, epoch, request, row: (**row).clone() }))
         }
-        Body::DelVssd => Some(Change::Delete { vssd, incarnation }),
+        Body::Table(Table::Delete) => Some(Change::Delete { vssd, incarnation }),
         _ => None,
     }
 }
@@ -72,7 +72,7 @@ impl Plane for KernelSwitch {
             };
             let mut header = p.header;
             header.op = Op::Reply;
-            return Some(Packet { src: p.dst, dst: p.src, header, body: Body::Table(result) });
+            return Some(Packet { src: p.dst, dst: p.src, header, body: Body::Table(Table::Answer(result)) });
         }
         let (action, out, _) = self.test_run(&framed(&p), 1).unwrap();
         let (dropped, redirected) = match self.hook() {

@@ -1,6 +1,6 @@
 //! Bytes: stamps, checksums, tags, and packets that are not as they should be.
 
-use rackweave_core::msg::{Body, GcField, GcOp, IoReply, Op, Packet};
+use rackweave_core::msg::{Block, Body, GcField, GcOp, IoReply, Op, Packet, Table};
 use rackweave_core::{Incarnation, Layout, NodeId, Time};
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, Prefix, Reach, Ring, frame};
 use rackweave_switch::{Change, DataPlane};
@@ -88,7 +88,7 @@ fn tc_a_ring_stamps_what_the_far_end_of_a_queue_completes() {
         let (_, out, _) = s.test_run_behind_queue(&out).unwrap();
         frame::parse(&out).unwrap().header.lat
     };
-    let answer = packet(Op::Reply, CLIENT.0, 1, Body::Reply(IoReply::Done));
+    let answer = packet(Op::Reply, CLIENT.0, 1, Body::Block(Block::Reply(IoReply::Done)));
     assert_eq!(through(&mut s, with_lat(answer, 77)), 77);
     assert!((78..500_000_000).contains(&through(&mut s, with_lat(write(1), 77))));
 }
@@ -162,7 +162,7 @@ fn tc_only_a_right_tag_moves_a_bit() {
     plain[48] = 0;
     plain[64..72].fill(0);
     let answer = frame::parse(&frame::around(Layout::SWITCH, NodeId(2), &plain)).unwrap();
-    assert_eq!(answer.body, Body::Gc(GcOp { field: GcField::Accept, sequence: 1 }));
+    assert_eq!(answer.body, Body::Table(Table::Gc(GcOp { field: GcField::Accept, sequence: 1 })));
     assert_eq!((answer.src, answer.dst), (Layout::SWITCH, NodeId(2)));
     // Any bit of what is covered, flipped on the way with the checksums made right again, is found.
     let sealed = bytes_of(&sealed(&gc(GcField::Finish, 1, 2, 1, 2), 7, key));
@@ -195,9 +195,9 @@ fn tc_what_is_not_for_the_program_or_is_wrong() {
     let mut s = pair(config(16));
     let mut action = |f: &[u8]| s.test_run(f, 1).unwrap().0;
     // For the control plane's socket.
-    assert_eq!(action(&framed(&packet(Op::DelVssd, 2, 1, Body::DelVssd))), TC_OK);
+    assert_eq!(action(&framed(&packet(Op::DelVssd, 2, 1, Body::Table(Table::Delete)))), TC_OK);
     // Between hosts: as it is.
-    let mut p = packet(Op::Reply, 2, 1, Body::Reply(IoReply::Done));
+    let mut p = packet(Op::Reply, 2, 1, Body::Block(Block::Reply(IoReply::Done)));
     p.dst = CLIENT;
     assert_eq!(action(&framed(&p)), TC_REDIRECT);
     // No port, other ports, fragments, options, other protocols.

@@ -2,7 +2,7 @@
 
 use rackweave_config::{EgressSection, FlowSection, RackConfig, SchedulingKind};
 use rackweave_core::msg::HEADER_BYTES;
-use rackweave_core::msg::{Body, Class, Header, IoReply, Op, Packet};
+use rackweave_core::msg::{Block, Body, Class, Header, IoReply, Op, Packet};
 use rackweave_core::{BLOCK, Epoch, Incarnation, Layout, Payload, SetId, Span, Time, VssdId};
 use rackweave_rack::sim::Sim;
 
@@ -84,7 +84,7 @@ impl Bursts {
                     incarnation: Incarnation(0),
                     request: 0,
                 };
-                let body = Body::Reply(IoReply::Data(Payload::elided(BLOCK, 0)));
+                let body = Body::Block(Block::Reply(IoReply::Data(Payload::elided(BLOCK, 0))));
                 let packet = Packet { src: Layout::META, dst: server, header, body };
                 (0..self.packets).for_each(|_| sim.engine_mut().inject(at, packet.clone()));
             }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::admin;
-use rackweave_core::msg::{Body, Control, IoReply, IoRequest};
+use rackweave_core::msg::{Block, Body, Control, IoReply, IoRequest};
 use rackweave_core::rng::seeds;
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{Incarnation, Rng, Span, VolumeId};
@@ -89,7 +89,7 @@ fn draw(rng: &mut Rng) -> Request {
 }
 
 fn ask(r: &mut Rack, number: u64, request: &Request) -> Answer {
-    r.heard.retain(|p| matches!(p.body, Body::Io(_)));
+    r.heard.retain(|p| matches!(p.body, Body::Block(Block::Io(_))));
     match request.clone() {
         Request::Admin(op) => r.admin_unanswered(number, op),
         Request::Attach { client, name } => {

@@ -1,5 +1,5 @@
 use rackweave_core::admin;
-use rackweave_core::msg::{Body, Class, Control, Header, IoError, IoReply, IoRequest, LiveVolumes, Op, Packet};
+use rackweave_core::msg::{Block, Body, Class, Control, Header, IoError, IoReply, IoRequest, LiveVolumes, Op, Packet};
 use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Event, Incarnation, Layout, NodeId, SetId, Span, VolumeId, VssdId};
 
@@ -143,7 +143,7 @@ fn limits_are_kept_and_told_the_writer_until_it_knows() {
 
 pub fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {
     let io = r.heard.drain(..).filter_map(|p| match p.body {
-        Body::Io(io) => Some((p.header, io)),
+        Body::Block(Block::Io(io)) => Some((p.header, io)),
         _ => None,
     });
     io.collect()
@@ -151,7 +151,7 @@ pub fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {
 
 pub fn answer(r: &mut Rack, to: Header, reply: IoReply) {
     let header = Header { op: Op::Reply, class: Class::Silver, epoch: Epoch(1), ..to };
-    let p = Packet { src: NodeId(2), dst: Layout::META, header, body: Body::Reply(reply) };
+    let p = Packet { src: NodeId(2), dst: Layout::META, header, body: Body::Block(Block::Reply(reply)) };
     r.event(Event::Packet(p));
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::msg::{Body, Class, IoRequest, Packet};
+use rackweave_core::msg::{Block, Body, Class, IoRequest, Packet};
 use rackweave_core::{BLOCK, Span, Time};
 use rackweave_flash::Profile;
 use rackweave_sched::{TokenConfig, WriteTokens};
@@ -147,9 +147,9 @@ fn cost(p: &Packet) -> Option<u32> {
         return None;
     }
     match &p.body {
-        Body::Io(IoRequest::Write(w)) => Some(w.data.len()),
+        Body::Block(Block::Io(IoRequest::Write(w))) => Some(w.data.len()),
         // A record of the range; not its blocks.
-        Body::Io(IoRequest::Zero { .. }) => Some(BLOCK),
+        Body::Block(Block::Io(IoRequest::Zero { .. })) => Some(BLOCK),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Requests of clients: reads wait for their turn, or go to the replica that does not collect; writes start at once if
 //! there is room for them, offline ones as far as they have tokens.
 
-use rackweave_core::msg::{Body, Header, IoError, IoReply, IoRequest, Op, Packet};
+use rackweave_core::msg::{Block, Body, Header, IoError, IoReply, IoRequest, Op, Packet};
 use rackweave_core::{BlockAddr, Epoch, SECTORS_PER_BLOCK, Time};
 use rackweave_sched::{Kind, clamp_lat};
 
@@ -18,7 +18,7 @@ impl BlockService {
             cx.fx.send(refusal(&p));
             return Admitted::Taken;
         }
-        let reads = matches!(p.body, Body::Io(IoRequest::Read { .. }));
+        let reads = matches!(p.body, Body::Block(Block::Io(IoRequest::Read { .. })));
         if self.coordinated {
             let kind = if reads { Kind::Read } else { Kind::Write };
             self.predict[kind as usize].came(clamp_lat(p.header.lat));
@@ -112,7 +112,7 @@ impl BlockService {
 
 /// Where a read begins.
 fn first_block(p: &Packet) -> Option<BlockAddr> {
-    let Body::Io(IoRequest::Read { range }) = &p.body else { return None };
+    let Body::Block(Block::Io(IoRequest::Read { range })) = &p.body else { return None };
     let block = u32::try_from(range.first / u64::from(SECTORS_PER_BLOCK)).ok()?;
     Some(BlockAddr::new(range.volume, block))
 }
@@ -120,5 +120,5 @@ fn first_block(p: &Packet) -> Option<BlockAddr> {
 /// "Not here": the client asks another replica.
 fn refusal(p: &Packet) -> Packet {
     let header = Header { op: Op::Reply, epoch: Epoch(0), ..p.header };
-    Packet { src: p.dst, dst: p.src, header, body: Body::Reply(IoReply::Failed(IoError::NotServing)) }
+    Packet { src: p.dst, dst: p.src, header, body: Body::Block(Block::Reply(IoReply::Failed(IoError::NotServing))) }
 }

@@ -4,7 +4,7 @@
 //! time, which asks the members for credit (protocol rule 9); the others wait here, in the order of the vSSD's scheduler.
 //! What the dies may take at a time is decided where pages are programmed: nothing is counted here.
 
-use rackweave_core::msg::{Body, IoRequest, Packet};
+use rackweave_core::msg::{Block, Body, IoRequest, Packet};
 use rackweave_core::{BlockAddr, SECTORS_PER_BLOCK, Span, Time};
 use rackweave_sched::{Item, Kind, Room, Sched, SchedConfig, Scheduler};
 
@@ -31,7 +31,7 @@ impl Writes {
     }
     /// Adds one that came now and is so long on the network, both ways; gives it back if it is none, or they are too many.
     pub fn push(&mut self, now: Time, p: Packet, net: Span) -> Result<(), Packet> {
-        let Body::Io(IoRequest::Write(w)) = &p.body else { return Err(p) };
+        let Body::Block(Block::Io(IoRequest::Write(w))) = &p.body else { return Err(p) };
         let block = (w.range.first / u64::from(SECTORS_PER_BLOCK)) as u32;
         let place = BlockAddr::new(w.range.volume, block).pack();
         let item = Item { enqueued_at: now, net, kind: Kind::Write, lane: 0, place, what: p };
@@ -51,7 +51,7 @@ impl Writes {
 
 /// A write, and no other mutation: those need no room for blocks.
 pub fn is_write(p: &Packet) -> bool {
-    matches!(p.body, Body::Io(IoRequest::Write(_)))
+    matches!(p.body, Body::Block(Block::Io(IoRequest::Write(_))))
 }
 
 #[cfg(test)]
@@ -74,14 +74,14 @@ mod tests {
         let range = SectorRange { volume: VolumeId(1), first: 8 * request, count: 8 };
         let mutation = Mutation { client: Incarnation(1), sequence: request, floor: 0 };
         let write = WriteRequest { range, data: Payload::elided(4096, request), fua: false, attach: 1, mutation };
-        packet(request, Body::Io(IoRequest::Write(Box::new(write))))
+        packet(request, Body::Block(Block::Io(IoRequest::Write(Box::new(write)))))
     }
 
     #[test]
     fn what_waited_too_long_is_forgotten_and_only_writes_wait() {
         let (wait_max, start) = (Span::from_secs(2), Time::ZERO + Span::from_secs(1));
         let mut w = Writes::new(SchedConfig::new(SchedKind::Kyber, true), wait_max);
-        let flush = packet(0, Body::Io(IoRequest::Flush { volume: VolumeId(1) }));
+        let flush = packet(0, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })));
         assert!(!is_write(&flush) && w.push(start, flush, Span::ZERO).is_err());
         for i in 1..=3 {
             assert!(w.push(start + Span::from_millis(i), write(i), Span::ZERO).is_ok());

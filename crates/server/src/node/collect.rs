@@ -1,12 +1,11 @@
 //! What a server and its switch agree on: the row of each vSSD, when it collects, and what reads it has before it.
 
-use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, Packet, TableError, VssdRow};
+use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, Packet, Table, TableError, VssdRow};
 use rackweave_core::{Effects, Span, Time};
 
 use super::Server;
 use crate::forward::Forwarding;
 use crate::gc::GcAction;
-use crate::load::answers_read;
 use crate::trace;
 
 /// An unanswered `create_vssd` is repeated after this: fifty a second for a vSSD, 80 KB for the sixteen that a server may have, and a switch that is
@@ -28,7 +27,7 @@ impl Server {
         v.row.answered = false;
         let row = VssdRow { server: self.cfg.node, readable: v.readable, peers: v.cfg.peers.clone() };
         let header = self.header(Op::CreateVssd, i, self.vssds[i].row.request);
-        self.to_switch(header, Body::CreateVssd(Box::new(row)), fx);
+        self.to_switch(header, Body::Table(Table::Create(Box::new(row))), fx);
     }
 
     pub(super) fn row_answer(&mut self, now: Time, header: Header, result: Result<(), TableError>) {
@@ -60,8 +59,7 @@ impl Server {
     /// Returns when it is to be told at the latest.
     pub(super) fn tell_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {
         for p in &fx.packets[sent..] {
-            if let Body::Reply(reply) = &p.body
-                && answers_read(reply)
+            if p.body.answers_read()
                 && let Some(v) = self.vssds.iter_mut().find(|v| v.cfg.id == p.header.vssd)
             {
                 v.load.answered();
@@ -73,7 +71,7 @@ impl Server {
             let erasing = self.ssd.gc_erases(v.cfg.id);
             if let Some(load) = v.load.report(now, || v.service.load().without_reads(), erasing) {
                 let header = self.header(Op::Load, i, 0);
-                self.to_switch(header, Body::Load(load), fx);
+                self.to_switch(header, Body::Table(Table::Load(load)), fx);
             }
             at = at.min(self.vssds[i].load.deadline());
         }
@@ -94,7 +92,7 @@ impl Server {
             match action {
                 GcAction::Tell(op) => {
                     let header = self.header(Op::GcOp, i, op.sequence);
-                    self.to_switch(header, Body::Gc(op), fx);
+                    self.to_switch(header, Body::Table(Table::Gc(op)), fx);
                 }
                 GcAction::Start | GcAction::StartUnacknowledged | GcAction::StartForced | GcAction::StartIdle => {
                     self.vssds[i].gc_episodes += 1;

@@ -1,5 +1,5 @@
 use rackweave_core::admin;
-use rackweave_core::msg::{Body, Control, IoError, IoReply, IoRequest, Role, SectorRange};
+use rackweave_core::msg::{Block, Body, Control, IoError, IoReply, IoRequest, Role, SectorRange};
 use rackweave_core::trace;
 use rackweave_core::{Layout, NodeId, Span, VolumeId};
 
@@ -168,7 +168,7 @@ fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
     r.lose(|p| [p.src, p.dst].contains(&NodeId(4)));
     r.run(LEASE * 3);
     // It is back, and no member reaches it: it stays a shadow.
-    r.lose(|p| [p.src, p.dst].contains(&NodeId(4)) && matches!(p.body, Body::Peer(_)));
+    r.lose(|p| [p.src, p.dst].contains(&NodeId(4)) && matches!(p.body, Body::Block(Block::Peer(_))));
     r.until(Span::from_secs(5), |r| r.view(0).members.len() == 3);
     let vssd = member.members.iter().find(|m| m.server == shadow).expect("a member").vssd;
     let readable = |r: &Rack| {

@@ -1,4 +1,4 @@
-use rackweave_core::msg::{Body, GcField, IoReply, Packet};
+use rackweave_core::msg::{Body, GcField, IoReply, Packet, Table};
 use rackweave_core::{Rng, Span};
 use rackweave_server::trace;
 use rackweave_server::{GcPolicy, GcState};
@@ -51,7 +51,7 @@ fn soft_requests_are_accepted_delayed_and_episodes_end() {
 #[test]
 fn unacknowledged_regular_requests_collect_anyway() {
     fn gc_lost(p: &Packet) -> bool {
-        matches!(p.body, Body::Gc(op) if op.field != GcField::Idle)
+        matches!(p.body, Body::Table(Table::Gc(op)) if op.field != GcField::Idle)
     }
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
     r.lose(gc_lost);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::admin;
 use rackweave_core::msg::{
-    BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange, View,
-    io::WriteRequest,
+    Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
+    View, io::WriteRequest,
 };
 use rackweave_core::{
     BLOCK, Epoch, Incarnation, Layout, NodeId, Payload, SECTORS_PER_BLOCK, SetId, Span, SsdId, Time, TracePoint,
@@ -204,12 +204,12 @@ impl Rack {
     fn receive(&mut self, at: Time, p: Packet) {
         let request = p.header.request;
         match p.body {
-            Body::Reply(r) if self.timed.remove(&request) => {
+            Body::Block(Block::Reply(r)) if self.timed.remove(&request) => {
                 let refused = matches!(r, IoReply::Failed(IoError::NotServing)) && p.header.class == Class::Copper;
                 assert!(refused || !matches!(r, IoReply::Failed(_)), "{r:?}");
                 self.answered.insert(request, if refused { Time::MAX } else { at });
             }
-            Body::Reply(r) => drop(self.replies.insert(request, r)),
+            Body::Block(Block::Reply(r)) => drop(self.replies.insert(request, r)),
             Body::Control(c) => drop(self.controls.insert(request, c)),
             _ => {}
         }
@@ -303,7 +303,7 @@ impl Rack {
             incarnation: Incarnation(1_000_000),
             request: self.request,
         };
-        let p = Packet { src: self.layout.client(0), dst: Layout::SWITCH, header, body: Body::Io(io) };
+        let p = Packet { src: self.layout.client(0), dst: Layout::SWITCH, header, body: Body::Block(Block::Io(io)) };
         self.engine.post(p);
         self.request
     }

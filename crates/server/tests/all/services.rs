@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rackweave_core::msg::control::VssdReport;
-use rackweave_core::msg::{Body, Header, IoReply, IoRequest, LiveVolumes, Op, Packet, Role, View, ViewState};
+use rackweave_core::msg::{Block, Body, Header, IoReply, IoRequest, LiveVolumes, Op, Packet, Role, View, ViewState};
 use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, SECTORS_PER_BLOCK, SetId, Span, Time, Timestamp};
 use rackweave_flash::{BlockWrite, Ssd};
 use rackweave_server::block::BlockService;
@@ -60,7 +60,7 @@ impl Registers {
         self.next
     }
     fn program(&mut self, cx: &mut Context<'_>, p: &Packet, n: u64) -> bool {
-        let Body::Io(IoRequest::Write(w)) = &p.body else { return true };
+        let Body::Block(Block::Io(IoRequest::Write(w))) = &p.body else { return true };
         let addr = address(w.range.volume, w.range.first);
         self.versions += 1;
         let version = Timestamp::new(Epoch(1), self.versions, 0);
@@ -78,7 +78,7 @@ fn take(from: &mut Vec<(u64, Packet)>, token: u64) -> Packet {
 }
 fn answer(fx: &mut Effects, p: &Packet, reply: IoReply) {
     let header = Header { op: Op::Reply, ..p.header };
-    fx.send(Packet { src: p.dst, dst: p.src, header, body: Body::Reply(reply) });
+    fx.send(Packet { src: p.dst, dst: p.src, header, body: Body::Block(Block::Reply(reply)) });
 }
 
 impl Service for Registers {
@@ -117,8 +117,8 @@ impl Service for Registers {
     fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted {
         cx.changed = true;
         match &p.body {
-            Body::Io(IoRequest::Write(_)) => self.waiting.push_back(p),
-            Body::Io(IoRequest::Read { range }) => {
+            Body::Block(Block::Io(IoRequest::Write(_))) => self.waiting.push_back(p),
+            Body::Block(Block::Io(IoRequest::Read { range })) => {
                 let n = self.number();
                 let addr = address(range.volume, range.first);
                 self.reading.push((n, p));

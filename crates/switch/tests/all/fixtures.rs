@@ -1,6 +1,6 @@
 //! Runs the files of `fixtures/` through the node.
 
-use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet};
+use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, Table};
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, Span, Time, VssdId};
 use rackweave_switch::{Dump, Pipeline, Switch, SwitchConfig};
 
@@ -62,9 +62,9 @@ fn a_packet_keeps_what_the_switch_may_not_rewrite() {
     (header.vssd, header.lat) = (VssdId(2), out.header.lat);
     assert_eq!((out.header, &out.body, out.src, out.dst), (header, &p.body, p.src, NodeId(3)));
     let op = GcOp { field: GcField::Soft, sequence: 5 };
-    let p = packet(Op::GcOp, 3, 2, Body::Gc(op));
+    let p = packet(Op::GcOp, 3, 2, Body::Table(Table::Gc(op)));
     let out = Plane::send(&mut r.plane, r.now, p).unwrap();
-    assert_eq!(out.body, Body::Gc(GcOp { field: GcField::Delay, sequence: 5 }));
+    assert_eq!(out.body, Body::Table(Table::Gc(GcOp { field: GcField::Delay, sequence: 5 })));
 }
 
 #[test]

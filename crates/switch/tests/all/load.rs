@@ -1,6 +1,6 @@
 //! Reads go to the replica with the fewest before it, as far as the switch can tell.
 
-use rackweave_core::msg::{Body, GcField, Op, ReadLoad};
+use rackweave_core::msg::{Body, GcField, Op, ReadLoad, Table};
 use rackweave_core::{Effects, Event, Incarnation, Layout, Node, Span, Time};
 use rackweave_switch::{Redirect, Switch, SwitchConfig};
 
@@ -33,7 +33,7 @@ fn tell(s: &mut Switch, now: Time, vssd: u32, life: u64, answered: u64, waiting:
     load(s, now, vssd, life, ReadLoad { answered, waiting, erasing: false });
 }
 fn load(s: &mut Switch, now: Time, vssd: u32, life: u64, load: ReadLoad) {
-    let mut p = packet(Op::Load, vssd + 1, vssd, Body::Load(load));
+    let mut p = packet(Op::Load, vssd + 1, vssd, Body::Table(Table::Load(load)));
     p.header.incarnation = Incarnation(life);
     assert!(send(s, now, p).is_none(), "it is not answered");
 }
@@ -148,7 +148,8 @@ fn reports_that_come_late_or_from_others_say_nothing() {
     }
     assert_eq!(shares(&mut s, at(1), 8), [0, 0, 8], "two are before it");
     let malformed = s.counters().malformed;
-    let mut p = packet(Op::Load, 2, 3, Body::Load(ReadLoad { answered: 1_000, waiting: 0, erasing: false }));
+    let mut p =
+        packet(Op::Load, 2, 3, Body::Table(Table::Load(ReadLoad { answered: 1_000, waiting: 0, erasing: false })));
     p.header.incarnation = Incarnation(2);
     assert!(send(&mut s, at(1), p).is_none(), "another server's vSSD");
     assert_eq!(s.counters().malformed, malformed + 1);

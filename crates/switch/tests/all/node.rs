@@ -1,7 +1,7 @@
 //! The node around the pipeline: latency, timer, traces, counters, the baseline.
 
 use rackweave_core::NodeId;
-use rackweave_core::msg::{Body, GcField, IoReply, Op};
+use rackweave_core::msg::{Block, Body, GcField, IoReply, Op, Table};
 use rackweave_core::{Effects, Event, Layout, Node, Span, Time};
 use rackweave_switch::rings::{RINGS_MAX, RingError, Rings};
 use rackweave_switch::trace;
@@ -47,7 +47,7 @@ fn status_requests_are_redirected_and_writes_are_not() {
     use rackweave_core::msg::{BlockRange, IoRequest};
     let mut s = pair(SwitchConfig::new(Layout::SWITCH));
     send(&mut s, Time::ZERO, gc(GcField::Soft, 1, 2, 1, 1));
-    let status = Body::Io(IoRequest::Status { range: BlockRange::whole(VolumeId(1)) });
+    let status = Body::Block(Block::Io(IoRequest::Status { range: BlockRange::whole(VolumeId(1)) }));
     let out = send(&mut s, Time::ZERO, packet(Op::Read, 100, 1, status)).unwrap();
     assert_eq!((out.header.vssd.0, out.dst.0), (2, 3));
     assert_eq!(send(&mut s, Time::ZERO, write(1)).unwrap().dst.0, 2);
@@ -115,8 +115,8 @@ fn what_happens_is_traced_and_counted() {
         (gc(GcField::Background, 2, 3, 1, 10), Some((trace::GC_BACKGROUND, 2, 10))),
         (gc(GcField::Heartbeat, 2, 3, 1, 11), None),
         (read(9, 0), None),
-        (packet(Op::Reply, 2, 1, Body::Reply(IoReply::Done)), None),
-        (packet(Op::GcOp, 2, 1, Body::DelVssd), None),
+        (packet(Op::Reply, 2, 1, Body::Block(Block::Reply(IoReply::Done))), None),
+        (packet(Op::GcOp, 2, 1, Body::Table(Table::Delete)), None),
     ];
     for (i, (p, want)) in steps.into_iter().enumerate() {
         let mut fx = Effects::new();

@@ -1,6 +1,6 @@
 //! Two racks' switches: what each tells the other, and what they decide by it.
 
-use rackweave_core::msg::{Body, GcField, Packet};
+use rackweave_core::msg::{Body, GcField, Packet, Table};
 use rackweave_core::{Effects, Event, Node, NodeId, Span, Time, VssdId};
 use rackweave_switch::{Redirect, Switch, SwitchConfig};
 
@@ -66,7 +66,7 @@ impl Racks {
     fn gc(&mut self, field: GcField, vssd: u32, sequence: u64) -> GcField {
         let server = ON.iter().find(|p| p.0 == vssd).expect("one of them").1;
         match self.own(gc(field, vssd, server, 1, sequence)).expect("answered").body {
-            Body::Gc(op) => op.field,
+            Body::Table(Table::Gc(op)) => op.field,
             other => panic!("{other:?}"),
         }
     }
@@ -225,7 +225,7 @@ fn a_switch_is_believed_about_its_own_rack_only_and_judges_no_other() {
     let mut row = create(A, 5, true, &[]);
     row.src = SWITCHES[1];
     assert!(r.send(0, row).is_none());
-    let mut deleted = packet(rackweave_core::msg::Op::DelVssd, SWITCHES[1].0, A, Body::DelVssd);
+    let mut deleted = packet(rackweave_core::msg::Op::DelVssd, SWITCHES[1].0, A, Body::Table(Table::Delete));
     deleted.src = SWITCHES[1];
     assert!(r.send(0, deleted).is_none());
     assert!(r.send(0, gc(GcField::Soft, FAR, 5, 1, 9)).is_none());

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, VssdRow};
+use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, Table, VssdRow};
 use rackweave_core::rng::seeds;
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time, VssdId};
 use rackweave_switch::{Announcement, Applied, Change, Switch, SwitchConfig, Update, UpdateError};
@@ -308,7 +308,7 @@ impl World {
     fn delete(&mut self) {
         let (v, server, _) = self.draw_vssd();
         let life = self.life();
-        let mut p = packet(Op::DelVssd, server, v, Body::DelVssd);
+        let mut p = packet(Op::DelVssd, server, v, Body::Table(Table::Delete));
         p.header.incarnation = Incarnation(life);
         let from_far = VssdId(v).rack() != 0;
         if from_far {
@@ -329,7 +329,7 @@ impl World {
         let answer = self.send(gc(field, v, server, life, sequence));
         let op = GcOp { field, sequence };
         let mut wanted = self.model.gc(self.now, NodeId(server), VssdId(v), life, op);
-        if let (Wanted::AcceptOrDelay, Some(Packet { body: Body::Gc(op), .. })) = (wanted, &answer) {
+        if let (Wanted::AcceptOrDelay, Some(Packet { body: Body::Table(Table::Gc(op)), .. })) = (wanted, &answer) {
             wanted = Wanted::Gc(op.field);
         }
         if let (GcField::Soft, Wanted::Gc(answer)) = (field, wanted) {
@@ -436,8 +436,8 @@ impl World {
 
     fn answered(&mut self, wanted: Wanted, answer: Option<Packet>) {
         let got = answer.map(|p| match p.body {
-            Body::Gc(op) => Wanted::Gc(op.field),
-            Body::Table(result) => Wanted::Table(result.is_ok()),
+            Body::Table(Table::Gc(op)) => Wanted::Gc(op.field),
+            Body::Table(Table::Answer(result)) => Wanted::Table(result.is_ok()),
             other => panic!("{:?}: {other:?}", self.at),
         });
         assert_eq!(got.unwrap_or(Wanted::Nothing), wanted, "{:?}", self.at);

@@ -1,6 +1,8 @@
 //! Packets as servers and clients send them.
 
-use rackweave_core::msg::{Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, SectorRange, VssdRow};
+use rackweave_core::msg::{
+    Block, Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow,
+};
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, SetId, Time, VolumeId, VssdId};
 use rackweave_switch::Switch;
 
@@ -22,22 +24,22 @@ pub fn packet(op: Op, src: u32, vssd: u32, body: Body) -> Packet {
 }
 pub fn read(vssd: u32, request: u64) -> Packet {
     let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-    let mut p = packet(Op::Read, CLIENT.0, vssd, Body::Io(IoRequest::Read { range }));
+    let mut p = packet(Op::Read, CLIENT.0, vssd, Body::Block(Block::Io(IoRequest::Read { range })));
     p.header.request = request;
     p
 }
 pub fn write(vssd: u32) -> Packet {
-    packet(Op::Write, CLIENT.0, vssd, Body::Io(IoRequest::Flush { volume: VolumeId(1) }))
+    packet(Op::Write, CLIENT.0, vssd, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })))
 }
 pub fn gc(field: GcField, vssd: u32, server: u32, incarnation: u64, sequence: u64) -> Packet {
-    let mut p = packet(Op::GcOp, server, vssd, Body::Gc(GcOp { field, sequence }));
+    let mut p = packet(Op::GcOp, server, vssd, Body::Table(Table::Gc(GcOp { field, sequence })));
     p.header.incarnation = Incarnation(incarnation);
     p
 }
 pub fn create(vssd: u32, server: u32, readable: bool, peers: &[(u32, u32)]) -> Packet {
     let peers = peers.iter().map(|&(v, s)| (VssdId(v), NodeId(s))).collect();
     let row = VssdRow { server: NodeId(server), readable, peers };
-    packet(Op::CreateVssd, server, vssd, Body::CreateVssd(Box::new(row)))
+    packet(Op::CreateVssd, server, vssd, Body::Table(Table::Create(Box::new(row))))
 }
 
 /// Any packet a switch may get, from and about `vssds` vSSDs, four on a server, with up to `peers` peers in a row.
@@ -51,7 +53,7 @@ pub fn random_packet(rng: &mut Rng, step: u64, vssds: u64, peers: u64) -> Packet
             let peers: Vec<_> = (0..rng.below(peers + 1)).map(|_| draw(rng)).map(|v| (v, 2 + v / 4)).collect();
             create(v, server, rng.chance(0.8), &peers)
         }
-        2 if rng.chance(0.3) => packet(Op::DelVssd, server, v, Body::DelVssd),
+        2 if rng.chance(0.3) => packet(Op::DelVssd, server, v, Body::Table(Table::Delete)),
         2..=5 => read(v, rng.next_u64()),
         6 => write(v),
         _ => {

@@ -174,7 +174,7 @@ fn datagrams_are_shown_as_they_are_parsed() {
 #[test]
 fn packets_of_simulated_racks_are_shown() {
     use rackweave_core::msg::io::WriteRequest;
-    use rackweave_core::msg::{Body, GcOp, Header, IoRequest, Mutation, Packet, SectorRange};
+    use rackweave_core::msg::{Block, Body, GcOp, Header, IoRequest, Mutation, Packet, SectorRange, Table};
     use rackweave_core::{Epoch, Incarnation, Payload, SetId, VolumeId, VssdId};
     let packet = |op, request, body| {
         let (vssd, original_vssd, set, epoch) = (VssdId(8), VssdId(9), SetId(4), Epoch(6));
@@ -194,17 +194,23 @@ fn packets_of_simulated_racks_are_shown() {
     let write = |bytes: u32, data| {
         let range = SectorRange { volume: VolumeId(2), first: 640, count: bytes / 512 };
         let mutation = Mutation { client: Incarnation(11), sequence: 12, floor: 13 };
-        Body::Io(IoRequest::Write(Box::new(WriteRequest { range, data, fua: true, attach: 14, mutation })))
+        Body::Block(Block::Io(IoRequest::Write(Box::new(WriteRequest {
+            range,
+            data,
+            fua: true,
+            attach: 14,
+            mutation,
+        }))))
     };
     let long = Payload::Bytes(vec![3; 65_536].into());
     let packets = [
         packet(Op::Write, 21, write(4096, Payload::elided(4096, 5))),
         packet(Op::Write, 22, write(65_536, long)),
-        packet(Op::GcOp, 0, Body::Gc(GcOp { field: GcField::Regular, sequence: 99 })),
+        packet(Op::GcOp, 0, Body::Table(Table::Gc(GcOp { field: GcField::Regular, sequence: 99 }))),
         packet(
             Op::Read,
             23,
-            Body::Io(IoRequest::Read { range: SectorRange { volume: VolumeId(2), first: 1, count: 8 } }),
+            Body::Block(Block::Io(IoRequest::Read { range: SectorRange { volume: VolumeId(2), first: 1, count: 8 } })),
         ),
     ];
     let mut capture = pcap::file_header().to_vec();

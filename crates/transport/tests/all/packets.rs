@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::{Body, Class, Header, IoRequest, Mutation, Op, Packet, SectorRange};
+use rackweave_core::msg::{Block, Body, Class, Header, IoRequest, Mutation, Op, Packet, SectorRange};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_transport::{Config, KeyId, Keys, Message};
 use rackweave_wire::{decode_apart, encode_apart};
@@ -11,13 +11,13 @@ use crate::world::{Faults, World};
 
 fn write(sectors: u32, request: u64) -> Packet {
     let bytes: Vec<u8> = (0..sectors * 512).map(|i| (u64::from(i) * 7 + request) as u8).collect();
-    let body = Body::Io(IoRequest::Write(Box::new(WriteRequest {
+    let body = Body::Block(Block::Io(IoRequest::Write(Box::new(WriteRequest {
         range: SectorRange { volume: VolumeId(1), first: 8, count: sectors },
         data: Payload::Bytes(Bytes::from(bytes)),
         fua: false,
         attach: 1,
         mutation: Mutation { client: Incarnation(5), sequence: request, floor: 4 },
-    })));
+    }))));
     let header = Header {
         op: Op::Write,
         vssd: VssdId(20),
@@ -56,7 +56,7 @@ fn packets_cross_with_their_blocks_and_checksums() {
                 let p = p.as_ref().expect("a packet");
                 assert_eq!((p.header.lat, p.dst), (800, NodeId(2)), "as the switch rewrote it");
                 assert_eq!(p.body, sent.body);
-                let Body::Io(IoRequest::Write(write)) = &p.body else { panic!("another body") };
+                let Body::Block(Block::Io(IoRequest::Write(write))) = &p.body else { panic!("another body") };
                 let Payload::Summed(summed) = &write.data else { panic!("other contents") };
                 let bytes = summed.bytes();
                 assert_eq!(bytes.as_ptr(), d.message.data.as_ptr(), "not copied");

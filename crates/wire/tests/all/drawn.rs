@@ -13,9 +13,9 @@ use rackweave_core::msg::control::{
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
-    ALL_WITNESSES, BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, LiveVolumes,
-    Member, Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, TableError, View, ViewState,
-    VssdRow,
+    ALL_WITNESSES, Block, BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest,
+    LiveVolumes, Member, Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, Table, TableError,
+    View, ViewState, VssdRow,
 };
 use rackweave_core::volume::{Extent, VolumeInfo, VolumeLimits};
 use rackweave_core::{
@@ -127,23 +127,27 @@ impl Draw {
 
     fn body(&mut self) -> (Op, Body) {
         match self.below(10) {
-            0 => (Op::CreateVssd, Body::CreateVssd(Box::new(self.row()))),
-            1 => (Op::DelVssd, Body::DelVssd),
-            2 => (Op::GcOp, Body::Gc(self.gc())),
+            0 => (Op::CreateVssd, Body::Table(Table::Create(Box::new(self.row())))),
+            1 => (Op::DelVssd, Body::Table(Table::Delete)),
+            2 => (Op::GcOp, Body::Table(Table::Gc(self.gc()))),
             3 => {
                 let io = self.io();
                 let op = match io {
                     IoRequest::Read { .. } | IoRequest::Status { .. } if self.bool() => Op::Read,
                     _ => Op::Write,
                 };
-                (op, Body::Io(io))
+                (op, Body::Block(Block::Io(io)))
             }
-            4 => (Op::Reply, Body::Reply(self.reply())),
-            5 => (Op::Reply, Body::Table(self.table())),
-            6 | 7 => (Op::Peer, Body::Peer(self.peer())),
+            4 => (Op::Reply, Body::Block(Block::Reply(self.reply()))),
+            5 => (Op::Reply, Body::Table(Table::Answer(self.table()))),
+            6 | 7 => (Op::Peer, Body::Block(Block::Peer(self.peer()))),
             8 => (
                 Op::Load,
-                Body::Load(ReadLoad { answered: self.u64(), waiting: self.u32() >> 1, erasing: self.bool() }),
+                Body::Table(Table::Load(ReadLoad {
+                    answered: self.u64(),
+                    waiting: self.u32() >> 1,
+                    erasing: self.bool(),
+                })),
             ),
             _ => (Op::Control, Body::Control(self.control())),
         }

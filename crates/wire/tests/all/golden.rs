@@ -10,8 +10,9 @@ use rackweave_core::msg::control::{
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
-    ALL_WITNESSES, BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply, IoRequest,
-    LiveVolumes, Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, TableError, View, ViewState, VssdRow,
+    ALL_WITNESSES, Block, BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply,
+    IoRequest, LiveVolumes, Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, Table, TableError, View,
+    ViewState, VssdRow,
 };
 use rackweave_core::{
     BlockAddr, DriveId, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Timestamp, VolumeId, VssdId,
@@ -173,24 +174,24 @@ fn samples() -> Vec<(&'static str, Packet)> {
         fua: false,
     };
     let mixed = Payload::Mixed([1u64, 0].into());
-    let io = |io| Body::Io(io);
+    let io = |io| Body::Block(Block::Io(io));
     let credit = Credit { slots: 1, pages: 2, no_space: false };
     let mut samples = vec![
-        ("create_vssd", packet(Op::CreateVssd, Body::CreateVssd(Box::new(row)))),
-        ("del_vssd", packet(Op::DelVssd, Body::DelVssd)),
+        ("create_vssd", packet(Op::CreateVssd, Body::Table(Table::Create(Box::new(row))))),
+        ("del_vssd", packet(Op::DelVssd, Body::Table(Table::Delete))),
         ("read", packet(Op::Read, io(IoRequest::Read { range }))),
         ("status", packet(Op::Read, io(IoRequest::Status { range: blocks }))),
         ("write", packet(Op::Write, io(IoRequest::Write(Box::new(write))))),
         ("zero", packet(Op::Write, io(IoRequest::Zero { range: blocks, fua: false, attach: 4, mutation: mutation() }))),
         ("flush", packet(Op::Write, io(IoRequest::Flush { volume: VolumeId(7) }))),
         ("fence", packet(Op::Write, io(IoRequest::Fence { volume: VolumeId(7), attach: 4 }))),
-        ("reply_done", packet(Op::Reply, Body::Reply(IoReply::Done))),
-        ("reply_data", packet(Op::Reply, Body::Reply(IoReply::Data(mixed)))),
-        ("reply_fenced", packet(Op::Reply, Body::Reply(IoReply::Failed(IoError::Fenced { attach: 5 })))),
-        ("reply_table", packet(Op::Reply, Body::Table(Ok(())))),
-        ("reply_table_full", packet(Op::Reply, Body::Table(Err(TableError::Full { rows: 131_072 })))),
-        ("peer_inv", packet(Op::Peer, Body::Peer(Peer::Inv(Arc::new(inv))))),
-        ("peer_ack", packet(Op::Peer, Body::Peer(Peer::Ack { credit }))),
+        ("reply_done", packet(Op::Reply, Body::Block(Block::Reply(IoReply::Done)))),
+        ("reply_data", packet(Op::Reply, Body::Block(Block::Reply(IoReply::Data(mixed))))),
+        ("reply_fenced", packet(Op::Reply, Body::Block(Block::Reply(IoReply::Failed(IoError::Fenced { attach: 5 }))))),
+        ("reply_table", packet(Op::Reply, Body::Table(Table::Answer(Ok(()))))),
+        ("reply_table_full", packet(Op::Reply, Body::Table(Table::Answer(Err(TableError::Full { rows: 131_072 }))))),
+        ("peer_inv", packet(Op::Peer, Body::Block(Block::Peer(Peer::Inv(Arc::new(inv)))))),
+        ("peer_ack", packet(Op::Peer, Body::Block(Block::Peer(Peer::Ack { credit })))),
         ("control_attach", packet(Op::Control, Body::Control(Control::Attach { name: "vm0".into() }))),
         ("control_view", view(ViewState::Normal, 0)),
         ("control_view_recovering", view(ViewState::Recovering { leader: VssdId(0x21), witnesses: ALL_WITNESSES }, 6)),
@@ -199,7 +200,7 @@ fn samples() -> Vec<(&'static str, Packet)> {
     ];
     for (name, erasing) in [("load", false), ("load_erasing", true)] {
         let load = ReadLoad { answered: 0x0c0d_0e0f, waiting: 3, erasing };
-        samples.push((name, packet(Op::Load, Body::Load(load))));
+        samples.push((name, packet(Op::Load, Body::Table(Table::Load(load)))));
     }
     use GcField::*;
     for (name, field) in [
@@ -212,11 +213,11 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("gc_heartbeat", Heartbeat),
         ("gc_idle", Idle),
     ] {
-        samples.push((name, packet(Op::GcOp, Body::Gc(GcOp { field, sequence: 0x0a0b }))));
+        samples.push((name, packet(Op::GcOp, Body::Table(Table::Gc(GcOp { field, sequence: 0x0a0b })))));
     }
     let control = |(name, c)| (name, packet(Op::Control, Body::Control(c)));
     samples.extend(controls().into_iter().map(control));
-    samples.extend(compared().into_iter().map(|(name, p)| (name, packet(Op::Peer, Body::Peer(p)))));
+    samples.extend(compared().into_iter().map(|(name, p)| (name, packet(Op::Peer, Body::Block(Block::Peer(p))))));
     samples.extend(refusals().into_iter().map(control));
     samples
 }

@@ -1,6 +1,6 @@
 //! Captures, taken apart again field by field.
 
-use rackweave_core::msg::{Body, IoReply, Op, Packet};
+use rackweave_core::msg::{Block, Body, IoReply, Op, Packet, Table};
 use rackweave_core::{NodeId, Payload, Time};
 use rackweave_wire::pcap::{SNAP_BYTES, UDP_PORT, file_header, record};
 use rackweave_wire::{EncodeError, decode};
@@ -68,7 +68,7 @@ fn a_capture_parses_to_its_packets() {
 fn a_whole_message_fits_though_its_length_fields_do_not() {
     let mut p = drawn(1);
     p.header.op = Op::Reply;
-    p.body = Body::Reply(IoReply::Data(Payload::Bytes(vec![1; 65_536].into())));
+    p.body = Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(vec![1; 65_536].into()))));
     let mut bytes = Vec::new();
     record(Time::ZERO, &p, &mut bytes).unwrap();
     assert_eq!(decode(udp_payload(&bytes[16..], &p)).unwrap().body, p.body);
@@ -96,7 +96,7 @@ fn what_cannot_be_captured_leaves_nothing() {
     let mut bytes = vec![9];
     assert_eq!(record(Time::ZERO, &p, &mut bytes), Err(EncodeError::NoAddress { node: p.dst }));
     let mut p = drawn(1);
-    (p.header.op, p.body) = (Op::Read, Body::DelVssd);
+    (p.header.op, p.body) = (Op::Read, Body::Table(Table::Delete));
     assert_eq!(record(Time::ZERO, &p, &mut bytes), Err(EncodeError::BodyMismatch { op: Op::Read }));
     assert_eq!(bytes, [9]);
 }

@@ -1,7 +1,9 @@
 //! Each error, with the value that it must show.
 
 use bytes::Bytes;
-use rackweave_core::msg::{Body, Control, GcField, GcOp, IoReply, IoRequest, LiveVolumes, Op, Packet, Peer, VssdRow};
+use rackweave_core::msg::{
+    Block, Body, Control, GcField, GcOp, IoReply, IoRequest, LiveVolumes, Op, Packet, Peer, Table, VssdRow,
+};
 use rackweave_core::{BlockAddr, Incarnation, NodeId, Payload, VolumeId, VssdId};
 use rackweave_wire::header::checksum;
 use rackweave_wire::limits::{DIGESTS_MAX, SECTORS_MAX, TEXT_MAX};
@@ -20,7 +22,7 @@ fn bytes(op: Op, body: Body) -> Vec<u8> {
     bytes
 }
 fn gc() -> Vec<u8> {
-    bytes(Op::GcOp, Body::Gc(GcOp { field: GcField::Soft, sequence: 9 }))
+    bytes(Op::GcOp, Body::Table(Table::Gc(GcOp { field: GcField::Soft, sequence: 9 })))
 }
 /// Changes bytes, makes the checksum fit, and decodes.
 fn with(mut bytes: Vec<u8>, at: usize, new: &[u8]) -> DecodeError {
@@ -28,6 +30,10 @@ fn with(mut bytes: Vec<u8>, at: usize, new: &[u8]) -> DecodeError {
     let sum = checksum(&bytes);
     bytes[60..64].copy_from_slice(&sum.to_be_bytes());
     decode(&bytes).unwrap_err()
+}
+fn with_op(mut bytes: Vec<u8>, op: Op) -> Vec<u8> {
+    bytes[0] = op as u8;
+    bytes
 }
 fn refused(op: Op, body: Body) -> EncodeError {
     let mut bytes = vec![1, 2, 3];
@@ -80,28 +86,34 @@ fn what_is_not_known_of_volumes_is_written_as_before() {
 fn bodies() {
     assert_eq!(with(gc(), 80, &[8]), DecodeError::UnknownKind { what: "gc field", kind: 8, offset: 80 });
     let row = || VssdRow { server: NodeId(2), readable: true, peers: vec![(VssdId(5), NodeId(3))] };
-    let create = || bytes(Op::CreateVssd, Body::CreateVssd(Box::new(row())));
+    let create = || bytes(Op::CreateVssd, Body::Table(Table::Create(Box::new(row()))));
     assert_eq!(with(create(), 80, &[11]), DecodeError::BadAddress { address: 0x0b00_0003, offset: 80 });
     assert_eq!(with(create(), 108, &[4]), DecodeError::TooMany { what: "peers", count: 4, limit: 3, offset: 108 });
     assert_eq!(with(create(), 109, &[2]), DecodeError::BadBool { value: 2, offset: 109 });
     assert_eq!(with(create(), 92, &[1]), DecodeError::Reserved { offset: 92, value: 1 }, "an unused place");
-    let flush = bytes(Op::Write, Body::Io(IoRequest::Flush { volume: VolumeId(1) }));
+    let flush = bytes(Op::Write, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })));
     assert_eq!(with(flush, 0, &[Op::Read as u8]), DecodeError::NotRedirectable { kind: 3 });
+    let flush = || bytes(Op::Write, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })));
+    assert_eq!(with(flush(), 80, &[6]), DecodeError::UnknownKind { what: "request", kind: 6, offset: 80 });
+    let no_service = |op, kind| with(with_op(flush(), op), 80, &[kind]);
+    for (op, kind) in [(Op::Read, 128), (Op::Write, 255), (Op::Reply, 2), (Op::Peer, 128), (Op::Control, 200)] {
+        assert_eq!(no_service(op, kind), DecodeError::UnknownKind { what: "message", kind, offset: 80 });
+    }
     let digests = || Peer::Digests { entries: [(BlockAddr::default(), 0); 2].into(), next: None };
     let over = (DIGESTS_MAX + 1).to_be_bytes();
     assert_eq!(
-        with(bytes(Op::Peer, Body::Peer(digests())), 82, &over),
+        with(bytes(Op::Peer, Body::Block(Block::Peer(digests()))), 82, &over),
         DecodeError::TooMany { what: "digests", count: DIGESTS_MAX + 1, limit: DIGESTS_MAX, offset: 82 }
     );
     assert_eq!(
-        with(bytes(Op::Peer, Body::Peer(digests())), 82, &[0, 0, 0, 3]),
+        with(bytes(Op::Peer, Body::Block(Block::Peer(digests()))), 82, &[0, 0, 0, 3]),
         DecodeError::CountBeyondInput { what: "digests", count: 3, left: 32, offset: 82 }
     );
     assert_eq!(
-        with(bytes(Op::Peer, Body::Peer(digests())), 82, &[0, 0, 0, 1]),
+        with(bytes(Op::Peer, Body::Block(Block::Peer(digests()))), 82, &[0, 0, 0, 1]),
         DecodeError::Trailing { offset: 102, left: 16 }
     );
-    let data = bytes(Op::Reply, Body::Reply(IoReply::Data(Payload::Zero { sectors: 8 })));
+    let data = bytes(Op::Reply, Body::Block(Block::Reply(IoReply::Data(Payload::Zero { sectors: 8 }))));
     assert_eq!(
         with(data, 83, &[0xff; 4]),
         DecodeError::TooMany { what: "sectors of contents", count: u32::MAX, limit: SECTORS_MAX, offset: 83 }
@@ -125,7 +137,7 @@ fn texts() {
 
 #[test]
 fn what_cannot_be_sent() {
-    let row = |peers| Body::CreateVssd(Box::new(VssdRow { server: NodeId(2), readable: true, peers }));
+    let row = |peers| Body::Table(Table::Create(Box::new(VssdRow { server: NodeId(2), readable: true, peers })));
     assert_eq!(
         refused(Op::CreateVssd, row(vec![(VssdId(5), NodeId(3)); 4])),
         EncodeError::TooMany { what: "peers", count: 4, limit: 3 }
@@ -135,16 +147,16 @@ fn what_cannot_be_sent() {
         EncodeError::NoAddress { node: NodeId(u32::MAX) }
     );
     assert_eq!(
-        refused(Op::Reply, Body::Reply(IoReply::Data(Payload::Bytes(Bytes::from_static(&[0; 100]))))),
+        refused(Op::Reply, Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(Bytes::from_static(&[0; 100])))))),
         EncodeError::UnalignedPayload { len: 100 }
     );
     assert_eq!(
-        refused(Op::Reply, Body::Reply(IoReply::Data(Payload::Zero { sectors: SECTORS_MAX + 1 }))),
+        refused(Op::Reply, Body::Block(Block::Reply(IoReply::Data(Payload::Zero { sectors: SECTORS_MAX + 1 })))),
         EncodeError::TooMany { what: "sectors of contents", count: SECTORS_MAX as usize + 1, limit: SECTORS_MAX }
     );
     assert_eq!(
-        refused(Op::Read, Body::Io(IoRequest::Flush { volume: VolumeId(1) })),
+        refused(Op::Read, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) }))),
         EncodeError::BodyMismatch { op: Op::Read }
     );
-    assert_eq!(refused(Op::GcOp, Body::DelVssd), EncodeError::BodyMismatch { op: Op::GcOp });
+    assert_eq!(refused(Op::GcOp, Body::Table(Table::Delete)), EncodeError::BodyMismatch { op: Op::GcOp });
 }

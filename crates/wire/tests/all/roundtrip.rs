@@ -83,11 +83,13 @@ proptest! {
 #[test]
 fn shared_contents_are_not_copied() {
     use rackweave_core::Payload;
-    use rackweave_core::msg::{Body, IoReply, Op};
+    use rackweave_core::msg::{Block, Body, IoReply, Op};
     let mut packet = Draw::new(1).packet();
     packet.header.op = Op::Reply;
-    packet.body = Body::Reply(IoReply::Data(Payload::Bytes(Bytes::from(vec![7; 4096]))));
+    packet.body = Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(Bytes::from(vec![7; 4096])))));
     let bytes = Bytes::from(bytes_of(&packet));
-    let Body::Reply(IoReply::Data(Payload::Bytes(data))) = decode_shared(&bytes).unwrap().body else { panic!() };
+    let Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(data)))) = decode_shared(&bytes).unwrap().body else {
+        panic!()
+    };
     assert_eq!(data.as_ptr(), bytes[bytes.len() - 4096..].as_ptr());
 }

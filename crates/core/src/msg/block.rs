@@ -1,0 +1,45 @@
+//! Replicated blocks: [`io`](super::io) between a client and the replicas of a set, [`peer`](super::peer) among these replicas.
+
+use super::{IoReply, IoRequest, Peer, ServiceMessage};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Block {
+    Io(IoRequest),
+    Reply(IoReply),
+    Peer(Peer),
+}
+
+impl ServiceMessage for Block {
+    fn bytes(&self) -> u32 {
+        match self {
+            Block::Io(IoRequest::Write(w)) => w.data.len(),
+            Block::Reply(IoReply::Data(d)) => d.len(),
+            Block::Peer(Peer::Inv(i)) => i.data.len() + 20 * i.blocks.len() as u32,
+            Block::Peer(Peer::Block { data: Some(d), .. }) => d.len(),
+            Block::Peer(Peer::Digests { entries, .. }) => 16 * entries.len() as u32,
+            Block::Peer(Peer::Scan { entries, .. }) => 21 * entries.len() as u32,
+            _ => 0,
+        }
+    }
+    fn answers_read(&self) -> bool {
+        matches!(self, Block::Reply(IoReply::Data(_) | IoReply::Extents(_)))
+    }
+    fn replicates(&self) -> bool {
+        matches!(self, Block::Peer(Peer::Inv(_) | Peer::InvRange { .. }))
+    }
+    /// A write is valid everywhere: said after its client was answered.
+    fn may_wait(&self) -> bool {
+        matches!(self, Block::Peer(Peer::Val { .. }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_answers_of_reads_count() {
+        let answers = |reply| Block::Reply(reply).answers_read();
+        assert!(answers(IoReply::Extents(Vec::new().into())) && !answers(IoReply::Done));
+    }
+}

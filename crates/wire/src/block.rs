@@ -1,0 +1,121 @@
+//! Replicated blocks: requests and their answers, and what the replicas of a set exchange.
+
+use rackweave_core::msg::io::WriteRequest;
+use rackweave_core::msg::peer::{
+    Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, SCAN_MAX, SUMS_MAX, ScanEntry,
+};
+use rackweave_core::msg::{Block, BlockRange, IoError, IoReply, IoRequest, Mutation, Op, Peer, SectorRange};
+use rackweave_core::volume::Extent;
+use rackweave_core::{BlockAddr, Timestamp};
+
+use crate::body::{Codec, Frames};
+use crate::codec::{Reader, Wire, Writer, wire_enum, wire_list, wire_struct};
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::{APPLIED_MAX, BLOCKS_MAX, CLIENTS_MAX, DIGESTS_MAX, EXTENTS_MAX};
+
+/// The first byte of an answer.
+const REPLY: u8 = 0;
+
+impl Codec for Block {
+    const FRAMES: Frames =
+        &[(Op::Read, 0..=127), (Op::Write, 0..=127), (Op::Reply, REPLY..=REPLY), (Op::Peer, 0..=127)];
+
+    fn put(&self, op: Op, w: &mut Writer<'_>) {
+        match (op, self) {
+            (Op::Read, Block::Io(io @ (IoRequest::Read { .. } | IoRequest::Status { .. }))) => io.put(w),
+            (Op::Write, Block::Io(io)) => io.put(w),
+            (Op::Reply, Block::Reply(reply)) => {
+                w.u8(REPLY);
+                reply.put(w);
+            }
+            (Op::Peer, Block::Peer(peer)) => peer.put(w),
+            _ => w.fail(EncodeError::BodyMismatch { op }),
+        }
+    }
+    fn get(op: Op, r: &mut Reader<'_>) -> Result<Block, DecodeError> {
+        Ok(match op {
+            Op::Read => Block::Io(get_redirectable(r)?),
+            Op::Write => Block::Io(Wire::get(r)?),
+            Op::Peer => Block::Peer(Wire::get(r)?),
+            _ => {
+                r.u8()?;
+                Block::Reply(Wire::get(r)?)
+            }
+        })
+    }
+}
+
+fn get_redirectable(r: &mut Reader<'_>) -> Result<IoRequest, DecodeError> {
+    let kind = r.peek().unwrap_or(0);
+    match IoRequest::get(r)? {
+        io @ (IoRequest::Read { .. } | IoRequest::Status { .. }) => Ok(io),
+        _ => Err(DecodeError::NotRedirectable { kind }),
+    }
+}
+
+wire_struct!(SectorRange { volume, first, count });
+wire_struct!(BlockRange { volume, first, count });
+wire_struct!(Mutation { client, sequence, floor });
+wire_struct!(WriteRequest { range, fua, attach, mutation, data });
+wire_enum!(IoRequest, "request", {
+    0 => Read { range },
+    1 => Write(write),
+    2 => Zero { range, fua, attach, mutation },
+    3 => Flush { volume },
+    4 => Fence { volume, attach },
+    5 => Status { range },
+});
+wire_struct!(Extent { len, mapped });
+wire_list!(Extent, "extents", EXTENTS_MAX, 9);
+wire_enum!(IoReply, "reply", { 0 => Data(data), 1 => Done, 2 => Extents(extents), 3 => Failed(error) });
+wire_enum!(IoError, "I/O error", {
+    0 => NotServing, 1 => NoSpace, 2 => Fenced { attach }, 3 => Corrupt, 4 => Device, 5 => Malformed,
+});
+
+wire_struct!(InvBlock { block, version, base, rmw });
+wire_list!(InvBlock, "invalidated blocks", BLOCKS_MAX, 21);
+wire_struct!(Inv { volume, mutation, attach, fua, blocks, data });
+wire_struct!(NackBlock { block, version, same });
+wire_list!(NackBlock, "refused blocks", BLOCKS_MAX, 13);
+wire_struct!(Credit { slots, pages, no_space });
+wire_list!((u32, Timestamp), "validated blocks", BLOCKS_MAX, 12);
+wire_list!((BlockAddr, u64), "digests", DIGESTS_MAX, 16);
+wire_struct!(ScanEntry { addr, count, version, mapped });
+wire_list!(ScanEntry, "runs of a scan", SCAN_MAX, 21);
+wire_struct!(BlockSum { block, version, crc });
+wire_list!(BlockSum, "blocks compared", SUMS_MAX, 16);
+wire_struct!(Applied { sequence, first, blocks });
+wire_list!(Applied, "applied mutations", APPLIED_MAX, 20);
+wire_struct!(ClientRecord { client, floor, applied });
+wire_list!(ClientRecord, "client records", CLIENTS_MAX, 20);
+
+wire_enum!(Peer, "peer message", {
+    0 => Inv(inv),
+    1 => InvRange { range, version, mutation, attach, fua },
+    2 => Ack { credit },
+    3 => Nack { credit, blocks },
+    4 => Val { volume, blocks },
+    5 => ValRange { range, version },
+    6 => CreditAsk { slots_used, pages_used, want_pages },
+    7 => CreditGrant { credit },
+    8 => Flush,
+    9 => FlushAck { ok },
+    10 => Fence { volume, attach },
+    11 => FenceAck { attach },
+    12 => StaleEpoch,
+    17 => BlockAsk { addr },
+    18 => Block { addr, version, data },
+    19 => ClientsAsk,
+    21 => SumsAsk { range, digest },
+    22 => Sums { range, same, sums },
+    23 => HealAsk { addr, version, crc },
+    24 => ReplayAsk { addr, version },
+    25 => BlockLost { addr, version },
+    26 => Clients { from, records, volumes },
+    27 => DigestAsk { from, limit },
+    28 => Digests { next, entries },
+    29 => ScanAsk { from, until },
+    30 => Scan { from, until, entries },
+    31 => MarkLost { addr, version },
+    32 => LostMarked { addr, version },
+});
