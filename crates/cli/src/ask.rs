@@ -4,9 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rackweave_flash::isolation::Isolation;
+use rackweave_core::admin::{self, VolumeCreate};
+use rackweave_core::{SetId, VssdId};
 use rackweave_net::ask::Target;
-use rackweave_runtime::control::{Answer, Command, ServerState};
+use rackweave_runtime::control::{Answer, Command, Local, ServerState};
 
 use crate::args::{self, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
 use crate::{Failure, lost, show};
@@ -33,37 +34,40 @@ pub fn way(
     }
 }
 
-fn ask(way: &Target, command: &Command) -> Result<Answer, Failure> {
-    match rackweave_net::ask::ask(way, command, ANSWER_WAIT)? {
+fn ask(way: &Target, command: impl Into<Command>) -> Result<Answer, Failure> {
+    match rackweave_net::ask::ask(way, &command.into(), ANSWER_WAIT)? {
         Answer::Error { message } => Err(Refused::Because(message).into()),
         a => Ok(a),
     }
 }
 
-fn classify(name: &str, class: VolumeClass) -> Command {
-    Command::VolumeClass { name: name.into(), offline: class == VolumeClass::Offline }
+fn classify(name: &str, class: VolumeClass) -> admin::Op {
+    admin::Op::VolumeClass { name: name.into(), offline: class == VolumeClass::Offline }
 }
 
 pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Lost { name, json } => return lost(way, name, json),
         Volume::Create { name, size, isolation, json, .. } => {
-            let isolation = isolation.map(|i| Isolation::from(i).to_string());
-            (Command::VolumeCreate { name: name.clone(), size: size.0, isolation }, json)
+            let create =
+                VolumeCreate { name: name.as_str().into(), size: size.0, isolation: isolation.map(Into::into) };
+            (admin::Op::VolumeCreate(create), json)
         }
         Volume::Class { name, class, json } => (classify(name, *class), json),
         Volume::Set { name, iops, mbps, json } => {
             let bytes_per_s = mbps.map(|m| m * 1_000_000);
-            (Command::VolumeLimit { name: name.clone(), iops: *iops, bytes_per_s }, json)
+            (admin::Op::VolumeLimit { name: name.as_str().into(), iops: *iops, bytes_per_s }, json)
         }
-        Volume::Grow { name, size, json } => (Command::VolumeGrow { name: name.clone(), size: size.0 }, json),
-        Volume::Delete { name, force, json } => (Command::VolumeDelete { name: name.clone(), force: *force }, json),
-        Volume::Info { name, json } => (Command::VolumeInfo { name: name.clone() }, json),
-        Volume::List(json) => (Command::VolumeList, json),
+        Volume::Grow { name, size, json } => (admin::Op::VolumeGrow { name: name.as_str().into(), size: size.0 }, json),
+        Volume::Delete { name, force, json } => {
+            (admin::Op::VolumeDelete { name: name.as_str().into(), force: *force }, json)
+        }
+        Volume::Info { name, json } => (admin::Op::VolumeInfo { name: name.as_str().into() }, json),
+        Volume::List(json) => (admin::Op::VolumeList, json),
     };
-    let mut answer = ask(way, &ask_for)?;
+    let mut answer = ask(way, ask_for)?;
     if let Volume::Create { name, class: class @ VolumeClass::Offline, .. } = command {
-        answer = ask(way, &classify(name, *class))?;
+        answer = ask(way, classify(name, *class))?;
     }
     let mut out = std::io::stdout().lock();
     match (&answer, json.json) {
@@ -76,7 +80,7 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
         _ => return Err(Refused::Unexpected.into()),
     }
     if let (Answer::Volume(v), Volume::Create { .. }, false) = (&answer, command, json.json)
-        && let Ok(Answer::Status(s)) = ask(way, &Command::Status)
+        && let Ok(Answer::Status(s)) = ask(way, Local::Status)
         && s.rack.capacity > 0
     {
         writeln!(out, "{}", show::room_for(v, s.rack.room))?;
@@ -86,10 +90,10 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
 
 /// Marks of lost blocks are with the servers: their vSSDs name them.
 fn lost(way: &Target, name: &str, json: &args::Json) -> Result<(), Failure> {
-    let Answer::Volume(volume) = ask(way, &Command::VolumeInfo { name: name.into() })? else {
+    let Answer::Volume(volume) = ask(way, admin::Op::VolumeInfo { name: name.into() })? else {
         return Err(Refused::Unexpected.into());
     };
-    let Answer::Status(status) = ask(way, &Command::Status)? else { return Err(Refused::Unexpected.into()) };
+    let Answer::Status(status) = ask(way, Local::Status)? else { return Err(Refused::Unexpected.into()) };
     let lost = lost::extents(&volume, &status);
     let mut out = std::io::stdout().lock();
     if json.json {
@@ -118,7 +122,7 @@ const WITHOUT_WITNESS: &str = "nothing tells what was flushed on drives that los
 pub fn set(way: &Target, command: &Set) -> Result<(), Failure> {
     let Set::Recover { set, without, yes, json } = command;
     if !yes {
-        if let Answer::Status(s) = ask(way, &Command::Status)?
+        if let Answer::Status(s) = ask(way, Local::Status)?
             && !s.sets.is_empty()
             && !s.sets.iter().any(|known| known.set == *set)
         {
@@ -127,7 +131,8 @@ pub fn set(way: &Target, command: &Set) -> Result<(), Failure> {
         }
         return Err(Refused::Because(if without.is_empty() { WITHOUT_WITNESS } else { WARNING }.into()).into());
     }
-    let Answer::Done = ask(way, &Command::SetRecover { set: *set, without: without.clone() })? else {
+    let without = without.iter().map(|&n| admin::server(n)).collect::<Result<_, _>>()?;
+    let Answer::Done = ask(way, admin::Op::SetRecover { set: SetId(*set), without })? else {
         return Err(Refused::Unexpected.into());
     };
     let mut out = std::io::stdout().lock();
@@ -137,13 +142,13 @@ pub fn set(way: &Target, command: &Set) -> Result<(), Failure> {
 }
 
 /// Asks for something that is done or not, and says what was.
-fn done(way: &Target, command: &Command, json: &args::Json, what: &str) -> Result<(), Failure> {
+fn done(way: &Target, command: impl Into<Command>, json: &args::Json, what: &str) -> Result<(), Failure> {
     let Answer::Done = ask(way, command)? else { return Err(Refused::Unexpected.into()) };
     writeln!(std::io::stdout(), "{}", if json.json { "{}" } else { what })?;
     Ok(())
 }
 
-fn servers(way: &Target, command: &Command, json: &args::Json) -> Result<Vec<ServerState>, Failure> {
+fn servers(way: &Target, command: admin::Op, json: &args::Json) -> Result<Vec<ServerState>, Failure> {
     let Answer::Servers(all) = ask(way, command)? else { return Err(Refused::Unexpected.into()) };
     let text = if json.json { serde_json::to_string(&all)? } else { show::members(&all) };
     writeln!(std::io::stdout(), "{text}")?;
@@ -152,37 +157,37 @@ fn servers(way: &Target, command: &Command, json: &args::Json) -> Result<Vec<Ser
 
 pub fn server(way: &Target, command: &Server) -> Result<(), Failure> {
     match command {
-        Server::List(json) => servers(way, &Command::ServerList, json).map(drop),
+        Server::List(json) => servers(way, admin::Op::Servers, json).map(drop),
         Server::Add(json) => {
-            let added = servers(way, &Command::ServerAdd, json)?;
+            let added = servers(way, admin::Op::ServerAdd, json)?;
             let Some(server) = added.first().map(|s| s.server) else { return Err(Refused::Unexpected.into()) };
-            let Answer::Done = ask(way, &Command::ServerStart { server })? else {
+            let Answer::Done = ask(way, Local::ServerStart { server })? else {
                 return Err(Refused::Unexpected.into());
             };
             Ok(())
         }
         Server::Drain { server, json } => {
             let what = format!("server {server} gives its vSSDs away (rackweave server list shows how far it is)");
-            done(way, &Command::ServerDrain { server: *server }, json, &what)
+            done(way, admin::Op::ServerDrain { server: admin::server(*server)? }, json, &what)
         }
         Server::Remove { server, json } => {
             let what = format!("server {server} belongs to the rack no more");
-            done(way, &Command::ServerRemove { server: *server }, json, &what)?;
+            done(way, admin::Op::ServerRemove { server: admin::server(*server)? }, json, &what)?;
             // It may not run.
-            let _ = ask(way, &Command::ServerKill { server: *server });
+            let _ = ask(way, Local::ServerKill { server: *server });
             Ok(())
         }
         Server::Move { vssd, to, json } => {
             let what = format!("vSSD {vssd} moves (rackweave server list shows when it is done)");
-            done(way, &Command::VssdMove { vssd: *vssd, to: *to }, json, &what)
+            done(way, admin::Op::VssdMove { vssd: VssdId(*vssd), to: to.map(admin::server).transpose()? }, json, &what)
         }
         Server::Kill { server, json } => {
             let what = format!("server {server} has crashed (rackweave server start {server} starts it again)");
-            done(way, &Command::ServerKill { server: *server }, json, &what)
+            done(way, Local::ServerKill { server: *server }, json, &what)
         }
         Server::Start { server, json } => {
             let what = format!("server {server} starts (rackweave status shows when it serves)");
-            done(way, &Command::ServerStart { server: *server }, json, &what)
+            done(way, Local::ServerStart { server: *server }, json, &what)
         }
     }
 }
@@ -191,7 +196,7 @@ pub fn policy(way: &Target, command: &PolicyCmd) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match command {
         PolicyCmd::Show(json) => {
-            let Answer::Policy(p) = ask(way, &Command::PolicyShow)? else { return Err(Refused::Unexpected.into()) };
+            let Answer::Policy(p) = ask(way, Local::PolicyShow)? else { return Err(Refused::Unexpected.into()) };
             if json.json {
                 writeln!(out, "{}", serde_json::to_string(&p)?)?;
             } else {
@@ -200,8 +205,8 @@ pub fn policy(way: &Target, command: &PolicyCmd) -> Result<(), Failure> {
             }
         }
         PolicyCmd::Set { name, json } => {
-            let asked = Command::PolicySet { policy: name.clone() };
-            let Answer::Changed(changes) = ask(way, &asked)? else { return Err(Refused::Unexpected.into()) };
+            let asked = Local::PolicySet { policy: name.clone() };
+            let Answer::Changed(changes) = ask(way, asked)? else { return Err(Refused::Unexpected.into()) };
             if json.json {
                 writeln!(out, "{}", serde_json::json!({ "policy": name, "changed": changes }))?;
             } else if changes.is_empty() {
@@ -218,14 +223,14 @@ pub fn link(way: &Target, command: &Link) -> Result<(), Failure> {
     let (Link::Cut(e) | Link::Mend(e)) = command;
     let (a, b) = (e.a.clone(), e.b.clone());
     let (asked, what) = match command {
-        Link::Cut(_) => (Command::LinkCut { a, b }, format!("nothing gets through between {} and {}", e.a, e.b)),
-        Link::Mend(_) => (Command::LinkMend { a, b }, format!("packets get through between {} and {}", e.a, e.b)),
+        Link::Cut(_) => (Local::LinkCut { a, b }, format!("nothing gets through between {} and {}", e.a, e.b)),
+        Link::Mend(_) => (Local::LinkMend { a, b }, format!("packets get through between {} and {}", e.a, e.b)),
     };
-    done(way, &asked, &e.json, &what)
+    done(way, asked, &e.json, &what)
 }
 
 pub fn status(way: &Target, json: bool) -> Result<(), Failure> {
-    let Answer::Status(s) = ask(way, &Command::Status)? else { return Err(Refused::Unexpected.into()) };
+    let Answer::Status(s) = ask(way, Local::Status)? else { return Err(Refused::Unexpected.into()) };
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(&s)?)?;

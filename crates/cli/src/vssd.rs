@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use rackweave_config::Size;
 use rackweave_core::VssdId;
+use rackweave_core::admin;
 use rackweave_device::drive;
 use rackweave_flash::isolation::{Isolation, ThroughputLevels};
 use rackweave_flash::manager::FlashManager;
@@ -19,6 +20,17 @@ impl From<IsolationLevel> for Isolation {
             IsolationLevel::Die => Isolation::Die,
             IsolationLevel::Software => Isolation::Software,
             IsolationLevel::None => Isolation::None,
+        }
+    }
+}
+
+impl From<IsolationLevel> for admin::Isolation {
+    fn from(l: IsolationLevel) -> admin::Isolation {
+        match l {
+            IsolationLevel::Channel => admin::Isolation::Channel,
+            IsolationLevel::Die => admin::Isolation::Die,
+            IsolationLevel::Software => admin::Isolation::Software,
+            IsolationLevel::None => admin::Isolation::None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rackweave_net::ask::{self, Target};
-use rackweave_runtime::control::{Answer, AskError, Command, Server, Status, Vssd};
+use rackweave_runtime::control::{Answer, AskError, Command, Local, Server, Status, Vssd};
 use serde_json::{Value, json};
 
 use crate::{Failure, show};
@@ -83,7 +83,7 @@ fn interrupts() -> io::Result<UnixStream> {
 }
 
 fn look(way: &Target) -> Result<Status, AskError> {
-    match ask::ask(way, &Command::Status, ANSWER_WAIT)? {
+    match ask::ask(way, &Command::Local(Local::Status), ANSWER_WAIT)? {
         Answer::Status(s) => Ok(*s),
         // It answers questions about its state with its state, or not at all.
         _ => Ok(Status::default()),

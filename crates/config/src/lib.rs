@@ -47,10 +47,11 @@ pub use lease::LeaseSection;
 pub use memory::{CONNECTIONS_MAX, MemorySection, READ_BYTES};
 pub use nbd::{NbdSection, TlsConfig};
 pub use policy::{Policy, UnknownPolicy};
+pub use rackweave_core::admin::{Isolation, SERVERS_MAX};
 pub use repair::{RepairSection, ScrubSection};
 pub use sched::{SchedConfigKind, SchedSection};
 pub use size::{Size, SizeError};
-pub use ssd::{BlockingConfig, IsolationConfig, Levels, SsdSection, TimingConfig};
+pub use ssd::{BlockingConfig, Levels, SsdSection, TimingConfig};
 pub use wear::WearSection;
 pub use written::{Overridden, Written};
 
@@ -60,8 +61,6 @@ pub const MTU_DEFAULT: u16 = 1500;
 pub const MTUS: std::ops::RangeInclusive<u16> = 1280..=9216;
 /// The one version of the schema there is.
 pub const CONFIG_VERSION: u32 = 1;
-/// Servers of a rack: SSD ids, table rows and virtual addresses stay small numbers.
-pub const SERVERS_MAX: u32 = 64;
 /// Largest `overcommit`: bytes promised by all volumes ÷ bytes that the rack can hold.
 pub const OVERCOMMIT_MAX: f64 = 1e7;
 /// Copies of a block: the switch's row holds a vSSD and three peers (protocol rule 15).

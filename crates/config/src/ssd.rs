@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rackweave_core::admin::Isolation;
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::rng::mix64;
 use rackweave_core::{BLOCK, SsdId};
@@ -43,56 +44,17 @@ pub enum BlockingConfig {
     Block,
 }
 
-/// What the vSSDs of a drive do not share with each other (FB2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum IsolationConfig {
-    /// Channels.
-    #[default]
-    Channel,
-    /// Dies: the bus of a channel may be shared.
-    Die,
-    /// Dies on channels that all of them share, each behind a token bucket; they collect together (RB9).
-    Software,
-    /// As software-isolated, but nothing limits what one takes of the channels.
-    None,
-}
-
-impl IsolationConfig {
-    /// FlashBlox's `isolationLevel`.
-    pub fn level(self) -> u8 {
-        match self {
-            IsolationConfig::Channel => 3,
-            IsolationConfig::Die => 2,
-            IsolationConfig::Software => 1,
-            IsolationConfig::None => 0,
-        }
-    }
-    pub fn name(self) -> &'static str {
-        match self {
-            IsolationConfig::Channel => "channel",
-            IsolationConfig::Die => "die",
-            IsolationConfig::Software => "software",
-            IsolationConfig::None => "none",
-        }
-    }
-    /// Its vSSDs are in channel groups.
-    pub fn is_shared(self) -> bool {
-        matches!(self, IsolationConfig::Software | IsolationConfig::None)
-    }
-}
-
 /// The levels of isolation that a rack has replica sets of: one, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected \"channel\", \"die\", \"software\", \"none\", or a list of these")]
 pub enum Levels {
-    One(IsolationConfig),
-    Several(Vec<IsolationConfig>),
+    One(Isolation),
+    Several(Vec<Isolation>),
 }
 
 impl Levels {
     /// The first is that of volumes which ask for none.
-    pub fn all(&self) -> &[IsolationConfig] {
+    pub fn all(&self) -> &[Isolation] {
         match self {
             Levels::One(one) => std::slice::from_ref(one),
             Levels::Several(all) => all,
@@ -166,7 +128,7 @@ impl Default for SsdSection {
             size: Size::gib(16),
             channels: None,
             spare: 0,
-            isolation: Levels::One(IsolationConfig::Channel),
+            isolation: Levels::One(Isolation::Channel),
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,
             erase_suspend: false,

@@ -1,23 +1,66 @@
 //! The administration API: what operators, and those who act for them, do to a rack.
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{Epoch, Incarnation, NodeId, SetId, SsdId, VolumeId, VssdId};
 use crate::msg::Role;
 use crate::node::Layout;
 use crate::time::{Span, Time};
 use crate::volume::VolumeInfo;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Servers of a rack: SSD ids, table rows and virtual addresses stay small numbers.
+pub const SERVERS_MAX: u32 = 64;
+
+/// What the vSSDs of a drive do not share with each other (FB2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// Channels.
+    #[default]
+    Channel,
+    /// Dies: the bus of a channel may be shared.
+    Die,
+    /// Dies on channels that all of them share, each behind a token bucket; they collect together (RB9).
+    Software,
+    /// As software-isolated, but nothing limits what one takes of the channels.
+    None,
+}
+
+impl Isolation {
+    /// FlashBlox's `isolationLevel`.
+    pub fn level(self) -> u8 {
+        match self {
+            Isolation::Channel => 3,
+            Isolation::Die => 2,
+            Isolation::Software => 1,
+            Isolation::None => 0,
+        }
+    }
+    pub fn name(self) -> &'static str {
+        match self {
+            Isolation::Channel => "channel",
+            Isolation::Die => "die",
+            Isolation::Software => "software",
+            Isolation::None => "none",
+        }
+    }
+    /// Its vSSDs are in channel groups.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Isolation::Software | Isolation::None)
+    }
+}
+
+impl std::fmt::Display for Isolation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A command: made by the command line, sent over the control socket in its JSON form, executed by the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
-    VolumeCreate {
-        name: Box<str>,
-        size: u64,
-    },
-    /// The same on replica sets of one level of isolation (FlashBlox's `isolationLevel`).
-    VolumeCreateOn {
-        name: Box<str>,
-        size: u64,
-        level: u8,
-    },
+    VolumeCreate(VolumeCreate),
     /// Online or offline ([`VolumeInfo::class`]): counts from the next attach on.
     VolumeClass {
         name: Box<str>,
@@ -26,7 +69,9 @@ pub enum Op {
     /// What all I/O of the volume may do, from now on. What is `None` stays; zero is no limit.
     VolumeLimit {
         name: Box<str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         iops: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes_per_s: Option<u64>,
     },
     /// New size in bytes; only growing is possible.
@@ -41,11 +86,13 @@ pub enum Op {
         force: bool,
     },
     /// From the client that attached as writer generation `attach`: it has the volume in use again.
+    #[serde(skip)]
     VolumeHold {
         name: Box<str>,
         attach: u32,
     },
     /// From the same: nobody there uses the volume any more.
+    #[serde(skip)]
     VolumeRelease {
         volume: VolumeId,
         attach: u32,
@@ -55,37 +102,118 @@ pub enum Op {
     },
     VolumeList,
     /// Sets, members, servers as the metadata service sees them.
+    #[serde(skip)]
     RackStatus,
     /// The operator's word that these servers' members of a set that crashed whole never come back: it recovers from
     /// the others alone (protocol rule 6). What comes back in spite of it is overwritten.
     SetRecover {
         set: SetId,
+        #[serde(with = "server_number::list")]
         without: Box<[NodeId]>,
     },
     /// The vSSD's data and its place in the set move to another server (protocol rule 24), which is chosen if not named.
     /// Answered when the move is decided, not when it is done.
     VssdMove {
         vssd: VssdId,
+        #[serde(default, with = "server_number::option", skip_serializing_if = "Option::is_none")]
         to: Option<NodeId>,
     },
     /// All servers, with what they hold and have room for.
+    #[serde(rename = "server_list")]
     Servers,
     /// A server more, with an empty drive: answered with its number, before it runs.
     ServerAdd,
     /// Every vSSD of the server moves elsewhere, and it gets no other one.
     ServerDrain {
+        #[serde(with = "server_number")]
         server: NodeId,
     },
     /// The server belongs to the rack no more; it holds no vSSD that a set needs.
     ServerRemove {
+        #[serde(with = "server_number")]
         server: NodeId,
     },
-    /// From who started the server's process and saw it end: nothing serves under that incarnation any more, so its lease
+    /// From the parent of the server's process, which saw it end: nothing serves under that incarnation any more, so its lease
     /// ends at once (protocol rule 2). Of another incarnation than the server's present one it changes nothing.
     ServerEnded {
+        #[serde(with = "server_number")]
         server: NodeId,
         incarnation: Incarnation,
     },
+}
+
+impl Op {
+    /// A volume on the rack's first level of isolation.
+    pub fn create(name: impl Into<Box<str>>, size: u64) -> Op {
+        Op::VolumeCreate(VolumeCreate { name: name.into(), size, isolation: None })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeCreate {
+    pub name: Box<str>,
+    pub size: u64,
+    /// Of the vSSDs that hold it; the rack's first level, if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no server {number}: a rack's are 0 to {} at the most", SERVERS_MAX - 1)]
+pub struct NoServer {
+    pub number: u32,
+}
+
+/// The server of this number.
+pub fn server(number: u32) -> Result<NodeId, NoServer> {
+    if number >= SERVERS_MAX {
+        return Err(NoServer { number });
+    }
+    Ok(Layout::new(SERVERS_MAX, 0).server(number))
+}
+
+/// In JSON a server is its number.
+mod server_number {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    use crate::id::NodeId;
+    use crate::node::Layout;
+
+    pub fn serialize<S: Serializer>(server: &NodeId, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u32(Layout::server_number(*server))
+    }
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<NodeId, D::Error> {
+        super::server(u32::deserialize(d)?).map_err(D::Error::custom)
+    }
+
+    pub mod option {
+        use super::*;
+
+        pub fn serialize<S: Serializer>(server: &Option<NodeId>, s: S) -> Result<S::Ok, S::Error> {
+            match server {
+                Some(server) => super::serialize(server, s),
+                None => s.serialize_none(),
+            }
+        }
+        pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<NodeId>, D::Error> {
+            let number = Option::<u32>::deserialize(d)?;
+            number.map(crate::admin::server).transpose().map_err(D::Error::custom)
+        }
+    }
+
+    pub mod list {
+        use super::*;
+
+        pub fn serialize<S: Serializer>(servers: &[NodeId], s: S) -> Result<S::Ok, S::Error> {
+            s.collect_seq(servers.iter().map(|n| Layout::server_number(*n)))
+        }
+        pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[NodeId]>, D::Error> {
+            let numbers = Vec::<u32>::deserialize(d)?;
+            numbers.into_iter().map(crate::admin::server).collect::<Result<_, _>>().map_err(D::Error::custom)
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -136,8 +264,11 @@ pub enum VolumeError {
     TooMany { limit: u32 },
     #[error("volume {name:?} is in use by gateway {gateway}: let it disconnect first, or force the deletion")]
     InUse { name: Box<str>, gateway: u32 },
-    #[error("the rack has no replica sets of isolation level {level}")]
-    NoLevel { level: u8 },
+    #[error(
+        "isolation {level}: the rack has no replica sets of that level; it has: {} (ssd.isolation of its configuration)",
+        .has.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ")
+    )]
+    NoLevel { level: Isolation, has: Box<[Isolation]> },
 }
 
 /// Why a set is not recovered without the servers that were named.
@@ -305,4 +436,40 @@ pub struct MemberStatus {
     pub vssd: VssdId,
     pub server: NodeId,
     pub role: Role,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_numbers_below_the_limit_in_json() {
+        let read = |line: &str| serde_json::from_str::<Op>(line);
+        let op = Op::VssdMove { vssd: VssdId(17), to: Some(server(3).expect("one of them")) };
+        let line = r#"{"op":"vssd_move","vssd":17,"to":3}"#;
+        assert_eq!(serde_json::to_string(&op).expect("a command"), line);
+        assert_eq!(read(line).expect("its own"), op);
+        let recover = r#"{"op":"set_recover","set":1,"without":[0,2]}"#;
+        assert_eq!(serde_json::to_string(&read(recover).expect("good")).expect("a command"), recover);
+        for bad in [r#"{"op":"server_drain","server":64}"#, r#"{"op":"set_recover","set":1,"without":[0,64]}"#] {
+            let e = read(bad).expect_err("too many").to_string();
+            assert!(e.contains("there is no server 64: a rack's are 0 to 63 at the most"), "{e}");
+        }
+    }
+
+    #[test]
+    fn messages_of_clients_and_processes_have_no_json_form() {
+        for op in ["volume_hold", "volume_release", "rack_status"] {
+            let line = format!(r#"{{"op":"{op}","name":"v","volume":1,"attach":1}}"#);
+            assert!(serde_json::from_str::<Op>(&line).is_err(), "{op}");
+        }
+        let create = r#"{"op":"volume_create","name":"v","size":4096,"isolation":"die"}"#;
+        let op = serde_json::from_str::<Op>(create).expect("good");
+        assert_eq!(
+            op,
+            Op::VolumeCreate(VolumeCreate { name: "v".into(), size: 4096, isolation: Some(Isolation::Die) })
+        );
+        assert_eq!(serde_json::to_string(&op).expect("a command"), create);
+        assert!(serde_json::from_str::<Op>(r#"{"op":"volume_create","name":"v","size":1,"sise":1}"#).is_err());
+    }
 }

@@ -1,5 +1,6 @@
 //! What a metadata service is told when it is made, and what it refuses.
 
+use rackweave_core::admin::Isolation;
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, VssdId};
 
 /// One replica set as configured: a vSSD on each of its servers.
@@ -13,7 +14,7 @@ pub struct SetConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelConfig {
     /// FlashBlox's `isolationLevel`.
-    pub level: u8,
+    pub level: Isolation,
     /// The rack that holds most replicas of each of the sets.
     pub home: u32,
     pub sets: Vec<SetId>,
@@ -72,7 +73,7 @@ pub enum MetaError {
     #[error("set {set} has {levels} levels of isolation: it has one")]
     Levels { set: SetId, levels: usize },
     #[error("level {level} is configured twice, or has no set")]
-    Level { level: u8 },
+    Level { level: Isolation },
     #[error("a level has {slots} slots on a drive, and sets of {members} members need as many")]
     Slots { slots: u8, members: usize },
     #[error("a lease of {lease} is no lease")]
@@ -158,8 +159,8 @@ impl MetaConfig {
     pub fn level_count(&self) -> u32 {
         self.distinct_levels().len() as u32
     }
-    fn distinct_levels(&self) -> Vec<u8> {
-        let mut all: Vec<u8> = Vec::new();
+    pub(crate) fn distinct_levels(&self) -> Vec<Isolation> {
+        let mut all: Vec<Isolation> = Vec::new();
         for l in &self.levels {
             if !all.contains(&l.level) {
                 all.push(l.level);

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use rackweave_core::admin::{self, MemberStatus, RackStatus, ServerStatus, SetError, SetStatus, VolumeError};
+use rackweave_core::admin::{
+    self, MemberStatus, RackStatus, ServerStatus, SetError, SetStatus, VolumeCreate, VolumeError,
+};
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::msg::{
@@ -447,11 +449,10 @@ impl Meta {
     /// Volumes get the racks as their homes in turn; the next one that has room.
     fn create(
         &mut self,
-        name: &str,
-        size: u64,
+        VolumeCreate { name, size, isolation }: &VolumeCreate,
         by: (Incarnation, u64),
-        level: u8,
     ) -> Result<admin::Reply, VolumeError> {
+        let (size, level) = (*size, isolation.unwrap_or(self.limits[0].level));
         if self.volumes.created_by(name, by) {
             return Ok(admin::Reply::Volume(volumes::info(self.volumes.find(name)?)));
         }
@@ -462,7 +463,9 @@ impl Meta {
         let turn = id.0 as usize;
         let home = |i: usize| homes[(turn + i) % homes.len()];
         let room = (0..homes.len()).map(home).find(|l| self.volumes.room(l) >= size);
-        let limits = room.or(homes.first().copied()).ok_or(VolumeError::NoLevel { level })?;
+        let limits = room
+            .or(homes.first().copied())
+            .ok_or_else(|| VolumeError::NoLevel { level, has: self.cfg.distinct_levels().into() })?;
         let info = volumes::info(self.volumes.create(id, name, size, by, limits)?);
         self.rack.next_volume += 1;
         self.put_rack();
@@ -482,8 +485,7 @@ impl Meta {
             return Err(admin::Error::StoreFull { why: why.clone() });
         }
         match op {
-            admin::Op::VolumeCreate { name, size } => Ok(self.create(name, *size, by, self.limits[0].level)?),
-            admin::Op::VolumeCreateOn { name, size, level } => Ok(self.create(name, *size, by, *level)?),
+            admin::Op::VolumeCreate(volume) => Ok(self.create(volume, by)?),
             admin::Op::VolumeClass { name, offline } => {
                 let info = volumes::info(self.volumes.classify(name, *offline)?);
                 self.put_volume(info.id);
@@ -616,8 +618,7 @@ impl Meta {
 /// Changes that the rack goes on without.
 fn may_wait(op: &admin::Op) -> bool {
     match op {
-        admin::Op::VolumeCreate { .. }
-        | admin::Op::VolumeCreateOn { .. }
+        admin::Op::VolumeCreate(_)
         | admin::Op::VolumeClass { .. }
         | admin::Op::VolumeLimit { .. }
         | admin::Op::VolumeGrow { .. }

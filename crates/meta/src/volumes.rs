@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::admin::VolumeError;
+use rackweave_core::admin::{Isolation, VolumeError};
 use rackweave_core::msg::Class;
 use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{BLOCK, Incarnation, Layout, NodeId, SetId, VolumeId};
@@ -19,7 +19,7 @@ pub const NAME_MAX: usize = 64;
 /// What every answer about volumes needs of the configuration.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    pub level: u8,
+    pub level: Isolation,
     /// Bytes all volumes of the level together may promise.
     pub promise: u64,
     /// Blocks that each set holds by the configuration, until its members have told.

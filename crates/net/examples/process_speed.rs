@@ -132,7 +132,9 @@ impl Switch {
     }
     /// Datagrams it has sent on, so far.
     fn forwarded(&self) -> Result<u64, Failure> {
-        let Answer::Status(s) = control::ask(&self.directory.join("switch"), &control::Command::Status, WAIT)? else {
+        let Answer::Status(s) =
+            control::ask(&self.directory.join("switch"), &control::Command::Local(control::Local::Status), WAIT)?
+        else {
             return Err("no status".into());
         };
         let count = |name: &str| s.network.iter().find(|(n, _)| n == name).map_or(0, |(_, n)| *n);

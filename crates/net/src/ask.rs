@@ -9,7 +9,7 @@ use super::channel::Channel;
 use super::links;
 use super::processes::{self, NODES_FILE};
 use rackweave_config::hosts::NodeName;
-use rackweave_runtime::control::{self, Answer, AskError, Command, Process, Server, Status};
+use rackweave_runtime::control::{self, Answer, AskError, Command, Local, Process, Server, Status};
 use rackweave_runtime::up;
 
 /// A process that does not say how it is by then hangs.
@@ -64,17 +64,17 @@ pub fn ask(way: &Target, command: &Command, timeout: Duration) -> Result<Answer,
     if let (Target::Data(data), true) = (way, all.is_empty()) {
         return control::ask(data, command, timeout);
     }
-    if *command == Command::Status {
+    if *command == Command::Local(Local::Status) {
         let status = gather(way, &all)?;
         return Ok(Answer::Status(Box::new(status)));
     }
     let to = match command {
-        Command::ServerKill { server } => return processes::hold_server(way, *server),
-        Command::ServerStart { server } => return processes::let_server_start(way, *server),
-        Command::PolicySet { policy } => return super::policy::set(way, policy, timeout),
-        Command::PolicyShow => return super::policy::show(way, timeout),
-        Command::LinkCut { a, b } => return links::change(way, &all, (a, b), true, timeout),
-        Command::LinkMend { a, b } => return links::change(way, &all, (a, b), false, timeout),
+        Command::Local(Local::ServerKill { server }) => return processes::hold_server(way, *server),
+        Command::Local(Local::ServerStart { server }) => return processes::let_server_start(way, *server),
+        Command::Local(Local::PolicySet { policy }) => return super::policy::set(way, policy, timeout),
+        Command::Local(Local::PolicyShow) => return super::policy::show(way, timeout),
+        Command::Local(Local::LinkCut { a, b }) => return links::change(way, &all, (a, b), true, timeout),
+        Command::Local(Local::LinkMend { a, b }) => return links::change(way, &all, (a, b), false, timeout),
         _ => NodeName::Meta.to_string(),
     };
     match way.ask_node(&to, command, timeout) {
@@ -107,7 +107,7 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
     let mut whole = Status::default();
     let (mut latest, mut answers, mut servers) = (None, 0, Vec::new());
     for name in all {
-        match way.ask_node(name, &Command::Status, STATUS_WAIT) {
+        match way.ask_node(name, &Command::Local(Local::Status), STATUS_WAIT) {
             Ok(Answer::Status(s)) => {
                 answers += 1;
                 add(&mut whole, name, *s, &mut servers);

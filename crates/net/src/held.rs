@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use super::ask::Target;
 use rackweave_config::hosts::NodeName;
+use rackweave_core::admin;
 use rackweave_rack::build::BuildError;
-use rackweave_runtime::control::{Answer, AskError, Command};
+use rackweave_runtime::control::{Answer, AskError, Command, Local};
 
 /// A server that does not say who it is by then hangs, and is not ended here.
 const PID_WAIT: Duration = Duration::from_secs(5);
@@ -74,7 +75,7 @@ pub(super) fn hold_server(way: &Target, server: u32) -> Result<Answer, AskError>
         Ok(data) => data,
         Err(message) => return Ok(Answer::Error { message }),
     };
-    let pid = match way.ask_node(&NodeName::Server(server).to_string(), &Command::Status, PID_WAIT) {
+    let pid = match way.ask_node(&NodeName::Server(server).to_string(), &Command::Local(Local::Status), PID_WAIT) {
         Ok(Answer::Status(s)) => s.processes.first().map_or(0, |p| p.pid),
         Err(AskError::NotRunning { .. }) | Ok(_) => 0,
         Err(e) => return Err(e),
@@ -121,7 +122,7 @@ fn kill(process: &OwnedFd) -> io::Result<bool> {
 
 /// The metadata service took the server out for good. Without its word a server may start: it refuses it itself.
 fn removed(way: &Target, server: u32) -> bool {
-    match way.ask_node(&NodeName::Meta.to_string(), &Command::ServerList, PID_WAIT) {
+    match way.ask_node(&NodeName::Meta.to_string(), &Command::Admin(admin::Op::Servers), PID_WAIT) {
         Ok(Answer::Servers(all)) => all.iter().any(|s| s.server == server && s.state == "removed"),
         _ => false,
     }

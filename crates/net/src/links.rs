@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ask::Target;
 use rackweave_config::hosts::NodeName;
-use rackweave_runtime::control::{Answer, AskError, Command};
+use rackweave_runtime::control::{Answer, AskError, Command, Local};
 use rackweave_runtime::datadir::write_durably;
 
 /// A line for each link: the end that lets nothing through, and the other.
@@ -75,8 +75,8 @@ pub(super) fn change(
         Err(message) => return Ok(Answer::Error { message }),
     };
     let command = match cut {
-        true => Command::LinkCut { a: end.clone(), b: other.clone() },
-        false => Command::LinkMend { a: end.clone(), b: other.clone() },
+        true => Command::Local(Local::LinkCut { a: end.clone(), b: other.clone() }),
+        false => Command::Local(Local::LinkMend { a: end.clone(), b: other.clone() }),
     };
     let answer = way.ask_node(&end, &command, timeout);
     let Target::Data(data) = way else { return answer };

@@ -7,7 +7,7 @@ use super::ask::{STATUS_WAIT, Target, reason};
 use super::processes::NODES_FILE;
 use rackweave_config::hosts::NodeName;
 use rackweave_config::policy::Policy;
-use rackweave_runtime::control::{Answer, AskError, Command, PolicyState};
+use rackweave_runtime::control::{Answer, AskError, Command, Local, PolicyState};
 use rackweave_runtime::up::{CONFIG_FILE, keep_policy};
 
 /// A node that has not changed its policy by then hangs.
@@ -38,7 +38,7 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
     };
     let (mut changed, mut without, mut hung) = (None, Vec::new(), None);
     for node in concerned(way) {
-        match way.ask_node(&node, &Command::PolicySet { policy: name.into() }, timeout.min(NODE_WAIT)) {
+        match way.ask_node(&node, &Command::Local(Local::PolicySet { policy: name.into() }), timeout.min(NODE_WAIT)) {
             Ok(Answer::Error { message }) if node == NodeName::Switch.to_string() => {
                 return refused(format!("{node}: {message}"));
             }
@@ -72,7 +72,7 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
 pub(super) fn show(way: &Target, timeout: Duration) -> Result<Answer, AskError> {
     let (mut told, mut silent, mut hung) = (Vec::new(), Vec::new(), None);
     for node in concerned(way) {
-        match way.ask_node(&node, &Command::PolicyShow, timeout.min(STATUS_WAIT)) {
+        match way.ask_node(&node, &Command::Local(Local::PolicyShow), timeout.min(STATUS_WAIT)) {
             Ok(Answer::Policy(state)) => told.push((node, state)),
             Ok(Answer::Error { message }) => silent.push(format!("{node} does not say: {message}")),
             Ok(_) => silent.push(format!("{node} does not say: it answered another question")),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rackweave_core::{Span, Time};
+use rackweave_core::{Incarnation, Span, Time, admin};
 use rackweave_dataplane::netns::enter;
 
 use super::held::is_held;
@@ -24,7 +24,7 @@ use rackweave_config::RackConfig;
 use rackweave_config::hosts::{HostsSection, NodeName};
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_runtime::clock::Clock;
-use rackweave_runtime::control::{self, Answer, Command as Question, Status};
+use rackweave_runtime::control::{self, Answer, Command as Question, Local, Status};
 use rackweave_runtime::datadir::{DataDir, DataDirError};
 use rackweave_runtime::net::Address;
 use rackweave_runtime::poll::{Interest, Poll, Ready, drain_bytes};
@@ -98,9 +98,11 @@ fn end_lease(data: &Path, server: u32, incarnation: u64) {
     if incarnation == 0 {
         return;
     }
+    let Ok(node) = admin::server(server) else { return };
+    let ended = admin::Op::ServerEnded { server: node, incarnation: Incarnation(incarnation) };
     let meta = data.join(NodeName::Meta.to_string());
     let tell = move || {
-        let ended = Question::ServerEnded { server, incarnation };
+        let ended = Question::Admin(ended);
         let _ = (0..TELL_TRIES).find(|_| control::ask(&meta, &ended, READY_WAIT).is_ok());
     };
     // Nothing is lost without it but time.
@@ -570,7 +572,7 @@ impl Processes {
     }
 
     fn status(&self) -> Option<Status> {
-        match ask::ask(&ask::Target::Data(self.data.clone()), &Question::Status, READY_WAIT) {
+        match ask::ask(&ask::Target::Data(self.data.clone()), &Question::Local(Local::Status), READY_WAIT) {
             Ok(Answer::Status(s)) if s.processes.len() == self.nodes.len() => Some(*s),
             _ => None,
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rackweave_transport::KeyId;
 
 use super::ask::Target;
-use rackweave_runtime::control::{Answer, AskError, Command};
+use rackweave_runtime::control::{Answer, AskError, Command, Local};
 use rackweave_runtime::key::{KeyChange, KeyFile, KeyFileError, Secret};
 
 /// A datagram sealed with the old key is still on its way, or sent again, for so long at the most: a message's deadline.
@@ -43,7 +43,7 @@ pub fn rotate(way: &Target, file: Option<PathBuf>) -> Result<KeyId, RotateError>
     // Nobody is away before the first step: whoever is, would have neither key afterwards.
     let nodes = way.names();
     for node in &nodes {
-        ask(way, node, &Command::Status)?;
+        ask(way, node, &Command::Local(Local::Status))?;
     }
     let key = match file.secret(new) {
         Some(key) => key,
@@ -58,7 +58,7 @@ pub fn rotate(way: &Target, file: Option<PathBuf>) -> Result<KeyId, RotateError>
             settle();
         }
         for node in &nodes {
-            ask(way, node, &Command::KeyChange { change: change.clone() })?;
+            ask(way, node, &Command::Local(Local::KeyChange { change: change.clone() }))?;
         }
         // Nodes here may have changed it.
         file = KeyFile::load(&path)?;

@@ -36,7 +36,7 @@ impl Rack {
         let sim = Sim::new(&cfg, sim).expect("a sound configuration");
         let mut r = Rack { sim, asked: 0, live: VolumeId(0) };
         r.run(Span::from_secs(2));
-        r.admin(admin::Op::VolumeCreate { name: "live".into(), size: 8 * TIB });
+        r.admin(admin::Op::create("live", 8 * TIB));
         match r.ask(volume::Op::Attach { name: "live".into() }) {
             Ok(volume::Reply::Attached(v)) => r.live = v.id,
             other => panic!("{other:?}"),
@@ -107,7 +107,7 @@ fn main() {
     let fresh = Rack::new();
     let mut deleted = Rack::new();
     for i in 0..volumes {
-        deleted.admin(admin::Op::VolumeCreate { name: format!("v{i}").into(), size: 8 << 20 });
+        deleted.admin(admin::Op::create(format!("v{i}"), 8 << 20));
         deleted.admin(admin::Op::VolumeDelete { name: format!("v{i}").into(), force: false });
     }
     let mut trimmed = Rack::new();

@@ -18,7 +18,7 @@ use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
 
 use rackweave_config::racks::{self, Placement};
 use rackweave_config::switching::{DataPlaneKind, RedirectKind};
-use rackweave_config::{BlockingConfig, GcConfigPolicy, IsolationConfig, RackConfig, TimingConfig};
+use rackweave_config::{BlockingConfig, GcConfigPolicy, Isolation, RackConfig, TimingConfig};
 
 /// Ids of a server's vSSDs begin at 1 + 16 × its number.
 const VSSD_IDS_PER_SERVER: u32 = 16;
@@ -118,7 +118,7 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
     for &level in cfg.ssd.isolation.all() {
         let units = units(cfg, &profile, level);
         if units < cfg.slots() {
-            let unit = if level == IsolationConfig::Channel { "channel" } else { "die" };
+            let unit = if level == Isolation::Channel { "channel" } else { "die" };
             let (isolation, slots) = (level.name(), cfg.slots());
             return Err(BuildError::Units { name: name.clone(), units, unit, isolation, slots });
         }
@@ -127,34 +127,30 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
 }
 
 /// Channels or dies that the level's vSSDs have of a drive: of an equal part for each level.
-fn units(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> u32 {
+fn units(cfg: &RackConfig, profile: &Profile, level: Isolation) -> u32 {
     let channels = u32::from(profile.geometry.channels) / cfg.ssd.isolation.count();
     match level {
-        IsolationConfig::Channel => channels,
-        IsolationConfig::Die | IsolationConfig::Software | IsolationConfig::None => {
+        Isolation::Channel => channels,
+        Isolation::Die | Isolation::Software | Isolation::None => {
             channels * u32::from(profile.geometry.dies_per_channel)
         }
     }
 }
 
 /// What each vSSD of the level has for itself.
-fn share(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> Share {
+fn share(cfg: &RackConfig, profile: &Profile, level: Isolation) -> Share {
     let each = units(cfg, profile, level) / cfg.slots();
     match level {
-        IsolationConfig::Channel => Share::Channels(each as u16),
-        IsolationConfig::Die => Share::Dies(each),
-        IsolationConfig::Software | IsolationConfig::None => {
+        Isolation::Channel => Share::Channels(each as u16),
+        Isolation::Die => Share::Dies(each),
+        Isolation::Software | Isolation::None => {
             // As few groups as have a die of each channel for each of their vSSDs.
             let channels = profile.geometry.channels / cfg.ssd.isolation.count() as u16;
             let groups = cfg.slots().div_ceil(u32::from(profile.geometry.dies_per_channel)).min(u32::from(channels));
             let members = cfg.slots().div_ceil(groups);
             let channels = channels / groups as u16;
             let dies = u32::from(channels) * u32::from(profile.geometry.dies_per_channel) / members;
-            if level == IsolationConfig::None {
-                Share::None { channels, dies }
-            } else {
-                Share::Software { channels, dies }
-            }
+            if level == Isolation::None { Share::None { channels, dies } } else { Share::Software { channels, dies } }
         }
     }
 }
@@ -165,7 +161,7 @@ fn share(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> Share {
 /// As [`profile`].
 pub fn meta_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     let g = profile(cfg)?.geometry;
-    let by_die = cfg.ssd.isolation.all().iter().any(|&l| l != IsolationConfig::Channel);
+    let by_die = cfg.ssd.isolation.all().iter().any(|&l| l != Isolation::Channel);
     Ok(if by_die { Ssd::meta_bytes_by_die(&g) } else { Ssd::meta_bytes(&g) })
 }
 
@@ -179,7 +175,7 @@ pub fn capacity_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
 }
 
 /// Bytes of live data that the sets of the level together hold, one copy counted.
-fn level_bytes(cfg: &RackConfig, profile: &Profile, level: IsolationConfig) -> u64 {
+fn level_bytes(cfg: &RackConfig, profile: &Profile, level: Isolation) -> u64 {
     exported_slots(profile, share(cfg, profile, level)) * u64::from(BLOCK) * u64::from(cfg.servers)
 }
 
@@ -316,11 +312,11 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     let profile = profile(cfg)?;
     // A volume lies on the sets of one level that begin in one rack, its home.
     let (racks, in_rack) = (cfg.racks.count, cfg.servers / cfg.racks.count);
-    let level = |(l, &level): (u32, &IsolationConfig)| {
+    let level = |(l, &level): (u32, &Isolation)| {
         let from = move |home| l * cfg.servers + home * in_rack;
         let capacity_bytes = level_bytes(cfg, &profile, level) / u64::from(racks);
         (0..racks).map(move |home| LevelConfig {
-            level: level.level(),
+            level,
             home,
             sets: (from(home)..from(home + 1)).map(SetId).collect(),
             capacity_bytes,

@@ -72,7 +72,7 @@ fn what_the_flash_is_told_reaches_it() {
     }
     let meta = meta_config(&both).unwrap();
     meta.validate().unwrap();
-    assert_eq!((meta.sets.len(), meta.levels[0].level, meta.levels[1].level), (8, 3, 2));
+    assert_eq!((meta.sets.len(), meta.levels[0].level, meta.levels[1].level), (8, Isolation::Channel, Isolation::Die));
     let sum = meta.levels.iter().map(|l| l.capacity_bytes).sum::<u64>();
     assert_eq!(sum, capacity_bytes(&both).unwrap());
     let unisolated = RackConfig::parse("[ssd]\nisolation = [\"software\", \"none\"]\n").unwrap();

@@ -1,5 +1,5 @@
-//! What the other commands ask a running rack, over the unix socket `control.sock` in its data directory: one JSON
-//! object a line, one answer a line, in order.
+//! Commands to a running rack, over the unix socket `control.sock` in its data directory: one JSON object a line, one
+//! answer a line, in order.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rackweave_core::Layout;
-use rackweave_core::admin::{ServerInfo, ServerState as Wanted};
+use rackweave_core::admin::{self, ServerInfo, ServerState as Wanted};
 use rackweave_core::msg::Class;
 use rackweave_core::volume::VolumeInfo;
 use rackweave_gateway::metrics::Kind as Metric;
@@ -16,77 +16,30 @@ use serde::{Deserialize, Serialize};
 
 use super::status::Facts;
 use crate::key::KeyChange;
-use rackweave_config::IsolationConfig;
+use rackweave_config::Isolation;
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
 
-/// A question.
+/// A request: of administration, or for the process that receives it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Command {
+    Admin(admin::Op),
+    Local(Local),
+}
+
+/// What a process does by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Command {
-    VolumeCreate {
-        name: String,
-        size: u64,
-        /// Of the vSSDs it is to lie on: `channel`, `die`, `software` or `none`; any, if not given.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        isolation: Option<String>,
-    },
-    VolumeClass {
-        name: String,
-        offline: bool,
-    },
-    /// What is not given stays; zero is no limit.
-    VolumeLimit {
-        name: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        iops: Option<u64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        bytes_per_s: Option<u64>,
-    },
-    VolumeGrow {
-        name: String,
-        size: u64,
-    },
-    VolumeDelete {
-        name: String,
-        force: bool,
-    },
-    VolumeInfo {
-        name: String,
-    },
-    VolumeList,
-    SetRecover {
-        set: u32,
-        without: Vec<u32>,
-    },
+pub enum Local {
     Status,
-    ServerList,
-    /// A server more; it starts when it is told to.
-    ServerAdd,
-    ServerDrain {
-        server: u32,
-    },
-    ServerRemove {
-        server: u32,
-    },
-    /// A vSSD moves to another server, which is chosen if not named.
-    VssdMove {
-        vssd: u32,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        to: Option<u32>,
-    },
     /// Ends a server without a word, as a crash of its process would.
     ServerKill {
         server: u32,
     },
     ServerStart {
         server: u32,
-    },
-    /// From who started the server's process and saw it end: of that incarnation no lease is waited for.
-    ServerEnded {
-        server: u32,
-        incarnation: u64,
     },
     /// From now on nothing gets through between these nodes, named as in `status`.
     LinkCut {
@@ -106,6 +59,36 @@ pub enum Command {
     KeyChange {
         change: KeyChange,
     },
+}
+
+impl Local {
+    /// Their names; any other is one of [`admin::Op`].
+    const OPS: [&str; 8] =
+        ["status", "server_kill", "server_start", "link_cut", "link_mend", "policy_show", "policy_set", "key_change"];
+}
+
+impl From<admin::Op> for Command {
+    fn from(op: admin::Op) -> Command {
+        Command::Admin(op)
+    }
+}
+
+impl From<Local> for Command {
+    fn from(op: Local) -> Command {
+        Command::Local(op)
+    }
+}
+
+impl<'de> Deserialize<'de> for Command {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Command, D::Error> {
+        let value = serde_json::Value::deserialize(d)?;
+        let op = value.get("op").and_then(serde_json::Value::as_str);
+        let command = match op.is_some_and(|op| Local::OPS.contains(&op)) {
+            true => serde_json::from_value(value).map(Command::Local),
+            false => serde_json::from_value(value).map(Command::Admin),
+        };
+        command.map_err(serde::de::Error::custom)
+    }
 }
 
 /// Its answer.
@@ -208,7 +191,7 @@ impl Volume {
             stripe_bytes: u64::from(v.stripe_blocks) * u64::from(rackweave_core::BLOCK),
             sets: v.sets.iter().map(|s| s.0).collect(),
             class: if v.class == Class::Copper { "offline" } else { "online" }.into(),
-            isolation: level.map_or("", IsolationConfig::name).into(),
+            isolation: level.map_or("", Isolation::name).into(),
             iops: v.limits.iops,
             bytes_per_s: v.limits.bytes_per_s,
             used: v.used,
@@ -551,4 +534,36 @@ pub fn ask(data: &Path, command: &Command, timeout: std::time::Duration) -> Resu
         return Err(AskError::Io { data: data.into(), error });
     }
     serde_json::from_str(&answer).map_err(|error| AskError::Answer { data: data.into(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// serde lists the variants of [`Local`] when it finds none of them.
+    #[test]
+    fn every_local_command_is_listed_and_none_is_one_of_administration() {
+        let error = serde_json::from_str::<Local>(r#"{"op":"-"}"#).expect_err("no command").to_string();
+        let expected = error.split_once("expected one of ").expect("a list").1;
+        let known: Vec<_> = expected.split('`').skip(1).step_by(2).collect();
+        assert_eq!(known, Local::OPS);
+        let error = serde_json::from_str::<Command>(r#"{"op":"-"}"#).expect_err("no command").to_string();
+        assert!(error.contains("`volume_create`"), "{error}");
+        assert!(Local::OPS.iter().all(|op| !error.contains(&format!("`{op}`"))), "{error}");
+    }
+
+    #[test]
+    fn a_command_passed_on_is_the_line_that_came() {
+        for line in [
+            r#"{"op":"status"}"#,
+            r#"{"op":"server_list"}"#,
+            r#"{"op":"server_ended","server":2,"incarnation":9}"#,
+            r#"{"op":"volume_limit","name":"v","iops":100}"#,
+            r#"{"op":"vssd_move","vssd":16777233}"#,
+            r#"{"op":"link_cut","a":"server-0","b":"switch"}"#,
+        ] {
+            let command: Command = serde_json::from_str(line).expect("a command");
+            assert_eq!(serde_json::to_string(&command).expect("JSON"), line);
+        }
+    }
 }

@@ -60,7 +60,7 @@ impl Running {
         };
         let engine = Engine::new(nodes, (0..).zip(&hosts).map(open).collect(), NoStore);
         let mut r = Running { engine, hosts, now: Time::ZERO, asked: 0, volume: VolumeId(0) };
-        let create = admin::Op::VolumeCreate { name: "v".into(), size: BLOCKS * BLOCK_BYTES };
+        let create = admin::Op::create("v", BLOCKS * BLOCK_BYTES);
         r.ask(create).expect("created");
         let Ok(volume::Reply::Attached(v)) = r.ask(volume::Op::Attach { name: "v".into() }) else {
             panic!("not attached")

@@ -21,7 +21,7 @@ use super::latency::{Kind, Latencies};
 use super::up::device_name;
 use crate::network::Network;
 use rackweave_config::hosts::NodeName;
-use rackweave_config::{IsolationConfig, RackConfig};
+use rackweave_config::{Isolation, RackConfig};
 use rackweave_device::FileIo;
 
 /// Nodes that can say what state their vSSDs are in.
@@ -70,7 +70,7 @@ pub struct Facts {
     pub data: String,
     pub timing: String,
     /// Levels of the replica sets, and sets of each.
-    pub isolation: Vec<IsolationConfig>,
+    pub isolation: Vec<Isolation>,
     pub sets_per_level: u32,
     /// Members that a set needs to serve writes.
     pub min_copies: u32,
@@ -122,7 +122,7 @@ impl Facts {
         self.isolation.len() as u32 * self.sets_per_level
     }
     /// Isolation of the vSSDs of a set.
-    pub fn level_of(&self, set: SetId) -> Option<IsolationConfig> {
+    pub fn level_of(&self, set: SetId) -> Option<Isolation> {
         self.isolation.get(set.0.checked_div(self.sets_per_level)? as usize).copied()
     }
 }

@@ -35,7 +35,7 @@ impl Clients {
         let mut c = Clients { sim, volumes: Vec::new(), next: 0 };
         for client in 0..3 {
             let name: Box<str> = format!("v{client}").into();
-            c.ask(client, admin::Op::VolumeCreate { name: name.clone(), size: 4 * MIB });
+            c.ask(client, admin::Op::create(name.clone(), 4 * MIB));
             let volume::Reply::Attached(v) = c.ask(client, volume::Op::Attach { name }) else { panic!("no volume") };
             c.volumes.push(v.id);
             let data = Payload::elided(65_536, 9);

@@ -28,7 +28,7 @@ impl Tenants {
         let mut t = Tenants { sim, volumes: Vec::new(), next: 0 };
         for (i, &(iops, bytes_per_s)) in limits.iter().enumerate() {
             let name: Box<str> = format!("v{i}").into();
-            t.ask(admin::Op::VolumeCreate { name: name.clone(), size: 16 * MIB });
+            t.ask(admin::Op::create(name.clone(), 16 * MIB));
             let limit = admin::Op::VolumeLimit { name: name.clone(), iops: Some(iops), bytes_per_s: Some(bytes_per_s) };
             t.ask(limit);
             match t.ask(volume::Op::Attach { name }) {

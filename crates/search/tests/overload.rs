@@ -40,7 +40,7 @@ impl Load {
         let mut l = Load { sim, rng: Rng::new(seed), volumes: Vec::new(), sent: Vec::new(), done: Vec::new() };
         for client in 0..CLIENTS {
             let name: Box<str> = format!("v{client}").into();
-            l.ask(client, admin::Op::VolumeCreate { name: name.clone(), size: 8 * MIB });
+            l.ask(client, admin::Op::create(name.clone(), 8 * MIB));
             let volume::Reply::Attached(v) = l.ask(client, volume::Op::Attach { name }) else { panic!("no volume") };
             l.volumes.push(v.id);
         }

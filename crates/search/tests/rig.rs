@@ -85,7 +85,7 @@ impl Rig {
     }
     /// A new volume, attached.
     pub fn volume(&mut self, name: &str, size: u64) -> VolumeInfo {
-        self.admin(admin::Op::VolumeCreate { name: name.into(), size }).expect("created");
+        self.admin(admin::Op::create(name, size)).expect("created");
         match self.ask(volume::Op::Attach { name: name.into() }) {
             Ok(volume::Reply::Attached(v)) => v,
             other => panic!("{other:?}"),

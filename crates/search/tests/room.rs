@@ -1,6 +1,6 @@
 //! Room that is reported can be written, and is nearly all that can be (protocol rule 34).
 
-use rackweave_config::{IsolationConfig, Levels, TimingConfig};
+use rackweave_config::{Isolation, Levels, TimingConfig};
 use rackweave_core::admin::{self, RackStatus};
 use rackweave_core::request::RequestId;
 use rackweave_core::volume;
@@ -117,7 +117,7 @@ fn rack(c: Case) -> Rig {
             (cfg.ssd.program_failures, cfg.ssd.erase_failures) = (0.0002, 0.001);
             (sim.contents, sim.flawed_blocks_max) = (Contents::Memory, 4);
         }
-        Shape::Lending => cfg.ssd.isolation = Levels::One(IsolationConfig::Software),
+        Shape::Lending => cfg.ssd.isolation = Levels::One(Isolation::Software),
         Shape::New | Shape::Ranges | Shape::Uneven => {}
     }
     let mut r = Rig::new(&cfg, sim);

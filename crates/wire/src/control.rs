@@ -1,8 +1,8 @@
 //! With the metadata service.
 
 use rackweave_core::admin::{
-    self, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear, SetError,
-    SetStatus, Unfit, VolumeError, WearStatus,
+    self, Isolation, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear,
+    SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
 };
 use rackweave_core::msg::control::{
     ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
@@ -13,10 +13,11 @@ use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
 
 use crate::body::{Codec, Frames};
-use crate::codec::{Reader, Wire, Writer, wire_enum, wire_groups, wire_list, wire_struct};
+use crate::codec::{Kinds, Reader, Wire, Writer, wire_enum, wire_groups, wire_list, wire_struct};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::{
-    MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX, WRITERS_MAX,
+    ISOLATION_LEVELS, MEMBERS_MAX, SERVERS_MAX, SETS_MAX, SSDS_PER_SERVER_MAX, VOLUMES_MAX, VSSDS_PER_SERVER_MAX,
+    WRITERS_MAX,
 };
 
 impl Codec for Control {
@@ -190,8 +191,33 @@ wire_enum!(Control, "control message", {
     30 => DriveRefused { nonce, why },
 });
 
-wire_enum!(admin::Op, "administration", {
-    0 => VolumeCreate { name, size },
+/// The level comes last, in a kind of its own.
+impl Wire for VolumeCreate {
+    fn put(&self, w: &mut Writer<'_>) {
+        w.u8(if self.isolation.is_some() { 10 } else { 0 });
+        self.name.put(w);
+        self.size.put(w);
+        if let Some(level) = &self.isolation {
+            level.put(w);
+        }
+    }
+    fn get(r: &mut Reader<'_>) -> Result<VolumeCreate, DecodeError> {
+        let offset = r.offset();
+        let on = match r.u8()? {
+            0 => false,
+            10 => true,
+            kind => return Err(DecodeError::UnknownKind { what: "administration", kind, offset }),
+        };
+        let (name, size) = (Wire::get(r)?, Wire::get(r)?);
+        Ok(VolumeCreate { name, size, isolation: if on { Some(Wire::get(r)?) } else { None } })
+    }
+}
+impl Kinds for VolumeCreate {
+    const KINDS: &'static [u8] = &[0, 10];
+}
+wire_enum!(Isolation, "isolation level", { 0 => None, 1 => Software, 2 => Die, 3 => Channel });
+wire_list!(Isolation, "isolation levels", ISOLATION_LEVELS, 1);
+wire_groups!(admin::Op, "administration", [VolumeCreate(VolumeCreate)], {
     1 => VolumeGrow { name, size },
     2 => VolumeDelete { name, force },
     3 => VolumeInfo { name },
@@ -201,7 +227,6 @@ wire_enum!(admin::Op, "administration", {
     7 => VolumeHold { name, attach },
     8 => VolumeRelease { volume, attach },
     9 => VolumeClass { name, offline },
-    10 => VolumeCreateOn { name, size, level },
     11 => VolumeLimit { name, iops, bytes_per_s },
     12 => VssdMove { vssd, to },
     13 => Servers,
@@ -293,7 +318,7 @@ wire_enum!(VolumeError, "reason of a volume", {
     4 => Shrink { size, current },
     5 => OverPromise { size, promised, limit },
     14 => InUse { name, gateway },
-    23 => NoLevel { level },
+    40 => NoLevel { level, has },
     30 => TooMany { limit },
 });
 wire_enum!(SetError, "reason of a set", {

@@ -33,3 +33,5 @@ pub const SERVERS_MAX: u32 = 1024;
 pub const SETS_MAX: u32 = 65_536;
 /// Bytes of a text. Names are shorter; a refused name is quoted in the error.
 pub const TEXT_MAX: u32 = 1024;
+/// Each level once.
+pub const ISOLATION_LEVELS: u32 = 4;

@@ -21,7 +21,7 @@ type Rack = World<Faulty<MemFile>>;
 fn rack(faults: &[Faults]) -> (Rack, VolumeId) {
     let files = faults.iter().map(|f| Faulty::new(MemFile::default(), f.clone())).collect();
     let mut w = World::new(files, Metadata::default(), 1);
-    w.ask(admin::Op::VolumeCreate { name: "v".into(), size: BLOCKS * u64::from(BLOCK) });
+    w.ask(admin::Op::create("v", BLOCKS * u64::from(BLOCK)));
     let volume = w.attach();
     (w, volume)
 }

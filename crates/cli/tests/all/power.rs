@@ -43,7 +43,7 @@ fn run(seed: u64, journal: &Journal, files: Vec<MemFile>, requests: usize) -> (H
     let history = metadata.history.clone();
     let recorded = files.into_iter().enumerate().map(|(i, f)| Recorder::new(f, i, journal.clone())).collect();
     let mut w = World::new(recorded, metadata, seed + 1);
-    w.ask(admin::Op::VolumeCreate { name: "v".into(), size: BLOCKS * u64::from(BLOCK) });
+    w.ask(admin::Op::create("v", BLOCKS * u64::from(BLOCK)));
     let volume = w.attach();
     let mut rng = Rng::new(seed);
     let mut h = History { blocks: (0..BLOCKS).map(|_| Vec::new()).collect(), floors: Vec::new() };

@@ -1,7 +1,7 @@
 //! RackBlox figure 21: what RackBlox gains over VDC where two vSSDs of a drive share its channels behind token buckets, and
 //! where each has channels of its own (§4.5.4).
 
-use rackweave_config::IsolationConfig;
+use rackweave_config::Isolation;
 use serde_json::{Value, json};
 
 use super::{Better, ExperimentError, Options, Outcome, Row};
@@ -15,8 +15,8 @@ const READS: u64 = 2 * READS_MIN;
 /// Seeds whose median counts.
 const SEEDS: u64 = 3;
 /// How a drive's vSSDs are isolated, and the paper's gain at P99.9.
-const LEVELS: [(&str, IsolationConfig, f64); 2] =
-    [("software-isolated", IsolationConfig::Software, 1.47), ("hardware-isolated", IsolationConfig::Channel, 1.51)];
+const LEVELS: [(&str, Isolation, f64); 2] =
+    [("software-isolated", Isolation::Software, 1.47), ("hardware-isolated", Isolation::Channel, 1.51)];
 const SCHEMES: [&str; 3] = ["vdc", "rackblox", "ideal"];
 
 fn median(reports: &[CellReport], of: impl Fn(&CellReport) -> f64) -> f64 {

@@ -11,7 +11,7 @@ mod vdc;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rackweave_config::{BlockingConfig, IsolationConfig, Levels, RackConfig, SchedSection, Size};
+use rackweave_config::{BlockingConfig, Isolation, Levels, RackConfig, SchedSection, Size};
 use rackweave_core::{BLOCK, Rng};
 use rackweave_rack::sim::SimConfig;
 use rackweave_sim::Network;
@@ -82,7 +82,7 @@ pub struct Cell {
     /// What a read waits for while its die collects (protocol rule 21).
     pub blocking: BlockingConfig,
     /// What each vSSD of a drive has for itself.
-    pub isolation: IsolationConfig,
+    pub isolation: Isolation,
     /// The servers' schedulers, if not as the policy says.
     pub sched: Option<SchedSection>,
     /// Two racks, each of so many servers, and a third replica in the other one; whether reads go there when both at
@@ -113,7 +113,7 @@ impl Cell {
             warm_up: 0,
             requests: 0,
             blocking: BlockingConfig::Page,
-            isolation: IsolationConfig::Channel,
+            isolation: Isolation::Channel,
             sched: None,
             far_reads: None,
             servers: SERVERS,

@@ -180,7 +180,7 @@ impl Run {
     /// Makes a volume and attaches it to the client; a flush proves that every set serves it.
     fn volume(&mut self, client: u32, size: u64) -> Result<VolumeInfo, ReplayError> {
         let name: Box<str> = format!("{VOLUME}-{client}").into();
-        let create = admin::Op::VolumeCreate { name: name.clone(), size };
+        let create = admin::Op::create(name.clone(), size);
         self.ask(client, create)?.map_err(ReplayError::Create)?;
         match self.ask(client, volume::Op::Attach { name })?.map_err(ReplayError::Volume)? {
             volume::Reply::Attached(volume) => {

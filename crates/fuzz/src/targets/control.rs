@@ -1,7 +1,9 @@
 //! Lines of the control socket: commands and answers are read as they were written.
 
 use arbitrary::{Result, Unstructured};
-use rackweave_runtime::control::{Answer, Command};
+use rackweave_core::admin::{self, Isolation, SERVERS_MAX, VolumeCreate};
+use rackweave_core::{SetId, VssdId};
+use rackweave_runtime::control::{Answer, Command, Local};
 
 use crate::bend::{bend, rest};
 
@@ -36,30 +38,44 @@ fn command(u: &mut Unstructured<'_>) -> Result<Command> {
         u.choose(&["v", "", "vm 0", "\u{e4}\"\\\n", "a-very-long-name-that-no-volume-may-have"]).map(|n| n.to_string())
     };
     let (name, other) = (name()?, name()?);
-    Ok(match u.int_in_range(0..=15u8)? {
-        0 => Command::VolumeCreate { name, size: u.arbitrary()?, isolation: u.arbitrary::<bool>()?.then_some(other) },
-        1 => Command::VolumeLimit { name, iops: u.arbitrary()?, bytes_per_s: u.arbitrary()? },
-        2 => Command::VolumeGrow { name, size: u.arbitrary()? },
-        3 => Command::VolumeDelete { name, force: u.arbitrary()? },
-        4 => Command::VolumeInfo { name },
-        5 => Command::VolumeList,
-        6 => Command::SetRecover { set: u.arbitrary()?, without: vec![u.arbitrary()?; u.int_in_range(0..=3usize)?] },
-        7 => Command::Status,
-        8 => Command::VolumeClass { name, offline: u.arbitrary()? },
-        9 => Command::ServerDrain { server: u.arbitrary()? },
-        10 => Command::VssdMove { vssd: u.arbitrary()?, to: u.arbitrary()? },
-        11 => Command::LinkCut { a: name, b: other },
-        12 => Command::PolicySet { policy: name },
-        13 => Command::ServerKill { server: u.arbitrary()? },
+    let server = |n: u8| admin::server(u32::from(n) % SERVERS_MAX).expect("one of them");
+    let local = |l: Local| Ok(l.into());
+    let boxed = name.clone().into_boxed_str();
+    let op = match u.int_in_range(0..=15u8)? {
+        0 => {
+            let levels = [Isolation::None, Isolation::Software, Isolation::Die, Isolation::Channel];
+            let isolation = u.arbitrary::<bool>()?.then(|| u.choose(&levels).copied()).transpose()?;
+            admin::Op::VolumeCreate(VolumeCreate { name: boxed, size: u.arbitrary()?, isolation })
+        }
+        1 => admin::Op::VolumeLimit { name: boxed, iops: u.arbitrary()?, bytes_per_s: u.arbitrary()? },
+        2 => admin::Op::VolumeGrow { name: boxed, size: u.arbitrary()? },
+        3 => admin::Op::VolumeDelete { name: boxed, force: u.arbitrary()? },
+        4 => admin::Op::VolumeInfo { name: boxed },
+        5 => admin::Op::VolumeList,
+        6 => {
+            let without = vec![server(u.arbitrary()?); u.int_in_range(0..=3usize)?].into();
+            admin::Op::SetRecover { set: SetId(u.arbitrary()?), without }
+        }
+        7 => return local(Local::Status),
+        8 => admin::Op::VolumeClass { name: boxed, offline: u.arbitrary()? },
+        9 => admin::Op::ServerDrain { server: server(u.arbitrary()?) },
+        10 => {
+            let to = u.arbitrary::<Option<u8>>()?.map(server);
+            admin::Op::VssdMove { vssd: VssdId(u.arbitrary()?), to }
+        }
+        11 => return local(Local::LinkCut { a: name, b: other }),
+        12 => return local(Local::PolicySet { policy: name }),
+        13 => return local(Local::ServerKill { server: u.arbitrary()? }),
         _ => {
             let id: u8 = u.arbitrary()?;
             let text = format!(
                 "{{\"op\":\"key_change\",\"change\":{{\"add\":{{\"id\":{id},\"key\":\"{}\"}}}}}}",
                 "0a".repeat(32)
             );
-            serde_json::from_str(&text).expect("a command")
+            return Ok(serde_json::from_str(&text).expect("a command"));
         }
-    })
+    };
+    Ok(op.into())
 }
 
 fn answer(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {

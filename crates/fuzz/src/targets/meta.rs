@@ -222,7 +222,12 @@ fn config() -> MetaConfig {
         drift_ppm: 1_000,
         min_copies: 2,
         stripe_blocks: 16,
-        levels: vec![LevelConfig { level: 3, home: 0, sets: vec![SetId(0), SetId(1)], capacity_bytes: 1 << 30 }],
+        levels: vec![LevelConfig {
+            level: rackweave_core::admin::Isolation::Channel,
+            home: 0,
+            sets: vec![SetId(0), SetId(1)],
+            capacity_bytes: 1 << 30,
+        }],
         overcommit: 8.0,
     }
 }

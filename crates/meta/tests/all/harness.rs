@@ -27,7 +27,12 @@ pub fn config() -> MetaConfig {
         drift_ppm: 1_000,
         min_copies: 2,
         stripe_blocks: 16,
-        levels: vec![LevelConfig { level: 3, home: 0, sets: vec![SetId(0)], capacity_bytes: GIB }],
+        levels: vec![LevelConfig {
+            level: rackweave_core::admin::Isolation::Channel,
+            home: 0,
+            sets: vec![SetId(0)],
+            capacity_bytes: GIB,
+        }],
         overcommit: 8.0,
     }
 }

@@ -30,7 +30,7 @@ fn leases_wait_for_no_write_but_those_with_a_view_that_is_not_durable() {
     r.start_all();
     r.run(LEASE);
     r.hold_store = true;
-    r.admin_unanswered(1, admin::Op::VolumeCreate { name: "a".into(), size: GIB });
+    r.admin_unanswered(1, admin::Op::create("a", GIB));
     assert_eq!(r.unconfirmed.len(), 1);
     r.run(LEASE * 5);
     assert_eq!(r.roles(), "MMM");
@@ -56,7 +56,7 @@ fn leases_wait_for_no_write_but_those_with_a_view_that_is_not_durable() {
 fn what_an_operator_changes_is_refused_while_it_may_not_be_written_down() {
     let mut r = Rack::new(config());
     r.start_all();
-    let create = |name: &str| admin::Op::VolumeCreate { name: name.into(), size: GIB };
+    let create = |name: &str| admin::Op::create(name, GIB);
     r.admin(1, create("a")).expect("room");
     r.meta.set_store_full(Some("meta.redb: 12 KiB are left"));
     let delete = admin::Op::VolumeDelete { name: "a".into(), force: false };
@@ -76,7 +76,7 @@ fn what_an_operator_changes_is_refused_while_it_may_not_be_written_down() {
 fn a_restarted_service_keeps_epochs_volumes_and_lives() {
     let mut r = Rack::new(config());
     r.start_all();
-    r.admin(1, admin::Op::VolumeCreate { name: "a".into(), size: GIB }).expect("room");
+    r.admin(1, admin::Op::create("a", GIB)).expect("room");
     let (view, first) = (r.view().clone(), r.servers[0].incarnation);
     r.restart_meta();
     assert_eq!(*r.view(), view);
@@ -133,7 +133,7 @@ fn eventful(r: &mut Rack) {
     r.start_all();
     r.run(LEASE);
     let client = r.cfg.layout.client(0);
-    let create = admin::Op::VolumeCreate { name: "a".into(), size: GIB };
+    let create = admin::Op::create("a", GIB);
     r.control(client, Incarnation(77), 1, Control::Admin(Box::new(create)));
     r.control(client, Incarnation(77), 2, Control::Attach { name: "a".into() });
     r.start(1);

@@ -38,7 +38,10 @@ impl Model {
         let name_of = |n: &str| NAMES.into_iter().find(|x| *x == n).expect("one of them");
         let promised = |but: &str| self.live.values().filter(|v| &*v.name != but).map(|v| v.size).sum::<u64>();
         match (request, answer) {
-            (Request::Admin(admin::Op::VolumeCreate { name, size }), Ok(admin::Reply::Volume(v))) => {
+            (
+                Request::Admin(admin::Op::VolumeCreate(admin::VolumeCreate { name, size, .. })),
+                Ok(admin::Reply::Volume(v)),
+            ) => {
                 let fresh = !self.live.contains_key(&**name) && self.ids.insert(v.id);
                 if !fresh || v.size != *size || v.attach != 0 || promised("") + size > 8 * GIB {
                     return wrong();
@@ -81,7 +84,7 @@ fn draw(rng: &mut Rng) -> Request {
     let name = *rng.pick(&NAMES);
     let size = rng.between(1, 12) * (GIB / 2);
     match rng.below(8) {
-        0..=2 => Request::Admin(admin::Op::VolumeCreate { name: name.into(), size }),
+        0..=2 => Request::Admin(admin::Op::create(name, size)),
         3 => Request::Admin(admin::Op::VolumeGrow { name: name.into(), size }),
         4 => Request::Admin(admin::Op::VolumeDelete { name: name.into(), force: rng.chance(0.5) }),
         _ => Request::Attach { client: rng.below(2) as u32, name },

@@ -1,4 +1,4 @@
-use rackweave_core::admin;
+use rackweave_core::admin::{self, Isolation};
 use rackweave_core::msg::{Block, Body, Class, Control, Header, IoError, IoReply, IoRequest, LiveVolumes, Op, Packet};
 use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Event, Incarnation, Layout, NodeId, SetId, Span, VolumeId, VssdId};
@@ -8,7 +8,7 @@ use rackweave_meta::{LevelConfig, MetaError, SetConfig};
 use super::harness::{GIB, LEASE, Rack, config};
 
 fn create(name: &str, size: u64) -> admin::Op {
-    admin::Op::VolumeCreate { name: name.into(), size }
+    admin::Op::create(name, size)
 }
 fn volume(r: Result<admin::Reply, admin::Error>) -> VolumeInfo {
     match r {
@@ -282,20 +282,29 @@ fn volumes_lie_on_sets_of_one_level_and_promise_its_room() {
     together.sets[0].members[1].1 = together.sets[0].members[0].1;
     let node = together.sets[0].members[0].1;
     assert_eq!(together.validate(), Err(MetaError::OneServer { set: together.sets[0].set, node }));
-    cfg.levels.push(LevelConfig { level: 2, home: 0, sets: vec![SetId(1)], capacity_bytes: GIB / 2 });
+    cfg.levels.push(LevelConfig { level: Isolation::Die, home: 0, sets: vec![SetId(1)], capacity_bytes: GIB / 2 });
     let mut twice = cfg.clone();
-    twice.levels[1].level = 3;
-    assert_eq!(twice.validate(), Err(MetaError::Level { level: 3 }));
+    twice.levels[1].level = Isolation::Channel;
+    assert_eq!(twice.validate(), Err(MetaError::Level { level: Isolation::Channel }));
     let mut r = Rack::new(cfg);
-    let on = |name: &str, size, level| admin::Op::VolumeCreateOn { name: name.into(), size, level };
+    let on = |name: &str, size, level| {
+        admin::Op::VolumeCreate(admin::VolumeCreate { name: name.into(), size, isolation: Some(level) })
+    };
     assert_eq!(volume(r.admin(1, create("any", GIB))).sets, [SetId(0)]);
-    assert_eq!(volume(r.admin(2, on("high", GIB, 3))).sets, [SetId(0)]);
-    assert_eq!(volume(r.admin(3, on("medium", GIB, 2))).sets, [SetId(1)]);
-    assert_eq!(r.admin(4, on("low", GIB, 1)), Err(admin::VolumeError::NoLevel { level: 1 }.into()));
+    assert_eq!(volume(r.admin(2, on("high", GIB, Isolation::Channel))).sets, [SetId(0)]);
+    assert_eq!(volume(r.admin(3, on("medium", GIB, Isolation::Die))).sets, [SetId(1)]);
+    assert_eq!(
+        r.admin(4, on("low", GIB, Isolation::Software)),
+        Err(admin::VolumeError::NoLevel {
+            level: Isolation::Software,
+            has: [Isolation::Channel, Isolation::Die].into()
+        }
+        .into())
+    );
     // Overcommitted eight times: 8 GiB of the one, 4 of the other.
     let over = Err(admin::VolumeError::OverPromise { size: 4 * GIB, promised: GIB, limit: 4 * GIB }.into());
-    assert_eq!(r.admin(5, on("more", 4 * GIB, 2)), over);
-    volume(r.admin(6, on("more", 3 * GIB, 2)));
+    assert_eq!(r.admin(5, on("more", 4 * GIB, Isolation::Die)), over);
+    volume(r.admin(6, on("more", 3 * GIB, Isolation::Die)));
     let grow = |name: &str, size| admin::Op::VolumeGrow { name: name.into(), size };
     assert!(
         matches!(r.admin(7, grow("medium", 2 * GIB)), Err(admin::Error::Volume(admin::VolumeError::OverPromise { promised, .. })) if promised == 3 * GIB)

@@ -3,17 +3,16 @@
 use bytes::Bytes;
 use rackweave_core::admin::{self, RackStatus, ServerStatus};
 use rackweave_core::volume::VolumeInfo;
-use rackweave_core::{Incarnation, Layout, NodeId, SetId, Time, VssdId};
+use rackweave_core::{Layout, NodeId, Time};
 use rackweave_device::FileIo;
 use rackweave_gateway as gateway;
 use rackweave_gateway::control::LineTooLong;
 
 use super::{EventLoop, Place, Waiter};
-use crate::control::{Answer, Command, Memory};
+use crate::control::{Answer, Command, Local, Memory};
 use crate::engine::{MetaStore, Nodes};
 use crate::key::{KeyChange, KeyFile, KeyFileError};
 use crate::status::{Describe, View};
-use rackweave_config::SERVERS_MAX;
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// A line of a control connection.
@@ -29,66 +28,26 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     }
 
     fn command(&mut self, place: Place, c: Command) {
-        let op = match c {
-            Command::VolumeCreate { name, size, isolation } => {
-                let levels = &self.facts.isolation;
-                let level = isolation.as_ref().map(|asked| levels.iter().find(|l| l.name() == asked));
-                if let (Some(asked), Some(None)) = (&isolation, level) {
-                    let has = levels.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ");
-                    let message = format!(
-                        "isolation {asked}: the rack has no replica sets of that level; it has: {has} (ssd.isolation of \
-                         its configuration)"
-                    );
-                    return self.answer(self.clock.now(), place, &Answer::Error { message });
-                }
-                match level.flatten() {
-                    Some(level) => admin::Op::VolumeCreateOn { name: name.into(), size, level: level.level() },
-                    None => admin::Op::VolumeCreate { name: name.into(), size },
-                }
-            }
-            Command::VolumeClass { name, offline } => admin::Op::VolumeClass { name: name.into(), offline },
-            Command::VolumeLimit { name, iops, bytes_per_s } => {
-                admin::Op::VolumeLimit { name: name.into(), iops, bytes_per_s }
-            }
-            Command::VolumeGrow { name, size } => admin::Op::VolumeGrow { name: name.into(), size },
-            Command::VolumeDelete { name, force } => admin::Op::VolumeDelete { name: name.into(), force },
-            Command::VolumeInfo { name } => admin::Op::VolumeInfo { name: name.into() },
-            Command::VolumeList => admin::Op::VolumeList,
-            Command::SetRecover { set, without } => {
-                if let Some(server) = without.iter().find(|&&i| i >= SERVERS_MAX) {
-                    let message =
-                        format!("there is no server {server}: a rack's are 0 to {} at the most", SERVERS_MAX - 1);
-                    return self.answer(self.clock.now(), place, &Answer::Error { message });
-                }
-                let all = Layout::new(SERVERS_MAX, 0);
-                let nodes = without.into_iter().map(|i| all.server(i));
-                admin::Op::SetRecover { set: SetId(set), without: nodes.collect() }
-            }
-            Command::ServerList => admin::Op::Servers,
-            Command::ServerAdd => admin::Op::ServerAdd,
-            Command::ServerDrain { .. }
-            | Command::ServerRemove { .. }
-            | Command::ServerEnded { .. }
-            | Command::VssdMove { .. } => match moves(&c) {
-                Ok(op) => op,
-                Err(message) => return self.answer(self.clock.now(), place, &Answer::Error { message }),
-            },
-            Command::Status => return self.report(place, false),
-            Command::ServerKill { server } => return self.kill_server(place, server),
-            Command::ServerStart { server } => return self.start_server(place, server),
-            Command::LinkCut { a, b } => return self.cut_link(place, &a, &b, true),
-            Command::LinkMend { a, b } => return self.cut_link(place, &a, &b, false),
-            Command::PolicyShow => return self.show_policy(place),
-            Command::PolicySet { policy } => return self.set_policy(place, &policy),
-            Command::KeyChange { change } => {
+        let local = match c {
+            Command::Admin(op) => return self.ask_admin(op, Waiter::Control(place)),
+            Command::Local(local) => local,
+        };
+        match local {
+            Local::Status => self.report(place, false),
+            Local::ServerKill { server } => self.kill_server(place, server),
+            Local::ServerStart { server } => self.start_server(place, server),
+            Local::LinkCut { a, b } => self.cut_link(place, &a, &b, true),
+            Local::LinkMend { a, b } => self.cut_link(place, &a, &b, false),
+            Local::PolicyShow => self.show_policy(place),
+            Local::PolicySet { policy } => self.set_policy(place, &policy),
+            Local::KeyChange { change } => {
                 let answer = match self.change_keys(&change) {
                     Ok(()) => Answer::Done,
                     Err(e) => Answer::Error { message: e.to_string() },
                 };
-                return self.answer(self.clock.now(), place, &answer);
+                self.answer(self.clock.now(), place, &answer);
             }
-        };
-        self.ask_admin(op, Waiter::Control(place));
+        }
     }
 
     /// Takes a step of a rotation here and in the file of keys, which others on this machine may share.
@@ -184,25 +143,6 @@ fn parse(line: Result<Bytes, LineTooLong>) -> Result<Command, String> {
     serde_json::from_slice(&line).map_err(|e| format!("not a command: {e}"))
 }
 
-/// Commands that name a server.
-fn moves(c: &Command) -> Result<admin::Op, String> {
-    let node = |i: u32| match i < SERVERS_MAX {
-        true => Ok(Layout::new(SERVERS_MAX, 0).server(i)),
-        false => Err(format!("there is no server {i}: a rack's are 0 to {} at the most", SERVERS_MAX - 1)),
-    };
-    match c {
-        Command::ServerDrain { server } => Ok(admin::Op::ServerDrain { server: node(*server)? }),
-        Command::ServerRemove { server } => Ok(admin::Op::ServerRemove { server: node(*server)? }),
-        Command::ServerEnded { server, incarnation } => {
-            Ok(admin::Op::ServerEnded { server: node(*server)?, incarnation: Incarnation(*incarnation) })
-        }
-        Command::VssdMove { vssd, to } => {
-            Ok(admin::Op::VssdMove { vssd: VssdId(*vssd), to: to.map(node).transpose()? })
-        }
-        _ => Err("this moves nothing".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rackweave_gateway::control::Session;
@@ -225,8 +165,8 @@ mod tests {
         let mut s = Session::default();
         s.input("nonsense\n{\"op\":\"volume_list\"}\n{\"op\":\"status\"}\n{\"op".into());
         assert!(matches!(next(&mut s), Some(Err(_))), "the nonsense is answered");
-        assert_eq!(next(&mut s), Some(Ok(Command::VolumeList)));
-        assert_eq!(next(&mut s), Some(Ok(Command::Status)));
+        assert_eq!(next(&mut s), Some(Ok(admin::Op::VolumeList.into())));
+        assert_eq!(next(&mut s), Some(Ok(Local::Status.into())));
         assert_eq!(next(&mut s), None);
     }
 

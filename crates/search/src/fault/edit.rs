@@ -2,7 +2,7 @@
 //! store. What a start must make of it is written beside it.
 
 use rackweave_config::racks::RacksSection;
-use rackweave_config::{IsolationConfig, Levels, RackConfig, Size};
+use rackweave_config::{Isolation, Levels, RackConfig, Size};
 use rackweave_core::Rng;
 use rackweave_core::msg::control::DriveRefusal;
 use rackweave_flash::Profile;
@@ -31,11 +31,11 @@ pub enum Edit {
         spare: u32,
     },
     Isolation {
-        level: IsolationConfig,
+        level: Isolation,
     },
     /// A second level before or after the one that there is.
     Levels {
-        level: IsolationConfig,
+        level: Isolation,
         first: bool,
     },
     Size {
@@ -123,7 +123,7 @@ const LAYOUT: Wanted = Wanted::Refused(|p| {
 impl Edit {
     /// An edit of a rack with these parameters, and whether only the servers' configuration has it.
     pub fn draw(p: &Params, rng: &mut Rng) -> (Edit, bool) {
-        use IsolationConfig::{Channel, Die, None, Software};
+        use Isolation::{Channel, Die, None, Software};
         let servers = u64::from(p.servers);
         let a = rng.below(servers) as u32;
         let b = (a + 1 + rng.below(servers - 1) as u32) % p.servers;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use rackweave_config::policy::Policy;
 use rackweave_config::racks::RacksSection;
-use rackweave_config::{IsolationConfig, Levels, OVERCOMMIT_MAX, RackConfig, Size};
+use rackweave_config::{Isolation, Levels, OVERCOMMIT_MAX, RackConfig, Size};
 use rackweave_rack::wire::TransportConfig;
 use rackweave_sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
@@ -489,7 +489,7 @@ impl Plan {
             c.scrub.every_days = p.scrub_ms as f64 / 86_400e3;
         }
         if p.grouped {
-            c.ssd.isolation = Levels::One(IsolationConfig::Software);
+            c.ssd.isolation = Levels::One(Isolation::Software);
             // So few that a drive of this size has a die of each for each vSSD.
             c.ssd.channels = Some(2);
         }

@@ -371,7 +371,7 @@ impl<'a> Run<'a> {
         for v in 0..=self.shared() {
             let name = self.volumes[v].name.clone().into_boxed_str();
             let size = u64::from(self.volumes[v].blocks) * u64::from(BLOCK);
-            self.submit(0, admin::Op::VolumeCreate { name, size }, v, Kind::Attach, false);
+            self.submit(0, admin::Op::create(name, size), v, Kind::Attach, false);
         }
         self.drain("volumes are created", SETUP_MAX)?;
         for v in 0..=self.shared() {

@@ -189,7 +189,7 @@ fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
 #[test]
 fn a_fenced_writer_stays_fenced_when_the_whole_set_crashed() {
     let mut r = Rack::serving(Options::default());
-    let volume = r.admin(admin::Op::VolumeCreate { name: "a".into(), size: 1 << 20 });
+    let volume = r.admin(admin::Op::create("a", 1 << 20));
     assert!(matches!(volume, Ok(admin::Reply::Volume(_))), "{volume:?}");
     assert_eq!((r.attach("a"), r.attach("a")), (1, 2));
     // The first writer's write was on its way when all three crashed.
@@ -230,7 +230,7 @@ fn reads_of_a_server_whose_link_is_cut_are_answered_by_another_at_the_first_try(
 }
 
 fn create(r: &mut Rack, name: &str) {
-    let made = r.admin(admin::Op::VolumeCreate { name: name.into(), size: 1 << 20 });
+    let made = r.admin(admin::Op::create(name, 1 << 20));
     assert!(matches!(made, Ok(admin::Reply::Volume(_))), "{made:?}");
 }
 fn delete(r: &mut Rack, name: &str) {

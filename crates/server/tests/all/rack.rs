@@ -134,7 +134,12 @@ impl Rack {
             drift_ppm: 500,
             min_copies: 2,
             stripe_blocks: 16,
-            levels: vec![LevelConfig { level: 3, home: 0, sets: ids, capacity_bytes: self.options.ssd_bytes }],
+            levels: vec![LevelConfig {
+                level: rackweave_core::admin::Isolation::Channel,
+                home: 0,
+                sets: ids,
+                capacity_bytes: self.options.ssd_bytes,
+            }],
             overcommit: 8.0,
         };
         let meta = Meta::new(cfg, self.engine.saved(Layout::META)).expect("good configuration");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear, SetError,
-    SetStatus, Unfit, VolumeError, WearStatus,
+    self, Isolation, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear,
+    SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -442,8 +442,8 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> admin::Op {
-        match self.below(18) {
-            17 => admin::Op::ServerEnded { server: NodeId(self.u32()), incarnation: Incarnation(self.u64()) },
+        match self.below(17) {
+            9 => admin::Op::ServerEnded { server: NodeId(self.u32()), incarnation: Incarnation(self.u64()) },
             16 => admin::Op::VssdMove {
                 vssd: VssdId(self.u32()),
                 to: if self.bool() { Some(NodeId(self.u32())) } else { None },
@@ -452,7 +452,11 @@ impl Draw {
             13 => admin::Op::ServerAdd,
             14 => admin::Op::ServerDrain { server: NodeId(self.u32()) },
             15 => admin::Op::ServerRemove { server: NodeId(self.u32()) },
-            0 => admin::Op::VolumeCreate { name: self.text(), size: self.u64() },
+            0 => admin::Op::VolumeCreate(VolumeCreate {
+                name: self.text(),
+                size: self.u64(),
+                isolation: self.bool().then(|| self.isolation()),
+            }),
             1 => admin::Op::VolumeGrow { name: self.text(), size: self.u64() },
             2 => admin::Op::VolumeDelete { name: self.text(), force: self.bool() },
             3 => admin::Op::VolumeInfo { name: self.text() },
@@ -460,7 +464,6 @@ impl Draw {
             5 => admin::Op::SetRecover { set: SetId(self.u32()), without: self.list(3, |d| NodeId(d.u32())).into() },
             6 => admin::Op::VolumeHold { name: self.text(), attach: self.u32() },
             7 => admin::Op::VolumeRelease { volume: VolumeId(self.u32()), attach: self.u32() },
-            9 => admin::Op::VolumeCreateOn { name: self.text(), size: self.u64(), level: self.below(256) as u8 },
             10 => admin::Op::VolumeLimit {
                 name: self.text(),
                 iops: self.bool().then(|| self.u64()),
@@ -469,6 +472,9 @@ impl Draw {
             8 => admin::Op::VolumeClass { name: self.text(), offline: self.bool() },
             _ => admin::Op::RackStatus,
         }
+    }
+    fn isolation(&mut self) -> Isolation {
+        *self.0.pick(&[Isolation::None, Isolation::Software, Isolation::Die, Isolation::Channel])
     }
     fn limits(&mut self) -> VolumeLimits {
         let draw = |d: &mut Self| if d.bool() { d.u64() } else { 0 };
@@ -553,7 +559,7 @@ impl Draw {
             4 => VolumeError::Shrink { size: self.u64(), current: self.u64() },
             5 => VolumeError::OverPromise { size: self.u64(), promised: self.u64(), limit: self.u64() },
             6 => VolumeError::InUse { name: self.text(), gateway: self.u32() },
-            7 => VolumeError::NoLevel { level: self.below(256) as u8 },
+            7 => VolumeError::NoLevel { level: self.isolation(), has: self.list(4, Draw::isolation).into() },
             _ => VolumeError::TooMany { limit: self.u32() },
         }
     }

@@ -120,7 +120,7 @@ impl Run<'_> {
         let name = self.volumes[v].name.clone().into_boxed_str();
         let size = u64::from(self.volumes[v].blocks) * u64::from(BLOCK);
         let op = match what {
-            Passing::Create => admin::Op::VolumeCreate { name, size },
+            Passing::Create => admin::Op::create(name, size),
             Passing::Grow => admin::Op::VolumeGrow { name, size: (size + size / 2).next_multiple_of(u64::from(BLOCK)) },
             Passing::Delete => admin::Op::VolumeDelete { name, force },
             Passing::After => return,
