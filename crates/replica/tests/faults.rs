@@ -104,7 +104,9 @@ fn disturb(c: &mut Cluster, rng: &mut Rng, plan: &Plan) {
 /// Runs a seed; says what is wrong with it.
 fn run(seed: u64, plan: &Plan) -> Result<Cluster, String> {
     let mut rng = Rng::stream(seed, 1);
-    let mut c = Cluster::new(plan.servers, plan.writers, seed, Net { loss: plan.loss, ..Net::BAD });
+    // Slow enough that writes outlast the change of an epoch.
+    let delay_us = *rng.pick(&[300, 1_800]);
+    let mut c = Cluster::new(plan.servers, plan.writers, seed, Net { loss: plan.loss, delay_us, ..Net::BAD });
     for s in &mut c.servers {
         s.store().forget_ranges = true;
     }

@@ -9,7 +9,7 @@ use rackweave_core::msg::{
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, Timestamp, VssdId};
 use rackweave_replica::{Store, StoreDone};
 
-use crate::single::{One, V, block, blocks_asked, compared, ts, view};
+use crate::single::{One, V, acked, block, blocks_asked, compared, ts, view};
 
 const CLIENT: Incarnation = Incarnation(9);
 
@@ -407,4 +407,20 @@ fn a_shadow_copies_nothing_older_than_a_range_that_was_zeroed_while_it_fills() {
         o.peer_as(header, 1, Peer::Block { addr, version, data: Some(Payload::elided(4096, 7)) });
         assert_eq!(o.store.mapped(addr), b == 9, "block {b}");
     }
+}
+
+/// Its members are those of the earlier epoch: the fill would pass the block, and the write change it afterwards.
+#[test]
+fn a_shadow_does_not_begin_to_copy_while_a_write_of_an_earlier_epoch_is_unresolved() {
+    let mut o = One::new(Role::Member);
+    let written = ts(1, 1);
+    assert!(acked(&o.inv(1, 1, block(3, written, ts(0, 0), false))));
+    let mut filled = view(5, Role::Member);
+    filled.members[2].role = Role::Shadow;
+    o.r.install(o.now, &filled, Incarnation(50), &mut o.store, &mut o.fx);
+    o.sent();
+    assert_eq!(o.peer_in(5, 2, Peer::ClientsAsk), []);
+    o.peer_in(5, 1, Peer::Val { volume: V, blocks: [(3, written)].into() });
+    let tables = o.peer_in(5, 2, Peer::ClientsAsk);
+    assert!(matches!(tables[..], [Peer::Clients { .. }]), "{tables:?}");
 }
