@@ -141,6 +141,32 @@ fn a_crashed_node_hears_nothing_until_it_starts_again() {
 }
 
 #[test]
+fn what_a_node_is_made_to_do_has_the_effects_of_an_event() {
+    let mut e = engine(1, LinkFaults::NONE);
+    assert_eq!(e.act(CLIENT, |_, now, fx| (fx.send(packet(CLIENT, SERVER, 3)), now).1), Some(Time::ZERO));
+    e.run_until(Time(900_000));
+    assert_eq!((e.replies().count(), e.coverage().get(DONE)), (1, 1), "sent, and answered");
+    e.crash(CLIENT, &[]);
+    assert_eq!(e.act(CLIENT, |_, _, _| ()), None);
+}
+
+#[test]
+fn durable_writes_of_a_node_stay_in_order_whatever_each_takes() {
+    let mut e = engine(1, LinkFaults::NONE);
+    let write = |e: &mut Engine<Echo>, tag: u64, span: Span| {
+        e.set_store_time(span);
+        let (k, v) = (Bytes::from_static(b"k"), Bytes::copy_from_slice(&[tag as u8]));
+        e.act(SERVER, |_, _, fx| fx.store(StoreWrite { tag, entries: vec![(k, Some(v))] }));
+    };
+    write(&mut e, 1, Span::from_millis(5));
+    write(&mut e, 2, Span::from_millis(1));
+    e.run_until(Time(4_999_999));
+    assert_eq!(e.saved(SERVER), []);
+    e.run_until(Time(5_000_000));
+    assert_eq!(e.saved(SERVER), [(Bytes::from_static(b"k"), Bytes::from_static(&[2]))]);
+}
+
+#[test]
 #[should_panic(expected = "livelock")]
 fn time_that_stands_still_is_noticed() {
     struct Loop;

@@ -15,7 +15,7 @@ fn registers_when_the_service_comes_up() {
     let a = r.submit(volume::Op::Attach { name: "v".into() });
     let l = r.submit(admin::Op::VolumeList);
     r.run_for(Span::from_secs(30));
-    assert!(!r.client.registered() && r.replies.is_empty());
+    assert!(!r.client().registered() && r.replies.is_empty());
     r.faults.meta_silent = false;
     assert!(matches!(r.wait(a), Ok(volume::Reply::Attached(i)) if i.id == VOLUME));
     assert!(matches!(r.wait_any(l), Outcome::Admin(Ok(admin::Reply::Volumes(v))) if v.len() == 1));

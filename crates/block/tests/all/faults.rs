@@ -2,23 +2,23 @@
 
 use rackweave_core::msg::{Block, Body, Control, Header, IoReply, Packet};
 use rackweave_core::volume;
-use rackweave_core::{Epoch, Layout, NodeId, Payload, Span};
+use rackweave_core::{Epoch, Layout, Payload, Span};
 
-use super::rack::{Rack, VOLUME, vssd};
+use super::rack::{CLIENT, Rack, VOLUME, vssd};
 
 #[test]
 fn a_silent_member_costs_one_timeout_and_is_then_asked_last() {
     let mut r = Rack::attached(1, 16, 1 << 20, 1);
     r.faults.silent.insert(vssd(0, 0));
-    let start = r.now;
+    let start = r.now();
     r.write(0, 4096, 1).unwrap();
-    let took = r.now.since(start);
+    let took = r.now().since(start);
     assert!(took >= Span::from_millis(200) && took < Span::from_millis(202), "{took}");
-    let start = r.now;
+    let start = r.now();
     r.write(0, 4096, 2).unwrap();
     assert_eq!(r.read(0, 4096), Payload::elided(4096, 2));
-    assert!(r.now.since(start) < Span::from_millis(2));
-    assert_eq!(r.client.stats().timeouts, 1);
+    assert!(r.now().since(start) < Span::from_millis(2));
+    assert_eq!(r.client().stats().timeouts, 1);
 }
 
 #[test]
@@ -43,10 +43,10 @@ fn a_repeated_mutation_keeps_its_identity() {
 fn a_refusal_goes_to_the_next_member_at_once() {
     let mut r = Rack::attached(1, 16, 1 << 20, 3);
     r.faults.refusing.extend([vssd(0, 0), vssd(0, 1)]);
-    let start = r.now;
+    let start = r.now();
     r.write(0, 4096, 1).unwrap();
-    assert!(r.now.since(start) < Span::from_millis(2));
-    assert_eq!(r.client.stats().refusals, 2);
+    assert!(r.now().since(start) < Span::from_millis(2));
+    assert_eq!(r.client().stats().refusals, 2);
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn a_new_map_sends_what_was_stranded_again() {
     r.absent.insert(vssd(0, 0));
     r.generation += 1;
     r.faults.silent.clear();
-    let start = r.now;
+    let start = r.now();
     r.tell(Control::Map(Box::new(r.map())));
     assert_eq!(r.wait(w), Ok(volume::Reply::Done));
-    assert!(r.now.since(start) < Span::from_millis(2), "no timeout had to pass");
+    assert!(r.now().since(start) < Span::from_millis(2), "no timeout had to pass");
     assert!(r.sent.iter().skip(1).all(|p| p.header.vssd != vssd(0, 0)));
 }
 
@@ -197,7 +197,7 @@ fn a_deadline_gives_up_for_good() {
     for id in [a, b, c] {
         assert_eq!(r.wait(id), Err(volume::Error::TimedOut { waited: Span::from_secs(1) }));
     }
-    assert_eq!(r.client.requests_waiting(), 0);
+    assert_eq!(r.client().requests_waiting(), 0);
     r.faults.silent.clear();
     r.run_for(Span::from_secs(5));
     r.write(0, 4096, 3).unwrap();
@@ -323,7 +323,7 @@ fn an_answer_of_another_length_is_none() {
         let id = r.submit(volume::Op::Read { volume: VOLUME, offset: 0, len: 8192 });
         let header = Header { epoch: Epoch(0), ..r.sent.last().expect("a message").header };
         let body = Body::Block(Block::Reply(IoReply::Data(Payload::zero(sectors * 512))));
-        r.inject(Packet { src: Layout::SWITCH, dst: NodeId(9), header, body });
+        r.inject(Packet { src: Layout::SWITCH, dst: CLIENT, header, body });
         assert_eq!(r.wait(id), Ok(volume::Reply::Data(written)), "{sectors} sectors of 16");
     }
 }

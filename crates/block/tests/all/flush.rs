@@ -23,7 +23,7 @@ fn goes_to_every_set_first_and_then_where_something_changed() {
     r.run(volume::Op::Trim { volume: VOLUME, offset: 0, len: 128 << 10, fua: false }).unwrap();
     r.run(flush.clone()).unwrap();
     assert_eq!(flushes(&r), [2, 3, 1]);
-    assert_eq!(r.client.stats().flushes_saved, 3 + 2 + 1);
+    assert_eq!(r.client().stats().flushes_saved, 3 + 2 + 1);
 }
 
 #[test]

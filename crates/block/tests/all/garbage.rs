@@ -5,7 +5,7 @@ use rackweave_core::msg::{Block, Body, Control, IoError, IoReply, Packet, RackMa
 use rackweave_core::volume::{self, Extent, VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, Incarnation, Payload, Rng, SetId, Span, VolumeId};
 
-use super::rack::{Faults, Rack, VOLUME, vssd};
+use super::rack::{CLIENT, Faults, Rack, VOLUME, vssd};
 
 fn reply(rng: &mut Rng) -> IoReply {
     match rng.below(9) {
@@ -85,12 +85,8 @@ fn senseless_packets_do_not_break_it() {
             } else {
                 Body::Control(control(&mut rng))
             };
-            r.inject(Packet { src: asked_by(), dst: asked_by(), header, body });
+            r.inject(Packet { src: CLIENT, dst: CLIENT, header, body });
             r.run_for(Span(rng.below(50_000)));
         }
     }
-}
-
-fn asked_by() -> rackweave_core::NodeId {
-    rackweave_core::NodeId(9)
 }

@@ -65,7 +65,7 @@ fn limits_change_while_requests_wait() {
     // 256 of them wait: they go at once.
     r.tell(Control::VolumeLimited { volume: VOLUME, limits: VolumeLimits::NONE });
     r.run_for(Span::from_millis(20));
-    assert_eq!(r.client.requests_waiting(), 0);
+    assert_eq!(r.client().requests_waiting(), 0);
     let free = answered(&mut r, 1_000, 64, 4096);
     assert!(free > 10_000, "{free}");
     r.tell(Control::VolumeLimited { volume: VOLUME, limits: VolumeLimits { iops: 200, bytes_per_s: 0 } });
@@ -79,7 +79,7 @@ fn in_the_order_they_came_and_a_flush_does_not_wait() {
     let write = |n: u64| volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, n), fua: false };
     let all: Vec<u64> = (0..12).map(|n| r.submit(write(n))).collect();
     assert_eq!(r.run(volume::Op::Flush { volume: VOLUME }), Ok(volume::Reply::Done));
-    assert!(r.client.requests_waiting() >= 9, "they wait still");
+    assert!(r.client().requests_waiting() >= 9, "they wait still");
     for pair in all.windows(2) {
         r.wait(pair[0]).expect("written");
         assert!(!r.replies.contains_key(&pair[1]) || pair[1] <= all[1], "the later one waits longer");
@@ -97,11 +97,11 @@ fn trims_count_as_requests_and_zeroes_reach_what_they_must() {
     assert!(matches!(r.run(trim.clone()), Err(volume::Error::TimedOut { .. })));
     r.tell(Control::VolumeLimited { volume: VOLUME, limits: VolumeLimits { iops: 10, bytes_per_s: 0 } });
     r.run_for(Span::from_secs(1));
-    let before = r.now;
+    let before = r.now();
     for _ in 0..12 {
         assert_eq!(r.run(trim.clone()), Ok(volume::Reply::Done));
     }
-    assert!(r.now.since(before) >= Span::from_millis(900), "{:?}", r.now.since(before));
+    assert!(r.now().since(before) >= Span::from_millis(900), "{:?}", r.now().since(before));
     assert_eq!(r.read(0, 4096), Payload::zero(4096));
 }
 

@@ -117,7 +117,7 @@ fn bursts(sets: u32, unit: u32, seed: u64, faults: Faults, rounds: u32) {
         }
         compare(&mut rack, &flat, size);
     }
-    assert_eq!(rack.client.requests_waiting(), 0);
+    assert_eq!(rack.client().requests_waiting(), 0);
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn writes_of_one_block_go_one_after_another() {
     for id in ids {
         assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     }
-    assert_eq!(r.client.stats().overlaps, 19);
+    assert_eq!(r.client().stats().overlaps, 19);
     for i in 0..8u64 {
         let last = if i < 4 { 16 + i } else { 8 + i };
         assert_eq!(r.read(512 * i, 512), Payload::elided(512, last));

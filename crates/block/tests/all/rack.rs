@@ -1,8 +1,7 @@
 //! A scripted rack: metadata service, and replica sets that each keep one copy behind all their members. It checks the
 //! rules every packet of a client must keep.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::admin::{self, VolumeError};
@@ -15,9 +14,39 @@ use rackweave_core::{
     Effects, Epoch, Event, Incarnation, Layout, MESSAGE_MAX, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId,
     VssdId,
 };
+use rackweave_sim::{AnyNode, Engine, Inbox, Latency, LinkFaults, NetState, Network};
 
 pub const VOLUME: VolumeId = VolumeId(7);
 pub const MEMBERS: u32 = 3;
+const LAYOUT: Layout = Layout { servers: 7, clients: 1, racks: 1 };
+pub const CLIENT: NodeId = NodeId(9);
+
+fn network() -> Network {
+    let latency = Latency::Exponential { base: Span::from_micros(5), mean: Span::from_micros(100) };
+    Network { latency, bytes_per_s: 0, ..Network::constant(Span::ZERO) }
+}
+
+/// A packet at the client.
+enum Seen {
+    Received(Packet),
+    Sent(Packet),
+}
+
+/// The client, with all that it receives and sends, in order.
+struct Watched {
+    client: VolumeClient,
+    seen: Vec<Seen>,
+}
+
+impl Node for Watched {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        if let Event::Packet(p) = &event {
+            self.seen.push(Seen::Received(p.clone()));
+        }
+        self.client.handle(now, event, fx);
+        self.seen.extend(fx.packets.iter().cloned().map(Seen::Sent));
+    }
+}
 
 /// What a set holds of the volume.
 #[derive(Default)]
@@ -49,37 +78,31 @@ pub struct Faults {
     pub waits: bool,
     /// Nothing that touches this sector of set 0 is answered.
     pub dead_sector: Option<u64>,
-    /// So many reads are redirected to a member that has left, whose device is broken.
+    /// Number of reads that are redirected to a member that has left, whose device is broken.
     pub astray: u32,
     /// Answers as if the set had recovered in its present epoch.
     pub newer_epoch: Option<VssdId>,
     pub full: bool,
     pub meta_silent: bool,
-    /// Refuses by a fence without applying, so many times.
+    /// Number of mutations that are refused by a fence without being applied.
     pub fence_once: u32,
 }
 
 pub struct Rack {
-    pub client: VolumeClient,
-    pub now: Time,
-    wake: Time,
-    fx: Effects,
-    queue: BinaryHeap<Reverse<(Time, u64)>>,
-    packets: BTreeMap<u64, Packet>,
-    serial: u64,
-    pub rng: Rng,
+    engine: Engine<AnyNode>,
+    rng: Rng,
     pub faults: Faults,
     pub sets: Vec<Set>,
     pub info: VolumeInfo,
     pub generation: u64,
     pub absent: BTreeSet<VssdId>,
-    /// The client was told things that are not so: what it sends is not held against it.
+    /// The client received false messages: what it sends is not held against it.
     lied_to: bool,
     pub replies: BTreeMap<u64, Outcome>,
     /// Packets of the client to replicas, in order.
     pub sent: Vec<Packet>,
     pub attaches: VecDeque<(u64, u32)>,
-    /// Administration that changes something, once each time it was asked for.
+    /// Administrative requests that change something, once each time they came.
     pub admin: Vec<admin::Op>,
     /// The mutation of each request number, and the blocks of each unanswered mutation (set, sequence).
     tags: BTreeMap<u64, (u32, u64)>,
@@ -90,10 +113,13 @@ pub struct Rack {
 pub fn vssd(set: u32, member: u32) -> VssdId {
     VssdId(1 + set * 16 + member)
 }
+fn server(vssd: VssdId) -> NodeId {
+    LAYOUT.server(vssd.0 % LAYOUT.servers)
+}
 
 impl Rack {
     pub fn new(sets: u32, stripe_blocks: u32, size: u64, seed: u64, tune: impl FnOnce(&mut ClientConfig)) -> Rack {
-        let mut cfg = ClientConfig::new(NodeId(9), 77);
+        let mut cfg = ClientConfig::new(CLIENT, 77);
         tune(&mut cfg);
         let info = VolumeInfo {
             id: VOLUME,
@@ -107,13 +133,7 @@ impl Rack {
             used: 0,
         };
         let mut rack = Rack {
-            client: VolumeClient::new(cfg),
-            now: Time(1_000),
-            wake: Time::MAX,
-            fx: Effects::new(),
-            queue: BinaryHeap::new(),
-            packets: BTreeMap::new(),
-            serial: 0,
+            engine: Engine::new(LAYOUT, NetState::new(network(), LAYOUT, seed), seed),
             rng: Rng::new(seed),
             faults: Faults::default(),
             sets: (0..sets).map(|_| Set::default()).collect(),
@@ -129,8 +149,16 @@ impl Rack {
             open: BTreeMap::new(),
             next_id: 0,
         };
-        rack.handle(Event::Timer);
+        rack.engine.boot(CLIENT, Watched { client: VolumeClient::new(cfg), seen: Vec::new() });
+        [Layout::META, Layout::SWITCH].into_iter().for_each(|n| rack.engine.boot(n, Inbox::default()));
+        rack.run_until(Time::ZERO);
         rack
+    }
+    pub fn client(&self) -> &VolumeClient {
+        &self.engine.get::<Watched>(CLIENT).expect("it runs").client
+    }
+    pub fn now(&self) -> Time {
+        self.engine.now()
     }
     /// With the volume attached.
     pub fn attached(sets: u32, stripe_blocks: u32, size: u64, seed: u64) -> Rack {
@@ -148,7 +176,8 @@ impl Rack {
     pub fn submit(&mut self, op: impl Into<request::Op>) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
-        self.handle(Event::Request(Request::new(RequestId(id), op)));
+        self.engine.submit(self.now(), CLIENT, Request::new(RequestId(id), op));
+        self.run_until(self.now());
         id
     }
     /// Submits and waits, at most an hour.
@@ -160,29 +189,34 @@ impl Rack {
         volume::Op::result(self.wait_any(id)).expect("of the volume API")
     }
     pub fn wait_any(&mut self, id: u64) -> Outcome {
-        let end = self.now + Span::from_secs(3600);
+        let end = self.now() + Span::from_secs(3600);
         while !self.replies.contains_key(&id) {
-            assert!(self.step() && self.now < end, "request {id} is never answered");
+            assert!(self.step() && self.now() < end, "request {id} is never answered");
         }
         self.replies.remove(&id).expect("just seen")
     }
     /// A packet that nobody sent.
     pub fn inject(&mut self, p: Packet) {
         self.lied_to = true;
-        self.handle(Event::Packet(p));
+        self.hand(p);
     }
-    /// Something the metadata service says unasked.
+    /// What the metadata service sends unasked.
     pub fn tell(&mut self, c: Control) {
         let header = self.sent.first().expect("something was sent").header;
-        let packet = Packet { src: Layout::META, dst: NodeId(9), header, body: Body::Control(c) };
-        self.handle(Event::Packet(packet));
+        self.hand(Packet { src: Layout::META, dst: CLIENT, header, body: Body::Control(c) });
+    }
+    fn hand(&mut self, p: Packet) {
+        self.engine.act(CLIENT, |client, now, fx| client.handle(now, Event::Packet(p), fx));
+        self.run_until(self.now());
     }
     pub fn run_for(&mut self, span: Span) {
-        let end = self.now + span;
-        while self.next_at() <= end {
+        self.run_until(self.now() + span);
+    }
+    fn run_until(&mut self, end: Time) {
+        while self.engine.next_time().is_some_and(|at| at <= end) {
             self.step();
         }
-        self.now = end;
+        self.engine.run_until(end);
     }
     pub fn write(&mut self, offset: u64, len: u32, seed: u64) -> Result<volume::Reply, volume::Error> {
         self.run(volume::Op::Write { volume: VOLUME, offset, data: Payload::elided(len, seed), fua: false })
@@ -194,57 +228,32 @@ impl Rack {
         }
     }
 
-    fn next_at(&self) -> Time {
-        self.queue.peek().map_or(Time::MAX, |Reverse(e)| e.0).min(self.wake)
-    }
     fn step(&mut self) -> bool {
-        let at = self.next_at();
-        if at == Time::MAX {
-            return false;
-        }
-        self.now = self.now.max(at);
-        if self.queue.peek().is_some_and(|Reverse(e)| e.0 <= at) {
-            let Reverse((_, key)) = self.queue.pop().expect("peeked");
-            let p = self.packets.remove(&key).expect("queued");
-            if p.dst == NodeId(9) { self.reach_client(p) } else { self.reach_rack(p) }
-        } else {
-            self.wake = Time::MAX;
-            self.handle(Event::Timer);
-        }
-        true
-    }
-    fn handle(&mut self, e: Event) {
-        let mut fx = std::mem::take(&mut self.fx);
-        fx.clear();
-        self.client.handle(self.now, e, &mut fx);
-        if let Some(at) = fx.take_wake() {
-            self.wake = at;
-        }
-        for r in fx.replies.drain(..) {
-            let Reply { id, result } = r;
+        let Faults { loss, duplicate, .. } = self.faults;
+        let faults = LinkFaults { loss, duplicate, duplicate_extra_ns: 200_000, ..LinkFaults::NONE };
+        self.engine.net().set_faults(faults);
+        let stepped = self.engine.step();
+        for (_, _, Reply { id, result }) in self.engine.replies() {
             assert!(self.replies.insert(id.0, result).is_none(), "{id:?} answered twice");
         }
-        for p in fx.packets.drain(..) {
-            self.check_sent(&p);
-            self.deliver(p);
+        let client = self.engine.get_mut::<Watched>(CLIENT).expect("it runs");
+        for seen in std::mem::take(&mut client.seen) {
+            match seen {
+                Seen::Received(p) => self.answered(&p),
+                Seen::Sent(p) => self.check_sent(p),
+            }
         }
-        self.fx = fx;
-    }
-    fn deliver(&mut self, p: Packet) {
-        if self.rng.chance(self.faults.loss) {
-            return;
+        for n in [Layout::META, Layout::SWITCH] {
+            let inbox = self.engine.get_mut::<Inbox>(n).expect("it runs");
+            for (_, p) in std::mem::take(&mut inbox.packets) {
+                self.reach_rack(p);
+            }
         }
-        let copies = if self.rng.chance(self.faults.duplicate) { 2 } else { 1 };
-        for _ in 0..copies {
-            let at = self.now + Span(self.rng.between(5_000, 200_000));
-            self.serial += 1;
-            self.packets.insert(self.serial, p.clone());
-            self.queue.push(Reverse((at, self.serial)));
-        }
+        stepped
     }
 
-    fn check_sent(&mut self, p: &Packet) {
-        assert_eq!(p.src, NodeId(9));
+    fn check_sent(&mut self, p: Packet) {
+        assert_eq!(p.src, CLIENT);
         let Body::Block(Block::Io(io)) = &p.body else {
             assert_eq!((p.dst, p.header.op), (Layout::META, Op::Control));
             return;
@@ -277,15 +286,14 @@ impl Rack {
             }
             self.open.insert((p.header.set.0, m.sequence), blocks);
         }
-        self.sent.push(p.clone());
+        self.sent.push(p);
     }
 
-    fn reach_client(&mut self, p: Packet) {
+    fn answered(&mut self, p: &Packet) {
         let over = matches!(&p.body, Body::Block(Block::Reply(r)) if *r != IoReply::Failed(IoError::NotServing));
         if let Some(mutation) = self.tags.get(&p.header.request).filter(|_| over) {
             self.open.remove(mutation);
         }
-        self.handle(Event::Packet(p));
     }
     fn reach_rack(&mut self, p: Packet) {
         let body = match p.body.clone() {
@@ -297,7 +305,7 @@ impl Rack {
                 self.faults.astray -= 1;
                 let header = Header { vssd: vssd(p.header.set.0, 15), op: Op::Reply, epoch: Epoch(0), ..p.header };
                 let body = Body::Block(Block::Reply(IoReply::Failed(IoError::Device)));
-                return self.deliver(Packet { src: p.dst, dst: p.src, header, body });
+                return self.engine.post(Packet { src: server(header.vssd), dst: p.src, header, body });
             }
             Body::Block(Block::Io(io)) => match self.replica(&p, io) {
                 Some(r) => Body::Block(Block::Reply(r)),
@@ -311,8 +319,10 @@ impl Rack {
             Some(v) if v == header.vssd => 1 + s.passed,
             _ => s.recovered,
         }));
-        header.op = if matches!(body, Body::Control(_)) { Op::Control } else { Op::Reply };
-        self.deliver(Packet { src: p.dst, dst: p.src, header, body });
+        let control = matches!(body, Body::Control(_));
+        header.op = if control { Op::Control } else { Op::Reply };
+        let src = if control { Layout::META } else { server(header.vssd) };
+        self.engine.post(Packet { src, dst: p.src, header, body });
     }
 
     /// All replicas of a set fail together, and recover with what was on flash.

@@ -28,11 +28,11 @@ fn a_flush_is_answered_when_what_was_lost_is_there_again_and_on_flash() {
     assert!(r.sets[0].sectors.is_empty());
     assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     assert_eq!(r.sets[0].durable.0[&9], identity(8192, 1, 9));
-    assert_eq!(r.client.stats().resent, 1);
+    assert_eq!(r.client().stats().resent, 1);
     // Flushed, it is kept no more.
     r.crash(0);
     assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
-    assert_eq!(r.client.stats().resent, 1);
+    assert_eq!(r.client().stats().resent, 1);
 }
 
 #[test]
@@ -242,5 +242,5 @@ fn members_that_disagree_on_the_last_recovery_do_not_have_it_sent_for_ever() {
         })
         .collect();
     assert!(asked.iter().all(|id| r.replies.get(id).is_some_and(Outcome::is_ok)), "{:?}", r.replies);
-    assert!(r.client.stats().resent < 20, "{}", r.client.stats().resent);
+    assert!(r.client().stats().resent < 20, "{}", r.client().stats().resent);
 }

@@ -1,43 +1,130 @@
 //! Servers that crash, are cut off and come back, with clocks that drift, late and repeated messages, and a service that dies: one
 //! set, of whose contents a number stands for what was written last. Everything is drawn from the seed.
 
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use bytes::Bytes;
 use rackweave_core::msg::control::{DriveTable, SlotTable, VssdLoss, VssdReport};
-use rackweave_core::msg::{Body, Control, Header, Member, Packet, Role, View, ViewState};
-use rackweave_core::node::StoreWrite;
+use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, Packet, Role, View, ViewState};
 use rackweave_core::rng::seeds;
 use rackweave_core::{
     DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, SetId, Span, Time, VssdId,
 };
 use rackweave_meta::{Meta, MetaConfig};
 use rackweave_server::control::Registration;
+use rackweave_sim::clock::NodeClock;
+use rackweave_sim::{AnyNode, Engine, Latency, LinkFaults, NetState, Network};
 
 use super::harness::config;
 
 const LEASE: Span = Span::from_millis(100);
 const DRIFT_PPM: u32 = 10_000;
-const TICK: u64 = 500_000;
+/// Clients write, servers copy and all is checked at multiples of this.
+const TICK: Span = Span::from_micros(500);
 const COPIES: usize = 3;
-/// Nanoseconds until all must be well after the last fault.
-const CALM: u64 = 40 * LEASE.0;
+/// Until all must be well after the last fault.
+const CALM: Span = Span(40 * LEASE.0);
+const FAULTS: LinkFaults = LinkFaults {
+    loss: 0.05,
+    duplicate: 0.05,
+    reorder: 0.03,
+    reorder_extra_ns: 5 * LEASE.0,
+    duplicate_extra_ns: 5 * LEASE.0,
+};
 
-#[derive(Clone, Copy)]
-struct Clock {
-    began: u64,
-    offset: u64,
-    ppm: u64,
+fn network() -> Network {
+    let (base, mean) = (Span::from_micros(10), Span::from_micros(95));
+    let latency = Latency::Exponential { base, mean };
+    Network { latency, bytes_per_s: 0, faults: FAULTS, ..Network::constant(base) }
 }
 
-impl Clock {
-    fn draw(rng: &mut Rng, began: u64) -> Clock {
-        let drift = u64::from(DRIFT_PPM);
-        let ppm = 1_000_000 - drift + *rng.pick(&[0, drift, 2 * drift]);
-        Clock { began, offset: rng.between(1, 1 << 40), ppm }
+fn draw_clock(rng: &mut Rng) -> NodeClock {
+    let drift = DRIFT_PPM as i32;
+    NodeClock { offset_ns: rng.between(1, 1 << 40), drift_ppm: *rng.pick(&[-drift, 0, drift]) }
+}
+
+fn packet(src: NodeId, incarnation: Incarnation, request: u64, c: Control) -> Packet {
+    let header = Header {
+        op: Op::Control,
+        vssd: VssdId(0),
+        lat: 0,
+        class: Class::Gold,
+        original_vssd: VssdId(0),
+        set: SetId(0),
+        epoch: Epoch(0),
+        incarnation,
+        request,
+    };
+    Packet { src, dst: Layout::META, header, body: Body::Control(c) }
+}
+
+/// What nodes did, for the checks.
+#[derive(Default)]
+struct Seen {
+    views: BTreeMap<Epoch, View>,
+    /// With the nonce that each was given for.
+    incarnations: BTreeMap<Incarnation, u64>,
+    /// Nonces of the servers that run.
+    present: BTreeMap<NodeId, u64>,
+    min_copies: usize,
+    refusals: u64,
+    wrong: Option<String>,
+}
+
+impl Seen {
+    fn sent(&mut self, c: &Control) {
+        match c {
+            Control::NewView(v) => self.announced(v),
+            Control::Lease { views, .. } => views.iter().for_each(|v| self.announced(v)),
+            Control::ServerWelcome { nonce, incarnation, .. } => {
+                if *self.incarnations.entry(*incarnation).or_insert(*nonce) != *nonce {
+                    self.wrong(format!("{incarnation:?} was given twice"));
+                }
+            }
+            _ => {}
+        }
     }
-    fn at(&self, real: u64) -> Time {
-        Time(self.offset + ((u128::from(real - self.began) * u128::from(self.ppm)) / 1_000_000) as u64)
+    /// An epoch is given once, and the set begins with enough.
+    fn announced(&mut self, v: &View) {
+        if self.views.is_empty() && v.members.len() < self.min_copies {
+            self.wrong(format!("the set begins as {v:?}"));
+        }
+        let first = self.views.entry(v.epoch).or_insert_with(|| v.clone());
+        if first != v {
+            let wrong = format!("epoch given twice: {first:?}, {v:?}");
+            self.wrong(wrong);
+        }
+    }
+    fn wrong(&mut self, what: String) {
+        self.wrong.get_or_insert(what);
+    }
+    /// The registration of a life that is over and was never welcome: the transport keeps it from a service that received a
+    /// later one.
+    fn never_was(&self, p: &Packet) -> bool {
+        let Body::Control(Control::ServerHello(hello)) = &p.body else { return false };
+        self.present.get(&p.src) != Some(&hello.nonce) && !self.incarnations.values().any(|n| *n == hello.nonce)
+    }
+}
+
+/// The metadata service, with a look at what it sends.
+struct Service {
+    meta: Meta,
+    seen: Rc<RefCell<Seen>>,
+}
+
+impl Node for Service {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        let mut seen = self.seen.borrow_mut();
+        if matches!(&event, Event::Packet(p) if seen.never_was(p)) {
+            return;
+        }
+        self.meta.handle(now, event, fx);
+        for p in &fx.packets {
+            if let Body::Control(c) = &p.body {
+                seen.sent(c);
+            }
+        }
     }
 }
 
@@ -48,23 +135,94 @@ struct Copy {
     readable: bool,
 }
 
+/// A server while it runs.
 struct Life {
+    node: NodeId,
+    vssd: VssdId,
     reg: Registration,
-    clock: Clock,
     view: Option<View>,
     memory: Copy,
     complete: bool,
+    /// Its drive waits for room of the host.
+    full: bool,
     /// Its drive is not the one that the service knows.
     foreign: bool,
+    /// It has just sent a heartbeat.
+    beat: bool,
+    seen: Rc<RefCell<Seen>>,
 }
 
+impl Node for Life {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        if let Event::Packet(Packet { header, body: Body::Control(c), .. }) = event {
+            self.receive(now, header.request, c);
+        }
+        if self.reg.deadline() <= now {
+            let (report, told) = (self.report(), self.reg.last_told());
+            let c = self.reg.message(now, vec![report], false);
+            fx.send(packet(self.node, self.incarnation(), told, c));
+            self.beat = true;
+        }
+        fx.wake_at(self.reg.deadline());
+    }
+}
+
+impl Life {
+    fn incarnation(&self) -> Incarnation {
+        self.reg.incarnation.unwrap_or(Incarnation(0))
+    }
+    fn report(&self) -> VssdReport {
+        VssdReport {
+            vssd: self.vssd,
+            set: SetId(0),
+            epoch: self.view.as_ref().map_or(Epoch(0), |v| v.epoch),
+            complete: self.complete,
+            failed: false,
+            read_only: false,
+            no_room: self.full,
+        }
+    }
+    fn receive(&mut self, now: Time, request: u64, c: Control) {
+        let views = match c {
+            Control::ServerWelcome { nonce, incarnation, .. } => {
+                if self.reg.welcomed(now, nonce, incarnation) {
+                    self.reg.told(request);
+                    if self.foreign {
+                        self.seen.borrow_mut().wrong(format!("{} serves with {:?}", self.node, self.reg.table));
+                    }
+                }
+                Vec::new()
+            }
+            Control::DriveRefused { nonce, why } => {
+                if self.reg.refused(nonce) {
+                    let mut seen = self.seen.borrow_mut();
+                    seen.refusals += 1;
+                    if !self.foreign {
+                        seen.wrong(format!("{} is refused: {why}", self.node));
+                    }
+                }
+                Vec::new()
+            }
+            Control::Lease { sequence, span, views } if self.reg.leased(sequence, span) => {
+                self.reg.told(request);
+                views
+            }
+            Control::NewView(v) => vec![*v],
+            _ => Vec::new(),
+        };
+        for v in views {
+            if self.reg.incarnation.is_some() && self.view.as_ref().is_none_or(|have| have.epoch < v.epoch) {
+                (self.view, self.complete) = (Some(v), false);
+                self.reg.hurry(now);
+            }
+        }
+    }
+}
+
+/// What outlives a server's process.
 struct Server {
     node: NodeId,
     vssd: VssdId,
-    life: Option<Life>,
-    /// Not heard by the service, and not hearing it.
-    cut: bool,
-    /// Its drive waits for room of the host.
     full: bool,
     durable: Copy,
     drive: DriveId,
@@ -78,15 +236,10 @@ struct Server {
 struct World {
     rng: Rng,
     cfg: MetaConfig,
-    now: u64,
-    meta: Option<(Meta, Clock)>,
-    saved: BTreeMap<Bytes, Bytes>,
-    unconfirmed: Vec<StoreWrite>,
+    engine: Engine<AnyNode>,
     servers: Vec<Server>,
     /// Servers that do not reach each other.
     apart: Vec<(usize, usize)>,
-    wire: BTreeMap<(u64, u64), Packet>,
-    sent: u64,
     faults: bool,
     written: u64,
     /// The newest number that was answered, the epoch in which, and the newest that was flushed.
@@ -94,11 +247,8 @@ struct World {
     flushed: u64,
     /// Some drive was damaged or replaced: nobody need know what is missing.
     damaged: bool,
-    views: BTreeMap<Epoch, View>,
-    incarnations: BTreeMap<Incarnation, u64>,
     recoveries: u64,
-    refusals: u64,
-    wrong: Option<String>,
+    seen: Rc<RefCell<Seen>>,
 }
 
 impl World {
@@ -108,8 +258,6 @@ impl World {
         let server = |&(vssd, node): &(VssdId, NodeId)| Server {
             node,
             vssd,
-            life: None,
-            cut: false,
             full: false,
             durable: Copy { number: 0, readable: true },
             drive: DriveId(0x100 + u64::from(node.0)),
@@ -117,101 +265,49 @@ impl World {
             generation: 0,
             welcome: None,
         };
+        let seen = Seen { min_copies: usize::from(cfg.min_copies), ..Seen::default() };
         World {
             rng: Rng::new(seed),
+            engine: Engine::new(cfg.layout, NetState::new(network(), cfg.layout, seed), seed),
             servers: cfg.sets[0].members.iter().map(server).collect(),
             cfg,
-            now: 1,
-            meta: None,
-            saved: BTreeMap::new(),
-            unconfirmed: Vec::new(),
             apart: Vec::new(),
-            wire: BTreeMap::new(),
-            sent: 0,
             faults: true,
             written: 0,
             answered: (0, Epoch(0)),
             flushed: 0,
             damaged: false,
-            views: BTreeMap::new(),
-            incarnations: BTreeMap::new(),
             recoveries: 0,
-            refusals: 0,
-            wrong: None,
+            seen: Rc::new(RefCell::new(seen)),
         }
     }
 
-    fn post(&mut self, p: Packet) {
-        let copies = if self.faults && self.rng.chance(0.05) { 2 } else { 1 };
-        for _ in 0..copies {
-            if self.faults && self.rng.chance(0.05) {
-                continue;
-            }
-            let late = self.faults && self.rng.chance(0.03);
-            let delay = self.rng.between(10_000, if late { 5 * LEASE.0 } else { 200_000 });
-            self.sent += 1;
-            self.wire.insert((self.now + delay, self.sent), p.clone());
-        }
+    fn life(&self, i: usize) -> Option<&Life> {
+        self.engine.get(self.servers[i].node)
     }
-
-    fn meta_event(&mut self, e: Event) -> Result<(), String> {
-        let Some((meta, clock)) = &mut self.meta else { return Ok(()) };
-        let mut fx = Effects::new();
-        meta.handle(clock.at(self.now), e, &mut fx);
-        self.unconfirmed.append(&mut fx.stores);
-        for p in fx.packets {
-            match &p.body {
-                Body::Control(Control::NewView(v)) => self.announced(v)?,
-                Body::Control(Control::Lease { views, .. }) => views.iter().try_for_each(|v| self.announced(v))?,
-                Body::Control(Control::ServerWelcome { nonce, incarnation, .. }) => {
-                    let first = *self.incarnations.entry(*incarnation).or_insert(*nonce);
-                    if first != *nonce {
-                        return Err(format!("{incarnation:?} was given twice"));
-                    }
-                }
-                _ => {}
-            }
-            self.post(p);
-        }
-        Ok(())
+    /// Of a server that runs.
+    fn life_mut(&mut self, i: usize) -> &mut Life {
+        self.engine.get_mut(self.servers[i].node).expect("it runs")
     }
-
-    /// An epoch is given once, and the set begins with enough.
-    fn announced(&mut self, v: &View) -> Result<(), String> {
-        if self.views.is_empty() && v.members.len() < usize::from(self.cfg.min_copies) {
-            return Err(format!("the set begins as {v:?}"));
-        }
-        let first = self.views.entry(v.epoch).or_insert_with(|| v.clone());
-        if first == v { Ok(()) } else { Err(format!("epoch given twice: {first:?}, {v:?}")) }
+    fn seen(&self) -> RefMut<'_, Seen> {
+        self.seen.borrow_mut()
     }
-
-    /// The store has done the oldest of what it was asked for.
-    fn store(&mut self) -> Result<(), String> {
-        if self.unconfirmed.is_empty() || (self.faults && self.rng.chance(0.5)) {
-            return Ok(());
-        }
-        let StoreWrite { tag, entries } = self.unconfirmed.remove(0);
-        for (k, v) in entries {
-            match v {
-                Some(v) => self.saved.insert(k, v),
-                None => self.saved.remove(&k),
-            };
-        }
-        self.meta_event(Event::Stored { tag })
+    fn cut(&mut self, i: usize, cut: bool) {
+        let n = self.servers[i].node;
+        self.engine.net().block(n, Layout::META, cut);
+        self.engine.net().block(Layout::META, n, cut);
     }
 
     fn meta_begins(&mut self) {
-        self.unconfirmed.clear();
-        let saved = self.saved.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        let meta = Meta::new(self.cfg.clone(), saved).expect("its own records");
-        let clock = Clock::draw(&mut self.rng, self.now);
-        self.meta = Some((meta, clock));
+        let meta = Meta::new(self.cfg.clone(), self.engine.saved(Layout::META)).expect("its own records");
+        self.engine.set_clock(Layout::META, draw_clock(&mut self.rng));
+        self.engine.boot(Layout::META, Service { meta, seen: self.seen.clone() });
     }
 
     /// A life begins; with `replaced` on an empty drive, as an operator may say that it was.
     fn begin(&mut self, i: usize, replaced: bool) {
         let nonce = self.rng.next_u64() | 1;
-        let clock = Clock::draw(&mut self.rng, self.now);
+        let clock = draw_clock(&mut self.rng);
         let s = &mut self.servers[i];
         if replaced {
             (s.durable, s.drive, s.losses) = (Copy { number: 0, readable: true }, DriveId(nonce), Vec::new());
@@ -234,16 +330,31 @@ impl World {
                 _ => table.known = Incarnation(known.0 + 1_000),
             }
         }
+        self.engine.set_clock(s.node, clock);
         let mut reg = Registration::new(nonce, drive, false, LEASE / 20, DRIFT_PPM);
         (reg.ready, reg.losses, reg.table) = (true, s.losses.clone(), table);
-        reg.hurry(clock.at(self.now));
-        s.life = Some(Life { reg, clock, view: None, memory: s.durable, complete: false, foreign: foreign.is_some() });
+        reg.hurry(self.engine.local_time(s.node));
+        let life = Life {
+            node: s.node,
+            vssd: s.vssd,
+            reg,
+            view: None,
+            memory: s.durable,
+            complete: false,
+            full: s.full,
+            foreign: foreign.is_some(),
+            beat: false,
+            seen: self.seen.clone(),
+        };
+        self.engine.boot(life.node, life);
+        self.seen().present.insert(self.servers[i].node, nonce);
     }
 
     fn crash(&mut self, i: usize) {
-        let rng = &mut self.rng;
-        let s = &mut self.servers[i];
-        let Some(life) = s.life.take() else { return };
+        let ended = self.engine.crash(self.servers[i].node, &[]);
+        let Some(life) = ended.as_ref().and_then(AnyNode::get::<Life>) else { return };
+        let (rng, s) = (&mut self.rng, &mut self.servers[i]);
+        self.seen.borrow_mut().present.remove(&s.node);
         // What was written and not flushed may be durable.
         if life.memory.readable && life.memory.number > s.durable.number && rng.chance(0.4) {
             let number = rng.between(s.durable.number, life.memory.number);
@@ -263,16 +374,19 @@ impl World {
         }
     }
 
-    fn me<'a>(s: &Server, v: &'a View) -> Option<&'a Member> {
-        let incarnation = s.life.as_ref()?.reg.incarnation?;
-        v.members.iter().find(|m| m.vssd == s.vssd && m.incarnation == incarnation)
+    fn me<'a>(&self, i: usize, v: &'a View) -> Option<&'a Member> {
+        let (vssd, incarnation) = (self.servers[i].vssd, self.life(i)?.reg.incarnation?);
+        v.members.iter().find(|m| m.vssd == vssd && m.incarnation == incarnation)
+    }
+    fn place(&self, m: &Member) -> usize {
+        self.servers.iter().position(|s| s.vssd == m.vssd).expect("of the set")
     }
     /// It would answer a read now.
     fn serves(&self, i: usize) -> bool {
-        let s = &self.servers[i];
-        let Some(life) = &s.life else { return false };
+        let Some(life) = self.life(i) else { return false };
         let Some(v) = life.view.as_ref().filter(|v| v.state == ViewState::Normal) else { return false };
-        Self::me(s, v).is_some_and(|m| m.role == Role::Member) && life.clock.at(self.now) < life.reg.lease_until
+        let leased = self.engine.local_time(life.node) < life.reg.lease_until;
+        self.me(i, v).is_some_and(|m| m.role == Role::Member) && leased
     }
     fn reach(&self, i: usize, j: usize) -> bool {
         i == j || !self.apart.contains(&(i.min(j), i.max(j)))
@@ -280,10 +394,9 @@ impl World {
     /// The servers of the view, if all are there, in it, and reached by this one.
     fn all_of(&self, i: usize, v: &View) -> Option<Vec<usize>> {
         let there = |m: &Member| {
-            let j = self.servers.iter().position(|s| s.vssd == m.vssd)?;
-            let s = &self.servers[j];
-            let same = s.life.as_ref().and_then(|l| l.view.as_ref()).is_some_and(|w| w.epoch == v.epoch);
-            (same && self.reach(i, j) && Self::me(s, v).is_some()).then_some(j)
+            let j = self.place(m);
+            let same = self.life(j)?.view.as_ref().is_some_and(|w| w.epoch == v.epoch);
+            (same && self.reach(i, j) && self.me(j, v).is_some()).then_some(j)
         };
         v.members.iter().map(there).collect()
     }
@@ -293,13 +406,12 @@ impl World {
         if !self.serves(i) {
             return;
         }
-        let v = self.servers[i].life.as_ref().and_then(|l| l.view.clone()).expect("serves");
+        let v = self.life(i).and_then(|l| l.view.clone()).expect("serves");
         let members = v.members.iter().filter(|m| m.role == Role::Member).count();
         let all = self.all_of(i, &v).filter(|_| members >= usize::from(self.cfg.min_copies));
         if let (Some(all), true) = (&all, self.rng.chance(0.1)) {
             for &j in all {
-                let s = &mut self.servers[j];
-                s.durable = s.life.as_ref().expect("is there").memory;
+                self.servers[j].durable = self.life_mut(j).memory;
             }
             self.flushed = self.flushed.max(self.answered.0);
             return;
@@ -307,7 +419,7 @@ impl World {
         self.written += 1;
         let copy = Copy { number: self.written, readable: true };
         for j in all.clone().unwrap_or(vec![i]) {
-            self.servers[j].life.as_mut().expect("is there").memory = copy;
+            self.life_mut(j).memory = copy;
         }
         if all.is_some() {
             self.answered = (self.written, v.epoch);
@@ -319,21 +431,21 @@ impl World {
         let members = |v: &View| v.members.iter().filter(|m| m.role == Role::Member).count();
         let enough = usize::from(self.cfg.min_copies);
         let could = |v: &&View| v.state == ViewState::Normal && members(v) >= enough;
-        let Some(v) = self.views.values().rev().find(could) else { return false };
-        let has = |s: &Server| s.life.as_ref().is_some_and(|l| l.memory.number >= self.answered.0);
-        self.servers.iter().any(|s| has(s) && Self::me(s, v).is_some_and(|m| m.role == Role::Member))
+        let Some(v) = self.seen().views.values().rev().find(could).cloned() else { return false };
+        let has = |i: usize| self.life(i).is_some_and(|l| l.memory.number >= self.answered.0);
+        (0..COPIES).any(|i| has(i) && self.me(i, &v).is_some_and(|m| m.role == Role::Member))
     }
 
     /// What each that serves would show.
     fn check(&mut self) -> Result<(), String> {
-        if let Some(wrong) = self.wrong.take() {
+        if let Some(wrong) = self.seen().wrong.take() {
             return Err(wrong);
         }
         for i in 0..COPIES {
             if !self.serves(i) {
                 continue;
             }
-            let life = self.servers[i].life.as_ref().expect("serves");
+            let life = self.life(i).expect("serves");
             let (have, v) = (life.memory, life.view.clone().expect("serves"));
             // A loss mark shows nothing wrong.
             if have.readable && have.number < self.answered.0 {
@@ -351,142 +463,56 @@ impl World {
         Ok(())
     }
 
-    /// A shadow copies what a member has; who leads a recovery takes the newest that can be read and that witnesses allow.
+    /// A shadow copies what a member has; the leader of a recovery takes the newest that can be read and that witnesses allow.
     fn replicate(&mut self, i: usize) {
-        let s = &self.servers[i];
-        let Some(v) = s.life.as_ref().and_then(|l| l.view.clone()) else { return };
-        let Some(me) = Self::me(s, &v).copied() else { return };
+        let Some(v) = self.life(i).and_then(|l| l.view.clone()) else { return };
+        let Some(me) = self.me(i, &v).copied() else { return };
         match v.state {
             ViewState::Normal if me.role == Role::Shadow => {
-                let Some(from) = self.all_of(i, &v) else { return };
-                let role =
-                    |j: &usize| v.members.iter().any(|m| m.vssd == self.servers[*j].vssd && m.role == Role::Member);
-                let Some(from) = from.into_iter().find(role) else { return };
-                let copy = self.servers[from].life.as_ref().expect("is there").memory;
-                let s = &mut self.servers[i];
-                let life = s.life.as_mut().expect("is there");
-                (life.memory, life.complete, s.durable) = (copy, true, copy);
+                let Some(all) = self.all_of(i, &v) else { return };
+                let member = |(_, m): &(&usize, &Member)| m.role == Role::Member;
+                let Some((&from, _)) = all.iter().zip(&v.members).find(member) else { return };
+                let copy = self.life_mut(from).memory;
+                let life = self.life_mut(i);
+                (life.memory, life.complete) = (copy, true);
+                self.servers[i].durable = copy;
             }
             ViewState::Recovering { leader, witnesses } if leader == me.vssd => {
                 let Some(all) = self.all_of(i, &v) else { return };
-                let memory = |j: usize| self.servers[j].life.as_ref().expect("is there").memory;
                 let witness = |k: usize| witnesses >> k.min(63) & 1 == 1;
-                let copies: Vec<Copy> = all.iter().map(|&j| memory(j)).collect();
+                let copies: Vec<Copy> = all.iter().map(|&j| self.life_mut(j).memory).collect();
                 let newest = copies.iter().map(|c| c.number).max().expect("has members");
                 let least = copies.iter().enumerate().filter(|(k, _)| witness(*k)).map(|(_, c)| c.number).min();
                 let least = least.unwrap_or(newest);
                 let best = copies.iter().filter(|c| c.readable && c.number >= least).map(|c| c.number).max();
                 let adopted = Copy { number: best.unwrap_or(newest), readable: best.is_some() };
                 for j in all {
-                    let s = &mut self.servers[j];
-                    (s.durable, s.life.as_mut().expect("is there").memory) = (adopted, adopted);
+                    (self.servers[j].durable, self.life_mut(j).memory) = (adopted, adopted);
                 }
                 self.recoveries += 1;
-                self.say(i, 0, Control::Recovered { set: v.set, epoch: v.epoch });
+                self.post(i, Control::Recovered { set: v.set, epoch: v.epoch });
             }
             _ => {}
         }
     }
 
-    fn say(&mut self, i: usize, request: u64, c: Control) {
-        let s = &self.servers[i];
-        if s.cut {
-            return;
-        }
-        let incarnation = s.life.as_ref().and_then(|l| l.reg.incarnation).unwrap_or(Incarnation(0));
-        let header = Header {
-            op: rackweave_core::msg::Op::Control,
-            vssd: VssdId(0),
-            lat: 0,
-            class: rackweave_core::msg::Class::Gold,
-            original_vssd: VssdId(0),
-            set: SetId(0),
-            epoch: Epoch(0),
-            incarnation,
-            request,
-        };
-        self.post(Packet { src: s.node, dst: Layout::META, header, body: Body::Control(c) });
+    fn post(&mut self, i: usize, c: Control) {
+        let life = self.life_mut(i);
+        let p = packet(life.node, life.incarnation(), 0, c);
+        self.engine.post(p);
     }
 
-    fn server_tick(&mut self, i: usize) {
-        let s = &mut self.servers[i];
-        let Some(life) = &mut s.life else { return };
-        let now = life.clock.at(self.now);
-        if now < life.reg.deadline() {
-            return;
-        }
-        let epoch = life.view.as_ref().map_or(Epoch(0), |v| v.epoch);
-        let report = VssdReport {
-            vssd: s.vssd,
-            set: SetId(0),
-            epoch,
-            complete: life.complete,
-            failed: false,
-            read_only: false,
-            no_room: s.full,
-        };
-        let (c, told) = (life.reg.message(now, vec![report], false), life.reg.last_told());
-        self.say(i, told, c);
-        self.replicate(i);
-        self.complain(i);
-    }
-
-    /// Tells whom it does not reach, or, left out of the view, that it reaches all.
+    /// Reports which members it does not reach, or, left out of the view, that it reaches all.
     fn complain(&mut self, i: usize) {
-        let s = &self.servers[i];
-        let Some(v) = s.life.as_ref().and_then(|l| l.view.clone()) else { return };
-        let inside = Self::me(s, &v).is_some();
-        let answers = |m: &&Member| {
-            let j = self.servers.iter().position(|s| s.vssd == m.vssd).expect("of the set");
-            self.reach(i, j) && self.servers[j].life.is_some()
-        };
+        let Some(v) = self.life(i).and_then(|l| l.view.clone()) else { return };
+        let inside = self.me(i, &v).is_some();
+        let answers = |m: &&Member| self.reach(i, self.place(m)) && self.life(self.place(m)).is_some();
         let silent: Vec<VssdId> = v.members.iter().filter(|m| !answers(m)).map(|m| m.vssd).collect();
         let (set, epoch) = (v.set, v.epoch);
         if inside && !silent.is_empty() {
-            self.say(i, 0, Control::Silent { set, epoch, silent });
+            self.post(i, Control::Silent { set, epoch, silent });
         } else if !inside && silent.is_empty() {
-            self.say(i, 0, Control::Reached { set, epoch });
-        }
-    }
-
-    fn server_hears(&mut self, i: usize, p: Packet) {
-        let now = self.now;
-        let s = &mut self.servers[i];
-        let Some(life) = s.life.as_mut().filter(|_| !s.cut) else { return };
-        let local = life.clock.at(now);
-        let Body::Control(c) = p.body else { return };
-        let views = match c {
-            Control::ServerWelcome { nonce, incarnation, .. } => {
-                if life.reg.welcomed(local, nonce, incarnation) {
-                    life.reg.told(p.header.request);
-                    s.welcome = Some((s.generation, incarnation));
-                    if life.foreign {
-                        self.wrong = Some(format!("{} serves with {:?}", s.node, life.reg.table));
-                    }
-                }
-                Vec::new()
-            }
-            Control::DriveRefused { nonce, why } => {
-                if life.reg.refused(nonce) {
-                    self.refusals += 1;
-                    if !life.foreign {
-                        self.wrong = Some(format!("{} is refused: {why}", s.node));
-                    }
-                }
-                Vec::new()
-            }
-            Control::Lease { sequence, span, views } if life.reg.leased(sequence, span) => {
-                life.reg.told(p.header.request);
-                views
-            }
-            Control::NewView(v) => vec![*v],
-            _ => Vec::new(),
-        };
-        for v in views {
-            if life.reg.incarnation.is_some() && life.view.as_ref().is_none_or(|have| have.epoch < v.epoch) {
-                (life.view, life.complete) = (Some(v), false);
-                life.reg.hurry(local);
-            }
+            self.post(i, Control::Reached { set, epoch });
         }
     }
 
@@ -497,65 +523,54 @@ impl World {
             4 => (0..COPIES).for_each(|i| self.crash(i)),
             5..=9 => {
                 let replaced = self.rng.chance(0.06);
-                if self.servers[i].life.is_none() {
+                if self.life(i).is_none() {
                     self.damaged |= replaced;
                     self.begin(i, replaced);
                 }
             }
-            10 | 11 => self.servers[i].cut = true,
-            12..=14 => self.servers[i].cut = false,
+            10 | 11 => self.cut(i, true),
+            12..=14 => self.cut(i, false),
             15 => self.apart.push((i.min((i + 1) % COPIES), i.max((i + 1) % COPIES))),
             16 | 17 => self.apart.clear(),
-            18 if self.rng.chance(0.3) => self.servers[i].full = !self.servers[i].full,
-            18 => self.meta = None,
-            _ if self.meta.is_none() => self.meta_begins(),
+            18 if self.rng.chance(0.3) => self.fill_host(i, !self.servers[i].full),
+            18 => drop(self.engine.crash(Layout::META, &[])),
+            _ if self.engine.node(Layout::META).is_none() => self.meta_begins(),
             _ => {}
         }
     }
 
-    /// The registration of a life that is over and was never welcome: what the transport keeps from who has heard a later one.
-    fn never_was(&self, p: &Packet) -> bool {
-        let Body::Control(Control::ServerHello(hello)) = &p.body else { return false };
-        let nonce = &hello.nonce;
-        let nonce_of = |s: &Server| s.life.as_ref().map(|l| l.reg.hello());
-        let mut present = self.servers.iter().filter(|s| s.node == p.src).filter_map(nonce_of);
-        let lives = present.any(|c| matches!(c, Control::ServerHello(h) if h.nonce == *nonce));
-        !lives && !self.incarnations.values().any(|n| n == nonce)
+    /// Its drive waits for room of the host, or no longer.
+    fn fill_host(&mut self, i: usize, full: bool) {
+        self.servers[i].full = full;
+        if self.life(i).is_some() {
+            self.life_mut(i).full = full;
+        }
     }
 
     fn step(&mut self) -> Result<(), String> {
-        let end = self.now + TICK;
-        while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= end) {
-            let at = entry.key().0;
-            let p = entry.remove();
-            self.now = self.now.max(at);
-            match self.servers.iter().position(|s| s.node == p.dst) {
-                Some(i) => self.server_hears(i, p),
-                None if p.dst == Layout::META => {
-                    let cut = self.servers.iter().any(|s| s.node == p.src && s.cut);
-                    if !cut && !self.never_was(&p) {
-                        self.meta_event(Event::Packet(p))?;
-                    }
-                }
-                None => {}
+        if self.faults {
+            self.engine.set_store_time(Span::from_micros(self.rng.between(100, 3_000)));
+        }
+        self.engine.run_until(self.engine.now() + TICK);
+        for i in 0..COPIES {
+            let Some(life) = self.life(i) else { continue };
+            if let Some(incarnation) = life.reg.incarnation {
+                self.servers[i].welcome = Some((self.servers[i].generation, incarnation));
+            }
+            if std::mem::take(&mut self.life_mut(i).beat) {
+                self.replicate(i);
+                self.complain(i);
             }
         }
-        self.now = end;
-        self.meta_event(Event::Timer)?;
-        self.store()?;
-        (0..COPIES).for_each(|i| self.server_tick(i));
         self.check()?;
         self.client();
         self.check()
     }
 
     fn whole(&self) -> bool {
-        let newest = self.views.values().next_back();
-        let member = |i: usize| {
-            let v = self.servers[i].life.as_ref().and_then(|l| l.view.as_ref());
-            v == newest && self.serves(i)
-        };
-        (0..COPIES).all(member)
+        let seen = self.seen();
+        let newest = seen.views.values().next_back();
+        (0..COPIES).all(|i| self.life(i).and_then(|l| l.view.as_ref()) == newest && self.serves(i))
     }
 }
 
@@ -573,22 +588,24 @@ fn run(seed: u64) -> Result<World, String> {
     // Faults end.
     w.faults = false;
     w.apart.clear();
-    w.servers.iter_mut().for_each(|s| (s.cut, s.full) = (false, false));
-    if w.meta.is_none() {
+    w.engine.net().set_faults(LinkFaults::NONE);
+    w.engine.net().heal();
+    (0..COPIES).for_each(|i| w.fill_host(i, false));
+    if w.engine.node(Layout::META).is_none() {
         w.meta_begins();
     }
     for i in 0..COPIES {
-        if w.servers[i].life.as_ref().is_none_or(|l| l.foreign) {
+        if w.life(i).is_none_or(|l| l.foreign) {
             w.begin(i, false);
         }
     }
-    let end = w.now + CALM;
-    while w.now < end {
+    let end = w.engine.now() + CALM;
+    while w.engine.now() < end {
         w.step()?;
     }
     // Without a witness it waits for the operator's word.
     if !w.whole() && !w.damaged {
-        return Err(format!("not whole: {:?}", w.views.values().next_back()));
+        return Err(format!("not whole: {:?}", w.seen().views.values().next_back()));
     }
     Ok(w)
 }
@@ -600,8 +617,8 @@ fn a_set_forgets_nothing_that_it_answered() {
     for seed in of.clone() {
         let w = run(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         recoveries += w.recoveries;
-        refusals += w.refusals;
-        epochs += w.views.len();
+        refusals += w.seen().refusals;
+        epochs += w.seen().views.len();
         written += w.written;
     }
     let enough = recoveries > 20 && refusals > 5 && epochs > 200 && written > 60_000;
