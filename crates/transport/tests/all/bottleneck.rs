@@ -37,11 +37,11 @@ impl Run {
 /// Every sender keeps sixteen messages under way.
 fn run(cfg: &Config, senders: &[u32], slow: &[(u32, Span)], faults: Faults, span: Span) -> Run {
     let mut w = World::new(11, faults);
-    w.link = Some(Link::new(SINK, RATE, 1 << 20, 100_000));
     for &node in [SINK].iter().chain(senders) {
         w.add(node, cfg.clone(), Keys::none());
     }
-    w.slow = slow.iter().map(|(n, s)| (NodeId(*n), *s)).collect();
+    w.host(SINK).link = Some(Link::new(RATE, 1 << 20, 100_000));
+    slow.iter().for_each(|(n, span)| w.host(*n).slow = *span);
     let (start, mut n) = (w.now, 0);
     let payloads: BTreeMap<u32, _> =
         senders.iter().map(|s| (*s, message(Op::Peer, Class::Silver, *s, 0, 0, 40, MESSAGE))).collect();

@@ -74,7 +74,7 @@ fn exchange(seed: u64, faults: Faults, cfg: Config, keys: Keys, messages: u64, d
         assert!(times <= 1, "seed {seed}: message {} delivered {times} times", key.1);
         assert!(times == 1 || given_up.contains_key(&key.1), "seed {seed}: message {} is lost", key.1);
     }
-    for e in w.ends.values() {
+    for e in w.ends() {
         let c = e.counters();
         assert_eq!(c.received, c.accepted + c.dropped(), "seed {seed}: {c:?}");
     }
@@ -104,13 +104,14 @@ fn nothing_is_lost_on_any_lossy_network() {
 #[test]
 fn with_deadlines_every_message_is_delivered_or_given_up() {
     let of = seeds(10..16);
+    let mut total = 0;
     for seed in of.clone() {
         let faults = Faults { loss: 0.3, reorder: 0.1, duplicate: 0.05, ..Faults::default() };
         let cfg = Config { stream_loss_per_mille: 1000, ..Config::default() };
         let w = exchange(seed, faults, cfg, keys(), 200, Some(Span::from_millis(30)));
-        let given_up: u64 = w.ends.values().map(|e| e.counters().messages_given_up).sum();
-        assert!(of != (10..16) || given_up > 2, "seed {seed}: {given_up} given up");
+        total += w.ends().map(|e| e.counters().messages_given_up).sum::<u64>();
     }
+    assert!(of != (10..16) || total > 18, "{total} given up");
 }
 
 #[test]

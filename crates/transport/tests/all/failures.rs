@@ -58,11 +58,11 @@ fn a_black_hole_for_acknowledgements_is_left_too() {
 fn slow_pair() -> World {
     let mut w = pair(Faults::default(), Config::default(), Keys::none());
     for n in 0..60 {
-        w.slow.insert(NodeId(3), Span::from_millis(n % 2 * (n / 2).min(19)));
+        w.host(3).slow = Span::from_millis(n % 2 * (n / 2).min(19));
         w.send(2, 3, small(n), Time::MAX, 0).expect("taken");
         w.settle(Span::from_millis(100));
     }
-    w.slow.clear();
+    w.host(3).slow = Span::ZERO;
     // Answers to signs of life are still on the way.
     let later = w.now + Span::from_millis(100);
     w.run_until(later);
@@ -282,7 +282,7 @@ fn a_clock_that_jumps_ends_timers_early_and_nothing_else() {
     for n in 0..100 {
         w.send(2, 3, small(n), Time::MAX, n).expect("taken");
         if n % 20 == 0 {
-            w.now += Span::from_millis(2500);
+            w.jump(Span::from_millis(2500));
         }
         let next = w.now + Span::from_micros(200);
         w.run_until(next);
@@ -333,7 +333,7 @@ fn a_busy_peer_is_not_sent_everything_twice() {
         w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 65_536), Time::MAX, n).expect("taken");
         if rng.chance(0.1) {
             let until = w.now + Span::from_millis(40);
-            w.busy.insert(NodeId(3), until);
+            w.host(3).busy = until;
         }
         let next = w.now + Span::from_millis(5);
         w.run_until(next);
@@ -372,7 +372,7 @@ fn two_processes_with_one_id_are_named() {
         w.settle(Span::from_millis(100));
         let younger =
             rackweave_transport::Endpoint::new(Config::default(), NodeId(2), 2, keys, 6).expect("configuration");
-        let mut elder = w.ends.insert(NodeId(2), younger).expect("there");
+        let mut elder = w.replace(2, younger);
         let twins = |w: &World| {
             let named = |e: &Event| *e == Event::Twins { peer: NodeId(2) };
             w.events.iter().filter(|(_, n, e)| n.0 == 3 && named(e)).count()

@@ -135,7 +135,7 @@ fn whatever_the_network_does_each_member_gets_each_message_once() {
         let t = told(&w);
         assert_eq!((t.reached.len(), t.done.len()), (20, 20), "seed {seed}");
         assert!(t.done.values().all(|(_, whole, missing)| whole.len() == members.len() && missing.is_empty()));
-        assert_eq!(w.ends.values().map(|e| e.held_bytes()).sum::<usize>(), 0, "seed {seed}");
+        assert_eq!(w.ends().map(|e| e.held_bytes()).sum::<usize>(), 0, "seed {seed}");
     }
 }
 
@@ -183,7 +183,7 @@ fn repairs_go_to_who_misses_something() {
 fn any_k_does_not_wait_for_the_slow_one() {
     let took = |quorum: usize| {
         let (mut w, members) = world(3, 3, &config(), &keys(), Faults::default());
-        w.slow.insert(NodeId(4), Span::from_millis(40));
+        w.host(4).slow = Span::from_millis(40);
         let start = w.now;
         let m = put(1, 1 << 20);
         w.send_group(2, RING, m.clone(), how(quorum, 1)).expect("taken");
@@ -205,7 +205,7 @@ fn any_k_does_not_wait_for_the_slow_one() {
 #[test]
 fn who_does_not_get_it_is_named() {
     let (mut w, _) = world(5, 4, &config(), &keys(), Faults::default());
-    w.ends.remove(&NodeId(4));
+    w.stop(4);
     w.send_group(2, RING, put(1, 200_000), GroupOptions { deadline: w.now + Span::from_millis(300), ..how(3, 1) })
         .expect("taken");
     w.run_until(w.now + Span::from_millis(500));
@@ -390,7 +390,7 @@ fn what_a_group_cannot_be_is_refused() {
 #[test]
 fn a_member_that_takes_nothing_bounds_what_is_held() {
     let (mut w, _) = world(12, 3, &config(), &keys(), Faults::default());
-    w.busy.insert(NodeId(4), w.now + Span::from_secs(2));
+    w.host(4).busy = w.now + Span::from_secs(2);
     let (mut full, n) = (0, 60);
     for token in 0..n {
         w.send_group(2, RING, put(token, 1 << 20), how(2, token)).expect("two can take it");

@@ -57,7 +57,7 @@ fn a_node_that_lost_its_counter_learns_the_newest_incarnation_and_goes_on_above_
 fn an_incarnation_that_was_followed_by_another_is_not_told_to_outbid_it() {
     let mut w = met(keys(), Faults::default());
     let younger = Endpoint::new(Config::default(), NodeId(2), 200, keys(), 6).expect("configuration");
-    let mut elder = w.ends.insert(NodeId(2), younger).expect("there");
+    let mut elder = w.replace(2, younger);
     w.send(2, 3, small(1), Time::MAX, 1).expect("taken");
     w.settle(Span::from_secs(1));
     for n in 2..30 {
